@@ -1,0 +1,54 @@
+// cat and stack.
+#include "../core/create.h"
+#include "functions.h"
+#include "operands.h"
+#include "record.h"
+
+namespace tutti {
+
+Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
+  if (tensors.empty()) fail<ShapeError>("cat: expected at least one tensor");
+  const Tensor& first = tensors.front();
+  const int d = normalize_dim(dim, first.rank(), "cat");
+  Shape shape = first.shape();
+  std::vector<std::int64_t> sizes;
+  shape[d] = 0;
+  for (const Tensor& x : tensors) {
+    autograd::expect_same_kind("cat", first, x);
+    Shape other = x.shape();
+    if (other.size() == shape.size()) other[d] = shape[d];
+    if (!(other == shape))
+      fail<ShapeError>("cat: shapes {} and {} differ outside of dimension {}", to_string(first.shape()),
+                       to_string(x.shape()), d);
+    sizes.push_back(x.shape()[d]);
+    shape[d] += x.shape()[d];
+  }
+  const Tensor out = empty(shape, {first.dtype(), first.device()}, first.memory_format());
+  std::vector<bool> needed;
+  std::int64_t at = 0;
+  for (const Tensor& x : tensors) {
+    out.slice(d, at, at + x.shape()[d]).copy_(x.detach());
+    at += x.shape()[d];
+    needed.push_back(autograd::needs_grad(x));
+  }
+  return autograd::record("cat", out, tensors, [d, sizes, needed](const Tensor& g) {
+    std::vector<Tensor> gradients(sizes.size());
+    std::int64_t start = 0;
+    for (std::size_t i = 0; i < sizes.size(); start += sizes[i++])
+      if (needed[i]) gradients[i] = g.slice(d, start, start + sizes[i]);
+    return gradients;
+  });
+}
+
+Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {
+  if (tensors.empty()) fail<ShapeError>("stack: expected at least one tensor");
+  std::vector<Tensor> rows;
+  for (const Tensor& x : tensors) {
+    if (!(x.shape() == tensors.front().shape()))
+      fail<ShapeError>("stack: shapes {} and {} differ", to_string(tensors.front().shape()), to_string(x.shape()));
+    rows.push_back(x.unsqueeze(normalize_dim(dim, x.rank() + 1, "stack")));
+  }
+  return cat(rows, dim);
+}
+
+}  // namespace tutti

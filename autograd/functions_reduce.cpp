@@ -1,0 +1,116 @@
+// Reductions and softmax.
+#include "../kernels/reduce.h"
+#include "../kernels/softmax.h"
+#include "functions.h"
+#include "operands.h"
+#include "record.h"
+
+#include <numeric>
+
+namespace tutti {
+namespace {
+
+using autograd::record;
+using autograd::Saved;
+using kernels::Reduction;
+
+Dims all_dims(const Tensor& x) {
+  Dims dims = Dims::filled(x.rank(), 0);
+  std::iota(dims.begin(), dims.end(), 0);
+  return dims;
+}
+
+// The shapes of a reduction: with size 1 in the reduced dimensions, and without them.
+struct Reduced {
+  Shape kept, dropped;
+  std::int64_t count = 1;  // elements that become one
+
+  Reduced(const char* op, const Shape& shape, const Dims& dims) : kept(shape) {
+    std::array<bool, Dims::max_rank> gone{};
+    for (const std::int64_t dim : dims) {
+      const int d = normalize_dim(dim, shape.size(), op);
+      if (gone[static_cast<std::size_t>(d)])
+        fail<ShapeError>("{}: dimension {} occurs twice in {}", op, d, to_string(dims));
+      gone[static_cast<std::size_t>(d)] = true;
+      count *= shape[d];
+      kept[d] = 1;
+    }
+    for (int d = 0; d < shape.size(); ++d)
+      if (!gone[static_cast<std::size_t>(d)]) dropped.push_back(shape[d]);
+  }
+};
+
+Tensor with_shape(const Tensor& dense, const Shape& shape) { return dense.alias(shape, dense_strides(shape), 0); }
+
+Tensor compute(Reduction op, const Tensor& x, const Reduced& to, bool keepdim) {
+  const Tensor out = empty(to.kept, {x.dtype(), x.device()});
+  kernels::reduce(x.device()).reduce(op, x, out);
+  return keepdim ? out : with_shape(out, to.dropped);
+}
+
+Tensor extremum(Reduction op, const char* name, const Tensor& x, const Dims& dims, bool keepdim) {
+  const Reduced to(name, x.shape(), dims);
+  if (to.count == 0)
+    fail<ShapeError>("{}: nothing to choose from in dimensions {} of shape {}", name, to_string(dims),
+                     to_string(x.shape()));
+  const Tensor y = compute(op, x, to, keepdim);
+  return record(name, y, {x}, [dims, kept = to.kept, in = Saved(x), out = Saved(y)](const Tensor& g) {
+    const Tensor chosen = eq(in, with_shape(out, kept)).to(g.dtype());
+    return chosen * (g.reshape(kept) / sum(chosen, dims, true));
+  });
+}
+
+Tensor softmax_along(const Tensor& x, std::int64_t dim, bool log, const char* name) {
+  autograd::expect_floating(name, x);
+  const int d = normalize_dim(dim, x.rank(), name);
+  const Tensor y = empty_like(x);
+  kernels::softmax(x.device()).forward(x, d, log, y);
+  return record(name, y, {x}, [d, log, saved = Saved(y)](const Tensor& g) {
+    const Tensor out = empty_like(saved.get());
+    kernels::softmax(g.device()).backward(g, saved, d, log, out);
+    return out;
+  });
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
+  if (x.dtype() == boolean || x.dtype() == uint8) return sum(x.to(int64), dims, keepdim);
+  const Reduced to("sum", x.shape(), dims);
+  return record("sum", compute(Reduction::sum, x, to, keepdim), {x},
+                [kept = to.kept, shape = x.shape()](const Tensor& g) { return g.reshape(kept).expand(shape); });
+}
+
+Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
+  autograd::expect_floating("mean", x);
+  const Reduced to("mean", x.shape(), dims);
+  return sum(x, dims, keepdim) / static_cast<double>(to.count);
+}
+
+Tensor max(const Tensor& x, const Dims& dims, bool keepdim) {
+  return extremum(Reduction::max, "max", x, dims, keepdim);
+}
+
+Tensor min(const Tensor& x, const Dims& dims, bool keepdim) {
+  return extremum(Reduction::min, "min", x, dims, keepdim);
+}
+
+Tensor sum(const Tensor& x) { return sum(x, all_dims(x)); }
+Tensor mean(const Tensor& x) { return mean(x, all_dims(x)); }
+Tensor max(const Tensor& x) { return max(x, all_dims(x)); }
+Tensor min(const Tensor& x) { return min(x, all_dims(x)); }
+
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
+  const int d = normalize_dim(dim, x.rank(), "argmax");
+  const Reduced to("argmax", x.shape(), {d});
+  if (to.count == 0)
+    fail<ShapeError>("argmax: nothing to choose from in dimension {} of shape {}", dim, to_string(x.shape()));
+  const Tensor out = empty(to.kept, {int64, x.device()});
+  kernels::reduce(x.device()).argmax(x, d, out);
+  return keepdim ? out : with_shape(out, to.dropped);
+}
+
+Tensor softmax(const Tensor& x, std::int64_t dim) { return softmax_along(x, dim, false, "softmax"); }
+Tensor log_softmax(const Tensor& x, std::int64_t dim) { return softmax_along(x, dim, true, "log_softmax"); }
+
+}  // namespace tutti

@@ -1,0 +1,95 @@
+#include "matmul.h"
+
+#include "../core/create.h"
+#include "../kernels/matmul.h"
+#include "record.h"
+
+#include <algorithm>
+
+namespace tutti {
+namespace {
+
+// Matrices as kernels like them: rows or columns dense. Anything else (a slice with a step, an expanded row) is copied.
+Tensor as_operand(const Tensor& t) {
+  const std::int64_t rows = t.size(-2), columns = t.size(-1);
+  const std::int64_t row_step = t.strides()[t.rank() - 2], step = t.strides()[t.rank() - 1];
+  const bool by_rows = (columns == 1 || step == 1) && (rows == 1 || row_step >= columns);
+  const bool by_columns = (rows == 1 || row_step == 1) && (columns == 1 || step >= rows);
+  return by_rows || by_columns ? t : t.contiguous();
+}
+
+Tensor multiply(const Tensor& a, const Tensor& b, const Shape& shape) {
+  const Tensor out = empty(shape, {a.dtype(), a.device()});
+  kernels::matmul(a.device()).matmul(as_operand(a), as_operand(b), {}, out);
+  return out;
+}
+
+Tensor transposed(const Tensor& t) { return t.transpose(-2, -1); }
+
+// Both operands have the same rank, at least 2.
+Tensor batched(const Tensor& a, const Tensor& b) {
+  const auto batch_of = [](const Tensor& t) { return Shape(t.shape().begin(), t.shape().end() - 2); };
+  const Shape batch = broadcast_shapes(batch_of(a), batch_of(b), "matmul");
+  const auto shaped = [batch](std::int64_t rows, std::int64_t columns) {
+    Shape shape = batch;
+    shape.push_back(rows);
+    shape.push_back(columns);
+    return shape;
+  };
+  const Tensor left = a.detach(), right = b.detach();
+  return autograd::record(
+      "matmul", multiply(left, right, shaped(a.size(-2), b.size(-1))), {a, b},
+      [left = autograd::Saved(left), right = autograd::Saved(right), shaped, for_a = autograd::needs_grad(a),
+       for_b = autograd::needs_grad(b)](const Tensor& g) {
+        const Tensor &x = left, &y = right;
+        std::vector<Tensor> gradients(2);
+        if (for_a)
+          gradients[0] = autograd::sum_to(multiply(g, transposed(y), shaped(x.size(-2), x.size(-1))), x.shape());
+        if (for_b)
+          gradients[1] = autograd::sum_to(multiply(transposed(x), g, shaped(y.size(-2), y.size(-1))), y.shape());
+        return gradients;
+      });
+}
+
+Tensor with_leading_ones(Tensor t, int rank) {
+  while (t.rank() < rank) t = t.unsqueeze(0);
+  return t;
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a_given, const Tensor& b_given) {
+  Tensor a = a_given, b = b_given;
+  if (a.rank() == 0 || b.rank() == 0)
+    fail<ShapeError>("matmul: expected tensors of at least one dimension, got shapes {} and {}", to_string(a.shape()),
+                     to_string(b.shape()));
+  if (a.device() != b.device())
+    fail<DeviceError>("matmul: operands are on {} and {}; move one with .to(device)", to_string(a.device()),
+                      to_string(b.device()));
+  a = autocast("matmul", a);
+  b = autocast("matmul", b);
+  if (a.dtype() != b.dtype())
+    fail<DTypeError>("matmul: operands are {} and {}; convert one with .to(dtype)", to_string(a.dtype()),
+                     to_string(b.dtype()));
+  if (a.size(-1) != b.size(b.rank() == 1 ? 0 : -2))
+    fail<ShapeError>("matmul: shapes {} and {} do not fit: inner sizes {} and {} differ", to_string(a.shape()),
+                     to_string(b.shape()), a.size(-1), b.size(b.rank() == 1 ? 0 : -2));
+  const bool row = a.rank() == 1, column = b.rank() == 1;
+  if (row) a = a.unsqueeze(0);
+  if (column) b = b.unsqueeze(1);
+  Tensor out;
+  if (b.rank() == 2 && a.rank() > 2) {
+    // One matrix for the whole batch: a single large product, also for its gradient.
+    Shape shape = a.shape();
+    shape[shape.size() - 1] = b.size(1);
+    out = batched(a.reshape({product(a.shape(), 0, a.rank() - 1), a.size(-1)}), b).reshape(shape);
+  } else {
+    const int rank = std::max(a.rank(), b.rank());
+    out = batched(with_leading_ones(a, rank), with_leading_ones(b, rank));
+  }
+  if (column) out = out.squeeze(-1);
+  if (row) out = out.squeeze(column ? -1 : -2);
+  return out;
+}
+
+}  // namespace tutti

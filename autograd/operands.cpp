@@ -1,0 +1,30 @@
+#include "operands.h"
+
+namespace tutti::autograd {
+
+void expect_same_kind(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.device() != b.device())
+    fail<DeviceError>("{}: operands must be on one device, got {} and {}; move one with .to(device)", op,
+                      to_string(a.device()), to_string(b.device()));
+  if (a.dtype() != b.dtype())
+    fail<DTypeError>("{}: operands must share a dtype, got {} and {}; convert one with .to(dtype)", op,
+                     to_string(a.dtype()), to_string(b.dtype()));
+}
+
+void expect_floating(const char* op, const Tensor& x) {
+  if (!is_floating(x.dtype()))
+    fail<DTypeError>("{}: expected a floating dtype, got {}; convert with .to(float32)", op, to_string(x.dtype()));
+}
+
+Tensor empty_result(const Shape& shape, const std::vector<Tensor>& operands, DType dtype) {
+  for (const Tensor& x : operands)
+    if (x.shape() == shape && x.is_dense()) return empty_like(x, dtype);
+  return empty(shape, {dtype, operands.front().device()});
+}
+
+Tensor gradient_buffer(const Tensor& g, const Tensor& like) {
+  const bool reusable = g.is_exclusive() && g.dtype() == like.dtype() && g.strides() == like.strides() && g.is_dense();
+  return reusable ? g : empty_like(like);
+}
+
+}  // namespace tutti::autograd

@@ -1,0 +1,22 @@
+// What the differentiable functions share: checks of operands, outputs in the right layout, and gradients that may
+// overwrite the incoming one. An implementation detail of autograd/functions*.cpp and nn/functional.
+#pragma once
+
+#include "../core/create.h"
+
+namespace tutti::autograd {
+
+/// DTypeError or DeviceError that names `op` unless both agree.
+void expect_same_kind(const char* op, const Tensor& a, const Tensor& b);
+
+/// DTypeError that names `op` unless `x` holds floating numbers.
+void expect_floating(const char* op, const Tensor& x);
+
+/// Uninitialised, of shape `shape`, in the layout of the first operand that has this shape and is dense.
+Tensor empty_result(const Shape& shape, const std::vector<Tensor>& operands, DType dtype);
+
+/// Where the gradient of something shaped like `like` can be written: `g` itself when nobody else can see it and it
+/// lies as `like` does, else a new tensor. Saves a pass over memory that is not in the cache.
+Tensor gradient_buffer(const Tensor& g, const Tensor& like);
+
+}  // namespace tutti::autograd

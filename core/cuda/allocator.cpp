@@ -1,0 +1,136 @@
+// The allocator of a CUDA device: the driver's stream-ordered pool does the work, this file keeps the figures, knows
+// which stream a block belongs to, and explains when there is none left. While a graph is captured, its arena (arena.h)
+// stands between.
+#include "arena.h"
+#include "check.h"
+#include "runtime.h"
+#include "stream.h"
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace tutti::cuda {
+namespace {
+
+class PoolAllocator final : public Allocator {
+ public:
+  explicit PoolAllocator(int device) : device_(device) {
+    const DeviceScope scope(device);
+    check(cudaDeviceGetDefaultMemPool(&pool_, device), "cudaDeviceGetDefaultMemPool", "allocator");
+    std::uint64_t keep_all = ~std::uint64_t{0};  // without it every synchronisation gives the memory back
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_all), "cudaMemPoolSetAttribute",
+          "allocator");
+  }
+
+  void* allocate(std::size_t bytes) override {
+    const DeviceScope scope(device_);
+    const Stream& stream = current_stream(device_);
+    const std::shared_ptr<Arena>& arena = Arena::current(device_);
+    void* block = arena ? arena->allocate(bytes, stream) : from_pool(bytes, stream);
+    if (!block) refuse(bytes);
+    const std::uint64_t reserved = arena ? 0 : attribute(cudaMemPoolAttrReservedMemCurrent);
+    const std::lock_guard lock(mutex_);
+    owners_.emplace(block, Owner{stream, arena});
+    live_ += bytes;
+    if (live_ > peak_) peak_ = live_;
+    if (reserved > reserved_) ++growths_;
+    if (!arena) reserved_ = reserved;
+    return block;
+  }
+
+  void release(void* block, std::size_t bytes) noexcept override {
+    try {
+      const Owner owner = forget(block, bytes);
+      const std::shared_ptr<Arena>& capture = Arena::current(device_);
+      if (capture && owner.arena == capture)
+        capture->reuse(block, owner.stream);
+      else if (owner.arena && capture)
+        capture->keep(owner.arena);
+      else if (owner.arena)
+        owner.arena->used_on(current_stream(device_));
+      else if (capture)
+        capture->keep(block, owner.stream);
+      else
+        cudaFreeAsync(block, owner.stream.get());
+    } catch (const std::exception&) {  // at the end of the program CUDA may be gone already, and its memory with it
+    }
+  }
+
+  MemoryStats stats() const override {
+    const std::uint64_t reserved = attribute(cudaMemPoolAttrReservedMemCurrent);
+    const std::lock_guard lock(mutex_);
+    return {.live = live_, .cached = reserved > live_ ? reserved - live_ : 0, .peak = peak_,
+            .system_allocations = growths_};
+  }
+
+  void trim() override {
+    synchronize(device_);  // what is freed only later on a stream is not given back
+    check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo", "trim");
+  }
+
+ private:
+  struct Owner {
+    Stream stream;
+    std::shared_ptr<Arena> arena;  // null: the pool's own
+  };
+
+  Owner forget(void* block, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto found = owners_.find(block);
+    const Owner owner = found->second;
+    owners_.erase(found);
+    live_ -= bytes;
+    return owner;
+  }
+
+  void* from_pool(std::size_t bytes, const Stream& stream) {
+    void* block = nullptr;
+    cudaError_t status = cudaMallocAsync(&block, bytes, stream.get());
+    if (status == cudaErrorMemoryAllocation) {  // the pool may hold memory in pieces that are too small
+      cudaGetLastError();
+      trim();
+      status = cudaMallocAsync(&block, bytes, stream.get());
+    }
+    if (status == cudaErrorMemoryAllocation) return nullptr;
+    check(status, "cudaMallocAsync", "allocate");
+    return block;
+  }
+
+  std::uint64_t attribute(cudaMemPoolAttr which) const {
+    std::uint64_t value = 0;
+    check(cudaMemPoolGetAttribute(pool_, which, &value), "cudaMemPoolGetAttribute", "allocator");
+    return value;
+  }
+
+  [[noreturn]] void refuse(std::size_t bytes) {
+    cudaGetLastError();
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo", "allocate");
+    const std::lock_guard lock(mutex_);
+    fail<DeviceError>("out of memory on cuda:{}: asked for {} bytes while {} bytes are live and {} of {} are free",
+                      device_, bytes, live_, free, total);
+  }
+
+  const int device_;
+  cudaMemPool_t pool_ = nullptr;
+  mutable std::mutex mutex_;
+  std::unordered_map<void*, Owner> owners_;
+  std::size_t live_ = 0, peak_ = 0, growths_ = 0;
+  std::uint64_t reserved_ = 0;
+};
+
+}  // namespace
+
+Allocator& allocator(int device) {
+  const DeviceScope scope(device);  // checks the index
+  static auto* mutex = new std::mutex;
+  static auto* allocators = new std::deque<std::unique_ptr<PoolAllocator>>(static_cast<std::size_t>(device_count()));
+  const std::lock_guard lock(*mutex);
+  auto& own = (*allocators)[static_cast<std::size_t>(device)];
+  if (!own) own = std::make_unique<PoolAllocator>(device);
+  return *own;
+}
+
+}  // namespace tutti::cuda

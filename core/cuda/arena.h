@@ -1,0 +1,56 @@
+// Arena: the memory of a graph. While a thread captures, its allocations come from an arena and its releases go to it,
+// because a replay will use all of those addresses again.
+#pragma once
+
+#include "stream.h"
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace tutti::cuda {
+
+class Arena {
+ public:
+  explicit Arena(int device);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  int device() const { return memory_.device(); }
+  /// Memory that is there before the graph first runs. A block goes only to the stream that gave it back: that is what
+  /// orders its uses.
+  void* allocate(std::size_t bytes, const Stream& stream);
+  void reuse(void* block, const Stream& stream);
+  /// A block from outside, given back during the capture: the graph may read it.
+  void keep(void* block, const Stream& owner) { kept_.emplace_back(block, owner); }
+  /// Likewise where the block is another graph's.
+  void keep(std::shared_ptr<Arena> other) { others_.push_back(std::move(other)); }
+  /// Whatever `stream` has done so far comes before the memory is given back.
+  void used_on(const Stream& stream) { memory_.wait(stream); }
+  /// The host waits (counted) until the memory is there.
+  void settle() { memory_.synchronize("cuda::Graph"); }
+
+  /// The arena of the calling thread's capture on a device, or null.
+  static const std::shared_ptr<Arena>& current(int device);
+
+ private:
+  Stream memory_;  // never captured: blocks are allocated and given back on it
+  std::map<void*, std::size_t> sizes_;
+  std::map<CUstream_st*, std::multimap<std::size_t, void*>> free_;
+  std::vector<std::pair<void*, Stream>> kept_;
+  std::vector<std::shared_ptr<Arena>> others_;
+};
+
+/// The calling thread captures into `arena`.
+class ArenaScope {
+ public:
+  explicit ArenaScope(std::shared_ptr<Arena> arena);
+  ~ArenaScope();
+  ArenaScope(const ArenaScope&) = delete;
+  ArenaScope& operator=(const ArenaScope&) = delete;
+};
+
+}  // namespace tutti::cuda

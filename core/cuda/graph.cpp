@@ -1,0 +1,97 @@
+#include "graph.h"
+
+#include "arena.h"
+#include "check.h"
+
+namespace tutti::cuda {
+
+struct Graph::State {
+  int device;
+  Stream stream;  // what is captured; replays go to the current one
+  std::shared_ptr<Arena> arena;
+  cudaGraphExec_t executable = nullptr;
+  std::size_t size = 0;
+
+  explicit State(int index) : device(index), stream(Stream::create(index)), arena(std::make_shared<Arena>(index)) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    if (executable) cudaGraphExecDestroy(executable);  // a replay that is under way still ends
+  }
+
+  void capture(const std::function<void()>& step);
+  void instantiate(cudaGraph_t graph);
+};
+
+namespace {
+
+const char* reason(cudaError_t status) {
+  switch (status) {
+    case cudaErrorStreamCaptureUnjoined:
+      return "work was left on another stream that the current one does not wait for";
+    case cudaErrorStreamCaptureIsolation:
+      return "the step waits for an event that was recorded before the capture";
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+      return "the step called what cannot be captured: a wait of the host, a copy to or from it, an allocation from the "
+             "system, or a plan that was not made by running the step before";
+    default: return "CUDA refused the recorded work";
+  }
+}
+
+}  // namespace
+
+void Graph::State::capture(const std::function<void()>& step) {
+  const DeviceScope scope(device);
+  stream.wait(current_stream(device));
+  const StreamScope on(stream);
+  cudaGraph_t graph = nullptr;
+  cudaError_t status = cudaSuccess;
+  {
+    const ArenaScope from(arena);
+    check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", "cuda::Graph");
+    try {
+      step();
+    } catch (...) {
+      if (cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+      cudaGetLastError();
+      throw;
+    }
+    status = cudaStreamEndCapture(stream.get(), &graph);
+  }
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    fail<DeviceError>("cuda::Graph: {} ({})", reason(status), cudaGetErrorName(status));
+  }
+  instantiate(graph);
+  arena->settle();
+}
+
+void Graph::State::instantiate(cudaGraph_t graph) {
+  cudaError_t status = cudaGraphGetNodes(graph, nullptr, &size);
+  if (status == cudaSuccess) status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "cudaGraphInstantiate", "cuda::Graph");
+}
+
+Graph::Graph(Device device, const std::function<void()>& step) {
+  if (!device.is_cuda()) fail<DeviceError>("cuda::Graph: expected a CUDA device, got {}", to_string(device));
+  if (Arena::current(device.index())) fail<DeviceError>("cuda::Graph: this thread is capturing a graph already");
+  state_ = std::make_unique<State>(device.index());
+  state_->capture(step);
+}
+
+Graph::~Graph() = default;
+Graph::Graph(Graph&&) noexcept = default;
+Graph& Graph::operator=(Graph&&) noexcept = default;
+
+void Graph::replay() {
+  const DeviceScope scope(state_->device);
+  const Stream& stream = current_stream(state_->device);
+  check(cudaGraphLaunch(state_->executable, stream.get()), "cudaGraphLaunch", "cuda::Graph");
+  state_->arena->used_on(stream);
+}
+
+std::size_t Graph::size() const { return state_->size; }
+
+}  // namespace tutti::cuda

@@ -1,0 +1,57 @@
+#include "launch.h"
+
+#include "runtime.h"
+#include "stream.h"
+
+#include <mutex>
+
+namespace tutti::cuda {
+namespace {
+
+constexpr std::size_t without_asking = 48 << 10;
+
+// The limit is the kernel's, not the launch's: while the lock is held, no other thread lowers it.
+std::unique_lock<std::mutex> allow_shared_bytes(const char* op, const void* kernel, std::size_t bytes) {
+  static auto* mutex = new std::mutex;
+  if (bytes <= without_asking) return {};
+  std::unique_lock lock(*mutex);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "cudaFuncSetAttribute", op);
+  return lock;
+}
+
+}  // namespace
+
+void enqueue(const char* op, const void* kernel, const Grid& grid, void** arguments) {
+  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
+  const cudaStream_t stream = current_stream().get();
+  const auto allowed = allow_shared_bytes(op, kernel, grid.shared_bytes);
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = grid.threads;
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  config.attrs = &attribute;
+  config.numAttrs = grid.cooperative ? 1 : 0;
+  const cudaError_t status = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (status == cudaSuccess) return;
+  const std::string where =
+      fmt::format("{} (grid {} x {} x {}, block {} x {} x {}, {} bytes of shared memory{})", op, grid.blocks.x,
+                  grid.blocks.y, grid.blocks.z, grid.threads.x, grid.threads.y, grid.threads.z, grid.shared_bytes,
+                  grid.cooperative ? ", cooperative" : "");
+  check(status, "cudaLaunchKernelExC", where.c_str());
+}
+
+int resident_blocks(const char* op, const void* kernel, int threads, std::size_t shared_bytes) {
+  int device = 0, blocks = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice", op);
+  const auto allowed = allow_shared_bytes(op, kernel, shared_bytes);
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor", op);
+  return blocks * properties(device).multiprocessors;
+}
+
+}  // namespace tutti::cuda

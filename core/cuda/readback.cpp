@@ -1,0 +1,28 @@
+#include "readback.h"
+
+#include "check.h"
+#include "pinned.h"
+
+namespace tutti::cuda {
+
+struct Readback::State {
+  Pinned bytes;
+};
+
+Readback::Readback(const void* from, int device, std::size_t bytes) : state_(std::make_unique<State>(Pinned(bytes))) {
+  const DeviceScope scope(device);
+  const Stream& stream = current_stream(device);
+  check(cudaMemcpyAsync(state_->bytes.data(), from, bytes, cudaMemcpyDeviceToHost, stream.get()), "cudaMemcpyAsync",
+        "Readback");
+  state_->bytes.used_on(stream);
+}
+
+Readback::~Readback() = default;
+Readback::Readback(Readback&&) noexcept = default;
+Readback& Readback::operator=(Readback&&) noexcept = default;
+
+bool Readback::arrived() const { return state_->bytes.last_use().passed(); }
+void Readback::wait(const char* op) const { state_->bytes.last_use().synchronize(op); }
+const void* Readback::data() const { return state_->bytes.data(); }
+
+}  // namespace tutti::cuda

@@ -1,0 +1,33 @@
+// Device: where a tensor's bytes live and its operations run. A plain value: naming a CUDA device is always
+// legal; using one where there is none throws a DeviceError that says why (see core/cuda/runtime.h).
+#pragma once
+
+#include <string>
+
+namespace tutti {
+
+enum class DeviceType { cpu, cuda };
+
+class Device {
+ public:
+  Device() = default;
+  static Device cpu() { return {}; }
+  static Device cuda(int index = 0) { return Device(DeviceType::cuda, index); }
+  /// "cpu", "cuda" or "cuda:1"; ValueError for anything else.
+  static Device from_string(const std::string& text);
+
+  DeviceType type() const { return type_; }
+  int index() const { return index_; }
+  bool is_cpu() const { return type_ == DeviceType::cpu; }
+  bool is_cuda() const { return type_ == DeviceType::cuda; }
+  bool operator==(const Device&) const = default;
+
+ private:
+  Device(DeviceType type, int index) : type_(type), index_(index) {}
+  DeviceType type_ = DeviceType::cpu;
+  int index_ = 0;
+};
+
+std::string to_string(Device device);  ///< "cpu", "cuda:0"
+
+}  // namespace tutti

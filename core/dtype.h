@@ -1,0 +1,86 @@
+// The element types: their names, sizes and C++ types, and `dispatch`, which turns a DType at run time
+// into a C++ type at compile time. bfloat16 and float16 are storage types here: kernels compute in float32.
+#pragma once
+
+#include "error.h"
+
+#include <bit>
+#include <cstdint>
+#include <string>
+
+namespace tutti {
+
+enum class DType : std::uint8_t { float32, float64, bfloat16, float16, int64, uint8, boolean };
+
+inline constexpr DType float32 = DType::float32;
+inline constexpr DType float64 = DType::float64;
+inline constexpr DType bfloat16 = DType::bfloat16;
+inline constexpr DType float16 = DType::float16;
+inline constexpr DType int64 = DType::int64;
+inline constexpr DType uint8 = DType::uint8;
+inline constexpr DType boolean = DType::boolean;
+
+/// The upper half of a float32; conversion rounds to nearest even and keeps NaN a NaN.
+struct BFloat16 {
+  std::uint16_t bits = 0;
+  BFloat16() = default;
+  BFloat16(float value) {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    bits = value != value ? static_cast<std::uint16_t>((u >> 16) | 0x40u)
+                          : static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+  }
+  operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+};
+
+/// IEEE binary16; conversion rounds to nearest even.
+struct Float16 {
+  std::uint16_t bits = 0;
+  Float16() = default;
+  Float16(float value) : bits(encode(value)) {}
+  operator float() const { return decode(bits); }
+
+  static std::uint16_t encode(float value);
+  static float decode(std::uint16_t bits);
+};
+
+std::size_t size_of(DType dtype);
+bool is_floating(DType dtype);
+std::string to_string(DType dtype);           ///< "float32", ..., "bool"
+DType dtype_from_string(const std::string&);  ///< ValueError that lists the names where there is no such dtype
+
+/// The dtype in which sums over `dtype` are taken and stored: float32 for the 16-bit types, else itself.
+inline DType accumulate_dtype(DType dtype) {
+  return dtype == bfloat16 || dtype == float16 ? float32 : dtype;
+}
+
+// clang-format off
+template <class T> struct dtype_of;
+template <> struct dtype_of<float>        { static constexpr DType value = DType::float32; };
+template <> struct dtype_of<double>       { static constexpr DType value = DType::float64; };
+template <> struct dtype_of<BFloat16>     { static constexpr DType value = DType::bfloat16; };
+template <> struct dtype_of<Float16>      { static constexpr DType value = DType::float16; };
+template <> struct dtype_of<std::int64_t> { static constexpr DType value = DType::int64; };
+template <> struct dtype_of<std::uint8_t> { static constexpr DType value = DType::uint8; };
+template <> struct dtype_of<bool>         { static constexpr DType value = DType::boolean; };
+// clang-format on
+
+/// A list of element types, and the lists that kernels are written for.
+template <class... T>
+struct Types {};
+using FloatTypes = Types<float, double>;                       ///< what reference code computes in
+using RealTypes = Types<float, double, BFloat16>;              ///< what a CPU trains in
+using AllTypes = Types<float, double, BFloat16, Float16, std::int64_t, std::uint8_t, bool>;
+
+/// Calls `body.operator()<T>()` with the T of the list whose dtype is `dtype`; DTypeError that names `op`
+/// where the list has none. Use: dispatch(RealTypes{}, x.dtype(), "relu", [&]<class T>() { ... });
+template <class... T, class Body>
+void dispatch(Types<T...>, DType dtype, const char* op, Body&& body) {
+  const bool found = ((dtype_of<T>::value == dtype && (body.template operator()<T>(), true)) || ...);
+  if (found) return;
+  std::string expected;
+  ((expected += (expected.empty() ? "" : ", ") + to_string(dtype_of<T>::value)), ...);
+  fail<DTypeError>("{}: cannot compute in {} on this device (expected one of {}); convert with .to(dtype)", op,
+                   to_string(dtype), expected);
+}
+
+}  // namespace tutti

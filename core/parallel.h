@@ -1,0 +1,45 @@
+// How many threads the calling rank computes with, and the one loop that uses them. OpenMP underneath, which
+// oneDNN shares: its thread count is a property of the calling thread, so ranks that are threads of one
+// process each have their own and do not fight for the cores.
+#pragma once
+
+#include <cstdint>
+
+namespace tutti {
+
+/// Threads used by work started from the calling thread (at least 1). Default: all cores.
+void set_num_threads(int threads);
+int num_threads();
+/// Cores this process may run on (its affinity mask).
+int available_cores();
+
+namespace detail {
+void run_parallel(int threads, void (*body)(int thread, int threads, void* context), void* context);
+}
+
+/// Calls body(begin, end) on disjoint ranges that cover [0, n), in parallel where n is at least 2 * grain.
+/// The split depends on n, grain and num_threads() alone. `body` must not throw.
+template <class Body>
+void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
+  if (n <= 0) return;
+  const std::int64_t most = grain > 0 ? n / grain : n;
+  const int threads = most < 2 ? 1 : static_cast<int>(most < num_threads() ? most : num_threads());
+  if (threads == 1) {
+    body(std::int64_t{0}, n);
+    return;
+  }
+  struct Context {
+    Body& body;
+    std::int64_t n;
+  } context{body, n};
+  detail::run_parallel(
+      threads,
+      [](int thread, int count, void* opaque) {
+        auto& c = *static_cast<Context*>(opaque);
+        const std::int64_t begin = c.n * thread / count, end = c.n * (thread + 1) / count;
+        if (begin < end) c.body(begin, end);
+      },
+      &context);
+}
+
+}  // namespace tutti

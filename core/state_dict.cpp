@@ -1,0 +1,280 @@
+#include "state_dict.h"
+
+#include "create.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <unistd.h>
+
+namespace tutti {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian data");
+
+using Json = nlohmann::ordered_json;
+constexpr const char* metadata_key = "__metadata__";
+constexpr std::uint64_t max_header = 100'000'000;  // the limit of the reference implementation
+
+struct DTypeName {
+  DType dtype;
+  const char* name;
+};
+constexpr std::array<DTypeName, 7> dtype_names{{{float32, "F32"},
+                                                {float64, "F64"},
+                                                {bfloat16, "BF16"},
+                                                {float16, "F16"},
+                                                {int64, "I64"},
+                                                {uint8, "U8"},
+                                                {boolean, "BOOL"}}};
+
+const char* name_of(DType dtype) {
+  return std::find_if(dtype_names.begin(), dtype_names.end(), [&](auto& d) { return d.dtype == dtype; })->name;
+}
+
+std::size_t bytes_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype()); }
+
+// ---- writing
+
+// A new file beside `path`, which commit() renames to it; removed where that never happens.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& path) : path_(path) {
+    static std::atomic<int> counter{0};  // ranks that are threads may save at the same time
+    name_ = fmt::format("{}.tmp{}-{}", path, ::getpid(), counter++);
+    file_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (file_ < 0) stop("cannot create", name_);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() {
+    if (file_ >= 0) ::close(file_);
+    if (!committed_) ::unlink(name_.c_str());
+  }
+
+  void write(const void* data, std::size_t bytes) {
+    for (const char* at = static_cast<const char*>(data); bytes > 0;) {
+      const ssize_t written = ::write(file_, at, bytes);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) stop("cannot write", name_);
+      at += written;
+      bytes -= static_cast<std::size_t>(written);
+    }
+  }
+
+  /// The data reaches the disk before the name does: after a crash `path` holds the old file or the whole new one.
+  void commit() {
+    if (::fsync(file_) != 0) stop("cannot flush", name_);
+    if (::close(std::exchange(file_, -1)) != 0) stop("cannot close", name_);
+    if (::rename(name_.c_str(), path_.c_str()) != 0) stop("cannot rename to", path_);
+    committed_ = true;
+    const auto folder = std::filesystem::path(path_).parent_path();
+    if (const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); fd >= 0) {
+      ::fsync(fd);  // makes the rename durable; some file systems cannot, and the file is whole either way
+      ::close(fd);
+    }
+  }
+
+ private:
+  [[noreturn]] void stop(const char* what, const std::string& file) const {
+    fail<CheckpointError>("save_safetensors: {} '{}': {}", what, file, std::strerror(errno));
+  }
+  std::string path_, name_;
+  int file_ = -1;
+  bool committed_ = false;
+};
+
+// ---- reading
+
+struct Entry {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::uint64_t begin, end;  // in the data part of the file
+};
+
+template <class... Args>
+[[noreturn]] void reject(const std::string& path, fmt::format_string<Args...> text, Args&&... args) {
+  fail<CheckpointError>("load_safetensors: '{}': {}", path, fmt::format(text, std::forward<Args>(args)...));
+}
+
+// Refuses what nlohmann would silently accept: a key that occurs twice.
+Json parse_header(const std::string& path, const std::string& text) {
+  std::set<std::string> names;
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second)
+      reject(path, "tensor '{}' occurs twice in the header", parsed.get<std::string>());
+    return true;
+  };
+  try {
+    Json header = Json::parse(text, check);
+    if (!header.is_object()) reject(path, "the header is not a JSON object");
+    return header;
+  } catch (const Json::exception& error) {
+    reject(path, "the header is not JSON ({})", error.what());
+  }
+}
+
+Entry parse_entry(const std::string& path, const std::string& name, const Json& json) {
+  const auto unsigned_list = [](const Json& list) {
+    return list.is_array() &&
+           std::all_of(list.begin(), list.end(), [](const Json& n) { return n.is_number_unsigned(); });
+  };
+  if (!json.is_object() || !json.contains("dtype") || !json.contains("shape") || !json.contains("data_offsets"))
+    reject(path, "tensor '{}': expected an object with dtype, shape and data_offsets", name);
+  const Json &dtype = json["dtype"], &shape = json["shape"], &offsets = json["data_offsets"];
+  if (!dtype.is_string()) reject(path, "tensor '{}': dtype is not a string", name);
+  const auto known = std::find_if(dtype_names.begin(), dtype_names.end(), [&](auto& d) { return dtype == d.name; });
+  if (known == dtype_names.end())
+    reject(path, "tensor '{}': unknown dtype {}; expected F32, F64, BF16, F16, I64, U8 or BOOL", name, dtype.dump());
+  if (!unsigned_list(shape)) reject(path, "tensor '{}': shape is not a list of sizes: {}", name, shape.dump());
+  if (!unsigned_list(offsets) || offsets.size() != 2 || offsets[0] > offsets[1])
+    reject(path, "tensor '{}': data_offsets are not [begin, end]: {}", name, offsets.dump());
+
+  Entry entry{name, known->dtype, {}, offsets[0].get<std::uint64_t>(), offsets[1].get<std::uint64_t>()};
+  std::int64_t bytes = 0;
+  try {
+    for (const Json& size : shape) entry.shape.push_back(size.get<std::int64_t>());
+    if (__builtin_mul_overflow(numel(entry.shape), static_cast<std::int64_t>(size_of(entry.dtype)), &bytes))
+      fail<ShapeError>("its bytes overflow 64 bits");
+  } catch (const Error& error) {
+    reject(path, "tensor '{}': shape {}: {}", name, shape.dump(), error.what());
+  }
+  if (entry.end - entry.begin != static_cast<std::uint64_t>(bytes))
+    reject(path, "tensor '{}': {} {} takes {} bytes, its data_offsets hold {}", name, known->name,
+           to_string(entry.shape), bytes, entry.end - entry.begin);
+  return entry;
+}
+
+// Together the tensors must cover the data exactly: no overlap, no hole, nothing beyond the end of the file.
+void check_ranges(const std::string& path, std::vector<const Entry*> entries, std::uint64_t data_bytes) {
+  std::sort(entries.begin(), entries.end(),
+            [](auto* a, auto* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
+  std::uint64_t covered = 0;
+  for (const Entry* entry : entries) {
+    if (entry->end > data_bytes)
+      reject(path, "tensor '{}' ends at byte {} of the data, but there are only {}: the file is truncated", entry->name,
+             entry->end, data_bytes);
+    if (entry->begin != covered)
+      reject(path, "tensor '{}' begins at byte {} of the data, expected {}: {}", entry->name, entry->begin, covered,
+             entry->begin < covered ? "it overlaps another" : "there is a hole before it");
+    covered = entry->end;
+  }
+  if (covered != data_bytes) reject(path, "{} bytes follow the last tensor", data_bytes - covered);
+}
+
+Metadata parse_metadata(const std::string& path, const Json& json) {
+  Metadata metadata;
+  if (!json.is_object()) reject(path, "{} is not an object of strings", metadata_key);
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) reject(path, "{}: '{}' is not a string", metadata_key, key);
+    metadata[key] = value.get<std::string>();
+  }
+  return metadata;
+}
+
+}  // namespace
+
+void save_safetensors(const std::string& path, const StateDict& tensors, const Metadata& metadata) {
+  std::set<std::string> names{metadata_key};
+  for (const auto& [name, tensor] : tensors) {
+    if (!names.insert(name).second)
+      fail<CheckpointError>("save_safetensors: '{}': the name '{}' {}", path, name,
+                            name == metadata_key ? "is reserved" : "occurs twice");
+    if (!tensor.defined()) fail<CheckpointError>("save_safetensors: '{}': tensor '{}' is undefined", path, name);
+  }
+
+  // The header keeps the order given; the data lies by falling element size, so that every tensor is aligned.
+  std::vector<std::size_t> order(tensors.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return size_of(tensors[a].second.dtype()) > size_of(tensors[b].second.dtype());
+  });
+  std::vector<std::size_t> begins(tensors.size());
+  std::size_t end = 0;
+  for (const std::size_t i : order) begins[i] = std::exchange(end, end + bytes_of(tensors[i].second));
+
+  Json header = Json::object();
+  if (!metadata.empty()) header[metadata_key] = metadata;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, tensor] = tensors[i];
+    Json shape = Json::array();
+    for (const std::int64_t size : tensor.shape()) shape.push_back(size);
+    header[name] = {{"dtype", name_of(tensor.dtype())},
+                    {"shape", std::move(shape)},
+                    {"data_offsets", {begins[i], begins[i] + bytes_of(tensor)}}};
+  }
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const Json::exception& error) {
+    fail<CheckpointError>("save_safetensors: '{}': a name or the metadata is not UTF-8 ({})", path, error.what());
+  }
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+
+  TemporaryFile file(path);
+  const std::uint64_t length = text.size();
+  file.write(&length, sizeof length);
+  file.write(text.data(), text.size());
+  for (const std::size_t i : order) {
+    const Tensor host = tensors[i].second.detach().to(Device::cpu()).contiguous();
+    file.write(host.raw(), bytes_of(host));
+  }
+  file.commit();
+}
+
+StateDict load_safetensors(const std::string& path, Metadata* metadata) {
+  std::error_code error;
+  const std::uint64_t file_bytes = std::filesystem::file_size(path, error);
+  if (error) reject(path, "cannot be read: {}", error.message());
+  std::ifstream file(path, std::ios::binary);
+  if (!file) reject(path, "cannot be opened: {}", std::strerror(errno));
+
+  std::uint64_t length = 0;
+  if (file_bytes < sizeof length || !file.read(reinterpret_cast<char*>(&length), sizeof length))
+    reject(path, "{} bytes are too few for a safetensors file", file_bytes);
+  if (length > max_header || length > file_bytes - sizeof length)
+    reject(path, "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file", length,
+           file_bytes);
+  std::string text(static_cast<std::size_t>(length), '\0');
+  if (!file.read(text.data(), static_cast<std::streamsize>(length))) reject(path, "cannot be read");
+  const Json header = parse_header(path, text);
+
+  Metadata found;
+  std::vector<Entry> entries;
+  for (const auto& [name, json] : header.items())
+    if (name == metadata_key)
+      found = parse_metadata(path, json);
+    else
+      entries.push_back(parse_entry(path, name, json));
+  std::vector<const Entry*> pointers;
+  for (const Entry& entry : entries) pointers.push_back(&entry);
+  check_ranges(path, pointers, file_bytes - sizeof length - length);
+
+  StateDict tensors;
+  for (const Entry& entry : entries) {
+    Tensor tensor = empty(entry.shape, {.dtype = entry.dtype});
+    file.seekg(static_cast<std::streamoff>(sizeof length + length + entry.begin));
+    if (!file.read(static_cast<char*>(tensor.raw()), static_cast<std::streamsize>(bytes_of(tensor))))
+      reject(path, "tensor '{}' cannot be read", entry.name);
+    if (entry.dtype == boolean) {
+      const auto* bytes = static_cast<const std::uint8_t*>(tensor.raw());
+      if (std::any_of(bytes, bytes + tensor.numel(), [](std::uint8_t b) { return b > 1; }))
+        reject(path, "tensor '{}': a BOOL is neither 0 nor 1", entry.name);
+    }
+    tensors.emplace_back(entry.name, std::move(tensor));
+  }
+  if (metadata) *metadata = std::move(found);
+  return tensors;
+}
+
+}  // namespace tutti

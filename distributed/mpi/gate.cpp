@@ -1,0 +1,123 @@
+#include "gate.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::distributed::mpi {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr int coming = 21837, answering = 21838;  // unlikely to be the application's own tags
+
+void poll_some(std::vector<MPI_Request>& requests) {
+  int count = 0;
+  std::vector<int> finished(requests.size());
+  check(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &count, finished.data(), MPI_STATUSES_IGNORE),
+        "MPI_Testsome");
+}
+
+bool all_done(const std::vector<MPI_Request>& requests) {
+  return std::all_of(requests.begin(), requests.end(), [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
+}
+
+}  // namespace
+
+Gate::Gate(Purpose purpose) {
+  int size = 1;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  memory_->purpose = purpose;
+  if (rank_ == 0) {
+    memory_->came.assign(static_cast<std::size_t>(size), purpose);
+    requests_.assign(static_cast<std::size_t>(size), MPI_REQUEST_NULL);
+    for (int r = 1; r < size; ++r)
+      check(MPI_Irecv(&memory_->came[static_cast<std::size_t>(r)], sizeof(Purpose), MPI_BYTE, r, coming, MPI_COMM_WORLD,
+                      &requests_[static_cast<std::size_t>(r)]), "MPI_Irecv");
+  } else {
+    requests_.assign(2, MPI_REQUEST_NULL);
+    check(MPI_Isend(&memory_->purpose, sizeof(Purpose), MPI_BYTE, 0, coming, MPI_COMM_WORLD, &requests_[0]), "MPI_Isend");
+    check(MPI_Irecv(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, 0, answering, MPI_COMM_WORLD, &requests_[1]),
+          "MPI_Irecv");
+  }
+}
+
+Gate::~Gate() {
+  if (!all_done(requests_)) keep_for_ever(memory_);
+}
+
+bool Gate::poll() {
+  if (decided_) return true;
+  poll_some(requests_);
+  if (rank_ == 0) {
+    collect();
+  } else if (requests_[1] == MPI_REQUEST_NULL) {
+    absent_ = memory_->answer.text;
+    late_ = memory_->answer.late != 0;
+    decided_ = true;
+  }
+  return decided_;
+}
+
+void Gate::collect() {
+  std::vector<int> others;
+  for (std::size_t r = 1; r < requests_.size(); ++r)
+    if (requests_[r] == MPI_REQUEST_NULL && memory_->came[r] != memory_->purpose) others.push_back(static_cast<int>(r));
+  const bool starting = memory_->purpose == Purpose::start;
+  if (!others.empty())
+    decide(starting ? fmt::format("{} came to an exit instead", ranks_to_string(others))
+                    : fmt::format("rank 0 is at its exit, {} in from_environment", ranks_to_string(others)), false);
+  else if (all_done(requests_))
+    decide({}, false);
+}
+
+void Gate::close() {
+  if (poll()) return;
+  if (rank_ != 0) {
+    absent_ = "there is no word from rank 0, which collects the others: it did not come, or waits for one that did not";
+    late_ = decided_ = true;
+    return;
+  }
+  std::vector<int> missing;
+  for (std::size_t r = 1; r < requests_.size(); ++r)
+    if (requests_[r] != MPI_REQUEST_NULL) missing.push_back(static_cast<int>(r));
+  decide(ranks_to_string(missing) + " did not come", true);
+}
+
+// On rank 0: answers all that have come.
+void Gate::decide(std::string absent, bool late) {
+  absent_ = std::move(absent);
+  late_ = late;
+  decided_ = true;
+  memory_->answer.late = late;
+  std::memcpy(memory_->answer.text, absent_.data(), std::min(absent_.size(), sizeof(memory_->answer.text) - 1));
+  std::vector<MPI_Request> answers;
+  for (std::size_t r = 1; r < requests_.size(); ++r) {
+    if (requests_[r] != MPI_REQUEST_NULL) {  // what it sends later is for a later gate
+      MPI_Status status;
+      int cancelled = 0;
+      MPI_Cancel(&requests_[r]);
+      MPI_Wait(&requests_[r], &status);
+      MPI_Test_cancelled(&status, &cancelled);
+      if (cancelled) continue;
+    }
+    check(MPI_Isend(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, static_cast<int>(r), answering, MPI_COMM_WORLD,
+                    &answers.emplace_back(MPI_REQUEST_NULL)), "MPI_Isend");
+  }
+  const auto deadline = deadline_after(1s);
+  for (std::int64_t spins = 0; !all_done(answers) && std::chrono::steady_clock::now() < deadline; ++spins) {
+    poll_some(answers);
+    pause(spins, true);
+  }
+  if (!all_done(answers)) keep_for_ever(memory_);
+}
+
+void Gate::wait(std::chrono::steady_clock::time_point deadline, const std::function<void()>& in_between) {
+  if (rank_ != 0) deadline += 1s;
+  for (std::int64_t spins = 0; !poll(); ++spins) {
+    pause(spins, true);
+    if (in_between) in_between();
+    if (std::chrono::steady_clock::now() >= deadline) close();
+  }
+}
+
+}  // namespace tutti::distributed::mpi

@@ -1,0 +1,83 @@
+#include "communicator.h"
+
+#include <chrono>
+
+namespace tutti::distributed::nccl {
+namespace {
+
+ncclConfig_t non_blocking() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+}  // namespace
+
+void check(ncclResult_t result, const char* call, ncclComm_t comm) {
+  if (result == ncclSuccess) return;
+  const char* details = ncclGetLastError(comm);
+  fail<DistributedError>("{} failed: {}{}{}", call, ncclGetErrorString(result), details && *details ? ": " : "",
+                         details ? details : "");
+}
+
+void Communicator::finish(ncclResult_t result, const char* name, ncclComm_t comm, const Poll& poll) {
+  for (int looks = 0; result == ncclInProgress; ++looks) {
+    poll();
+    if (looks > 100) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    else std::this_thread::yield();
+    check(ncclCommGetAsyncError(comm, &result), "ncclCommGetAsyncError", comm);
+  }
+  check(result, name, comm);
+}
+
+void Communicator::join(const ncclUniqueId& id, int rank, int size, const Poll& poll) {
+  const std::lock_guard lock(mutex_);
+  ncclConfig_t config = non_blocking();
+  const ncclResult_t result = ncclCommInitRankConfig(&comm_, size, id, rank, &config);
+  if (!comm_) check(result, "ncclCommInitRankConfig");
+  finish(result, "ncclCommInitRankConfig", comm_, poll);
+}
+
+void Communicator::split(Communicator& parent, int color, int key, const Poll& poll) {
+  const std::scoped_lock lock(mutex_, parent.mutex_);
+  if (!parent.comm_) fail<DistributedError>("ncclCommSplit: the communicator has been aborted");
+  ncclConfig_t config = non_blocking();
+  // It is the parent that is in progress, and only afterwards is the child there.
+  finish(ncclCommSplit(parent.comm_, color, key, &comm_, &config), "ncclCommSplit", parent.comm_, poll);
+  if (!comm_) return;
+  ncclResult_t result = ncclSuccess;
+  check(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_);
+  finish(result, "ncclCommSplit", comm_, poll);
+}
+
+void* Communicator::register_memory(void* data, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  void* registration = nullptr;
+  return comm_ && ncclCommRegister(comm_, data, bytes, &registration) == ncclSuccess ? registration : nullptr;
+}
+
+bool Communicator::deregister(void* registration) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock && comm_ && registration) ncclCommDeregister(comm_, registration);  // one that was aborted has forgotten it
+  return lock.owns_lock();
+}
+
+std::string Communicator::asynchronous_error() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !comm_) return {};
+  ncclResult_t result = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
+  if (asked != ncclSuccess) result = asked;
+  if (result == ncclSuccess || result == ncclInProgress) return {};
+  const char* details = ncclGetLastError(comm_);
+  return fmt::format("NCCL reports: {}{}{}", ncclGetErrorString(result), details && *details ? ": " : "",
+                     details ? details : "");
+}
+
+void Communicator::abort() {
+  const std::lock_guard lock(mutex_);
+  if (comm_) ncclCommAbort(comm_);  // whatever it answers, nothing is left to be done with it
+  comm_ = nullptr;
+}
+
+}  // namespace tutti::distributed::nccl

@@ -1,0 +1,47 @@
+// An operation and a layer of one's own. Swish with a trained slope, y = x sigmoid(beta x) (Ramachandran, Zoph and Le,
+// "Searching for activation functions", 2017): the operation is one function, the layer adds its parameter. The program
+// checks the gradient, then fits a small network made with it to a curve.
+#include <tutti/tutti.h>
+
+#include <cstdio>
+using namespace tutti;
+
+// A differentiable operation computes its output from detached inputs, then records how gradients flow back: the closure
+// is all that is kept. Saved tensors are checked: changing one in place before backward is an error, not a wrong gradient.
+Tensor swish(const Tensor& x, const Tensor& beta) {
+  const Tensor s = sigmoid(x.detach() * beta.detach());
+  return autograd::record("swish", x.detach() * s, {x, beta},
+                          [x = autograd::Saved(x), beta = autograd::Saved(beta), s](const Tensor& g) {
+                            const Tensor slope = s * (1 - s);
+                            return std::vector<Tensor>{g * (s + x.get() * beta.get() * slope),
+                                                       autograd::sum_to(g * square(x.get()) * slope, beta.get().shape())};
+                          });
+}
+
+// A layer is a struct: parameters are references that add_parameter hands out.
+struct Swish : nn::Layer {
+  Tensor& beta = add_parameter("beta", ones({1}));
+  Tensor forward(const Tensor& x) override { return swish(x, beta); }
+};
+
+int main() {
+  const TensorOptions wide{.dtype = float64};
+  const auto check = autograd::gradcheck([](const auto& in) { return swish(in[0], in[1]); }, {randn({4, 3}, wide), rand({1}, wide)});
+  std::printf("gradient check: %s\n", check ? "passed" : check.message.c_str());
+
+  nn::Sequential net;
+  net.append<nn::Linear>({.in = 1, .out = 32});
+  net.append<Swish>();
+  net.append<nn::Linear>({.in = 32, .out = 1});
+  std::printf("%s\n", net.to_string().c_str());
+  optim::Adam adam(net.parameters(), {.lr = 0.01});
+  for (int step = 1; step <= 500; ++step) {
+    const Tensor x = rand({128, 1}) * 6 - 3;
+    const Tensor loss = nn::mse_loss(net(x), sin(2 * x));
+    adam.zero_grad();
+    loss.backward();
+    adam.step();
+    if (step % 100 == 0) std::printf("step %d  loss %.5f\n", step, loss.item<double>());
+  }
+  return check ? 0 : 1;
+}

@@ -1,0 +1,176 @@
+#include "checkpoint.h"
+
+#include <tutti/core/create.h>
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+namespace tutti::examples {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr const char* format = "tutti train_resnet 1";
+constexpr std::int64_t columns = 8;  // of a row of metrics
+
+// Options that may differ between the two parts of a run. The others make it another one.
+constexpr std::array free_options = {"data", "ranks", "threads", "device", "log_every", "out"};
+
+Json comparable(const TrainOptions& o) {
+  Json json = Json::parse(to_json(o));
+  for (const char* name : free_options) json.erase(name);
+  return json;
+}
+
+Tensor to_tensor(const std::vector<Metrics>& rows) {
+  const Tensor table = empty({static_cast<std::int64_t>(rows.size()), columns}, {.dtype = float64});
+  double* at = table.data<double>();
+  for (const Metrics& m : rows)
+    for (const double value : {static_cast<double>(m.epoch), static_cast<double>(m.step), m.train_loss, m.train_accuracy,
+                               m.images_per_second, m.learning_rate, m.test_loss.value_or(NAN), m.test_accuracy.value_or(NAN)})
+      *at++ = value;
+  return table;
+}
+
+std::vector<Metrics> to_rows(const Tensor& table) {
+  std::vector<Metrics> rows;
+  const auto known = [](double value) { return std::isnan(value) ? std::optional<double>() : value; };
+  for (std::int64_t r = 0; r < table.size(0); ++r) {
+    const double* v = table.data<double>() + r * columns;
+    rows.push_back({.epoch = static_cast<std::int64_t>(v[0]), .step = static_cast<std::int64_t>(v[1]), .train_loss = v[2],
+                    .train_accuracy = v[3], .images_per_second = v[4], .learning_rate = v[5], .test_loss = known(v[6]),
+                    .test_accuracy = known(v[7])});
+  }
+  return rows;
+}
+
+// A checkpoint as the tensors and texts of one file.
+struct Packed {
+  StateDict tensors;
+  Metadata metadata;
+};
+
+Packed pack(const Checkpoint& c) {
+  Packed packed;
+  for (const auto& [name, tensor] : c.model) packed.tensors.emplace_back("model." + name, tensor);
+  for (const auto& [name, tensor] : c.optimizer.tensors) packed.tensors.emplace_back("optimizer." + name, tensor);
+  packed.tensors.emplace_back("random", c.random);
+  packed.tensors.emplace_back("sums", c.sums);
+  packed.tensors.emplace_back("rows", to_tensor(c.rows));
+  for (const auto& [key, text] : c.optimizer.metadata) packed.metadata["optimizer." + key] = text;
+  packed.metadata["step"] = std::to_string(c.step);
+  packed.metadata["steps"] = std::to_string(c.steps);
+  packed.metadata["samples"] = std::to_string(c.samples);
+  return packed;
+}
+
+std::int64_t number(const Metadata& metadata, const std::string& key) {
+  const auto found = metadata.find(key);
+  std::int64_t value = -1;
+  if (found != metadata.end()) std::from_chars(found->second.data(), found->second.data() + found->second.size(), value);
+  if (value < 0) fail<CheckpointError>("its metadata have no number '{}'", key);
+  return value;
+}
+
+Checkpoint unpack(const Packed& packed, int ranks) {
+  Checkpoint c;
+  const auto part = [](const std::string& name, const char* prefix) {
+    return name.starts_with(prefix) ? name.substr(std::strlen(prefix)) : std::string();
+  };
+  for (const auto& [name, tensor] : packed.tensors) {
+    if (const std::string model = part(name, "model."); !model.empty()) c.model.emplace_back(model, tensor);
+    else if (const std::string state = part(name, "optimizer."); !state.empty()) c.optimizer.tensors.emplace_back(state, tensor);
+    else if (name == "random" && tensor.dtype() == int64 && tensor.shape() == Shape{ranks, 2}) c.random = tensor;
+    else if (name == "sums" && tensor.dtype() == float64 && tensor.shape() == Shape{ranks, 2}) c.sums = tensor;
+    else if (name == "rows" && tensor.dtype() == float64 && tensor.shape().size() == 2 && tensor.size(1) == columns) c.rows = to_rows(tensor);
+    else fail<CheckpointError>("tensor '{}' of shape {} does not belong there", name, to_string(tensor.shape()));
+  }
+  if (!c.random.defined() || !c.sums.defined() || c.model.empty()) fail<CheckpointError>("it is not complete");
+  for (const auto& [key, text] : packed.metadata)
+    if (const std::string option = part(key, "optimizer."); !option.empty()) c.optimizer.metadata[option] = text;
+  c.step = number(packed.metadata, "step");
+  c.steps = number(packed.metadata, "steps");
+  if (c.step > c.steps) fail<CheckpointError>("it claims to be at step {} of {}", c.step, c.steps);
+  c.samples = number(packed.metadata, "samples");
+  return c;
+}
+
+void check_same_run(const TrainOptions& options, int ranks, const Metadata& metadata) {
+  const auto text = [&](const char* key) { return metadata.contains(key) ? metadata.at(key) : std::string(); };
+  if (text("format") != format) fail<CheckpointError>("it is no checkpoint of this trainer");
+  const Json before = Json::parse(text("options"), nullptr, false), now = comparable(options);
+  if (!before.is_object()) fail<CheckpointError>("its options cannot be read");
+  for (const auto& [name, value] : now.items())
+    if (!before.contains(name) || before[name] != value)
+      fail<CheckpointError>("it is of a run with {} = {}, this one has {}", name,
+                            before.contains(name) ? before[name].dump() : "nothing", value.dump());
+  if (number(metadata, "ranks") != ranks)
+    fail<CheckpointError>("it is of a run on {} ranks, this one has {}", number(metadata, "ranks"), ranks);
+}
+
+void broadcast_text(std::string& text, const ProcessGroup& group) {
+  const Tensor size = full({}, static_cast<double>(text.size()), {.dtype = int64});
+  group.broadcast(size, 0, {.name = "checkpoint"}).wait();
+  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
+  const auto length = static_cast<std::int64_t>(text.size());
+  group.broadcast(from_blob(text.data(), {length}, uint8), 0, {.name = "checkpoint"}).wait();
+}
+
+}  // namespace
+
+std::string checkpoint_path(const TrainOptions& options) { return options.out + "/checkpoint.safetensors"; }
+
+void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint) {
+  Packed packed = pack(checkpoint);
+  packed.metadata["format"] = format;
+  packed.metadata["options"] = comparable(options).dump();
+  packed.metadata["ranks"] = std::to_string(checkpoint.random.size(0));
+  save_safetensors(checkpoint_path(options), packed.tensors, packed.metadata);
+}
+
+std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks) {
+  const std::string path = checkpoint_path(options);
+  if (options.out.empty() || !std::filesystem::exists(path)) return {};
+  Packed packed;
+  packed.tensors = load_safetensors(path, &packed.metadata);
+  try {
+    check_same_run(options, ranks, packed.metadata);
+    return unpack(packed, ranks);
+  } catch (const CheckpointError& error) {
+    fail<CheckpointError>("cannot resume from {}: {}; choose another run folder with --out, or leave out --resume", path,
+                          error.what());
+  }
+}
+
+std::optional<Checkpoint> share(std::optional<Checkpoint> mine, const ProcessGroup& group) {
+  // The list of what follows, then every tensor.
+  Packed packed;
+  std::string list;
+  if (mine) {
+    packed = pack(*mine);
+    Json json{{"metadata", packed.metadata}, {"tensors", Json::array()}};
+    for (const auto& [name, tensor] : packed.tensors) {
+      std::vector<std::int64_t> shape(tensor.shape().begin(), tensor.shape().end());
+      json["tensors"].push_back({name, to_string(tensor.dtype()), shape});
+    }
+    list = json.dump();
+  }
+  broadcast_text(list, group);
+  if (list.empty()) return {};
+  if (!mine) {
+    const Json json = Json::parse(list);
+    packed.metadata = json["metadata"].get<Metadata>();
+    for (const Json& each : json["tensors"])
+      packed.tensors.emplace_back(each[0].get<std::string>(), empty(Shape(each[2].get<std::vector<std::int64_t>>()),
+                                                                    {.dtype = dtype_from_string(each[1].get<std::string>())}));
+  }
+  for (const auto& [name, tensor] : packed.tensors) group.broadcast(tensor, 0, {.name = name}).wait();
+  return unpack(packed, group.size());
+}
+
+}  // namespace tutti::examples

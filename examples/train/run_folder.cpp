@@ -1,0 +1,79 @@
+#include "run_folder.h"
+
+#include "options.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+namespace tutti::examples {
+
+namespace {
+
+// Who waited for whom: lists by rank, and the skew of each gradient bucket.
+void add_arrivals(nlohmann::ordered_json& row, const distributed::Arrivals::Report& report) {
+  row["straggler"] = report.straggler();
+  row["held_up_s"] = report.held_up;
+  row["came_last"] = report.came_last;
+  row["waited_s"] = report.waited;
+  for (const auto& skew : report.skews)
+    if (skew.name.starts_with("bucket "))
+      row["skew_ms"][skew.name] = {{"calls", skew.calls}, {"mean", 1e3 * skew.mean}, {"largest", 1e3 * skew.largest}};
+}
+
+std::string line_of(const Metrics& m) {
+  nlohmann::ordered_json row{{"epoch", m.epoch}, {"step", m.step}, {"train_loss", m.train_loss},
+                             {"train_accuracy", m.train_accuracy}, {"images_per_second", m.images_per_second},
+                             {"learning_rate", m.learning_rate}};
+  if (m.test_loss) row["test_loss"] = *m.test_loss;
+  if (m.test_accuracy) row["test_accuracy"] = *m.test_accuracy;
+  if (m.arrivals) add_arrivals(row, *m.arrivals);
+  return row.dump() + "\n";
+}
+
+}  // namespace
+
+RunFolder::RunFolder(std::string path, std::vector<Metrics> rows) : path_(std::move(path)), rows_(std::move(rows)) {
+  prepare(path_);
+  // The lines as they were, with what a checkpoint does not keep; what came after the checkpoint happens again.
+  std::ifstream old(path_ + "/metrics.jsonl");
+  std::string lines;
+  for (const Metrics& m : rows_) {
+    std::string line;
+    lines += std::getline(old, line) && !old.eof() ? line + "\n" : line_of(m);
+  }
+  write_whole("metrics.jsonl", lines);
+  metrics_.open(path_ + "/metrics.jsonl", std::ios::app);
+}
+
+void RunFolder::prepare(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!std::ofstream(path + "/metrics.jsonl", std::ios::app))
+    fail<UsageError>("cannot write to the run folder {}; choose another with --out", path);
+}
+
+void RunFolder::write_config(const std::string& json) { write_whole("config.json", json); }
+
+void RunFolder::add(const Metrics& m) {
+  metrics_ << line_of(m) << std::flush;
+  if (!metrics_) fail<Error>("cannot write {}/metrics.jsonl: is the disk full?", path_);
+  rows_.push_back(m);
+}
+
+void RunFolder::draw_curves() { write_whole("curves.svg", curves_svg(rows_)); }
+
+void RunFolder::save_weights(const StateDict& tensors, const Metadata& metadata) {
+  save_safetensors(path_ + "/model.safetensors", tensors, metadata);
+}
+
+void RunFolder::write_whole(const std::string& name, const std::string& text) {
+  const std::string target = path_ + "/" + name, draft = target + ".tmp";
+  std::ofstream file(draft, std::ios::trunc);
+  file << text << std::flush;
+  if (!file) fail<Error>("cannot write {}: is the disk full?", draft);
+  file.close();
+  std::filesystem::rename(draft, target);
+}
+
+}  // namespace tutti::examples

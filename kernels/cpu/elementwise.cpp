@@ -1,0 +1,10 @@
+#include "elementwise_loops.h"
+
+namespace tutti::kernels::cpu {
+
+const Elementwise& elementwise() {
+  static constexpr Elementwise table{fill, copy, unary, binary, binary_scalar, axpy, where};
+  return table;
+}
+
+}  // namespace tutti::kernels::cpu

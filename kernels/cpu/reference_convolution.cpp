@@ -1,0 +1,185 @@
+#include "reference_convolution.h"
+
+#include "../../core/parallel.h"
+
+#include <algorithm>
+#include <array>
+
+namespace tutti::kernels::cpu::reference {
+namespace {
+
+using Triple = std::array<std::int64_t, 3>;
+
+// The last entries of `dims` after the first `skip`, with `filler` for the spatial dimensions that are missing: one
+// and two dimensions are three with sizes of 1.
+Triple triple(const Dims& dims, int skip, std::int64_t filler) {
+  Triple result{filler, filler, filler};
+  for (int i = skip; i < dims.size(); ++i) result[static_cast<std::size_t>(3 - dims.size() + i)] = dims[i];
+  return result;
+}
+
+// A tensor (A, B, D, H, W) of T addressed by its strides.
+template <class T>
+struct View {
+  T* data;
+  std::int64_t outer, inner;
+  Triple size, step;
+
+  explicit View(const Tensor& t)
+      : data(t.data<T>()), outer(t.strides()[0]), inner(t.strides()[1]), size(triple(t.shape(), 2, 1)),
+        step(triple(t.strides(), 2, 0)) {}
+  T& at(std::int64_t a, std::int64_t b, const Triple& p) const {
+    return data[a * outer + b * inner + p[0] * step[0] + p[1] * step[1] + p[2] * step[2]];
+  }
+};
+
+struct Geometry {
+  Triple stride, padding, dilation;
+
+  explicit Geometry(const ConvOptions& options)
+      : stride(triple(options.stride, 0, 1)), padding(triple(options.padding, 0, 0)),
+        dilation(triple(options.dilation, 0, 1)) {}
+  // The input position that output position `out` meets at kernel position `k`, and back; false outside.
+  bool input(const Triple& out, const Triple& k, const Triple& size, Triple& in) const {
+    for (std::size_t d = 0; d < 3; ++d) {
+      in[d] = out[d] * stride[d] - padding[d] + k[d] * dilation[d];
+      if (in[d] < 0 || in[d] >= size[d]) return false;
+    }
+    return true;
+  }
+  bool output(const Triple& in, const Triple& k, const Triple& size, Triple& out) const {
+    for (std::size_t d = 0; d < 3; ++d) {
+      const std::int64_t scaled = in[d] + padding[d] - k[d] * dilation[d];
+      if (scaled < 0 || scaled % stride[d] != 0 || scaled / stride[d] >= size[d]) return false;
+      out[d] = scaled / stride[d];
+    }
+    return true;
+  }
+};
+
+template <class Body>
+void for_each(const Triple& size, Body&& body) {
+  for (std::int64_t d = 0; d < size[0]; ++d)
+    for (std::int64_t h = 0; h < size[1]; ++h)
+      for (std::int64_t w = 0; w < size[2]; ++w) body(Triple{d, h, w});
+}
+
+// The dtype of weights and biases may differ from that of the activations.
+template <class Body>
+void with_types(const Tensor& activation, const Tensor& weight, Body&& body) {
+  dispatch(RealTypes{}, activation.dtype(), "convolution", [&]<class T>() {
+    dispatch(RealTypes{}, weight.dtype(), "convolution", [&]<class W>() { body.template operator()<T, W>(); });
+  });
+}
+
+template <class T>
+T rounded(double value) {
+  return T(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value));
+}
+
+double element(const Tensor& vector, std::int64_t i) {
+  double value = 0;
+  dispatch(RealTypes{}, vector.dtype(), "convolution", [&]<class B>() {
+    value = static_cast<double>(vector.data<B>()[i * vector.strides()[0]]);
+  });
+  return value;
+}
+
+// How many of `count` outputs a thread takes at least, where all of them together cost y.numel() * w.numel() / outs
+// multiplications: starting threads costs more than a small convolution.
+std::int64_t grain_of(std::int64_t count, const Tensor& y, const Tensor& w) {
+  const std::int64_t cost = y.numel() * w.numel() / std::max<std::int64_t>(w.shape()[0] * count, 1);
+  return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(cost, 1));
+}
+
+}  // namespace
+
+void convolution_forward(const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& bias,
+                         const ConvOptions& options, const Tensor& y_tensor) {
+  with_types(x_tensor, w_tensor, [&]<class T, class W>() {
+    const View<T> x(x_tensor), y(y_tensor);
+    const View<W> w(w_tensor);
+    const Geometry geometry(options);
+    const std::int64_t outs = w_tensor.shape()[0], ins = w_tensor.shape()[1], per_group = outs / options.groups;
+    const std::int64_t planes = y_tensor.shape()[0] * outs;
+    parallel_for(planes, grain_of(planes, y_tensor, w_tensor), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t n = i / outs, o = i % outs, first = o / per_group * ins;
+        const double start = bias.defined() ? element(bias, o) : 0;
+        for_each(y.size, [&](const Triple& out) {
+          double sum = start;
+          for_each(w.size, [&](const Triple& k) {
+            Triple in;
+            if (!geometry.input(out, k, x.size, in)) return;
+            for (std::int64_t c = 0; c < ins; ++c)
+              sum += static_cast<double>(x.at(n, first + c, in)) * static_cast<double>(w.at(o, c, k));
+          });
+          y.at(n, o, out) = rounded<T>(sum);
+        });
+      }
+    });
+  });
+}
+
+void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor, const ConvOptions& options,
+                                const Tensor& dx_tensor) {
+  with_types(dy_tensor, w_tensor, [&]<class T, class W>() {
+    const View<T> dy(dy_tensor), dx(dx_tensor);
+    const View<W> w(w_tensor);
+    const Geometry geometry(options);
+    const std::int64_t ins = dx_tensor.shape()[1], per_group = ins / options.groups,
+                       outs = w_tensor.shape()[0] / options.groups;
+    const std::int64_t planes = dx_tensor.shape()[0] * ins;
+    parallel_for(planes, grain_of(planes, dy_tensor, w_tensor), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t n = i / ins, c = i % ins, first = c / per_group * outs;
+        for_each(dx.size, [&](const Triple& in) {
+          double sum = 0;
+          for_each(w.size, [&](const Triple& k) {
+            Triple out;
+            if (!geometry.output(in, k, dy.size, out)) return;
+            for (std::int64_t o = 0; o < outs; ++o)
+              sum += static_cast<double>(dy.at(n, first + o, out)) * static_cast<double>(w.at(first + o, c % per_group, k));
+          });
+          dx.at(n, c, in) = rounded<T>(sum);
+        });
+      }
+    });
+  });
+}
+
+void convolution_backward_weight(const Tensor& x_tensor, const Tensor& dy_tensor, const ConvOptions& options,
+                                 const Tensor& dw_tensor, const Tensor& db) {
+  with_types(x_tensor, dw_tensor, [&]<class T, class W>() {
+    const View<T> x(x_tensor), dy(dy_tensor);
+    const View<W> dw(dw_tensor);
+    const Geometry geometry(options);
+    const std::int64_t batch = x_tensor.shape()[0], outs = dw_tensor.shape()[0], ins = dw_tensor.shape()[1],
+                       per_group = outs / options.groups;
+    parallel_for(outs * ins, grain_of(outs * ins, dy_tensor, dw_tensor), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t o = i / ins, c = i % ins, channel = o / per_group * ins + c;
+        for_each(dw.size, [&](const Triple& k) {
+          double sum = 0;
+          for (std::int64_t n = 0; n < batch; ++n)
+            for_each(dy.size, [&](const Triple& out) {
+              Triple in;
+              if (geometry.input(out, k, x.size, in))
+                sum += static_cast<double>(x.at(n, channel, in)) * static_cast<double>(dy.at(n, o, out));
+            });
+          dw.at(o, c, k) = rounded<W>(sum);
+        });
+      }
+    });
+    if (!db.defined()) return;
+    for (std::int64_t o = 0; o < outs; ++o) {
+      double sum = 0;
+      for (std::int64_t n = 0; n < batch; ++n)
+        for_each(dy.size, [&](const Triple& out) { sum += static_cast<double>(dy.at(n, o, out)); });
+      dispatch(RealTypes{}, db.dtype(), "convolution",
+               [&]<class B>() { db.data<B>()[o * db.strides()[0]] = rounded<B>(sum); });
+    }
+  });
+}
+
+}  // namespace tutti::kernels::cpu::reference

@@ -1,0 +1,137 @@
+// Loops that are written once and run on vectors of 64 bytes with a scalar rest: for kernels whose loops the compiler
+// does not vectorise well by itself. Built on the vector extension of GCC and Clang, so it compiles for any processor;
+// 16-bit elements are computed in float32. Vectors cross no call that is not inlined, so it does not matter that how they
+// are passed depends on the processor (-Wno-psabi).
+#pragma once
+
+#include "../../core/dtype.h"
+
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+namespace tutti::kernels::cpu {
+
+/// What elements of type T are computed and summed in.
+template <class T>
+using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// One element at a time.
+template <class T>
+struct Scalar {
+  using A = Accumulate<T>;
+  using V = A;
+  static constexpr std::int64_t width = 1;
+  [[gnu::always_inline]] static V load(const T* p) { return A(*p); }
+  [[gnu::always_inline]] static void store(T* p, V v) { *p = T(v); }
+  [[gnu::always_inline]] static V get(const A* p) { return *p; }
+  [[gnu::always_inline]] static void put(A* p, V v) { *p = v; }
+};
+
+/// As many elements at a time as fill 64 bytes with numbers of type A.
+template <class T>
+struct Vector {
+  using A = Accumulate<T>;
+  typedef A V __attribute__((vector_size(64)));
+  static constexpr std::int64_t width = 64 / sizeof(A);
+
+  [[gnu::always_inline]] static V get(const A* p) {
+    V v;
+    std::memcpy(&v, p, sizeof(V));
+    return v;
+  }
+  [[gnu::always_inline]] static void put(A* p, V v) { std::memcpy(p, &v, sizeof(V)); }
+
+  [[gnu::always_inline]] static V load(const T* p) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      Half half;
+      std::memcpy(&half, p, sizeof(half));
+      const Word word = __builtin_convertvector(half, Word) << 16;
+      return (V)word;
+    } else {
+      return get(p);
+    }
+  }
+  [[gnu::always_inline]] static void store(T* p, V v) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+#if defined(__AVX512BF16__)
+      const auto half = _mm512_cvtneps_pbh((__m512)v);  // flushes numbers below 2^-126 to 0
+#else
+      const Word bits = (Word)v;
+      const Word rounded = v != v ? (bits | 0x400000u) : bits + 0x7fffu + ((bits >> 16) & 1u);
+      const Half half = __builtin_convertvector(rounded >> 16, Half);
+#endif
+      std::memcpy(static_cast<void*>(p), &half, sizeof(half));
+    } else {
+      put(p, v);
+    }
+  }
+
+ private:
+  typedef std::uint32_t Word __attribute__((vector_size(64)));
+  typedef std::uint16_t Half __attribute__((vector_size(32)));
+};
+
+/// The sum of a vector's numbers, by halves. (By shuffles: whose address is taken does not stay in registers.)
+template <class V>
+[[gnu::always_inline]] inline auto total(V v) {
+  constexpr std::size_t half = sizeof(V) / sizeof(v[0]) / 2;
+  if constexpr (half == 1) {
+    return v[0] + v[1];
+  } else {
+    return [&]<std::size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
+      return total(__builtin_shufflevector(v, v, i...) + __builtin_shufflevector(v, v, (half + i)...));
+    }(std::make_index_sequence<half>{});
+  }
+}
+
+/// For masks: which number of a vector comes where.
+template <class A>
+inline constexpr A counting[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/// body(i, lanes) for i = 0, ... n - 1 in steps of lanes.width, `lanes` being a Vector<T> and for the rest a Scalar<T>.
+template <class T, class Body>
+[[gnu::always_inline]] inline void for_lanes(std::int64_t n, const Body& body) {
+  std::int64_t i = 0;
+  for (; i + Vector<T>::width <= n; i += Vector<T>::width) body(i, Vector<T>{});
+  for (; i < n; ++i) body(i, Scalar<T>{});
+}
+
+/// Two sums at once: body(i, lanes, a, b) adds to a and b, which are numbers or vectors like `lanes`. Several pairs take
+/// turns, so that an addition need not wait for the one before it.
+template <class T, class Body>
+[[gnu::always_inline]] inline void sum_lanes(std::int64_t n, Accumulate<T>& first, Accumulate<T>& second, const Body& body) {
+  using A = Accumulate<T>;
+  constexpr std::int64_t width = Vector<T>::width, pairs = 4;
+  typename Vector<T>::V a[pairs] = {}, b[pairs] = {};
+  std::int64_t i = 0;
+  for (; i + pairs * width <= n; i += pairs * width)
+    for (std::int64_t p = 0; p < pairs; ++p) body(i + p * width, Vector<T>{}, a[p], b[p]);
+  for (; i + width <= n; i += width) body(i, Vector<T>{}, a[0], b[0]);
+  for (std::int64_t p = 1; p < pairs; ++p) {
+    a[0] += a[p];
+    b[0] += b[p];
+  }
+  A rest_a = 0, rest_b = 0;
+  for (; i < n; ++i) body(i, Scalar<T>{}, rest_a, rest_b);
+  first = rest_a + total(a[0]);
+  second = rest_b + total(b[0]);
+}
+
+/// The same for short n of which there are many: adds to Vector<T>::width partial sums each, whose total comes later.
+template <class T, class Body>
+[[gnu::always_inline]] inline void accumulate_lanes(std::int64_t n, Accumulate<T>* first, Accumulate<T>* second, const Body& body) {
+  constexpr std::int64_t width = Vector<T>::width;
+  auto a = Vector<T>::get(first), b = Vector<T>::get(second);
+  std::int64_t i = 0;
+  for (; i + width <= n; i += width) body(i, Vector<T>{}, a, b);
+  Vector<T>::put(first, a);
+  Vector<T>::put(second, b);
+  for (; i < n; ++i) body(i, Scalar<T>{}, first[i % width], second[i % width]);
+}
+
+}  // namespace tutti::kernels::cpu

@@ -1,0 +1,66 @@
+// y = max(0, (x - center) scale + shift + residual): one pass, each part optional, from the end of the tensor to its beginning,
+// because the end is what the pass before this one has left in the L2 cache.
+#include "batch_norm_device.h"
+#include "batch_norm_passes.h"
+
+namespace tutti::kernels::cuda {
+namespace {
+
+template <class T, int V, bool rows, bool add>
+__global__ __launch_bounds__(threads_of<rows>, rows ? 2 : 4) void apply_kernel(const T* x, const T* residual, T* y, Channels of, bool relu,
+                                                                 Geometry g) {
+  using A = Wide<T>;
+  constexpr int U = batch_of<add ? 3 : 2>, K = rows ? V : 1;
+  Walk<V, rows> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), g.chunks, true);
+  A* shared = tutti::cuda::dynamic_shared<A>();
+  const int width = g.across * K;
+  share_channels<3>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels, [&](std::int64_t c, A* values) {
+    affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+  });
+  if (walk.count == 0) return;
+  const Affine<A, K> f(shared, width, g.across);
+  for (std::int64_t left = walk.count; left > 0; left -= U) {
+    const int live = left < U ? static_cast<int>(left) : U;
+    Pack<T, V> packs[U], residuals[U];
+    Span spans[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (u >= live) continue;
+      spans[u] = walk.span();
+      packs[u] = load<T, V>(x, spans[u]);
+      if constexpr (add) residuals[u] = load<T, V>(residual, spans[u]);
+      walk.next();
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (u >= live) continue;
+      A result[V];
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const int k = rows ? v : 0;
+        A z = (packs[u][v] - f.center[k]) * f.scale[k] + f.shift[k];
+        if constexpr (add) z += residuals[u][v];
+        result[v] = relu && z < A(0) ? A(0) : z;  // NaN stays NaN
+      }
+      store<T, V>(y, spans[u], Pack<T, V>::of(result));
+    }
+  }
+}
+
+}  // namespace
+
+void batch_norm_apply(const Tensor& x, const Normalization& to, const Tensor& y) {
+  if (x.numel() == 0) return;
+  const tutti::cuda::DeviceScope scope(x.device().index());
+  const bool aligned = is_aligned(x) && is_aligned(y) && is_aligned(to.residual);
+  with_layout(x, aligned, [&]<class T, int V, bool rows>() {
+    const Geometry g = cut<V>(x, rows, to.residual.defined() ? batch_of<3> : batch_of<2>, rows ? 2 : 4);
+    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>, .shared_bytes = shared_bytes<T, V, rows>(g, 3)};
+    const T *from = static_cast<const T*>(x.raw()), *add = to.residual.defined() ? static_cast<const T*>(to.residual.raw()) : nullptr;
+    T* out = static_cast<T*>(y.raw());
+    const auto kernel = add ? apply_kernel<T, V, rows, true> : apply_kernel<T, V, rows, false>;
+    tutti::cuda::launch("batch_norm apply", kernel, grid, from, add, out, channels_of(to), to.relu, g);
+  });
+}
+
+}  // namespace tutti::kernels::cuda

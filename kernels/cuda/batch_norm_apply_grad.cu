@@ -1,0 +1,87 @@
+// dx in one pass, from the end of the tensor to its beginning: see batch_norm_apply.cu. dx may be dy, since a thread reads what
+// it will write before it does.
+#include "batch_norm_gradient.h"
+#include "batch_norm_passes.h"
+
+namespace tutti::kernels::cuda {
+namespace {
+
+template <class T, int V, bool rows, bool from_output>
+__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_kernel(const T* dy, const T* x, const T* output, T* dx,
+                                                                      Channels of, GradRules rules, GradSources from,
+                                                                      Values weights, Geometry g) {
+  using A = Wide<T>;
+  constexpr int U = batch_of<from_output ? 3 : 2>, K = rows ? V : 1;
+  Walk<V, rows> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), g.chunks, true);
+  A* shared = tutti::cuda::dynamic_shared<A>();
+  const int width = g.across * K;
+  share_channels<6>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels, [&](std::int64_t c, A* values) {
+    affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+    const double n = from.sums ? from.moments[0] : 0;
+    const double *sums = from.sums + packet_header + c, *m2 = from.moments + packet_header + g.channels + c;
+    gradient_of(of.mean[c], of.rstd[c], of.weight[c], n, n > 0 ? sums[0] : 0, n > 0 ? sums[g.channels] : 0, n > 0 ? *m2 : 0,
+                from.floor, values + 3);
+  });
+  if (walk.count == 0) return;
+  const Affine<A, K> f(shared, width, g.across);
+  const GradAffine<A, K> d(shared, width, g.across);
+  const bool weighted = weights.data != nullptr;
+  for (std::int64_t left = walk.count; left > 0; left -= U) {
+    const int live = left < U ? static_cast<int>(left) : U;
+    Pack<T, V> gradients[U], packs[U], outputs[U];
+    Span spans[U];
+    std::int64_t positions[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (u >= live) continue;
+      spans[u] = walk.span();
+      positions[u] = walk.position(spans[u]);
+      gradients[u] = load<T, V>(dy, spans[u]);
+      packs[u] = load<T, V>(x, spans[u]);
+      if constexpr (from_output) outputs[u] = load<T, V>(output, spans[u]);
+      walk.next();
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (u >= live) continue;
+      const A of_row = rows && weighted ? static_cast<A>(weights[positions[u]]) : A(1);
+      A result[V];
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const int k = rows ? v : 0;
+        const A x_v = packs[u][v];
+        const A at_output = from_output ? outputs[u][v] : A(0);
+        const A g_v = masked_gradient<from_output>(gradients[u][v], x_v, at_output, f.center[k], f.scale[k],
+                                                   f.shift[k], rules.relu);
+        A w = of_row;
+        if (!rows && weighted)
+          w = v >= spans[u].first && v < spans[u].last ? static_cast<A>(weights[positions[u] + v]) : A(0);
+        const A of_sums = w == A(0) ? A(0) : w * (d.b[k] * (x_v - f.center[k]) + d.c[k]);  // x may be NaN where it does not count
+        result[v] = d.a[k] * g_v + of_sums;
+      }
+      store<T, V>(dx, spans[u], Pack<T, V>::of(result));
+    }
+  }
+}
+
+}  // namespace
+
+void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& moments,
+                           const Tensor& weights, Epsilon eps, const Tensor& dx) {
+  if (dy.numel() == 0) return;
+  const tutti::cuda::DeviceScope scope(dy.device().index());
+  const Normalization& n = of.forward;
+  const bool from_output = n.relu && n.residual.defined();
+  const Tensor output = from_output ? of.output : Tensor();
+  const bool aligned = is_aligned(dy) && is_aligned(of.x) && is_aligned(output) && is_aligned(dx);
+  with_layout(of.x, aligned, [&]<class T, int V, bool rows>() {
+    const Geometry g = cut<V>(of.x, rows, from_output ? batch_of<3> : batch_of<2>, rows ? 1 : 2);
+    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>, .shared_bytes = shared_bytes<T, V, rows>(g, 6)};
+    const auto at = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.raw()) : nullptr; };
+    const auto kernel = from_output ? apply_grad_kernel<T, V, rows, true> : apply_grad_kernel<T, V, rows, false>;
+    tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(of.x), at(output), at(dx), channels_of(n),
+                        GradRules{n.relu, of.weighted}, sources_of(sums, moments, eps), values_of(weights, 1), g);
+  });
+}
+
+}  // namespace tutti::kernels::cuda

@@ -1,0 +1,321 @@
+// What the CUDA batch norm kernels share: how they walk over a tensor, the per-channel numbers in registers, and the
+// reductions over the threads of a block and the blocks of a launch. All sums have a fixed order for a fixed launch.
+//
+// channels_last is `outer` rows of C values: a thread owns V channels and walks down the rows. contiguous is N x C planes:
+// a block owns one channel and its threads walk over the planes, V elements at a time; where planes do not start at
+// multiples of V elements, the first and the last vector of each are partly somebody else's.
+#pragma once
+
+#include "../../core/cuda/launch.h"
+#include "../../core/cuda/runtime.h"
+#include "../../core/cuda/stream.h"
+#include "../batch_norm.h"
+#include "vector.h"
+
+#include <algorithm>
+
+namespace tutti::kernels::cuda {
+
+constexpr int row_threads = 512, plane_threads = 256;
+template <bool rows>
+constexpr int threads_of = rows ? row_threads : plane_threads;
+constexpr int widest_tile = 32;  // vectors of a row that one block takes
+
+struct Geometry {
+  std::int64_t outer = 0, channels = 0, inner = 1;
+  std::int64_t vectors = 1;     ///< of a plane
+  int across = 1, down = 1;     ///< the threads of a block: vectors of a row x rows; 1 x all in planes
+  int tiles = 1, chunks = 1;    ///< blocks: column tiles (channels, in planes) x shares of the rows (planes)
+};
+
+// ---- walks: the vectors of one thread, one after the other in either direction
+
+template <int V>
+struct RowWalk {
+  std::int64_t channel, row, at, count, row_step, step;
+
+  /// Rows of share `chunk` of `chunks`; from the last one where `backwards`.
+  __device__ RowWalk(const Geometry& g, int tile, int chunk, int chunks, bool backwards) {
+    const int x = static_cast<int>(threadIdx.x) % g.across, y = static_cast<int>(threadIdx.x) / g.across;
+    channel = (static_cast<std::int64_t>(tile) * g.across + x) * V;
+    row = static_cast<std::int64_t>(chunk) * g.down + y;
+    row_step = static_cast<std::int64_t>(chunks) * g.down;
+    count = y < g.down && channel < g.channels && row < g.outer ? (g.outer - 1 - row) / row_step + 1 : 0;
+    if (backwards && count > 0) row += (count - 1) * row_step;
+    if (backwards) row_step = -row_step;
+    at = row * g.channels + channel;
+    step = row_step * g.channels;
+  }
+  __device__ Span span() const { return {at, 0, V}; }
+  __device__ std::int64_t position(const Span&) const { return row; }
+  __device__ void next() { row += row_step, at += step; }
+};
+
+template <int V>
+struct PlaneWalk {
+  std::int64_t channel, count, sample, piece, vectors, sample_step, piece_step, inner, plane, sample_size;
+  bool backwards;
+
+  __device__ PlaneWalk(const Geometry& g, int tile, int chunk, int chunks, bool from_end)
+      : vectors(g.vectors), inner(g.inner), backwards(from_end) {
+    channel = from_end ? g.channels - 1 - tile : tile;
+    const std::int64_t step = static_cast<std::int64_t>(chunks) * blockDim.x, total = g.outer * vectors;
+    std::int64_t first = static_cast<std::int64_t>(chunk) * blockDim.x + threadIdx.x;
+    count = first < total ? (total - 1 - first) / step + 1 : 0;
+    if (backwards && count > 0) first += (count - 1) * step;
+    sample = first / vectors, piece = first % vectors;
+    sample_step = step / vectors, piece_step = step % vectors;
+    plane = channel * inner, sample_size = g.channels * inner;
+  }
+  __device__ Span span() const {
+    const std::int64_t begin = sample * sample_size + plane, at = begin / V * V + piece * V;
+    if constexpr (V == 1) return {at, 0, 1};
+    const std::int64_t before = begin - at, after = begin + inner - at;
+    return {at, before > 0 ? static_cast<int>(before) : 0, after < V ? (after > 0 ? static_cast<int>(after) : 0) : V};
+  }
+  /// Of lane 0, counted over the positions (N, ...) without channels.
+  __device__ std::int64_t position(const Span& s) const { return s.at - plane - sample * (sample_size - inner); }
+  __device__ void next() {
+    if (backwards) {
+      sample -= sample_step, piece -= piece_step;
+      if (piece < 0) piece += vectors, --sample;
+    } else {
+      sample += sample_step, piece += piece_step;
+      if (piece >= vectors) piece -= vectors, ++sample;
+    }
+  }
+};
+
+template <int V, bool rows>
+using Walk = std::conditional_t<rows, RowWalk<V>, PlaneWalk<V>>;
+
+/// Vectors of each tensor that a thread loads before it uses the first, where it reads `streams` tensors. With 16 bytes
+/// each and 512 threads on a multiprocessor, at least 48 KB are in flight.
+template <int streams>
+constexpr int batch_of = streams == 1 ? 6 : streams == 2 ? 4 : 2;
+
+/// By one thread.
+__device__ inline void put_message(double* sums, const Message& m) {
+  sums[message_at] = m.input_grad, sums[message_at + 1] = m.backward;
+  sums[message_at + 2] = m.fingerprint, sums[message_at + 3] = m.fingerprint_squared;
+  sums[message_at + 4] = sums[message_at + 5] = 0;
+}
+
+// ---- numbers of a channel
+
+struct Channels {
+  const double *mean, *rstd;
+  Values weight, bias;
+};
+
+inline Channels channels_of(const Normalization& n) {
+  return {n.mean.data<double>(), n.rstd.data<double>(), values_of(n.weight, 1), values_of(n.bias, 0)};
+}
+
+/// Channels [channel, channel + width) of a block: what each of its threads wants to know of them is computed once and lies in
+/// shared memory, `fields` numbers of each. Every thread of the block calls it.
+template <int fields, class A, class Compute>
+__device__ void share_channels(A* shared, std::int64_t channel, int width, std::int64_t channels, const Compute& compute) {
+  for (int c = static_cast<int>(threadIdx.x); c < width && channel + c < channels; c += static_cast<int>(blockDim.x)) {
+    A values[fields];
+    compute(channel + c, values);
+#pragma unroll
+    for (int f = 0; f < fields; ++f) shared[f * width + c] = values[f];
+  }
+  __syncthreads();
+}
+
+/// Field f of the K channels that the calling thread works on.
+template <int K, class A>
+__device__ void take(A (&to)[K], const A* shared, int f, int width, int across) {
+  const int first = static_cast<int>(threadIdx.x) % across * K;
+#pragma unroll
+  for (int k = 0; k < K; ++k) to[k] = shared[f * width + first + k];
+}
+
+/// z = (x - center) scale + shift. The center is the mean rounded to A and what the rounding lost is in the shift, so that
+/// nothing is lost where the mean is many standard deviations from 0.
+template <class A>
+__device__ void affine_of(double mean, double rstd, double weight, double bias, A* center_scale_shift) {
+  const A center = static_cast<A>(mean);
+  center_scale_shift[0] = center;
+  center_scale_shift[1] = static_cast<A>(weight * rstd);
+  center_scale_shift[2] = static_cast<A>(bias - (mean - static_cast<double>(center)) * (weight * rstd));
+}
+
+template <class A, int K>
+struct Affine {
+  A center[K], scale[K], shift[K];
+
+  __device__ Affine(const A* shared, int width, int across) {
+    take(center, shared, 0, width, across);
+    take(scale, shared, 1, width, across);
+    take(shift, shared, 2, width, across);
+  }
+};
+
+// ---- sums over threads and blocks
+
+/// Sums v over the threads of a column; the result is in row 0. `scratch`: K * across * ceil(down / 2) numbers. Every
+/// thread of the block calls it.
+template <int K>
+__device__ void sum_down(double (&v)[K], int x, int y, int across, int down, double* scratch) {
+  for (int high = down; high > 1;) {
+    const int half = (high + 1) / 2, stride = half * across;
+    if (y >= half && y < high) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) scratch[k * stride + (y - half) * across + x] = v[k];
+    }
+    __syncthreads();
+    if (y + half < high) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) v[k] += scratch[k * stride + y * across + x];
+    }
+    __syncthreads();
+    high = half;
+  }
+}
+
+/// True in all threads of the block that comes last of `blocks`; that one sees what the others wrote. The ticket is 0
+/// before and after.
+__device__ inline bool is_last(unsigned* ticket, unsigned blocks, int* flag) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) *flag = atomicInc(ticket, blocks - 1) == blocks - 1;
+  __syncthreads();
+  const bool last = *flag != 0;
+  __threadfence();
+  __syncthreads();
+  return last;
+}
+
+/// What blocks leave for whoever sums over them.
+struct Partials {
+  double2* values = nullptr;  ///< [chunk][channel]
+  double* counts = nullptr;   ///< [tile][chunk]; moments only
+  unsigned* tickets = nullptr;  ///< one for each tile and one for all of them
+};
+
+/// The sums of the partial values of `width` channels from `channel` on. Calls put(channel, first, second) for each.
+template <class Put>
+__device__ void sum_chunks(const double2* values, int chunks, std::int64_t channels, std::int64_t channel, int width,
+                           double* scratch, const Put& put) {
+  const int x = static_cast<int>(threadIdx.x) % width, y = static_cast<int>(threadIdx.x) / width;
+  const int down = static_cast<int>(blockDim.x) / width;
+  double v[2] = {0, 0};
+  if (y < down && channel + x < channels) {
+#pragma unroll 8
+    for (int k = y; k < chunks; k += down) {
+      const double2 part = __ldcg(values + k * channels + channel + x);
+      v[0] += part.x, v[1] += part.y;
+    }
+  }
+  sum_down(v, x, y, width, down, scratch);
+  if (y == 0 && channel + x < channels) put(channel + x, v[0], v[1]);
+}
+
+/// The same for moments (count, mean, M2), by Chan's formula for many sets, around the mean of the first that has any:
+/// M2 = sum(M2_i + n_i d_i^2) - (sum n_i d_i)^2 / n, d_i being how far the mean of set i is from there.
+template <class Put>
+__device__ void merge_chunks(const double2* values, const double* counts, int chunks, std::int64_t channels,
+                             std::int64_t channel, int width, double* scratch, const Put& put) {
+  const int x = static_cast<int>(threadIdx.x) % width, y = static_cast<int>(threadIdx.x) / width;
+  const int down = static_cast<int>(blockDim.x) / width;
+  const bool live = y < down && channel + x < channels;
+  double v[3] = {0, 0, 0}, pivot = 0;
+  if (live) {
+    int first = 0;
+    while (first + 1 < chunks && __ldcg(counts + first) == 0) ++first;
+    pivot = __ldcg(values + first * channels + channel + x).x;
+#pragma unroll 8
+    for (int k = y; k < chunks; k += down) {
+      const double n = __ldcg(counts + k);
+      const double2 part = __ldcg(values + k * channels + channel + x);
+      const double d = n == 0 ? 0 : part.x - pivot;
+      v[0] += n, v[1] += n * d, v[2] += part.y + n * d * d;
+    }
+  }
+  sum_down(v, x, y, width, down, scratch);
+  if (y != 0 || !live) return;
+  const double n = v[0], offset = n == 0 ? 0 : v[1] / n, m2 = v[2] - v[1] * offset;
+  put(channel + x, n, n == 0 ? 0 : pivot + offset, m2 < 0 ? 0 : m2);
+}
+
+/// The first channel of the calling block, whose threads are at `own`.
+template <int V, bool rows>
+__device__ std::int64_t first_channel(const Geometry& g, std::int64_t own) {
+  return rows ? static_cast<std::int64_t>(blockIdx.x) * g.across * V : own;
+}
+
+// ---- host side
+
+/// Among how many blocks the work of a tile is divided: as many as run at a time, and at least a batch for each thread.
+inline int share_of(Device device, int tiles, std::int64_t steps, int batch, int per_multiprocessor) {
+  const std::int64_t room = std::int64_t{tutti::cuda::properties(device.index()).multiprocessors} * per_multiprocessor;
+  return static_cast<int>(std::clamp<std::int64_t>(room / std::max(1, tiles), 1, std::max<std::int64_t>(1, steps / batch)));
+}
+
+/// For `fields` numbers of each channel of a block.
+template <class T, int V, bool rows>
+std::size_t shared_bytes(const Geometry& g, int fields) {
+  return sizeof(Wide<T>) * static_cast<std::size_t>(fields * g.across * (rows ? V : 1));
+}
+
+/// How a launch cuts `rows` rows of `channels`: threads load `batch` vectors at a time, `per_multiprocessor` blocks run at a
+/// time. Depends on the shape and the device alone.
+template <int V>
+Geometry cut_rows(Device device, std::int64_t rows, std::int64_t channels, int batch, int per_multiprocessor) {
+  Geometry g;
+  g.outer = rows;
+  g.channels = channels;
+  const std::int64_t vectors = std::max<std::int64_t>(1, (channels + V - 1) / V);
+  g.tiles = static_cast<int>((vectors + widest_tile - 1) / widest_tile);
+  g.across = static_cast<int>((vectors + g.tiles - 1) / g.tiles);
+  g.down = row_threads / g.across;
+  g.chunks = share_of(device, g.tiles, (rows + g.down - 1) / g.down, batch, per_multiprocessor);
+  return g;
+}
+
+/// The same for x, in planes where it is contiguous.
+template <int V>
+Geometry cut(const Tensor& x, bool rows, int batch, int per_multiprocessor) {
+  const std::int64_t channels = x.size(1);
+  if (rows) return cut_rows<V>(x.device(), x.numel() / std::max<std::int64_t>(1, channels), channels, batch, per_multiprocessor);
+  Geometry g;
+  g.channels = channels;
+  g.inner = product(x.shape(), 2, x.rank());
+  g.outer = x.numel() == 0 ? 0 : x.size(0);
+  g.vectors = std::max<std::int64_t>(1, g.inner % V == 0 ? g.inner / V : (g.inner + 2 * V - 2) / V);
+  g.tiles = static_cast<int>(channels);
+  g.down = plane_threads;
+  g.chunks = share_of(x.device(), g.tiles, (g.outer * g.vectors + g.down - 1) / g.down, batch, per_multiprocessor);
+  return g;
+}
+
+inline bool is_rows(const Tensor& x) {
+  if (x.is_contiguous(MemoryFormat::channels_last)) return true;
+  if (!x.is_contiguous())
+    fail<ShapeError>("batch_norm kernel: expected a dense tensor, contiguous or channels_last, got shape {}, strides {}",
+                     to_string(x.shape()), to_string(x.strides()));
+  return false;
+}
+
+/// Calls body.operator()<T, V, rows>() with the device's type of the elements of x; V is 1 where 16 bytes at once are not to be
+/// had because a tensor or, in channels_last, a row does not start at a multiple of them.
+template <class Body>
+void with_layout(const Tensor& x, bool aligned, const Body& body) {
+  const bool rows = is_rows(x);
+  dispatch(TrainTypes{}, x.dtype(), "batch_norm", [&]<class H>() {
+    using T = DeviceType<H>;
+    constexpr int V = full_width<T>;
+    if (!aligned || (rows && x.size(1) % V != 0)) {
+      rows ? body.template operator()<T, 1, true>() : body.template operator()<T, 1, false>();
+    } else {
+      rows ? body.template operator()<T, V, true>() : body.template operator()<T, V, false>();
+    }
+  });
+}
+
+inline dim3 blocks_of(const Geometry& g) { return dim3(static_cast<unsigned>(g.tiles), static_cast<unsigned>(g.chunks)); }
+
+}  // namespace tutti::kernels::cuda

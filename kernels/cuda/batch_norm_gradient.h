@@ -1,0 +1,113 @@
+// The arithmetic of the backward passes on the device; both the streaming and the resident kernels go by it.
+//
+// With g = dy where the ReLU passed and 0 elsewhere, S1 = sum g, S2 = sum g (x - mean) and N over all ranks:
+//   dx = weight rstd (g - S1 / N - (x - mean) rstd^2 S2 / N)
+// which is a g + b (x - center) + c for three numbers of the channel.
+#pragma once
+
+#include "batch_norm_device.h"
+
+namespace tutti::kernels::cuda {
+
+struct GradRules {
+  bool relu = false;      ///< the mask follows from x, or from the output in kernels that read it
+  bool weighted = false;  ///< x may be NaN where g is 0
+};
+
+/// dy below the ReLU.
+template <bool from_output, class A>
+__device__ A masked_gradient(A dy, A x, A output, A center, A scale, A shift, bool relu) {
+  const A z = from_output ? output : (x - center) * scale + shift;
+  return !relu || z > A(0) ? dy : A(0);
+}
+
+/// Sums of one thread, in float32 over a run and in float64 beyond, around the center.
+template <class A, int V, bool rows>
+struct GradSums {
+  static constexpr int K = rows ? V : 1;
+  A first[V], second[V];
+  double totals[2 * K];
+  int until_fold = 64;
+
+  __device__ GradSums() {
+#pragma unroll
+    for (int v = 0; v < V; ++v) first[v] = second[v] = 0;
+#pragma unroll
+    for (int k = 0; k < 2 * K; ++k) totals[k] = 0;
+  }
+  __device__ void add(int v, A g, A deviation, bool weighted) {
+    first[v] += g;
+    second[v] += weighted && g == A(0) ? A(0) : g * deviation;
+  }
+  __device__ void end_vector() {
+    if (--until_fold == 0) fold();
+  }
+  __device__ void fold() {
+    until_fold = 64;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      totals[rows ? v : 0] += static_cast<double>(first[v]);
+      totals[K + (rows ? v : 0)] += static_cast<double>(second[v]);
+      first[v] = second[v] = 0;
+    }
+  }
+};
+
+/// Where the gradient sums of a channel go.
+struct GradTargets {
+  std::int64_t channels;
+  double* sums;
+  const double *mean, *rstd;
+  Target weight_grad, bias_grad;
+  Message message;  ///< of the sums
+};
+
+/// `second` was taken around the mean rounded to A.
+template <class A>
+__device__ void put_grad_sums(const GradTargets& to, std::int64_t c, double first, double second) {
+  second -= (to.mean[c] - static_cast<double>(static_cast<A>(to.mean[c]))) * first;
+  if (c == 0) {
+    to.sums[0] = to.sums[1] = 0;
+    put_message(to.sums, to.message);
+  }
+  to.sums[packet_header + c] = first;
+  to.sums[packet_header + to.channels + c] = second;
+  to.weight_grad.put(c, second * to.rstd[c]);
+  to.bias_grad.put(c, first);
+}
+
+/// What dx follows from: gradient sums and moments over all ranks; null for constant mean and rstd.
+struct GradSources {
+  const double *sums = nullptr, *moments = nullptr;
+  double floor = -1;  ///< a variance below it is a constant
+};
+
+inline GradSources sources_of(const Tensor& sums, const Tensor& moments, Epsilon eps) {
+  if (!sums.defined()) return {};
+  return {sums.data<double>(), moments.data<double>(), eps.floor ? eps.value : -1};
+}
+
+/// dx = a g + b (x - center) + c for a channel.
+template <class A>
+__device__ void gradient_of(double mean, double rstd, double weight, double n, double s1, double s2, double m2, double floor,
+                            A* a_b_c) {
+  const double factor = weight * rstd, per_n = 1 / n, of_x = -factor * rstd * rstd * s2 * per_n;
+  const double kept = m2 * per_n < floor ? 0 : of_x;
+  const bool varies = n > 0;  // else mean and rstd are constants
+  a_b_c[0] = static_cast<A>(factor);
+  a_b_c[1] = varies ? static_cast<A>(kept) : A(0);
+  a_b_c[2] = varies ? static_cast<A>(-factor * s1 * per_n - kept * (mean - static_cast<double>(static_cast<A>(mean)))) : A(0);
+}
+
+template <class A, int K>
+struct GradAffine {
+  A a[K], b[K], c[K];
+
+  __device__ GradAffine(const A* shared, int width, int across) {
+    take(a, shared, 3, width, across);
+    take(b, shared, 4, width, across);
+    take(c, shared, 5, width, across);
+  }
+};
+
+}  // namespace tutti::kernels::cuda

@@ -1,0 +1,86 @@
+// Count, mean and M2 of every channel in one pass over x and one launch: the last block to arrive merges the moments of all.
+#include "batch_norm_moments.h"
+#include "batch_norm_statistics.h"
+#include "workspace.h"
+
+namespace tutti::kernels::cuda {
+namespace {
+
+template <class T, int V, bool rows, bool weighted>
+__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void moments_kernel(const T* x, Values weights, Geometry g, Partials partials,
+                                                                   Statistics to) {
+  using A = Wide<T>;
+  constexpr int U = weighted ? 3 : batch_of<1>, K = rows ? V : 1;
+  double* scratch = tutti::cuda::dynamic_shared<double>();
+  const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
+  Walk<V, rows> walk(g, tile, chunk, g.chunks, false);
+  ShiftedSums<A, V, rows> sums;
+  for (std::int64_t left = walk.count; left > 0; left -= U) {
+    const int live = left < U ? static_cast<int>(left) : U;
+    Pack<T, V> packs[U];
+    Span spans[U];
+    std::int64_t positions[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (u >= live) continue;
+      spans[u] = walk.span();
+      if constexpr (weighted) positions[u] = walk.position(spans[u]);
+      packs[u] = load<T, V>(x, spans[u]);
+      walk.next();
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (u >= live) continue;
+      if constexpr (weighted) sums.add_weighted(packs[u], spans[u], weights, positions[u]);
+      else sums.add(packs[u], spans[u]);
+    }
+    sums.end_batch();
+  }
+
+  double n, mean[K], m2[K];
+  block_moments(sums, g.across, g.down, scratch, n, mean, m2);
+  const std::int64_t channel = (static_cast<std::int64_t>(tile) * g.across + threadIdx.x) * K;
+  const Counters before = read_counters(to);
+  const bool mine = static_cast<int>(threadIdx.x) < g.across && channel < g.channels;  // row 0 has the sums
+  if (g.chunks == 1) {
+    if (mine)
+      for (int k = 0; k < K; ++k) put_statistics(to, before, channel + k, n, mean[k], m2[k]);
+  } else {
+    if (mine)
+      for (int k = 0; k < K; ++k) partials.values[chunk * g.channels + channel + k] = {mean[k], m2[k]};
+    if (threadIdx.x == 0) partials.counts[tile * g.chunks + chunk] = n;
+    int* flag = reinterpret_cast<int*>(scratch);
+    if (!is_last(partials.tickets + 1 + tile, g.chunks, flag)) return;
+    merge_chunks(partials.values, partials.counts + tile * g.chunks, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * K,
+                 g.across * K, scratch, [&](std::int64_t c, double count, double of_mean, double of_m2) {
+                   put_statistics(to, before, c, count, of_mean, of_m2);
+                   scratch[0] = count;  // the same from every thread; see below
+                 });
+    __syncthreads();
+    n = scratch[0];
+  }
+  if (to.running_mean == nullptr) return;
+  // The last tile of all moves the counters, when nobody looks at them any more.
+  const double count = n;
+  if (is_last(partials.tickets, g.tiles, reinterpret_cast<int*>(scratch)) && threadIdx.x == 0) put_counters(to, before, count);
+}
+
+}  // namespace
+
+void launch_moments(const Tensor& x, const Tensor& weights, const Statistics& to) {
+  with_layout(x, is_aligned(x), [&]<class T, int V, bool rows>() {
+    const Geometry g = cut<V>(x, rows, batch_of<1>, rows ? 1 : 2);
+    constexpr int K = rows ? V : 1;
+    const Workspace workspace(x.device(), g.chunks > 1 ? 2 * g.chunks * g.channels : 0, g.chunks > 1 ? g.chunks * g.tiles : 0);
+    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>,
+                                 .shared_bytes = sizeof(double) * moments_scratch<K>(g.across, g.down)};
+    const Values of_position = values_of(weights, 1);
+    const T* from = static_cast<const T*>(x.raw());
+    if (weights.defined())
+      tutti::cuda::launch("batch_norm moments", moments_kernel<T, V, rows, true>, grid, from, of_position, g, workspace.partials(), to);
+    else
+      tutti::cuda::launch("batch_norm moments", moments_kernel<T, V, rows, false>, grid, from, of_position, g, workspace.partials(), to);
+  });
+}
+
+}  // namespace tutti::kernels::cuda

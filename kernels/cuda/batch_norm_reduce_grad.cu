@@ -1,0 +1,101 @@
+// The gradient sums of every channel in one pass and one launch; the gradient below the ReLU is written on the way where it is asked
+// for, and the parameters' gradients by the last block.
+#include "batch_norm_gradient.h"
+#include "batch_norm_passes.h"
+#include "workspace.h"
+
+namespace tutti::kernels::cuda {
+namespace {
+
+template <class T, int V, bool rows, bool from_output>
+__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_kernel(const T* dy, const T* x, const T* output, T* masked,
+                                                                       Channels of, GradRules rules, Geometry g,
+                                                                       Partials partials, GradTargets to) {
+  using A = Wide<T>;
+  constexpr int U = from_output ? 2 : 3, K = rows ? V : 1;
+  double* scratch = tutti::cuda::dynamic_shared<double>();
+  const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
+  Walk<V, rows> walk(g, tile, chunk, g.chunks, false);
+  A* shared = reinterpret_cast<A*>(scratch);
+  const int width = g.across * K;
+  share_channels<3>(shared, static_cast<std::int64_t>(tile) * width, width, g.channels, [&](std::int64_t c, A* values) {
+    affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+  });
+  GradSums<A, V, rows> sums;
+  if (walk.count > 0) {
+    const Affine<A, K> f(shared, width, g.across);
+    for (std::int64_t left = walk.count; left > 0; left -= U) {
+      const int live = left < U ? static_cast<int>(left) : U;
+      Pack<T, V> gradients[U], packs[U], outputs[U];
+      Span spans[U];
+#pragma unroll
+      for (int u = 0; u < U; ++u) {
+        if (u >= live) continue;
+        spans[u] = walk.span();
+        gradients[u] = load<T, V>(dy, spans[u]);
+        packs[u] = load<T, V>(x, spans[u]);
+        if constexpr (from_output) outputs[u] = load<T, V>(output, spans[u]);
+        walk.next();
+      }
+#pragma unroll
+      for (int u = 0; u < U; ++u) {
+        if (u >= live) continue;
+        A result[V];
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          const int k = rows ? v : 0;
+          const A x_v = packs[u][v];
+          const A at_output = from_output ? outputs[u][v] : A(0);
+          const A g_v = masked_gradient<from_output>(gradients[u][v], x_v, at_output, f.center[k], f.scale[k],
+                                                     f.shift[k], rules.relu);
+          if (rows || (v >= spans[u].first && v < spans[u].last)) sums.add(v, g_v, x_v - f.center[k], rules.weighted);
+          result[v] = g_v;
+        }
+        sums.end_vector();
+        if (masked != nullptr) store<T, V>(masked, spans[u], Pack<T, V>::of(result));
+      }
+    }
+  }
+  sums.fold();
+  __syncthreads();  // what was shared of the channels is written over
+  const int x_thread = static_cast<int>(threadIdx.x) % g.across, y_thread = static_cast<int>(threadIdx.x) / g.across;
+  sum_down(sums.totals, x_thread, y_thread, g.across, g.down, scratch);
+  const std::int64_t channel = (static_cast<std::int64_t>(tile) * g.across + x_thread) * K;
+  const bool mine = y_thread == 0 && channel < g.channels;
+  if (g.chunks == 1) {
+    if (mine)
+      for (int k = 0; k < K; ++k) put_grad_sums<A>(to, channel + k, sums.totals[k], sums.totals[K + k]);
+    return;
+  }
+  if (mine)
+    for (int k = 0; k < K; ++k) partials.values[chunk * g.channels + channel + k] = {sums.totals[k], sums.totals[K + k]};
+  if (!is_last(partials.tickets + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch))) return;
+  sum_chunks(partials.values, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * K, g.across * K, scratch,
+             [&](std::int64_t c, double first, double second) { put_grad_sums<A>(to, c, first, second); });
+}
+
+}  // namespace
+
+void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked,
+                            const Tensor& weight_grad, const Tensor& bias_grad, const Message& message) {
+  const tutti::cuda::DeviceScope scope(dy.device().index());
+  const Normalization& n = of.forward;
+  const bool from_output = n.relu && n.residual.defined();
+  const Tensor output = from_output ? of.output : Tensor();
+  const bool aligned = is_aligned(dy) && is_aligned(of.x) && is_aligned(output) && is_aligned(masked);
+  with_layout(of.x, aligned, [&]<class T, int V, bool rows>() {
+    constexpr int K = rows ? V : 1;
+    const Geometry g = cut<V>(of.x, rows, from_output ? 2 : 3, rows ? 1 : 2);
+    const Workspace workspace(dy.device(), g.chunks > 1 ? g.chunks * g.channels : 0, 0);
+    const std::size_t scratch = static_cast<std::size_t>(K * g.across * std::max(3, 2 * ((g.down + 1) / 2)) + 2);
+    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>, .shared_bytes = sizeof(double) * scratch};
+    const auto at = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.raw()) : nullptr; };
+    const GradTargets to{g.channels, sums.data<double>(), n.mean.data<double>(), n.rstd.data<double>(), target_of(weight_grad),
+                         target_of(bias_grad), message};
+    const auto kernel = from_output ? reduce_grad_kernel<T, V, rows, true> : reduce_grad_kernel<T, V, rows, false>;
+    tutti::cuda::launch("batch_norm reduce_grad", kernel, grid, at(dy), at(of.x), at(output), at(masked), channels_of(n),
+                        GradRules{n.relu, of.weighted}, g, workspace.partials(), to);
+  });
+}
+
+}  // namespace tutti::kernels::cuda

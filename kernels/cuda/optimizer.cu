@@ -1,0 +1,367 @@
+// Optimizer steps on CUDA: as many parameters in one launch as the arguments of a kernel have room for. A block does one
+// piece of one tensor; nothing is read back.
+#include "../optimizer.h"
+#include "vector.h"
+#include "workspace.h"
+
+#include <vector>
+
+namespace tutti::kernels::cuda {
+namespace {
+
+constexpr int threads = 256, lanes = 4, most_tensors = 44;  // 4 KB of arguments
+constexpr std::int64_t piece = 64 * threads;                // elements of a block
+
+/// One tensor and what belongs to it.
+struct Entry {
+  void *parameter = nullptr, *first = nullptr, *second = nullptr;
+  const void* gradient = nullptr;
+  std::int64_t size = 0;
+  double number = 0;                ///< how many updates, or which of the tensors: as the kernel needs
+  const float* found_inf = nullptr; ///< loss scaling's verdict
+  float* skipped = nullptr;
+};
+
+/// The tensors of one launch; those of entry i are pieces [begin[i], begin[i + 1]).
+struct List {
+  Entry entries[most_tensors];
+  std::int64_t begin[most_tensors + 1] = {};
+  int index[most_tensors] = {};  ///< of the caller's list
+  int count = 0;
+  int before = 0;                ///< tensors of launches before this one
+};
+static_assert(sizeof(List) <= 3840);
+
+/// The entry that block `at` works on. Few enough for each thread to look for itself.
+__device__ int entry_at(const List& list, std::int64_t at) {
+  int low = 0, high = list.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (list.begin[middle] <= at ? low : high) = middle;
+  }
+  return low;
+}
+
+template <class T>
+__device__ Pack<T, lanes> read(const void* from, std::int64_t at, int count, bool aligned) {
+  if (aligned && count == lanes) return load<T, lanes>(static_cast<const T*>(from), Span{at, 0, lanes});
+  Pack<T, lanes> pack;
+#pragma unroll
+  for (int v = 0; v < lanes; ++v) pack.values[v] = v < count ? static_cast<const T*>(from)[at + v] : convert<T>(Wide<T>(0));
+  return pack;
+}
+
+template <class T>
+__device__ void write(void* to, std::int64_t at, int count, bool aligned, const Wide<T> (&x)[lanes]) {
+  const Pack<T, lanes> pack = Pack<T, lanes>::of(x);
+  if (aligned) return store<T, lanes>(static_cast<T*>(to), Span{at, 0, count}, pack);
+#pragma unroll
+  for (int v = 0; v < lanes; ++v)
+    if (v < count) static_cast<T*>(to)[at + v] = pack.values[v];
+}
+
+__device__ bool may_pack(const Entry& e) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(e.parameter) | reinterpret_cast<std::uintptr_t>(e.gradient) |
+                    reinterpret_cast<std::uintptr_t>(e.first) | reinterpret_cast<std::uintptr_t>(e.second);
+  return bits % (lanes * sizeof(double)) == 0;
+}
+
+// ---- the methods: what becomes of parameter p with gradient g and state m, v; formulas as in kernels/cpu/optimizer.cpp
+
+template <class C>
+struct Sgd {
+  C lr, decay, momentum, take, along_gradient, along_buffer;
+
+  struct OfTensor {
+    C keep, take;
+  };
+  // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient + momentum * buffer.
+  __device__ OfTensor of(const Entry&, double step, std::int64_t) const {
+    return {step == 1 ? C(0) : momentum, step == 1 ? C(1) : take};
+  }
+  __device__ C step(const OfTensor& t, C p, C g, C& m, C&, bool has_state) const {
+    const C gradient = g + decay * p;
+    if (!has_state) return p - lr * gradient;
+    m = t.keep * m + t.take * gradient;
+    return p - lr * (along_gradient * gradient + along_buffer * m);
+  }
+};
+
+template <class C>
+struct Adam {
+  C beta1, take1, beta2, take2, eps, decay, shrink;
+  double lr, exact_beta1, exact_beta2;
+
+  struct OfTensor {
+    C rate, root;
+  };
+  __device__ OfTensor of(const Entry&, double step, std::int64_t) const {
+    return {C(lr / (1 - pow(exact_beta1, step))), C(1 / sqrt(1 - pow(exact_beta2, step)))};
+  }
+  __device__ C step(const OfTensor& t, C p, C g, C& m, C& v, bool) const {
+    const C gradient = g + decay * p;
+    m = beta1 * m + take1 * gradient;
+    v = beta2 * v + take2 * gradient * gradient;
+    return shrink * p - t.rate * m / (sqrt(v) * t.root + eps);
+  }
+};
+
+template <class C>
+struct Lars {
+  double lr, decay, trust, eps;
+  C momentum;
+  bool adapt;
+  const double* squares;
+  std::int64_t all;  // tensors
+
+  struct OfTensor {
+    C rate;
+  };
+  __device__ OfTensor of(const Entry&, double, std::int64_t k) const {
+    const double weight = sqrt(squares[k]), slope = sqrt(squares[all + k]);
+    const bool adapts = adapt && weight > 0 && slope > 0;
+    return {C(lr * (adapts ? trust * weight / (slope + decay * weight + eps) : 1))};
+  }
+  __device__ C step(const OfTensor& t, C p, C g, C& m, C&, bool) const {
+    m = momentum * m + t.rate * (g + C(decay) * p);
+    return p - m;
+  }
+};
+
+template <class T, class Method>
+__global__ __launch_bounds__(threads) void step_kernel(List list, Method method) {
+  using C = Wide<T>;
+  __shared__ typename Method::OfTensor of_tensor;
+  const int k = entry_at(list, blockIdx.x);
+  const Entry& e = list.entries[k];
+  if (e.skipped && e.found_inf && *e.found_inf != 0) {  // nobody reads `skipped` in this launch, then
+    if (threadIdx.x == 0 && blockIdx.x == list.begin[k]) *e.skipped += 1;
+    return;
+  }
+  if (threadIdx.x == 0)
+    of_tensor = method.of(e, e.number - (e.skipped ? static_cast<double>(*e.skipped) : 0), list.index[k]);
+  __syncthreads();
+  const bool aligned = may_pack(e);
+  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece, end = begin + piece < e.size ? begin + piece : e.size;
+#pragma unroll 2
+  for (std::int64_t at = begin + threadIdx.x * lanes; at < end; at += threads * lanes) {
+    const int count = end - at < lanes ? static_cast<int>(end - at) : lanes;
+    const Pack<T, lanes> ps = read<T>(e.parameter, at, count, aligned), gs = read<T>(e.gradient, at, count, aligned);
+    Pack<C, lanes> ms{}, vs{};
+    if (e.first) ms = read<C>(e.first, at, count, aligned);
+    if (e.second) vs = read<C>(e.second, at, count, aligned);
+    C p[lanes], m[lanes], v[lanes];
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) {
+      m[i] = ms.values[i], v[i] = vs.values[i];
+      p[i] = method.step(of_tensor, ps[i], gs[i], m[i], v[i], e.first != nullptr);
+    }
+    write<T>(e.parameter, at, count, aligned, p);
+    if (e.first) write<C>(e.first, at, count, aligned, m);
+    if (e.second) write<C>(e.second, at, count, aligned, v);
+  }
+}
+
+// ---- norms
+
+/// The sum over a block, in every thread.
+__device__ double sum_of_block(double v) {
+  __shared__ double partial[threads / 32];
+  for (int bits = 16; bits > 0; bits /= 2) v += __shfl_xor_sync(0xffffffffu, v, bits);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = v;
+  __syncthreads();
+  double total = 0;
+  for (int w = 0; w < threads / 32; ++w) total += partial[w];
+  return total;
+}
+
+// Every block sums a piece; the last one of a tensor sums the pieces. 
+template <class T>
+__global__ __launch_bounds__(threads) void squares_kernel(List list, double* pieces, unsigned* tickets, double* out) {
+  __shared__ int flag;
+  const int k = entry_at(list, blockIdx.x);
+  const Entry& e = list.entries[k];
+  const bool aligned = may_pack(e);
+  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece, end = begin + piece < e.size ? begin + piece : e.size;
+  double sum = 0;
+#pragma unroll 4
+  for (std::int64_t at = begin + threadIdx.x * lanes; at < end; at += threads * lanes) {
+    const int count = end - at < lanes ? static_cast<int>(end - at) : lanes;
+    const Pack<T, lanes> xs = read<T>(e.gradient, at, count, aligned);
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) sum += static_cast<double>(xs[i]) * static_cast<double>(xs[i]);
+  }
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) pieces[blockIdx.x] = sum;
+  const auto mine = list.begin[k + 1] - list.begin[k];
+  if (!is_last(tickets + k, static_cast<unsigned>(mine), &flag)) return;
+  double total = 0;
+  for (std::int64_t i = threadIdx.x; i < mine; i += threads) total += __ldcg(pieces + list.begin[k] + i);
+  total = sum_of_block(total);
+  if (threadIdx.x == 0) out[list.index[k]] = total;
+}
+
+template <class T>
+__global__ __launch_bounds__(threads) void clip_kernel(List list, const double* squares, std::int64_t all, double max_norm, double* norm) {
+  using C = Wide<T>;
+  double total = 0;
+  for (std::int64_t i = threadIdx.x; i < all; i += threads) total += squares[i];
+  const double length = sqrt(sum_of_block(total)), factor = max_norm / (length + 1e-6);
+  if (blockIdx.x == 0 && threadIdx.x == 0 && list.before == 0) *norm = length;
+  if (factor >= 1 || list.count == 0) return;
+  const int k = entry_at(list, blockIdx.x);
+  const Entry& e = list.entries[k];
+  const bool aligned = may_pack(e);
+  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece, end = begin + piece < e.size ? begin + piece : e.size;
+#pragma unroll 2
+  for (std::int64_t at = begin + threadIdx.x * lanes; at < end; at += threads * lanes) {
+    const int count = end - at < lanes ? static_cast<int>(end - at) : lanes;
+    const Pack<T, lanes> xs = read<T>(e.parameter, at, count, aligned);
+    C x[lanes];
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) x[i] = xs[i] * static_cast<C>(factor);
+    write<T>(e.parameter, at, count, aligned, x);
+  }
+}
+
+template <class T>
+__global__ __launch_bounds__(threads) void unscale_kernel(List list, const float* scale, float* found_inf) {
+  using C = Wide<T>;
+  const int k = entry_at(list, blockIdx.x);
+  const Entry& e = list.entries[k];
+  const bool aligned = may_pack(e);
+  const C inverse = static_cast<C>(1 / static_cast<double>(*scale));
+  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece, end = begin + piece < e.size ? begin + piece : e.size;
+  bool finite = true;
+#pragma unroll 2
+  for (std::int64_t at = begin + threadIdx.x * lanes; at < end; at += threads * lanes) {
+    const int count = end - at < lanes ? static_cast<int>(end - at) : lanes;
+    const Pack<T, lanes> xs = read<T>(e.parameter, at, count, aligned);
+    C x[lanes];
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) {
+      finite = finite && xs[i] - xs[i] == C(0);
+      x[i] = xs[i] * inverse;
+    }
+    write<T>(e.parameter, at, count, aligned, x);
+  }
+  if (!finite) *found_inf = 1;  // whoever writes it writes the same
+}
+
+// ---- host side
+
+void add(List& list, const Entry& e, std::size_t index) {
+  const std::int64_t pieces = std::max<std::int64_t>(1, (e.size + piece - 1) / piece);
+  list.entries[list.count] = e;
+  list.index[list.count] = static_cast<int>(index);
+  list.begin[list.count + 1] = list.begin[list.count] + pieces;
+  ++list.count;
+}
+
+tutti::cuda::Grid grid_of(const List& list) {
+  return {.blocks = static_cast<unsigned>(std::max<std::int64_t>(1, list.begin[list.count])), .threads = threads};
+}
+
+// Calls send.operator()<T>(list) with lists of up to most_tensors entries of one dtype.
+template <class Items, class ToEntry, class Send>
+void in_lists(const Items& items, const char* op, const ToEntry& to_entry, const Send& send) {
+  int sent = 0;
+  std::vector<bool> done(items.size());
+  for (std::size_t from = 0; from < items.size(); ++from) {
+    if (done[from]) continue;
+    List list;
+    list.before = sent;
+    const DType dtype = to_entry.dtype(items[from]);
+    for (std::size_t i = from; i < items.size() && list.count < most_tensors; ++i) {
+      if (done[i] || to_entry.dtype(items[i]) != dtype) continue;
+      add(list, to_entry(items[i]), i);
+      done[i] = true;
+    }
+    sent += list.count;
+    dispatch(TrainTypes{}, dtype, op, [&]<class H>() { send.template operator()<DeviceType<H>>(list); });
+  }
+}
+
+struct FromUpdate {
+  static DType dtype(const ParameterUpdate& u) { return u.parameter.dtype(); }
+  Entry operator()(const ParameterUpdate& u) const {
+    const auto at = [](const Tensor& t) { return t.defined() ? t.raw() : nullptr; };
+    return {at(u.parameter), at(u.first), at(u.second), at(u.gradient), u.parameter.numel(), static_cast<double>(u.step),
+            static_cast<const float*>(at(u.found_inf)), static_cast<float*>(at(u.skipped))};
+  }
+};
+
+struct FromTensor {
+  static DType dtype(const Tensor& t) { return t.dtype(); }
+  Entry operator()(const Tensor& t) const { return {t.raw(), nullptr, nullptr, t.raw(), t.numel()}; }
+};
+
+// Steps of the method that `make.operator()<C>()` makes.
+template <class Make>
+void run(const char* op, std::span<const ParameterUpdate> updates, const Make& make) {
+  if (updates.empty()) return;
+  const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
+  in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
+    const auto method = make.template operator()<Wide<T>>();
+    tutti::cuda::launch(op, step_kernel<T, std::remove_const_t<decltype(method)>>, grid_of(list), list, method);
+  });
+}
+
+void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates) {
+  run("sgd", updates, [&]<class C>() {
+    return Sgd<C>{C(s.lr), C(s.weight_decay), C(s.momentum), C(1 - s.dampening), s.nesterov ? C(1) : C(0),
+                  s.nesterov ? C(s.momentum) : C(1)};
+  });
+}
+
+void adam(const AdamStep& s, std::span<const ParameterUpdate> updates) {
+  run("adam", updates, [&]<class C>() {
+    return Adam<C>{C(s.beta1), C(1 - s.beta1), C(s.beta2), C(1 - s.beta2), C(s.eps), s.decoupled ? C(0) : C(s.weight_decay),
+                   s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1), s.lr, s.beta1, s.beta2};
+  });
+}
+
+void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares) {
+  run("lars", updates, [&]<class C>() {
+    return Lars<C>{s.lr, s.weight_decay, s.trust_coefficient, s.eps, C(s.momentum), s.adapt, squares.data<double>(),
+                   static_cast<std::int64_t>(updates.size())};
+  });
+}
+
+void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {
+  const int device = out.device().index();
+  const tutti::cuda::DeviceScope scope(device);
+  in_lists(tensors, "sum of squares", FromTensor{}, [&]<class T>(const List& list) {
+    const Tensor pieces = empty({list.begin[list.count]}, {float64, out.device()});
+    tutti::cuda::launch("sum of squares", squares_kernel<T>, grid_of(list), list, pieces.data<double>(), tickets(device),
+                        out.data<double>());
+  });
+}
+
+void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_norm, const Tensor& norm) {
+  const tutti::cuda::DeviceScope scope(norm.device().index());
+  const auto all = static_cast<std::int64_t>(tensors.size());
+  if (tensors.empty())
+    tutti::cuda::launch("clip", clip_kernel<float>, grid_of({}), List{}, squares.data<double>(), all, max_norm, norm.data<double>());
+  in_lists(tensors, "clip", FromTensor{}, [&]<class T>(const List& list) {
+    tutti::cuda::launch("clip", clip_kernel<T>, grid_of(list), list, squares.data<double>(), all, max_norm, norm.data<double>());
+  });
+}
+
+void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf) {
+  if (tensors.empty()) return;
+  const tutti::cuda::DeviceScope scope(found_inf.device().index());
+  in_lists(tensors, "unscale", FromTensor{}, [&]<class T>(const List& list) {
+    tutti::cuda::launch("unscale", unscale_kernel<T>, grid_of(list), list, scale.data<float>(), found_inf.data<float>());
+  });
+}
+
+}  // namespace
+
+const OptimizerSteps& optimizer() {
+  static constexpr OptimizerSteps table{sgd, adam, lars, sums_of_squares, clip, unscale};
+  return table;
+}
+
+}  // namespace tutti::kernels::cuda

@@ -1,0 +1,147 @@
+// How the normalisations' and optimizers' kernels see memory: V elements of one thread at a time, 16 bytes where alignment allows,
+// computed in float32 (float64 for float64). Unlike in element.h the dtype is a template parameter.
+#pragma once
+
+#include "element.h"
+
+#include <cstring>
+
+namespace tutti::kernels::cuda {
+
+/// What elements of type T are computed in.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class T>
+constexpr int full_width = 16 / static_cast<int>(sizeof(T));
+
+/// V elements, loaded and stored by one instruction.
+template <class T, int V>
+struct alignas(sizeof(T) * V) Pack {
+  T values[V];
+
+  __device__ Wide<T> operator[](int v) const { return convert<Wide<T>>(values[v]); }
+  __device__ T element(int v) const { return values[v]; }
+  __device__ static Pack of(const Wide<T> (&x)[V]) {
+    Pack pack;
+#pragma unroll
+    for (int v = 0; v < V; ++v) pack.values[v] = convert<T>(x[v]);
+    return pack;
+  }
+  __device__ static Pack from(const T (&x)[V]) {
+    Pack pack;
+#pragma unroll
+    for (int v = 0; v < V; ++v) pack.values[v] = x[v];
+    return pack;
+  }
+};
+
+// 16-bit elements two by two: each of its own would take a whole register. In plain words, because what has a copy
+// constructor, as CUDA's pairs have, is not loaded and stored 16 bytes at a time.
+template <class T, class Pair>
+struct alignas(16) PackOfPairs {
+  std::uint32_t words[4];
+
+  __device__ T element(int v) const {
+    Pair pair;
+    memcpy(static_cast<void*>(&pair), &words[v / 2], sizeof pair);
+    return v % 2 == 0 ? pair.x : pair.y;
+  }
+  __device__ float operator[](int v) const { return convert<float>(element(v)); }
+  __device__ void put(int p, Pair pair) { memcpy(&words[p], static_cast<const void*>(&pair), sizeof pair); }
+};
+template <>
+struct Pack<__half, 8> : PackOfPairs<__half, __half2> {
+  __device__ static Pack of(const float (&x)[8]) {
+    Pack pack;
+#pragma unroll
+    for (int p = 0; p < 4; ++p) pack.put(p, __floats2half2_rn(x[2 * p], x[2 * p + 1]));
+    return pack;
+  }
+  __device__ static Pack from(const __half (&x)[8]) {
+    Pack pack;
+#pragma unroll
+    for (int p = 0; p < 4; ++p) pack.put(p, __halves2half2(x[2 * p], x[2 * p + 1]));
+    return pack;
+  }
+};
+template <>
+struct Pack<__nv_bfloat16, 8> : PackOfPairs<__nv_bfloat16, __nv_bfloat162> {
+  __device__ static Pack of(const float (&x)[8]) {
+    Pack pack;
+#pragma unroll
+    for (int p = 0; p < 4; ++p) pack.put(p, __floats2bfloat162_rn(x[2 * p], x[2 * p + 1]));
+    return pack;
+  }
+  __device__ static Pack from(const __nv_bfloat16 (&x)[8]) {
+    Pack pack;
+#pragma unroll
+    for (int p = 0; p < 4; ++p) pack.put(p, __halves2bfloat162(x[2 * p], x[2 * p + 1]));
+    return pack;
+  }
+};
+
+/// Lanes [first, last) of the Pack at element `at` of some tensor; the others belong to somebody else.
+struct Span {
+  std::int64_t at;
+  int first, last;
+};
+
+template <class T, int V>
+__device__ inline Pack<T, V> load(const T* from, const Span& s) {
+  if (s.last - s.first == V) return *reinterpret_cast<const Pack<T, V>*>(from + s.at);
+  T values[V];
+#pragma unroll
+  for (int v = 0; v < V; ++v) values[v] = v >= s.first && v < s.last ? from[s.at + v] : T(0.0f);
+  return Pack<T, V>::from(values);
+}
+
+template <class T, int V>
+__device__ inline void store(T* to, const Span& s, const Pack<T, V>& pack) {
+  if (s.last - s.first == V) {
+    *reinterpret_cast<Pack<T, V>*>(to + s.at) = pack;
+    return;
+  }
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+    if (v >= s.first && v < s.last) to[s.at + v] = pack.element(v);
+}
+
+/// Float32 or float64 numbers, or one and the same for every index.
+struct Values {
+  const void* data = nullptr;
+  bool wide = false;
+  double absent = 0;
+
+  template <class A>
+  __device__ A get(std::int64_t i) const {
+    if (data == nullptr) return static_cast<A>(absent);
+    return wide ? static_cast<A>(static_cast<const double*>(data)[i]) : static_cast<A>(static_cast<const float*>(data)[i]);
+  }
+  __device__ double operator[](std::int64_t i) const { return get<double>(i); }
+};
+
+inline Values values_of(const Tensor& t, double absent) {
+  return t.defined() ? Values{t.raw(), t.dtype() == float64, absent} : Values{nullptr, false, absent};
+}
+
+/// Where float32 or float64 numbers go, if anywhere.
+struct Target {
+  void* data = nullptr;
+  bool wide = false;
+
+  __device__ void put(std::int64_t i, double value) const {
+    if (data == nullptr) return;
+    if (wide) static_cast<double*>(data)[i] = value;
+    else static_cast<float*>(data)[i] = static_cast<float>(value);
+  }
+};
+
+inline Target target_of(const Tensor& t) {
+  return t.defined() ? Target{t.raw(), t.dtype() == float64} : Target{};
+}
+
+/// Undefined, or at an address where a Pack of 16 bytes may stand.
+inline bool is_aligned(const Tensor& t) { return !t.defined() || reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0; }
+
+}  // namespace tutti::kernels::cuda

@@ -1,0 +1,28 @@
+// Memory that lives for one launch.
+#pragma once
+
+#include "../../core/create.h"
+#include "batch_norm_device.h"
+#include "tickets.h"
+
+namespace tutti::kernels::cuda {
+
+/// Given back, in stream order, when it goes out of scope: right after the launch.
+class Workspace {
+ public:
+  /// For `values` double2 and `counts` numbers.
+  Workspace(Device device, std::int64_t values, std::int64_t counts) : device_(device.index()), values_(values) {
+    if (values > 0) memory_ = empty({2 * values + counts}, {float64, device});
+  }
+  Partials partials() const {
+    double* data = memory_.defined() ? memory_.data<double>() : nullptr;
+    return {reinterpret_cast<double2*>(data), data ? data + 2 * values_ : nullptr, tickets(device_)};
+  }
+
+ private:
+  int device_;
+  std::int64_t values_;
+  Tensor memory_;
+};
+
+}  // namespace tutti::kernels::cuda

@@ -1,0 +1,59 @@
+#include "linear.h"
+
+#include "../../autograd/record.h"
+#include "../../core/create.h"
+#include "../../kernels/matmul.h"
+
+namespace tutti::nn {
+namespace {
+
+void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (weight.rank() != 2)
+    fail<ShapeError>("linear: expected weight of shape (out, in), got {}", to_string(weight.shape()));
+  if (x.rank() == 0 || x.size(-1) != weight.shape()[1])
+    fail<ShapeError>("linear: expected input (..., {}), got shape {}", weight.shape()[1], to_string(x.shape()));
+  if (bias.defined() && !(bias.shape() == Shape{weight.shape()[0]}))
+    fail<ShapeError>("linear: expected bias of shape ({},), got {}", weight.shape()[0], to_string(bias.shape()));
+  for (const Tensor& t : {weight, bias}) {
+    if (!t.defined()) continue;
+    if (t.device() != x.device())
+      fail<DeviceError>("linear: input is on {}, a parameter on {}; move one with .to(device)", to_string(x.device()),
+                        to_string(t.device()));
+    // Mixed precision: 16-bit activations with float32 parameters.
+    if (t.dtype() != x.dtype() && !(size_of(x.dtype()) == 2 && t.dtype() == float32))
+      fail<DTypeError>("linear: input is {}, a parameter {}; convert one with .to(dtype)", to_string(x.dtype()),
+                       to_string(t.dtype()));
+  }
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias) {
+  const Tensor cast = autocast("linear", given);
+  check(cast, weight, bias);
+  const std::int64_t outs = weight.shape()[0], ins = weight.shape()[1];
+  const Tensor x = cast.reshape({product(cast.shape(), 0, cast.rank() - 1), ins}).contiguous();
+  const Tensor w = weight.contiguous(), b = bias.defined() ? bias.contiguous() : bias;
+
+  const auto& kernels = kernels::matmul(x.device());
+  const Tensor y = empty({x.shape()[0], outs}, {x.dtype(), x.device()});
+  kernels.matmul(x.detach(), w.detach().transpose(0, 1), b.defined() ? b.detach() : b, y);
+
+  const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w), for_b = autograd::needs_grad(b);
+  const Tensor out = autograd::record(
+      "linear", y, {x, w, b},
+      [&kernels, for_x, for_w, for_b, x = autograd::Saved(x.detach()), w = autograd::Saved(w.detach()),
+       b_dtype = b.defined() ? b.dtype() : x.dtype()](const Tensor& gradient) {
+        const Tensor dy = gradient.contiguous();
+        std::vector<Tensor> result(3);
+        if (for_x) kernels.matmul(dy, w, {}, result[0] = empty_like(x.get()));
+        if (for_w) kernels.matmul(dy.transpose(0, 1), x, {}, result[1] = empty_like(w.get()));
+        if (for_b) result[2] = autograd::sum_to(dy, {dy.shape()[1]}).to(b_dtype);
+        return result;
+      });
+  Shape shape = given.shape();
+  shape[shape.size() - 1] = outs;
+  return out.reshape(shape);
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,42 @@
+// Losses as modules, for those who configure them with the model; the functions do the work.
+#pragma once
+
+#include "functional/loss.h"
+#include "module.h"
+
+namespace tutti::nn {
+
+class CrossEntropyLoss : public Module {
+ public:
+  using Options = CrossEntropyOptions;
+  CrossEntropyLoss() : CrossEntropyLoss(Options{}) {}
+  /// ValueError for a label smoothing outside [0, 1].
+  explicit CrossEntropyLoss(const Options& options);
+
+  /// See nn::cross_entropy.
+  Tensor operator()(const Tensor& logits, const Tensor& targets) const;
+  std::string describe() const override;
+  const Options& options() const { return options_; }
+
+ private:
+  Options options_;
+};
+
+class MSELoss : public Module {
+ public:
+  struct Options {
+    LossReduction reduction = LossReduction::mean;
+  };
+  MSELoss() : MSELoss(Options{}) {}
+  explicit MSELoss(const Options& options) : options_(options) {}
+
+  /// See nn::mse_loss.
+  Tensor operator()(const Tensor& input, const Tensor& target) const;
+  std::string describe() const override;
+  const Options& options() const { return options_; }
+
+ private:
+  Options options_;
+};
+
+}  // namespace tutti::nn

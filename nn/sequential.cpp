@@ -1,0 +1,21 @@
+#include "sequential.h"
+
+namespace tutti::nn {
+
+Sequential::Sequential(std::initializer_list<std::shared_ptr<Layer>> layers) {
+  for (const auto& layer : layers) add_child(next_name(), layer);
+}
+
+Tensor Sequential::forward(const Tensor& input) {
+  Tensor x = input;
+  for (const auto& [name, child] : children()) {
+    auto* const layer = dynamic_cast<Layer*>(child.get());
+    if (!layer)
+      fail<Error>("Sequential '{}': child '{}' ({}) is not a Layer: it has no forward from one tensor to one tensor",
+                  path(), name, child->type_name());
+    x = (*layer)(x);
+  }
+  return x;
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,124 @@
+// Activation checkpointing: the same gradients, less saved memory, random draws repeated, the tape replayed.
+#include <tutti/autograd/checkpoint.h>
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/record.h>
+#include <tutti/core/create.h>
+#include <tutti/nn/functional/dropout.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tutti {
+namespace {
+
+TEST(Checkpoint, GivesTheSameGradientsToInputsAndParameters) {
+  Generator generator(1);
+  const auto leaf = [&] { return randn({3, 4}, {.dtype = float64}, generator).requires_grad_(); };
+  const Tensor x = leaf(), w = leaf(), unused = leaf();
+  const auto fn = [&](const std::vector<Tensor>& in) { return tanh(in[0] * w) * sigmoid(in[0]); };
+  sum(square(fn({x, unused}))).backward();
+  const Tensor dx = x.grad(), dw = w.grad();
+  x.set_grad({});
+  w.set_grad({});
+  const Tensor y = checkpoint(fn, {x, unused});
+  EXPECT_EQ(to_vector(y), to_vector(fn({x, unused})));
+  sum(square(y)).backward();
+  EXPECT_EQ(to_vector(x.grad()), to_vector(dx));
+  EXPECT_EQ(to_vector(w.grad()), to_vector(dw));
+  EXPECT_FALSE(unused.grad().defined());
+}
+
+TEST(Checkpoint, ReachesParametersWhereNoInputNeedsAGradient) {
+  const Tensor x = ones({2}), w = full({2}, 3).requires_grad_();
+  sum(checkpoint([&](const std::vector<Tensor>& in) { return in[0] * w; }, {x})).backward();
+  EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{1, 1}));
+}
+
+TEST(Checkpoint, RepeatsRandomDrawsAndLeavesTheGeneratorWhereItWas) {
+  manual_seed(7);
+  const Tensor x = ones({1000}).requires_grad_();
+  const Tensor y = checkpoint(
+      [](const std::vector<Tensor>& in) { return nn::dropout(in[0], 0.5, true); }, {x});
+  const Generator::State after = default_generator().state();
+  default_generator().next();  // what follows in the model draws too
+  const Generator::State moved = default_generator().state();
+  sum(y).backward();
+  EXPECT_EQ(to_vector(x.grad()), to_vector(y)) << "the mask of the second run differs from the first";
+  EXPECT_NE(after, moved);
+  EXPECT_EQ(default_generator().state(), moved);
+}
+
+TEST(Checkpoint, SavesOnlyItsInputs) {
+  const Tensor x = ones({10000}).requires_grad_();
+  const auto deep = [](const std::vector<Tensor>& in) {
+    Tensor y = in[0];
+    for (int i = 0; i < 20; ++i) y = tanh(y);
+    return y;
+  };
+  const std::size_t before = allocator(Device::cpu()).stats().live;
+  const Tensor plain = deep({x});
+  const std::size_t with_plain = allocator(Device::cpu()).stats().live - before;
+  const Tensor thin = checkpoint(deep, {x});
+  const std::size_t with_thin = allocator(Device::cpu()).stats().live - before - with_plain;
+  EXPECT_GE(with_plain, 20 * 40000u);
+  EXPECT_LE(with_thin, 3 * 40000u);
+}
+
+TEST(Checkpoint, TapeIsPutInTheFirstRunAndTakenInTheSecond) {
+  int computed = 0;
+  // An operation with a side effect that must happen once: it leaves its factor on the tape.
+  const auto once = [&](const Tensor& x) {
+    auto* tape = autograd::CheckpointTape::current();
+    Tensor factor;
+    if (tape && tape->replaying()) {
+      factor = tape->take("once")[0];
+    } else {
+      factor = full({}, ++computed);
+      if (tape) tape->put("once", {factor});
+    }
+    return x * factor;
+  };
+  const Tensor x = ones({2}).requires_grad_();
+  const Tensor y = checkpoint([&](const std::vector<Tensor>& in) { return once(once(in[0])); }, {x});
+  EXPECT_EQ(computed, 2);
+  EXPECT_EQ(autograd::CheckpointTape::current(), nullptr);
+  sum(y).backward();
+  EXPECT_EQ(computed, 2);
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2}));
+  once(x);
+  EXPECT_EQ(computed, 3);
+}
+
+TEST(Checkpoint, TapeKnowsWhoseEntryItIs) {
+  const Tensor x = ones({2}).requires_grad_();
+  int run = 0;
+  const Tensor y = checkpoint([&](const std::vector<Tensor>& in) {
+    auto* tape = autograd::CheckpointTape::current();
+    if (++run == 1) tape->put("first", {ones({})});
+    else tape->take("second");
+    return in[0] * 2;
+  }, {x});
+  EXPECT_THROW(sum(y).backward(), Error);
+  EXPECT_EQ(run, 2);
+}
+
+TEST(Checkpoint, NestsAndComputesPlainlyUnderNoGrad) {
+  const Tensor x = full({3}, 0.5).requires_grad_();
+  const auto inner = [](const std::vector<Tensor>& in) { return exp(in[0]); };
+  const auto outer = [&](const std::vector<Tensor>& in) { return square(checkpoint(inner, in)); };
+  sum(checkpoint(outer, {x})).backward();
+  for (const double g : to_vector(x.grad())) EXPECT_NEAR(g, 2 * std::exp(1.0), 1e-5);
+  const NoGrad no_grad;
+  EXPECT_FALSE(checkpoint(outer, {x}).requires_grad());
+}
+
+TEST(Checkpoint, InputChangedInPlaceIsAnError) {
+  const Tensor x = ones({2}), w = ones({2}).requires_grad_();
+  const Tensor y = checkpoint([&](const std::vector<Tensor>& in) { return in[0] * w; }, {x});
+  x.fill_(5);
+  EXPECT_THROW(sum(y).backward(), Error);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,312 @@
+// The engine: accumulation, order, hooks, callbacks, saved tensors, deep graphs.
+#include <tutti/autograd/engine.h>
+#include <tutti/autograd/record.h>
+#include <tutti/core/create.h>
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace tutti {
+namespace {
+
+using autograd::record;
+using autograd::Saved;
+
+// y = factor * x, recorded as `name`.
+Tensor scale(const Tensor& x, double factor, const std::string& name = "scale") {
+  const Tensor y = x.detach().clone();
+  y.mul_(factor);
+  return record(name, y, {x}, [factor](const Tensor& g) {
+    const Tensor r = g.clone();
+    r.mul_(factor);
+    return r;
+  });
+}
+
+Tensor add(const Tensor& a, const Tensor& b) {
+  const Tensor y = a.detach().clone();
+  y.add_(b.detach());
+  return record("add", y, {a, b}, [](const Tensor& g) { return std::vector{g, g}; });
+}
+
+TEST(Engine, AccumulatesOverUsesAndOverBackwards) {
+  const Tensor x = full({}, 2).requires_grad_();
+  const Tensor y = add(scale(x, 3), scale(x, 4));
+  y.backward();
+  EXPECT_EQ(x.grad().item<double>(), 7);
+  scale(x, 5).backward();
+  EXPECT_EQ(x.grad().item<double>(), 12);
+  x.set_grad({});
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(Engine, LeafGradientsNeverShareMemory) {
+  // Addition hands the same tensor to both inputs; both leaves must end up with their own.
+  const Tensor a = full({2}, 1).requires_grad_(), b = full({2}, 1).requires_grad_();
+  add(a, b).backward(ones({2}));
+  EXPECT_NE(a.grad().raw(), b.grad().raw());
+  a.grad().mul_(5);
+  EXPECT_EQ(to_vector(b.grad()), (std::vector<double>{1, 1}));
+}
+
+TEST(Engine, CallersGradientIsNeitherKeptNorChanged) {
+  const Tensor x = full({2}, 1).requires_grad_(), g = ones({2});
+  x.backward(g);
+  x.backward(g);
+  EXPECT_EQ(to_vector(g), (std::vector<double>{1, 1}));
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2}));
+}
+
+TEST(Engine, VisitsOperationsInDescendingOrderOfRecording) {
+  std::vector<std::string> visited;
+  const auto op = [&](const Tensor& x, const std::string& name) {
+    return record(name, x.detach().clone(), {x}, [&visited, name](const Tensor& g) {
+      visited.push_back(name);
+      return g;
+    });
+  };
+  const Tensor x = full({}, 1).requires_grad_();
+  const Tensor left = op(x, "a"), right = op(op(x, "b"), "c");
+  add(op(right, "d"), left).backward();
+  EXPECT_EQ(visited, (std::vector<std::string>{"d", "c", "b", "a"}));
+}
+
+TEST(Engine, HookRunsOnceWhenTheGradientIsCompleteAndBeforeOlderOperations) {
+  std::vector<std::string> events;
+  const Tensor x = full({}, 1).requires_grad_(), w = full({}, 1).requires_grad_();
+  const Tensor first = record("first", x.detach().clone(), {x}, [&](const Tensor& g) {
+    events.push_back("first");
+    return g;
+  });
+  const Tensor y = add(add(first, w), w);  // w is used twice
+  const auto id = autograd::add_leaf_hook(w, [&](Tensor& g) { events.push_back("w=" + std::to_string(g.item<int>())); });
+  y.backward();
+  EXPECT_EQ(events, (std::vector<std::string>{"w=2", "first"}));
+  autograd::remove_leaf_hook(w, id);
+  events.clear();
+  add(scale(x, 1), w).backward();
+  EXPECT_TRUE(events.empty());
+}
+
+TEST(Engine, HookMayReplaceTheGradient) {
+  const Tensor w = full({}, 1).requires_grad_(), bucket = zeros({});
+  autograd::add_leaf_hook(w, [&](Tensor& g) {
+    bucket.copy_(g);
+    g = bucket;
+  });
+  scale(w, 3).backward();
+  EXPECT_EQ(w.grad().raw(), bucket.raw());
+  EXPECT_EQ(bucket.item<double>(), 3);
+}
+
+TEST(Engine, EndCallbackRunsAfterEverythingAndNotAfterAFailure) {
+  const Tensor x = full({}, 1).requires_grad_();
+  int ran = 0;
+  const auto with_callback = [&](bool fails) {
+    const Tensor inner = record("inner", x.detach().clone(), {x}, [fails](const Tensor& g) -> Tensor {
+      if (fails) fail<Error>("broken");
+      return g;
+    });
+    return record("outer", inner.detach().clone(), {inner}, [&](const Tensor& g) {
+      autograd::at_end_of_backward([&] {
+        ++ran;
+        EXPECT_TRUE(x.grad().defined());
+      });
+      return g;
+    });
+  };
+  with_callback(false).backward();
+  EXPECT_EQ(ran, 1);
+  EXPECT_THROW(with_callback(true).backward(), Error);
+  scale(x, 1).backward();
+  EXPECT_EQ(ran, 1);
+  EXPECT_THROW(autograd::at_end_of_backward([] {}), Error);
+}
+
+TEST(Engine, NestedBackwardEndsWithTheOuterOne) {
+  const Tensor x = full({}, 1).requires_grad_();
+  std::vector<std::string> events;
+  const Tensor y = record("nesting", x.detach().clone(), {x}, [&](const Tensor& g) {
+    const auto outer = autograd::current_backward();
+    const Tensor inner = full({}, 1).requires_grad_();
+    Tensor z;
+    {
+      const NoGrad off(false);
+      z = record("inner", inner.detach().clone(), {inner}, [&](const Tensor& h) {
+        EXPECT_EQ(autograd::current_backward(), outer);
+        autograd::at_end_of_backward([&] { events.push_back("end"); });
+        return h;
+      });
+    }
+    EXPECT_FALSE(z.requires_grad()) << "NoGrad(false) must not switch recording back on";
+    events.push_back("nested done");
+    return g;
+  });
+  y.backward();
+  EXPECT_EQ(events, (std::vector<std::string>{"nested done"}));
+}
+
+TEST(Engine, NoGradRecordsNothing) {
+  const Tensor x = full({}, 1).requires_grad_();
+  const NoGrad no_grad;
+  EXPECT_FALSE(scale(x, 2).requires_grad());
+}
+
+TEST(Engine, SavedTensorChangedInPlaceNamesTheOperation) {
+  const Tensor x = full({2}, 3).requires_grad_(), factor = full({2}, 2);
+  const Tensor y = record("by_factor", x.detach().clone(), {x}, [s = Saved(factor)](const Tensor& g) {
+    g.copy_(s.get());
+    return g;
+  });
+  factor.slice(0, 0, 1).fill_(9);  // through a view
+  try {
+    y.backward(ones({2}));
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'by_factor'"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Engine, SecondBackwardNeedsRetainGraph) {
+  const Tensor x = full({}, 1).requires_grad_();
+  const Tensor y = scale(x, 2);
+  y.backward({}, true);
+  y.backward();
+  EXPECT_EQ(x.grad().item<double>(), 4);
+  EXPECT_THROW(y.backward(), Error);
+}
+
+TEST(Engine, ChecksGradientsOfClosures) {
+  const Tensor x = full({2}, 1).requires_grad_();
+  EXPECT_THROW(record("bad", x.detach().clone(), {x}, [](const Tensor&) { return ones({3}); }).backward(ones({2})),
+               ShapeError);
+  EXPECT_THROW(record("bad", x.detach().clone(), {x}, [](const Tensor&) { return std::vector<Tensor>{}; }).backward(ones({2})),
+               Error);
+  EXPECT_THROW(x.backward(), ShapeError) << "two elements have no default gradient";
+  EXPECT_THROW(ones({}).backward(), Error) << "does not require grad";
+}
+
+TEST(Engine, InPlaceNeedsNoGradOnLeaves) {
+  const Tensor x = full({}, 1).requires_grad_();
+  EXPECT_THROW(x.fill_(3), Error);
+  EXPECT_THROW(scale(x, 2).fill_(3), Error);
+  const NoGrad no_grad;
+  x.fill_(3);
+  EXPECT_EQ(x.item<double>(), 3);
+}
+
+TEST(Engine, DeepGraphNeitherOverflowsNorLeaks) {
+  const std::size_t live = allocator(Device::cpu()).stats().live;
+  {
+    const Tensor x = full({}, 1).requires_grad_();
+    Tensor y = x, z = x;
+    for (int i = 0; i < 100000; ++i) y = scale(y, 1);
+    y.backward();
+    EXPECT_EQ(x.grad().item<double>(), 1);
+    // A graph that is dropped without a backward, whose closures hold their (undetached) inputs too.
+    for (int i = 0; i < 100000; ++i)
+      z = record("holds", z.detach().clone(), {z}, [z](const Tensor& g) { return g; });
+  }
+  EXPECT_EQ(allocator(Device::cpu()).stats().live, live);
+}
+
+TEST(Engine, BackwardFreesWhatWasSaved) {
+  const Tensor x = full({1000}, 1).requires_grad_();
+  const std::size_t before = allocator(Device::cpu()).stats().live;
+  Tensor y = x;
+  for (int i = 0; i < 10; ++i)
+    y = record("saving", y.detach().clone(), {y}, [s = Saved(y.detach().clone())](const Tensor& g) { return g; });
+  const std::size_t forward = allocator(Device::cpu()).stats().live;
+  y.backward(ones({1000}));
+  EXPECT_GE(forward - before, 10 * 4000u);
+  EXPECT_LE(allocator(Device::cpu()).stats().live, before + 3 * 5000u) << "only y and the gradient may be left";
+}
+
+TEST(Engine, ThreadsRunTheirOwnGraphs) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([t] {
+      const Tensor x = full({}, 1).requires_grad_();
+      for (int i = 0; i < 50; ++i) scale(scale(x, 2), t).backward();
+      EXPECT_EQ(x.grad().item<double>(), 100.0 * t);
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+// a * b, whose gradient for b comes in the second half; `log` says when.
+Tensor product_in_halves(const Tensor& a, const Tensor& b, std::vector<std::string>& log) {
+  const Tensor y = a.detach().clone();
+  y.mul_(b.item<double>());
+  return record("product", y, {a, b}, [a = Saved(a), b = Saved(b), &log](const Tensor& g) {
+    const Tensor da = g.clone();
+    da.mul_(b.get().item<double>());
+    log.push_back("first half");
+    autograd::defer_gradients([a, g, &log] {
+      const Tensor db = g.clone();
+      db.mul_(a.get().item<double>());
+      log.push_back("second half of " + autograd::current_operation());
+      return std::vector<Tensor>{{}, db};
+    });
+    return std::vector<Tensor>{da, {}};
+  });
+}
+
+// Identity; a waiting one does what is deferred after its "start".
+Tensor pass(const Tensor& x, bool waits, std::vector<std::string>& log) {
+  const Tensor y = record("pass", x.detach().clone(), {x}, [waits, &log](const Tensor& g) {
+    log.push_back("start");
+    if (waits) autograd::run_deferred();
+    log.push_back("end");
+    return g.clone();
+  });
+  if (waits) autograd::mark_waiting(y);
+  return y;
+}
+
+using Log = std::vector<std::string>;
+
+TEST(Engine, AWaitingOperationHidesWhatWasDeferred) {
+  for (const bool waits : {false, true}) {
+    Log log;
+    const Tensor x = full({}, 3).requires_grad_(), w = full({}, 5).requires_grad_();
+    const Tensor y = product_in_halves(pass(x, waits, log), w, log);
+    for (int run = 1; run <= 2; ++run) {
+      log.clear();
+      y.backward({}, run == 1);
+      EXPECT_EQ(log, waits ? (Log{"first half", "start", "second half of product", "end"})
+                           : (Log{"first half", "second half of product", "start", "end"}));
+      EXPECT_EQ(x.grad().item<double>(), 5 * run);
+      EXPECT_EQ(w.grad().item<double>(), 3 * run);
+    }
+  }
+}
+
+TEST(Engine, DeferredGradientsOfComputedInputsAndOfTheLastOperationComeInTime) {
+  Log log;
+  const Tensor x = full({}, 3).requires_grad_(), w = full({}, 5).requires_grad_();
+  product_in_halves(x, pass(w, true, log), log).backward();  // the waiting operation made the second input
+  EXPECT_EQ(log, (Log{"first half", "second half of product", "start", "end"}));
+  EXPECT_EQ(w.grad().item<double>(), 3);
+  log.clear();
+  product_in_halves(x, x, log).backward();  // a leaf used twice: its hooks run once, with the sum
+  EXPECT_EQ(x.grad().item<double>(), 5 + 6);
+}
+
+TEST(Engine, AWaitingOperationThatDoesNotAskLosesNothing) {
+  Log log;
+  const Tensor x = full({}, 3).requires_grad_(), w = full({}, 5).requires_grad_();
+  const Tensor middle = pass(x, false, log);
+  autograd::mark_waiting(middle);
+  product_in_halves(middle, w, log).backward();
+  EXPECT_EQ(log, (Log{"first half", "start", "end", "second half of product"}));
+  EXPECT_EQ(w.grad().item<double>(), 3);
+}
+
+TEST(Engine, DeferringOutsideOfABackwardIsAnError) {
+  EXPECT_THROW(autograd::defer_gradients([] { return std::vector<Tensor>{}; }), Error);
+  autograd::run_deferred();
+}
+
+}  // namespace
+}  // namespace tutti

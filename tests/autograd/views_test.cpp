@@ -1,0 +1,166 @@
+// Views and copies of a tensor: what they show, what they share, and how gradients flow back through them.
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/gradcheck.h>
+#include <tutti/autograd/grad_mode.h>
+#include <tutti/core/create.h>
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace tutti {
+namespace {
+
+using autograd::gradcheck;
+using Inputs = std::vector<Tensor>;
+
+const TensorOptions f64{.dtype = float64};
+
+Tensor random(const Shape& shape) {
+  static Generator generator(41);
+  return randn(shape, f64, generator);
+}
+
+struct ViewCase {
+  const char* name;
+  Tensor (*view)(const Tensor&);  // of a tensor of shape (2, 3, 4, 5)
+};
+
+void PrintTo(const ViewCase& c, std::ostream* out) { *out << c.name; }
+
+class Views : public testing::TestWithParam<ViewCase> {};
+
+TEST_P(Views, GradientFromEveryLayout) {
+  const Tensor x = random({2, 3, 4, 5});
+  const Inputs layouts{x, x.contiguous(MemoryFormat::channels_last), random({5, 4, 2, 3}).permute({2, 3, 1, 0}),
+                       random({2, 6, 4, 5}).slice(1, 1, 6, 2)};
+  for (const Tensor& in : layouts) {
+    // Squared, so that the gradient depends on the position.
+    const auto result = gradcheck([&](const Inputs& v) { return square(GetParam().view(v[0])); }, {in});
+    EXPECT_TRUE(result) << result.message;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Views,
+    testing::Values(
+        ViewCase{"reshape", [](const Tensor& x) { return x.reshape({6, -1, 5}); }},
+        ViewCase{"reshape_all", [](const Tensor& x) { return x.reshape({120}); }},
+        ViewCase{"flatten", [](const Tensor& x) { return x.flatten(1, 2); }},
+        ViewCase{"permute", [](const Tensor& x) { return x.permute({3, 0, -2, 1}); }},
+        ViewCase{"transpose", [](const Tensor& x) { return x.transpose(1, -1); }},
+        ViewCase{"slice", [](const Tensor& x) { return x.slice(2, 1, 3); }},
+        ViewCase{"slice_step", [](const Tensor& x) { return x.slice(-1, 0, 5, 2); }},
+        ViewCase{"slice_negative", [](const Tensor& x) { return x.slice(3, -3, -1); }},
+        ViewCase{"slice_empty", [](const Tensor& x) { return x.slice(0, 1, 1); }},
+        ViewCase{"select", [](const Tensor& x) { return x.select(1, -2); }},
+        ViewCase{"select_twice", [](const Tensor& x) { return x.select(0, 1).select(2, 3); }},
+        ViewCase{"expand", [](const Tensor& x) { return x.slice(1, 0, 1).expand({7, 2, 3, -1, 5}); }},
+        ViewCase{"squeeze", [](const Tensor& x) { return x.slice(2, 1, 2).squeeze(2); }},
+        ViewCase{"unsqueeze", [](const Tensor& x) { return x.unsqueeze(-1).unsqueeze(0); }},
+        ViewCase{"contiguous", [](const Tensor& x) { return x.contiguous(); }},
+        ViewCase{"channels_last", [](const Tensor& x) { return x.contiguous(MemoryFormat::channels_last); }},
+        ViewCase{"clone", [](const Tensor& x) { return x.clone(); }},
+        ViewCase{"to_same", [](const Tensor& x) { return x.to(float64); }},
+        ViewCase{"overlapping_uses", [](const Tensor& x) { return x.slice(0, 0, 1) * x.slice(0, 1, 2); }}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(ViewsShare, WritesThroughAViewAreSeenInTheWhole) {
+  const Tensor x = zeros({2, 3});
+  x.transpose(0, 1).slice(0, 1, 2).fill_(5);
+  EXPECT_EQ(to_vector(x), (std::vector<double>{0, 5, 0, 0, 5, 0}));
+  x.reshape({6}).select(0, 5).fill_(7);
+  EXPECT_EQ(to_vector(x), (std::vector<double>{0, 5, 0, 0, 5, 7}));
+  EXPECT_EQ(x.reshape({3, 2}).raw(), x.raw());
+  EXPECT_NE(x.transpose(0, 1).reshape({6}).raw(), x.raw());  // no view can do it: a copy
+  EXPECT_NE(x.clone().raw(), x.raw());
+  EXPECT_TRUE(x.contiguous().is_same(x));
+}
+
+TEST(ViewsReshape, OfEveryStridedTensorShowsTheSameRowMajorValues) {
+  Generator generator(43);
+  const Shape targets[] = {{24}, {4, 6}, {2, 3, 4}, {1, 24, 1}, {2, 1, 12}, {8, 3}, {2, 2, 2, 3}, {-1, 2}};
+  for (const Tensor& x : {random({2, 3, 4}), random({4, 3, 2}).permute({2, 1, 0}), random({2, 3, 8}).slice(2, 0, 8, 2),
+                          random({3, 4}).expand({2, 3, 4}), random({2, 1, 3, 1, 4}), random({3, 2, 4}).transpose(0, 1),
+                          random({4, 1, 6}).permute({2, 1, 0})})
+    for (const Shape& target : targets) EXPECT_EQ(to_vector(x.reshape(target)), to_vector(x)) << to_string(target);
+  EXPECT_EQ(to_string(zeros({0, 3}).reshape({3, 0, 5}).shape()), "(3, 0, 5)");
+  EXPECT_EQ(to_string(ones({}).reshape({1, 1}).shape()), "(1, 1)");
+}
+
+TEST(ViewsCast, GradientsComeBackInTheDtypeOfTheInput) {
+  for (const DType to : {float32, bfloat16, float16}) {
+    const Tensor x = tensor({1, 2}, f64).requires_grad_();
+    const Tensor y = x.to(to);
+    EXPECT_EQ(y.dtype(), to);
+    y.backward(tensor({3, 4}, {to}));
+    EXPECT_EQ(x.grad().dtype(), float64);
+    EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{3, 4}));
+  }
+  EXPECT_FALSE(tensor({1.5}).requires_grad_().to(int64).requires_grad());
+  EXPECT_TRUE(tensor({1}).to(Device::cpu()).defined());
+}
+
+TEST(Views, SlicesWithStepsNearTheLargestInteger) {
+  constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+  const Tensor x = tensor({1, 2, 3, 4, 5, 6}, {3, 2}, f64).requires_grad_();
+  for (const std::int64_t step : {huge, huge - 1, huge / 2 + 1}) {
+    const Tensor row = x.slice(0, 1, huge, step);
+    EXPECT_EQ(row.shape(), (Shape{1, 2}));
+    EXPECT_EQ(to_vector(row), (std::vector<double>{3, 4}));
+    x.set_grad({});
+    row.backward(ones({1, 2}, f64));
+    EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{0, 0, 1, 1, 0, 0}));
+    EXPECT_EQ(x.slice(0, 3, 3, step).shape(), (Shape{0, 2}));
+  }
+  EXPECT_EQ(to_vector(x.slice(0, 0, 3, 2)), (std::vector<double>{1, 2, 5, 6}));
+}
+
+TEST(ViewsErrors, NameWhatDoesNotFit) {
+  const Tensor x = zeros({2, 3});
+  EXPECT_THROW(x.reshape({4}), ShapeError);
+  EXPECT_THROW(x.reshape({-1, -1}), ShapeError);
+  EXPECT_THROW(x.reshape({-1, 4}), ShapeError);
+  EXPECT_THROW(x.reshape({-2, 3}), ShapeError);
+  EXPECT_THROW(zeros({0}).reshape({-1, 0}), ShapeError);
+  EXPECT_THROW(x.reshape({-1, std::int64_t{1} << 40, std::int64_t{1} << 40}), ShapeError);
+  EXPECT_THROW(x.permute({0}), ShapeError);
+  EXPECT_THROW(x.permute({0, 0}), ShapeError);
+  EXPECT_THROW(x.transpose(0, 2), ShapeError);
+  EXPECT_THROW(x.slice(0, 0, 1, 0), ValueError);
+  EXPECT_THROW(x.select(0, 2), ShapeError);
+  EXPECT_THROW(x.expand({3}), ShapeError);
+  EXPECT_THROW(x.expand({4, 3}), ShapeError);
+  EXPECT_THROW(x.expand({-1, 2, 3}), ShapeError);
+  EXPECT_THROW(x.squeeze(0), ShapeError);
+  EXPECT_THROW(x.unsqueeze(3), ShapeError);
+  EXPECT_THROW(x.flatten(1, 0), ShapeError);
+  EXPECT_THROW(x.copy_(zeros({3, 3})), ShapeError);
+  EXPECT_THROW(x.to(Device::cuda()), DeviceError);
+}
+
+TEST(InPlace, RefusesWhatWouldLoseAGradient) {
+  const Tensor leaf = zeros({2}).requires_grad_(), computed = leaf + 1;
+  EXPECT_THROW(leaf.fill_(1), Error);
+  EXPECT_THROW(computed.add_(ones({2})), Error);
+  EXPECT_THROW(zeros({2}).add_(leaf), Error);
+  EXPECT_THROW(zeros({2}).copy_(computed), Error);
+  EXPECT_THROW(zeros({1}).expand({3}).mul_(2), ShapeError);
+  const NoGrad no_grad;
+  EXPECT_EQ(to_vector(leaf.fill_(1)), (std::vector<double>{1, 1}));
+  EXPECT_THROW(computed.fill_(1), Error);
+  EXPECT_EQ(to_vector(zeros({2}).add_(leaf, 3)), (std::vector<double>{3, 3}));
+}
+
+TEST(InPlace, ConvertsBroadcastsAndBumpsTheVersion) {
+  const Tensor x = zeros({2, 3});
+  const auto before = x.storage()->version();
+  x.copy_(tensor({1, 2, 3}, {int64})).add_(tensor({1}, f64).to(bfloat16), 0.5).mul_(2);
+  EXPECT_EQ(to_vector(x), (std::vector<double>{3, 5, 7, 3, 5, 7}));
+  EXPECT_EQ(x.storage()->version(), before + 3);
+  // A tensor may be copied onto an overlapping part of itself only through a clone: the result here is defined.
+  EXPECT_EQ(to_vector(x.zero_()), std::vector<double>(6));
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,102 @@
+// The CPU allocator reuses blocks, counts them, and serves several threads.
+#include <tutti/core/create.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+namespace tutti {
+namespace {
+
+Allocator& cpu() { return allocator(Device::cpu()); }
+
+// Tensors of many sizes, some of which live longer than others, as in a training step.
+void step() {
+  std::vector<Tensor> kept;
+  for (std::int64_t n = 1; n < 3'000'000; n = n * 3 + 7) {
+    kept.push_back(empty({n}));
+    const Tensor passing = empty({n / 2 + 1}, {float64});
+  }
+}
+
+TEST(CpuAllocator, ASecondIdenticalStepAsksTheSystemForNothing) {
+  step();
+  const auto before = cpu().stats();
+  step();
+  const auto after = cpu().stats();
+  EXPECT_EQ(after.system_allocations, before.system_allocations);
+  EXPECT_EQ(after.live, before.live);
+  EXPECT_EQ(after.cached, before.cached);
+}
+
+TEST(CpuAllocator, CountsLiveAndPeakAndTrims) {
+  const auto before = cpu().stats();
+  {
+    const Tensor x = empty({1 << 20});
+    const auto during = cpu().stats();
+    EXPECT_GE(during.live, before.live + (4u << 20));
+    EXPECT_GE(during.peak, during.live);
+  }
+  EXPECT_EQ(cpu().stats().live, before.live);
+  EXPECT_GE(cpu().stats().cached, 4u << 20);
+  cpu().trim();
+  EXPECT_EQ(cpu().stats().cached, 0u);
+}
+
+TEST(CpuAllocator, AlignsAndNeverHandsOutABlockTwice) {
+  std::vector<void*> blocks;
+  for (const std::size_t bytes : {1u, 63u, 64u, 65u, 513u, 5000u, 3u << 20}) {
+    for (int i = 0; i < 3; ++i) {
+      blocks.push_back(cpu().allocate(bytes));
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(blocks.back()) % 64, 0u);
+    }
+    std::vector<void*> sorted = blocks;
+    std::sort(sorted.begin(), sorted.end());
+    EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());
+    for (void* block : blocks) cpu().release(block, bytes);
+    blocks.clear();
+  }
+}
+
+TEST(CpuAllocator, SaysWhatIsLiveWhenThereIsNoneLeft) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer ends the program instead of returning no memory";
+#endif
+  try {
+    cpu().allocate(std::size_t{1} << 60);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("out of memory on cpu: asked for"), std::string::npos) << error.what();
+  }
+}
+
+TEST(CpuAllocator, ServesSeveralThreads) {
+  const auto before = cpu().stats().live;
+  std::vector<std::thread> threads;
+  std::atomic<int> torn{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([t, &torn] {
+      for (int i = 0; i < 300; ++i) {
+        const Tensor x = empty({1 + (i * 37 + t) % 500}, {int64});
+        std::fill_n(x.data<std::int64_t>(), x.numel(), t);
+        const Tensor shared = x;  // refcounts are touched too
+        for (std::int64_t k = 0; k < x.numel(); ++k) torn += x.data<std::int64_t>()[k] != t;
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(torn, 0);
+  EXPECT_EQ(cpu().stats().live, before);
+}
+
+TEST(StorageBlock, CountsVersions) {
+  const Tensor x = zeros({2});
+  const auto version = x.storage()->version();
+  x.fill_(1);
+  EXPECT_EQ(x.storage()->version(), version + 1);
+  EXPECT_EQ(x.slice(0, 0, 1).storage()->version(), version + 1);
+}
+
+}  // namespace
+}  // namespace tutti

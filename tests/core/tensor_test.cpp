@@ -1,0 +1,140 @@
+// What a tensor is: handles, bounds, memory formats, making and printing; devices that are not there.
+#include <tutti/core/create.h>
+#include <tutti/core/cuda/runtime.h>
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+namespace tutti {
+namespace {
+
+constexpr MemoryFormat last = MemoryFormat::channels_last;
+
+TEST(TensorHandle, CopiesShareAndUndefinedThrows) {
+  const Tensor x = tensor({1, 2, 3}), y = x;
+  EXPECT_TRUE(y.is_same(x));
+  EXPECT_FALSE(x.is_exclusive());
+  EXPECT_TRUE(zeros({2}).is_exclusive());
+  const Tensor none;
+  EXPECT_FALSE(none.defined());
+  EXPECT_THROW(none.shape(), Error);
+  EXPECT_THROW(none.numel(), Error);
+  EXPECT_THROW(x.data<double>(), DTypeError);
+  EXPECT_THROW(x.item<float>(), ShapeError);
+  EXPECT_EQ(tensor({2.5}, {}, {bfloat16}).item<float>(), 2.5f);
+  EXPECT_EQ(x.size(-1), 3);
+  EXPECT_THROW(x.size(1), ShapeError);
+}
+
+TEST(TensorHandle, ViewsStayInsideTheirStorage) {
+  const Tensor x = zeros({6});
+  EXPECT_NO_THROW(x.alias({2, 3}, {3, 1}, 0));
+  EXPECT_THROW(x.alias({2, 3}, {3, 1}, 1), ShapeError);
+  EXPECT_THROW(x.alias({7}, {1}, 0), ShapeError);
+  EXPECT_THROW(x.alias({2}, {-1}, 1), ShapeError);
+  EXPECT_THROW(x.alias({2}, {1}, -1), ShapeError);
+  EXPECT_THROW(x.alias({2, 3}, {3}, 0), ShapeError);
+  EXPECT_THROW(x.alias({3}, {std::int64_t{1} << 62}, 0), ShapeError);
+  EXPECT_NO_THROW(x.alias({0, 5}, {1, 1}, 6));  // nothing is read
+  EXPECT_NO_THROW(x.alias({100}, {0}, 5));
+}
+
+TEST(TensorHandle, SetDataMovesEveryHandle) {
+  const Tensor x = zeros({2}), y = x;
+  x.set_data(ones({3}, {float64}));
+  EXPECT_EQ(y.numel(), 3);
+  EXPECT_EQ(y.dtype(), float64);
+}
+
+TEST(MemoryFormats, AreReadFromTheStrides) {
+  EXPECT_EQ(empty({2, 3, 4, 5}).memory_format(), MemoryFormat::contiguous);
+  EXPECT_EQ(empty({2, 3, 4, 5}, {}, last).memory_format(), last);
+  EXPECT_EQ(empty({2, 3, 4, 5, 6}, {}, last).memory_format(), last);
+  EXPECT_TRUE(empty({2, 3, 4, 5}, {}, last).is_dense());
+  EXPECT_FALSE(empty({2, 3, 4, 5}, {}, last).is_contiguous());
+  EXPECT_TRUE(empty({2, 3, 4, 5}, {}, last).is_contiguous(last));
+  EXPECT_FALSE(empty({4, 4}).slice(1, 0, 2).is_dense());
+  EXPECT_TRUE(empty({4, 4}).transpose(0, 1).is_dense());
+  EXPECT_FALSE(empty({4, 1}).expand({4, 4}).is_dense());
+  EXPECT_TRUE(empty({0, 3}).is_dense());
+}
+
+TEST(MemoryFormats, AmbiguousShapesRememberWhatWasMeant) {
+  // One channel, or one pixel: dense in both formats, told apart by the exact strides.
+  for (const Shape& shape : {Shape{2, 1, 4, 5}, Shape{2, 3, 1, 1}, Shape{1, 1, 1, 1}}) {
+    const Tensor a = empty(shape), b = empty(shape, {}, last);
+    for (const Tensor& x : {a, b}) {
+      EXPECT_TRUE(x.is_contiguous());
+      EXPECT_TRUE(x.is_contiguous(last));
+    }
+    EXPECT_EQ(a.memory_format(), MemoryFormat::contiguous) << to_string(shape);
+    if (!(a.strides() == b.strides())) {
+      EXPECT_EQ(b.memory_format(), last) << to_string(shape);
+      EXPECT_EQ(a.contiguous(last).memory_format(), last);
+      EXPECT_EQ(a.contiguous(last).raw(), a.raw());  // no copy
+      EXPECT_EQ(empty_like(b).memory_format(), last);
+    }
+  }
+}
+
+TEST(Making, ValuesAndErrors) {
+  EXPECT_EQ(to_vector(arange(4)), (std::vector<double>{0, 1, 2, 3}));
+  EXPECT_EQ(to_vector(full({2}, 1.5, {bfloat16})), (std::vector<double>{1.5, 1.5}));
+  EXPECT_EQ(to_vector(tensor({1, 2, 3, 4}, {2, 2}).transpose(0, 1)), (std::vector<double>{1, 3, 2, 4}));
+  EXPECT_THROW(tensor({1, 2, 3}, {2, 2}), ShapeError);
+  EXPECT_EQ(scalar(3).rank(), 0);
+  EXPECT_EQ(to_vector(zeros_like(ones({2}, {int64}))), (std::vector<double>{0, 0}));
+  EXPECT_EQ(empty_like(empty({2, 3, 4, 5}, {}, last), float64).memory_format(), last);
+  EXPECT_TRUE(to_vector(zeros({3, 0})).empty());
+}
+
+TEST(Making, AroundForeignMemory) {
+  float data[] = {1, 2, 3, 4};
+  int released = 0;
+  {
+    const Tensor x = from_blob(data, {2, 2}, float32, [&] { ++released; });
+    const Tensor view = x.select(0, 1);
+    x.fill_(5);
+    EXPECT_EQ(released, 0);
+    EXPECT_EQ(view.raw(), data + 2);
+  }
+  EXPECT_EQ(released, 1);
+  EXPECT_EQ(data[3], 5);
+}
+
+TEST(Printing, ShowsValuesShapeAndDtype) {
+  EXPECT_EQ(tensor({1, 2.5, -3, 4}, {2, 2}).to_string(), "tensor([[1, 2.5],\n [-3, 4]], shape=(2, 2), dtype=float32)");
+  EXPECT_EQ(arange(100).to_string(), "tensor([0, 1, 2, ..., 97, 98, 99], shape=(100,), dtype=int64)");
+  EXPECT_EQ(scalar(7, {int64}).to_string(), "tensor(7, shape=(), dtype=int64)");
+  EXPECT_EQ(zeros({0}).to_string(), "tensor([], shape=(0,), dtype=float32)");
+  EXPECT_EQ(Tensor().to_string(), "tensor(undefined)");
+  std::ostringstream out;
+  out << tensor({1}, {boolean});
+  EXPECT_EQ(out.str(), "tensor([1], shape=(1,), dtype=bool)");
+}
+
+TEST(Devices, Names) {
+  EXPECT_EQ(to_string(Device::cpu()), "cpu");
+  EXPECT_EQ(to_string(Device::cuda(1)), "cuda:1");
+  EXPECT_EQ(Device::from_string("cuda:3"), Device::cuda(3));
+  EXPECT_EQ(Device::from_string("cuda"), Device::cuda());
+  EXPECT_EQ(Device::from_string("cpu"), Device::cpu());
+  for (const char* bad : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", ""})
+    EXPECT_THROW(Device::from_string(bad), ValueError) << bad;
+}
+
+TEST(Devices, AnAbsentCudaDeviceSaysWhy) {
+  if (cuda::device_count() > 0) GTEST_SKIP() << "there is a CUDA device";
+  EXPECT_FALSE(cuda::why_unavailable().empty());
+  try {
+    zeros({2}, {.device = Device::cuda()});
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find(cuda::why_unavailable()), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(ones({2}).to(Device::cuda()), DeviceError);
+}
+
+}  // namespace
+}  // namespace tutti

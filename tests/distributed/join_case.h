@@ -1,0 +1,164 @@
+// Uneven numbers of batches on any process group: training in a Join against one process that has the samples of all
+// ranks, step by step.
+#pragma once
+
+#include "data_parallel_case.h"
+
+#include <tutti/distributed/join.h>
+#include <tutti/nn/activation.h>
+#include <tutti/nn/conv.h>
+#include <tutti/nn/flatten.h>
+#include <tutti/nn/functional/loss.h>
+#include <tutti/nn/linear.h>
+#include <tutti/nn/pooling.h>
+#include <tutti/nn/sequential.h>
+#include <tutti/nn/sync_batch_norm.h>
+#include <tutti/optim/sgd.h>
+
+namespace tutti::testing {
+
+/// Rank 1 runs out first, then rank 2; rank 3 has none from the start.
+inline std::int64_t batches_of(int rank) { return std::array{4, 1, 3, 0}[static_cast<std::size_t>(rank % 4)]; }
+
+/// Of another size on every rank; empty where the rank has run out.
+inline std::pair<Tensor, Tensor> uneven_batch(int rank, std::int64_t step) {
+  Generator generator(static_cast<std::uint64_t>(1 + 100 * step + rank));
+  const std::int64_t n = step < batches_of(rank) ? 5 + rank : 0;
+  const Tensor images = randn({n, 2, 6, 6}, {.dtype = float64}, generator);
+  const Tensor labels = empty({n}, {.dtype = int64});
+  for (std::int64_t i = 0; i < n; ++i) labels.data<std::int64_t>()[i] = generator.below(3);
+  return {images, labels};
+}
+
+inline std::unique_ptr<nn::Sequential> small_net(const ProcessGroup& group) {
+  auto net = std::make_unique<nn::Sequential>();
+  net->append<nn::Conv2d>({.in = 2, .out = 4, .kernel = 3, .padding = 1});
+  net->append<nn::SyncBatchNorm>({.channels = 4, .group = group});
+  net->append<nn::ReLU>();
+  net->append<nn::MaxPool2d>({.kernel = 2});
+  net->append<nn::Conv2d>({.in = 4, .out = 4, .kernel = 3});
+  net->append<nn::SyncBatchNorm>({.channels = 4, .group = group});
+  net->append<nn::Flatten>();
+  net->append<nn::Linear>({.in = 4, .out = 3});
+  net->to(float64);
+  Generator generator(9);
+  for (const Tensor& parameter : net->parameters())
+    parameter.detach().copy_(randn(parameter.shape(), {.dtype = float64}, generator));
+  return net;
+}
+
+/// The loss of a step as the whole world's samples in one process give it.
+inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step, distributed::Divisor divisor) {
+  std::vector<Tensor> images, labels;
+  for (int r = 0; r < ranks; ++r) {
+    auto [x, y] = uneven_batch(r, step);
+    if (x.size(0) == 0) continue;
+    images.push_back(x);
+    labels.push_back(y);
+  }
+  const Tensor logits = net(cat(images));
+  if (divisor == distributed::Divisor::samples) return nn::cross_entropy(logits, cat(labels));
+  Tensor total;
+  std::int64_t begin = 0;
+  for (const Tensor& y : labels) {
+    const Tensor mean = nn::cross_entropy(logits.slice(0, begin, begin + y.size(0)), y);
+    begin += y.size(0);
+    total = total.defined() ? total + mean : mean;
+  }
+  return total * (1.0 / (divisor == distributed::Divisor::world_size ? ranks : static_cast<int>(images.size())));
+}
+
+inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divisor) {
+  const auto net = small_net(group), alone = small_net(ProcessGroup());
+  auto options = small_buckets;
+  options.find_unused_parameters = divisor == distributed::Divisor::active_ranks;  // with and without
+  distributed::DataParallel ddp(net->named_parameters(), net->named_buffers(), group, options);
+  const optim::SGD::Options rates{.lr = 0.01, .momentum = 0.9};
+  optim::SGD sgd(net->parameters(), rates), sgd_alone(alone->parameters(), rates);
+  distributed::Join join(group, {.divide_by = divisor});
+  std::int64_t steps = 0;
+  for (;; ++steps) {
+    const auto [images, labels] = uneven_batch(group.rank(), steps);
+    if (!join.step(images.size(0))) break;
+    int active = 0;
+    std::int64_t samples = 0;
+    for (int r = 0; r < group.size(); ++r) {
+      active += steps < batches_of(r);
+      samples += uneven_batch(r, steps).first.size(0);
+    }
+    EXPECT_EQ(join.active_ranks(), active);
+    EXPECT_EQ(join.samples(), samples);
+    const Tensor sum = nn::cross_entropy((*net)(images), labels, {.reduction = nn::LossReduction::sum});
+    sgd.zero_grad();
+    (sum * join.weight()).backward();
+    sgd.step();
+    sgd_alone.zero_grad();
+    whole_loss(*alone, group.size(), steps, divisor).backward();
+    sgd_alone.step();
+  }
+  EXPECT_EQ(steps, 4);
+  // Everything, running statistics too, and the same bits on every rank. Rounding, which small batches multiply, is at
+  // 1e-12 here; a wrong weight of one step would show at 1e-3.
+  const StateDict mine = net->state_dict(), reference = alone->state_dict();
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    expect_close(mine[i].second, reference[i].second, 1e-10, mine[i].first);
+    Shape shape = mine[i].second.shape();
+    shape.insert(0, group.size());
+    const Tensor all = empty(shape, {.dtype = mine[i].second.dtype()});
+    group.all_gather(mine[i].second, all).wait();
+    for (int r = 1; r < group.size(); ++r) EXPECT_EQ(to_vector(all.select(0, r)), to_vector(all.select(0, 0))) << mine[i].first;
+  }
+}
+
+/// One step from what no_sync() scopes have accumulated over uneven batches.
+inline void check_accumulating(const ProcessGroup& group) {
+  const auto net = small_net(group), alone = small_net(ProcessGroup());
+  distributed::DataParallel ddp(net->named_parameters(), net->named_buffers(), group, small_buckets);
+  distributed::Join join(group);
+  for (std::int64_t step = 0;; ++step) {
+    const auto [images, labels] = uneven_batch(group.rank(), step);
+    if (!join.step(images.size(0))) break;
+    const auto scope = ddp.no_sync();
+    (nn::cross_entropy((*net)(images), labels, {.reduction = nn::LossReduction::sum}) * join.weight()).backward();
+    whole_loss(*alone, group.size(), step, distributed::Divisor::samples).backward();
+  }
+  ddp.synchronize_gradients();
+  optim::SGD(net->parameters(), {.lr = 0.1}).step();
+  optim::SGD(alone->parameters(), {.lr = 0.1}).step();
+  const StateDict mine = net->state_dict(), reference = alone->state_dict();
+  for (std::size_t i = 0; i < mine.size(); ++i) expect_close(mine[i].second, reference[i].second, 1e-10, mine[i].first);
+}
+
+inline void check_stopping(const ProcessGroup& group) {
+  using distributed::Join, distributed::Uneven;
+  const std::int64_t mine = 2 + group.rank();  // rank 0 runs out first
+  Join join(group, {.uneven = Uneven::stop});
+  std::int64_t steps = 0;
+  while (join.step(steps < mine ? 5 : 0)) ++steps;
+  EXPECT_EQ(steps, 2);
+
+  Join strict(group, {.uneven = Uneven::error});
+  EXPECT_TRUE(strict.step(1));
+  EXPECT_TRUE(strict.step(2));
+  if (group.size() == 1) {
+    EXPECT_FALSE(strict.step(0));
+    return;
+  }
+  try {
+    static_cast<void>(strict.step(group.rank() == 0 ? 0 : 1));
+    ADD_FAILURE() << "no error";
+  } catch (const DistributedError& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 0 has no samples for step 3, rank"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(strict.step(1));  // the group is still good
+  EXPECT_FALSE(strict.step(0));
+}
+
+inline void check_join(const ProcessGroup& group) {
+  for (const auto divisor : {distributed::Divisor::samples, distributed::Divisor::active_ranks, distributed::Divisor::world_size})
+    check_shadowing(group, divisor);
+  check_accumulating(group);
+  check_stopping(group);
+}
+
+}  // namespace tutti::testing

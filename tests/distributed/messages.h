@@ -1,0 +1,31 @@
+// For tests of failures: the text of an exception, and what has to be in it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tutti::testing {
+
+// The message of the E that fn throws.
+template <class E>
+std::string message_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& other) {
+    ADD_FAILURE() << "another type of exception: " << other.what();
+    return other.what();
+  }
+  ADD_FAILURE() << "no exception";
+  return {};
+}
+
+inline void expect_contains(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nin: " << text;
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,93 @@
+// Real processes for tests that start, stop and kill them, and the ports at which they meet.
+#pragma once
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+extern char** environ;
+
+namespace tutti::testing {
+
+// A process and what it prints. Killed with its owner, so that no test leaves one behind.
+class Process {
+ public:
+  /// `variables` ("NAME=value") come before those of this process.
+  explicit Process(std::vector<std::string> command, std::vector<std::string> variables = {}) {
+    int out[2];
+    if (pipe2(out, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    std::vector<char*> arguments;
+    for (std::string& word : command) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    std::vector<char*> environment;
+    for (std::string& variable : variables) environment.push_back(variable.data());
+    for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
+    environment.push_back(nullptr);
+    if (posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environment.data()) != 0) throw std::runtime_error("spawn");
+    posix_spawn_file_actions_destroy(&actions);
+    close(out[1]);
+    out_ = out[0];
+  }
+  Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, -1)), out_(std::exchange(other.out_, -1)) {}
+  ~Process() {
+    if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
+    if (out_ >= 0) close(out_);
+  }
+  /// How it ended; waits for it. Negative: by that signal.
+  int exit_code() {
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  void signal(int number) const { kill(pid_, number); }
+  int output() const { return out_; }  ///< for poll()
+  /// The next line that it prints; empty at its end.
+  std::string line() const {
+    std::string text;
+    for (char c = 0; read(out_, &c, 1) == 1 && c != '\n';) text += c;
+    return text;
+  }
+  /// Everything else that it prints, to its end.
+  std::string rest() const {
+    std::string text;
+    for (char c = 0; read(out_, &c, 1) == 1;) text += c;
+    return text;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1;
+};
+
+// A listening socket of our own on 127.0.0.1.
+struct Listener {
+  Listener() : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(fd, 8) != 0) throw std::runtime_error("listen");
+    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+    port = ntohs(address.sin_port);
+  }
+  ~Listener() { close(fd); }
+  int fd, port = 0;
+};
+
+// A port that was free a moment ago.
+inline std::string free_port() { return std::to_string(Listener().port); }
+
+}  // namespace tutti::testing

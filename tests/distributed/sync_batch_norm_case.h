@@ -1,0 +1,266 @@
+// The main claim of SyncBatchNorm: ranks with shards of a batch compute what one process computes on the whole.
+// Called on every rank of a group, as threads or as processes; the whole batch is made from one seed everywhere.
+#pragma once
+
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/grad_mode.h>
+#include <tutti/core/create.h>
+#include <tutti/nn/sync_batch_norm.h>
+
+#include "../test_device.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tutti::testing {
+
+namespace sync_batch_norm {
+
+struct Setup {
+  DType dtype = float64;
+  MemoryFormat format = MemoryFormat::contiguous;
+  Shape shape = {12, 5, 4, 3};
+  std::vector<std::int64_t> sizes;  ///< samples of each rank
+  bool residual = false, relu = false;
+  bool floor = false;               ///< eps as a floor that some variances are below
+  bool weighted = false;            ///< weights of positions, many of them 0
+  bool cumulative = false, tracked = true;
+  bool strided = false;             ///< an input with gaps, and a gradient in the other layout
+};
+
+struct Result {
+  Tensor y, dx, d_residual, d_weight, d_bias, running_mean, running_var;
+};
+
+/// Two training steps on samples [from, to) of one seed's batches; the results of the second.
+inline Result train(const Setup& s, std::optional<ProcessGroup> group, std::int64_t from, std::int64_t to) {
+  Generator random(31);
+  nn::SyncBatchNorm layer({.channels = s.shape[1], .eps = s.floor ? 4.0 : 1e-5,
+                           .momentum = s.cumulative ? std::nullopt : std::optional(0.1), .track_running_stats = s.tracked,
+                           .eps_is_floor = s.floor, .dtype = s.dtype == float64 ? float64 : float32,
+                           .group = group ? *group : ProcessGroup()});
+  {
+    const NoGrad no_grad;
+    layer.weight.copy_(randn({s.shape[1]}, {float64}, random));
+    layer.bias.copy_(randn({s.shape[1]}, {float64}, random));
+    layer.to(test_device());
+  }
+  Result r;
+  for (int step = 0; step < 2; ++step) {
+    layer.zero_grad();
+    const auto part = [&](double scale, double shift, bool gaps, MemoryFormat format) {
+      Shape shape = s.shape;
+      if (gaps) shape[3] *= 2;
+      const Tensor whole = randn(shape, {float64}, random) * scale + shift;
+      const Tensor mine = whole.to(s.dtype).slice(0, from, to).to(test_device()).contiguous(format).detach();
+      return gaps ? mine.slice(3, 0, shape[3], 2) : mine;
+    };
+    const MemoryFormat other_format =
+        s.strided != (s.format == MemoryFormat::contiguous) ? MemoryFormat::contiguous : MemoryFormat::channels_last;
+    const Tensor x = part(2, 3, s.strided, s.format).requires_grad_(), other = part(1, 0, false, s.format).requires_grad_();
+    const Tensor dy = part(1, 0.5, false, other_format);
+    const Tensor positions = rand({s.shape[0], s.shape[2], s.shape[3]}, {float64}, random);
+    const Tensor weights = (positions * gt(positions, 0.4).to(float64)).slice(0, from, to).to(test_device());
+    r.y = s.weighted   ? layer.forward_weighted(x, weights)
+          : s.residual ? s.relu ? layer.forward_add_relu(x, other) : layer.forward_add(x, other)
+          : s.relu     ? layer.forward_relu(x)
+                       : layer(x);
+    r.y.backward(dy);
+    r.dx = x.grad(), r.d_residual = other.grad(), r.d_weight = layer.weight.grad(), r.d_bias = layer.bias.grad();
+  }
+  if (!s.tracked) return r;
+  r.running_mean = layer.running_mean, r.running_var = layer.running_var;
+  EXPECT_EQ(layer.num_batches_tracked.item<int>(), 2);
+  return r;
+}
+
+inline double relative_error(const Tensor& got, const Tensor& expected) {
+  const auto a = to_vector(got), b = to_vector(expected);
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::isnan(difference) ? INFINITY : std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+inline void check_shards(const ProcessGroup& group, const Setup& s) {
+  SCOPED_TRACE(fmt::format("rank {} of {}, {} {}, sizes {}, {}", group.rank(), group.size(), tutti::to_string(s.dtype),
+                           tutti::to_string(s.format), tutti::to_string(Dims(s.sizes)),
+                           s.floor ? "floor" : s.weighted ? "weighted" : s.cumulative ? "cumulative"
+                           : !s.tracked ? "not tracked" : s.strided ? "strided" : ""));
+  std::int64_t from = 0;
+  for (int r = 0; r < group.rank(); ++r) from += s.sizes[static_cast<std::size_t>(r)];
+  const std::int64_t to = from + s.sizes[static_cast<std::size_t>(group.rank())];
+  const Result whole = train(s, std::nullopt, 0, s.shape[0]), mine = train(s, group, from, to);
+  const double statistics = s.dtype == float64 ? 1e-10 : 1e-5;
+  const double tolerance = s.dtype == bfloat16 ? 4e-3 : statistics;  // a rounding, of the few that fall the other way
+  const auto near = [&](const Tensor& got, const Tensor& expected, double allowed, const char* what) {
+    EXPECT_LT(relative_error(got, expected), allowed) << what;
+  };
+  EXPECT_EQ(mine.dx.shape(), mine.y.shape());
+  if (from < to) {
+    near(mine.y, whole.y.slice(0, from, to), tolerance, "output");
+    near(mine.dx, whole.dx.slice(0, from, to), tolerance, "input gradient");
+    if (s.residual) near(mine.d_residual, whole.d_residual.slice(0, from, to), tolerance, "residual gradient");
+  } else {
+    EXPECT_EQ(mine.y.numel(), 0);
+    EXPECT_EQ(to_vector(mine.d_weight), std::vector<double>(static_cast<std::size_t>(s.shape[1]), 0.0));
+    EXPECT_EQ(to_vector(mine.d_bias), std::vector<double>(static_cast<std::size_t>(s.shape[1]), 0.0));
+  }
+  if (s.tracked) {
+    near(mine.running_mean, whole.running_mean, statistics, "running mean");
+    near(mine.running_var, whole.running_var, statistics, "running variance");
+  }
+  // Weight and bias gradients are shares, to be summed.
+  const Tensor d_weight = mine.d_weight.clone(), d_bias = mine.d_bias.clone();
+  group.all_reduce(d_weight).wait();
+  group.all_reduce(d_bias).wait();
+  near(d_weight, whole.d_weight, statistics, "weight gradient");
+  near(d_bias, whole.d_bias, statistics, "bias gradient");
+}
+
+/// A split of `samples` over `ranks`: even as far as possible, uneven, or with empty ranks.
+inline std::vector<std::int64_t> split(std::int64_t samples, int ranks, int kind) {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks), kind == 0 ? samples / ranks : kind == 1 ? 1 : 0);
+  std::int64_t rest = samples;
+  for (const std::int64_t size : sizes) rest -= size;
+  sizes[static_cast<std::size_t>(kind == 2 ? ranks - 1 : 0)] += rest;
+  return sizes;
+}
+
+}  // namespace sync_batch_norm
+
+/// N shards, even, uneven and empty, equal one process on the concatenated batch: output, gradients and running
+/// statistics, in float64 to 1e-10 and in float32 to 1e-5, in both memory formats, with and without the fused parts.
+inline void check_sync_batch_norm_against_one_process(const ProcessGroup& group) {
+  using namespace sync_batch_norm;
+  for (const DType dtype : {float64, float32})
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+      for (int kind = 0; kind < 3; ++kind)
+        for (const bool residual : {false, true})
+          for (const bool relu : {false, true})
+            check_shards(group, {.dtype = dtype, .format = format, .sizes = split(12, group.size(), kind),
+                                 .residual = residual, .relu = relu});
+}
+
+/// The same for every other option, and in bfloat16.
+inline void check_sync_batch_norm_options_against_one_process(const ProcessGroup& group) {
+  using namespace sync_batch_norm;
+  for (const DType dtype : {float64, float32, bfloat16})
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+      for (int kind = 0; kind < 3; ++kind) {
+        const Setup plain{.dtype = dtype, .format = format, .sizes = split(12, group.size(), kind)};
+        const auto with = [&](auto change) {
+          Setup changed = plain;
+          change(changed);
+          check_shards(group, changed);
+        };
+        with([](Setup&) {});
+        with([](Setup& s) { s.residual = s.relu = true; });
+        with([](Setup& s) { s.floor = true; });
+        with([](Setup& s) { s.weighted = true; });
+        with([](Setup& s) { s.cumulative = true; });
+        with([](Setup& s) { s.tracked = false; });
+        with([](Setup& s) { s.strided = true; });
+      }
+}
+
+/// Two groups at the same time, groups of one, and a rank that is in none.
+inline void check_sync_batch_norm_scope(const ProcessGroup& group) {
+  const int half = group.rank() % 2;
+  const ProcessGroup mine = group.split(half), alone = group.split(group.rank());
+  const ProcessGroup others = group.split(group.rank() == 0 ? -1 : 0);
+  Generator random(4);
+  const Tensor whole = randn({2 * group.size(), 3, 5}, {float64}, random);
+  const auto of_rank = [&](int r) { return whole.slice(0, 2 * r, 2 * r + 2); };
+  std::vector<Tensor> parts;
+  for (int r = half; r < group.size(); r += 2) parts.push_back(of_rank(r));
+  nn::SyncBatchNorm of_half({.channels = 3, .dtype = float64, .group = mine}), of_one({.channels = 3, .dtype = float64, .group = alone});
+  nn::BatchNorm of_parts({.channels = 3, .dtype = float64}), local({.channels = 3, .dtype = float64});
+  const Tensor x = of_rank(group.rank());
+  of_half(x), of_one(x), of_parts(cat(parts)), local(x);
+  EXPECT_LT(sync_batch_norm::relative_error(of_half.running_var, of_parts.running_var), 1e-13);
+  EXPECT_EQ(to_vector(of_one.running_var), to_vector(local.running_var));
+  EXPECT_EQ(alone.traffic().calls + alone.for_normalization().traffic().calls, 0);
+
+  nn::SyncBatchNorm no_member({.channels = 3, .dtype = float64, .group = others});
+  if (group.rank() == 0) {
+    try {
+      no_member(x);
+      ADD_FAILURE() << "a rank outside of the group got statistics";
+    } catch (const DistributedError& error) {
+      EXPECT_NE(std::string(error.what()).find("SyncBatchNorm '': this rank is no member"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(no_member.num_batches_tracked.item<int>(), 0);
+  } else {
+    no_member(x);
+  }
+}
+
+/// One element in all is an error on every rank, none in all changes nothing, and both leave the group usable.
+inline void check_sync_batch_norm_counts(const ProcessGroup& group) {
+  nn::SyncBatchNorm layer({.channels = 2, .group = group});
+  const auto expect_untouched = [&] {
+    EXPECT_EQ(layer.num_batches_tracked.item<int>(), 0);
+    EXPECT_EQ(to_vector(layer.running_mean), (std::vector<double>{0, 0}));
+    EXPECT_EQ(to_vector(layer.running_var), (std::vector<double>{1, 1}));
+  };
+  for (int owner = 0; owner < group.size(); ++owner) {
+    try {
+      layer(ones({group.rank() == owner ? 1 : 0, 2}));
+      ADD_FAILURE() << "one element has no variance";
+    } catch (const ShapeError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(fmt::format("forward #1 on rank {} of {}", group.rank(), group.size())), std::string::npos) << text;
+      EXPECT_NE(text.find("expected more than 1 value per channel"), std::string::npos) << text;
+      EXPECT_NE(text.find("got 1 "), std::string::npos) << text;
+    }
+    expect_untouched();
+  }
+  const Tensor nothing = empty({0, 2, 3}).requires_grad_();
+  layer(nothing).backward(empty({0, 2, 3}));
+  EXPECT_EQ(nothing.grad().shape(), nothing.shape());
+  EXPECT_EQ(to_vector(layer.weight.grad()), (std::vector<double>{0, 0}));
+  expect_untouched();
+  if (group.size() == 1) return;
+  layer(full({1, 2}, group.rank()));  // one element each are enough together
+  EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
+}
+
+/// Branches in one collective each way: what they compute alone, in any mixture.
+inline void check_sync_batch_norm_together(const ProcessGroup& group) {
+  Generator random(51);
+  const auto part = [&](const Shape& each) {
+    Shape shape = each;
+    shape[0] *= group.size();
+    return randn(shape, {float64}, random).slice(0, each[0] * group.rank(), each[0] * (group.rank() + 1)).clone();
+  };
+  const Tensor va = part({3, 4, 2}), vb = part({3, 4, 2}), vc = part({3, 2}), dy = part({3, 4, 2}), dc = part({3, 2});
+  const auto run = [&](bool together) {
+    nn::SyncBatchNorm a({.channels = 4, .dtype = float64, .group = group}), b({.channels = 4, .dtype = float64, .group = group});
+    nn::BatchNorm local({.channels = 2, .dtype = float64});
+    const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_(), xc = vc.clone().requires_grad_();
+    const std::int64_t before = group.for_normalization().traffic().calls;
+    Tensor y, yc;
+    if (together) {
+      nn::BatchNorm::Together both;
+      const auto of_a = both.start(a, xa), of_c = both.start(local, xc), of_b = both.start(b, xb);
+      yc = both.finish(of_c);
+      y = both.finish(of_b, both.finish(of_a), true);
+    } else {
+      yc = local(xc);
+      y = b.forward_add_relu(xb, a(xa));
+    }
+    (sum(y * dy) + sum(yc * dc)).backward();
+    EXPECT_EQ(group.for_normalization().traffic().calls - before, group.size() == 1 ? 0 : together ? 2 : 4);
+    return std::vector{y, yc, xa.grad(), xb.grad(), xc.grad(), a.weight.grad(), a.bias.grad(), b.weight.grad(), b.bias.grad(),
+                       local.weight.grad(), a.running_var, b.running_mean, b.running_var, local.running_var};
+  };
+  const auto got = run(true), expected = run(false);
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,33 @@
+#include "trace_case.h"
+
+#include <filesystem>
+#include <unistd.h>
+
+namespace tutti {
+namespace {
+
+TEST(DistributedTrace, CollectivesOverlapWithBackward) {
+  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("tutti_step_{}.json", getpid())).string();
+  for (const int ranks : {2, 3}) {
+    trace::Recording recording(path);
+    distributed::run_ranks(ranks, testing::run_traced_step, std::chrono::seconds(60));
+    recording.finish();
+    testing::expect_traced_step(testing::read_trace(path), ranks);
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(DistributedTrace, ARecordingThatIsRefusedLeavesTheFileOfAnEarlierOneAlone) {
+  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("tutti_refused_{}.json", getpid())).string();
+  trace::Recording(path).finish();
+  {
+    const trace::Recording other(path + ".other");
+    EXPECT_THROW(trace::Recording{path}, Error);  // one at a time
+  }
+  EXPECT_TRUE(std::filesystem::exists(path));
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".other");
+}
+
+}  // namespace
+}  // namespace tutti

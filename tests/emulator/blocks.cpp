@@ -1,0 +1,399 @@
+// One kernel: fibers for threads, gates for barriers, a random order. A fiber is a stack that runs one thread after
+// another and is needed twice only where a thread waits; kernels without barriers run on a single one.
+#include "emulator.h"
+
+#include <boost/context/fiber.hpp>
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+constinit thread_local uint3 threadIdx{}, blockIdx{};
+constinit thread_local dim3 blockDim, gridDim;
+
+namespace emulator {
+
+constinit thread_local Place here;
+
+void fatal(const std::string& what) {
+  std::fprintf(stderr, "CUDA emulator: %s\n", what.c_str());
+  std::abort();
+}
+
+Random::Random(std::uint64_t stream) {
+  static const std::uint64_t seed = [] {
+    const char* text = std::getenv("TUTTI_EMULATOR_SEED");
+    return text ? std::strtoull(text, nullptr, 10) : 1ULL;
+  }();
+  state_ = (seed * 0x9E3779B97F4A7C15ULL) ^ (stream * 0xD1B54A32D192ED03ULL);
+}
+
+std::uint64_t Random::below(std::uint64_t bound) {  // splitmix64
+  std::uint64_t z = state_ += 0x9E3779B97F4A7C15ULL;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return (z ^ (z >> 31)) % bound;
+}
+
+namespace {
+
+constexpr int warp_size = 32;
+constexpr int poison_byte = 0xff;  // NaN in every floating-point type, -1 in every integer
+
+// ---- fibers
+
+// A stack and where it stands. One runs one thread after another.
+struct Fiber {
+  boost::context::fiber context;
+  const void* bottom = nullptr;
+  std::size_t size = 0;
+  void* fake_stack = nullptr;  // AddressSanitizer's
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr std::size_t stack_bytes = 512 << 10;
+  void leave(const Fiber& to) { __sanitizer_start_switch_fiber(&fake_stack, to.bottom, to.size); }
+  void arrive(Fiber& from) { __sanitizer_finish_switch_fiber(fake_stack, &from.bottom, &from.size); }
+#else
+  static constexpr std::size_t stack_bytes = 128 << 10;
+  void leave(const Fiber&) {}
+  void arrive(Fiber&) {}
+#endif
+};
+
+// The fibers of a host thread that runs kernels. Kept for ever, because ranks that are threads come and go.
+class Fibers {
+ public:
+  Fiber* take() {
+    if (idle_.empty()) return make();
+    Fiber* fiber = idle_.back();
+    idle_.pop_back();
+    return fiber;
+  }
+  void give_back(Fiber* fiber) { idle_.push_back(fiber); }
+
+  /// What the fibers run each time they are entered anew.
+  const std::function<void()>* work = nullptr;
+
+  /// Goes on in another fiber, or in the host thread itself for null, until somebody goes on here.
+  void go(Fiber* to) {
+    Fiber *from = running_, *next = to ? to : &host_;
+    if (from == next) return;
+    came_from_ = from, running_ = next;
+    from->leave(*next);
+    boost::context::fiber left = std::move(next->context).resume();
+    came_from_->context = std::move(left);
+    from->arrive(*came_from_);
+  }
+
+ private:
+  Fiber* make() {
+    auto* fiber = new Fiber;
+    boost::context::protected_fixedsize_stack allocator(Fiber::stack_bytes);
+    const boost::context::stack_context memory = allocator.allocate();
+    fiber->bottom = static_cast<const char*>(memory.sp) - memory.size;
+    fiber->size = memory.size;
+    fiber->context = boost::context::fiber(
+        std::allocator_arg, boost::context::preallocated(memory.sp, memory.size, memory), allocator,
+        [this, fiber](boost::context::fiber&& left) {
+          came_from_->context = std::move(left);
+          fiber->arrive(*came_from_);
+          for (;;) {
+            (*work)();
+            go(nullptr);
+          }
+          return std::move(left);  // never
+        });
+    return fiber;
+  }
+
+  std::vector<Fiber*> idle_;
+  Fiber host_;
+  Fiber *running_ = &host_, *came_from_ = nullptr;
+};
+
+// Lends a set of fibers to a launch.
+class LentFibers {
+ public:
+  LentFibers() {
+    const std::lock_guard lock(mutex());
+    if (pool().empty()) pool().push_back(new Fibers);
+    fibers_ = pool().back();
+    pool().pop_back();
+  }
+  ~LentFibers() {
+    const std::lock_guard lock(mutex());
+    pool().push_back(fibers_);
+  }
+  LentFibers(const LentFibers&) = delete;
+  LentFibers& operator=(const LentFibers&) = delete;
+  Fibers* operator->() const { return fibers_; }
+
+ private:
+  static std::mutex& mutex() {
+    static auto* m = new std::mutex;
+    return *m;
+  }
+  static std::vector<Fibers*>& pool() {
+    static auto* p = new std::vector<Fibers*>;
+    return *p;
+  }
+  Fibers* fibers_;
+};
+
+// ---- threads, warps, blocks
+
+struct Thread;
+struct Block;
+
+// Where `expected` threads wait for each other.
+struct Gate {
+  const char* name;
+  std::size_t expected = 0;
+  Site first = {};
+  std::vector<Thread*> waiting = {};
+};
+
+struct Warp {
+  Gate gate{"a shuffle or __syncwarp"};
+  std::uint32_t lanes = 0;
+  // Twice, by turns: a lane may hand in its next value while others still read the last ones.
+  int turn = 0;
+  alignas(16) unsigned char slots[2][warp_size * Deposits::stride];
+};
+
+struct Thread {
+  uint3 index{};
+  int lane = 0;
+  Block* block = nullptr;
+  Warp* warp = nullptr;
+  Fiber* fiber = nullptr;
+  const Gate* waits_at = nullptr;
+  Site waits_in = {};
+  bool finished = false;
+};
+
+struct Block {
+  uint3 index{};
+  Gate gate{"__syncthreads"};
+  std::vector<Warp> warps;
+  std::vector<Thread> threads;
+  std::vector<Thread*> ready;
+  std::vector<unsigned char> dynamic_shared;
+  std::vector<std::vector<unsigned char>> static_shared;  // while another block of a cooperative launch runs
+};
+
+std::string text(const Site& at) { return fmt::format("{}:{}", at.file_name(), at.line()); }
+std::string text(const Thread& t) {
+  const uint3 i = t.index, b = t.block->index;
+  return fmt::format("thread ({}, {}, {}) of block ({}, {}, {})", i.x, i.y, i.z, b.x, b.y, b.z);
+}
+
+class Grid {
+ public:
+  Grid(const Launch& launch, std::uint64_t number) : launch_(launch), random_(number) {
+    body_ = [this] {
+      launch_.kernel();
+      thread_->finished = true;
+    };
+    fibers_->work = &body_;
+  }
+
+  void run() {
+    const std::size_t count = std::size_t{launch_.grid.x} * launch_.grid.y * launch_.grid.z;
+    std::vector<std::size_t> order(count);
+    for (std::size_t i = 0; i < count; ++i) order[i] = i;
+    for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
+    const std::size_t together = launch_.cooperative ? count : 1;
+    std::vector<Block> blocks(together);
+    grid_gate_.expected = count * launch_.block.x * launch_.block.y * launch_.block.z;
+    for (std::size_t i = 0; i < count; i += together) {
+      for (std::size_t b = 0; b < together; ++b) fill(blocks[b], order[i + b]);
+      run(blocks);
+    }
+  }
+
+  void wait(Gate& gate, Site at) {
+    Thread* t = thread_;
+    if (gate.waiting.empty()) gate.first = at;
+    if (at.line() != gate.first.line() ||
+        (at.file_name() != gate.first.file_name() && std::strcmp(at.file_name(), gate.first.file_name()) != 0))
+      fatal(fmt::format("divergent barrier: {} waits in {}, {} in {}", text(*t), text(at), text(*gate.waiting.front()),
+                        text(gate.first)));
+    t->waits_at = &gate, t->waits_in = at;
+    gate.waiting.push_back(t);
+    if (gate.waiting.size() == gate.expected) {
+      for (Thread* waiting : gate.waiting) {
+        waiting->waits_at = nullptr;
+        waiting->block->ready.push_back(waiting);
+      }
+      gate.waiting.clear();
+    }
+    // Straight to the next thread of the block, where that waited too.
+    Block& block = *t->block;
+    if (!block.ready.empty() && pick(block)->fiber != nullptr) go_on(*take_picked(block));
+    else fibers_->go(nullptr);
+  }
+
+  Thread* thread() const { return thread_; }
+  Gate& grid_gate() { return grid_gate_; }
+  const Launch& launch() const { return launch_; }
+
+ private:
+  void fill(Block& block, std::size_t number) {
+    const dim3 grid = launch_.grid, size = launch_.block;
+    const std::size_t count = std::size_t{size.x} * size.y * size.z;
+    const auto n = static_cast<unsigned>(number);
+    block.index = make_uint3(n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y);
+    block.gate.expected = count;
+    block.warps.assign((count + warp_size - 1) / warp_size, Warp{});
+    block.threads.assign(count, Thread{});
+    block.ready.clear();
+    block.dynamic_shared.assign(launch_.shared_bytes, poison_byte);
+    block.static_shared.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      Thread& t = block.threads[i];
+      const auto k = static_cast<unsigned>(i);
+      t.index = make_uint3(k % size.x, k / size.x % size.y, k / size.x / size.y);
+      t.lane = static_cast<int>(i % warp_size);
+      t.block = &block;
+      t.warp = &block.warps[i / warp_size];
+      ++t.warp->gate.expected;
+      t.warp->lanes |= 1u << t.lane;
+      block.ready.push_back(&t);
+    }
+  }
+
+  void run(std::vector<Block>& blocks) {
+    for (;;) {
+      std::vector<Block*> runnable;
+      for (Block& b : blocks)
+        if (!b.ready.empty()) runnable.push_back(&b);
+      if (runnable.empty()) break;
+      Block& block = *runnable[random_.below(runnable.size())];
+      bring_in_shared(block);
+      while (!block.ready.empty()) {
+        Thread* t = pick(block);
+        if (t->fiber == nullptr) t->fiber = fibers_->take();
+        go_on(*take_picked(block));
+        if (thread_->finished) fibers_->give_back(thread_->fiber);
+      }
+      if (launch_.cooperative) take_out_shared(block);
+    }
+    expect_all_finished(blocks);
+  }
+
+  Thread* pick(Block& block) {
+    std::swap(block.ready.back(), block.ready[random_.below(block.ready.size())]);
+    return block.ready.back();
+  }
+  static Thread* take_picked(Block& block) {
+    Thread* t = block.ready.back();
+    block.ready.pop_back();
+    return t;
+  }
+  void go_on(Thread& t) {
+    thread_ = &t;
+    threadIdx = t.index;
+    blockIdx = t.block->index;
+    here = {t.lane, t.block->dynamic_shared.data()};
+    fibers_->go(t.fiber);
+  }
+
+  static const std::vector<Region>& static_shared() {
+    thread_local const std::vector<Region> regions = [] {
+      std::vector<Region> found;
+      for (const auto& region : shared_regions()) found.push_back(region());
+      return found;
+    }();
+    return regions;
+  }
+  static void bring_in_shared(Block& block) {
+    const auto& regions = static_shared();
+    for (std::size_t r = 0; r < regions.size(); ++r) {
+      if (block.static_shared.empty()) std::memset(regions[r].data, poison_byte, regions[r].bytes);
+      else std::memcpy(regions[r].data, block.static_shared[r].data(), regions[r].bytes);
+    }
+  }
+  static void take_out_shared(Block& block) {
+    block.static_shared.clear();
+    for (const Region& region : static_shared())
+      block.static_shared.emplace_back(region.data, region.data + region.bytes);
+  }
+
+  static void expect_all_finished(const std::vector<Block>& blocks) {
+    std::map<std::string, std::pair<int, const Thread*>> states;
+    bool stuck = false;
+    for (const Block& b : blocks)
+      for (const Thread& t : b.threads) {
+        const std::string state = t.finished ? "returned" : fmt::format("wait at {}, {}", t.waits_at->name, text(t.waits_in));
+        auto& [count, example] = states[state];
+        ++count;
+        example = &t;
+        stuck |= !t.finished;
+      }
+    if (!stuck) return;
+    std::string what = "a barrier that not all threads reach:";
+    for (const auto& [state, threads] : states)
+      what += fmt::format("\n  {} threads {} ({})", threads.first, state, text(*threads.second));
+    fatal(what);
+  }
+
+  const Launch& launch_;
+  Random random_;
+  LentFibers fibers_;
+  std::function<void()> body_;
+  Thread* thread_ = nullptr;
+  Gate grid_gate_{"the grid's sync()"};
+};
+
+thread_local Grid* grid = nullptr;
+
+}  // namespace
+
+void run(const Launch& launch) {
+  static std::atomic<std::uint64_t> launches{0};
+  if (grid != nullptr) fatal("a kernel was launched from within a kernel");
+  Grid running(launch, ++launches);
+  grid = &running;
+  blockDim = launch.block;
+  gridDim = launch.grid;
+  running.run();
+  grid = nullptr;
+}
+
+void block_barrier(Site at) { grid->wait(grid->thread()->block->gate, at); }
+
+void grid_barrier(Site at) {
+  if (!grid->launch().cooperative) fatal("grid sync() in a launch that is not cooperative, in " + text(at));
+  grid->wait(grid->grid_gate(), at);
+}
+
+Deposits warp_exchange(std::uint32_t mask, const void* value, std::size_t bytes, Site at) {
+  const Thread* t = grid->thread();
+  Warp& warp = *t->warp;
+  if (mask != ~std::uint32_t{0})
+    fatal(fmt::format("only full warps are emulated: {} shuffles among fewer in {}", text(*t), text(at)));
+  unsigned char* slots = warp.slots[warp.turn];
+  const int turn = warp.turn;
+  std::memcpy(slots + static_cast<std::size_t>(t->lane) * Deposits::stride, value, bytes);
+  if (warp.gate.waiting.size() + 1 == warp.gate.expected) warp.turn = 1 - turn;
+  grid->wait(warp.gate, at);
+  return {slots, warp.lanes};
+}
+
+std::vector<Region (*)()>& shared_regions() {
+  static auto* regions = new std::vector<Region (*)()>;
+  return *regions;
+}
+
+}  // namespace emulator

@@ -1,0 +1,218 @@
+// The emulator itself: that right kernels and host code give right results in it, and that wrong ones do not pass.
+#include "emulator_test.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+namespace emulator_test {
+namespace {
+
+// Device memory with the host's values.
+template <class T>
+class Buffer {
+ public:
+  explicit Buffer(std::size_t count) : count_(count) {
+    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), cudaSuccess);
+  }
+  explicit Buffer(const std::vector<T>& values) : Buffer(values.size()) {
+    EXPECT_EQ(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+  }
+  ~Buffer() { cudaFree(data_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  T* get() const { return data_; }
+  std::vector<T> values() const {
+    std::vector<T> host(count_);
+    EXPECT_EQ(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    return host;
+  }
+
+ private:
+  std::size_t count_;
+  T* data_ = nullptr;
+};
+
+struct Stream {
+  cudaStream_t handle;
+  Stream() { cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking); }
+  ~Stream() { cudaStreamDestroy(handle); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+};
+
+TEST(Kernels, ReduceWithShufflesAndTheLastBlock) {
+  for (const int n : {0, 1, 31, 1000, 5000}) {
+    std::vector<float> x(static_cast<std::size_t>(n));
+    std::iota(x.begin(), x.end(), 1.0f);
+    const Buffer<float> in(x), partial(7), result(1);
+    const Buffer<unsigned> counter(std::vector<unsigned>{0});
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      launch_sum({.blocks = 7, .threads = 96}, in.get(), n, partial.get(), counter.get(), result.get());
+      EXPECT_EQ(result.values()[0], std::accumulate(x.begin(), x.end(), 0.0f));
+    }
+    EXPECT_EQ(counter.values()[0], 0u) << "the last block resets it";
+  }
+}
+
+TEST(Kernels, BlocksOfACooperativeLaunchWaitForEachOther) {
+  const Buffer<float> partial(8), results(8);
+  launch_grid_sum({.blocks = 8, .threads = 48, .shared_bytes = 64, .cooperative = true}, partial.get(), results.get());
+  for (int b = 0; b < 8; ++b)
+    EXPECT_EQ(results.values()[static_cast<std::size_t>(b)], 36.0f + 101000.0f * static_cast<float>(b + 1));
+  EXPECT_THROW(launch_grid_sum({.blocks = 100, .threads = 1024, .cooperative = true}, partial.get(), results.get()),
+               std::runtime_error);
+}
+
+TEST(Kernels, ShufflesFindTheirLanes) {
+  const Buffer<int> up(32), down(32), from(32), halves(32);
+  const Buffer<unsigned> votes(32);
+  launch_shuffles(up.get(), down.get(), from.get(), halves.get(), votes.get());
+  for (int i = 0; i < 32; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    EXPECT_EQ(up.values()[at], i == 0 ? 0 : i - 1);
+    EXPECT_EQ(down.values()[at], i == 31 ? 31 : i + 1);
+    EXPECT_EQ(from.values()[at], 5);
+    EXPECT_EQ(halves.values()[at], i < 16 ? i : i - 16) << "beyond a thread's group: a later one keeps its own";
+    EXPECT_EQ(votes.values()[at], 0x49249249u);
+  }
+}
+
+TEST(Mistakes, ABarrierThatNotAllThreadsReach) {
+  launch_divergent(64, 64);
+  cudaDeviceSynchronize();
+  EXPECT_DEATH(launch_divergent(64, 50), "not all threads reach(.|\n)*14 threads returned(.|\n)*50 threads wait at __syncthreads");
+  EXPECT_DEATH(launch_two_barriers(), "divergent barrier");
+}
+
+TEST(Mistakes, AMissingBarrierGivesWrongResults) {
+  std::vector<int> x(128);
+  std::iota(x.begin(), x.end(), 0);
+  const Buffer<int> with(x), without(x);
+  launch_reverse(with.get(), true);
+  launch_reverse(without.get(), false);
+  for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(with.values()[i], 127 - static_cast<int>(i));
+  EXPECT_NE(with.values(), without.values());
+}
+
+TEST(Mistakes, SharedMemoryIsNotInitialised) {
+  const Buffer<float> y(1);
+  launch_read_shared(y.get(), true);
+  EXPECT_EQ(y.values()[0], 1);
+  launch_read_shared(y.get(), false);
+  EXPECT_TRUE(std::isnan(y.values()[0])) << "nor does it keep what the last block left";
+}
+
+TEST(Mistakes, DeviceMemoryIsNotInitialised) {
+  for (const float x : Buffer<float>(10).values()) EXPECT_TRUE(std::isnan(x));
+}
+
+TEST(Mistakes, WritesPastTheEnd) {
+  EXPECT_DEATH(
+      {
+        const Buffer<float> x(10);
+        launch_add(x.get(), 11, 1e30f, nullptr);
+      },
+      "1 bytes past the end of a block of 40 bytes|AddressSanitizer: use-after-poison");
+}
+
+TEST(Mistakes, HostCodeTouchesDeviceMemory) {
+  const Buffer<float> x(std::vector<float>{1, 2});
+  EXPECT_DEATH(
+      {
+        if (*static_cast<volatile float*>(x.get()) == 1) std::exit(0);
+      },
+      "host code touches device memory|AddressSanitizer: SEGV");
+  float host[2] = {0, 0};
+  EXPECT_DEATH(cudaMemcpy(x.get(), x.get() + 1, sizeof(float), cudaMemcpyDeviceToHost), "an address in device memory");
+  EXPECT_DEATH(cudaMemcpy(host, x.get() + 1, 2 * sizeof(float), cudaMemcpyDeviceToHost), "do not lie in one block");
+}
+
+// Two streams add to and double the same numbers; only with an event between them is the result certain.
+float add_on_one_stream_and_read_on_another(bool ordered) {
+  const Buffer<float> x(std::vector<float>(100, 1.0f));
+  const Stream first, second;
+  cudaEvent_t event;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  void* host;
+  cudaHostAlloc(&host, sizeof(float), 0);
+  for (int i = 0; i < 10; ++i) launch_add(x.get(), 100, 1, first.handle);
+  cudaEventRecord(event, first.handle);
+  if (ordered) cudaStreamWaitEvent(second.handle, event, 0);
+  cudaMemcpyAsync(host, x.get() + 99, sizeof(float), cudaMemcpyDeviceToHost, second.handle);
+  cudaStreamSynchronize(second.handle);
+  const float seen = *static_cast<float*>(host);
+  cudaStreamSynchronize(first.handle);
+  cudaFreeHost(host);
+  cudaEventDestroy(event);
+  return seen;
+}
+
+TEST(Streams, OnlyEventsOrderThem) {
+  int early = 0;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(add_on_one_stream_and_read_on_another(true), 11);
+    early += add_on_one_stream_and_read_on_another(false) < 11;
+  }
+  EXPECT_GT(early, 3) << "a missing event is seen";
+}
+
+TEST(Streams, MemoryIsFreedInTheirOrder) {
+  const Stream a, b;
+  float* x;
+  float host = 0;
+  cudaMallocAsync(reinterpret_cast<void**>(&x), 40, a.handle);
+  cudaMemsetAsync(x, 0, 40, a.handle);
+  launch_add(x, 10, 3, a.handle);
+  cudaMemcpyAsync(&host, x + 9, sizeof(float), cudaMemcpyDeviceToHost, a.handle);
+  cudaFreeAsync(x, a.handle);
+  EXPECT_EQ(host, 3) << "a copy to pageable memory is complete on return";
+  EXPECT_EQ(cudaStreamSynchronize(a.handle), cudaSuccess);
+  EXPECT_DEATH(cudaMemcpyAsync(&host, x, 4, cudaMemcpyDeviceToHost, b.handle), "do not lie in one block");
+}
+
+TEST(Graphs, AreCapturedOverStreamsAndReplayed) {
+  const Buffer<float> x(std::vector<float>(50, 0.0f));
+  const Stream first, second;
+  cudaEvent_t forth, back;
+  cudaEventCreateWithFlags(&forth, cudaEventDisableTiming);
+  cudaEventCreateWithFlags(&back, cudaEventDisableTiming);
+  const auto capture = [&](bool join, bool synchronize) {
+    cudaGraph_t graph;
+    cudaStreamBeginCapture(first.handle, cudaStreamCaptureModeThreadLocal);
+    launch_add(x.get(), 50, 1, first.handle);
+    cudaEventRecord(forth, first.handle);
+    cudaStreamWaitEvent(second.handle, forth, 0);
+    launch_add(x.get(), 50, 10, second.handle);
+    cudaEventRecord(back, second.handle);
+    if (join) cudaStreamWaitEvent(first.handle, back, 0);
+    if (synchronize) {
+      EXPECT_EQ(cudaStreamSynchronize(first.handle), cudaErrorStreamCaptureUnsupported);
+    }
+    const cudaError_t status = cudaStreamEndCapture(first.handle, &graph);
+    if (status == cudaSuccess) {
+      cudaGraphExec_t executable;
+      cudaGraphInstantiate(&executable, graph, 0);
+      for (int i = 0; i < 3; ++i) cudaGraphLaunch(executable, first.handle);
+      cudaStreamSynchronize(first.handle);
+      cudaGraphExecDestroy(executable);
+      cudaGraphDestroy(graph);
+    }
+    cudaGetLastError();
+    return status;
+  };
+  EXPECT_EQ(capture(true, false), cudaSuccess);
+  EXPECT_EQ(x.values()[49], 33) << "what is captured does not run, what is launched does";
+  EXPECT_EQ(capture(false, false), cudaErrorStreamCaptureUnjoined);
+  EXPECT_EQ(capture(true, true), cudaErrorStreamCaptureInvalidated);
+  EXPECT_EQ(x.values()[49], 33);
+  cudaEventDestroy(forth);
+  cudaEventDestroy(back);
+}
+
+}  // namespace
+}  // namespace emulator_test

@@ -1,0 +1,124 @@
+// Kernels for the emulator's own tests: the patterns that the library's kernels are made of, and mistakes.
+#include "emulator_test.h"
+
+#include <emulator_launch.h>
+
+#include <cooperative_groups.h>
+
+namespace emulator_test {
+namespace {
+
+__device__ float warp_sum(float value) {
+  for (int bits = 16; bits > 0; bits /= 2) value += __shfl_xor_sync(~0u, value, bits);
+  return value;
+}
+
+// The last block to come adds up what all wrote, and resets the counter.
+template <int Threads>
+__global__ void __launch_bounds__(Threads) sum(const float* __restrict__ x, int n, float* partial, unsigned* counter, float* result) {
+  __shared__ float warps[Threads / 32];
+  __shared__ bool last;
+  float value = 0;
+  for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < n; i += static_cast<int>(gridDim.x * blockDim.x))
+    value += __ldg(x + i);
+  value = warp_sum(value);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    float total = 0;
+    for (float w : warps) total += w;
+    partial[blockIdx.x] = total;
+    __threadfence();
+    last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (!last || threadIdx.x != 0) return;
+  float total = 0;
+  for (unsigned b = 0; b < gridDim.x; ++b) total += partial[b];
+  *result = total;
+}
+
+// Every block writes one number, waits for the grid, and adds up all.
+__global__ void grid_sum(float* partial, float* results) {
+  auto* shared = tutti::cuda::dynamic_shared<float>();
+  __shared__ float own;
+  if (threadIdx.x == 0) partial[blockIdx.x] = shared[0] = own = static_cast<float>(blockIdx.x + 1);
+  cooperative_groups::this_grid().sync();
+  if (threadIdx.x != 0) return;
+  float total = 0;
+  for (unsigned b = 0; b < gridDim.x; ++b) total += partial[b];
+  results[blockIdx.x] = total + 1000 * shared[0] + 100000 * own;
+}
+
+__global__ void shuffles(int* up, int* down, int* from, int* halves, unsigned* votes) {
+  const int i = static_cast<int>(threadIdx.x);
+  up[i] = __shfl_up_sync(~0u, i, 1);
+  down[i] = __shfl_down_sync(~0u, i, 1);
+  from[i] = __shfl_sync(~0u, i, 5);
+  halves[i] = __shfl_xor_sync(~0u, i, 16, 16);
+  votes[i] = __ballot_sync(~0u, i % 3 == 0);
+}
+
+__global__ void divergent(int threads) {
+  if (static_cast<int>(threadIdx.x) < threads) __syncthreads();
+}
+__global__ void two_barriers() {
+  if (threadIdx.x < 16) __syncthreads();
+  else
+    __syncthreads();
+}
+// Reverses a block's values; without the barrier a thread may read what nobody wrote yet.
+__global__ void reverse(int* x, bool barrier) {
+  __shared__ int values[128];
+  values[threadIdx.x] = x[threadIdx.x];
+  if (barrier) __syncthreads();
+  x[threadIdx.x] = values[127 - threadIdx.x];
+}
+__global__ void read_shared(float* y, bool write) {
+  __shared__ float value;
+  if (write) value = 1;
+  *y = value;
+}
+__global__ void add(float* x, int n, float by) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) x[i] += by;
+}
+
+template <class... Parameters, class... Arguments>
+void start(void (*kernel)(Parameters...), Shape shape, cudaStream_t stream, Arguments... arguments) {
+  std::tuple<Parameters...> values(arguments...);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(shape.blocks);
+  config.blockDim = static_cast<unsigned>(shape.threads);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = shape.cooperative ? 1 : 0;
+  std::apply(
+      [&](auto&... value) {
+        void* addresses[] = {&value..., nullptr};
+        if (cudaLaunchKernelExC(&config, tutti::cuda::address_of(kernel), addresses) != cudaSuccess)
+          throw std::runtime_error("refused");
+      },
+      values);
+}
+
+}  // namespace
+
+void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter, float* result) {
+  start(sum<96>, shape, nullptr, x, n, partial, counter, result);
+}
+void launch_grid_sum(Shape shape, float* partial, float* results) { start(grid_sum, shape, nullptr, partial, results); }
+void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes) {
+  start(shuffles, {1, 32}, nullptr, up, down, from, halves, votes);
+}
+void launch_divergent(int threads, int reach) { start(divergent, {1, threads}, nullptr, reach); }
+void launch_two_barriers() { start(two_barriers, {1, 32}, nullptr); }
+void launch_reverse(int* x, bool barrier) { start(reverse, {1, 128}, nullptr, x, barrier); }
+void launch_read_shared(float* y, bool write) { start(read_shared, {1, 1}, nullptr, y, write); }
+void launch_add(float* x, int n, float by, cudaStream_t stream) { start(add, {(n + 31) / 32, 32}, stream, x, n, by); }
+
+}  // namespace emulator_test

@@ -1,0 +1,25 @@
+// How emulator_test.cpp starts the kernels of emulator_test.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace emulator_test {
+
+struct Shape {
+  int blocks = 1, threads = 32;
+  std::size_t shared_bytes = 0;
+  bool cooperative = false;
+};
+
+void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter, float* result);
+void launch_grid_sum(Shape shape, float* partial, float* results);
+void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes);
+void launch_divergent(int threads, int reach);
+void launch_two_barriers();
+void launch_reverse(int* x, bool barrier);
+void launch_read_shared(float* y, bool write);
+void launch_add(float* x, int n, float by, cudaStream_t stream);
+
+}  // namespace emulator_test

@@ -1,0 +1,31 @@
+// What core/cuda/launch.h does differently in the emulator: the types of a kernel's parameters are known here only, so the
+// kernel is registered with a function that reads them. The rest is the library's, as on a GPU.
+#pragma once
+
+#include "../emulator.h"
+
+#include <tuple>
+#include <utility>
+
+namespace tutti::cuda {
+
+template <class... Parameters>
+const void* address_of(void (*kernel)(Parameters...)) {
+  const void* address = reinterpret_cast<const void*>(kernel);
+  emulator::register_kernel(address, [](const void* function, void** arguments) {
+    const auto typed = reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(function));
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      std::tuple<Parameters...> values(*static_cast<Parameters*>(arguments[I])...);
+      return std::function<void()>([typed, values] { std::apply(typed, values); });
+    }(std::index_sequence_for<Parameters...>{});
+  });
+  return address;
+}
+
+/// The block's dynamic shared memory.
+template <class T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(emulator::here.shared);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,284 @@
+#include "streams.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+namespace emulator {
+namespace {
+
+struct Queues {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::unordered_map<Stream*, StreamPtr> streams;  // alive or with work left
+  std::map<int, StreamPtr> legacy;
+  Random random{~std::uint64_t{0}};
+};
+
+Queues& queues() {
+  static auto* q = new Queues;
+  return *q;
+}
+
+// Runs the first entry, if it can run now. The lock is open meanwhile.
+bool step(std::unique_lock<std::mutex>& lock, const StreamPtr& stream) {
+  if (stream->busy || stream->entries.empty()) return false;
+  Entry& first = stream->entries.front();
+  if (first.wait && !first.wait->passed) return false;
+  const Entry entry = std::move(first);
+  stream->entries.pop_front();
+  if (entry.work) {
+    stream->busy = true;
+    lock.unlock();
+    {
+      const DeviceAccess access;
+      entry.work();
+    }
+    lock.lock();
+    stream->busy = false;
+  }
+  if (entry.record) {
+    entry.record->time = std::chrono::steady_clock::now();
+    entry.record->passed = true;
+  }
+  queues().changed.notify_all();
+  return true;
+}
+
+// Runs the stream, and what it waits for, until `done`; false where that has to wait for another thread.
+bool try_advance(std::unique_lock<std::mutex>& lock, const StreamPtr& stream, const std::function<bool()>& done) {
+  while (!done()) {
+    if (step(lock, stream)) continue;
+    if (stream->busy) return false;
+    if (stream->entries.empty()) fatal("a stream waits for an event that nobody will record");
+    const std::shared_ptr<Moment> moment = stream->entries.front().wait;
+    if (!moment->stream || !try_advance(lock, moment->stream, [&] { return moment->passed; })) return false;
+  }
+  return true;
+}
+
+void advance(std::unique_lock<std::mutex>& lock, const StreamPtr& stream, const std::function<bool()>& done) {
+  while (!try_advance(lock, stream, done)) {
+    // A gate may be opened by any stream.
+    std::vector<StreamPtr> all;
+    for (const auto& [_, s] : queues().streams) all.push_back(s);
+    if (std::none_of(all.begin(), all.end(), [&](const StreamPtr& s) { return step(lock, s); }))
+      queues().changed.wait_for(lock, std::chrono::milliseconds(1));
+  }
+}
+
+void advance_all(std::unique_lock<std::mutex>& lock, const StreamPtr& stream) {
+  advance(lock, stream, [&] { return stream->entries.empty() && !stream->busy; });
+}
+
+// A GPU works while the host goes on: a few entries of any streams, or none.
+void by_chance(std::unique_lock<std::mutex>& lock) {
+  Queues& q = queues();
+  if (q.random.below(2) == 0) return;
+  std::vector<StreamPtr> all;
+  for (const auto& [_, s] : q.streams)
+    if (!s->entries.empty()) all.push_back(s);
+  if (all.empty()) return;
+  for (std::uint64_t steps = q.random.below(8); steps > 0; --steps) step(lock, all[q.random.below(all.size())]);
+}
+
+// What CUDA's legacy stream does: it comes after everything on the blocking streams, and they after it.
+void after_blocking_streams(std::unique_lock<std::mutex>& lock, int device) {
+  std::vector<StreamPtr> all;
+  for (const auto& [_, s] : queues().streams)
+    if (s->blocking && s->device == device) all.push_back(s);
+  for (const StreamPtr& s : all) advance_all(lock, s);
+}
+
+bool is_legacy(const StreamPtr& stream) {
+  const auto found = queues().legacy.find(stream->device);
+  return found != queues().legacy.end() && found->second == stream;
+}
+
+// Waiting for the host's sake breaks a capture, as it does on a GPU.
+cudaError_t refuse_capture(Stream& stream) {
+  stream.capture->broken = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+}  // namespace
+
+Graph::~Graph() {
+  for (void* block : memory) release(block);
+}
+
+StreamPtr make_stream(int device, bool blocking) {
+  auto stream = std::make_shared<Stream>();
+  stream->device = device;
+  stream->blocking = blocking;
+  const std::lock_guard lock(queues().mutex);
+  queues().streams[stream.get()] = stream;
+  return stream;
+}
+
+cudaStream_t handle_of(const StreamPtr& stream) { return reinterpret_cast<cudaStream_t>(stream.get()); }
+
+StreamPtr stream_of(cudaStream_t handle) {
+  Queues& q = queues();
+  if (handle == nullptr || handle == cudaStreamLegacy) {
+    int device = 0;
+    cudaGetDevice(&device);
+    const std::lock_guard lock(q.mutex);
+    auto& legacy = q.legacy[device];
+    if (!legacy) legacy = std::make_shared<Stream>(), legacy->device = device;
+    return legacy;
+  }
+  const std::lock_guard lock(q.mutex);
+  const auto found = q.streams.find(reinterpret_cast<Stream*>(handle));
+  if (found == q.streams.end()) fatal("a handle that is no stream (any more) was used");
+  return found->second;
+}
+
+void destroy_stream(cudaStream_t handle) {
+  const StreamPtr stream = stream_of(handle);
+  std::unique_lock lock(queues().mutex);
+  advance_all(lock, stream);
+  queues().streams.erase(stream.get());
+}
+
+cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work) {
+  std::unique_lock lock(queues().mutex);
+  if (stream->capture) {
+    stream->capture->graph->nodes.push_back(std::move(work));
+    ++stream->captured_before[stream.get()];
+    return cudaSuccess;
+  }
+  const bool legacy = is_legacy(stream);
+  if (legacy) after_blocking_streams(lock, stream->device);
+  stream->entries.push_back({.work = std::move(work), .wait = {}, .record = {}});
+  if (legacy) advance_all(lock, stream);
+  else by_chance(lock);
+  return cudaSuccess;
+}
+
+void enqueue(cudaStream_t stream, std::function<void()> work) { enqueue(stream_of(stream), std::move(work)); }
+
+std::shared_ptr<Moment> record(const StreamPtr& stream) {
+  auto moment = std::make_shared<Moment>();
+  moment->stream = stream;
+  std::unique_lock lock(queues().mutex);
+  if (stream->capture) {
+    moment->capture = stream->capture;
+    moment->captured_before = stream->captured_before;
+    return moment;
+  }
+  if (is_legacy(stream)) after_blocking_streams(lock, stream->device);
+  stream->entries.push_back({.work = {}, .wait = {}, .record = moment});
+  by_chance(lock);
+  return moment;
+}
+
+cudaError_t wait(const StreamPtr& stream, const std::shared_ptr<Moment>& moment) {
+  if (!moment) return cudaSuccess;  // never recorded
+  std::unique_lock lock(queues().mutex);
+  if (moment->capture) {
+    if (!stream->capture) {
+      stream->capture = moment->capture;
+      stream->captured_before.clear();
+      moment->capture->joined.push_back(stream);
+    } else if (stream->capture != moment->capture) {
+      return cudaErrorStreamCaptureMerge;
+    }
+    for (const auto& [s, count] : moment->captured_before) {
+      std::size_t& known = stream->captured_before[s];
+      known = std::max(known, count);
+    }
+    return cudaSuccess;
+  }
+  if (stream->capture) return stream->capture->broken = true, cudaErrorStreamCaptureIsolation;
+  stream->entries.push_back({.work = {}, .wait = moment, .record = {}});
+  by_chance(lock);
+  return cudaSuccess;
+}
+
+cudaError_t finish(const StreamPtr& stream) {
+  std::unique_lock lock(queues().mutex);
+  if (stream->capture) return refuse_capture(*stream);
+  if (is_legacy(stream)) after_blocking_streams(lock, stream->device);
+  advance_all(lock, stream);
+  return cudaSuccess;
+}
+
+cudaError_t finish(const std::shared_ptr<Moment>& moment) {
+  if (!moment) return cudaSuccess;
+  std::unique_lock lock(queues().mutex);
+  if (moment->capture) return moment->capture->broken = true, cudaErrorCapturedEvent;
+  advance(lock, moment->stream, [&] { return moment->passed; });
+  return cudaSuccess;
+}
+
+cudaError_t finish_device(int device) {
+  std::unique_lock lock(queues().mutex);
+  std::vector<StreamPtr> all;
+  for (const auto& [_, s] : queues().streams)
+    if (s->device == device) {
+      if (s->capture) return refuse_capture(*s);
+      all.push_back(s);
+    }
+  for (const StreamPtr& s : all) advance_all(lock, s);
+  return cudaSuccess;
+}
+
+bool has_finished(const StreamPtr& stream) {
+  std::unique_lock lock(queues().mutex);
+  if (queues().random.below(3) == 0) try_advance(lock, stream, [&] { return stream->entries.empty() && !stream->busy; });
+  return stream->entries.empty() && !stream->busy;
+}
+
+bool has_passed(const std::shared_ptr<Moment>& moment) {
+  if (!moment) return true;
+  std::unique_lock lock(queues().mutex);
+  if (!moment->capture && moment->stream && queues().random.below(3) == 0)
+    try_advance(lock, moment->stream, [&] { return moment->passed; });
+  return moment->passed;
+}
+
+std::shared_ptr<Moment> make_gate() { return std::make_shared<Moment>(); }
+
+void open_gate(const std::shared_ptr<Moment>& gate) {
+  const std::lock_guard lock(queues().mutex);
+  gate->passed = true;
+  queues().changed.notify_all();
+}
+
+cudaError_t begin_capture(const StreamPtr& stream) {
+  const std::lock_guard lock(queues().mutex);
+  if (stream->capture) return cudaErrorIllegalState;
+  if (is_legacy(stream)) return cudaErrorStreamCaptureUnsupported;
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->origin = stream.get();
+  stream->captured_before.clear();
+  return cudaSuccess;
+}
+
+cudaError_t end_capture(const StreamPtr& stream, std::shared_ptr<Graph>& graph) {
+  const std::lock_guard lock(queues().mutex);
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (!capture) return cudaErrorIllegalState;
+  if (capture->origin != stream.get()) return cudaErrorStreamCaptureUnmatched;
+  bool unjoined = false;
+  for (const StreamPtr& other : capture->joined) {
+    unjoined |= other->captured_before[other.get()] > stream->captured_before[other.get()];
+    other->capture = nullptr;
+  }
+  stream->capture = nullptr;
+  if (capture->broken) return cudaErrorStreamCaptureInvalidated;
+  if (unjoined) return cudaErrorStreamCaptureUnjoined;
+  graph = capture->graph;
+  return cudaSuccess;
+}
+
+bool is_capturing(const StreamPtr& stream) {
+  const std::lock_guard lock(queues().mutex);
+  return stream->capture != nullptr;
+}
+
+}  // namespace emulator

@@ -1,0 +1,188 @@
+// The program train_resnet as a user meets it: help, wrong flags, bad data, a short run.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int code;
+  std::string output;
+};
+
+// Runs the trainer with the arguments; `stream` 1 keeps standard output, 2 standard error.
+Outcome run(const std::string& arguments, int stream) {
+  const std::string command = std::string(TRAIN_RESNET) + " " + arguments + (stream == 2 ? " 2>&1 >/dev/null" : " 2>/dev/null");
+  FILE* const pipe = popen(command.c_str(), "r");
+  std::string output;
+  std::array<char, 4096> buffer;
+  while (const std::size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) output.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+void expect_refusal(const std::string& arguments, const std::string& says) {
+  const Outcome outcome = run(arguments, 2);
+  EXPECT_EQ(outcome.code, 2) << arguments;
+  EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+  EXPECT_NE(outcome.output.find(says), std::string::npos) << outcome.output;
+}
+
+// A compressed file of 100 images whose second half got lost.
+void write_truncated(const std::string& path) {
+  std::string bytes{0, 0, 8, 3, 0, 0, 0, 100, 0, 0, 0, 28, 0, 0, 0, 28};
+  for (unsigned i = 0; i < 100 * 28 * 28; ++i) bytes += static_cast<char>(i * i * 2654435761u >> 24);
+  const gzFile file = gzopen(path.c_str(), "wb");
+  gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
+  gzclose(file);
+  fs::resize_file(path, fs::file_size(path) / 2);
+}
+
+class Command : public testing::Test {
+ protected:
+  Command() { fs::create_directories(folder_); }
+  ~Command() override { fs::remove_all(folder_); }
+  std::string folder_ = (fs::temp_directory_path() / ("tutti_command_" + std::to_string(getpid()))).string();
+};
+
+// What the help says of each flag, by its name; an explanation may be on the line below its flag.
+std::map<std::string, std::string> explanations(const std::string& help) {
+  constexpr std::size_t column = 34;
+  std::map<std::string, std::string> result;
+  std::vector<std::string> current;
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("  -")) {
+      const std::string names = line.substr(0, column);
+      current.clear();
+      const std::regex name("--[a-z-]+");
+      for (std::sregex_iterator i(names.begin(), names.end(), name), end; i != end; ++i) current.push_back(i->str());
+    }
+    const bool explains = line.size() > column && line[column - 1] == ' ';
+    for (const std::string& flag : current) result[flag] += explains ? line.substr(column) : "";
+  }
+  return result;
+}
+
+TEST_F(Command, HelpExplainsEveryFlag) {
+  const Outcome outcome = run("--help", 1);
+  EXPECT_EQ(outcome.code, 0);
+  const auto explained = explanations(outcome.output);
+  for (const char* flag : {"--dataset", "--data", "--model", "--epochs", "--max-steps", "--batch-size", "--ranks", "--threads",
+                           "--lr", "--momentum", "--nesterov", "--no-nesterov", "--weight-decay", "--seed", "--sync-bn",
+                           "--no-sync-bn", "--precision", "--device", "--memory-format", "--log-every", "--out", "--sharded", "--uneven",
+                           "--trace"}) {
+    ASSERT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
+    EXPECT_GE(explained.at(flag).size(), 10u) << flag << ": " << explained.at(flag);
+  }
+}
+
+TEST_F(Command, WrongFlagsAndValues) {
+  expect_refusal("--frobnicate", "--frobnicate");
+  expect_refusal("--epochs zero", "epochs");
+  expect_refusal("--epochs 0", "epochs");
+  expect_refusal("--batch-size -3", "batch-size");
+  expect_refusal("--ranks 0", "ranks");
+  expect_refusal("--epochs 9223372036854775807", "1000000");
+  expect_refusal("--batch-size 0", "positive");
+  expect_refusal("--batch-size 9223372036854775807", "1048576");
+  expect_refusal("--ranks 2000", "1024");
+  expect_refusal("--threads 100000", "threads");
+  expect_refusal("--lr nan", "expected a positive number, got nan");
+  expect_refusal("--lr inf", "expected a positive number, got inf");
+  expect_refusal("--momentum nan", "got nan");
+  expect_refusal("--weight-decay inf", "got inf");
+  expect_refusal("--seed -1", "got -1");
+  expect_refusal("--dataset imagenet", "imagenet");
+  expect_refusal("--precision float8", "float8");
+  expect_refusal("--precision fp16", "--device cuda");
+  expect_refusal("--memory-format nchw", "nchw");
+  expect_refusal("--device tpu", "tpu");
+  expect_refusal("--uneven maybe", "shadow, stop or error");
+  const std::string out = " --dataset synthetic --out " + folder_ + "/run";
+  expect_refusal("--device cuda" + out, "CUDA");
+  expect_refusal("--model resnet19" + out, "resnet19");
+}
+
+TEST_F(Command, BadDataAndRunFolder) {
+  expect_refusal("--data " + folder_ + "/nowhere", folder_ + "/nowhere");
+  expect_refusal("--data " + folder_, "train-images-idx3-ubyte");
+  std::ofstream(folder_ + "/train-images-idx3-ubyte.gz") << "not what it seems";
+  expect_refusal("--data " + folder_, "train-images-idx3-ubyte.gz");
+  write_truncated(folder_ + "/train-images-idx3-ubyte.gz");
+  expect_refusal("--data " + folder_, "train-images-idx3-ubyte.gz is truncated");
+  expect_refusal("--dataset cifar10 --data " + folder_, "data_batch_1.bin");
+  expect_refusal("--dataset synthetic --out /dev/null/run", "/dev/null/run");
+}
+
+TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
+  const std::string arguments = "--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 --resume --out " + folder_ + "/run ";
+  const std::string file = folder_ + "/run/checkpoint.safetensors";
+  ASSERT_EQ(run(arguments, 1).code, 0);  // there is none yet
+  ASSERT_TRUE(fs::exists(file));
+  expect_refusal(arguments + "--lr 0.5", "lr = 0.1, this one has 0.5");
+  expect_refusal(arguments + "--ranks 2", "it is of a run on 1 ranks, this one has 2");
+  expect_refusal(arguments + "--model resnet32", "resnet20");
+  fs::copy_file(folder_ + "/run/model.safetensors", file, fs::copy_options::overwrite_existing);
+  expect_refusal(arguments, "it is no checkpoint of this trainer");
+  fs::resize_file(file, fs::file_size(file) / 2);
+  expect_refusal(arguments, "truncated");
+}
+
+TEST_F(Command, AShortRunEndsWithTheTestAccuracy) {
+  const Outcome outcome = run("--dataset synthetic --max-steps 2 --batch-size 16 --ranks 2 --threads 1 --out " + folder_ + "/run", 1);
+  EXPECT_EQ(outcome.code, 0);
+  ASSERT_GT(outcome.output.size(), 24u);
+  const std::size_t line = outcome.output.rfind('\n', outcome.output.size() - 2) + 1;
+  float accuracy = -1;
+  EXPECT_EQ(sscanf(outcome.output.c_str() + line, "test accuracy %f", &accuracy), 1) << outcome.output;
+  EXPECT_GE(accuracy, 0);
+  for (const char* file : {"metrics.jsonl", "model.safetensors", "curves.svg", "config.json"})
+    EXPECT_TRUE(fs::exists(folder_ + "/run/" + file)) << file;
+  EXPECT_EQ(outcome.output.find('\r'), std::string::npos);  // plain lines where there is no terminal
+}
+
+TEST_F(Command, ATimelineShowsWhatEveryRankDid) {
+  const std::string path = folder_ + "/out.json", common = "--dataset synthetic --batch-size 16 --ranks 2 --threads 1 --trace " +
+                                                           path + " --out " + folder_ + "/run ";
+  EXPECT_EQ(run(common + "--max-steps 2", 1).code, 0);
+  std::map<std::string, std::multiset<int>> ranks;  // by name
+  for (const auto& event : nlohmann::json::parse(std::ifstream(path)))
+    if (event.at("ph") != "e") ranks[event.at("name")].insert(event.at("pid").get<int>());
+  const std::multiset<int> twice{0, 0, 1, 1}, once{0, 1};
+  for (const char* name : {"load", "forward", "backward", "optimizer"}) EXPECT_EQ(ranks[name], twice) << name;
+  for (const char* name : {"step 1", "step 2", "evaluate"}) EXPECT_EQ(ranks[name], once) << name;
+  // Statistics and gradients; buckets are laid out anew after the first step, and so have two names.
+  const auto ranks_of = [&](const std::string& text) {
+    std::multiset<int> all;
+    for (const auto& [name, of] : ranks)
+      if (!name.starts_with("wait: ") && name.find(text) != std::string::npos) all.insert(of.begin(), of.end());
+    return all;
+  };
+  EXPECT_EQ(ranks_of("bucket 0: "), twice);
+  EXPECT_EQ(ranks_of("layer2.0.bn1' forward #2"), once);
+  EXPECT_EQ(ranks_of("layer2.0.bn1' backward #2"), once);
+
+  fs::remove(path);
+  EXPECT_EQ(run(common + "--log-every 1 --lr 1e20", 1).code, 1);  // diverges
+  EXPECT_TRUE(nlohmann::json::parse(std::ifstream(path)).is_array());
+  EXPECT_EQ(run("--dataset synthetic --out " + folder_ + "/run --trace " + folder_ + "/nowhere/out.json", 1).code, 1);
+}
+
+}  // namespace

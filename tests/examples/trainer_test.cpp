@@ -1,0 +1,306 @@
+// The trainer as a function: the same mathematics for any number of ranks, and what it leaves behind.
+#include "train/trainer.h"
+
+#include <tutti/core/create.h>
+#include <tutti/distributed/fault.h>
+#include <tutti/nn/resnet.h>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+namespace tutti::examples {
+namespace {
+
+namespace fs = std::filesystem;
+
+// 30 images in batches of 10, which three ranks share unevenly.
+const Datasets& even_data() {
+  static const Datasets data{make_synthetic(30, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
+  return data;
+}
+
+// One image more than two batches: of the third batch all ranks but one have nothing.
+const Datasets& odd_data() {
+  static const Datasets data{make_synthetic(21, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
+  return data;
+}
+
+TrainOptions small_options() {
+  TrainOptions options;
+  options.epochs = 2;
+  options.batch_size = 10;
+  options.threads = 1;
+  options.lr = 0.05;
+  options.log_every = 1;
+  options.out = "";
+  return options;
+}
+
+std::vector<TrainResult> train_on(int ranks, const TrainOptions& options, const Datasets& data = even_data()) {
+  std::vector<TrainResult> results(static_cast<std::size_t>(ranks));
+  distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
+    results[static_cast<std::size_t>(group.rank())] = train(options, data, group, nullptr);
+  });
+  return results;
+}
+
+void expect_equal_bits(const StateDict& a, const StateDict& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].first, b[i].first);
+    EXPECT_TRUE(to_vector(a[i].second) == to_vector(b[i].second)) << a[i].first;
+  }
+}
+
+// Trains on one rank and on several, and compares every step's loss, test results, and the ranks with each other.
+void expect_same_curve(const TrainOptions& options, const Datasets& data, double tolerance) {
+  const TrainResult alone = train_on(1, options, data).front();
+  EXPECT_EQ(alone.rows.size(), 6u);
+  for (const int ranks : {2, 3}) {
+    const auto results = train_on(ranks, options, data);
+    double worst = 0;
+    for (std::size_t i = 0; i < alone.rows.size(); ++i) {
+      const Metrics &one = alone.rows[i], &many = results.front().rows.at(i);
+      worst = std::max(worst, std::abs(many.train_loss / one.train_loss - 1));
+      ASSERT_LT(worst, tolerance) << ranks << " ranks, step " << one.step;
+      EXPECT_EQ(many.learning_rate, one.learning_rate);
+      ASSERT_EQ(many.test_loss.has_value(), one.test_loss.has_value());
+      if (one.test_loss) {
+        EXPECT_NEAR(*many.test_loss / *one.test_loss, 1, tolerance) << ranks << " ranks, step " << one.step;
+      }
+    }
+    fmt::print("largest relative difference of {} ranks in {}: {:.1e}\n", ranks, to_string(options.precision), worst);
+    for (const TrainResult& result : results) {
+      expect_equal_bits(result.state, results.front().state);
+      EXPECT_EQ(result.test_accuracy, results.front().test_accuracy);
+    }
+  }
+}
+
+TEST(Trainer, AnyNumberOfThreadRanksFollowsTheSameLossCurve) {
+  // Ranks sum in another order, which changes a value by some 1e-16 of it; steps of training, with batches whose deepest
+  // statistics come from few pixels, multiply that (1e-13 was seen). A wrong scale of one gradient or statistic shows
+  // at 1e-2.
+  TrainOptions options = small_options();
+  options.precision = float64;
+  expect_same_curve(options, odd_data(), 1e-10);
+}
+
+TEST(Trainer, AlsoInFloat32) {
+  // The same in the precision people train in, where rounding starts at 1e-7. Statistics of few pixels multiply it, to 3e-5
+  // within these steps; so the rate is low and no batch consists of a single image, or chaos would exceed any tolerance.
+  TrainOptions options = small_options();
+  options.lr = 0.002;
+  expect_same_curve(options, even_data(), 1e-3);
+}
+
+TEST(Trainer, RepeatsItselfBitForBit) {
+  TrainOptions options = small_options();
+  options.max_steps = 3;
+  expect_equal_bits(train_on(2, options)[1].state, train_on(2, options)[1].state);
+  options.seed = 1;
+  EXPECT_NE(to_vector(train_on(1, options)[0].state[0].second), to_vector(train_on(1, small_options())[0].state[0].second));
+}
+
+std::vector<TrainResult> train_on_shards(const TrainOptions& options, const std::vector<std::int64_t>& sizes) {
+  std::vector<TrainResult> results(sizes.size());
+  distributed::run_ranks(static_cast<int>(sizes.size()), [&](const ProcessGroup& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const Datasets data{make_synthetic(sizes[rank], 2, 8, 10 + rank), even_data().test};
+    results[rank] = train(options, data, group, nullptr);
+  });
+  return results;
+}
+
+TEST(Trainer, RanksWithImagesOfTheirOwnRunOutOneAfterTheOther) {
+  TrainOptions options = small_options();
+  options.sharded = true;
+  options.batch_size = 15;  // 5 on each rank: 4, 1 and 2 batches
+  options.epochs = 1;
+  const auto results = train_on_shards(options, {20, 5, 8});
+  ASSERT_EQ(results[0].rows.size(), 4u);
+  for (const TrainResult& result : results) {
+    expect_equal_bits(result.state, results[0].state);
+    EXPECT_TRUE(std::isfinite(result.rows.back().train_loss));
+  }
+  options.uneven = distributed::Uneven::stop;
+  EXPECT_EQ(train_on_shards(options, {20, 5, 8})[0].rows.size(), 1u);
+  options.uneven = distributed::Uneven::error;
+  try {
+    train_on_shards(options, {20, 5, 8});
+    ADD_FAILURE() << "no error";
+  } catch (const DistributedError& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 1 has no samples for step 2, ranks 0 and 2 have"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Trainer, WithoutSyncBatchNormRanksEndWithTheBuffersOfRank0) {
+  TrainOptions options = small_options();
+  options.sync_bn = false;
+  options.epochs = 1;
+  options.max_steps = 2;
+  const auto results = train_on(2, options);
+  expect_equal_bits(results[0].state, results[1].state);
+}
+
+TEST(Trainer, Bfloat16TrainsWithFloat32Weights) {
+  TrainOptions options = small_options();
+  options.lr = 0.02;
+  const TrainResult wide = train_on(2, options).front();
+  options.precision = bfloat16;
+  const TrainResult result = train_on(2, options).front();
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(result.rows[i].train_loss / wide.rows[i].train_loss, 1, 0.05) << i;
+  EXPECT_NE(result.rows[0].train_loss, wide.rows[0].train_loss);
+  EXPECT_EQ(result.state.front().second.dtype(), float32);
+}
+
+TEST(Trainer, ALossThatIsNotFiniteEndsTheRun) {
+  TrainOptions options = small_options();
+  options.lr = 1e20;
+  EXPECT_THROW(train_on(2, options), Error);
+}
+
+TEST(Trainer, LeavesMetricsWeightsAndCurves) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_run_{}", getpid());
+  TrainOptions options = small_options();
+  options.out = folder.string();
+  const auto results = train_on(2, options);
+
+  std::ifstream metrics(folder / "metrics.jsonl");
+  std::size_t lines = 0;
+  for (std::string line; std::getline(metrics, line); ++lines) {
+    const auto row = nlohmann::json::parse(line);
+    const Metrics& expected = results.front().rows.at(lines);
+    EXPECT_EQ(row.at("epoch"), expected.epoch);
+    EXPECT_EQ(row.at("step"), expected.step);
+    EXPECT_EQ(row.at("train_loss"), expected.train_loss);
+    EXPECT_EQ(row.at("train_accuracy"), expected.train_accuracy);
+    EXPECT_GT(row.at("images_per_second"), 0.0);
+    EXPECT_EQ(row.contains("test_loss") && row.contains("test_accuracy"), expected.step % 3 == 0);
+  }
+  EXPECT_EQ(lines, 6u);
+
+  const auto net = nn::resnet("resnet20", {.classes = 10, .channels = 2});
+  net->load_state_dict(load_safetensors((folder / "model.safetensors").string()));
+  expect_equal_bits(net->state_dict(), results.front().state);
+
+  std::ifstream picture(folder / "curves.svg");
+  const std::string svg{std::istreambuf_iterator<char>(picture), std::istreambuf_iterator<char>()};
+  EXPECT_TRUE(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(folder / "config.json")).at("batch_size"), 10);
+  for (const auto& entry : fs::directory_iterator(folder)) EXPECT_NE(entry.path().extension(), ".tmp");
+  fs::remove_all(folder);
+}
+
+TEST(Trainer, TheMetricsNameTheStraggler) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_straggler_{}", getpid());
+  TrainOptions options = small_options();
+  options.out = folder.string();
+  options.epochs = 1;
+  {
+    using distributed::Fault;
+    const distributed::InjectFault late({.action = Fault::Action::delay, .rank = 1, .collective = 45,
+                                         .group = "world/normalization", .delay = std::chrono::milliseconds(1500)});
+    train_on(3, options);
+  }
+  std::ifstream metrics(folder / "metrics.jsonl");
+  nlohmann::json last;
+  for (std::string line; std::getline(metrics, line);) {
+    EXPECT_TRUE(last.is_null() || !last.contains("straggler"));  // one row in each epoch has it
+    last = nlohmann::json::parse(line);
+  }
+  EXPECT_EQ(last.at("straggler"), 1);
+  EXPECT_GE(last.at("held_up_s").at(1).get<double>(), 1.4);
+  for (const int other : {0, 2}) EXPECT_GE(last.at("waited_s").at(static_cast<std::size_t>(other)).get<double>(), 1.4);
+  EXPECT_EQ(last.at("came_last").size(), 3u);
+  ASSERT_FALSE(last.at("skew_ms").empty());
+  for (const auto& [name, skew] : last.at("skew_ms").items()) EXPECT_GE(skew.at("largest"), skew.at("mean")) << name;
+  fs::remove_all(folder);
+}
+
+// A run that a fault stops, and that goes on from its last checkpoint, against one that nothing stops.
+// `from_end` says how many collectives before its end the first one is stopped: some three are a step.
+void expect_resumes_to_the_bit(TrainOptions options, const Datasets& data, std::int64_t from_end) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_resume_{}", getpid());
+  const auto contents = [](const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  };
+  options.epochs = 3;
+  options.log_every = 2;
+  options.out = (folder / "whole").string();
+  std::int64_t collectives = 0;
+  std::vector<TrainResult> whole(2);
+  distributed::run_ranks(2, [&](const ProcessGroup& group) {
+    whole[static_cast<std::size_t>(group.rank())] = train(options, data, group, nullptr);
+    if (group.rank() == 0) collectives = group.traffic().calls;
+  });
+  options.out = (folder / "parts").string();
+  {
+    const distributed::InjectFault fault({.rank = 1, .collective = collectives - from_end});
+    EXPECT_THROW(train_on(2, options, data), Error);
+  }
+  EXPECT_TRUE(fs::exists(folder / "parts" / "checkpoint.safetensors"));
+  options.resume = true;
+  const auto parts = train_on(2, options, data);
+
+  for (std::size_t r = 0; r < 2; ++r) {
+    expect_equal_bits(parts[r].state, whole[r].state);
+    ASSERT_EQ(parts[r].rows.size(), whole[r].rows.size());
+    for (std::size_t i = 0; i < whole[r].rows.size(); ++i) {
+      const Metrics &a = parts[r].rows[i], &b = whole[r].rows[i];
+      EXPECT_EQ(a.step, b.step);
+      EXPECT_EQ(a.epoch, b.epoch);
+      EXPECT_EQ(a.train_loss, b.train_loss) << "step " << b.step;
+      EXPECT_EQ(a.train_accuracy, b.train_accuracy);
+      EXPECT_EQ(a.learning_rate, b.learning_rate);
+      EXPECT_EQ(a.test_loss, b.test_loss);
+      EXPECT_EQ(a.test_accuracy, b.test_accuracy);
+    }
+  }
+  EXPECT_EQ(contents(folder / "parts" / "model.safetensors"), contents(folder / "whole" / "model.safetensors"));
+  EXPECT_EQ(contents(folder / "parts" / "curves.svg"), contents(folder / "whole" / "curves.svg"));
+  std::ifstream metrics(folder / "parts" / "metrics.jsonl");
+  std::size_t lines = 0;
+  for (std::string line; std::getline(metrics, line); ++lines)
+    EXPECT_EQ(nlohmann::json::parse(line).at("train_loss"), whole[0].rows.at(lines).train_loss);
+  EXPECT_EQ(lines, whole[0].rows.size());
+
+  // Of a finished run there is nothing left to do.
+  const auto again = train_on(2, options, data);
+  expect_equal_bits(again[0].state, whole[0].state);
+  fs::remove_all(folder);
+}
+
+TEST(Trainer, GoesOnFromACheckpointToTheBit) {
+  // Stopped in the second epoch. A checkpoint after every step, too: the fault then falls between two rows of metrics.
+  TrainOptions options = small_options();
+  expect_resumes_to_the_bit(options, even_data(), 8);
+  options.checkpoint_every = 1;
+  expect_resumes_to_the_bit(options, even_data(), 13);
+}
+
+TEST(Trainer, AlsoWithoutSyncBatchNormAndWithAMomentumThatCycles) {
+  TrainOptions options = small_options();
+  options.sync_bn = false;
+  options.momentum = 0;
+  options.nesterov = true;
+  options.checkpoint_every = 2;
+  expect_resumes_to_the_bit(options, odd_data(), 9);
+}
+
+TEST(Trainer, FairThreadsDividesTheCores) {
+  distributed::run_ranks(2, [](const ProcessGroup& group) {
+    EXPECT_GE(fair_threads(group), 1);
+    EXPECT_LE(2 * fair_threads(group), std::max(2, fair_threads(ProcessGroup())));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::examples

@@ -1,0 +1,116 @@
+// The optimizers' steps on a device against the CPU's, over lists longer than one launch takes, with parts of tensors that begin
+// anywhere, empty ones, several dtypes and skipped updates.
+#include "../test_device.h"
+
+#include <tutti/core/create.h>
+#include <tutti/kernels/optimizer.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tutti {
+namespace {
+
+using kernels::ParameterUpdate;
+using testing::test_device;
+
+struct Lists {
+  std::vector<ParameterUpdate> here, there;
+};
+
+Tensor moved(const Tensor& t) { return t.defined() ? t.to(test_device()) : Tensor(); }
+
+Lists updates(Generator& random, bool second, bool overflow) {
+  Lists lists;
+  for (int i = 0; i < 100; ++i) {
+    const DType dtype = std::vector{float32, bfloat16, float64}[static_cast<std::size_t>(i % 3)], state = accumulate_dtype(dtype);
+    const std::int64_t n = i == 7 ? 0 : i == 8 ? 40000 : 1 + random.below(50);
+    const auto values = [&](DType d) { return randn({n}, {float64}, random).to(d); };
+    ParameterUpdate u{values(dtype), values(dtype), values(state), second ? values(state) : Tensor(), 1 + i % 4, {}, {}};
+    if (second) u.second = full({n}, 0.5, {state});
+    if (i % 2 == 0) u.found_inf = full({1}, overflow ? 1 : 0), u.skipped = full({1}, i % 4 == 3 ? 1 : 0);
+    lists.here.push_back(u);
+    lists.there.push_back({moved(u.parameter), moved(u.gradient), moved(u.first), moved(u.second), u.step, moved(u.found_inf), moved(u.skipped)});
+  }
+  return lists;
+}
+
+void expect_same(const Tensor& there, const Tensor& here, double tolerance) {
+  if (!here.defined()) return;
+  const auto a = to_vector(there), b = to_vector(here);
+  double difference = 0, norm = 1e-30;
+  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
+  EXPECT_LE(std::sqrt(difference / norm), tolerance);
+}
+
+void expect_same(const Lists& lists) {
+  for (std::size_t i = 0; i < lists.here.size(); ++i) {
+    SCOPED_TRACE(i);
+    const ParameterUpdate &a = lists.there[i], &b = lists.here[i];
+    const DType dtype = b.parameter.dtype();
+    expect_same(a.parameter, b.parameter, dtype == float64 ? 1e-14 : dtype == float32 ? 1e-6 : 4e-3);
+    expect_same(a.first, b.first, dtype == float64 ? 1e-14 : 1e-6);
+    expect_same(a.second, b.second, dtype == float64 ? 1e-14 : 1e-6);
+    expect_same(a.skipped, b.skipped, 0);
+  }
+}
+
+TEST(Optimizer, StepsAreTheCpus) {
+  Generator random(1);
+  const auto &cpu = kernels::optimizer(Device::cpu()), &device = kernels::optimizer(test_device());
+  for (const bool overflow : {false, true}) {
+    for (const bool nesterov : {false, true}) {
+      const Lists lists = updates(random, false, overflow);
+      const kernels::SgdStep step{0.1, 0.9, nesterov ? 0.0 : 0.2, 0.01, nesterov};
+      cpu.sgd(step, lists.here);
+      device.sgd(step, lists.there);
+      expect_same(lists);
+    }
+    for (const bool decoupled : {false, true}) {
+      const Lists lists = updates(random, true, overflow);
+      const kernels::AdamStep step{0.01, 0.9, 0.999, 1e-8, 0.1, decoupled};
+      cpu.adam(step, lists.here);
+      device.adam(step, lists.there);
+      expect_same(lists);
+    }
+    const Lists lists = updates(random, false, overflow);
+    const auto n = static_cast<std::int64_t>(lists.here.size());
+    const Tensor squares = rand({2 * n}, {float64}, random);
+    const kernels::LarsStep step{0.1, 0.9, 0.01, 0.001, 1e-9, true};
+    cpu.lars(step, lists.here, squares);
+    device.lars(step, lists.there, squares.to(test_device()));
+    expect_same(lists);
+  }
+}
+
+TEST(Optimizer, NormsClippingAndUnscalingAreTheCpus) {
+  Generator random(2);
+  const auto &cpu = kernels::optimizer(Device::cpu()), &device = kernels::optimizer(test_device());
+  for (const double max_norm : {1.0, 1e6}) {
+    const Lists lists = updates(random, false, false);
+    std::vector<Tensor> here, there;
+    for (const auto& u : lists.here) here.push_back(u.gradient);
+    for (const auto& u : lists.there) there.push_back(u.gradient);
+    const auto n = static_cast<std::int64_t>(here.size());
+    const Tensor a = full({n}, NAN, {float64}), b = moved(a), norm = full({1}, NAN, {float64}), device_norm = moved(norm);
+    cpu.sums_of_squares(here, a);
+    device.sums_of_squares(there, b);
+    expect_same(b, a, 1e-14);
+    cpu.clip(here, a, max_norm, norm);
+    device.clip(there, b, max_norm, device_norm);
+    expect_same(device_norm, norm, 1e-14);
+    expect_same(lists.there[0].gradient, here[0], 1e-7);
+    const Tensor scale = full({1}, 1024), found = zeros({1}), device_found = moved(found);
+    device.unscale(there, moved(scale), device_found);
+    EXPECT_EQ(device_found.item<float>(), 0);
+    cpu.unscale(here, scale, found);
+    for (std::size_t i = 0; i < here.size(); ++i) expect_same(there[i], here[i], here[i].dtype() == bfloat16 ? 4e-3 : 1e-6);
+    there[3].copy_(full(there[3].shape(), INFINITY, {there[3].dtype()}).to(test_device()));
+    device.unscale(there, moved(scale), device_found);
+    EXPECT_EQ(device_found.item<float>(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,248 @@
+// Process groups of CUDA tensors: staged through the host in the groups whose ranks are threads (mpi: tests/gpu/ranks),
+// and the nccl backend with one thread for each device. Ranks as processes that share one GPU: tests/gpu/ranks.
+#include "../distributed/conformance.h"
+#include "../distributed/messages.h"
+#include "../test_device.h"
+
+#include <tutti/autograd/functions.h>
+#include <tutti/core/cuda/runtime.h>
+#include <tutti/core/cuda/stream.h>
+#include <tutti/distributed/data_parallel.h>
+#include <tutti/distributed/launch.h>
+#include <tutti/distributed/nccl/nccl.h>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+namespace tutti {
+namespace {
+
+using namespace distributed;
+using namespace std::chrono_literals;
+using testing::expect_contains;
+using testing::message_of;
+using testing::test_device;
+
+TEST(StagedGroup, ConformsOnOneDevice) {
+  for (const int ranks : {2, 3})
+    run_ranks(ranks, [](const ProcessGroup& group) { testing::check_conformance_on(group, test_device()); }, 120s);
+}
+
+class Nccl : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = nccl::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
+    if (cuda::device_count() < ranks())
+      GTEST_SKIP() << "needs " << ranks() << " GPUs, one for each rank; found " << cuda::device_count();
+  }
+  static int ranks() { return GetParam(); }
+  static Device own(const ProcessGroup& group) { return Device::cuda(group.local_rank()); }
+  static void run(const std::function<void(const ProcessGroup&)>& fn, std::chrono::milliseconds timeout = 60s) {
+    run_ranks(ranks(), fn, {.backend = "nccl", .timeout = timeout});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, Nccl, ::testing::Values(2, 4));
+
+TEST_P(Nccl, Conforms) {
+  run([](const ProcessGroup& group) {
+    EXPECT_EQ(group.backend(), "nccl");
+    testing::check_conformance_on(group, own(group));
+  });
+}
+
+TEST_P(Nccl, StagesTensorsOfTheHost) {
+  run([](const ProcessGroup& group) {
+    const Tensor x = full({1000}, group.rank() + 1.0), all = zeros({group.size(), 2}, {.dtype = int64});
+    group.all_reduce(x).wait();
+    EXPECT_EQ(to_vector(x), std::vector<double>(1000, group.size() * (group.size() + 1) / 2.0));
+    group.all_gather(full({2}, group.rank(), {.dtype = int64}), all).wait();
+    for (int r = 0; r < group.size(); ++r) EXPECT_EQ(all.select(0, r).select(0, 1).item<int>(), r);
+  });
+}
+
+TEST_P(Nccl, BucketsAreRegisteredAndGoWithTheirTensors) {
+  EXPECT_EQ(nccl::registered_bytes(), 0u);
+  run([](const ProcessGroup& group) {
+    StateDict model;
+    for (const char* name : {"a", "b", "c"})
+      model.emplace_back(name, full({1000}, group.rank() + 1.0, {.device = own(group)}).requires_grad_());
+    const auto expect_bytes = [&](std::size_t each) {
+      std::this_thread::sleep_for(300ms);  // for the watcher to let go of what is done
+      group.barrier();                     // the call frees what is no longer in use
+      group.barrier();                     // on every rank
+      EXPECT_EQ(nccl::registered_bytes(), each * static_cast<std::size_t>(group.size()));
+      group.barrier();
+    };
+    {
+      DataParallel ddp(model, {}, group, {.bucket_cap_mb = 0.008, .first_bucket_mb = 0.001});
+      EXPECT_EQ(ddp.buckets().size(), 2u);
+      expect_bytes(3 * 1008 * sizeof(float));
+      for (int step = 0; step < 3; ++step) {  // in another order than expected: the buckets are laid out anew, once
+        Tensor loss = sum(model[2].second);
+        for (const std::size_t p : {1, 0}) loss = sum(model[p].second) + loss;
+        for (const auto& [_, parameter] : model) parameter.set_grad({});
+        loss.backward();
+        for (const auto& [_, parameter] : model) EXPECT_EQ(to_vector(parameter.grad()), std::vector<double>(1000, 1));
+      }
+      expect_bytes(3 * 1008 * sizeof(float));
+    }
+    expect_bytes(3 * 1008 * sizeof(float));  // the gradients are views
+    for (const auto& [_, parameter] : model) parameter.set_grad({});
+    expect_bytes(0);
+    // Of the host, and what NCCL refuses, as everywhere else.
+    EXPECT_TRUE(group.empty({3}, {}).device().is_cpu());
+    EXPECT_THROW(group.empty({std::int64_t{1} << 50}, {.device = own(group)}), DeviceError);
+    expect_bytes(0);
+  });
+}
+
+TEST_P(Nccl, TheHostWaitsForNothing) {
+  run([](const ProcessGroup& group) {
+    const Tensor x = ones({100000}, {.device = own(group)});
+    group.all_reduce(x).wait();  // connects
+    group.for_normalization().all_reduce(x).wait();
+    const auto before = cuda::synchronizations();
+    for (int i = 0; i < 20; ++i) {
+      Work work = group.all_reduce(x, ReduceOp::mean);
+      group.for_normalization().all_reduce(x, ReduceOp::max).wait();
+      work.wait();
+    }
+    group.barrier();  // which does wait, by asking
+    EXPECT_EQ(cuda::synchronizations(), before);
+  });
+}
+
+TEST_P(Nccl, OrdersWithTheCallersStream) {
+  run([](const ProcessGroup& group) {
+    // On a stream of the caller's, whose work before and after the collective must not overtake it.
+    const cuda::StreamScope scope(cuda::Stream::create(own(group).index()));
+    for (int i = 0; i < 30; ++i) {
+      const Tensor x = full({5000}, i, {.device = own(group)});
+      x.add_(full({5000}, group.rank() + 1.0, {.device = own(group)}));
+      group.all_reduce(x).wait();
+      x.mul_(2);
+      const double expected = 2 * (i * group.size() + group.size() * (group.size() + 1) / 2.0);
+      EXPECT_EQ(to_vector(x), std::vector<double>(5000, expected));
+    }
+  });
+}
+
+TEST_P(Nccl, TensorsLiveUntilTheDeviceIsDone) {
+  run([](const ProcessGroup& group) {
+    std::vector<Work> work;
+    for (int i = 0; i < 50; ++i) work.push_back(group.all_reduce(ones({20000}, {.device = own(group)})));  // handles dropped
+    const Tensor last = ones({20000}, {.device = own(group)});
+    group.all_reduce(last).wait();
+    EXPECT_EQ(to_vector(last), std::vector<double>(20000, group.size()));
+    for (Work& each : work) each.wait();
+  });
+}
+
+TEST_P(Nccl, GroupsComeAndGoInAnyOrder) {
+  run([](const ProcessGroup& group) {
+    for (int i = 0; i < 3; ++i) {
+      std::vector<ProcessGroup> groups = {group.split(0), group.split(group.rank() % 2), group.split(0, -group.rank())};
+      const Tensor x = ones({100}, {.device = own(group)});
+      for (const ProcessGroup& each : groups) each.all_reduce(x).wait();
+      if (group.rank() % 2) std::reverse(groups.begin(), groups.end());
+      while (!groups.empty()) groups.pop_back();
+    }
+    group.barrier();
+  });
+}
+
+TEST_P(Nccl, AMissingRankIsNamedAtTheDeadline) {
+  std::atomic<int> failed = 0;
+  run([&](const ProcessGroup& group) {
+    const Tensor x = ones({10}, {.device = own(group)});
+    group.all_reduce(x).wait();
+    if (group.rank() == 1) {
+      while (failed < group.size() - 1) std::this_thread::sleep_for(5ms);
+    } else {
+      // The wait is the device's: the host hears of it at a later call, here the barrier.
+      group.all_reduce(x, ReduceOp::sum, {.name = "bucket 4", .timeout = 700ms}).wait();
+      expect_contains(message_of<TimeoutError>([&] { group.barrier(); }),
+                      {"all_reduce #2 of group 'world' (bucket 4, 40 B)", "rank 1 did not arrive within 700 ms",
+                       "it last completed #1"});
+      ++failed;
+    }
+    // Everywhere, and for good.
+    expect_contains(message_of<TimeoutError>([&] { group.barrier(); }), {"rank 1 did not arrive"});
+    expect_contains(message_of<TimeoutError>([&] { group.all_reduce(x).wait(); }), {"rank 1 did not arrive"});
+    EXPECT_THROW(group.for_normalization().barrier(), DistributedError);
+  });
+}
+
+TEST_P(Nccl, MismatchesShowBothSidesOnEveryRank) {
+  run([](const ProcessGroup& group) {
+    const bool odd = group.rank() == 1;
+    group.barrier();
+    const std::string text = message_of<DistributedError>([&] {
+      group.all_reduce(ones({odd ? 5 : 4}, {.device = own(group)}), ReduceOp::sum,
+                       {.name = odd ? "layer3.0.bn1" : "layer3.0.bn2"}).wait();
+      group.barrier();
+    });
+    expect_contains(text, {"rank 0 at all_reduce(sum) #2 of float32 x 4 (layer3.0.bn2)",
+                           "rank 1 at all_reduce(sum) #2 of float32 x 5 (layer3.0.bn1)"});
+  });
+}
+
+TEST_P(Nccl, AnExceptionReachesEverybody) {
+  const std::string cause = message_of<ValueError>([&] {
+    run([](const ProcessGroup& group) {
+      group.barrier();
+      if (group.rank() == 1) throw ValueError("the disk is full");
+      expect_contains(message_of<DistributedError>([&] {
+        group.all_reduce(ones({3}, {.device = own(group)})).wait();
+        group.barrier();
+      }), {"rank 1 failed", "the disk is full"});
+    });
+  });
+  EXPECT_EQ(cause, "the disk is full");
+}
+
+TEST_P(Nccl, AbortReachesARankThatWaits) {
+  run([](const ProcessGroup& group) {
+    if (group.rank() == 0) group.abort("parameter 'head.weight' got no gradient");
+    else expect_contains(message_of<DistributedError>([&] { group.barrier(); }), {"rank 0 gave up", "head.weight"});
+  });
+}
+
+TEST_P(Nccl, ARankThatReturnsEarlyIsNamed) {
+  run([](const ProcessGroup& group) {
+    group.barrier();
+    if (group.rank() == 1) return;
+    expect_contains(message_of<DistributedError>([&] { group.barrier({.name = "epoch"}); }),
+                    {"barrier #2", "epoch", "rank 1 will never arrive", "destroyed"});
+  });
+}
+
+TEST_P(Nccl, TwoRanksOfOneDeviceAreRefused) {
+  const auto table = std::make_shared<rendezvous::SharedTable>();
+  std::vector<std::jthread> threads;
+  for (const int rank : {0, 1})
+    threads.emplace_back([&table, rank] {
+      expect_contains(message_of<DistributedError>([&] {
+        nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 20s}), {.local_rank = rank, .device = 0});
+      }), {"ranks 0 and 1 have the same GPU", "TUTTI_NCCL_SHARE_GPU=1"});
+    });
+}
+
+TEST_P(Nccl, ADeviceThatIsNotThereFailsAllOfThem) {
+  const auto table = std::make_shared<rendezvous::SharedTable>();
+  std::vector<std::jthread> threads;
+  threads.emplace_back([&] {
+    EXPECT_THROW(nccl::make_world(rendezvous::in_memory(table, {0, 2, {}, 20s}), {.local_rank = 0, .device = 99}), DeviceError);
+  });
+  threads.emplace_back([&] {
+    expect_contains(message_of<DistributedError>([&] {
+      nccl::make_world(rendezvous::in_memory(table, {1, 2, {}, 20s}), {.local_rank = 1, .device = 1});
+    }), {"rank 0 could not start", "cuda:99"});
+  });
+}
+
+}  // namespace
+}  // namespace tutti

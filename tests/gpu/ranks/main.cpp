@@ -1,0 +1,64 @@
+// Ranks as processes on CUDA devices: every process runs the same tests on the same world. Usage: gpu_ranks BACKEND.
+// Started by mpirun (mpi: tensors are staged; all ranks share the first device) or by nccl_processes_test.cpp.
+#include "../../distributed/conformance.h"
+#include "../../distributed/messages.h"
+
+#include <tutti/core/cuda/runtime.h>
+#include <tutti/core/parallel.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace tutti {
+namespace {
+
+using namespace distributed;
+
+// The device of this rank; one for all where the test mode says so, and where only the host moves data.
+Device own_device(const std::string& backend) {
+  const char* shared = std::getenv("TUTTI_NCCL_SHARE_GPU");
+  return backend == "nccl" && !shared ? Device::cuda(world().local_rank()) : Device::cuda(0);
+}
+
+TEST(GpuRanks, Conform) { testing::check_conformance_on(world(), own_device(world().backend())); }
+
+TEST(GpuRanks, TensorsOfTheHostToo) { testing::check_conformance(world()); }
+
+TEST(GpuRanks, ManyStepsOfSmallAndLargeOnes) {
+  const Device device = own_device(world().backend());
+  for (int step = 0; step < 20; ++step) {
+    const Tensor bucket = full({1 << 20}, world().rank() + 1.0, {.device = device});
+    Work large = world().all_reduce(bucket, ReduceOp::sum, {.name = "bucket"});
+    const Tensor packet = full({130}, step, {.dtype = float64, .device = device});
+    world().for_normalization().all_reduce(packet, ReduceOp::sum, {.name = "bn"}).wait();
+    EXPECT_EQ(packet.select(0, 129).item<double>(), step * world().size());
+    large.wait();
+    EXPECT_EQ(bucket.select(0, 12345).item<double>(), world().size() * (world().size() + 1) / 2.0);
+  }
+}
+
+}  // namespace
+}  // namespace tutti
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  using namespace tutti;
+  set_num_threads(1);
+  if (cuda::device_count() == 0) {
+    std::printf("skipped: %s\n", cuda::why_unavailable().c_str());
+    return 77;
+  }
+  try {
+    const std::string backend = argc > 1 ? argv[1] : "";
+    const bool shared = std::getenv("TUTTI_NCCL_SHARE_GPU") != nullptr;
+    const ProcessGroup group = ProcessGroup::from_environment(
+        {.backend = backend, .device = backend == "nccl" && !shared ? -1 : 0, .timeout = std::chrono::seconds(60)});
+    const int failed = RUN_ALL_TESTS();
+    group.barrier({.name = "the end"});
+    if (failed == 0) std::printf("rank %d of %d: passed through %s\n", group.rank(), group.size(), group.backend().c_str());
+    return failed;
+  } catch (const std::exception& error) {
+    std::printf("caught: %s\n", error.what());
+    return 3;
+  }
+}

@@ -1,0 +1,110 @@
+// cuda::settings(): what the switches promise, for convolutions and matrix products.
+#include "kernels/compare.h"
+#include "test_device.h"
+
+#include <tutti/core/cuda/runtime.h>
+#include <tutti/core/cuda/settings.h>
+#include <tutti/core/cuda/stream.h>
+#include <tutti/kernels/convolution.h>
+#include <tutti/kernels/cpu/reference_convolution.h>
+#include <tutti/kernels/cpu/reference_matmul.h>
+#include <tutti/kernels/matmul.h>
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+using testing::normal;
+using testing::relative_error;
+using testing::test_device;
+
+// Puts a switch back at the end of a test.
+class Switch {
+ public:
+  explicit Switch(std::atomic<bool>& flag) : flag_(flag), before_(flag.exchange(true)) {}
+  ~Switch() { flag_ = before_; }
+
+ private:
+  std::atomic<bool>& flag_;
+  bool before_;
+};
+
+constexpr MemoryFormat last = MemoryFormat::channels_last;
+const kernels::ConvOptions options{{1, 1}, {1, 1}, {1, 1}, 1};
+
+struct Convolved {
+  Tensor y, dx, dw;
+};
+Convolved convolve(const Tensor& x, const Tensor& w, const Tensor& dy) {
+  const auto& table = kernels::convolution(x.device());
+  const auto like = [](const Tensor& t) { return empty(t.shape(), {t.dtype(), t.device()}, last); };
+  const Convolved result{like(dy), like(x), like(w)};
+  table.forward(x, w, {}, options, result.y);
+  table.backward_input(dy, w, options, result.dx);
+  table.backward_weight(x, dy, options, result.dw, {});
+  return result;
+}
+Convolved reference(const Tensor& x, const Tensor& w, const Tensor& dy) {
+  const Tensor x64 = x.to(float64), w64 = w.to(float64), dy64 = dy.to(float64);
+  const Convolved result{empty(dy.shape(), {float64}), empty(x.shape(), {float64}), empty(w.shape(), {float64})};
+  kernels::cpu::reference::convolution_forward(x64, w64, {}, options, result.y);
+  kernels::cpu::reference::convolution_backward_input(dy64, w64, options, result.dx);
+  kernels::cpu::reference::convolution_backward_weight(x64, dy64, options, result.dw, {});
+  return result;
+}
+void expect_close(const Convolved& a, const Convolved& b, double tolerance) {
+  EXPECT_LE(relative_error(a.y, b.y), tolerance);
+  EXPECT_LE(relative_error(a.dx, b.dx), tolerance);
+  EXPECT_LE(relative_error(a.dw, b.dw), tolerance);
+}
+
+struct Settings : ::testing::Test {
+  Tensor x = normal({3, 24, 13, 11}, float32, last), w = normal({40, 24, 3, 3}, float32, last),
+         dy = normal({3, 40, 13, 11}, float32, last);
+  Tensor x_there = x.to(test_device()), w_there = w.to(test_device()), dy_there = dy.to(test_device());
+};
+
+TEST_F(Settings, Tf32RoundsAndNothingElseDoes) {
+  const Convolved expected = reference(x, w, dy);
+  const Tensor a = normal({70, 90}, float32), b = normal({90, 50}, float32);
+  const Tensor product = empty({70, 50}, {float64}), there = empty({70, 50}, {float32, test_device()});
+  kernels::cpu::reference::matmul(a.to(float64), b.to(float64), {}, product);
+  const auto multiply = [&] {
+    kernels::matmul(test_device()).matmul(a.to(test_device()), b.to(test_device()), {}, there);
+    return relative_error(there, product);
+  };
+  expect_close(convolve(x_there, w_there, dy_there), expected, 1e-5);
+  EXPECT_LE(multiply(), 2e-6);
+  {
+    const Switch tf32(cuda::settings().allow_tf32);
+    expect_close(convolve(x_there, w_there, dy_there), expected, 1e-3);
+    EXPECT_LE(multiply(), 1e-3);
+  }
+  expect_close(convolve(x_there, w_there, dy_there), expected, 1e-5);  // the plans are not mixed up
+  EXPECT_LE(multiply(), 2e-6);
+}
+
+TEST_F(Settings, DeterministicGivesTheSameBits) {
+  const Switch deterministic(cuda::settings().deterministic);
+  const Convolved first = convolve(x_there, w_there, dy_there);
+  expect_close(first, reference(x, w, dy), 1e-5);
+  for (int i = 0; i < 5; ++i) {
+    const Convolved again = convolve(x_there, w_there, dy_there);
+    EXPECT_EQ(to_vector(again.y), to_vector(first.y));
+    EXPECT_EQ(to_vector(again.dx), to_vector(first.dx));
+    EXPECT_EQ(to_vector(again.dw), to_vector(first.dw));
+  }
+}
+
+TEST_F(Settings, AutotuneWaitsOnceForEachShape) {
+  const Switch autotune(cuda::settings().autotune);
+  expect_close(convolve(x_there, w_there, dy_there), reference(x, w, dy), 1e-5);
+  const std::int64_t before = cuda::synchronizations();
+  const Convolved again = convolve(x_there, w_there, dy_there);
+  EXPECT_EQ(cuda::synchronizations(), before);
+  expect_close(again, reference(x, w, dy), 1e-5);
+}
+
+}  // namespace
+}  // namespace tutti

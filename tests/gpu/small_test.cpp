@@ -1,0 +1,101 @@
+// A few hundred elements once through every family of kernels, against the CPU: what run.sh can look at under
+// compute-sanitizer in seconds. SmallKernels has kernels of ours only, SmallModels those of NVIDIA's libraries too.
+#include "../test_device.h"
+
+#include <tutti/autograd/functions.h>
+#include <tutti/core/create.h>
+#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/functional/conv.h>
+#include <tutti/nn/functional/embedding.h>
+#include <tutti/nn/functional/layer_norm.h>
+#include <tutti/nn/functional/linear.h>
+#include <tutti/nn/functional/loss.h>
+#include <tutti/nn/functional/pooling.h>
+#include <tutti/optim/adam.h>
+#include <tutti/optim/clip.h>
+#include <tutti/optim/lars.h>
+#include <tutti/optim/sgd.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tutti {
+namespace {
+
+using testing::test_device;
+using Results = std::vector<Tensor>;
+
+/// Both devices compute the same from the same random numbers.
+template <class Compute>
+void expect_the_cpus(const Compute& compute, double tolerance) {
+  const Results there = compute(test_device()), here = compute(Device::cpu());
+  ASSERT_EQ(there.size(), here.size());
+  for (std::size_t k = 0; k < here.size(); ++k) {
+    const auto a = to_vector(there[k]), b = to_vector(here[k]);
+    double difference = 0, norm = 1e-30;
+    for (std::size_t i = 0; i < b.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
+    EXPECT_LE(std::sqrt(difference / norm), tolerance) << "result " << k;
+  }
+}
+
+Tensor random(Generator& generator, const Shape& shape, DType dtype, Device device) {
+  return randn(shape, {float64}, generator).to(dtype).to(device);
+}
+
+TEST(SmallKernels, Normalisation) {
+  for (const DType dtype : {float32, bfloat16})
+    for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+      for (const std::int64_t channels : {8, 5})
+        expect_the_cpus([&](Device device) {
+          Generator generator(1);
+          const auto make = [&] { return random(generator, {3, channels, 5, 7}, dtype, device).contiguous(format).requires_grad_(); };
+          const Tensor x = make(), residual = make(), dy = make().detach();
+          nn::BatchNorm layer({.channels = channels, .device = device});
+          const Tensor y = layer.forward_add_relu(x, residual), z = layer(y);
+          z.backward(dy);
+          Results results{y.detach(), z.detach(), x.grad(), residual.grad()};
+          for (const Tensor& p : layer.parameters()) results.push_back(p.grad());
+          for (const auto& [name, buffer] : layer.named_buffers()) results.push_back(buffer);
+          return results;
+        }, dtype == bfloat16 ? 3e-2 : 1e-4);
+}
+
+TEST(SmallKernels, EverythingElse) {
+  expect_the_cpus([](Device device) {
+    Generator generator(2);
+    const Tensor x = random(generator, {3, 4, 6, 6}, float32, device).requires_grad_();
+    const Tensor table = random(generator, {11, 16}, float32, device).requires_grad_();
+    const Tensor indices = randint(11, {3}, {.dtype = int64}, generator).to(device), labels = randint(16, {3}, {.dtype = int64}, generator).to(device);
+    const Tensor pooled = nn::max_pool(x, {.kernel = {2, 2}, .stride = {2, 2}, .padding = {0, 0}});
+    const Tensor mean = nn::adaptive_avg_pool(pooled, {2, 2}).reshape({3, 16});
+    const Tensor hidden = nn::layer_norm(mean + nn::embedding(indices, table), {16});
+    const Tensor loss = nn::cross_entropy(hidden, labels);
+    loss.backward();
+    const std::vector<Tensor> parameters{x, table};
+    Results results{loss.detach(), x.grad(), table.grad(), argmax(hidden.detach(), 1), optim::clip_grad_norm(parameters, 0.1)};
+    optim::SGD(parameters, {.lr = 0.1, .momentum = 0.9}).step();
+    optim::AdamW(parameters, {.lr = 0.1}).step();
+    optim::LARS(parameters, {.lr = 0.1}).step();
+    results.insert(results.end(), {x.detach(), table.detach()});
+    return results;
+  }, 1e-4);
+}
+
+TEST(SmallModels, ConvolutionAndLinear) {
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+    expect_the_cpus([&](Device device) {
+      Generator generator(3);
+      const Tensor x = random(generator, {2, 8, 6, 6}, float32, device).contiguous(format).requires_grad_();
+      const Tensor w = random(generator, {8, 8, 3, 3}, float32, device).contiguous(format).requires_grad_();
+      const Tensor dense = random(generator, {5, 8}, float32, device).requires_grad_();
+      const Tensor bias = random(generator, {5}, float32, device).requires_grad_();
+      const Tensor y = nn::conv2d(x, w, {}, {.stride = {1, 1}, .padding = {1, 1}});
+      const Tensor z = nn::linear(nn::adaptive_avg_pool(y, {1, 1}).reshape({2, 8}), dense, bias);
+      z.backward(random(generator, {2, 5}, float32, device));
+      return Results{y.detach(), z.detach(), x.grad(), w.grad(), dense.grad(), bias.grad()};
+    }, 1e-4);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,20 @@
+// SyncBatchNorm on a CUDA device: ranks that are threads and share it compute what one process computes on the whole batch.
+#include "distributed/sync_batch_norm_case.h"
+
+#include <tutti/distributed/process_group.h>
+
+namespace tutti {
+namespace {
+
+using distributed::run_ranks;
+using std::chrono::seconds;
+
+TEST(SyncBatchNormOnADevice, RanksEqualOneProcessOnTheWholeBatch) {
+  run_ranks(2, testing::check_sync_batch_norm_against_one_process, seconds(200));
+}
+TEST(SyncBatchNormOnADevice, RanksEqualOneProcessWithEveryOption) {
+  run_ranks(3, testing::check_sync_batch_norm_options_against_one_process, seconds(200));
+}
+
+}  // namespace
+}  // namespace tutti

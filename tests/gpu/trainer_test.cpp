@@ -1,0 +1,84 @@
+// The main job on a device: the same numbers with a CUDA graph as without, on ranks that share a device, and about the CPU's.
+#include "../test_device.h"
+#include "train/trainer.h"
+
+#include <tutti/core/create.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+
+namespace tutti::examples {
+namespace {
+
+using testing::test_device;
+
+TrainOptions options_on(Device device) {
+  TrainOptions options;
+  options.epochs = 1;
+  options.batch_size = 4;
+  options.threads = 1;
+  options.lr = 0.05;
+  options.log_every = 1;
+  options.out = "";
+  options.device = device;
+  return options;
+}
+
+// Six batches and one of half the size.
+const Datasets& data() {
+  static const Datasets data{make_synthetic(26, 2, 8, 1), make_synthetic(5, 2, 8, 2)};
+  return data;
+}
+
+std::string text_of(std::FILE* file) {
+  std::string text;
+  std::rewind(file);
+  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
+  return text;
+}
+
+TEST(Trainer, AGraphChangesNoBit) {
+  for (const DType precision : {float32, bfloat16}) {
+    TrainOptions options = options_on(test_device());
+    options.precision = precision;
+    const TrainResult plain = train(options, data(), {}, nullptr);
+    options.cuda_graph = true;
+    std::FILE* screen = std::tmpfile();
+    const TrainResult graphed = train(options, data(), {}, screen);
+    const std::string said = text_of(screen);
+    std::fclose(screen);
+    EXPECT_NE(said.find("nodes recorded at step 4"), std::string::npos) << said;
+    EXPECT_NE(said.find("not for batches of 2 images"), std::string::npos) << said;
+    ASSERT_EQ(plain.rows.size(), 7u);
+    ASSERT_EQ(graphed.rows.size(), 7u);
+    for (std::size_t i = 0; i < plain.rows.size(); ++i) EXPECT_EQ(graphed.rows[i].train_loss, plain.rows[i].train_loss) << i;
+    EXPECT_EQ(graphed.test_accuracy, plain.test_accuracy);
+    for (std::size_t i = 0; i < plain.state.size(); ++i)
+      EXPECT_TRUE(to_vector(graphed.state[i].second) == to_vector(plain.state[i].second)) << plain.state[i].first;
+  }
+}
+
+TEST(Trainer, RanksThatShareADeviceTrainAsOneOnTheCpuDoes) {
+  TrainOptions options = options_on(Device::cpu());
+  options.max_steps = 3;
+  const TrainResult one = train(options, data(), {}, nullptr);
+  options.device = test_device();
+  options.cuda_graph = true;
+  distributed::run_ranks(2, [&](const ProcessGroup& group) {
+    std::FILE* screen = std::tmpfile();
+    const TrainResult shared = train(options, data(), group, screen);
+    if (group.rank() == 0) {
+      const std::string said = text_of(screen);
+      EXPECT_NE(said.find("passes CUDA tensors through the host"), std::string::npos) << said;
+    }
+    std::fclose(screen);
+    ASSERT_EQ(shared.rows.size(), one.rows.size());
+    for (std::size_t i = 0; i < one.rows.size(); ++i)
+      EXPECT_NEAR(shared.rows[i].train_loss, one.rows[i].train_loss, 2e-3 * (1 + one.rows[i].train_loss)) << i;
+  }, std::chrono::seconds(200));
+}
+
+}  // namespace
+}  // namespace tutti::examples

@@ -1,0 +1,630 @@
+// Every kernel of batch norm against plain float64 loops: random shapes, layouts and dtypes, outputs poisoned first.
+#include <tutti/core/create.h>
+#include <tutti/core/parallel.h>
+
+#include "tables.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+using Values = std::vector<double>;
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+struct Case {
+  Shape shape;
+  DType dtype;
+  MemoryFormat format;
+  std::int64_t channels() const { return shape[1]; }
+  std::int64_t channel_of(std::size_t i) const {
+    return static_cast<std::int64_t>(i) / product(shape, 2, shape.size()) % shape[1];
+  }
+  std::string text() const { return to_string(shape) + " " + to_string(dtype) + " " + to_string(format); }
+};
+
+std::vector<Case> cases() {
+  Generator random(17);
+  std::vector<Shape> shapes{{64, 16, 7, 7}, {5, 1, 9, 3}, {3, 130, 5}, {300, 7}, {2, 3, 4, 5, 6}, {9, 40, 1, 1},
+                            {1, 300, 13, 11}, {2, 512, 40}, {1, 2, 70, 70}, {700, 24}};
+  for (int i = 0; i < 8; ++i)
+    shapes.push_back({1 + random.below(6), 1 + random.below(90), 1 + random.below(12), 1 + random.below(12)});
+  std::vector<Case> all;
+  for (const Shape& shape : shapes)
+    for (const DType dtype : {float32, float64, bfloat16, float16})
+      for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+        if (dtype == float16 && testing::test_device().is_cpu()) continue;  // only devices have it
+        if (testing::emulated() && shape[1] > 100 && dtype != float32) continue;
+        all.push_back({shape, dtype, format});
+      }
+  return all;
+}
+
+// What only the dtype's rounding of an output explains, and what float32 sums add to it.
+double tolerance(DType dtype) { return dtype == float64 ? 1e-12 : dtype == float32 ? 2e-6 : 5e-3; }
+double sum_tolerance(DType dtype) { return dtype == float64 ? 1e-12 : 3e-6; }
+
+Tensor random_tensor(const Case& c, Generator& random, double scale = 1, double shift = 0) {
+  const Tensor values = randn(c.shape, {float64}, random);
+  values.mul_(scale);
+  values.add_(full({}, shift, {float64}));
+  const Tensor x = empty(c.shape, {c.dtype}, c.format);
+  x.copy_(values);
+  return x;
+}
+
+Tensor poisoned(const Case& c) {
+  const Tensor x = empty(c.shape, {c.dtype}, c.format);
+  x.fill_(nan);
+  return x;
+}
+
+Tensor packet(std::int64_t channels) { return full({kernels::packet_size(channels)}, nan, {float64}); }
+
+double error(const Values& got, const Values& expected) {
+  EXPECT_EQ(got.size(), expected.size());
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    difference += (got[i] - expected[i]) * (got[i] - expected[i]);
+    norm += expected[i] * expected[i];
+  }
+  if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+Values slice(const Tensor& packet, int half) {
+  const std::int64_t c = (packet.numel() - kernels::packet_header) / 2, at = kernels::packet_header + half * c;
+  return to_vector(packet.slice(0, at, at + c));
+}
+
+struct Moments {
+  double count = 0;
+  Values mean, m2;
+};
+
+Moments reference(const Case& c, const Values& x, const Values& position_weights = {}) {
+  const auto C = static_cast<std::size_t>(c.channels());
+  const std::size_t inner = static_cast<std::size_t>(product(c.shape, 2, c.shape.size()));
+  const auto weight = [&](std::size_t i) {
+    return position_weights.empty() ? 1.0 : position_weights[i / inner / C * inner + i % inner];
+  };
+  Moments m{0, Values(C), Values(C)};
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto ch = static_cast<std::size_t>(c.channel_of(i));
+    if (ch == 0) m.count += weight(i);
+    m.mean[ch] += weight(i) * x[i];
+  }
+  for (double& v : m.mean) v /= m.count > 0 ? m.count : 1;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto ch = static_cast<std::size_t>(c.channel_of(i));
+    m.m2[ch] += weight(i) * (x[i] - m.mean[ch]) * (x[i] - m.mean[ch]);
+  }
+  return m;
+}
+
+const kernels::BatchNorm& table() { return testing::batch_norm(); }
+
+TEST(BatchNormKernels, Moments) {
+  Generator random(1);
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.text());
+    const Tensor x = random_tensor(c, random, 2, -3), p = packet(c.channels());
+    table().moments(x, {}, p);
+    const Moments m = reference(c, to_vector(x));
+    EXPECT_EQ(p.data<double>()[0], m.count);
+    EXPECT_TRUE(std::isnan(p.data<double>()[1])) << "the rest of the header is not the kernel's";
+    EXPECT_LT(error(slice(p, 0), m.mean), sum_tolerance(c.dtype));
+    EXPECT_LT(error(slice(p, 1), m.m2), sum_tolerance(c.dtype));
+  }
+}
+
+TEST(BatchNormKernels, WeightedMoments) {
+  Generator random(2);
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.text());
+    Shape positions = c.shape;
+    positions.erase(1);
+    const Tensor w = rand(positions, {}, random);
+    for (std::int64_t i = 0; i < w.numel(); i += 3) w.data<float>()[i] = 0;
+    const Tensor x = random_tensor(c, random), p = packet(c.channels());
+    table().moments(x, w, p);
+    const Moments m = reference(c, to_vector(x), to_vector(w));
+    EXPECT_NEAR(p.data<double>()[0], m.count, 1e-9 * m.count);
+    const Values means = slice(p, 0);
+    for (std::size_t i = 0; i < means.size(); ++i)
+      EXPECT_LT(std::abs(means[i] - m.mean[i]), sum_tolerance(c.dtype) * std::sqrt(m.m2[i] / m.count) + 1e-14);
+    EXPECT_LT(error(slice(p, 1), m.m2), sum_tolerance(c.dtype));
+  }
+}
+
+// Bound: with x as it was rounded, mean and M2 are right to 3e-6 whatever the mean, the variance or the count.
+TEST(BatchNormKernels, MomentsSurviveLargeMeansSmallVariancesAndOutliers) {
+  Generator random(3);
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+    for (const Shape& shape : {Shape{16, 16, 20, 20}, Shape{4, 70, 9, 9}}) {
+      const Case c{shape, float32, format};
+      for (const auto& [scale, shift] : {std::pair{1.0, 1e4}, {1e-6, 0.0}, {1e-6, 1e-2}, {1e3, -1e7}}) {
+        SCOPED_TRACE(c.text() + " std " + std::to_string(scale) + " mean " + std::to_string(shift));
+        const Tensor x = random_tensor(c, random, scale, shift), p = packet(c.channels());
+        x.data<float>()[0] += static_cast<float>(1000 * scale);  // the first value is what a first shift is taken from
+        table().moments(x, {}, p);
+        const Moments m = reference(c, to_vector(x));
+        const Values means = slice(p, 0);
+        for (std::size_t i = 0; i < means.size(); ++i)
+          EXPECT_LT(std::abs(means[i] - m.mean[i]), 1e-6 * std::sqrt(m.m2[i] / m.count));
+        EXPECT_LT(error(slice(p, 1), m.m2), sum_tolerance(float32));
+      }
+    }
+}
+
+TEST(BatchNormKernels, ConstantInputHasExactlyNoVariance) {
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = empty({8, 20, 11, 11}, {}, format), p = packet(20);
+    x.fill_(0.1);
+    table().moments(x, {}, p);
+    EXPECT_EQ(slice(p, 1), Values(20, 0.0));
+    EXPECT_EQ(slice(p, 0), Values(20, static_cast<double>(0.1f)));
+  }
+}
+
+TEST(BatchNormKernels, SumsAddOverRanksToTheMomentsOfTheWhole) {
+  Generator random(4);
+  const Case whole{{12, 10, 5, 5}, float64, MemoryFormat::contiguous};
+  const Tensor x = random_tensor(whole, random, 1, 1e4);
+  const Moments m = reference(whole, to_vector(x));
+  for (const bool exact : {false, true}) {
+    const Shape size{exact ? kernels::exact_packet_size(10) : kernels::packet_size(10)};
+    const Tensor total = zeros(size, {float64}), got = packet(10);
+    for (const auto& [from, to] : {std::pair{0, 1}, {1, 1}, {1, 9}, {9, 12}}) {  // the second one is empty
+      const Tensor p = packet(10), sums = exact ? full(size, nan, {float64}) : p;
+      table().moments(x.slice(0, from, to), {}, p);
+      table().to_sums(p, sums);
+      for (int i = exact ? 2 : 1; i < 8; ++i) sums.data<double>()[i] = 0;  // undefined without a message
+      total.add_(sums);
+    }
+    table().from_sums(total, got);
+    EXPECT_EQ(got.data<double>()[0], m.count);
+    EXPECT_LT(error(slice(got, 0), m.mean), exact ? 1e-15 : 1e-14);
+    EXPECT_LT(error(slice(got, 1), m.m2), exact ? 1e-11 : 1e-6);  // 1e-11: the reference's own, whose mean is rounded
+
+    const Tensor nothing = zeros(size, {float64});
+    table().from_sums(nothing, got);
+    EXPECT_EQ(slice(got, 0), Values(10, 0.0));
+    EXPECT_EQ(slice(got, 1), Values(10, 0.0));
+  }
+}
+
+// Counts that differ a thousandfold between ranks and are no round numbers. 78 digits are kept of n mean^2, of which M2 is
+// what remains: a few 2^-78 (mean / std)^2, less than the 2^-53 mean / std of the input's rounding up to some 2^23.
+TEST(BatchNormKernels, ExactSumsAreRightAtLargeMeans) {
+  Generator random(41);
+  for (const double mean : {0.0, 1e4, 1e6, 1e8})
+    for (const int ranks : {1, 2, 5, 64}) {
+      SCOPED_TRACE(std::to_string(mean) + " " + std::to_string(ranks));
+      const Tensor total = zeros({kernels::exact_packet_size(1)}, {float64}), got = packet(1);
+      std::vector<std::array<long double, 3>> all;  // n, mean, M2
+      long double n = 0, sum = 0;
+      for (int r = 0; r < ranks; ++r) {
+        const double own = 0.1 + std::ldexp(random.uniform(), static_cast<int>(random.below(10)));
+        const double at = mean + random.uniform(), m2 = own * random.uniform();
+        all.push_back({own, at, m2});
+        n += own, sum += static_cast<long double>(own) * (at - mean);
+        const Tensor p = zeros({kernels::packet_size(1)}, {float64}), sums = zeros({kernels::exact_packet_size(1)}, {float64});
+        p.data<double>()[0] = own, p.data<double>()[8] = at, p.data<double>()[9] = m2;
+        table().to_sums(p, sums);
+        total.add_(sums);
+      }
+      long double m2 = 0;
+      for (const auto& [own, at, inside] : all) m2 += inside + own * (at - mean - sum / n) * (at - mean - sum / n);
+      table().from_sums(total, got);
+      EXPECT_NEAR(got.data<double>()[0], static_cast<double>(n), 4e-16 * static_cast<double>(n));
+      EXPECT_NEAR(slice(got, 0)[0], static_cast<double>(mean + sum / n), 3e-16 * (1 + mean));
+      const double ratio = mean * mean * static_cast<double>(n / m2);
+      EXPECT_NEAR(slice(got, 1)[0] / static_cast<double>(m2), 1, 1e-14 + std::ldexp(ratio, -76));
+    }
+}
+
+TEST(BatchNormKernels, SumsOfWhatIsNotFiniteAreNot) {
+  for (const double bad : {nan, double{INFINITY}, -double{INFINITY}})
+    for (const bool exact : {false, true}) {
+      const Tensor p = zeros({kernels::packet_size(1)}, {float64});
+      p.data<double>()[0] = 3, p.data<double>()[8] = bad, p.data<double>()[9] = nan;
+      const Tensor sums = zeros({exact ? kernels::exact_packet_size(1) : kernels::packet_size(1)}, {float64});
+      table().to_sums(p, sums);
+      table().from_sums(sums, p);
+      EXPECT_FALSE(std::isfinite(slice(p, 0)[0]));
+      EXPECT_TRUE(std::isnan(slice(p, 1)[0]));
+    }
+}
+
+TEST(BatchNormKernels, FinishAddsEpsOrTakesItAsFloor) {
+  const Tensor p = zeros({kernels::packet_size(2)}, {float64});
+  const Values values{4, 0, 0, 0, 0, 0, 0, 0, /*mean*/ 5, 6, /*M2*/ 16, 0.004};
+  for (std::size_t i = 0; i < values.size(); ++i) p.data<double>()[i] = values[i];
+  const Tensor mean = full({2}, nan, {float64}), rstd = full({2}, nan, {float64});
+  table().finish(p, {0.5, false}, mean, rstd);
+  EXPECT_EQ(to_vector(mean), (Values{5, 6}));
+  EXPECT_EQ(to_vector(rstd), (Values{1 / std::sqrt(4.5), 1 / std::sqrt(0.501)}));
+  table().finish(p, {0.5, true}, mean, rstd);
+  EXPECT_EQ(to_vector(rstd), (Values{1 / std::sqrt(4.0), 1 / std::sqrt(0.5)}));
+  p.data<double>()[10] = nan;
+  for (const bool floor : {false, true}) {
+    table().finish(p, {0.5, floor}, mean, rstd);
+    EXPECT_TRUE(std::isnan(to_vector(rstd)[0])) << "a variance that is NaN is not below the floor";
+  }
+}
+
+TEST(BatchNormKernels, RunningStatistics) {
+  using kernels::Tracking;
+  Generator random(5);
+  const Case c{{6, 3, 2}, float64, MemoryFormat::contiguous};
+  for (const Tracking tracking : {Tracking::momentum, Tracking::cumulative, Tracking::pooled}) {
+    kernels::RunningStatistics running{zeros({3}, {float64}), ones({3}, {float64}), zeros({}, {int64}), {}};
+    if (tracking == Tracking::pooled) running.elements = zeros({}, {float64});
+    Values mean(3, 0), var(3, 1), all;
+    std::int64_t samples = 0;
+    for (int batch = 1; batch <= 4; ++batch) {
+      Case part = c;
+      part.shape[0] = batch + 1;
+      const Tensor x = random_tensor(part, random, 2, batch), p = packet(3);
+      table().moments(x, {}, p);
+      table().update(p, tracking, 0.3, running);
+      const Values values = to_vector(x);
+      all.insert(all.end(), values.begin(), values.end());
+      samples += part.shape[0];
+      const Moments m = reference(part, values);
+      const double factor = tracking == Tracking::cumulative ? 1.0 / batch : 0.3;
+      for (std::size_t i = 0; i < 3; ++i) {
+        mean[i] = (1 - factor) * mean[i] + factor * m.mean[i];
+        var[i] = (1 - factor) * var[i] + factor * m.m2[i] / (m.count - 1);
+      }
+    }
+    if (tracking == Tracking::pooled) {
+      const Moments m = reference({{samples, 3, 2}, float64, c.format}, all);
+      mean = m.mean;
+      for (std::size_t i = 0; i < 3; ++i) var[i] = m.m2[i] / (m.count - 1);
+      EXPECT_EQ(running.elements.item<double>(), m.count);
+    }
+    EXPECT_LT(error(to_vector(running.mean), mean), 1e-13);
+    EXPECT_LT(error(to_vector(running.var), var), 1e-13);
+    EXPECT_EQ(running.batches.item<int>(), 4);
+    table().update(zeros({kernels::packet_size(3)}, {float64}), tracking, 0.3, running);
+    EXPECT_EQ(running.batches.item<int>(), 4) << "an empty batch is none";
+    EXPECT_LT(error(to_vector(running.mean), mean), 1e-13);
+  }
+}
+
+// Per-channel numbers and the tensors of one forward and backward.
+struct Step {
+  Case c;
+  Tensor x, residual, dy, mean, rstd, weight, bias;
+  Values vx, vr, vdy, vmean, vrstd, vweight, vbias;
+
+  Step(const Case& which, Generator& random) : c(which) {
+    x = random_tensor(c, random, 1, 0.5);
+    residual = random_tensor(c, random);
+    dy = random_tensor(c, random);
+    mean = randn({c.channels()}, {float64}, random);
+    rstd = rand({c.channels()}, {float64}, random);
+    weight = randn({c.channels()}, {}, random);
+    bias = randn({c.channels()}, {}, random);
+    vx = to_vector(x), vr = to_vector(residual), vdy = to_vector(dy), vmean = to_vector(mean), vrstd = to_vector(rstd);
+    vweight = to_vector(weight), vbias = to_vector(bias);
+  }
+  kernels::Normalization to(bool add, bool relu) const {
+    return {mean, rstd, weight, bias, add ? residual : Tensor(), relu};
+  }
+  double z(std::size_t i, bool add) const {
+    const auto ch = static_cast<std::size_t>(c.channel_of(i));
+    return (vx[i] - vmean[ch]) * vrstd[ch] * vweight[ch] + vbias[ch] + (add ? vr[i] : 0);
+  }
+};
+
+// Many small calls: one thread each, so that the test does not depend on how busy the machine is.
+struct OneThread {
+  OneThread() { set_num_threads(1); }
+  ~OneThread() { set_num_threads(before); }
+  int before = num_threads();
+};
+
+TEST(BatchNormKernels, Apply) {
+  const OneThread one;
+  Generator random(6);
+  for (const Case& c : cases()) {
+    const Step s(c, random);
+    for (const bool add : {false, true})
+      for (const bool relu : {false, true}) {
+        SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : ""));
+        const Tensor y = poisoned(c);
+        table().apply(s.x, s.to(add, relu), y);
+        Values expected(s.vx.size());
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          expected[i] = s.z(i, add);
+          if (relu) expected[i] = std::max(0.0, expected[i]);
+        }
+        EXPECT_LT(error(to_vector(y), expected), tolerance(c.dtype));
+      }
+  }
+}
+
+// A mean of 1e4 standard deviations costs nothing but the input's own rounding.
+TEST(BatchNormKernels, ApplyLosesNothingAtLargeMeans) {
+  Generator random(7);
+  Step s({{4, 40, 10, 10}, float32, MemoryFormat::channels_last}, random);
+  s.x = random_tensor(s.c, random, 1, 1e4);
+  s.vx = to_vector(s.x);
+  s.mean.fill_(1e4 + 1.0 / 3);
+  s.vmean = to_vector(s.mean);
+  const Tensor y = poisoned(s.c);
+  table().apply(s.x, s.to(false, false), y);
+  Values expected;
+  for (std::size_t i = 0; i < s.vx.size(); ++i) expected.push_back(s.z(i, false));
+  EXPECT_LT(error(to_vector(y), expected), 3e-7);
+}
+
+TEST(BatchNormKernels, NanInputsStayNan) {
+  const Tensor x = zeros({2, 16, 4, 4}), y = zeros({2, 16, 4, 4});
+  x.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  table().apply(x, {zeros({16}, {float64}), ones({16}, {float64}), {}, {}, {}, true}, y);
+  EXPECT_TRUE(std::isnan(y.data<float>()[5]));
+}
+
+TEST(BatchNormKernels, Gradients) {
+  const OneThread one;
+  Generator random(8);
+  for (const Case& c : cases()) {
+    const Step s(c, random);
+    const auto C = static_cast<std::size_t>(c.channels());
+    const std::size_t inner = static_cast<std::size_t>(product(c.shape, 2, c.shape.size()));
+    Shape positions = c.shape;
+    positions.erase(1);
+    const Tensor w = rand(positions, {}, random);
+    const Values vw = to_vector(w);
+    const Tensor moments = zeros({kernels::packet_size(c.channels())}, {float64});
+    const double n = moments.data<double>()[0] = static_cast<double>(s.vx.size() / C + 7);  // as if of more ranks
+    for (const bool add : {false, true})
+      for (const bool relu : {false, true})
+        for (const bool weighted : {false, true}) {
+          SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : "") + (weighted ? " weighted" : ""));
+          const Tensor y = poisoned(c);
+          table().apply(s.x, s.to(add, relu), y);
+          const Values vy = to_vector(y);
+          Values g(s.vx.size()), s1(C), s2(C);
+          for (std::size_t i = 0; i < g.size(); ++i) {
+            const auto ch = static_cast<std::size_t>(c.channel_of(i));
+            // Where the mask follows from x, values that round to the other side of 0 are nobody's fault.
+            g[i] = relu && !(add ? vy[i] > 0 : s.z(i, false) > 0) ? 0 : s.vdy[i];
+            s1[ch] += g[i];
+            s2[ch] += g[i] * (s.vx[i] - s.vmean[ch]);
+          }
+          const kernels::NormalizationGrad of{s.to(add, relu), s.x, y};
+          const Tensor sums = packet(c.channels()), masked = poisoned(c);
+          table().reduce_grad(s.dy, of, sums, {});
+          // Sums cancel, so their error is measured against the sums of absolute values.
+          const double scale = std::sqrt(static_cast<double>(s.vx.size() / C)) * std::sqrt(static_cast<double>(C));
+          const auto close = [&](const Values& got, const Values& expected) {
+            double d = 0;
+            for (std::size_t i = 0; i < C; ++i) d += (got[i] - expected[i]) * (got[i] - expected[i]);
+            EXPECT_LT(std::sqrt(d), 3 * sum_tolerance(c.dtype) * scale);
+          };
+          close(slice(sums, 0), s1);
+          close(slice(sums, 1), s2);
+          table().reduce_grad(s.dy, of, sums, masked);
+          EXPECT_EQ(to_vector(masked), g);
+          const Tensor dw = full({c.channels()}, nan, {float64}), db = full({c.channels()}, nan, {float64});
+          table().parameter_grad(sums, s.rstd, dw, db);
+          Values expected_dw(C);
+          for (std::size_t i = 0; i < C; ++i) expected_dw[i] = s2[i] * s.vrstd[i];
+          close(to_vector(dw), expected_dw);
+          close(to_vector(db), s1);
+
+          Values expected(g.size()), constant(g.size());
+          for (std::size_t i = 0; i < g.size(); ++i) {
+            const auto ch = static_cast<std::size_t>(c.channel_of(i));
+            const double weight = weighted ? vw[i / inner / C * inner + i % inner] : 1, r = s.vrstd[ch];
+            expected[i] = s.vweight[ch] * r * (g[i] - weight * (s1[ch] / n + (s.vx[i] - s.vmean[ch]) * r * r * s2[ch] / n));
+            constant[i] = s.vweight[ch] * r * g[i];
+          }
+          const Tensor dx = poisoned(c), in_place = s.dy.clone();
+          // A variance of 0 lies below the floor of eps in one of the two runs below; here eps is added.
+          table().apply_grad(s.dy, of, sums, moments, weighted ? w : Tensor(), {}, dx);
+          EXPECT_LT(error(to_vector(dx), expected), 2 * tolerance(c.dtype));
+          table().apply_grad(in_place, of, sums, moments, weighted ? w : Tensor(), {}, in_place);
+          EXPECT_EQ(to_vector(in_place), to_vector(dx));
+          if (weighted) continue;
+          table().apply_grad(s.dy, of, {}, {}, {}, {}, dx);
+          EXPECT_LT(error(to_vector(dx), constant), tolerance(c.dtype));
+        }
+  }
+}
+
+TEST(BatchNormKernels, AVarianceBelowTheFloorHasNoGradient) {
+  Generator random(9);
+  const Step s({{3, 4, 5}, float64, MemoryFormat::contiguous}, random);
+  const kernels::NormalizationGrad of{s.to(false, false), s.x, {}};
+  const Tensor sums = packet(4), moments = zeros({kernels::packet_size(4)}, {float64}), dx = poisoned(s.c);
+  moments.data<double>()[0] = 15;
+  table().reduce_grad(s.dy, of, sums, {});
+  table().apply_grad(s.dy, of, sums, moments, {}, {0.1, true}, dx);
+  Values expected(s.vx.size());
+  const Values s1 = slice(sums, 0);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto ch = static_cast<std::size_t>(s.c.channel_of(i));
+    expected[i] = s.vweight[ch] * s.vrstd[ch] * (s.vdy[i] - s1[ch] / 15);
+  }
+  EXPECT_LT(error(to_vector(dx), expected), 1e-13);
+}
+
+TEST(BatchNormKernels, EmptyBatchesGiveZeroes) {
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Case c{{0, 20, 3, 3}, float32, format};
+    const Tensor x = empty(c.shape, {}, format), p = packet(20), sums = packet(20);
+    table().moments(x, {}, p);
+    EXPECT_EQ(p.data<double>()[0], 0);
+    EXPECT_EQ(slice(p, 1), Values(20, 0.0));
+    const kernels::NormalizationGrad of{{zeros({20}, {float64}), ones({20}, {float64}), {}, {}, {}, true}, x, {}};
+    table().apply(x, of.forward, x);
+    table().reduce_grad(x, of, sums, {});
+    table().apply_grad(x, of, sums, p, {}, {}, x);
+    EXPECT_EQ(slice(sums, 0), Values(20, 0.0));
+    EXPECT_EQ(slice(sums, 1), Values(20, 0.0));
+  }
+}
+
+// ---- several steps at once are what their parts are
+
+// Shapes that fit into the fast memory of a device at once, in several rounds, and not at all.
+std::vector<Case> cases_of_one_rank() {
+  std::vector<Case> all = cases();
+  std::erase_if(all, [](const Case& c) { return c.format == MemoryFormat::contiguous && c.shape[0] > 60; });
+  all.push_back({{30, 136, 10, 10}, bfloat16, MemoryFormat::channels_last});
+  all.push_back({{4, 24, 81, 67}, float32, MemoryFormat::channels_last});
+  return all;
+}
+
+TEST(BatchNormKernels, ForwardOfOneRankIsItsParts) {
+  using kernels::Tracking;
+  const OneThread one;
+  Generator random(21);
+  int variant = 0;
+  for (const Case& c : cases_of_one_rank()) {
+    const Step s(c, random);
+    const bool add = ++variant % 2 == 0, relu = variant % 3 != 0;
+    const Tracking tracking = std::array{Tracking::momentum, Tracking::cumulative, Tracking::pooled}[static_cast<std::size_t>(variant % 3)];
+    SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : ""));
+    const auto running = [&] {
+      kernels::RunningStatistics r{full({c.channels()}, 0.5, {float64}), full({c.channels()}, 2, {float64}), full({}, 3, {int64}), {}};
+      if (tracking == Tracking::pooled) r.elements = full({}, 40, {float64});
+      return r;
+    };
+    const auto got = running(), expected = running();
+    kernels::Normalization to = s.to(add, relu);
+    to.mean = full({c.channels()}, nan, {float64}), to.rstd = full({c.channels()}, nan, {float64});
+    const Tensor p = packet(c.channels()), y = poisoned(c);
+    const kernels::Epsilon eps{0.01, variant % 5 == 0};
+    table().forward(s.x, {}, p, {eps, tracking, 0.3, got}, to, y);
+
+    const Tensor parts = packet(c.channels()), mean = full({c.channels()}, nan, {float64}), rstd = full({c.channels()}, nan, {float64});
+    table().moments(s.x, {}, parts);
+    table().finish(parts, eps, mean, rstd);
+    table().update(parts, tracking, 0.3, expected);
+    EXPECT_EQ(p.data<double>()[0], parts.data<double>()[0]);
+    EXPECT_LT(error(slice(p, 0), slice(parts, 0)), sum_tolerance(c.dtype));
+    EXPECT_LT(error(slice(p, 1), slice(parts, 1)), sum_tolerance(c.dtype));
+    EXPECT_LT(error(to_vector(to.mean), to_vector(mean)), sum_tolerance(c.dtype));
+    EXPECT_LT(error(to_vector(to.rstd), to_vector(rstd)), sum_tolerance(c.dtype));
+    EXPECT_LT(error(to_vector(got.mean), to_vector(expected.mean)), sum_tolerance(c.dtype));
+    if (parts.data<double>()[0] > 1) { EXPECT_LT(error(to_vector(got.var), to_vector(expected.var)), sum_tolerance(c.dtype)); }
+    EXPECT_EQ(got.batches.item<int>(), 4);
+    if (got.elements.defined()) { EXPECT_EQ(got.elements.item<double>(), 40 + parts.data<double>()[0]); }
+    kernels::Normalization same = to;
+    same.mean = mean, same.rstd = rstd;
+    const Tensor of_parts = poisoned(c);
+    table().apply(s.x, same, of_parts);
+    EXPECT_LT(error(to_vector(y), to_vector(of_parts)), tolerance(c.dtype));
+  }
+}
+
+TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
+  const OneThread one;
+  Generator random(22);
+  int variant = 0;
+  for (const Case& c : cases_of_one_rank()) {
+    const Step s(c, random);
+    const bool add = ++variant % 2 == 0, relu = variant % 3 != 0, masks = variant % 4 < 2, in_place = variant % 5 == 0 && !masks;
+    SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : "") + (masks ? " masked" : ""));
+    const Tensor y = poisoned(c);
+    table().apply(s.x, s.to(add, relu), y);
+    const kernels::NormalizationGrad of{s.to(add, relu), s.x, y};
+    const Tensor moments = zeros({kernels::packet_size(c.channels())}, {float64});
+    moments.data<double>()[0] = static_cast<double>(s.vx.size()) / static_cast<double>(c.channels());
+    const auto vector = [&] { return full({c.channels()}, nan, {float64}); };
+    const Tensor sums = packet(c.channels()), parts = packet(c.channels()), dw = vector(), db = vector(), dw_parts = vector(), db_parts = vector();
+    const Tensor masked = masks ? poisoned(c) : Tensor(), masked_parts = masks ? poisoned(c) : Tensor();
+    const Tensor dx_parts = poisoned(c), dy = in_place ? s.dy.clone() : s.dy, dx = in_place ? dy : poisoned(c);
+    table().backward(dy, of, sums, masked, dw, db, moments, {}, {}, dx);
+    table().reduce_grad(s.dy, of, parts, masked_parts);
+    table().parameter_grad(parts, s.rstd, dw_parts, db_parts);
+    table().apply_grad(s.dy, of, parts, moments, {}, {}, dx_parts);
+    // Sums cancel: their error is that of float32 sums of as many terms of order 1.
+    const double scale = sum_tolerance(c.dtype) * 3 * std::sqrt(static_cast<double>(s.vx.size()));
+    const auto close = [&](const Values& a, const Values& b) {
+      double d = 0;
+      for (std::size_t i = 0; i < a.size(); ++i) d += (a[i] - b[i]) * (a[i] - b[i]);
+      EXPECT_LT(std::sqrt(d), scale);
+    };
+    close(slice(sums, 0), slice(parts, 0));
+    close(slice(sums, 1), slice(parts, 1));
+    close(to_vector(dw), to_vector(dw_parts));
+    close(to_vector(db), to_vector(db_parts));
+    if (masks) { EXPECT_EQ(to_vector(masked), to_vector(masked_parts)); }
+    EXPECT_LT(error(to_vector(dx), to_vector(dx_parts)), 2 * tolerance(c.dtype));
+    const Tensor again = packet(c.channels()), dw_again = vector();
+    table().gradient_sums(s.dy, of, again, {}, dw_again, {}, {1, 2, 3, 9});
+    EXPECT_EQ(to_vector(again.slice(0, 0, kernels::packet_header)), Values({0, 0, 1, 2, 3, 9, 0, 0}));
+    EXPECT_EQ(slice(again, 1), slice(parts, 1));
+    EXPECT_EQ(to_vector(dw_again), to_vector(dw_parts));
+  }
+}
+
+TEST(BatchNormKernels, MomentSumsAndSettleAreTheirParts) {
+  Generator random(23);
+  const Case c{{12, 10, 5, 5}, float32, MemoryFormat::channels_last};
+  const Tensor x = random_tensor(c, random, 1, 30), mean = full({10}, nan, {float64}), rstd = full({10}, nan, {float64});
+  for (const std::int64_t size : {kernels::packet_size(10), kernels::exact_packet_size(10)}) {
+    const Tensor moments = packet(10), sums = full({size}, nan, {float64}), expected = full({size}, nan, {float64});
+    table().moments(x, {}, moments);
+    table().to_sums(moments, expected);
+    table().moment_sums(x, {}, sums, {1, 2, 3, 9});
+    EXPECT_EQ(to_vector(sums.slice(0, 1, kernels::packet_header)), Values({0, 1, 2, 3, 9, 0, 0}));
+    const auto without_header = [&](const Tensor& t) { return to_vector(t.slice(0, kernels::packet_header, size)); };
+    EXPECT_EQ(without_header(sums), without_header(expected));
+    EXPECT_EQ(sums.data<double>()[0], 300);
+    const Tensor back = packet(10);
+    const kernels::RunningStatistics running{zeros({10}, {float64}), ones({10}, {float64}), zeros({}, {int64}), {}};
+    table().settle(sums, back, {{}, kernels::Tracking::momentum, 1, running}, mean, rstd);
+    EXPECT_LT(error(slice(back, 0), slice(moments, 0)), 1e-15);
+    EXPECT_LT(error(slice(back, 1), slice(moments, 1)), 1e-11);
+    EXPECT_EQ(to_vector(mean), slice(back, 0));
+    EXPECT_LT(error(to_vector(running.mean), slice(moments, 0)), 1e-15);
+    EXPECT_EQ(running.batches.item<int>(), 1);
+    // The message says of two ranks that they do not agree, of one that it agrees with itself.
+    for (const double ranks : {2.0, 1.0})
+      table().settle(sums, back, {{}, kernels::Tracking::momentum, 1, running, ranks}, mean, rstd);
+    EXPECT_EQ(running.batches.item<int>(), 2);
+    table().settle({}, moments, {{}, kernels::Tracking::momentum, 1, running}, mean, rstd);
+    EXPECT_EQ(to_vector(mean), slice(moments, 0));
+    EXPECT_EQ(running.batches.item<int>(), 3);
+  }
+}
+
+TEST(BatchNormKernels, TheThreadCountChangesNoBit) {
+  Generator random(10);
+  const int before = num_threads();
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+    for (const Shape& shape : {Shape{16, 16, 30, 30}, Shape{4, 300, 17, 17}}) {
+      const Step s({shape, float32, format}, random);
+      std::vector<Values> results;
+      for (const int threads : {1, 2, 3, 7}) {
+        set_num_threads(threads);
+        const Tensor p = packet(shape[1]), sums = packet(shape[1]);
+        p.fill_(0), sums.fill_(0);
+        table().moments(s.x, {}, p);
+        table().reduce_grad(s.dy, {s.to(false, true), s.x, {}}, sums, {});
+        Values both = to_vector(p), second = to_vector(sums);
+        both.insert(both.end(), second.begin(), second.end());
+        results.push_back(both);
+        EXPECT_EQ(results.back(), results.front());
+      }
+    }
+  set_num_threads(before);
+}
+
+}  // namespace
+}  // namespace tutti

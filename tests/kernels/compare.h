@@ -1,0 +1,50 @@
+// What the kernel tests share: poisoned outputs, relative errors and random layouts.
+#pragma once
+
+#include <tutti/core/create.h>
+#include <tutti/core/parallel.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tutti::testing {
+
+/// ||a - b|| / ||b||, all elements in float64; NaN (an element nobody wrote) makes it NaN, which no bound admits.
+inline double relative_error(const Tensor& a, const Tensor& b) {
+  const std::vector<double> x = to_vector(a), y = to_vector(b);
+  if (x.size() != y.size()) return std::numeric_limits<double>::quiet_NaN();
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) difference += (x[i] - y[i]) * (x[i] - y[i]), norm += y[i] * y[i];
+  return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+/// Filled with NaN, so that an element that a kernel does not write is seen.
+inline Tensor poisoned(const Shape& shape, DType dtype, MemoryFormat format = MemoryFormat::contiguous) {
+  const Tensor t = empty(shape, {dtype}, format);
+  t.fill_(std::numeric_limits<double>::quiet_NaN());
+  return t;
+}
+
+/// Normally distributed, rounded to `dtype`, laid out as `format`.
+inline Tensor normal(const Shape& shape, DType dtype, MemoryFormat format = MemoryFormat::contiguous) {
+  return randn(shape, {float64}).to(dtype).contiguous(format);
+}
+
+/// A small random number in [low, high].
+inline std::int64_t pick(std::int64_t low, std::int64_t high) {
+  return low + randint(high - low + 1, {1}).item<std::int64_t>();
+}
+
+/// Computes with `count` threads while it lives. Most tests of small tensors take one: the suite shares few cores.
+class Threads {
+ public:
+  explicit Threads(int count) : before_(num_threads()) { set_num_threads(count); }
+  ~Threads() { set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace tutti::testing

@@ -1,0 +1,102 @@
+// Matrix product kernels: oneDNN's against the plain float64 reference over random sizes, batches and layouts, and the
+// reference against numbers worked out by hand.
+#include "kernels/compare.h"
+#include "kernels/tables.h"
+
+#include <tutti/kernels/cpu/reference_matmul.h>
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+using testing::normal;
+using testing::pick;
+using testing::poisoned;
+using testing::relative_error;
+using testing::Threads;
+
+// (..., rows, columns) stored by rows, or by columns.
+Tensor matrix(Shape shape, DType dtype, bool by_columns) {
+  if (!by_columns) return normal(shape, dtype);
+  std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  return normal(shape, dtype).transpose(-1, -2);
+}
+
+void check(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out, double tolerance) {
+  SCOPED_TRACE("a " + to_string(a.shape()) + to_string(a.strides()) + " b " + to_string(b.shape()) +
+               to_string(b.strides()) + " out " + to_string(out.strides()) + " " + to_string(a.dtype()));
+  testing::matmul().matmul(a, b, bias, out);
+  const Tensor expected = poisoned(out.shape(), float64);
+  kernels::cpu::reference::matmul(a.to(float64), b.to(a.dtype()).to(float64), bias.defined() ? bias.to(float64) : bias,
+                                  expected);
+  EXPECT_LE(relative_error(out, expected), tolerance);
+}
+
+TEST(Matmul, AgreesWithTheReference) {
+  for (int i = 0; i < 60; ++i) {
+    const Threads threads(i < 10 ? 2 : 1);
+    const std::int64_t m = pick(1, 40), n = pick(1, 40), k = pick(1, 70);
+    Shape a_shape, b_shape, shape;
+    for (std::int64_t d = pick(0, 2); d > 0; --d) {
+      const std::int64_t size = pick(1, 3), which = pick(0, 3);  // a batch dimension of either may broadcast
+      a_shape.push_back(which == 1 ? 1 : size);
+      b_shape.push_back(which == 2 ? 1 : size);
+      shape.push_back(size);
+    }
+    for (std::int64_t size : {m, k}) a_shape.push_back(size);
+    for (std::int64_t size : {k, n}) b_shape.push_back(size);
+    for (std::int64_t size : {m, n}) shape.push_back(size);
+    const bool a_turned = pick(0, 1), b_turned = pick(0, 1), with_bias = pick(0, 1);
+    const Tensor bias = with_bias ? normal({n}, float32) : Tensor();
+    check(matrix(a_shape, float32, a_turned), matrix(b_shape, float32, b_turned), bias, poisoned(shape, float32), 2e-6);
+    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, bfloat16, b_turned), bias, poisoned(shape, bfloat16), 4e-3);
+    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, float32, b_turned), bias, poisoned(shape, bfloat16), 4e-3);
+    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, bfloat16, b_turned), {}, poisoned(shape, float32), 1e-5);
+    if (testing::test_device().is_cpu()) continue;  // whose float64 is the reference itself, and has no float16
+    check(matrix(a_shape, float64, a_turned), matrix(b_shape, float64, b_turned), bias, poisoned(shape, float64), 1e-13);
+    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float16, b_turned), bias, poisoned(shape, float16), 1e-3);
+    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float32, b_turned), bias, poisoned(shape, float16), 1e-3);
+    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float16, b_turned), {}, poisoned(shape, float32), 1e-5);
+  }
+}
+
+TEST(Matmul, ExpandedBatch) {
+  const Tensor a = normal({1, 4, 5}, float32).expand({3, 4, 5}), b = normal({3, 5, 2}, float32);
+  check(a, b, {}, poisoned({3, 4, 2}, float32), 2e-6);
+}
+
+TEST(Matmul, RowsOfALargerMatrix) {
+  const Tensor a = normal({8, 40}, float32).slice(1, 3, 20), b = normal({30, 64}, float32).slice(0, 2, 19).slice(1, 8, 40);
+  check(a, b, {}, poisoned({8, 32}, float32), 2e-6);
+  check(b.transpose(0, 1), a.transpose(0, 1), {}, poisoned({32, 8}, float32), 2e-6);
+}
+
+TEST(Matmul, ReferenceByHand) {
+  const Tensor a = tensor({1, 2, 3, 4, 5, 6}, {2, 3}, {float64}), b = tensor({1, 0, 0, 1, 10, 100}, {3, 2}, {float64});
+  const Tensor out = poisoned({2, 2}, float64);
+  testing::matmul().matmul(a, b, tensor({1000, 2000}, {float64}), out);
+  EXPECT_EQ(to_vector(out), (std::vector<double>{1031, 2302, 1064, 2605}));
+}
+
+TEST(Matmul, EmptySizes) {
+  for (DType dtype : testing::trained_dtypes()) {
+    const auto& table = testing::matmul();
+    table.matmul(empty({0, 3}, {dtype}), normal({3, 4}, dtype), {}, empty({0, 4}, {dtype}));
+    table.matmul(empty({2, 0, 3}, {dtype}), normal({2, 3, 4}, dtype), {}, empty({2, 0, 4}, {dtype}));
+    const Tensor none = poisoned({2, 4}, dtype), bias = normal({4}, dtype);
+    table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), bias, none);  // the gradient of an empty batch
+    EXPECT_EQ(to_vector(none.select(0, 0)), to_vector(bias));
+  }
+}
+
+TEST(Matmul, RefusesOtherDtypes) {
+  for (DType dtype : {float16, int64}) {
+    if (dtype == float16 && testing::test_device().is_cuda()) continue;
+    const Tensor a = empty({2, 2}, {dtype});
+    EXPECT_THROW(testing::matmul().matmul(a, a, {}, empty({2, 2}, {dtype})), DTypeError);
+  }
+}
+
+}  // namespace
+}  // namespace tutti

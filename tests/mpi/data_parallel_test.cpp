@@ -1,0 +1,7 @@
+#include "../distributed/data_parallel_case.h"
+
+namespace tutti {
+
+TEST(Mpi, DataParallelWorks) { testing::check_data_parallel(distributed::world()); }
+
+}  // namespace tutti

@@ -1,0 +1,198 @@
+// The fault matrix: real processes are killed, stopped, leave and throw, each rank in turn, at start-up, inside the
+// forward of SyncBatchNorm, in the middle of a bucket and while MPI is finalised. Every job ends in time with an error
+// that names the rank, leaves no process behind and no half-written checkpoint. Starts mpirun itself, a few at a time.
+#include <tutti/core/state_dict.h>
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <poll.h>
+#include <regex>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr auto patience = 40s;  // the victim's own deadlines are 3 s; the rest is for a busy machine
+
+struct Outcome {
+  bool ended = false;
+  int code = -1;
+  std::string output;
+  std::vector<std::string> survivors;  // processes of the job that are still there
+};
+
+// The processes that have `marker` among their arguments.
+std::vector<std::string> processes_with(const std::string& marker) {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string pid = entry.path().filename();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    const std::string arguments{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (arguments.find(marker) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+Outcome run_job(int ranks, const std::string& fault, const std::string& folder) {
+  int output[2];
+  if (pipe2(output, O_CLOEXEC) != 0) return {};
+  const std::string count = std::to_string(ranks);
+  std::vector<const char*> arguments{MPIRUN, "--oversubscribe", "--allow-run-as-root", "-x", "TUTTI_FAULT", "-n",
+                                     count.c_str(), VICTIM, folder.c_str(), nullptr};
+  std::vector<std::string> environment{"TUTTI_FAULT=" + fault};
+  for (char** each = environ; *each; ++each) environment.emplace_back(*each);
+  std::vector<char*> variables;
+  for (std::string& each : environment) variables.push_back(each.data());
+  variables.push_back(nullptr);
+  const pid_t job = fork();
+  if (job == 0) {  // nothing that allocates: other threads may have held a lock
+    setpgid(0, 0);
+    dup2(output[1], 1);
+    dup2(output[1], 2);
+    execve(MPIRUN, const_cast<char**>(arguments.data()), variables.data());
+    _exit(127);
+  }
+  close(output[1]);
+  Outcome outcome;
+  const auto deadline = Clock::now() + patience;
+  for (;;) {
+    pollfd readable{output[0], POLLIN, 0};
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) break;
+    if (poll(&readable, 1, static_cast<int>(left)) <= 0) continue;
+    char buffer[4096];
+    const ssize_t n = read(output[0], buffer, sizeof buffer);
+    if (n <= 0) {
+      outcome.ended = true;
+      break;
+    }
+    outcome.output.append(buffer, static_cast<std::size_t>(n));
+  }
+  close(output[0]);
+  if (!outcome.ended) kill(-job, SIGKILL);
+  int status = 0;
+  waitpid(job, &status, 0);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  // mpirun kills what is left of a job, and may be gone a moment before it.
+  const auto grace = Clock::now() + 3s;
+  while (!(outcome.survivors = processes_with(folder)).empty() && Clock::now() < grace) std::this_thread::sleep_for(10ms);
+  for (const std::string& pid : outcome.survivors) kill(std::stoi(pid), SIGKILL);
+  return outcome;
+}
+
+struct Case {
+  int ranks;
+  std::string fault;
+  std::vector<std::string> expected;  // regular expressions
+};
+
+// What the job prints for a fault of rank `bad`; `other` is a rank that survives.
+std::vector<Case> matrix() {
+  std::vector<Case> cases;
+  // In the victim's second step the forward begins with #3 of the normalisation group, and the large bucket is #12 of the
+  // world, behind a small one.
+  const std::string forward = "group=world/normalization,collective=3", bucket = "collective=12";
+  const std::string in_bucket = ".*all_reduce #12 of group 'world' .bucket 1: head, 160.0 kB.: .*";
+  const auto add = [&](int ranks, int bad, const std::string& fault, std::vector<std::string> expected) {
+    cases.push_back({ranks, fmt::format("rank={},{}", bad, fault), std::move(expected)});
+  };
+  for (const int bad : {0, 1}) {
+    const int other = 1 - bad;
+    const std::string caught = fmt::format("rank {} caught: ", other);
+    const std::string in_forward = caught + "all_reduce #3 of group 'world/normalization' .*";
+    const std::string not_started = caught + "from_environment: .*";
+    const std::string killed = fmt::format("process rank {} with PID .* exited on signal 9", bad);
+    const std::string never_came = bad == 1 ? "rank 1 did not come" : "there is no word from rank 0";
+
+    add(2, bad, "action=kill,when=start", {killed});
+    add(2, bad, "action=kill," + forward, {killed});
+    add(2, bad, "action=kill,when=data," + bucket, {killed});
+    add(2, bad, "action=kill,when=exit", {killed});
+
+    add(2, bad, "action=stop,when=start", {not_started + never_came});
+    add(2, bad, "action=stop," + forward,
+        {in_forward + fmt::format("rank {} did not arrive within 3 s; it last completed #2", bad)});
+    add(2, bad, "action=stop,when=data," + bucket,
+        {caught + in_bucket + fmt::format("rank {} stopped in the middle of the transfer and did not go on within 3 s", bad)});
+    add(2, bad, "action=stop,when=exit", {fmt::format("tutti: rank {} is at its exit and ends the job: ", other) + never_came});
+
+    add(2, bad, "action=exit,when=start",
+        {not_started + (bad == 1 ? "rank 1 came to an exit instead" : "rank 0 is at its exit")});
+    add(2, bad, "action=exit," + forward,
+        {in_forward + fmt::format("rank {} will never arrive: its process is at its exit; it last completed #2", bad)});
+    add(2, bad, "action=exit," + bucket,
+        {caught + in_bucket + fmt::format("rank {} will never arrive: its process is at its exit; it last completed #11", bad)});
+    add(2, bad, "action=exit,when=exit", {fmt::format("mpi(run|exec) has exited due to process rank {} with PID", bad)});
+
+    const std::string injected = fmt::format("injected fault of rank {} in group 'world", bad);
+    add(2, bad, "action=raise,when=start",
+        {fmt::format("rank {} caught: ", bad) + injected, not_started + (bad == 1 ? "rank 1 came to an exit" : "rank 0 is at its")});
+    add(2, bad, "action=raise," + forward, {in_forward + injected + "/normalization' at collective #3"});
+    add(2, bad, "action=raise,when=data," + bucket, {caught + ".*" + injected + "' at collective #12"});
+    add(2, bad, "action=raise,when=exit", {fmt::format("process rank {} with PID .* exited on signal 6", bad)});
+  }
+  // Of three, both survivors say the same.
+  add(3, 1, "action=stop," + forward, {"rank 0 caught: .*rank 1 did not arrive", "rank 2 caught: .*rank 1 did not arrive"});
+  add(3, 2, "action=stop,when=start", {"rank 0 caught: .*rank 2 did not come", "rank 1 caught: .*rank 2 did not come"});
+  add(3, 0, "action=exit," + bucket, {"rank 1 caught: .*rank 0 will never arrive", "rank 2 caught: .*rank 0 will never arrive"});
+  return cases;
+}
+
+TEST(Faults, EndEveryJobInTimeWithTheNameOfTheRank) {
+  const std::vector<Case> cases = matrix();
+  const fs::path root = fs::temp_directory_path() / fmt::format("tutti_faults_{}", getpid());
+  std::vector<Outcome> outcomes(cases.size());
+  std::atomic<std::size_t> next = 0;
+  {
+    std::vector<std::jthread> workers;  // most of a job's time is waiting for a deadline
+    for (int i = 0; i < 4; ++i)
+      workers.emplace_back([&] {
+        for (std::size_t c = next++; c < cases.size(); c = next++) {
+          const std::string folder = root / fmt::format("case_{}_", c);
+          fs::create_directories(folder);
+          outcomes[c] = run_job(cases[c].ranks, cases[c].fault, folder);
+        }
+      });
+  }
+  for (std::size_t c = 0; c < cases.size(); ++c) {
+    const Outcome& outcome = outcomes[c];
+    SCOPED_TRACE(cases[c].fault + "\n" + outcome.output);
+    EXPECT_TRUE(outcome.ended) << "the job did not end within its deadlines";
+    EXPECT_NE(outcome.code, 0);
+    EXPECT_TRUE(outcome.survivors.empty()) << outcome.survivors.size() << " processes are left";
+    for (const std::string& text : cases[c].expected)
+      EXPECT_TRUE(std::regex_search(outcome.output, std::regex(text))) << "expected: " << text;
+    const std::string checkpoint = root / fmt::format("case_{}_", c) / "checkpoint.safetensors";
+    if (fs::exists(checkpoint)) {
+      EXPECT_NO_THROW(EXPECT_EQ(load_safetensors(checkpoint).size(), 3u));
+    }
+  }
+  fs::remove_all(root);
+}
+
+TEST(Faults, NoneIsACleanRun) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_no_fault_{}", getpid());
+  fs::create_directories(folder);
+  const Outcome outcome = run_job(2, "", folder);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(outcome.output, "");
+  Metadata metadata;
+  load_safetensors(folder / "checkpoint.safetensors", &metadata);
+  EXPECT_EQ(metadata["step"], "4");
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace tutti

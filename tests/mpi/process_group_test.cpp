@@ -1,0 +1,152 @@
+// The conformance suite on processes, and what only processes can get wrong.
+#include "../distributed/conformance.h"
+#include "../distributed/messages.h"
+#include "../distributed/resources.h"
+
+#include <tutti/distributed/mpi/mpi.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+using namespace distributed;
+using namespace std::chrono_literals;
+
+TEST(Mpi, TheWorldIsWhatMpirunStarted) {
+  EXPECT_EQ(world().backend(), "mpi");
+  EXPECT_EQ(std::to_string(world().size()), std::getenv("OMPI_COMM_WORLD_SIZE"));
+  EXPECT_EQ(std::to_string(world().rank()), std::getenv("OMPI_COMM_WORLD_RANK"));
+  EXPECT_EQ(std::to_string(world().local_rank()), std::getenv("OMPI_COMM_WORLD_LOCAL_RANK"));
+}
+
+TEST(Mpi, Conforms) { testing::check_conformance(world()); }
+
+TEST(Mpi, LargeOnesAreReducedInRankOrderToo) {
+  // More than one block of the pipeline, of a size that no number of ranks divides.
+  const std::int64_t n = (std::int64_t{1} << 19) * world().size() + 12345;
+  std::vector<Tensor> ranks;
+  for (int r = 0; r < world().size(); ++r) ranks.push_back(testing::contributed(bfloat16, {n}, r));
+  const Tensor mine = ranks[static_cast<std::size_t>(world().rank())].clone();
+  world().all_reduce(mine, ReduceOp::mean).wait();
+  EXPECT_TRUE(to_vector(mine) == testing::reference(bfloat16, ReduceOp::mean, ranks));
+}
+
+TEST(Mpi, EqualsRanksAsThreadsToTheBit) {
+  // Above 8 ranks, the one in the middle no longer travels with its fingerprint.
+  static_assert(mpi::inline_limit(2) == 65536 && mpi::inline_limit(8) == 65536 && mpi::inline_limit(12) == 43690 &&
+                mpi::inline_limit(64) == 8192 && mpi::inline_limit(4096) == 8192);
+  const int size = world().size();
+  for (const std::int64_t n : {33, 12000, 100000}) {
+    const Tensor here = testing::contributed(float32, {n}, world().rank());
+    world().all_reduce(here, ReduceOp::mean).wait();
+    run_ranks(size, [&](const ProcessGroup& threads) {
+      const Tensor there = testing::contributed(float32, {n}, threads.rank());
+      threads.all_reduce(there, ReduceOp::mean).wait();
+      EXPECT_TRUE(to_vector(there) == to_vector(here));
+    });
+  }
+}
+
+TEST(Mpi, ManyGroupsComeAndGo) {
+  for (int i = 0; i < 20; ++i) {
+    const ProcessGroup group = ProcessGroup::from_environment(60s);
+    const Tensor x = ones({30000});
+    Work unwaited_until_the_group_is_gone = group.split(0).all_reduce(x);
+    unwaited_until_the_group_is_gone.wait();
+    EXPECT_EQ(x.select(0, 7).item<int>(), group.size());
+  }
+}
+
+void expect_nothing_left(const testing::Resources& before, std::size_t heap) {
+  const auto after = testing::Resources::settled(before);
+  EXPECT_EQ(after.descriptors, before.descriptors);
+  EXPECT_EQ(after.threads, before.threads);
+  EXPECT_EQ(after.tensors, before.tensors);
+  EXPECT_LT(static_cast<double>(after.heap) - static_cast<double>(before.heap), static_cast<double>(heap));
+}
+
+TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
+  const auto cycle = [] {
+    const ProcessGroup half = world().split(world().rank() % 2);
+    for (const std::int64_t n : {100, 30000}) half.all_reduce(ones({n})).wait();
+    { const Work thrown_away = half.all_reduce(ones({10})); }
+    half.barrier();
+  };
+  world().all_reduce(ones({10})).wait();  // the watcher has started
+  auto before = testing::Resources::now();
+  const auto hundred = [&] {
+    for (int i = 0; i < 100; ++i) cycle();
+    const auto after = testing::Resources::settled(before);
+    return static_cast<double>(after.heap) - static_cast<double>(std::exchange(before, after).heap);
+  };
+  hundred();
+  world().barrier();
+  const auto first = before;
+  // What MPI keeps for reuse may still grow in one of the hundreds, a leak does in all.
+  const double grown = std::min({hundred(), hundred(), hundred()});
+  EXPECT_LT(grown, 16 << 10);
+  expect_nothing_left(first, 256 << 10);
+}
+
+TEST(Mpi, WorldsThatFailComeAndGo) {
+  // A failed world keeps its communicators, on purpose (see Communicator::abandon): some 30 to 80 kB, seen per world.
+  const auto cycle = [](int i) {
+    const ProcessGroup group = ProcessGroup::from_environment(60s);
+    const auto work = [&] {
+      for (const std::int64_t n : {100, 30000}) group.all_reduce(ones({n})).wait();
+    };
+    const bool bad = group.rank() == i % group.size();
+    if (i % 2 == 1) {
+      work();
+      EXPECT_THROW(group.all_reduce(ones({bad ? 7 : 8})).wait(), DistributedError);
+    } else {
+      testing::expect_contains(testing::message_of<DistributedError>([&] {
+        work();  // the others may hear of it while they still wait for its end
+        if (bad) group.abort("gave up");
+        for (;;) group.barrier();
+      }), {"gave up"});
+    }
+    EXPECT_THROW(group.for_normalization().barrier(), DistributedError);
+  };
+  for (int i = 0; i < 10; ++i) cycle(i);
+  const auto before = testing::Resources::now();
+  for (int i = 0; i < 100; ++i) cycle(i);
+  expect_nothing_left(before, 100 * (128 << 10));
+  EXPECT_EQ(ProcessGroup::from_environment(60s).size(), std::stoi(std::getenv("OMPI_COMM_WORLD_SIZE")));  // world() works again
+}
+
+TEST(Mpi, AChildOfAForkIsToldAndEndsInPeace) {
+  world().all_reduce(ones({30000})).wait();  // with a communication thread, that the child does not have
+  Work small = world().all_reduce(ones({3})), large = world().all_reduce(ones({30000}));
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    int code = 1;
+    try {
+      world().barrier();
+    } catch (const DistributedError& error) {
+      code = std::string(error.what()).find("forked from") != std::string::npos ? 42 : 2;
+    }
+    for (Work* work : {&small, &large})
+      if (!work->is_done() || testing::message_of<DistributedError>([&] { work->wait(); }).find("forked from") == std::string::npos)
+        code = 3;
+    std::exit(code);  // with all destructors, of which none may touch MPI
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 42);
+  small.wait();
+  large.wait();
+  world().barrier();
+}
+
+}  // namespace
+}  // namespace tutti

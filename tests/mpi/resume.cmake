@@ -1,0 +1,35 @@
+# cmake -DMPIRUN=command -DTRAINER=program -DFOLDER=path -P: a run of two processes of which one is killed, resumed, ends
+# with the same metrics (but for times), weights and curves, bit for bit, as one that nobody disturbs.
+set(arguments --dataset synthetic --threads 1 --batch-size 16 --max-steps 6 --checkpoint-every 2 --log-every 1)
+file(REMOVE_RECURSE ${FOLDER})
+function(run result fault)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env "TUTTI_FAULT=${fault}" ${MPIRUN} ${TRAINER} ${arguments} ${ARGN}
+                  RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 100)
+  message("${output}\nexit code: ${code}")
+  if(result STREQUAL "fails" AND code EQUAL 0 OR result STREQUAL "works" AND NOT code EQUAL 0)
+    message(FATAL_ERROR "expected that it ${result}")
+  endif()
+  set(output ${output} PARENT_SCOPE)
+endfunction()
+function(read_metrics folder variable)
+  file(READ ${folder}/metrics.jsonl text)
+  string(REGEX REPLACE "\"images_per_second\":[^,]*," "" text "${text}")
+  string(REGEX REPLACE ",\"straggler\":[^\n]*" "}" text "${text}")  # who waited for whom, to the end of the line
+  set(${variable} ${text} PARENT_SCOPE)
+endfunction()
+
+run(works "" --out ${FOLDER}/whole)
+run(fails "rank=1,group=world/normalization,collective=130,action=kill" --out ${FOLDER}/parts)  # in the fourth step
+run(works "" --out ${FOLDER}/parts --resume)
+if(NOT output MATCHES "going on after step 2 of 6")
+  message(FATAL_ERROR "expected that it goes on after step 2")
+endif()
+read_metrics(${FOLDER}/whole whole)
+read_metrics(${FOLDER}/parts parts)
+if(NOT whole STREQUAL parts OR NOT whole MATCHES "\"step\":6")
+  message(FATAL_ERROR "the metrics differ:\n${whole}\n${parts}")
+endif()
+foreach(file model.safetensors curves.svg)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${FOLDER}/whole/${file} ${FOLDER}/parts/${file}
+                  COMMAND_ERROR_IS_FATAL ANY)
+endforeach()

@@ -1,0 +1,40 @@
+// The trainer over processes: the loss curve of one process, and ranks that stay identical.
+#include "train/trainer.h"
+
+#include <tutti/core/create.h>
+
+#include <gtest/gtest.h>
+
+namespace tutti::examples {
+namespace {
+
+TEST(MpiTrainer, ProcessesFollowTheSameLossCurveAsOne) {
+  // As in tests/examples/trainer_test.cpp: uneven slices, a last batch that leaves ranks with nothing, and float64, in
+  // which a difference of 1e-10 is far above rounding and far below any mistake.
+  const ProcessGroup& group = distributed::world();
+  const Datasets data{make_synthetic(21, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
+  TrainOptions options;
+  options.batch_size = 10;
+  options.threads = 1;
+  options.lr = 0.05;
+  options.log_every = 1;
+  options.precision = float64;
+  options.out = "";
+  const TrainResult together = train(options, data, group, nullptr);
+  const TrainResult alone = train(options, data, ProcessGroup(), nullptr);
+
+  ASSERT_EQ(alone.rows.size(), 6u);
+  ASSERT_EQ(together.rows.size(), 6u);
+  for (std::size_t i = 0; i < 6; ++i)
+    EXPECT_NEAR(together.rows[i].train_loss / alone.rows[i].train_loss, 1, 1e-10) << "step " << i + 1;
+  for (const auto& [name, tensor] : together.state) {
+    Shape shape = tensor.shape();
+    shape.insert(0, group.size());
+    const Tensor all = empty(shape, {.dtype = tensor.dtype()});
+    group.all_gather(tensor, all, {.name = name}).wait();
+    for (int r = 1; r < group.size(); ++r) EXPECT_TRUE(to_vector(all.select(0, r)) == to_vector(all.select(0, 0))) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tutti::examples

@@ -1,0 +1,133 @@
+// Convolution as a differentiable function: gradients, layouts, mixed precision, and the errors it raises.
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/gradcheck.h>
+#include <tutti/autograd/grad_mode.h>
+#include <tutti/core/create.h>
+#include <tutti/nn/functional/conv.h>
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+using autograd::gradcheck;
+using nn::ConvOptions;
+
+const TensorOptions f64{.dtype = float64};
+constexpr MemoryFormat last = MemoryFormat::channels_last;
+
+struct Case {
+  const char* name;
+  Shape x, w;
+  ConvOptions options;
+};
+
+class ConvolutionGradient : public testing::TestWithParam<Case> {};
+
+TEST_P(ConvolutionGradient, Gradcheck) {
+  const Case& c = GetParam();
+  for (MemoryFormat format : {MemoryFormat::contiguous, last}) {
+    const Tensor x = randn(c.x, f64).contiguous(format), w = randn(c.w, f64).contiguous(format), b = randn({c.w[0]}, f64);
+    const auto with_bias = gradcheck(
+        [&](const std::vector<Tensor>& in) { return nn::convolution(in[0], in[1], in[2], c.options); }, {x, w, b});
+    EXPECT_TRUE(with_bias) << with_bias.message;
+    const auto without = gradcheck(
+        [&](const std::vector<Tensor>& in) { return nn::convolution(in[0], in[1], {}, c.options); }, {x, w});
+    EXPECT_TRUE(without) << without.message;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Conv, ConvolutionGradient,
+    testing::Values(Case{"plain1d", {2, 3, 7}, {4, 3, 3}, {}},
+                    Case{"strided", {2, 2, 5, 6}, {3, 2, 3, 2}, {.stride = {2, 1}, .padding = {1, 0}}},
+                    Case{"dilated", {1, 2, 7, 6}, {2, 2, 2, 3}, {.padding = {2}, .dilation = {2}}},
+                    Case{"groups", {2, 4, 4, 4}, {6, 2, 3, 3}, {.padding = {1}, .groups = 2}},
+                    Case{"depthwise", {1, 3, 5, 5}, {3, 1, 3, 3}, {.stride = {2}, .groups = 3}},
+                    Case{"volume", {1, 2, 3, 4, 3}, {2, 2, 2, 3, 1}, {.stride = {1, 2, 1}, .padding = {0, 1, 0}}},
+                    Case{"empty", {0, 2, 4, 4}, {3, 2, 3, 3}, {}}),
+    [](const auto& each) { return each.param.name; });
+
+TEST(Conv, FormatIsTheInputsOrTheWeights) {
+  const Tensor x = randn({2, 3, 8, 8}), w = randn({4, 3, 3, 3});
+  EXPECT_EQ(nn::conv2d(x, w).memory_format(), MemoryFormat::contiguous);
+  EXPECT_EQ(nn::conv2d(x.contiguous(last), w).memory_format(), last);
+  EXPECT_EQ(nn::conv2d(x, w.contiguous(last)).memory_format(), last);
+  // One input channel looks the same in both formats; the weight of a channels_last model tells.
+  const Tensor w1 = randn({4, 1, 3, 3}).contiguous(last);
+  EXPECT_EQ(nn::conv2d(randn({2, 1, 8, 8}), w1).memory_format(), last);
+}
+
+TEST(Conv, GradientsHaveTheLayoutOfWhatTheyBelongTo) {
+  for (MemoryFormat format : {MemoryFormat::contiguous, last}) {
+    const Tensor x = randn({2, 3, 8, 8}).contiguous(last), w = randn({4, 3, 3, 3}).contiguous(format);
+    x.requires_grad_();
+    w.requires_grad_();
+    nn::conv2d(x, w, {}, {.padding = {1}}).backward(ones({2, 4, 8, 8}));
+    EXPECT_EQ(x.grad().strides(), x.strides());
+    EXPECT_EQ(w.grad().strides(), w.strides());
+  }
+}
+
+TEST(Conv, OnlyNeededGradients) {
+  const Tensor x = randn({2, 3, 8, 8}), w = randn({4, 3, 3, 3}), b = randn({4});
+  b.requires_grad_();
+  nn::conv2d(x, w, b).backward(ones({2, 4, 6, 6}));
+  EXPECT_FALSE(x.grad().defined());
+  EXPECT_FALSE(w.grad().defined());
+  for (double value : to_vector(b.grad())) EXPECT_EQ(value, 2 * 6 * 6);
+}
+
+TEST(Conv, AutocastKeepsParametersAndTheirGradientsInFloat32) {
+  const Tensor x = randn({2, 8, 8, 8}).contiguous(last), w = randn({16, 8, 3, 3}), b = randn({16});
+  for (const Tensor& t : {x, w, b}) t.requires_grad_();
+  const Tensor expected = nn::conv2d(x, w, b);
+  Tensor y;
+  {
+    const Autocast autocast(bfloat16);
+    y = nn::conv2d(x, w, b);
+  }
+  EXPECT_EQ(y.dtype(), bfloat16);
+  y.backward(ones(y.shape(), {bfloat16}));
+  const std::vector<double> is = to_vector(y), should = to_vector(expected);
+  for (std::size_t i = 0; i < is.size(); ++i) EXPECT_NEAR(is[i], should[i], 0.03 * 8.5);  // 72 products of N(0, 1)
+  for (const Tensor& t : {x, w, b}) EXPECT_EQ(t.grad().dtype(), float32);
+}
+
+TEST(Conv, SeesThatASavedWeightWasChanged) {
+  const Tensor x = randn({1, 2, 4, 4}), w = randn({2, 2, 3, 3});
+  x.requires_grad_();
+  const Tensor y = nn::conv2d(x, w);
+  w.mul_(2);
+  EXPECT_THROW(y.backward(ones(y.shape())), Error);
+}
+
+TEST(Conv, Errors) {
+  const Tensor x = randn({2, 4, 8, 8}), w = randn({6, 4, 3, 3});
+  EXPECT_THROW(nn::conv2d(randn({4, 8, 8}), w), ShapeError);                              // no batch
+  EXPECT_THROW(nn::conv1d(x, w), ShapeError);
+  EXPECT_THROW(nn::conv2d(x, randn({6, 4, 3})), ShapeError);
+  EXPECT_THROW(nn::conv2d(x, randn({6, 3, 3, 3})), ShapeError);                           // channels
+  EXPECT_THROW(nn::conv2d(x, empty({0, 4, 3, 3})), ShapeError);
+  EXPECT_THROW(nn::conv2d(x, empty({6, 4, 0, 3})), ShapeError);
+  EXPECT_THROW(nn::conv2d(x, randn({6, 4, 9, 3})), ShapeError);                           // larger than the input
+  EXPECT_THROW(nn::conv2d(x, w, {}, {.dilation = {4}}), ShapeError);
+  EXPECT_THROW(nn::conv2d(x, w, randn({5})), ShapeError);
+  EXPECT_THROW(nn::conv2d(x, w, {}, {.stride = {0}}), ValueError);
+  EXPECT_THROW(nn::conv2d(x, w, {}, {.stride = {1, 1, 1}}), ValueError);
+  EXPECT_THROW(nn::conv2d(x, w, {}, {.padding = {-1}}), ValueError);
+  EXPECT_THROW(nn::conv2d(x, w, {}, {.dilation = {0}}), ValueError);
+  EXPECT_THROW(nn::conv2d(x, w, {}, {.groups = 0}), ValueError);
+  EXPECT_THROW(nn::conv2d(x, randn({6, 1, 3, 3}), {}, {.groups = 4}), ValueError);        // 6 outputs, 4 groups
+  EXPECT_THROW(nn::conv2d(x, w, {}, {.padding = {INT64_MAX}}), ShapeError);
+  EXPECT_THROW(nn::conv2d(x, w.to(float64)), DTypeError);
+  EXPECT_THROW(nn::conv2d(x.to(float16), w.to(float16)), DTypeError);
+  try {
+    nn::conv2d(x, randn({6, 3, 3, 3}));
+  } catch (const ShapeError& error) {
+    EXPECT_STREQ(error.what(), "conv2d: expected input with 3 channels, got shape (2, 4, 8, 8)");
+  }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,81 @@
+// Pooling as differentiable functions: gradients, layouts and errors. Values are the kernel tests' business.
+#include <tutti/autograd/gradcheck.h>
+#include <tutti/core/create.h>
+#include <tutti/nn/functional/pooling.h>
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+using autograd::gradcheck;
+using nn::PoolOptions;
+
+const TensorOptions f64{.dtype = float64};
+constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
+
+// All different by at least 0.1, so that a small step does not change which is the largest.
+Tensor distinct(const Shape& shape) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < numel(shape); ++i) values.push_back(0.1 * static_cast<double>(i * 7919 % 10007));
+  return tensor(values, shape, f64);
+}
+
+TEST(Pooling, Gradcheck) {
+  for (MemoryFormat format : formats) {
+    const Tensor x = distinct({2, 3, 7, 6}).contiguous(format), line = distinct({2, 2, 9}), volume = distinct({1, 2, 4, 5, 4});
+    const PoolOptions overlapping{.kernel = {3}, .stride = {2}, .padding = {1}}, plain{.kernel = {2}};
+    for (const PoolOptions& options : {overlapping, plain})
+      for (const Tensor& in : {x, line, volume}) {
+        const auto largest = gradcheck([&](const std::vector<Tensor>& t) { return nn::max_pool(t[0], options); }, {in});
+        EXPECT_TRUE(largest) << largest.message;
+        const auto mean = gradcheck([&](const std::vector<Tensor>& t) { return nn::avg_pool(t[0], options); }, {in});
+        EXPECT_TRUE(mean) << mean.message;
+      }
+    const auto adaptive = gradcheck([](const std::vector<Tensor>& t) { return nn::adaptive_avg_pool(t[0], {3, 4}); }, {x});
+    EXPECT_TRUE(adaptive) << adaptive.message;
+  }
+}
+
+TEST(Pooling, ShapesAndLayouts) {
+  for (MemoryFormat format : formats) {
+    const Tensor x = randn({2, 3, 9, 8}).contiguous(format);
+    x.requires_grad_();
+    const Tensor y = nn::max_pool(x, {.kernel = {3}, .stride = {2}, .padding = {1}});
+    EXPECT_EQ(y.shape(), (Shape{2, 3, 5, 4}));
+    EXPECT_EQ(y.memory_format(), format);
+    y.backward(ones(y.shape()));
+    EXPECT_EQ(x.grad().strides(), x.strides());
+    EXPECT_EQ(nn::avg_pool(x, {.kernel = {2, 3}}).shape(), (Shape{2, 3, 4, 2}));  // the stride is the kernel
+    EXPECT_EQ(nn::adaptive_avg_pool(x, {1}).shape(), (Shape{2, 3, 1, 1}));
+  }
+}
+
+TEST(Pooling, EmptyBatch) {
+  const Tensor x = empty({0, 3, 8, 8});
+  x.requires_grad_();
+  const Tensor y = nn::max_pool(x, {.kernel = {2}});
+  EXPECT_EQ(y.shape(), (Shape{0, 3, 4, 4}));
+  y.backward(empty(y.shape()));
+  EXPECT_EQ(x.grad().shape(), x.shape());
+  EXPECT_EQ(nn::adaptive_avg_pool(x, {1}).shape(), (Shape{0, 3, 1, 1}));
+}
+
+TEST(Pooling, Errors) {
+  const Tensor x = randn({2, 3, 8, 8});
+  EXPECT_THROW(nn::max_pool(randn({2, 3}), {.kernel = {2}}), ShapeError);
+  EXPECT_THROW(nn::max_pool(x, {.kernel = {9}}), ShapeError);
+  EXPECT_THROW(nn::max_pool(empty({2, 3, 0, 8}), {.kernel = {2}, .padding = {1}}), ShapeError);
+  EXPECT_THROW(nn::max_pool(x, {}), ValueError);
+  EXPECT_THROW(nn::max_pool(x, {.kernel = {0}}), ValueError);
+  EXPECT_THROW(nn::max_pool(x, {.kernel = {2}, .stride = {0}}), ValueError);
+  EXPECT_THROW(nn::avg_pool(x, {.kernel = {2}, .padding = {-1}}), ValueError);
+  EXPECT_THROW(nn::avg_pool(x, {.kernel = {2}, .padding = {2}}), ValueError);  // windows of padding alone
+  EXPECT_THROW(nn::avg_pool(x, {.kernel = {2, 2, 2}}), ValueError);
+  EXPECT_THROW(nn::adaptive_avg_pool(x, {0}), ValueError);
+  EXPECT_THROW(nn::adaptive_avg_pool(empty({2, 3, 0, 8}), {1}), ShapeError);
+  EXPECT_THROW(nn::max_pool(x.to(float16), {.kernel = {2}}), DTypeError);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,146 @@
+// What the layers refuse, how they print, what they start with, and Dropout's statistics.
+#include <tutti/nn/activation.h>
+#include <tutti/nn/conv.h>
+#include <tutti/nn/dropout.h>
+#include <tutti/nn/embedding.h>
+#include <tutti/nn/flatten.h>
+#include <tutti/nn/identity.h>
+#include <tutti/nn/linear.h>
+#include <tutti/nn/loss.h>
+#include <tutti/nn/pooling.h>
+#include <tutti/nn/sequential.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tutti::nn {
+namespace {
+
+constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+
+TEST(Layers, RefuseOptionsOutOfRange) {
+  EXPECT_THROW(Linear({.in = 0, .out = 3}), ValueError);
+  EXPECT_THROW(Linear({.in = 3, .out = -1}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 4}), ValueError);  // no kernel
+  EXPECT_THROW(Conv2d({.in = 3, .out = 0, .kernel = 3}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 4, .kernel = 0}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 4, .kernel = {3, 3, 3}}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 4, .kernel = 3, .stride = 0}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 4, .kernel = 3, .padding = -1}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 4, .kernel = 3, .dilation = 0}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 4, .kernel = 3, .groups = 2}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 4, .out = 4, .kernel = 3, .groups = 0}), ValueError);
+  EXPECT_THROW(Conv1d({.in = 1 << 30, .out = 1 << 30, .kernel = std::int64_t{1} << 30}), ShapeError);  // overflow
+  EXPECT_THROW(MaxPool2d({.kernel = 2, .padding = 2}), ValueError);
+  EXPECT_THROW(MaxPool2d({.kernel = 2, .padding = huge}), ValueError);
+  EXPECT_THROW(AvgPool2d({.kernel = 2, .padding = huge / 2 + 1}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = huge}), ShapeError);
+  EXPECT_THROW(MaxPool2d({}), ValueError);
+  EXPECT_THROW(AvgPool2d({.kernel = 2, .stride = 0}), ValueError);
+  EXPECT_THROW(AdaptiveAvgPool2d({.output = 0}), ValueError);
+  EXPECT_THROW(Dropout({.p = 1.5}), ValueError);
+  EXPECT_THROW(Dropout({.p = std::nan("")}), ValueError);
+  EXPECT_THROW(Embedding({.count = 0, .dim = 3}), ValueError);
+  EXPECT_THROW(Embedding({.count = 3, .dim = 3, .padding_idx = 3}), ValueError);
+  EXPECT_THROW(CrossEntropyLoss({.label_smoothing = 1.1}), ValueError);
+}
+
+TEST(Layers, RefuseInputsThatDoNotFit) {
+  EXPECT_THROW(Linear({.in = 3, .out = 2})(ones({2, 4})), ShapeError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({1, 4, 5, 5})), ShapeError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({3, 5, 5})), ShapeError);
+  EXPECT_THROW(Conv1d({.in = 3, .out = 2, .kernel = 3})(ones({1, 3, 5, 5})), ShapeError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({1, 3, 2, 2})), ShapeError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({1, 3, 5, 5}, {.dtype = float64})), DTypeError);
+  for (const std::int64_t size : {huge, huge / 2 + 1, huge / 4 + 1, std::int64_t{1} << 31}) {
+    const Tensor x = ones({1, 1, 5, 5});
+    EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .padding = size})(x), ShapeError) << size;
+    EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .dilation = size})(x), ShapeError) << size;
+    EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .stride = size})(x), ShapeError) << size;
+    EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 1, .stride = size, .padding = size})(x), ShapeError) << size;
+    EXPECT_THROW(MaxPool2d({.kernel = size, .padding = size / 2})(x), ShapeError) << size;
+    EXPECT_THROW(AvgPool2d({.kernel = 3, .stride = size})(x), ShapeError) << size;
+  }
+  EXPECT_THROW(MaxPool2d({.kernel = 2})(ones({3, 4, 4})), ShapeError);
+  EXPECT_THROW(AdaptiveAvgPool2d()(ones({4, 4})), ShapeError);
+  EXPECT_THROW(Embedding({.count = 3, .dim = 2})(ones({2})), DTypeError);
+  EXPECT_THROW(Embedding({.count = 3, .dim = 2})(tensor({3}, {.dtype = int64})), ValueError);
+  EXPECT_THROW(Flatten({.first = 3})(ones({2, 3})), ShapeError);
+}
+
+TEST(Layers, TakeAnEmptyBatch) {
+  EXPECT_EQ(Linear({.in = 3, .out = 2})(ones({0, 3})).shape(), (Shape{0, 2}));
+  EXPECT_EQ(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({0, 3, 5, 5})).shape(), (Shape{0, 2, 3, 3}));
+  EXPECT_EQ(MaxPool2d({.kernel = 2})(ones({0, 3, 4, 4})).shape(), (Shape{0, 3, 2, 2}));
+  EXPECT_EQ(AdaptiveAvgPool2d()(ones({0, 3, 4, 4})).shape(), (Shape{0, 3, 1, 1}));
+}
+
+TEST(Layers, PrintTheirOptions) {
+  Sequential net;
+  net.append<Conv2d>({.in = 3, .out = 4, .kernel = {3, 5}, .stride = 2, .padding = {1, 2}, .groups = 1, .bias = false});
+  net.append<ReLU>();
+  net.append<MaxPool2d>({.kernel = 3, .stride = 2, .padding = 1});
+  net.append<AvgPool2d>({.kernel = 2, .count_include_pad = false});
+  net.append<AdaptiveAvgPool2d>();
+  net.append<Flatten>();
+  net.append<Dropout>({.p = 0.25});
+  net.append<Identity>();
+  net.append<Linear>({.in = 4, .out = 2});
+  net.append<Embedding>({.count = 5, .dim = 2, .padding_idx = 1});
+  EXPECT_EQ(net.to_string(),
+            "Sequential()\n"
+            "  0: Conv2d(3, 4, kernel=(3, 5), stride=2, padding=(1, 2), bias=false): weight (4, 3, 3, 5)\n"
+            "  1: ReLU()\n"
+            "  2: MaxPool2d(kernel=3, stride=2, padding=1)\n"
+            "  3: AvgPool2d(kernel=2, stride=2, padding=0, count_include_pad=false)\n"
+            "  4: AdaptiveAvgPool2d(output=1)\n"
+            "  5: Flatten(first=1, last=-1)\n"
+            "  6: Dropout(p=0.25)\n"
+            "  7: Identity()\n"
+            "  8: Linear(4, 2): weight (2, 4), bias (2,)\n"
+            "  9: Embedding(5, 2, padding_idx=1): weight (5, 2)\n"
+            "200 parameters");
+  EXPECT_EQ(CrossEntropyLoss().to_string(),
+            "CrossEntropyLoss(reduction=mean, ignore_index=-100, label_smoothing=0)\n0 parameters");
+}
+
+TEST(Layers, StartAsPyTorchs) {
+  const auto bound_of = [](const Tensor& t) {
+    double most = 0;
+    for (const double v : to_vector(t)) most = std::max(most, std::abs(v));
+    return most;
+  };
+  const Linear linear({.in = 100, .out = 50});
+  EXPECT_NEAR(bound_of(linear.weight), 0.1, 1e-3);
+  EXPECT_NEAR(bound_of(linear.bias), 0.1, 0.02);
+  const Conv2d conv({.in = 8, .out = 64, .kernel = 5, .groups = 2});
+  EXPECT_NEAR(bound_of(conv.weight), 0.1, 1e-3);  // fan_in 4 * 25
+  EXPECT_NEAR(bound_of(conv.bias), 0.1, 0.02);
+  const Embedding embedding({.count = 1000, .dim = 20, .padding_idx = 3});
+  double squares = 0;
+  for (const double v : to_vector(embedding.weight)) squares += v * v;
+  EXPECT_NEAR(squares / 20000, 1, 0.05);
+  EXPECT_EQ(bound_of(embedding.weight.detach().select(0, 3)), 0);
+}
+
+TEST(Layers, DropoutScalesWhatItKeeps) {
+  Dropout layer({.p = 0.25});
+  manual_seed(3);
+  const Tensor x = ones({100, 100}).requires_grad_();
+  const Tensor y = layer(x);
+  double kept = 0;
+  for (const double v : to_vector(y)) {
+    EXPECT_TRUE(v == 0 || std::abs(v - 1 / 0.75) < 1e-6);
+    kept += v != 0;
+  }
+  EXPECT_NEAR(kept / 1e4, 0.75, 0.03);
+  y.backward(ones({100, 100}));
+  EXPECT_EQ(to_vector(x.grad()), to_vector(y.detach()));
+  layer.eval();
+  EXPECT_EQ(to_vector(layer(x)), to_vector(x));
+}
+
+}  // namespace
+}  // namespace tutti::nn

@@ -1,0 +1,179 @@
+// Losses, embedding and dropout as functions: values against plain C++, gradients against central differences.
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/gradcheck.h>
+#include <tutti/core/create.h>
+#include <tutti/nn/functional/dropout.h>
+#include <tutti/nn/functional/embedding.h>
+#include <tutti/nn/functional/loss.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tutti {
+namespace {
+
+using autograd::gradcheck;
+using nn::LossReduction;
+using Inputs = std::vector<Tensor>;
+
+const TensorOptions f64{.dtype = float64};
+
+Tensor random(const Shape& shape) {
+  static Generator generator(29);
+  return randn(shape, f64, generator);
+}
+
+// The definition, term by term, over logits (N, C).
+std::vector<double> reference(const Tensor& logits, const std::vector<std::int64_t>& targets, double smoothing,
+                              std::int64_t ignored) {
+  const auto x = to_vector(logits);
+  const auto classes = static_cast<std::size_t>(logits.size(1));
+  std::vector<double> losses;
+  for (std::size_t n = 0; n < targets.size(); ++n) {
+    double total = 0, loss = 0;
+    for (std::size_t c = 0; c < classes; ++c) total += std::exp(x[n * classes + c]);
+    for (std::size_t c = 0; c < classes; ++c) {
+      const double wanted = smoothing / static_cast<double>(classes) +
+                            (static_cast<std::int64_t>(c) == targets[n] ? 1 - smoothing : 0);
+      loss -= wanted * std::log(std::exp(x[n * classes + c]) / total);
+    }
+    losses.push_back(targets[n] == ignored ? 0 : loss);
+  }
+  return losses;
+}
+
+TEST(CrossEntropy, MatchesItsDefinition) {
+  const Tensor x = random({5, 7});
+  const std::vector<std::int64_t> classes{0, 6, 3, -100, 3};
+  const Tensor targets = tensor({0, 6, 3, -100, 3}, {.dtype = int64});
+  for (const double s : {0.0, 0.1, 1.0}) {
+    const auto expected = reference(x, classes, s, -100);
+    const auto none = to_vector(nn::cross_entropy(x, targets, {.reduction = LossReduction::none, .label_smoothing = s}));
+    double total = 0;
+    for (std::size_t i = 0; i < 5; ++i) {
+      EXPECT_NEAR(none[i], expected[i], 1e-13);
+      total += expected[i];
+    }
+    EXPECT_NEAR(nn::cross_entropy(x, targets, {.reduction = LossReduction::sum, .label_smoothing = s}).item<double>(),
+                total, 1e-12);
+    EXPECT_NEAR(nn::cross_entropy(x, targets, {.label_smoothing = s}).item<double>(), total / 4, 1e-12);
+  }
+}
+
+TEST(CrossEntropy, Gradients) {
+  const Tensor targets = tensor({0, 2, 1, -100, 3, 0, 1, 2, 3, 1, 0, 2}, {2, 2, 3}, {.dtype = int64});
+  for (const Tensor& x : {random({2, 4, 2, 3}), random({2, 4, 2, 3}).contiguous(MemoryFormat::channels_last)})
+    for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none})
+      for (const double s : {0.0, 0.2}) {
+        const auto result = gradcheck(
+            [&](const Inputs& v) {
+              return nn::cross_entropy(v[0], v[1], {.reduction = r, .label_smoothing = s});
+            },
+            {x, targets});
+        EXPECT_TRUE(result) << result.message;
+      }
+}
+
+TEST(CrossEntropy, LargeLogitsAndLowPrecision) {
+  const Tensor targets = tensor({0, 1}, {.dtype = int64});
+  const Tensor x = tensor({1e4, 1e4 - 3, 2e4, -2e4}, {2, 2});
+  const auto losses = to_vector(nn::cross_entropy(x, targets, {.reduction = LossReduction::none}));
+  EXPECT_NEAR(losses[0], std::log1p(std::exp(-3.0)), 1e-7);
+  EXPECT_EQ(losses[1], 4e4);
+  const Tensor low = random({8, 5}).to(bfloat16).requires_grad_();
+  const Tensor labels = tensor({0, 1, 2, 3, 4, 0, 1, 2}, {.dtype = int64});
+  const Tensor loss = nn::cross_entropy(low, labels);
+  EXPECT_EQ(loss.dtype(), float32);
+  EXPECT_NEAR(loss.item<double>(), nn::cross_entropy(low.detach().to(float64), labels).item<double>(), 1e-6);
+  loss.backward();
+  EXPECT_EQ(low.grad().dtype(), bfloat16);
+}
+
+TEST(CrossEntropy, NothingToAverage) {
+  EXPECT_TRUE(std::isnan(nn::cross_entropy(zeros({0, 3}), zeros({0}, {.dtype = int64})).item<double>()));
+  const Tensor x = zeros({0, 3}).requires_grad_();
+  nn::cross_entropy(x, zeros({0}, {.dtype = int64}), {.reduction = LossReduction::sum}).backward();
+  EXPECT_EQ(x.grad().numel(), 0);
+}
+
+TEST(CrossEntropy, Errors) {
+  const Tensor x = zeros({2, 3}), t = zeros({2}, {.dtype = int64});
+  EXPECT_THROW(nn::cross_entropy(x, zeros({2})), DTypeError);
+  EXPECT_THROW(nn::cross_entropy(x, zeros({3}, {.dtype = int64})), ShapeError);
+  EXPECT_THROW(nn::cross_entropy(zeros({3}), t), ShapeError);
+  EXPECT_THROW(nn::cross_entropy(zeros({2, 0}), t), ShapeError);
+  EXPECT_THROW(nn::cross_entropy(x, t + 3), ValueError);
+  EXPECT_THROW(nn::cross_entropy(x, t - 1), ValueError);
+  EXPECT_THROW(nn::cross_entropy(x, t, {.label_smoothing = 1.5}), ValueError);
+}
+
+TEST(MseLoss, ValueGradientAndErrors) {
+  const Tensor a = tensor({1, 2, 5}, f64), b = tensor({1, 4, 2}, f64);
+  EXPECT_DOUBLE_EQ(nn::mse_loss(a, b).item<double>(), 13.0 / 3);
+  EXPECT_DOUBLE_EQ(nn::mse_loss(a, b, LossReduction::sum).item<double>(), 13);
+  EXPECT_EQ(to_vector(nn::mse_loss(a, b, LossReduction::none)), (std::vector<double>{0, 4, 9}));
+  const auto result = gradcheck([](const Inputs& v) { return nn::mse_loss(v[0], v[1]); },
+                                {random({3, 4}), random({4, 3}).transpose(0, 1)});
+  EXPECT_TRUE(result) << result.message;
+  EXPECT_THROW(nn::mse_loss(a, zeros({1}, f64)), ShapeError);
+  EXPECT_THROW(nn::mse_loss(a, zeros({3})), DTypeError);
+}
+
+TEST(Embedding, LooksUpAndAddsBack) {
+  const Tensor table = random({5, 3});
+  const Tensor indices = tensor({4, 0, 4, 1, 4, 0}, {2, 3}, {.dtype = int64});
+  const Tensor out = nn::embedding(indices, table);
+  EXPECT_EQ(to_string(out.shape()), "(2, 3, 3)");
+  EXPECT_EQ(to_vector(out.select(0, 1).select(0, 0)), to_vector(table.select(0, 1)));
+  for (const Tensor& weight : {table, random({3, 5}).transpose(0, 1)})
+    for (const Tensor& where_ : {indices, indices.transpose(0, 1), indices.slice(1, 0, 3, 2)}) {
+      const auto result = gradcheck([](const Inputs& v) { return square(nn::embedding(v[1], v[0])); }, {weight, where_});
+      EXPECT_TRUE(result) << result.message;
+    }
+  EXPECT_THROW(nn::embedding(tensor({5}, {.dtype = int64}), table), ValueError);
+  EXPECT_THROW(nn::embedding(tensor({-1}, {.dtype = int64}), table), ValueError);
+  EXPECT_THROW(nn::embedding(tensor({1}), table), DTypeError);
+  EXPECT_THROW(nn::embedding(indices, zeros({3})), ShapeError);
+}
+
+TEST(Embedding, SumsLowPrecisionGradientsInFloat32) {
+  const Tensor weight = zeros({1, 1}, {.dtype = bfloat16}).requires_grad_();
+  sum(nn::embedding(zeros({1000}, {.dtype = int64}), weight)).backward();
+  EXPECT_EQ(weight.grad().item<double>(), 1000);  // in bfloat16, 256 + 1 is 256
+}
+
+TEST(Dropout, KeepsTheExpectationAndTheMask) {
+  Generator generator(5);
+  const Tensor x = ones({100, 100}).requires_grad_();
+  const Tensor y = nn::dropout(x, 0.25, true, generator);
+  double kept = 0;
+  for (const double v : to_vector(y)) {
+    EXPECT_TRUE(v == 0 || std::abs(v - 4.0 / 3) < 1e-6) << v;
+    kept += v != 0;
+  }
+  EXPECT_NEAR(kept / 1e4, 0.75, 4 * std::sqrt(0.75 * 0.25 / 1e4));
+  sum(y).backward();
+  EXPECT_EQ(to_vector(x.grad()), to_vector(y));
+  Generator again(5);
+  EXPECT_EQ(to_vector(nn::dropout(x, 0.25, true, again)), to_vector(y));
+  EXPECT_EQ(generator.state(), again.state());
+}
+
+TEST(Dropout, EdgesAndErrors) {
+  const Tensor x = ones({3});
+  EXPECT_TRUE(nn::dropout(x, 0.5, false).is_same(x));
+  EXPECT_TRUE(nn::dropout(x, 0, true).is_same(x));
+  EXPECT_EQ(to_vector(nn::dropout(x, 1, true)), (std::vector<double>{0, 0, 0}));
+  EXPECT_THROW(nn::dropout(x, -0.1, true), ValueError);
+  EXPECT_THROW(nn::dropout(x, std::nan(""), true), ValueError);
+  // The draws follow the index, not the memory.
+  Generator a(1), b(1);
+  const Tensor image = ones({2, 3, 4, 4});
+  const Tensor last = nn::dropout(image.contiguous(MemoryFormat::channels_last), 0.5, true, b);
+  EXPECT_EQ(to_vector(nn::dropout(image, 0.5, true, a)), to_vector(last));
+  EXPECT_EQ(last.memory_format(), MemoryFormat::channels_last);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,245 @@
+// The module tree: registration, names, state dicts, moving in place, printing, hooks.
+#include <tutti/nn/sequential.h>
+
+#include <gtest/gtest.h>
+
+namespace tutti::nn {
+namespace {
+
+struct Scale : Layer {
+  struct Options {
+    std::int64_t n = 1;
+    bool bias = true;
+  };
+  explicit Scale(const Options& o)
+      : weight(add_parameter("weight", full({o.n}, 2))),
+        bias(add_parameter("bias", o.bias ? ones({o.n}) : Tensor())),
+        count(add_buffer("count", zeros({}, {.dtype = int64}))),
+        mean(add_buffer("mean", zeros({o.n}))) {}
+  Tensor forward(const Tensor& x) override { return tensor({to_vector(x).at(0) * 2}); }
+  std::string describe() const override { return "n=" + std::to_string(weight.size(0)); }
+  Tensor &weight, &bias, &count, &mean;
+};
+
+// Keeps float32 like a normalisation.
+struct Norm : Scale {
+  using Scale::Scale;
+  DType own_dtype(const Tensor&, DType requested) const override { return requested == float64 ? float64 : float32; }
+};
+
+struct Net : Module {
+  Scale& a = add<Scale>("a", {.n = 3});
+  Sequential& body = add<Sequential>("body");
+  Net() {
+    body.append<Scale>({.n = 2, .bias = false});
+    body.append<Norm>(Scale::Options{.n = 2});
+  }
+};
+
+std::vector<std::string> names(const StateDict& state) {
+  std::vector<std::string> result;
+  for (const auto& [name, tensor] : state) result.push_back(name);
+  return result;
+}
+
+template <class E, class F>
+std::string message_of(const F& f) {
+  try {
+    f();
+  } catch (const E& e) {
+    return e.what();
+  }
+  return "no exception of the expected type";
+}
+
+TEST(Module, NamesFollowTheTreeInPyTorchsOrder) {
+  Net net;
+  EXPECT_EQ(names(net.named_parameters()),
+            (std::vector<std::string>{"a.weight", "a.bias", "body.0.weight", "body.1.weight", "body.1.bias"}));
+  EXPECT_EQ(names(net.state_dict()),
+            (std::vector<std::string>{"a.weight", "a.bias", "a.count", "a.mean", "body.0.weight", "body.0.count",
+                                      "body.0.mean", "body.1.weight", "body.1.bias", "body.1.count", "body.1.mean"}));
+  EXPECT_EQ(net.parameter_count(), 3 + 3 + 2 + 2 + 2);
+  EXPECT_EQ(net.body.children().at(1).second->path(), "body.1");
+  EXPECT_EQ(net.path(), "");
+  EXPECT_TRUE(net.a.weight.requires_grad());
+  EXPECT_FALSE(net.a.mean.requires_grad());
+}
+
+TEST(Module, RegisteringANameTwiceIsAnError) {
+  Net net;
+  EXPECT_THROW(net.add<Scale>("a", {.n = 1}), ValueError);
+  EXPECT_THROW(net.a.add_buffer("weight", zeros({1})), ValueError);
+  EXPECT_THROW(net.a.add_parameter("mean", zeros({1})), ValueError);
+  EXPECT_THROW(net.add_buffer("", zeros({1})), ValueError);
+  EXPECT_THROW(net.add_buffer("x.y", zeros({1})), ValueError);
+  EXPECT_THROW(net.add_child("none", std::shared_ptr<Scale>()), ValueError);
+  EXPECT_THROW(net.add_parameter("integers", zeros({1}, {.dtype = int64})), DTypeError);
+  EXPECT_EQ(net.state_dict().size(), 11u);  // none of it left a trace
+}
+
+TEST(Module, AModuleCannotContainItself) {
+  auto outer = std::make_shared<Sequential>();
+  auto inner = std::make_shared<Sequential>();
+  outer->add_child("inner", inner);
+  EXPECT_THROW(inner->add_child("outer", outer), ValueError);
+  EXPECT_THROW(inner->add_child("self", inner), ValueError);
+}
+
+TEST(Module, ASharedChildIsVisitedOnceAndSavedUnderEachPath) {
+  Sequential net;
+  auto shared = std::make_shared<Scale>(Scale::Options{.n = 4});
+  net.add_child("first", shared);
+  net.add_child("second", shared);
+  EXPECT_EQ(net.parameters().size(), 2u);
+  EXPECT_EQ(net.parameter_count(), 8);
+  EXPECT_EQ(net.named_modules().size(), 2u);
+  EXPECT_EQ(shared->path(), "first");
+  EXPECT_EQ(net.state_dict().size(), 8u);
+  int visits = 0;
+  net.apply([&](Module&) { ++visits; });
+  EXPECT_EQ(visits, 2);
+}
+
+TEST(Module, APathOutlivesItsParent) {
+  auto child = std::make_shared<Scale>(Scale::Options{});
+  {
+    Sequential net;
+    net.add_child("child", child);
+    EXPECT_EQ(child->path(), "child");
+  }
+  EXPECT_EQ(child->path(), "");
+}
+
+TEST(Module, TrainReachesEveryModule) {
+  Net net;
+  net.eval();
+  for (const auto& [path, module] : net.named_modules()) EXPECT_FALSE(module->is_training()) << path;
+  net.train();
+  for (const auto& [path, module] : net.named_modules()) EXPECT_TRUE(module->is_training()) << path;
+}
+
+TEST(Module, ToKeepsIdentityAndHonoursOwnDtype) {
+  Net net;
+  const auto before = net.parameters();
+  net.a.bias.requires_grad_(false);
+  net.to(bfloat16);
+  const auto after = net.parameters();
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(before[i].is_same(after[i]));
+  EXPECT_EQ(before[0].dtype(), bfloat16);
+  EXPECT_EQ(to_vector(before[0]), (std::vector<double>{2, 2, 2}));
+  EXPECT_EQ(net.a.mean.dtype(), bfloat16);
+  EXPECT_EQ(net.a.count.dtype(), int64);
+  EXPECT_TRUE(net.a.weight.requires_grad());
+  EXPECT_FALSE(net.a.bias.requires_grad());
+  auto& norm = dynamic_cast<Norm&>(*net.body.children().at(1).second);
+  EXPECT_EQ(norm.weight.dtype(), float32);
+  EXPECT_EQ(norm.mean.dtype(), float32);
+  net.to(float64);
+  EXPECT_EQ(norm.mean.dtype(), float64);
+  EXPECT_EQ(net.a.weight.dtype(), float64);
+}
+
+TEST(Module, ToRefusesWithoutChangingAnything) {
+  Net net;
+  EXPECT_THROW(net.to(int64), DTypeError);
+  EXPECT_THROW(net.to(Device::cuda(99), bfloat16), DeviceError);
+  EXPECT_EQ(net.a.weight.dtype(), float32);
+  EXPECT_TRUE(net.a.weight.device().is_cpu());
+}
+
+TEST(Module, ToMemoryFormatReachesRankFourAndFive) {
+  Module net;
+  Tensor& four = net.add_parameter("four", ones({2, 3, 4, 4}));
+  Tensor& five = net.add_parameter("five", ones({2, 3, 2, 4, 4}));
+  Tensor& three = net.add_parameter("three", ones({2, 3, 4}));
+  four.set_grad(ones({2, 3, 4, 4}));
+  three.set_grad(ones({2, 3, 4}));
+  net.to(MemoryFormat::channels_last);
+  EXPECT_TRUE(four.is_contiguous(MemoryFormat::channels_last));
+  EXPECT_TRUE(five.is_contiguous(MemoryFormat::channels_last));
+  EXPECT_TRUE(three.is_contiguous());
+  EXPECT_FALSE(four.grad().defined());
+  EXPECT_TRUE(three.grad().defined());  // it did not move
+  net.zero_grad();
+  EXPECT_FALSE(three.grad().defined());
+}
+
+TEST(Module, StateTravelsBetweenModulesAndConvertsDtypes) {
+  Net from, to;
+  from.a.weight.detach().fill_(7);
+  from.a.count.fill_(5);
+  to.to(float64);
+  const LoadReport report = to.load_state_dict(from.state_dict());
+  EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
+  EXPECT_EQ(to_vector(to.a.weight), (std::vector<double>{7, 7, 7}));
+  EXPECT_EQ(to.a.weight.dtype(), float64);
+  EXPECT_EQ(to.a.count.item<int>(), 5);
+}
+
+TEST(Module, LoadIsAllOrNothingAndNamesWhatDoesNotFit) {
+  Net net;
+  StateDict state = Net().state_dict();
+  for (auto& [name, tensor] : state) tensor.fill_(9);
+  state.erase(state.begin());                    // a.weight
+  state.emplace_back("extra", zeros({1}));
+  const std::string strict = message_of<CheckpointError>([&] { net.load_state_dict(state); });
+  EXPECT_NE(strict.find("'a.weight' is missing"), std::string::npos) << strict;
+  EXPECT_NE(strict.find("'extra' is unexpected"), std::string::npos) << strict;
+  EXPECT_EQ(to_vector(net.a.bias).at(0), 1);
+
+  for (auto& [name, tensor] : state)
+    if (name == "body.1.mean") tensor = zeros({5});
+  const std::string shapes = message_of<CheckpointError>([&] { net.load_state_dict(state, false); });
+  EXPECT_NE(shapes.find("'body.1.mean' has shape (5,), expected (2,)"), std::string::npos) << shapes;
+  EXPECT_EQ(to_vector(net.a.bias).at(0), 1);
+
+  for (auto& [name, tensor] : state)
+    if (name == "body.1.mean") tensor = zeros({2});
+  const LoadReport report = net.load_state_dict(state, false);
+  EXPECT_EQ(report.missing, std::vector<std::string>{"a.weight"});
+  EXPECT_EQ(report.unexpected, std::vector<std::string>{"extra"});
+  EXPECT_EQ(to_vector(net.a.bias).at(0), 9);
+  EXPECT_EQ(to_vector(net.a.weight).at(0), 2);
+
+  state.emplace_back("a.bias", zeros({3}));
+  EXPECT_THROW(net.load_state_dict(state, false), CheckpointError);
+}
+
+TEST(Module, PrintsTheTreeWithShapesAndCount) {
+  EXPECT_EQ(Net().to_string(),
+            "Net()\n"
+            "  a: Scale(n=3): weight (3,), bias (3,), count (), mean (3,)\n"
+            "  body: Sequential()\n"
+            "    0: Scale(n=2): weight (2,), count (), mean (2,)\n"
+            "    1: Norm(n=2): weight (2,), bias (2,), count (), mean (2,)\n"
+            "12 parameters");
+}
+
+TEST(Module, HooksRunInOrderAndMayReplaceTheOutput) {
+  Scale layer({.n = 1});
+  std::vector<double> seen;
+  layer.add_forward_hook([&](Layer&, const Tensor& x, const Tensor& y) {
+    seen = {x.item<double>(), y.item<double>()};
+    return tensor({-1});
+  });
+  layer.add_forward_hook([&](Layer&, const Tensor&, const Tensor& y) {
+    seen.push_back(y.item<double>());
+    return Tensor();
+  });
+  EXPECT_EQ(layer(tensor({3})).item<double>(), -1);
+  EXPECT_EQ(seen, (std::vector<double>{3, 6, -1}));
+}
+
+TEST(Sequential, RunsItsLayersInOrder) {
+  Sequential net{std::make_shared<Scale>(Scale::Options{}), std::make_shared<Scale>(Scale::Options{})};
+  net.append<Scale>({.n = 1});
+  EXPECT_EQ(net(tensor({1})).item<double>(), 8);
+  EXPECT_EQ(net.children().back().first, "2");
+  EXPECT_TRUE(Sequential()(net.state_dict()[0].second).defined());
+  net.add<Module>("no_layer");
+  EXPECT_THROW(net(tensor({1})), Error);
+}
+
+}  // namespace
+}  // namespace tutti::nn

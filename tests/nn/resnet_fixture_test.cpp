@@ -1,0 +1,102 @@
+// ResNet-18 and ResNet-50 against torchvision's, ResNet-20 against a second writing of it (tests/fixtures/
+// make_resnet.py): outputs, every gradient and every running statistic, from weights that a formula gives on both sides.
+#include "fixture.h"
+
+#include <tutti/nn/resnet.h>
+
+#include <cstdint>
+
+namespace tutti::nn {
+namespace {
+
+// Number i of the stream called `name`, in [-1, 1): see formula() in make_resnet.py.
+double formula(std::uint64_t seed, std::int64_t i) {
+  std::uint64_t z = seed + (static_cast<std::uint64_t>(i) + 1) * 0x9E3779B97F4A7C15ull;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  z ^= z >> 31;
+  return static_cast<double>(z >> 40) * 0x1p-23 - 1;
+}
+
+std::uint64_t seed_of(const std::string& name) {
+  std::uint64_t seed = 0xCBF29CE484222325ull;
+  for (const char c : name) seed = (seed ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
+  return seed;
+}
+
+// A float32 tensor with value(u, i) in row-major order, u from the stream called `name`.
+template <class Value>
+Tensor make(const std::string& name, const Shape& shape, const Value& value) {
+  const Tensor result = empty(shape);
+  const std::uint64_t seed = seed_of(name);
+  for (std::int64_t i = 0; i < result.numel(); ++i)
+    result.data<float>()[i] = static_cast<float>(value(formula(seed, i), i));
+  return result;
+}
+
+Tensor parameter_value(const std::string& name, const Shape& shape) {
+  if (shape.size() > 1) {
+    const double bound = std::sqrt(6 / static_cast<double>(product(shape, 1, shape.size())));
+    return make(name, shape, [=](double u, std::int64_t) { return u * bound; });
+  }
+  if (name.rfind("fc", 0) == 0) return make(name, shape, [](double u, std::int64_t) { return u; });
+  if (name.find("weight") != std::string::npos)
+    return make(name, shape, [](double u, std::int64_t) { return 1 + 0.25 * u; });
+  return make(name, shape, [kinds = seed_of("kind")](double u, std::int64_t i) {
+    const double kind = formula(kinds, i);
+    return (kind < -0.25 ? -3.0 : kind < -0.125 ? 1.0 : 3.0) + 0.25 * u;
+  });
+}
+
+class ResNetFixture : public testing::TestWithParam<std::pair<const char*, std::int64_t>> {
+ protected:
+  // Norm and dot product with a formula vector, both relative to the norm expected. A wrong element somewhere shows in
+  // the dot product, a wrong scale in both.
+  void expect_summary(const std::string& name, const Tensor& own) const {
+    const auto expected = to_vector(fixture.at(GetParam().first + ("/" + name)));
+    ASSERT_TRUE(own.defined()) << name;
+    const std::uint64_t seed = seed_of("dot." + name);
+    double squares = 0, dot = 0;
+    std::int64_t i = 0;
+    for (const double v : to_vector(own)) {
+      squares += v * v;
+      dot += v * formula(seed, i++);
+    }
+    EXPECT_NEAR(std::sqrt(squares) / expected[0], 1, 1e-4) << name;
+    EXPECT_LT(std::abs(dot - expected[1]) / expected[0], 1e-4) << name;
+  }
+
+  const Tensors fixture = read_fixture("resnet.safetensors");
+};
+
+TEST_P(ResNetFixture, AgreesWithTorchvision) {
+  const auto& [name, size] = GetParam();
+  const auto net = resnet(name);
+  StateDict state;
+  for (const auto& [key, p] : net->named_parameters()) state.emplace_back(key, parameter_value(key, p.shape()));
+  net->load_state_dict(state, false);
+  net->to(MemoryFormat::channels_last);
+
+  const Tensor x = make("input", {2, 3, size, size}, [](double u, std::int64_t) { return 1.75 * u; })
+                       .contiguous(MemoryFormat::channels_last);
+  x.requires_grad_();
+  const Tensor y = (*net)(x);
+  EXPECT_LT(distance(y.detach(), fixture.at(std::string(name) + "/y")), 1e-5);
+  y.backward(make("gradient", y.shape(), [](double u, std::int64_t) { return u; }));
+
+  expect_summary("input", x.grad());
+  std::size_t checked = 2;  // y and input
+  for (const auto& [key, p] : net->named_parameters()) expect_summary(key, p.grad()), ++checked;
+  for (const auto& [key, b] : net->named_buffers())
+    if (is_floating(b.dtype())) expect_summary(key, b), ++checked;
+  std::size_t stored = 0;
+  for (const auto& [key, tensor] : fixture) stored += key.rfind(std::string(name) + "/", 0) == 0;
+  EXPECT_EQ(checked, stored);
+}
+
+INSTANTIATE_TEST_SUITE_P(Nets, ResNetFixture,
+                         testing::Values(std::pair{"resnet20", 32}, std::pair{"resnet18", 64}, std::pair{"resnet50", 64}),
+                         [](const auto& net) { return std::string(net.param.first); });
+
+}  // namespace
+}  // namespace tutti::nn

@@ -1,0 +1,169 @@
+// The ResNets' shapes, names and published parameter counts.
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/gradcheck.h>
+#include <tutti/nn/convert.h>
+#include <tutti/nn/identity.h>
+#include <tutti/nn/resnet.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+namespace tutti::nn {
+namespace {
+
+using Count = std::pair<const char*, std::int64_t>;
+class ResNetCount : public testing::TestWithParam<Count> {};
+
+TEST_P(ResNetCount, IsThePublishedOne) {
+  EXPECT_EQ(resnet(GetParam().first)->parameter_count(), GetParam().second);
+}
+
+// He et al. give 0.27, 0.46, 0.66 and 0.85 million (table 6); torchvision documents the others exactly.
+INSTANTIATE_TEST_SUITE_P(Nets, ResNetCount,
+                         testing::Values(Count{"resnet20", 269'722}, Count{"resnet32", 464'154},
+                                         Count{"resnet44", 658'586}, Count{"resnet56", 853'018},
+                                         Count{"resnet18", 11'689'512}, Count{"resnet34", 21'797'672},
+                                         Count{"resnet50", 25'557'032}, Count{"resnet101", 44'549'160},
+                                         Count{"resnet152", 60'192'808}),
+                         [](const auto& net) { return std::string(net.param.first); });
+
+TEST(ResNet, NamesAreTorchvisions) {
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, tensor] : resnet("resnet50")->state_dict()) shapes[name] = tensor.shape();
+  EXPECT_EQ(shapes.size(), 320u);  // len(torchvision.models.resnet50().state_dict())
+  EXPECT_EQ(shapes.at("conv1.weight"), (Shape{64, 3, 7, 7}));
+  EXPECT_EQ(shapes.at("bn1.num_batches_tracked"), Shape{});
+  EXPECT_EQ(shapes.at("layer1.0.downsample.0.weight"), (Shape{256, 64, 1, 1}));
+  EXPECT_EQ(shapes.at("layer1.0.downsample.1.running_var"), Shape{256});
+  EXPECT_EQ(shapes.at("layer3.5.conv2.weight"), (Shape{256, 256, 3, 3}));
+  EXPECT_EQ(shapes.at("layer4.2.bn3.weight"), Shape{2048});
+  EXPECT_EQ(shapes.at("fc.weight"), (Shape{1000, 2048}));
+}
+
+TEST(ResNet, TakesOtherImagesAndClasses) {
+  const auto net = resnet("resnet20", {.classes = 7, .channels = 1});
+  net->to(MemoryFormat::channels_last);
+  EXPECT_EQ((*net)(rand({2, 1, 28, 28})).shape(), (Shape{2, 7}));
+  EXPECT_EQ((*net)(rand({2, 1, 29, 31})).shape(), (Shape{2, 7}));  // odd sizes through the parameter-free shortcut
+  EXPECT_EQ(net->describe(), "depth=20, classes=7, channels=1");
+}
+
+TEST(ResNet, TrainsInBfloat16) {
+  const auto exact = resnet("resnet20"), rounded = resnet("resnet20");
+  rounded->load_state_dict(exact->state_dict());
+  rounded->to(std::nullopt, bfloat16, MemoryFormat::channels_last);
+  const Tensor x = randn({4, 3, 16, 16});
+  const Tensor y = (*exact)(x), z = (*rounded)(x.to(bfloat16).contiguous(MemoryFormat::channels_last));
+  EXPECT_EQ(z.dtype(), bfloat16);
+  EXPECT_EQ(rounded->bn1.weight.dtype(), float32);
+  double gap = 0, size = 0;
+  for (const double v : to_vector(y - z.to(float32))) gap += v * v;
+  for (const double v : to_vector(y)) size += v * v;
+  EXPECT_LT(std::sqrt(gap / size), 0.1);  // 8 bits of mantissa through 20 layers
+  z.backward(ones(z.shape(), {.dtype = bfloat16}));
+  for (const auto& [name, p] : rounded->named_parameters()) {
+    EXPECT_EQ(p.grad().dtype(), p.dtype()) << name;
+    for (const double v : to_vector(p.grad())) ASSERT_TRUE(std::isfinite(v)) << name;
+  }
+}
+
+TEST(ResNet, BlocksPassGradcheck) {
+  manual_seed(21);
+  const auto check = [](Layer& block, std::int64_t channels, MemoryFormat format) {
+    block.to(std::nullopt, float64, format);
+    const Tensor x = rand({2, channels, 5, 4}, {.dtype = float64}).contiguous(format);
+    const auto result = autograd::gradcheck([&](const auto& in) { return block(in[0]); }, {x});
+    EXPECT_TRUE(result) << block.type_name() << ": " << result.message;
+  };
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    BasicBlock same({.in = 3, .out = 3}), padded({.in = 2, .out = 5, .stride = 2, .project = false}),
+        projected({.in = 2, .out = 4, .stride = 2});
+    Bottleneck bottleneck({.in = 3, .width = 2, .stride = 2});
+    check(same, 3, format);
+    check(padded, 2, format);
+    check(projected, 2, format);
+    check(bottleneck, 3, format);
+  }
+}
+
+// relu(last(y) + projection(x)): in one collective each way it has the bits and the hooks of one layer after the other.
+TEST(ResNet, AProjectionSharesTheCollectivesOfTheLastNormalisation) {
+  distributed::run_ranks(2, [](const ProcessGroup& group) {
+    const ProcessGroup again = group.split(0);
+    enum class Kind { joined, apart, other_group, longer };
+    const auto run = [&](Kind kind) {
+      manual_seed(22);
+      Projection projection({.in = 3, .out = 8, .stride = 2});
+      BatchNorm2d last({.channels = 8});
+      if (kind == Kind::other_group) projection.bn.set_process_group(again);
+      if (kind == Kind::longer) projection.append<Identity>();
+      convert_sync_batchnorm(projection, group), convert_sync_batchnorm(last, group);
+      std::vector<std::vector<double>> got;
+      for (Layer* layer : std::vector<Layer*>{&projection.conv, &projection.bn, &projection, &last})
+        layer->add_forward_hook([&, layer](Layer&, const Tensor&, const Tensor& out) {
+          got.push_back(to_vector(out));
+          return layer == &projection ? out * 2 : Tensor();
+        });
+      manual_seed(30 + static_cast<std::uint64_t>(group.rank()));
+      const Tensor x = randn({2, 3, 6, 5}).requires_grad_(), y = randn({2, 8, 3, 3}).requires_grad_();
+      const auto calls = [&] { return group.for_normalization().traffic().calls + again.for_normalization().traffic().calls; };
+      const auto before = calls();
+      const Tensor z = kind == Kind::apart ? last.forward_add_relu(y, projection(x)) : projection.join(last, y, x);
+      z.backward(randn({2, 8, 3, 3}));
+      EXPECT_EQ(calls() - before, kind == Kind::joined ? 2 : 4);
+      EXPECT_EQ(got.size(), 4u) << "every hook once";
+      for (const Tensor& t : {z, x.grad(), y.grad(), projection.conv.weight.grad(), projection.bn.weight.grad(), last.bias.grad(),
+                              projection.bn.running_var, last.running_mean, last.running_var})
+        got.push_back(to_vector(t));
+      return got;
+    };
+    const auto expected = run(Kind::apart);
+    for (const Kind kind : {Kind::joined, Kind::other_group, Kind::longer}) EXPECT_EQ(run(kind), expected) << static_cast<int>(kind);
+  }, std::chrono::seconds(20));
+}
+
+TEST(ResNet, BlocksMakeOneCollectiveLessThanTheyHaveNormalisations) {
+  distributed::run_ranks(2, [](const ProcessGroup& group) {
+    const auto calls = [&](Layer& block) {
+      convert_sync_batchnorm(block, group);
+      const auto before = group.for_normalization().traffic().calls;
+      const std::int64_t samples = 2 * group.rank();  // an empty rank takes part
+      block(randn({samples, 4, 5, 5}).requires_grad_()).backward(randn({samples, 8, 3, 3}));
+      return group.for_normalization().traffic().calls - before;
+    };
+    BasicBlock basic({.in = 4, .out = 8, .stride = 2});
+    Bottleneck bottleneck({.in = 4, .width = 2, .stride = 2});
+    EXPECT_EQ(calls(basic), 2 * 2);       // of 3
+    EXPECT_EQ(calls(bottleneck), 2 * 3);  // of 4
+  }, std::chrono::seconds(20));
+}
+
+TEST(ResNet, RefusesWhatItDoesNotKnow) {
+  EXPECT_THROW(ResNet({.depth = 19}), ValueError);
+  EXPECT_THROW(ResNet({.channels = 0}), ValueError);
+  EXPECT_THROW(ResNet({.classes = -1}), ValueError);
+  try {
+    resnet("resnet1001");
+    ADD_FAILURE() << "an unknown name was taken";
+  } catch (const ValueError& error) {
+    EXPECT_NE(std::string(error.what()).find("resnet20, resnet32"), std::string::npos) << error.what();
+  }
+}
+
+TEST(ResNet, StartsAsTorchvisions) {
+  const auto net = resnet("resnet18", {.zero_init_residual = true});
+  double squares = 0;
+  const Tensor weight = net->stages[1]->state_dict()[0].second;  // layer2.0.conv1: fan_out 128 * 9
+  for (const double v : to_vector(weight)) squares += v * v;
+  EXPECT_NEAR(squares / static_cast<double>(weight.numel()), 2.0 / (128 * 9), 0.03 * 2.0 / (128 * 9));
+  for (const auto& [name, tensor] : net->named_parameters())
+    if (name.find("bn2.weight") != std::string::npos) {
+      EXPECT_EQ(to_vector(tensor), std::vector<double>(static_cast<std::size_t>(tensor.numel()), 0)) << name;
+    }
+  EXPECT_EQ(to_vector(resnet("resnet20")->bn1.weight), std::vector<double>(16, 1));
+}
+
+}  // namespace
+}  // namespace tutti::nn

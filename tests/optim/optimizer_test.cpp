@@ -1,0 +1,222 @@
+// What every optimizer shares: arguments, in-place updates, saving and loading.
+#include <tutti/autograd/record.h>
+#include <tutti/core/parallel.h>
+#include <tutti/kernels/optimizer.h>
+#include <tutti/optim/adam.h>
+#include <tutti/optim/lars.h>
+#include <tutti/optim/sgd.h>
+
+#include "fixture.h"
+
+#include <filesystem>
+#include <limits>
+#include <unistd.h>
+
+namespace tutti {
+namespace {
+
+using namespace optim;
+
+TEST(Optimizer, InvalidArguments) {
+  const auto p = start();
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  EXPECT_THROW(SGD(p, {.lr = -1}), ValueError);
+  EXPECT_THROW(SGD(p, {.lr = nan}), ValueError);
+  EXPECT_THROW(SGD(p, {.lr = infinity}), ValueError);
+  EXPECT_THROW(SGD(p, {.lr = 1, .momentum = -0.1}), ValueError);
+  EXPECT_THROW(SGD(p, {.lr = 1, .weight_decay = -0.1}), ValueError);
+  EXPECT_THROW(SGD(p, {.lr = 1, .nesterov = true}), ValueError);
+  EXPECT_THROW(SGD(p, {.lr = 1, .momentum = 0.9, .dampening = 0.1, .nesterov = true}), ValueError);
+  EXPECT_THROW(Adam(p, {.beta1 = 1}), ValueError);
+  EXPECT_THROW(Adam(p, {.beta2 = -0.1}), ValueError);
+  EXPECT_THROW(Adam(p, {.eps = -1}), ValueError);
+  EXPECT_THROW(AdamW(p, {.weight_decay = -1}), ValueError);
+  EXPECT_THROW(LARS(p, {.trust_coefficient = -1}), ValueError);
+  EXPECT_THROW(SGD(std::vector<Tensor>{}, {}), ValueError);
+  EXPECT_THROW(SGD({p[0], p[0]}, {}), ValueError);
+  EXPECT_THROW(SGD(std::vector{Tensor()}, {}), ValueError);
+  EXPECT_THROW(SGD({arange(3)}, {}), ValueError);
+  EXPECT_THROW(SGD({p[0].detach().slice(1, 0, 4, 2)}, {}), ValueError);
+}
+
+TEST(Optimizer, LearningRateAndMomentumPerGroup) {
+  const auto p = start();
+  SGD sgd({SGD::Group{{p[0]}, {.lr = 0.2, .momentum = 0.5}}, SGD::Group{{p[1]}, {.lr = 0.03}}});
+  EXPECT_EQ(sgd.group_count(), 2);
+  EXPECT_EQ(sgd.learning_rate(1), 0.03);
+  EXPECT_EQ(sgd.momentum(0), 0.5);
+  sgd.set_learning_rate(1, 0.5);
+  EXPECT_EQ(sgd.learning_rate(0), 0.2);
+  EXPECT_EQ(sgd.learning_rate(1), 0.5);
+  EXPECT_THROW(sgd.set_learning_rate(-0.5), ValueError);
+  EXPECT_EQ(sgd.learning_rate(0), 0.2);
+  EXPECT_THROW(sgd.learning_rate(2), ValueError);
+  // The second group refuses what the first accepts: neither changes.
+  SGD uneven({SGD::Group{{p[0]}, {.momentum = 0.5}}, SGD::Group{{p[1]}, {.momentum = 0.9, .nesterov = true}}});
+  EXPECT_THROW(uneven.set_momentum(0), ValueError);
+  EXPECT_EQ(uneven.momentum(0), 0.5);
+  EXPECT_EQ(uneven.momentum(1), 0.9);
+  Adam adam(p, {.beta1 = 0.8});
+  EXPECT_EQ(adam.momentum(), 0.8);
+  adam.set_momentum(0.7);
+  EXPECT_EQ(adam.momentum(), 0.7);
+  EXPECT_THROW(adam.set_momentum(1), ValueError);
+}
+
+TEST(Optimizer, ZeroGradClears) {
+  const auto p = start();
+  SGD sgd(p, {});
+  give_gradients(p, 0);
+  sgd.zero_grad();
+  for (const Tensor& parameter : p) EXPECT_FALSE(parameter.grad().defined());
+}
+
+TEST(Optimizer, AStepInvalidatesWhatWasSavedForBackward) {
+  const Tensor x = full({3}, 2).requires_grad_();
+  const autograd::Saved saved(x);
+  SGD sgd({x}, {.lr = 0.5});
+  x.set_grad(ones({3}));
+  sgd.step();
+  EXPECT_EQ(to_vector(x), (std::vector<double>{1.5, 1.5, 1.5}));
+  EXPECT_THROW(saved.get(), Error);
+}
+
+TEST(Optimizer, ParametersMovedToAnotherLayoutKeepTheirState) {
+  const Tensor a = rand({4, 3, 2, 2}).requires_grad_(), b = a.detach().clone().requires_grad_();
+  SGD moved({a}, {.lr = 0.1, .momentum = 0.9}), stays({b}, {.lr = 0.1, .momentum = 0.9});
+  for (int step = 0; step < 4; ++step) {
+    const Tensor g = rand(a.shape());
+    a.set_grad(g.clone());
+    b.set_grad(g.clone());
+    moved.step();
+    stays.step();
+    if (step == 1) a.set_data(a.detach().contiguous(MemoryFormat::channels_last));
+  }
+  EXPECT_EQ(to_vector(a), to_vector(b));
+}
+
+TEST(Optimizer, SixteenBitParametersKeepStateInFloat32) {
+  for (const DType dtype : {bfloat16, float16}) {
+    const Tensor p = full({40}, 1).to(dtype).requires_grad_();
+    Adam adam({p}, {.lr = 0.25});
+    p.set_grad(full({40}, 0.5).to(dtype));
+    adam.step();
+    EXPECT_EQ(to_vector(p), std::vector<double>(40, 0.75));
+    for (const auto& [name, state] : adam.state_dict().tensors)
+      EXPECT_EQ(state.dtype(), name == "steps" ? int64 : float32);
+  }
+}
+
+TEST(Optimizer, LargeParametersDoNotDependOnTheThreadCount) {
+  const auto run = [](int threads) {
+    const int before = num_threads();
+    set_num_threads(threads);
+    Generator generator(3);
+    const Tensor p = randn({70001}, {}, generator).requires_grad_();
+    LARS lars({p}, {.lr = 0.1, .weight_decay = 1e-3});
+    for (int step = 0; step < 3; ++step) {
+      p.set_grad(randn(p.shape(), {}, generator));
+      lars.step();
+    }
+    set_num_threads(before);
+    return to_vector(p);
+  };
+  EXPECT_EQ(run(1), run(3));
+}
+
+TEST(Optimizer, ResumesFromAFileAsIfNeverInterrupted) {
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("tutti_optim_{}.safetensors", ::getpid());
+  const auto run = [&]<class Method>(typename Method::Options options) {
+    const auto p = start(), q = start();
+    Method whole(p, options), first(q, options);
+    for (int step = 0; step < 7; ++step) {
+      give_gradients(p, step);
+      give_gradients(q, step);
+      whole.step();
+      first.step();
+    }
+    first.set_learning_rate(0.01234567890123);
+    whole.set_learning_rate(0.01234567890123);
+    const OptimizerState saved = first.state_dict();
+    save_safetensors(file, saved.tensors, saved.metadata);
+    OptimizerState loaded;
+    loaded.tensors = load_safetensors(file, &loaded.metadata);
+    Method second(q, {});
+    second.load_state_dict(loaded);
+    for (int step = 7; step < 14; ++step) {
+      give_gradients(p, step);
+      give_gradients(q, step);
+      whole.step();
+      second.step();
+    }
+    for (std::size_t k = 0; k < p.size(); ++k) EXPECT_EQ(to_vector(p[k]), to_vector(q[k]));
+  };
+  run.template operator()<SGD>({.lr = 0.1, .momentum = 0.9, .nesterov = true});
+  run.template operator()<Adam>({.lr = 0.1});
+  run.template operator()<AdamW>({.lr = 0.1});
+  run.template operator()<LARS>({.lr = 0.1});
+  std::filesystem::remove(file);
+}
+
+TEST(Optimizer, AStateThatDoesNotFitChangesNothing) {
+  const auto p = start();
+  Adam adam(p, {.lr = 0.5});
+  give_gradients(p, 0);
+  adam.step();
+  const OptimizerState good = adam.state_dict();
+  give_gradients(p, 1);
+  adam.step();
+  const OptimizerState before = adam.state_dict();
+  const auto refuse = [&](auto spoil) {
+    OptimizerState bad = good;
+    spoil(bad);
+    EXPECT_THROW(adam.load_state_dict(bad), CheckpointError);
+    const OptimizerState after = adam.state_dict();
+    EXPECT_EQ(after.metadata, before.metadata);
+    ASSERT_EQ(after.tensors.size(), before.tensors.size());
+    for (std::size_t i = 0; i < after.tensors.size(); ++i)
+      EXPECT_EQ(to_vector(after.tensors[i].second), to_vector(before.tensors[i].second));
+  };
+  refuse([](OptimizerState& s) { s.metadata["optimizer"] = "SGD"; });
+  refuse([](OptimizerState& s) { s.metadata.clear(); });
+  refuse([](OptimizerState& s) { s.metadata["group.0.lr"] = "fast"; });
+  refuse([](OptimizerState& s) { s.metadata["group.0.beta2"] = "2"; });
+  refuse([](OptimizerState& s) { s.metadata.erase("group.0.eps"); });
+  refuse([](OptimizerState& s) { s.metadata["group.0.parameters"] = "3"; });
+  refuse([](OptimizerState& s) { s.tensors.erase(s.tensors.begin()); });
+  refuse([](OptimizerState& s) { s.tensors[1].second = zeros({2, 2}, {.dtype = float64}); });
+  refuse([](OptimizerState& s) { s.tensors[1].second = s.tensors[1].second.to(float32); });
+  refuse([](OptimizerState& s) { s.tensors.emplace_back("7.first_moment", zeros({1})); });
+  refuse([](OptimizerState& s) { s.tensors.pop_back(); });
+  refuse([](OptimizerState& s) { s.tensors.resize(1); });
+  refuse([](OptimizerState& s) { s.tensors[0].second = full({2}, -1, {.dtype = int64}); });
+  refuse([](OptimizerState& s) { s.tensors[0].second = full({2}, 0x1p60, {.dtype = int64}); });
+  refuse([](OptimizerState& s) { s.tensors[0].second = zeros({2}, {.dtype = int64}); });
+}
+
+TEST(Optimizer, MomentumTurnedOnBetweenSavingAndTheNextStep) {
+  // Saved between the step before momentum was turned on and the step after.
+  const auto p = start(), q = start();
+  SGD whole(p, {.lr = 0.1, .dampening = 0.25}), first(q, {.lr = 0.1, .dampening = 0.25}), second(q, {});
+  for (int step = 0; step < 3; ++step) {
+    give_gradients(p, step);
+    give_gradients(q, step);
+    whole.step();
+    (step == 0 ? first : second).step();
+    whole.set_momentum(0.5 + 0.1 * step);
+    first.set_momentum(0.5);
+    if (step == 0) second.load_state_dict(first.state_dict());
+    second.set_momentum(0.5 + 0.1 * step);
+  }
+  for (std::size_t k = 0; k < p.size(); ++k) EXPECT_EQ(to_vector(p[k]), to_vector(q[k]));
+
+  OptimizerState bad = first.state_dict();
+  bad.tensors.resize(1);
+  EXPECT_THROW(second.load_state_dict(bad), CheckpointError);
+  bad.metadata["group.0.momentum"] = "0";  // needs none
+  second.load_state_dict(bad);
+  EXPECT_EQ(second.momentum(), 0);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,83 @@
+// The schedules against PyTorch's, and the edges PyTorch leaves open.
+#include <tutti/optim/schedule.h>
+#include <tutti/optim/sgd.h>
+
+#include "fixture.h"
+
+namespace tutti {
+namespace {
+
+using namespace optim;
+
+// Runs a schedule on an SGD of rate 0.4 and compares every step's rate (and momentum) with PyTorch's.
+void check(const std::string& name, Schedule rate, Schedule momentum = {}) {
+  SGD sgd({zeros({1}).requires_grad_()}, {.lr = 0.4, .momentum = 0.9});
+  Scheduler scheduler(sgd, std::move(rate), momentum);
+  const auto rates = to_vector(fixture("schedule." + name));
+  for (std::size_t step = 0; step < rates.size(); ++step) {
+    EXPECT_NEAR(sgd.learning_rate(), rates[step], 1e-12) << name << ", step " << step;
+    if (momentum) {
+      EXPECT_NEAR(sgd.momentum(), to_vector(fixture("schedule." + name + "_momentum"))[step], 1e-12) << "step " << step;
+    }
+    scheduler.step();
+  }
+}
+
+TEST(Schedule, AsPyTorch) {
+  check("step", step_decay({.every = 7, .gamma = 0.3}));
+  check("cosine", cosine({.steps = 29, .minimum = 0.1}));
+  check("warmup", linear_warmup({.steps = 9, .start = 0.2}));
+  check("warmup_step", linear_warmup({.steps = 9, .start = 0.2}, step_decay({.every = 4, .gamma = 0.5})));
+  check("one_cycle", one_cycle({.steps = 37}), one_cycle_momentum({.steps = 37}));
+  check("one_cycle_linear", one_cycle({.steps = 40, .warm_fraction = 0.25, .div = 10, .final_div = 100, .linear = true}));
+}
+
+TEST(Schedule, PastTheEndItStays) {
+  EXPECT_EQ(cosine({.steps = 5, .minimum = 0.25})(50), 0.25);
+  EXPECT_EQ(linear_warmup({.steps = 5})(50), 1);
+  const Schedule cycle = one_cycle({.steps = 10});
+  EXPECT_EQ(cycle(10), cycle(9));
+}
+
+TEST(Schedule, VeryShortRuns) {
+  for (const std::int64_t steps : {1, 2, 3, 4})
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const double factor = one_cycle({.steps = steps})(step);
+      EXPECT_TRUE(factor > 0 && factor <= 1) << steps << " steps, step " << step << ": " << factor;
+    }
+}
+
+TEST(Schedule, ResumesAtAPosition) {
+  SGD a({zeros({1}).requires_grad_()}, {.lr = 0.4}), b({zeros({1}).requires_grad_()}, {.lr = 0.4});
+  Scheduler one(a, cosine({.steps = 10})), two(b, cosine({.steps = 10}));
+  for (int i = 0; i < 6; ++i) one.step();
+  two.set_position(6);
+  EXPECT_EQ(a.learning_rate(), b.learning_rate());
+  EXPECT_THROW(two.set_position(-1), ValueError);
+}
+
+TEST(Schedule, APositionThatIsRefusedChangesNothing) {
+  const Tensor a = zeros({1}).requires_grad_(), b = zeros({1}).requires_grad_();
+  SGD sgd({SGD::Group{{a}, {.lr = 0.4, .momentum = 0.5}}, SGD::Group{{b}, {.lr = 0.2, .momentum = 0.5, .nesterov = true}}});
+  Scheduler scheduler(sgd, [](std::int64_t step) { return step == 2 ? -1.0 : 1.0 / static_cast<double>(step + 1); },
+                      [](std::int64_t step) { return step == 1 ? 0.0 : 0.5; });
+  for (const std::int64_t refused : {1, 2}) {
+    EXPECT_THROW(scheduler.set_position(refused), ValueError);
+    EXPECT_EQ(sgd.learning_rate(0), 0.4);
+    EXPECT_EQ(sgd.learning_rate(1), 0.2);
+    EXPECT_EQ(sgd.momentum(0), 0.5);
+    EXPECT_EQ(scheduler.position(), 0);
+  }
+}
+
+TEST(Schedule, InvalidOptions) {
+  EXPECT_THROW(step_decay({.every = 0}), ValueError);
+  EXPECT_THROW(cosine({.steps = 0}), ValueError);
+  EXPECT_THROW(linear_warmup({.steps = 3, .start = 2}), ValueError);
+  EXPECT_THROW(one_cycle({.steps = 0}), ValueError);
+  EXPECT_THROW(one_cycle({.steps = 5, .warm_fraction = 1.5}), ValueError);
+  EXPECT_THROW(one_cycle({.steps = 5, .div = 0}), ValueError);
+}
+
+}  // namespace
+}  // namespace tutti
