@@ -20,9 +20,9 @@ std::size_t bytes_to_each(const Collective& call, int size) {
 
 }  // namespace
 
-Exchange::Exchange(MPI_Comm comm, const Collective& call, const Backend::Place& place)
-    : comm_(comm), rank_(place.rank), size_(place.size), has_data_(bytes_to_each(call, place.size) <= inline_limit(place.size)),
-      mine_(fingerprint(call)) {
+Exchange::Exchange(Domain& domain, MPI_Comm comm, const Collective& call, const Backend::Place& place)
+    : domain_(domain), comm_(comm), rank_(place.rank), size_(place.size),
+      has_data_(bytes_to_each(call, place.size) <= inline_limit(place.size)), mine_(fingerprint(call)) {
   const std::size_t bytes = bytes_to_each(call, size_);
   const bool sliced = call.operation == Operation::reduce_scatter;
   const bool sends = has_data_ && bytes > 0 && (call.operation != Operation::broadcast || call.root == rank_);
@@ -53,7 +53,13 @@ Exchange::Exchange(MPI_Comm comm, const Collective& call, const Backend::Place& 
 
 Exchange::~Exchange() {
   if (complete_) return;
-  // Only after a failure, or where nobody waited: MPI may still read and write what it was given.
+  // In a group that has failed nothing is received any more; where only nobody waited, the next call would get this one's.
+  if (!is_gone() && domain_.failure()) {
+    for (int r = 0; r < size_; ++r)
+      if (MPI_Request& receive = requests_[static_cast<std::size_t>(r)]; receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
+    if (poll()) return;
+  }
+  // MPI may still read and write what it was given.
   keep_for_ever(std::shared_ptr<char[]>(std::move(received_)));
   keep_for_ever(std::shared_ptr<char[]>(std::move(sending_)));
 }

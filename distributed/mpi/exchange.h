@@ -16,8 +16,8 @@ inline constexpr std::size_t eager_bytes = 36 * 1024;
 
 class Exchange {
  public:
-  /// Posts all messages; does not wait. Called in the order of the collectives, by one thread.
-  Exchange(MPI_Comm comm, const Collective& call, const Backend::Place& place);
+  /// Posts all messages; does not wait. Called in the order of the collectives, by one thread. The domain outlives it.
+  Exchange(Domain& domain, MPI_Comm comm, const Collective& call, const Backend::Place& place);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -36,6 +36,7 @@ class Exchange {
  private:
   const char* from(int rank) const;
 
+  Domain& domain_;
   MPI_Comm comm_;
   int rank_, size_;
   bool has_data_;

@@ -66,7 +66,7 @@ class MpiBackend : public Backend {
 
   std::shared_ptr<Work::State> submit(const Collective& call) override {
     if (const auto failure = domain_->failure()) raise(*failure, call, place());
-    auto exchange = std::make_unique<Exchange>(comm_.get(), call, place());
+    auto exchange = std::make_unique<Exchange>(*domain_, comm_.get(), call, place());
     if (!exchange->has_data()) return bulk_->submit(call, std::move(exchange));
     auto work = std::make_shared<SmallWork>(domain_, std::move(exchange), call, place(), met_);
     domain_->watch(work);
