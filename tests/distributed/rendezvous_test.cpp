@@ -42,9 +42,17 @@ struct Rank {
   }
 };
 
-std::string temporary_file(const char* name) {
-  return (std::filesystem::temp_directory_path() / fmt::format("tutti_rendezvous_{}_{}", getpid(), name)).string();
-}
+// The path of a file that is neither there before nor left behind.
+struct TemporaryFile {
+  explicit TemporaryFile(const char* name)
+      : path((std::filesystem::temp_directory_path() / fmt::format("tutti_rendezvous_{}_{}", getpid(), name)).string()) {
+    std::filesystem::remove(path);
+  }
+  ~TemporaryFile() { std::filesystem::remove(path); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  std::string path;
+};
 
 bool has_begun(const std::string& path) {
   std::error_code absent;
@@ -76,9 +84,10 @@ class Rendezvous : public TestWithParam<const char*> {
  protected:
   std::string address() {
     const std::string kind = GetParam();
-    if (kind == "file") return "file:" + temporary_file("meet");
+    if (kind == "file") return "file:" + file_.path;
     return kind + ":" + free_port();
   }
+  const TemporaryFile file_{"meet"};
 };
 
 TEST_P(Rendezvous, AllArrive) {
@@ -228,7 +237,8 @@ TEST(TcpRendezvous, WithoutRankZeroNothingHangs) {
 }
 
 TEST(FileRendezvous, OtherFilesAreLeftAloneAndTornRecordsOverwritten) {
-  const std::string path = temporary_file("other");
+  const TemporaryFile file("other");
+  const std::string& path = file.path;
   std::ofstream(path) << "the diary of somebody\n";
   expect_contains(Rank{"file:" + path, 0, 2}.start().line(), {"error: ", "is no rendezvous file"});
   EXPECT_EQ(std::filesystem::file_size(path), 22u);

@@ -3,6 +3,7 @@
 
 #include <tutti/core/memory.h>
 
+#include <gtest/gtest.h>
 #include <malloc.h>
 
 #include <chrono>
@@ -34,5 +35,15 @@ struct Resources {
     return here;
   }
 };
+
+/// After many cycles: a leak in each shows as their number. `before` may count a thread too many, one that was about to
+/// end, so that nothing here asks for equality. `heap`: bytes that may stay.
+inline void expect_nothing_left(const Resources& before, std::size_t heap) {
+  const auto after = Resources::settled(before);
+  EXPECT_LE(after.descriptors, before.descriptors);
+  EXPECT_LE(after.threads, before.threads);
+  EXPECT_LE(after.tensors, before.tensors);
+  EXPECT_LT(static_cast<double>(after.heap) - static_cast<double>(before.heap), static_cast<double>(heap));
+}
 
 }  // namespace tutti::testing

@@ -216,8 +216,9 @@ TEST(Trainer, TheMetricsNameTheStraggler) {
     last = nlohmann::json::parse(line);
   }
   EXPECT_EQ(last.at("straggler"), 1);
-  EXPECT_GE(last.at("held_up_s").at(1).get<double>(), 1.4);
-  for (const int other : {0, 2}) EXPECT_GE(last.at("waited_s").at(static_cast<std::size_t>(other)).get<double>(), 1.4);
+  // Half of the delay, since the others may be held up themselves before they come to wait.
+  EXPECT_GE(last.at("held_up_s").at(1).get<double>(), 0.75);
+  for (const int other : {0, 2}) EXPECT_GE(last.at("waited_s").at(static_cast<std::size_t>(other)).get<double>(), 0.75);
   EXPECT_EQ(last.at("came_last").size(), 3u);
   ASSERT_FALSE(last.at("skew_ms").empty());
   for (const auto& [name, skew] : last.at("skew_ms").items()) EXPECT_GE(skew.at("largest"), skew.at("mean")) << name;

@@ -64,14 +64,6 @@ TEST(Mpi, ManyGroupsComeAndGo) {
   }
 }
 
-void expect_nothing_left(const testing::Resources& before, std::size_t heap) {
-  const auto after = testing::Resources::settled(before);
-  EXPECT_EQ(after.descriptors, before.descriptors);
-  EXPECT_EQ(after.threads, before.threads);
-  EXPECT_EQ(after.tensors, before.tensors);
-  EXPECT_LT(static_cast<double>(after.heap) - static_cast<double>(before.heap), static_cast<double>(heap));
-}
-
 TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
   const auto cycle = [] {
     const ProcessGroup half = world().split(world().rank() % 2);
@@ -92,7 +84,7 @@ TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
   // What MPI keeps for reuse may still grow in one of the hundreds, a leak does in all.
   const double grown = std::min({hundred(), hundred(), hundred()});
   EXPECT_LT(grown, 16 << 10);
-  expect_nothing_left(first, 256 << 10);
+  testing::expect_nothing_left(first, 256 << 10);
 }
 
 TEST(Mpi, WorldsThatFailComeAndGo) {
@@ -119,7 +111,7 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
   for (int i = 0; i < 10; ++i) cycle(i);
   const auto before = testing::Resources::now();
   for (int i = 0; i < 100; ++i) cycle(i);
-  expect_nothing_left(before, 100 * (64 << 10));
+  testing::expect_nothing_left(before, 100 * (64 << 10));
   EXPECT_EQ(ProcessGroup::from_environment(60s).size(), std::stoi(std::getenv("OMPI_COMM_WORLD_SIZE")));  // world() works again
 }
 

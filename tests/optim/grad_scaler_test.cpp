@@ -42,7 +42,7 @@ std::vector<std::vector<double>> values(const OptimizerState& state) {
 
 // A run in which random steps overflow, the first among them, against one that never knew of those steps.
 TEST(GradScaler, AnOverflowLeavesNoTrace) {
-  std::mt19937 random(std::random_device{}());
+  std::mt19937 random(1);
   for (std::size_t method = 0; method < 6; ++method)
     for (const double poison : {infinity, -infinity, std::nan("")}) {
       const auto p = start(), q = start();
@@ -182,7 +182,7 @@ TEST(GradScaler, InvalidArguments) {
 
 // The kernel over many sizes and dtypes: one bad element anywhere is seen, and every element is divided.
 TEST(GradScaler, UnscaleKernel) {
-  std::mt19937 random(std::random_device{}());
+  std::mt19937 random(1);
   const auto& table = kernels::optimizer(Device::cpu());
   for (const DType dtype : {float32, float64, bfloat16})
     for (const std::int64_t size : {0, 1, 7, 1000, 40000}) {
