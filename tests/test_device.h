@@ -4,6 +4,7 @@
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/dtype.h>
 
+#include <atomic>
 #include <vector>
 
 namespace tutti::testing {
@@ -24,5 +25,18 @@ inline std::vector<DType> trained_dtypes(std::vector<DType> more = {}) {
 inline bool emulated() {
   return test_device().is_cuda() && cuda::properties(test_device().index()).name.find("emulator") != std::string::npos;
 }
+
+/// Turns a switch of cuda::settings() on and puts it back.
+class Switch {
+ public:
+  explicit Switch(std::atomic<bool>& flag) : flag_(flag), before_(flag.exchange(true)) {}
+  ~Switch() { flag_ = before_; }
+  Switch(const Switch&) = delete;
+  Switch& operator=(const Switch&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+  bool before_;
+};
 
 }  // namespace tutti::testing

@@ -141,7 +141,7 @@ Job* guarded(Make make) {
 
 DType dtype_named(const std::string& name) { return name == "bfloat16" ? bfloat16 : name == "float16" ? float16 : float32; }
 
-// One rank: the whole path of a group but its collectives, which a group of one leaves out.
+// One rank: the whole path of a group, its collectives included.
 std::optional<ProcessGroup> one_rank(bool synchronised) {
   if (!synchronised) return {};
   static const ProcessGroup group = ProcessGroup::from_environment({.rank = 0, .world_size = 1, .backend = "nccl"});

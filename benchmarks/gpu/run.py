@@ -198,7 +198,7 @@ def main():
         machine = {'device': torch.cuda.get_device_name() if cuda else 'cpu', 'torch': torch.__version__,
                    'cuda': torch.version.cuda, 'cudnn': torch.backends.cudnn.version() if cuda else None,
                    'clocks_before': start, 'clocks_after': clocks() if last else None,
-                   'note': 'with one rank tutti issues no collective, PyTorch does'}
+                   'note': 'both issue their collectives; with one rank NCCL itself has nothing to do'}
         (o.out / 'gpu.json').write_text(json.dumps({'machine': machine, 'results': results, 'failed': failed}, indent=1))
         lines = [f'{k}: {v}' for k, v in machine.items()] + ['', '| what | shape | peer | ours ms | peer ms | peer / ours | ours GB/s or images/s |',
                                                               '| --- | --- | --- | --- | --- | --- | --- |']

@@ -59,7 +59,7 @@ images=$root/usr/share/datasets/fashion-mnist
 hints=()
 wheels=$(python3 -c 'import nvidia, os; print(list(nvidia.__path__)[0])' 2>/dev/null || true)
 for name in cudnn nccl; do
-  [ -n "$wheels" ] && ! ldconfig -p | grep -q "lib$name.so " || continue
+  [ -n "$wheels" ] && ! ldconfig -p | grep "lib$name.so " >/dev/null || continue
   library=$(ls "$wheels/$name/lib/lib$name.so"* 2>/dev/null | head -n 1)
   [ -n "$library" ] && hints+=("-DTUTTI_${name}_LIBRARY=$library" "-DTUTTI_${name}_INCLUDE=$wheels/$name/include") &&
     LD_LIBRARY_PATH=$wheels/$name/lib:$LD_LIBRARY_PATH

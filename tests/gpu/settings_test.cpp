@@ -17,18 +17,8 @@ namespace {
 
 using testing::normal;
 using testing::relative_error;
+using testing::Switch;
 using testing::test_device;
-
-// Puts a switch back at the end of a test.
-class Switch {
- public:
-  explicit Switch(std::atomic<bool>& flag) : flag_(flag), before_(flag.exchange(true)) {}
-  ~Switch() { flag_ = before_; }
-
- private:
-  std::atomic<bool>& flag_;
-  bool before_;
-};
 
 constexpr MemoryFormat last = MemoryFormat::channels_last;
 const kernels::ConvOptions options{{1, 1}, {1, 1}, {1, 1}, 1};

@@ -1,4 +1,4 @@
-// A few hundred elements once through every family of kernels, against the CPU: what run.sh can look at under
+// Few elements once through every family of kernels, against the CPU: what run.sh can look at under
 // compute-sanitizer in seconds. SmallKernels has kernels of ours only, SmallModels those of NVIDIA's libraries too.
 #include "../test_device.h"
 
@@ -43,22 +43,29 @@ Tensor random(Generator& generator, const Shape& shape, DType dtype, Device devi
   return randn(shape, {float64}, generator).to(dtype).to(device);
 }
 
+void expect_the_cpus_normalisation(const Shape& shape, DType dtype, MemoryFormat format) {
+  expect_the_cpus([&](Device device) {
+    Generator generator(1);
+    const auto make = [&] { return random(generator, shape, dtype, device).contiguous(format).requires_grad_(); };
+    const Tensor x = make(), residual = make(), dy = make().detach();
+    const Tensor weights = random(generator, {shape[0]}, float32, device) * 0.1 + 0.5;
+    nn::BatchNorm layer({.channels = shape[1], .device = device});
+    const Tensor y = layer.forward_add_relu(x, residual), z = layer.forward_weighted(layer(y), weights);
+    z.backward(dy);
+    Results results{y.detach(), z.detach(), x.grad(), residual.grad()};
+    for (const Tensor& p : layer.parameters()) results.push_back(p.grad());
+    for (const auto& [name, buffer] : layer.named_buffers()) results.push_back(buffer);
+    return results;
+  }, dtype == bfloat16 ? 3e-2 : 1e-4);
+}
+
 TEST(SmallKernels, Normalisation) {
-  for (const DType dtype : {float32, bfloat16})
-    for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
-      for (const std::int64_t channels : {8, 5})
-        expect_the_cpus([&](Device device) {
-          Generator generator(1);
-          const auto make = [&] { return random(generator, {3, channels, 5, 7}, dtype, device).contiguous(format).requires_grad_(); };
-          const Tensor x = make(), residual = make(), dy = make().detach();
-          nn::BatchNorm layer({.channels = channels, .device = device});
-          const Tensor y = layer.forward_add_relu(x, residual), z = layer(y);
-          z.backward(dy);
-          Results results{y.detach(), z.detach(), x.grad(), residual.grad()};
-          for (const Tensor& p : layer.parameters()) results.push_back(p.grad());
-          for (const auto& [name, buffer] : layer.named_buffers()) results.push_back(buffer);
-          return results;
-        }, dtype == bfloat16 ? 3e-2 : 1e-4);
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+    for (const std::int64_t channels : {8, 5}) {
+      for (const DType dtype : {float32, bfloat16}) expect_the_cpus_normalisation({3, channels, 5, 7}, dtype, format);
+      // Several blocks to a channel: their last one merges, and resident ones wait for each other.
+      expect_the_cpus_normalisation({8, channels, 40, 40}, float32, format);
+    }
 }
 
 TEST(SmallKernels, EverythingElse) {

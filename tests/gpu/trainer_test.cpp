@@ -3,6 +3,7 @@
 #include "train/trainer.h"
 
 #include <tutti/core/create.h>
+#include <tutti/core/cuda/settings.h>
 
 #include <gtest/gtest.h>
 
@@ -40,6 +41,7 @@ std::string text_of(std::FILE* file) {
 }
 
 TEST(Trainer, AGraphChangesNoBit) {
+  const testing::Switch deterministic(cuda::settings().deterministic);  // or cuDNN may differ from itself
   for (const DType precision : {float32, bfloat16}) {
     TrainOptions options = options_on(test_device());
     options.precision = precision;
