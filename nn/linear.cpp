@@ -1,6 +1,5 @@
 #include "linear.h"
 
-#include "functional/linear.h"
 #include "init.h"
 
 namespace tutti::nn {
@@ -20,10 +19,11 @@ Linear::Linear(const Options& options)
   init::default_(weight, bias);
 }
 
-Tensor Linear::forward(const Tensor& input) { return linear(input, weight, bias); }
+Tensor Linear::forward(const Tensor& input) { return linear(input, weight, bias, options_.activation); }
 
 std::string Linear::describe() const {
-  return fmt::format("{}, {}{}", options_.in, options_.out, options_.bias ? "" : ", bias=false");
+  return fmt::format("{}, {}{}{}", options_.in, options_.out, options_.bias ? "" : ", bias=false",
+                     options_.activation == Activation::relu ? ", activation=relu" : "");
 }
 
 }  // namespace tutti::nn

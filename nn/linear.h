@@ -1,6 +1,7 @@
-// Linear: y = x W^T + b.
+// Linear: y = x W^T + b, with an activation if asked for.
 #pragma once
 
+#include "functional/linear.h"
 #include "module.h"
 
 namespace tutti::nn {
@@ -11,6 +12,7 @@ class Linear : public Layer {
     std::int64_t in = 0;   ///< features
     std::int64_t out = 0;
     bool bias = true;
+    Activation activation = Activation::none;  ///< as a layer of its own would do it, see linear()
   };
   /// Weight and bias start as U(-1/sqrt(in), 1/sqrt(in)). ValueError unless in and out are positive.
   explicit Linear(const Options& options);

@@ -1,16 +1,20 @@
 // Matrix products on the CPU: oneDNN for float32 and bfloat16, the reference for float64 and whatever oneDNN lacks.
 #include "../matmul.h"
 
+#include "../elementwise.h"
 #include "onednn.h"
 #include "reference_matmul.h"
 
 namespace tutti::kernels::cpu {
 namespace {
 
-void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
   dispatch(RealTypes{}, a.dtype(), "matmul", []<class T>() {});
   if (out.numel() == 0) return;
-  if (a.dtype() == float64 || a.size(-1) == 0 || !onednn::matmul(a, b, bias, out)) reference::matmul(a, b, bias, out);
+  if (a.dtype() == float64 || a.size(-1) == 0 || !onednn::matmul(a, b, epilogue.bias, out))
+    return reference::matmul(a, b, epilogue, out);
+  // Not as oneDNN's post-op, whose relu makes a NaN 0 (seen with 2.6.3): a diverged network would look healthy.
+  if (epilogue.activation == Activation::relu) elementwise().unary(Unary::relu, out, out);
 }
 
 }  // namespace

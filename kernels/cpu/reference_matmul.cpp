@@ -25,7 +25,9 @@ void load_row(const T* from, std::int64_t step, std::vector<double>& row) {
 
 }  // namespace
 
-void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
+  const Tensor& bias = epilogue.bias;
+  const bool relu = epilogue.activation == Activation::relu;
   const int rows = out.rank() - 2, columns = rows + 1;
   const std::int64_t m = out.shape()[rows], n = out.shape()[columns], k = a.shape()[columns];
   dispatch(RealTypes{}, a.dtype(), "matmul", [&]<class A>() {
@@ -51,8 +53,10 @@ void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& 
               for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += factor * b_row[j];
             }
             O* to = out_data + matrix_offset(out, out, batch) + row * out.strides()[rows];
-            for (std::int64_t j = 0; j < n; ++j)
-              to[j * out.strides()[columns]] = O(static_cast<Wide>(sum[static_cast<std::size_t>(j)]));
+            for (std::int64_t j = 0; j < n; ++j) {
+              const double z = sum[static_cast<std::size_t>(j)];
+              to[j * out.strides()[columns]] = O(static_cast<Wide>(relu && z <= 0 ? 0 : z));
+            }
           }
         });
       });

@@ -6,6 +6,6 @@
 
 namespace tutti::kernels::cpu::reference {
 
-void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
+void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
 
 }  // namespace tutti::kernels::cpu::reference

@@ -53,12 +53,13 @@ struct Problem {
   MatrixLayout first, second, out;
   BatchDim batch;
   std::uint32_t first_alignment, second_alignment, out_alignment;  // in bytes
-  bool with_bias, allow_tf32;
+  cublasLtEpilogue_t epilogue;
+  bool allow_tf32;
 
   std::vector<std::int64_t> key() const {
     std::vector<std::int64_t> key{static_cast<std::int64_t>(operands), static_cast<std::int64_t>(result), batch.count,
                                   batch.a, batch.b, batch.out, first_alignment, second_alignment, out_alignment,
-                                  with_bias, allow_tf32};
+                                  epilogue, allow_tf32};
     for (const MatrixLayout& m : {first, second, out})
       key.insert(key.end(), {m.rows, m.columns, m.leading, m.transposed});
     return key;
@@ -70,7 +71,7 @@ struct Plan {
   Layout first, second, out;
   cublasLtMatmulAlgo_t algorithm;
   std::size_t workspace = 0;
-  bool adds_bias = false;  // itself; else the bias is in `out` before, and added to
+  bool joins = false;  // the epilogue; else the bias is in `out` before, and added to, and the activation comes after
 };
 
 // A factor in the type that cuBLASLt computes in.
@@ -144,6 +145,11 @@ bool find_algorithm(cublasLtHandle_t handle, const Problem& p, Plan& plan) {
   return true;
 }
 
+cublasLtEpilogue_t epilogue_of(const Epilogue& e) {
+  if (e.activation == Activation::relu) return e.bias.defined() ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+  return e.bias.defined() ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 Plan make_plan(cublasLtHandle_t handle, const Problem& p, const void* bias) {
   Plan plan;
   const bool wide = p.operands == float64, tf32 = p.operands == float32 && p.allow_tf32;
@@ -158,14 +164,19 @@ Plan make_plan(cublasLtHandle_t handle, const Problem& p, const void* bias) {
   plan.first = layout(p.first, p.operands, p.batch.count, p.batch.b);
   plan.second = layout(p.second, p.operands, p.batch.count, p.batch.a);
   plan.out = layout(p.out, p.result, p.batch.count, p.batch.out);
-  if (p.with_bias && !wide) {  // float64 has no epilogues
-    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
-    set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(p.result)));
-    set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    plan.adds_bias = true;
+  const auto join = [&](cublasLtEpilogue_t epilogue) {
+    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
+  };
+  if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !wide) {  // float64 has none
+    join(p.epilogue);
+    if (bias) {
+      set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(p.result)));
+      set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+    plan.joins = true;
     if (find_algorithm(handle, p, plan)) return plan;
-    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
-    plan.adds_bias = false;
+    join(CUBLASLT_EPILOGUE_DEFAULT);
+    plan.joins = false;
   }
   if (!find_algorithm(handle, p, plan)) fail<DeviceError>("cuBLASLt has no algorithm for this");
   return plan;
@@ -196,10 +207,15 @@ Tensor contiguous(const Tensor& t, DType dtype) {
   return copy;
 }
 
+void activate(Activation activation, const Tensor& out) {
+  if (activation == Activation::relu) elementwise().unary(Unary::relu, out, out);
+}
+
 // One product or one strided batch of them: a (count, m, k), b (count, k, n), out (count, m, n), with strides that
-// layouts can say; an operand that serves the whole batch has stride 0 there. `bias` has out's dtype, or is undefined.
-void run(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+// layouts can say; an operand that serves the whole batch has stride 0 there. The bias has out's dtype, or is undefined.
+void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
   const Device device = out.device();
+  const Tensor& bias = epilogue.bias;
   const Problem p{.operands = a.dtype(),
                   .result = out.dtype(),
                   .first = *transposed_layout(b),
@@ -209,23 +225,25 @@ void run(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out
                   .first_alignment = alignment(b.raw()),
                   .second_alignment = alignment(a.raw()),
                   .out_alignment = alignment(out.raw()),
-                  .with_bias = bias.defined(),
+                  .epilogue = epilogue_of(epilogue),
                   .allow_tf32 = settings().allow_tf32};
   const void* added = bias.defined() ? bias.raw() : nullptr;
   Library& library = per_thread<Library>(device.index());
   auto known = library.plans.find(p.key());
   if (known == library.plans.end()) known = library.plans.emplace(p.key(), make_plan(library.handle, p, added)).first;
   const Plan& plan = known->second;
-  if (plan.adds_bias)
-    set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, added);
-  else if (bias.defined())
+  const bool added_to = added && !plan.joins;
+  if (added_to)
     elementwise().copy(broadcast(bias, out), out);
-  const Scale one(p.operands, 1), keep(p.operands, bias.defined() && !plan.adds_bias ? 1 : 0);
+  else if (added)
+    set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, added);
+  const Scale one(p.operands, 1), keep(p.operands, added_to ? 1 : 0);
   const Storage workspace(plan.workspace, device);
   check(cublasLtMatmul(library.handle, plan.operation.get(), one.get(), b.raw(), plan.first.get(), a.raw(),
                        plan.second.get(), keep.get(), out.raw(), plan.out.get(), out.raw(), plan.out.get(),
                        &plan.algorithm, workspace.data(), plan.workspace, current_stream(device.index()).get()),
         "cublasLtMatmul");
+  if (!plan.joins) activate(epilogue.activation, out);
 }
 
 // `t` as an operand: itself, or a copy where its dtype or its strides cannot be.
@@ -244,37 +262,38 @@ Tensor chunk(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t in
                  {inner.*step, t.strides()[rank - 2], t.strides()[rank - 1]}, offset);
 }
 
-void multiply(const Tensor& a_given, const Tensor& b_given, const Tensor& bias_given, const Tensor& out) {
+void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epilogue, const Tensor& out) {
   const DType operands = a_given.dtype();
   data_type(operands);  // throws for one that has no products
   if (out.numel() == 0) return;
   const DeviceScope scope(out.device().index());
   if (a_given.size(-1) == 0) {
-    if (bias_given.defined())
-      elementwise().copy(broadcast(bias_given, out), out);
+    if (epilogue.bias.defined())
+      elementwise().copy(broadcast(epilogue.bias, out), out);
     else
       elementwise().fill(out, 0);
-    return;
+    return activate(epilogue.activation, out);
   }
   const auto layout = transposed_layout(out);
   const bool direct = layout && (out.dtype() == operands || (out.dtype() == float32 && size_of(operands) == 2));
   if (!direct || layout->transposed) {
-    if (direct && !bias_given.defined())  // by columns: the transposed problem is by rows
-      return multiply(transposed(b_given), transposed(a_given), {}, transposed(out));
+    if (direct && !epilogue.bias.defined())  // by columns: the transposed problem is by rows
+      return multiply(transposed(b_given), transposed(a_given), epilogue, transposed(out));
     const Tensor rows = empty(out.shape(), {operands, out.device()});
-    multiply(a_given, b_given, bias_given, rows);
+    multiply(a_given, b_given, epilogue, rows);
     return elementwise().copy(rows, out);
   }
   const Tensor a = operand(a_given, operands), b = operand(b_given, operands);
-  const bool as_it_is = !bias_given.defined() || (bias_given.dtype() == out.dtype() &&
-                                                  bias_given.is_contiguous() && alignment(bias_given.raw()) >= 16);
-  const Tensor bias = as_it_is ? bias_given : contiguous(bias_given, out.dtype());
+  const Tensor& bias = epilogue.bias;
+  const bool as_it_is = !bias.defined() || (bias.dtype() == out.dtype() && bias.is_contiguous() &&
+                                            alignment(bias.raw()) >= 16);
+  const Epilogue joined{as_it_is ? bias : contiguous(bias, out.dtype()), epilogue.activation};
   const std::vector<BatchDim> dims = batch_dims(a, b, out);
   std::int64_t chunks = 1;
   for (std::size_t d = 0; d + 1 < dims.size(); ++d) chunks *= dims[d].count;
   try {
     for (std::int64_t i = 0; i < chunks; ++i)
-      run(chunk(a, dims, i, &BatchDim::a), chunk(b, dims, i, &BatchDim::b), bias, chunk(out, dims, i, &BatchDim::out));
+      run(chunk(a, dims, i, &BatchDim::a), chunk(b, dims, i, &BatchDim::b), joined, chunk(out, dims, i, &BatchDim::out));
   } catch (const DeviceError& error) {
     fail<DeviceError>("matmul of {} {} and {} {}: {}", to_string(a.dtype()), to_string(a.shape()), to_string(b.dtype()),
                       to_string(b.shape()), error.what());

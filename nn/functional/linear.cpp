@@ -1,8 +1,9 @@
 #include "linear.h"
 
+#include "../../autograd/operands.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
-#include "../../kernels/matmul.h"
+#include "../../kernels/elementwise.h"
 
 namespace tutti::nn {
 namespace {
@@ -26,9 +27,15 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   }
 }
 
+Tensor below_relu(const Tensor& gradient, const Tensor& output) {
+  const Tensor masked = autograd::gradient_buffer(gradient, output);
+  kernels::elementwise(gradient.device()).binary(kernels::Binary::relu_grad, gradient, output, masked);
+  return masked;
+}
+
 }  // namespace
 
-Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias) {
+Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias, Activation activation) {
   const Tensor cast = autocast("linear", given);
   check(cast, weight, bias);
   const std::int64_t outs = weight.shape()[0], ins = weight.shape()[1];
@@ -37,14 +44,15 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias) {
 
   const auto& kernels = kernels::matmul(x.device());
   const Tensor y = empty({x.shape()[0], outs}, {x.dtype(), x.device()});
-  kernels.matmul(x.detach(), w.detach().transpose(0, 1), b.defined() ? b.detach() : b, y);
+  kernels.matmul(x.detach(), w.detach().transpose(0, 1), {b.defined() ? b.detach() : b, activation}, y);
 
   const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w), for_b = autograd::needs_grad(b);
   const Tensor out = autograd::record(
       "linear", y, {x, w, b},
       [&kernels, for_x, for_w, for_b, x = autograd::Saved(x.detach()), w = autograd::Saved(w.detach()),
+       relu = activation == Activation::relu ? autograd::Saved(y) : autograd::Saved(),
        b_dtype = b.defined() ? b.dtype() : x.dtype()](const Tensor& gradient) {
-        const Tensor dy = gradient.contiguous();
+        const Tensor dy = relu ? below_relu(gradient, relu) : gradient.contiguous();
         std::vector<Tensor> result(3);
         if (for_x) kernels.matmul(dy, w, {}, result[0] = empty_like(x.get()));
         if (for_w) kernels.matmul(dy.transpose(0, 1), x, {}, result[1] = empty_like(w.get()));

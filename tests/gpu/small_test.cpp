@@ -98,7 +98,7 @@ TEST(SmallModels, ConvolutionAndLinear) {
       const Tensor dense = random(generator, {5, 8}, float32, device).requires_grad_();
       const Tensor bias = random(generator, {5}, float32, device).requires_grad_();
       const Tensor y = nn::conv2d(x, w, {}, {.stride = {1, 1}, .padding = {1, 1}});
-      const Tensor z = nn::linear(nn::adaptive_avg_pool(y, {1, 1}).reshape({2, 8}), dense, bias);
+      const Tensor z = nn::linear(nn::adaptive_avg_pool(y, {1, 1}).reshape({2, 8}), dense, bias, nn::Activation::relu);
       z.backward(random(generator, {2, 5}, float32, device));
       return Results{y.detach(), z.detach(), x.grad(), w.grad(), dense.grad(), bias.grad()};
     }, 1e-4);

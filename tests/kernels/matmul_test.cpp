@@ -10,6 +10,8 @@
 namespace tutti {
 namespace {
 
+using kernels::Activation;
+using kernels::Epilogue;
 using testing::normal;
 using testing::pick;
 using testing::poisoned;
@@ -23,13 +25,14 @@ Tensor matrix(Shape shape, DType dtype, bool by_columns) {
   return normal(shape, dtype).transpose(-1, -2);
 }
 
-void check(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out, double tolerance) {
+void check(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out, double tolerance) {
   SCOPED_TRACE("a " + to_string(a.shape()) + to_string(a.strides()) + " b " + to_string(b.shape()) +
                to_string(b.strides()) + " out " + to_string(out.strides()) + " " + to_string(a.dtype()));
-  testing::matmul().matmul(a, b, bias, out);
+  testing::matmul().matmul(a, b, epilogue, out);
   const Tensor expected = poisoned(out.shape(), float64);
-  kernels::cpu::reference::matmul(a.to(float64), b.to(a.dtype()).to(float64), bias.defined() ? bias.to(float64) : bias,
-                                  expected);
+  const Tensor& bias = epilogue.bias;
+  kernels::cpu::reference::matmul(a.to(float64), b.to(a.dtype()).to(float64),
+                                  {bias.defined() ? bias.to(float64) : bias, epilogue.activation}, expected);
   EXPECT_LE(relative_error(out, expected), tolerance);
 }
 
@@ -48,16 +51,17 @@ TEST(Matmul, AgreesWithTheReference) {
     for (std::int64_t size : {k, n}) b_shape.push_back(size);
     for (std::int64_t size : {m, n}) shape.push_back(size);
     const bool a_turned = pick(0, 1), b_turned = pick(0, 1), with_bias = pick(0, 1);
-    const Tensor bias = with_bias ? normal({n}, float32) : Tensor();
-    check(matrix(a_shape, float32, a_turned), matrix(b_shape, float32, b_turned), bias, poisoned(shape, float32), 2e-6);
-    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, bfloat16, b_turned), bias, poisoned(shape, bfloat16), 4e-3);
-    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, float32, b_turned), bias, poisoned(shape, bfloat16), 4e-3);
-    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, bfloat16, b_turned), {}, poisoned(shape, float32), 1e-5);
+    const Activation activation = pick(0, 1) ? Activation::relu : Activation::none;
+    const Epilogue epilogue{with_bias ? normal({n}, float32) : Tensor(), activation}, no_bias{.activation = activation};
+    check(matrix(a_shape, float32, a_turned), matrix(b_shape, float32, b_turned), epilogue, poisoned(shape, float32), 2e-6);
+    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, bfloat16, b_turned), epilogue, poisoned(shape, bfloat16), 4e-3);
+    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, float32, b_turned), epilogue, poisoned(shape, bfloat16), 4e-3);
+    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, bfloat16, b_turned), no_bias, poisoned(shape, float32), 1e-5);
     if (testing::test_device().is_cpu()) continue;  // whose float64 is the reference itself, and has no float16
-    check(matrix(a_shape, float64, a_turned), matrix(b_shape, float64, b_turned), bias, poisoned(shape, float64), 1e-13);
-    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float16, b_turned), bias, poisoned(shape, float16), 1e-3);
-    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float32, b_turned), bias, poisoned(shape, float16), 1e-3);
-    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float16, b_turned), {}, poisoned(shape, float32), 1e-5);
+    check(matrix(a_shape, float64, a_turned), matrix(b_shape, float64, b_turned), epilogue, poisoned(shape, float64), 1e-13);
+    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float16, b_turned), epilogue, poisoned(shape, float16), 1e-3);
+    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float32, b_turned), epilogue, poisoned(shape, float16), 1e-3);
+    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float16, b_turned), no_bias, poisoned(shape, float32), 1e-5);
   }
 }
 
@@ -75,8 +79,10 @@ TEST(Matmul, RowsOfALargerMatrix) {
 TEST(Matmul, ReferenceByHand) {
   const Tensor a = tensor({1, 2, 3, 4, 5, 6}, {2, 3}, {float64}), b = tensor({1, 0, 0, 1, 10, 100}, {3, 2}, {float64});
   const Tensor out = poisoned({2, 2}, float64);
-  testing::matmul().matmul(a, b, tensor({1000, 2000}, {float64}), out);
+  testing::matmul().matmul(a, b, {tensor({1000, 2000}, {float64})}, out);
   EXPECT_EQ(to_vector(out), (std::vector<double>{1031, 2302, 1064, 2605}));
+  testing::matmul().matmul(a, b, {tensor({-1032, 2000}, {float64}), Activation::relu}, out);
+  EXPECT_EQ(to_vector(out), (std::vector<double>{0, 2302, 0, 2605}));
 }
 
 TEST(Matmul, EmptySizes) {
@@ -85,8 +91,28 @@ TEST(Matmul, EmptySizes) {
     table.matmul(empty({0, 3}, {dtype}), normal({3, 4}, dtype), {}, empty({0, 4}, {dtype}));
     table.matmul(empty({2, 0, 3}, {dtype}), normal({2, 3, 4}, dtype), {}, empty({2, 0, 4}, {dtype}));
     const Tensor none = poisoned({2, 4}, dtype), bias = normal({4}, dtype);
-    table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), bias, none);  // the gradient of an empty batch
+    table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), {bias}, none);  // the gradient of an empty batch
     EXPECT_EQ(to_vector(none.select(0, 0)), to_vector(bias));
+    table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), {bias, Activation::relu}, none);
+    for (std::int64_t j = 0; j < 4; ++j)
+      EXPECT_EQ(none.select(0, 1).select(0, j).item<double>(), std::max(bias.select(0, j).item<double>(), 0.0));
+    table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), {.activation = Activation::relu}, none);
+    EXPECT_EQ(to_vector(none), std::vector<double>(8, 0));
+  }
+}
+
+// As relu(x) does it: what has diverged must not come out as 0.
+TEST(Matmul, ReluKeepsNaN) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (DType dtype : testing::trained_dtypes()) {
+    const Tensor a = tensor({NAN, infinity, -infinity, 1, -1, -0.0}, {6, 1}, {dtype}), b = ones({1, 20}, {dtype});
+    const Tensor out = poisoned({6, 20}, dtype);
+    testing::matmul().matmul(a, b, {zeros({20}, {dtype}), Activation::relu}, out);
+    for (std::int64_t j = 0; j < 20; ++j) {
+      const std::vector<double> is = to_vector(out.select(1, j));
+      EXPECT_TRUE(std::isnan(is[0])) << to_string(dtype);
+      EXPECT_EQ(std::vector<double>(is.begin() + 1, is.end()), (std::vector<double>{infinity, 0, 1, 0, 0}));
+    }
   }
 }
 

@@ -185,13 +185,17 @@ TEST(LayerFixtures, ActivationsAndPlainLayers) {
   family.check<Flatten>("flatten");
   family.check<Identity>("identity");
   family.check<Dropout>("dropout_eval", {.p = 0.4}, false);
-  family.check_made("sequential", [] {
-    auto net = std::make_shared<Sequential>();
-    net->append<Linear>({.in = 4, .out = 6});
-    net->append<ReLU>();
-    net->append<Linear>({.in = 6, .out = 2});
-    return net;
-  }, true);
+  for (const bool joined : {false, true})
+    family.check_made("sequential", [&] {
+      auto net = std::make_shared<Sequential>();
+      net->append<Linear>({.in = 4, .out = 6, .activation = joined ? Activation::relu : Activation::none});
+      if (joined)
+        net->append<Identity>();
+      else
+        net->append<ReLU>();
+      net->append<Linear>({.in = 6, .out = 2});
+      return net;
+    }, true);
 }
 
 TEST(LayerFixtures, Pooling) {

@@ -1,15 +1,19 @@
-// The fully connected map: values, gradients, mixed precision and errors.
+// The fully connected map: values, gradients, joined activation, mixed precision and errors.
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
+#include <tutti/nn/functional/activation.h>
 #include <tutti/nn/functional/linear.h>
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace tutti {
 namespace {
 
 using autograd::gradcheck;
+using nn::Activation;
 
 const TensorOptions f64{.dtype = float64};
 
@@ -19,13 +23,66 @@ TEST(Linear, ByHand) {
 }
 
 TEST(Linear, Gradcheck) {
-  for (const Shape& shape : {Shape{4, 3}, Shape{3}, Shape{2, 2, 3}, Shape{0, 3}}) {
-    const Tensor x = randn(shape, f64), w = randn({5, 3}, f64), b = randn({5}, f64);
-    const auto with = gradcheck([](const std::vector<Tensor>& in) { return nn::linear(in[0], in[1], in[2]); }, {x, w, b});
-    EXPECT_TRUE(with) << with.message;
-    const auto without = gradcheck([](const std::vector<Tensor>& in) { return nn::linear(in[0], in[1]); }, {x, w});
-    EXPECT_TRUE(without) << without.message;
+  for (const Activation activation : {Activation::none, Activation::relu})
+    for (const Shape& shape : {Shape{4, 3}, Shape{3}, Shape{2, 2, 3}, Shape{0, 3}}) {
+      const Tensor x = randn(shape, f64), w = randn({5, 3}, f64), b = randn({5}, f64);
+      const auto with = gradcheck(
+          [=](const std::vector<Tensor>& in) { return nn::linear(in[0], in[1], in[2], activation); }, {x, w, b});
+      EXPECT_TRUE(with) << with.message;
+      const auto without = gradcheck(
+          [=](const std::vector<Tensor>& in) { return nn::linear(in[0], in[1], {}, activation); }, {x, w});
+      EXPECT_TRUE(without) << without.message;
+    }
+}
+
+// Output and gradients, bit for bit: the same products of the same numbers.
+TEST(Linear, JoinedReluIsReluOfLinear) {
+  const auto expect_same = [](const Tensor& x, const Tensor& w, const Tensor& b) {
+    SCOPED_TRACE(to_string(x.dtype()) + " " + to_string(x.shape()) + to_string(x.strides()) + (b.defined() ? ", bias" : ""));
+    std::vector<std::vector<double>> results[2];
+    for (const bool joined : {false, true}) {
+      std::vector<Tensor> leaves;
+      for (const Tensor& t : {x, w, b}) leaves.push_back(t.defined() ? t.detach().requires_grad_() : t);
+      const Tensor y = joined ? nn::linear(leaves[0], leaves[1], leaves[2], Activation::relu)
+                              : nn::relu(nn::linear(leaves[0], leaves[1], leaves[2]));
+      results[joined].push_back(to_vector(y.detach()));
+      Generator generator(1);
+      y.backward(randn(y.shape(), {y.dtype()}, generator));
+      for (const Tensor& leaf : leaves)
+        if (leaf.defined()) results[joined].push_back(to_vector(leaf.grad()));
+    }
+    EXPECT_EQ(results[0], results[1]);
+  };
+  for (const DType dtype : {float32, float64, bfloat16}) {
+    const TensorOptions options{.dtype = dtype};
+    for (const Tensor& b : {randn({5}, options), Tensor()}) {
+      expect_same(randn({7, 3}, options), randn({5, 3}, options), b);
+      expect_same(randn({2, 4, 3}, options).transpose(0, 1), randn({3, 5}, options).transpose(0, 1), b);
+      expect_same(randn({7, 6}, options).slice(1, 0, 6, 2), randn({5, 6}, options).slice(1, 1, 4), b);
+      expect_same(randn({3}, options), randn({5, 3}, options), b);
+      expect_same(empty({0, 3}, options), randn({5, 3}, options), b);
+      expect_same(empty({4, 0}, options), empty({5, 0}, options), b);  // the bias alone
+    }
   }
+  expect_same(randn({6, 3}, {bfloat16}), randn({5, 3}), randn({5}));  // float32 parameters
+}
+
+TEST(Linear, JoinedReluOfNaN) {
+  const Tensor x = tensor({NAN, 1}, {2, 1}), w = ones({1, 1});
+  x.requires_grad_();
+  const Tensor y = nn::linear(x, w, {}, Activation::relu);
+  EXPECT_TRUE(std::isnan(to_vector(y.detach())[0]));
+  EXPECT_EQ(to_vector(y.detach())[1], 1);
+  y.backward(ones({2, 1}));
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{0, 1}));  // as relu's
+}
+
+// The output says where the gradient passes.
+TEST(Linear, JoinedReluNoticesAChangedOutput) {
+  const Tensor x = randn({2, 3}), w = randn({4, 3}).requires_grad_();
+  const Tensor y = nn::linear(x, w, {}, Activation::relu);
+  y.detach().fill_(1);
+  EXPECT_THROW(y.backward(ones({2, 4})), Error);
 }
 
 TEST(Linear, AutocastKeepsParametersInFloat32) {

@@ -88,6 +88,7 @@ TEST(Layers, PrintTheirOptions) {
   net.append<Dropout>({.p = 0.25});
   net.append<Identity>();
   net.append<Linear>({.in = 4, .out = 2});
+  net.append<Linear>({.in = 2, .out = 3, .bias = false, .activation = Activation::relu});
   net.append<Embedding>({.count = 5, .dim = 2, .padding_idx = 1});
   EXPECT_EQ(net.to_string(),
             "Sequential()\n"
@@ -100,8 +101,9 @@ TEST(Layers, PrintTheirOptions) {
             "  6: Dropout(p=0.25)\n"
             "  7: Identity()\n"
             "  8: Linear(4, 2): weight (2, 4), bias (2,)\n"
-            "  9: Embedding(5, 2, padding_idx=1): weight (5, 2)\n"
-            "200 parameters");
+            "  9: Linear(2, 3, bias=false, activation=relu): weight (3, 2)\n"
+            "  10: Embedding(5, 2, padding_idx=1): weight (5, 2)\n"
+            "206 parameters");
   EXPECT_EQ(CrossEntropyLoss().to_string(),
             "CrossEntropyLoss(reduction=mean, ignore_index=-100, label_smoothing=0)\n0 parameters");
 }
