@@ -212,7 +212,7 @@ void activate(Activation activation, const Tensor& out) {
 }
 
 // One product or one strided batch of them: a (count, m, k), b (count, k, n), out (count, m, n), with strides that
-// layouts can say; an operand that serves the whole batch has stride 0 there. The bias has out's dtype, or is undefined.
+// layouts can say; an operand that serves the whole batch has stride 0 there. A bias has out's dtype.
 void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
   const Device device = out.device();
   const Tensor& bias = epilogue.bias;
@@ -293,7 +293,8 @@ void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epil
   for (std::size_t d = 0; d + 1 < dims.size(); ++d) chunks *= dims[d].count;
   try {
     for (std::int64_t i = 0; i < chunks; ++i)
-      run(chunk(a, dims, i, &BatchDim::a), chunk(b, dims, i, &BatchDim::b), joined, chunk(out, dims, i, &BatchDim::out));
+      run(chunk(a, dims, i, &BatchDim::a), chunk(b, dims, i, &BatchDim::b), joined,
+          chunk(out, dims, i, &BatchDim::out));
   } catch (const DeviceError& error) {
     fail<DeviceError>("matmul of {} {} and {} {}: {}", to_string(a.dtype()), to_string(a.shape()), to_string(b.dtype()),
                       to_string(b.shape()), error.what());

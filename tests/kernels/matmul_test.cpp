@@ -52,16 +52,29 @@ TEST(Matmul, AgreesWithTheReference) {
     for (std::int64_t size : {m, n}) shape.push_back(size);
     const bool a_turned = pick(0, 1), b_turned = pick(0, 1), with_bias = pick(0, 1);
     const Activation activation = pick(0, 1) ? Activation::relu : Activation::none;
-    const Epilogue epilogue{with_bias ? normal({n}, float32) : Tensor(), activation}, no_bias{.activation = activation};
-    check(matrix(a_shape, float32, a_turned), matrix(b_shape, float32, b_turned), epilogue, poisoned(shape, float32), 2e-6);
-    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, bfloat16, b_turned), epilogue, poisoned(shape, bfloat16), 4e-3);
-    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, float32, b_turned), epilogue, poisoned(shape, bfloat16), 4e-3);
-    check(matrix(a_shape, bfloat16, a_turned), matrix(b_shape, bfloat16, b_turned), no_bias, poisoned(shape, float32), 1e-5);
+    const Epilogue joined{with_bias ? normal({n}, float32) : Tensor(), activation}, no_bias{.activation = activation};
+    const auto run = [&](DType a, DType b, const Epilogue& epilogue, DType out, double tolerance) {
+      check(matrix(a_shape, a, a_turned), matrix(b_shape, b, b_turned), epilogue, poisoned(shape, out), tolerance);
+    };
+    run(float32, float32, joined, float32, 2e-6);
+    run(bfloat16, bfloat16, joined, bfloat16, 4e-3);
+    run(bfloat16, float32, joined, bfloat16, 4e-3);
+    run(bfloat16, bfloat16, no_bias, float32, 1e-5);
     if (testing::test_device().is_cpu()) continue;  // whose float64 is the reference itself, and has no float16
-    check(matrix(a_shape, float64, a_turned), matrix(b_shape, float64, b_turned), epilogue, poisoned(shape, float64), 1e-13);
-    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float16, b_turned), epilogue, poisoned(shape, float16), 1e-3);
-    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float32, b_turned), epilogue, poisoned(shape, float16), 1e-3);
-    check(matrix(a_shape, float16, a_turned), matrix(b_shape, float16, b_turned), no_bias, poisoned(shape, float32), 1e-5);
+    run(float64, float64, joined, float64, 1e-13);
+    run(float16, float16, joined, float16, 1e-3);
+    run(float16, float32, joined, float16, 1e-3);
+    run(float16, float16, no_bias, float32, 1e-5);
+  }
+}
+
+// Of one shape: what is kept of a product must not serve another.
+TEST(Matmul, EpiloguesAreNotMixedUp) {
+  for (const DType dtype : testing::trained_dtypes()) {
+    const Tensor a = normal({9, 20}, dtype), b = normal({20, 17}, dtype), out = poisoned({9, 17}, dtype);
+    const double tolerance = dtype == float64 ? 1e-13 : dtype == float32 ? 2e-6 : 4e-3;
+    for (const Activation activation : {Activation::relu, Activation::none, Activation::relu})
+      for (const Tensor& bias : {normal({17}, dtype), Tensor()}) check(a, b, {bias, activation}, out, tolerance);
   }
 }
 

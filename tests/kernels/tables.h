@@ -43,6 +43,7 @@ class Moved {
   kernels::Settlement operator()(const kernels::Settlement& s) {
     return {s.eps, s.tracking, s.momentum, (*this)(s.running), s.ranks};
   }
+  kernels::Epilogue operator()(const kernels::Epilogue& e) { return {(*this)(e.bias), e.activation}; }
   template <class Option>
   const Option& operator()(const Option& option) {
     return option;

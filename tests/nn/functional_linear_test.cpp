@@ -38,7 +38,8 @@ TEST(Linear, Gradcheck) {
 // Output and gradients, bit for bit: the same products of the same numbers.
 TEST(Linear, JoinedReluIsReluOfLinear) {
   const auto expect_same = [](const Tensor& x, const Tensor& w, const Tensor& b) {
-    SCOPED_TRACE(to_string(x.dtype()) + " " + to_string(x.shape()) + to_string(x.strides()) + (b.defined() ? ", bias" : ""));
+    SCOPED_TRACE(to_string(x.dtype()) + " " + to_string(x.shape()) + to_string(x.strides()) +
+                 (b.defined() ? ", bias" : ""));
     std::vector<std::vector<double>> results[2];
     for (const bool joined : {false, true}) {
       std::vector<Tensor> leaves;
