@@ -73,6 +73,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& fn, c
 
   const auto tape = std::make_shared<CheckpointTape>();
   const Generator::State state = default_generator().state();
+  const DType cast = autocast_dtype().value_or(float32);  // float32 switches it off
   Tensor output;
   {
     const NoGrad no_grad;
@@ -98,11 +99,12 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& fn, c
     Tensor result;
     {
       const GeneratorScope generator(state);
+      const Autocast autocast(cast);
       result = fn(again);
     }
     if (result.requires_grad()) backward(result, gradient, false);
     std::vector<Tensor> gradients;
-    for (const Tensor& input : again) gradients.push_back(input.grad());
+    for (const Tensor& input : again) gradients.push_back(input.defined() ? input.grad() : Tensor());
     gradients.emplace_back();  // the extra input's
     return gradients;
   });

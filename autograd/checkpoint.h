@@ -13,8 +13,9 @@ namespace tutti {
 
 /// fn(inputs), recorded as one operation that saves its inputs only. In backward, fn runs again on them with
 /// recording on, and gradients flow to the inputs and to every leaf that fn uses. `fn` must compute the same thing
-/// both times. The thread's default generator is rewound for the second run, so dropout repeats; normalisation
-/// layers replay their statistics from the tape: running statistics are updated once, nothing is communicated again.
+/// both times. For the second run the thread's default generator is rewound, so dropout repeats, and Autocast is what
+/// it was for the first; normalisation layers replay their statistics from the tape: running statistics are updated
+/// once, nothing is communicated again. Inputs may be undefined.
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs);
 
 namespace autograd {

@@ -1,6 +1,7 @@
 // Activation checkpointing: the same gradients, less saved memory, random draws repeated, the tape replayed.
 #include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
+#include <tutti/autograd/matmul.h>
 #include <tutti/autograd/record.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/dropout.h>
@@ -111,6 +112,35 @@ TEST(Checkpoint, NestsAndComputesPlainlyUnderNoGrad) {
   for (const double g : to_vector(x.grad())) EXPECT_NEAR(g, 2 * std::exp(1.0), 1e-5);
   const NoGrad no_grad;
   EXPECT_FALSE(checkpoint(outer, {x}).requires_grad());
+}
+
+TEST(Checkpoint, SecondRunCastsAsTheFirst) {
+  Generator generator(3);
+  const Tensor x = randn({4, 8}, {}, generator), w = randn({8, 5}, {}, generator).requires_grad_();
+  std::vector<DType> dtypes;
+  const auto fn = [&](const std::vector<Tensor>& in) {
+    const Tensor y = matmul(in[0], w);
+    dtypes.push_back(y.dtype());
+    return y;
+  };
+  Tensor y;
+  {
+    const Autocast autocast(bfloat16);
+    y = checkpoint(fn, {x});
+  }
+  sum(y.to(float32)).backward();
+  y = checkpoint(fn, {x});
+  const Autocast autocast(bfloat16);
+  sum(y).backward();
+  EXPECT_EQ(dtypes, (std::vector{bfloat16, bfloat16, float32, float32}));
+}
+
+TEST(Checkpoint, TakesUndefinedInputs) {
+  const Tensor x = ones({2}).requires_grad_();
+  const Tensor y = checkpoint(
+      [](const std::vector<Tensor>& in) { return in[1].defined() ? in[0] * in[1] : in[0] * 3; }, {x, Tensor()});
+  sum(y).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{3, 3}));
 }
 
 TEST(Checkpoint, InputChangedInPlaceIsAnError) {
