@@ -41,8 +41,11 @@ class CpuAllocator final : public Allocator {
         return block;
       }
     }
-    void* block = std::aligned_alloc(size >= huge_page ? huge_page : alignment,
-                                     size >= huge_page ? (size + huge_page - 1) / huge_page * huge_page : size);
+    void* block = from_system(size);
+    if (!block) {  // what is cached may be what is missing
+      trim();
+      block = from_system(size);
+    }
     const std::lock_guard lock(mutex_);
     if (!block)
       fail<Error>("out of memory on cpu: asked for {} bytes while {} bytes are live and {} are cached", bytes,
@@ -79,6 +82,11 @@ class CpuAllocator final : public Allocator {
   }
 
  private:
+  static void* from_system(std::size_t size) {
+    if (size < huge_page) return std::aligned_alloc(alignment, size);
+    return std::aligned_alloc(huge_page, (size + huge_page - 1) / huge_page * huge_page);
+  }
+
   void count_live(std::size_t size) {
     stats_.live += size;
     if (stats_.live > stats_.peak) stats_.peak = stats_.live;

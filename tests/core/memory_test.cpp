@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 
 namespace tutti {
 namespace {
@@ -70,6 +73,31 @@ TEST(CpuAllocator, SaysWhatIsLiveWhenThereIsNoneLeft) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("out of memory on cpu: asked for"), std::string::npos) << error.what();
   }
+}
+
+// In a child process, which may use a little more than it has, and whose cache is then full of blocks of another size.
+TEST(CpuAllocator, GivesItsCacheBackBeforeItFails) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space than a limit would leave";
+#endif
+  const auto fill_and_ask = [] {
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    constexpr std::size_t most = std::size_t{1} << 30, block = most / 8;
+    const rlim_t limit = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + most;
+    const rlimit limits{limit, limit};
+    if (setrlimit(RLIMIT_AS, &limits) != 0) _exit(2);
+    std::vector<void*> blocks;
+    try {
+      for (;;) blocks.push_back(cpu().allocate(block));
+    } catch (const Error&) {
+    }
+    for (void* each : blocks) cpu().release(each, block);
+    if (cpu().stats().cached < 4 * block) _exit(3);  // nothing to give back: this would test nothing
+    cpu().release(cpu().allocate(3 * block), 3 * block);
+    _exit(0);
+  };
+  EXPECT_EXIT(fill_and_ask(), testing::ExitedWithCode(0), "");
 }
 
 TEST(CpuAllocator, ServesSeveralThreads) {
