@@ -42,8 +42,8 @@ struct Reduced {
 
 Tensor with_shape(const Tensor& dense, const Shape& shape) { return dense.alias(shape, dense_strides(shape), 0); }
 
-Tensor compute(Reduction op, const Tensor& x, const Reduced& to, bool keepdim) {
-  const Tensor out = empty(to.kept, {x.dtype(), x.device()});
+Tensor compute(Reduction op, const Tensor& x, const Reduced& to, bool keepdim, DType dtype) {
+  const Tensor out = empty(to.kept, {dtype, x.device()});
   kernels::reduce(x.device()).reduce(op, x, out);
   return keepdim ? out : with_shape(out, to.dropped);
 }
@@ -53,7 +53,7 @@ Tensor extremum(Reduction op, const char* name, const Tensor& x, const Dims& dim
   if (to.count == 0)
     fail<ShapeError>("{}: nothing to choose from in dimensions {} of shape {}", name, to_string(dims),
                      to_string(x.shape()));
-  const Tensor y = compute(op, x, to, keepdim);
+  const Tensor y = compute(op, x, to, keepdim, x.dtype());
   return record(name, y, {x}, [dims, kept = to.kept, in = Saved(x), out = Saved(y)](const Tensor& g) {
     const Tensor chosen = eq(in, with_shape(out, kept)).to(g.dtype());
     return chosen * (g.reshape(kept) / sum(chosen, dims, true));
@@ -77,14 +77,19 @@ Tensor softmax_along(const Tensor& x, std::int64_t dim, bool log, const char* na
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
   if (x.dtype() == boolean || x.dtype() == uint8) return sum(x.to(int64), dims, keepdim);
   const Reduced to("sum", x.shape(), dims);
-  return record("sum", compute(Reduction::sum, x, to, keepdim), {x},
+  return record("sum", compute(Reduction::sum, x, to, keepdim, x.dtype()), {x},
                 [kept = to.kept, shape = x.shape()](const Tensor& g) { return g.reshape(kept).expand(shape); });
 }
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
   autograd::expect_floating("mean", x);
   const Reduced to("mean", x.shape(), dims);
-  return sum(x, dims, keepdim) / static_cast<double>(to.count);
+  const auto count = static_cast<double>(to.count);
+  // The sum of a 16-bit tensor may be beyond its dtype where the mean is not.
+  const Tensor y = compute(Reduction::sum, x, to, keepdim, accumulate_dtype(x.dtype())) / count;
+  return record("mean", y.to(x.dtype()), {x}, [count, kept = to.kept, shape = x.shape()](const Tensor& g) {
+    return (g / count).reshape(kept).expand(shape);
+  });
 }
 
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim) {

@@ -4,6 +4,7 @@
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "../../kernels/elementwise.h"
+#include "../../kernels/reduce.h"
 
 namespace tutti::nn {
 namespace {
@@ -56,7 +57,11 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias, Act
         std::vector<Tensor> result(3);
         if (for_x) kernels.matmul(dy, w, {}, result[0] = empty_like(x.get()));
         if (for_w) kernels.matmul(dy.transpose(0, 1), x, {}, result[1] = empty_like(w.get()));
-        if (for_b) result[2] = autograd::sum_to(dy, {dy.shape()[1]}).to(b_dtype);
+        if (for_b) {
+          const Tensor db = empty({1, dy.shape()[1]}, {b_dtype, dy.device()});
+          kernels::reduce(dy.device()).reduce(kernels::Reduction::sum, dy, db);
+          result[2] = db.alias({dy.shape()[1]}, {1}, 0);
+        }
         return result;
       });
   Shape shape = given.shape();

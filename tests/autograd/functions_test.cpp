@@ -162,6 +162,15 @@ TEST(FunctionsReduce, ValuesAndShapes) {
   EXPECT_TRUE(std::isnan(mean(zeros({0})).item<float>()));
 }
 
+TEST(FunctionsReduce, AMeanOf16BitNumbersIsRoundedOnce) {
+  const Tensor x = ones({257}, {bfloat16}).requires_grad_();  // bfloat16 has 256 and 258, so the sum would be rounded
+  const Tensor y = mean(x);
+  EXPECT_EQ(y.dtype(), bfloat16);
+  EXPECT_EQ(y.item<double>(), 1);
+  y.backward();
+  EXPECT_EQ(to_vector(x.grad()), std::vector<double>(257, BFloat16(1.0f / 257)));
+}
+
 TEST(FunctionsReduce, Gradients) {
   const Tensor x = random({2, 3, 4});
   for (const bool keep : {false, true})

@@ -99,6 +99,12 @@ TEST(Linear, AutocastKeepsParametersInFloat32) {
   for (const Tensor& t : {x, w, b}) EXPECT_EQ(t.grad().dtype(), float32);
 }
 
+TEST(Linear, TheBiasGradientOf16BitActivationsIsSummedAndKeptInFloat32) {
+  const Tensor x = randn({257, 2}, {bfloat16}), w = randn({1, 2}), b = zeros({1}).requires_grad_();
+  nn::linear(x, w, b).backward(ones({257, 1}, {bfloat16}));
+  EXPECT_EQ(b.grad().item<double>(), 257);  // bfloat16 has 256 and 258
+}
+
 TEST(Linear, Errors) {
   const Tensor w = randn({5, 3});
   EXPECT_THROW(nn::linear(randn({2, 4}), w), ShapeError);

@@ -127,6 +127,15 @@ TEST(Layers, StartAsPyTorchs) {
   EXPECT_EQ(bound_of(embedding.weight.detach().select(0, 3)), 0);
 }
 
+TEST(Layers, DropoutOf16BitNumbersIsNotBiased) {
+  Dropout layer({.p = 0.1});  // 1 / 0.9 in bfloat16 is 0.16% too small
+  manual_seed(4);
+  const Tensor x = randn({1000}, {bfloat16});
+  const auto in = to_vector(x), out = to_vector(layer(x));
+  for (std::size_t i = 0; i < in.size(); ++i)
+    EXPECT_TRUE(out[i] == 0 || out[i] == BFloat16(static_cast<float>(in[i]) * static_cast<float>(1 / 0.9))) << in[i];
+}
+
 TEST(Layers, DropoutScalesWhatItKeeps) {
   Dropout layer({.p = 0.25});
   manual_seed(3);
