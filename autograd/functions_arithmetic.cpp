@@ -4,7 +4,6 @@
 #include "operands.h"
 #include "record.h"
 
-#include <cmath>
 #include <optional>
 
 namespace tutti {
@@ -26,9 +25,7 @@ Tensor compute(Binary op, const char* name, const Tensor& a, const Tensor& b, st
 
 Tensor compute(Binary op, const char* name, const Tensor& a, double b, bool reversed = false,
                std::optional<DType> result = {}) {
-  if (!is_floating(a.dtype()) && b != std::trunc(b))
-    fail<DTypeError>("{}: the number {} does not fit a tensor of {}; convert the tensor with .to(float32)", name, b,
-                     to_string(a.dtype()));
+  autograd::expect_number(name, a, b);
   const Tensor out = empty_like(a, result.value_or(a.dtype()));
   kernels::elementwise(a.device()).binary_scalar(op, a, b, reversed, out);
   return out;

@@ -1,14 +1,26 @@
 #include "operands.h"
 
+#include <cmath>
+
 namespace tutti::autograd {
 
-void expect_same_kind(const char* op, const Tensor& a, const Tensor& b) {
+void expect_same_device(const char* op, const Tensor& a, const Tensor& b) {
   if (a.device() != b.device())
     fail<DeviceError>("{}: operands must be on one device, got {} and {}; move one with .to(device)", op,
                       to_string(a.device()), to_string(b.device()));
+}
+
+void expect_same_kind(const char* op, const Tensor& a, const Tensor& b) {
+  expect_same_device(op, a, b);
   if (a.dtype() != b.dtype())
     fail<DTypeError>("{}: operands must share a dtype, got {} and {}; convert one with .to(dtype)", op,
                      to_string(a.dtype()), to_string(b.dtype()));
+}
+
+void expect_number(const char* op, const Tensor& x, double number) {
+  if (!is_floating(x.dtype()) && number != std::trunc(number))
+    fail<DTypeError>("{}: the number {} does not fit a tensor of {}; convert the tensor with .to(float32)", op, number,
+                     to_string(x.dtype()));
 }
 
 void expect_floating(const char* op, const Tensor& x) {

@@ -6,8 +6,14 @@
 
 namespace tutti::autograd {
 
-/// DTypeError or DeviceError that names `op` unless both agree.
+/// DeviceError that names `op` unless both are on one device.
+void expect_same_device(const char* op, const Tensor& a, const Tensor& b);
+
+/// The same, and a DTypeError unless both have one dtype.
 void expect_same_kind(const char* op, const Tensor& a, const Tensor& b);
+
+/// DTypeError that names `op` unless tensors of x's dtype can be computed with `number`: integers take whole ones.
+void expect_number(const char* op, const Tensor& x, double number);
 
 /// DTypeError that names `op` unless `x` holds floating numbers.
 void expect_floating(const char* op, const Tensor& x);

@@ -2,6 +2,7 @@
 #include "../core/create.h"
 #include "../kernels/elementwise.h"
 #include "../kernels/reduce.h"
+#include "operands.h"
 #include "record.h"
 
 #include <optional>
@@ -249,6 +250,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
 const Tensor& Tensor::add_(const Tensor& other, double scale) const {
   expect_in_place(*this, "add_");
   expect_no_gradient(other, "add_");
+  autograd::expect_same_device("add_", *this, other);
   if (!(broadcast_shapes(shape(), other.shape(), "add_") == shape()))
     fail<ShapeError>("add_: shape {} does not broadcast to {}", tutti::to_string(other.shape()), tutti::to_string(shape()));
   kernels::elementwise(device()).axpy(scale, other, *this);
@@ -258,6 +260,7 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
 
 const Tensor& Tensor::mul_(double factor) const {
   expect_in_place(*this, "mul_");
+  autograd::expect_number("mul_", *this, factor);
   kernels::elementwise(device()).binary_scalar(kernels::Binary::multiply, *this, factor, false, *this);
   storage()->bump_version();
   return *this;

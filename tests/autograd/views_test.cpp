@@ -152,6 +152,18 @@ TEST(InPlace, RefusesWhatWouldLoseAGradient) {
   EXPECT_EQ(to_vector(zeros({2}).add_(leaf, 3)), (std::vector<double>{3, 3}));
 }
 
+TEST(InPlace, RefusesAnotherDeviceAndNumbersThatDoNotFit) {
+  // Memory that claims to be a device's: nobody may look into it.
+  float host[2] = {1, 1};
+  const Tensor elsewhere(std::make_shared<Storage>(host, sizeof host, Device::cuda(), nullptr), {2}, {1}, 0, float32);
+  EXPECT_THROW(zeros({2}).add_(elsewhere), DeviceError);
+  EXPECT_THROW(elsewhere.add_(zeros({2})), DeviceError);
+  const Tensor whole = tensor({0, 1, 2, 3}, {int64});
+  EXPECT_THROW(whole.mul_(0.5), DTypeError);
+  EXPECT_EQ(to_vector(whole), (std::vector<double>{0, 1, 2, 3}));
+  EXPECT_EQ(to_vector(whole.mul_(2)), (std::vector<double>{0, 2, 4, 6}));
+}
+
 TEST(InPlace, ConvertsBroadcastsAndBumpsTheVersion) {
   const Tensor x = zeros({2, 3});
   const auto before = x.storage()->version();
