@@ -110,7 +110,8 @@ void Optimizer::step(const Tensor& found_inf) {
       kernels::ParameterUpdate u;
       u.parameter = slot.parameter;
       u.gradient = matched(gradient, slot.parameter);
-      for (int k = 0; k < state_count(slot.group); ++k) {
+      const int states = state_count(slot.group);  // may be fewer than before: a momentum that was set to 0
+      for (int k = 0; k < states; ++k) {
         Tensor& state = slot.state[static_cast<std::size_t>(k)];
         if (!state.defined()) {
           state = empty_like(slot.parameter, accumulate_dtype(slot.parameter.dtype()));
@@ -119,8 +120,8 @@ void Optimizer::step(const Tensor& found_inf) {
           state = matched(state, slot.parameter);
         }
       }
-      u.first = slot.state[0];
-      u.second = slot.state[1];
+      if (states > 0) u.first = slot.state[0];
+      if (states > 1) u.second = slot.state[1];
       u.step = ++slot.steps;
       u.found_inf = found_inf;
       if (slot.skipped.defined()) u.skipped = slot.skipped = slot.skipped.to(slot.parameter.device());

@@ -63,6 +63,17 @@ TEST(Optimizer, LearningRateAndMomentumPerGroup) {
   EXPECT_THROW(adam.set_momentum(1), ValueError);
 }
 
+TEST(Optimizer, WithoutMomentumTheBufferOfEarlierStepsIsNotUsed) {
+  const Tensor p = full({3}, 1).requires_grad_();
+  SGD sgd({p}, {.lr = 0.5, .momentum = 0.9, .dampening = 0.5});
+  p.set_grad(full({3}, 0.25));
+  sgd.step();
+  EXPECT_EQ(to_vector(p), std::vector<double>(3, 0.875));
+  sgd.set_momentum(0);
+  sgd.step();
+  EXPECT_EQ(to_vector(p), std::vector<double>(3, 0.75));  // dampening is the buffer's
+}
+
 TEST(Optimizer, ZeroGradClears) {
   const auto p = start();
   SGD sgd(p, {});
