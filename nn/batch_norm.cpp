@@ -104,15 +104,16 @@ bool BatchNorm::revert() {
 }
 
 Tensor BatchNorm::forward(const Tensor& x) { return run(x, {}, false); }
-Tensor BatchNorm::forward_relu(const Tensor& x) { return run_hooks(x, run(x, {}, true)); }
-Tensor BatchNorm::forward_add(const Tensor& x, const Tensor& residual) {
-  return run_hooks(x, run(x, residual, false));
-}
-Tensor BatchNorm::forward_add_relu(const Tensor& x, const Tensor& residual) {
-  return run_hooks(x, run(x, residual, true));
-}
+Tensor BatchNorm::forward_relu(const Tensor& x) { return run_with_hooks(x, {}, true); }
+Tensor BatchNorm::forward_add(const Tensor& x, const Tensor& residual) { return run_with_hooks(x, residual, false); }
+Tensor BatchNorm::forward_add_relu(const Tensor& x, const Tensor& residual) { return run_with_hooks(x, residual, true); }
 Tensor BatchNorm::forward_weighted(const Tensor& x, const Tensor& weights) {
-  return run_hooks(x, run(x, {}, false, weights));
+  return run_with_hooks(x, {}, false, weights);
+}
+
+Tensor BatchNorm::run_with_hooks(const Tensor& x, const Tensor& residual, bool relu, const Tensor& weights) {
+  const trace::Span here = span();
+  return run_hooks(x, run(x, residual, relu, weights));
 }
 
 std::size_t BatchNorm::Together::start(BatchNorm& layer, const Tensor& x, const Tensor& position_weights) {
@@ -122,17 +123,22 @@ std::size_t BatchNorm::Together::start(BatchNorm& layer, const Tensor& x, const 
 }
 
 std::size_t BatchNorm::Together::add(BatchNorm& layer, const Tensor& x, BatchNormArgs args) {
+  const trace::Span here = layer.span();
   const std::size_t which = calls_.start(x, std::move(args));
   started_.emplace_back(&layer, x);
   return which;
 }
 
 Tensor BatchNorm::Together::finish(std::size_t which, const Tensor& residual, bool relu) {
-  Tensor y = calls_.finish(which, residual, relu);
-  if (!std::exchange(counted_, true))
-    for (const auto& [layer, x] : started_) layer->count_call();
+  if (which >= started_.size())
+    fail<Error>("BatchNorm::Together: {} was not started; {} were", which, started_.size());
   const auto& [layer, x] = started_[which];
-  return layer->run_hooks(x, std::move(y));
+  const trace::Span here = layer->span();
+  // Counted as soon as they are exchanged: a residual that this rank then refuses was no matter to the others.
+  calls_.exchange();
+  if (!std::exchange(counted_, true))
+    for (const auto& [each, input] : started_) each->count_call();
+  return layer->run_hooks(x, calls_.finish(which, residual, relu));
 }
 
 std::vector<Tensor> BatchNorm::forward_together(const std::vector<Branch>& branches) {

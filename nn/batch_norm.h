@@ -65,7 +65,8 @@ class BatchNorm : public Layer {
    public:
     /// The layer's statistics of x (with `position_weights`) on this rank.
     std::size_t start(BatchNorm& layer, const Tensor& x, const Tensor& position_weights = {});
-    /// The output, then the layer's hooks. The first call exchanges the statistics of all.
+    /// The output, then the layer's hooks. The first call exchanges the statistics of all. A residual that does not fit
+    /// is found only after that: the running statistics have moved then, and the call counts.
     Tensor finish(std::size_t which, const Tensor& residual = {}, bool relu = false);
 
    private:
@@ -122,6 +123,7 @@ class BatchNorm : public Layer {
  private:
   BatchNormArgs arguments() const;
   Tensor run(const Tensor& x, const Tensor& residual, bool relu, const Tensor& weights = {});
+  Tensor run_with_hooks(const Tensor& x, const Tensor& residual, bool relu, const Tensor& weights = {});
   void count_call();
 
   std::int64_t synchronised_calls_ = 0;

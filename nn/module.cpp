@@ -1,7 +1,6 @@
 #include "module.h"
 
 #include "../autograd/grad_mode.h"
-#include "../core/trace.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -266,8 +265,12 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
 // ---- Layer
 
 Tensor Layer::operator()(const Tensor& input) {
-  const trace::Span span([&] { return path().empty() ? type_name() : path(); });
+  const trace::Span here = span();
   return run_hooks(input, forward(input));
+}
+
+trace::Span Layer::span() const {
+  return trace::Span([this] { return path().empty() ? type_name() : path(); });
 }
 
 Tensor Layer::run_hooks(const Tensor& input, Tensor output) {

@@ -4,6 +4,7 @@
 
 #include "../core/create.h"
 #include "../core/state_dict.h"
+#include "../core/trace.h"
 
 #include <functional>
 #include <memory>
@@ -131,6 +132,8 @@ class Layer : public Module {
  protected:
   /// The output after all hooks, for layers that have other forms of forward too.
   Tensor run_hooks(const Tensor& input, Tensor output);
+  /// The layer's span in a trace, under its path (a root's: its type), which those forms begin with.
+  trace::Span span() const;
 
  private:
   std::vector<ForwardHook> hooks_;

@@ -3,13 +3,20 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/core/trace.h>
 #include <tutti/nn/batch_norm.h>
 #include <tutti/nn/functional/layer_norm.h>
+#include <tutti/nn/sequential.h>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <map>
+#include <unistd.h>
 
 namespace tutti {
 namespace {
@@ -53,6 +60,30 @@ TEST(BatchNorm, OptionsDecideWhatThereIs) {
   EXPECT_TRUE(no_bias.weight.defined());
   EXPECT_FALSE(no_bias.bias.defined());
   EXPECT_TRUE(BatchNorm({.channels = 3, .pooled = true}).num_elements_tracked.defined());
+}
+
+TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
+  nn::Sequential net;
+  std::vector<BatchNorm*> layers;
+  for (int i = 0; i < 7; ++i) layers.push_back(&net.append<BatchNorm>({.channels = 2}));
+  const Tensor x = randn({4, 2});
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("tutti_spans_{}.json", getpid());
+  {
+    trace::Recording recording(file);
+    (*layers[0])(x);
+    layers[1]->forward_relu(x);
+    layers[2]->forward_add(x, x);
+    layers[3]->forward_add_relu(x, x);
+    layers[4]->forward_weighted(x, ones({4}));
+    BatchNorm::forward_together({{*layers[5], x}, {*layers[6], x}});
+    recording.finish();
+  }
+  std::map<std::string, int> spans;
+  for (const auto& event : nlohmann::json::parse(std::ifstream(file)))
+    if (event.at("ph") == "X") ++spans[event.at("name")];
+  std::filesystem::remove(file);
+  // Two for each layer that goes with others: its statistics, and its output.
+  EXPECT_EQ(spans, (std::map<std::string, int>{{"0", 1}, {"1", 1}, {"2", 1}, {"3", 1}, {"4", 1}, {"5", 2}, {"6", 2}}));
 }
 
 TEST(BatchNorm, PrintsItsOptions) {

@@ -688,6 +688,24 @@ TEST(SyncBatchNorm, InputsStayAsTheyAreBetweenThePhases) {
   }
 }
 
+// Ranks have exchanged before one of them finds its residual wrong: that call counts there too.
+TEST(SyncBatchNorm, AResidualThatOneRankRefusesLeavesTheRanksAtTheSameCall) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    SyncBatchNorm a({.channels = 3}), b({.channels = 3});
+    const NoGrad no_grad;
+    BatchNorm::Together together;
+    const auto of_a = together.start(a, randn({4, 3})), of_b = together.start(b, randn({4, 3}));
+    if (group.rank() == 0) {
+      EXPECT_THROW(together.finish(of_a, randn({4, 2})), ShapeError);  // and it leaves the other unfinished
+    } else {
+      together.finish(of_a, randn({4, 3}));
+      together.finish(of_b);
+    }
+    BatchNorm::forward_together({{a, randn({4, 3})}, {b, randn({4, 3})}});
+    EXPECT_EQ(a.num_batches_tracked.item<int>(), 2);
+  }, 60s);
+}
+
 TEST(SyncBatchNorm, WhatCouldNotBeExchangedCannotBeFinished) {
   run_ranks(2, [](const ProcessGroup& group) {
     SyncBatchNorm one({.channels = 2}), enough({.channels = 2});
