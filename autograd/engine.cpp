@@ -47,28 +47,23 @@ class OperationScope {
   trace::Span span_;
 };
 
-// A gradient on its way: the sum of what has arrived. The first arrival may be shared with others (an addition
-// hands the same tensor to both inputs), so only a sum made here is added to in place.
+// A gradient on its way: the sum of what has arrived. It is added to in place where nobody else holds it any more: an
+// addition hands the same tensor to both inputs, and closures may keep what they gave.
 class Arriving {
  public:
   void add(const Tensor& gradient) {
     if (!gradient.defined()) return;
     if (!sum_.defined()) {
       sum_ = gradient;
-    } else if (own_) {
-      sum_.add_(gradient);
-    } else {
-      const Tensor total = sum_.clone();
-      total.add_(gradient);
-      sum_ = total;
-      own_ = true;
+      return;
     }
+    if (!(sum_.is_exclusive() && sum_.is_dense())) sum_ = sum_.clone();
+    sum_.add_(gradient);
   }
   Tensor take() { return std::move(sum_); }
 
  private:
   Tensor sum_;
-  bool own_ = false;
 };
 
 struct LeafState {

@@ -50,6 +50,47 @@ TEST(Engine, LeafGradientsNeverShareMemory) {
   EXPECT_EQ(to_vector(b.grad()), (std::vector<double>{1, 1}));
 }
 
+// Identity that notes where the gradient that came to it lies, and hands on a new one, or `kept` where there is one.
+Tensor witness(const Tensor& x, std::vector<const void*>& seen, const Tensor& kept = {}) {
+  return record("witness", x.detach().clone(), {x}, [&seen, kept](const Tensor& g) {
+    const Tensor made = kept.defined() ? kept : g.clone();
+    seen.push_back(made.raw());
+    return made;
+  });
+}
+
+TEST(Engine, SecondGradientIsAddedInPlaceOnlyWhereNobodyElseHoldsTheFirst) {
+  std::vector<const void*> made, arrived;
+  const Tensor x = full({3}, 1).requires_grad_();
+  const auto source = [&] {
+    return record("source", x.detach().clone(), {x}, [&](const Tensor& g) {
+      arrived.push_back(g.raw());
+      return g;
+    });
+  };
+  Tensor y = source();
+  add(witness(y, made), witness(y, made)).backward(ones({3}));
+  EXPECT_EQ(arrived[0], made[0]) << "the first gradient was copied though it was nobody else's";
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2, 2}));
+
+  // Held as a handle, as another view of its storage, or as an expanded tensor, whose elements share memory.
+  const Tensor held = full({3}, 5), whole = full({2, 3}, 5), one = full({1}, 5);
+  for (const Tensor& kept : {held, whole.select(0, 1), one.expand({3})}) {
+    x.set_grad({});
+    y = source();
+    const Tensor second = witness(y, made), first = witness(y, made, kept);  // backward comes to the later one first
+    add(first, second).backward(ones({3}));
+    EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{6, 6, 6}));
+  }
+  for (const Tensor& kept : {held, whole, one}) EXPECT_EQ(to_vector(kept), std::vector<double>(kept.numel(), 5));
+
+  // The same gradient twice.
+  x.set_grad({});
+  y = source();
+  add(y, y).backward(ones({3}));
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2, 2}));
+}
+
 TEST(Engine, CallersGradientIsNeitherKeptNorChanged) {
   const Tensor x = full({2}, 1).requires_grad_(), g = ones({2});
   x.backward(g);
