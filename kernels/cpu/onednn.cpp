@@ -209,6 +209,10 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& 
       memory::dims sizes = list(t.shape()), steps = list(t.strides());
       for (std::size_t d = 0; d + 2 < sizes.size(); ++d)
         if (steps[d] == 0) steps[d] = sizes[d] = 1;  // an expanded batch dimension is one that broadcasts
+      // Strides of size-1 dimensions say nothing, but not to all of oneDNN's kernels: those of a dense matrix.
+      const std::size_t column = sizes.size() - 1, row = column - 1;
+      if (sizes[row] == 1) steps[row] = steps[column] == 1 ? sizes[column] : 1;
+      if (sizes[column] == 1) steps[column] = steps[row] == 1 ? sizes[row] : 1;
       return Desc(sizes, type_of(dtype), steps);
     };
     const DType dtype = a.dtype();

@@ -1,6 +1,7 @@
 // Matrix product kernels: oneDNN's against the plain float64 reference over random sizes, batches and layouts, and the
 // reference against numbers worked out by hand.
 #include "kernels/compare.h"
+#include "kernels/random_layout.h"
 #include "kernels/tables.h"
 
 #include <tutti/kernels/cpu/reference_matmul.h>
@@ -87,6 +88,30 @@ TEST(Matmul, RowsOfALargerMatrix) {
   const Tensor a = normal({8, 40}, float32).slice(1, 3, 20), b = normal({30, 64}, float32).slice(0, 2, 19).slice(1, 8, 40);
   check(a, b, {}, poisoned({8, 32}, float32), 2e-6);
   check(b.transpose(0, 1), a.transpose(0, 1), {}, poisoned({32, 8}, float32), 2e-6);
+}
+
+// Gaps, any order of dimensions, results by columns: layouts that no library knows.
+TEST(Matmul, AnyLayout) {
+  Generator generator(static_cast<std::uint64_t>(pick(0, 1 << 30)));
+  for (int i = 0; i < 60; ++i) {
+    const std::int64_t m = pick(1, 9), n = pick(1, 9), k = pick(1, 12), first = pick(1, 3), second = pick(1, 3);
+    const bool with_bias = pick(0, 1);
+    const Activation activation = pick(0, 1) ? Activation::relu : Activation::none;
+    for (const DType dtype : testing::trained_dtypes()) {
+      const auto laid_out = [&](const Tensor& t) { return testing_support::random_layout(t, generator); };
+      const Tensor a = laid_out(normal({first, pick(0, 2) ? second : 1, m, k}, dtype)),
+                   b = laid_out(normal({pick(0, 2) ? first : 1, second, k, n}, dtype)),
+                   out = laid_out(poisoned({first, second, m, n}, dtype));
+      check(a, b, {with_bias ? normal({n}, dtype) : Tensor(), activation}, out,
+            dtype == float64 ? 1e-13 : dtype == float32 ? 2e-6 : 4e-3);
+    }
+  }
+}
+
+// oneDNN refused to run this one: the stride of the only row, 1, is no leading dimension.
+TEST(Matmul, StrideOfTheOnlyRow) {
+  check(normal({1, 4}, float32), normal({9, 8}, float32).slice(1, 0, 4).transpose(0, 1), {},
+        poisoned({9, 1}, float32).transpose(0, 1), 2e-6);
 }
 
 TEST(Matmul, ReferenceByHand) {
