@@ -1,7 +1,7 @@
 // cuDNN's plans without a GPU: given the properties of a device, cuDNN's heuristics and engines answer on any machine.
 // So every attribute of our descriptors is checked by cuDNN itself, and every kind of convolution is known to have a
 // plan on the architectures we compile for.
-#include "kernels/compare.h"
+#include "kernels/random_convolution.h"
 
 #include <tutti/kernels/cuda/cudnn_graph.h>
 
@@ -53,35 +53,14 @@ struct Sizes {
   }
 };
 
-// `kind` 0: one group, 1: several, 2: depthwise.
-Sizes random_sizes(int spatial_rank, int kind) {
-  Sizes s;
-  const std::int64_t groups = kind == 0 ? 1 : kind == 1 ? pick(2, 3) : pick(3, 20);
-  const std::int64_t ins = kind == 2 ? 1 : pick(1, 40), outs = kind == 2 ? pick(1, 2) : pick(1, 40);
-  s.x = {pick(1, 5), ins * groups};
-  s.w = {outs * groups, ins};
-  s.y = {s.x[0], outs * groups};
-  for (int d = 0; d < spatial_rank; ++d) {
-    const std::int64_t kernel = pick(1, 5), stride = pick(1, 3), padding = pick(0, 3), dilation = pick(1, 2),
-                       reach = dilation * (kernel - 1) + 1,
-                       in = pick(std::max<std::int64_t>(1, reach - 2 * padding), 19);
-    s.x.push_back(in);
-    s.w.push_back(kernel);
-    s.y.push_back((in + 2 * padding - reach) / stride + 1);
-    s.stride.push_back(stride);
-    s.padding.push_back(padding);
-    s.dilation.push_back(dilation);
-  }
-  return s;
-}
-
 class Plans : public ::testing::TestWithParam<int> {};
 
 TEST_P(Plans, ForEveryKindOfConvolution) {
   const Descriptor device = properties(GetParam());
   const Target target{.properties = &device};
   for (int i = 0; i < 18; ++i) {
-    const Sizes sizes = random_sizes(1 + i % 3, i / 3 % 3);
+    const testing::ConvolutionCase c = testing::random_convolution(1 + i % 3, i / 3 % 3, {5, 40, 5, 19});
+    const Sizes sizes{c.x, c.w, c.y, c.options.stride, c.options.padding, c.options.dilation};
     for (const DType dtype : {float32, float64, bfloat16, float16})
       for (const MemoryFormat format : formats)
         for (const Direction direction : directions) {

@@ -1,6 +1,7 @@
 // Faults on purpose, in ranks that are threads: what the other ranks see, that work nobody waits for keeps its deadline,
 // and that a fork is found out. What happens to processes is in tests/mpi.
 #include "messages.h"
+#include "process.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
@@ -9,7 +10,6 @@
 #include <tutti/distributed/fault.h>
 #include <tutti/nn/sync_batch_norm.h>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <future>
@@ -172,10 +172,7 @@ TEST(Fork, AChildIsToldThatTheGroupIsNotItsOwn) {
         group.abort("must not reach the parent");
         _exit(code);
       }
-      int status = 0;
-      ASSERT_EQ(waitpid(child, &status, 0), child);
-      EXPECT_TRUE(WIFEXITED(status));
-      EXPECT_EQ(WEXITSTATUS(status), 42);
+      testing::expect_exit(child, 42);
     }
     group.barrier();  // the parent goes on
   }, 60s);
@@ -196,10 +193,7 @@ TEST(Fork, AChildCannotWaitForItsParentsWork) {
         }
         _exit(code);
       }
-      int status = 0;
-      ASSERT_EQ(waitpid(child, &status, 0), child);
-      EXPECT_TRUE(WIFEXITED(status));
-      EXPECT_EQ(WEXITSTATUS(status), 42);
+      testing::expect_exit(child, 42);
     }
     work.wait();
     EXPECT_EQ(to_vector(x), std::vector<double>(4, 2));
@@ -217,10 +211,7 @@ TEST(Fork, AChildMayMakeGroupsOfItsOwn) {
     }, 20s);
     _exit(sum == 2 ? 42 : 1);
   }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 42);
+  testing::expect_exit(child, 42);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -71,6 +72,14 @@ class Process {
   pid_t pid_ = -1;
   int out_ = -1;
 };
+
+// Waits for a child of fork(), which has to come to its end by itself and with this code.
+inline void expect_exit(pid_t child, int code) {
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), code);
+}
 
 // A listening socket of our own on 127.0.0.1.
 struct Listener {

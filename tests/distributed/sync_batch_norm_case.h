@@ -7,6 +7,7 @@
 #include <tutti/core/create.h>
 #include <tutti/nn/sync_batch_norm.h>
 
+#include "../kernels/compare.h"
 #include "../test_device.h"
 
 #include <gtest/gtest.h>
@@ -73,17 +74,6 @@ inline Result train(const Setup& s, std::optional<ProcessGroup> group, std::int6
   r.running_mean = layer.running_mean, r.running_var = layer.running_var;
   EXPECT_EQ(layer.num_batches_tracked.item<int>(), 2);
   return r;
-}
-
-inline double relative_error(const Tensor& got, const Tensor& expected) {
-  const auto a = to_vector(got), b = to_vector(expected);
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::isnan(difference) ? INFINITY : std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 inline void check_shards(const ProcessGroup& group, const Setup& s) {
@@ -182,7 +172,7 @@ inline void check_sync_batch_norm_scope(const ProcessGroup& group) {
   nn::BatchNorm of_parts({.channels = 3, .dtype = float64}), local({.channels = 3, .dtype = float64});
   const Tensor x = of_rank(group.rank());
   of_half(x), of_one(x), of_parts(cat(parts)), local(x);
-  EXPECT_LT(sync_batch_norm::relative_error(of_half.running_var, of_parts.running_var), 1e-13);
+  EXPECT_LT(relative_error(of_half.running_var, of_parts.running_var), 1e-13);
   EXPECT_EQ(to_vector(of_one.running_var), to_vector(local.running_var));
   EXPECT_EQ(alone.traffic().calls + alone.for_normalization().traffic().calls, 0);
 

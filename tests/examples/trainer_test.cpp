@@ -1,4 +1,5 @@
 // The trainer as a function: the same mathematics for any number of ranks, and what it leaves behind.
+#include "distributed/equal_bits.h"
 #include "train/trainer.h"
 
 #include <tutti/core/create.h>
@@ -17,6 +18,7 @@ namespace tutti::examples {
 namespace {
 
 namespace fs = std::filesystem;
+using tutti::testing::expect_equal_bits;
 
 // 30 images in batches of 10, which three ranks share unevenly.
 const Datasets& even_data() {
@@ -47,14 +49,6 @@ std::vector<TrainResult> train_on(int ranks, const TrainOptions& options, const 
     results[static_cast<std::size_t>(group.rank())] = train(options, data, group, nullptr);
   });
   return results;
-}
-
-void expect_equal_bits(const StateDict& a, const StateDict& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i].first, b[i].first);
-    EXPECT_TRUE(to_vector(a[i].second) == to_vector(b[i].second)) << a[i].first;
-  }
 }
 
 // Trains on one rank and on several, and compares every step's loss, test results, and the ranks with each other.

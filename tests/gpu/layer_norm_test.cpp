@@ -1,4 +1,5 @@
 // Layer normalisation on a device against the CPU's, both from float64: widths of a warp and of a block, vectors and none.
+#include "../kernels/compare.h"
 #include "../test_device.h"
 
 #include <tutti/core/create.h>
@@ -11,14 +12,8 @@
 namespace tutti {
 namespace {
 
+using testing::relative_error;
 using testing::test_device;
-
-double error(const Tensor& there, const Tensor& here) {
-  const auto a = to_vector(there), b = to_vector(here);
-  double difference = 0, norm = 1e-30;
-  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-  return std::sqrt(difference / norm);
-}
 
 TEST(LayerNorm, IsTheCpusInFloat64) {
   Generator random(1);
@@ -49,14 +44,14 @@ TEST(LayerNorm, IsTheCpusInFloat64) {
         device.input_grad(g, in, m, r, weight, gx);
         device.parameter_grad(g, in, m, r, gw, gb);
         const double sums = dtype == float64 ? 1e-12 : 3e-6, values = dtype == bfloat16 ? 5e-3 : dtype == float16 ? 1e-3 : sums;
-        EXPECT_LE(error(m, mean), sums);
-        EXPECT_LE(error(r, rstd), width == 1 ? 1e-3 : sums);
-        EXPECT_LE(error(out, y), values);
+        EXPECT_LE(relative_error(m, mean), sums);
+        EXPECT_LE(relative_error(r, rstd), width == 1 ? 1e-3 : sums);
+        EXPECT_LE(relative_error(out, y), values);
         if (width > 1) {
-          EXPECT_LE(error(gx, dx), values);
-          EXPECT_LE(error(gw, dw), sums);
+          EXPECT_LE(relative_error(gx, dx), values);
+          EXPECT_LE(relative_error(gw, dw), sums);
         }
-        EXPECT_LE(error(gb, db), sums);
+        EXPECT_LE(relative_error(gb, db), sums);
         if (rows == 0) continue;
         device.input_grad(g, in, m, r, weight, g);  // in place
         EXPECT_EQ(to_vector(g), to_vector(gx));

@@ -2,6 +2,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 
+#include "compare.h"
 #include "tables.h"
 
 #include <gtest/gtest.h>
@@ -67,16 +68,7 @@ Tensor poisoned(const Case& c) {
 
 Tensor packet(std::int64_t channels) { return full({kernels::packet_size(channels)}, nan, {float64}); }
 
-double error(const Values& got, const Values& expected) {
-  EXPECT_EQ(got.size(), expected.size());
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    difference += (got[i] - expected[i]) * (got[i] - expected[i]);
-    norm += expected[i] * expected[i];
-  }
-  if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
-  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
-}
+double error(const Values& got, const Values& expected) { return testing::relative_error(got, expected); }
 
 Values slice(const Tensor& packet, int half) {
   const std::int64_t c = (packet.numel() - kernels::packet_header) / 2, at = kernels::packet_header + half * c;

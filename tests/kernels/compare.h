@@ -1,4 +1,4 @@
-// What the kernel tests share: poisoned outputs, relative errors and random layouts.
+// What the kernels' and other tests share: relative errors, poisoned outputs, random tensors and small numbers.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -9,14 +9,16 @@
 
 namespace tutti::testing {
 
-/// ||a - b|| / ||b||, all elements in float64; NaN (an element nobody wrote) makes it NaN, which no bound admits.
-inline double relative_error(const Tensor& a, const Tensor& b) {
-  const std::vector<double> x = to_vector(a), y = to_vector(b);
-  if (x.size() != y.size()) return std::numeric_limits<double>::quiet_NaN();
+/// ||a - b|| / ||b||. NaN, which no bound admits, where an element is NaN (nobody wrote it) or the sizes differ.
+inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::quiet_NaN();
   double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) difference += (x[i] - y[i]) * (x[i] - y[i]), norm += y[i] * y[i];
+  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
   return std::sqrt(difference / std::max(norm, 1e-30));
 }
+
+/// The same, all elements in float64.
+inline double relative_error(const Tensor& a, const Tensor& b) { return relative_error(to_vector(a), to_vector(b)); }
 
 /// Filled with NaN, so that an element that a kernel does not write is seen.
 inline Tensor poisoned(const Shape& shape, DType dtype, MemoryFormat format = MemoryFormat::contiguous) {

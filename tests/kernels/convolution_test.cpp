@@ -1,6 +1,7 @@
 // Convolution kernels: oneDNN's against the plain float64 reference over random shapes, and the reference against
 // numbers worked out by hand.
 #include "kernels/compare.h"
+#include "kernels/random_convolution.h"
 #include "kernels/tables.h"
 
 #include <tutti/core/parallel.h>
@@ -15,6 +16,7 @@ namespace tutti {
 namespace {
 
 using kernels::ConvOptions;
+using Case = testing::ConvolutionCase;
 using testing::normal;
 using testing::pick;
 using testing::poisoned;
@@ -30,39 +32,6 @@ double mixed() { return testing::test_device().is_cpu() ? 1e-5 : 8e-3; }
 double brain() { return testing::test_device().is_cpu() ? 4e-3 : 8e-3; }
 
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
-
-struct Case {
-  Shape x, w, y;
-  ConvOptions options;
-  std::string text() const {
-    return "x " + to_string(x) + " w " + to_string(w) + " stride " + to_string(options.stride) + " padding " +
-           to_string(options.padding) + " dilation " + to_string(options.dilation) + " groups " +
-           std::to_string(options.groups);
-  }
-};
-
-// Sizes are odd and small; `kind` 0: one group, 1: several, 2: depthwise.
-Case random_case(int spatial, int kind) {
-  Case c;
-  const std::int64_t groups = kind == 0 ? 1 : kind == 1 ? pick(2, 3) : pick(3, 20);
-  const std::int64_t ins = kind == 2 ? 1 : pick(1, 20), outs = kind == 2 ? pick(1, 2) : pick(1, 20);
-  c.x = {pick(1, 3), ins * groups};
-  c.w = {outs * groups, ins};
-  c.y = {c.x[0], outs * groups};
-  c.options = {{}, {}, {}, groups};
-  for (int d = 0; d < spatial; ++d) {
-    const std::int64_t kernel = pick(1, spatial == 3 ? 3 : 5), stride = pick(1, 3), padding = pick(0, 3),
-                       dilation = pick(1, 2), reach = dilation * (kernel - 1) + 1;
-    const std::int64_t in = pick(std::max<std::int64_t>(1, reach - 2 * padding), spatial == 3 ? 8 : 13);
-    c.x.push_back(in);
-    c.w.push_back(kernel);
-    c.y.push_back((in + 2 * padding - reach) / stride + 1);
-    c.options.stride.push_back(stride);
-    c.options.padding.push_back(padding);
-    c.options.dilation.push_back(dilation);
-  }
-  return c;
-}
 
 // Every kernel of `dtype` against the reference on the same (rounded) numbers in float64. `parameters`: of w and bias.
 void check(const Case& c, DType dtype, DType parameters, MemoryFormat format, MemoryFormat weight_format, bool with_bias,
@@ -101,7 +70,7 @@ TEST_P(RandomConvolution, AgreesWithTheReference) {
   for (int i = 0; i < 6; ++i)
     for (MemoryFormat format : formats) {
       const Threads threads(i == 0 ? 2 : 1);
-      const Case c = random_case(spatial, kind);
+      const Case c = testing::random_convolution(spatial, kind, {3, 20, spatial == 3 ? 3 : 5, spatial == 3 ? 8 : 13});
       const MemoryFormat weight_format = formats[pick(0, 1)];
       check(c, float32, float32, format, weight_format, i % 2 == 0, single(), single());
       check(c, bfloat16, bfloat16, format, weight_format, i % 2 == 0, brain(), brain());

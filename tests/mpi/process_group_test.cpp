@@ -1,11 +1,11 @@
 // The conformance suite on processes, and what only processes can get wrong.
 #include "../distributed/conformance.h"
 #include "../distributed/messages.h"
+#include "../distributed/process.h"
 #include "../distributed/resources.h"
 
 #include <tutti/distributed/mpi/mpi.h>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -132,10 +132,7 @@ TEST(Mpi, AChildOfAForkIsToldAndEndsInPeace) {
         code = 3;
     std::exit(code);  // with all destructors, of which none may touch MPI
   }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 42);
+  testing::expect_exit(child, 42);
   small.wait();
   large.wait();
   world().barrier();

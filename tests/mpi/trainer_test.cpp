@@ -1,7 +1,6 @@
 // The trainer over processes: the loss curve of one process, and ranks that stay identical.
+#include "../distributed/equal_bits.h"
 #include "train/trainer.h"
-
-#include <tutti/core/create.h>
 
 #include <gtest/gtest.h>
 
@@ -27,13 +26,7 @@ TEST(MpiTrainer, ProcessesFollowTheSameLossCurveAsOne) {
   ASSERT_EQ(together.rows.size(), 6u);
   for (std::size_t i = 0; i < 6; ++i)
     EXPECT_NEAR(together.rows[i].train_loss / alone.rows[i].train_loss, 1, 1e-10) << "step " << i + 1;
-  for (const auto& [name, tensor] : together.state) {
-    Shape shape = tensor.shape();
-    shape.insert(0, group.size());
-    const Tensor all = empty(shape, {.dtype = tensor.dtype()});
-    group.all_gather(tensor, all, {.name = name}).wait();
-    for (int r = 1; r < group.size(); ++r) EXPECT_TRUE(to_vector(all.select(0, r)) == to_vector(all.select(0, 0))) << name;
-  }
+  testing::expect_equal_bits_on_every_rank(together.state, group);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // BatchNorm on one rank: values, gradients, running statistics, modes, and what it refuses.
+#include "kernels/compare.h"
+
 #include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
@@ -14,7 +16,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <unistd.h>
 
@@ -23,13 +24,7 @@ namespace {
 
 using autograd::gradcheck;
 using nn::BatchNorm;
-
-double relative_error(const Tensor& got, const Tensor& expected) {
-  const auto a = to_vector(got), b = to_vector(expected);
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-  return std::isnan(difference) ? std::numeric_limits<double>::infinity() : std::sqrt(difference / std::max(norm, 1e-30));
-}
+using testing::relative_error;
 
 // y from elementary operations, whose gradients are checked elsewhere.
 Tensor reference(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {

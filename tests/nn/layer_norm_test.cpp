@@ -1,4 +1,6 @@
 // LayerNorm: values and gradients against elementary operations, layouts, dtypes, refusals.
+#include "kernels/compare.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/parallel.h>
@@ -7,18 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-
 namespace tutti {
 namespace {
 
-double relative_error(const Tensor& got, const Tensor& expected) {
-  const auto a = to_vector(got), b = to_vector(expected);
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-  return std::isnan(difference) ? std::numeric_limits<double>::infinity() : std::sqrt(difference / std::max(norm, 1e-30));
-}
+using testing::relative_error;
 
 Tensor reference(const Tensor& x, int dims, const Tensor& weight, const Tensor& bias, double eps) {
   Dims last;

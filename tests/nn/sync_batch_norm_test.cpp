@@ -1,5 +1,6 @@
 // SyncBatchNorm over ranks that are threads: the same as one process, at one collective each way, and what happens
 // when ranks disagree. The same comparison over MPI processes is in tests/mpi.
+#include "distributed/messages.h"
 #include "distributed/sync_batch_norm_case.h"
 
 #include <tutti/autograd/checkpoint.h>
@@ -16,6 +17,8 @@ using namespace std::chrono_literals;
 using distributed::run_ranks;
 using nn::BatchNorm;
 using nn::SyncBatchNorm;
+using testing::expect_contains;
+using testing::relative_error;
 
 std::vector<std::string> errors_of(int ranks, const std::function<void(const ProcessGroup&)>& fn) {
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
@@ -27,10 +30,6 @@ std::vector<std::string> errors_of(int ranks, const std::function<void(const Pro
     }
   }, 60s);
   return errors;
-}
-
-void expect_contains(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nin: " << text;
 }
 
 Tensor shard(Generator& random, const ProcessGroup& group, const Shape& shape) {
@@ -86,8 +85,8 @@ TEST(SyncBatchNorm, RightAtVariancesDownToTheTwelfthDecimal) {
       const std::int64_t from = 1000 * group.rank(), to = from + 1000;
       const Tensor got = layer(whole.slice(0, from, to));
       const double bound = dtype == float64 ? 1e-13 : 1e-6;  // float32 sums; the output in bfloat16 is rounded besides
-      EXPECT_LT(testing::sync_batch_norm::relative_error(layer.running_var, variance * (3000.0 / 2999)), bound);
-      EXPECT_LT(testing::sync_batch_norm::relative_error(got, y.slice(0, from, to)), dtype == bfloat16 ? 4e-3 : bound);
+      EXPECT_LT(relative_error(layer.running_var, variance * (3000.0 / 2999)), bound);
+      EXPECT_LT(relative_error(got, y.slice(0, from, to)), dtype == bfloat16 ? 4e-3 : bound);
     }, 60s);
 }
 
@@ -289,7 +288,7 @@ TEST(SyncBatchNorm, TwoDisjointGroupsAndGroupsOfOne) {
     SyncBatchNorm of_half({.channels = 3, .dtype = float64, .group = half}), of_one({.channels = 3, .dtype = float64, .group = alone});
     BatchNorm of_pair({.channels = 3, .dtype = float64}), local({.channels = 3, .dtype = float64});
     of_half(mine), of_one(mine), of_pair(pair), local(mine);
-    EXPECT_LT(testing::sync_batch_norm::relative_error(of_half.running_var, of_pair.running_var), 1e-13);
+    EXPECT_LT(relative_error(of_half.running_var, of_pair.running_var), 1e-13);
     EXPECT_EQ(to_vector(of_one.running_var), to_vector(local.running_var));
     EXPECT_EQ(alone.traffic().calls + alone.for_normalization().traffic().calls, 0);
   });
@@ -381,7 +380,7 @@ TEST(SyncBatchNorm, RanksThatNeedDifferentGradientsDoNotWaitForEachOther) {
           BatchNorm one({.channels = 3, .dtype = float64});
           const Tensor all = whole.clone().requires_grad_();
           one(all).backward(dy);
-          EXPECT_LT(testing::sync_batch_norm::relative_error(x.grad(), all.grad().slice(0, from, to)), 1e-12);
+          EXPECT_LT(relative_error(x.grad(), all.grad().slice(0, from, to)), 1e-12);
         }
       });
       for (const auto& error : errors)
@@ -593,7 +592,7 @@ TEST(SyncBatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
     for (const Kind kind : {Kind::fused, Kind::together}) {
       const auto got = run(kind);
       for (std::size_t i = 0; i < got.size(); ++i)
-        EXPECT_LT(testing::sync_batch_norm::relative_error(got[i], expected[i]), 1e-13) << i << " " << static_cast<int>(kind);
+        EXPECT_LT(relative_error(got[i], expected[i]), 1e-13) << i << " " << static_cast<int>(kind);
     }
   }, 60s);
 }
@@ -839,7 +838,7 @@ TEST(SyncBatchNorm, TwoForwardsBeforeOneBackward) {
     };
     const auto got = run(true), expected = run(false);
     for (std::size_t i = 0; i < got.size(); ++i)
-      EXPECT_LT(testing::sync_batch_norm::relative_error(got[i], expected[i]), 1e-14) << i;
+      EXPECT_LT(relative_error(got[i], expected[i]), 1e-14) << i;
   });
 }
 
@@ -851,9 +850,9 @@ TEST(SyncBatchNorm, WeightsAndPooledStatisticsAreShared) {
     SyncBatchNorm layer({.channels = 3, .pooled = true, .dtype = float64});
     BatchNorm one({.channels = 3, .pooled = true, .dtype = float64});
     const Tensor y = layer.forward_weighted(x.slice(0, from, to), w.slice(0, from, to)), whole = one.forward_weighted(x, w);
-    EXPECT_LT(testing::sync_batch_norm::relative_error(y, whole.slice(0, from, to)), 1e-12);
+    EXPECT_LT(relative_error(y, whole.slice(0, from, to)), 1e-12);
     layer(x.slice(0, from, to)), one(x);
-    EXPECT_LT(testing::sync_batch_norm::relative_error(layer.running_var, one.running_var), 1e-12);
+    EXPECT_LT(relative_error(layer.running_var, one.running_var), 1e-12);
   });
 }
 
