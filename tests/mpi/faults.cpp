@@ -1,5 +1,6 @@
 // One fault in one process of a job, and what the others see of it. Run by ctest under mpirun, which expects the text
-// that the survivors print and that the job ends. Usage: mpi_faults FAULT; rank 1 is the one at fault.
+// that the survivors print and that the job ends. Usage: mpi_faults FAULT; rank 1 is the one at fault. One without a
+// fault, own_mpi: MPI is the application's.
 #include <tutti/core/create.h>
 #include <tutti/distributed/process_group.h>
 
@@ -49,10 +50,28 @@ int join_alone() {
   return 0;
 }
 
+// Who initialised MPI finalises it, whatever groups there were in between. A second finalising would end in an error.
+int own_mpi() {
+  int provided = 0, finalized = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  bool right = false;
+  {
+    const ProcessGroup group = ProcessGroup::from_environment(20s);
+    const Tensor x = ones({30000});
+    group.all_reduce(x).wait();
+    right = group.size() == 2 && x.select(0, 29999).item<int>() == 2;
+  }
+  MPI_Finalized(&finalized);
+  if (finalized) return 1;
+  MPI_Finalize();
+  return right ? 0 : 2;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string fault = argc > 1 ? argv[1] : "";
+  if (fault == "own_mpi") return own_mpi();
   if (fault == "never_joins") return join_alone();
   const ProcessGroup group = ProcessGroup::from_environment(fault == "misses_split" || fault == "never_exits" ? 3s : 20s);
   try {

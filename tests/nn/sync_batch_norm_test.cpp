@@ -123,21 +123,24 @@ TEST(SyncBatchNorm, GroupDefaultsToTheWorldAndIsPrinted) {
 
 TEST(SyncBatchNorm, OneCollectiveEachWayWhoseBytesDoNotDependOnTheRanks) {
   for (const int ranks : {2, 4})
-    run_ranks(ranks, [](const ProcessGroup& group) {
-      SyncBatchNorm layer({.channels = 10});
-      const ProcessGroup& own = group.for_normalization();
-      const Tensor x = randn({4, 10, 3, 3}).requires_grad_();
-      const Tensor y = layer(x);
-      EXPECT_EQ(own.traffic().calls, 1);
-      EXPECT_EQ(own.traffic().bytes, 8 * (2 * 10 + 8));
-      y.backward(randn({4, 10, 3, 3}));
-      EXPECT_EQ(own.traffic().calls, 2);
-      EXPECT_EQ(own.traffic().bytes, 2 * 8 * (2 * 10 + 8));
-      layer.eval();
-      layer(x).backward(randn({4, 10, 3, 3}));
-      EXPECT_EQ(own.traffic().calls, 2) << "evaluation does not communicate";
-      EXPECT_EQ(group.traffic().calls, 0) << "nothing goes where gradient buckets go";
-    });
+    for (const DType dtype : {float32, float64})
+      run_ranks(ranks, [dtype](const ProcessGroup& group) {
+        SyncBatchNorm layer({.channels = 10, .dtype = dtype});
+        const ProcessGroup& own = group.for_normalization();
+        const Tensor x = randn({4, 10, 3, 3}, {dtype}).requires_grad_();
+        // The sums of float64 input travel in two parts each; those of gradients are one number in either dtype.
+        const std::int64_t forward = 8 * ((dtype == float64 ? 4 : 2) * 10 + 8), backward = 8 * (2 * 10 + 8);
+        const Tensor y = layer(x);
+        EXPECT_EQ(own.traffic().calls, 1);
+        EXPECT_EQ(own.traffic().bytes, forward);
+        y.backward(randn({4, 10, 3, 3}, {dtype}));
+        EXPECT_EQ(own.traffic().calls, 2);
+        EXPECT_EQ(own.traffic().bytes, forward + backward);
+        layer.eval();
+        layer(x).backward(randn({4, 10, 3, 3}, {dtype}));
+        EXPECT_EQ(own.traffic().calls, 2) << "evaluation does not communicate";
+        EXPECT_EQ(group.traffic().calls, 0) << "nothing goes where gradient buckets go";
+      });
 }
 
 TEST(SyncBatchNorm, EvaluationWorksOnOneRankAlone) {

@@ -1,4 +1,5 @@
-// Ranks as processes on CUDA devices: every process runs the same tests on the same world. Usage: gpu_ranks BACKEND.
+// Ranks as processes on CUDA devices: every process runs the same tests on the same world.
+// Usage: gpu_ranks BACKEND [RENDEZVOUS], which is where NCCL ranks find each other where the environment does not say.
 // Started by mpirun (mpi: tensors are staged; all ranks share the first device) or by nccl_processes_test.cpp.
 #include "../../distributed/conformance.h"
 #include "../../distributed/messages.h"
@@ -52,7 +53,8 @@ int main(int argc, char** argv) {
     const std::string backend = argc > 1 ? argv[1] : "";
     const bool shared = std::getenv("TUTTI_NCCL_SHARE_GPU") != nullptr;
     const ProcessGroup group = ProcessGroup::from_environment(
-        {.backend = backend, .device = backend == "nccl" && !shared ? -1 : 0, .timeout = std::chrono::seconds(60)});
+        {.backend = backend, .rendezvous = argc > 2 ? argv[2] : "",
+         .device = backend == "nccl" && !shared ? -1 : 0, .timeout = std::chrono::seconds(60)});
     const int failed = RUN_ALL_TESTS();
     group.barrier({.name = "the end"});
     if (failed == 0) std::printf("rank %d of %d: passed through %s\n", group.rank(), group.size(), group.backend().c_str());

@@ -1,5 +1,6 @@
 // NCCL ranks as processes, started here with torchrun's variables: several that share one GPU, each posing as a host of
-// its own (NCCL_HOSTID), and where there are several GPUs one for each. Then with a fault in one of them.
+// its own (NCCL_HOSTID), and where there are several GPUs one for each. Then with a fault in one of them. They meet
+// over TCP or in a file.
 #include "../../distributed/messages.h"
 #include "../../distributed/process.h"
 
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace tutti {
 namespace {
@@ -16,19 +18,23 @@ namespace {
 using testing::expect_contains;
 using testing::Process;
 
-std::vector<Process> start(int ranks, bool share, const std::string& fault = {}) {
+// `rendezvous`, if any, takes the place of the master's address.
+std::vector<Process> start(int ranks, bool share, const std::string& fault = {}, const std::string& rendezvous = {}) {
   const std::string port = testing::free_port();
   std::vector<Process> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string r = std::to_string(rank);
     std::vector<std::string> variables = {"RANK=" + r, "LOCAL_RANK=" + r, "WORLD_SIZE=" + std::to_string(ranks),
-                                          "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, "TORCHELASTIC_RUN_ID=test"};
+                                          "TORCHELASTIC_RUN_ID=test"};
+    if (rendezvous.empty()) variables.insert(variables.end(), {"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port});
     if (share)
       for (const char* variable : {"TUTTI_NCCL_SHARE_GPU=1", "NCCL_SOCKET_IFNAME=lo", "NCCL_IB_DISABLE=1", "NCCL_MNNVL_ENABLE=0"})
         variables.emplace_back(variable);
     if (share) variables.push_back("NCCL_HOSTID=tutti-test-" + r);
     if (!fault.empty()) variables.push_back("TUTTI_FAULT=" + fault);
-    processes.emplace_back(std::vector<std::string>{GPU_RANKS, "nccl", "--gtest_brief=1"}, variables);
+    std::vector<std::string> command = {GPU_RANKS, "nccl", "--gtest_brief=1"};
+    if (!rendezvous.empty()) command.push_back(rendezvous);
+    processes.emplace_back(command, variables);
   }
   return processes;
 }
@@ -41,14 +47,17 @@ class NcclProcesses : public ::testing::Test {
 };
 
 TEST_F(NcclProcesses, ShareOneGpu) {
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("tutti_nccl_processes_{}", getpid());
+  std::filesystem::remove(file);
   for (const int ranks : {2, 3}) {
-    std::vector<Process> processes = start(ranks, true);
+    std::vector<Process> processes = start(ranks, true, {}, ranks == 3 ? "file:" + file.string() : "");
     for (int rank = 0; rank < ranks; ++rank) {
       Process& process = processes[static_cast<std::size_t>(rank)];
       expect_contains(process.rest(), {fmt::format("rank {} of {}: passed through nccl", rank, ranks)});
       EXPECT_EQ(process.exit_code(), 0) << "rank " << rank;
     }
   }
+  std::filesystem::remove(file);
 }
 
 TEST_F(NcclProcesses, OneGpuForEach) {
