@@ -25,9 +25,10 @@ for threads in 1 2; do
   $build/benchmarks/sync_batch_norm --threads=$threads --benchmark_out=$out/sync_batch_norm_$threads.json \
     >$out/sync_batch_norm_$threads.txt
 done
-for again in 1 2 3; do
-  mpirun -n 2 --bind-to core $build/benchmarks/sync_batch_norm_mpi | grep -v '^$'
-done >$out/sync_batch_norm_mpi.txt
+raw=$(mktemp)  # not into a pipe, whose exit status is that of its last command
+trap 'rm -f "$raw"' EXIT
+for again in 1 2 3; do mpirun -n 2 --bind-to core $build/benchmarks/sync_batch_norm_mpi; done >"$raw"
+grep -v '^$' "$raw" >$out/sync_batch_norm_mpi.txt
 for ranks in 2 4; do
   mpirun --oversubscribe -n $ranks $build/benchmarks/scaling >$out/scaling_$ranks.txt
 done

@@ -95,7 +95,10 @@ TEST_P(Rendezvous, AllArrive) {
   std::vector<Process> ranks;
   for (const int rank : {2, 1, 0}) ranks.push_back(Rank{at, rank, 3}.start());  // rank 0 is the last to come
   for (const Process& rank : ranks) EXPECT_EQ(rank.line(), "met: [the name of 0] [the name of 1] [the name of 2]");
-  for (const Process& rank : ranks) EXPECT_EQ(rank.line(), "");
+  for (Process& rank : ranks) {
+    EXPECT_EQ(rank.line(), "");
+    EXPECT_EQ(rank.exit_code(), 0);
+  }
 }
 
 TEST_P(Rendezvous, TheAbsentAreNamedAtTheDeadline) {
@@ -108,14 +111,16 @@ TEST_P(Rendezvous, TheAbsentAreNamedAtTheDeadline) {
 
 TEST_P(Rendezvous, AStaleRunIsTurnedAway) {
   const std::string at = address();
-  const Process zero = Rank{at, 0, 2}.start();
+  Process zero = Rank{at, 0, 2}.start();
   // The first to come to a file decides which run meets there.
   while (at.starts_with("file:") && !has_begun(at.substr(5))) std::this_thread::sleep_for(10ms);
   const Process stale = Rank{at, 1, 2, "run 0"}.start();
   expect_contains(stale.line(), {"error: ", "run 'run 1'", "this is run 'run 0'"});
-  const Process one = Rank{at, 1, 2}.start();
-  EXPECT_EQ(one.line(), "met: [the name of 0] [the name of 1]");
-  EXPECT_EQ(zero.line(), "met: [the name of 0] [the name of 1]");
+  Process one = Rank{at, 1, 2}.start();
+  for (Process* rank : {&one, &zero}) {
+    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
+    EXPECT_EQ(rank->exit_code(), 0);
+  }
 }
 
 TEST_P(Rendezvous, TwoOfTheSameRankAreNotTakenForOne) {
@@ -135,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, Rendezvous, ::testing::Values("127.0.0.1", "local
 
 TEST(TcpRendezvous, StrangersAreTurnedAwayAndDisturbNobody) {
   const std::string port = free_port(), at = "127.0.0.1:" + port;
-  const Process zero = Rank{at, 0, 2}.start();
+  Process zero = Rank{at, 0, 2}.start();
   const int silent = call(port);
   // Not the magic; the magic and a length beyond reason; the magic and a message too short for what it announces.
   const std::string huge("tutti/1\n\xff\xff\xff\x7f" "data", 16), torn("tutti/1\n\x04\x00\x00\x00" "\x01\x00\x00\x00", 16);
@@ -148,9 +153,11 @@ TEST(TcpRendezvous, StrangersAreTurnedAwayAndDisturbNobody) {
     EXPECT_LE(recv(fd, &byte, 1, 0), 0);
     close(fd);
   }
-  const Process one = Rank{at, 1, 2}.start();
-  EXPECT_EQ(one.line(), "met: [the name of 0] [the name of 1]");
-  EXPECT_EQ(zero.line(), "met: [the name of 0] [the name of 1]");
+  Process one = Rank{at, 1, 2}.start();
+  for (Process* rank : {&one, &zero}) {
+    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
+    EXPECT_EQ(rank->exit_code(), 0);
+  }
   close(silent);
 }
 
@@ -172,9 +179,11 @@ TEST(TcpRendezvous, ARankThatLosesItsPatienceMayComeAgain) {
   fd = greet();
   close(fd);  // before rank 0 has looked at it
   zero.signal(SIGCONT);
-  const Process one = Rank{at, 1, 2}.start();
-  EXPECT_EQ(one.line(), "met: [the name of 0] [the name of 1]");
-  EXPECT_EQ(zero.line(), "met: [the name of 0] [the name of 1]");
+  Process one = Rank{at, 1, 2}.start();
+  for (Process* rank : {&one, &zero}) {
+    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
+    EXPECT_EQ(rank->exit_code(), 0);
+  }
 }
 
 TEST(TcpRendezvous, AnotherWorldSizeIsTurnedAway) {

@@ -177,7 +177,7 @@ TEST(BatchNormKernels, SumsAddOverRanksToTheMomentsOfTheWhole) {
       const Tensor p = packet(10), sums = exact ? full(size, nan, {float64}) : p;
       table().moments(x.slice(0, from, to), {}, p);
       table().to_sums(p, sums);
-      for (int i = exact ? 2 : 1; i < 8; ++i) sums.data<double>()[i] = 0;  // undefined without a message
+      for (int i = exact ? 2 : 1; i < 8; ++i) sums.data<double>()[i] = nan;  // undefined without a message
       total.add_(sums);
     }
     table().from_sums(total, got);
@@ -579,10 +579,16 @@ TEST(BatchNormKernels, MomentSumsAndSettleAreTheirParts) {
     EXPECT_EQ(without_header(sums), without_header(expected));
     EXPECT_EQ(sums.data<double>()[0], 300);
     const Tensor back = packet(10);
+    // Where no ranks are said, the rest of the header may hold anything.
+    for (int i = 2; i < 8; ++i) expected.data<double>()[i] = nan;
+    const Tensor silent = packet(10);
+    table().settle(expected, silent, {{}, kernels::Tracking::momentum, 1, {}}, mean, rstd);
     const kernels::RunningStatistics running{zeros({10}, {float64}), ones({10}, {float64}), zeros({}, {int64}), {}};
     table().settle(sums, back, {{}, kernels::Tracking::momentum, 1, running}, mean, rstd);
     EXPECT_LT(error(slice(back, 0), slice(moments, 0)), 1e-15);
     EXPECT_LT(error(slice(back, 1), slice(moments, 1)), 1e-11);
+    EXPECT_EQ(slice(silent, 0), slice(back, 0));
+    EXPECT_EQ(slice(silent, 1), slice(back, 1));
     EXPECT_EQ(to_vector(mean), slice(back, 0));
     EXPECT_LT(error(to_vector(running.mean), slice(moments, 0)), 1e-15);
     EXPECT_EQ(running.batches.item<int>(), 1);

@@ -6,6 +6,9 @@ function(run result fault)
   execute_process(COMMAND ${CMAKE_COMMAND} -E env "TUTTI_FAULT=${fault}" ${MPIRUN} ${TRAINER} ${arguments} ${ARGN}
                   RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 100)
   message("${output}\nexit code: ${code}")
+  if(NOT code MATCHES "^[0-9]+$")  # a word, where the time is up
+    message(FATAL_ERROR "it did not end by itself: ${code}")
+  endif()
   if(result STREQUAL "fails" AND code EQUAL 0 OR result STREQUAL "works" AND NOT code EQUAL 0)
     message(FATAL_ERROR "expected that it ${result}")
   endif()

@@ -399,7 +399,7 @@ TEST(SyncBatchNorm, RanksAtDifferentLayersCallsOrChannelsGetAnErrorThatNamesBoth
     SyncBatchNorm& wide = add<SyncBatchNorm>("wide", {.channels = 6});
   };
   const auto named = [](const std::vector<std::string>& errors, const std::string& a, const std::string& b) {
-    for (const auto& error : errors) expect_contains(error, {a, b});
+    for (const auto& error : errors) expect_contains(error, {"rank 0", a, "rank 1", b});
   };
   named(errors_of(2, [](const ProcessGroup& group) {
     Net net;
