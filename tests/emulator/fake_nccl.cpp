@@ -62,10 +62,17 @@ std::map<std::string, std::shared_ptr<World>>& worlds() {
 
 }  // namespace
 
+// What a graph knows of a communicator, which may be gone when it is replayed.
+struct Member {
+  std::int64_t calls = 0;
+  bool aborted = false;
+};
+
 struct ncclComm {
   std::shared_ptr<World> world;
   int rank = 0;
-  std::int64_t calls = 0, splits = 0;
+  std::shared_ptr<Member> member = std::make_shared<Member>();
+  std::int64_t splits = 0;
   ncclComm** child = nullptr;  // where the split under way is to put it
   int looks_left = 2;          // in which the first collective is in progress
   bool connecting = false;
@@ -137,17 +144,16 @@ void arrive(const std::shared_ptr<World>& world, std::int64_t number, int rank) 
 }
 
 ncclResult_t collect(ncclComm* comm, cudaStream_t stream, const Call& call) {
-  if (emulator::is_capturing(emulator::stream_of(stream))) return ncclInvalidUsage;  // not emulated
-  const auto gate = emulator::make_gate();
-  const std::int64_t number = comm->calls++;
-  {
+  emulator::enqueue_shared(emulator::stream_of(stream), [world = comm->world, member = comm->member, rank = comm->rank, call] {
+    const auto gate = emulator::make_gate();
     const std::lock_guard lock(mutex);
-    Meeting& meeting = comm->world->meetings[number];
-    meeting.calls.emplace(comm->rank, call);
-    meeting.gates.emplace(comm->rank, gate);
-  }
-  emulator::enqueue(stream, [world = comm->world, number, rank = comm->rank] { arrive(world, number, rank); });
-  emulator::wait(emulator::stream_of(stream), gate);
+    const std::int64_t number = member->calls++;
+    Meeting& meeting = world->meetings[number];
+    meeting.calls.emplace(rank, call).first->second.aborted = member->aborted;
+    meeting.gates.emplace(rank, gate);
+    if (member->aborted) emulator::open_gate(gate);
+    return emulator::Shared{[world, number, rank] { arrive(world, number, rank); }, gate};
+  });
   comm->connecting = comm->looks_left > 0;
   return comm->connecting ? ncclInProgress : ncclSuccess;
 }
@@ -218,6 +224,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   {
     const std::lock_guard lock(mutex);
+    comm->member->aborted = true;
     for (auto& [_, meeting] : comm->world->meetings) {
       const auto call = meeting.calls.find(comm->rank);
       if (call == meeting.calls.end()) continue;

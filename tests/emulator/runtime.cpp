@@ -371,9 +371,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   return *executable = new CUgraphExec_st{graph->graph}, cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  return result(enqueue(stream_of(stream), [graph = executable->graph] {
-    for (const auto& node : graph->nodes) node();
-  }));
+  return result(launch(executable->graph, stream_of(stream)));
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, std::size_t* count) {
   return *count = graph->graph->nodes.size(), cudaSuccess;

@@ -147,7 +147,7 @@ void destroy_stream(cudaStream_t handle) {
 cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work) {
   std::unique_lock lock(queues().mutex);
   if (stream->capture) {
-    stream->capture->graph->nodes.push_back(std::move(work));
+    stream->capture->graph->nodes.push_back({.work = std::move(work), .begin = {}});
     ++stream->captured_before[stream.get()];
     return cudaSuccess;
   }
@@ -156,6 +156,29 @@ cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work) {
   stream->entries.push_back({.work = std::move(work), .wait = {}, .record = {}});
   if (legacy) advance_all(lock, stream);
   else by_chance(lock);
+  return cudaSuccess;
+}
+
+cudaError_t enqueue_shared(const StreamPtr& stream, std::function<Shared()> begin) {
+  {
+    const std::lock_guard lock(queues().mutex);
+    if (stream->capture) {
+      stream->capture->graph->nodes.push_back({.work = {}, .begin = std::move(begin)});
+      ++stream->captured_before[stream.get()];
+      return cudaSuccess;
+    }
+  }
+  Shared shared = begin();
+  const cudaError_t status = enqueue(stream, std::move(shared.work));
+  return status == cudaSuccess ? wait(stream, shared.done) : status;
+}
+
+cudaError_t launch(const std::shared_ptr<Graph>& graph, const StreamPtr& stream) {
+  for (const Node& node : graph->nodes) {
+    const cudaError_t status = node.begin ? enqueue_shared(stream, node.begin)
+                                          : enqueue(stream, [graph, &node] { node.work(); });
+    if (status != cudaSuccess) return status;
+  }
   return cudaSuccess;
 }
 

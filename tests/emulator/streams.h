@@ -37,8 +37,19 @@ struct Stream {
   std::map<const Stream*, std::size_t> captured_before;
 };
 
+/// Work that is done when others have done theirs.
+struct Shared {
+  std::function<void()> work;
+  std::shared_ptr<Moment> done;  ///< a gate
+};
+
+struct Node {
+  std::function<void()> work;     ///< or
+  std::function<Shared()> begin;  ///< at each replay
+};
+
 struct Graph {
-  std::vector<std::function<void()>> nodes;
+  std::vector<Node> nodes;
   std::vector<void*> memory;  ///< allocated by its nodes
   ~Graph();
 };
@@ -70,7 +81,13 @@ cudaError_t finish_device(int device);
 bool has_finished(const StreamPtr& stream);
 bool has_passed(const std::shared_ptr<Moment>& moment);
 
-/// A moment that no stream comes to: streams wait for it until somebody opens it. What ranks do together needs it.
+/// What ranks do together: `begin` says what this stream is to do and for what it is to wait then; now, or, where it is
+/// captured, at each replay.
+cudaError_t enqueue_shared(const StreamPtr& stream, std::function<Shared()> begin);
+/// Every node after the one before.
+cudaError_t launch(const std::shared_ptr<Graph>& graph, const StreamPtr& stream);
+
+/// A moment that no stream comes to: streams wait for it until somebody opens it.
 std::shared_ptr<Moment> make_gate();
 void open_gate(const std::shared_ptr<Moment>& gate);
 
