@@ -47,11 +47,14 @@ class PoolAllocator final : public Allocator {
       if (capture && owner.arena == capture)
         capture->reuse(block, owner.stream);
       else if (owner.arena && capture)
-        capture->keep(owner.arena);
+        capture->at_end([arena = owner.arena](const Stream& last) { arena->used_on(last); });
       else if (owner.arena)
         owner.arena->used_on(current_stream(device_));
       else if (capture)
-        capture->keep(block, owner.stream);
+        capture->at_end([=](const Stream& last) {
+          owner.stream.wait(last);
+          cudaFreeAsync(block, owner.stream.get());
+        });
       else
         cudaFreeAsync(block, owner.stream.get());
     } catch (const std::exception&) {  // at the end of the program CUDA may be gone already, and its memory with it

@@ -28,11 +28,15 @@ Arena::Arena(int device) : memory_(Stream::create(device)) {}
 
 Arena::~Arena() {
   for (const auto& [block, size] : sizes_) cudaFreeAsync(block, memory_.get());
-  for (const auto& [block, owner] : kept_) {
-    owner.wait(memory_);
-    cudaFreeAsync(block, owner.get());
+}
+
+void Arena::end() noexcept {
+  for (const auto& let_go : std::exchange(at_end_, {})) {
+    try {
+      let_go(memory_);
+    } catch (const std::exception&) {  // when the program ends CUDA may be gone already
+    }
   }
-  for (const auto& other : others_) other->used_on(memory_);
 }
 
 void* Arena::allocate(std::size_t bytes, const Stream& stream) {

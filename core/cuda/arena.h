@@ -5,6 +5,7 @@
 #include "stream.h"
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -24,10 +25,11 @@ class Arena {
   /// orders its uses.
   void* allocate(std::size_t bytes, const Stream& stream);
   void reuse(void* block, const Stream& stream);
-  /// A block from outside, given back during the capture: the graph may read it.
-  void keep(void* block, const Stream& owner) { kept_.emplace_back(block, owner); }
-  /// Likewise where the block is another graph's.
-  void keep(std::shared_ptr<Arena> other) { others_.push_back(std::move(other)); }
+  /// For what the graph needs and does not own, such as a block from outside that is given back during the capture:
+  /// `let_go` is called when the graph is gone, with a stream on which everything comes after the last replay.
+  void at_end(std::function<void(const Stream& last)> let_go) { at_end_.push_back(std::move(let_go)); }
+  /// The graph is gone. Tensors in its memory may live on.
+  void end() noexcept;
   /// Whatever `stream` has done so far comes before the memory is given back.
   void used_on(const Stream& stream) { memory_.wait(stream); }
   /// The host waits (counted) until the memory is there.
@@ -40,8 +42,7 @@ class Arena {
   Stream memory_;  // never captured: blocks are allocated and given back on it
   std::map<void*, std::size_t> sizes_;
   std::map<CUstream_st*, std::multimap<std::size_t, void*>> free_;
-  std::vector<std::pair<void*, Stream>> kept_;
-  std::vector<std::shared_ptr<Arena>> others_;
+  std::vector<std::function<void(const Stream&)>> at_end_;
 };
 
 /// The calling thread captures into `arena`.

@@ -17,6 +17,7 @@ struct Graph::State {
   State& operator=(const State&) = delete;
   ~State() {
     if (executable) cudaGraphExecDestroy(executable);  // a replay that is under way still ends
+    arena->end();
   }
 
   void capture(const std::function<void()>& step);

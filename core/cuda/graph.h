@@ -17,6 +17,7 @@ namespace tutti::cuda {
 /// Run the step a few times first, so that what is made on first use is there, and drop old gradients. All memory
 /// that the step takes belongs to the graph until the graph and the tensors in it are gone; so does what it gives back.
 /// Shapes are fixed. Work on further streams is recorded where events tie it to the current one, at both ends.
+/// Destroy graphs before the process groups whose collectives they hold: the end of a world waits for them, for seconds.
 class Graph {
  public:
   /// DeviceError that names what cannot be captured: a copy to or from the host, any other wait of the host, random

@@ -1,7 +1,9 @@
 // The functions of NCCL that the backend calls, among ranks that are threads of this process and devices of the emulator.
 // As non-blocking as NCCL's: communicators are in progress until all ranks have come, a first collective is for a while,
 // a split gives its communicator when the parent has left that state. A collective is enqueued on its stream and ends
-// there when all ranks' streams have come to it; where they do not, or differ, it never ends, until it is aborted.
+// there when all ranks' streams have come to it; where they do not, or differ, it never ends, until it is aborted. An abort
+// returns late, as NCCL's does: when the device is idle and no graph holds the communicator. A split whose parent is aborted
+// meanwhile still gives its communicator, and whoever leaves one behind is told when the program ends.
 #include "streams.h"
 
 #include "../../distributed/reduce.h"
@@ -10,6 +12,7 @@
 
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 using namespace tutti;
 using distributed::ReduceOp;
@@ -62,6 +65,24 @@ std::map<std::string, std::shared_ptr<World>>& worlds() {
 
 }  // namespace
 
+// Communicators must be gone when the program ends; those that only a graph held may take a moment.
+struct LeftBehind {
+  std::atomic<int> count = 0;
+  ~LeftBehind() {
+    for (int looks = 0; count > 0; ++looks) {
+      if (looks > 1000) emulator::fatal("a communicator of NCCL was left behind: nobody has aborted it");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  struct One;
+};
+LeftBehind left_behind;
+
+struct LeftBehind::One {
+  One() { ++left_behind.count; }
+  ~One() { --left_behind.count; }
+};
+
 // What a graph knows of a communicator, which may be gone when it is replayed.
 struct Member {
   std::int64_t calls = 0;
@@ -70,12 +91,13 @@ struct Member {
 
 struct ncclComm {
   std::shared_ptr<World> world;
-  int rank = 0;
+  int rank = 0, device = 0;
   std::shared_ptr<Member> member = std::make_shared<Member>();
   std::int64_t splits = 0;
   ncclComm** child = nullptr;  // where the split under way is to put it
   int looks_left = 2;          // in which the first collective is in progress
   bool connecting = false;
+  LeftBehind::One counted = {};
 };
 
 namespace {
@@ -181,6 +203,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (!world) world = std::make_shared<World>(World{.size = size, .meetings = {}, .splits = {}});
   ++world->joined;
   *comm = new ncclComm{.world = world, .rank = rank};
+  cudaGetDevice(&(*comm)->device);
   if (world->joined == size) worlds().erase(id.internal);
   return ncclInProgress;
 }
@@ -190,6 +213,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* chil
   const std::lock_guard lock(mutex);
   comm->world->splits[comm->splits].wishes[comm->rank] = {color, key};
   comm->child = child;
+  *child = nullptr;
   return ncclInProgress;
 }
 
@@ -214,7 +238,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
     }
     auto& world = split.worlds[color];
     if (!world) world = std::make_shared<World>(World{.size = size, .joined = size, .meetings = {}, .splits = {}});
-    *comm->child = new ncclComm{.world = world, .rank = before};
+    *comm->child = new ncclComm{.world = world, .rank = before, .device = comm->device};
   }
   comm->child = nullptr;
   ++comm->splits;
@@ -231,6 +255,12 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
       call->second.aborted = true;  // and so is never computed: its memory may be gone
       emulator::open_gate(meeting.gates.at(comm->rank));
     }
+    if (comm->child) *comm->child = new ncclComm{.world = std::make_shared<World>(), .device = comm->device};
+  }
+  emulator::wait_until_idle(comm->device);
+  while (comm->member.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  {
+    const std::lock_guard lock(mutex);
     std::erase_if(registrations(), [&](const auto& each) { return static_cast<std::pair<ncclComm_t, void*>*>(each.first)->first == comm; });
   }
   delete comm;

@@ -23,6 +23,10 @@ Queues& queues() {
   return *q;
 }
 
+void forget_if_over(const StreamPtr& stream) {
+  if (stream->destroyed && stream->entries.empty() && !stream->busy) queues().streams.erase(stream.get());
+}
+
 // Runs the first entry, if it can run now. The lock is open meanwhile.
 bool step(std::unique_lock<std::mutex>& lock, const StreamPtr& stream) {
   if (stream->busy || stream->entries.empty()) return false;
@@ -44,6 +48,7 @@ bool step(std::unique_lock<std::mutex>& lock, const StreamPtr& stream) {
     entry.record->time = std::chrono::steady_clock::now();
     entry.record->passed = true;
   }
+  forget_if_over(stream);
   queues().changed.notify_all();
   return true;
 }
@@ -133,15 +138,15 @@ StreamPtr stream_of(cudaStream_t handle) {
   }
   const std::lock_guard lock(q.mutex);
   const auto found = q.streams.find(reinterpret_cast<Stream*>(handle));
-  if (found == q.streams.end()) fatal("a handle that is no stream (any more) was used");
+  if (found == q.streams.end() || found->second->destroyed) fatal("a handle that is no stream (any more) was used");
   return found->second;
 }
 
 void destroy_stream(cudaStream_t handle) {
   const StreamPtr stream = stream_of(handle);
-  std::unique_lock lock(queues().mutex);
-  advance_all(lock, stream);
-  queues().streams.erase(stream.get());
+  const std::lock_guard lock(queues().mutex);
+  stream->destroyed = true;  // what is enqueued still runs
+  forget_if_over(stream);
 }
 
 cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work) {
@@ -248,6 +253,14 @@ cudaError_t finish_device(int device) {
     }
   for (const StreamPtr& s : all) advance_all(lock, s);
   return cudaSuccess;
+}
+
+void wait_until_idle(int device) {
+  std::unique_lock lock(queues().mutex);
+  std::vector<StreamPtr> all;
+  for (const auto& [_, s] : queues().streams)
+    if (s->device == device && !s->capture) all.push_back(s);
+  for (const StreamPtr& s : all) advance_all(lock, s);
 }
 
 bool has_finished(const StreamPtr& stream) {

@@ -33,6 +33,7 @@ struct Stream {
   bool blocking = false;
   std::deque<Entry> entries;
   bool busy = false;  ///< some thread runs its first entry
+  bool destroyed = false;
   std::shared_ptr<Capture> capture;
   std::map<const Stream*, std::size_t> captured_before;
 };
@@ -77,6 +78,8 @@ cudaError_t wait(const StreamPtr& stream, const std::shared_ptr<Moment>& moment)
 cudaError_t finish(const StreamPtr& stream);
 cudaError_t finish(const std::shared_ptr<Moment>& moment);
 cudaError_t finish_device(int device);
+/// What freeing memory does to the host: likewise, but beside captures of other threads.
+void wait_until_idle(int device);
 /// Does some of the work, by chance, and says whether all is done.
 bool has_finished(const StreamPtr& stream);
 bool has_passed(const std::shared_ptr<Moment>& moment);
