@@ -1,6 +1,7 @@
 #include "communicator.h"
 
 #include <chrono>
+#include <utility>
 
 namespace tutti::distributed::nccl {
 namespace {
@@ -20,10 +21,11 @@ void check(ncclResult_t result, const char* call, ncclComm_t comm) {
                          details ? details : "");
 }
 
+// NCCL enqueues each collective on a thread of its own, which is soon done: so looks come before sleep.
 void Communicator::finish(ncclResult_t result, const char* name, ncclComm_t comm, const Poll& poll) {
   for (int looks = 0; result == ncclInProgress; ++looks) {
     poll();
-    if (looks > 100) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (looks > 2000) std::this_thread::sleep_for(std::chrono::microseconds(50));
     else std::this_thread::yield();
     check(ncclCommGetAsyncError(comm, &result), "ncclCommGetAsyncError", comm);
   }
@@ -43,7 +45,8 @@ void Communicator::split(Communicator& parent, int color, int key, const Poll& p
   if (!parent.comm_) fail<DistributedError>("ncclCommSplit: the communicator has been aborted");
   ncclConfig_t config = non_blocking();
   // It is the parent that is in progress, and only afterwards is the child there.
-  finish(ncclCommSplit(parent.comm_, color, key, &comm_, &config), "ncclCommSplit", parent.comm_, poll);
+  finish(ncclCommSplit(parent.comm_, color, key, &parent.child_, &config), "ncclCommSplit", parent.comm_, poll);
+  comm_ = std::exchange(parent.child_, nullptr);
   if (!comm_) return;
   ncclResult_t result = ncclSuccess;
   check(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_);
@@ -58,8 +61,9 @@ void* Communicator::register_memory(void* data, std::size_t bytes) {
 
 bool Communicator::deregister(void* registration) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock && comm_ && registration) ncclCommDeregister(comm_, registration);  // one that was aborted has forgotten it
-  return lock.owns_lock();
+  if (!lock || ending_) return false;
+  if (comm_ && registration) ncclCommDeregister(comm_, registration);  // one that was aborted has forgotten it
+  return true;
 }
 
 std::string Communicator::asynchronous_error() {
@@ -76,8 +80,16 @@ std::string Communicator::asynchronous_error() {
 
 void Communicator::abort() {
   const std::lock_guard lock(mutex_);
-  if (comm_) ncclCommAbort(comm_);  // whatever it answers, nothing is left to be done with it
-  comm_ = nullptr;
+  if (!comm_) return;
+  ending_ = true;
+  end_ = std::jthread([this, comm = std::exchange(comm_, nullptr)] {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // disturbs no graph that another thread captures
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    cudaSetDevice(device_);
+    ncclCommAbort(comm);  // whatever it answers, nothing is left to be done with it
+    if (child_) ncclCommAbort(child_);
+    ending_ = false;
+  });
 }
 
 }  // namespace tutti::distributed::nccl

@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto slow = 1s;        // a collective that takes longer is compared with the other ranks'
-constexpr auto farewell = 10s;   // how long the end waits for the others'
+constexpr auto farewell = 10s;   // how long the end waits for the others', and for graphs
 constexpr std::size_t most_prints = 4;
 
 // What a rank tells of one group. In the store: all of them after each other, as plain bytes.
@@ -89,14 +89,17 @@ void Domain::close() {
     new std::vector(std::move(channels_));
     return;
   }
+  const auto patience = std::min<Clock::duration>(farewell, member().timeout);
   {
     std::unique_lock lock(mutex_);
     if (!watcher_) return;
     for (const auto& channel : channels_) retire(*channel);
-    changed_.wait_for(lock, std::min<Clock::duration>(farewell, member().timeout), [&] { return channels_.empty(); });
+    changed_.wait_for(lock, patience, [&] { return failed_ || channels_.empty(); });
   }
   watcher_.reset();
-  abort_all();
+  for (const auto deadline = Clock::now() + patience; abort_all(), !channels_.empty() && Clock::now() < deadline;)
+    std::this_thread::sleep_for(1ms);
+  if (!channels_.empty()) new std::vector(std::move(channels_));  // they end with the graphs that hold them, if ever
 }
 
 void Domain::note(const Failure& why) {
@@ -173,18 +176,27 @@ void Domain::look() {
   }
 }
 
-// Ends what is under way on this rank's device. Afterwards there is nothing to look after.
+// Ends what is under way on this rank's device: of all groups at once, because the end of one waits for the device, and may
+// wait for a graph that the program destroys when it has got its error.
 void Domain::abort_all() {
   std::vector<std::shared_ptr<Channel>> channels;
   {
     const std::lock_guard lock(mutex_);
-    channels.swap(channels_);
+    channels = channels_;
   }
-  for (const auto& channel : channels) {
-    channel->communicator.abort();
-    const std::lock_guard lock(channel->mutex);
-    channel->pending.clear();
+  for (const auto& channel : channels) channel->communicator.abort();
+  std::erase_if(channels, [](const auto& channel) { return channel->communicator.ending(); });
+  for (const auto& channel : channels) drop(*channel);
+}
+
+// Its communicator is free.
+void Domain::drop(Channel& channel) {
+  {
+    const std::lock_guard lock(channel.mutex);
+    channel.pending.clear();
   }
+  const std::lock_guard lock(mutex_);
+  std::erase_if(channels_, [&](const auto& other) { return other.get() == &channel; });
 }
 
 // Drops what is done and keeps the deadline of what is not.
@@ -271,15 +283,16 @@ void Domain::publish() {
 void Domain::bury(Channel& channel) {
   {
     const std::lock_guard lock(channel.mutex);
-    if (!channel.retired || !channel.pending.empty()) return;
+    if (!channel.retired || !channel.pending.empty() || channel.recorded > 0) return;
+    if (!channel.last.recorded()) channel.last.record(channel.stream);
   }
+  if (!channel.last.passed()) return;
   const std::string prefix = retired_key(channel);
   if (!channel.announced) store_->set(prefix + std::to_string(channel.place.rank), "");
   channel.announced = true;
   if (store_->list(prefix).size() < channel.world_ranks.size()) return;
-  channel.communicator.abort();  // nobody uses it, and unlike ncclCommDestroy this waits for nobody
-  const std::lock_guard lock(mutex_);
-  std::erase_if(channels_, [&](const auto& other) { return other.get() == &channel; });
+  channel.communicator.abort();  // nobody uses it, and unlike ncclCommDestroy this waits for no other rank
+  if (!channel.communicator.ending()) drop(channel);
 }
 
 void close_at_exit(const std::shared_ptr<Domain>& domain) {

@@ -36,15 +36,17 @@ struct Channel {
   const Backend::Place place;
   const std::vector<int> world_ranks;   ///< of the members
   const cuda::Stream stream;            ///< where its collectives run
-  Communicator communicator;
+  Communicator communicator{stream.device()};
 
   std::mutex mutex;                     ///< guards what follows
   std::deque<std::shared_ptr<Pending>> pending;
   std::int64_t issued = 0;
+  int recorded = 0;                     ///< collectives that graphs hold
   bool retired = false;                 ///< its group is gone
 
   // Of the watcher alone.
   std::optional<Clock::time_point> error_since = {};
+  cuda::Event last = cuda::Event();     ///< after all that its stream will ever do
   bool announced = false;
 };
 
@@ -58,7 +60,7 @@ class Domain {
   int device() const { return device_; }
   const rendezvous::Member& member() const { return store_->member(); }
   void add(std::shared_ptr<Channel> channel);
-  /// Its communicator goes when all members have retired it: until then they may still be receiving.
+  /// Its communicator goes when all members have retired it, and no graph holds it: until then they may be receiving.
   void retire(Channel& channel);
 
   /// Breaks all groups of this world on every rank; the first of all ranks decides the cause. The watcher aborts.
@@ -69,7 +71,7 @@ class Domain {
   /// A poll for what has a deadline of its own: setting up `what`.
   Poll until(Clock::time_point deadline, const std::string& what, const Backend::Place& place);
 
-  /// Waits, not for long, until the other ranks have retired their channels too, and ends the watcher.
+  /// Waits, not for long, until the other ranks have retired their channels too and no graph holds them; ends the watcher.
   void close();
 
  private:
@@ -78,6 +80,7 @@ class Domain {
   void abort_all();
   void look_at(Channel& channel);
   void bury(Channel& channel);
+  void drop(Channel& channel);
   void publish();
   std::string explain(const Channel& channel, const Pending& pending, bool late);
   void note(const Failure& why);

@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include "../../core/cuda/arena.h"
 #include "nccl.h"
 
 #include <algorithm>
@@ -31,7 +32,13 @@ std::atomic<std::size_t> all_bytes = 0;
 // May run anywhere: in a watcher that lets go of a collective, or when the program ends.
 void release(Block& block) noexcept {
   try {
-    if (block.stream.is_capturing()) return;  // the graph uses it, for as long as the program runs
+    if (const auto& graph = cuda::Arena::current(block.stream.device())) {
+      // Let go of during a capture: the graph uses it.
+      return graph->at_end([held = std::make_shared<Block>(std::move(block))](const cuda::Stream& last) {
+        held->stream.wait(last);
+        release(*held);
+      });
+    }
     block.unused.record(block.stream);
     const std::lock_guard lock(released().mutex);
     released().blocks.push_back(std::move(block));

@@ -6,6 +6,7 @@
 
 #include "../fault.h"
 #include "../../core/create.h"
+#include "../../core/cuda/arena.h"
 #include "../../core/cuda/check.h"
 #include "../../core/cuda/runtime.h"
 #include "domain.h"
@@ -101,7 +102,9 @@ class NcclBackend : public Backend {
     pending->print = fingerprint(call);
     pending->ready.record(caller);
     // In a graph nothing happens yet, and what a replay does is out of our sight but for NCCL's own errors.
-    if (!caller.is_capturing()) {
+    if (caller.is_capturing()) {
+      stay_with_the_graph();
+    } else {
       free_released(domain_->device());
       const std::lock_guard lock(channel_->mutex);
       channel_->issued = call.sequence;
@@ -147,6 +150,21 @@ class NcclBackend : public Backend {
   }
 
  private:
+  // Until the last replay is over the channel is in use, its group gone or not.
+  void stay_with_the_graph() {
+    const auto& graph = cuda::Arena::current(domain_->device());
+    if (!graph) return;  // captured by other means than cuda::Graph
+    {
+      const std::lock_guard lock(channel_->mutex);
+      ++channel_->recorded;
+    }
+    graph->at_end([channel = channel_](const cuda::Stream& last) {
+      const std::lock_guard lock(channel->mutex);
+      --channel->recorded;
+      channel->stream.wait(last);
+    });
+  }
+
   // What a barrier sums.
   const Tensor& token() {
     if (!token_.defined()) token_ = zeros({1}, {.dtype = uint8, .device = staging_device()});

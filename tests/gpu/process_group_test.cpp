@@ -5,6 +5,7 @@
 #include "../test_device.h"
 
 #include <tutti/autograd/functions.h>
+#include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
 #include <tutti/distributed/data_parallel.h>
@@ -14,6 +15,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <numeric>
+#include <optional>
 #include <thread>
 
 namespace tutti {
@@ -42,6 +45,14 @@ class Nccl : public ::testing::TestWithParam<int> {
   static void run(const std::function<void(const ProcessGroup&)>& fn, std::chrono::milliseconds timeout = 60s) {
     run_ranks(ranks(), fn, {.backend = "nccl", .timeout = timeout});
   }
+  /// Of every rank together.
+  static void expect_registered(const ProcessGroup& group, std::size_t each) {
+    std::this_thread::sleep_for(300ms);  // for the watcher to let go of what is done
+    group.barrier();                     // the call frees what is no longer in use
+    group.barrier();                     // on every rank
+    EXPECT_EQ(nccl::registered_bytes(), each * static_cast<std::size_t>(group.size()));
+    group.barrier();
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, Nccl, ::testing::Values(2, 4));
@@ -69,17 +80,10 @@ TEST_P(Nccl, BucketsAreRegisteredAndGoWithTheirTensors) {
     StateDict model;
     for (const char* name : {"a", "b", "c"})
       model.emplace_back(name, full({1000}, group.rank() + 1.0, {.device = own(group)}).requires_grad_());
-    const auto expect_bytes = [&](std::size_t each) {
-      std::this_thread::sleep_for(300ms);  // for the watcher to let go of what is done
-      group.barrier();                     // the call frees what is no longer in use
-      group.barrier();                     // on every rank
-      EXPECT_EQ(nccl::registered_bytes(), each * static_cast<std::size_t>(group.size()));
-      group.barrier();
-    };
     {
       DataParallel ddp(model, {}, group, {.bucket_cap_mb = 0.008, .first_bucket_mb = 0.001});
       EXPECT_EQ(ddp.buckets().size(), 2u);
-      expect_bytes(3 * 1008 * sizeof(float));
+      expect_registered(group, 3 * 1008 * sizeof(float));
       for (int step = 0; step < 3; ++step) {  // in another order than expected: the buckets are laid out anew, once
         Tensor loss = sum(model[2].second);
         for (const std::size_t p : {1, 0}) loss = sum(model[p].second) + loss;
@@ -87,15 +91,33 @@ TEST_P(Nccl, BucketsAreRegisteredAndGoWithTheirTensors) {
         loss.backward();
         for (const auto& [_, parameter] : model) EXPECT_EQ(to_vector(parameter.grad()), std::vector<double>(1000, 1));
       }
-      expect_bytes(3 * 1008 * sizeof(float));
+      expect_registered(group, 3 * 1008 * sizeof(float));
     }
-    expect_bytes(3 * 1008 * sizeof(float));  // the gradients are views
+    expect_registered(group, 3 * 1008 * sizeof(float));  // the gradients are views
     for (const auto& [_, parameter] : model) parameter.set_grad({});
-    expect_bytes(0);
+    expect_registered(group, 0);
     // Of the host, and what NCCL refuses, as everywhere else.
     EXPECT_TRUE(group.empty({3}, {}).device().is_cpu());
     EXPECT_THROW(group.empty({std::int64_t{1} << 50}, {.device = own(group)}), DeviceError);
-    expect_bytes(0);
+    expect_registered(group, 0);
+  });
+}
+
+TEST_P(Nccl, MemoryLetGoInACaptureStaysWithTheGraph) {
+  run([](const ProcessGroup& group) {
+    Tensor bucket = group.empty({1000}, {.device = own(group)});
+    bucket.fill_(3);
+    const Tensor y = zeros({1000}, {.device = own(group)});
+    std::optional<cuda::Graph> graph;
+    graph.emplace(own(group), [&] {
+      y.copy_(bucket * 2);
+      bucket = {};
+    });
+    expect_registered(group, 1000 * sizeof(float));
+    graph->replay();
+    EXPECT_EQ(to_vector(y), std::vector<double>(1000, 6));
+    graph.reset();
+    expect_registered(group, 0);
   });
 }
 
@@ -152,6 +174,92 @@ TEST_P(Nccl, GroupsComeAndGoInAnyOrder) {
     }
     group.barrier();
   });
+}
+
+TEST_P(Nccl, AGraphKeepsTheGroupThatIsInIt) {
+  run([](const ProcessGroup& group) {
+    const Tensor x = ones({1000}, {.device = own(group)});
+    std::optional<cuda::Graph> graph;
+    {
+      const ProcessGroup part = group.split(0);
+      part.all_reduce(x).wait();  // connects
+      graph.emplace(own(group), [&] { part.all_reduce(x).wait(); });
+    }
+    std::this_thread::sleep_for(200ms);  // the watcher looks
+    x.fill_(1);
+    graph->replay();
+    EXPECT_EQ(to_vector(x), std::vector<double>(1000, group.size()));
+    graph.reset();
+    group.barrier();
+  });
+}
+
+TEST_P(Nccl, AReplayUnderWayIsNotCutOff) {
+  if (!testing::emulated()) GTEST_SKIP() << "the ranks' orders of collectives differ, which NCCL does not promise to bear";
+  run([](const ProcessGroup& group) {
+    const Tensor x = ones({1000}, {.device = own(group)}), y = ones({10}, {.device = own(group)});
+    {
+      const ProcessGroup part = group.split(0);
+      part.all_reduce(x).wait();
+      cuda::Graph graph(own(group), [&] { part.all_reduce(x).wait(); });
+      x.fill_(1);
+      if (group.rank() == 0) group.all_reduce(y).wait();  // on the device, for the others
+      graph.replay();
+    }
+    std::this_thread::sleep_for(300ms);  // the watchers look: everybody has let go
+    if (group.rank() != 0) {
+      const cuda::StreamScope beside(cuda::Stream::create(own(group).index()));
+      group.all_reduce(y).wait();
+    }
+    EXPECT_EQ(to_vector(x), std::vector<double>(1000, group.size()));
+    group.barrier();
+  });
+}
+
+TEST_P(Nccl, AGroupEndsThoughAGraphOutlivesIt) {
+  std::vector<std::optional<cuda::Graph>> graphs(static_cast<std::size_t>(ranks()));
+  run([&](const ProcessGroup& group) {
+    const Tensor x = ones({1000}, {.device = own(group)});
+    group.all_reduce(x).wait();
+    graphs[static_cast<std::size_t>(group.rank())].emplace(own(group), [&] { group.all_reduce(x).wait(); });
+  }, 1s);
+}
+
+TEST_P(Nccl, AFailureEndsEveryGroupThoughAGraphHoldsOne) {
+  std::atomic<int> waiting = 0;
+  run([&](const ProcessGroup& group) {
+    const Tensor x = ones({1000}, {.device = own(group)}), packet = ones({10}, {.device = own(group)});
+    group.all_reduce(x).wait();
+    group.for_normalization().all_reduce(packet).wait();
+    const cuda::Graph graph(own(group), [&] { group.all_reduce(x).wait(); });
+    if (group.rank() == 1) {
+      while (waiting < group.size() - 1) std::this_thread::sleep_for(5ms);
+      group.abort("no space left");
+    } else {
+      group.for_normalization().all_reduce(packet).wait();
+      ++waiting;
+    }
+    to_vector(packet);  // nobody's device waits for ever, while the graph lives
+    expect_contains(message_of<DistributedError>([&] { group.barrier(); }), {"rank 1 gave up", "no space left"});
+  });
+}
+
+TEST_P(Nccl, ASplitThatComesTooLateIsNotLeftBehind) {
+  const auto table = std::make_shared<rendezvous::SharedTable>();
+  std::atomic<int> given_up = 0;
+  std::vector<int> all(static_cast<std::size_t>(ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::jthread> threads;
+  for (const int rank : all)
+    threads.emplace_back([&, rank] {
+      const auto world = nccl::make_world(rendezvous::in_memory(table, {rank, ranks(), {}, 700ms}), {.local_rank = rank});
+      if (rank == 1) {
+        while (given_up < ranks() - 1) std::this_thread::sleep_for(5ms);
+      } else {
+        expect_contains(message_of<TimeoutError>([&] { world->subgroup(all, "late"); }), {"creating group 'late'", "700 ms"});
+        ++given_up;
+      }
+    });
 }
 
 TEST_P(Nccl, AMissingRankIsNamedAtTheDeadline) {
