@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace tutti {
 
@@ -63,6 +64,10 @@ template <> struct dtype_of<std::int64_t> { static constexpr DType value = DType
 template <> struct dtype_of<std::uint8_t> { static constexpr DType value = DType::uint8; };
 template <> struct dtype_of<bool>         { static constexpr DType value = DType::boolean; };
 // clang-format on
+
+/// accumulate_dtype for C++ types: what floating elements of type T are computed and summed in.
+template <class T>
+using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// A list of element types, and the lists that kernels are written for.
 template <class... T>

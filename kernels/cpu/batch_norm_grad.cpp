@@ -257,11 +257,7 @@ void apply_grad_as(const View& v, const Tensor& dy, const NormalizationGrad& of,
                    const Tensor& moments, const Tensor& weights, Epsilon eps, T* dx) {
   using A = Accumulate<T>;
   const Source<T, A, mask> in{dy.data<T>(), of.x.data<T>(), mask == Mask::from_output ? of.output.data<T>() : nullptr};
-  std::vector<A> w;
-  if (weights.defined()) {
-    const auto values = channel_values(weights, v.count(), 1);
-    w.assign(values.begin(), values.end());
-  }
+  const std::vector<A> w = weight_values<A>(weights, v);
   const std::int64_t group = v.rows && w.empty() ? v.group() : 1, width = group * v.channels, wide = v.outer / group;
   const Affine<A> f(of.forward, v.channels, group);
   const GradAffine<A> d(of, f, sums.defined() ? sums.data<double>() : nullptr,

@@ -264,11 +264,7 @@ template <class T>
 void moments_of(const View& v, const T* x, const Tensor& weights, double* packet) {
   using A = Accumulate<T>;
   const Tiles tiles(v);
-  std::vector<A> w;
-  if (weights.defined()) {
-    const auto values = channel_values(weights, v.count(), 1);
-    w.assign(values.begin(), values.end());
-  }
+  const std::vector<A> w = weight_values<A>(weights, v);
   const std::int64_t C = v.channels;
   std::vector<double> partial(static_cast<std::size_t>(tiles.chunks * 2 * C)), counts(static_cast<std::size_t>(tiles.chunks));
   tiles.run(v, [&](std::int64_t k, std::int64_t from, std::int64_t to, std::int64_t c0, std::int64_t c1) {

@@ -38,14 +38,26 @@ struct View {
   }
 };
 
+/// The numbers of a dense tensor as A.
+template <class A>
+void copy_values(const Tensor& t, std::vector<A>& values) {
+  dispatch(FloatTypes{}, t.dtype(), "batch_norm", [&]<class T>() {
+    std::transform(t.data<T>(), t.data<T>() + values.size(), values.begin(), [](T v) { return static_cast<A>(v); });
+  });
+}
+
 /// A per-channel parameter as double; `absent` where it is undefined.
 inline std::vector<double> channel_values(const Tensor& t, std::int64_t channels, double absent) {
   std::vector<double> values(static_cast<std::size_t>(channels), absent);
-  if (!t.defined()) return values;
-  dispatch(FloatTypes{}, t.dtype(), "batch_norm", [&]<class T>() {
-    const T* from = t.data<T>();
-    for (std::int64_t c = 0; c < channels; ++c) values[static_cast<std::size_t>(c)] = static_cast<double>(from[c]);
-  });
+  if (t.defined()) copy_values(t, values);
+  return values;
+}
+
+/// The weights of the positions as what is computed in; empty where there are none.
+template <class A>
+std::vector<A> weight_values(const Tensor& weights, const View& v) {
+  std::vector<A> values(static_cast<std::size_t>(weights.defined() ? v.count() : 0));
+  if (weights.defined()) copy_values(weights, values);
   return values;
 }
 

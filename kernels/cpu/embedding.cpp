@@ -44,7 +44,7 @@ void scatter_add(const Tensor& g, const Tensor& indices, const Tensor& weight_gr
   const Strides rows = Dims(g.strides().begin(), g.strides().end() - 1);
   const Lines<2> lines(indices.shape(), {indices.strides(), rows});
   dispatch(RealTypes{}, g.dtype(), "embedding", [&]<class T>() {
-    using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    using A = Accumulate<T>;
     const T* from = g.data<T>();
     A* to = weight_grad.data<A>();
     // Two positions may name one row, so threads share the columns, not the positions.

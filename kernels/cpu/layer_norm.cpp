@@ -6,14 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 #include <vector>
 
 namespace tutti::kernels::cpu {
 namespace {
-
-template <class T>
-using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 constexpr std::int64_t run = 1024, rows_in_float = 64;
 

@@ -15,10 +15,6 @@ namespace {
 
 using Trained = Types<float, double, BFloat16, Float16>;
 
-// What T is computed in, and its optimizer state stored in.
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
 constexpr std::int64_t grain = 16384;
 
 // Which update of its parameter this is, skipped ones not counted, from 1; 0 where it is to be skipped itself.
@@ -37,7 +33,7 @@ void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates) {
     const std::int64_t step = counted_step(u);
     if (step == 0) continue;
     dispatch(Trained{}, u.parameter.dtype(), "sgd", [&]<class T>() {
-      using C = Wide<T>;
+      using C = Accumulate<T>;
       const C lr = C(s.lr), decay = C(s.weight_decay);
       T* p = u.parameter.data<T>();
       const T* g = u.gradient.data<T>();
@@ -69,7 +65,7 @@ void adam(const AdamStep& s, std::span<const ParameterUpdate> updates) {
     const auto step = static_cast<double>(counted_step(u));
     if (step == 0) continue;
     dispatch(Trained{}, u.parameter.dtype(), "adam", [&]<class T>() {
-      using C = Wide<T>;
+      using C = Accumulate<T>;
       const double correction1 = 1 - std::pow(s.beta1, step);
       const double correction2 = 1 - std::pow(s.beta2, step);
       const C rate = C(s.lr / correction1), root = C(1 / std::sqrt(correction2)), eps = C(s.eps);
@@ -102,7 +98,7 @@ void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Ten
     const bool adapts = s.adapt && weight > 0 && slope > 0;
     const double local = adapts ? s.trust_coefficient * weight / (slope + s.weight_decay * weight + s.eps) : 1;
     dispatch(Trained{}, u.parameter.dtype(), "lars", [&]<class T>() {
-      using C = Wide<T>;
+      using C = Accumulate<T>;
       const C rate = C(s.lr * local), momentum = C(s.momentum), decay = C(s.weight_decay);
       T* p = u.parameter.data<T>();
       const T* g = u.gradient.data<T>();
@@ -131,11 +127,11 @@ double sum_of_squares(const T* x, std::int64_t n) {
       const std::int64_t stop = std::min(n, i + grain);
       for (; i + lanes <= stop; i += lanes)
         for (std::int64_t k = 0; k < lanes; ++k) {
-          const double value = static_cast<double>(static_cast<Wide<T>>(x[i + k]));
+          const double value = static_cast<double>(static_cast<Accumulate<T>>(x[i + k]));
           sum[static_cast<std::size_t>(k)] += value * value;
         }
       for (; i < stop; ++i) {
-        const double value = static_cast<double>(static_cast<Wide<T>>(x[i]));
+        const double value = static_cast<double>(static_cast<Accumulate<T>>(x[i]));
         sum[0] += value * value;
       }
       double total = 0;
@@ -164,7 +160,7 @@ void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_nor
   if (factor >= 1) return;
   for (const Tensor& x : tensors)
     dispatch(Trained{}, x.dtype(), "clip", [&]<class T>() {
-      using C = Wide<T>;
+      using C = Accumulate<T>;
       T* values = x.data<T>();
       const C f = C(factor);
       parallel_for(x.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
@@ -177,7 +173,7 @@ void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor&
   std::atomic<bool> all_finite = true;
   for (const Tensor& x : tensors)
     dispatch(Trained{}, x.dtype(), "unscale", [&]<class T>() {
-      using C = Wide<T>;
+      using C = Accumulate<T>;
       T* values = x.data<T>();
       const C inverse = C(1 / static_cast<double>(*scale.data<float>()));
       parallel_for(x.numel(), grain, [&, inverse](std::int64_t begin, std::int64_t end) {

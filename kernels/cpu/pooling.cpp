@@ -6,6 +6,7 @@
 
 #include "../../core/parallel.h"
 #include "onednn.h"
+#include "triple.h"
 
 #include <algorithm>
 #include <array>
@@ -14,14 +15,6 @@
 
 namespace tutti::kernels::cpu {
 namespace {
-
-using Triple = std::array<std::int64_t, 3>;
-
-Triple triple(const Dims& dims, int skip, std::int64_t filler) {
-  Triple result{filler, filler, filler};
-  for (int i = skip; i < dims.size(); ++i) result[static_cast<std::size_t>(3 - dims.size() + i)] = dims[i];
-  return result;
-}
 
 // A half-open range of positions, and how many elements the average over it divides by.
 struct Window {
@@ -72,22 +65,6 @@ std::array<std::vector<Window>, 3> covering(const Windows& windows, const Triple
 
 constexpr std::int64_t tile_size = 32;  // channels; two AVX-512 registers of float
 
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-// A tensor (N, C, D, H, W) addressed by its strides.
-template <class T>
-struct View {
-  T* data;
-  std::int64_t batch, channel;
-  Triple step;
-
-  explicit View(const Tensor& t)
-      : data(t.data<T>()), batch(t.strides()[0]), channel(t.strides()[1]), step(triple(t.strides(), 2, 0)) {}
-  T* at(std::int64_t d, std::int64_t h, std::int64_t w) const { return data + d * step[0] + h * step[1] + w * step[2]; }
-  void move_to(std::int64_t n, std::int64_t c) { data += n * batch + c * channel; }
-};
-
 // body(n, first channel, channels of the tile, d, h, w) for every position of `t`, a row of w at a time.
 template <class Body>
 void for_each_tile(const Tensor& t, Body&& body) {
@@ -123,9 +100,9 @@ void max_forward_as(const Tensor& x_tensor, const PoolOptions& options, const Te
   const Triple kernel = triple(options.kernel, 0, 1);
   for_each_tile(y_tensor, [&](std::int64_t n, std::int64_t first, std::int64_t count, std::int64_t od, std::int64_t oh,
                               std::int64_t width) {
-    View<T> x(x_tensor), y(y_tensor);
+    Volumes<T> x(x_tensor), y(y_tensor);
     x.move_to(n, first), y.move_to(n, first);
-    std::optional<View<I>> to_index;
+    std::optional<Volumes<I>> to_index;
     if (index.defined()) to_index.emplace(index), to_index->move_to(n, first);
     const bool full = count == tile_size && x.channel == 1 && y.channel == 1;
     with_full(full, [&]<bool Full>() {
@@ -133,7 +110,7 @@ void max_forward_as(const Tensor& x_tensor, const PoolOptions& options, const Te
       const Window &wd = windows[0][static_cast<std::size_t>(od)], &wh = windows[1][static_cast<std::size_t>(oh)];
       for (std::int64_t ow = 0; ow < width; ++ow) {
         const Window& ww = windows[2][static_cast<std::size_t>(ow)];
-        alignas(64) Wide<T> best[tile_size];
+        alignas(64) Accumulate<T> best[tile_size];
         alignas(64) std::int32_t where[tile_size];
         bool started = false;
         for (std::int64_t d = wd.begin; d < wd.end; ++d)
@@ -148,7 +125,7 @@ void max_forward_as(const Tensor& x_tensor, const PoolOptions& options, const Te
                 continue;
               }
               lanes<Full>(count, [&](std::int64_t c) {
-                const Wide<T> value = from[c * xc];
+                const Accumulate<T> value = from[c * xc];
                 const bool better = value > best[c] || (value != value && best[c] == best[c]);
                 best[c] = better ? value : best[c];
                 where[c] = better ? position : where[c];
@@ -171,13 +148,13 @@ void gather_backward(const Tensor& dy_tensor, const Tensor& dx_tensor, const Win
   const auto outputs = covering(windows, triple(dx_tensor.shape(), 2, 1));
   for_each_tile(dx_tensor, [&](std::int64_t n, std::int64_t first, std::int64_t count, std::int64_t d, std::int64_t h,
                                std::int64_t width) {
-    View<T> dx(dx_tensor), dy(dy_tensor);
+    Volumes<T> dx(dx_tensor), dy(dy_tensor);
     dx.move_to(n, first), dy.move_to(n, first);
     const Window &cd = outputs[0][static_cast<std::size_t>(d)], &ch = outputs[1][static_cast<std::size_t>(h)];
     with_full(count == tile_size && dx.channel == 1 && dy.channel == 1, [&]<bool Full>() {
       for (std::int64_t w = 0; w < width; ++w) {
         const Window& cw = outputs[2][static_cast<std::size_t>(w)];
-        alignas(64) Wide<T> sum[tile_size] = {};
+        alignas(64) Accumulate<T> sum[tile_size] = {};
         for (std::int64_t od = cd.begin; od < cd.end; ++od)
           for (std::int64_t oh = ch.begin; oh < ch.end; ++oh)
             for (std::int64_t ow = cw.begin; ow < cw.end; ++ow)
@@ -201,8 +178,8 @@ void max_backward_as(const Tensor& dy, const Tensor& index_tensor, const PoolOpt
   const Triple kernel = triple(options.kernel, 0, 1);
   gather_backward<T>(dy, dx, windows,
                      [&]<bool Full>(std::int64_t n, std::int64_t first, std::int64_t count, const Triple& out,
-                                    const Triple& in, const T* from, std::int64_t step, Wide<T>* sum) {
-                       View<I> index(index_tensor);
+                                    const Triple& in, const T* from, std::int64_t step, Accumulate<T>* sum) {
+                       Volumes<I> index(index_tensor);
                        index.move_to(n, first);
                        const I* where = index.at(out[0], out[1], out[2]);
                        std::int64_t position = 0;
@@ -210,14 +187,14 @@ void max_backward_as(const Tensor& dy, const Tensor& index_tensor, const PoolOpt
                          position = position * kernel[d] + in[d] - window_of(windows, d, out).origin;
                        const auto mine = static_cast<I>(position);
                        lanes<Full>(count, [&](std::int64_t c) {
-                         sum[c] += where[c * index.channel] == mine ? static_cast<Wide<T>>(from[c * step]) : 0;
+                         sum[c] += where[c * index.channel] == mine ? static_cast<Accumulate<T>>(from[c * step]) : 0;
                        });
                      });
 }
 
 template <class T>
-Wide<T> divisor(const Windows& windows, const Triple& out) {
-  return static_cast<Wide<T>>(window_of(windows, 0, out).count * window_of(windows, 1, out).count *
+Accumulate<T> divisor(const Windows& windows, const Triple& out) {
+  return static_cast<Accumulate<T>>(window_of(windows, 0, out).count * window_of(windows, 1, out).count *
                               window_of(windows, 2, out).count);
 }
 
@@ -225,24 +202,25 @@ void average_forward_over(const Tensor& x_tensor, const Windows& windows, const 
   dispatch(RealTypes{}, x_tensor.dtype(), "average pooling", [&]<class T>() {
     for_each_tile(y_tensor, [&](std::int64_t n, std::int64_t first, std::int64_t count, std::int64_t od,
                                 std::int64_t oh, std::int64_t width) {
-      View<T> x(x_tensor), y(y_tensor);
+      Volumes<T> x(x_tensor), y(y_tensor);
       x.move_to(n, first), y.move_to(n, first);
       with_full(count == tile_size && x.channel == 1 && y.channel == 1, [&]<bool Full>() {
         const std::int64_t xc = Full ? 1 : x.channel, yc = Full ? 1 : y.channel;
         for (std::int64_t ow = 0; ow < width; ++ow) {
           const Triple out{od, oh, ow};
           const Window &wd = window_of(windows, 0, out), &wh = window_of(windows, 1, out), &ww = window_of(windows, 2, out);
-          alignas(64) Wide<T> sum[tile_size] = {};
+          alignas(64) Accumulate<T> sum[tile_size] = {};
           for (std::int64_t d = wd.begin; d < wd.end; ++d)
             for (std::int64_t h = wh.begin; h < wh.end; ++h) {
-              alignas(64) Wide<T> row[tile_size] = {};  // sums of sums: the error grows with the edge, not the area
+              // Sums of sums: the error grows with the edge, not the area.
+              alignas(64) Accumulate<T> row[tile_size] = {};
               for (std::int64_t w = ww.begin; w < ww.end; ++w) {
                 const T* from = x.at(d, h, w);
-                lanes<Full>(count, [&](std::int64_t c) { row[c] += static_cast<Wide<T>>(from[c * xc]); });
+                lanes<Full>(count, [&](std::int64_t c) { row[c] += static_cast<Accumulate<T>>(from[c * xc]); });
               }
               lanes<Full>(count, [&](std::int64_t c) { sum[c] += row[c]; });
             }
-          const Wide<T> scale = 1 / divisor<T>(windows, out);
+          const Accumulate<T> scale = 1 / divisor<T>(windows, out);
           T* to = y.at(od, oh, ow);
           lanes<Full>(count, [&](std::int64_t c) { to[c * yc] = T(sum[c] * scale); });
         }
@@ -255,9 +233,11 @@ void average_backward_over(const Tensor& dy, const Windows& windows, const Tenso
   dispatch(RealTypes{}, dy.dtype(), "average pooling", [&]<class T>() {
     gather_backward<T>(dy, dx, windows,
                        [&]<bool Full>(std::int64_t, std::int64_t, std::int64_t count, const Triple& out, const Triple&,
-                                      const T* from, std::int64_t step, Wide<T>* sum) {
-                         const Wide<T> scale = 1 / divisor<T>(windows, out);
-                         lanes<Full>(count, [&](std::int64_t c) { sum[c] += scale * static_cast<Wide<T>>(from[c * step]); });
+                                      const T* from, std::int64_t step, Accumulate<T>* sum) {
+                         const Accumulate<T> scale = 1 / divisor<T>(windows, out);
+                         lanes<Full>(count, [&](std::int64_t c) {
+                           sum[c] += scale * static_cast<Accumulate<T>>(from[c * step]);
+                         });
                        });
   });
 }

@@ -1,37 +1,13 @@
 #include "reference_convolution.h"
 
 #include "../../core/parallel.h"
+#include "triple.h"
 
 #include <algorithm>
 #include <array>
 
 namespace tutti::kernels::cpu::reference {
 namespace {
-
-using Triple = std::array<std::int64_t, 3>;
-
-// The last entries of `dims` after the first `skip`, with `filler` for the spatial dimensions that are missing: one
-// and two dimensions are three with sizes of 1.
-Triple triple(const Dims& dims, int skip, std::int64_t filler) {
-  Triple result{filler, filler, filler};
-  for (int i = skip; i < dims.size(); ++i) result[static_cast<std::size_t>(3 - dims.size() + i)] = dims[i];
-  return result;
-}
-
-// A tensor (A, B, D, H, W) of T addressed by its strides.
-template <class T>
-struct View {
-  T* data;
-  std::int64_t outer, inner;
-  Triple size, step;
-
-  explicit View(const Tensor& t)
-      : data(t.data<T>()), outer(t.strides()[0]), inner(t.strides()[1]), size(triple(t.shape(), 2, 1)),
-        step(triple(t.strides(), 2, 0)) {}
-  T& at(std::int64_t a, std::int64_t b, const Triple& p) const {
-    return data[a * outer + b * inner + p[0] * step[0] + p[1] * step[1] + p[2] * step[2]];
-  }
-};
 
 struct Geometry {
   Triple stride, padding, dilation;
@@ -74,7 +50,7 @@ void with_types(const Tensor& activation, const Tensor& weight, Body&& body) {
 
 template <class T>
 T rounded(double value) {
-  return T(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value));
+  return T(static_cast<Accumulate<T>>(value));
 }
 
 double element(const Tensor& vector, std::int64_t i) {
@@ -97,8 +73,8 @@ std::int64_t grain_of(std::int64_t count, const Tensor& y, const Tensor& w) {
 void convolution_forward(const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y_tensor) {
   with_types(x_tensor, w_tensor, [&]<class T, class W>() {
-    const View<T> x(x_tensor), y(y_tensor);
-    const View<W> w(w_tensor);
+    const Volumes<T> x(x_tensor), y(y_tensor);
+    const Volumes<W> w(w_tensor);
     const Geometry geometry(options);
     const std::int64_t outs = w_tensor.shape()[0], ins = w_tensor.shape()[1], per_group = outs / options.groups;
     const std::int64_t planes = y_tensor.shape()[0] * outs;
@@ -124,8 +100,8 @@ void convolution_forward(const Tensor& x_tensor, const Tensor& w_tensor, const T
 void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor, const ConvOptions& options,
                                 const Tensor& dx_tensor) {
   with_types(dy_tensor, w_tensor, [&]<class T, class W>() {
-    const View<T> dy(dy_tensor), dx(dx_tensor);
-    const View<W> w(w_tensor);
+    const Volumes<T> dy(dy_tensor), dx(dx_tensor);
+    const Volumes<W> w(w_tensor);
     const Geometry geometry(options);
     const std::int64_t ins = dx_tensor.shape()[1], per_group = ins / options.groups,
                        outs = w_tensor.shape()[0] / options.groups;
@@ -151,8 +127,8 @@ void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor,
 void convolution_backward_weight(const Tensor& x_tensor, const Tensor& dy_tensor, const ConvOptions& options,
                                  const Tensor& dw_tensor, const Tensor& db) {
   with_types(x_tensor, dw_tensor, [&]<class T, class W>() {
-    const View<T> x(x_tensor), dy(dy_tensor);
-    const View<W> dw(dw_tensor);
+    const Volumes<T> x(x_tensor), dy(dy_tensor);
+    const Volumes<W> dw(dw_tensor);
     const Geometry geometry(options);
     const std::int64_t batch = x_tensor.shape()[0], outs = dw_tensor.shape()[0], ins = dw_tensor.shape()[1],
                        per_group = outs / options.groups;

@@ -33,7 +33,6 @@ void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Te
   dispatch(RealTypes{}, a.dtype(), "matmul", [&]<class A>() {
     dispatch(RealTypes{}, b.dtype(), "matmul", [&]<class B>() {
       dispatch(RealTypes{}, out.dtype(), "matmul", [&]<class O>() {
-        using Wide = std::conditional_t<std::is_same_v<O, double>, double, float>;
         const A* a_data = a.data<A>();
         const B* b_data = b.data<B>();
         O* out_data = out.data<O>();
@@ -55,7 +54,7 @@ void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Te
             O* to = out_data + matrix_offset(out, out, batch) + row * out.strides()[rows];
             for (std::int64_t j = 0; j < n; ++j) {
               const double z = sum[static_cast<std::size_t>(j)];
-              to[j * out.strides()[columns]] = O(static_cast<Wide>(relu && z <= 0 ? 0 : z));
+              to[j * out.strides()[columns]] = O(static_cast<Accumulate<O>>(relu && z <= 0 ? 0 : z));
             }
           }
         });

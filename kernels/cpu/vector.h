@@ -16,10 +16,6 @@
 
 namespace tutti::kernels::cpu {
 
-/// What elements of type T are computed and summed in.
-template <class T>
-using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
 /// One element at a time.
 template <class T>
 struct Scalar {
