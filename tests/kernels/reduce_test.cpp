@@ -94,6 +94,9 @@ TEST(ReduceKernels, SumsDoNotLoseSmallTerms) {
   const Tensor low = ones({100000}, {bfloat16}), low_out = empty({1}, {bfloat16});
   table().reduce(Reduction::sum, low, low_out);
   EXPECT_NEAR(low_out.item<double>(), 100000, 256);  // its own rounding only
+  const Tensor kept = full({1}, NAN);
+  table().reduce(Reduction::sum, low, kept);
+  EXPECT_EQ(kept.item<double>(), 100000);
 }
 
 TEST(ReduceKernels, NanAndInfinity) {
