@@ -28,6 +28,16 @@ void expect_floating(const char* op, const Tensor& x) {
     fail<DTypeError>("{}: expected a floating dtype, got {}; convert with .to(float32)", op, to_string(x.dtype()));
 }
 
+void expect_parameter(const char* op, const Tensor& input, const Tensor& parameter) {
+  if (!parameter.defined()) return;
+  if (parameter.device() != input.device())
+    fail<DeviceError>("{}: input is on {}, a parameter on {}; move one with .to(device)", op, to_string(input.device()),
+                      to_string(parameter.device()));
+  if (parameter.dtype() != input.dtype() && !(size_of(input.dtype()) == 2 && parameter.dtype() == float32))
+    fail<DTypeError>("{}: input is {}, a parameter {}; convert one with .to(dtype)", op, to_string(input.dtype()),
+                     to_string(parameter.dtype()));
+}
+
 Tensor empty_result(const Shape& shape, const std::vector<Tensor>& operands, DType dtype) {
   for (const Tensor& x : operands)
     if (x.shape() == shape && x.is_dense()) return empty_like(x, dtype);

@@ -18,6 +18,10 @@ void expect_number(const char* op, const Tensor& x, double number);
 /// DTypeError that names `op` unless `x` holds floating numbers.
 void expect_floating(const char* op, const Tensor& x);
 
+/// DeviceError or DTypeError that names `op` unless `parameter` (undefined: there is none) fits the input: both have
+/// one dtype or, in mixed precision, the input has 16 bits and the parameter is float32.
+void expect_parameter(const char* op, const Tensor& input, const Tensor& parameter);
+
 /// Uninitialised, of shape `shape`, in the layout of the first operand that has this shape and is dense.
 Tensor empty_result(const Shape& shape, const std::vector<Tensor>& operands, DType dtype);
 

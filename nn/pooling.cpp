@@ -7,14 +7,8 @@ namespace {
 
 template <class Options>
 PoolOptions checked(const char* name, const Options& o) {
-  const Dims kernel = spatial_option(name, "kernel", o.kernel.values(), 2, 1);
-  const Dims padding = spatial_option(name, "padding", o.padding.values(), 2, 0);
-  for (int i = 0; i < kernel.size(); ++i)
-    if (padding[i] > kernel[i] / 2)
-      fail<ValueError>("{}: expected a padding of at most half of the kernel, got {} for kernel {}", name,
-                       tutti::to_string(padding), tutti::to_string(kernel));
-  const Dims stride = o.stride.values().empty() ? kernel : spatial_option(name, "stride", o.stride.values(), 2, 1);
-  return {.kernel = kernel, .stride = stride, .padding = padding};
+  const PoolOptions given{.kernel = o.kernel.values(), .stride = o.stride.values(), .padding = o.padding.values()};
+  return pool_options(name, given, 2);
 }
 
 void expect_rank4(const char* name, const Tensor& input) {

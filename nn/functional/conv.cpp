@@ -1,5 +1,6 @@
 #include "conv.h"
 
+#include "../../autograd/operands.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "spatial.h"
@@ -30,16 +31,7 @@ ConvOptions check(const char* op, const Tensor& x, const Tensor& weight, const T
     fail<ShapeError>("{}: expected input with {} channels, got shape {}", op, ins * groups, to_string(x.shape()));
   if (bias.defined() && !(bias.shape() == Shape{outs}))
     fail<ShapeError>("{}: expected bias of shape ({},), got {}", op, outs, to_string(bias.shape()));
-  for (const Tensor& t : {weight, bias}) {
-    if (!t.defined()) continue;
-    if (t.device() != x.device())
-      fail<DeviceError>("{}: input is on {}, a parameter on {}; move one with .to(device)", op, to_string(x.device()),
-                        to_string(t.device()));
-    // Mixed precision: 16-bit activations with float32 parameters.
-    if (t.dtype() != x.dtype() && !(size_of(x.dtype()) == 2 && t.dtype() == float32))
-      fail<DTypeError>("{}: input is {}, a parameter {}; convert one with .to(dtype)", op, to_string(x.dtype()),
-                       to_string(t.dtype()));
-  }
+  for (const Tensor& parameter : {weight, bias}) autograd::expect_parameter(op, x, parameter);
   const Dims kernel(weight.shape().begin() + 2, weight.shape().end());
   y_shape = {x.shape()[0], outs};
   for (std::int64_t size : spatial_output(op, x.shape(), kernel, options.stride, options.padding, options.dilation))

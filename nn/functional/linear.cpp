@@ -16,16 +16,7 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     fail<ShapeError>("linear: expected input (..., {}), got shape {}", weight.shape()[1], to_string(x.shape()));
   if (bias.defined() && !(bias.shape() == Shape{weight.shape()[0]}))
     fail<ShapeError>("linear: expected bias of shape ({},), got {}", weight.shape()[0], to_string(bias.shape()));
-  for (const Tensor& t : {weight, bias}) {
-    if (!t.defined()) continue;
-    if (t.device() != x.device())
-      fail<DeviceError>("linear: input is on {}, a parameter on {}; move one with .to(device)", to_string(x.device()),
-                        to_string(t.device()));
-    // Mixed precision: 16-bit activations with float32 parameters.
-    if (t.dtype() != x.dtype() && !(size_of(x.dtype()) == 2 && t.dtype() == float32))
-      fail<DTypeError>("linear: input is {}, a parameter {}; convert one with .to(dtype)", to_string(x.dtype()),
-                       to_string(t.dtype()));
-  }
+  for (const Tensor& parameter : {weight, bias}) autograd::expect_parameter("linear", x, parameter);
 }
 
 Tensor below_relu(const Tensor& gradient, const Tensor& output) {

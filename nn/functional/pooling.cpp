@@ -23,14 +23,7 @@ Tensor empty_output(const Tensor& x, const Dims& spatial, DType dtype) {
 // The options with one number for each spatial dimension, checked; `sizes` gets those of the output.
 PoolOptions check(const char* op, const Tensor& x, const PoolOptions& given, Dims& sizes) {
   const int rank = spatial_rank(op, x);
-  PoolOptions options = given;
-  options.kernel = spatial_option(op, "kernel", given.kernel, rank, 1);
-  options.stride = given.stride.empty() ? options.kernel : spatial_option(op, "stride", given.stride, rank, 1);
-  options.padding = given.padding.empty() ? Dims::filled(rank, 0) : spatial_option(op, "padding", given.padding, rank, 0);
-  for (int d = 0; d < rank; ++d)
-    if (options.padding[d] > options.kernel[d] / 2)
-      fail<ValueError>("{}: expected padding of at most half of the kernel {}, got {}", op, to_string(options.kernel),
-                       to_string(options.padding));
+  const PoolOptions options = pool_options(op, given, rank);
   numel(options.kernel);  // throws where the window's area overflows
   sizes = spatial_output(op, x.shape(), options.kernel, options.stride, options.padding, Dims::filled(rank, 1));
   return options;
@@ -47,6 +40,19 @@ struct Like {
 };
 
 }  // namespace
+
+PoolOptions pool_options(const char* op, const PoolOptions& given, int rank) {
+  PoolOptions options = given;
+  options.kernel = spatial_option(op, "kernel", given.kernel, rank, 1);
+  options.stride = given.stride.empty() ? options.kernel : spatial_option(op, "stride", given.stride, rank, 1);
+  options.padding =
+      given.padding.empty() ? Dims::filled(rank, 0) : spatial_option(op, "padding", given.padding, rank, 0);
+  for (int d = 0; d < rank; ++d)
+    if (options.padding[d] > options.kernel[d] / 2)
+      fail<ValueError>("{}: expected padding of at most half of the kernel {}, got {}", op, to_string(options.kernel),
+                       to_string(options.padding));
+  return options;
+}
 
 Tensor max_pool(const Tensor& x, const PoolOptions& given) {
   Dims sizes;

@@ -9,6 +9,10 @@ namespace tutti::nn {
 
 using kernels::PoolOptions;
 
+/// The options with one number for each of `rank` spatial dimensions, as the functions below understand them.
+/// ValueError that names `op` for a kernel or stride below 1, or a padding that is negative or over half of the kernel.
+PoolOptions pool_options(const char* op, const PoolOptions& given, int rank);
+
 /// The largest element of every window (the first of equals gets the gradient; a NaN may be passed over). Options: a
 /// single number counts for all spatial dimensions; an empty stride is the kernel, an empty padding none; padding is at
 /// most half of the kernel. Output sizes: floor((in + 2 padding - kernel) / stride) + 1.
