@@ -1,5 +1,5 @@
-// The thread-local modes of autograd, each an RAII guard: NoGrad (record nothing), EnableGrad and Autocast (run matrix
-// products and convolutions in a 16-bit dtype). They are the only hidden state in the library.
+// NoGrad (record nothing), EnableGrad, Autocast (matrix products and convolutions in 16 bits): guards, for one thread.
+// What else a thread has unseen: its generator, OpenMP threads and CUDA stream, and the backward or checkpoint it runs.
 #pragma once
 
 #include "../core/tensor.h"
@@ -34,8 +34,8 @@ class EnableGrad {
 
 bool grad_enabled();
 
-/// While one lives, matmul, linear and convolution cast floating inputs and weights to `dtype` (bfloat16 or
-/// float16), as differentiable casts: parameters and their gradients keep their own dtype. Normalisation
+/// While one lives, matmul casts its operands to `dtype` (bfloat16 or float16), differentiably. Linear and convolution
+/// cast their input so and take float32 parameters as they are, whose gradients are then float32, too. Normalisation
 /// statistics, softmax and losses stay in float32. `Autocast(float32)` switches it off inside.
 class Autocast {
  public:

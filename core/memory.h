@@ -50,7 +50,7 @@ class Storage {
   std::size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
 
-  /// Counts the in-place changes; a tensor saved for backward remembers it (autograd/saved.h).
+  /// Counts the in-place changes; a tensor saved for backward remembers it (autograd/record.h).
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 

@@ -16,7 +16,7 @@
 namespace tutti {
 
 namespace autograd {
-struct Meta;  // what autograd knows of a tensor; defined in autograd/meta.h
+struct Meta;  // what autograd knows of a tensor; defined in autograd/node.h
 }
 struct TensorImpl;
 

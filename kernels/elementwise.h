@@ -1,5 +1,5 @@
 // What a device must be able to do element by element. Tensors may have any strides; inputs broadcast to the
-// output's shape. Nothing is allocated or recorded here: callers pass outputs of the right shape and dtype.
+// output's shape. Nothing is recorded or made to be returned here: callers pass outputs of the right shape and dtype.
 #pragma once
 
 #include "../core/tensor.h"

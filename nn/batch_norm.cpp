@@ -106,7 +106,9 @@ bool BatchNorm::revert() {
 Tensor BatchNorm::forward(const Tensor& x) { return run(x, {}, false); }
 Tensor BatchNorm::forward_relu(const Tensor& x) { return run_with_hooks(x, {}, true); }
 Tensor BatchNorm::forward_add(const Tensor& x, const Tensor& residual) { return run_with_hooks(x, residual, false); }
-Tensor BatchNorm::forward_add_relu(const Tensor& x, const Tensor& residual) { return run_with_hooks(x, residual, true); }
+Tensor BatchNorm::forward_add_relu(const Tensor& x, const Tensor& residual) {
+  return run_with_hooks(x, residual, true);
+}
 Tensor BatchNorm::forward_weighted(const Tensor& x, const Tensor& weights) {
   return run_with_hooks(x, {}, false, weights);
 }

@@ -1,5 +1,5 @@
-// Spatial dimensions on the CPU: one and two of them are three with sizes of 1, so that plain loops are written once. For
-// pooling and the reference convolution.
+// Spatial dimensions on the CPU: one and two of them are three with sizes of 1, so that plain loops are written once.
+// For pooling and the reference convolution.
 #pragma once
 
 #include "../../core/tensor.h"

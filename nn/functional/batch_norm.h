@@ -85,10 +85,10 @@ class BatchNormTogether {
 
   /// Checks, and computes the statistics of x. Throws as batch_norm does; Error after the first finish().
   std::size_t start(const Tensor& x, BatchNormArgs args);
-  /// The output of what start() returned this number for. The first call exchanges the statistics and updates the running
-  /// ones, of all. `residual` and `relu` as in the arguments, in addition to those; but a residual that does not fit is
-  /// found only after the exchange, on this rank alone. Error where it is called twice, where x was changed in place since
-  /// start(), or after an exchange that failed.
+  /// The output of what start() returned this number for. The first call exchanges the statistics and updates the
+  /// running ones, of all. `residual` and `relu` as in the arguments, in addition to those; but a residual that does not
+  /// fit is found only after the exchange, on this rank alone. Error where it is called twice, where x was changed in
+  /// place since start(), or after an exchange that failed.
   Tensor finish(std::size_t which, const Tensor& residual = {}, bool relu = false);
   /// What the first finish() does. Collective.
   void exchange();
