@@ -1,6 +1,5 @@
 #include "launch.h"
 
-#include "runtime.h"
 #include "stream.h"
 
 #include <mutex>
@@ -43,15 +42,6 @@ void enqueue(const char* op, const void* kernel, const Grid& grid, void** argume
                   grid.blocks.y, grid.blocks.z, grid.threads.x, grid.threads.y, grid.threads.z, grid.shared_bytes,
                   grid.cooperative ? ", cooperative" : "");
   check(status, "cudaLaunchKernelExC", where.c_str());
-}
-
-int resident_blocks(const char* op, const void* kernel, int threads, std::size_t shared_bytes) {
-  int device = 0, blocks = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice", op);
-  const auto allowed = allow_shared_bytes(op, kernel, shared_bytes);
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes),
-        "cudaOccupancyMaxActiveBlocksPerMultiprocessor", op);
-  return blocks * properties(device).multiprocessors;
 }
 
 }  // namespace tutti::cuda

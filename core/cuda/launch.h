@@ -18,8 +18,6 @@ struct Grid {
 
 /// Enqueues a kernel by its address. A grid of no blocks is nothing to do. DeviceError that names `op` and the grid.
 void enqueue(const char* op, const void* kernel, const Grid& grid, void** arguments);
-/// How many blocks of a kernel the current device holds at once: the most a cooperative grid may have.
-int resident_blocks(const char* op, const void* kernel, int threads, std::size_t shared_bytes);
 
 }  // namespace tutti::cuda
 
@@ -60,11 +58,6 @@ void launch(const char* op, void (*kernel)(Parameters...), const Grid& grid, Arg
         enqueue(op, address_of(kernel), grid, addresses);
       },
       values);
-}
-
-template <class... Parameters>
-int resident_blocks(const char* op, void (*kernel)(Parameters...), int threads, std::size_t shared_bytes) {
-  return resident_blocks(op, address_of(kernel), threads, shared_bytes);
 }
 
 }  // namespace tutti::cuda

@@ -71,7 +71,7 @@ void launch_moments(const Tensor& x, const Tensor& weights, const Statistics& to
   with_layout(x, is_aligned(x), [&]<class T, int V, bool rows>() {
     const Geometry g = cut<V>(x, rows, batch_of<1>, rows ? 1 : 2);
     constexpr int K = rows ? V : 1;
-    const Workspace workspace(x.device(), g.chunks > 1 ? 2 * g.chunks * g.channels : 0, g.chunks > 1 ? g.chunks * g.tiles : 0);
+    const Workspace workspace(x.device(), g.chunks > 1 ? g.chunks * g.channels : 0, g.chunks > 1 ? g.chunks * g.tiles : 0);
     const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>,
                                  .shared_bytes = sizeof(double) * moments_scratch<K>(g.across, g.down)};
     const Values of_position = values_of(weights, 1);

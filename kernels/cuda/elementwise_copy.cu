@@ -1,6 +1,7 @@
 // Moving values: fill, copy with conversion, axpy, where. What only moves bits is compiled for each width, what
-// converts for each compute type.
+// converts for each compute type; one array into another of its dtype is left to the driver.
 #include "../../core/create.h"
+#include "../../core/cuda/check.h"
 #include "../../core/cuda/generate.h"
 #include "../../core/cuda/stream.h"
 #include "element.h"
@@ -129,11 +130,16 @@ void copy(const Tensor& in, const Tensor& out) {
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
   const Layout layout{&out, &in};
+  if (layout.units == 0) return;
   const tutti::cuda::Grid grid = grid_for(layout.units, device);
   const auto through = [&](auto zero) {
     tutti::cuda::launch("copy", convert_kernel<decltype(zero)>, grid, layout, Operand(in), Operand(out));
   };
-  if (in.dtype() == out.dtype())
+  if (in.dtype() == out.dtype() && layout.is_flat(2))
+    tutti::cuda::check(cudaMemcpyAsync(out.raw(), in.raw(), static_cast<std::size_t>(out.numel()) * size_of(out.dtype()),
+                                       cudaMemcpyDeviceToDevice, tutti::cuda::current_stream(device).get()),
+                       "cudaMemcpyAsync", "copy");
+  else if (in.dtype() == out.dtype())
     by_width(size_of(out.dtype()), [&](auto zero) {
       using U = decltype(zero);
       tutti::cuda::launch("copy", copy_bits_kernel<U>, grid, layout, static_cast<const U*>(in.raw()),

@@ -44,6 +44,13 @@ struct Layout {
   Layout(const Tensor* const* operands, std::size_t count, bool may_pack);
   explicit Layout(std::initializer_list<const Tensor*> operands) : Layout(operands.begin(), operands.size(), true) {}
 
+  /// All operands lie densely, in the same order: their elements are one array.
+  bool is_flat(int operands) const {
+    bool flat = rank == 1;
+    for (int k = 0; k < operands; ++k) flat = flat && strides[k][0] == (packed ? pack : 1);
+    return flat;
+  }
+
   template <int K>
   __device__ Place<K> place(std::int64_t unit) const {
     Place<K> place{};

@@ -318,9 +318,6 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   kernels().known[kernel].shared_allowed = std::max(shared_per_block, static_cast<std::size_t>(value));
   return cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads, std::size_t shared) {
-  return *blocks = blocks_at_once(threads, shared), cudaSuccess;
-}
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* address, void** arguments) {
   Kernel kernel;
   {
