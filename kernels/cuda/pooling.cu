@@ -16,6 +16,12 @@ using tutti::cuda::DeviceScope;
 using tutti::cuda::Grid;
 using tutti::cuda::launch;
 
+// What one thread computes: `channel` on (V of them) at `p`.
+struct Place {
+  std::int64_t n, channel;
+  int p[3];
+};
+
 // A tensor (N, C, D, H, W) in memory; one and two spatial dimensions are three with sizes of 1.
 struct View {
   void* base = nullptr;
@@ -25,7 +31,11 @@ struct View {
   explicit View(const Tensor& t) : base(t.raw()), batch(t.strides()[0]), channel(t.strides()[1]) {
     for (int d = 2; d < t.rank(); ++d) step[3 - t.rank() + d] = t.strides()[d];
   }
-  __device__ std::int64_t at(const int (&p)[3]) const { return p[0] * step[0] + p[1] * step[1] + p[2] * step[2]; }
+  // Of a place's sample and channel at another position, and of the place itself.
+  __device__ std::int64_t at(const Place& place, const int (&p)[3]) const {
+    return place.n * batch + place.channel * channel + p[0] * step[0] + p[1] * step[1] + p[2] * step[2];
+  }
+  __device__ std::int64_t at(const Place& place) const { return at(place, place.p); }
 };
 
 // A half-open range of positions.
@@ -84,12 +94,6 @@ struct Rows {
   bool channels_inside;
 };
 
-// What one thread computes: `channel` on (V of them) at `p`.
-struct Place {
-  std::int64_t n, channel;
-  int p[3];
-};
-
 // The quotient, and the remainder in `i`; in 32 bits where they suffice, which is several times faster.
 __device__ std::int64_t divide(std::int64_t i, std::int64_t by, int& remainder) {
   if (i < (std::int64_t{1} << 31) && by < (std::int64_t{1} << 31)) {
@@ -141,6 +145,24 @@ __device__ void store(const View& view, std::int64_t at, const Pack<T, V>& pack)
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+template <class T, int V>
+__device__ void store_sums(const View& view, const Place& to, const Sum<T> (&sums)[V]) {
+  Pack<T, V> pack;
+#pragma unroll
+  for (int v = 0; v < V; ++v) pack.elements[v] = convert<T>(sums[v]);
+  store<T, V>(view, view.at(to), pack);
+}
+
+// Calls body(o) for every output that looks at input p.
+template <class Body>
+__device__ void for_covering(const Geometry& g, const int (&p)[3], const Body& body) {
+  const Range d = g.covering(0, p[0]), h = g.covering(1, p[1]), w = g.covering(2, p[2]);
+  int o[3];
+  for (o[0] = d.begin; o[0] < d.end; ++o[0])
+    for (o[1] = h.begin; o[1] < h.end; ++o[1])
+      for (o[2] = w.begin; o[2] < w.end; ++o[2]) body(o);
+}
+
 constexpr int threads = 256;
 
 // y, and unless index.base is null where in each window it was found: the first largest element, NaN above all others.
@@ -148,7 +170,6 @@ template <class T, int V>
 __global__ __launch_bounds__(threads) void max_forward_kernel(Geometry g, Rows rows, View x, View y, View index,
                                                               bool index_is_byte) {
   for_each_place<V>(rows, g.channels, [&](const Place& to) {
-    const std::int64_t from = to.n * x.batch + to.channel * x.channel;
     const Range wd = g.window(0, to.p[0]), wh = g.window(1, to.p[1]), ww = g.window(2, to.p[2]);
     Pack<T, V> best;
     Sum<T> largest[V];
@@ -163,7 +184,7 @@ __global__ __launch_bounds__(threads) void max_forward_kernel(Geometry g, Rows r
     for (p[0] = wd.begin; p[0] < wd.end; ++p[0])
       for (p[1] = wh.begin; p[1] < wh.end; ++p[1])
         for (p[2] = ww.begin; p[2] < ww.end; ++p[2]) {
-          const Pack<T, V> pack = load<T, V>(x, from + x.at(p));
+          const Pack<T, V> pack = load<T, V>(x, x.at(to, p));
           const int position = static_cast<int>(g.position(to.p, p));
 #pragma unroll
           for (int v = 0; v < V; ++v) {
@@ -172,9 +193,9 @@ __global__ __launch_bounds__(threads) void max_forward_kernel(Geometry g, Rows r
             if (better) largest[v] = value, where[v] = position, best.elements[v] = pack.elements[v];
           }
         }
-    store<T, V>(y, to.n * y.batch + to.channel * y.channel + y.at(to.p), best);
+    store<T, V>(y, y.at(to), best);
     if (!index.base) return;
-    const std::int64_t at = to.n * index.batch + to.channel * index.channel + index.at(to.p);
+    const std::int64_t at = index.at(to);
     if (index_is_byte) {
       Pack<std::uint8_t, V> bytes;
 #pragma unroll
@@ -191,40 +212,30 @@ template <class T, int V>
 __global__ __launch_bounds__(threads) void max_backward_kernel(Geometry g, Rows rows, View dy, View index, View dx,
                                                                bool index_is_byte) {
   for_each_place<V>(rows, g.channels, [&](const Place& to) {
-    const std::int64_t from = to.n * dy.batch + to.channel * dy.channel;
-    const std::int64_t index_from = to.n * index.batch + to.channel * index.channel;
-    const Range cd = g.covering(0, to.p[0]), ch = g.covering(1, to.p[1]), cw = g.covering(2, to.p[2]);
     Sum<T> sum[V] = {};
-    int o[3];
-    for (o[0] = cd.begin; o[0] < cd.end; ++o[0])
-      for (o[1] = ch.begin; o[1] < ch.end; ++o[1])
-        for (o[2] = cw.begin; o[2] < cw.end; ++o[2]) {
-          const std::int64_t mine = g.position(o, to.p), at = index_from + index.at(o);
-          const Pack<T, V> pack = load<T, V>(dy, from + dy.at(o));
-          bool taken[V];
-          if (index_is_byte) {
-            const Pack<std::uint8_t, V> bytes = load<std::uint8_t, V>(index, at);
+    for_covering(g, to.p, [&](const int (&o)[3]) {
+      const std::int64_t mine = g.position(o, to.p), at = index.at(to, o);
+      const Pack<T, V> pack = load<T, V>(dy, dy.at(to, o));
+      bool taken[V];
+      if (index_is_byte) {
+        const Pack<std::uint8_t, V> bytes = load<std::uint8_t, V>(index, at);
 #pragma unroll
-            for (int v = 0; v < V; ++v) taken[v] = bytes.elements[v] == mine;
-          } else {
+        for (int v = 0; v < V; ++v) taken[v] = bytes.elements[v] == mine;
+      } else {
 #pragma unroll
-            for (int v = 0; v < V; ++v)
-              taken[v] = static_cast<const std::int64_t*>(index.base)[at + v * index.channel] == mine;
-          }
+        for (int v = 0; v < V; ++v)
+          taken[v] = static_cast<const std::int64_t*>(index.base)[at + v * index.channel] == mine;
+      }
 #pragma unroll
-          for (int v = 0; v < V; ++v) sum[v] += taken[v] ? convert<Sum<T>>(pack.elements[v]) : Sum<T>(0);
-        }
-    Pack<T, V> result;
-#pragma unroll
-    for (int v = 0; v < V; ++v) result.elements[v] = convert<T>(sum[v]);
-    store<T, V>(dx, to.n * dx.batch + to.channel * dx.channel + dx.at(to.p), result);
+      for (int v = 0; v < V; ++v) sum[v] += taken[v] ? convert<Sum<T>>(pack.elements[v]) : Sum<T>(0);
+    });
+    store_sums<T>(dx, to, sum);
   });
 }
 
 template <class T, int V>
 __global__ __launch_bounds__(threads) void average_forward_kernel(Geometry g, Rows rows, View x, View y) {
   for_each_place<V>(rows, g.channels, [&](const Place& to) {
-    const std::int64_t from = to.n * x.batch + to.channel * x.channel;
     const Range wd = g.window(0, to.p[0]), wh = g.window(1, to.p[1]), ww = g.window(2, to.p[2]);
     Sum<T> sum[V] = {};
     int p[3];
@@ -232,7 +243,7 @@ __global__ __launch_bounds__(threads) void average_forward_kernel(Geometry g, Ro
       for (p[1] = wh.begin; p[1] < wh.end; ++p[1]) {
         Sum<T> row[V] = {};  // sums of sums: the error grows with the edge, not the area
         for (p[2] = ww.begin; p[2] < ww.end; ++p[2]) {
-          const Pack<T, V> pack = load<T, V>(x, from + x.at(p));
+          const Pack<T, V> pack = load<T, V>(x, x.at(to, p));
 #pragma unroll
           for (int v = 0; v < V; ++v) row[v] += convert<Sum<T>>(pack.elements[v]);
         }
@@ -240,32 +251,23 @@ __global__ __launch_bounds__(threads) void average_forward_kernel(Geometry g, Ro
         for (int v = 0; v < V; ++v) sum[v] += row[v];
       }
     const Sum<T> scale = Sum<T>(1) / Sum<T>(g.count(to.p));
-    Pack<T, V> result;
 #pragma unroll
-    for (int v = 0; v < V; ++v) result.elements[v] = convert<T>(sum[v] * scale);
-    store<T, V>(y, to.n * y.batch + to.channel * y.channel + y.at(to.p), result);
+    for (int v = 0; v < V; ++v) sum[v] *= scale;
+    store_sums<T>(y, to, sum);
   });
 }
 
 template <class T, int V>
 __global__ __launch_bounds__(threads) void average_backward_kernel(Geometry g, Rows rows, View dy, View dx) {
   for_each_place<V>(rows, g.channels, [&](const Place& to) {
-    const std::int64_t from = to.n * dy.batch + to.channel * dy.channel;
-    const Range cd = g.covering(0, to.p[0]), ch = g.covering(1, to.p[1]), cw = g.covering(2, to.p[2]);
     Sum<T> sum[V] = {};
-    int o[3];
-    for (o[0] = cd.begin; o[0] < cd.end; ++o[0])
-      for (o[1] = ch.begin; o[1] < ch.end; ++o[1])
-        for (o[2] = cw.begin; o[2] < cw.end; ++o[2]) {
-          const Sum<T> scale = Sum<T>(1) / Sum<T>(g.count(o));
-          const Pack<T, V> pack = load<T, V>(dy, from + dy.at(o));
+    for_covering(g, to.p, [&](const int (&o)[3]) {
+      const Sum<T> scale = Sum<T>(1) / Sum<T>(g.count(o));
+      const Pack<T, V> pack = load<T, V>(dy, dy.at(to, o));
 #pragma unroll
-          for (int v = 0; v < V; ++v) sum[v] += scale * convert<Sum<T>>(pack.elements[v]);
-        }
-    Pack<T, V> result;
-#pragma unroll
-    for (int v = 0; v < V; ++v) result.elements[v] = convert<T>(sum[v]);
-    store<T, V>(dx, to.n * dx.batch + to.channel * dx.channel + dx.at(to.p), result);
+      for (int v = 0; v < V; ++v) sum[v] += scale * convert<Sum<T>>(pack.elements[v]);
+    });
+    store_sums<T>(dx, to, sum);
   });
 }
 
