@@ -84,6 +84,16 @@ TEST(SmallKernels, EverythingElse) {
   }, 1e-4);
 }
 
+// The CPU does not compute in float16, in which 70,000 is infinite.
+TEST(SmallModels, SumsOf16BitNumbersAreNotRoundedBeforeTheirTime) {
+  const TensorOptions half{.dtype = float16, .device = test_device()};
+  const Tensor x = ones({70000}, half), bias = zeros({1}, {.device = test_device()}).requires_grad_();
+  EXPECT_EQ(mean(x).item<double>(), 1);
+  const Tensor weight = ones({1, 1}, {.device = test_device()});
+  nn::linear(x.reshape({70000, 1}), weight, bias).backward(ones({70000, 1}, half));
+  EXPECT_EQ(bias.grad().item<double>(), 70000);
+}
+
 TEST(SmallModels, ConvolutionAndLinear) {
   for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
     expect_the_cpus([&](Device device) {
