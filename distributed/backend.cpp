@@ -69,6 +69,14 @@ std::string disagreement(std::span<const Fingerprint> prints) {
   return {};
 }
 
+Backend::Place Backend::place_in(const std::vector<int>& members, const std::string& name) const {
+  Place there = place_;
+  there.rank = static_cast<int>(std::find(members.begin(), members.end(), place_.rank) - members.begin());
+  there.size = static_cast<int>(members.size());
+  there.group = name;
+  return there;
+}
+
 std::string describe(const Collective& call, const Backend::Place& place) {
   std::string text = fmt::format("{} #{} of group '{}'", to_string(call.operation), call.sequence, place.group);
   std::string about = call.name;

@@ -82,6 +82,8 @@ class Backend {
   Backend& operator=(const Backend&) = delete;
 
   const Place& place() const { return place_; }
+  /// This rank's place in a group of the ranks `members` of this one, in their order.
+  Place place_in(const std::vector<int>& members, const std::string& name) const;
   /// Tensors of other devices are staged by ProcessGroup through the staging_device().
   virtual bool accepts(Device device) const = 0;
   virtual Device staging_device() const { return Device::cpu(); }

@@ -209,12 +209,7 @@ std::shared_ptr<Work::State> LocalBackend::submit(const Collective& call) {
 }
 
 std::shared_ptr<Backend> LocalBackend::subgroup(const std::vector<int>& members, const std::string& name) {
-  const auto mine = std::find(members.begin(), members.end(), place().rank) - members.begin();
-  Place there = place();
-  there.rank = static_cast<int>(mine);
-  there.size = static_cast<int>(members.size());
-  there.group = name;
-  return std::make_shared<LocalBackend>(hub_->child(members, subgroups_[members]++, name), there);
+  return std::make_shared<LocalBackend>(hub_->child(members, subgroups_[members]++, name), place_in(members, name));
 }
 
 void LocalBackend::abort(const std::string& cause) {

@@ -27,9 +27,9 @@ class Bulk::TaskWork : public Work::State {
   std::shared_ptr<Task> task_;
 };
 
-Bulk::Bulk(std::shared_ptr<Domain> domain, Communicator comm, Backend::Place place,
+Bulk::Bulk(std::shared_ptr<const GroupCommunicator> comm, Backend::Place place,
            std::shared_ptr<std::atomic<std::int64_t>> met)
-    : domain_(std::move(domain)), comm_(std::move(comm)), place_(std::move(place)), met_(std::move(met)),
+    : comm_(std::move(comm)), place_(std::move(place)), met_(std::move(met)),
       threaded_(threads_allowed()) {}
 
 Bulk::~Bulk() {
@@ -51,6 +51,7 @@ std::shared_ptr<Work::State> Bulk::submit(const Collective& call, std::unique_pt
   const auto task = std::make_shared<Task>(Task{call, std::move(exchange)});
   const std::lock_guard lock(mutex_);
   queue_.push_back(task);
+  if (threaded_) ++under_way();
   if (threaded_ && !thread_.joinable()) thread_ = std::thread([this] { loop(); });
   changed_->notify_all();
   return std::make_shared<TaskWork>(shared_from_this(), task);
@@ -75,23 +76,30 @@ void Bulk::run_next(std::unique_lock<std::mutex>& lock) {
   task->done = true;
   task->done_at = std::chrono::steady_clock::now();
   changed_->notify_all();
+  if (threaded_) --under_way();
 }
 
 void Bulk::run(Task& task) {
+  const std::shared_lock mpi(in_use(), std::try_to_lock);
+  if (!mpi) {
+    // MPI is being finalised, or has been: not even the other ranks are told, and the messages stay as they are.
+    task.error = std::make_exception_ptr(DistributedError(describe(task.call, place_) + ": this process is at its exit"));
+    keep_for_ever(std::shared_ptr<Exchange>(std::move(task.exchange)));
+    return;
+  }
   try {
-    const std::shared_lock mpi(in_use(), std::try_to_lock);
-    if (!mpi) fail<DistributedError>("{}: this process is at its exit", describe(task.call, place_));
     {
       const trace::Span span([&] { return "until all have come: " + task.call.name; });
-      meet(*task.exchange, *domain_, task.call, place_, *met_, threaded_, deadline_after(task.call.timeout));
+      meet(*task.exchange, task.call, place_, *met_, threaded_, deadline_after(task.call.timeout));
     }
     task.exchange.reset();
     faults::at(Fault::Moment::data, place_.rank, place_.group, task.call.sequence);
     const trace::Span span([&] { return "transfer: " + task.call.name; });
-    move_data(comm_.get(), *domain_, task.call, place_);
+    move_data(*comm_, task.call, place_);
   } catch (const std::exception& e) {
     task.error = std::current_exception();
-    domain_->fail({.at = describe(task.call, place_), .what = e.what()});  // no effect where it has failed already
+    comm_->domain().fail({.at = describe(task.call, place_), .what = e.what()});  // no effect where it has failed already
+    task.exchange.reset();
   }
 }
 

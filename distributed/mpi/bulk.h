@@ -16,7 +16,7 @@ namespace tutti::distributed::mpi {
 
 class Bulk : public std::enable_shared_from_this<Bulk> {
  public:
-  Bulk(std::shared_ptr<Domain> domain, Communicator comm, Backend::Place place,
+  Bulk(std::shared_ptr<const GroupCommunicator> comm, Backend::Place place,
        std::shared_ptr<std::atomic<std::int64_t>> met);
   ~Bulk();
 
@@ -37,8 +37,7 @@ class Bulk : public std::enable_shared_from_this<Bulk> {
   void run_next(std::unique_lock<std::mutex>& lock);
   void run(Task& task);
 
-  std::shared_ptr<Domain> domain_;
-  Communicator comm_;
+  std::shared_ptr<const GroupCommunicator> comm_;
   Backend::Place place_;
   std::shared_ptr<std::atomic<std::int64_t>> met_;
   const bool threaded_;
@@ -51,6 +50,6 @@ class Bulk : public std::enable_shared_from_this<Bulk> {
 };
 
 /// Moves the data of a call on which all ranks agree. Throws, and breaks the domain, at the deadline.
-void move_data(MPI_Comm comm, Domain& domain, const Collective& call, const Backend::Place& place);
+void move_data(const GroupCommunicator& comm, const Collective& call, const Backend::Place& place);
 
 }  // namespace tutti::distributed::mpi

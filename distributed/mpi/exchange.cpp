@@ -20,8 +20,8 @@ std::size_t bytes_to_each(const Collective& call, int size) {
 
 }  // namespace
 
-Exchange::Exchange(Domain& domain, MPI_Comm comm, const Collective& call, const Backend::Place& place)
-    : domain_(domain), comm_(comm), rank_(place.rank), size_(place.size),
+Exchange::Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collective& call, const Backend::Place& place)
+    : comm_(std::move(comm)), rank_(place.rank), size_(place.size),
       has_data_(bytes_to_each(call, place.size) <= inline_limit(place.size)), mine_(fingerprint(call)) {
   const std::size_t bytes = bytes_to_each(call, size_);
   const bool sliced = call.operation == Operation::reduce_scatter;
@@ -34,7 +34,7 @@ Exchange::Exchange(Domain& domain, MPI_Comm comm, const Collective& call, const 
   finished_.resize(requests_.size());
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
-      check(MPI_Irecv(received_.get() + slot_ * static_cast<std::size_t>(r), static_cast<int>(slot_), MPI_BYTE, r, 0, comm,
+      check(MPI_Irecv(received_.get() + slot_ * static_cast<std::size_t>(r), static_cast<int>(slot_), MPI_BYTE, r, 0, comm_->get(),
                       &requests_[static_cast<std::size_t>(r)]), "MPI_Irecv");
   const auto fill = [&](char* to, std::size_t from) {
     std::memcpy(to, &mine_, sizeof(mine_));
@@ -46,7 +46,7 @@ Exchange::Exchange(Domain& domain, MPI_Comm comm, const Collective& call, const 
     const int r = (rank_ + step) % size_;  // not everybody to rank 0 first
     char* from = sending_.get();
     if (sends && sliced) fill(from += message * static_cast<std::size_t>(r), bytes * static_cast<std::size_t>(r));
-    check(MPI_Isend(from, static_cast<int>(message), MPI_BYTE, r, 0, comm,
+    check(MPI_Isend(from, static_cast<int>(message), MPI_BYTE, r, 0, comm_->get(),
                     &requests_[static_cast<std::size_t>(size_ + r)]), "MPI_Isend");
   }
 }
@@ -54,10 +54,14 @@ Exchange::Exchange(Domain& domain, MPI_Comm comm, const Collective& call, const 
 Exchange::~Exchange() {
   if (complete_) return;
   // In a group that has failed nothing is received any more; where only nobody waited, the next call would get this one's.
-  if (!is_gone() && domain_.failure()) {
-    for (int r = 0; r < size_; ++r)
-      if (MPI_Request& receive = requests_[static_cast<std::size_t>(r)]; receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
-    if (poll()) return;
+  try {
+    if (!is_gone() && comm_->domain().failure()) {
+      for (int r = 0; r < size_; ++r)
+        if (MPI_Request& receive = requests_[static_cast<std::size_t>(r)]; receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
+      if (poll()) return;
+    }
+  } catch (const std::exception&) {
+    // Of MPI, which then did not take them back.
   }
   // MPI may still read and write what it was given.
   keep_for_ever(std::shared_ptr<char[]>(std::move(received_)));
@@ -126,14 +130,15 @@ auto explain(const Collective& call, const std::atomic<std::int64_t>& met) {
 
 }  // namespace
 
-bool give_up(const Exchange& exchange, Domain& domain, const Collective& call, const Backend::Place& place,
+bool give_up(const Exchange& exchange, const Collective& call, const Backend::Place& place,
              const std::atomic<std::int64_t>& met, std::chrono::steady_clock::time_point deadline) {
-  return give_up(domain, exchange.comm(), call, place, deadline, [&] { return exchange.missing(); }, explain(call, met));
+  return give_up(exchange.comm().domain(), exchange.comm().get(), call, place, deadline, [&] { return exchange.missing(); }, explain(call, met));
 }
 
-void meet(Exchange& exchange, Domain& domain, const Collective& call, const Backend::Place& place,
-          std::atomic<std::int64_t>& met, bool patient, std::chrono::steady_clock::time_point deadline) {
-  wait_until(domain, exchange.comm(), call, place, patient, deadline, [&] { return exchange.poll(); },
+void meet(Exchange& exchange, const Collective& call, const Backend::Place& place, std::atomic<std::int64_t>& met,
+          bool patient, std::chrono::steady_clock::time_point deadline) {
+  Domain& domain = exchange.comm().domain();
+  wait_until(domain, exchange.comm().get(), call, place, patient, deadline, [&] { return exchange.poll(); },
              [&] { return exchange.missing(); }, explain(call, met));
   if (std::string why = exchange.disagreement(); !why.empty()) {
     const Failure failure{.at = describe(call, place), .what = std::move(why)};

@@ -16,15 +16,15 @@ inline constexpr std::size_t eager_bytes = 36 * 1024;
 
 class Exchange {
  public:
-  /// Posts all messages; does not wait. Called in the order of the collectives, by one thread. The domain outlives it.
-  Exchange(Domain& domain, MPI_Comm comm, const Collective& call, const Backend::Place& place);
+  /// Posts all messages; does not wait. Called in the order of the collectives, by one thread.
+  Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collective& call, const Backend::Place& place);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
   /// True when every message has come and gone. Never blocks.
   bool poll();
-  MPI_Comm comm() const { return comm_; }
+  const GroupCommunicator& comm() const { return *comm_; }
   std::vector<int> missing() const;  ///< the ranks whose message has not come
   /// Whether the data travelled along.
   bool has_data() const { return has_data_; }
@@ -36,8 +36,7 @@ class Exchange {
  private:
   const char* from(int rank) const;
 
-  Domain& domain_;
-  MPI_Comm comm_;
+  std::shared_ptr<const GroupCommunicator> comm_;
   int rank_, size_;
   bool has_data_;
   Fingerprint mine_;
@@ -50,12 +49,12 @@ class Exchange {
 
 /// Waits until all ranks have come to `call` and compares what they came for. Throws, and breaks the domain, at the
 /// deadline and where they disagree. `met` is the latest collective of this group to which all have come.
-void meet(Exchange& exchange, Domain& domain, const Collective& call, const Backend::Place& place,
+void meet(Exchange& exchange, const Collective& call, const Backend::Place& place,
           std::atomic<std::int64_t>& met, bool patient, std::chrono::steady_clock::time_point deadline);
 
 /// For an exchange that is not complete: breaks the domain, and returns true, at the deadline and where a missing rank
 /// has left.
-bool give_up(const Exchange& exchange, Domain& domain, const Collective& call, const Backend::Place& place,
+bool give_up(const Exchange& exchange, const Collective& call, const Backend::Place& place,
              const std::atomic<std::int64_t>& met, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace tutti::distributed::mpi

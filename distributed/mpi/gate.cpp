@@ -20,6 +20,16 @@ bool all_done(const std::vector<MPI_Request>& requests) {
   return std::all_of(requests.begin(), requests.end(), [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
 }
 
+// True where nothing had come; else the receive is complete.
+bool take_back(MPI_Request& receive) {
+  MPI_Status status;
+  int cancelled = 0;
+  MPI_Cancel(&receive);
+  MPI_Wait(&receive, &status);
+  MPI_Test_cancelled(&status, &cancelled);
+  return cancelled != 0;
+}
+
 }  // namespace
 
 Gate::Gate(Purpose purpose) {
@@ -51,21 +61,37 @@ bool Gate::poll() {
   if (rank_ == 0) {
     collect();
   } else if (requests_[1] == MPI_REQUEST_NULL) {
-    absent_ = memory_->answer.text;
-    late_ = memory_->answer.late != 0;
-    decided_ = true;
+    read_answer();
   }
   return decided_;
 }
 
+void Gate::read_answer() {
+  absent_ = memory_->answer.text;
+  late_ = memory_->answer.late != 0;
+  decided_ = true;
+}
+
 void Gate::collect() {
-  std::vector<int> others;
-  for (std::size_t r = 1; r < requests_.size(); ++r)
-    if (requests_[r] == MPI_REQUEST_NULL && memory_->came[r] != memory_->purpose) others.push_back(static_cast<int>(r));
+  std::vector<int> others, gone;
+  for (std::size_t r = 1; r < requests_.size(); ++r) {
+    if (requests_[r] != MPI_REQUEST_NULL) continue;
+    const auto rank = static_cast<int>(r);
+    Purpose& came = memory_->came[r];
+    for (int more = 0;;) {
+      check(MPI_Iprobe(rank, coming, MPI_COMM_WORLD, &more, MPI_STATUS_IGNORE), "MPI_Iprobe");
+      if (!more) break;
+      check(MPI_Recv(&came, sizeof(Purpose), MPI_BYTE, rank, coming, MPI_COMM_WORLD, MPI_STATUS_IGNORE), "MPI_Recv");
+    }
+    if (came == Purpose::none) gone.push_back(rank);
+    else if (came != memory_->purpose) others.push_back(rank);
+  }
   const bool starting = memory_->purpose == Purpose::start;
   if (!others.empty())
     decide(starting ? fmt::format("{} came to an exit instead", ranks_to_string(others))
                     : fmt::format("rank 0 is at its exit, {} in from_environment", ranks_to_string(others)), false);
+  else if (!gone.empty())
+    decide(ranks_to_string(gone) + (gone.size() == 1 ? " has" : " have") + " given up waiting before", false);
   else if (all_done(requests_))
     decide({}, false);
 }
@@ -73,6 +99,9 @@ void Gate::collect() {
 void Gate::close() {
   if (poll()) return;
   if (rank_ != 0) {
+    if (!take_back(requests_[1])) return read_answer();  // it came at the last moment
+    check(MPI_Isend(&memory_->gives_up, sizeof(Purpose), MPI_BYTE, 0, coming, MPI_COMM_WORLD,
+                    &requests_.emplace_back(MPI_REQUEST_NULL)), "MPI_Isend");
     absent_ = "there is no word from rank 0, which collects the others: it did not come, or waits for one that did not";
     late_ = decided_ = true;
     return;
@@ -92,14 +121,9 @@ void Gate::decide(std::string absent, bool late) {
   std::memcpy(memory_->answer.text, absent_.data(), std::min(absent_.size(), sizeof(memory_->answer.text) - 1));
   std::vector<MPI_Request> answers;
   for (std::size_t r = 1; r < requests_.size(); ++r) {
-    if (requests_[r] != MPI_REQUEST_NULL) {  // what it sends later is for a later gate
-      MPI_Status status;
-      int cancelled = 0;
-      MPI_Cancel(&requests_[r]);
-      MPI_Wait(&requests_[r], &status);
-      MPI_Test_cancelled(&status, &cancelled);
-      if (cancelled) continue;
-    }
+    // What it sends later is for a later gate.
+    if (requests_[r] != MPI_REQUEST_NULL && take_back(requests_[r])) continue;
+    if (memory_->came[r] == Purpose::none) continue;
     check(MPI_Isend(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, static_cast<int>(r), answering, MPI_COMM_WORLD,
                     &answers.emplace_back(MPI_REQUEST_NULL)), "MPI_Isend");
   }

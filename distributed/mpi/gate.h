@@ -1,6 +1,7 @@
 // Gate: where all processes of MPI_COMM_WORLD wait for each other before what blocks without a deadline: creating
 // communicators (in split() the all-gather of colours does this) and finalising. Rank 0 collects the others and tells
-// them; so it can say who is missing, which a barrier cannot. A rank that stops right behind the gate is beyond it.
+// them; so it can say who is missing, which a barrier cannot. Who gives up waiting says so too, and may come again: of what
+// a rank has said, the latest counts. A rank that stops, or gives up, right behind the gate is beyond it.
 #pragma once
 
 #include "runtime.h"
@@ -9,7 +10,7 @@ namespace tutti::distributed::mpi {
 
 class Gate {
  public:
-  enum class Purpose : std::int32_t { start, exit };
+  enum class Purpose : std::int32_t { start, exit, none };  ///< none: has given up
 
   /// Says that this process has come, and for what. Does not wait.
   explicit Gate(Purpose purpose);
@@ -30,13 +31,14 @@ class Gate {
 
  private:
   struct Memory {  // that MPI reads and writes
-    Purpose purpose;
+    Purpose purpose, gives_up = Purpose::none;
     std::vector<Purpose> came;
     struct Answer {
       std::int32_t late;
       char text[252];
     } answer = {};
   };
+  void read_answer();
   void collect();
   void decide(std::string absent, bool late);
 

@@ -19,8 +19,8 @@ enum Tag { scatter_tag = 1, gather_tag = 2 };
 // Messages in flight and the memory they use.
 class Transfers {
  public:
-  Transfers(MPI_Comm comm, Domain& domain, const Collective& call, const Backend::Place& place)
-      : comm_(comm), domain_(domain), call_(call), place_(place) {}
+  Transfers(const GroupCommunicator& comm, const Collective& call, const Backend::Place& place)
+      : comm_(comm), call_(call), place_(place) {}
   ~Transfers() {
     if (finished()) return;
     keep_for_ever(std::make_shared<Collective>(call_));
@@ -35,16 +35,16 @@ class Transfers {
   }
   void receive(char* to, std::size_t bytes, int rank, int tag) {
     for (std::size_t at = 0; at < bytes; at += largest_message)
-      check(MPI_Irecv(to + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag, comm_,
+      check(MPI_Irecv(to + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag, comm_.get(),
                       &add(rank)), "MPI_Irecv");
   }
   void send(const char* from, std::size_t bytes, int rank, int tag) {
     for (std::size_t at = 0; at < bytes; at += largest_message)
-      check(MPI_Isend(from + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag, comm_,
+      check(MPI_Isend(from + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag, comm_.get(),
                       &add(rank)), "MPI_Isend");
   }
   void wait() {
-    wait_until(domain_, comm_, call_, place_, false, deadline_after(call_.timeout), [&] {
+    wait_until(comm_.domain(), comm_.get(), call_, place_, false, deadline_after(call_.timeout), [&] {
       int done = 0;
       if (!requests_.empty())
         check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
@@ -71,8 +71,7 @@ class Transfers {
     return requests_.emplace_back(MPI_REQUEST_NULL);
   }
 
-  MPI_Comm comm_;
-  Domain& domain_;
+  const GroupCommunicator& comm_;
   const Collective& call_;
   const Backend::Place& place_;
   std::vector<MPI_Request> requests_;
@@ -87,10 +86,9 @@ struct Parts {
 
 class Reduction {
  public:
-  Reduction(MPI_Comm comm, Domain& domain, const Collective& call, const Backend::Place& place)
+  Reduction(const GroupCommunicator& comm, const Collective& call, const Backend::Place& place)
       : call_(call), place_(place), element_(size_of(call.input.dtype())), input_(static_cast<char*>(call.input.raw())),
-        scatters_{{{comm, domain, call, place}, {comm, domain, call, place}}},
-        gathers_{{{comm, domain, call, place}, {comm, domain, call, place}}} {}
+        scatters_{{{comm, call, place}, {comm, call, place}}}, gathers_{{{comm, call, place}, {comm, call, place}}} {}
 
   // Step i sends its parts while step i - 1 is reduced and its results are gathered.
   void all_reduce() {
@@ -213,11 +211,11 @@ void broadcast(Transfers& transfers, const Collective& call, const Backend::Plac
 
 }  // namespace
 
-void move_data(MPI_Comm comm, Domain& domain, const Collective& call, const Backend::Place& place) {
-  Transfers transfers(comm, domain, call, place);
+void move_data(const GroupCommunicator& comm, const Collective& call, const Backend::Place& place) {
+  Transfers transfers(comm, call, place);
   switch (call.operation) {
-    case Operation::all_reduce: return Reduction(comm, domain, call, place).all_reduce();
-    case Operation::reduce_scatter: return Reduction(comm, domain, call, place).reduce_scatter();
+    case Operation::all_reduce: return Reduction(comm, call, place).all_reduce();
+    case Operation::reduce_scatter: return Reduction(comm, call, place).reduce_scatter();
     case Operation::all_gather: return all_gather(transfers, call, place);
     case Operation::broadcast: return broadcast(transfers, call, place);
     case Operation::barrier: return;

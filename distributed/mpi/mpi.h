@@ -7,9 +7,10 @@
 
 namespace tutti::distributed::mpi {
 
-/// The world of this job, made by a collective call of all its processes. `expected_size` is what the launcher's
-/// variables said; null where this process is alone. DistributedError with a hint where MPI is not built in or does not see that many processes.
-std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expected_size);
+/// The world of this job, made by a collective call of all its processes; null where this process is alone.
+/// `expected_size` is what the launcher's variables said, a negative `local_rank` is counted by MPI. DistributedError with
+/// a hint where MPI is not built in or sees fewer processes than expected.
+std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expected_size, int local_rank = -1);
 
 /// Data up to this many bytes for each of n - 1 peers travels with the fingerprint; more of it is reduced in parts, by the
 /// communication thread. 64 KiB for up to 8 ranks (SyncBatchNorm of 2,048 channels is 33 kB), then 512 KiB / n, at least

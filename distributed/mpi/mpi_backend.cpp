@@ -5,7 +5,6 @@
 #include "gate.h"
 #include "mpi.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace tutti::distributed::mpi {
@@ -21,8 +20,13 @@ class SmallWork : public Work::State, public Watched {
     const std::lock_guard lock(mutex_);
     if (!exchange_) return;
     domain_->unwatch(*this);
-    meet(*exchange_, *domain_, call_, place_, *met_, false, deadline_);
-    exchange_->compute(call_);
+    try {
+      meet(*exchange_, call_, place_, *met_, false, deadline_);
+      exchange_->compute(call_);
+    } catch (const std::exception& error) {
+      domain_->fail({.at = describe(call_, place_), .what = error.what()});  // no effect where it has failed already
+      throw;
+    }
     exchange_.reset();
   }
   bool is_done() override {
@@ -34,7 +38,7 @@ class SmallWork : public Work::State, public Watched {
     if (!lock) return false;  // who waits for it keeps the deadline
     try {
       return !exchange_ || exchange_->poll() || domain_->failure() ||
-             give_up(*exchange_, *domain_, call_, place_, *met_, deadline_);
+             give_up(*exchange_, call_, place_, *met_, deadline_);
     } catch (const std::exception& error) {
       domain_->fail({.at = describe(call_, place_), .what = error.what()});
       return true;
@@ -54,19 +58,15 @@ class SmallWork : public Work::State, public Watched {
 class MpiBackend : public Backend {
  public:
   MpiBackend(std::shared_ptr<Domain> domain, MPI_Comm parent, const std::vector<int>& members, Place place)
-      : Backend(std::move(place)), domain_(std::move(domain)), comm_(parent, members, 1),
-        bulk_(std::make_shared<Bulk>(domain_, Communicator(parent, members, 2), this->place(), met_)) {}
-
-  ~MpiBackend() override {
-    // What a failure left behind still arrives here some day.
-    if (!is_gone() && domain_->failure()) comm_.abandon();
-  }
+      : Backend(std::move(place)), domain_(std::move(domain)),
+        comm_(std::make_shared<GroupCommunicator>(domain_, parent, members, 1)),
+        bulk_(std::make_shared<Bulk>(std::make_shared<GroupCommunicator>(domain_, parent, members, 2), this->place(), met_)) {}
 
   bool accepts(Device device) const override { return device.is_cpu(); }
 
   std::shared_ptr<Work::State> submit(const Collective& call) override {
     if (const auto failure = domain_->failure()) raise(*failure, call, place());
-    auto exchange = std::make_unique<Exchange>(*domain_, comm_.get(), call, place());
+    auto exchange = std::make_unique<Exchange>(comm_, call, place());
     if (!exchange->has_data()) return bulk_->submit(call, std::move(exchange));
     auto work = std::make_shared<SmallWork>(domain_, std::move(exchange), call, place(), met_);
     domain_->watch(work);
@@ -74,11 +74,7 @@ class MpiBackend : public Backend {
   }
 
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members, const std::string& name) override {
-    Place there = place();
-    there.rank = static_cast<int>(std::find(members.begin(), members.end(), place().rank) - members.begin());
-    there.size = static_cast<int>(members.size());
-    there.group = name;
-    return std::make_shared<MpiBackend>(domain_, comm_.get(), members, there);
+    return std::make_shared<MpiBackend>(domain_, comm_->get(), members, place_in(members, name));
   }
 
   void abort(const std::string& cause) override {
@@ -90,20 +86,21 @@ class MpiBackend : public Backend {
  private:
   std::shared_ptr<Domain> domain_;
   std::shared_ptr<std::atomic<std::int64_t>> met_ = std::make_shared<std::atomic<std::int64_t>>(0);
-  Communicator comm_;
+  std::shared_ptr<GroupCommunicator> comm_;
   std::shared_ptr<Bulk> bulk_;  // shared with the calls under way
 };
 
 }  // namespace
 
-std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expected_size) {
+std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expected_size, int local_rank) {
   ensure_initialized(timeout);
   Backend::Place place{.group = "world", .kind = "mpi", .timeout = timeout};
   check(MPI_Comm_rank(MPI_COMM_WORLD, &place.rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &place.size), "MPI_Comm_size");
-  if (expected_size > 1 && place.size == 1)
-    fail<DistributedError>("from_environment: the launcher started {} processes, but MPI sees this one alone; start them "
-                           "with this MPI's own mpirun, or with 'srun --mpi=pmix' (or pmi2)", expected_size);
+  if (place.size < expected_size)
+    fail<DistributedError>("from_environment: {} processes were expected, but MPI sees {}; start them with this MPI's own "
+                           "mpirun, or with 'srun --mpi=pmix' (or pmi2)", expected_size,
+                           place.size == 1 ? "this one alone" : fmt::format("only {}", place.size));
   if (place.size == 1) return nullptr;
   faults::read_environment();
   faults::at(Fault::Moment::start, place.rank, "world");
@@ -123,6 +120,7 @@ std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expec
   check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
   check(MPI_Comm_rank(host, &place.local_rank), "MPI_Comm_rank");
   MPI_Comm_free(&host);
+  if (local_rank >= 0) place.local_rank = local_rank;
   std::vector<int> everybody(static_cast<std::size_t>(place.size));
   std::iota(everybody.begin(), everybody.end(), 0);
   const auto domain = std::make_shared<Domain>(place.size);

@@ -31,14 +31,14 @@ std::shared_ptr<Domain>& world_domain() {
 }
 
 // Waits for the others at the end; the text says for whom in vain. They may be waiting for us: after a moment they are
-// told that we will not come. Where a rank is known to be missing, those that are not have a moment to say so.
+// told that we will not come, unless our threads still do what has been started. Where a rank is known to be missing, those that are not have a moment to say so.
 std::string gather_at_exit() {
   const auto begin = Clock::now(), deadline = deadline_after(somebody_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
   bool told = false;
   for (;;) {
     Gate gate(Gate::Purpose::exit);
     gate.wait(deadline, [&] {
-      if (told || Clock::now() < begin + 100ms) return;
+      if (told || under_way() > 0 || Clock::now() < begin + 100ms) return;
       if (world_domain()) world_domain()->leave();
       told = true;
     });
@@ -48,13 +48,20 @@ std::string gather_at_exit() {
   }
 }
 
+// Waits until the library's other threads are done with MPI, and keeps them from it; false where that takes too long.
+bool take_mpi() {
+  const auto deadline = deadline_after(exit_timeout);
+  while (under_way() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  return in_use().try_lock_until(deadline);
+}
+
 void finish_at_exit() {
   if (is_gone()) return;
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   faults::at(Fault::Moment::exit, rank, "world");
   const std::string absent = gather_at_exit();
-  if (!somebody_missing && absent.empty() && in_use().try_lock_for(exit_timeout)) {
+  if (!somebody_missing && absent.empty() && take_mpi()) {
     world_domain().reset();
     MPI_Finalize();
     return;
@@ -110,6 +117,11 @@ bool is_gone() { return is_finalized() || (process != 0 && process != process_ge
 std::shared_timed_mutex& in_use() {
   static auto& mutex = *new std::shared_timed_mutex;
   return mutex;
+}
+
+std::atomic<int>& under_way() {
+  static std::atomic<int> count{0};
+  return count;
 }
 
 void note_somebody_missing() { somebody_missing = true; }
@@ -252,6 +264,14 @@ void Domain::look() {
   for (const auto& work : works)
     if (work->look()) unwatch(*work);
   // Letting go of the last of them may destroy this object.
+}
+
+GroupCommunicator::~GroupCommunicator() {
+  try {
+    if (!is_gone() && domain_->failure()) comm_.abandon();
+  } catch (const std::exception&) {  // of MPI, which then is as good as failed
+    comm_.abandon();
+  }
 }
 
 void pause(std::int64_t spins, bool patient) {

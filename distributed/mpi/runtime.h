@@ -29,6 +29,8 @@ void note_somebody_missing();
 bool is_gone();
 /// Held (shared) by threads of the library while they call MPI; finalising holds it alone and keeps it.
 std::shared_timed_mutex& in_use();
+/// How many collectives the library's threads have been given and not done; finalising waits for them.
+std::atomic<int>& under_way();
 /// Whether a second thread may call MPI.
 bool threads_allowed();
 
@@ -114,6 +116,24 @@ class Domain {
   std::mutex watching_;
   std::list<std::shared_ptr<Watched>> watched_;
   std::optional<Watcher> watcher_;  // started by the first collective
+};
+
+/// A communicator of a group, shared by the group and all that is under way on it: whichever goes last frees it. Not where
+/// the world has failed: what a failure left behind still arrives here some day.
+class GroupCommunicator {
+ public:
+  /// Collective among `members`; see Communicator.
+  GroupCommunicator(std::shared_ptr<Domain> domain, MPI_Comm parent, const std::vector<int>& members, int tag)
+      : domain_(std::move(domain)), comm_(parent, members, tag) {}
+  ~GroupCommunicator();
+  GroupCommunicator(const GroupCommunicator&) = delete;
+  GroupCommunicator& operator=(const GroupCommunicator&) = delete;
+  MPI_Comm get() const { return comm_.get(); }
+  Domain& domain() const { return *domain_; }
+
+ private:
+  std::shared_ptr<Domain> domain_;
+  Communicator comm_;
 };
 
 /// The domain of from_environment()'s latest world, kept until MPI is finalised.

@@ -125,11 +125,7 @@ class NcclBackend : public Backend {
 
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members, const std::string& name) override {
     const cuda::DeviceScope scope(domain_->device());
-    const auto mine = std::find(members.begin(), members.end(), place().rank) - members.begin();
-    Place there = place();
-    there.rank = static_cast<int>(mine);
-    there.size = static_cast<int>(members.size());
-    there.group = name;
+    const Place there = place_in(members, name);
     std::vector<int> world_ranks;
     for (const int member : members) world_ranks.push_back(channel_->world_ranks[static_cast<std::size_t>(member)]);
     // Every rank of this group counts every split, so the number tells them apart; the colour tells whose part it is.

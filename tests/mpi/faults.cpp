@@ -7,14 +7,34 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <vector>
 
 using namespace tutti;
 using namespace std::chrono_literals;
 
+// MPI's own answer to whether messages have come is an error in this process, for a while.
+std::atomic<bool> mpi_is_broken{false};
+extern "C" int MPI_Testsome(int n, MPI_Request* requests, int* count, int* which, MPI_Status* statuses) {
+  return mpi_is_broken ? MPI_ERR_INTERN : PMPI_Testsome(n, requests, count, which, statuses);
+}
+
 namespace {
+
+// Still under way when MPI is finalised; what became of them is said after that.
+struct Unwaited {
+  std::vector<distributed::Work> works;
+  ~Unwaited() {
+    for (distributed::Work& work : works) try {
+        work.wait();
+      } catch (const DistributedError& error) {
+        std::fprintf(stderr, "not done: %s\n", error.what());
+      }
+  }
+} unwaited;
 
 // The group's timeout where nobody is missing: two processes may well come to a call a second apart on a busy machine.
 void collective(const ProcessGroup& group, std::int64_t n, std::chrono::milliseconds timeout = {}) {
@@ -67,12 +87,43 @@ int own_mpi() {
   return right ? 0 : 2;
 }
 
+// Rank 1 comes to from_environment, gives up waiting, and only then rank 0 comes: it is told, and both may try again.
+int come_late() {
+  MPI_Init(nullptr, nullptr);
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  char token = 0;
+  const auto is_refused = [&](std::chrono::milliseconds timeout) {
+    try {
+      ProcessGroup::from_environment(timeout);
+    } catch (const DistributedError& error) {
+      std::fprintf(stderr, "rank %d caught: %s\n", rank, error.what());
+      const char* expected = rank == 0 ? "rank 1 has given up waiting" : "no word from rank 0";
+      return std::string(error.what()).find(expected) != std::string::npos;
+    }
+    return false;
+  };
+  if (rank == 0) MPI_Recv(&token, 1, MPI_BYTE, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  bool as_expected = is_refused(rank == 0 ? 20s : 100ms);
+  if (rank == 1) MPI_Send(&token, 1, MPI_BYTE, 0, 0, MPI_COMM_WORLD);
+  MPI_Barrier(MPI_COMM_WORLD);
+  {
+    const ProcessGroup group = ProcessGroup::from_environment(20s);
+    const Tensor x = ones({3});
+    group.all_reduce(x).wait();
+    as_expected = as_expected && x.select(0, 2).item<int>() == 2;
+  }
+  MPI_Finalize();
+  return as_expected ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string fault = argc > 1 ? argv[1] : "";
   if (fault == "own_mpi") return own_mpi();
   if (fault == "never_joins") return join_alone();
+  if (fault == "comes_late") return come_late();
   const ProcessGroup group = ProcessGroup::from_environment(fault == "misses_split" || fault == "never_exits" ? 3s : 20s);
   try {
     std::int64_t n = fault == "stopped_in_large" ? 1000000 : 10;
@@ -80,6 +131,20 @@ int main(int argc, char** argv) {
     if (fault == "stopped_in_large" && group.rank() == 1) raise(SIGSTOP);
     if (group.rank() == 1) misbehave(group, fault, n);
     if (fault == "misses_split") group.split(0);
+    if (fault == "leaves_behind") {  // a collective of a group that nobody holds any more
+      distributed::Work work;
+      {
+        const ProcessGroup other = group.split(0);
+        if (group.rank() == 1) exit(0);
+        work = other.all_reduce(ones({n}), distributed::ReduceOp::sum, {.name = "layer3"});
+      }
+      work.wait();
+    }
+    if (fault == "mpi_error") mpi_is_broken = group.rank() == 1;
+    if (fault == "exits_with_work") {
+      for (int i = 0; i < 3; ++i) unwaited.works.push_back(group.all_reduce(ones({1000000})));
+      return 0;
+    }
     if (fault == "unwaited") {  // nobody waits for this one; the next call finds that the group has failed
       const distributed::Work work = group.all_reduce(ones({n}), distributed::ReduceOp::sum, {.name = "early", .timeout = 1s});
       while (!work.is_done()) usleep(1000);
@@ -90,7 +155,9 @@ int main(int argc, char** argv) {
       return 0;
     }
     collective(group, n, fault.starts_with("stopped") ? 1s : 0s);
+    if (fault == "mpi_error") group.barrier();
   } catch (const std::exception& error) {
+    mpi_is_broken = false;
     std::fprintf(stderr, "rank %d caught: %s\n", group.rank(), error.what());
     try {
       group.barrier();

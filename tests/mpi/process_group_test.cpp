@@ -1,5 +1,6 @@
 // The conformance suite on processes, and what only processes can get wrong.
 #include "../distributed/conformance.h"
+#include "../distributed/lifecycle_case.h"
 #include "../distributed/messages.h"
 #include "../distributed/process.h"
 #include "../distributed/resources.h"
@@ -63,6 +64,8 @@ TEST(Mpi, ManyGroupsComeAndGo) {
     EXPECT_EQ(x.select(0, 7).item<int>(), group.size());
   }
 }
+
+TEST(Mpi, AGroupMayGoBeforeItsWork) { testing::check_a_group_may_go_before_its_work(world()); }
 
 TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
   const auto cycle = [] {

@@ -1,0 +1,25 @@
+// What becomes of a collective whose group goes first, on any backend. Called by every rank of `group`.
+#pragma once
+
+#include <tutti/core/create.h>
+#include <tutti/distributed/process_group.h>
+
+#include <gtest/gtest.h>
+
+namespace tutti::testing {
+
+inline void check_a_group_may_go_before_its_work(const ProcessGroup& group) {
+  for (const std::int64_t n : {100, 30000}) {  // over MPI, one that the caller exchanges and one that a thread does
+    const Tensor x = ones({n});
+    distributed::Work work;
+    {
+      const ProcessGroup other = group.split(0);
+      work = other.all_reduce(x);
+      const distributed::Work thrown_away = other.all_reduce(ones({n}));
+    }
+    work.wait();
+    EXPECT_EQ(x.select(0, n - 1).item<int>(), group.size());
+  }
+}
+
+}  // namespace tutti::testing
