@@ -40,7 +40,7 @@ Tensor tensor(const std::vector<double>& values, const Shape& shape, TensorOptio
 Tensor tensor(const std::vector<double>& values, TensorOptions options = {});  ///< one dimension
 Tensor scalar(double value, TensorOptions options = {});                       ///< shape ()
 
-/// A view of memory that the caller owns and keeps alive; `release` runs when the last view is gone.
+/// A view of memory that its owner keeps alive, for ever where a collective on it fails; the last view runs `release`.
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release = {},
                  Device device = Device::cpu());
 

@@ -73,6 +73,16 @@ class Arrivals::Log {
   double waited_ = 0;
 };
 
+namespace {
+
+Tensor to_tensor(const std::vector<float>& values) {
+  const Tensor result = empty({static_cast<std::int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), result.data<float>());
+  return result;
+}
+
+}  // namespace
+
 Arrivals::Arrivals(ProcessGroup group) : group_(std::move(group)) {
   if (group_.size() == 1) return;
   main_ = Log::of(group_);
@@ -94,10 +104,10 @@ Arrivals::Report Arrivals::report() {
   const std::size_t own_calls = mine.size();
   const std::vector<float> statistics = normalization_->seconds();
   mine.insert(mine.end(), statistics.begin(), statistics.end());
-  std::vector<float> shortest = mine, longest = mine;
-  const Shape count{static_cast<std::int64_t>(mine.size())};
-  group_.all_reduce(from_blob(shortest.data(), count, float32), ReduceOp::min, {.name = "arrivals: last"}).wait();
-  group_.all_reduce(from_blob(longest.data(), count, float32), ReduceOp::max, {.name = "arrivals: first"}).wait();
+  const Tensor minima = to_tensor(mine), maxima = to_tensor(mine);
+  group_.all_reduce(minima, ReduceOp::min, {.name = "arrivals: last"}).wait();
+  group_.all_reduce(maxima, ReduceOp::max, {.name = "arrivals: first"}).wait();
+  const float *shortest = minima.data<float>(), *longest = maxima.data<float>();
 
   double sums[3] = {main_->waited() + normalization_->waited(), 0, 0};  // waited, held up, came last
   std::map<std::string, std::size_t> index;

@@ -50,9 +50,9 @@ void check_same_model(const ProcessGroup& group, const std::vector<std::string>&
     same = same && of_ranks[2 * r] == of_ranks[0] && of_ranks[2 * r + 1] == of_ranks[1];
   }
   if (same) return;
-  text.resize(static_cast<std::size_t>(longest), '\n');
-  const Tensor texts = empty({group.size(), longest}, {.dtype = uint8});
-  group.all_gather(from_blob(text.data(), {longest}, uint8), texts, {.name = "DataParallel: tell the models"}).wait();
+  const Tensor padded = zeros({longest}, {.dtype = uint8}), texts = empty({group.size(), longest}, {.dtype = uint8});
+  std::memcpy(padded.raw(), text.data(), text.size());
+  group.all_gather(padded, texts, {.name = "DataParallel: tell the models"}).wait();
   const auto lines_of = [&](int rank) {
     const char* begin = static_cast<const char*>(texts.raw()) + rank * longest;
     return split_lines(std::string(begin, static_cast<std::size_t>(of_ranks[2 * rank + 1])));

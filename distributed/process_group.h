@@ -62,7 +62,9 @@ struct WorldOptions {
   int rank = -1;                  ///< together with world_size
   int world_size = 0;
   int local_rank = -1;
-  std::string backend = {};       ///< "mpi" or "nccl"; empty: MPI where its launcher started us, else NCCL
+  /// "mpi" or "nccl"; empty: MPI where its launcher started us, else NCCL. One process alone is a group that does nothing,
+  /// unless "nccl" asks for collectives all the same.
+  std::string backend = {};
   /// Where NCCL ranks find each other: "HOST:PORT" of rank 0, or "file:PATH" that all hosts see. Empty: MASTER_ADDR and
   /// MASTER_PORT, else MPI tells.
   std::string rendezvous = {};

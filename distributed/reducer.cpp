@@ -31,6 +31,11 @@ void guarded(const ProcessGroup& group, const Bucket& bucket, const Run& run) {
   }
 }
 
+// A rank that has nothing late is at another call, unless it was asked to expect that.
+CallOptions late_call(const std::string& parameter) {
+  return {.name = "late gradient of " + parameter + "; if not on every rank, set find_unused_parameters"};
+}
+
 }  // namespace
 
 Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions options)
@@ -219,7 +224,7 @@ void Reducer::hand_out(bool uneven) {
     if (late[p]) {
       Tensor& sum = states_[p].late;
       if (!sum.defined()) sum = zeros_like(view(p));
-      group_.all_reduce(sum, ReduceOp::sum, {.name = "late gradient of " + parameters_[p].first}).wait();
+      group_.all_reduce(sum, ReduceOp::sum, late_call(parameters_[p].first)).wait();
       view(p).add_(sum);
     }
     if (used[p]) parameters_[p].second.set_grad(view(p).detach());
@@ -228,10 +233,10 @@ void Reducer::hand_out(bool uneven) {
 
 void Reducer::reorder(std::vector<std::size_t> arrivals) {
   reordered_ = true;
-  std::vector<std::int64_t> order(arrivals.begin(), arrivals.end());
-  group_.broadcast(from_blob(order.data(), {static_cast<std::int64_t>(order.size())}, int64), 0,
-                   {.name = "the order of the gradients"}).wait();
-  arrivals.assign(order.begin(), order.end());
+  const Tensor order = empty({static_cast<std::int64_t>(arrivals.size())}, {.dtype = int64});
+  std::copy(arrivals.begin(), arrivals.end(), order.data<std::int64_t>());
+  group_.broadcast(order, 0, {.name = "the order of the gradients"}).wait();
+  std::copy_n(order.data<std::int64_t>(), arrivals.size(), arrivals.begin());
   if (arrivals != order_) lay_out(arrivals);
 }
 

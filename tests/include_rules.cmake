@@ -40,9 +40,9 @@ foreach(layer core kernels autograd distributed nn optim)
         if(NOT target_layer IN_LIST allowed)
           string(APPEND violations "${file} includes ${target}: allowed are ${allowed}\n")
         elseif(backend AND target_layer STREQUAL "distributed"
-               AND NOT target MATCHES "^distributed/(process_group|backend|fault|reduce|watcher|world|rendezvous/store)\\.h$"
+               AND NOT target MATCHES "^distributed/(process_group|backend|broadcast_text|fault|reduce|watcher|world|rendezvous/store)\\.h$"
                AND (own_folder STREQUAL "distributed" OR NOT target MATCHES "^${own_folder}/"))
-          string(APPEND violations "${file} includes ${target}: a backend sees only process_group.h, backend.h, fault.h, reduce.h, watcher.h, world.h, rendezvous/store.h and its own folder\n")
+          string(APPEND violations "${file} includes ${target}: a backend sees only process_group.h, backend.h, broadcast_text.h, fault.h, reduce.h, watcher.h, world.h, rendezvous/store.h and its own folder\n")
         endif()
       endif()
     endforeach()

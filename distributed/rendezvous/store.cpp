@@ -1,6 +1,6 @@
 #include "store.h"
 
-#include "../../core/create.h"
+#include "../broadcast_text.h"
 
 #include <ifaddrs.h>
 #include <netdb.h>
@@ -39,16 +39,6 @@ class MemoryStore : public Store {
  private:
   std::shared_ptr<SharedTable> table_;
 };
-
-// A string of any rank 0 becomes every rank's.
-std::string broadcast(const ProcessGroup& group, const std::string& text) {
-  const Tensor size = tensor({static_cast<double>(text.size())}, {1}, {.dtype = int64});
-  group.broadcast(size, 0, {.name = "rendezvous"}).wait();
-  const Tensor bytes = zeros({size.item<std::int64_t>()}, {.dtype = uint8});
-  if (group.rank() == 0) std::memcpy(bytes.raw(), text.data(), text.size());
-  group.broadcast(bytes, 0, {.name = "rendezvous"}).wait();
-  return {static_cast<const char*>(bytes.raw()), static_cast<std::size_t>(bytes.numel())};
-}
 
 // By which names other hosts may reach this one: its addresses, those of this host only first (they are the fastest
 // and lead nowhere from elsewhere, where the run id tells that nobody of this run is there).
@@ -140,6 +130,10 @@ std::vector<std::string> Store::gather(const std::string& name, const std::strin
   std::vector<int> absent;
   for (int rank = 0; rank < member_.size; ++rank)
     if (!present.contains(name + "/" + std::to_string(rank))) absent.push_back(rank);
+  if (absent.empty())
+    throw TimeoutError(fmt::format("rendezvous at {}: all {} ranks are there, but rank 0 did not say so within {}; look "
+                                   "whether it hangs or has ended", where(), member_.size,
+                                   distributed::to_string(member_.timeout)), info(member_));
   throw TimeoutError(fmt::format("rendezvous at {}: {} of {} did not come within {}; look for one that hangs, has ended, "
                                  "or was given another address or run id than '{}'", where(), ranks_to_string(absent),
                                  member_.size, distributed::to_string(member_.timeout), member_.run_id), info(member_));
@@ -169,11 +163,11 @@ std::shared_ptr<Store> over(const ProcessGroup& group, std::chrono::milliseconds
     auto store = serve_tcp("", 0, member);
     std::string message = store->where().substr(store->where().rfind(':') + 1) + " " + member.run_id;
     for (const std::string& address : own_addresses()) message += " " + address;
-    broadcast(group, message);
+    broadcast_text(group, message, "rendezvous");
     return store;
   }
   std::vector<std::string> words(1);
-  for (const char c : broadcast(group, {})) {
+  for (const char c : broadcast_text(group, {}, "rendezvous")) {
     if (c == ' ') words.emplace_back();
     else words.back() += c;
   }

@@ -53,6 +53,21 @@ TEST(DataParallel, ModelsThatDifferAreRefusedAndTheDifferenceNamed) {
   expect_error_everywhere(3, build([](StateDict& m) { m.pop_back(); }), {"'c.bias'", "nothing more"});
 }
 
+TEST(DataParallel, GradientsThatComeLateOnOneRankSayWhatToSet) {
+  expect_error_everywhere(2, [](const ProcessGroup& group) {
+    const StateDict model = testing::small_model(group);
+    DataParallel ddp(model, {}, group, testing::small_buckets);
+    Tensor x = ones({4, 6}, {.dtype = float64}).requires_grad_();
+    const auto block = [&](const std::vector<Tensor>& in) {
+      return tanh(matmul(tanh(matmul(in[0], model[0].second) + model[1].second), model[2].second) + model[3].second);
+    };
+    for (int i = 0; i < 2; ++i)  // shared, and on rank 0 computed again in backward, so that its gradient comes in two parts
+      x = tanh(matmul(group.rank() == 0 ? checkpoint(block, {x}) : block({x}), model[4].second) + model[5].second);
+    sum(x).backward();
+    group.barrier();
+  }, {"rank 0 at all_reduce", "late gradient of a.", "; if not on every rank, set find_unused_parameters"});
+}
+
 TEST(DataParallel, UnusedParametersThatDifferShowBothSides) {
   expect_error_everywhere(2, [](const ProcessGroup& group) {
     const StateDict model = testing::small_model(group);

@@ -4,6 +4,7 @@
 #include "process.h"
 
 #include <tutti/distributed/launch.h>
+#include <tutti/distributed/nccl/nccl.h>
 #include <tutti/distributed/rendezvous/store.h>
 
 #include <gtest/gtest.h>
@@ -274,6 +275,14 @@ TEST(Store, TheFirstFailureStands) {
   EXPECT_THROW(one->gather("names", ""), DistributedError);
 }
 
+TEST(Store, ARankZeroThatDoesNotSayThatAllAreThereIsNamed) {
+  const auto table = std::make_shared<rendezvous::SharedTable>();
+  const auto zero = rendezvous::in_memory(table, {0, 2}), one = rendezvous::in_memory(table, {1, 2, {}, 50ms});
+  zero->put("names/0", "here, and then it hangs");
+  expect_contains(testing::message_of<TimeoutError>([&] { one->gather("names", ""); }),
+                  {"all 2 ranks are there, but rank 0 did not say so within 50 ms"});
+}
+
 TEST(Store, TravelsOverAGroupThatCanBroadcast) {
   run_ranks(3, [](const ProcessGroup& group) {
     const auto store = rendezvous::over(group, 20s);
@@ -379,6 +388,14 @@ TEST_F(Launchers, BackendsThatCannotStartThisWaySayHow) {
   expect_contains(error({.backend = "mpi"}), {"MPI cannot find processes that no MPI launcher started", "RANK=1 WORLD_SIZE=4",
                                               "mpirun -n 4 PROGRAM"});
   expect_contains(error({.backend = "gloo"}), {"unknown backend 'gloo': expected mpi or nccl"});
+}
+
+TEST_F(Launchers, OneProcessAloneGetsNothingButWhatItAsksFor) {
+  expect_contains(error({.backend = "ncll"}), {"unknown backend 'ncll': expected mpi or nccl"});
+  EXPECT_EQ(ProcessGroup::from_environment(WorldOptions{}).backend(), "single");
+  EXPECT_EQ(ProcessGroup::from_environment({.backend = "mpi"}).backend(), "single");
+  if (const std::string why = nccl::why_unavailable(); !why.empty())
+    expect_contains(error({.backend = "nccl"}), {"the nccl backend cannot be used here", why});
 }
 
 }  // namespace

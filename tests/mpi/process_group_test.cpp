@@ -27,6 +27,12 @@ TEST(Mpi, TheWorldIsWhatMpirunStarted) {
   EXPECT_EQ(std::to_string(world().local_rank()), std::getenv("OMPI_COMM_WORLD_LOCAL_RANK"));
 }
 
+TEST(Mpi, AnExplicitLocalRankStands) {
+  const int rank = std::stoi(std::getenv("OMPI_COMM_WORLD_RANK"));
+  EXPECT_EQ(ProcessGroup::from_environment({.local_rank = 7 + rank, .timeout = 60s}).local_rank(), 7 + rank);
+  EXPECT_EQ(ProcessGroup::from_environment(60s).local_rank(), std::stoi(std::getenv("OMPI_COMM_WORLD_LOCAL_RANK")));
+}
+
 TEST(Mpi, Conforms) { testing::check_conformance(world()); }
 
 TEST(Mpi, LargeOnesAreReducedInRankOrderToo) {
