@@ -1,6 +1,7 @@
 #include "checkpoint.h"
 
 #include <tutti/core/create.h>
+#include <tutti/distributed/broadcast_text.h>
 
 #include <nlohmann/json.hpp>
 
@@ -19,7 +20,7 @@ constexpr const char* format = "tutti train_resnet 1";
 constexpr std::int64_t columns = 8;  // of a row of metrics
 
 // Options that may differ between the two parts of a run. The others make it another one.
-constexpr std::array free_options = {"data", "ranks", "threads", "device", "log_every", "out"};
+constexpr std::array free_options = {"data", "ranks", "threads", "device", "log_every", "checkpoint_every", "out"};
 
 Json comparable(const TrainOptions& o) {
   Json json = Json::parse(to_json(o));
@@ -59,6 +60,7 @@ Packed pack(const Checkpoint& c) {
   Packed packed;
   for (const auto& [name, tensor] : c.model) packed.tensors.emplace_back("model." + name, tensor);
   for (const auto& [name, tensor] : c.optimizer.tensors) packed.tensors.emplace_back("optimizer." + name, tensor);
+  for (const auto& [name, tensor] : c.scaler) packed.tensors.emplace_back("scaler." + name, tensor);
   packed.tensors.emplace_back("random", c.random);
   packed.tensors.emplace_back("sums", c.sums);
   packed.tensors.emplace_back("rows", to_tensor(c.rows));
@@ -85,6 +87,7 @@ Checkpoint unpack(const Packed& packed, int ranks) {
   for (const auto& [name, tensor] : packed.tensors) {
     if (const std::string model = part(name, "model."); !model.empty()) c.model.emplace_back(model, tensor);
     else if (const std::string state = part(name, "optimizer."); !state.empty()) c.optimizer.tensors.emplace_back(state, tensor);
+    else if (const std::string scaler = part(name, "scaler."); !scaler.empty()) c.scaler.emplace_back(scaler, tensor);
     else if (name == "random" && tensor.dtype() == int64 && tensor.shape() == Shape{ranks, 2}) c.random = tensor;
     else if (name == "sums" && tensor.dtype() == float64 && tensor.shape() == Shape{ranks, 2}) c.sums = tensor;
     else if (name == "rows" && tensor.dtype() == float64 && tensor.shape().size() == 2 && tensor.size(1) == columns) c.rows = to_rows(tensor);
@@ -111,14 +114,6 @@ void check_same_run(const TrainOptions& options, int ranks, const Metadata& meta
                             before.contains(name) ? before[name].dump() : "nothing", value.dump());
   if (number(metadata, "ranks") != ranks)
     fail<CheckpointError>("it is of a run on {} ranks, this one has {}", number(metadata, "ranks"), ranks);
-}
-
-void broadcast_text(std::string& text, const ProcessGroup& group) {
-  const Tensor size = full({}, static_cast<double>(text.size()), {.dtype = int64});
-  group.broadcast(size, 0, {.name = "checkpoint"}).wait();
-  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
-  const auto length = static_cast<std::int64_t>(text.size());
-  group.broadcast(from_blob(text.data(), {length}, uint8), 0, {.name = "checkpoint"}).wait();
 }
 
 }  // namespace
@@ -160,7 +155,7 @@ std::optional<Checkpoint> share(std::optional<Checkpoint> mine, const ProcessGro
     }
     list = json.dump();
   }
-  broadcast_text(list, group);
+  list = distributed::broadcast_text(group, list, "checkpoint");
   if (list.empty()) return {};
   if (!mine) {
     const Json json = Json::parse(list);

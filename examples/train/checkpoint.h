@@ -1,6 +1,6 @@
-// Checkpoint: everything a run needs to go on as if it had never stopped, to the bit: weights, optimizer, random numbers,
-// the sums of a row of metrics that is not complete, and the rows so far. What follows from the options and the step (the
-// order of the data, the schedule) is not in it. Rank 0 writes and reads the file, whole or not at all.
+// Checkpoint: everything a run needs to go on as if it had never stopped, to the bit: weights, optimizer, loss scale,
+// random numbers, the sums of a row of metrics that is not complete, and the rows so far. What follows from the options
+// and the step (the order of the data, the schedule) is not in it. Rank 0 writes and reads the file, whole or not at all.
 #pragma once
 
 #include "options.h"
@@ -16,6 +16,7 @@ struct Checkpoint {
   std::int64_t steps = 0;          ///< that the run has in all
   StateDict model;
   optim::OptimizerState optimizer;
+  StateDict scaler;                ///< of the loss; empty where nothing is scaled
   Tensor random;                   ///< int64 (ranks, 2): seed and position of each rank's default generator
   Tensor sums;                     ///< float64 (ranks, 2): see Tally
   std::int64_t samples = 0;        ///< likewise

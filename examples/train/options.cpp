@@ -17,6 +17,8 @@
 namespace tutti::examples {
 namespace {
 
+using distributed::Uneven;
+
 // Turns a text into a value, with the library's own message where it cannot.
 template <class Parse>
 CLI::Option* add_parsed(CLI::App& app, const std::string& flag, Parse parse, const std::string& help) {
@@ -72,6 +74,7 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
                "Ranks are threads of this process (--ranks N) or processes (mpirun -n N train_resnet ...); the same\n"
                "seed and global batch give the same loss curve in every arrangement.", "train_resnet");
   app.get_formatter()->column_width(34);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // after those of a script, such as quickstart.sh
   app.add_option("--dataset", o.dataset, "What to train on")->check(CLI::IsMember(dataset_names()))->capture_default_str();
   app.add_option("--data", o.data, "Folder of the data files (default: where Debian or the dataset's archive puts them)");
   app.add_option("--model", o.model, "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152")
@@ -101,7 +104,6 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
                "global batch");
   add_parsed(app, "--uneven",
              [&](const std::string& text) {
-               using distributed::Uneven;
                if (text == "shadow") o.uneven = Uneven::shadow;
                else if (text == "stop") o.uneven = Uneven::stop;
                else if (text == "error") o.uneven = Uneven::error;
@@ -163,9 +165,10 @@ std::string to_json(const TrainOptions& o) {
       {"dataset", o.dataset}, {"data", o.data}, {"model", o.model}, {"epochs", o.epochs}, {"max_steps", o.max_steps},
       {"batch_size", o.batch_size}, {"ranks", o.ranks}, {"threads", o.threads}, {"lr", o.lr}, {"momentum", o.momentum},
       {"nesterov", o.nesterov}, {"weight_decay", o.weight_decay}, {"seed", o.seed}, {"sync_bn", o.sync_bn},
-      {"sharded", o.sharded},
+      {"sharded", o.sharded}, {"uneven", o.uneven == Uneven::shadow ? "shadow" : o.uneven == Uneven::stop ? "stop" : "error"},
       {"precision", to_string(o.precision)}, {"device", to_string(o.device)}, {"cuda_graph", o.cuda_graph},
-      {"memory_format", to_string(o.memory_format)}, {"log_every", o.log_every}, {"out", o.out}};
+      {"memory_format", to_string(o.memory_format)}, {"log_every", o.log_every},
+      {"checkpoint_every", o.checkpoint_every}, {"out", o.out}};
   return json.dump(2) + "\n";
 }
 

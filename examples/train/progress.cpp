@@ -17,11 +17,13 @@ int columns_of(std::FILE* out) {
 
 }  // namespace
 
-Progress::Progress(std::FILE* out, std::int64_t epochs, std::int64_t steps_per_epoch, std::int64_t total_steps)
+Progress::Progress(std::FILE* out, std::int64_t epochs, std::int64_t steps_per_epoch, std::int64_t begin,
+                   std::int64_t total_steps)
     : out_(out),
       terminal_(out && isatty(fileno(out))),
       epochs_(epochs),
       steps_per_epoch_(steps_per_epoch),
+      begin_(begin),
       total_steps_(total_steps) {}
 
 void Progress::say(const std::string& line) {
@@ -33,7 +35,7 @@ void Progress::say(const std::string& line) {
 std::string Progress::time_left(const Metrics& m) const {
   const double spent = std::chrono::duration<double>(Clock::now() - start_).count();
   const auto left = static_cast<std::int64_t>(
-      spent / static_cast<double>(std::max<std::int64_t>(m.step, 1)) * static_cast<double>(total_steps_ - m.step) + 0.5);
+      spent / static_cast<double>(std::max<std::int64_t>(m.step - begin_, 1)) * static_cast<double>(total_steps_ - m.step) + 0.5);
   return left < 3600 ? fmt::format("{}:{:02}", left / 60, left % 60)
                      : fmt::format("{}:{:02}:{:02}", left / 3600, left / 60 % 60, left % 60);
 }

@@ -10,8 +10,8 @@ namespace tutti::examples {
 
 class Progress {
  public:
-  /// `out` is written to, never closed; null shows nothing.
-  Progress(std::FILE* out, std::int64_t epochs, std::int64_t steps_per_epoch, std::int64_t total_steps);
+  /// `out` is written to, never closed; null shows nothing. `begin` steps were made before, in another process.
+  Progress(std::FILE* out, std::int64_t epochs, std::int64_t steps_per_epoch, std::int64_t begin, std::int64_t total_steps);
 
   /// A line that stays.
   void say(const std::string& line);
@@ -27,7 +27,7 @@ class Progress {
 
   std::FILE* out_;
   bool terminal_;
-  std::int64_t epochs_, steps_per_epoch_, total_steps_;
+  std::int64_t epochs_, steps_per_epoch_, begin_, total_steps_;
   Clock::time_point start_ = Clock::now(), shown_ = start_;
 };
 

@@ -179,7 +179,7 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
   std::optional<RunFolder> folder;
   if (first && !o.out.empty()) folder.emplace(o.out, before ? before->rows : std::vector<Metrics>());
   if (folder) folder->write_config(to_json(o));
-  Progress progress(first ? screen : nullptr, o.epochs, per_epoch, steps);
+  Progress progress(first ? screen : nullptr, o.epochs, per_epoch, before ? before->step : 0, steps);
   progress.say(fmt::format("{} ({} parameters) on {}: {} training and {} test images, {} rank{} ({}) of {} thread{}, "
                            "global batch {}, {}, {}", o.model, net->parameter_count(), o.dataset, data.train.count,
                            data.test.count, group.size(), group.size() > 1 ? "s" : "", group.backend(), num_threads(),
@@ -200,6 +200,7 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
   if (before) {
     begin = before->step;
     sgd.load_state_dict(before->optimizer);
+    if (scaler) scaler->load_state_dict(before->scaler);
     schedule.set_position(begin);
     result.rows = before->rows;
     if (!result.rows.empty()) row = result.rows.back();
@@ -284,7 +285,9 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
       if (!o.sync_bn && !ends) ddp.broadcast_buffers();
       const Tensor random = gather(random_state(), group), sums = gather(tally.sums(), group);
       if (folder)
-        save_checkpoint(o, {row.step, steps, net->state_dict(), sgd.state_dict(), random, sums, tally.samples(), result.rows});
+        save_checkpoint(o, {.step = row.step, .steps = steps, .model = net->state_dict(), .optimizer = sgd.state_dict(),
+                            .scaler = scaler ? scaler->state_dict() : StateDict(), .random = random, .sums = sums,
+                            .samples = tally.samples(), .rows = result.rows});
     }
     if (!ends) progress.update(row);
   }

@@ -120,6 +120,17 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--model resnet19" + out, "resnet19");
 }
 
+TEST_F(Command, OfAFlagGivenTwiceTheLastCounts) {
+  EXPECT_EQ(run("--dataset synthetic --ranks 2 --batch-size 64 --threads 1 --max-steps 1 --uneven stop --checkpoint-every 5 --out " +
+                    folder_ + "/first --batch-size 16 --ranks 1 --uneven error --out " + folder_ + "/last", 1).code, 0);
+  EXPECT_FALSE(fs::exists(folder_ + "/first"));
+  const auto config = nlohmann::json::parse(std::ifstream(folder_ + "/last/config.json"));
+  EXPECT_EQ(config.at("ranks"), 1);
+  EXPECT_EQ(config.at("batch_size"), 16);
+  EXPECT_EQ(config.at("uneven"), "error");
+  EXPECT_EQ(config.at("checkpoint_every"), 5);
+}
+
 TEST_F(Command, BadDataAndRunFolder) {
   expect_refusal("--data " + folder_ + "/nowhere", folder_ + "/nowhere");
   expect_refusal("--data " + folder_, "train-images-idx3-ubyte");
@@ -137,6 +148,7 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   ASSERT_EQ(run(arguments, 1).code, 0);  // there is none yet
   ASSERT_TRUE(fs::exists(file));
   expect_refusal(arguments + "--lr 0.5", "lr = 0.1, this one has 0.5");
+  expect_refusal(arguments + "--uneven stop", "uneven = \"shadow\", this one has \"stop\"");
   expect_refusal(arguments + "--ranks 2", "it is of a run on 1 ranks, this one has 2");
   expect_refusal(arguments + "--model resnet32", "resnet20");
   fs::copy_file(folder_ + "/run/model.safetensors", file, fs::copy_options::overwrite_existing);

@@ -1,17 +1,22 @@
 // The trainer as a function: the same mathematics for any number of ranks, and what it leaves behind.
 #include "distributed/equal_bits.h"
+#include "train/checkpoint.h"
+#include "train/progress.h"
 #include "train/trainer.h"
 
 #include <tutti/core/create.h>
 #include <tutti/distributed/fault.h>
 #include <tutti/nn/resnet.h>
+#include <tutti/optim/grad_scaler.h>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <unistd.h>
 
 namespace tutti::examples {
@@ -288,6 +293,41 @@ TEST(Trainer, AlsoWithoutSyncBatchNormAndWithAMomentumThatCycles) {
   options.nesterov = true;
   options.checkpoint_every = 2;
   expect_resumes_to_the_bit(options, odd_data(), 9);
+}
+
+TEST(Checkpoint, HoldsTheLossScale) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_checkpoint_{}", getpid());
+  fs::create_directories(folder);
+  TrainOptions options = small_options();
+  options.out = folder.string();
+  Checkpoint made;
+  made.step = 3;
+  made.steps = 5;
+  made.model = {{"w", ones({2})}};
+  made.scaler = optim::GradScaler({.init_scale = 4096, .growth_interval = 7}).state_dict();
+  made.random = zeros({2, 2}, {.dtype = int64});
+  made.sums = zeros({2, 2}, {.dtype = float64});
+  save_checkpoint(options, made);
+  distributed::run_ranks(2, [&](const ProcessGroup& group) {
+    const auto found = share(group.rank() == 0 ? load_checkpoint(options, 2) : std::nullopt, group);
+    expect_equal_bits(found.value().scaler, made.scaler);
+  });
+  fs::remove_all(folder);
+}
+
+TEST(Progress, TimeLeftCountsTheStepsOfThisProcess) {
+  std::FILE* screen = std::tmpfile();
+  Progress progress(screen, 10, 100, 900, 1000);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  progress.epoch_done({.epoch = 10, .step = 901, .images_per_second = 1});  // 99 more, of 100 ms or longer
+  std::rewind(screen);
+  int minutes = 0, seconds = 0;
+  char line[200] = "";
+  ASSERT_NE(std::fgets(line, sizeof(line), screen), nullptr);
+  std::fclose(screen);
+  const char* figure = std::strstr(line, "images/s");
+  ASSERT_TRUE(figure && std::sscanf(figure, "images/s %d:%d left", &minutes, &seconds) == 2) << line;
+  EXPECT_GE(60 * minutes + seconds, 9) << line;
 }
 
 TEST(Trainer, FairThreadsDividesTheCores) {
