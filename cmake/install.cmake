@@ -4,7 +4,7 @@ set(TUTTI_IS_STATIC ON)
 if(BUILD_SHARED_LIBS)
   set(TUTTI_IS_STATIC OFF)
 endif()
-foreach(layer core kernels autograd distributed nn optim)
+foreach(layer ${TUTTI_LAYERS})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti
           FILES_MATCHING PATTERN "*.h")
 endforeach()

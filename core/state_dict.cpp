@@ -1,20 +1,18 @@
 #include "state_dict.h"
 
 #include "create.h"
+#include "whole_file.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <unistd.h>
 
 namespace tutti {
 namespace {
@@ -44,54 +42,6 @@ const char* name_of(DType dtype) {
 std::size_t bytes_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype()); }
 
 // ---- writing
-
-// A new file beside `path`, which commit() renames to it; removed where that never happens.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& path) : path_(path) {
-    static std::atomic<int> counter{0};  // ranks that are threads may save at the same time
-    name_ = fmt::format("{}.tmp{}-{}", path, ::getpid(), counter++);
-    file_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (file_ < 0) stop("cannot create", name_);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile() {
-    if (file_ >= 0) ::close(file_);
-    if (!committed_) ::unlink(name_.c_str());
-  }
-
-  void write(const void* data, std::size_t bytes) {
-    for (const char* at = static_cast<const char*>(data); bytes > 0;) {
-      const ssize_t written = ::write(file_, at, bytes);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) stop("cannot write", name_);
-      at += written;
-      bytes -= static_cast<std::size_t>(written);
-    }
-  }
-
-  /// The data reaches the disk before the name does: after a crash `path` holds the old file or the whole new one.
-  void commit() {
-    if (::fsync(file_) != 0) stop("cannot flush", name_);
-    if (::close(std::exchange(file_, -1)) != 0) stop("cannot close", name_);
-    if (::rename(name_.c_str(), path_.c_str()) != 0) stop("cannot rename to", path_);
-    committed_ = true;
-    const auto folder = std::filesystem::path(path_).parent_path();
-    if (const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); fd >= 0) {
-      ::fsync(fd);  // makes the rename durable; some file systems cannot, and the file is whole either way
-      ::close(fd);
-    }
-  }
-
- private:
-  [[noreturn]] void stop(const char* what, const std::string& file) const {
-    fail<CheckpointError>("save_safetensors: {} '{}': {}", what, file, std::strerror(errno));
-  }
-  std::string path_, name_;
-  int file_ = -1;
-  bool committed_ = false;
-};
 
 // ---- reading
 
@@ -221,15 +171,19 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
 
-  TemporaryFile file(path);
-  const std::uint64_t length = text.size();
-  file.write(&length, sizeof length);
-  file.write(text.data(), text.size());
-  for (const std::size_t i : order) {
-    const Tensor host = tensors[i].second.detach().to(Device::cpu()).contiguous();
-    file.write(host.raw(), bytes_of(host));
+  try {
+    WholeFile file(path);
+    const std::uint64_t length = text.size();
+    file.write(&length, sizeof length);
+    file.write(text.data(), text.size());
+    for (const std::size_t i : order) {
+      const Tensor host = tensors[i].second.detach().to(Device::cpu()).contiguous();
+      file.write(host.raw(), bytes_of(host));
+    }
+    file.commit();
+  } catch (const Error& error) {
+    fail<CheckpointError>("save_safetensors: {}", error.what());
   }
-  file.commit();
 }
 
 StateDict load_safetensors(const std::string& path, Metadata* metadata) {

@@ -2,6 +2,7 @@
 
 #include "cuda/ranges.h"
 #include "error.h"
+#include "whole_file.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -107,15 +108,11 @@ std::string to_json(const std::vector<Event>& events, Clock::time_point zero, st
   return fmt::format("[\n{}\n]\n", fmt::join(lines, ",\n"));
 }
 
-void write_whole(const std::string& path, const std::string& text) {
-  const std::string draft = path + ".tmp";
-  std::ofstream file(draft, std::ios::binary | std::ios::trunc);
-  file << text << std::flush;
-  const bool good = file.good();
-  file.close();
-  if (!good || std::rename(draft.c_str(), path.c_str()) != 0) {
-    std::remove(draft.c_str());
-    fail<Error>("trace: cannot write {}; is there such a folder, and room?", path);
+void write_timeline(const std::string& path, const std::string& text) {
+  try {
+    write_whole(path, text);
+  } catch (const Error& error) {
+    fail<Error>("trace: {}; is there such a folder, and room?", error.what());
   }
 }
 
@@ -153,7 +150,7 @@ Recording::Recording(std::string path, int rank) : path_(std::move(path)) {
   Recorder& all = recorder();
   const std::lock_guard lock(all.mutex);
   if (detail::recording) fail<Error>("trace: a Recording lives already; there is one timeline for a process");
-  write_whole(path_, "[\n]\n");  // where that cannot be done, the time to say so is now
+  write_timeline(path_, "[\n]\n");  // where that cannot be done, the time to say so is now
   std::remove(path_.c_str());
   if (this_thread.name.empty()) this_thread.name = "main";
   all.events.clear();
@@ -185,7 +182,7 @@ void Recording::finish() {
     events.swap(all.events);
     dropped = all.dropped;
   }
-  write_whole(path_, to_json(events, all.zero, dropped, all.rank));
+  write_timeline(path_, to_json(events, all.zero, dropped, all.rank));
 }
 
 void merge(const std::vector<std::string>& parts, const std::string& path) {

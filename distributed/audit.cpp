@@ -26,7 +26,7 @@ std::int64_t hash_of(const Tensor& tensor) {
   return static_cast<std::int64_t>(hash);
 }
 
-// "ranks 0, 2 agree; rank 1 differs", seen from rank 0.
+// "ranks {0, 2} hold the same, ranks {1} something else", seen from rank 0.
 std::string division(const std::int64_t* hashes, std::int64_t stride, int ranks) {
   std::string with, without;
   for (int r = 0; r < ranks; ++r) {

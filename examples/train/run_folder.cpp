@@ -2,6 +2,8 @@
 
 #include "options.h"
 
+#include <tutti/core/whole_file.h>
+
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
@@ -68,12 +70,7 @@ void RunFolder::save_weights(const StateDict& tensors, const Metadata& metadata)
 }
 
 void RunFolder::write_whole(const std::string& name, const std::string& text) {
-  const std::string target = path_ + "/" + name, draft = target + ".tmp";
-  std::ofstream file(draft, std::ios::trunc);
-  file << text << std::flush;
-  if (!file) fail<Error>("cannot write {}: is the disk full?", draft);
-  file.close();
-  std::filesystem::rename(draft, target);
+  tutti::write_whole(path_ + "/" + name, text);
 }
 
 }  // namespace tutti::examples
