@@ -35,7 +35,8 @@ if(TUTTI_HAS_CUDA)
   set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE} CACHE FILEPATH "nvcc")
   set(CMAKE_CUDA_ARCHITECTURES ${TUTTI_CUDA_ARCHITECTURES})
   enable_language(CUDA)
-  set(CMAKE_CUDA_STANDARD_DEFAULT "")  # CMake 3.25 knows no C++20 for CUDA 13: it must not ask, the option is given below
+  # CMake 3.25 knows no C++20 for CUDA 13: it must not ask, the option is given below.
+  set(CMAKE_CUDA_STANDARD_DEFAULT "")
   if(TUTTI_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${TUTTI_CCACHE})
   endif()

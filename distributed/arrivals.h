@@ -1,7 +1,7 @@
-// Arrivals: who waits for whom. While one lives it takes the times of every collective of a group (and of its communicator
-// for normalisation); report() compares them over the ranks, so that a straggler has a name. Nothing is communicated
-// before that, and no clocks are compared: a collective is done at about the same moment everywhere, so the rank for
-// which it took the shortest time is the one that came last, by the difference to the longest.
+// Arrivals: who waits for whom. While one lives it takes the times of every collective of a group (and of its
+// communicator for normalisation); report() compares them over the ranks, so that a straggler has a name. Nothing is
+// communicated before that, and no clocks are compared: a collective is done at about the same moment everywhere, so
+// the rank for which it took the shortest time is the one that came last, by the difference to the longest.
 #pragma once
 
 #include "process_group.h"
@@ -13,7 +13,8 @@ namespace tutti::distributed {
 
 class Arrivals {
  public:
-  /// Error where another one observes the group. On CUDA tensors the host does not wait, and the figures are the host's.
+  /// Error where another one observes the group. On CUDA tensors the host does not wait, and the figures are the
+  /// host's.
   explicit Arrivals(ProcessGroup group);
   ~Arrivals();
   Arrivals(const Arrivals&) = delete;

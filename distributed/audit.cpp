@@ -42,13 +42,15 @@ void expect_equal_on_ranks(const StateDict& state, const ProcessGroup& group) {
   if (group.size() == 1) return;
   const auto count = static_cast<std::int64_t>(state.size());
   const Tensor counts = empty({group.size()}, {.dtype = int64});
-  group.all_gather(full({}, static_cast<double>(count), {.dtype = int64}), counts, {.name = "audit: number of tensors"}).wait();
+  group.all_gather(full({}, static_cast<double>(count), {.dtype = int64}), counts,
+                   {.name = "audit: number of tensors"}).wait();
   for (int r = 0; r < group.size(); ++r)
     if (counts.data<std::int64_t>()[r] != count)
-      fail<DistributedError>("audit of group '{}': rank {} holds {} tensors, rank {} {}", group.name(), group.rank(), count,
-                             r, counts.data<std::int64_t>()[r]);
+      fail<DistributedError>("audit of group '{}': rank {} holds {} tensors, rank {} {}", group.name(), group.rank(),
+                             count, r, counts.data<std::int64_t>()[r]);
   const Tensor mine = empty({count}, {.dtype = int64}), all = empty({group.size(), count}, {.dtype = int64});
-  for (std::int64_t i = 0; i < count; ++i) mine.data<std::int64_t>()[i] = hash_of(state[static_cast<std::size_t>(i)].second);
+  for (std::int64_t i = 0; i < count; ++i)
+    mine.data<std::int64_t>()[i] = hash_of(state[static_cast<std::size_t>(i)].second);
   group.all_gather(mine, all, {.name = "audit: hashes"}).wait();
   const auto* hashes = all.data<std::int64_t>();
   for (std::int64_t i = 0; i < count; ++i)

@@ -64,8 +64,8 @@ std::string to_string(const Fingerprint& print) {
 std::string disagreement(std::span<const Fingerprint> prints) {
   for (std::size_t r = 1; r < prints.size(); ++r)
     if (!(prints[r] == prints[0]))
-      return fmt::format("the ranks are at different calls: rank 0 at {}, rank {} at {}. Every rank must issue the same "
-                         "collectives in the same order", to_string(prints[0]), r, to_string(prints[r]));
+      return fmt::format("the ranks are at different calls: rank 0 at {}, rank {} at {}. Every rank must issue the "
+                         "same collectives in the same order", to_string(prints[0]), r, to_string(prints[r]));
   return {};
 }
 

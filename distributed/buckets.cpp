@@ -32,7 +32,8 @@ void allocate(Bucket& bucket, const StateDict& parameters, const ProcessGroup& g
   }
 }
 
-// How much `a` and `b` have in common at their front, in whole components: "layer3.0.conv1" and "layer3.0.bn1" "layer3.0.".
+// How much `a` and `b` have in common at their front, in whole components: "layer3.0.conv1" and "layer3.0.bn1"
+// "layer3.0.".
 std::size_t common_prefix(std::string_view a, std::string_view b) {
   const auto same = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   return a.substr(0, same).rfind('.') + 1;  // npos + 1 is 0
@@ -80,7 +81,8 @@ std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<
       return o.dtype == parameter.dtype() && o.device == parameter.device();
     });
     if (at == open.end())
-      at = open.insert(at, {.dtype = parameter.dtype(), .device = parameter.device(), .bucket = {}, .cap = first_bytes});
+      at = open.insert(at, {.dtype = parameter.dtype(), .device = parameter.device(), .bucket = {},
+                            .cap = first_bytes});
     if (at->bytes > 0 && at->bytes + bytes > at->cap) {
       closed.push_back(*at);
       at->bucket = {};

@@ -61,10 +61,11 @@ void check_same_model(const ProcessGroup& group, const std::vector<std::string>&
   for (int r = 1; r < group.size(); ++r) {
     const std::vector<std::string> other = lines_of(r);
     for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      const std::string here = i < first.size() ? first[i] : "nothing more", there = i < other.size() ? other[i] : "nothing more";
+      const std::string here = i < first.size() ? first[i] : "nothing more";
+      const std::string there = i < other.size() ? other[i] : "nothing more";
       if (here != there)
-        fail<DistributedError>("DataParallel: the models differ at tensor {}: rank 0 has {}, rank {} has {}. Every rank "
-                               "must build the same model", i, here, r, there);
+        fail<DistributedError>("DataParallel: the models differ at tensor {}: rank 0 has {}, rank {} has {}. Every "
+                               "rank must build the same model", i, here, r, there);
     }
   }
 }

@@ -14,10 +14,10 @@ class Reducer;
 struct DataParallelOptions {
   double bucket_cap_mb = 25;    ///< MiB of gradients that travel together
   double first_bucket_mb = 1;   ///< the first bucket is smaller, so that communication starts early
-  /// Parameters may get no gradient, or one in several parts (weights shared with checkpointed blocks), different ones on
-  /// every rank and in every step. Costs one small collective more in each backward, and buckets with unused parameters
-  /// start only at its end. Off: an unused parameter, or one whose gradient comes in parts on some ranks only, is an error
-  /// that names it.
+  /// Parameters may get no gradient, or one in several parts (weights shared with checkpointed blocks), different ones
+  /// on every rank and in every step. Costs one small collective more in each backward, and buckets with unused
+  /// parameters start only at its end. Off: an unused parameter, or one whose gradient comes in parts on some ranks
+  /// only, is an error that names it.
   bool find_unused_parameters = false;
   /// Lays the buckets out anew, once, in the order in which the gradients of rank 0's first backward came.
   bool reorder_buckets = true;
@@ -30,10 +30,11 @@ struct DataParallelOptions {
 ///   cross_entropy(net(images), labels).backward();   // collective
 ///
 /// Gradients become views of buckets in the parameters' own layout, valid until the next averaging backward. Buckets
-/// are reduced in one fixed order on every rank, each as soon as all of its gradients are there, while backward goes on.
-/// What is averaged is the parameter's whole gradient, with what no_sync() scopes have accumulated: the mean over the
-/// ranks, whatever their batch sizes. To weight uneven ranks by their samples, scale each loss by size * local batch /
-/// global batch. Leaf hooks added to a parameter after this object see an undefined gradient (it is in its bucket).
+/// are reduced in one fixed order on every rank, each as soon as all of its gradients are there, while backward goes
+/// on. What is averaged is the parameter's whole gradient, with what no_sync() scopes have accumulated: the mean over
+/// the ranks, whatever their batch sizes. To weight uneven ranks by their samples, scale each loss by size * local
+/// batch / global batch. Leaf hooks added to a parameter after this object see an undefined gradient (it is in its
+/// bucket).
 ///
 /// One object serves one thread. On a group of one it does nothing at all.
 class DataParallel {

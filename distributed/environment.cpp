@@ -14,8 +14,8 @@ ProcessGroup& process_world() {
 }
 thread_local const ProcessGroup* thread_world = nullptr;
 
-// "single" for one process, unless it wants NCCL's collectives all the same. MPI is not touched then: its initialisation
-// takes half a second.
+// "single" for one process, unless it wants NCCL's collectives all the same. MPI is not touched then: its
+// initialisation takes half a second.
 std::string choose_backend(const WorldOptions& options, const Launch& launch) {
   if (!options.backend.empty() && options.backend != "mpi" && options.backend != "nccl")
     fail<ValueError>("from_environment: unknown backend '{}': expected mpi or nccl", options.backend);
@@ -25,14 +25,15 @@ std::string choose_backend(const WorldOptions& options, const Launch& launch) {
   if (options.backend.empty() || options.backend == "nccl") {
     const std::string why = nccl::why_unavailable();
     if (why.empty()) return "nccl";
-    if (options.backend == "nccl") fail<DistributedError>("from_environment: the nccl backend cannot be used here: {}", why);
-    fail<DistributedError>("from_environment: {} ask for {} processes without an MPI launcher, which only the nccl backend "
-                           "can do, and that is not there: {}. For CPU tensors start it as 'mpirun -n {} PROGRAM'",
-                           launch.found, launch.size, why, launch.size);
+    if (options.backend == "nccl")
+      fail<DistributedError>("from_environment: the nccl backend cannot be used here: {}", why);
+    fail<DistributedError>("from_environment: {} ask for {} processes without an MPI launcher, which only the nccl "
+                           "backend can do, and that is not there: {}. For CPU tensors start it as 'mpirun -n {} "
+                           "PROGRAM'", launch.found, launch.size, why, launch.size);
   }
   if (!mpi_finds_us)
-    fail<DistributedError>("from_environment: MPI cannot find processes that no MPI launcher started ({}); start them as "
-                           "'mpirun -n {} PROGRAM'", launch.found, launch.size);
+    fail<DistributedError>("from_environment: MPI cannot find processes that no MPI launcher started ({}); start them "
+                           "as 'mpirun -n {} PROGRAM'", launch.found, launch.size);
   return "mpi";
 }
 
@@ -44,8 +45,9 @@ std::shared_ptr<rendezvous::Store> meeting_place(const WorldOptions& options, co
   if (!launch.rendezvous.empty())
     return rendezvous::open(launch.rendezvous, {launch.rank, launch.size, launch.run_id, options.timeout});
   if (!launch.by_mpi && !mpi::is_initialized())
-    fail<DistributedError>("from_environment: nobody says where the ranks meet; found {}. Set MASTER_ADDR and MASTER_PORT "
-                           "(torchrun does), or pass rendezvous = \"HOST:PORT\" or \"file:PATH\"", launch.found);
+    fail<DistributedError>("from_environment: nobody says where the ranks meet; found {}. Set MASTER_ADDR and "
+                           "MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\" or \"file:PATH\"",
+                           launch.found);
   const auto over_mpi = mpi::make_world(options.timeout, launch.size);
   return over_mpi ? rendezvous::over(ProcessGroup(over_mpi), options.timeout) : in_memory();
 }

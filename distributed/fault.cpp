@@ -90,7 +90,8 @@ void check(const Fault& fault) {
   if (fault.action == Fault::Action::drop && fault.when != Fault::Moment::call)
     fail<ValueError>("fault: drop goes with when=call: nothing else can be dropped");
   if (fault.action == Fault::Action::exit && fault.when == Fault::Moment::data)
-    fail<ValueError>("fault: exit does not go with when=data: the communication thread cannot end the process in good order");
+    fail<ValueError>("fault: exit does not go with when=data: the communication thread cannot end the process in good "
+                     "order");
 }
 
 std::uint64_t arm(Fault fault) {
@@ -141,7 +142,8 @@ bool strike(Fault::Moment when, int rank, const std::string& group, std::int64_t
     Registry& all = registry();
     const std::lock_guard lock(all.mutex);
     for (const auto& [id, fault] : all.faults)
-      if (fault.when == when && fault.rank == rank && fault.group == group && (!counts || fault.collective == collective))
+      if (fault.when == when && fault.rank == rank && fault.group == group &&
+          (!counts || fault.collective == collective))
         mine.push_back(fault);
   }
   bool drop = false;

@@ -1,6 +1,6 @@
 // Faults on purpose: a rank that is late, silent, stopped, killed or throws at a chosen collective, to see what becomes
-// of the others. Armed by InjectFault in a program, or in any real process by the environment variable TUTTI_FAULT. Where
-// nothing is armed, a collective pays for looking at one flag.
+// of the others. Armed by InjectFault in a program, or in any real process by the environment variable TUTTI_FAULT.
+// Where nothing is armed, a collective pays for looking at one flag.
 #pragma once
 
 #include "process_group.h"
@@ -21,7 +21,7 @@ struct Fault {
   enum class Moment {
     start,   ///< as the process enters from_environment(), MPI being up
     call,    ///< before the others can see the call
-    data,    ///< all have come, its data is about to move: on the communication thread, MPI above its inline_limit() only
+    data,    ///< all have come, its data is about to move: on the communication thread, for what has one
     exit,    ///< as the process finalises MPI
   };
   Action action = Action::raise;
@@ -38,9 +38,9 @@ class InjectedError : public Error {
   using Error::Error;
 };
 
-/// The faults of a text such as TUTTI_FAULT: "rank=1,collective=8,action=kill", several with ';'. Keys: action (delay, drop,
-/// raise, exit, stop, kill), rank, collective, group, when (start, call, data, exit), delay (in ms). What is absent has
-/// the default above; rank and action are needed, collective too unless `when` is start or exit. ValueError.
+/// The faults of a text such as TUTTI_FAULT: "rank=1,collective=8,action=kill", several with ';'. Keys: action (delay,
+/// drop, raise, exit, stop, kill), rank, collective, group, when (start, call, data, exit), delay (in ms). What is
+/// absent has the default above; rank and action are needed, collective too unless `when` is start or exit. ValueError.
 std::vector<Fault> parse_faults(const std::string& text);
 
 /// While one lives, its fault is armed in this process, for ranks that are threads and for real ones.

@@ -44,8 +44,8 @@ class Join {
  public:
   explicit Join(ProcessGroup group, JoinOptions options = {}) : group_(std::move(group)), options_(options) {}
 
-  /// Collective: one all-gather of 8 bytes a rank (none on a group of one). `samples` is what this rank has for the next
-  /// step. Returns whether the step is to be made, the same on every rank. ValueError where `samples` is negative.
+  /// Collective: one all-gather of 8 bytes a rank (none on a group of one). `samples` is what this rank has for the
+  /// next step. Returns whether the step is to be made, the same on every rank. ValueError where `samples` is negative.
   [[nodiscard]] bool step(std::int64_t samples);
 
   // ---- about the step that has begun

@@ -54,8 +54,8 @@ std::optional<Launch> read(const Family& family) {
   if (!size && (!rank || family.rank == slurm.rank)) return {};
   if (size == 1 && !rank) return {};
   if (!size || !rank)
-    fail<DistributedError>("from_environment: {} is set and {} is not; found {}. Start the processes with 'mpirun -n {} "
-                           "PROGRAM', srun or torchrun, which set both, or unset {} to run alone",
+    fail<DistributedError>("from_environment: {} is set and {} is not; found {}. Start the processes with 'mpirun -n "
+                           "{} PROGRAM', srun or torchrun, which set both, or unset {} to run alone",
                            size ? family.size : family.rank, size ? family.rank : family.size, everything_found(),
                            size ? *size : *rank + 1, size ? family.size : family.rank);
   if (*rank >= *size)
@@ -73,8 +73,8 @@ Launch read_environment() {
   if (!inner) return outer.value_or(Launch{});
   if (!outer || (inner->rank == outer->rank && inner->size == outer->size)) return outer ? *outer : *inner;
   if (may_nest || !text_of("TORCHELASTIC_RUN_ID").empty()) return *inner;
-  fail<DistributedError>("from_environment: two launchers contradict each other: {} and {}; unset the variables of the one "
-                         "that is not meant, or pass rank and world_size", outer->found, inner->found);
+  fail<DistributedError>("from_environment: two launchers contradict each other: {} and {}; unset the variables of the "
+                         "one that is not meant, or pass rank and world_size", outer->found, inner->found);
 }
 
 // Where torchrun's agent serves a store of its own at MASTER_PORT, ours takes the port after it.
@@ -89,7 +89,8 @@ std::string run_id() {
   if (const std::string id = text_of("TORCHELASTIC_RUN_ID"); !id.empty())
     return fmt::format("{}.{}", id, text_of("TORCHELASTIC_RESTART_COUNT"));
   if (const std::string id = text_of("PMIX_NAMESPACE"); !id.empty()) return id;
-  if (const std::string id = text_of("SLURM_JOB_ID"); !id.empty()) return fmt::format("{}.{}", id, text_of("SLURM_STEP_ID"));
+  if (const std::string id = text_of("SLURM_JOB_ID"); !id.empty())
+    return fmt::format("{}.{}", id, text_of("SLURM_STEP_ID"));
   return {};
 }
 
@@ -101,7 +102,8 @@ Launch find_launch(const WorldOptions& options) {
     fail<ValueError>("from_environment: rank and world_size go together, with 0 <= rank < world_size; got rank {} and "
                      "world_size {}", options.rank, options.world_size);
   Launch launch = explicit_place ? Launch{.rank = options.rank, .size = options.world_size,
-                                          .found = fmt::format("rank={} world_size={}", options.rank, options.world_size)}
+                                          .found = fmt::format("rank={} world_size={}", options.rank,
+                                                               options.world_size)}
                                  : read_environment();
   if (explicit_place)
     for (const Family& family : {open_mpi, pmi, slurm}) launch.by_mpi |= !text_of(family.size).empty();

@@ -31,7 +31,8 @@ class Single : public Backend {
 // What a rank holds that split() put into no group.
 class NoMember : public Backend {
  public:
-  explicit NoMember(std::string group) : Backend({.rank = -1, .size = 0, .local_rank = -1, .group = std::move(group), .kind = "none"}) {}
+  explicit NoMember(std::string group)
+      : Backend({.rank = -1, .size = 0, .local_rank = -1, .group = std::move(group), .kind = "none"}) {}
   bool accepts(Device) const override { return true; }
   std::shared_ptr<Work::State> submit(const Collective& call) override {
     fail<DistributedError>("{}: this rank is no member of group '{}' (it was split off with a negative colour)",
@@ -66,15 +67,17 @@ class CopyBack : public Work::State {
   Tensor from_, to_;
 };
 
-// A call that was dropped on purpose (fault.h): fails as soon as the group does, which is to be at the others' deadline.
+// A call that was dropped on purpose (fault.h): fails as soon as the group does, which is to be at the others'
+// deadline.
 class Dropped : public Work::State {
  public:
   Dropped(std::shared_ptr<Backend> backend, Collective call)
-      : backend_(std::move(backend)), call_(std::move(call)), deadline_(deadline_after(call_.timeout) + std::chrono::seconds(5)) {}
+      : backend_(std::move(backend)), call_(std::move(call)),
+        deadline_(deadline_after(call_.timeout) + std::chrono::seconds(5)) {}
   void wait() override {
     while (!is_done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const Failure late{.at = describe(call_, backend_->place()), .what = "this rank's call was dropped by an injected fault",
-                       .timeout = true};
+    const Failure late{.at = describe(call_, backend_->place()),
+                       .what = "this rank's call was dropped by an injected fault", .timeout = true};
     raise(backend_->failure().value_or(late), call_, backend_->place());
   }
   bool is_done() override { return backend_->failure() || std::chrono::steady_clock::now() >= deadline_; }
@@ -113,8 +116,8 @@ class Timed : public Work::State {
     if (observer_) observer_(timing);
     if (trace::is_recording())
       trace::add_async(title(), launched_, timing.done,
-                       fmt::format(R"("operation":"{}","sequence":{},"bytes":{},"wait_us":{:.3f})", to_string(call_.operation),
-                                   call_.sequence, call_.bytes(), 1e6 * waited));
+                       fmt::format(R"("operation":"{}","sequence":{},"bytes":{},"wait_us":{:.3f})",
+                                   to_string(call_.operation), call_.sequence, call_.bytes(), 1e6 * waited));
   }
 
   std::shared_ptr<Work::State> work_;
@@ -157,8 +160,8 @@ void check_member(Backend& backend, Operation operation) {
 Work start(const std::shared_ptr<Backend>& group, Collective call, CallOptions options) {
   Backend& backend = *group;
   if (backend.is_inherited())
-    fail<DistributedError>("{}: group '{}' belongs to the process that this one was forked from; make groups after a fork, "
-                           "or start the child with exec", to_string(call.operation), backend.place().group);
+    fail<DistributedError>("{}: group '{}' belongs to the process that this one was forked from; make groups after a "
+                           "fork, or start the child with exec", to_string(call.operation), backend.place().group);
   const bool in_place = call.operation == Operation::all_reduce || call.operation == Operation::broadcast;
   Tensor target = call.output;
   if (target.defined()) target.storage()->bump_version();
@@ -192,8 +195,8 @@ Work::Work(std::shared_ptr<State> state) : state_(std::move(state)), process_(pr
 void Work::wait() {
   if (!state_) return;
   if (process_ != process_generation())
-    fail<DistributedError>("Work::wait: this collective belongs to the process that this one was forked from, which alone can "
-                           "wait for it; wait before a fork, or start the child with exec");
+    fail<DistributedError>("Work::wait: this collective belongs to the process that this one was forked from, which "
+                           "alone can wait for it; wait before a fork, or start the child with exec");
   state_->wait();
 }
 

@@ -42,7 +42,8 @@ class [[nodiscard]] Work {
 
   Work() = default;  ///< already done
   explicit Work(std::shared_ptr<State> state);
-  /// Throws what went wrong; a DistributedError also in a fork's child, where nothing of its parent's will ever be done.
+  /// Throws what went wrong; a DistributedError also in a fork's child, where nothing of its parent's will ever be
+  /// done.
   void wait();
   bool is_done() const;
 
@@ -62,8 +63,8 @@ struct WorldOptions {
   int rank = -1;                  ///< together with world_size
   int world_size = 0;
   int local_rank = -1;
-  /// "mpi" or "nccl"; empty: MPI where its launcher started us, else NCCL. One process alone is a group that does nothing,
-  /// unless "nccl" asks for collectives all the same.
+  /// "mpi" or "nccl"; empty: MPI where its launcher started us, else NCCL. One process alone is a group that does
+  /// nothing, unless "nccl" asks for collectives all the same.
   std::string backend = {};
   /// Where NCCL ranks find each other: "HOST:PORT" of rank 0, or "file:PATH" that all hosts see. Empty: MASTER_ADDR and
   /// MASTER_PORT, else MPI tells.

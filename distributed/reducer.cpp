@@ -50,7 +50,8 @@ Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions o
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
   lay_out(order);
   for (std::size_t p = 0; p < parameters_.size(); ++p)
-    hooks_.push_back(autograd::add_leaf_hook(parameters_[p].second, [this, p](Tensor& gradient) { on_gradient(p, gradient); }));
+    hooks_.push_back(autograd::add_leaf_hook(parameters_[p].second,
+                                             [this, p](Tensor& gradient) { on_gradient(p, gradient); }));
 }
 
 void Reducer::detach() {
@@ -77,7 +78,8 @@ const Tensor& Reducer::view(std::size_t parameter) const {
 void Reducer::clear() {
   for (std::size_t b = 0; b < works_.size(); ++b) {
     try {
-      guarded(group_, buckets_[b], [&] { works_[b].wait(); });  // of a backward that failed: the bucket is in use until then
+      // Of a backward that failed: the bucket is in use until then.
+      guarded(group_, buckets_[b], [&] { works_[b].wait(); });
     } catch (...) {
       // The group is broken; the next collective says so again.
     }
@@ -106,7 +108,8 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
   if (!state.arrived) {
     take(parameter, gradient);
   } else {
-    // Beside the bucket even where that has not started: on another rank, where gradients come in another order, it may have.
+    // Beside the bucket even where that has not started: on another rank, where gradients come in another order, it may
+    // have.
     if (!state.late.defined()) state.late = zeros_like(view(parameter));
     kernels::elementwise(gradient.device()).axpy(share, gradient, state.late);
   }
@@ -118,8 +121,8 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
 void Reducer::take(std::size_t parameter, const Tensor& gradient) {
   const Tensor& to = view(parameter);
   if (!(gradient.shape() == to.shape()) || gradient.dtype() != to.dtype() || gradient.device() != to.device())
-    fail<Error>("DataParallel: parameter '{}' was {} {} on {} and is {} {} on {} now; make the DataParallel after the model "
-                "has been moved", parameters_[parameter].first, to_string(to.dtype()), to_string(to.shape()),
+    fail<Error>("DataParallel: parameter '{}' was {} {} on {} and is {} {} on {} now; make the DataParallel after the "
+                "model has been moved", parameters_[parameter].first, to_string(to.dtype()), to_string(to.shape()),
                 to_string(to.device()), to_string(gradient.dtype()), to_string(gradient.shape()),
                 to_string(gradient.device()));
   const double share = 1.0 / group_.size();
@@ -133,7 +136,9 @@ void Reducer::take(std::size_t parameter, const Tensor& gradient) {
 void Reducer::launch_ready() {
   while (works_.size() < buckets_.size() && pending_[works_.size()] == 0) {
     const Bucket& bucket = buckets_[works_.size()];
-    guarded(group_, bucket, [&] { works_.push_back(options_.communication(group_, bucket.flat, {.name = bucket.label})); });
+    guarded(group_, bucket, [&] {
+      works_.push_back(options_.communication(group_, bucket.flat, {.name = bucket.label}));
+    });
   }
 }
 
@@ -176,9 +181,9 @@ void Reducer::refuse_unused() {
     if (!states_[p].arrived) names += (shown++ ? ", '" : "'") + parameters_[p].first + "'";
   if (missing > shown) names += fmt::format(" and {} more", missing - shown);
   group_.barrier({.name = "no gradient for " + names});
-  fail<Error>("DataParallel: backward gave no gradient for {} of {} parameters on rank {}: {}. Set find_unused_parameters "
-              "where that is meant, or requires_grad_(false) for what is never trained; the gradients of this step are "
-              "lost", missing, parameters_.size(), group_.rank(), names);
+  fail<Error>("DataParallel: backward gave no gradient for {} of {} parameters on rank {}: {}. Set "
+              "find_unused_parameters where that is meant, or requires_grad_(false) for what is never trained; the "
+              "gradients of this step are lost", missing, parameters_.size(), group_.rank(), names);
 }
 
 // What has accumulated before, or zeros.

@@ -32,7 +32,8 @@ Watcher::Watcher(std::function<void()> look) : state_(std::make_shared<State>())
 }
 
 Watcher::~Watcher() {
-  if (state_->process != process_generation()) {  // a fork's child has no such thread, and the lock may be held for ever
+  // A fork's child has no such thread, and the lock may be held for ever.
+  if (state_->process != process_generation()) {
     thread_.detach();
     return;
   }

@@ -1,5 +1,5 @@
-// Watcher: a thread that looks after collectives nobody waits for, so that they too keep their deadlines. Every 50 ms it
-// calls one function; what there is to look at belongs to the backend.
+// Watcher: a thread that looks after collectives nobody waits for, so that they too keep their deadlines. Every 50 ms
+// it calls one function; what there is to look at belongs to the backend.
 #pragma once
 
 #include <functional>

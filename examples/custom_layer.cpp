@@ -6,8 +6,9 @@
 #include <cstdio>
 using namespace tutti;
 
-// A differentiable operation computes its output from detached inputs, then records how gradients flow back: the closure
-// is all that is kept. Saved tensors are checked: changing one in place before backward is an error, not a wrong gradient.
+// A differentiable operation computes its output from detached inputs, then records how gradients flow back: the
+// closure is all that is kept. Saved tensors are checked: changing one in place before backward is an error, not a
+// wrong gradient.
 Tensor swish(const Tensor& x, const Tensor& beta) {
   const Tensor s = sigmoid(x.detach() * beta.detach());
   return autograd::record("swish", x.detach() * s, {x, beta},
@@ -26,7 +27,8 @@ struct Swish : nn::Layer {
 
 int main() {
   const TensorOptions wide{.dtype = float64};
-  const auto check = autograd::gradcheck([](const auto& in) { return swish(in[0], in[1]); }, {randn({4, 3}, wide), rand({1}, wide)});
+  const auto check = autograd::gradcheck([](const auto& in) { return swish(in[0], in[1]); },
+                                         {randn({4, 3}, wide), rand({1}, wide)});
   std::printf("gradient check: %s\n", check ? "passed" : check.message.c_str());
 
   nn::Sequential net;

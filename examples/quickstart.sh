@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trained network: installs what is missing, builds, and trains a ResNet-20 with SyncBatchNorm on
-# Fashion-MNIST with two ranks. Flags are passed on to the trainer; see build/release/examples/train_resnet --help.
+# From a fresh clone to a trained network: installs what is missing, builds, and trains a ResNet-20 with SyncBatchNorm
+# on Fashion-MNIST with two ranks. Flags are passed on to the trainer; see build/release/examples/train_resnet --help.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh

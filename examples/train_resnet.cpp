@@ -49,7 +49,8 @@ ProcessGroup group_for(const TrainOptions& options, const ProcessGroup& world) {
   const Tensor fit = full({}, one_device_each(options, world.local_rank() + 1), {.dtype = int64});
   world.all_reduce(fit, distributed::ReduceOp::min, {.name = "a device for each rank"}).wait();
   if (fit.item<int>() == 0) return world;
-  return ProcessGroup::from_environment({.backend = "nccl", .device = device_of_rank(options, world.local_rank()).index()});
+  return ProcessGroup::from_environment({.backend = "nccl",
+                                         .device = device_of_rank(options, world.local_rank()).index()});
 }
 
 void run(int argc, char** argv, const ProcessGroup& world) {

@@ -86,7 +86,8 @@ void Domain::look() {
 }
 
 Hub::Hub(std::shared_ptr<Domain> domain, std::vector<int> world_ranks, std::string name)
-    : domain_(std::move(domain)), world_ranks_(std::move(world_ranks)), name_(std::move(name)), last_(world_ranks_.size(), 0) {
+    : domain_(std::move(domain)), world_ranks_(std::move(world_ranks)), name_(std::move(name)),
+      last_(world_ranks_.size(), 0) {
   domain_->hubs.push_back(this);
 }
 
@@ -168,11 +169,12 @@ bool Hub::is_hopeless(const Meeting& meeting) {
   if (left.empty() && !late) return false;
   // All who are here have completed what the slowest of the others has come to.
   const std::int64_t completed = *std::min_element(last_.begin(), last_.end());
-  const auto here = std::find_if(meeting.calls.begin(), meeting.calls.end(), [](const auto& call) { return call.has_value(); });
+  const auto here = std::find_if(meeting.calls.begin(), meeting.calls.end(),
+                                 [](const auto& call) { return call.has_value(); });
+  const char* how = left.size() == 1 ? "function has returned" : "functions have returned";
   domain_->failure = Failure{.at = describe(**here, {.group = name_}),
                              .what = left.empty() ? absence(missing, meeting.timeout, completed)
-                                                  : departure(left, left.size() == 1 ? "function has returned"
-                                                                                     : "functions have returned", completed),
+                                                  : departure(left, how, completed),
                              .timeout = left.empty()};
   domain_->changed.notify_all();
   return true;

@@ -35,8 +35,9 @@ struct Meeting {
   int present = 0;
   std::chrono::steady_clock::time_point done_at = {};
   std::vector<std::optional<Collective>> calls;  ///< by rank
-  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();  ///< the first of the calls'
-  std::chrono::milliseconds timeout{0};          ///< which that one has
+  /// The first of the calls', and the timeout of that one.
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  std::chrono::milliseconds timeout{0};
 };
 
 class Hub {

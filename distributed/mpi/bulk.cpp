@@ -34,7 +34,8 @@ Bulk::Bulk(std::shared_ptr<const GroupCommunicator> comm, Backend::Place place,
 
 Bulk::~Bulk() {
   if (process_ != process_generation()) {
-    // A fork's child has no such thread. The lock may be held for ever, and who destroys a condition waits for its waiters.
+    // A fork's child has no such thread. The lock may be held for ever, and who destroys a condition waits for its
+    // waiters.
     if (thread_.joinable()) thread_.detach();
     (void)changed_.release();
     return;
@@ -83,7 +84,8 @@ void Bulk::run(Task& task) {
   const std::shared_lock mpi(in_use(), std::try_to_lock);
   if (!mpi) {
     // MPI is being finalised, or has been: not even the other ranks are told, and the messages stay as they are.
-    task.error = std::make_exception_ptr(DistributedError(describe(task.call, place_) + ": this process is at its exit"));
+    const std::string why = describe(task.call, place_) + ": this process is at its exit";
+    task.error = std::make_exception_ptr(DistributedError(why));
     keep_for_ever(std::shared_ptr<Exchange>(std::move(task.exchange)));
     return;
   }
@@ -98,7 +100,8 @@ void Bulk::run(Task& task) {
     move_data(*comm_, task.call, place_);
   } catch (const std::exception& e) {
     task.error = std::current_exception();
-    comm_->domain().fail({.at = describe(task.call, place_), .what = e.what()});  // no effect where it has failed already
+    // No effect where it has failed already.
+    comm_->domain().fail({.at = describe(task.call, place_), .what = e.what()});
     task.exchange.reset();
   }
 }

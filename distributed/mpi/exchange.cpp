@@ -34,8 +34,8 @@ Exchange::Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collecti
   finished_.resize(requests_.size());
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
-      check(MPI_Irecv(received_.get() + slot_ * static_cast<std::size_t>(r), static_cast<int>(slot_), MPI_BYTE, r, 0, comm_->get(),
-                      &requests_[static_cast<std::size_t>(r)]), "MPI_Irecv");
+      check(MPI_Irecv(received_.get() + slot_ * static_cast<std::size_t>(r), static_cast<int>(slot_), MPI_BYTE, r, 0,
+                      comm_->get(), &requests_[static_cast<std::size_t>(r)]), "MPI_Irecv");
   const auto fill = [&](char* to, std::size_t from) {
     std::memcpy(to, &mine_, sizeof(mine_));
     std::memset(to + sizeof(mine_), 0, header - sizeof(mine_));
@@ -53,11 +53,14 @@ Exchange::Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collecti
 
 Exchange::~Exchange() {
   if (complete_) return;
-  // In a group that has failed nothing is received any more; where only nobody waited, the next call would get this one's.
+  // In a group that has failed nothing is received any more; where only nobody waited, the next call would get this
+  // one's.
   try {
     if (!is_gone() && comm_->domain().failure()) {
-      for (int r = 0; r < size_; ++r)
-        if (MPI_Request& receive = requests_[static_cast<std::size_t>(r)]; receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
+      for (int r = 0; r < size_; ++r) {
+        MPI_Request& receive = requests_[static_cast<std::size_t>(r)];
+        if (receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
+      }
       if (poll()) return;
     }
   } catch (const std::exception&) {
@@ -71,10 +74,12 @@ Exchange::~Exchange() {
 bool Exchange::poll() {
   if (complete_) return true;
   int count = 0;
-  check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, finished_.data(), MPI_STATUSES_IGNORE),
+  check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, finished_.data(),
+                     MPI_STATUSES_IGNORE),
         "MPI_Testsome");
   return complete_ = count == MPI_UNDEFINED ||
-                     std::all_of(requests_.begin(), requests_.end(), [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
+                     std::all_of(requests_.begin(), requests_.end(),
+                                 [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
 }
 
 std::vector<int> Exchange::missing() const {
@@ -132,7 +137,8 @@ auto explain(const Collective& call, const std::atomic<std::int64_t>& met) {
 
 bool give_up(const Exchange& exchange, const Collective& call, const Backend::Place& place,
              const std::atomic<std::int64_t>& met, std::chrono::steady_clock::time_point deadline) {
-  return give_up(exchange.comm().domain(), exchange.comm().get(), call, place, deadline, [&] { return exchange.missing(); }, explain(call, met));
+  return give_up(exchange.comm().domain(), exchange.comm().get(), call, place, deadline,
+                 [&] { return exchange.missing(); }, explain(call, met));
 }
 
 void meet(Exchange& exchange, const Collective& call, const Backend::Place& place, std::atomic<std::int64_t>& met,

@@ -45,7 +45,8 @@ Gate::Gate(Purpose purpose) {
                       &requests_[static_cast<std::size_t>(r)]), "MPI_Irecv");
   } else {
     requests_.assign(2, MPI_REQUEST_NULL);
-    check(MPI_Isend(&memory_->purpose, sizeof(Purpose), MPI_BYTE, 0, coming, MPI_COMM_WORLD, &requests_[0]), "MPI_Isend");
+    check(MPI_Isend(&memory_->purpose, sizeof(Purpose), MPI_BYTE, 0, coming, MPI_COMM_WORLD, &requests_[0]),
+          "MPI_Isend");
     check(MPI_Irecv(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, 0, answering, MPI_COMM_WORLD, &requests_[1]),
           "MPI_Irecv");
   }

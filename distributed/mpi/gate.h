@@ -1,7 +1,7 @@
 // Gate: where all processes of MPI_COMM_WORLD wait for each other before what blocks without a deadline: creating
 // communicators (in split() the all-gather of colours does this) and finalising. Rank 0 collects the others and tells
-// them; so it can say who is missing, which a barrier cannot. Who gives up waiting says so too, and may come again: of what
-// a rank has said, the latest counts. A rank that stops, or gives up, right behind the gate is beyond it.
+// them; so it can say who is missing, which a barrier cannot. Who gives up waiting says so too, and may come again: of
+// what a rank has said, the latest counts. A rank that stops, or gives up, right behind the gate is beyond it.
 #pragma once
 
 #include "runtime.h"

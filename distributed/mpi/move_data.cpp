@@ -35,19 +35,20 @@ class Transfers {
   }
   void receive(char* to, std::size_t bytes, int rank, int tag) {
     for (std::size_t at = 0; at < bytes; at += largest_message)
-      check(MPI_Irecv(to + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag, comm_.get(),
-                      &add(rank)), "MPI_Irecv");
+      check(MPI_Irecv(to + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag,
+                      comm_.get(), &add(rank)), "MPI_Irecv");
   }
   void send(const char* from, std::size_t bytes, int rank, int tag) {
     for (std::size_t at = 0; at < bytes; at += largest_message)
-      check(MPI_Isend(from + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag, comm_.get(),
-                      &add(rank)), "MPI_Isend");
+      check(MPI_Isend(from + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag,
+                      comm_.get(), &add(rank)), "MPI_Isend");
   }
   void wait() {
     wait_until(comm_.domain(), comm_.get(), call_, place_, false, deadline_after(call_.timeout), [&] {
       int done = 0;
       if (!requests_.empty())
-        check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+        check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
+              "MPI_Testall");
       return requests_.empty() || done != 0;
     }, [&] {
       std::vector<int> ranks;

@@ -60,7 +60,8 @@ class MpiBackend : public Backend {
   MpiBackend(std::shared_ptr<Domain> domain, MPI_Comm parent, const std::vector<int>& members, Place place)
       : Backend(std::move(place)), domain_(std::move(domain)),
         comm_(std::make_shared<GroupCommunicator>(domain_, parent, members, 1)),
-        bulk_(std::make_shared<Bulk>(std::make_shared<GroupCommunicator>(domain_, parent, members, 2), this->place(), met_)) {}
+        bulk_(std::make_shared<Bulk>(std::make_shared<GroupCommunicator>(domain_, parent, members, 2), this->place(),
+                                     met_)) {}
 
   bool accepts(Device device) const override { return device.is_cpu(); }
 
@@ -98,8 +99,8 @@ std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expec
   check(MPI_Comm_rank(MPI_COMM_WORLD, &place.rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &place.size), "MPI_Comm_size");
   if (place.size < expected_size)
-    fail<DistributedError>("from_environment: {} processes were expected, but MPI sees {}; start them with this MPI's own "
-                           "mpirun, or with 'srun --mpi=pmix' (or pmi2)", expected_size,
+    fail<DistributedError>("from_environment: {} processes were expected, but MPI sees {}; start them with this MPI's "
+                           "own mpirun, or with 'srun --mpi=pmix' (or pmi2)", expected_size,
                            place.size == 1 ? "this one alone" : fmt::format("only {}", place.size));
   if (place.size == 1) return nullptr;
   faults::read_environment();
@@ -109,11 +110,11 @@ std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expec
   if (!gate.absent().empty()) {
     CollectiveInfo info{.rank = place.rank, .world_size = place.size, .operation = "from_environment", .name = {}};
     if (!gate.late())
-      throw DistributedError(fmt::format("from_environment: rank {} waits for all {} processes to call it, but {}", place.rank,
-                                         place.size, gate.absent()), std::move(info));
+      throw DistributedError(fmt::format("from_environment: rank {} waits for all {} processes to call it, but {}",
+                                         place.rank, place.size, gate.absent()), std::move(info));
     note_somebody_missing();
-    throw TimeoutError(fmt::format("from_environment: rank {} waited {} for all {} processes to call it, but {}; look for "
-                                   "one that hangs or has ended before, or pass a longer timeout", place.rank,
+    throw TimeoutError(fmt::format("from_environment: rank {} waited {} for all {} processes to call it, but {}; look "
+                                   "for one that hangs or has ended before, or pass a longer timeout", place.rank,
                                    distributed::to_string(timeout), place.size, gate.absent()), std::move(info));
   }
   MPI_Comm host = MPI_COMM_NULL;

@@ -31,9 +31,11 @@ std::shared_ptr<Domain>& world_domain() {
 }
 
 // Waits for the others at the end; the text says for whom in vain. They may be waiting for us: after a moment they are
-// told that we will not come, unless our threads still do what has been started. Where a rank is known to be missing, those that are not have a moment to say so.
+// told that we will not come, unless our threads still do what has been started. Where a rank is known to be missing,
+// those that are not have a moment to say so.
 std::string gather_at_exit() {
-  const auto begin = Clock::now(), deadline = deadline_after(somebody_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
+  const auto begin = Clock::now();
+  const auto deadline = deadline_after(somebody_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
   bool told = false;
   for (;;) {
     Gate gate(Gate::Purpose::exit);
@@ -103,9 +105,11 @@ void ensure_initialized(std::chrono::milliseconds timeout) {
   if (is_finalized()) fail<DistributedError>("from_environment: MPI has already been finalised in this process");
   if (process == 0) process = process_generation() + 1;
   if (is_initialized()) return;
-  // Read at MPI_Init; what the user has set, by mpirun --mca or in the environment, wins. "vader" became "sm" in Open MPI 5.
+  // Read at MPI_Init; what the user has set, by mpirun --mca or in the environment, wins. "vader" became "sm" in Open
+  // MPI 5.
   const std::string eager = std::to_string(eager_bytes);
-  for (const char* name : {"OMPI_MCA_btl_vader_eager_limit", "OMPI_MCA_btl_sm_eager_limit"}) setenv(name, eager.c_str(), 0);
+  for (const char* name : {"OMPI_MCA_btl_vader_eager_limit", "OMPI_MCA_btl_sm_eager_limit"})
+    setenv(name, eager.c_str(), 0);
   int provided = 0;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   exit_timeout = timeout;
@@ -169,7 +173,8 @@ Domain::~Domain() {
 }
 
 void Domain::listen() {
-  check(MPI_Irecv(incoming_.get(), sizeof(Notice), MPI_BYTE, MPI_ANY_SOURCE, 0, channel_.get(), &receive_), "MPI_Irecv");
+  check(MPI_Irecv(incoming_.get(), sizeof(Notice), MPI_BYTE, MPI_ANY_SOURCE, 0, channel_.get(), &receive_),
+        "MPI_Irecv");
 }
 
 void Domain::break_with(Failure why) {
@@ -193,7 +198,8 @@ void Domain::tell_everybody(std::shared_ptr<Notice> notice) {
 void Domain::fail(Failure why) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
-  const auto notice = std::make_shared<Notice>(Notice{.kind = Kind::failure, .timeout = why.timeout, .at = {}, .what = {}});
+  const auto notice = std::make_shared<Notice>(Notice{.kind = Kind::failure, .timeout = why.timeout, .at = {},
+                                                      .what = {}});
   std::memcpy(notice->at, why.at.data(), std::min(why.at.size(), sizeof(notice->at) - 1));
   std::memcpy(notice->what, why.what.data(), std::min(why.what.size(), sizeof(notice->what) - 1));
   break_with(std::move(why));
@@ -202,7 +208,8 @@ void Domain::fail(Failure why) {
 
 void Domain::leave() {
   const std::lock_guard lock(mutex_);
-  if (!failure_) tell_everybody(std::make_shared<Notice>(Notice{.kind = Kind::leaving, .timeout = 0, .at = {}, .what = {}}));
+  if (!failure_) tell_everybody(std::make_shared<Notice>(Notice{.kind = Kind::leaving, .timeout = 0, .at = {},
+                                                                .what = {}}));
 }
 
 std::optional<Failure> Domain::failure() {

@@ -118,8 +118,8 @@ class Domain {
   std::optional<Watcher> watcher_;  // started by the first collective
 };
 
-/// A communicator of a group, shared by the group and all that is under way on it: whichever goes last frees it. Not where
-/// the world has failed: what a failure left behind still arrives here some day.
+/// A communicator of a group, shared by the group and all that is under way on it: whichever goes last frees it. Not
+/// where the world has failed: what a failure left behind still arrives here some day.
 class GroupCommunicator {
  public:
   /// Collective among `members`; see Communicator.
@@ -142,8 +142,9 @@ void keep_world(std::shared_ptr<Domain> domain);
 /// One pause in a wait: the `spins`-th.
 void pause(std::int64_t spins, bool patient);
 
-/// Breaks the domain, and returns true, where a rank that is missing has left or the deadline has passed. `missing` gives
-/// the ranks of `comm` that have not done their part; `why` makes the text for those ranks, given whether they have left.
+/// Breaks the domain, and returns true, where a rank that is missing has left or the deadline has passed. `missing`
+/// gives the ranks of `comm` that have not done their part; `why` makes the text for those ranks, given whether they
+/// have left.
 template <class Missing, class Why>
 bool give_up(Domain& domain, MPI_Comm comm, const Collective& call, const Backend::Place& place,
              std::chrono::steady_clock::time_point deadline, const Missing& missing, const Why& why) {
@@ -162,7 +163,8 @@ bool give_up(Domain& domain, MPI_Comm comm, const Collective& call, const Backen
 /// their communication threads may share few cores. Throws the failure of the domain as seen from `call`; see give_up.
 template <class Done, class Missing, class Why>
 void wait_until(Domain& domain, MPI_Comm comm, const Collective& call, const Backend::Place& place, bool patient,
-                std::chrono::steady_clock::time_point deadline, const Done& done, const Missing& missing, const Why& why) {
+                std::chrono::steady_clock::time_point deadline, const Done& done, const Missing& missing,
+                const Why& why) {
   for (std::int64_t spins = 0; !done(); ++spins) {
     pause(spins, patient);
     if (spins % 64 != 63 && !patient) continue;

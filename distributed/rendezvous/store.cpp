@@ -54,7 +54,7 @@ std::vector<std::string> own_addresses() {
       const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
       if (getnameinfo(each->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) continue;
       const std::string address = text;
-      if (address.rfind("127.", 0) != 0 && address != "::1" && address.rfind("fe80:", 0) != 0) others.push_back(address);
+      if (!address.starts_with("127.") && address != "::1" && !address.starts_with("fe80:")) others.push_back(address);
     }
     freeifaddrs(list);
   }
@@ -121,7 +121,8 @@ std::vector<std::string> Store::gather(const std::string& name, const std::strin
       return values;
     }
     if (const auto broken = failure())
-      throw DistributedError(fmt::format("rendezvous at {}: the run has failed: {}", where(), broken->what), info(member_));
+      throw DistributedError(fmt::format("rendezvous at {}: the run has failed: {}", where(), broken->what),
+                             info(member_));
     if (std::chrono::steady_clock::now() >= deadline) break;
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, 50ms);
@@ -131,12 +132,13 @@ std::vector<std::string> Store::gather(const std::string& name, const std::strin
   for (int rank = 0; rank < member_.size; ++rank)
     if (!present.contains(name + "/" + std::to_string(rank))) absent.push_back(rank);
   if (absent.empty())
-    throw TimeoutError(fmt::format("rendezvous at {}: all {} ranks are there, but rank 0 did not say so within {}; look "
-                                   "whether it hangs or has ended", where(), member_.size,
+    throw TimeoutError(fmt::format("rendezvous at {}: all {} ranks are there, but rank 0 did not say so within {}; "
+                                   "look whether it hangs or has ended", where(), member_.size,
                                    distributed::to_string(member_.timeout)), info(member_));
-  throw TimeoutError(fmt::format("rendezvous at {}: {} of {} did not come within {}; look for one that hangs, has ended, "
-                                 "or was given another address or run id than '{}'", where(), ranks_to_string(absent),
-                                 member_.size, distributed::to_string(member_.timeout), member_.run_id), info(member_));
+  throw TimeoutError(fmt::format("rendezvous at {}: {} of {} did not come within {}; look for one that hangs, has "
+                                 "ended, or was given another address or run id than '{}'", where(),
+                                 ranks_to_string(absent), member_.size, distributed::to_string(member_.timeout),
+                                 member_.run_id), info(member_));
 }
 
 std::shared_ptr<Store> in_memory(std::shared_ptr<SharedTable> table, const Member& member) {

@@ -168,7 +168,8 @@ class Server : public Store {
         in.sin_port = htons(static_cast<std::uint16_t>(port));
         in.sin_addr.s_addr = htonl(only_this_host ? INADDR_LOOPBACK : INADDR_ANY);
       }
-      if (bind(listener_.fd(), reinterpret_cast<sockaddr*>(&address), size) == 0 && ::listen(listener_.fd(), 1024) == 0) {
+      if (bind(listener_.fd(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+          ::listen(listener_.fd(), 1024) == 0) {
         getsockname(listener_.fd(), reinterpret_cast<sockaddr*>(&address), &size);
         port_ = ntohs(six ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
                           : reinterpret_cast<sockaddr_in&>(address).sin_port);
@@ -185,7 +186,8 @@ class Server : public Store {
     Clock::time_point end = Clock::time_point::max();
     std::vector<pollfd> polled;
     for (;;) {
-      if (stopping_ && end == Clock::time_point::max()) end = Clock::now() + std::min<Clock::duration>(farewell, member().timeout);
+      if (stopping_ && end == Clock::time_point::max())
+        end = Clock::now() + std::min<Clock::duration>(farewell, member().timeout);
       const bool alone = std::none_of(guests_.begin(), guests_.end(), [](const Guest& g) { return g.rank >= 0; });
       if (stopping_ && (alone || Clock::now() >= end)) return;
       polled.assign({{wake_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}});
@@ -347,8 +349,8 @@ class Client : public Store {
       std::this_thread::sleep_for(50ms);
     }
     host_ = fmt::format("{}", fmt::join(hosts, ", "));
-    throw TimeoutError(fmt::format("rendezvous: rank {} could not reach rank 0 at {} within {}: {}; is rank 0 started, and "
-                                   "are the address and the port its own?", member.rank, where(),
+    throw TimeoutError(fmt::format("rendezvous: rank {} could not reach rank 0 at {} within {}: {}; is rank 0 started, "
+                                   "and are the address and the port its own?", member.rank, where(),
                                    distributed::to_string(member.timeout), why),
                        {.rank = member.rank, .world_size = member.size, .operation = "rendezvous", .name = {}});
   }
@@ -373,7 +375,8 @@ class Client : public Store {
     std::string reply;
     if (!(put(framed(message), deadline) && get(reply, deadline))) {
       socket_ = Socket();  // whatever still comes would answer an older question
-      tutti::fail<DistributedError>("rendezvous at {}: rank 0 does not answer; its process has ended or hangs", where());
+      tutti::fail<DistributedError>("rendezvous at {}: rank 0 does not answer; its process has ended or hangs",
+                                    where());
     }
     Values values;
     for (Reader reader{reply}; !reader.rest.empty() && reader.good;) {

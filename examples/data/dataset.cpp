@@ -61,7 +61,8 @@ Dataset make_synthetic(std::int64_t count, std::int64_t channels, std::int64_t s
       for (std::int64_t x = 0; x < size; ++x)
         for (std::int64_t c = 0; c < channels; ++c) {
           const double along = std::cos(angle) * static_cast<double>(x) + std::sin(angle) * static_cast<double>(y);
-          const double wave = std::sin(along * (0.4 + 0.05 * static_cast<double>(label)) + shift + static_cast<double>(c));
+          const double frequency = 0.4 + 0.05 * static_cast<double>(label);
+          const double wave = std::sin(along * frequency + shift + static_cast<double>(c));
           const double value = 128 + 50 * wave + 60 * (generator.uniform() - 0.5);
           data.images.push_back(static_cast<std::uint8_t>(std::clamp(value, 0.0, 255.0)));
         }

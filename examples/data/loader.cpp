@@ -83,7 +83,8 @@ Batch Loader::batch(std::int64_t epoch, std::int64_t index) {
           const bool inside = from_y >= 0 && from_y < height && from_x >= 0 && from_x < width;
           const std::int64_t pixel = (from_y * width + from_x) * channels;
           for (std::int64_t c = 0; c < channels; ++c) {
-            const std::int64_t byte = inside ? source[pixel + c] : 0;  // the border is black, as where PyTorch pads first
+            // The border is black, as where PyTorch pads first
+            const std::int64_t byte = inside ? source[pixel + c] : 0;
             target[y * step_y + x * step_x + c * step_c] = normalized_[static_cast<std::size_t>(byte * channels + c)];
           }
         }

@@ -32,8 +32,9 @@ Tensor to_tensor(const std::vector<Metrics>& rows) {
   const Tensor table = empty({static_cast<std::int64_t>(rows.size()), columns}, {.dtype = float64});
   double* at = table.data<double>();
   for (const Metrics& m : rows)
-    for (const double value : {static_cast<double>(m.epoch), static_cast<double>(m.step), m.train_loss, m.train_accuracy,
-                               m.images_per_second, m.learning_rate, m.test_loss.value_or(NAN), m.test_accuracy.value_or(NAN)})
+    for (const double value : {static_cast<double>(m.epoch), static_cast<double>(m.step), m.train_loss,
+                               m.train_accuracy, m.images_per_second, m.learning_rate,
+                               m.test_loss.value_or(NAN), m.test_accuracy.value_or(NAN)})
       *at++ = value;
   return table;
 }
@@ -43,9 +44,9 @@ std::vector<Metrics> to_rows(const Tensor& table) {
   const auto known = [](double value) { return std::isnan(value) ? std::optional<double>() : value; };
   for (std::int64_t r = 0; r < table.size(0); ++r) {
     const double* v = table.data<double>() + r * columns;
-    rows.push_back({.epoch = static_cast<std::int64_t>(v[0]), .step = static_cast<std::int64_t>(v[1]), .train_loss = v[2],
-                    .train_accuracy = v[3], .images_per_second = v[4], .learning_rate = v[5], .test_loss = known(v[6]),
-                    .test_accuracy = known(v[7])});
+    rows.push_back({.epoch = static_cast<std::int64_t>(v[0]), .step = static_cast<std::int64_t>(v[1]),
+                    .train_loss = v[2], .train_accuracy = v[3], .images_per_second = v[4], .learning_rate = v[5],
+                    .test_loss = known(v[6]), .test_accuracy = known(v[7])});
   }
   return rows;
 }
@@ -74,7 +75,8 @@ Packed pack(const Checkpoint& c) {
 std::int64_t number(const Metadata& metadata, const std::string& key) {
   const auto found = metadata.find(key);
   std::int64_t value = -1;
-  if (found != metadata.end()) std::from_chars(found->second.data(), found->second.data() + found->second.size(), value);
+  const std::string text = found == metadata.end() ? "" : found->second;
+  std::from_chars(text.data(), text.data() + text.size(), value);
   if (value < 0) fail<CheckpointError>("its metadata have no number '{}'", key);
   return value;
 }
@@ -86,11 +88,13 @@ Checkpoint unpack(const Packed& packed, int ranks) {
   };
   for (const auto& [name, tensor] : packed.tensors) {
     if (const std::string model = part(name, "model."); !model.empty()) c.model.emplace_back(model, tensor);
-    else if (const std::string state = part(name, "optimizer."); !state.empty()) c.optimizer.tensors.emplace_back(state, tensor);
+    else if (const std::string state = part(name, "optimizer."); !state.empty())
+      c.optimizer.tensors.emplace_back(state, tensor);
     else if (const std::string scaler = part(name, "scaler."); !scaler.empty()) c.scaler.emplace_back(scaler, tensor);
     else if (name == "random" && tensor.dtype() == int64 && tensor.shape() == Shape{ranks, 2}) c.random = tensor;
     else if (name == "sums" && tensor.dtype() == float64 && tensor.shape() == Shape{ranks, 2}) c.sums = tensor;
-    else if (name == "rows" && tensor.dtype() == float64 && tensor.shape().size() == 2 && tensor.size(1) == columns) c.rows = to_rows(tensor);
+    else if (name == "rows" && tensor.dtype() == float64 && tensor.shape().size() == 2 && tensor.size(1) == columns)
+      c.rows = to_rows(tensor);
     else fail<CheckpointError>("tensor '{}' of shape {} does not belong there", name, to_string(tensor.shape()));
   }
   if (!c.random.defined() || !c.sums.defined() || c.model.empty()) fail<CheckpointError>("it is not complete");
@@ -137,8 +141,8 @@ std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks
     check_same_run(options, ranks, packed.metadata);
     return unpack(packed, ranks);
   } catch (const CheckpointError& error) {
-    fail<CheckpointError>("cannot resume from {}: {}; choose another run folder with --out, or leave out --resume", path,
-                          error.what());
+    fail<CheckpointError>("cannot resume from {}: {}; choose another run folder with --out, or leave out --resume",
+                          path, error.what());
   }
 }
 
@@ -161,8 +165,9 @@ std::optional<Checkpoint> share(std::optional<Checkpoint> mine, const ProcessGro
     const Json json = Json::parse(list);
     packed.metadata = json["metadata"].get<Metadata>();
     for (const Json& each : json["tensors"])
-      packed.tensors.emplace_back(each[0].get<std::string>(), empty(Shape(each[2].get<std::vector<std::int64_t>>()),
-                                                                    {.dtype = dtype_from_string(each[1].get<std::string>())}));
+      packed.tensors.emplace_back(each[0].get<std::string>(),
+                                  empty(Shape(each[2].get<std::vector<std::int64_t>>()),
+                                        {.dtype = dtype_from_string(each[1].get<std::string>())}));
   }
   for (const auto& [name, tensor] : packed.tensors) group.broadcast(tensor, 0, {.name = name}).wait();
   return unpack(packed, group.size());

@@ -1,6 +1,7 @@
 // Checkpoint: everything a run needs to go on as if it had never stopped, to the bit: weights, optimizer, loss scale,
 // random numbers, the sums of a row of metrics that is not complete, and the rows so far. What follows from the options
-// and the step (the order of the data, the schedule) is not in it. Rank 0 writes and reads the file, whole or not at all.
+// and the step (the order of the data, the schedule) is not in it. Rank 0 writes and reads the file, whole or not at
+// all.
 #pragma once
 
 #include "options.h"

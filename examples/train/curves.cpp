@@ -41,8 +41,8 @@ std::string draw(const Panel& panel, const std::vector<Metrics>& rows, double of
   std::string out = text(offset + left + plot_width / 2, top - 14, "middle", panel.title);
   const double y_tick = tick_of(panel.high - panel.low), x_tick = std::max(1.0, tick_of(last));
   for (double v = std::ceil(panel.low / y_tick) * y_tick; v <= panel.high + 1e-9; v += y_tick) {
-    out += fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n", offset + left,
-                       offset + left + plot_width, y_of(v), y_of(v));
+    out += fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n",
+                       offset + left, offset + left + plot_width, y_of(v), y_of(v));
     out += text(offset + left - 6, y_of(v) + 4, "end", fmt::format("{:.4g}", v));
   }
   for (double s = 0; s <= last + 1e-9; s += x_tick)
@@ -51,13 +51,15 @@ std::string draw(const Panel& panel, const std::vector<Metrics>& rows, double of
   std::string points, dots;
   for (const Metrics& row : rows) {
     const double x = x_of(static_cast<double>(row.step));
-    if (const double value = panel.train(row); std::isfinite(value)) points += fmt::format("{:.1f},{:.1f} ", x, y_of(value));
+    const double train = panel.train(row);
+    if (std::isfinite(train)) points += fmt::format("{:.1f},{:.1f} ", x, y_of(train));
     if (const auto value = panel.test(row); value && std::isfinite(*value)) {
       dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x, y_of(*value), test_color);
       dots += text(x - 7, y_of(*value) - 7, "end", fmt::format("{:.4f}", *value));
     }
   }
-  out += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n", points, train_color);
+  out += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n", points,
+                     train_color);
   return out + dots;
 }
 
@@ -79,7 +81,8 @@ std::string curves_svg(const std::vector<Metrics>& rows) {
       "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       2 * width, height);
   svg += draw(loss, rows, 0) + draw(accuracy, rows, width);
-  svg += fmt::format("<g transform=\"translate({:.0f},16)\"><rect width=\"10\" height=\"3\" y=\"-4\" fill=\"{}\"/>", left, train_color) +
+  svg += fmt::format("<g transform=\"translate({:.0f},16)\"><rect width=\"10\" height=\"3\" y=\"-4\" fill=\"{}\"/>",
+                     left, train_color) +
          text(16, 0, "start", "train") + fmt::format("<circle cx=\"65\" cy=\"-3\" r=\"4\" fill=\"{}\"/>", test_color) +
          text(74, 0, "start", "test") + "</g>\n</svg>\n";
   return svg;

@@ -15,7 +15,8 @@
 namespace tutti::examples {
 
 int fair_threads(const ProcessGroup& group) {
-  // Ranks compete where host and affinity mask are the same (mpirun may or may not have bound each to cores of its own).
+  // Ranks compete where host and affinity mask are the same (mpirun may or may not have bound each to cores of its
+  // own).
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
   cpu_set_t cores;

@@ -52,7 +52,8 @@ CLI::Validator positive(std::int64_t most) {
   return in_range<std::int64_t>(1, most, fmt::format("a positive whole number of at most {}", most), "POSITIVE");
 }
 CLI::Validator positive() {
-  return in_range(std::numeric_limits<double>::min(), std::numeric_limits<double>::max(), "a positive number", "POSITIVE");
+  return in_range(std::numeric_limits<double>::min(), std::numeric_limits<double>::max(), "a positive number",
+                  "POSITIVE");
 }
 CLI::Validator not_negative() {
   return in_range(0.0, std::numeric_limits<double>::max(), "a number of at least 0", "NONNEGATIVE");
@@ -74,12 +75,16 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
                "Ranks are threads of this process (--ranks N) or processes (mpirun -n N train_resnet ...); the same\n"
                "seed and global batch give the same loss curve in every arrangement.", "train_resnet");
   app.get_formatter()->column_width(34);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // after those of a script, such as quickstart.sh
-  app.add_option("--dataset", o.dataset, "What to train on")->check(CLI::IsMember(dataset_names()))->capture_default_str();
-  app.add_option("--data", o.data, "Folder of the data files (default: where Debian or the dataset's archive puts them)");
+  // Of a flag given twice: it may come after a script's own, such as quickstart.sh's.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--dataset", o.dataset, "What to train on")
+      ->check(CLI::IsMember(dataset_names()))->capture_default_str();
+  app.add_option("--data", o.data,
+                 "Folder of the data files (default: where Debian or the dataset's archive puts them)");
   app.add_option("--model", o.model, "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152")
       ->capture_default_str();
-  app.add_option("--epochs", o.epochs, "Passes over the training images")->check(positive(1'000'000))->capture_default_str();
+  app.add_option("--epochs", o.epochs, "Passes over the training images")
+      ->check(positive(1'000'000))->capture_default_str();
   app.add_option("--max-steps", o.max_steps, "Stop after this many steps, 0 for no limit; the schedule fits itself in")
       ->check(not_negative_whole<std::int64_t>())->capture_default_str();
   app.add_option("--batch-size", o.batch_size, "Global batch: images per step over all ranks together")
@@ -109,8 +114,8 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
                else if (text == "error") o.uneven = Uneven::error;
                else fail<ValueError>("unknown way '{}': expected shadow, stop or error", text);
              },
-             "With --sharded, ranks whose images are used up before those of the others in an epoch: shadow (go on with "
-             "empty batches), stop (the epoch ends for all) or error [shadow]");
+             "With --sharded, ranks whose images are used up before those of the others in an epoch: shadow (go on "
+             "with empty batches), stop (the epoch ends for all) or error [shadow]");
   add_parsed(app, "--precision",
              [&](const std::string& text) {
                if (text != "float32" && text != "bf16" && text != "fp16" && text != "float64")
@@ -120,11 +125,12 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
              "float32; bf16: convolutions and matrix products in bfloat16, all else in float32; fp16: the same in "
              "float16, with loss scaling, on cuda only; or float64: plain reference code, slow [float32]");
   add_parsed(app, "--device", [&](const std::string& text) { o.device = Device::from_string(text); },
-             "cpu, cuda or cuda:INDEX; with cuda, rank r takes device r of its host, and ranks share devices where there are "
-             "fewer of them [cpu]");
+             "cpu, cuda or cuda:INDEX; with cuda, rank r takes device r of its host, and ranks share devices where "
+             "there are fewer of them [cpu]");
   app.add_flag("--cuda-graph", o.cuda_graph,
-               "With --device cuda, record forward, backward and the averaging of gradients once and replay them, which costs the "
-               "host one launch for each step; where that cannot be done it says why and goes on without");
+               "With --device cuda, record forward, backward and the averaging of gradients once and replay them, "
+               "which costs the host one launch for each step; where that cannot be done it says why and goes on "
+               "without");
   add_parsed(app, "--memory-format",
              [&](const std::string& text) {
                if (text != "channels_last" && text != "contiguous")
@@ -138,10 +144,11 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
                  "Steps between two checkpoints in the run folder, beside those at the end of each epoch; 0 for none")
       ->check(not_negative_whole<std::int64_t>())->capture_default_str();
   app.add_flag("--resume", o.resume,
-               "Go on from the run folder's last checkpoint, to the same bits as without the stop; from the beginning where "
-               "there is none");
-  app.add_option("--trace", o.trace, "Write a timeline of the run to this file, to be opened at ui.perfetto.dev; keep the "
-                                     "run short: a step has hundreds of events");
+               "Go on from the run folder's last checkpoint, to the same bits as without the stop; from the beginning "
+               "where there is none");
+  app.add_option("--trace", o.trace,
+                 "Write a timeline of the run to this file, to be opened at ui.perfetto.dev; keep the run short: a "
+                 "step has hundreds of events");
   app.add_option("--out", o.out, "Run folder for metrics, weights and curves (default: runs/DATASET-MODEL)");
   try {
     app.parse(argc, argv);
@@ -165,7 +172,8 @@ std::string to_json(const TrainOptions& o) {
       {"dataset", o.dataset}, {"data", o.data}, {"model", o.model}, {"epochs", o.epochs}, {"max_steps", o.max_steps},
       {"batch_size", o.batch_size}, {"ranks", o.ranks}, {"threads", o.threads}, {"lr", o.lr}, {"momentum", o.momentum},
       {"nesterov", o.nesterov}, {"weight_decay", o.weight_decay}, {"seed", o.seed}, {"sync_bn", o.sync_bn},
-      {"sharded", o.sharded}, {"uneven", o.uneven == Uneven::shadow ? "shadow" : o.uneven == Uneven::stop ? "stop" : "error"},
+      {"sharded", o.sharded},
+      {"uneven", o.uneven == Uneven::shadow ? "shadow" : o.uneven == Uneven::stop ? "stop" : "error"},
       {"precision", to_string(o.precision)}, {"device", to_string(o.device)}, {"cuda_graph", o.cuda_graph},
       {"memory_format", to_string(o.memory_format)}, {"log_every", o.log_every},
       {"checkpoint_every", o.checkpoint_every}, {"out", o.out}};

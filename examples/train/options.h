@@ -32,7 +32,7 @@ struct TrainOptions {
   bool cuda_graph = false;            ///< record steps as a CUDA graph and replay them
   MemoryFormat memory_format = MemoryFormat::channels_last;
   std::int64_t log_every = 10;        ///< steps between two lines of metrics
-  std::int64_t checkpoint_every = 0;  ///< steps between two checkpoints, beside those at the end of each epoch; 0 for none
+  std::int64_t checkpoint_every = 0;  ///< steps between two checkpoints, beside those at an epoch's end; 0 for none
   bool resume = false;                ///< go on from the run folder's checkpoint, where it has one
   std::string trace;                  ///< file for a timeline; empty for none
   std::string out;                    ///< run folder; empty for runs/DATASET-MODEL

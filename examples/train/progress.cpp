@@ -34,8 +34,8 @@ void Progress::say(const std::string& line) {
 
 std::string Progress::time_left(const Metrics& m) const {
   const double spent = std::chrono::duration<double>(Clock::now() - start_).count();
-  const auto left = static_cast<std::int64_t>(
-      spent / static_cast<double>(std::max<std::int64_t>(m.step - begin_, 1)) * static_cast<double>(total_steps_ - m.step) + 0.5);
+  const double step = spent / static_cast<double>(std::max<std::int64_t>(m.step - begin_, 1));
+  const auto left = static_cast<std::int64_t>(step * static_cast<double>(total_steps_ - m.step) + 0.5);
   return left < 3600 ? fmt::format("{}:{:02}", left / 60, left % 60)
                      : fmt::format("{}:{:02}:{:02}", left / 3600, left / 60 % 60, left % 60);
 }

@@ -11,7 +11,8 @@ namespace tutti::examples {
 class Progress {
  public:
   /// `out` is written to, never closed; null shows nothing. `begin` steps were made before, in another process.
-  Progress(std::FILE* out, std::int64_t epochs, std::int64_t steps_per_epoch, std::int64_t begin, std::int64_t total_steps);
+  Progress(std::FILE* out, std::int64_t epochs, std::int64_t steps_per_epoch, std::int64_t begin,
+           std::int64_t total_steps);
 
   /// A line that stays.
   void say(const std::string& line);

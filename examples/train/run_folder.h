@@ -1,5 +1,5 @@
-// The run folder: metrics.jsonl (one line at a time), config.json, curves.svg and the weights. Whole files appear at once or
-// not at all. Only rank 0 has one.
+// The run folder: metrics.jsonl (one line at a time), config.json, curves.svg and the weights. Whole files appear at
+// once or not at all. Only rank 0 has one.
 #pragma once
 
 #include <tutti/core/state_dict.h>

@@ -23,9 +23,9 @@ void Step::run(const Batch& batch) {
   if (!graph_) return work_(batch);
   if (!fits(batch)) {
     if (!said_)
-      say_(fmt::format("cuda graph: not for batches of {} images ({} here), since {} ({} here) were recorded; these steps run "
-                       "as they are", batch.global_size, to_string(batch.images.shape()), recorded_.global_size,
-                       to_string(recorded_.images.shape())));
+      say_(fmt::format("cuda graph: not for batches of {} images ({} here), since {} ({} here) were recorded; these "
+                       "steps run as they are", batch.global_size, to_string(batch.images.shape()),
+                       recorded_.global_size, to_string(recorded_.images.shape())));
     said_ = true;
     return work_(batch);
   }

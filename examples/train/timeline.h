@@ -8,8 +8,8 @@ namespace tutti::examples {
 
 class Timeline {
  public:
-  /// Starts recording. `world` is that of the processes: ranks that are threads share a timeline anyway. The ranks should
-  /// come here together, right after a barrier: their clocks start now.
+  /// Starts recording. `world` is that of the processes: ranks that are threads share a timeline anyway. The ranks
+  /// should come here together, right after a barrier: their clocks start now.
   Timeline(std::string path, ProcessGroup world)
       : path_(std::move(path)), world_(std::move(world)), recording_(part(world_.rank()), world_.rank()) {}
 

@@ -89,7 +89,8 @@ Loader::Options loader_options(const TrainOptions& o, const ProcessGroup& group,
 std::int64_t steps_per_epoch(const Loader& loader, const TrainOptions& o, const ProcessGroup& group) {
   const Tensor steps = full({}, static_cast<double>(loader.batches_per_epoch()), {.dtype = int64});
   const bool stop = o.uneven == distributed::Uneven::stop;
-  group.all_reduce(steps, stop ? distributed::ReduceOp::min : distributed::ReduceOp::max, {.name = "steps per epoch"}).wait();
+  group.all_reduce(steps, stop ? distributed::ReduceOp::min : distributed::ReduceOp::max,
+                   {.name = "steps per epoch"}).wait();
   return steps.item<std::int64_t>();
 }
 
@@ -165,8 +166,8 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
   const std::int64_t per_epoch = steps_per_epoch(train_loader, o, group);
   const std::int64_t steps = o.max_steps > 0 ? std::min(o.max_steps, o.epochs * per_epoch) : o.epochs * per_epoch;
   if (before && before->steps != steps)
-    fail<CheckpointError>("cannot resume: the checkpoint is of a run of {} steps, this one has {}: other data?", before->steps,
-                          steps);
+    fail<CheckpointError>("cannot resume: the checkpoint is of a run of {} steps, this one has {}: other data?",
+                          before->steps, steps);
   const bool cycles = o.momentum == 0;
   optim::SGD sgd(net->parameters(), {.lr = o.lr,
                                      .momentum = cycles ? 0.95 : o.momentum,
@@ -297,7 +298,8 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
   if (folder) {
     folder->save_weights(result.state, {{"model", o.model}, {"dataset", o.dataset}, {"step", std::to_string(steps)}});
     const std::string& path = folder->path();
-    progress.say(fmt::format("metrics  {0}/metrics.jsonl\nweights  {0}/model.safetensors\ncurves   {0}/curves.svg", path));
+    progress.say(fmt::format("metrics  {0}/metrics.jsonl\nweights  {0}/model.safetensors\ncurves   {0}/curves.svg",
+                             path));
   }
   progress.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;

@@ -18,8 +18,8 @@ struct TrainResult {
   double test_accuracy = 0;
 };
 
-/// Trains and evaluates. Every rank of `group` calls it with the same options; `options.ranks` is not looked at. The data
-/// are the same on every rank; with `options.sharded`, `data.train` is this rank's own. Rank 0
+/// Trains and evaluates. Every rank of `group` calls it with the same options; `options.ranks` is not looked at. The
+/// data are the same on every rank; with `options.sharded`, `data.train` is this rank's own. Rank 0
 /// writes the run folder `options.out` (none where that is empty) and to `screen` (nothing where that is null).
 /// Error, on every rank, where the loss is no longer finite. Sets the calling thread's number of threads.
 TrainResult train(const TrainOptions& options, const Datasets& data, const ProcessGroup& group, std::FILE* screen);
