@@ -57,18 +57,24 @@ struct RunningStatistics {
 };
 
 /// What maps x to the output: z = (x - mean) rstd weight + bias, plus `residual`, then max(z, 0) where `relu`.
+///
+/// After a residual, x no longer says which elements the ReLU let pass, and the backward kernels have to be told: by
+/// `mask`, uint8 of BatchNorm::mask_size(x) bytes in an order of the device's own, which apply and forward write where it
+/// is defined, a bit for each element that is 1 where the output is above 0; or, on a device whose mask_size is 0, by
+/// NormalizationGrad::output.
 struct Normalization {
   Tensor mean, rstd;    ///< float64, [C]
   Tensor weight, bias;  ///< float32 or float64, [C]; undefined: 1 and 0
   Tensor residual;      ///< undefined: none
   bool relu = false;
+  Tensor mask = {};     ///< undefined: not stored, and no backward will ask for it
 };
 
-/// What the backward kernels read beside the gradient. `output` is needed where relu followed a residual: it says
-/// where the gradient passes; without a residual that is computed again from x, and the output may be undefined.
+/// What the backward kernels read beside the gradient. Where the ReLU let it pass is computed again from x, but after a
+/// residual it is read: see Normalization.
 struct NormalizationGrad {
   Normalization forward;  ///< `residual` is looked at for being defined only
-  Tensor x, output;
+  Tensor x, output;       ///< the output where relu followed a residual and mask_size(x) is 0; else it may be undefined
   bool weighted = false;  ///< positions have weights: x may be anything where one is 0, and so counts for nothing
                           ///< wherever the gradient is 0
 };
@@ -98,7 +104,9 @@ struct BatchNorm {
   void (*finish_running)(const RunningStatistics& running, Epsilon eps, const Tensor& mean, const Tensor& rstd);
   /// Moves the running statistics to those of the moments; a count of at most 1 changes nothing, batches included.
   void (*update)(const Tensor& packet, Tracking tracking, double momentum, const RunningStatistics& running);
-  /// Writes y.
+  /// Bytes of the mask for an output like x; 0 where this device reads the output instead.
+  std::int64_t (*mask_size)(const Tensor& x);
+  /// Writes y, and the mask.
   void (*apply)(const Tensor& x, const Normalization& to, const Tensor& y);
   /// Gradient sums of this rank into `sums`; where `masked` is defined also dy as it is below the ReLU (the gradient
   /// of the residual). `masked` may be dy itself.
@@ -116,7 +124,7 @@ struct BatchNorm {
   void (*moment_sums)(const Tensor& x, const Tensor& weights, const Tensor& sums, const Message& message);
   /// from_sums, finish and update. `sums` may be `moments` itself; undefined, the moments are there already.
   void (*settle)(const Tensor& sums, const Tensor& moments, const Settlement& how, const Tensor& mean, const Tensor& rstd);
-  /// The forward of one rank: moments, finish, update and apply. Writes mean and rstd of `to`, too.
+  /// The forward of one rank: moments, finish, update and apply. Writes mean, rstd and mask of `to`, too.
   void (*forward)(const Tensor& x, const Tensor& weights, const Tensor& moments, const Settlement& how,
                   const Normalization& to, const Tensor& y);
   /// reduce_grad and parameter_grad, and the message of the sums.

@@ -199,6 +199,10 @@ void forward(const Tensor& x, const Tensor& weights, const Tensor& moments, cons
   batch_norm_apply(x, to, y);
 }
 
+// None: the output, which the layer after this one keeps anyway, is read instead. A mask of bits would have to be spread
+// over the lanes of vectors again, for which there is no portable word.
+std::int64_t mask_size(const Tensor&) { return 0; }
+
 void gradient_sums(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked,
                    const Tensor& weight_grad, const Tensor& bias_grad, const Message& message) {
   batch_norm_reduce_grad(dy, of, sums, masked);
@@ -220,7 +224,7 @@ void backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
 
 const BatchNorm& batch_norm() {
   static constexpr BatchNorm table{batch_norm_moments, to_sums, from_sums, finish, finish_running, update,
-                                   batch_norm_apply, batch_norm_reduce_grad, parameter_grad, batch_norm_apply_grad,
+                                   mask_size, batch_norm_apply, batch_norm_reduce_grad, parameter_grad, batch_norm_apply_grad,
                                    moment_sums, settle, forward, gradient_sums, backward};
   return table;
 }

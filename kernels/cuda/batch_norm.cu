@@ -115,6 +115,15 @@ void finish_running(const RunningStatistics& running, Epsilon eps, const Tensor&
                       values_of(running.var, 1), C, eps.value, eps.floor, mean.data<double>(), rstd.data<double>());
 }
 
+std::int64_t mask_size(const Tensor& x) {
+  std::int64_t size = 0;
+  with_layout(x, {}, [&]<class T, bool rows, bool aligned>() {
+    const Geometry g = cut<full_width<T>>(x, rows, 1, 1);
+    size = g.outer * g.vectors * (rows ? 1 : g.channels);
+  });
+  return size;
+}
+
 void reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked) {
   batch_norm_reduce_grad(dy, of, sums, masked, {}, {}, {});
 }
@@ -150,8 +159,8 @@ void backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
 
 const BatchNorm& batch_norm() {
   static constexpr BatchNorm table{moments, to_sums, from_sums, finish, finish_running, update,
-                                   batch_norm_apply, reduce_grad, parameter_grad, batch_norm_apply_grad,
-                                   moment_sums, settle, forward, batch_norm_reduce_grad, backward};
+                                   mask_size, batch_norm_apply, reduce_grad, parameter_grad,
+                                   batch_norm_apply_grad, moment_sums, settle, forward, batch_norm_reduce_grad, backward};
   return table;
 }
 

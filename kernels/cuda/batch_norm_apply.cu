@@ -1,17 +1,17 @@
 // y = max(0, (x - center) scale + shift + residual): one pass, each part optional, from the end of the tensor to its beginning,
-// because the end is what the pass before this one has left in the L2 cache.
+// because the end is what the pass before this one has left in the L2 cache. After a residual the ReLU leaves its mask.
 #include "batch_norm_device.h"
 #include "batch_norm_passes.h"
 
 namespace tutti::kernels::cuda {
 namespace {
 
-template <class T, int V, bool rows, bool add>
-__global__ __launch_bounds__(threads_of<rows>, rows ? 2 : 4) void apply_kernel(const T* x, const T* residual, T* y, Channels of, bool relu,
-                                                                 Geometry g) {
+template <class T, bool rows, bool aligned, bool add>
+__global__ __launch_bounds__(threads_of<rows>, rows ? 2 : 4)
+void apply_kernel(const T* x, const T* residual, T* y, std::uint8_t* mask, Channels of, bool relu, Geometry g) {
   using A = Wide<T>;
-  constexpr int U = batch_of<add ? 3 : 2>, K = rows ? V : 1;
-  Walk<V, rows> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), g.chunks, true);
+  constexpr int V = full_width<T>, U = batch_of<add ? 3 : 2, aligned>, K = rows ? V : 1;
+  Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), g.chunks, true);
   A* shared = tutti::cuda::dynamic_shared<A>();
   const int width = g.across * K;
   share_channels<3>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels, [&](std::int64_t c, A* values) {
@@ -27,8 +27,8 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 2 : 4) void apply_kernel(c
     for (int u = 0; u < U; ++u) {
       if (u >= live) continue;
       spans[u] = walk.span();
-      packs[u] = load<T, V>(x, spans[u]);
-      if constexpr (add) residuals[u] = load<T, V>(residual, spans[u]);
+      packs[u] = load<T, V, aligned>(x, spans[u]);
+      if constexpr (add) residuals[u] = load<T, V, aligned>(residual, spans[u]);
       walk.next();
     }
 #pragma unroll
@@ -42,7 +42,10 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 2 : 4) void apply_kernel(c
         if constexpr (add) z += residuals[u][v];
         result[v] = relu && z < A(0) ? A(0) : z;  // NaN stays NaN
       }
-      store<T, V>(y, spans[u], Pack<T, V>::of(result));
+      const auto output = Pack<T, V>::of(result);
+      store<T, V, aligned>(y, spans[u], output);
+      if constexpr (add)
+        if (mask != nullptr) mask[walk.byte(spans[u])] = mask_byte(output, spans[u]);
     }
   }
 }
@@ -52,14 +55,15 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 2 : 4) void apply_kernel(c
 void batch_norm_apply(const Tensor& x, const Normalization& to, const Tensor& y) {
   if (x.numel() == 0) return;
   const tutti::cuda::DeviceScope scope(x.device().index());
-  const bool aligned = is_aligned(x) && is_aligned(y) && is_aligned(to.residual);
-  with_layout(x, aligned, [&]<class T, int V, bool rows>() {
-    const Geometry g = cut<V>(x, rows, to.residual.defined() ? batch_of<3> : batch_of<2>, rows ? 2 : 4);
-    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>, .shared_bytes = shared_bytes<T, V, rows>(g, 3)};
+  with_layout(x, {y, to.residual}, [&]<class T, bool rows, bool aligned>() {
+    const int batch = to.residual.defined() ? batch_of<3, aligned> : batch_of<2, aligned>;
+    const Geometry g = cut<full_width<T>>(x, rows, batch, rows ? 2 : 4);
+    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>,
+                                 .shared_bytes = shared_bytes<T, rows>(g, 3)};
     const T *from = static_cast<const T*>(x.raw()), *add = to.residual.defined() ? static_cast<const T*>(to.residual.raw()) : nullptr;
     T* out = static_cast<T*>(y.raw());
-    const auto kernel = add ? apply_kernel<T, V, rows, true> : apply_kernel<T, V, rows, false>;
-    tutti::cuda::launch("batch_norm apply", kernel, grid, from, add, out, channels_of(to), to.relu, g);
+    const auto kernel = add ? apply_kernel<T, rows, aligned, true> : apply_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm apply", kernel, grid, from, add, out, mask_of(to), channels_of(to), to.relu, g);
   });
 }
 

@@ -6,13 +6,13 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-template <class T, int V, bool rows, bool from_output>
-__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_kernel(const T* dy, const T* x, const T* output, T* dx,
-                                                                      Channels of, GradRules rules, GradSources from,
-                                                                      Values weights, Geometry g) {
+template <class T, bool rows, bool aligned, bool from_mask>
+__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2)
+void apply_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* dx, Channels of, GradRules rules,
+                       GradSources from, Values weights, Geometry g) {
   using A = Wide<T>;
-  constexpr int U = batch_of<from_output ? 3 : 2>, K = rows ? V : 1;
-  Walk<V, rows> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), g.chunks, true);
+  constexpr int V = full_width<T>, U = batch_of<2, aligned>, K = rows ? V : 1;
+  Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), g.chunks, true);
   A* shared = tutti::cuda::dynamic_shared<A>();
   const int width = g.across * K;
   share_channels<6>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels, [&](std::int64_t c, A* values) {
@@ -28,7 +28,8 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
   const bool weighted = weights.data != nullptr;
   for (std::int64_t left = walk.count; left > 0; left -= U) {
     const int live = left < U ? static_cast<int>(left) : U;
-    Pack<T, V> gradients[U], packs[U], outputs[U];
+    Pack<T, V> gradients[U], packs[U];
+    unsigned passed[U];
     Span spans[U];
     std::int64_t positions[U];
 #pragma unroll
@@ -36,9 +37,9 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
       if (u >= live) continue;
       spans[u] = walk.span();
       positions[u] = walk.position(spans[u]);
-      gradients[u] = load<T, V>(dy, spans[u]);
-      packs[u] = load<T, V>(x, spans[u]);
-      if constexpr (from_output) outputs[u] = load<T, V>(output, spans[u]);
+      gradients[u] = load<T, V, aligned>(dy, spans[u]);
+      packs[u] = load<T, V, aligned>(x, spans[u]);
+      passed[u] = from_mask ? mask[walk.byte(spans[u])] : 0;
       walk.next();
     }
 #pragma unroll
@@ -50,16 +51,15 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
       for (int v = 0; v < V; ++v) {
         const int k = rows ? v : 0;
         const A x_v = packs[u][v];
-        const A at_output = from_output ? outputs[u][v] : A(0);
-        const A g_v = masked_gradient<from_output>(gradients[u][v], x_v, at_output, f.center[k], f.scale[k],
-                                                   f.shift[k], rules.relu);
+        const A g_v = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[k], f.scale[k],
+                                                 f.shift[k], rules.relu);
         A w = of_row;
         if (!rows && weighted)
           w = v >= spans[u].first && v < spans[u].last ? static_cast<A>(weights[positions[u] + v]) : A(0);
         const A of_sums = w == A(0) ? A(0) : w * (d.b[k] * (x_v - f.center[k]) + d.c[k]);  // x may be NaN where it does not count
         result[v] = d.a[k] * g_v + of_sums;
       }
-      store<T, V>(dx, spans[u], Pack<T, V>::of(result));
+      store<T, V, aligned>(dx, spans[u], Pack<T, V>::of(result));
     }
   }
 }
@@ -71,15 +71,14 @@ void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const 
   if (dy.numel() == 0) return;
   const tutti::cuda::DeviceScope scope(dy.device().index());
   const Normalization& n = of.forward;
-  const bool from_output = n.relu && n.residual.defined();
-  const Tensor output = from_output ? of.output : Tensor();
-  const bool aligned = is_aligned(dy) && is_aligned(of.x) && is_aligned(output) && is_aligned(dx);
-  with_layout(of.x, aligned, [&]<class T, int V, bool rows>() {
-    const Geometry g = cut<V>(of.x, rows, from_output ? batch_of<3> : batch_of<2>, rows ? 1 : 2);
-    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>, .shared_bytes = shared_bytes<T, V, rows>(g, 6)};
+  const bool from_mask = n.relu && n.residual.defined();
+  with_layout(of.x, {dy, dx}, [&]<class T, bool rows, bool aligned>() {
+    const Geometry g = cut<full_width<T>>(of.x, rows, batch_of<2, aligned>, rows ? 1 : 2);
+    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>,
+                                 .shared_bytes = shared_bytes<T, rows>(g, 6)};
     const auto at = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.raw()) : nullptr; };
-    const auto kernel = from_output ? apply_grad_kernel<T, V, rows, true> : apply_grad_kernel<T, V, rows, false>;
-    tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(of.x), at(output), at(dx), channels_of(n),
+    const auto kernel = from_mask ? apply_grad_kernel<T, rows, aligned, true> : apply_grad_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(of.x), mask_of(n), at(dx), channels_of(n),
                         GradRules{n.relu, of.weighted}, sources_of(sums, moments, eps), values_of(weights, 1), g);
   });
 }

@@ -3,7 +3,12 @@
 //
 // channels_last is `outer` rows of C values: a thread owns V channels and walks down the rows. contiguous is N x C planes:
 // a block owns one channel and its threads walk over the planes, V elements at a time; where planes do not start at
-// multiples of V elements, the first and the last vector of each are partly somebody else's.
+// multiples of V elements, the first and the last vector of each are partly somebody else's. What is not `aligned`,
+// because a tensor or, in channels_last, a row does not start at a multiple of 16 bytes, is walked likewise, but loaded
+// by elements.
+//
+// The mask of a ReLU is a byte for each vector, row by row or plane by plane: bit v says whether lane v passed. So a byte
+// has one owner in any shape, and 16-bit elements, whose vectors have 8, take a bit each.
 #pragma once
 
 #include "../../core/cuda/launch.h"
@@ -23,19 +28,20 @@ constexpr int widest_tile = 32;  // vectors of a row that one block takes
 
 struct Geometry {
   std::int64_t outer = 0, channels = 0, inner = 1;
-  std::int64_t vectors = 1;     ///< of a plane
+  std::int64_t vectors = 1;     ///< of a row or plane
   int across = 1, down = 1;     ///< the threads of a block: vectors of a row x rows; 1 x all in planes
   int tiles = 1, chunks = 1;    ///< blocks: column tiles (channels, in planes) x shares of the rows (planes)
 };
 
 // ---- walks: the vectors of one thread, one after the other in either direction
 
-template <int V>
+template <int V, bool aligned = true>
 struct RowWalk {
-  std::int64_t channel, row, at, count, row_step, step;
+  std::int64_t channels, vectors, channel, row, at, count, row_step, step;
 
   /// Rows of share `chunk` of `chunks`; from the last one where `backwards`.
-  __device__ RowWalk(const Geometry& g, int tile, int chunk, int chunks, bool backwards) {
+  __device__ RowWalk(const Geometry& g, int tile, int chunk, int chunks, bool backwards)
+      : channels(g.channels), vectors(g.vectors) {
     const int x = static_cast<int>(threadIdx.x) % g.across, y = static_cast<int>(threadIdx.x) / g.across;
     channel = (static_cast<std::int64_t>(tile) * g.across + x) * V;
     row = static_cast<std::int64_t>(chunk) * g.down + y;
@@ -43,21 +49,28 @@ struct RowWalk {
     count = y < g.down && channel < g.channels && row < g.outer ? (g.outer - 1 - row) / row_step + 1 : 0;
     if (backwards && count > 0) row += (count - 1) * row_step;
     if (backwards) row_step = -row_step;
-    at = row * g.channels + channel;
-    step = row_step * g.channels;
+    at = row * channels + channel;
+    step = row_step * channels;
   }
-  __device__ Span span() const { return {at, 0, V}; }
+  __device__ Span span() const {
+    if constexpr (aligned) return {at, 0, V};
+    return {at, 0, static_cast<int>(min(channels - channel, std::int64_t{V})), row * vectors + channel / V};
+  }
+  /// Where its mask is. Computed late, where it can be: registers are few.
+  __device__ static std::int64_t byte(const Span& s) {
+    return aligned ? static_cast<std::int64_t>(static_cast<std::uint64_t>(s.at) / V) : s.vector;
+  }
   __device__ std::int64_t position(const Span&) const { return row; }
   __device__ void next() { row += row_step, at += step; }
 };
 
 template <int V>
 struct PlaneWalk {
-  std::int64_t channel, count, sample, piece, vectors, sample_step, piece_step, inner, plane, sample_size;
+  std::int64_t channels, channel, count, sample, piece, vectors, sample_step, piece_step, inner, plane, sample_size;
   bool backwards;
 
   __device__ PlaneWalk(const Geometry& g, int tile, int chunk, int chunks, bool from_end)
-      : vectors(g.vectors), inner(g.inner), backwards(from_end) {
+      : channels(g.channels), vectors(g.vectors), inner(g.inner), backwards(from_end) {
     channel = from_end ? g.channels - 1 - tile : tile;
     const std::int64_t step = static_cast<std::int64_t>(chunks) * blockDim.x, total = g.outer * vectors;
     std::int64_t first = static_cast<std::int64_t>(chunk) * blockDim.x + threadIdx.x;
@@ -69,10 +82,11 @@ struct PlaneWalk {
   }
   __device__ Span span() const {
     const std::int64_t begin = sample * sample_size + plane, at = begin / V * V + piece * V;
-    if constexpr (V == 1) return {at, 0, 1};
     const std::int64_t before = begin - at, after = begin + inner - at;
-    return {at, before > 0 ? static_cast<int>(before) : 0, after < V ? (after > 0 ? static_cast<int>(after) : 0) : V};
+    return {at, before > 0 ? static_cast<int>(before) : 0, after < V ? (after > 0 ? static_cast<int>(after) : 0) : V,
+            (sample * channels + channel) * vectors + piece};
   }
+  __device__ static std::int64_t byte(const Span& s) { return s.vector; }
   /// Of lane 0, counted over the positions (N, ...) without channels.
   __device__ std::int64_t position(const Span& s) const { return s.at - plane - sample * (sample_size - inner); }
   __device__ void next() {
@@ -86,13 +100,22 @@ struct PlaneWalk {
   }
 };
 
-template <int V, bool rows>
-using Walk = std::conditional_t<rows, RowWalk<V>, PlaneWalk<V>>;
+template <int V, bool rows, bool aligned>
+using Walk = std::conditional_t<rows, RowWalk<V, aligned>, PlaneWalk<V>>;
+
+/// The byte of a mask for a vector of the output.
+template <class T, int V>
+__device__ std::uint8_t mask_byte(const Pack<T, V>& output, const Span& s) {
+  unsigned bits = 0;
+#pragma unroll
+  for (int v = 0; v < V; ++v) bits |= (output[v] > 0 ? 1u : 0u) << v;
+  return static_cast<std::uint8_t>(bits & ((1u << s.last) - (1u << s.first)));
+}
 
 /// Vectors of each tensor that a thread loads before it uses the first, where it reads `streams` tensors. With 16 bytes
-/// each and 512 threads on a multiprocessor, at least 48 KB are in flight.
-template <int streams>
-constexpr int batch_of = streams == 1 ? 6 : streams == 2 ? 4 : 2;
+/// each and 512 threads on a multiprocessor, at least 48 KB are in flight. By elements, one vector is many loads.
+template <int streams, bool aligned = true>
+constexpr int batch_of = !aligned ? 1 : streams == 1 ? 6 : streams == 2 ? 4 : 2;
 
 /// By one thread.
 __device__ inline void put_message(double* sums, const Message& m) {
@@ -256,9 +279,9 @@ inline int share_of(Device device, int tiles, std::int64_t steps, int batch, int
 }
 
 /// For `fields` numbers of each channel of a block.
-template <class T, int V, bool rows>
+template <class T, bool rows>
 std::size_t shared_bytes(const Geometry& g, int fields) {
-  return sizeof(Wide<T>) * static_cast<std::size_t>(fields * g.across * (rows ? V : 1));
+  return sizeof(Wide<T>) * static_cast<std::size_t>(fields * g.across * (rows ? full_width<T> : 1));
 }
 
 /// How a launch cuts `rows` rows of `channels`: threads load `batch` vectors at a time, `per_multiprocessor` blocks run at a
@@ -268,9 +291,9 @@ Geometry cut_rows(Device device, std::int64_t rows, std::int64_t channels, int b
   Geometry g;
   g.outer = rows;
   g.channels = channels;
-  const std::int64_t vectors = std::max<std::int64_t>(1, (channels + V - 1) / V);
-  g.tiles = static_cast<int>((vectors + widest_tile - 1) / widest_tile);
-  g.across = static_cast<int>((vectors + g.tiles - 1) / g.tiles);
+  g.vectors = std::max<std::int64_t>(1, (channels + V - 1) / V);
+  g.tiles = static_cast<int>((g.vectors + widest_tile - 1) / widest_tile);
+  g.across = static_cast<int>((g.vectors + g.tiles - 1) / g.tiles);
   g.down = row_threads / g.across;
   g.chunks = share_of(device, g.tiles, (rows + g.down - 1) / g.down, batch, per_multiprocessor);
   return g;
@@ -292,26 +315,29 @@ Geometry cut(const Tensor& x, bool rows, int batch, int per_multiprocessor) {
   return g;
 }
 
+/// A single channel is a plane, in either format.
 inline bool is_rows(const Tensor& x) {
-  if (x.is_contiguous(MemoryFormat::channels_last)) return true;
+  if (x.size(1) > 1 && x.is_contiguous(MemoryFormat::channels_last)) return true;
   if (!x.is_contiguous())
     fail<ShapeError>("batch_norm kernel: expected a dense tensor, contiguous or channels_last, got shape {}, strides {}",
                      to_string(x.shape()), to_string(x.strides()));
   return false;
 }
 
-/// Calls body.operator()<T, V, rows>() with the device's type of the elements of x; V is 1 where 16 bytes at once are not to be
-/// had because a tensor or, in channels_last, a row does not start at a multiple of them.
+inline std::uint8_t* mask_of(const Normalization& n) {
+  return n.mask.defined() ? n.mask.data<std::uint8_t>() : nullptr;
+}
+
+/// Calls body.operator()<T, rows, aligned>() with the device's type of the elements of x; `aligned`: x and the others are.
 template <class Body>
-void with_layout(const Tensor& x, bool aligned, const Body& body) {
-  const bool rows = is_rows(x);
+void with_layout(const Tensor& x, std::initializer_list<Tensor> others, const Body& body) {
+  const bool rows = is_rows(x), aligned = is_aligned(x) && std::all_of(others.begin(), others.end(), is_aligned);
   dispatch(TrainTypes{}, x.dtype(), "batch_norm", [&]<class H>() {
     using T = DeviceType<H>;
-    constexpr int V = full_width<T>;
-    if (!aligned || (rows && x.size(1) % V != 0)) {
-      rows ? body.template operator()<T, 1, true>() : body.template operator()<T, 1, false>();
+    if (!aligned || (rows && x.size(1) % full_width<T> != 0)) {
+      rows ? body.template operator()<T, true, false>() : body.template operator()<T, false, false>();
     } else {
-      rows ? body.template operator()<T, V, true>() : body.template operator()<T, V, false>();
+      rows ? body.template operator()<T, true, true>() : body.template operator()<T, false, true>();
     }
   });
 }

@@ -10,15 +10,15 @@
 namespace tutti::kernels::cuda {
 
 struct GradRules {
-  bool relu = false;      ///< the mask follows from x, or from the output in kernels that read it
+  bool relu = false;      ///< the mask follows from x, but in kernels that read it
   bool weighted = false;  ///< x may be NaN where g is 0
 };
 
-/// dy below the ReLU.
-template <bool from_output, class A>
-__device__ A masked_gradient(A dy, A x, A output, A center, A scale, A shift, bool relu) {
-  const A z = from_output ? output : (x - center) * scale + shift;
-  return !relu || z > A(0) ? dy : A(0);
+/// dy below the ReLU, in lane v of a vector whose mask is `passed`.
+template <bool from_mask, class A>
+__device__ A masked_gradient(A dy, A x, unsigned passed, int v, A center, A scale, A shift, bool relu) {
+  const bool pass = from_mask ? (passed >> v & 1) != 0 : !relu || (x - center) * scale + shift > A(0);
+  return pass ? dy : A(0);
 }
 
 /// Sums of one thread, in float32 over a run and in float64 beyond, around the center.

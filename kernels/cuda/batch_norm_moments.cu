@@ -6,14 +6,14 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-template <class T, int V, bool rows, bool weighted>
+template <class T, bool rows, bool aligned, bool weighted>
 __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void moments_kernel(const T* x, Values weights, Geometry g, Partials partials,
                                                                    Statistics to) {
   using A = Wide<T>;
-  constexpr int U = weighted ? 3 : batch_of<1>, K = rows ? V : 1;
+  constexpr int V = full_width<T>, U = weighted ? 3 : batch_of<1>, K = rows ? V : 1;
   double* scratch = tutti::cuda::dynamic_shared<double>();
   const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
-  Walk<V, rows> walk(g, tile, chunk, g.chunks, false);
+  Walk<V, rows, aligned> walk(g, tile, chunk, g.chunks, false);
   ShiftedSums<A, V, rows> sums;
   for (std::int64_t left = walk.count; left > 0; left -= U) {
     const int live = left < U ? static_cast<int>(left) : U;
@@ -25,7 +25,7 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void moments_kernel
       if (u >= live) continue;
       spans[u] = walk.span();
       if constexpr (weighted) positions[u] = walk.position(spans[u]);
-      packs[u] = load<T, V>(x, spans[u]);
+      packs[u] = load<T, V, aligned>(x, spans[u]);
       walk.next();
     }
 #pragma unroll
@@ -41,13 +41,13 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void moments_kernel
   block_moments(sums, g.across, g.down, scratch, n, mean, m2);
   const std::int64_t channel = (static_cast<std::int64_t>(tile) * g.across + threadIdx.x) * K;
   const Counters before = read_counters(to);
-  const bool mine = static_cast<int>(threadIdx.x) < g.across && channel < g.channels;  // row 0 has the sums
+  const std::int64_t end = static_cast<int>(threadIdx.x) < g.across ? g.channels : 0;  // row 0 has the sums
   if (g.chunks == 1) {
-    if (mine)
-      for (int k = 0; k < K; ++k) put_statistics(to, before, channel + k, n, mean[k], m2[k]);
+    for (int k = 0; k < K; ++k)
+      if (channel + k < end) put_statistics(to, before, channel + k, n, mean[k], m2[k]);
   } else {
-    if (mine)
-      for (int k = 0; k < K; ++k) partials.values[chunk * g.channels + channel + k] = {mean[k], m2[k]};
+    for (int k = 0; k < K; ++k)
+      if (channel + k < end) partials.values[chunk * g.channels + channel + k] = {mean[k], m2[k]};
     if (threadIdx.x == 0) partials.counts[tile * g.chunks + chunk] = n;
     int* flag = reinterpret_cast<int*>(scratch);
     if (!is_last(partials.tickets + 1 + tile, g.chunks, flag)) return;
@@ -68,7 +68,8 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void moments_kernel
 }  // namespace
 
 void launch_moments(const Tensor& x, const Tensor& weights, const Statistics& to) {
-  with_layout(x, is_aligned(x), [&]<class T, int V, bool rows>() {
+  with_layout(x, {}, [&]<class T, bool rows, bool aligned>() {
+    constexpr int V = full_width<T>;
     const Geometry g = cut<V>(x, rows, batch_of<1>, rows ? 1 : 2);
     constexpr int K = rows ? V : 1;
     const Workspace workspace(x.device(), g.chunks > 1 ? g.chunks * g.channels : 0, g.chunks > 1 ? g.chunks * g.tiles : 0);
@@ -76,10 +77,8 @@ void launch_moments(const Tensor& x, const Tensor& weights, const Statistics& to
                                  .shared_bytes = sizeof(double) * moments_scratch<K>(g.across, g.down)};
     const Values of_position = values_of(weights, 1);
     const T* from = static_cast<const T*>(x.raw());
-    if (weights.defined())
-      tutti::cuda::launch("batch_norm moments", moments_kernel<T, V, rows, true>, grid, from, of_position, g, workspace.partials(), to);
-    else
-      tutti::cuda::launch("batch_norm moments", moments_kernel<T, V, rows, false>, grid, from, of_position, g, workspace.partials(), to);
+    const auto kernel = weights.defined() ? moments_kernel<T, rows, aligned, true> : moments_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm moments", kernel, grid, from, of_position, g, workspace.partials(), to);
   });
 }
 

@@ -7,15 +7,19 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-template <class T, int V, bool rows, bool from_output>
-__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_kernel(const T* dy, const T* x, const T* output, T* masked,
-                                                                       Channels of, GradRules rules, Geometry g,
-                                                                       Partials partials, GradTargets to) {
+// Three of dy and of x are 48 KB on a multiprocessor; a fourth finds no registers.
+template <bool aligned>
+constexpr int batch = aligned ? 3 : batch_of<2, false>;
+
+template <class T, bool rows, bool aligned, bool from_mask>
+__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2)
+void reduce_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* masked, Channels of, GradRules rules,
+                        Geometry g, Partials partials, GradTargets to) {
   using A = Wide<T>;
-  constexpr int U = from_output ? 2 : 3, K = rows ? V : 1;
+  constexpr int V = full_width<T>, U = batch<aligned>, K = rows ? V : 1;
   double* scratch = tutti::cuda::dynamic_shared<double>();
   const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
-  Walk<V, rows> walk(g, tile, chunk, g.chunks, false);
+  Walk<V, rows, aligned> walk(g, tile, chunk, g.chunks, false);
   A* shared = reinterpret_cast<A*>(scratch);
   const int width = g.across * K;
   share_channels<3>(shared, static_cast<std::int64_t>(tile) * width, width, g.channels, [&](std::int64_t c, A* values) {
@@ -26,15 +30,16 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_ke
     const Affine<A, K> f(shared, width, g.across);
     for (std::int64_t left = walk.count; left > 0; left -= U) {
       const int live = left < U ? static_cast<int>(left) : U;
-      Pack<T, V> gradients[U], packs[U], outputs[U];
+      Pack<T, V> gradients[U], packs[U];
+      unsigned passed[U];
       Span spans[U];
 #pragma unroll
       for (int u = 0; u < U; ++u) {
         if (u >= live) continue;
         spans[u] = walk.span();
-        gradients[u] = load<T, V>(dy, spans[u]);
-        packs[u] = load<T, V>(x, spans[u]);
-        if constexpr (from_output) outputs[u] = load<T, V>(output, spans[u]);
+        gradients[u] = load<T, V, aligned>(dy, spans[u]);
+        packs[u] = load<T, V, aligned>(x, spans[u]);
+        passed[u] = from_mask ? mask[walk.byte(spans[u])] : 0;
         walk.next();
       }
 #pragma unroll
@@ -45,14 +50,13 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_ke
         for (int v = 0; v < V; ++v) {
           const int k = rows ? v : 0;
           const A x_v = packs[u][v];
-          const A at_output = from_output ? outputs[u][v] : A(0);
-          const A g_v = masked_gradient<from_output>(gradients[u][v], x_v, at_output, f.center[k], f.scale[k],
-                                                     f.shift[k], rules.relu);
+          const A g_v = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[k], f.scale[k],
+                                                   f.shift[k], rules.relu);
           if (rows || (v >= spans[u].first && v < spans[u].last)) sums.add(v, g_v, x_v - f.center[k], rules.weighted);
           result[v] = g_v;
         }
         sums.end_vector();
-        if (masked != nullptr) store<T, V>(masked, spans[u], Pack<T, V>::of(result));
+        if (masked != nullptr) store<T, V, aligned>(masked, spans[u], Pack<T, V>::of(result));
       }
     }
   }
@@ -61,14 +65,14 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_ke
   const int x_thread = static_cast<int>(threadIdx.x) % g.across, y_thread = static_cast<int>(threadIdx.x) / g.across;
   sum_down(sums.totals, x_thread, y_thread, g.across, g.down, scratch);
   const std::int64_t channel = (static_cast<std::int64_t>(tile) * g.across + x_thread) * K;
-  const bool mine = y_thread == 0 && channel < g.channels;
+  const std::int64_t end = y_thread == 0 ? g.channels : 0;
   if (g.chunks == 1) {
-    if (mine)
-      for (int k = 0; k < K; ++k) put_grad_sums<A>(to, channel + k, sums.totals[k], sums.totals[K + k]);
+    for (int k = 0; k < K; ++k)
+      if (channel + k < end) put_grad_sums<A>(to, channel + k, sums.totals[k], sums.totals[K + k]);
     return;
   }
-  if (mine)
-    for (int k = 0; k < K; ++k) partials.values[chunk * g.channels + channel + k] = {sums.totals[k], sums.totals[K + k]};
+  for (int k = 0; k < K; ++k)
+    if (channel + k < end) partials.values[chunk * g.channels + channel + k] = {sums.totals[k], sums.totals[K + k]};
   if (!is_last(partials.tickets + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch))) return;
   sum_chunks(partials.values, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * K, g.across * K, scratch,
              [&](std::int64_t c, double first, double second) { put_grad_sums<A>(to, c, first, second); });
@@ -80,20 +84,18 @@ void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const
                             const Tensor& weight_grad, const Tensor& bias_grad, const Message& message) {
   const tutti::cuda::DeviceScope scope(dy.device().index());
   const Normalization& n = of.forward;
-  const bool from_output = n.relu && n.residual.defined();
-  const Tensor output = from_output ? of.output : Tensor();
-  const bool aligned = is_aligned(dy) && is_aligned(of.x) && is_aligned(output) && is_aligned(masked);
-  with_layout(of.x, aligned, [&]<class T, int V, bool rows>() {
-    constexpr int K = rows ? V : 1;
-    const Geometry g = cut<V>(of.x, rows, from_output ? 2 : 3, rows ? 1 : 2);
+  const bool from_mask = n.relu && n.residual.defined();
+  with_layout(of.x, {dy, masked}, [&]<class T, bool rows, bool aligned>() {
+    constexpr int K = rows ? full_width<T> : 1;
+    const Geometry g = cut<full_width<T>>(of.x, rows, batch<aligned>, rows ? 1 : 2);
     const Workspace workspace(dy.device(), g.chunks > 1 ? g.chunks * g.channels : 0, 0);
     const std::size_t scratch = static_cast<std::size_t>(K * g.across * std::max(3, 2 * ((g.down + 1) / 2)) + 2);
     const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>, .shared_bytes = sizeof(double) * scratch};
     const auto at = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.raw()) : nullptr; };
     const GradTargets to{g.channels, sums.data<double>(), n.mean.data<double>(), n.rstd.data<double>(), target_of(weight_grad),
                          target_of(bias_grad), message};
-    const auto kernel = from_output ? reduce_grad_kernel<T, V, rows, true> : reduce_grad_kernel<T, V, rows, false>;
-    tutti::cuda::launch("batch_norm reduce_grad", kernel, grid, at(dy), at(of.x), at(output), at(masked), channels_of(n),
+    const auto kernel = from_mask ? reduce_grad_kernel<T, rows, aligned, true> : reduce_grad_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm reduce_grad", kernel, grid, at(dy), at(of.x), mask_of(n), at(masked), channels_of(n),
                         GradRules{n.relu, of.weighted}, g, workspace.partials(), to);
   });
 }

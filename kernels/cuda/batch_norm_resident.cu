@@ -51,9 +51,9 @@ struct Held {
 __device__ std::int64_t place(int round, int block) { return round % 2 * static_cast<std::int64_t>(gridDim.x) + block; }
 
 template <class T, bool add>
-__global__ __launch_bounds__(row_threads, 1) void resident_forward_kernel(const T* x, const T* residual, T* y, Values weight,
-                                                                          Values bias, bool relu, Geometry g, Plan plan,
-                                                                          Partials partials, Statistics to) {
+__global__ __launch_bounds__(row_threads, 1)
+void resident_forward_kernel(const T* x, const T* residual, T* y, std::uint8_t* mask, Values weight, Values bias, bool relu,
+                             Geometry g, Plan plan, Partials partials, Statistics to) {
   constexpr int V = full_width<T>, U = 4;
   using A = Wide<T>;
   Held<T> held(plan, 1);
@@ -120,7 +120,10 @@ __global__ __launch_bounds__(row_threads, 1) void resident_forward_kernel(const 
             if constexpr (add) z += residuals[u][v];
             result[v] = relu && z < A(0) ? A(0) : z;
           }
-          store<T, V>(y, spans[u], Pack<T, V>::of(result));
+          const auto output = Pack<T, V>::of(result);
+          store<T, V>(y, spans[u], output);
+          if constexpr (add)
+            if (mask != nullptr) mask[out.byte(spans[u])] = mask_byte(output, spans[u]);
         }
     }
   }
@@ -128,12 +131,12 @@ __global__ __launch_bounds__(row_threads, 1) void resident_forward_kernel(const 
   if (block == 0 && threadIdx.x == 0) put_counters(to, before, static_cast<double>(g.outer));
 }
 
-template <class T, bool from_output>
-__global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(const T* dy, const T* x, const T* output, T* masked,
-                                                                           T* dx, Channels of, GradRules rules, Geometry g,
-                                                                           Plan plan, Partials partials, GradTargets to,
-                                                                           const double* moments, double floor) {
-  constexpr int V = full_width<T>, U = from_output ? 2 : 3;
+template <class T, bool from_mask>
+__global__ __launch_bounds__(row_threads, 1)
+void resident_backward_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* masked, T* dx, Channels of,
+                              GradRules rules, Geometry g, Plan plan, Partials partials, GradTargets to,
+                              const double* moments, double floor) {
+  constexpr int V = full_width<T>, U = 3;
   using A = Wide<T>;
   Held<T> held(plan, 2);
   const int block = static_cast<int>(blockIdx.x), team = block / plan.members, member = block % plan.members;
@@ -152,7 +155,8 @@ __global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(const
     if (count > 0) {
       const Affine<A, V> f(held.channels, width, plan.across);
       for (int i = 0; i < count; i += U) {
-        Pack<T, V> gradients[U], packs[U], outputs[U];
+        Pack<T, V> gradients[U], packs[U];
+        unsigned passed[U];
         Span spans[U];
 #pragma unroll
         for (int u = 0; u < U; ++u)
@@ -160,7 +164,7 @@ __global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(const
             spans[u] = walk.span();
             gradients[u] = load<T, V>(dy, spans[u]);
             packs[u] = load<T, V>(x, spans[u]);
-            if constexpr (from_output) outputs[u] = load<T, V>(output, spans[u]);
+            passed[u] = from_mask ? mask[walk.byte(spans[u])] : 0;
             walk.next();
           }
 #pragma unroll
@@ -169,8 +173,9 @@ __global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(const
             A result[V];
 #pragma unroll
             for (int v = 0; v < V; ++v) {
-              const A x_v = packs[u][v], at_output = from_output ? outputs[u][v] : A(0);
-              result[v] = masked_gradient<from_output>(gradients[u][v], x_v, at_output, f.center[v], f.scale[v], f.shift[v], rules.relu);
+              const A x_v = packs[u][v];
+              result[v] = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[v], f.scale[v],
+                                                     f.shift[v], rules.relu);
               sums.add(v, result[v], x_v - f.center[v], rules.weighted);
             }
             sums.end_vector();
@@ -248,9 +253,11 @@ Plan plan_of(const Tensor& x, int tensors) {
   return {};
 }
 
+template <class T>
 Geometry geometry_of(const Tensor& x, const Plan& plan) {
   Geometry g;
   g.channels = x.size(1);
+  g.vectors = g.channels / full_width<T>;
   g.outer = x.numel() / g.channels;
   g.across = plan.across;
   g.down = plan.down;
@@ -293,24 +300,24 @@ bool resident_forward(const Tensor& x, const Statistics& statistics, const Norma
   return with_plan(x, 1, aligned, [&]<class T>(const Plan& plan) {
     const Workspace workspace = workspace_of<T>(x, plan);
     const auto kernel = to.residual.defined() ? resident_forward_kernel<T, true> : resident_forward_kernel<T, false>;
-    tutti::cuda::launch("batch_norm forward", kernel, grid_of(plan), at<T>(x), at<T>(to.residual), at<T>(y), values_of(to.weight, 1),
-                        values_of(to.bias, 0), to.relu, geometry_of(x, plan), plan, workspace.partials(), statistics);
+    tutti::cuda::launch("batch_norm forward", kernel, grid_of(plan), at<T>(x), at<T>(to.residual), at<T>(y), mask_of(to),
+                        values_of(to.weight, 1), values_of(to.bias, 0), to.relu, geometry_of<T>(x, plan), plan,
+                        workspace.partials(), statistics);
   });
 }
 
 bool resident_backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked,
                        const Tensor& weight_grad, const Tensor& bias_grad, const Tensor& moments, Epsilon eps, const Tensor& dx) {
   const Normalization& n = of.forward;
-  const bool from_output = n.relu && n.residual.defined();
-  const Tensor output = from_output ? of.output : Tensor();
-  const bool aligned = is_aligned(dy) && is_aligned(of.x) && is_aligned(output) && is_aligned(masked) && is_aligned(dx);
+  const bool from_mask = n.relu && n.residual.defined();
+  const bool aligned = is_aligned(dy) && is_aligned(of.x) && is_aligned(masked) && is_aligned(dx);
   return with_plan(of.x, 2, aligned, [&]<class T>(const Plan& plan) {
     const Workspace workspace = workspace_of<T>(dy, plan);
     const GradTargets to{of.x.size(1), sums.data<double>(), n.mean.data<double>(), n.rstd.data<double>(), target_of(weight_grad),
                          target_of(bias_grad), {}};
-    const auto kernel = from_output ? resident_backward_kernel<T, true> : resident_backward_kernel<T, false>;
-    tutti::cuda::launch("batch_norm backward", kernel, grid_of(plan), at<T>(dy), at<T>(of.x), at<T>(output), at<T>(masked), at<T>(dx),
-                        channels_of(n), GradRules{n.relu, of.weighted}, geometry_of(of.x, plan), plan, workspace.partials(), to,
+    const auto kernel = from_mask ? resident_backward_kernel<T, true> : resident_backward_kernel<T, false>;
+    tutti::cuda::launch("batch_norm backward", kernel, grid_of(plan), at<T>(dy), at<T>(of.x), mask_of(n), at<T>(masked), at<T>(dx),
+                        channels_of(n), GradRules{n.relu, of.weighted}, geometry_of<T>(of.x, plan), plan, workspace.partials(), to,
                         moments.data<double>(), eps.floor ? eps.value : -1.0);
   });
 }

@@ -85,20 +85,22 @@ struct Pack<__nv_bfloat16, 8> : PackOfPairs<__nv_bfloat16, __nv_bfloat162> {
 struct Span {
   std::int64_t at;
   int first, last;
+  std::int64_t vector = 0;  ///< the number of the Pack, of a walk that needs to know (batch_norm_device.h)
 };
 
-template <class T, int V>
+/// One by one where the tensor is not `aligned`, or others have lanes of the same Pack.
+template <class T, int V, bool aligned = true>
 __device__ inline Pack<T, V> load(const T* from, const Span& s) {
-  if (s.last - s.first == V) return *reinterpret_cast<const Pack<T, V>*>(from + s.at);
+  if (aligned && s.last - s.first == V) return *reinterpret_cast<const Pack<T, V>*>(from + s.at);
   T values[V];
 #pragma unroll
   for (int v = 0; v < V; ++v) values[v] = v >= s.first && v < s.last ? from[s.at + v] : T(0.0f);
   return Pack<T, V>::from(values);
 }
 
-template <class T, int V>
+template <class T, int V, bool aligned = true>
 __device__ inline void store(T* to, const Span& s, const Pack<T, V>& pack) {
-  if (s.last - s.first == V) {
+  if (aligned && s.last - s.first == V) {
     *reinterpret_cast<Pack<T, V>*>(to + s.at) = pack;
     return;
   }

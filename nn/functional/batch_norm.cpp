@@ -171,6 +171,7 @@ struct LocalGrad {
 
 struct Gradient {
   Saved x, output, weight, bias, position_weights;
+  Tensor mask;  // of the ReLU after a residual, where the device stores one; else that is what output is for
   Statistics statistics;
   kernels::Epsilon eps;
   bool relu, has_residual, needs_x, needs_weight, needs_bias, needs_residual, reduces;
@@ -185,7 +186,7 @@ struct Gradient {
   const kernels::BatchNorm& kernels() const { return tutti::kernels::batch_norm(x.get().device()); }
   kernels::NormalizationGrad arguments() const {
     return {{.mean = statistics.mean, .rstd = statistics.rstd, .weight = weight, .bias = bias,
-             .residual = has_residual ? x.get() : Tensor(), .relu = relu}, x, output, bool(position_weights)};
+             .residual = has_residual ? x.get() : Tensor(), .relu = relu, .mask = mask}, x, output, bool(position_weights)};
   }
 };
 
@@ -325,11 +326,15 @@ Tensor normalise(const Started& s, const std::shared_ptr<Together>& together, st
   const Tensor weight = own(a.weight), bias = own(a.bias);
   const Tensor residual = a.residual.defined() ? dense(a.residual, format_of(s.x)) : Tensor();
   const Tensor y = empty_like(s.x);
-  const kernels::Normalization to{s.statistics.mean, s.statistics.rstd, weight, bias, residual, a.relu};
+  const bool recorded = needs_grad(s.input) || needs_grad(a.weight) || needs_grad(a.bias) || needs_grad(a.residual);
+  const bool masks = recorded && a.relu && residual.defined();
+  const std::int64_t bits = masks ? s.kernels().mask_size(s.x) : 0;
+  const Tensor mask = bits > 0 ? empty({bits}, {uint8, s.x.device()}) : Tensor();
+  const kernels::Normalization to{s.statistics.mean, s.statistics.rstd, weight, bias, residual, a.relu, mask};
   if (s.fused) s.kernels().forward(s.x, {}, s.statistics.moments, settlement(s), to, y);
   else s.kernels().apply(s.x, to, y);
-  Gradient gradient{.x = s.x, .output = a.relu && residual.defined() ? Saved(y) : Saved(), .weight = weight, .bias = bias,
-                    .position_weights = s.weights, .statistics = s.statistics, .eps = a.eps, .relu = a.relu,
+  Gradient gradient{.x = s.x, .output = masks && !mask.defined() ? Saved(y) : Saved(), .weight = weight, .bias = bias,
+                    .position_weights = s.weights, .mask = mask, .statistics = s.statistics, .eps = a.eps, .relu = a.relu,
                     .has_residual = residual.defined(), .needs_x = needs_grad(s.input),
                     .needs_weight = needs_grad(a.weight), .needs_bias = needs_grad(a.bias),
                     .needs_residual = needs_grad(a.residual), .reduces = s.reduces(), .sync = s.sync, .name = a.name, .late = a.late};

@@ -226,12 +226,14 @@ inline void check_sync_batch_norm_together(const ProcessGroup& group) {
   const auto part = [&](const Shape& each) {
     Shape shape = each;
     shape[0] *= group.size();
-    return randn(shape, {float64}, random).slice(0, each[0] * group.rank(), each[0] * (group.rank() + 1)).clone();
+    const Tensor whole = randn(shape, {float64}, random).to(test_device());
+    return whole.slice(0, each[0] * group.rank(), each[0] * (group.rank() + 1)).clone();
   };
   const Tensor va = part({3, 4, 2}), vb = part({3, 4, 2}), vc = part({3, 2}), dy = part({3, 4, 2}), dc = part({3, 2});
   const auto run = [&](bool together) {
-    nn::SyncBatchNorm a({.channels = 4, .dtype = float64, .group = group}), b({.channels = 4, .dtype = float64, .group = group});
-    nn::BatchNorm local({.channels = 2, .dtype = float64});
+    const nn::BatchNorm::Options options{.channels = 4, .dtype = float64, .device = test_device(), .group = group};
+    nn::SyncBatchNorm a(options), b(options);
+    nn::BatchNorm local({.channels = 2, .dtype = float64, .device = test_device()});
     const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_(), xc = vc.clone().requires_grad_();
     const std::int64_t before = group.for_normalization().traffic().calls;
     Tensor y, yc;

@@ -1,12 +1,17 @@
 // Device memory, streams and copies, as the library uses them.
 #include "../test_device.h"
 
+#include <tutti/autograd/checkpoint.h>
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
+#include <tutti/nn/batch_norm.h>
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <thread>
 
 namespace tutti {
@@ -39,6 +44,47 @@ TEST(Memory, LiveAndPeakAreCounted) {
     EXPECT_GE(memory.stats().peak, before.live + 12000);
   }
   EXPECT_EQ(memory.stats().live, before.live);
+}
+
+// Of a layer with a ReLU, relative to one without a residual, whose mask is computed again.
+TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
+  for (const DType dtype : {bfloat16, float16, float32, float64})
+    for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+      const auto make = [&] {
+        return randn({4, 16, 6, 8}).to(dtype).to(test_device()).contiguous(format).requires_grad_();
+      };
+      const Tensor x = make(), residual = make();
+      nn::BatchNorm layer({.channels = 16, .device = test_device()});
+      const auto kept = [&](const std::function<Tensor()>& forward) {
+        const auto live = [] { return static_cast<std::int64_t>(allocator(test_device()).stats().live); };
+        const std::int64_t before = live();
+        const Tensor total = sum(forward());  // remembers the graph, not the output
+        return live() - before;
+      };
+      kept([&] { return layer.forward_add_relu(x, residual); });  // and what the device keeps from its first call on
+      const std::int64_t plain = kept([&] { return layer.forward_relu(x); });
+      const auto size = static_cast<std::int64_t>(size_of(dtype));
+      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }) - plain, x.numel() * size / 16);
+      const NoGrad no_grad;
+      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }), size) << "the sum is all that is left";
+    }
+}
+
+// What the first run of a checkpoint does not record, it keeps no mask of; the second one does.
+TEST(Memory, ACheckpointMakesTheMaskWhenItRunsAgain) {
+  const auto make = [] { return randn({3, 5, 7}).to(test_device()); };
+  const Tensor vx = make(), vr = make(), dy = make();
+  nn::BatchNorm layer({.channels = 5, .device = test_device()});
+  const auto run = [&](bool later) {
+    const Tensor x = vx.clone().requires_grad_(), residual = vr.clone().requires_grad_();
+    const auto block = [&](const std::vector<Tensor>& in) { return layer.forward_add_relu(in[0], in[1]); };
+    const Tensor y = later ? checkpoint(block, {x, residual}) : block({x, residual});
+    layer.zero_grad();
+    y.backward(dy);
+    return std::vector{y.detach(), x.grad(), residual.grad(), layer.weight.grad()};
+  };
+  const auto expected = run(false), got = run(true);
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
 }
 
 TEST(Memory, OutOfMemoryNamesTheFigures) {

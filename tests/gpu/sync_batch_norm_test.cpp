@@ -15,6 +15,9 @@ TEST(SyncBatchNormOnADevice, RanksEqualOneProcessOnTheWholeBatch) {
 TEST(SyncBatchNormOnADevice, RanksEqualOneProcessWithEveryOption) {
   run_ranks(3, testing::check_sync_batch_norm_options_against_one_process, seconds(200));
 }
+TEST(SyncBatchNormOnADevice, BranchesShareOneCollective) {
+  run_ranks(2, testing::check_sync_batch_norm_together, seconds(200));
+}
 
 }  // namespace
 }  // namespace tutti

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -309,8 +310,17 @@ struct Step {
     vx = to_vector(x), vr = to_vector(residual), vdy = to_vector(dy), vmean = to_vector(mean), vrstd = to_vector(rstd);
     vweight = to_vector(weight), vbias = to_vector(bias);
   }
-  kernels::Normalization to(bool add, bool relu) const {
-    return {mean, rstd, weight, bias, add ? residual : Tensor(), relu};
+  kernels::Normalization to(bool add, bool relu, const Tensor& mask = {}) const {
+    return {mean, rstd, weight, bias, add ? residual : Tensor(), relu, mask};
+  }
+  // Full of ones and zeros; undefined where the device has none or none is needed.
+  Tensor poisoned_mask(bool add = true, bool relu = true) const {
+    const std::int64_t bytes = add && relu ? table().mask_size(x) : 0;
+    return bytes > 0 ? full({bytes}, 0xa5, {uint8}) : Tensor();
+  }
+  // Of one backward: the output is not there where the device has a mask.
+  kernels::NormalizationGrad grad(bool add, bool relu, const Tensor& mask, const Tensor& y) const {
+    return {to(add, relu, mask), x, mask.defined() ? Tensor() : y};
   }
   double z(std::size_t i, bool add) const {
     const auto ch = static_cast<std::size_t>(c.channel_of(i));
@@ -342,6 +352,63 @@ TEST(BatchNormKernels, Apply) {
         }
         EXPECT_LT(error(to_vector(y), expected), tolerance(c.dtype));
       }
+  }
+}
+
+std::int64_t ones_in(const Tensor& mask) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < mask.numel(); ++i) count += std::popcount(mask.data<std::uint8_t>()[i]);
+  return count;
+}
+
+// The same tensor one element further on, where no vector of 16 bytes begins.
+Tensor shifted(const Tensor& t) {
+  const Tensor memory = full({t.numel() + 1}, nan, {t.dtype()});
+  const Tensor there(memory.storage(), t.shape(), t.strides(), 1, t.dtype());
+  there.copy_(t);
+  return there;
+}
+
+// Of every element the right bit, and of no other any, in whatever order: the backward writes dy where the output is above 0.
+TEST(BatchNormKernels, TheMaskSaysWhereTheOutputIsAboveZero) {
+  if (table().mask_size(ones({2, 8})) == 0) GTEST_SKIP() << "this device reads the output instead";
+  const OneThread one;
+  Generator random(61);
+  for (const Case& c : cases()) {
+    const Step s(c, random);
+    SCOPED_TRACE(c.text());
+    const std::int64_t inner = product(c.shape, 2, c.shape.size());
+    const bool rows = c.channels() > 1 && (c.format == MemoryFormat::channels_last || inner == 1);
+    const std::int64_t run = rows ? c.channels() : inner;
+    const std::int64_t lanes = 16 / static_cast<std::int64_t>(size_of(c.dtype));
+    if (run % lanes == 0) { EXPECT_EQ(table().mask_size(s.x), s.x.numel() / lanes); }
+    EXPECT_LE(table().mask_size(s.x), s.x.numel() / run * (run / lanes + 2));
+
+    Tensor first;
+    for (const bool aligned : {true, false}) {  // x, y, the residual; then the gradient is what is not
+      const Tensor y = aligned ? poisoned(c) : shifted(poisoned(c)), mask = s.poisoned_mask();
+      kernels::Normalization to = s.to(true, true, mask);
+      if (!aligned) to.residual = shifted(to.residual);
+      table().apply(aligned ? s.x : shifted(s.x), to, y);
+      Values expected = to_vector(y);
+      std::int64_t passed = 0;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        passed += expected[i] > 0;
+        expected[i] = expected[i] > 0 ? s.vdy[i] : 0;
+      }
+      EXPECT_EQ(ones_in(mask), passed);
+      for (const bool same : {true, false}) {
+        const Tensor dy = same ? s.dy : shifted(s.dy), masked = poisoned(c), sums = packet(c.channels());
+        table().reduce_grad(dy, s.grad(true, true, mask, {}), sums, masked);
+        EXPECT_EQ(to_vector(masked), expected);
+      }
+      if (aligned) first = mask;
+      else EXPECT_EQ(to_vector(mask), to_vector(first));
+    }
+    const Tensor y = poisoned(c), without = poisoned(c);
+    table().apply(s.x, s.to(true, true, s.poisoned_mask()), y);
+    table().apply(s.x, s.to(true, true), without);
+    EXPECT_EQ(to_vector(y), to_vector(without));
   }
 }
 
@@ -384,8 +451,8 @@ TEST(BatchNormKernels, Gradients) {
       for (const bool relu : {false, true})
         for (const bool weighted : {false, true}) {
           SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : "") + (weighted ? " weighted" : ""));
-          const Tensor y = poisoned(c);
-          table().apply(s.x, s.to(add, relu), y);
+          const Tensor y = poisoned(c), mask = s.poisoned_mask(add, relu);
+          table().apply(s.x, s.to(add, relu, mask), y);
           const Values vy = to_vector(y);
           Values g(s.vx.size()), s1(C), s2(C);
           for (std::size_t i = 0; i < g.size(); ++i) {
@@ -395,7 +462,7 @@ TEST(BatchNormKernels, Gradients) {
             s1[ch] += g[i];
             s2[ch] += g[i] * (s.vx[i] - s.vmean[ch]);
           }
-          const kernels::NormalizationGrad of{s.to(add, relu), s.x, y};
+          const kernels::NormalizationGrad of = s.grad(add, relu, mask, y);
           const Tensor sums = packet(c.channels()), masked = poisoned(c);
           table().reduce_grad(s.dy, of, sums, {});
           // Sums cancel, so their error is measured against the sums of absolute values.
@@ -460,12 +527,16 @@ TEST(BatchNormKernels, EmptyBatchesGiveZeroes) {
     table().moments(x, {}, p);
     EXPECT_EQ(p.data<double>()[0], 0);
     EXPECT_EQ(slice(p, 1), Values(20, 0.0));
-    const kernels::NormalizationGrad of{{zeros({20}, {float64}), ones({20}, {float64}), {}, {}, {}, true}, x, {}};
-    table().apply(x, of.forward, x);
-    table().reduce_grad(x, of, sums, {});
-    table().apply_grad(x, of, sums, p, {}, {}, x);
-    EXPECT_EQ(slice(sums, 0), Values(20, 0.0));
-    EXPECT_EQ(slice(sums, 1), Values(20, 0.0));
+    EXPECT_EQ(table().mask_size(x), 0);
+    for (const Tensor& residual : {Tensor(), x}) {
+      const kernels::NormalizationGrad of{{zeros({20}, {float64}), ones({20}, {float64}), {}, {}, residual, true}, x, x};
+      sums.fill_(nan);
+      table().apply(x, of.forward, x);
+      table().reduce_grad(x, of, sums, {});
+      table().apply_grad(x, of, sums, p, {}, {}, x);
+      EXPECT_EQ(slice(sums, 0), Values(20, 0.0));
+      EXPECT_EQ(slice(sums, 1), Values(20, 0.0));
+    }
   }
 }
 
@@ -496,7 +567,7 @@ TEST(BatchNormKernels, ForwardOfOneRankIsItsParts) {
       return r;
     };
     const auto got = running(), expected = running();
-    kernels::Normalization to = s.to(add, relu);
+    kernels::Normalization to = s.to(add, relu, s.poisoned_mask(add, relu));
     to.mean = full({c.channels()}, nan, {float64}), to.rstd = full({c.channels()}, nan, {float64});
     const Tensor p = packet(c.channels()), y = poisoned(c);
     const kernels::Epsilon eps{0.01, variant % 5 == 0};
@@ -515,8 +586,15 @@ TEST(BatchNormKernels, ForwardOfOneRankIsItsParts) {
     if (parts.data<double>()[0] > 1) { EXPECT_LT(error(to_vector(got.var), to_vector(expected.var)), sum_tolerance(c.dtype)); }
     EXPECT_EQ(got.batches.item<int>(), 4);
     if (got.elements.defined()) { EXPECT_EQ(got.elements.item<double>(), 40 + parts.data<double>()[0]); }
+    if (to.mask.defined()) {
+      const Tensor masked = poisoned(c);
+      table().reduce_grad(s.dy, {to, s.x, {}}, packet(c.channels()), masked);
+      Values passed = to_vector(y);
+      for (std::size_t i = 0; i < passed.size(); ++i) passed[i] = passed[i] > 0 ? s.vdy[i] : 0;
+      EXPECT_EQ(to_vector(masked), passed);
+    }
     kernels::Normalization same = to;
-    same.mean = mean, same.rstd = rstd;
+    same.mean = mean, same.rstd = rstd, same.mask = {};
     const Tensor of_parts = poisoned(c);
     table().apply(s.x, same, of_parts);
     EXPECT_LT(error(to_vector(y), to_vector(of_parts)), tolerance(c.dtype));
@@ -531,9 +609,9 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
     const Step s(c, random);
     const bool add = ++variant % 2 == 0, relu = variant % 3 != 0, masks = variant % 4 < 2, in_place = variant % 5 == 0 && !masks;
     SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : "") + (masks ? " masked" : ""));
-    const Tensor y = poisoned(c);
-    table().apply(s.x, s.to(add, relu), y);
-    const kernels::NormalizationGrad of{s.to(add, relu), s.x, y};
+    const Tensor y = poisoned(c), mask = s.poisoned_mask(add, relu);
+    table().apply(s.x, s.to(add, relu, mask), y);
+    const kernels::NormalizationGrad of = s.grad(add, relu, mask, y);
     const Tensor moments = zeros({kernels::packet_size(c.channels())}, {float64});
     moments.data<double>()[0] = static_cast<double>(s.vx.size()) / static_cast<double>(c.channels());
     const auto vector = [&] { return full({c.channels()}, nan, {float64}); };

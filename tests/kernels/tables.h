@@ -35,7 +35,7 @@ class Moved {
     return {(*this)(r.mean), (*this)(r.var), (*this)(r.batches), (*this)(r.elements)};
   }
   kernels::Normalization operator()(const kernels::Normalization& n) {
-    return {(*this)(n.mean), (*this)(n.rstd), (*this)(n.weight), (*this)(n.bias), (*this)(n.residual), n.relu};
+    return {(*this)(n.mean), (*this)(n.rstd), (*this)(n.weight), (*this)(n.bias), (*this)(n.residual), n.relu, (*this)(n.mask)};
   }
   kernels::NormalizationGrad operator()(const kernels::NormalizationGrad& g) {
     return {(*this)(g.forward), (*this)(g.x), (*this)(g.output), g.weighted};
@@ -59,12 +59,16 @@ class Moved {
 
 template <auto Of, auto Member, class Type = decltype(Member)>
 struct MovedCall;
-template <auto Of, auto Member, class Table, class... Arguments>
-struct MovedCall<Of, Member, void (*Table::*)(Arguments...)> {
-  static void call(Arguments... arguments) {
+template <auto Of, auto Member, class Table, class Result, class... Arguments>
+struct MovedCall<Of, Member, Result (*Table::*)(Arguments...)> {
+  static Result call(Arguments... arguments) {
     Moved moved;
-    (Of(test_device()).*Member)(moved(arguments)...);
-    moved.back();
+    if constexpr (!std::is_void_v<Result>) {
+      return (Of(test_device()).*Member)(moved(arguments)...);
+    } else {
+      (Of(test_device()).*Member)(moved(arguments)...);
+      moved.back();
+    }
   }
 };
 
@@ -78,7 +82,7 @@ const Table& table() {
 inline const kernels::BatchNorm& batch_norm() {
   using T = kernels::BatchNorm;
   return table<T, kernels::batch_norm, &T::moments, &T::to_sums, &T::from_sums, &T::finish, &T::finish_running, &T::update,
-               &T::apply, &T::reduce_grad, &T::parameter_grad, &T::apply_grad, &T::moment_sums, &T::settle, &T::forward,
+               &T::mask_size, &T::apply, &T::reduce_grad, &T::parameter_grad, &T::apply_grad, &T::moment_sums, &T::settle, &T::forward,
                &T::gradient_sums, &T::backward>();
 }
 inline const kernels::Convolution& convolution() {
