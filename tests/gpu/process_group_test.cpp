@@ -33,6 +33,20 @@ TEST(StagedGroup, ConformsOnOneDevice) {
     run_ranks(ranks, [](const ProcessGroup& group) { testing::check_conformance_on(group, test_device()); }, 120s);
 }
 
+TEST(OneRankOfNccl, IsWhatOneProcessGetsThatAsksForIt) {
+  if (const std::string why = nccl::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
+  {
+    const ProcessGroup group = ProcessGroup::from_environment({.backend = "nccl", .device = 0, .timeout = 60s});
+    EXPECT_EQ(group.backend(), "nccl");
+    EXPECT_TRUE(group.communicates());
+    const Tensor x = full({1000}, 3, {.device = Device::cuda(0)});
+    group.all_reduce(x).wait();
+    EXPECT_EQ(to_vector(x), std::vector<double>(1000, 3));
+    EXPECT_EQ(group.traffic().calls, 1);
+  }
+  EXPECT_EQ(ProcessGroup::from_environment(60s).backend(), "single");
+}
+
 class Nccl : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {

@@ -5,11 +5,14 @@
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/settings.h>
+#include <tutti/distributed/fault.h>
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <unistd.h>
 
 namespace tutti::examples {
 namespace {
@@ -60,6 +63,41 @@ TEST(Trainer, AGraphChangesNoBit) {
     EXPECT_EQ(graphed.test_accuracy, plain.test_accuracy);
     testing::expect_equal_bits(graphed.state, plain.state);
   }
+}
+
+TEST(Trainer, GoesOnInFloat16WithItsLossScale) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_scale_{}", getpid());
+  TrainOptions options = options_on(test_device());
+  options.precision = float16;
+  options.checkpoint_every = 1;
+  const auto run = [&](const char* name) {
+    options.out = (folder / name).string();
+    StateDict state;
+    distributed::run_ranks(2, [&](const ProcessGroup& group) {
+      const TrainResult result = train(options, data(), group, nullptr);
+      if (group.rank() == 0) state = result.state;
+    }, std::chrono::seconds(200));
+    return state;
+  };
+  const auto scale = [&](const char* name) {
+    for (const auto& [key, tensor] : load_safetensors((folder / name / "checkpoint.safetensors").string()))
+      if (key == "scaler.scale") return tensor.item<double>();
+    return 0.0;
+  };
+  options.max_steps = 4;
+  const StateDict whole = run("whole");
+  {
+    const distributed::InjectFault fault({.rank = 1, .collective = 25});
+    EXPECT_THROW(run("parts"), Error);
+  }
+  options.resume = true;
+  const StateDict parts = run("parts");
+  EXPECT_LT(scale("whole"), 65536);  // the first steps overflow
+  EXPECT_EQ(scale("parts"), scale("whole"));
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    EXPECT_TRUE(to_vector(parts[i].second) == to_vector(whole[i].second)) << whole[i].first;
+  fs::remove_all(folder);
 }
 
 TEST(Trainer, RanksThatShareADeviceTrainAsOneOnTheCpuDoes) {
