@@ -104,10 +104,8 @@ Tensor bernoulli(double p, const Shape& shape, TensorOptions options, Generator&
   if (options.device.is_cpu())
     return generate(shape, options, [&](std::int64_t) { return generator.next() < below ? 1 : 0; });
   const Tensor result = empty(shape, options);
-  const Generator::State state = generator.state();
   cuda::bernoulli(result.raw(), options.device.index(), size_of(options.dtype), bits_of(1, options.dtype),
-                  result.numel(), state.seed, state.position, below);
-  generator.set_state({state.seed, state.position + static_cast<std::uint64_t>(result.numel())});
+                  result.numel(), generator, below);
   return result;
 }
 

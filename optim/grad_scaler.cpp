@@ -3,6 +3,7 @@
 #include "../autograd/functions.h"
 #include "../autograd/grad_mode.h"
 #include "../core/create.h"
+#include "../core/cuda/graph.h"
 #include "gradients.h"
 
 #include <cmath>
@@ -68,7 +69,12 @@ void GradScaler::step(Optimizer& optimizer) {
   if (verdicts_[&optimizer].stepped)
     fail<Error>("GradScaler: step() was already called for this optimizer since the last update()");
   if (!verdicts_[&optimizer].unscaled) unscale_(optimizer);
-  optimizer.step(verdicts_[&optimizer].found_inf);
+  try {
+    optimizer.step(verdicts_[&optimizer].found_inf);
+  } catch (...) {
+    if (cuda::is_capturing(scale_.device())) verdicts_[&optimizer].unscaled = false;  // nor has that been done
+    throw;
+  }
   verdicts_[&optimizer].stepped = true;
 }
 

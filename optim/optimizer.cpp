@@ -2,6 +2,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/create.h"
+#include "../core/cuda/graph.h"
 
 #include <charconv>
 #include <cmath>
@@ -93,15 +94,65 @@ void Optimizer::count_skipped(const Tensor& found_inf) {
   }
 }
 
+// Before a step of this parameter is captured: whatever it made for the first time would be cleared on every replay.
+void Optimizer::expect_state(std::size_t index, const Tensor& found_inf) const {
+  const Slot& slot = slots_[index];
+  bool there = !found_inf.defined() || slot.skipped.defined();
+  for (int k = 0; k < state_count(slot.group); ++k) {
+    const Tensor& state = slot.state[static_cast<std::size_t>(k)];
+    there = there && state.defined() && state.device() == slot.parameter.device() && same_layout(state, slot.parameter);
+  }
+  if (!there)
+    fail<DeviceError>("{}: the step cannot be captured into a graph, since the state of parameter {} of shape {} is not there yet "
+                      "(or was made for another device or layout): run a step as it is before", name_, index,
+                      to_string(slot.parameter.shape()));
+}
+
+// What the host gives the kernels of a step, for a graph: every replay is the next step of these parameters.
+kernels::LiveNumbers Optimizer::record(int group, const std::vector<std::size_t>& slots,
+                                       const std::vector<kernels::ParameterUpdate>& updates) {
+  std::vector<const void*> addresses;
+  for (const auto& u : updates) addresses.push_back(u.parameter.raw());
+  const auto write = [this, group, slots, updates, addresses](void* to) {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const Slot& slot = slots_[slots[i]];
+      const auto same = [](const Tensor& a, const Tensor& b) { return a.defined() && b.defined() && a.is_same(b); };
+      bool there = slot.parameter.raw() == addresses[i];
+      for (const int k : {0, 1}) {
+        const Tensor& recorded = k == 0 ? updates[i].first : updates[i].second;
+        const bool needed = state_count(group) > k;
+        there = there && needed == recorded.defined() && (!needed || same(slot.state[static_cast<std::size_t>(k)], recorded));
+      }
+      if (updates[i].skipped.defined()) there = there && same(slot.skipped, updates[i].skipped);
+      if (!there)
+        fail<DeviceError>("{}: parameter {} or its state is not where it was when the graph was captured (load_state_dict, "
+                          "Module::to, momentum turned on or off): capture the step again", name_, slots[i]);
+    }
+    auto* numbers = static_cast<double*>(to);
+    for (const Option& o : options(group)) *numbers++ = o.number ? *o.number : *o.flag ? 1 : 0;
+    for (const std::size_t i : slots) *numbers++ = static_cast<double>(++slots_[i].steps);
+  };
+  const std::size_t bytes = (options(group).size() + slots.size()) * sizeof(double);
+  return static_cast<const double*>(cuda::written_before_replay(updates.front().parameter.device(), bytes, write));
+}
+
 void Optimizer::step(const Tensor& found_inf) {
   const NoGrad no_grad;
+  std::vector<bool> captured;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Tensor& p = slots_[i].parameter;
+    captured.push_back(cuda::is_capturing(p.device()));
+    if (captured[i] && p.grad().defined()) expect_state(i, found_inf);
+  }
   if (found_inf.defined()) count_skipped(found_inf);
   std::vector<kernels::ParameterUpdate> updates;
+  std::vector<std::size_t> which;  // of the slots
   const auto run = [&](int group) {
     if (updates.empty()) return;
-    update(group, updates);
+    update(group, updates, captured[which.front()] ? record(group, which, updates) : nullptr);
     for (const auto& u : updates) u.parameter.storage()->bump_version();
     updates.clear();
+    which.clear();
   };
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
@@ -122,10 +173,11 @@ void Optimizer::step(const Tensor& found_inf) {
       }
       if (states > 0) u.first = slot.state[0];
       if (states > 1) u.second = slot.state[1];
-      u.step = ++slot.steps;
+      u.step = captured[i] ? slot.steps : ++slot.steps;
       u.found_inf = found_inf;
       if (slot.skipped.defined()) u.skipped = slot.skipped = slot.skipped.to(slot.parameter.device());
       updates.push_back(std::move(u));
+      which.push_back(i);
     }
     if (i + 1 == slots_.size() || slots_[i + 1].group != slot.group) run(slot.group);
   }

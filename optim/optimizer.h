@@ -37,6 +37,10 @@ class Optimizer {
   /// Updates, in place, every parameter that has a gradient; the others and their state stay as they are. With
   /// `found_inf` (float32 of one element, on the parameters' device) nothing changes where that is not 0, which the
   /// device decides for itself: nobody waits (grad_scaler.h).
+  ///
+  /// In a cuda::Graph nothing happens yet: each replay is a step, with the options that the optimizer then has. DeviceError
+  /// where a parameter has no state yet, which the graph would clear on every replay: run a step before. A replay throws
+  /// DeviceError where a parameter or its state is no longer where it was (load_state_dict, Module::to): record again.
   void step(const Tensor& found_inf = {});
   /// Of all groups, in order.
   std::vector<Tensor> parameters() const;
@@ -53,7 +57,7 @@ class Optimizer {
   void load_state_dict(const OptimizerState& state);
 
  protected:
-  /// An option by name, for saving, loading and schedules.
+  /// An option by name, for saving, loading and schedules; in the order of the members of the method's kernels::...Step.
   struct Option {
     const char* name;
     double* number;  ///< one of the two
@@ -66,13 +70,15 @@ class Optimizer {
   virtual std::vector<Option> options(int group) = 0;
   virtual void check_options(int group) const = 0;   ///< ValueError for an option out of range
   virtual int state_count(int group) const = 0;      ///< how many state tensors a parameter has, at most 2
-  virtual void update(int group, std::span<const kernels::ParameterUpdate> updates) = 0;
+  virtual void update(int group, std::span<const kernels::ParameterUpdate> updates, kernels::LiveNumbers live) = 0;
 
   /// ValueError unless low <= value < high and value is finite.
   void expect(const char* option, double value, double low, double high) const;
 
  private:
   void count_skipped(const Tensor& found_inf);
+  void expect_state(std::size_t index, const Tensor& found_inf) const;
+  kernels::LiveNumbers record(int group, const std::vector<std::size_t>& slots, const std::vector<kernels::ParameterUpdate>& updates);
   struct Slot {
     Tensor parameter;
     int group;

@@ -30,10 +30,10 @@ void SGD::check_options(int group) const {
                      o.dampening);
 }
 
-void SGD::update(int group, std::span<const kernels::ParameterUpdate> updates) {
+void SGD::update(int group, std::span<const kernels::ParameterUpdate> updates, kernels::LiveNumbers live) {
   const Options& o = at(group);
   kernels::optimizer(updates.front().parameter.device())
-      .sgd({o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov}, updates);
+      .sgd({o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov}, updates, live);
 }
 
 }  // namespace tutti::optim

@@ -49,12 +49,16 @@ void* Arena::allocate(std::size_t bytes, const Stream& stream) {
     free.erase(fits);
     return block;
   }
+  return apart(size);
+}
+
+void* Arena::apart(std::size_t bytes) {
   const Relaxed relaxed;
   void* block = nullptr;
-  const cudaError_t status = cudaMallocAsync(&block, size, memory_.get());
+  const cudaError_t status = cudaMallocAsync(&block, bytes, memory_.get());
   if (status == cudaErrorMemoryAllocation) return nullptr;
   check(status, "cudaMallocAsync", "cuda::Graph");
-  sizes_.emplace(block, size);
+  sizes_.emplace(block, bytes);
   return block;
 }
 

@@ -24,6 +24,8 @@ class Arena {
   /// Memory that is there before the graph first runs. A block goes only to the stream that gave it back: that is what
   /// orders its uses.
   void* allocate(std::size_t bytes, const Stream& stream);
+  /// Likewise, but nothing that the graph computes is ever put there. Null where there is no room.
+  void* apart(std::size_t bytes);
   void reuse(void* block, const Stream& stream);
   /// For what the graph needs and does not own, such as a block from outside that is given back during the capture:
   /// `let_go` is called when the graph is gone, with a stream on which everything comes after the last replay.

@@ -2,6 +2,7 @@
 
 #include "../philox.h"
 #include "launch.h"
+#include "recording.h"
 #include "runtime.h"
 #include "stream.h"
 
@@ -20,10 +21,12 @@ __global__ void fill_kernel(U* out, U bits, std::int64_t count) {
   for (std::int64_t i = first_index(); i < count; i += index_step()) out[i] = bits;
 }
 
-// Work is cut at the generator's blocks of four numbers, of which the first and the last may be used in part.
+// Work is cut at the generator's blocks of four numbers, of which the first and the last may be used in part. `base`, in a
+// graph: seed and position are there, and the draw begins `position` after that.
 template <class U>
 __global__ void bernoulli_kernel(U* out, U bits, std::int64_t count, std::uint64_t seed, std::uint64_t position,
-                                 std::uint64_t below) {
+                                 const std::uint64_t* base, std::uint64_t below) {
+  if (base) seed = base[0], position += base[1];
   const std::uint64_t first = position / 4, last = (position + static_cast<std::uint64_t>(count) + 3) / 4;
   for (std::uint64_t block = first + static_cast<std::uint64_t>(first_index()); block < last;
        block += static_cast<std::uint64_t>(index_step())) {
@@ -61,17 +64,22 @@ void fill(void* data, int device, std::size_t width, std::uint64_t bits, std::in
   });
 }
 
-void bernoulli(void* data, int device, std::size_t width, std::uint64_t bits, std::int64_t count, std::uint64_t seed,
-               std::uint64_t position, std::uint64_t below) {
+void bernoulli(void* data, int device, std::size_t width, std::uint64_t bits, std::int64_t count, Generator& generator,
+               std::uint64_t below) {
   const DeviceScope scope(device);
-  if (current_stream(device).is_capturing())
-    fail<DeviceError>("bernoulli: random numbers cannot be captured into a graph, whose replays would all draw the "
-                      "same ones; a model with Dropout trains without cuda::Graph");
+  const Generator::State state = generator.state();
+  Recording::Draw from{nullptr, state.position};
+  if (current_stream(device).is_capturing()) {
+    Recording* const recording = Recording::current(device);
+    if (!recording) fail<DeviceError>("bernoulli: random numbers can be captured by cuda::Graph only");
+    from = recording->draw("bernoulli", generator);
+  }
   by_width(width, [&](auto zero) {
     using U = decltype(zero);
-    launch("bernoulli", bernoulli_kernel<U>, grid_of(count / 4 + 2, device), static_cast<U*>(data),
-           static_cast<U>(bits), count, seed, position, below);
+    launch("bernoulli", bernoulli_kernel<U>, grid_of(count / 4 + 2, device), static_cast<U*>(data), static_cast<U>(bits), count,
+           state.seed, from.offset, from.base, below);
   });
+  generator.set_state({state.seed, state.position + static_cast<std::uint64_t>(count)});
 }
 
 }  // namespace tutti::cuda

@@ -2,6 +2,7 @@
 
 #include "arena.h"
 #include "check.h"
+#include "recording.h"
 
 namespace tutti::cuda {
 
@@ -9,10 +10,12 @@ struct Graph::State {
   int device;
   Stream stream;  // what is captured; replays go to the current one
   std::shared_ptr<Arena> arena;
+  Recording recording;
   cudaGraphExec_t executable = nullptr;
   std::size_t size = 0;
 
-  explicit State(int index) : device(index), stream(Stream::create(index)), arena(std::make_shared<Arena>(index)) {}
+  explicit State(int index)
+      : device(index), stream(Stream::create(index)), arena(std::make_shared<Arena>(index)), recording(arena) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
@@ -50,6 +53,7 @@ void Graph::State::capture(const std::function<void()>& step) {
   cudaError_t status = cudaSuccess;
   {
     const ArenaScope from(arena);
+    const Recording::Scope records(recording);
     check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", "cuda::Graph");
     try {
       step();
@@ -89,6 +93,7 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 void Graph::replay() {
   const DeviceScope scope(state_->device);
   const Stream& stream = current_stream(state_->device);
+  state_->recording.write(stream);
   check(cudaGraphLaunch(state_->executable, stream.get()), "cudaGraphLaunch", "cuda::Graph");
   state_->arena->used_on(stream);
 }

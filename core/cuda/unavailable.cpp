@@ -21,9 +21,7 @@ Allocator& allocator(int) { refuse(); }
 void copy_bytes(void*, Device, const void*, Device, std::size_t) { refuse(); }
 void zero_bytes(void*, int, std::size_t) { refuse(); }
 void fill(void*, int, std::size_t, std::uint64_t, std::int64_t) { refuse(); }
-void bernoulli(void*, int, std::size_t, std::uint64_t, std::int64_t, std::uint64_t, std::uint64_t, std::uint64_t) {
-  refuse();
-}
+void bernoulli(void*, int, std::size_t, std::uint64_t, std::int64_t, Generator&, std::uint64_t) { refuse(); }
 std::int64_t synchronizations() { return 0; }
 void synchronize(int) { refuse(); }
 
@@ -67,6 +65,8 @@ Graph::Graph(Graph&&) noexcept = default;
 Graph& Graph::operator=(Graph&&) noexcept = default;
 void Graph::replay() { refuse(); }
 std::size_t Graph::size() const { return 0; }
+bool is_capturing(Device) { return false; }
+void* written_before_replay(Device, std::size_t, std::function<void(void*)>) { refuse(); }
 
 bool has_ranges() { return false; }
 void push_range(const char*) {}

@@ -128,9 +128,8 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
              "cpu, cuda or cuda:INDEX; with cuda, rank r takes device r of its host, and ranks share devices where "
              "there are fewer of them [cpu]");
   app.add_flag("--cuda-graph", o.cuda_graph,
-               "With --device cuda, record forward, backward and the averaging of gradients once and replay them, "
-               "which costs the host one launch for each step; where that cannot be done it says why and goes on "
-               "without");
+               "With --device cuda, record a step, the optimizer included, once and replay it, which costs the "
+               "host one launch for each step; where that cannot be done it says why and goes on without");
   add_parsed(app, "--memory-format",
              [&](const std::string& text) {
                if (text != "channels_last" && text != "contiguous")

@@ -11,8 +11,8 @@ constexpr int steps_before = 3;
 
 }  // namespace
 
-Step::Step(std::vector<Tensor> parameters, Work work, std::optional<Device> graph_on, Say say)
-    : parameters_(std::move(parameters)), work_(std::move(work)), device_(graph_on), say_(std::move(say)) {}
+Step::Step(Work work, std::optional<Device> graph_on, Say say)
+    : work_(std::move(work)), device_(graph_on), say_(std::move(say)) {}
 
 bool Step::fits(const Batch& batch) const {
   return batch.images.shape() == recorded_.images.shape() && batch.global_size == recorded_.global_size;
@@ -33,7 +33,6 @@ void Step::run(const Batch& batch) {
   recorded_.images.copy_(batch.images);
   recorded_.labels.copy_(batch.labels);
   graph_->replay();
-  for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].set_grad(gradients_[p]);
 }
 
 void Step::record(const Batch& batch) {
@@ -41,7 +40,6 @@ void Step::record(const Batch& batch) {
   recorded_ = {batch.images.clone(), batch.labels.clone(), batch.global_size};
   try {
     graph_.emplace(*device_, [this] { work_(recorded_); });
-    for (const Tensor& parameter : parameters_) gradients_.push_back(parameter.grad());
     say_(fmt::format("cuda graph: {} nodes recorded at step {}", graph_->size(), steps_));
   } catch (const DeviceError& error) {
     device_.reset();

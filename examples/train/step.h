@@ -1,6 +1,5 @@
-// Step: what a training step does on the device but for the optimizer, whose learning rate is the host's: forward,
-// backward and the averaging of gradients. Either run as it is, or recorded once as a CUDA graph and replayed with one
-// launch.
+// Step: what a training step does on the device: forward, backward, the averaging of gradients and the optimizer. Either
+// run as it is, or recorded once as a CUDA graph and replayed with one launch.
 #pragma once
 
 #include "../data/loader.h"
@@ -10,7 +9,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace tutti::examples {
 
@@ -19,9 +17,9 @@ class Step {
   using Work = std::function<void(const Batch&)>;
   using Say = std::function<void(const std::string&)>;
 
-  /// `work` drops the old gradients of `parameters` and makes new ones. Given a device it is recorded as a graph, after
-  /// a few steps as they are (plans are made, buckets laid out); none: never.
-  Step(std::vector<Tensor> parameters, Work work, std::optional<Device> graph_on, Say say);
+  /// Given a device, `work` is recorded as a graph, after a few steps as they are (plans are made, buckets laid out, the
+  /// optimizer has its state); none: never.
+  Step(Work work, std::optional<Device> graph_on, Say say);
 
   /// The same work on every call, whichever way. Where the batch is not as the recorded one (its shape, or the size of
   /// the global batch, which the recorded loss is divided by) it runs as it is; that, and why nothing can be recorded,
@@ -33,14 +31,12 @@ class Step {
   bool fits(const Batch& batch) const;
   void record(const Batch& batch);
 
-  std::vector<Tensor> parameters_;
   Work work_;
   std::optional<Device> device_;
   Say say_;
   int steps_ = 0;
   bool said_ = false;
-  Batch recorded_;                  // what the graph reads
-  std::vector<Tensor> gradients_;   // what it writes
+  Batch recorded_;  // what the graph reads
   std::optional<cuda::Graph> graph_;
 };
 

@@ -225,10 +225,17 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
     const Tensor objective = loss_sum * (static_cast<double>(group.size()) / static_cast<double>(batch.global_size));
     (scaler ? scaler->scale(objective) : objective).backward();
     tally.add(loss_sum, logits, batch.labels);
+    const trace::Span span("optimizer");
+    if (scaler) {
+      scaler->step(sgd);
+      scaler->update();
+    } else {
+      sgd.step();
+    }
   };
   const std::string why_not = o.cuda_graph ? no_graph(o, group, device) : "";
   if (!why_not.empty()) progress.say("cuda graph: none, steps run as they are: " + why_not);
-  Step on_device(net->parameters(), work, o.cuda_graph && why_not.empty() ? std::optional(device) : std::nullopt,
+  Step on_device(work, o.cuda_graph && why_not.empty() ? std::optional(device) : std::nullopt,
                  [&](const std::string& line) { progress.say(line); });
   auto window = Clock::now();
   for (std::int64_t step = begin; step < steps; ++step) {
@@ -245,15 +252,6 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
     on_device.run(batch);
     tally.count(batch.global_size);
     row.learning_rate = sgd.learning_rate();
-    {
-      const trace::Span span("optimizer");
-      if (scaler) {
-        scaler->step(sgd);
-        scaler->update();
-      } else {
-        sgd.step();
-      }
-    }
     schedule.step();
 
     row.epoch = epoch + 1;

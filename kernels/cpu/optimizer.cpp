@@ -28,7 +28,7 @@ std::int64_t counted_step(const ParameterUpdate& u) {
   return u.step - static_cast<std::int64_t>(skipped);
 }
 
-void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates) {
+void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, LiveNumbers) {
   for (const ParameterUpdate& u : updates) {
     const std::int64_t step = counted_step(u);
     if (step == 0) continue;
@@ -60,7 +60,7 @@ void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates) {
   }
 }
 
-void adam(const AdamStep& s, std::span<const ParameterUpdate> updates) {
+void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbers) {
   for (const ParameterUpdate& u : updates) {
     const auto step = static_cast<double>(counted_step(u));
     if (step == 0) continue;
@@ -89,7 +89,7 @@ void adam(const AdamStep& s, std::span<const ParameterUpdate> updates) {
   }
 }
 
-void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares) {
+void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares, LiveNumbers) {
   const double* square = squares.data<double>();
   for (std::size_t k = 0; k < updates.size(); ++k) {
     const ParameterUpdate& u = updates[k];

@@ -66,81 +66,94 @@ __device__ bool may_pack(const Entry& e) {
   return bits % (lanes * sizeof(double)) == 0;
 }
 
-// ---- the methods: what becomes of parameter p with gradient g and state m, v; formulas as in kernels/cpu/optimizer.cpp
+// ---- the methods: what becomes of parameter p with gradient g and state m, v; formulas as in kernels/cpu/optimizer.cpp.
+// Each is what a block needs of a step's numbers, which its first thread makes: of those given, or of a graph's live ones.
 
 template <class C>
 struct Sgd {
-  C lr, decay, momentum, take, along_gradient, along_buffer;
+  using Given = SgdStep;
+  static constexpr int numbers = 5;
+  C lr, decay, keep, take, along_gradient, along_buffer;
 
-  struct OfTensor {
-    C keep, take;
-  };
+  static __device__ SgdStep live(const SgdStep&, LiveNumbers n) { return {n[0], n[1], n[2], n[3], n[4] != 0}; }
   // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient + momentum * buffer.
-  __device__ OfTensor of(const Entry&, double step, std::int64_t) const {
-    return {step == 1 ? C(0) : momentum, step == 1 ? C(1) : take};
+  static __device__ Sgd of(const SgdStep& s, double step, int) {
+    return {C(s.lr), C(s.weight_decay), step == 1 ? C(0) : C(s.momentum), step == 1 ? C(1) : C(1 - s.dampening),
+            s.nesterov ? C(1) : C(0), s.nesterov ? C(s.momentum) : C(1)};
   }
-  __device__ C step(const OfTensor& t, C p, C g, C& m, C&, bool has_state) const {
+  __device__ C step(C p, C g, C& m, C&, bool has_state) const {
     const C gradient = g + decay * p;
     if (!has_state) return p - lr * gradient;
-    m = t.keep * m + t.take * gradient;
+    m = keep * m + take * gradient;
     return p - lr * (along_gradient * gradient + along_buffer * m);
   }
 };
 
 template <class C>
 struct Adam {
-  C beta1, take1, beta2, take2, eps, decay, shrink;
-  double lr, exact_beta1, exact_beta2;
+  using Given = AdamStep;
+  static constexpr int numbers = 5;
+  C beta1, take1, beta2, take2, eps, decay, shrink, rate, root;
 
-  struct OfTensor {
-    C rate, root;
-  };
-  __device__ OfTensor of(const Entry&, double step, std::int64_t) const {
-    return {C(lr / (1 - pow(exact_beta1, step))), C(1 / sqrt(1 - pow(exact_beta2, step)))};
+  static __device__ AdamStep live(const AdamStep& s, LiveNumbers n) { return {n[0], n[1], n[2], n[3], n[4], s.decoupled}; }
+  static __device__ Adam of(const AdamStep& s, double step, int) {
+    return {C(s.beta1), C(1 - s.beta1), C(s.beta2), C(1 - s.beta2), C(s.eps), s.decoupled ? C(0) : C(s.weight_decay),
+            s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1), C(s.lr / (1 - pow(s.beta1, step))),
+            C(1 / sqrt(1 - pow(s.beta2, step)))};
   }
-  __device__ C step(const OfTensor& t, C p, C g, C& m, C& v, bool) const {
+  __device__ C step(C p, C g, C& m, C& v, bool) const {
     const C gradient = g + decay * p;
     m = beta1 * m + take1 * gradient;
     v = beta2 * v + take2 * gradient * gradient;
-    return shrink * p - t.rate * m / (sqrt(v) * t.root + eps);
+    return shrink * p - rate * m / (sqrt(v) * root + eps);
   }
+};
+
+struct LarsGiven {
+  LarsStep step;
+  const double* squares;
+  int all;  // tensors
 };
 
 template <class C>
 struct Lars {
-  double lr, decay, trust, eps;
-  C momentum;
-  bool adapt;
-  const double* squares;
-  std::int64_t all;  // tensors
+  using Given = LarsGiven;
+  static constexpr int numbers = 6;
+  C momentum, decay, rate;
 
-  struct OfTensor {
-    C rate;
-  };
-  __device__ OfTensor of(const Entry&, double, std::int64_t k) const {
-    const double weight = sqrt(squares[k]), slope = sqrt(squares[all + k]);
-    const bool adapts = adapt && weight > 0 && slope > 0;
-    return {C(lr * (adapts ? trust * weight / (slope + decay * weight + eps) : 1))};
+  static __device__ LarsGiven live(const LarsGiven& g, LiveNumbers n) {
+    return {{n[0], n[1], n[2], n[3], n[4], n[5] != 0}, g.squares, g.all};
   }
-  __device__ C step(const OfTensor& t, C p, C g, C& m, C&, bool) const {
-    m = momentum * m + t.rate * (g + C(decay) * p);
+  static __device__ Lars of(const LarsGiven& g, double, int k) {
+    const LarsStep& s = g.step;
+    const double weight = sqrt(g.squares[k]), slope = sqrt(g.squares[g.all + k]);
+    const bool adapts = s.adapt && weight > 0 && slope > 0;
+    return {C(s.momentum), C(s.weight_decay),
+            C(s.lr * (adapts ? s.trust_coefficient * weight / (slope + s.weight_decay * weight + s.eps) : 1))};
+  }
+  __device__ C step(C p, C g, C& m, C&, bool) const {
+    m = momentum * m + rate * (g + decay * p);
     return p - m;
   }
 };
 
 template <class T, class Method>
-__global__ __launch_bounds__(threads) void step_kernel(List list, Method method) {
+__global__ __launch_bounds__(threads) void step_kernel(List list, typename Method::Given given, LiveNumbers live) {
   using C = Wide<T>;
-  __shared__ typename Method::OfTensor of_tensor;
+  __shared__ Method made;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
   if (e.skipped && e.found_inf && *e.found_inf != 0) {  // nobody reads `skipped` in this launch, then
     if (threadIdx.x == 0 && blockIdx.x == list.begin[k]) *e.skipped += 1;
     return;
   }
-  if (threadIdx.x == 0)
-    of_tensor = method.of(e, e.number - (e.skipped ? static_cast<double>(*e.skipped) : 0), list.index[k]);
+  if (threadIdx.x == 0) {
+    const double step = live ? live[Method::numbers + list.index[k]] : e.number;
+    made = Method::of(live ? Method::live(given, live) : given, step - (e.skipped ? static_cast<double>(*e.skipped) : 0),
+                      list.index[k]);
+  }
   __syncthreads();
+  const Method method = made;
   const bool aligned = may_pack(e);
   const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece, end = begin + piece < e.size ? begin + piece : e.size;
 #pragma unroll 2
@@ -154,7 +167,7 @@ __global__ __launch_bounds__(threads) void step_kernel(List list, Method method)
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
       m[i] = ms.values[i], v[i] = vs.values[i];
-      p[i] = method.step(of_tensor, ps[i], gs[i], m[i], v[i], e.first != nullptr);
+      p[i] = method.step(ps[i], gs[i], m[i], v[i], e.first != nullptr);
     }
     write<T>(e.parameter, at, count, aligned, p);
     if (e.first) write<C>(e.first, at, count, aligned, m);
@@ -297,36 +310,21 @@ struct FromTensor {
   Entry operator()(const Tensor& t) const { return {t.raw(), nullptr, nullptr, t.raw(), t.numel()}; }
 };
 
-// Steps of the method that `make.operator()<C>()` makes.
-template <class Make>
-void run(const char* op, std::span<const ParameterUpdate> updates, const Make& make) {
+template <template <class> class Method, class Given>
+void run(const char* op, std::span<const ParameterUpdate> updates, const Given& given, LiveNumbers live) {
   if (updates.empty()) return;
   const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
   in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
-    const auto method = make.template operator()<Wide<T>>();
-    tutti::cuda::launch(op, step_kernel<T, std::remove_const_t<decltype(method)>>, grid_of(list), list, method);
+    tutti::cuda::launch(op, step_kernel<T, Method<Wide<T>>>, grid_of(list), list, given, live);
   });
 }
 
-void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates) {
-  run("sgd", updates, [&]<class C>() {
-    return Sgd<C>{C(s.lr), C(s.weight_decay), C(s.momentum), C(1 - s.dampening), s.nesterov ? C(1) : C(0),
-                  s.nesterov ? C(s.momentum) : C(1)};
-  });
-}
+void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) { run<Sgd>("sgd", updates, s, live); }
 
-void adam(const AdamStep& s, std::span<const ParameterUpdate> updates) {
-  run("adam", updates, [&]<class C>() {
-    return Adam<C>{C(s.beta1), C(1 - s.beta1), C(s.beta2), C(1 - s.beta2), C(s.eps), s.decoupled ? C(0) : C(s.weight_decay),
-                   s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1), s.lr, s.beta1, s.beta2};
-  });
-}
+void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) { run<Adam>("adam", updates, s, live); }
 
-void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares) {
-  run("lars", updates, [&]<class C>() {
-    return Lars<C>{s.lr, s.weight_decay, s.trust_coefficient, s.eps, C(s.momentum), s.adapt, squares.data<double>(),
-                   static_cast<std::int64_t>(updates.size())};
-  });
+void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares, LiveNumbers live) {
+  run<Lars>("lars", updates, LarsGiven{s, squares.data<double>(), static_cast<int>(updates.size())}, live);
 }
 
 void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {

@@ -54,30 +54,50 @@ void expect_same(const Lists& lists) {
   }
 }
 
+// What a graph's replays read instead of the numbers given at the capture, which are others.
+Tensor live_numbers(std::vector<double> numbers, std::vector<ParameterUpdate>& updates) {
+  for (ParameterUpdate& u : updates) {
+    numbers.push_back(static_cast<double>(u.step));
+    u.step = 1000;
+  }
+  return tensor(numbers, {float64}).to(test_device());
+}
+
 TEST(Optimizer, StepsAreTheCpus) {
   Generator random(1);
   const auto &cpu = kernels::optimizer(Device::cpu()), &device = kernels::optimizer(test_device());
-  for (const bool overflow : {false, true}) {
+  for (int run = 0; run < 4; ++run) {
+    const bool overflow = run % 2, live = run / 2;
     for (const bool nesterov : {false, true}) {
-      const Lists lists = updates(random, false, overflow);
+      Lists lists = updates(random, false, overflow);
       const kernels::SgdStep step{0.1, 0.9, nesterov ? 0.0 : 0.2, 0.01, nesterov};
-      cpu.sgd(step, lists.here);
-      device.sgd(step, lists.there);
+      cpu.sgd(step, lists.here, nullptr);
+      if (live)
+        device.sgd({9, 9, 9, 9, !nesterov}, lists.there,
+                   live_numbers({step.lr, step.momentum, step.dampening, step.weight_decay, nesterov ? 1.0 : 0.0}, lists.there).data<double>());
+      else device.sgd(step, lists.there, nullptr);
       expect_same(lists);
     }
     for (const bool decoupled : {false, true}) {
-      const Lists lists = updates(random, true, overflow);
+      Lists lists = updates(random, true, overflow);
       const kernels::AdamStep step{0.01, 0.9, 0.999, 1e-8, 0.1, decoupled};
-      cpu.adam(step, lists.here);
-      device.adam(step, lists.there);
+      cpu.adam(step, lists.here, nullptr);
+      if (live)
+        device.adam({9, 9, 9, 9, 9, decoupled}, lists.there,
+                    live_numbers({step.lr, step.beta1, step.beta2, step.eps, step.weight_decay}, lists.there).data<double>());
+      else device.adam(step, lists.there, nullptr);
       expect_same(lists);
     }
-    const Lists lists = updates(random, false, overflow);
+    Lists lists = updates(random, false, overflow);
     const auto n = static_cast<std::int64_t>(lists.here.size());
     const Tensor squares = rand({2 * n}, {float64}, random);
     const kernels::LarsStep step{0.1, 0.9, 0.01, 0.001, 1e-9, true};
-    cpu.lars(step, lists.here, squares);
-    device.lars(step, lists.there, squares.to(test_device()));
+    cpu.lars(step, lists.here, squares, nullptr);
+    const Tensor there = squares.to(test_device());
+    if (live)
+      device.lars({9, 9, 9, 9, 9, false}, lists.there, there,
+                  live_numbers({step.lr, step.momentum, step.weight_decay, step.trust_coefficient, step.eps, 1}, lists.there).data<double>());
+    else device.lars(step, lists.there, there, nullptr);
     expect_same(lists);
   }
 }

@@ -3,9 +3,11 @@
 // Started by mpirun (mpi: tensors are staged; all ranks share the first device) or by nccl_processes_test.cpp.
 #include "../../distributed/conformance.h"
 #include "../../distributed/messages.h"
+#include "../captured_step.h"
 
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/parallel.h>
+#include <tutti/optim/adam.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +38,18 @@ TEST(GpuRanks, ManyStepsOfSmallAndLargeOnes) {
     large.wait();
     EXPECT_EQ(bucket.select(0, 12345).item<double>(), world().size() * (world().size() + 1) / 2.0);
   }
+}
+
+TEST(GpuRanks, AReplayedStepComesToTheSameBits) {
+  if (world().backend() != "nccl") GTEST_SKIP() << "only the collectives of NCCL can be captured, these pass through the host";
+  testing::StepCase c;
+  c.optimizer = [](const std::vector<Tensor>& parameters) {
+    return std::make_unique<optim::AdamW>(parameters, optim::AdamW::Options{.lr = 0.01});
+  };
+  c.clip = 0.5;
+  const Device device = own_device(world().backend());
+  const auto eager = testing::train_captured(c, device, world(), testing::never);
+  EXPECT_EQ(testing::train_captured(c, device, world(), 4), eager) << "rank " << world().rank();
 }
 
 }  // namespace
