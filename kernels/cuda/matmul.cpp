@@ -13,6 +13,7 @@
 #include <cublasLt.h>
 
 #include <cstdint>
+#include <limits>
 
 namespace tutti::kernels::cuda {
 namespace {
@@ -113,6 +114,8 @@ Layout layout(const MatrixLayout& m, DType dtype, std::int64_t count, std::int64
         "cublasLtMatrixLayoutCreate");
   Layout result(raw);
   if (count > 1) {
+    if (count > std::numeric_limits<std::int32_t>::max())
+      fail<ShapeError>("matmul: expected fewer than 2^31 products in a batch on a GPU, got {}", count);
     set(result, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(count));
     set(result, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, step);
   }

@@ -89,8 +89,8 @@ struct Geometry {
 // How the elements of a result are given to threads: `rows` rows of `length` pieces of work. In channels_last a row is
 // all channels, V at once, of all positions along w; else all positions along w of one channel.
 struct Rows {
-  std::int64_t rows;
-  int length, size[3];
+  std::int64_t rows, length;
+  int size[3];
   bool channels_inside;
 };
 
@@ -116,13 +116,13 @@ __device__ void for_each_place(const Rows& r, std::int64_t channels, const Body&
     int channel = 0;
     place.n = r.channels_inside ? rest : divide(rest, channels, channel);
     place.channel = channel;
-    const int groups = static_cast<int>(channels / V);
-    for (int i = static_cast<int>(threadIdx.x); i < r.length; i += static_cast<int>(blockDim.x)) {
+    for (std::int64_t i = threadIdx.x; i < r.length; i += blockDim.x) {
       if (r.channels_inside) {
-        place.p[2] = i / groups;
-        place.channel = static_cast<std::int64_t>(i % groups) * V;
+        int group = 0;
+        place.p[2] = static_cast<int>(divide(i, channels / V, group));
+        place.channel = static_cast<std::int64_t>(group) * V;
       } else {
-        place.p[2] = i;
+        place.p[2] = static_cast<int>(i);
       }
       body(place);
     }
@@ -271,7 +271,14 @@ __global__ __launch_bounds__(threads) void average_backward_kernel(Geometry g, R
   });
 }
 
+// Positions, windows and channels are counted in 32 bits; only rows of them, and addresses, take more.
+void expect_32_bits(std::int64_t number, const char* what) {
+  if (number >= (std::int64_t{1} << 31))
+    fail<ShapeError>("pooling: expected {} below 2^31 on a GPU, got {}", what, number);
+}
+
 Geometry geometry(const Tensor& x, const Tensor& y) {
+  for (int d = 1; d < x.rank(); ++d) expect_32_bits(std::max(x.shape()[d], y.shape()[d]), d == 1 ? "channels" : "a size");
   Geometry g;
   g.batch = x.shape()[0];
   g.channels = x.shape()[1];
@@ -285,7 +292,11 @@ Geometry geometry(const Tensor& x, const Tensor& y) {
 Geometry geometry(const Tensor& x, const Tensor& y, const PoolOptions& options) {
   Geometry g = geometry(x, y);
   const int skip = 3 - options.kernel.size();
+  expect_32_bits(product(options.kernel, 0, options.kernel.size()), "elements of a window");
   for (int d = skip; d < 3; ++d) {
+    const int i = d - skip;
+    expect_32_bits(x.shape()[2 + i] + 2 * options.padding[i] + options.kernel[i] + options.stride[i],
+                   "a size with padding, kernel and stride");
     g.kernel[d] = static_cast<int>(options.kernel[d - skip]);
     g.stride[d] = static_cast<int>(options.stride[d - skip]);
     g.padding[d] = static_cast<int>(options.padding[d - skip]);
@@ -322,10 +333,10 @@ void for_each_element(const char* op, const Tensor& to, std::initializer_list<co
     const Geometry g = geometry(to, to);
     const bool inside = to.strides()[1] == 1 && g.channels > 1, packed = inside && channels_in_packs(tensors, full);
     const std::int64_t channels = inside ? packed ? g.channels / full : g.channels : 1;
-    const Rows rows{g.batch * (inside ? 1 : g.channels) * g.in[0] * g.in[1], static_cast<int>(g.in[2] * channels),
+    const Rows rows{g.batch * (inside ? 1 : g.channels) * g.in[0] * g.in[1], g.in[2] * channels,
                     {g.in[0], g.in[1], g.in[2]}, inside};
     unsigned along = 32;
-    while (along < threads && along < static_cast<unsigned>(rows.length)) along *= 2;
+    while (along < threads && along < rows.length) along *= 2;
     const std::int64_t per_block = threads / along, blocks = (rows.rows + per_block - 1) / per_block;
     const Grid grid{.blocks = static_cast<unsigned>(std::min<std::int64_t>(blocks, 1 << 20)),
                                  .threads = dim3(along, static_cast<unsigned>(per_block))};
