@@ -4,6 +4,7 @@
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/stream.h>
+#include <tutti/core/parallel.h>
 #include <tutti/kernels/convolution.h>
 #include <tutti/kernels/elementwise.h>
 
@@ -26,10 +27,25 @@ Tensor widened(const Tensor& t) {
   return wide;
 }
 
+// Whoever comes by runs it, a rank or a watcher, each with its own number of threads: sums would differ by chance.
+class OneThread {
+ public:
+  OneThread() : before_(num_threads()) { set_num_threads(1); }
+  ~OneThread() { set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
 template <class Work>
 void enqueue(const Tensor& output, Work work) {
   if (!is_floating(output.dtype())) fail<DTypeError>("emulated library: {} is no type it computes in", to_string(output.dtype()));
-  emulator::enqueue(tutti::cuda::current_stream(output.device().index()).get(), std::move(work));
+  emulator::enqueue(tutti::cuda::current_stream(output.device().index()).get(), [work = std::move(work)] {
+    const OneThread one_thread;
+    work();
+  });
 }
 
 // What a kernel writes into instead of `narrow`; copied there at the end.
