@@ -28,7 +28,8 @@ class Adam : public Optimizer {
   std::vector<Option> options(int group) override;
   void check_options(int group) const override;
   int state_count(int) const override { return 2; }
-  void update(int group, std::span<const kernels::ParameterUpdate> updates, kernels::LiveNumbers live) override;
+  void update(int group, std::span<const kernels::ParameterUpdate> updates,
+              kernels::LiveNumbers live) override;
 
  private:
   std::vector<Options> options_;

@@ -27,7 +27,8 @@ class LARS : public Optimizer {
   std::vector<Option> options(int group) override;
   void check_options(int group) const override;
   int state_count(int) const override { return 1; }
-  void update(int group, std::span<const kernels::ParameterUpdate> updates, kernels::LiveNumbers live) override;
+  void update(int group, std::span<const kernels::ParameterUpdate> updates,
+              kernels::LiveNumbers live) override;
 
  private:
   std::vector<Options> options_;

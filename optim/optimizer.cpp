@@ -103,8 +103,8 @@ void Optimizer::expect_state(std::size_t index, const Tensor& found_inf) const {
     there = there && state.defined() && state.device() == slot.parameter.device() && same_layout(state, slot.parameter);
   }
   if (!there)
-    fail<DeviceError>("{}: the step cannot be captured into a graph, since the state of parameter {} of shape {} is not there yet "
-                      "(or was made for another device or layout): run a step as it is before", name_, index,
+    fail<DeviceError>("{}: the step cannot be captured into a graph, since the state of parameter {} of shape {} is not "
+                      "there yet (or was made for another device or layout): run a step as it is before", name_, index,
                       to_string(slot.parameter.shape()));
 }
 

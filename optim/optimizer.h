@@ -78,7 +78,8 @@ class Optimizer {
  private:
   void count_skipped(const Tensor& found_inf);
   void expect_state(std::size_t index, const Tensor& found_inf) const;
-  kernels::LiveNumbers record(int group, const std::vector<std::size_t>& slots, const std::vector<kernels::ParameterUpdate>& updates);
+  kernels::LiveNumbers record(int group, const std::vector<std::size_t>& slots,
+                              const std::vector<kernels::ParameterUpdate>& updates);
   struct Slot {
     Tensor parameter;
     int group;

@@ -76,8 +76,8 @@ void bernoulli(void* data, int device, std::size_t width, std::uint64_t bits, st
   }
   by_width(width, [&](auto zero) {
     using U = decltype(zero);
-    launch("bernoulli", bernoulli_kernel<U>, grid_of(count / 4 + 2, device), static_cast<U*>(data), static_cast<U>(bits), count,
-           state.seed, from.offset, from.base, below);
+    launch("bernoulli", bernoulli_kernel<U>, grid_of(count / 4 + 2, device), static_cast<U*>(data),
+           static_cast<U>(bits), count, state.seed, from.offset, from.base, below);
   });
   generator.set_state({state.seed, state.position + static_cast<std::uint64_t>(count)});
 }

@@ -46,8 +46,8 @@ void Recording::write(const Stream& stream) const {
   for (const Block& block : blocks_) {
     Pinned staging(block.bytes);
     block.write(staging.data());
-    check(cudaMemcpyAsync(block.memory, staging.data(), block.bytes, cudaMemcpyHostToDevice, stream.get()), "cudaMemcpyAsync",
-          "cuda::Graph");
+    check(cudaMemcpyAsync(block.memory, staging.data(), block.bytes, cudaMemcpyHostToDevice, stream.get()),
+          "cudaMemcpyAsync", "cuda::Graph");
     staging.used_on(stream);
   }
 }
@@ -69,8 +69,8 @@ bool is_capturing(Device device) {
 void* written_before_replay(Device device, std::size_t bytes, std::function<void(void*)> write) {
   Recording* const recording = device.is_cuda() ? Recording::current(device.index()) : nullptr;
   if (!recording)
-    fail<DeviceError>("written_before_replay: {} is not captured by a cuda::Graph of this thread; a capture by other means has "
-                      "no replay() that could write", to_string(device));
+    fail<DeviceError>("written_before_replay: {} is not captured by a cuda::Graph of this thread; a capture by other "
+                      "means has no replay() that could write", to_string(device));
   return recording->written(bytes, std::move(write));
 }
 

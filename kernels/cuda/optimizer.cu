@@ -95,7 +95,9 @@ struct Adam {
   static constexpr int numbers = 5;
   C beta1, take1, beta2, take2, eps, decay, shrink, rate, root;
 
-  static __device__ AdamStep live(const AdamStep& s, LiveNumbers n) { return {n[0], n[1], n[2], n[3], n[4], s.decoupled}; }
+  static __device__ AdamStep live(const AdamStep& s, LiveNumbers n) {
+    return {n[0], n[1], n[2], n[3], n[4], s.decoupled};
+  }
   static __device__ Adam of(const AdamStep& s, double step, int) {
     return {C(s.beta1), C(1 - s.beta1), C(s.beta2), C(1 - s.beta2), C(s.eps), s.decoupled ? C(0) : C(s.weight_decay),
             s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1), C(s.lr / (1 - pow(s.beta1, step))),
@@ -149,8 +151,8 @@ __global__ __launch_bounds__(threads) void step_kernel(List list, typename Metho
   }
   if (threadIdx.x == 0) {
     const double step = live ? live[Method::numbers + list.index[k]] : e.number;
-    made = Method::of(live ? Method::live(given, live) : given, step - (e.skipped ? static_cast<double>(*e.skipped) : 0),
-                      list.index[k]);
+    const double skipped = e.skipped ? static_cast<double>(*e.skipped) : 0;
+    made = Method::of(live ? Method::live(given, live) : given, step - skipped, list.index[k]);
   }
   __syncthreads();
   const Method method = made;
@@ -319,9 +321,13 @@ void run(const char* op, std::span<const ParameterUpdate> updates, const Given& 
   });
 }
 
-void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) { run<Sgd>("sgd", updates, s, live); }
+void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) {
+  run<Sgd>("sgd", updates, s, live);
+}
 
-void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) { run<Adam>("adam", updates, s, live); }
+void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) {
+  run<Adam>("adam", updates, s, live);
+}
 
 void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares, LiveNumbers live) {
   run<Lars>("lars", updates, LarsGiven{s, squares.data<double>(), static_cast<int>(updates.size())}, live);

@@ -278,7 +278,8 @@ void expect_32_bits(std::int64_t number, const char* what) {
 }
 
 Geometry geometry(const Tensor& x, const Tensor& y) {
-  for (int d = 1; d < x.rank(); ++d) expect_32_bits(std::max(x.shape()[d], y.shape()[d]), d == 1 ? "channels" : "a size");
+  for (int d = 1; d < x.rank(); ++d)
+    expect_32_bits(std::max(x.shape()[d], y.shape()[d]), d == 1 ? "channels" : "a size");
   Geometry g;
   g.batch = x.shape()[0];
   g.channels = x.shape()[1];

@@ -166,7 +166,7 @@ void arrive(const std::shared_ptr<World>& world, std::int64_t number, int rank) 
 }
 
 ncclResult_t collect(ncclComm* comm, cudaStream_t stream, const Call& call) {
-  emulator::enqueue_shared(emulator::stream_of(stream), [world = comm->world, member = comm->member, rank = comm->rank, call] {
+  const auto begin = [world = comm->world, member = comm->member, rank = comm->rank, call] {
     const auto gate = emulator::make_gate();
     const std::lock_guard lock(mutex);
     const std::int64_t number = member->calls++;
@@ -175,7 +175,8 @@ ncclResult_t collect(ncclComm* comm, cudaStream_t stream, const Call& call) {
     meeting.gates.emplace(rank, gate);
     if (member->aborted) emulator::open_gate(gate);
     return emulator::Shared{[world, number, rank] { arrive(world, number, rank); }, gate};
-  });
+  };
+  emulator::enqueue_shared(emulator::stream_of(stream), begin);
   comm->connecting = comm->looks_left > 0;
   return comm->connecting ? ncclInProgress : ncclSuccess;
 }

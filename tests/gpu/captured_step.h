@@ -39,8 +39,8 @@ struct StepCase {
 
 constexpr int captured_steps = 8;
 
-/// Every number of the model, of the optimizer, the losses of all steps and where the random generator is at the end. Rate and
-/// momentum change with every step. Steps from `graph_from` on are replayed; the first of them is captured before.
+/// Every number of the model, of the optimizer, the losses of all steps and where the random generator is at the end. Rate
+/// and momentum change with every step. Steps from `graph_from` on are replayed; the first of them is captured before.
 inline std::vector<double> train_captured(const StepCase& c, Device device, const ProcessGroup& group, int graph_from) {
   cuda::settings().deterministic = true;
   manual_seed(7);
@@ -58,7 +58,8 @@ inline std::vector<double> train_captured(const StepCase& c, Device device, cons
   nn::convert_sync_batchnorm(net, group);
   distributed::DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
   const auto optimizer = c.optimizer(net.parameters());
-  optim::Scheduler schedule(*optimizer, optim::one_cycle({.steps = captured_steps}), optim::one_cycle_momentum({.steps = captured_steps}));
+  optim::Scheduler schedule(*optimizer, optim::one_cycle({.steps = captured_steps}),
+                            optim::one_cycle_momentum({.steps = captured_steps}));
   // Too large for some gradient at first, and then every now and then.
   optim::GradScaler scaler({.init_scale = 3e38, .growth_interval = 1});
 

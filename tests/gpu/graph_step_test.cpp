@@ -32,7 +32,8 @@ StepCase with(typename Method::Options options) {
 
 void expect_same_bits(const StepCase& c) {
   const auto eager = train_captured(c, test_device(), {}, never);
-  for (const int from : {2, 5}) EXPECT_EQ(train_captured(c, test_device(), {}, from), eager) << "captured before step " << from;
+  for (const int from : {2, 5})
+    EXPECT_EQ(train_captured(c, test_device(), {}, from), eager) << "captured before step " << from;
 }
 
 TEST(GraphStep, EveryOptimizerTakesTheStepsItTakesWithoutAGraph) {

@@ -1,8 +1,9 @@
-// Kernels of ours on tensors of more than 2^31 elements (bytes: 2^32), where an index of 32 bits would go wrong. No reference of
-// that size: inputs are made on the device from a short vector for the rows and one for the columns, so that each result
-// follows from its indices by a formula. Looked at are the first elements, the last, those around 2^31 and 2^32, some drawn
-// at random, and sums over all. Suite Large needs 9 to 20 GB of the device and is skipped where they are not there;
-// LargeInSmall is the same on a few thousand elements, which shows, also in the emulator, that the formulas are right.
+// Kernels of ours on tensors of more than 2^31 elements (bytes: 2^32), where an index of 32 bits would go wrong. No
+// reference of that size: inputs are made on the device from a short vector for the rows and one for the columns, so that
+// each result follows from its indices by a formula. Looked at are the first elements, the last, those around 2^31 and
+// 2^32, some drawn at random, and sums over all. Suite Large needs 5 to 19 GB of the device and is skipped where they are
+// not there; LargeInSmall is the same on a few thousand elements, which shows, also in the emulator, that the formulas are
+// right.
 #include "../distributed/messages.h"
 #include "../test_device.h"
 
@@ -57,7 +58,8 @@ double of_column(Index c) { return static_cast<double>(c * 11 % 64); }
 
 Tensor pattern(Index rows, Index columns, DType dtype) {
   const Tensor out = empty({rows, columns}, there(dtype));
-  elementwise().binary(Binary::add, numbers(rows, of_row, {rows, 1}, dtype), numbers(columns, of_column, {1, columns}, dtype), out);
+  const Tensor down = numbers(rows, of_row, {rows, 1}, dtype), along = numbers(columns, of_column, {1, columns}, dtype);
+  elementwise().binary(Binary::add, down, along, out);
   return out;
 }
 Tensor pattern(const Size& s, DType dtype = bfloat16) { return pattern(s.rows, s.columns(), dtype); }
@@ -168,12 +170,16 @@ void softmax_of_rows(const Size& s) {
   const auto scale = [](Index r) { return static_cast<double>(r % 3); };
   const auto slope = [](Index c) { return of_column(c) / 16; };
   const Tensor x = empty({s.rows, s.columns()}, there(bfloat16)), y = empty(x.shape(), there(bfloat16));
-  elementwise().binary(Binary::multiply, numbers(s.rows, scale, {s.rows, 1}), numbers(s.columns(), slope, {1, s.columns()}), x);
+  const Tensor down = numbers(s.rows, scale, {s.rows, 1}), along = numbers(s.columns(), slope, {1, s.columns()});
+  elementwise().binary(Binary::multiply, down, along, x);
   const auto& softmax = kernels::softmax(test_device());
   softmax.forward(x, 1, false, y);
   double sums[3] = {}, means[3] = {};
   for (int k = 0; k < 3; ++k) {
-    for (Index c = 0; c < s.columns(); ++c) sums[k] += std::exp(k * slope(c)), means[k] += k * slope(c) * std::exp(k * slope(c));
+    for (Index c = 0; c < s.columns(); ++c) {
+      const double each = std::exp(k * slope(c));
+      sums[k] += each, means[k] += k * slope(c) * each;
+    }
     means[k] /= sums[k];
   }
   const auto p = [&](Index r, Index c) { return std::exp(scale(r) * slope(c)) / sums[r % 3]; };
@@ -205,7 +211,8 @@ void embeddings(const Size& s) {
     expect_elements(out, columns, [](Index r, Index c) { return as_pattern(r * 5 % 31, c); });
   }
   const Tensor gradient = zeros({s.rows, columns}, there(float32));
-  const Tensor indices = tensor({static_cast<double>(s.rows - 1), 0, static_cast<double>(s.rows - 1)}, {int64}).to(test_device());
+  const auto last = static_cast<double>(s.rows - 1);
+  const Tensor indices = tensor({last, 0, last}, {int64}).to(test_device());
   embedding.scatter_add(full({3, columns}, 2, there(bfloat16)), indices, gradient);
   expect_elements(gradient, columns, [&](Index r, Index) { return r == 0 ? 2.0 : r == s.rows - 1 ? 4.0 : 0.0; });
   EXPECT_EQ(total(gradient), 6.0 * static_cast<double>(columns));
@@ -271,7 +278,8 @@ void pooling(const Size& s) {
   }
   // A single row of positions and channels, which are one dimension of threads.
   const Index channels = 65, width = s.count() / channels;
-  const Tensor flat = pattern(s), row = flat.alias({1, channels, 1, width}, {channels * width, 1, channels * width, channels}, 0);
+  const Index all = channels * width;
+  const Tensor row = pattern(s).alias({1, channels, 1, width}, {all, 1, all, channels}, 0);
   const Tensor same = empty_like(row);
   pool.average_forward(row, {.kernel = {1, 1}, .stride = {1, 1}, .padding = {0, 0}}, same);
   expect_elements(same, s.columns(), as_pattern);
@@ -281,8 +289,8 @@ void batch_norm(const Size& s) {
   const Shape shape{s.rows, s.channels, s.edge, s.edge};
   const Index positions = s.edge * s.edge;
   const double count = static_cast<double>(s.rows * positions);
-  // x = mean + deviation v w and dy = g + h w for numbers of the channel (mean, deviation, g), of the sample (v, h) and of the
-  // position (w = 1 or -1, as often): all sums are known.
+  // x = mean + deviation v w and dy = g + h w for numbers of the channel (mean, deviation, g), of the sample (v, h)
+  // and of the position (w = 1 or -1, as often): all sums are known.
   const auto mean = [](Index c) { return static_cast<double>(c % 5 - 2); };
   const auto deviation = [](Index c) { return c % 3 == 0 ? 0.5 : static_cast<double>(c % 3); };
   const auto g = [](Index c) { return static_cast<double>(c % 7); };
@@ -342,7 +350,7 @@ void layer_norm(const Size& s) {
   for (Index c = 0; c < columns; ++c) product += slope(c) * z(c) / n;
   for (Index r = 0; r < s.rows; ++r) scales += std::abs(scale(r));
   const Tensor of_rows = numbers(s.rows, scale, {s.rows, 1});
-  const Tensor x = empty({s.rows, columns}, there(bfloat16)), dy = empty(x.shape(), there(bfloat16)), y = empty(x.shape(), there(bfloat16));
+  const Tensor x = empty({s.rows, columns}, there(bfloat16)), dy = empty_like(x), y = empty_like(x);
   elementwise().binary(Binary::multiply, of_rows, numbers(columns, of_column, {1, columns}), x);
   elementwise().binary(Binary::multiply, of_rows, numbers(columns, slope, {1, columns}), dy);
   const Tensor means = empty({s.rows}, there(float64)), rstds = empty({s.rows}, there(float64));
@@ -357,7 +365,8 @@ void layer_norm(const Size& s) {
   norm.input_grad(dy, x, means, rstds, {}, dy);
   for (const Index i : places(s.count())) {
     const Index r = i / columns, c = i % columns;
-    EXPECT_NEAR(at(dy, i), side(r) / std::sqrt(var) * (slope(c) - mean_slope - z(c) * product), rounded * 8 / std::sqrt(var)) << "element " << i;
+    const double expected = side(r) / std::sqrt(var) * (slope(c) - mean_slope - z(c) * product);
+    EXPECT_NEAR(at(dy, i), expected, rounded * 8 / std::sqrt(var)) << "element " << i;
   }
 }
 
@@ -377,8 +386,10 @@ void optimizer_steps(const Size& s) {
   steps.unscale(gradients, scale, found);
   expect_elements(g, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 4; });
   EXPECT_EQ(found.item<float>(), 0);
-  const std::vector<kernels::ParameterUpdate> updates{{.parameter = p, .gradient = g, .first = {}, .second = {}, .found_inf = {}, .skipped = {}}};
-  steps.sgd({.lr = 2, .momentum = 0, .dampening = 0, .weight_decay = 0, .nesterov = false}, updates, nullptr);
+  kernels::ParameterUpdate update;
+  update.parameter = p;
+  update.gradient = g;
+  steps.sgd({.lr = 2, .momentum = 0, .dampening = 0, .weight_decay = 0, .nesterov = false}, {&update, 1}, nullptr);
   expect_elements(p, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 2; });
   EXPECT_EQ(total(p), sum_over_pattern(s.rows, s.columns()) / 2);
   g.alias({}, {}, s.count() - 1).fill_(INFINITY);
@@ -406,10 +417,13 @@ struct Family {
   void (*check)(const Size&);
   int gigabytes;
 };
-const Family families[] = {{"Copies", copies, 14},         {"Elementwise", elementwise_functions, 11}, {"Reductions", reductions, 5},
-                           {"Softmax", softmax_of_rows, 14}, {"Embeddings", embeddings, 9},            {"Pooling", pooling, 11},
-                           {"BatchNorm", batch_norm, 19},  {"LayerNorm", layer_norm, 14},             {"Optimizers", optimizer_steps, 9},
-                           {"Random", random_numbers, 7}};
+const Family families[] = {
+    {"Copies", copies, 14},         {"Elementwise", elementwise_functions, 11},
+    {"Reductions", reductions, 5},  {"Softmax", softmax_of_rows, 14},
+    {"Embeddings", embeddings, 9},  {"Pooling", pooling, 11},
+    {"BatchNorm", batch_norm, 19},  {"LayerNorm", layer_norm, 14},
+    {"Optimizers", optimizer_steps, 9}, {"Random", random_numbers, 7},
+};
 
 void PrintTo(const Family& family, std::ostream* to) { *to << family.gigabytes << " GB"; }  // else its bytes
 
@@ -437,7 +451,8 @@ TEST_P(LargeInSmall, ComputeTheSame) { GetParam().check(small); }
 TEST(LargeSizes, OfASingleDimensionAreRefusedWherePositionsHave32Bits) {
   const Tensor one = ones({1, 1, 1, 1}, there(float32)), y = empty_like(one);
   const Tensor x = one.alias({1, 1, 1, Index{1} << 31}, {0, 0, 0, 0}, 0);
-  testing::expect_contains(testing::message_of<ShapeError>([&] { kernels::pooling(test_device()).adaptive_average_forward(x, y); }),
+  const auto& pool = kernels::pooling(test_device());
+  testing::expect_contains(testing::message_of<ShapeError>([&] { pool.adaptive_average_forward(x, y); }),
                            {"pooling", "a size below 2^31", "got 2147483648"});
 }
 

@@ -72,9 +72,8 @@ TEST(Optimizer, StepsAreTheCpus) {
       Lists lists = updates(random, false, overflow);
       const kernels::SgdStep step{0.1, 0.9, nesterov ? 0.0 : 0.2, 0.01, nesterov};
       cpu.sgd(step, lists.here, nullptr);
-      if (live)
-        device.sgd({9, 9, 9, 9, !nesterov}, lists.there,
-                   live_numbers({step.lr, step.momentum, step.dampening, step.weight_decay, nesterov ? 1.0 : 0.0}, lists.there).data<double>());
+      const std::vector<double> numbers{step.lr, step.momentum, step.dampening, step.weight_decay, nesterov ? 1.0 : 0.0};
+      if (live) device.sgd({9, 9, 9, 9, !nesterov}, lists.there, live_numbers(numbers, lists.there).data<double>());
       else device.sgd(step, lists.there, nullptr);
       expect_same(lists);
     }
@@ -82,9 +81,8 @@ TEST(Optimizer, StepsAreTheCpus) {
       Lists lists = updates(random, true, overflow);
       const kernels::AdamStep step{0.01, 0.9, 0.999, 1e-8, 0.1, decoupled};
       cpu.adam(step, lists.here, nullptr);
-      if (live)
-        device.adam({9, 9, 9, 9, 9, decoupled}, lists.there,
-                    live_numbers({step.lr, step.beta1, step.beta2, step.eps, step.weight_decay}, lists.there).data<double>());
+      const std::vector<double> numbers{step.lr, step.beta1, step.beta2, step.eps, step.weight_decay};
+      if (live) device.adam({9, 9, 9, 9, 9, decoupled}, lists.there, live_numbers(numbers, lists.there).data<double>());
       else device.adam(step, lists.there, nullptr);
       expect_same(lists);
     }
@@ -94,9 +92,8 @@ TEST(Optimizer, StepsAreTheCpus) {
     const kernels::LarsStep step{0.1, 0.9, 0.01, 0.001, 1e-9, true};
     cpu.lars(step, lists.here, squares, nullptr);
     const Tensor there = squares.to(test_device());
-    if (live)
-      device.lars({9, 9, 9, 9, 9, false}, lists.there, there,
-                  live_numbers({step.lr, step.momentum, step.weight_decay, step.trust_coefficient, step.eps, 1}, lists.there).data<double>());
+    const std::vector<double> numbers{step.lr, step.momentum, step.weight_decay, step.trust_coefficient, step.eps, 1};
+    if (live) device.lars({9, 9, 9, 9, 9, false}, lists.there, there, live_numbers(numbers, lists.there).data<double>());
     else device.lars(step, lists.there, there, nullptr);
     expect_same(lists);
   }

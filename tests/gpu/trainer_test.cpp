@@ -46,7 +46,7 @@ std::string text_of(std::FILE* file) {
 
 TEST(Trainer, AGraphChangesNoBit) {
   const testing::Switch deterministic(cuda::settings().deterministic);  // or cuDNN may differ from itself
-  for (const DType precision : {float32, bfloat16}) {
+  for (const DType precision : {float32, bfloat16, float16}) {
     TrainOptions options = options_on(test_device());
     options.precision = precision;
     const TrainResult plain = train(options, data(), {}, nullptr);
