@@ -7,6 +7,7 @@ namespace tutti::distributed {
 std::string broadcast_text(const ProcessGroup& group, const std::string& text, const std::string& name) {
   const Tensor size = full({}, static_cast<double>(text.size()), {.dtype = int64});
   group.broadcast(size, 0, {.name = name}).wait();
+  if (size.item<std::int64_t>() == 0) return {};
   const Tensor bytes = zeros({size.item<std::int64_t>()}, {.dtype = uint8});
   if (group.rank() == 0) std::memcpy(bytes.raw(), text.data(), text.size());
   group.broadcast(bytes, 0, {.name = name}).wait();
