@@ -97,7 +97,7 @@ TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
 }
 
 TEST(Mpi, WorldsThatFailComeAndGo) {
-  // A failed world keeps its communicators, on purpose (see Communicator::abandon): 43 to 45 kB, seen per world.
+  // A failed world keeps its communicators, on purpose (see Communicator::abandon): 43 to 48 kB, seen per world.
   const auto cycle = [](int i) {
     const ProcessGroup group = ProcessGroup::from_environment(60s);
     const auto work = [&] {
