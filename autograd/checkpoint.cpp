@@ -55,19 +55,24 @@ std::vector<Tensor> CheckpointTape::take(const std::string& what) {
     return entries_.back().tensors;
   }
   if (next_ == entries_.size())
-    fail<Error>("checkpoint: the second run of the function asks for more statistics ({}, by {}) than the first one "
-                "computed; the function must do the same both times", next_ + 1, what);
+    fail<Error>(
+        "checkpoint: the second run of the function asks for more statistics ({}, by {}) than the "
+        "first one computed; the function must do the same both times",
+        next_ + 1, what);
   const Entry& entry = entries_[next_];
   if (entry.what != what)
-    fail<Error>("checkpoint: the second run of the function is at {} where the first one was at {}; the function must "
-                "do the same both times", what, entry.what);
+    fail<Error>(
+        "checkpoint: the second run of the function is at {} where the first one was at {}; the "
+        "function must do the same both times",
+        what, entry.what);
   ++next_;
   return entry.tensors;
 }
 
 }  // namespace autograd
 
-Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs) {
+Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& fn,
+                  const std::vector<Tensor>& inputs) {
   using namespace autograd;
   if (!grad_enabled()) return fn(inputs);
 
@@ -86,8 +91,8 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& fn, c
     saved.emplace_back(input);
     needed.push_back(needs_grad(input));
   }
-  // fn may use parameters that are not among its inputs: an extra input that always requires grad makes sure that
-  // the operation is recorded.
+  // fn may use parameters that are not among its inputs: an extra input that always requires grad
+  // makes sure that the operation is recorded.
   std::vector<Tensor> all = inputs;
   all.push_back(zeros({}).requires_grad_());
   return record("checkpoint", output.detach(), all, [=](const Tensor& gradient) {
@@ -104,7 +109,8 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& fn, c
     }
     if (result.requires_grad()) backward(result, gradient, false);
     std::vector<Tensor> gradients;
-    for (const Tensor& input : again) gradients.push_back(input.defined() ? input.grad() : Tensor());
+    for (const Tensor& input : again)
+      gradients.push_back(input.defined() ? input.grad() : Tensor());
     gradients.emplace_back();  // the extra input's
     return gradients;
   });

@@ -39,7 +39,9 @@ class RunScope {
 
 class OperationScope {
  public:
-  explicit OperationScope(const std::string& name) : before_(operation), span_(name) { operation = &name; }
+  explicit OperationScope(const std::string& name) : before_(operation), span_(name) {
+    operation = &name;
+  }
   ~OperationScope() { operation = before_; }
 
  private:
@@ -47,8 +49,9 @@ class OperationScope {
   trace::Span span_;
 };
 
-// A gradient on its way: the sum of what has arrived. It is added to in place where nobody else holds it any more: an
-// addition hands the same tensor to both inputs, and closures may keep what they gave.
+// A gradient on its way: the sum of what has arrived. It is added to in place where nobody else
+// holds it any more: an addition hands the same tensor to both inputs, and closures may keep what
+// they gave.
 class Arriving {
  public:
   void add(const Tensor& gradient) {
@@ -86,7 +89,8 @@ class WalkScope {  // a checkpoint's backward walks within another
 
 class Walk {
  public:
-  Walk(const std::shared_ptr<Node>& root, Tensor gradient, bool retain_graph) : retain_graph_(retain_graph) {
+  Walk(const std::shared_ptr<Node>& root, Tensor gradient, bool retain_graph)
+      : retain_graph_(retain_graph) {
     discover(root.get());
     arriving_[root.get()].add(gradient);
   }
@@ -144,10 +148,13 @@ class Walk {
       stack.pop_back();
       order_.push_back(node);
       if (node->freed)
-        fail<Error>("backward: the graph of '{}' was already freed by an earlier backward; run the forward again or "
-                    "pass retain_graph = true the first time", node->name);
+        fail<Error>(
+            "backward: the graph of '{}' was already freed by an earlier backward; run the forward "
+            "again or pass retain_graph = true the first time",
+            node->name);
       for (const Edge& edge : node->edges) {
-        if (edge.node && seen.emplace(edge.node.get(), true).second) stack.push_back(edge.node.get());
+        if (edge.node && seen.emplace(edge.node.get(), true).second)
+          stack.push_back(edge.node.get());
         if (edge.leaf.defined()) {
           LeafState& state = leaves_[edge.leaf.id()];
           state.leaf = edge.leaf;
@@ -155,7 +162,8 @@ class Walk {
         }
       }
     }
-    std::sort(order_.begin(), order_.end(), [](Node* a, Node* b) { return a->sequence > b->sequence; });
+    std::sort(order_.begin(), order_.end(),
+              [](Node* a, Node* b) { return a->sequence > b->sequence; });
   }
 
   std::vector<Tensor> apply(Node& node, Tensor gradient) {
@@ -171,17 +179,19 @@ class Walk {
 
   static void expect_one_for_each_input(const Node& node, const std::vector<Tensor>& gradients) {
     if (gradients.size() != node.edges.size())
-      fail<Error>("backward of '{}': expected {} gradients, one for each input, got {}", node.name, node.edges.size(),
-                  gradients.size());
+      fail<Error>("backward of '{}': expected {} gradients, one for each input, got {}", node.name,
+                  node.edges.size(), gradients.size());
   }
 
   void deliver(const Node& node, std::size_t i, Tensor gradient) {
     const Edge& edge = node.edges[i];
     if (!edge.node && !edge.leaf.defined()) return;
-    if (gradient.defined() && !(gradient.shape() == node.shapes[i] && gradient.dtype() == node.dtypes[i]))
-      fail<ShapeError>("backward of '{}': input {} has shape {} and dtype {}, its gradient {} and {}", node.name, i,
-                       to_string(node.shapes[i]), to_string(node.dtypes[i]), to_string(gradient.shape()),
-                       to_string(gradient.dtype()));
+    if (gradient.defined() &&
+        !(gradient.shape() == node.shapes[i] && gradient.dtype() == node.dtypes[i]))
+      fail<ShapeError>(
+          "backward of '{}': input {} has shape {} and dtype {}, its gradient {} and {}", node.name,
+          i, to_string(node.shapes[i]), to_string(node.dtypes[i]), to_string(gradient.shape()),
+          to_string(gradient.dtype()));
     if (edge.node) {
       if (gradient.defined()) arriving_[edge.node.get()].add(gradient);
       return;
@@ -220,18 +230,23 @@ class Walk {
 
 void backward(const Tensor& root, Tensor gradient, bool retain_graph) {
   if (!root.requires_grad())
-    fail<Error>("backward: the tensor does not require grad: nothing it was computed from did, or it was computed "
-                "under NoGrad or by a backward (there is no double backward)");
+    fail<Error>(
+        "backward: the tensor does not require grad: nothing it was computed from did, or it was "
+        "computed under NoGrad or by a backward (there is no double backward)");
   if (!gradient.defined()) {
     if (root.numel() != 1)
-      fail<ShapeError>("backward: a tensor of shape {} needs an explicit gradient; only a one-element tensor has the "
-                       "default gradient 1", to_string(root.shape()));
+      fail<ShapeError>(
+          "backward: a tensor of shape {} needs an explicit gradient; only a one-element tensor "
+          "has the default gradient 1",
+          to_string(root.shape()));
     gradient = full(root.shape(), 1, {root.dtype(), root.device()});
   }
-  if (!(gradient.shape() == root.shape()) || gradient.dtype() != root.dtype() || gradient.device() != root.device())
-    fail<ShapeError>("backward: expected a gradient of shape {}, {} on {}, got {}, {} on {}", to_string(root.shape()),
-                     to_string(root.dtype()), to_string(root.device()), to_string(gradient.shape()),
-                     to_string(gradient.dtype()), to_string(gradient.device()));
+  if (!(gradient.shape() == root.shape()) || gradient.dtype() != root.dtype() ||
+      gradient.device() != root.device())
+    fail<ShapeError>("backward: expected a gradient of shape {}, {} on {}, got {}, {} on {}",
+                     to_string(root.shape()), to_string(root.dtype()), to_string(root.device()),
+                     to_string(gradient.shape()), to_string(gradient.dtype()),
+                     to_string(gradient.device()));
   const trace::Span span("backward");
   const NoGrad no_grad;
   const RunScope scope;
@@ -286,26 +301,33 @@ Saved::Saved(const Tensor& tensor) {
 
 const Tensor& Saved::get() const {
   if (tensor_.defined() && tensor_.storage()->version() != version_)
-    fail<Error>("backward of '{}': a tensor of shape {} that it saved was changed in place since (version {}, expected "
-                "{}); change a clone() instead, or run backward first", current_operation(), to_string(tensor_.shape()),
-                tensor_.storage()->version(), version_);
+    fail<Error>(
+        "backward of '{}': a tensor of shape {} that it saved was changed in place since (version "
+        "{}, expected {}); change a clone() instead, or run backward first",
+        current_operation(), to_string(tensor_.shape()), tensor_.storage()->version(), version_);
   return tensor_;
 }
 
-bool needs_grad(const Tensor& tensor) { return grad_enabled() && tensor.defined() && tensor.requires_grad(); }
+bool needs_grad(const Tensor& tensor) {
+  return grad_enabled() && tensor.defined() && tensor.requires_grad();
+}
 
-Tensor record_node(std::string name, Tensor output, const std::vector<Tensor>& inputs, Backward backward) {
+Tensor record_node(std::string name, Tensor output, const std::vector<Tensor>& inputs,
+                   Backward backward) {
   if (std::none_of(inputs.begin(), inputs.end(), needs_grad)) return output;
   if (output.meta())
-    fail<Error>("record('{}'): the output already has a history or is an input; compute it from detached tensors into "
-                "a new one", name);
+    fail<Error>(
+        "record('{}'): the output already has a history or is an input; compute it from detached "
+        "tensors into a new one",
+        name);
   const auto node = std::make_shared<Node>();
   node->name = std::move(name);
   node->sequence = next_sequence.fetch_add(1, std::memory_order_relaxed);
   for (const Tensor& input : inputs) {
     const bool needed = needs_grad(input);
     if (needed && !is_floating(input.dtype()))
-      fail<DTypeError>("record('{}'): an input of dtype {} cannot require grad", node->name, to_string(input.dtype()));
+      fail<DTypeError>("record('{}'): an input of dtype {} cannot require grad", node->name,
+                       to_string(input.dtype()));
     node->edges.push_back(!needed           ? Edge{}
                           : input.is_leaf() ? Edge{nullptr, input}
                                             : Edge{input.meta()->node, {}});

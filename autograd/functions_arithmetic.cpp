@@ -15,7 +15,8 @@ using autograd::Saved;
 using autograd::sum_to;
 using kernels::Binary;
 
-Tensor compute(Binary op, const char* name, const Tensor& a, const Tensor& b, std::optional<DType> result = {}) {
+Tensor compute(Binary op, const char* name, const Tensor& a, const Tensor& b,
+               std::optional<DType> result = {}) {
   autograd::expect_same_kind(name, a, b);
   const Shape shape = broadcast_shapes(a.shape(), b.shape(), name);
   const Tensor out = autograd::empty_result(shape, {a, b}, result.value_or(a.dtype()));
@@ -44,7 +45,8 @@ Saved saved_if(bool needed, const Tensor& x) { return needed ? Saved(x) : Saved(
 Tensor extremum(Binary op, Binary wins, const char* name, const Tensor& a, const Tensor& b) {
   const Tensor out = compute(op, name, a, b);
   return record(name, out, {a, b},
-                [=, x = Saved(a), y = Saved(b), need_a = needs_grad(a), need_b = needs_grad(b)](const Tensor& g) {
+                [=, x = Saved(a), y = Saved(b), need_a = needs_grad(a),
+                 need_b = needs_grad(b)](const Tensor& g) {
                   const Tensor tie = eq(x, y).to(g.dtype()) * 0.5;
                   const Tensor first = compute(wins, name, x, y, boolean).to(g.dtype()) + tie;
                   return std::vector{need_a ? sum_to(g * first, x.get().shape()) : Tensor(),
@@ -55,37 +57,43 @@ Tensor extremum(Binary op, Binary wins, const char* name, const Tensor& a, const
 }  // namespace
 
 Tensor operator+(const Tensor& a, const Tensor& b) {
-  return record("add", compute(Binary::add, "add", a, b), {a, b},
-                [p = a.shape(), q = b.shape(), need_a = needs_grad(a), need_b = needs_grad(b)](const Tensor& g) {
-                  return std::vector{need_a ? sum_to(g, p) : Tensor(), need_b ? sum_to(g, q) : Tensor()};
-                });
+  return record(
+      "add", compute(Binary::add, "add", a, b), {a, b},
+      [p = a.shape(), q = b.shape(), need_a = needs_grad(a),
+       need_b = needs_grad(b)](const Tensor& g) {
+        return std::vector{need_a ? sum_to(g, p) : Tensor(), need_b ? sum_to(g, q) : Tensor()};
+      });
 }
 
 Tensor operator-(const Tensor& a, const Tensor& b) {
   return record("subtract", compute(Binary::subtract, "subtract", a, b), {a, b},
-                [p = a.shape(), q = b.shape(), need_a = needs_grad(a), need_b = needs_grad(b)](const Tensor& g) {
-                  return std::vector{need_a ? sum_to(g, p) : Tensor(), need_b ? negate(sum_to(g, q)) : Tensor()};
+                [p = a.shape(), q = b.shape(), need_a = needs_grad(a),
+                 need_b = needs_grad(b)](const Tensor& g) {
+                  return std::vector{need_a ? sum_to(g, p) : Tensor(),
+                                     need_b ? negate(sum_to(g, q)) : Tensor()};
                 });
 }
 
 Tensor operator*(const Tensor& a, const Tensor& b) {
   const bool need_a = needs_grad(a), need_b = needs_grad(b);
   return record("multiply", compute(Binary::multiply, "multiply", a, b), {a, b},
-                [x = saved_if(need_b, a), y = saved_if(need_a, b), p = a.shape(), q = b.shape(), need_a,
-                 need_b](const Tensor& g) {
-                  return std::vector{need_a ? sum_to(g * y, p) : Tensor(), need_b ? sum_to(g * x, q) : Tensor()};
+                [x = saved_if(need_b, a), y = saved_if(need_a, b), p = a.shape(), q = b.shape(),
+                 need_a, need_b](const Tensor& g) {
+                  return std::vector{need_a ? sum_to(g * y, p) : Tensor(),
+                                     need_b ? sum_to(g * x, q) : Tensor()};
                 });
 }
 
 Tensor operator/(const Tensor& a, const Tensor& b) {
   autograd::expect_floating("divide", a);
   const bool need_a = needs_grad(a), need_b = needs_grad(b);
-  return record("divide", compute(Binary::divide, "divide", a, b), {a, b},
-                [x = saved_if(need_b, a), y = Saved(b), p = a.shape(), need_a, need_b](const Tensor& g) {
-                  const Tensor scaled = g / y;
-                  return std::vector{need_a ? sum_to(scaled, p) : Tensor(),
-                                     need_b ? sum_to(negate(scaled * x / y), y.get().shape()) : Tensor()};
-                });
+  return record(
+      "divide", compute(Binary::divide, "divide", a, b), {a, b},
+      [x = saved_if(need_b, a), y = Saved(b), p = a.shape(), need_a, need_b](const Tensor& g) {
+        const Tensor scaled = g / y;
+        return std::vector{need_a ? sum_to(scaled, p) : Tensor(),
+                           need_b ? sum_to(negate(scaled * x / y), y.get().shape()) : Tensor()};
+      });
 }
 
 Tensor operator+(const Tensor& a, double b) {
@@ -93,7 +101,8 @@ Tensor operator+(const Tensor& a, double b) {
 }
 
 Tensor operator-(const Tensor& a, double b) {
-  return record("subtract", compute(Binary::subtract, "subtract", a, b), {a}, [](const Tensor& g) { return g; });
+  return record("subtract", compute(Binary::subtract, "subtract", a, b), {a},
+                [](const Tensor& g) { return g; });
 }
 
 Tensor operator-(double a, const Tensor& b) {
@@ -102,12 +111,14 @@ Tensor operator-(double a, const Tensor& b) {
 }
 
 Tensor operator*(const Tensor& a, double b) {
-  return record("multiply", compute(Binary::multiply, "multiply", a, b), {a}, [b](const Tensor& g) { return g * b; });
+  return record("multiply", compute(Binary::multiply, "multiply", a, b), {a},
+                [b](const Tensor& g) { return g * b; });
 }
 
 Tensor operator/(const Tensor& a, double b) {
   autograd::expect_floating("divide", a);
-  return record("divide", compute(Binary::divide, "divide", a, b), {a}, [b](const Tensor& g) { return g / b; });
+  return record("divide", compute(Binary::divide, "divide", a, b), {a},
+                [b](const Tensor& g) { return g / b; });
 }
 
 Tensor operator/(double a, const Tensor& b) {
@@ -127,20 +138,27 @@ Tensor pow(const Tensor& x, double exponent) {
   return record("pow", compute(Binary::power, "pow", x, exponent), {x},
                 [exponent, saved = Saved(x)](const Tensor& g) {
                   // d/dx x^0 is 0 everywhere, also where x^-1 is infinite.
-                  return exponent == 0 ? zeros_like(saved) : g * (pow(saved, exponent - 1) * exponent);
+                  return exponent == 0 ? zeros_like(saved)
+                                       : g * (pow(saved, exponent - 1) * exponent);
                 });
 }
 
-Tensor maximum(const Tensor& a, const Tensor& b) { return extremum(Binary::maximum, Binary::greater, "maximum", a, b); }
-Tensor minimum(const Tensor& a, const Tensor& b) { return extremum(Binary::minimum, Binary::less, "minimum", a, b); }
+Tensor maximum(const Tensor& a, const Tensor& b) {
+  return extremum(Binary::maximum, Binary::greater, "maximum", a, b);
+}
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  return extremum(Binary::minimum, Binary::less, "minimum", a, b);
+}
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   if (condition.dtype() != boolean)
-    fail<DTypeError>("where: expected a condition of dtype bool, got {}", to_string(condition.dtype()));
+    fail<DTypeError>("where: expected a condition of dtype bool, got {}",
+                     to_string(condition.dtype()));
   autograd::expect_same_kind("where", a, b);
   if (condition.device() != a.device())
-    fail<DeviceError>("where: the condition is on {}, the operands on {}; move one with .to(device)",
-                      to_string(condition.device()), to_string(a.device()));
+    fail<DeviceError>(
+        "where: the condition is on {}, the operands on {}; move one with .to(device)",
+        to_string(condition.device()), to_string(a.device()));
   const Shape shape =
       broadcast_shapes(condition.shape(), broadcast_shapes(a.shape(), b.shape(), "where"), "where");
   const Tensor out = autograd::empty_result(shape, {a, b, condition}, a.dtype());
@@ -155,16 +173,32 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 }
 
 Tensor eq(const Tensor& a, const Tensor& b) { return compute(Binary::equal, "eq", a, b, boolean); }
-Tensor ne(const Tensor& a, const Tensor& b) { return compute(Binary::not_equal, "ne", a, b, boolean); }
+Tensor ne(const Tensor& a, const Tensor& b) {
+  return compute(Binary::not_equal, "ne", a, b, boolean);
+}
 Tensor lt(const Tensor& a, const Tensor& b) { return compute(Binary::less, "lt", a, b, boolean); }
-Tensor le(const Tensor& a, const Tensor& b) { return compute(Binary::less_equal, "le", a, b, boolean); }
-Tensor gt(const Tensor& a, const Tensor& b) { return compute(Binary::greater, "gt", a, b, boolean); }
-Tensor ge(const Tensor& a, const Tensor& b) { return compute(Binary::greater_equal, "ge", a, b, boolean); }
+Tensor le(const Tensor& a, const Tensor& b) {
+  return compute(Binary::less_equal, "le", a, b, boolean);
+}
+Tensor gt(const Tensor& a, const Tensor& b) {
+  return compute(Binary::greater, "gt", a, b, boolean);
+}
+Tensor ge(const Tensor& a, const Tensor& b) {
+  return compute(Binary::greater_equal, "ge", a, b, boolean);
+}
 Tensor eq(const Tensor& a, double b) { return compute(Binary::equal, "eq", a, b, false, boolean); }
-Tensor ne(const Tensor& a, double b) { return compute(Binary::not_equal, "ne", a, b, false, boolean); }
+Tensor ne(const Tensor& a, double b) {
+  return compute(Binary::not_equal, "ne", a, b, false, boolean);
+}
 Tensor lt(const Tensor& a, double b) { return compute(Binary::less, "lt", a, b, false, boolean); }
-Tensor le(const Tensor& a, double b) { return compute(Binary::less_equal, "le", a, b, false, boolean); }
-Tensor gt(const Tensor& a, double b) { return compute(Binary::greater, "gt", a, b, false, boolean); }
-Tensor ge(const Tensor& a, double b) { return compute(Binary::greater_equal, "ge", a, b, false, boolean); }
+Tensor le(const Tensor& a, double b) {
+  return compute(Binary::less_equal, "le", a, b, false, boolean);
+}
+Tensor gt(const Tensor& a, double b) {
+  return compute(Binary::greater, "gt", a, b, false, boolean);
+}
+Tensor ge(const Tensor& a, double b) {
+  return compute(Binary::greater_equal, "ge", a, b, false, boolean);
+}
 
 }  // namespace tutti

@@ -18,8 +18,8 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
     Shape other = x.shape();
     if (other.size() == shape.size()) other[d] = shape[d];
     if (!(other == shape))
-      fail<ShapeError>("cat: shapes {} and {} differ outside of dimension {}", to_string(first.shape()),
-                       to_string(x.shape()), d);
+      fail<ShapeError>("cat: shapes {} and {} differ outside of dimension {}",
+                       to_string(first.shape()), to_string(x.shape()), d);
     sizes.push_back(x.shape()[d]);
     shape[d] += x.shape()[d];
   }
@@ -45,7 +45,8 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {
   std::vector<Tensor> rows;
   for (const Tensor& x : tensors) {
     if (!(x.shape() == tensors.front().shape()))
-      fail<ShapeError>("stack: shapes {} and {} differ", to_string(tensors.front().shape()), to_string(x.shape()));
+      fail<ShapeError>("stack: shapes {} and {} differ", to_string(tensors.front().shape()),
+                       to_string(x.shape()));
     rows.push_back(x.unsqueeze(normalize_dim(dim, x.rank() + 1, "stack")));
   }
   return cat(rows, dim);

@@ -40,7 +40,9 @@ struct Reduced {
   }
 };
 
-Tensor with_shape(const Tensor& dense, const Shape& shape) { return dense.alias(shape, dense_strides(shape), 0); }
+Tensor with_shape(const Tensor& dense, const Shape& shape) {
+  return dense.alias(shape, dense_strides(shape), 0);
+}
 
 Tensor compute(Reduction op, const Tensor& x, const Reduced& to, bool keepdim, DType dtype) {
   const Tensor out = empty(to.kept, {dtype, x.device()});
@@ -51,13 +53,14 @@ Tensor compute(Reduction op, const Tensor& x, const Reduced& to, bool keepdim, D
 Tensor extremum(Reduction op, const char* name, const Tensor& x, const Dims& dims, bool keepdim) {
   const Reduced to(name, x.shape(), dims);
   if (to.count == 0)
-    fail<ShapeError>("{}: nothing to choose from in dimensions {} of shape {}", name, to_string(dims),
-                     to_string(x.shape()));
+    fail<ShapeError>("{}: nothing to choose from in dimensions {} of shape {}", name,
+                     to_string(dims), to_string(x.shape()));
   const Tensor y = compute(op, x, to, keepdim, x.dtype());
-  return record(name, y, {x}, [dims, kept = to.kept, in = Saved(x), out = Saved(y)](const Tensor& g) {
-    const Tensor chosen = eq(in, with_shape(out, kept)).to(g.dtype());
-    return chosen * (g.reshape(kept) / sum(chosen, dims, true));
-  });
+  return record(name, y, {x},
+                [dims, kept = to.kept, in = Saved(x), out = Saved(y)](const Tensor& g) {
+                  const Tensor chosen = eq(in, with_shape(out, kept)).to(g.dtype());
+                  return chosen * (g.reshape(kept) / sum(chosen, dims, true));
+                });
 }
 
 Tensor softmax_along(const Tensor& x, std::int64_t dim, bool log, const char* name) {
@@ -78,7 +81,9 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
   if (x.dtype() == boolean || x.dtype() == uint8) return sum(x.to(int64), dims, keepdim);
   const Reduced to("sum", x.shape(), dims);
   return record("sum", compute(Reduction::sum, x, to, keepdim, x.dtype()), {x},
-                [kept = to.kept, shape = x.shape()](const Tensor& g) { return g.reshape(kept).expand(shape); });
+                [kept = to.kept, shape = x.shape()](const Tensor& g) {
+                  return g.reshape(kept).expand(shape);
+                });
 }
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
@@ -87,9 +92,10 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
   const auto count = static_cast<double>(to.count);
   // The sum of a 16-bit tensor may be beyond its dtype where the mean is not.
   const Tensor y = compute(Reduction::sum, x, to, keepdim, accumulate_dtype(x.dtype())) / count;
-  return record("mean", y.to(x.dtype()), {x}, [count, kept = to.kept, shape = x.shape()](const Tensor& g) {
-    return (g / count).reshape(kept).expand(shape);
-  });
+  return record("mean", y.to(x.dtype()), {x},
+                [count, kept = to.kept, shape = x.shape()](const Tensor& g) {
+                  return (g / count).reshape(kept).expand(shape);
+                });
 }
 
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim) {
@@ -109,13 +115,18 @@ Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
   const int d = normalize_dim(dim, x.rank(), "argmax");
   const Reduced to("argmax", x.shape(), {d});
   if (to.count == 0)
-    fail<ShapeError>("argmax: nothing to choose from in dimension {} of shape {}", dim, to_string(x.shape()));
+    fail<ShapeError>("argmax: nothing to choose from in dimension {} of shape {}", dim,
+                     to_string(x.shape()));
   const Tensor out = empty(to.kept, {int64, x.device()});
   kernels::reduce(x.device()).argmax(x, d, out);
   return keepdim ? out : with_shape(out, to.dropped);
 }
 
-Tensor softmax(const Tensor& x, std::int64_t dim) { return softmax_along(x, dim, false, "softmax"); }
-Tensor log_softmax(const Tensor& x, std::int64_t dim) { return softmax_along(x, dim, true, "log_softmax"); }
+Tensor softmax(const Tensor& x, std::int64_t dim) {
+  return softmax_along(x, dim, false, "softmax");
+}
+Tensor log_softmax(const Tensor& x, std::int64_t dim) {
+  return softmax_along(x, dim, true, "log_softmax");
+}
 
 }  // namespace tutti

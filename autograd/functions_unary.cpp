@@ -19,7 +19,8 @@ Tensor compute(Unary op, const char* name, const Tensor& x) {
   return out;
 }
 
-// The gradient of an activation from `kept`, its output or input, written over `g` where nobody else sees that.
+// The gradient of an activation from `kept`, its output or input, written over `g` where nobody
+// else sees that.
 Tensor activation_grad(Binary op, const Tensor& g, const Tensor& kept) {
   const Tensor out = autograd::gradient_buffer(g, kept);
   kernels::elementwise(g.device()).binary(op, g, kept, out);
@@ -29,8 +30,9 @@ Tensor activation_grad(Binary op, const Tensor& g, const Tensor& kept) {
 }  // namespace
 
 Tensor abs(const Tensor& x) {
-  return record("abs", compute(Unary::absolute, "abs", x), {x},
-                [saved = Saved(x)](const Tensor& g) { return g * compute(Unary::sign, "abs", saved); });
+  return record(
+      "abs", compute(Unary::absolute, "abs", x), {x},
+      [saved = Saved(x)](const Tensor& g) { return g * compute(Unary::sign, "abs", saved); });
 }
 
 Tensor exp(const Tensor& x) {
@@ -72,25 +74,29 @@ Tensor cos(const Tensor& x) {
 
 Tensor tanh(const Tensor& x) {
   const Tensor y = compute(Unary::tanh, "tanh", x);
-  return record("tanh", y, {x},
-                [saved = Saved(y)](const Tensor& g) { return activation_grad(Binary::tanh_grad, g, saved); });
+  return record("tanh", y, {x}, [saved = Saved(y)](const Tensor& g) {
+    return activation_grad(Binary::tanh_grad, g, saved);
+  });
 }
 
 Tensor sigmoid(const Tensor& x) {
   const Tensor y = compute(Unary::sigmoid, "sigmoid", x);
-  return record("sigmoid", y, {x},
-                [saved = Saved(y)](const Tensor& g) { return activation_grad(Binary::sigmoid_grad, g, saved); });
+  return record("sigmoid", y, {x}, [saved = Saved(y)](const Tensor& g) {
+    return activation_grad(Binary::sigmoid_grad, g, saved);
+  });
 }
 
 Tensor relu(const Tensor& x) {
   const Tensor y = compute(Unary::relu, "relu", x);
-  return record("relu", y, {x},
-                [saved = Saved(y)](const Tensor& g) { return activation_grad(Binary::relu_grad, g, saved); });
+  return record("relu", y, {x}, [saved = Saved(y)](const Tensor& g) {
+    return activation_grad(Binary::relu_grad, g, saved);
+  });
 }
 
 Tensor gelu(const Tensor& x) {
-  return record("gelu", compute(Unary::gelu, "gelu", x), {x},
-                [saved = Saved(x)](const Tensor& g) { return activation_grad(Binary::gelu_grad, g, saved); });
+  return record("gelu", compute(Unary::gelu, "gelu", x), {x}, [saved = Saved(x)](const Tensor& g) {
+    return activation_grad(Binary::gelu_grad, g, saved);
+  });
 }
 
 }  // namespace tutti

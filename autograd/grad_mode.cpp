@@ -16,7 +16,8 @@ bool grad_enabled() { return recording; }
 
 Autocast::Autocast(DType dtype) : before_(casting) {
   if (dtype != bfloat16 && dtype != float16 && dtype != float32)
-    fail<DTypeError>("Autocast: expected bfloat16, float16 or float32 (off), got {}", to_string(dtype));
+    fail<DTypeError>("Autocast: expected bfloat16, float16 or float32 (off), got {}",
+                     to_string(dtype));
   casting = dtype == float32 ? std::nullopt : std::optional(dtype);
 }
 Autocast::~Autocast() { casting = before_; }
@@ -25,7 +26,10 @@ std::optional<DType> autocast_dtype() { return casting; }
 Tensor autocast(const char* op, const Tensor& x) {
   if (!casting || !is_floating(x.dtype())) return x;
   if (*casting == float16 && x.device().is_cpu())
-    fail<DTypeError>("{}: Autocast(float16) needs a CUDA device, got a tensor on the cpu; use Autocast(bfloat16) there", op);
+    fail<DTypeError>(
+        "{}: Autocast(float16) needs a CUDA device, got a tensor on the cpu; use "
+        "Autocast(bfloat16) there",
+        op);
   return x.to(*casting);
 }
 

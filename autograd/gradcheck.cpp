@@ -12,11 +12,13 @@ namespace {
 
 using Function = std::function<Tensor(const std::vector<Tensor>&)>;
 
-// The same values in the same layout, in memory of its own: strides, gaps and overlap (expanded inputs) included.
+// The same values in the same layout, in memory of its own: strides, gaps and overlap (expanded
+// inputs) included.
 Tensor copy_of(const Tensor& x) {
   std::int64_t reach = x.numel() ? 1 : 0;
   for (int d = 0; d < x.rank() && reach; ++d) reach += (x.shape()[d] - 1) * x.strides()[d];
-  const auto storage = std::make_shared<Storage>(static_cast<std::size_t>(reach) * size_of(x.dtype()), x.device());
+  const auto storage =
+      std::make_shared<Storage>(static_cast<std::size_t>(reach) * size_of(x.dtype()), x.device());
   copy_bytes(storage->data(), x.device(), x.raw(), x.device(), storage->bytes());
   return Tensor(storage, x.shape(), x.strides(), 0, x.dtype());
 }
@@ -46,15 +48,18 @@ bool overlaps(const Tensor& x) {
 
 class Check {
  public:
-  Check(const Function& function, const std::vector<Tensor>& inputs, const GradcheckOptions& options)
+  Check(const Function& function, const std::vector<Tensor>& inputs,
+        const GradcheckOptions& options)
       : function_(function), options_(options) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const bool floating = is_floating(inputs[i].dtype());
       if (floating && inputs[i].dtype() != float64)
-        fail<DTypeError>("gradcheck: expected float64 inputs, input {} is {}; convert it with .to(float64)", i,
-                         to_string(inputs[i].dtype()));
+        fail<DTypeError>(
+            "gradcheck: expected float64 inputs, input {} is {}; convert it with .to(float64)", i,
+            to_string(inputs[i].dtype()));
       if (floating && overlaps(inputs[i]))
-        fail<ShapeError>("gradcheck: elements of input {} share memory; expand it inside of the function", i);
+        fail<ShapeError>(
+            "gradcheck: elements of input {} share memory; expand it inside of the function", i);
       leaves_.push_back(copy_of(inputs[i]));
       if (floating) leaves_.back().requires_grad_();
       values_.push_back(to_vector(inputs[i]));
@@ -82,7 +87,8 @@ class Check {
       for (double& w : weights_) w = generator.normal();
     }
     std::vector<std::vector<double>> gradients(leaves_.size());
-    if (out.requires_grad()) out.backward(tensor(weights_, out.shape(), {out.dtype(), out.device()}));
+    if (out.requires_grad())
+      out.backward(tensor(weights_, out.shape(), {out.dtype(), out.device()}));
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
       if (!leaves_[i].requires_grad()) continue;
       // A gradient that never came is zero.
@@ -124,15 +130,17 @@ class Check {
       numeric[k] = (above - below) / ((value + h) - (value - h));
       norm = std::hypot(norm, numeric[k]);
     }
-    const double scale = std::max(1.0, norm / std::sqrt(static_cast<double>(std::max<std::size_t>(1, numeric.size()))));
+    const double scale = std::max(
+        1.0, norm / std::sqrt(static_cast<double>(std::max<std::size_t>(1, numeric.size()))));
     for (std::size_t k = 0; k < numeric.size(); ++k) {
       const double error = std::abs(numeric[k] - reported[k]) / scale;
       result_.worst = std::max(result_.worst, error);
       if (!(error <= options_.tolerance))  // NaN fails too
-        return failed(fmt::format("input {} of shape {}, element {} (row-major): reported gradient {:.10g}, central "
-                                  "difference {:.10g} (relative error {:.3g}, tolerance {:.3g})",
-                                  i, to_string(leaves_[i].shape()), k, reported[k], numeric[k], error,
-                                  options_.tolerance));
+        return failed(
+            fmt::format("input {} of shape {}, element {} (row-major): reported gradient {:.10g}, "
+                        "central difference {:.10g} (relative error {:.3g}, tolerance {:.3g})",
+                        i, to_string(leaves_[i].shape()), k, reported[k], numeric[k], error,
+                        options_.tolerance));
     }
     return true;
   }

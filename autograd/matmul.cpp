@@ -9,7 +9,8 @@
 namespace tutti {
 namespace {
 
-// Matrices as kernels like them: rows or columns dense. Anything else (a slice with a step, an expanded row) is copied.
+// Matrices as kernels like them: rows or columns dense. Anything else (a slice with a step, an
+// expanded row) is copied.
 Tensor as_operand(const Tensor& t) {
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
   const std::int64_t row_step = t.strides()[t.rank() - 2], step = t.strides()[t.rank() - 1];
@@ -28,7 +29,9 @@ Tensor transposed(const Tensor& t) { return t.transpose(-2, -1); }
 
 // Both operands have the same rank, at least 2.
 Tensor batched(const Tensor& a, const Tensor& b) {
-  const auto batch_of = [](const Tensor& t) { return Shape(t.shape().begin(), t.shape().end() - 2); };
+  const auto batch_of = [](const Tensor& t) {
+    return Shape(t.shape().begin(), t.shape().end() - 2);
+  };
   const Shape batch = broadcast_shapes(batch_of(a), batch_of(b), "matmul");
   const auto shaped = [batch](std::int64_t rows, std::int64_t columns) {
     Shape shape = batch;
@@ -39,14 +42,16 @@ Tensor batched(const Tensor& a, const Tensor& b) {
   const Tensor left = a.detach(), right = b.detach();
   return autograd::record(
       "matmul", multiply(left, right, shaped(a.size(-2), b.size(-1))), {a, b},
-      [left = autograd::Saved(left), right = autograd::Saved(right), shaped, for_a = autograd::needs_grad(a),
-       for_b = autograd::needs_grad(b)](const Tensor& g) {
+      [left = autograd::Saved(left), right = autograd::Saved(right), shaped,
+       for_a = autograd::needs_grad(a), for_b = autograd::needs_grad(b)](const Tensor& g) {
         const Tensor &x = left, &y = right;
         std::vector<Tensor> gradients(2);
         if (for_a)
-          gradients[0] = autograd::sum_to(multiply(g, transposed(y), shaped(x.size(-2), x.size(-1))), x.shape());
+          gradients[0] = autograd::sum_to(
+              multiply(g, transposed(y), shaped(x.size(-2), x.size(-1))), x.shape());
         if (for_b)
-          gradients[1] = autograd::sum_to(multiply(transposed(x), g, shaped(y.size(-2), y.size(-1))), y.shape());
+          gradients[1] = autograd::sum_to(
+              multiply(transposed(x), g, shaped(y.size(-2), y.size(-1))), y.shape());
         return gradients;
       });
 }
@@ -61,19 +66,20 @@ Tensor with_leading_ones(Tensor t, int rank) {
 Tensor matmul(const Tensor& a_given, const Tensor& b_given) {
   Tensor a = a_given, b = b_given;
   if (a.rank() == 0 || b.rank() == 0)
-    fail<ShapeError>("matmul: expected tensors of at least one dimension, got shapes {} and {}", to_string(a.shape()),
-                     to_string(b.shape()));
+    fail<ShapeError>("matmul: expected tensors of at least one dimension, got shapes {} and {}",
+                     to_string(a.shape()), to_string(b.shape()));
   if (a.device() != b.device())
-    fail<DeviceError>("matmul: operands are on {} and {}; move one with .to(device)", to_string(a.device()),
-                      to_string(b.device()));
+    fail<DeviceError>("matmul: operands are on {} and {}; move one with .to(device)",
+                      to_string(a.device()), to_string(b.device()));
   a = autocast("matmul", a);
   b = autocast("matmul", b);
   if (a.dtype() != b.dtype())
-    fail<DTypeError>("matmul: operands are {} and {}; convert one with .to(dtype)", to_string(a.dtype()),
-                     to_string(b.dtype()));
+    fail<DTypeError>("matmul: operands are {} and {}; convert one with .to(dtype)",
+                     to_string(a.dtype()), to_string(b.dtype()));
   if (a.size(-1) != b.size(b.rank() == 1 ? 0 : -2))
-    fail<ShapeError>("matmul: shapes {} and {} do not fit: inner sizes {} and {} differ", to_string(a.shape()),
-                     to_string(b.shape()), a.size(-1), b.size(b.rank() == 1 ? 0 : -2));
+    fail<ShapeError>("matmul: shapes {} and {} do not fit: inner sizes {} and {} differ",
+                     to_string(a.shape()), to_string(b.shape()), a.size(-1),
+                     b.size(b.rank() == 1 ? 0 : -2));
   const bool row = a.rank() == 1, column = b.rank() == 1;
   if (row) a = a.unsqueeze(0);
   if (column) b = b.unsqueeze(1);

@@ -12,8 +12,9 @@ struct Remains {
 
 }  // namespace
 
-// A chain of nodes owns itself link by link; destroying it recursively would overflow the stack on a deep
-// graph. The outermost destructor therefore collects what the inner ones leave and destroys it in a loop.
+// A chain of nodes owns itself link by link; destroying it recursively would overflow the stack on
+// a deep graph. The outermost destructor therefore collects what the inner ones leave and destroys
+// it in a loop.
 Node::~Node() {
   thread_local std::vector<Remains>* pile = nullptr;
   if (pile) {
@@ -37,7 +38,8 @@ Meta& meta_of(const Tensor& tensor) {
 
 std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook) {
   if (!leaf.is_leaf() || !leaf.requires_grad())
-    fail<Error>("add_leaf_hook: expected a leaf that requires grad, got shape {} ({})", to_string(leaf.shape()),
+    fail<Error>("add_leaf_hook: expected a leaf that requires grad, got shape {} ({})",
+                to_string(leaf.shape()),
                 leaf.is_leaf() ? "does not require grad" : "computed by an operation");
   auto& hooks = meta_of(leaf).hooks;
   const std::uint64_t id = hooks.empty() ? 1 : hooks.back().first + 1;

@@ -6,36 +6,40 @@ namespace tutti::autograd {
 
 void expect_same_device(const char* op, const Tensor& a, const Tensor& b) {
   if (a.device() != b.device())
-    fail<DeviceError>("{}: operands must be on one device, got {} and {}; move one with .to(device)", op,
-                      to_string(a.device()), to_string(b.device()));
+    fail<DeviceError>(
+        "{}: operands must be on one device, got {} and {}; move one with .to(device)", op,
+        to_string(a.device()), to_string(b.device()));
 }
 
 void expect_same_kind(const char* op, const Tensor& a, const Tensor& b) {
   expect_same_device(op, a, b);
   if (a.dtype() != b.dtype())
-    fail<DTypeError>("{}: operands must share a dtype, got {} and {}; convert one with .to(dtype)", op,
-                     to_string(a.dtype()), to_string(b.dtype()));
+    fail<DTypeError>("{}: operands must share a dtype, got {} and {}; convert one with .to(dtype)",
+                     op, to_string(a.dtype()), to_string(b.dtype()));
 }
 
 void expect_number(const char* op, const Tensor& x, double number) {
   if (!is_floating(x.dtype()) && number != std::trunc(number))
-    fail<DTypeError>("{}: the number {} does not fit a tensor of {}; convert the tensor with .to(float32)", op, number,
-                     to_string(x.dtype()));
+    fail<DTypeError>(
+        "{}: the number {} does not fit a tensor of {}; convert the tensor with .to(float32)", op,
+        number, to_string(x.dtype()));
 }
 
 void expect_floating(const char* op, const Tensor& x) {
   if (!is_floating(x.dtype()))
-    fail<DTypeError>("{}: expected a floating dtype, got {}; convert with .to(float32)", op, to_string(x.dtype()));
+    fail<DTypeError>("{}: expected a floating dtype, got {}; convert with .to(float32)", op,
+                     to_string(x.dtype()));
 }
 
 void expect_parameter(const char* op, const Tensor& input, const Tensor& parameter) {
   if (!parameter.defined()) return;
   if (parameter.device() != input.device())
-    fail<DeviceError>("{}: input is on {}, a parameter on {}; move one with .to(device)", op, to_string(input.device()),
-                      to_string(parameter.device()));
-  if (parameter.dtype() != input.dtype() && !(size_of(input.dtype()) == 2 && parameter.dtype() == float32))
-    fail<DTypeError>("{}: input is {}, a parameter {}; convert one with .to(dtype)", op, to_string(input.dtype()),
-                     to_string(parameter.dtype()));
+    fail<DeviceError>("{}: input is on {}, a parameter on {}; move one with .to(device)", op,
+                      to_string(input.device()), to_string(parameter.device()));
+  if (parameter.dtype() != input.dtype() &&
+      !(size_of(input.dtype()) == 2 && parameter.dtype() == float32))
+    fail<DTypeError>("{}: input is {}, a parameter {}; convert one with .to(dtype)", op,
+                     to_string(input.dtype()), to_string(parameter.dtype()));
 }
 
 Tensor empty_result(const Shape& shape, const std::vector<Tensor>& operands, DType dtype) {
@@ -45,7 +49,8 @@ Tensor empty_result(const Shape& shape, const std::vector<Tensor>& operands, DTy
 }
 
 Tensor gradient_buffer(const Tensor& g, const Tensor& like) {
-  const bool reusable = g.is_exclusive() && g.dtype() == like.dtype() && g.strides() == like.strides() && g.is_dense();
+  const bool reusable = g.is_exclusive() && g.dtype() == like.dtype() &&
+                        g.strides() == like.strides() && g.is_dense();
   return reusable ? g : empty_like(like);
 }
 

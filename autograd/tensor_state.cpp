@@ -8,10 +8,13 @@ bool Tensor::requires_grad() const { return defined() && meta() && meta()->requi
 
 const Tensor& Tensor::requires_grad_(bool value) const {
   if (!is_leaf())
-    fail<Error>("requires_grad_: expected a leaf, got the result of '{}'; use detach() to stop the gradient there",
-                meta()->node->name);
+    fail<Error>(
+        "requires_grad_: expected a leaf, got the result of '{}'; use detach() to stop the "
+        "gradient there",
+        meta()->node->name);
   if (value && !is_floating(dtype()))
-    fail<DTypeError>("requires_grad_: expected a floating dtype, got {}", tutti::to_string(dtype()));
+    fail<DTypeError>("requires_grad_: expected a floating dtype, got {}",
+                     tutti::to_string(dtype()));
   if (value || meta()) autograd::meta_of(*this).requires_grad = value;
   return *this;
 }
@@ -26,8 +29,9 @@ void Tensor::set_grad(const Tensor& grad) const {
     return;
   }
   if (!(grad.shape() == shape()) || grad.dtype() != dtype() || grad.device() != device())
-    fail<ShapeError>("set_grad: expected shape {}, {} on {}, got {}, {} on {}", tutti::to_string(shape()),
-                     tutti::to_string(dtype()), tutti::to_string(device()), tutti::to_string(grad.shape()),
+    fail<ShapeError>("set_grad: expected shape {}, {} on {}, got {}, {} on {}",
+                     tutti::to_string(shape()), tutti::to_string(dtype()),
+                     tutti::to_string(device()), tutti::to_string(grad.shape()),
                      tutti::to_string(grad.dtype()), tutti::to_string(grad.device()));
   autograd::meta_of(*this).grad = grad;
 }

@@ -12,8 +12,8 @@ namespace {
 
 using autograd::record;
 
-// The strides that show a strided tensor as `shape` without copying, if there are any: every run of dimensions
-// that can be merged must split evenly into the new sizes. Neither has a size of 0.
+// The strides that show a strided tensor as `shape` without copying, if there are any: every run of
+// dimensions that can be merged must split evenly into the new sizes. Neither has a size of 0.
 std::optional<Strides> view_strides(const Tensor& x, const Shape& shape) {
   Shape sizes;  // without those of 1, whose strides mean nothing
   Strides steps;
@@ -43,30 +43,39 @@ Shape infer_shape(const Tensor& x, Shape shape) {
   std::int64_t known = 1;
   for (int i = 0; i < shape.size(); ++i) {
     if (shape[i] == -1 && unknown < 0) unknown = i;
-    else if (shape[i] < 0) fail<ShapeError>("reshape: sizes must not be negative, and only one may be -1; got {}", to_string(shape));
+    else if (shape[i] < 0)
+      fail<ShapeError>("reshape: sizes must not be negative, and only one may be -1; got {}",
+                       to_string(shape));
     else if (__builtin_mul_overflow(known, shape[i], &known))
-      fail<ShapeError>("reshape: the number of elements of {} does not fit into 64 bits", to_string(shape));
+      fail<ShapeError>("reshape: the number of elements of {} does not fit into 64 bits",
+                       to_string(shape));
   }
   if (unknown >= 0 && known > 0 && x.numel() % known == 0) shape[unknown] = x.numel() / known;
   if ((unknown >= 0 && shape[unknown] < 0) || numel(shape) != x.numel())
-    fail<ShapeError>("reshape: cannot show {} elements of shape {} as {}", x.numel(), to_string(x.shape()), to_string(shape));
+    fail<ShapeError>("reshape: cannot show {} elements of shape {} as {}", x.numel(),
+                     to_string(x.shape()), to_string(shape));
   return shape;
 }
 
 void expect_in_place(const Tensor& x, const char* op) {
   if (x.requires_grad() && (grad_enabled() || !x.is_leaf()))
-    fail<Error>("{}: changing a tensor that {} in place would lose its gradient; use the operation that makes a new "
-                "tensor, or a NoGrad scope for a leaf", op, x.is_leaf() ? "requires grad" : "has a history");
+    fail<Error>(
+        "{}: changing a tensor that {} in place would lose its gradient; use the operation that "
+        "makes a new tensor, or a NoGrad scope for a leaf",
+        op, x.is_leaf() ? "requires grad" : "has a history");
   for (int d = 0; d < x.rank(); ++d)
     if (x.strides()[d] == 0 && x.shape()[d] > 1)
       fail<ShapeError>("{}: elements of an expanded tensor share memory; clone() it first", op);
 }
 
-// A gradient does not flow through a change in place: better an error than one that is silently lost.
+// A gradient does not flow through a change in place: better an error than one that is silently
+// lost.
 void expect_no_gradient(const Tensor& source, const char* op) {
   if (autograd::needs_grad(source))
-    fail<Error>("{}: the source needs a gradient, which does not flow through a change in place; pass "
-                "source.detach(), or use the operation that makes a new tensor", op);
+    fail<Error>(
+        "{}: the source needs a gradient, which does not flow through a change in place; pass "
+        "source.detach(), or use the operation that makes a new tensor",
+        op);
 }
 
 // The gradient of a view: zeros of the input's shape with `g` written where the view looked.
@@ -91,7 +100,8 @@ Tensor autograd::sum_to(const Tensor& x, const Shape& shape) {
 
 Tensor Tensor::reshape(Shape wanted) const {
   const Shape target = infer_shape(*this, wanted);
-  const auto strides = numel() == 0 ? std::optional(dense_strides(target)) : view_strides(*this, target);
+  const auto strides = numel() == 0 ? std::optional(dense_strides(target))
+                                    : view_strides(*this, target);
   if (!strides) return contiguous().reshape(target);
   return record("reshape", alias(target, *strides, offset()), {*this},
                 [shape = shape()](const Tensor& g) { return g.reshape(shape); });
@@ -109,13 +119,15 @@ Tensor Tensor::flatten(std::int64_t first, std::int64_t last) const {
 
 Tensor Tensor::permute(const Dims& order) const {
   if (order.size() != rank())
-    fail<ShapeError>("permute: expected {} dimensions for shape {}, got {}", rank(), tutti::to_string(shape()), tutti::to_string(order));
+    fail<ShapeError>("permute: expected {} dimensions for shape {}, got {}", rank(),
+                     tutti::to_string(shape()), tutti::to_string(order));
   Shape to_shape;
   Strides to_strides;
   Dims back = Dims::filled(rank(), -1);
   for (int i = 0; i < rank(); ++i) {
     const int d = normalize_dim(order[i], rank(), "permute");
-    if (back[d] >= 0) fail<ShapeError>("permute: dimension {} occurs twice in {}", d, tutti::to_string(order));
+    if (back[d] >= 0)
+      fail<ShapeError>("permute: dimension {} occurs twice in {}", d, tutti::to_string(order));
     back[d] = i;
     to_shape.push_back(shape()[d]);
     to_strides.push_back(strides()[d]);
@@ -127,14 +139,18 @@ Tensor Tensor::permute(const Dims& order) const {
 Tensor Tensor::transpose(std::int64_t a, std::int64_t b) const {
   Dims order;
   for (int i = 0; i < rank(); ++i) order.push_back(i);
-  std::swap(order[normalize_dim(a, rank(), "transpose")], order[normalize_dim(b, rank(), "transpose")]);
+  std::swap(order[normalize_dim(a, rank(), "transpose")],
+            order[normalize_dim(b, rank(), "transpose")]);
   return permute(order);
 }
 
-Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step) const {
+Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t stop,
+                     std::int64_t step) const {
   const int d = normalize_dim(dim, rank(), "slice");
   const std::int64_t size = shape()[d];
-  const auto clamp = [size](std::int64_t i) { return std::min(std::max<std::int64_t>(i < 0 ? i + size : i, 0), size); };
+  const auto clamp = [size](std::int64_t i) {
+    return std::min(std::max<std::int64_t>(i < 0 ? i + size : i, 0), size);
+  };
   const std::int64_t from = clamp(start), to = std::max(from, clamp(stop));
   if (step < 1) fail<ValueError>("slice: expected a positive step, got {}", step);
   Shape to_shape = shape();
@@ -143,7 +159,8 @@ Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t stop, st
   if (to_shape[d] > 1) to_strides[d] *= step;  // otherwise never used, and it might overflow
   return record("slice", alias(to_shape, to_strides, offset() + from * strides()[d]), {*this},
                 [=, shape = shape()](const Tensor& g) {
-                  return scatter(shape, g, [=](const Tensor& x) { return x.slice(d, from, to, step); });
+                  return scatter(shape, g,
+                                 [=](const Tensor& x) { return x.slice(d, from, to, step); });
                 });
 }
 
@@ -151,30 +168,33 @@ Tensor Tensor::select(std::int64_t dim, std::int64_t index) const {
   const int d = normalize_dim(dim, rank(), "select");
   const std::int64_t i = index < 0 ? index + shape()[d] : index;
   if (i < 0 || i >= shape()[d])
-    fail<ShapeError>("select: index {} is outside dimension {} of shape {}", index, d, tutti::to_string(shape()));
+    fail<ShapeError>("select: index {} is outside dimension {} of shape {}", index, d,
+                     tutti::to_string(shape()));
   return slice(d, i, i + 1).squeeze(d);
 }
 
 Tensor Tensor::expand(const Shape& wanted) const {
   const int extra = wanted.size() - rank();
   if (extra < 0)
-    fail<ShapeError>("expand: cannot show shape {} as {}: too few dimensions", tutti::to_string(shape()), tutti::to_string(wanted));
+    fail<ShapeError>("expand: cannot show shape {} as {}: too few dimensions",
+                     tutti::to_string(shape()), tutti::to_string(wanted));
   Shape target = wanted;
   Strides to_strides = Dims::filled(wanted.size(), 0);
   for (int i = extra; i < wanted.size(); ++i) {
     if (target[i] == -1) target[i] = shape()[i - extra];
     if (target[i] == shape()[i - extra]) to_strides[i] = strides()[i - extra];
     else if (shape()[i - extra] != 1)
-      fail<ShapeError>("expand: cannot show shape {} as {}: only sizes of 1 grow", tutti::to_string(shape()), tutti::to_string(wanted));
+      fail<ShapeError>("expand: cannot show shape {} as {}: only sizes of 1 grow",
+                       tutti::to_string(shape()), tutti::to_string(wanted));
   }
-  return record("expand", alias(target, to_strides, offset()), {*this}, [shape = shape()](const Tensor& g) {
-    return autograd::sum_to(g, shape);
-  });
+  return record("expand", alias(target, to_strides, offset()), {*this},
+                [shape = shape()](const Tensor& g) { return autograd::sum_to(g, shape); });
 }
 
 Tensor Tensor::squeeze(std::int64_t dim) const {
   const int d = normalize_dim(dim, rank(), "squeeze");
-  if (shape()[d] != 1) fail<ShapeError>("squeeze: dimension {} of shape {} is not 1", d, tutti::to_string(shape()));
+  if (shape()[d] != 1)
+    fail<ShapeError>("squeeze: dimension {} of shape {} is not 1", d, tutti::to_string(shape()));
   Shape to_shape = shape();
   Strides to_strides = strides();
   to_shape.erase(d);
@@ -198,7 +218,8 @@ Tensor Tensor::contiguous(MemoryFormat format) const {
     // Already laid out so; exact strides still record the intent where sizes of 1 leave it open.
     const Strides exact = dense_strides(shape(), format);
     if (strides() == exact) return *this;
-    return record("contiguous", alias(shape(), exact, offset()), {*this}, [](const Tensor& g) { return g; });
+    return record("contiguous", alias(shape(), exact, offset()), {*this},
+                  [](const Tensor& g) { return g; });
   }
   const Tensor out = empty(shape(), {dtype(), device()}, format);
   out.copy_(detach());
@@ -222,7 +243,8 @@ Tensor Tensor::to(DType wanted) const {
 Tensor Tensor::to(Device wanted) const {
   if (wanted == device()) return *this;
   const Tensor dense = detach().is_dense() ? detach() : detach().contiguous();
-  const auto storage = std::make_shared<Storage>(static_cast<std::size_t>(numel()) * size_of(dtype()), wanted);
+  const auto storage =
+      std::make_shared<Storage>(static_cast<std::size_t>(numel()) * size_of(dtype()), wanted);
   const Tensor out(storage, shape(), dense.strides(), 0, dtype());
   copy_bytes(out.raw(), wanted, dense.raw(), device(), storage->bytes());
   return record("to", out, {*this}, [from = device()](const Tensor& g) { return g.to(from); });
@@ -241,8 +263,10 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
   expect_in_place(*this, "copy_");
   expect_no_gradient(source, "copy_");
   if (!(broadcast_shapes(shape(), source.shape(), "copy_") == shape()))
-    fail<ShapeError>("copy_: shape {} does not broadcast to {}", tutti::to_string(source.shape()), tutti::to_string(shape()));
-  kernels::elementwise(device()).copy(source.device() == device() ? source : source.to(device()), *this);
+    fail<ShapeError>("copy_: shape {} does not broadcast to {}", tutti::to_string(source.shape()),
+                     tutti::to_string(shape()));
+  kernels::elementwise(device()).copy(source.device() == device() ? source : source.to(device()),
+                                      *this);
   storage()->bump_version();
   return *this;
 }
@@ -252,7 +276,8 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
   expect_no_gradient(other, "add_");
   autograd::expect_same_device("add_", *this, other);
   if (!(broadcast_shapes(shape(), other.shape(), "add_") == shape()))
-    fail<ShapeError>("add_: shape {} does not broadcast to {}", tutti::to_string(other.shape()), tutti::to_string(shape()));
+    fail<ShapeError>("add_: shape {} does not broadcast to {}", tutti::to_string(other.shape()),
+                     tutti::to_string(shape()));
   kernels::elementwise(device()).axpy(scale, other, *this);
   storage()->bump_version();
   return *this;
@@ -261,7 +286,8 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
 const Tensor& Tensor::mul_(double factor) const {
   expect_in_place(*this, "mul_");
   autograd::expect_number("mul_", *this, factor);
-  kernels::elementwise(device()).binary_scalar(kernels::Binary::multiply, *this, factor, false, *this);
+  kernels::elementwise(device()).binary_scalar(kernels::Binary::multiply, *this, factor, false,
+                                               *this);
   storage()->bump_version();
   return *this;
 }

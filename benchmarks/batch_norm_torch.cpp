@@ -1,4 +1,5 @@
-// PyTorch's batch_norm, autograd included, in this process. Add and ReLU follow in place, the best PyTorch offers.
+// PyTorch's batch_norm, autograd included, in this process. Add and ReLU follow in place, the best
+// PyTorch offers.
 #include "batch_norm_peers.h"
 
 #include <torch/torch.h>
@@ -6,30 +7,42 @@
 namespace tutti::benchmarks {
 namespace {
 
-torch::ScalarType type_of(DType dtype) { return dtype == bfloat16 ? torch::kBFloat16 : torch::kFloat32; }
+torch::ScalarType type_of(DType dtype) {
+  return dtype == bfloat16 ? torch::kBFloat16 : torch::kFloat32;
+}
 
 // The same memory as a tensor of the other library; the owner outlives the view.
 torch::Tensor torch_view(const Tensor& t) {
-  const std::vector<std::int64_t> shape(t.shape().begin(), t.shape().end()), strides(t.strides().begin(), t.strides().end());
+  const std::vector<std::int64_t> shape(t.shape().begin(), t.shape().end()),
+      strides(t.strides().begin(), t.strides().end());
   return torch::from_blob(t.raw(), shape, strides, torch::dtype(type_of(t.dtype())));
 }
 
 Tensor tutti_view(const torch::Tensor& t, const Tensor& like) {
-  return from_blob(t.data_ptr(), {like.numel()}, like.dtype()).alias(like.shape(), like.strides(), 0);
+  return from_blob(t.data_ptr(), {like.numel()}, like.dtype())
+      .alias(like.shape(), like.strides(), 0);
 }
 
 class Torch final : public BatchNormPeer {
  public:
   Torch(const BatchNormCase& of, const std::vector<StepInputs>& inputs)
-      : add_relu_(of.add_relu), inputs_(inputs), weight_(torch::ones({of.channels}).requires_grad_()),
-        bias_(torch::zeros({of.channels}).requires_grad_()), running_mean_(torch::zeros({of.channels})),
+      : add_relu_(of.add_relu),
+        inputs_(inputs),
+        weight_(torch::ones({of.channels}).requires_grad_()),
+        bias_(torch::zeros({of.channels}).requires_grad_()),
+        running_mean_(torch::zeros({of.channels})),
         running_var_(torch::ones({of.channels})) {
     for (const StepInputs& in : inputs)
-      steps_.push_back({torch_view(in.x).requires_grad_(), torch_view(in.residual).requires_grad_(), torch_view(in.dy), {}, {}});
+      steps_.push_back({torch_view(in.x).requires_grad_(),
+                        torch_view(in.residual).requires_grad_(),
+                        torch_view(in.dy),
+                        {},
+                        {}});
   }
   void forward(std::size_t set) override {
     Step& s = steps_[set];
-    s.y = torch::batch_norm(s.x, weight_, bias_, running_mean_, running_var_, true, 0.1, batch_norm_eps, false);
+    s.y = torch::batch_norm(s.x, weight_, bias_, running_mean_, running_var_, true, 0.1,
+                            batch_norm_eps, false);
     if (add_relu_) s.y = torch::relu_(s.y.add_(s.residual));
   }
   void backward(std::size_t set) override {
@@ -38,8 +51,12 @@ class Torch final : public BatchNormPeer {
     if (add_relu_) wanted.push_back(s.residual);
     s.gradients = torch::autograd::grad({s.y}, wanted, {s.dy});
   }
-  Tensor output(std::size_t set) const override { return tutti_view(steps_[set].y, inputs_[set].x); }
-  Tensor input_grad(std::size_t set) const override { return tutti_view(steps_[set].gradients[0], inputs_[set].x); }
+  Tensor output(std::size_t set) const override {
+    return tutti_view(steps_[set].y, inputs_[set].x);
+  }
+  Tensor input_grad(std::size_t set) const override {
+    return tutti_view(steps_[set].gradients[0], inputs_[set].x);
+  }
   void release(std::size_t set) override {
     steps_[set].y.reset();
     steps_[set].gradients.clear();
@@ -58,7 +75,8 @@ class Torch final : public BatchNormPeer {
 
 }  // namespace
 
-std::unique_ptr<BatchNormPeer> make_torch(const BatchNormCase& of, const std::vector<StepInputs>& inputs) {
+std::unique_ptr<BatchNormPeer> make_torch(const BatchNormCase& of,
+                                          const std::vector<StepInputs>& inputs) {
   return std::make_unique<Torch>(of, inputs);
 }
 

@@ -3,7 +3,9 @@
 
 namespace tutti::benchmarks {
 
-std::unique_ptr<BatchNormPeer> make_torch(const BatchNormCase&, const std::vector<StepInputs>&) { return nullptr; }
+std::unique_ptr<BatchNormPeer> make_torch(const BatchNormCase&, const std::vector<StepInputs>&) {
+  return nullptr;
+}
 std::string torch_version() { return {}; }
 void set_torch_threads(int) {}
 

@@ -9,7 +9,9 @@ namespace {
 class Tutti final : public BatchNormPeer {
  public:
   Tutti(const BatchNormCase& of, const std::vector<StepInputs>& inputs)
-      : add_relu_(of.add_relu), layer_({.channels = of.channels, .eps = batch_norm_eps}), outputs_(inputs.size()) {
+      : add_relu_(of.add_relu),
+        layer_({.channels = of.channels, .eps = batch_norm_eps}),
+        outputs_(inputs.size()) {
     for (const StepInputs& in : inputs) {
       StepInputs own{in.x.detach(), in.residual.detach(), in.dy};
       own.x.requires_grad_();
@@ -40,7 +42,8 @@ class Tutti final : public BatchNormPeer {
 
 }  // namespace
 
-std::unique_ptr<BatchNormPeer> make_tutti(const BatchNormCase& of, const std::vector<StepInputs>& inputs) {
+std::unique_ptr<BatchNormPeer> make_tutti(const BatchNormCase& of,
+                                          const std::vector<StepInputs>& inputs) {
   return std::make_unique<Tutti>(of, inputs);
 }
 

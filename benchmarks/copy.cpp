@@ -20,9 +20,11 @@ void copy_plain(Line* to, const Line* from, std::int64_t lines) {
   }
 }
 
-void copy_streaming([[maybe_unused]] Line* to, [[maybe_unused]] const Line* from, [[maybe_unused]] std::int64_t lines) {
+void copy_streaming([[maybe_unused]] Line* to, [[maybe_unused]] const Line* from,
+                    [[maybe_unused]] std::int64_t lines) {
 #if defined(__AVX512F__)
-  for (std::int64_t i = 0; i < lines; ++i) _mm512_stream_ps(reinterpret_cast<float*>(to + i), (__m512)from[i]);
+  for (std::int64_t i = 0; i < lines; ++i)
+    _mm512_stream_ps(reinterpret_cast<float*>(to + i), (__m512)from[i]);
   _mm_sfence();
 #elif defined(__SSE2__)
   auto* t = reinterpret_cast<__m128i*>(to);
@@ -45,7 +47,8 @@ void copy(void* to, const void* from, std::int64_t bytes, Copy how) {
   const auto* f = static_cast<const Line*>(from);
   parallel_for(bytes / 64, 1024, [&](std::int64_t begin, std::int64_t end) {
     if (how == Copy::plain) copy_plain(t + begin, f + begin, end - begin);
-    else if (how == Copy::library) std::memcpy(t + begin, f + begin, static_cast<std::size_t>(end - begin) * 64);
+    else if (how == Copy::library)
+      std::memcpy(t + begin, f + begin, static_cast<std::size_t>(end - begin) * 64);
     else copy_streaming(t + begin, f + begin, end - begin);
   });
 }

@@ -1,6 +1,7 @@
-// Where the time of a training step goes: a ResNet-20 on 28x28 images, batch 64, channels_last, one thread, as a rank of
-// the main job runs it. Convolutions and batch norms are timed by themselves, forwards first and then backwards, on
-// tensors of the same shapes; what remains of the whole step is the rest.
+// Where the time of a training step goes: a ResNet-20 on 28x28 images, batch 64, channels_last, one
+// thread, as a rank of the main job runs it. Convolutions and batch norms are timed by themselves,
+// forwards first and then backwards, on tensors of the same shapes; what remains of the whole step
+// is the rest.
 #include "machine.h"
 #include "timing.h"
 
@@ -19,12 +20,13 @@ namespace {
 constexpr std::int64_t batch = 64;
 constexpr int repetitions = 15;
 
-// A convolution of the network and the batch norm behind it, with tensors of the shapes they have in the network.
+// A convolution of the network and the batch norm behind it, with tensors of the shapes they have
+// in the network.
 struct Pair {
   nn::Conv2d* convolution = nullptr;
   nn::BatchNorm* norm = nullptr;
   bool add = false;  // a residual comes in before the ReLU
-  Tensor x, y, dy;   // into the convolution; out of it and into the norm; any gradient of that shape
+  Tensor x, y, dy;  // into the convolution; out of it and into the norm; any gradient of that shape
   Tensor convolved, normalised;
 };
 
@@ -62,7 +64,9 @@ void run_parts(std::vector<Pair>& pairs, Split& convolutions, Split& norms) {
   double times[4] = {};
   for (Pair& p : pairs) times[0] += seconds_of([&] { p.convolved = p.convolution->forward(p.x); });
   for (Pair& p : pairs)
-    times[1] += seconds_of([&] { p.normalised = p.add ? p.norm->forward_add_relu(p.y, p.dy) : p.norm->forward_relu(p.y); });
+    times[1] += seconds_of([&] {
+      p.normalised = p.add ? p.norm->forward_add_relu(p.y, p.dy) : p.norm->forward_relu(p.y);
+    });
   for (auto p = pairs.rbegin(); p != pairs.rend(); ++p) {
     times[2] += seconds_of([&] { p->normalised.backward(p->dy); });
     p->normalised = {};
@@ -123,14 +127,17 @@ class Table final : public benchmark::BenchmarkReporter {
       const double step = value("step_ms");
       std::cout << "| | forward ms | backward ms | % of the step |\n| --- | --- | --- | --- |\n";
       const auto line = [&](const char* what, double forward, double backward) {
-        std::cout << fmt::format("| {} | {:.1f} | {:.1f} | {:.0f} |\n", what, forward, backward, 100 * (forward + backward) / step);
+        std::cout << fmt::format("| {} | {:.1f} | {:.1f} | {:.0f} |\n", what, forward, backward,
+                                 100 * (forward + backward) / step);
       };
       line("convolutions", value("convolution_forward_ms"), value("convolution_backward_ms"));
       line("batch norms with ReLU and add", value("norm_forward_ms"), value("norm_backward_ms"));
       line("rest", value("forward_ms") - value("convolution_forward_ms") - value("norm_forward_ms"),
            value("backward_ms") - value("convolution_backward_ms") - value("norm_backward_ms"));
-      std::cout << fmt::format("| optimizer | | {:.1f} | {:.0f} |\n| whole step | {:.1f} | {:.1f} | 100 |\n", value("optimizer_ms"),
-                               100 * value("optimizer_ms") / step, value("forward_ms"), value("backward_ms") + value("optimizer_ms"));
+      std::cout << fmt::format(
+          "| optimizer | | {:.1f} | {:.0f} |\n| whole step | {:.1f} | {:.1f} | 100 |\n",
+          value("optimizer_ms"), 100 * value("optimizer_ms") / step, value("forward_ms"),
+          value("backward_ms") + value("optimizer_ms"));
     }
   }
 };

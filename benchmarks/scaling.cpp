@@ -1,7 +1,7 @@
-// What a training step costs on n ranks: measures the parameters of the model of docs/scaling.md (compute, latency and
-// bandwidth of the collectives), predicts from them the step of a ResNet-20 with SyncBatchNorm and gradient buckets here
-// and on more ranks, and measures that step too. Then whether a large all-reduce overlaps with compute.
-// Run under a launcher: mpirun -n 2 scaling
+// What a training step costs on n ranks: measures the parameters of the model of docs/scaling.md
+// (compute, latency and bandwidth of the collectives), predicts from them the step of a ResNet-20
+// with SyncBatchNorm and gradient buckets here and on more ranks, and measures that step too. Then
+// whether a large all-reduce overlaps with compute. Run under a launcher: mpirun -n 2 scaling
 #include "timing.h"
 
 #include <fmt/format.h>
@@ -50,25 +50,35 @@ Line fit(const std::vector<double>& bytes, const std::vector<double>& seconds) {
 
 class Model {
  public:
-  Model(int ranks, const Line& small, const Line& large) : cores_(static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN))) {
-    // What the implementation does: a small all-reduce is n - 1 messages of all of it, a large one 3 (n - 1) messages
-    // (fingerprints, scatter, gather) and 2 (n - 1) / n of the data.
+  Model(int ranks, const Line& small, const Line& large)
+      : cores_(static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN))) {
+    // What the implementation does: a small all-reduce is n - 1 messages of all of it, a large one
+    // 3 (n - 1) messages (fingerprints, scatter, gather) and 2 (n - 1) / n of the data.
     const double peers = ranks - 1;
     small_ = {small.latency / peers, small.per_byte / peers};
     large_ = {large.latency / (3 * peers), large.per_byte * ranks / (2 * peers)};
   }
-  double flat(double ranks, double bytes) const { return (ranks - 1) * (small_.latency + small_.per_byte * bytes); }
-  double tree(double ranks, double bytes) const { return std::ceil(std::log2(ranks)) * (small_.latency + small_.per_byte * bytes); }
+  double flat(double ranks, double bytes) const {
+    return (ranks - 1) * (small_.latency + small_.per_byte * bytes);
+  }
+  double tree(double ranks, double bytes) const {
+    return std::ceil(std::log2(ranks)) * (small_.latency + small_.per_byte * bytes);
+  }
   double large(double ranks, double bytes) const {
     return 3 * (ranks - 1) * large_.latency + 2 * (ranks - 1) / ranks * large_.per_byte * bytes;
   }
   double all_reduce(double ranks, double bytes) const {  // as the MPI backend does it
-    return bytes <= static_cast<double>(distributed::mpi::inline_limit(static_cast<int>(ranks))) ? flat(ranks, bytes) : large(ranks, bytes);
+    return bytes <= static_cast<double>(distributed::mpi::inline_limit(static_cast<int>(ranks)))
+               ? flat(ranks, bytes)
+               : large(ranks, bytes);
   }
-  double sharing(double ranks) const { return std::max(1.0, ranks / cores_); }  // of one host's cores
+  double sharing(double ranks) const {
+    return std::max(1.0, ranks / cores_);
+  }  // of one host's cores
   std::string parameters() const {
-    return fmt::format("small: {:.1f} us + {:.3f} ns/byte a message; large: {:.1f} us a message, {:.3f} ns/byte", 1e6 * small_.latency,
-                       1e9 * small_.per_byte, 1e6 * large_.latency, 1e9 * large_.per_byte);
+    return fmt::format(
+        "small: {:.1f} us + {:.3f} ns/byte a message; large: {:.1f} us a message, {:.3f} ns/byte",
+        1e6 * small_.latency, 1e9 * small_.per_byte, 1e6 * large_.latency, 1e9 * large_.per_byte);
   }
 
  private:
@@ -76,15 +86,17 @@ class Model {
   double cores_;
 };
 
-// Of one all-reduce among many in a row, in the best of several rounds; the ranks keep step by themselves.
+// Of one all-reduce among many in a row, in the best of several rounds; the ranks keep step by
+// themselves.
 double all_reduce_seconds(const ProcessGroup& group, std::int64_t bytes, int calls) {
   const Tensor data = zeros({bytes / 8}, {.dtype = float64});
   std::vector<double> times;
   for (int round = 0; round < 15; ++round) {
     group.barrier();
     times.push_back(seconds_of([&] {
-      for (int i = 0; i < calls; ++i) group.all_reduce(data).wait();
-    }) / calls);
+                      for (int i = 0; i < calls; ++i) group.all_reduce(data).wait();
+                    }) /
+                    calls);
   }
   return *std::min_element(times.begin(), times.end());
 }
@@ -93,10 +105,12 @@ struct Step {
   nn::ResNet net{{.depth = 20, .channels = 1}};
   distributed::DataParallel ddp;
   optim::SGD sgd;
-  Tensor images = randn({local_batch, 1, 28, 28}).contiguous(MemoryFormat::channels_last), labels = randint(10, {local_batch});
+  Tensor images = randn({local_batch, 1, 28, 28}).contiguous(MemoryFormat::channels_last),
+         labels = randint(10, {local_batch});
 
   explicit Step(const ProcessGroup& group)
-      : ddp((net.to(MemoryFormat::channels_last), net.named_parameters()), net.named_buffers(), group),
+      : ddp((net.to(MemoryFormat::channels_last), net.named_parameters()), net.named_buffers(),
+            group),
         sgd(net.parameters(), {.lr = 0.01, .momentum = 0.9}) {
     for (nn::BatchNorm* norm : norms()) norm->set_process_group(group);
   }
@@ -113,7 +127,8 @@ struct Step {
   }
 };
 
-// The median steps of the slowest rank; the two take turns. `aside` keeps the ranks together between steps.
+// The median steps of the slowest rank; the two take turns. `aside` keeps the ranks together
+// between steps.
 std::pair<double, double> step_seconds(Step& alone, Step& together, const ProcessGroup& aside) {
   std::vector<double> times[2];
   for (int i = 0; i < all_steps; ++i)
@@ -127,8 +142,8 @@ std::pair<double, double> step_seconds(Step& alone, Step& together, const Proces
   return {slowest.data<double>()[0], slowest.data<double>()[1]};
 }
 
-// Compute and a 25 MiB all-reduce, each alone and both at once; and an all-reduce to which the others come late, where
-// what is to be hidden is waiting, which needs no core.
+// Compute and a 25 MiB all-reduce, each alone and both at once; and an all-reduce to which the
+// others come late, where what is to be hidden is waiting, which needs no core.
 void measure_overlap(const ProcessGroup& group) {
   const Tensor bucket = zeros({25 * 1024 * 1024 / 4}), a = randn({256, 256}), b = randn({256, 256});
   int products = 1;
@@ -143,7 +158,13 @@ void measure_overlap(const ProcessGroup& group) {
   };
   for (int i = 0; i < 3; ++i) communicate();
   // As much compute as the all-reduce takes; the same on every rank.
-  const Tensor ratio = full({}, seconds_of(communicate) / (seconds_of([&] { products = 20; compute(); }) / 20), {.dtype = float64});
+  const Tensor ratio = full({},
+                            seconds_of(communicate) / (seconds_of([&] {
+                                                         products = 20;
+                                                         compute();
+                                                       }) /
+                                                       20),
+                            {.dtype = float64});
   group.broadcast(ratio).wait();
   products = std::max(1, static_cast<int>(ratio.item<double>()));
   std::vector<double> alone, sent, together, waited, beside;
@@ -156,7 +177,8 @@ void measure_overlap(const ProcessGroup& group) {
     together.push_back(seconds_of(both));
     const auto late = [&](const auto& work) {
       group.barrier();
-      if (group.rank() > 0) std::this_thread::sleep_for(std::chrono::duration<double>(median(alone)));
+      if (group.rank() > 0)
+        std::this_thread::sleep_for(std::chrono::duration<double>(median(alone)));
       return seconds_of(work);
     };
     waited.push_back(late(communicate));
@@ -167,11 +189,15 @@ void measure_overlap(const ProcessGroup& group) {
   }
   if (group.rank() != 0) return;
   const double c = median(alone), s = median(sent), t = median(together);
-  fmt::print("overlap: compute {:.1f} ms, all-reduce of 25 MiB {:.1f} ms, both at once {:.1f} ms: {:.0f}% of the shorter one hidden\n",
-             1e3 * c, 1e3 * s, 1e3 * t, 100 * (c + s - t) / std::min(c, s));
+  fmt::print(
+      "overlap: compute {:.1f} ms, all-reduce of 25 MiB {:.1f} ms, both at once {:.1f} ms: {:.0f}% "
+      "of the shorter one hidden\n",
+      1e3 * c, 1e3 * s, 1e3 * t, 100 * (c + s - t) / std::min(c, s));
   const double late = median(waited), hidden = c + late - median(beside);
-  fmt::print("the others {:.1f} ms late: all-reduce {:.1f} ms, with that compute beside it {:.1f} ms: {:.0f}% of the compute hidden\n",
-             1e3 * c, 1e3 * late, 1e3 * median(beside), 100 * hidden / c);
+  fmt::print(
+      "the others {:.1f} ms late: all-reduce {:.1f} ms, with that compute beside it {:.1f} ms: "
+      "{:.0f}% of the compute hidden\n",
+      1e3 * c, 1e3 * late, 1e3 * median(beside), 100 * hidden / c);
 }
 
 void run(const ProcessGroup& group) {
@@ -197,12 +223,14 @@ void run(const ProcessGroup& group) {
   const distributed::Arrivals::Report waits = arrivals.report();
   std::vector<double> packets, buckets;  // bytes
   for (nn::BatchNorm* norm : together.norms())
-    for (int pass = 0; pass < 2; ++pass) packets.push_back(8.0 * (2.0 * static_cast<double>(norm->options().channels) + 8));
+    for (int pass = 0; pass < 2; ++pass)
+      packets.push_back(8.0 * (2.0 * static_cast<double>(norm->options().channels) + 8));
   const StateDict parameters = together.net.named_parameters();
   for (const auto& names : together.ddp.buckets()) {
     double bytes = 0;
     for (const auto& [name, tensor] : parameters)
-      if (std::find(names.begin(), names.end(), name) != names.end()) bytes += 4.0 * static_cast<double>(tensor.numel());
+      if (std::find(names.begin(), names.end(), name) != names.end())
+        bytes += 4.0 * static_cast<double>(tensor.numel());
     buckets.push_back(bytes);
   }
   const auto sum_over = [](const std::vector<double>& all, const auto& cost) {
@@ -211,26 +239,37 @@ void run(const ProcessGroup& group) {
     return sum;
   };
   if (first) {
-    const double n = group.size(), own = compute / model.sharing(n);  // of a rank that has a core to itself
-    const double syncs = sum_over(packets, [&](double bytes) { return model.all_reduce(n, bytes); });
+    const double n = group.size(),
+                 own = compute / model.sharing(n);  // of a rank that has a core to itself
+    const double syncs =
+        sum_over(packets, [&](double bytes) { return model.all_reduce(n, bytes); });
     const double last = model.large(n, buckets.back());
     fmt::print("parameters at {} ranks: {}\n", group.size(), model.parameters());
-    fmt::print("a step at {} ranks: compute {:.1f} ms, {} statistics {:.2f} ms, last of {} buckets {:.2f} ms: predicted {:.1f} ms, "
-               "measured {:.1f} ms; held up in collectives for {:.1f} ms a step, mean of the ranks\n", group.size(), 1e3 * compute, packets.size(), 1e3 * syncs, buckets.size(), 1e3 * last,
-               1e3 * (compute + syncs + last), 1e3 * measured,
-               1e3 * std::reduce(waits.waited.begin(), waits.waited.end()) / n / all_steps);
-    fmt::print("\nPredicted from these, ms; one rank to a core from 8 ranks on, one host's latencies\n"
-               "| ranks | compute | statistics, n - 1 messages | statistics, log2 n messages | statistics in groups of 8 | buckets, not hidden | "
-               "step, n - 1 messages | step, groups of 8 |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    fmt::print(
+        "a step at {} ranks: compute {:.1f} ms, {} statistics {:.2f} ms, last of {} buckets {:.2f} "
+        "ms: predicted {:.1f} ms, measured {:.1f} ms; held up in collectives for {:.1f} ms a step, "
+        "mean of the ranks\n",
+        group.size(), 1e3 * compute, packets.size(), 1e3 * syncs, buckets.size(), 1e3 * last,
+        1e3 * (compute + syncs + last), 1e3 * measured,
+        1e3 * std::reduce(waits.waited.begin(), waits.waited.end()) / n / all_steps);
+    fmt::print(
+        "\nPredicted from these, ms; one rank to a core from 8 ranks on, one host's latencies\n"
+        "| ranks | compute | statistics, n - 1 messages | statistics, log2 n messages | statistics "
+        "in groups of 8 | buckets, not hidden | "
+        "step, n - 1 messages | step, groups of 8 |\n| --- | --- | --- | --- | --- | --- | --- | "
+        "--- |\n");
     for (const int ranks : {2, 4, 8, 16, 64, 256, 1024, 4096}) {
       const double c = own * (ranks < 8 ? model.sharing(ranks) : 1), g = std::min(ranks, 8);
       const double flat = sum_over(packets, [&](double b) { return model.all_reduce(ranks, b); });
       const double tree = sum_over(packets, [&](double b) { return model.tree(ranks, b); });
       const double grouped = sum_over(packets, [&](double b) { return model.all_reduce(g, b); });
-      const double all = sum_over(buckets, [&](double b) { return model.large(ranks, b); }), tail = model.large(ranks, buckets.back());
-      const double exposed = std::max(tail, all - c / 2);  // what does not fit into backward, at least the last one
-      fmt::print("| {} | {:.1f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.1f} |\n", ranks, 1e3 * c, 1e3 * flat, 1e3 * tree,
-                 1e3 * grouped, 1e3 * exposed, 1e3 * (c + flat + exposed), 1e3 * (c + grouped + exposed));
+      const double all = sum_over(buckets, [&](double b) { return model.large(ranks, b); }),
+                   tail = model.large(ranks, buckets.back());
+      const double exposed =
+          std::max(tail, all - c / 2);  // what does not fit into backward, at least the last one
+      fmt::print("| {} | {:.1f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.1f} |\n", ranks,
+                 1e3 * c, 1e3 * flat, 1e3 * tree, 1e3 * grouped, 1e3 * exposed,
+                 1e3 * (c + flat + exposed), 1e3 * (c + grouped + exposed));
     }
   }
   measure_overlap(group);
@@ -243,13 +282,15 @@ int main() {
   using namespace tutti;
   const ProcessGroup group = ProcessGroup::from_environment();
   if (group.size() < 2) {
-    fmt::print(stderr, "scaling: expected at least 2 ranks, got 1; run it as mpirun -n 2 scaling\n");
+    fmt::print(stderr,
+               "scaling: expected at least 2 ranks, got 1; run it as mpirun -n 2 scaling\n");
     return 2;
   }
   set_num_threads(1);
   std::ifstream load("/proc/loadavg");
   std::string line;
   std::getline(load, line);
-  if (group.rank() == 0) fmt::print("{} ranks, backend {}, load {}\n", group.size(), group.backend(), line);
+  if (group.rank() == 0)
+    fmt::print("{} ranks, backend {}, load {}\n", group.size(), group.backend(), line);
   benchmarks::run(group);
 }

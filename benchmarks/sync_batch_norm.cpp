@@ -1,9 +1,9 @@
-// nn::BatchNorm with one rank against the memory floor, oneDNN and PyTorch: the batch norm layers of a ResNet-50 at
-// 224x224, forward and backward. What more ranks add is sync_batch_norm_mpi.cpp; what the figures mean is
-// docs/benchmarks.md.
+// nn::BatchNorm with one rank against the memory floor, oneDNN and PyTorch: the batch norm layers
+// of a ResNet-50 at 224x224, forward and backward. What more ranks add is sync_batch_norm_mpi.cpp;
+// what the figures mean is docs/benchmarks.md.
 //
-// One benchmark is one row of the table. In it copy, ours, oneDNN and PyTorch take turns, so that whatever slows the
-// machine slows all of them; medians are compared.
+// One benchmark is one row of the table. In it copy, ours, oneDNN and PyTorch take turns, so that
+// whatever slows the machine slows all of them; medians are compared.
 #include "batch_norm_peers.h"
 #include "copy.h"
 #include "machine.h"
@@ -28,17 +28,23 @@ struct Settings {
   std::size_t samples = 21;
 };
 
-constexpr std::int64_t resnet50_shapes[][2] = {{64, 112}, {64, 56},  {128, 56}, {256, 56}, {128, 28},  {256, 28},
-                                               {512, 28}, {256, 14}, {512, 14}, {1024, 14}, {512, 7},  {2048, 7}};
-constexpr std::int64_t bytes_in_turn = std::int64_t{128} << 20;  // of inputs, before the first ones come again
+constexpr std::int64_t resnet50_shapes[][2] = {{64, 112}, {64, 56},   {128, 56}, {256, 56},
+                                               {128, 28}, {256, 28},  {512, 28}, {256, 14},
+                                               {512, 14}, {1024, 14}, {512, 7},  {2048, 7}};
+constexpr std::int64_t bytes_in_turn = std::int64_t{128}
+                                       << 20;  // of inputs, before the first ones come again
 
 std::vector<StepInputs> make_inputs(const BatchNormCase& of) {
-  const auto count = static_cast<std::size_t>(std::max<std::int64_t>(3, bytes_in_turn / (2 * of.bytes())));
+  const auto count =
+      static_cast<std::size_t>(std::max<std::int64_t>(3, bytes_in_turn / (2 * of.bytes())));
   Generator generator(7);
-  const auto random = [&] { return randn(of.shape(), {}, generator).to(of.dtype).contiguous(of.format); };
+  const auto random = [&] {
+    return randn(of.shape(), {}, generator).to(of.dtype).contiguous(of.format);
+  };
   const StepInputs first{random(), random(), random()};
   std::vector<StepInputs> inputs{first};
-  while (inputs.size() < count) inputs.push_back({first.x.clone(), first.residual.clone(), first.dy.clone()});
+  while (inputs.size() < count)
+    inputs.push_back({first.x.clone(), first.residual.clone(), first.dy.clone()});
   return inputs;
 }
 
@@ -67,12 +73,14 @@ void expect_same_results(const BatchNormCase& of, std::vector<Contender>& conten
   }
   const BatchNormPeer& ours = *contenders[0].peer;
   // Where a sum is within rounding of 0, one ReLU passes the gradient and another does not.
-  const double tolerance = of.dtype == bfloat16 ? 0.01 : 1e-5, grad_tolerance = of.add_relu ? 0.1 : tolerance;
+  const double tolerance = of.dtype == bfloat16 ? 0.01 : 1e-5,
+               grad_tolerance = of.add_relu ? 0.1 : tolerance;
   for (const Contender& c : contenders) {
     const double y = relative_difference(ours.output(0), c.peer->output(0));
     const double dx = relative_difference(ours.input_grad(0), c.peer->input_grad(0));
     if (!(y < tolerance && dx < grad_tolerance))
-      fail<Error>("{} computes something else: output differs by {}, input gradient by {}", c.name, y, dx);
+      fail<Error>("{} computes something else: output differs by {}, input gradient by {}", c.name,
+                  y, dx);
   }
   for (Contender& c : contenders) c.peer->release(0);
 }
@@ -85,7 +93,8 @@ void measure(benchmark::State& state, const BatchNormCase& of, int threads, std:
   std::vector<Contender> contenders;
   contenders.push_back({"tutti", make_tutti(of, inputs), {}, {}});
   contenders.push_back({"onednn", make_onednn(of, inputs), {}, {}});
-  if (auto torch = make_torch(of, inputs)) contenders.push_back({"torch", std::move(torch), {}, {}});
+  if (auto torch = make_torch(of, inputs))
+    contenders.push_back({"torch", std::move(torch), {}, {}});
   expect_same_results(of, contenders);
 
   std::vector<Tensor> targets;
@@ -95,7 +104,9 @@ void measure(benchmark::State& state, const BatchNormCase& of, int threads, std:
     double ours = 0;
     for (std::size_t taken = 0, round = 0; taken < samples; taken += round ? sets : 0, ++round) {
       // Every contender works on another set than the one before it. The first round warms up.
-      const auto turn = [&](std::size_t s, std::size_t who) { return (s + who * sets / (contenders.size() + 1)) % sets; };
+      const auto turn = [&](std::size_t s, std::size_t who) {
+        return (s + who * sets / (contenders.size() + 1)) % sets;
+      };
       for (std::size_t s = 0; s < sets; ++s) {
         for (std::size_t who = 0; who < contenders.size(); ++who) {
           const double t = seconds_of([&] { contenders[who].peer->forward(turn(s, who)); });
@@ -103,8 +114,10 @@ void measure(benchmark::State& state, const BatchNormCase& of, int threads, std:
         }
         const std::size_t set = turn(s, contenders.size());
         for (const Copy how : copies) {
-          const std::size_t to = (set + static_cast<std::size_t>(how) * sets / copies.size()) % sets;
-          const double t = seconds_of([&] { copy(targets[to].raw(), inputs[to].dy.raw(), of.bytes(), how); });
+          const std::size_t to = (set + static_cast<std::size_t>(how) * sets / copies.size()) %
+                                 sets;
+          const double t =
+              seconds_of([&] { copy(targets[to].raw(), inputs[to].dy.raw(), of.bytes(), how); });
           if (round) copying[how].push_back(t);
         }
       }
@@ -142,9 +155,11 @@ struct Row {
 };
 
 constexpr const char* head =
-    "| C | H, W | dtype | layout | | threads | tensor MiB | copy GB/s | forward ms | backward ms | % of copy, forward | "
-    "% of copy, backward | oneDNN / ours, forward | backward | PyTorch / ours, forward | backward |\n"
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    "| C | H, W | dtype | layout | | threads | tensor MiB | copy GB/s | forward ms | backward ms | "
+    "% of copy, forward | % of copy, backward | oneDNN / ours, forward | backward | PyTorch / "
+    "ours, forward | backward |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | "
+    "--- |\n";
 
 // The table's rows as they come.
 class Table final : public benchmark::BenchmarkReporter {
@@ -173,14 +188,16 @@ class Table final : public benchmark::BenchmarkReporter {
       return found == counters.end() ? std::nan("") : found->second.value;
     };
     const double forward = value("tutti_forward_ms"), backward = value("tutti_backward_ms");
-    return fmt::format("| {} | {} | {} | {} | {} | {} | {:.1f} | {:.1f} | {:.3f} | {:.3f} | {:.0f} | {:.0f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} |\n",
-                       row.of.channels, row.of.height, to_string(row.of.dtype),
-                       row.of.format == MemoryFormat::channels_last ? "channels_last" : "contiguous",
-                       row.of.add_relu ? "add, ReLU" : "plain", row.threads,
-                       static_cast<double>(row.of.bytes()) / (1 << 20), value("copy_GBps"), forward, backward,
-                       100 * value("floor_forward_ms") / forward, 100 * value("floor_backward_ms") / backward,
-                       value("onednn_forward_ms") / forward, value("onednn_backward_ms") / backward,
-                       value("torch_forward_ms") / forward, value("torch_backward_ms") / backward);
+    return fmt::format(
+        "| {} | {} | {} | {} | {} | {} | {:.1f} | {:.1f} | {:.3f} | {:.3f} | {:.0f} | {:.0f} | "
+        "{:.2f} | {:.2f} | {:.2f} | {:.2f} |\n",
+        row.of.channels, row.of.height, to_string(row.of.dtype),
+        row.of.format == MemoryFormat::channels_last ? "channels_last" : "contiguous",
+        row.of.add_relu ? "add, ReLU" : "plain", row.threads,
+        static_cast<double>(row.of.bytes()) / (1 << 20), value("copy_GBps"), forward, backward,
+        100 * value("floor_forward_ms") / forward, 100 * value("floor_backward_ms") / backward,
+        value("onednn_forward_ms") / forward, value("onednn_backward_ms") / backward,
+        value("torch_forward_ms") / forward, value("torch_backward_ms") / backward);
   }
 
   const std::map<std::string, Row>& rows_;
@@ -190,10 +207,12 @@ class Table final : public benchmark::BenchmarkReporter {
 Settings parse(int argc, char** argv) {
   Settings settings;
   for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i], value = flag.substr(std::min(flag.size(), flag.find('=') + 1));
+    const std::string flag = argv[i],
+                      value = flag.substr(std::min(flag.size(), flag.find('=') + 1));
     if (flag.starts_with("--threads=")) {
       settings.threads.clear();
-      for (std::size_t at = 0; at < value.size(); at = value.find(',', at) == std::string::npos ? value.size() : value.find(',', at) + 1)
+      for (std::size_t at = 0; at < value.size();
+           at = value.find(',', at) == std::string::npos ? value.size() : value.find(',', at) + 1)
         settings.threads.push_back(std::max(1, std::atoi(value.c_str() + at)));
     } else if (flag.starts_with("--batch=")) {
       settings.batch = std::max(1, std::atoi(value.c_str()));
@@ -201,8 +220,8 @@ Settings parse(int argc, char** argv) {
       settings.samples = static_cast<std::size_t>(std::max(1, std::atoi(value.c_str())));
     } else {
       std::cerr << "sync_batch_norm: unknown flag " << flag
-                << "\nusage: sync_batch_norm [--threads=1,2] [--batch=8] [--samples=21] [--benchmark_filter=REGEX] "
-                   "[--benchmark_out=FILE.json]\n";
+                << "\nusage: sync_batch_norm [--threads=1,2] [--batch=8] [--samples=21] "
+                   "[--benchmark_filter=REGEX] [--benchmark_out=FILE.json]\n";
       std::exit(2);
     }
   }
@@ -217,17 +236,23 @@ std::map<std::string, Row> register_rows(const Settings& settings) {
         for (const MemoryFormat format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
           for (const auto& [channels, side] : resnet50_shapes) {
             const BatchNormCase of{settings.batch, channels, side, side, dtype, format, add_relu};
-            const std::string name = fmt::format("C{}x{}/{}/{}/{}/threads:{}", channels, side, to_string(dtype),
-                                                 format == MemoryFormat::channels_last ? "channels_last" : "contiguous",
-                                                 add_relu ? "add_relu" : "plain", threads);
+            const std::string name =
+                fmt::format("C{}x{}/{}/{}/{}/threads:{}", channels, side, to_string(dtype),
+                            format == MemoryFormat::channels_last ? "channels_last" : "contiguous",
+                            add_relu ? "add_relu" : "plain", threads);
             rows.emplace(name, Row{of, threads});
-            benchmark::RegisterBenchmark(name.c_str(), [of, threads, samples = settings.samples](benchmark::State& state) {
-              try {
-                measure(state, of, threads, samples);
-              } catch (const std::exception& error) {
-                state.SkipWithError(error.what());
-              }
-            })->Iterations(1)->UseManualTime()->Unit(benchmark::kMillisecond);
+            benchmark::RegisterBenchmark(
+                name.c_str(),
+                [of, threads, samples = settings.samples](benchmark::State& state) {
+                  try {
+                    measure(state, of, threads, samples);
+                  } catch (const std::exception& error) {
+                    state.SkipWithError(error.what());
+                  }
+                })
+                ->Iterations(1)
+                ->UseManualTime()
+                ->Unit(benchmark::kMillisecond);
           }
   return rows;
 }

@@ -1,5 +1,6 @@
-// What synchronising adds to a batch norm layer: forward and backward with the ranks of the world against the same layer
-// alone, on batches so small that the difference is seen. Run under a launcher: mpirun -n 2 sync_batch_norm_mpi
+// What synchronising adds to a batch norm layer: forward and backward with the ranks of the world
+// against the same layer alone, on batches so small that the difference is seen. Run under a
+// launcher: mpirun -n 2 sync_batch_norm_mpi
 #include "machine.h"
 #include "timing.h"
 
@@ -20,7 +21,8 @@ struct Times {
   std::vector<double> forward, backward;
 };
 
-void step(nn::BatchNorm& layer, const Tensor& x, const Tensor& dy, const ProcessGroup& group, Times& times) {
+void step(nn::BatchNorm& layer, const Tensor& x, const Tensor& dy, const ProcessGroup& group,
+          Times& times) {
   Tensor y;
   group.barrier();
   times.forward.push_back(seconds_of([&] { y = layer.forward(x); }));
@@ -30,10 +32,12 @@ void step(nn::BatchNorm& layer, const Tensor& x, const Tensor& dy, const Process
   layer.zero_grad();
 }
 
-// The two layers take turns. What a rank waits for another one is part of the time: ranks start together.
+// The two layers take turns. What a rank waits for another one is part of the time: ranks start
+// together.
 void measure(benchmark::State& state, const ProcessGroup& group, std::int64_t channels) {
   nn::BatchNorm alone({.channels = channels}), together({.channels = channels, .group = group});
-  const Tensor x = randn({8, channels, 2, 2}).contiguous(MemoryFormat::channels_last), dy = x.clone();
+  const Tensor x = randn({8, channels, 2, 2}).contiguous(MemoryFormat::channels_last),
+               dy = x.clone();
   x.requires_grad_();
   Times of_alone, of_together;
   for (auto _ : state) {
@@ -50,8 +54,10 @@ void measure(benchmark::State& state, const ProcessGroup& group, std::int64_t ch
   }
   state.counters["alone_forward_us"] = median(of_alone.forward) * 1e6;
   state.counters["alone_backward_us"] = median(of_alone.backward) * 1e6;
-  state.counters["added_forward_us"] = (median(of_together.forward) - median(of_alone.forward)) * 1e6;
-  state.counters["added_backward_us"] = (median(of_together.backward) - median(of_alone.backward)) * 1e6;
+  state.counters["added_forward_us"] = (median(of_together.forward) - median(of_alone.forward)) *
+                                       1e6;
+  state.counters["added_backward_us"] = (median(of_together.backward) - median(of_alone.backward)) *
+                                        1e6;
 }
 
 // A table on rank 0, nothing on the others.
@@ -61,7 +67,8 @@ class Table final : public benchmark::BenchmarkReporter {
   bool ReportContext(const Context&) override {
     if (group_.rank() == 0)
       std::cout << group_.size() << " ranks, backend " << group_.backend()
-                << "\n\n| C | alone, forward us | alone, backward us | added, forward us | added, backward us | added a layer us |\n"
+                << "\n\n| C | alone, forward us | alone, backward us | added, forward us | added, "
+                   "backward us | added a layer us |\n"
                    "| --- | --- | --- | --- | --- | --- |\n";
     return true;
   }
@@ -73,9 +80,11 @@ class Table final : public benchmark::BenchmarkReporter {
         continue;
       }
       const auto value = [&](const char* name) { return run.counters.at(name).value; };
-      std::cout << fmt::format("| {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |\n", run.run_name.function_name,
-                               value("alone_forward_us"), value("alone_backward_us"), value("added_forward_us"),
-                               value("added_backward_us"), value("added_forward_us") + value("added_backward_us"))
+      std::cout << fmt::format("| {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |\n",
+                               run.run_name.function_name, value("alone_forward_us"),
+                               value("alone_backward_us"), value("added_forward_us"),
+                               value("added_backward_us"),
+                               value("added_forward_us") + value("added_backward_us"))
                 << std::flush;
     }
   }
@@ -94,15 +103,18 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   const ProcessGroup group = ProcessGroup::from_environment();
   if (group.size() < 2) {
-    std::cerr << "sync_batch_norm_mpi: expected at least 2 ranks, got 1; run it as mpirun -n 2 sync_batch_norm_mpi\n";
+    std::cerr << "sync_batch_norm_mpi: expected at least 2 ranks, got 1; run it as mpirun -n 2 "
+                 "sync_batch_norm_mpi\n";
     return 2;
   }
   set_num_threads(1);
   add_machine_context();
   for (const std::int64_t channels : all_channels)
-    benchmark::RegisterBenchmark(std::to_string(channels).c_str(), [&group, channels](benchmark::State& state) {
-      measure(state, group, channels);
-    })->Iterations(1)->UseManualTime();
+    benchmark::RegisterBenchmark(
+        std::to_string(channels).c_str(),
+        [&group, channels](benchmark::State& state) { measure(state, group, channels); })
+        ->Iterations(1)
+        ->UseManualTime();
   Table table(group);
   benchmark::RunSpecifiedBenchmarks(&table);
 }

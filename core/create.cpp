@@ -18,8 +18,7 @@ Tensor generate(const Shape& shape, TensorOptions options, Next next) {
     for (std::int64_t i = 0; i < count; ++i) {
       if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>)
         out[i] = static_cast<float>(next(i));
-      else
-        out[i] = static_cast<T>(next(i));
+      else out[i] = static_cast<T>(next(i));
     }
   });
   if (options.device.is_cpu()) return host;
@@ -43,8 +42,8 @@ Tensor empty(const Shape& shape, TensorOptions options, MemoryFormat format) {
   const std::int64_t count = numel(shape);
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(count, static_cast<std::int64_t>(size_of(options.dtype)), &bytes))
-    fail<ShapeError>("shape {} of {}: the size in bytes does not fit into 64 bits", to_string(shape),
-                     to_string(options.dtype));
+    fail<ShapeError>("shape {} of {}: the size in bytes does not fit into 64 bits",
+                     to_string(shape), to_string(options.dtype));
   return Tensor(std::make_shared<Storage>(static_cast<std::size_t>(bytes), options.device), shape,
                 dense_strides(shape, format), 0, options.dtype);
 }
@@ -54,26 +53,30 @@ Tensor empty_like(const Tensor& like) { return empty_like(like, like.dtype()); }
 Tensor empty_like(const Tensor& like, DType dtype) {
   if (!like.is_dense() || like.numel() == 0) return empty(like.shape(), {dtype, like.device()});
   const std::size_t bytes = static_cast<std::size_t>(like.numel()) * size_of(dtype);
-  return Tensor(std::make_shared<Storage>(bytes, like.device()), like.shape(), like.strides(), 0, dtype);
+  return Tensor(std::make_shared<Storage>(bytes, like.device()), like.shape(), like.strides(), 0,
+                dtype);
 }
 
 Tensor zeros(const Shape& shape, TensorOptions options) {
   const Tensor result = empty(shape, options);
-  zero_bytes(result.raw(), options.device, static_cast<std::size_t>(result.numel()) * size_of(options.dtype));
+  zero_bytes(result.raw(), options.device,
+             static_cast<std::size_t>(result.numel()) * size_of(options.dtype));
   return result;
 }
 
 Tensor zeros_like(const Tensor& like) {
   const Tensor result = empty_like(like);
-  zero_bytes(result.raw(), like.device(), static_cast<std::size_t>(like.numel()) * size_of(like.dtype()));
+  zero_bytes(result.raw(), like.device(),
+             static_cast<std::size_t>(like.numel()) * size_of(like.dtype()));
   return result;
 }
 
 Tensor full(const Shape& shape, double value, TensorOptions options) {
-  if (options.device.is_cpu()) return generate(shape, options, [value](std::int64_t) { return value; });
+  if (options.device.is_cpu())
+    return generate(shape, options, [value](std::int64_t) { return value; });
   const Tensor result = empty(shape, options);
-  cuda::fill(result.raw(), options.device.index(), size_of(options.dtype), bits_of(value, options.dtype),
-             result.numel());
+  cuda::fill(result.raw(), options.device.index(), size_of(options.dtype),
+             bits_of(value, options.dtype), result.numel());
   return result;
 }
 
@@ -85,34 +88,42 @@ Tensor arange(std::int64_t n, TensorOptions options) {
 
 Tensor rand(const Shape& shape, TensorOptions options, Generator& generator) {
   // No more bits than the dtype holds: rounding 1 - 2^-53 to it would give 1.
-  const int bits = options.dtype == float64 ? 53 : options.dtype == float32 ? 24 : options.dtype == float16 ? 11 : 8;
-  return generate(shape, options,
-                  [&](std::int64_t) { return std::ldexp(std::floor(std::ldexp(generator.uniform(), bits)), -bits); });
+  const int bits = options.dtype == float64   ? 53
+                   : options.dtype == float32 ? 24
+                   : options.dtype == float16 ? 11
+                                              : 8;
+  return generate(shape, options, [&](std::int64_t) {
+    return std::ldexp(std::floor(std::ldexp(generator.uniform(), bits)), -bits);
+  });
 }
 
 Tensor randn(const Shape& shape, TensorOptions options, Generator& generator) {
   return generate(shape, options, [&](std::int64_t) { return generator.normal(); });
 }
 
-Tensor randint(std::int64_t bound, const Shape& shape, TensorOptions options, Generator& generator) {
+Tensor randint(std::int64_t bound, const Shape& shape, TensorOptions options,
+               Generator& generator) {
   return generate(shape, options, [&](std::int64_t) { return generator.below(bound); });
 }
 
 Tensor bernoulli(double p, const Shape& shape, TensorOptions options, Generator& generator) {
-  if (!(p >= 0 && p <= 1)) fail<ValueError>("bernoulli: expected a probability in [0, 1], got {}", p);
+  if (!(p >= 0 && p <= 1))
+    fail<ValueError>("bernoulli: expected a probability in [0, 1], got {}", p);
   const auto below = static_cast<std::uint64_t>(p * 0x1p32);
   if (options.device.is_cpu())
     return generate(shape, options, [&](std::int64_t) { return generator.next() < below ? 1 : 0; });
   const Tensor result = empty(shape, options);
-  cuda::bernoulli(result.raw(), options.device.index(), size_of(options.dtype), bits_of(1, options.dtype),
-                  result.numel(), generator, below);
+  cuda::bernoulli(result.raw(), options.device.index(), size_of(options.dtype),
+                  bits_of(1, options.dtype), result.numel(), generator, below);
   return result;
 }
 
 Tensor tensor(const std::vector<double>& values, const Shape& shape, TensorOptions options) {
   if (static_cast<std::int64_t>(values.size()) != numel(shape))
-    fail<ShapeError>("tensor: expected {} values for shape {}, got {}", numel(shape), to_string(shape), values.size());
-  return generate(shape, options, [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; });
+    fail<ShapeError>("tensor: expected {} values for shape {}, got {}", numel(shape),
+                     to_string(shape), values.size());
+  return generate(shape, options,
+                  [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; });
 }
 
 Tensor tensor(const std::vector<double>& values, TensorOptions options) {
@@ -121,14 +132,16 @@ Tensor tensor(const std::vector<double>& values, TensorOptions options) {
 
 Tensor scalar(double value, TensorOptions options) { return full({}, value, options); }
 
-Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release, Device device) {
+Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release,
+                 Device device) {
   const std::size_t bytes = static_cast<std::size_t>(numel(shape)) * size_of(dtype);
-  return Tensor(std::make_shared<Storage>(data, bytes, device, std::move(release)), shape, dense_strides(shape), 0,
-                dtype);
+  return Tensor(std::make_shared<Storage>(data, bytes, device, std::move(release)), shape,
+                dense_strides(shape), 0, dtype);
 }
 
 std::vector<double> to_vector(const Tensor& tensor) {
-  // The whole reach of the view is copied to the host once; elements are then picked by their strides.
+  // The whole reach of the view is copied to the host once; elements are then picked by their
+  // strides.
   const std::int64_t count = tensor.numel();
   std::vector<double> values(static_cast<std::size_t>(count));
   if (count == 0) return values;
@@ -136,7 +149,8 @@ std::vector<double> to_vector(const Tensor& tensor) {
   for (int d = 0; d < tensor.rank(); ++d) reach += (tensor.shape()[d] - 1) * tensor.strides()[d];
   dispatch(AllTypes{}, tensor.dtype(), "to_vector", [&]<class T>() {
     const auto host = std::make_unique<T[]>(static_cast<std::size_t>(reach));
-    copy_bytes(host.get(), Device::cpu(), tensor.raw(), tensor.device(), static_cast<std::size_t>(reach) * sizeof(T));
+    copy_bytes(host.get(), Device::cpu(), tensor.raw(), tensor.device(),
+               static_cast<std::size_t>(reach) * sizeof(T));
     Dims index = Dims::filled(tensor.rank(), 0);
     std::int64_t at = 0;
     for (double& value : values) {

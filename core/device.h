@@ -1,5 +1,6 @@
-// Device: where a tensor's bytes live and its operations run. A plain value: naming a CUDA device is always
-// legal; using one where there is none throws a DeviceError that says why (see core/cuda/runtime.h).
+// Device: where a tensor's bytes live and its operations run. A plain value: naming a CUDA device
+// is always legal; using one where there is none throws a DeviceError that says why (see
+// core/cuda/runtime.h).
 #pragma once
 
 #include <string>

@@ -11,7 +11,8 @@ Dims Dims::filled(int rank, std::int64_t value) {
 }
 
 void Dims::push_back(std::int64_t value) {
-  if (size_ == max_rank) fail<ShapeError>("a tensor has at most {} dimensions; merge some with reshape", max_rank);
+  if (size_ == max_rank)
+    fail<ShapeError>("a tensor has at most {} dimensions; merge some with reshape", max_rank);
   values_[static_cast<std::size_t>(size_++)] = value;
 }
 
@@ -25,7 +26,9 @@ void Dims::erase(int position) {
   --size_;
 }
 
-bool Dims::operator==(const Dims& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+bool Dims::operator==(const Dims& other) const {
+  return std::equal(begin(), end(), other.begin(), other.end());
+}
 
 std::string to_string(const Dims& dims) {
   std::string text = "(";
@@ -42,10 +45,13 @@ std::int64_t numel(const Shape& shape) {
   bool overflow = false;
   for (std::int64_t size : shape) {
     if (size < 0) fail<ShapeError>("shape {}: sizes must not be negative", to_string(shape));
-    // A zero elsewhere does not excuse a product that cannot be represented: strides would overflow.
+    // A zero elsewhere does not excuse a product that cannot be represented: strides would
+    // overflow.
     overflow |= __builtin_mul_overflow(count, std::max<std::int64_t>(size, 1), &count);
   }
-  if (overflow) fail<ShapeError>("shape {}: the number of elements does not fit into 64 bits", to_string(shape));
+  if (overflow)
+    fail<ShapeError>("shape {}: the number of elements does not fit into 64 bits",
+                     to_string(shape));
   return std::find(shape.begin(), shape.end(), 0) == shape.end() ? count : 0;
 }
 
@@ -65,8 +71,8 @@ Strides dense_strides(const Shape& shape, MemoryFormat format) {
 int normalize_dim(std::int64_t dim, int rank, const char* op) {
   const std::int64_t wrapped = dim < 0 ? dim + rank : dim;
   if (wrapped < 0 || wrapped >= rank)
-    fail<ShapeError>("{}: dimension {} is outside a tensor of {} dimensions (expected {} to {})", op, dim, rank, -rank,
-                     rank - 1);
+    fail<ShapeError>("{}: dimension {} is outside a tensor of {} dimensions (expected {} to {})",
+                     op, dim, rank, -rank, rank - 1);
   return static_cast<int>(wrapped);
 }
 
@@ -74,10 +80,12 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op) {
   const int rank = std::max(a.size(), b.size());
   Shape result = Dims::filled(rank, 1);
   for (int i = 1; i <= rank; ++i) {
-    const std::int64_t x = i <= a.size() ? a[a.size() - i] : 1, y = i <= b.size() ? b[b.size() - i] : 1;
+    const std::int64_t x = i <= a.size() ? a[a.size() - i] : 1,
+                       y = i <= b.size() ? b[b.size() - i] : 1;
     if (x != y && x != 1 && y != 1)
-      fail<ShapeError>("{}: shapes {} and {} do not broadcast: sizes {} and {} differ and neither is 1", op,
-                       to_string(a), to_string(b), x, y);
+      fail<ShapeError>(
+          "{}: shapes {} and {} do not broadcast: sizes {} and {} differ and neither is 1", op,
+          to_string(a), to_string(b), x, y);
     result[rank - i] = x == 1 ? y : x;
   }
   return result;

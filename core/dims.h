@@ -1,5 +1,6 @@
 // Dims: a short list of 64-bit integers held inline (shapes, strides, lists of dimensions), and the
-// arithmetic on shapes that every layer of the library shares: counting, broadcasting, default strides.
+// arithmetic on shapes that every layer of the library shares: counting, broadcasting, default
+// strides.
 #pragma once
 
 #include "error.h"
@@ -12,7 +13,8 @@
 
 namespace tutti {
 
-/// At most `max_rank` integers, no heap allocation. Used as shape, as strides (in elements) and as a list of dimensions.
+/// At most `max_rank` integers, no heap allocation. Used as shape, as strides (in elements) and as
+/// a list of dimensions.
 class Dims {
  public:
   static constexpr int max_rank = 8;
@@ -21,7 +23,9 @@ class Dims {
   Dims(std::initializer_list<std::int64_t> values) { assign(values.begin(), values.end()); }
   Dims(const std::vector<std::int64_t>& values) { assign(values.begin(), values.end()); }
   template <class It>
-  Dims(It first, It last) { assign(first, last); }
+  Dims(It first, It last) {
+    assign(first, last);
+  }
   /// `rank` copies of `value`.
   static Dims filled(int rank, std::int64_t value);
 
@@ -52,10 +56,11 @@ class Dims {
 using Shape = Dims;
 using Strides = Dims;
 
-/// How the dimensions of an activation (N, C, ...) are laid out. `channels_last` puts C innermost: NHWC, NDHWC.
+/// How the dimensions of an activation (N, C, ...) are laid out. `channels_last` puts C innermost:
+/// NHWC, NDHWC.
 enum class MemoryFormat { contiguous, channels_last };
 
-std::string to_string(const Dims& dims);   ///< "(8, 3, 32, 32)"
+std::string to_string(const Dims& dims);  ///< "(8, 3, 32, 32)"
 std::string to_string(MemoryFormat format);
 
 /// Number of elements; ShapeError for a negative size or a product beyond 64 bits.
@@ -64,7 +69,8 @@ std::int64_t numel(const Shape& shape);
 /// Dense strides of a shape. Below rank 3 both formats are the same.
 Strides dense_strides(const Shape& shape, MemoryFormat format = MemoryFormat::contiguous);
 
-/// Turns a possibly negative dimension into 0..rank-1; ShapeError that names `op` where it is outside.
+/// Turns a possibly negative dimension into 0..rank-1; ShapeError that names `op` where it is
+/// outside.
 int normalize_dim(std::int64_t dim, int rank, const char* op);
 
 /// The shape two shapes broadcast to (NumPy's rule); ShapeError that names `op` where they do not.

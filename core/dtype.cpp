@@ -41,7 +41,8 @@ std::uint16_t Float16::encode(float value) {
   const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
   const std::uint32_t magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
-  if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds to infinity
+  if (magnitude >= 0x477ff000u)
+    return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds to infinity
   if (magnitude < 0x38800000u) {
     // Subnormal: adding 0.5 (whose last mantissa bit is 2^-24) makes the FPU do the rounding.
     const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
@@ -52,7 +53,8 @@ std::uint16_t Float16::encode(float value) {
 }
 
 float Float16::decode(std::uint16_t bits) {
-  const std::uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, mantissa = bits & 0x3ffu;
+  const std::uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u,
+                      mantissa = bits & 0x3ffu;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
   if (exponent == 0) {
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;

@@ -1,5 +1,6 @@
-// The element types: their names, sizes and C++ types, and `dispatch`, which turns a DType at run time
-// into a C++ type at compile time. bfloat16 and float16 are storage types here: kernels compute in float32.
+// The element types: their names, sizes and C++ types, and `dispatch`, which turns a DType at run
+// time into a C++ type at compile time. bfloat16 and float16 are storage types here: kernels
+// compute in float32.
 #pragma once
 
 #include "error.h"
@@ -46,10 +47,12 @@ struct Float16 {
 
 std::size_t size_of(DType dtype);
 bool is_floating(DType dtype);
-std::string to_string(DType dtype);           ///< "float32", ..., "bool"
-DType dtype_from_string(const std::string&);  ///< ValueError that lists the names where there is no such dtype
+std::string to_string(DType dtype);  ///< "float32", ..., "bool"
+DType dtype_from_string(
+    const std::string&);  ///< ValueError that lists the names where there is no such dtype
 
-/// The dtype in which sums over `dtype` are taken and stored: float32 for the 16-bit types, else itself.
+/// The dtype in which sums over `dtype` are taken and stored: float32 for the 16-bit types, else
+/// itself.
 inline DType accumulate_dtype(DType dtype) {
   return dtype == bfloat16 || dtype == float16 ? float32 : dtype;
 }
@@ -72,20 +75,23 @@ using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 /// A list of element types, and the lists that kernels are written for.
 template <class... T>
 struct Types {};
-using FloatTypes = Types<float, double>;                       ///< what reference code computes in
-using RealTypes = Types<float, double, BFloat16>;              ///< what a CPU trains in
+using FloatTypes = Types<float, double>;           ///< what reference code computes in
+using RealTypes = Types<float, double, BFloat16>;  ///< what a CPU trains in
 using AllTypes = Types<float, double, BFloat16, Float16, std::int64_t, std::uint8_t, bool>;
 
-/// Calls `body.operator()<T>()` with the T of the list whose dtype is `dtype`; DTypeError that names `op`
-/// where the list has none. Use: dispatch(RealTypes{}, x.dtype(), "relu", [&]<class T>() { ... });
+/// Calls `body.operator()<T>()` with the T of the list whose dtype is `dtype`; DTypeError that
+/// names `op` where the list has none. Use: dispatch(RealTypes{}, x.dtype(), "relu", [&]<class T>()
+/// { ... });
 template <class... T, class Body>
 void dispatch(Types<T...>, DType dtype, const char* op, Body&& body) {
-  const bool found = ((dtype_of<T>::value == dtype && (body.template operator()<T>(), true)) || ...);
+  const bool found =
+      ((dtype_of<T>::value == dtype && (body.template operator()<T>(), true)) || ...);
   if (found) return;
   std::string expected;
   ((expected += (expected.empty() ? "" : ", ") + to_string(dtype_of<T>::value)), ...);
-  fail<DTypeError>("{}: cannot compute in {} on this device (expected one of {}); convert with .to(dtype)", op,
-                   to_string(dtype), expected);
+  fail<DTypeError>(
+      "{}: cannot compute in {} on this device (expected one of {}); convert with .to(dtype)", op,
+      to_string(dtype), expected);
 }
 
 }  // namespace tutti

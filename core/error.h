@@ -1,7 +1,8 @@
 // The error types of the library and `fail`, the one way it raises them.
 //
-// Every message says what was expected, what came, and what to do. The library never prints and never
-// exits: it throws one of these. Formatting lives here so that no other header needs to include fmt.
+// Every message says what was expected, what came, and what to do. The library never prints and
+// never exits: it throws one of these. Formatting lives here so that no other header needs to
+// include fmt.
 #pragma once
 
 #include <fmt/core.h>
@@ -42,7 +43,8 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
-/// A file that is not what it should be, or a state dict that does not fit the object it is loaded into.
+/// A file that is not what it should be, or a state dict that does not fit the object it is loaded
+/// into.
 class CheckpointError : public Error {
  public:
   using Error::Error;
@@ -52,9 +54,9 @@ class CheckpointError : public Error {
 struct CollectiveInfo {
   int rank = -1;
   int world_size = -1;
-  std::string operation;         ///< "all_reduce", "broadcast", ...
-  std::int64_t sequence = -1;    ///< the how-manieth collective of its group, from 1
-  std::string name;              ///< what it was for: a layer or a bucket
+  std::string operation;       ///< "all_reduce", "broadcast", ...
+  std::int64_t sequence = -1;  ///< the how-manieth collective of its group, from 1
+  std::string name;            ///< what it was for: a layer or a bucket
 };
 
 /// A collective that failed. The message already contains everything in `info()`.

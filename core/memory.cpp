@@ -18,8 +18,9 @@ namespace {
 constexpr std::size_t alignment = 64;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-// Requests are rounded up to one of eight steps per power of two, so that a block fits later requests of
-// nearly its size: at most 12.5% is wasted, and a training step finds every block of the step before it.
+// Requests are rounded up to one of eight steps per power of two, so that a block fits later
+// requests of nearly its size: at most 12.5% is wasted, and a training step finds every block of
+// the step before it.
 std::size_t size_class(std::size_t bytes) {
   if (bytes <= 512) return (bytes + alignment - 1) / alignment * alignment;
   const std::size_t step = std::bit_floor(bytes - 1) / 8;
@@ -48,8 +49,9 @@ class CpuAllocator final : public Allocator {
     }
     const std::lock_guard lock(mutex_);
     if (!block)
-      fail<Error>("out of memory on cpu: asked for {} bytes while {} bytes are live and {} are cached", bytes,
-                  stats_.live, stats_.cached);
+      fail<Error>(
+          "out of memory on cpu: asked for {} bytes while {} bytes are live and {} are cached",
+          bytes, stats_.live, stats_.cached);
     if (size >= huge_page) madvise(block, size, MADV_HUGEPAGE);  // a hint: failure costs speed only
     ++stats_.system_allocations;
     count_live(size);
@@ -106,7 +108,9 @@ Allocator& allocator(Device device) {
 }
 
 Storage::Storage(std::size_t bytes, Device device)
-    : data_(bytes ? tutti::allocator(device).allocate(bytes) : nullptr), bytes_(bytes), device_(device) {}
+    : data_(bytes ? tutti::allocator(device).allocate(bytes) : nullptr),
+      bytes_(bytes),
+      device_(device) {}
 
 Storage::Storage(void* data, std::size_t bytes, Device device, std::function<void()> release)
     : data_(data), bytes_(bytes), device_(device), release_(std::move(release)) {
@@ -114,26 +118,21 @@ Storage::Storage(void* data, std::size_t bytes, Device device, std::function<voi
 }
 
 Storage::~Storage() {
-  if (release_)
-    release_();
-  else if (data_)
-    tutti::allocator(device_).release(data_, bytes_);
+  if (release_) release_();
+  else if (data_) tutti::allocator(device_).release(data_, bytes_);
 }
 
-void copy_bytes(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
+void copy_bytes(void* to, Device to_device, const void* from, Device from_device,
+                std::size_t bytes) {
   if (!bytes) return;
-  if (to_device.is_cpu() && from_device.is_cpu())
-    std::memcpy(to, from, bytes);
-  else
-    cuda::copy_bytes(to, to_device, from, from_device, bytes);
+  if (to_device.is_cpu() && from_device.is_cpu()) std::memcpy(to, from, bytes);
+  else cuda::copy_bytes(to, to_device, from, from_device, bytes);
 }
 
 void zero_bytes(void* data, Device device, std::size_t bytes) {
   if (!bytes) return;
-  if (device.is_cpu())
-    std::memset(data, 0, bytes);
-  else
-    cuda::zero_bytes(data, device.index(), bytes);
+  if (device.is_cpu()) std::memset(data, 0, bytes);
+  else cuda::zero_bytes(data, device.index(), bytes);
 }
 
 }  // namespace tutti

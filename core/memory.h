@@ -1,6 +1,7 @@
-// Where bytes come from: one Allocator per device, and Storage, the refcounted block that tensors share.
-// Blocks are kept and reused, because a fresh large block costs page faults on every training step.
-// Moving bytes between devices is here too; what the bytes mean is the tensor's business.
+// Where bytes come from: one Allocator per device, and Storage, the refcounted block that tensors
+// share. Blocks are kept and reused, because a fresh large block costs page faults on every
+// training step. Moving bytes between devices is here too; what the bytes mean is the tensor's
+// business.
 #pragma once
 
 #include "device.h"
@@ -13,7 +14,8 @@
 
 namespace tutti {
 
-/// Bytes of one device. `live` is held by tensors, `cached` is kept for reuse, `peak` is the highest `live`.
+/// Bytes of one device. `live` is held by tensors, `cached` is kept for reuse, `peak` is the
+/// highest `live`.
 struct MemoryStats {
   std::size_t live = 0;
   std::size_t cached = 0;
@@ -25,7 +27,8 @@ struct MemoryStats {
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  /// At least `bytes` bytes, 64-byte aligned, uninitialised. Error (with what is live) when there are none left.
+  /// At least `bytes` bytes, 64-byte aligned, uninitialised. Error (with what is live) when there
+  /// are none left.
   virtual void* allocate(std::size_t bytes) = 0;
   /// Gives a block back; `bytes` as it was asked for.
   virtual void release(void* block, std::size_t bytes) noexcept = 0;
@@ -62,8 +65,10 @@ class Storage {
   std::atomic<std::uint64_t> version_{0};
 };
 
-/// Copies bytes between any two devices. Ordered after earlier work on either; asynchronous where the device is.
-void copy_bytes(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
+/// Copies bytes between any two devices. Ordered after earlier work on either; asynchronous where
+/// the device is.
+void copy_bytes(void* to, Device to_device, const void* from, Device from_device,
+                std::size_t bytes);
 void zero_bytes(void* data, Device device, std::size_t bytes);
 
 }  // namespace tutti

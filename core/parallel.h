@@ -1,6 +1,6 @@
-// How many threads the calling rank computes with, and the one loop that uses them. OpenMP underneath, which
-// oneDNN shares: its thread count is a property of the calling thread, so ranks that are threads of one
-// process each have their own and do not fight for the cores.
+// How many threads the calling rank computes with, and the one loop that uses them. OpenMP
+// underneath, which oneDNN shares: its thread count is a property of the calling thread, so ranks
+// that are threads of one process each have their own and do not fight for the cores.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace detail {
 void run_parallel(int threads, void (*body)(int thread, int threads, void* context), void* context);
 }
 
-/// Calls body(begin, end) on disjoint ranges that cover [0, n), in parallel where n is at least 2 * grain.
-/// The split depends on n, grain and num_threads() alone. `body` must not throw.
+/// Calls body(begin, end) on disjoint ranges that cover [0, n), in parallel where n is at least 2 *
+/// grain. The split depends on n, grain and num_threads() alone. `body` must not throw.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
   if (n <= 0) return;

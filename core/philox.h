@@ -1,5 +1,6 @@
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), for host and device alike:
-// four 32-bit numbers from (seed, counter) alone. Who counts is core/random.h's business.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), for host
+// and device alike: four 32-bit numbers from (seed, counter) alone. Who counts is core/random.h's
+// business.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,12 @@ struct PhiloxBlock {
 };
 
 TUTTI_HOST_DEVICE inline PhiloxBlock philox(std::uint64_t seed, std::uint64_t counter) {
-  PhiloxBlock c{{static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0}};
+  PhiloxBlock c{
+      {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0}};
   auto k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53} * c.words[0], b = std::uint64_t{0xCD9E8D57} * c.words[2];
+    const std::uint64_t a = std::uint64_t{0xD2511F53} * c.words[0],
+                        b = std::uint64_t{0xCD9E8D57} * c.words[2];
     c = {{static_cast<std::uint32_t>(b >> 32) ^ c.words[1] ^ k0, static_cast<std::uint32_t>(b),
           static_cast<std::uint32_t>(a >> 32) ^ c.words[3] ^ k1, static_cast<std::uint32_t>(a)}};
     k0 += 0x9E3779B9;

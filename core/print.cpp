@@ -1,4 +1,5 @@
-// Printing a tensor: nested brackets, at most six entries a dimension, then shape, dtype and device.
+// Printing a tensor: nested brackets, at most six entries a dimension, then shape, dtype and
+// device.
 #include "create.h"
 
 #include <ostream>
@@ -8,16 +9,22 @@ namespace {
 
 constexpr std::int64_t edge = 3;  // entries shown at each end of a dimension
 
-void print(std::string& text, const std::vector<double>& values, const Tensor& tensor, int dim, std::int64_t at) {
+void print(std::string& text, const std::vector<double>& values, const Tensor& tensor, int dim,
+           std::int64_t at) {
   if (dim == tensor.rank()) {
-    text += is_floating(tensor.dtype()) ? fmt::format("{:.4g}", values[static_cast<std::size_t>(at)])
-                                        : fmt::format("{}", static_cast<std::int64_t>(values[static_cast<std::size_t>(at)]));
+    text +=
+        is_floating(tensor.dtype())
+            ? fmt::format("{:.4g}", values[static_cast<std::size_t>(at)])
+            : fmt::format("{}", static_cast<std::int64_t>(values[static_cast<std::size_t>(at)]));
     return;
   }
-  const std::int64_t size = tensor.shape()[dim], inner = product(tensor.shape(), dim + 1, tensor.rank());
+  const std::int64_t size = tensor.shape()[dim],
+                     inner = product(tensor.shape(), dim + 1, tensor.rank());
   text += '[';
   for (std::int64_t i = 0; i < size; ++i) {
-    if (i) text += dim + 1 < tensor.rank() ? ",\n" + std::string(static_cast<std::size_t>(dim) + 1, ' ') : ", ";
+    if (i)
+      text += dim + 1 < tensor.rank() ? ",\n" + std::string(static_cast<std::size_t>(dim) + 1, ' ')
+                                      : ", ";
     if (size > 2 * edge && i == edge) {
       text += "..., ";
       i = size - edge;
@@ -38,6 +45,8 @@ std::string Tensor::to_string() const {
   return text + ")";
 }
 
-std::ostream& operator<<(std::ostream& out, const Tensor& tensor) { return out << tensor.to_string(); }
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
+  return out << tensor.to_string();
+}
 
 }  // namespace tutti

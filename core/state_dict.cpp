@@ -36,10 +36,14 @@ constexpr std::array<DTypeName, 7> dtype_names{{{float32, "F32"},
                                                 {boolean, "BOOL"}}};
 
 const char* name_of(DType dtype) {
-  return std::find_if(dtype_names.begin(), dtype_names.end(), [&](auto& d) { return d.dtype == dtype; })->name;
+  return std::find_if(dtype_names.begin(), dtype_names.end(),
+                      [&](auto& d) { return d.dtype == dtype; })
+      ->name;
 }
 
-std::size_t bytes_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype()); }
+std::size_t bytes_of(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype());
+}
 
 // ---- writing
 
@@ -53,15 +57,18 @@ struct Entry {
 };
 
 template <class... Args>
-[[noreturn]] void reject(const std::string& path, fmt::format_string<Args...> text, Args&&... args) {
-  fail<CheckpointError>("load_safetensors: '{}': {}", path, fmt::format(text, std::forward<Args>(args)...));
+[[noreturn]] void reject(const std::string& path, fmt::format_string<Args...> text,
+                         Args&&... args) {
+  fail<CheckpointError>("load_safetensors: '{}': {}", path,
+                        fmt::format(text, std::forward<Args>(args)...));
 }
 
 // Refuses what nlohmann would silently accept: a key that occurs twice.
 Json parse_header(const std::string& path, const std::string& text) {
   std::set<std::string> names;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second)
+    if (event == Json::parse_event_t::key && depth == 1 &&
+        !names.insert(parsed.get<std::string>()).second)
       reject(path, "tensor '{}' occurs twice in the header", parsed.get<std::string>());
     return true;
   };
@@ -76,25 +83,31 @@ Json parse_header(const std::string& path, const std::string& text) {
 
 Entry parse_entry(const std::string& path, const std::string& name, const Json& json) {
   const auto unsigned_list = [](const Json& list) {
-    return list.is_array() &&
-           std::all_of(list.begin(), list.end(), [](const Json& n) { return n.is_number_unsigned(); });
+    return list.is_array() && std::all_of(list.begin(), list.end(),
+                                          [](const Json& n) { return n.is_number_unsigned(); });
   };
-  if (!json.is_object() || !json.contains("dtype") || !json.contains("shape") || !json.contains("data_offsets"))
+  if (!json.is_object() || !json.contains("dtype") || !json.contains("shape") ||
+      !json.contains("data_offsets"))
     reject(path, "tensor '{}': expected an object with dtype, shape and data_offsets", name);
   const Json &dtype = json["dtype"], &shape = json["shape"], &offsets = json["data_offsets"];
   if (!dtype.is_string()) reject(path, "tensor '{}': dtype is not a string", name);
-  const auto known = std::find_if(dtype_names.begin(), dtype_names.end(), [&](auto& d) { return dtype == d.name; });
+  const auto known = std::find_if(dtype_names.begin(), dtype_names.end(),
+                                  [&](auto& d) { return dtype == d.name; });
   if (known == dtype_names.end())
-    reject(path, "tensor '{}': unknown dtype {}; expected F32, F64, BF16, F16, I64, U8 or BOOL", name, dtype.dump());
-  if (!unsigned_list(shape)) reject(path, "tensor '{}': shape is not a list of sizes: {}", name, shape.dump());
+    reject(path, "tensor '{}': unknown dtype {}; expected F32, F64, BF16, F16, I64, U8 or BOOL",
+           name, dtype.dump());
+  if (!unsigned_list(shape))
+    reject(path, "tensor '{}': shape is not a list of sizes: {}", name, shape.dump());
   if (!unsigned_list(offsets) || offsets.size() != 2 || offsets[0] > offsets[1])
     reject(path, "tensor '{}': data_offsets are not [begin, end]: {}", name, offsets.dump());
 
-  Entry entry{name, known->dtype, {}, offsets[0].get<std::uint64_t>(), offsets[1].get<std::uint64_t>()};
+  Entry entry{
+      name, known->dtype, {}, offsets[0].get<std::uint64_t>(), offsets[1].get<std::uint64_t>()};
   std::int64_t bytes = 0;
   try {
     for (const Json& size : shape) entry.shape.push_back(size.get<std::int64_t>());
-    if (__builtin_mul_overflow(numel(entry.shape), static_cast<std::int64_t>(size_of(entry.dtype)), &bytes))
+    if (__builtin_mul_overflow(numel(entry.shape), static_cast<std::int64_t>(size_of(entry.dtype)),
+                               &bytes))
       fail<ShapeError>("its bytes overflow 64 bits");
   } catch (const Error& error) {
     reject(path, "tensor '{}': shape {}: {}", name, shape.dump(), error.what());
@@ -105,17 +118,23 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   return entry;
 }
 
-// Together the tensors must cover the data exactly: no overlap, no hole, nothing beyond the end of the file.
-void check_ranges(const std::string& path, std::vector<const Entry*> entries, std::uint64_t data_bytes) {
-  std::sort(entries.begin(), entries.end(),
-            [](auto* a, auto* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
+// Together the tensors must cover the data exactly: no overlap, no hole, nothing beyond the end of
+// the file.
+void check_ranges(const std::string& path, std::vector<const Entry*> entries,
+                  std::uint64_t data_bytes) {
+  std::sort(entries.begin(), entries.end(), [](auto* a, auto* b) {
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+  });
   std::uint64_t covered = 0;
   for (const Entry* entry : entries) {
     if (entry->end > data_bytes)
-      reject(path, "tensor '{}' ends at byte {} of the data, but there are only {}: the file is truncated", entry->name,
-             entry->end, data_bytes);
+      reject(
+          path,
+          "tensor '{}' ends at byte {} of the data, but there are only {}: the file is truncated",
+          entry->name, entry->end, data_bytes);
     if (entry->begin != covered)
-      reject(path, "tensor '{}' begins at byte {} of the data, expected {}: {}", entry->name, entry->begin, covered,
+      reject(path, "tensor '{}' begins at byte {} of the data, expected {}: {}", entry->name,
+             entry->begin, covered,
              entry->begin < covered ? "it overlaps another" : "there is a hole before it");
     covered = entry->end;
   }
@@ -140,10 +159,12 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
     if (!names.insert(name).second)
       fail<CheckpointError>("save_safetensors: '{}': the name '{}' {}", path, name,
                             name == metadata_key ? "is reserved" : "occurs twice");
-    if (!tensor.defined()) fail<CheckpointError>("save_safetensors: '{}': tensor '{}' is undefined", path, name);
+    if (!tensor.defined())
+      fail<CheckpointError>("save_safetensors: '{}': tensor '{}' is undefined", path, name);
   }
 
-  // The header keeps the order given; the data lies by falling element size, so that every tensor is aligned.
+  // The header keeps the order given; the data lies by falling element size, so that every tensor
+  // is aligned.
   std::vector<std::size_t> order(tensors.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -151,7 +172,8 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
   });
   std::vector<std::size_t> begins(tensors.size());
   std::size_t end = 0;
-  for (const std::size_t i : order) begins[i] = std::exchange(end, end + bytes_of(tensors[i].second));
+  for (const std::size_t i : order)
+    begins[i] = std::exchange(end, end + bytes_of(tensors[i].second));
 
   Json header = Json::object();
   if (!metadata.empty()) header[metadata_key] = metadata;
@@ -167,7 +189,8 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
   try {
     text = header.dump();
   } catch (const Json::exception& error) {
-    fail<CheckpointError>("save_safetensors: '{}': a name or the metadata is not UTF-8 ({})", path, error.what());
+    fail<CheckpointError>("save_safetensors: '{}': a name or the metadata is not UTF-8 ({})", path,
+                          error.what());
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
 
@@ -197,8 +220,9 @@ StateDict load_safetensors(const std::string& path, Metadata* metadata) {
   if (file_bytes < sizeof length || !file.read(reinterpret_cast<char*>(&length), sizeof length))
     reject(path, "{} bytes are too few for a safetensors file", file_bytes);
   if (length > max_header || length > file_bytes - sizeof length)
-    reject(path, "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file", length,
-           file_bytes);
+    reject(path,
+           "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file",
+           length, file_bytes);
   std::string text(static_cast<std::size_t>(length), '\0');
   if (!file.read(text.data(), static_cast<std::streamsize>(length))) reject(path, "cannot be read");
   const Json header = parse_header(path, text);
@@ -206,10 +230,8 @@ StateDict load_safetensors(const std::string& path, Metadata* metadata) {
   Metadata found;
   std::vector<Entry> entries;
   for (const auto& [name, json] : header.items())
-    if (name == metadata_key)
-      found = parse_metadata(path, json);
-    else
-      entries.push_back(parse_entry(path, name, json));
+    if (name == metadata_key) found = parse_metadata(path, json);
+    else entries.push_back(parse_entry(path, name, json));
   std::vector<const Entry*> pointers;
   for (const Entry& entry : entries) pointers.push_back(&entry);
   check_ranges(path, pointers, file_bytes - sizeof length - length);
@@ -218,7 +240,8 @@ StateDict load_safetensors(const std::string& path, Metadata* metadata) {
   for (const Entry& entry : entries) {
     Tensor tensor = empty(entry.shape, {.dtype = entry.dtype});
     file.seekg(static_cast<std::streamoff>(sizeof length + length + entry.begin));
-    if (!file.read(static_cast<char*>(tensor.raw()), static_cast<std::streamsize>(bytes_of(tensor))))
+    if (!file.read(static_cast<char*>(tensor.raw()),
+                   static_cast<std::streamsize>(bytes_of(tensor))))
       reject(path, "tensor '{}' cannot be read", entry.name);
     if (entry.dtype == boolean) {
       const auto* bytes = static_cast<const std::uint8_t*>(tensor.raw());

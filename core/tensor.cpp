@@ -22,8 +22,10 @@ std::int64_t last_element(const Shape& shape, const Strides& strides, std::int64
   for (int i = 0; i < shape.size(); ++i) {
     if (shape[i] == 0) return -1;
     std::int64_t reach = 0;
-    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) || __builtin_add_overflow(last, reach, &last))
-      fail<ShapeError>("view of shape {} with strides {} overflows 64 bits", to_string(shape), to_string(strides));
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) ||
+        __builtin_add_overflow(last, reach, &last))
+      fail<ShapeError>("view of shape {} with strides {} overflows 64 bits", to_string(shape),
+                       to_string(strides));
   }
   return last;
 }
@@ -36,21 +38,25 @@ bool same_strides(const Shape& shape, const Strides& a, const Strides& b) {
 
 }  // namespace
 
-Tensor::Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides, std::int64_t offset,
-               DType dtype) {
+Tensor::Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides,
+               std::int64_t offset, DType dtype) {
   const std::int64_t count = tutti::numel(shape);
   if (strides.size() != shape.size())
     fail<ShapeError>("view of shape {} needs as many strides, got {}", tutti::to_string(shape),
                      tutti::to_string(strides));
-  if (offset < 0 || std::any_of(strides.begin(), strides.end(), [](std::int64_t s) { return s < 0; }))
-    fail<ShapeError>("view of shape {}: offset {} and strides {} must not be negative", tutti::to_string(shape), offset,
-                     tutti::to_string(strides));
+  if (offset < 0 ||
+      std::any_of(strides.begin(), strides.end(), [](std::int64_t s) { return s < 0; }))
+    fail<ShapeError>("view of shape {}: offset {} and strides {} must not be negative",
+                     tutti::to_string(shape), offset, tutti::to_string(strides));
   const std::int64_t last = last_element(shape, strides, offset);
   if (last >= 0 && static_cast<std::size_t>(last) + 1 > storage->bytes() / size_of(dtype))
-    fail<ShapeError>("view of shape {} with strides {} and offset {} needs {} elements of {}, the storage holds {}",
-                     tutti::to_string(shape), tutti::to_string(strides), offset, last + 1, tutti::to_string(dtype),
-                     storage->bytes() / size_of(dtype));
-  impl_ = std::make_shared<TensorImpl>(TensorImpl{std::move(storage), shape, strides, offset, count, dtype, nullptr});
+    fail<ShapeError>(
+        "view of shape {} with strides {} and offset {} needs {} elements of {}, the storage holds "
+        "{}",
+        tutti::to_string(shape), tutti::to_string(strides), offset, last + 1,
+        tutti::to_string(dtype), storage->bytes() / size_of(dtype));
+  impl_ = std::make_shared<TensorImpl>(
+      TensorImpl{std::move(storage), shape, strides, offset, count, dtype, nullptr});
 }
 
 const TensorImpl& Tensor::impl() const {
@@ -60,7 +66,9 @@ const TensorImpl& Tensor::impl() const {
 
 const Shape& Tensor::shape() const { return impl().shape; }
 const Strides& Tensor::strides() const { return impl().strides; }
-std::int64_t Tensor::size(std::int64_t dim) const { return shape()[normalize_dim(dim, rank(), "size")]; }
+std::int64_t Tensor::size(std::int64_t dim) const {
+  return shape()[normalize_dim(dim, rank(), "size")];
+}
 std::int64_t Tensor::numel() const { return impl().numel; }
 DType Tensor::dtype() const { return impl().dtype; }
 Device Tensor::device() const { return impl().storage->device(); }
@@ -74,10 +82,13 @@ bool Tensor::is_contiguous(MemoryFormat format) const {
 MemoryFormat Tensor::memory_format() const {
   if (rank() < 3) return MemoryFormat::contiguous;
   // Shapes such as (N, 1, H, W) are dense in both formats; exact strides then tell what was meant.
-  if (strides() == dense_strides(shape(), MemoryFormat::contiguous)) return MemoryFormat::contiguous;
-  if (strides() == dense_strides(shape(), MemoryFormat::channels_last)) return MemoryFormat::channels_last;
-  return !is_contiguous() && is_contiguous(MemoryFormat::channels_last) ? MemoryFormat::channels_last
-                                                                        : MemoryFormat::contiguous;
+  if (strides() == dense_strides(shape(), MemoryFormat::contiguous))
+    return MemoryFormat::contiguous;
+  if (strides() == dense_strides(shape(), MemoryFormat::channels_last))
+    return MemoryFormat::channels_last;
+  return !is_contiguous() && is_contiguous(MemoryFormat::channels_last)
+             ? MemoryFormat::channels_last
+             : MemoryFormat::contiguous;
 }
 
 bool Tensor::is_dense() const {
@@ -88,7 +99,8 @@ bool Tensor::is_dense() const {
     if (shape()[i] != 1) order[static_cast<std::size_t>(count++)] = i;
   for (int i = 1; i < count; ++i)  // insertion sort: at most eight entries
     for (int j = i; j > 0; --j)
-      if (auto &a = order[static_cast<std::size_t>(j - 1)], &b = order[static_cast<std::size_t>(j)]; strides()[a] > strides()[b])
+      if (auto& a = order[static_cast<std::size_t>(j - 1)], &b = order[static_cast<std::size_t>(j)];
+          strides()[a] > strides()[b])
         std::swap(a, b);
   std::int64_t step = 1;
   for (int i = 0; i < count; ++i) {
@@ -101,7 +113,8 @@ bool Tensor::is_dense() const {
 
 void* Tensor::raw() const {
   if (!impl().storage->data()) return nullptr;  // an empty storage, whatever the offset
-  return static_cast<char*>(impl().storage->data()) + static_cast<std::size_t>(offset()) * size_of(dtype());
+  return static_cast<char*>(impl().storage->data()) +
+         static_cast<std::size_t>(offset()) * size_of(dtype());
 }
 
 Tensor Tensor::alias(const Shape& shape, const Strides& strides, std::int64_t offset) const {
@@ -110,13 +123,14 @@ Tensor Tensor::alias(const Shape& shape, const Strides& strides, std::int64_t of
 
 void Tensor::expect_dtype(DType expected) const {
   if (dtype() != expected)
-    fail<DTypeError>("data<T>(): the tensor holds {}, T is {}; convert with .to(dtype)", tutti::to_string(dtype()),
-                     tutti::to_string(expected));
+    fail<DTypeError>("data<T>(): the tensor holds {}, T is {}; convert with .to(dtype)",
+                     tutti::to_string(dtype()), tutti::to_string(expected));
 }
 
 double Tensor::item_as_double() const {
   if (numel() != 1)
-    fail<ShapeError>("item(): expected a tensor of one element, got shape {}", tutti::to_string(shape()));
+    fail<ShapeError>("item(): expected a tensor of one element, got shape {}",
+                     tutti::to_string(shape()));
   alignas(8) char bytes[8];
   copy_bytes(bytes, Device::cpu(), raw(), device(), size_of(dtype()));
   double value = 0;
@@ -128,16 +142,21 @@ double Tensor::item_as_double() const {
   return value;
 }
 
-bool Tensor::is_exclusive() const { return impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
+bool Tensor::is_exclusive() const {
+  return impl_.use_count() == 1 && impl_->storage.use_count() == 1;
+}
 
 const std::shared_ptr<autograd::Meta>& Tensor::meta() const { return impl().meta; }
 
 void Tensor::set_data(const Tensor& source) const {
   impl();
-  if (!is_leaf()) fail<Error>("set_data: expected a leaf, got a tensor that an operation computed; detach() it first");
+  if (!is_leaf())
+    fail<Error>(
+        "set_data: expected a leaf, got a tensor that an operation computed; detach() it first");
   const TensorImpl& from = source.impl();
   auto meta = impl_->meta;
-  *impl_ = TensorImpl{from.storage, from.shape, from.strides, from.offset, from.numel, from.dtype, std::move(meta)};
+  *impl_ = TensorImpl{from.storage, from.shape, from.strides,   from.offset,
+                      from.numel,   from.dtype, std::move(meta)};
   set_grad({});
 }
 

@@ -55,7 +55,8 @@ struct Thread {
 };
 thread_local Thread this_thread;
 
-void add(Kind kind, const std::string& name, Clock::time_point begin, Clock::time_point end, const std::string& details) {
+void add(Kind kind, const std::string& name, Clock::time_point begin, Clock::time_point end,
+         const std::string& details) {
   if (!is_recording()) return;
   Recorder& all = recorder();
   Thread& thread = this_thread;
@@ -67,22 +68,33 @@ void add(Kind kind, const std::string& name, Clock::time_point begin, Clock::tim
   }
   if (thread.announced != all.number) {
     thread.announced = all.number;
-    all.events.push_back({Kind::thread, thread.name.empty() ? "thread" : thread.name, {}, rank, thread.number, begin, end});
+    all.events.push_back({Kind::thread,
+                          thread.name.empty() ? "thread" : thread.name,
+                          {},
+                          rank,
+                          thread.number,
+                          begin,
+                          end});
   }
   all.events.push_back({kind, name, details, rank, thread.number, begin, end});
 }
 
-double microseconds(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
+double microseconds(Clock::duration time) {
+  return std::chrono::duration<double, std::micro>(time).count();
+}
 
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // One event to a line, the last one without a comma: so that files can be merged line by line.
-std::string to_json(const std::vector<Event>& events, Clock::time_point zero, std::int64_t dropped, int rank) {
-  std::vector<std::string> lines{fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})", rank, rank)};
+std::string to_json(const std::vector<Event>& events, Clock::time_point zero, std::int64_t dropped,
+                    int rank) {
+  std::vector<std::string> lines{fmt::format(
+      R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})", rank, rank)};
   if (dropped > 0)
-    lines.push_back(fmt::format(R"({{"name":"dropped events","ph":"M","pid":{},"args":{{"count":{}}}}})", rank, dropped));
+    lines.push_back(fmt::format(
+        R"({{"name":"dropped events","ph":"M","pid":{},"args":{{"count":{}}}}})", rank, dropped));
   std::int64_t id = 0;
   for (const Event& e : events) {
     const std::string where = fmt::format(R"("pid":{},"tid":{})", e.rank, e.thread);
@@ -90,17 +102,23 @@ std::string to_json(const std::vector<Event>& events, Clock::time_point zero, st
     switch (e.kind) {
       case Kind::thread:
         if (e.rank != rank)
-          lines.push_back(fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})", e.rank, e.rank));
-        lines.push_back(fmt::format(R"({{"name":"thread_name","ph":"M",{},"args":{{"name":{}}}}})", where, quoted(e.name)));
+          lines.push_back(fmt::format(
+              R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})", e.rank,
+              e.rank));
+        lines.push_back(fmt::format(R"({{"name":"thread_name","ph":"M",{},"args":{{"name":{}}}}})",
+                                    where, quoted(e.name)));
         break;
       case Kind::span:
-        lines.push_back(fmt::format(R"({{"name":{},"ph":"X","ts":{:.3f},"dur":{:.3f},{}}})", quoted(e.name), begin,
-                                    microseconds(e.end - e.begin), where));
+        lines.push_back(fmt::format(R"({{"name":{},"ph":"X","ts":{:.3f},"dur":{:.3f},{}}})",
+                                    quoted(e.name), begin, microseconds(e.end - e.begin), where));
         break;
       case Kind::async: {
-        const std::string head = fmt::format(R"("name":{},"cat":"collective","id":"{}.{}",{})", quoted(e.name), e.rank, ++id, where);
-        lines.push_back(fmt::format(R"({{"ph":"b","ts":{:.3f},{},"args":{{{}}}}})", begin, head, e.details));
-        lines.push_back(fmt::format(R"({{"ph":"e","ts":{:.3f},{}}})", microseconds(e.end - zero), head));
+        const std::string head = fmt::format(R"("name":{},"cat":"collective","id":"{}.{}",{})",
+                                             quoted(e.name), e.rank, ++id, where);
+        lines.push_back(
+            fmt::format(R"({{"ph":"b","ts":{:.3f},{},"args":{{{}}}}})", begin, head, e.details));
+        lines.push_back(
+            fmt::format(R"({{"ph":"e","ts":{:.3f},{}}})", microseconds(e.end - zero), head));
         break;
       }
     }
@@ -129,15 +147,14 @@ void Span::end() noexcept {
   cuda::pop_range();
   try {
     add(Kind::span, name_, start_, Clock::now(), {});
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
 }
 
-void add_async(const std::string& name, Clock::time_point begin, Clock::time_point end, const std::string& details) noexcept {
+void add_async(const std::string& name, Clock::time_point begin, Clock::time_point end,
+               const std::string& details) noexcept {
   try {
     add(Kind::async, name, begin, end, details);
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
 }
 
 void name_thread(const std::string& name, int rank) {
@@ -149,7 +166,8 @@ void name_thread(const std::string& name, int rank) {
 Recording::Recording(std::string path, int rank) : path_(std::move(path)) {
   Recorder& all = recorder();
   const std::lock_guard lock(all.mutex);
-  if (detail::recording) fail<Error>("trace: a Recording lives already; there is one timeline for a process");
+  if (detail::recording)
+    fail<Error>("trace: a Recording lives already; there is one timeline for a process");
   write_timeline(path_, "[\n]\n");  // where that cannot be done, the time to say so is now
   std::remove(path_.c_str());
   if (this_thread.name.empty()) this_thread.name = "main";
@@ -189,9 +207,13 @@ void merge(const std::vector<std::string>& parts, const std::string& path) {
   std::string text = "[";
   for (const std::string& part : parts) {
     std::ifstream file(part, std::ios::binary);
-    if (!file) fail<Error>("trace: cannot read {}; processes of other hosts need a folder that all of them share", part);
+    if (!file)
+      fail<Error>(
+          "trace: cannot read {}; processes of other hosts need a folder that all of them share",
+          part);
     const std::string whole{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (!whole.starts_with("[\n") || !whole.ends_with("\n]\n")) fail<Error>("trace: {} is no file of a Recording", part);
+    if (!whole.starts_with("[\n") || !whole.ends_with("\n]\n"))
+      fail<Error>("trace: {} is no file of a Recording", part);
     text += (text.size() > 1 ? ",\n" : "\n") + whole.substr(2, whole.size() - 5);
   }
   write_whole(path, text + "\n]\n");

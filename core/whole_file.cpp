@@ -2,12 +2,12 @@
 
 #include "error.h"
 
+#include <fcntl.h>
+#include <unistd.h>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <filesystem>
-#include <unistd.h>
 #include <utility>
 
 namespace tutti {
@@ -40,8 +40,11 @@ void WholeFile::commit() {
   if (::rename(draft_.c_str(), path_.c_str()) != 0) stop();
   committed_ = true;
   const auto folder = std::filesystem::path(path_).parent_path();
-  if (const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); fd >= 0) {
-    ::fsync(fd);  // makes the rename durable; some file systems cannot, and the file is whole either way
+  if (const int fd =
+          ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      fd >= 0) {
+    ::fsync(fd);  // makes the rename durable; some file systems cannot, and the file is whole
+                  // either way
     ::close(fd);
   }
 }

@@ -13,7 +13,8 @@ namespace tutti::distributed {
 class Arrivals::Log {
  public:
   explicit Log(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {
-    if (backend_->observer) fail<Error>("Arrivals: group '{}' is observed already", backend_->place().group);
+    if (backend_->observer)
+      fail<Error>("Arrivals: group '{}' is observed already", backend_->place().group);
     clear();
   }
   ~Log() { backend_->observer = {}; }
@@ -97,8 +98,10 @@ int Arrivals::Report::straggler() const {
 
 Arrivals::Report Arrivals::report() {
   const auto ranks = static_cast<std::size_t>(group_.size());
-  Report report{.waited = std::vector<double>(ranks), .held_up = std::vector<double>(ranks),
-                .came_last = std::vector<std::int64_t>(ranks), .skews = {}};
+  Report report{.waited = std::vector<double>(ranks),
+                .held_up = std::vector<double>(ranks),
+                .came_last = std::vector<std::int64_t>(ranks),
+                .skews = {}};
   if (!main_) return report;
   std::vector<float> mine = main_->seconds();
   const std::size_t own_calls = mine.size();
@@ -109,7 +112,8 @@ Arrivals::Report Arrivals::report() {
   group_.all_reduce(maxima, ReduceOp::max, {.name = "arrivals: first"}).wait();
   const float *shortest = minima.data<float>(), *longest = maxima.data<float>();
 
-  double sums[3] = {main_->waited() + normalization_->waited(), 0, 0};  // waited, held up, came last
+  double sums[3] = {main_->waited() + normalization_->waited(), 0,
+                    0};  // waited, held up, came last
   std::map<std::string, std::size_t> index;
   for (std::size_t i = 0; i < mine.size(); ++i) {
     if (shortest[i] < 0) continue;
@@ -129,8 +133,10 @@ Arrivals::Report Arrivals::report() {
   }
   for (Skew& skew : report.skews) skew.mean /= static_cast<double>(skew.calls);
   std::vector<double> all(3 * ranks);
-  group_.all_gather(from_blob(sums, {3}, float64), from_blob(all.data(), {group_.size(), 3}, float64),
-                    {.name = "arrivals: by rank"}).wait();
+  group_
+      .all_gather(from_blob(sums, {3}, float64), from_blob(all.data(), {group_.size(), 3}, float64),
+                  {.name = "arrivals: by rank"})
+      .wait();
   for (std::size_t r = 0; r < ranks; ++r) {
     report.waited[r] = all[3 * r];
     report.held_up[r] = all[3 * r + 1];

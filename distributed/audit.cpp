@@ -42,13 +42,16 @@ void expect_equal_on_ranks(const StateDict& state, const ProcessGroup& group) {
   if (group.size() == 1) return;
   const auto count = static_cast<std::int64_t>(state.size());
   const Tensor counts = empty({group.size()}, {.dtype = int64});
-  group.all_gather(full({}, static_cast<double>(count), {.dtype = int64}), counts,
-                   {.name = "audit: number of tensors"}).wait();
+  group
+      .all_gather(full({}, static_cast<double>(count), {.dtype = int64}), counts,
+                  {.name = "audit: number of tensors"})
+      .wait();
   for (int r = 0; r < group.size(); ++r)
     if (counts.data<std::int64_t>()[r] != count)
-      fail<DistributedError>("audit of group '{}': rank {} holds {} tensors, rank {} {}", group.name(), group.rank(),
-                             count, r, counts.data<std::int64_t>()[r]);
-  const Tensor mine = empty({count}, {.dtype = int64}), all = empty({group.size(), count}, {.dtype = int64});
+      fail<DistributedError>("audit of group '{}': rank {} holds {} tensors, rank {} {}",
+                             group.name(), group.rank(), count, r, counts.data<std::int64_t>()[r]);
+  const Tensor mine = empty({count}, {.dtype = int64}),
+               all = empty({group.size(), count}, {.dtype = int64});
   for (std::int64_t i = 0; i < count; ++i)
     mine.data<std::int64_t>()[i] = hash_of(state[static_cast<std::size_t>(i)].second);
   group.all_gather(mine, all, {.name = "audit: hashes"}).wait();
@@ -56,8 +59,9 @@ void expect_equal_on_ranks(const StateDict& state, const ProcessGroup& group) {
   for (std::int64_t i = 0; i < count; ++i)
     for (int r = 1; r < group.size(); ++r)
       if (hashes[r * count + i] != hashes[i])
-        fail<DistributedError>("audit of group '{}': '{}' is not the same on every rank: {}", group.name(),
-                               state[static_cast<std::size_t>(i)].first, division(hashes + i, count, group.size()));
+        fail<DistributedError>("audit of group '{}': '{}' is not the same on every rank: {}",
+                               group.name(), state[static_cast<std::size_t>(i)].first,
+                               division(hashes + i, count, group.size()));
 }
 
 Audit::Audit(StateDict state, ProcessGroup group, std::int64_t every)
@@ -72,7 +76,8 @@ void Audit::step() {
   } catch (const TimeoutError&) {
     throw;
   } catch (const DistributedError& error) {
-    throw DistributedError(fmt::format("{} (found after step {})", error.what(), steps_), error.info());
+    throw DistributedError(fmt::format("{} (found after step {})", error.what(), steps_),
+                           error.info());
   }
 }
 

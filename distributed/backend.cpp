@@ -31,8 +31,9 @@ std::int64_t Collective::bytes() const {
 }
 
 bool Fingerprint::operator==(const Fingerprint& other) const {
-  return sequence == other.sequence && count == other.count && name_hash == other.name_hash && root == other.root &&
-         operation == other.operation && op == other.op && dtype == other.dtype;
+  return sequence == other.sequence && count == other.count && name_hash == other.name_hash &&
+         root == other.root && operation == other.operation && op == other.op &&
+         dtype == other.dtype;
 }
 
 Fingerprint fingerprint(const Collective& call) {
@@ -40,7 +41,8 @@ Fingerprint fingerprint(const Collective& call) {
   print.sequence = call.sequence;
   print.count = call.input.defined() ? call.input.numel() : 0;
   print.name_hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char c : call.name) print.name_hash = (print.name_hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  for (const char c : call.name)
+    print.name_hash = (print.name_hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   print.root = call.root;
   print.operation = call.operation;
   print.op = static_cast<std::uint8_t>(call.op);
@@ -56,7 +58,8 @@ std::string to_string(const Fingerprint& print) {
   if (print.operation == Operation::broadcast) text += fmt::format("(root {})", print.root);
   text += fmt::format(" #{}", print.sequence);
   if (print.operation != Operation::barrier)
-    text += fmt::format(" of {} x {}", tutti::to_string(static_cast<DType>(print.dtype)), print.count);
+    text +=
+        fmt::format(" of {} x {}", tutti::to_string(static_cast<DType>(print.dtype)), print.count);
   const std::string name(print.name, strnlen(print.name, sizeof(print.name)));
   return name.empty() ? text : fmt::format("{} ({})", text, name);
 }
@@ -64,38 +67,44 @@ std::string to_string(const Fingerprint& print) {
 std::string disagreement(std::span<const Fingerprint> prints) {
   for (std::size_t r = 1; r < prints.size(); ++r)
     if (!(prints[r] == prints[0]))
-      return fmt::format("the ranks are at different calls: rank 0 at {}, rank {} at {}. Every rank must issue the "
-                         "same collectives in the same order", to_string(prints[0]), r, to_string(prints[r]));
+      return fmt::format(
+          "the ranks are at different calls: rank 0 at {}, rank {} at {}. Every rank must issue "
+          "the same collectives in the same order",
+          to_string(prints[0]), r, to_string(prints[r]));
   return {};
 }
 
 Backend::Place Backend::place_in(const std::vector<int>& members, const std::string& name) const {
   Place there = place_;
-  there.rank = static_cast<int>(std::find(members.begin(), members.end(), place_.rank) - members.begin());
+  there.rank =
+      static_cast<int>(std::find(members.begin(), members.end(), place_.rank) - members.begin());
   there.size = static_cast<int>(members.size());
   there.group = name;
   return there;
 }
 
 std::string describe(const Collective& call, const Backend::Place& place) {
-  std::string text = fmt::format("{} #{} of group '{}'", to_string(call.operation), call.sequence, place.group);
+  std::string text =
+      fmt::format("{} #{} of group '{}'", to_string(call.operation), call.sequence, place.group);
   std::string about = call.name;
   if (call.operation != Operation::barrier) {
     const auto bytes = static_cast<double>(call.bytes());
     if (!about.empty()) about += ", ";
-    about += bytes < 1e3 ? fmt::format("{:.0f} B", bytes)
-           : bytes < 1e6 ? fmt::format("{:.1f} kB", bytes / 1e3)
-                         : fmt::format("{:.1f} MB", bytes / 1e6);
+    about += bytes < 1e3   ? fmt::format("{:.0f} B", bytes)
+             : bytes < 1e6 ? fmt::format("{:.1f} kB", bytes / 1e3)
+                           : fmt::format("{:.1f} MB", bytes / 1e6);
   }
   return about.empty() ? text : fmt::format("{} ({})", text, about);
 }
 
 void raise(const Failure& failure, const Collective& call, const Backend::Place& place) {
   const std::string here = describe(call, place);
-  const std::string cause = failure.at.empty() || failure.at == here ? failure.what : failure.at + ": " + failure.what;
-  const std::string text = fmt::format("{}: {}{} [rank {} of {}]", here,
-                                       failure.at == here ? "" : "not done, because the group has failed: ", cause,
-                                       place.rank, place.size);
+  const std::string cause =
+      failure.at.empty() || failure.at == here ? failure.what : failure.at + ": " + failure.what;
+  const std::string text =
+      fmt::format("{}: {}{} [rank {} of {}]", here,
+                  failure.at == here ? "" : "not done, because the group has failed: ", cause,
+                  place.rank, place.size);
   CollectiveInfo info{place.rank, place.size, to_string(call.operation), call.sequence, call.name};
   if (failure.timeout) throw TimeoutError(text, std::move(info));
   throw DistributedError(text, std::move(info));
@@ -110,14 +119,15 @@ std::string last_completed(std::span<const int> ranks, std::int64_t completed) {
 
 }  // namespace
 
-std::string absence(std::span<const int> missing, std::chrono::milliseconds timeout, std::int64_t completed) {
-  return fmt::format("{} did not arrive within {}; {}", ranks_to_string(missing), to_string(timeout),
-                     last_completed(missing, completed));
+std::string absence(std::span<const int> missing, std::chrono::milliseconds timeout,
+                    std::int64_t completed) {
+  return fmt::format("{} did not arrive within {}; {}", ranks_to_string(missing),
+                     to_string(timeout), last_completed(missing, completed));
 }
 
 std::string departure(std::span<const int> left, const char* how, std::int64_t completed) {
-  return fmt::format("{} will never arrive: {} {}; {}", ranks_to_string(left), left.size() == 1 ? "its" : "their", how,
-                     last_completed(left, completed));
+  return fmt::format("{} will never arrive: {} {}; {}", ranks_to_string(left),
+                     left.size() == 1 ? "its" : "their", how, last_completed(left, completed));
 }
 
 std::string ranks_to_string(std::span<const int> ranks) {
@@ -133,7 +143,8 @@ std::string to_string(std::chrono::milliseconds duration) {
 }
 
 std::chrono::steady_clock::time_point deadline_after(std::chrono::milliseconds timeout) {
-  return std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
+  return std::chrono::steady_clock::now() +
+         std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
 }
 
 }  // namespace tutti::distributed

@@ -4,7 +4,8 @@
 
 namespace tutti::distributed {
 
-std::string broadcast_text(const ProcessGroup& group, const std::string& text, const std::string& name) {
+std::string broadcast_text(const ProcessGroup& group, const std::string& text,
+                           const std::string& name) {
   const Tensor size = full({}, static_cast<double>(text.size()), {.dtype = int64});
   group.broadcast(size, 0, {.name = name}).wait();
   if (size.item<std::int64_t>() == 0) return {};

@@ -6,6 +6,7 @@
 namespace tutti::distributed {
 
 /// Collective, two broadcasts: rank 0's text, whatever the others pass. `name` stands in errors.
-std::string broadcast_text(const ProcessGroup& group, const std::string& text, const std::string& name);
+std::string broadcast_text(const ProcessGroup& group, const std::string& text,
+                           const std::string& name);
 
 }  // namespace tutti::distributed

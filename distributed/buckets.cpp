@@ -9,7 +9,9 @@ namespace {
 
 constexpr std::int64_t alignment = 64;  // bytes
 
-std::int64_t element_size(const Tensor& tensor) { return static_cast<std::int64_t>(size_of(tensor.dtype())); }
+std::int64_t element_size(const Tensor& tensor) {
+  return static_cast<std::int64_t>(size_of(tensor.dtype()));
+}
 
 // Elements, rounded up to the alignment.
 std::int64_t room_for(const Tensor& tensor) {
@@ -26,21 +28,23 @@ void allocate(Bucket& bucket, const StateDict& parameters, const ProcessGroup& g
   std::int64_t at = 0;
   for (const std::size_t p : bucket.parameters) {
     const Tensor& parameter = parameters[p].second;
-    const Strides strides = parameter.is_dense() ? parameter.strides() : dense_strides(parameter.shape());
+    const Strides strides = parameter.is_dense() ? parameter.strides()
+                                                 : dense_strides(parameter.shape());
     bucket.views.push_back(bucket.flat.alias(parameter.shape(), strides, at));
     at += room_for(parameter);
   }
 }
 
-// How much `a` and `b` have in common at their front, in whole components: "layer3.0.conv1" and "layer3.0.bn1"
-// "layer3.0.".
+// How much `a` and `b` have in common at their front, in whole components: "layer3.0.conv1" and
+// "layer3.0.bn1" "layer3.0.".
 std::size_t common_prefix(std::string_view a, std::string_view b) {
-  const auto same = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  const auto same = static_cast<std::size_t>(
+      std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   return a.substr(0, same).rfind('.') + 1;  // npos + 1 is 0
 }
 
-// "layer3.*" or "fc.*, layer4.1.*": the members by the first component in which the model's parameters differ, as few
-// words as an error has room for.
+// "layer3.*" or "fc.*, layer4.1.*": the members by the first component in which the model's
+// parameters differ, as few words as an error has room for.
 std::string summary(const StateDict& parameters, const std::vector<std::size_t>& members) {
   struct Group {
     std::string_view head, prefix;
@@ -50,8 +54,10 @@ std::string summary(const StateDict& parameters, const std::vector<std::size_t>&
   for (const auto& [name, _] : parameters) root = root.substr(0, common_prefix(root, name));
   std::vector<Group> groups;
   for (const std::size_t member : members) {
-    const std::string_view name = parameters[member].first, head = name.substr(0, name.find('.', root.size()));
-    const auto at = std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.head == head; });
+    const std::string_view name = parameters[member].first,
+                           head = name.substr(0, name.find('.', root.size()));
+    const auto at = std::find_if(groups.begin(), groups.end(),
+                                 [&](const Group& group) { return group.head == head; });
     if (at == groups.end()) groups.push_back({head, name});
     else *at = {head, at->prefix.substr(0, common_prefix(at->prefix, name)), true};
   }
@@ -65,7 +71,8 @@ std::string summary(const StateDict& parameters, const std::vector<std::size_t>&
 }  // namespace
 
 std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<std::size_t>& order,
-                                 std::int64_t first_bytes, std::int64_t cap_bytes, const ProcessGroup& group) {
+                                 std::int64_t first_bytes, std::int64_t cap_bytes,
+                                 const ProcessGroup& group) {
   struct Open {
     DType dtype;
     Device device;
@@ -81,7 +88,9 @@ std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<
       return o.dtype == parameter.dtype() && o.device == parameter.device();
     });
     if (at == open.end())
-      at = open.insert(at, {.dtype = parameter.dtype(), .device = parameter.device(), .bucket = {},
+      at = open.insert(at, {.dtype = parameter.dtype(),
+                            .device = parameter.device(),
+                            .bucket = {},
                             .cap = first_bytes});
     if (at->bytes > 0 && at->bytes + bytes > at->cap) {
       closed.push_back(*at);
@@ -94,12 +103,14 @@ std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<
     at->last = i;
   }
   closed.insert(closed.end(), open.begin(), open.end());
-  std::sort(closed.begin(), closed.end(), [](const Open& a, const Open& b) { return a.last < b.last; });
+  std::sort(closed.begin(), closed.end(),
+            [](const Open& a, const Open& b) { return a.last < b.last; });
   std::vector<Bucket> buckets;
   for (Open& each : closed) {
     Bucket& bucket = buckets.emplace_back(std::move(each.bucket));
     allocate(bucket, parameters, group);
-    bucket.label = fmt::format("bucket {}: {}", buckets.size() - 1, summary(parameters, bucket.parameters));
+    bucket.label =
+        fmt::format("bucket {}: {}", buckets.size() - 1, summary(parameters, bucket.parameters));
   }
   return buckets;
 }

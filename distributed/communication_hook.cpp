@@ -7,7 +7,8 @@ namespace {
 
 class Decompress : public Work::State {
  public:
-  Decompress(Work work, Tensor from, Tensor to) : work_(std::move(work)), from_(std::move(from)), to_(std::move(to)) {}
+  Decompress(Work work, Tensor from, Tensor to)
+      : work_(std::move(work)), from_(std::move(from)), to_(std::move(to)) {}
   void wait() override {
     work_.wait();
     if (from_.defined()) to_.copy_(from_);

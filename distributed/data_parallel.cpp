@@ -15,8 +15,9 @@ std::vector<std::string> inventory(const StateDict& parameters, const StateDict&
   const auto list = [&](const char* kind, const StateDict& tensors) {
     for (const auto& [name, tensor] : tensors) {
       if (!tensor.defined()) fail<ValueError>("DataParallel: {} '{}' is undefined", kind, name);
-      lines.push_back(fmt::format("{} '{}' of shape {}, {}{}", kind, name, to_string(tensor.shape()),
-                                  to_string(tensor.dtype()), tensor.requires_grad() ? ", requires grad" : ""));
+      lines.push_back(fmt::format("{} '{}' of shape {}, {}{}", kind, name,
+                                  to_string(tensor.shape()), to_string(tensor.dtype()),
+                                  tensor.requires_grad() ? ", requires grad" : ""));
     }
   };
   list("parameter", parameters);
@@ -41,7 +42,8 @@ void check_same_model(const ProcessGroup& group, const std::vector<std::string>&
   std::int64_t facts[2] = {static_cast<std::int64_t>(std::hash<std::string>{}(text)),
                            static_cast<std::int64_t>(text.size())};
   const Tensor all = empty({group.size(), 2}, {.dtype = int64});
-  group.all_gather(from_blob(facts, {2}, int64), all, {.name = "DataParallel: compare the models"}).wait();
+  group.all_gather(from_blob(facts, {2}, int64), all, {.name = "DataParallel: compare the models"})
+      .wait();
   const std::int64_t* of_ranks = all.data<std::int64_t>();
   std::int64_t longest = 0;
   bool same = true;
@@ -50,7 +52,8 @@ void check_same_model(const ProcessGroup& group, const std::vector<std::string>&
     same = same && of_ranks[2 * r] == of_ranks[0] && of_ranks[2 * r + 1] == of_ranks[1];
   }
   if (same) return;
-  const Tensor padded = zeros({longest}, {.dtype = uint8}), texts = empty({group.size(), longest}, {.dtype = uint8});
+  const Tensor padded = zeros({longest}, {.dtype = uint8}),
+               texts = empty({group.size(), longest}, {.dtype = uint8});
   std::memcpy(padded.raw(), text.data(), text.size());
   group.all_gather(padded, texts, {.name = "DataParallel: tell the models"}).wait();
   const auto lines_of = [&](int rank) {
@@ -64,8 +67,10 @@ void check_same_model(const ProcessGroup& group, const std::vector<std::string>&
       const std::string here = i < first.size() ? first[i] : "nothing more";
       const std::string there = i < other.size() ? other[i] : "nothing more";
       if (here != there)
-        fail<DistributedError>("DataParallel: the models differ at tensor {}: rank 0 has {}, rank {} has {}. Every "
-                               "rank must build the same model", i, here, r, there);
+        fail<DistributedError>(
+            "DataParallel: the models differ at tensor {}: rank 0 has {}, rank {} has {}. Every "
+            "rank must build the same model",
+            i, here, r, there);
     }
   }
 }
@@ -76,17 +81,20 @@ void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root
 
 }  // namespace
 
-DataParallel::DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group, DataParallelOptions options)
+DataParallel::DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group,
+                           DataParallelOptions options)
     : buffers_(std::move(buffers)), group_(std::move(group)) {
   if (!(options.bucket_cap_mb > 0) || !(options.first_bucket_mb > 0))
-    fail<ValueError>("DataParallel: bucket_cap_mb and first_bucket_mb must be positive, got {} and {}",
-                     options.bucket_cap_mb, options.first_bucket_mb);
+    fail<ValueError>(
+        "DataParallel: bucket_cap_mb and first_bucket_mb must be positive, got {} and {}",
+        options.bucket_cap_mb, options.first_bucket_mb);
   const std::vector<std::string> lines = inventory(parameters, buffers_);
   if (group_.size() == 1) return;
   check_same_model(group_, lines);
   broadcast_all(group_, parameters, 0);
   broadcast_all(group_, buffers_, 0);
-  std::erase_if(parameters, [](const auto& parameter) { return !parameter.second.requires_grad(); });
+  std::erase_if(parameters,
+                [](const auto& parameter) { return !parameter.second.requires_grad(); });
   reducer_ = std::make_shared<Reducer>(std::move(parameters), group_, std::move(options));
 }
 

@@ -26,16 +26,18 @@ Registry& registry() {
   return all;
 }
 
-constexpr std::array<std::pair<const char*, Fault::Action>, 6> actions{{{"delay", Fault::Action::delay},
-                                                                       {"drop", Fault::Action::drop},
-                                                                       {"raise", Fault::Action::raise},
-                                                                       {"exit", Fault::Action::exit},
-                                                                       {"stop", Fault::Action::stop},
-                                                                       {"kill", Fault::Action::kill}}};
-constexpr std::array<std::pair<const char*, Fault::Moment>, 4> moments{{{"start", Fault::Moment::start},
-                                                                       {"call", Fault::Moment::call},
-                                                                       {"data", Fault::Moment::data},
-                                                                       {"exit", Fault::Moment::exit}}};
+constexpr std::array<std::pair<const char*, Fault::Action>, 6> actions{
+    {{"delay", Fault::Action::delay},
+     {"drop", Fault::Action::drop},
+     {"raise", Fault::Action::raise},
+     {"exit", Fault::Action::exit},
+     {"stop", Fault::Action::stop},
+     {"kill", Fault::Action::kill}}};
+constexpr std::array<std::pair<const char*, Fault::Moment>, 4> moments{
+    {{"start", Fault::Moment::start},
+     {"call", Fault::Moment::call},
+     {"data", Fault::Moment::data},
+     {"exit", Fault::Moment::exit}}};
 
 template <class Table>
 auto choose(const Table& table, std::string_view key, std::string_view value) {
@@ -71,18 +73,23 @@ Fault parse_fault(std::string_view text) {
   split(text, ',', [&](std::string_view piece) {
     const std::size_t equals = piece.find('=');
     const std::string_view key = piece.substr(0, equals);
-    const std::string_view value = equals == std::string_view::npos ? std::string_view() : piece.substr(equals + 1);
+    const std::string_view value = equals == std::string_view::npos ? std::string_view()
+                                                                    : piece.substr(equals + 1);
     if (key == "action") fault.action = choose(actions, key, value), has_action = true;
     else if (key == "when") fault.when = choose(moments, key, value);
     else if (key == "rank") fault.rank = static_cast<int>(number(key, value, 0)), has_rank = true;
     else if (key == "collective") fault.collective = number(key, value, 1), has_collective = true;
     else if (key == "delay") fault.delay = std::chrono::milliseconds(number(key, value, 0));
     else if (key == "group" && !value.empty()) fault.group = value;
-    else fail<ValueError>("fault: expected action, rank, collective, group, when or delay with '=', got '{}'", piece);
+    else
+      fail<ValueError>(
+          "fault: expected action, rank, collective, group, when or delay with '=', got '{}'",
+          piece);
   });
   const bool counts = fault.when == Fault::Moment::call || fault.when == Fault::Moment::data;
   if (!has_action || !has_rank || (counts && !has_collective))
-    fail<ValueError>("fault: expected something like 'rank=1,collective=8,action=kill', got '{}'", text);
+    fail<ValueError>("fault: expected something like 'rank=1,collective=8,action=kill', got '{}'",
+                     text);
   return fault;
 }
 
@@ -90,8 +97,9 @@ void check(const Fault& fault) {
   if (fault.action == Fault::Action::drop && fault.when != Fault::Moment::call)
     fail<ValueError>("fault: drop goes with when=call: nothing else can be dropped");
   if (fault.action == Fault::Action::exit && fault.when == Fault::Moment::data)
-    fail<ValueError>("fault: exit does not go with when=data: the communication thread cannot end the process in good "
-                     "order");
+    fail<ValueError>(
+        "fault: exit does not go with when=data: the communication thread cannot end the process "
+        "in good order");
 }
 
 std::uint64_t arm(Fault fault) {

@@ -1,5 +1,6 @@
-// What the environment says about the run this process belongs to: the variables of mpirun, PMI launchers, srun and
-// torchrun, under the explicit arguments of from_environment(). Reads only; nothing is started here.
+// What the environment says about the run this process belongs to: the variables of mpirun, PMI
+// launchers, srun and torchrun, under the explicit arguments of from_environment(). Reads only;
+// nothing is started here.
 #pragma once
 
 #include "process_group.h"
@@ -16,8 +17,8 @@ struct Launch {
   std::string run_id = {};
 };
 
-/// DistributedError that lists what was found where a set of variables is partial, says nonsense or contradicts
-/// another; ValueError for arguments that do.
+/// DistributedError that lists what was found where a set of variables is partial, says nonsense or
+/// contradicts another; ValueError for arguments that do.
 Launch find_launch(const WorldOptions& options);
 
 }  // namespace tutti::distributed

@@ -31,7 +31,8 @@ void merge(ReduceOp op, A& into, A value) {
 }
 
 template <ReduceOp op, class T>
-void reduce(std::span<const void* const> inputs, std::span<void* const> outputs, std::int64_t count) {
+void reduce(std::span<const void* const> inputs, std::span<void* const> outputs,
+            std::int64_t count) {
   using A = typename Accumulator<T>::type;
   A sum[tile];
   for (std::int64_t begin = 0; begin < count; begin += tile) {
@@ -43,7 +44,8 @@ void reduce(std::span<const void* const> inputs, std::span<void* const> outputs,
       for (std::int64_t i = 0; i < n; ++i) merge(op, sum[i], static_cast<A>(next[i]));
     }
     if constexpr (op == ReduceOp::mean)
-      for (std::int64_t i = 0; i < n; ++i) sum[i] = static_cast<A>(sum[i] / static_cast<A>(inputs.size()));
+      for (std::int64_t i = 0; i < n; ++i)
+        sum[i] = static_cast<A>(sum[i] / static_cast<A>(inputs.size()));
     for (void* output : outputs) {
       T* to = static_cast<T*>(output) + begin;
       for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(sum[i]);
@@ -55,11 +57,13 @@ void reduce(std::span<const void* const> inputs, std::span<void* const> outputs,
 
 void check_reducible(DType dtype, ReduceOp op, const char* operation) {
   if (op == ReduceOp::mean && !is_floating(dtype))
-    fail<DTypeError>("{}: the mean of {} is not defined; convert with .to(float32) or use sum", operation,
-                     tutti::to_string(dtype));
+    fail<DTypeError>("{}: the mean of {} is not defined; convert with .to(float32) or use sum",
+                     operation, tutti::to_string(dtype));
   if (op == ReduceOp::sum && dtype == boolean)
-    fail<DTypeError>("{}: the sum of bool is not defined; use max for 'any rank', min for 'every rank', or .to(int64) "
-                     "to count", operation);
+    fail<DTypeError>(
+        "{}: the sum of bool is not defined; use max for 'any rank', min for 'every rank', or "
+        ".to(int64) to count",
+        operation);
 }
 
 void reduce_in_rank_order(DType dtype, ReduceOp op, std::span<const void* const> inputs,

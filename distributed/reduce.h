@@ -1,6 +1,7 @@
-// The arithmetic of a reduction over ranks, in rank order: ((x0 + x1) + x2) + ... Every backend that computes on the
-// CPU uses it, which is why they agree to the bit. float32 and wider accumulate in themselves, 16-bit types in
-// float32 with one rounding at the end. A NaN on any rank makes every result NaN, min and max included.
+// The arithmetic of a reduction over ranks, in rank order: ((x0 + x1) + x2) + ... Every backend
+// that computes on the CPU uses it, which is why they agree to the bit. float32 and wider
+// accumulate in themselves, 16-bit types in float32 with one rounding at the end. A NaN on any rank
+// makes every result NaN, min and max included.
 #pragma once
 
 #include "process_group.h"

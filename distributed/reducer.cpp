@@ -11,10 +11,12 @@
 namespace tutti::distributed {
 namespace {
 
-bool same_view(const Tensor& a, const Tensor& b) { return a.raw() == b.raw() && a.strides() == b.strides(); }
+bool same_view(const Tensor& a, const Tensor& b) {
+  return a.raw() == b.raw() && a.strides() == b.strides();
+}
 
-// Runs a communication hook, or the wait for what it started. Where that throws, the other ranks are told: they may be
-// waiting for this one. No effect where the group is broken already.
+// Runs a communication hook, or the wait for what it started. Where that throws, the other ranks
+// are told: they may be waiting for this one. No effect where the group is broken already.
 template <class Run>
 void guarded(const ProcessGroup& group, const Bucket& bucket, const Run& run) {
   const auto tell = [&](const char* what) {
@@ -33,14 +35,18 @@ void guarded(const ProcessGroup& group, const Bucket& bucket, const Run& run) {
 
 // A rank that has nothing late is at another call, unless it was asked to expect that.
 CallOptions late_call(const std::string& parameter) {
-  return {.name = "late gradient of " + parameter + "; if not on every rank, set find_unused_parameters"};
+  return {.name = "late gradient of " + parameter +
+                  "; if not on every rank, set find_unused_parameters"};
 }
 
 }  // namespace
 
 Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions options)
-    : parameters_(std::move(parameters)), states_(parameters_.size()), group_(std::move(group)),
-      options_(std::move(options)), reordered_(!options_.reorder_buckets || options_.find_unused_parameters) {
+    : parameters_(std::move(parameters)),
+      states_(parameters_.size()),
+      group_(std::move(group)),
+      options_(std::move(options)),
+      reordered_(!options_.reorder_buckets || options_.find_unused_parameters) {
   if (!options_.communication)
     options_.communication = [](const ProcessGroup& ranks, const Tensor& bucket, CallOptions call) {
       return ranks.all_reduce(bucket, ReduceOp::sum, std::move(call));
@@ -50,17 +56,19 @@ Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions o
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
   lay_out(order);
   for (std::size_t p = 0; p < parameters_.size(); ++p)
-    hooks_.push_back(autograd::add_leaf_hook(parameters_[p].second,
-                                             [this, p](Tensor& gradient) { on_gradient(p, gradient); }));
+    hooks_.push_back(autograd::add_leaf_hook(
+        parameters_[p].second, [this, p](Tensor& gradient) { on_gradient(p, gradient); }));
 }
 
 void Reducer::detach() {
-  for (std::size_t p = 0; p < parameters_.size(); ++p) autograd::remove_leaf_hook(parameters_[p].second, hooks_[p]);
+  for (std::size_t p = 0; p < parameters_.size(); ++p)
+    autograd::remove_leaf_hook(parameters_[p].second, hooks_[p]);
 }
 
 void Reducer::lay_out(const std::vector<std::size_t>& order) {
   const auto bytes = [](double mb) { return static_cast<std::int64_t>(mb * 1024 * 1024); };
-  buckets_ = make_buckets(parameters_, order, bytes(options_.first_bucket_mb), bytes(options_.bucket_cap_mb), group_);
+  buckets_ = make_buckets(parameters_, order, bytes(options_.first_bucket_mb),
+                          bytes(options_.bucket_cap_mb), group_);
   for (std::size_t b = 0; b < buckets_.size(); ++b)
     for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i) {
       State& state = states_[buckets_[b].parameters[i]];
@@ -108,8 +116,8 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
   if (!state.arrived) {
     take(parameter, gradient);
   } else {
-    // Beside the bucket even where that has not started: on another rank, where gradients come in another order, it may
-    // have.
+    // Beside the bucket even where that has not started: on another rank, where gradients come in
+    // another order, it may have.
     if (!state.late.defined()) state.late = zeros_like(view(parameter));
     kernels::elementwise(gradient.device()).axpy(share, gradient, state.late);
   }
@@ -120,14 +128,19 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
 // Copies and divides in one pass; dividing before the sum keeps 16-bit gradients from overflowing.
 void Reducer::take(std::size_t parameter, const Tensor& gradient) {
   const Tensor& to = view(parameter);
-  if (!(gradient.shape() == to.shape()) || gradient.dtype() != to.dtype() || gradient.device() != to.device())
-    fail<Error>("DataParallel: parameter '{}' was {} {} on {} and is {} {} on {} now; make the DataParallel after the "
-                "model has been moved", parameters_[parameter].first, to_string(to.dtype()), to_string(to.shape()),
-                to_string(to.device()), to_string(gradient.dtype()), to_string(gradient.shape()),
-                to_string(gradient.device()));
+  if (!(gradient.shape() == to.shape()) || gradient.dtype() != to.dtype() ||
+      gradient.device() != to.device())
+    fail<Error>(
+        "DataParallel: parameter '{}' was {} {} on {} and is {} {} on {} now; make the "
+        "DataParallel after the model has been moved",
+        parameters_[parameter].first, to_string(to.dtype()), to_string(to.shape()),
+        to_string(to.device()), to_string(gradient.dtype()), to_string(gradient.shape()),
+        to_string(gradient.device()));
   const double share = 1.0 / group_.size();
   if (same_view(gradient, to)) to.mul_(share);
-  else kernels::elementwise(to.device()).binary_scalar(kernels::Binary::multiply, gradient, share, false, to);
+  else
+    kernels::elementwise(to.device())
+        .binary_scalar(kernels::Binary::multiply, gradient, share, false, to);
   states_[parameter].arrived = true;
   arrivals_.push_back(parameter);
   --pending_[states_[parameter].bucket];
@@ -159,7 +172,8 @@ void Reducer::finish() {
 }
 
 void Reducer::synchronize() {
-  if (autograd::current_backward() != 0) fail<Error>("synchronize_gradients: called inside of a backward");
+  if (autograd::current_backward() != 0)
+    fail<Error>("synchronize_gradients: called inside of a backward");
   clear();
   try {
     contribute_unused();
@@ -171,8 +185,8 @@ void Reducer::synchronize() {
   clear();
 }
 
-// All ranks that miss the same parameters meet here and the group stays usable. One that misses none is at the next
-// bucket instead, and both sides learn what the other does.
+// All ranks that miss the same parameters meet here and the group stays usable. One that misses
+// none is at the next bucket instead, and both sides learn what the other does.
 void Reducer::refuse_unused() {
   std::string names;
   int shown = 0;
@@ -181,9 +195,11 @@ void Reducer::refuse_unused() {
     if (!states_[p].arrived) names += (shown++ ? ", '" : "'") + parameters_[p].first + "'";
   if (missing > shown) names += fmt::format(" and {} more", missing - shown);
   group_.barrier({.name = "no gradient for " + names});
-  fail<Error>("DataParallel: backward gave no gradient for {} of {} parameters on rank {}: {}. Set "
-              "find_unused_parameters where that is meant, or requires_grad_(false) for what is never trained; the "
-              "gradients of this step are lost", missing, parameters_.size(), group_.rank(), names);
+  fail<Error>(
+      "DataParallel: backward gave no gradient for {} of {} parameters on rank {}: {}. Set "
+      "find_unused_parameters where that is meant, or requires_grad_(false) for what is never "
+      "trained; the gradients of this step are lost",
+      missing, parameters_.size(), group_.rank(), names);
 }
 
 // What has accumulated before, or zeros.
@@ -213,18 +229,21 @@ std::vector<std::vector<std::string>> Reducer::bucket_names() const {
   return names;
 }
 
-// Waits for the buckets and gives every parameter its average; with `uneven`, where the ranks may have used different
-// parameters, all but those that are empty everywhere.
+// Waits for the buckets and gives every parameter its average; with `uneven`, where the ranks may
+// have used different parameters, all but those that are empty everywhere.
 void Reducer::hand_out(bool uneven) {
   const auto count = static_cast<std::int64_t>(parameters_.size());
-  const Tensor flags = empty({2, count}, {.dtype = uint8});  // what has a gradient, and what has one that came late
+  const Tensor flags =
+      empty({2, count}, {.dtype = uint8});  // what has a gradient, and what has one that came late
   auto *used = flags.data<std::uint8_t>(), *late = used + count;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     used[p] = !states_[p].empty;
     late[p] = states_[p].late.defined();
   }
-  if (uneven) group_.all_reduce(flags, ReduceOp::max, {.name = "which parameters have gradients"}).wait();
-  for (std::size_t b = 0; b < works_.size(); ++b) guarded(group_, buckets_[b], [&] { works_[b].wait(); });
+  if (uneven)
+    group_.all_reduce(flags, ReduceOp::max, {.name = "which parameters have gradients"}).wait();
+  for (std::size_t b = 0; b < works_.size(); ++b)
+    guarded(group_, buckets_[b], [&] { works_[b].wait(); });
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     if (late[p]) {
       Tensor& sum = states_[p].late;

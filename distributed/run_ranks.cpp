@@ -1,4 +1,5 @@
-// run_ranks: one thread for each rank of a world in this process, which meets in a local hub or through NCCL.
+// run_ranks: one thread for each rank of a world in this process, which meets in a local hub or
+// through NCCL.
 #include "../core/parallel.h"
 #include "../core/trace.h"
 #include "local/hub.h"
@@ -35,9 +36,11 @@ Meet in_a_hub(int n, std::chrono::milliseconds timeout) {
   std::vector<int> everybody(static_cast<std::size_t>(n));
   std::iota(everybody.begin(), everybody.end(), 0);
   const auto hub = std::make_shared<local::Hub>(domain, everybody, "world");
-  return {.join = [=](int rank) {
-            return std::make_shared<local::LocalBackend>(hub, Backend::Place{rank, n, rank, "world", "local", timeout});
-          },
+  return {.join =
+              [=](int rank) {
+                return std::make_shared<local::LocalBackend>(
+                    hub, Backend::Place{rank, n, rank, "world", "local", timeout});
+              },
           .fail = [domain](const Failure& why) { domain->fail(why); },
           .leave = [domain](int rank) { domain->leave(rank); },
           .watcher = n > 1 ? std::make_shared<Watcher>([domain] { domain->look(); }) : nullptr};
@@ -47,24 +50,31 @@ Meet through_nccl(int n, std::chrono::milliseconds timeout) {
   if (const std::string why = nccl::why_unavailable(); !why.empty())
     fail<DistributedError>("run_ranks: the nccl backend cannot be used here: {}", why);
   const auto table = std::make_shared<rendezvous::SharedTable>();
-  return {.join = [=](int rank) {
-            return nccl::make_world(rendezvous::in_memory(table, {rank, n, {}, timeout}), {.local_rank = rank});
-          },
-          .fail = [=](const Failure& why) { rendezvous::in_memory(table, {0, n})->fail(why); },
+  return {.join =
+              [=](int rank) {
+                return nccl::make_world(rendezvous::in_memory(table, {rank, n, {}, timeout}),
+                                        {.local_rank = rank});
+              },
+          .fail =
+              [=](const Failure& why) {
+                rendezvous::in_memory(table, {0, n})->fail(why);
+              },
           .leave = [](int) {},  // whose group is gone is seen in the table
           .watcher = nullptr};
 }
 
 }  // namespace
 
-void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn, const RunOptions& options) {
+void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
+               const RunOptions& options) {
   if (n < 1) fail<ValueError>("run_ranks: expected at least 1 rank, got {}", n);
   if (options.backend != "local" && options.backend != "nccl")
     fail<ValueError>("run_ranks: unknown backend '{}': expected local or nccl", options.backend);
   const int threads_each = std::max(1, num_threads() / n);
   std::mutex mutex;
   std::exception_ptr first;
-  const Meet meet = options.backend == "nccl" ? through_nccl(n, options.timeout) : in_a_hub(n, options.timeout);
+  const Meet meet = options.backend == "nccl" ? through_nccl(n, options.timeout)
+                                              : in_a_hub(n, options.timeout);
   const auto failed = [&](int rank) {
     const std::string what = text_of(std::current_exception());
     {
@@ -93,7 +103,8 @@ void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn, const 
   try {
     for (int rank = 0; rank < n; ++rank) ranks.emplace_back(run, rank);
   } catch (const std::exception& error) {
-    const std::string why = fmt::format("no thread for rank {} of {}: {}", ranks.size(), n, error.what());
+    const std::string why =
+        fmt::format("no thread for rank {} of {}: {}", ranks.size(), n, error.what());
     meet.fail({.what = why});
     ranks.clear();  // those that had started would have waited for the others
     fail<DistributedError>("run_ranks: {}", why);
@@ -102,7 +113,8 @@ void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn, const 
   if (first) std::rethrow_exception(first);
 }
 
-void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn, std::chrono::milliseconds timeout) {
+void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
+               std::chrono::milliseconds timeout) {
   run_ranks(n, fn, RunOptions{.timeout = timeout});
 }
 

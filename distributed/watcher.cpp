@@ -48,7 +48,8 @@ Watcher::~Watcher() {
 
 std::uint64_t process_generation() {
   static std::atomic<std::uint64_t> generation{0};
-  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { ++generation; });
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { ++generation; });
   return generation.load(std::memory_order_relaxed);
 }
 

@@ -1,5 +1,5 @@
-// Watcher: a thread that looks after collectives nobody waits for, so that they too keep their deadlines. Every 50 ms
-// it calls one function; what there is to look at belongs to the backend.
+// Watcher: a thread that looks after collectives nobody waits for, so that they too keep their
+// deadlines. Every 50 ms it calls one function; what there is to look at belongs to the backend.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ class Watcher {
   std::thread thread_;
 };
 
-/// A number that is another one in the child of a fork: groups, their threads and MPI belong to the process that made
-/// them. Costs a load.
+/// A number that is another one in the child of a fork: groups, their threads and MPI belong to the
+/// process that made them. Costs a load.
 std::uint64_t process_generation();
 
 }  // namespace tutti::distributed

@@ -1,4 +1,5 @@
-// What world() returns on this thread. Set by run_ranks for its threads and by from_environment for the process.
+// What world() returns on this thread. Set by run_ranks for its threads and by from_environment for
+// the process.
 #pragma once
 
 #include "process_group.h"

@@ -1,22 +1,25 @@
-// An operation and a layer of one's own. Swish with a trained slope, y = x sigmoid(beta x) (Ramachandran, Zoph and Le,
-// "Searching for activation functions", 2017): the operation is one function, the layer adds its parameter. The program
-// checks the gradient, then fits a small network made with it to a curve.
+// An operation and a layer of one's own. Swish with a trained slope, y = x sigmoid(beta x)
+// (Ramachandran, Zoph and Le, "Searching for activation functions", 2017): the operation is one
+// function, the layer adds its parameter. The program checks the gradient, then fits a small
+// network made with it to a curve.
 #include <tutti/tutti.h>
 
 #include <cstdio>
 using namespace tutti;
 
-// A differentiable operation computes its output from detached inputs, then records how gradients flow back: the
-// closure is all that is kept. Saved tensors are checked: changing one in place before backward is an error, not a
-// wrong gradient.
+// A differentiable operation computes its output from detached inputs, then records how gradients
+// flow back: the closure is all that is kept. Saved tensors are checked: changing one in place
+// before backward is an error, not a wrong gradient.
 Tensor swish(const Tensor& x, const Tensor& beta) {
   const Tensor s = sigmoid(x.detach() * beta.detach());
-  return autograd::record("swish", x.detach() * s, {x, beta},
-                          [x = autograd::Saved(x), beta = autograd::Saved(beta), s](const Tensor& g) {
-                            const Tensor slope = s * (1 - s);
-                            return std::vector<Tensor>{g * (s + x.get() * beta.get() * slope),
-                                                       autograd::sum_to(g * square(x.get()) * slope, beta.get().shape())};
-                          });
+  return autograd::record(
+      "swish", x.detach() * s, {x, beta},
+      [x = autograd::Saved(x), beta = autograd::Saved(beta), s](const Tensor& g) {
+        const Tensor slope = s * (1 - s);
+        return std::vector<Tensor>{
+            g * (s + x.get() * beta.get() * slope),
+            autograd::sum_to(g * square(x.get()) * slope, beta.get().shape())};
+      });
 }
 
 // A layer is a struct: parameters are references that add_parameter hands out.

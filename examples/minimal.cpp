@@ -1,4 +1,5 @@
-// Learns which points lie inside the unit circle. Run it alone, or on several ranks: mpirun -n 2 minimal
+// Learns which points lie inside the unit circle. Run it alone, or on several ranks: mpirun -n 2
+// minimal
 #include <tutti/tutti.h>
 
 #include <cstdio>
@@ -20,6 +21,7 @@ int main() {
     sgd.zero_grad();
     loss.backward();  // when it returns, gradients are averaged over the ranks
     sgd.step();
-    if (step % 50 == 0 && group.rank() == 0) std::printf("step %3d  loss %.4f\n", step, loss.item<double>());
+    if (step % 50 == 0 && group.rank() == 0)
+      std::printf("step %3d  loss %.4f\n", step, loss.item<double>());
   }
 }

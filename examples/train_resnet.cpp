@@ -1,5 +1,6 @@
-// The main job: trains a ResNet on one rank or many. This file is the program around examples/train: which ranks there
-// are, and what becomes of errors: one line, and exit code 2 for a wrong flag or bad data, 1 for anything else.
+// The main job: trains a ResNet on one rank or many. This file is the program around
+// examples/train: which ranks there are, and what becomes of errors: one line, and exit code 2 for
+// a wrong flag or bad data, 1 for anything else.
 #include "train/checkpoint.h"
 #include "train/timeline.h"
 #include "train/trainer.h"
@@ -21,7 +22,8 @@ using namespace tutti::examples;
 /// Thrown where another rank has the error and says it.
 struct FailedElsewhere {};
 
-/// Calls `prepare` on every rank. Where it throws on one, all end: the first such rank with its error.
+/// Calls `prepare` on every rank. Where it throws on one, all end: the first such rank with its
+/// error.
 template <class Prepare>
 void agree(const ProcessGroup& group, const Prepare& prepare) {
   std::exception_ptr problem;
@@ -49,8 +51,8 @@ ProcessGroup group_for(const TrainOptions& options, const ProcessGroup& world) {
   const Tensor fit = full({}, one_device_each(options, world.local_rank() + 1), {.dtype = int64});
   world.all_reduce(fit, distributed::ReduceOp::min, {.name = "a device for each rank"}).wait();
   if (fit.item<int>() == 0) return world;
-  return ProcessGroup::from_environment({.backend = "nccl",
-                                         .device = device_of_rank(options, world.local_rank()).index()});
+  return ProcessGroup::from_environment(
+      {.backend = "nccl", .device = device_of_rank(options, world.local_rank()).index()});
 }
 
 void run(int argc, char** argv, const ProcessGroup& world) {
@@ -61,11 +63,14 @@ void run(int argc, char** argv, const ProcessGroup& world) {
     wanted = parse(argc, argv, options, world.rank() == 0);
     if (!wanted) return;
     if (options.ranks > 1 && world.size() > 1)
-      fail<UsageError>("--ranks {} and {} processes: use one of the two", options.ranks, world.size());
-    if (options.device.is_cuda()) empty({1}, {.device = options.device});  // says why, where there is none
+      fail<UsageError>("--ranks {} and {} processes: use one of the two", options.ranks,
+                       world.size());
+    if (options.device.is_cuda())
+      empty({1}, {.device = options.device});  // says why, where there is none
     data = load_datasets(options.dataset, options.data);
     if (world.rank() == 0) RunFolder::prepare(options.out);
-    if (world.rank() == 0 && options.resume) load_checkpoint(options, std::max(options.ranks, world.size()));
+    if (world.rank() == 0 && options.resume)
+      load_checkpoint(options, std::max(options.ranks, world.size()));
   });
   if (!wanted) return;
   std::optional<Timeline> timeline;  // written in any case, also where training fails
@@ -82,7 +87,9 @@ void run(int argc, char** argv, const ProcessGroup& world) {
   const bool through_nccl = one_device_each(options, options.ranks) && options.device.index() == 0;
   try {
     if (options.ranks == 1) train_rank(group_for(options, world));
-    else distributed::run_ranks(options.ranks, train_rank, {.backend = through_nccl ? "nccl" : "local"});
+    else
+      distributed::run_ranks(options.ranks, train_rank,
+                             {.backend = through_nccl ? "nccl" : "local"});
   } catch (const std::exception& error) {
     world.abort(error.what());  // the others may be waiting for this rank
     throw;

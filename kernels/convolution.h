@@ -1,13 +1,15 @@
-// What a device must be able to do for convolution (cross-correlation) over one to three spatial dimensions.
-// Tensors are contiguous or channels_last, activations (N, C, ...) and weights (O, I/groups, ...) alike, and come out
-// in the layout that the caller allocated. Shapes are the caller's to check (nn/functional/conv.h does).
+// What a device must be able to do for convolution (cross-correlation) over one to three spatial
+// dimensions. Tensors are contiguous or channels_last, activations (N, C, ...) and weights (O,
+// I/groups, ...) alike, and come out in the layout that the caller allocated. Shapes are the
+// caller's to check (nn/functional/conv.h does).
 #pragma once
 
 #include "../core/tensor.h"
 
 namespace tutti::kernels {
 
-/// One number for each spatial dimension. nn::convolution also takes a single number for all of them.
+/// One number for each spatial dimension. nn::convolution also takes a single number for all of
+/// them.
 struct ConvOptions {
   Dims stride = {1};
   Dims padding = {0};
@@ -15,13 +17,16 @@ struct ConvOptions {
   std::int64_t groups = 1;
 };
 
-/// x (N, I, ...), w (O, I/groups, ...), bias (O) or undefined, y (N, O, ...). An empty batch is legal. With 16-bit
-/// activations w, bias, dw and db may have their dtype or float32; sums are taken in float32. Otherwise one dtype.
+/// x (N, I, ...), w (O, I/groups, ...), bias (O) or undefined, y (N, O, ...). An empty batch is
+/// legal. With 16-bit activations w, bias, dw and db may have their dtype or float32; sums are
+/// taken in float32. Otherwise one dtype.
 struct Convolution {
-  void (*forward)(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions&, const Tensor& y);
+  void (*forward)(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions&,
+                  const Tensor& y);
   void (*backward_input)(const Tensor& dy, const Tensor& w, const ConvOptions&, const Tensor& dx);
   /// `db` may be undefined.
-  void (*backward_weight)(const Tensor& x, const Tensor& dy, const ConvOptions&, const Tensor& dw, const Tensor& db);
+  void (*backward_weight)(const Tensor& x, const Tensor& dy, const ConvOptions&, const Tensor& dw,
+                          const Tensor& db);
 };
 
 namespace cpu {

@@ -1,5 +1,6 @@
-// What a device must be able to do element by element. Tensors may have any strides; inputs broadcast to the
-// output's shape. Nothing is recorded or made to be returned here: callers pass outputs of the right shape and dtype.
+// What a device must be able to do element by element. Tensors may have any strides; inputs
+// broadcast to the output's shape. Nothing is recorded or made to be returned here: callers pass
+// outputs of the right shape and dtype.
 #pragma once
 
 #include "../core/tensor.h"
@@ -7,12 +8,37 @@
 namespace tutti::kernels {
 
 enum class Unary {
-  negate, absolute, exp, log, sqrt, rsqrt, reciprocal, square, sine, cosine, tanh, sigmoid, relu, gelu, sign
+  negate,
+  absolute,
+  exp,
+  log,
+  sqrt,
+  rsqrt,
+  reciprocal,
+  square,
+  sine,
+  cosine,
+  tanh,
+  sigmoid,
+  relu,
+  gelu,
+  sign
 };
 
 enum class Binary {
-  add, subtract, multiply, divide, power, maximum, minimum,
-  equal, not_equal, less, less_equal, greater, greater_equal,  // output: bool
+  add,
+  subtract,
+  multiply,
+  divide,
+  power,
+  maximum,
+  minimum,
+  equal,
+  not_equal,
+  less,
+  less_equal,
+  greater,
+  greater_equal,  // output: bool
   // gradient of an activation: first operand the incoming gradient, second what it says
   relu_grad,     // output y:  y > 0 ? g : 0
   gelu_grad,     // input x (exact gelu, 0.5 x (1 + erf(x / sqrt 2)))
@@ -42,6 +68,8 @@ namespace cuda {
 const Elementwise& elementwise();
 }
 /// The table of a device. Every family of kernels has one, built the same way.
-inline const Elementwise& elementwise(Device device) { return device.is_cpu() ? cpu::elementwise() : cuda::elementwise(); }
+inline const Elementwise& elementwise(Device device) {
+  return device.is_cpu() ? cpu::elementwise() : cuda::elementwise();
+}
 
 }  // namespace tutti::kernels

@@ -5,8 +5,8 @@
 
 namespace tutti::kernels {
 
-/// Joined to a product: what libraries can do to an element before they store it. No gelu, since cuBLASLt's is the tanh
-/// approximation and ours (kernels/elementwise.h) is exact.
+/// Joined to a product: what libraries can do to an element before they store it. No gelu, since
+/// cuBLASLt's is the tanh approximation and ours (kernels/elementwise.h) is exact.
 enum class Activation { none, relu };
 
 /// z -> activation(z + bias)
@@ -16,9 +16,10 @@ struct Epilogue {
 };
 
 struct Matmul {
-  /// out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at least 2; batch dimensions of
-  /// size 1 in a or b broadcast. Operands may be strided (transposed). With a 16-bit a the others may have its dtype or
-  /// float32, and sums are taken in float32; otherwise one dtype. k = 0: the epilogue of zeros.
+  /// out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at least 2;
+  /// batch dimensions of size 1 in a or b broadcast. Operands may be strided (transposed). With a
+  /// 16-bit a the others may have its dtype or float32, and sums are taken in float32; otherwise
+  /// one dtype. k = 0: the epilogue of zeros.
   void (*matmul)(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
 };
 
@@ -28,6 +29,8 @@ const Matmul& matmul();
 namespace cuda {
 const Matmul& matmul();
 }
-inline const Matmul& matmul(Device device) { return device.is_cpu() ? cpu::matmul() : cuda::matmul(); }
+inline const Matmul& matmul(Device device) {
+  return device.is_cpu() ? cpu::matmul() : cuda::matmul();
+}
 
 }  // namespace tutti::kernels

@@ -1,6 +1,6 @@
-// What a device must be able to do along the class dimension: softmax, log-softmax, and cross-entropy with its
-// gradient. Tensors may have any strides; 16-bit types compute in float32; losses and normalisers are float32 or wider
-// (accumulate_dtype of the logits).
+// What a device must be able to do along the class dimension: softmax, log-softmax, and
+// cross-entropy with its gradient. Tensors may have any strides; 16-bit types compute in float32;
+// losses and normalisers are float32 or wider (accumulate_dtype of the logits).
 #pragma once
 
 #include "../core/tensor.h"
@@ -9,7 +9,7 @@ namespace tutti::kernels {
 
 /// How cross-entropy treats its targets.
 struct CrossEntropyRule {
-  double label_smoothing = 0;       ///< s: the target distribution is (1-s) one-hot + s/C uniform
+  double label_smoothing = 0;        ///< s: the target distribution is (1-s) one-hot + s/C uniform
   std::int64_t ignore_index = -100;  ///< positions with this target have loss 0 and gradient 0
 };
 
@@ -18,13 +18,15 @@ struct Softmax {
   /// From the output `y`: y (g - sum g y), or g - exp(y) sum g for the logarithm.
   void (*backward)(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor& out);
   /// `logits` (N, C, d...), `targets` int64 (N, d...). Writes for every position the loss and
-  /// the normalizer log sum_c exp(logits_c - max logits), both of the targets' shape. On the CPU a target outside [0, C) that is not ignored is a
-  /// ValueError (before anything is written to `losses`); a GPU writes NaN there.
+  /// the normalizer log sum_c exp(logits_c - max logits), both of the targets' shape. On the CPU a
+  /// target outside [0, C) that is not ignored is a ValueError (before anything is written to
+  /// `losses`); a GPU writes NaN there.
   void (*cross_entropy)(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
                         const Tensor& losses, const Tensor& normalizers);
   /// Gradient of sum(g * losses); `g` has the targets' shape and the losses' dtype.
-  void (*cross_entropy_grad)(const Tensor& g, const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
-                             const Tensor& normalizers, const Tensor& out);
+  void (*cross_entropy_grad)(const Tensor& g, const Tensor& logits, const Tensor& targets,
+                             const CrossEntropyRule& rule, const Tensor& normalizers,
+                             const Tensor& out);
 };
 
 namespace cpu {
@@ -33,6 +35,8 @@ const Softmax& softmax();
 namespace cuda {
 const Softmax& softmax();
 }
-inline const Softmax& softmax(Device device) { return device.is_cpu() ? cpu::softmax() : cuda::softmax(); }
+inline const Softmax& softmax(Device device) {
+  return device.is_cpu() ? cpu::softmax() : cuda::softmax();
+}
 
 }  // namespace tutti::kernels

@@ -1,4 +1,5 @@
-// The activations as layers: elementwise, without options or state. Their formulas stand at the functions.
+// The activations as layers: elementwise, without options or state. Their formulas stand at the
+// functions.
 #pragma once
 
 #include "module.h"

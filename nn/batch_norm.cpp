@@ -10,14 +10,19 @@ namespace tutti::nn {
 namespace {
 
 BatchNorm::Options checked(BatchNorm::Options o) {
-  if (o.channels < 1) fail<ValueError>("BatchNorm: expected at least 1 channel, got {}", o.channels);
+  if (o.channels < 1)
+    fail<ValueError>("BatchNorm: expected at least 1 channel, got {}", o.channels);
   if (!(std::isfinite(o.eps) && o.eps >= 0))
     fail<ValueError>("BatchNorm: expected a finite eps of at least 0, got {}", o.eps);
   if (o.momentum && !(*o.momentum >= 0 && *o.momentum <= 1))
-    fail<ValueError>("BatchNorm: expected a momentum in [0, 1] (or none for the plain average), got {}", *o.momentum);
+    fail<ValueError>(
+        "BatchNorm: expected a momentum in [0, 1] (or none for the plain average), got {}",
+        *o.momentum);
   if (o.dtype != float32 && o.dtype != float64)
-    fail<DTypeError>("BatchNorm: parameters and statistics are float32 or float64, got {}; inputs may be of any "
-                     "floating dtype", to_string(o.dtype));
+    fail<DTypeError>(
+        "BatchNorm: parameters and statistics are float32 or float64, got {}; inputs may be of any "
+        "floating dtype",
+        to_string(o.dtype));
   return o;
 }
 
@@ -32,14 +37,17 @@ Tensor counter(const BatchNorm::Options& o, bool present, DType dtype) {
 }  // namespace
 
 BatchNorm::BatchNorm(Options options)
-    : options_(checked(std::move(options))), late_(std::make_shared<LateHeaders>()),
+    : options_(checked(std::move(options))),
+      late_(std::make_shared<LateHeaders>()),
       weight(add_parameter("weight", filled(options_, options_.affine, 1))),
       bias(add_parameter("bias", filled(options_, options_.affine && options_.bias, 0))),
       running_mean(add_buffer("running_mean", filled(options_, options_.track_running_stats, 0))),
       running_var(add_buffer("running_var", filled(options_, options_.track_running_stats, 1))),
-      num_batches_tracked(add_buffer("num_batches_tracked", counter(options_, options_.track_running_stats, int64))),
-      num_elements_tracked(add_buffer("num_elements_tracked",
-                                      counter(options_, options_.track_running_stats && options_.pooled, float64))) {}
+      num_batches_tracked(add_buffer("num_batches_tracked",
+                                     counter(options_, options_.track_running_stats, int64))),
+      num_elements_tracked(add_buffer(
+          "num_elements_tracked",
+          counter(options_, options_.track_running_stats && options_.pooled, float64))) {}
 
 // A float32 counter would stop at 2^24.
 DType BatchNorm::own_dtype(const Tensor& own, DType requested) const {
@@ -76,11 +84,13 @@ Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu, const 
   return y;
 }
 
-// After the call: one that was refused is none, on any rank. Nor is one of a single rank, or the second run of a
-// checkpoint, which communicates nothing.
+// After the call: one that was refused is none, on any rank. Nor is one of a single rank, or the
+// second run of a checkpoint, which communicates nothing.
 void BatchNorm::count_call() {
   const auto* tape = autograd::CheckpointTape::current();
-  if (is_training() && options_.group && options_.group->communicates() && !(tape && tape->replaying())) ++synchronised_calls_;
+  if (is_training() && options_.group && options_.group->communicates() &&
+      !(tape && tape->replaying()))
+    ++synchronised_calls_;
 }
 
 void BatchNorm::check_statistics() const { late_->wait(); }
@@ -105,7 +115,9 @@ bool BatchNorm::revert() {
 
 Tensor BatchNorm::forward(const Tensor& x) { return run(x, {}, false); }
 Tensor BatchNorm::forward_relu(const Tensor& x) { return run_with_hooks(x, {}, true); }
-Tensor BatchNorm::forward_add(const Tensor& x, const Tensor& residual) { return run_with_hooks(x, residual, false); }
+Tensor BatchNorm::forward_add(const Tensor& x, const Tensor& residual) {
+  return run_with_hooks(x, residual, false);
+}
 Tensor BatchNorm::forward_add_relu(const Tensor& x, const Tensor& residual) {
   return run_with_hooks(x, residual, true);
 }
@@ -113,12 +125,14 @@ Tensor BatchNorm::forward_weighted(const Tensor& x, const Tensor& weights) {
   return run_with_hooks(x, {}, false, weights);
 }
 
-Tensor BatchNorm::run_with_hooks(const Tensor& x, const Tensor& residual, bool relu, const Tensor& weights) {
+Tensor BatchNorm::run_with_hooks(const Tensor& x, const Tensor& residual, bool relu,
+                                 const Tensor& weights) {
   const trace::Span here = span();
   return run_hooks(x, run(x, residual, relu, weights));
 }
 
-std::size_t BatchNorm::Together::start(BatchNorm& layer, const Tensor& x, const Tensor& position_weights) {
+std::size_t BatchNorm::Together::start(BatchNorm& layer, const Tensor& x,
+                                       const Tensor& position_weights) {
   BatchNormArgs args = layer.arguments();
   args.position_weights = position_weights;
   return add(layer, x, std::move(args));
@@ -136,7 +150,8 @@ Tensor BatchNorm::Together::finish(std::size_t which, const Tensor& residual, bo
     fail<Error>("BatchNorm::Together: {} was not started; {} were", which, started_.size());
   const auto& [layer, x] = started_[which];
   const trace::Span here = layer->span();
-  // Counted as soon as they are exchanged: a residual that this rank then refuses was no matter to the others.
+  // Counted as soon as they are exchanged: a residual that this rank then refuses was no matter to
+  // the others.
   calls_.exchange();
   if (!std::exchange(counted_, true))
     for (const auto& [each, input] : started_) each->count_call();
@@ -159,12 +174,14 @@ std::vector<Tensor> BatchNorm::forward_together(const std::vector<Branch>& branc
 std::string BatchNorm::describe() const {
   std::string text = fmt::format("{}, eps={}", options_.channels, options_.eps);
   if (options_.eps_is_floor) text += " as floor";
-  text += options_.pooled ? ", pooled" : options_.momentum ? fmt::format(", momentum={}", *options_.momentum)
-                                                           : ", momentum=none";
+  text += options_.pooled     ? ", pooled"
+          : options_.momentum ? fmt::format(", momentum={}", *options_.momentum)
+                              : ", momentum=none";
   // Where the layer has been moved, its tensors know better than its options.
   const Tensor& own = weight.defined() ? weight : running_mean;
-  text += fmt::format(", affine={}, bias={}, track_running_stats={}, dtype={}, device={}", options_.affine,
-                      options_.affine && options_.bias, options_.track_running_stats,
+  text += fmt::format(", affine={}, bias={}, track_running_stats={}, dtype={}, device={}",
+                      options_.affine, options_.affine && options_.bias,
+                      options_.track_running_stats,
                       tutti::to_string(own.defined() ? own.dtype() : options_.dtype),
                       tutti::to_string(own.defined() ? own.device() : options_.device));
   if (options_.group) text += fmt::format(", sync={} ranks", options_.group->size());

@@ -7,9 +7,11 @@ namespace tutti::nn {
 namespace {
 
 const Conv::Options& checked(const char* name, const Conv::Options& o) {
-  if (o.in <= 0 || o.out <= 0) fail<ValueError>("{}: expected positive in and out, got {} and {}", name, o.in, o.out);
+  if (o.in <= 0 || o.out <= 0)
+    fail<ValueError>("{}: expected positive in and out, got {} and {}", name, o.in, o.out);
   if (o.groups <= 0 || o.in % o.groups != 0 || o.out % o.groups != 0)
-    fail<ValueError>("{}: groups must divide in and out, got groups = {}, in = {}, out = {}", name, o.groups, o.in, o.out);
+    fail<ValueError>("{}: groups must divide in and out, got groups = {}, in = {}, out = {}", name,
+                     o.groups, o.in, o.out);
   return o;
 }
 
@@ -19,7 +21,9 @@ Shape weight_shape(const Conv::Options& o, const Dims& kernel) {
   return shape;
 }
 
-bool all_are(const Dims& dims, std::int64_t value) { return dims == Dims::filled(dims.size(), value); }
+bool all_are(const Dims& dims, std::int64_t value) {
+  return dims == Dims::filled(dims.size(), value);
+}
 
 }  // namespace
 
@@ -38,13 +42,14 @@ Conv::Conv(int spatial, const char* name, const Options& options)
 
 Tensor Conv::forward(const Tensor& input) {
   if (input.rank() != weight.rank())
-    fail<ShapeError>("{}: expected an input of rank {} with {} channels, got shape {}", name_, weight.rank(),
-                     options_.in, tutti::to_string(input.shape()));
+    fail<ShapeError>("{}: expected an input of rank {} with {} channels, got shape {}", name_,
+                     weight.rank(), options_.in, tutti::to_string(input.shape()));
   return convolution(input, weight, bias, geometry_);
 }
 
 std::string Conv::describe() const {
-  std::string text = fmt::format("{}, {}, kernel={}", options_.in, options_.out, to_short_string(kernel_));
+  std::string text =
+      fmt::format("{}, {}, kernel={}", options_.in, options_.out, to_short_string(kernel_));
   if (!all_are(geometry_.stride, 1)) text += ", stride=" + to_short_string(geometry_.stride);
   if (!all_are(geometry_.padding, 0)) text += ", padding=" + to_short_string(geometry_.padding);
   if (!all_are(geometry_.dilation, 1)) text += ", dilation=" + to_short_string(geometry_.dilation);

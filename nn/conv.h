@@ -1,4 +1,5 @@
-// Convolution layers over one to three spatial dimensions. One implementation; Conv1d/2d/3d fix the rank.
+// Convolution layers over one to three spatial dimensions. One implementation; Conv1d/2d/3d fix the
+// rank.
 #pragma once
 
 #include "extent.h"
@@ -7,15 +8,16 @@
 
 namespace tutti::nn {
 
-/// y = cross-correlation of x (N, in, ...) with weight (out, in / groups, kernel...), plus bias. See nn::convolution.
+/// y = cross-correlation of x (N, in, ...) with weight (out, in / groups, kernel...), plus bias.
+/// See nn::convolution.
 class Conv : public Layer {
  public:
   struct Options {
-    std::int64_t in = 0;   ///< channels
+    std::int64_t in = 0;  ///< channels
     std::int64_t out = 0;
-    Extent kernel = {};    ///< this and the next three: one number, or one for each spatial dimension
+    Extent kernel = {};  ///< this and the next three: one number, or one for each spatial dimension
     Extent stride = 1;
-    Extent padding = 0;    ///< zeros on either side
+    Extent padding = 0;  ///< zeros on either side
     Extent dilation = 1;
     std::int64_t groups = 1;
     bool bias = true;
@@ -26,8 +28,9 @@ class Conv : public Layer {
   const Options& options() const { return options_; }
 
  protected:
-  /// Weight and bias start as U(-1/sqrt(f), 1/sqrt(f)), f = in / groups * kernel size. ValueError for channels, kernel,
-  /// stride or dilation below 1, a negative padding, or groups that do not divide the channels.
+  /// Weight and bias start as U(-1/sqrt(f), 1/sqrt(f)), f = in / groups * kernel size. ValueError
+  /// for channels, kernel, stride or dilation below 1, a negative padding, or groups that do not
+  /// divide the channels.
   Conv(int spatial, const char* name, const Options& options);
 
  private:

@@ -4,7 +4,8 @@ namespace tutti::nn {
 namespace {
 
 template <class Change>
-std::vector<std::string> change_layers(Module& module, const ConvertFilter& filter, const Change& change) {
+std::vector<std::string> change_layers(Module& module, const ConvertFilter& filter,
+                                       const Change& change) {
   std::vector<std::string> paths;
   for (const auto& [path, below] : module.named_modules()) {
     auto* layer = dynamic_cast<BatchNorm*>(below);
@@ -15,7 +16,8 @@ std::vector<std::string> change_layers(Module& module, const ConvertFilter& filt
 
 }  // namespace
 
-std::vector<std::string> convert_sync_batchnorm(Module& module, const ProcessGroup& group, const ConvertFilter& filter) {
+std::vector<std::string> convert_sync_batchnorm(Module& module, const ProcessGroup& group,
+                                                const ConvertFilter& filter) {
   return change_layers(module, filter, [&](BatchNorm& layer) { return layer.convert(group); });
 }
 

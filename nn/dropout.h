@@ -8,7 +8,8 @@ namespace tutti::nn {
 class Dropout : public Layer {
  public:
   struct Options {
-    double p = 0.5;  ///< probability that an element is zeroed; the others are scaled by 1 / (1 - p)
+    double p =
+        0.5;  ///< probability that an element is zeroed; the others are scaled by 1 / (1 - p)
   };
   Dropout() : Dropout(Options{}) {}
   /// ValueError unless 0 <= p <= 1.

@@ -10,7 +10,8 @@ class Embedding : public Layer {
   struct Options {
     std::int64_t count = 0;  ///< rows
     std::int64_t dim = 0;    ///< width of a row
-    std::optional<std::int64_t> padding_idx = {};  ///< a row that starts at zero and gets no gradient
+    std::optional<std::int64_t> padding_idx =
+        {};  ///< a row that starts at zero and gets no gradient
   };
   /// Rows start as N(0, 1). ValueError unless count and dim are positive and padding_idx is a row.
   explicit Embedding(const Options& options);

@@ -1,5 +1,6 @@
-// Extent: a size for each spatial dimension, as options of convolution and pooling layers take it: one number for all
-// of them (.kernel = 3) or a list (.kernel = {3, 5}). Which numbers are legal is the layer's business.
+// Extent: a size for each spatial dimension, as options of convolution and pooling layers take it:
+// one number for all of them (.kernel = 3) or a list (.kernel = {3, 5}). Which numbers are legal is
+// the layer's business.
 #pragma once
 
 #include "../core/dims.h"

@@ -8,7 +8,9 @@ namespace tutti::nn {
 class Flatten : public Layer {
  public:
   struct Options {
-    std::int64_t first = 1, last = -1;  ///< the dimensions joined, both included; negative ones count from the end
+    std::int64_t
+        first = 1,
+        last = -1;  ///< the dimensions joined, both included; negative ones count from the end
   };
   Flatten() : Flatten(Options{}) {}
   explicit Flatten(const Options& options) : options_(options) {}

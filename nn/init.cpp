@@ -11,7 +11,8 @@ namespace {
 
 double to_unit(std::uint32_t bits) { return (bits + 0.5) * 0x1p-32; }  // in (0, 1)
 
-// Fills `tensor` with pairs of values, each made of two 32-bit draws by pair(u, v) with u and v in (0, 1).
+// Fills `tensor` with pairs of values, each made of two 32-bit draws by pair(u, v) with u and v in
+// (0, 1).
 template <class Pair>
 void fill_pairs(const Tensor& tensor, Generator& generator, const Pair& pair) {
   if (!is_floating(tensor.dtype()))
@@ -38,11 +39,13 @@ void fill_pairs(const Tensor& tensor, Generator& generator, const Pair& pair) {
 }
 
 double kaiming_std(const Tensor& weight, const Kaiming& options) {
-  return std::sqrt(2 / ((1 + options.slope * options.slope) * static_cast<double>(fan_of(weight, options.fan))));
+  return std::sqrt(
+      2 / ((1 + options.slope * options.slope) * static_cast<double>(fan_of(weight, options.fan))));
 }
 
 double xavier_std(const Tensor& weight, double gain) {
-  return gain * std::sqrt(2 / static_cast<double>(fan_of(weight, Fan::in) + fan_of(weight, Fan::out)));
+  return gain *
+         std::sqrt(2 / static_cast<double>(fan_of(weight, Fan::in) + fan_of(weight, Fan::out)));
 }
 
 void centred_uniform(const Tensor& tensor, double bound, Generator& generator) {
@@ -53,7 +56,8 @@ void centred_uniform(const Tensor& tensor, double bound, Generator& generator) {
 
 std::int64_t fan_of(const Tensor& weight, Fan fan) {
   if (weight.rank() < 2)
-    fail<ShapeError>("init: expected a weight of rank 2 or more, got shape {}; it has no fan", to_string(weight.shape()));
+    fail<ShapeError>("init: expected a weight of rank 2 or more, got shape {}; it has no fan",
+                     to_string(weight.shape()));
   return weight.size(fan == Fan::in ? 1 : 0) * product(weight.shape(), 2, weight.rank());
 }
 
@@ -64,7 +68,8 @@ void constant_(const Tensor& tensor, double value) {
 
 void uniform_(const Tensor& tensor, double low, double high, Generator& generator) {
   if (!(low <= high) || !std::isfinite(low) || !std::isfinite(high))
-    fail<ValueError>("init::uniform_: expected finite bounds with low <= high, got {} and {}", low, high);
+    fail<ValueError>("init::uniform_: expected finite bounds with low <= high, got {} and {}", low,
+                     high);
   fill_pairs(tensor, generator, [=](double u, double v) {
     return std::pair(low + (high - low) * u, low + (high - low) * v);
   });
@@ -72,7 +77,8 @@ void uniform_(const Tensor& tensor, double low, double high, Generator& generato
 
 void normal_(const Tensor& tensor, double mean, double std, Generator& generator) {
   if (!(std >= 0) || !std::isfinite(std) || !std::isfinite(mean))
-    fail<ValueError>("init::normal_: expected a finite mean and a finite std >= 0, got {} and {}", mean, std);
+    fail<ValueError>("init::normal_: expected a finite mean and a finite std >= 0, got {} and {}",
+                     mean, std);
   fill_pairs(tensor, generator, [=](double u, double v) {  // Box and Muller
     // float32 is exact enough for initial values, and twice as fast.
     const float radius = std::sqrt(-2 * std::log(static_cast<float>(u)));

@@ -6,7 +6,8 @@ namespace tutti::nn {
 namespace {
 
 const Linear::Options& checked(const Linear::Options& o) {
-  if (o.in <= 0 || o.out <= 0) fail<ValueError>("Linear: expected positive in and out, got {} and {}", o.in, o.out);
+  if (o.in <= 0 || o.out <= 0)
+    fail<ValueError>("Linear: expected positive in and out, got {} and {}", o.in, o.out);
   return o;
 }
 
@@ -19,7 +20,9 @@ Linear::Linear(const Options& options)
   init::default_(weight, bias);
 }
 
-Tensor Linear::forward(const Tensor& input) { return linear(input, weight, bias, options_.activation); }
+Tensor Linear::forward(const Tensor& input) {
+  return linear(input, weight, bias, options_.activation);
+}
 
 std::string Linear::describe() const {
   return fmt::format("{}, {}{}{}", options_.in, options_.out, options_.bias ? "" : ", bias=false",

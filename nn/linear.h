@@ -9,12 +9,13 @@ namespace tutti::nn {
 class Linear : public Layer {
  public:
   struct Options {
-    std::int64_t in = 0;   ///< features
+    std::int64_t in = 0;  ///< features
     std::int64_t out = 0;
     bool bias = true;
     Activation activation = Activation::none;  ///< as a layer of its own would do it, see linear()
   };
-  /// Weight and bias start as U(-1/sqrt(in), 1/sqrt(in)). ValueError unless in and out are positive.
+  /// Weight and bias start as U(-1/sqrt(in), 1/sqrt(in)). ValueError unless in and out are
+  /// positive.
   explicit Linear(const Options& options);
 
   /// (..., in) -> (..., out)

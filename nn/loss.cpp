@@ -16,7 +16,8 @@ const char* name_of(LossReduction reduction) {
 
 CrossEntropyLoss::CrossEntropyLoss(const Options& options) : options_(options) {
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
-    fail<ValueError>("CrossEntropyLoss: expected label_smoothing from 0 to 1, got {}", options.label_smoothing);
+    fail<ValueError>("CrossEntropyLoss: expected label_smoothing from 0 to 1, got {}",
+                     options.label_smoothing);
 }
 
 Tensor CrossEntropyLoss::operator()(const Tensor& logits, const Tensor& targets) const {
@@ -24,14 +25,16 @@ Tensor CrossEntropyLoss::operator()(const Tensor& logits, const Tensor& targets)
 }
 
 std::string CrossEntropyLoss::describe() const {
-  return fmt::format("reduction={}, ignore_index={}, label_smoothing={}", name_of(options_.reduction),
-                     options_.ignore_index, options_.label_smoothing);
+  return fmt::format("reduction={}, ignore_index={}, label_smoothing={}",
+                     name_of(options_.reduction), options_.ignore_index, options_.label_smoothing);
 }
 
 Tensor MSELoss::operator()(const Tensor& input, const Tensor& target) const {
   return mse_loss(input, target, options_.reduction);
 }
 
-std::string MSELoss::describe() const { return fmt::format("reduction={}", name_of(options_.reduction)); }
+std::string MSELoss::describe() const {
+  return fmt::format("reduction={}", name_of(options_.reduction));
+}
 
 }  // namespace tutti::nn

@@ -2,9 +2,9 @@
 
 #include "../autograd/grad_mode.h"
 
+#include <cxxabi.h>
 #include <algorithm>
 #include <cstdlib>
-#include <cxxabi.h>
 #include <map>
 #include <set>
 #include <typeinfo>
@@ -22,7 +22,8 @@ void visit_modules(M& module, const std::string& prefix, std::set<const Module*>
                    std::vector<std::pair<std::string, M*>>& found) {
   if (!seen.insert(&module).second) return;
   found.emplace_back(prefix, &module);
-  for (const auto& [name, child] : module.children()) visit_modules<M>(*child, join(prefix, name), seen, found);
+  for (const auto& [name, child] : module.children())
+    visit_modules<M>(*child, join(prefix, name), seen, found);
 }
 
 template <class M>
@@ -33,7 +34,8 @@ std::vector<std::pair<std::string, M*>> modules_of(M& root) {
   return found;
 }
 
-void apply_below(Module& module, std::set<const Module*>& seen, const std::function<void(Module&)>& fn) {
+void apply_below(Module& module, std::set<const Module*>& seen,
+                 const std::function<void(Module&)>& fn) {
   if (!seen.insert(&module).second) return;
   for (const auto& [name, child] : module.children()) apply_below(*child, seen, fn);
   fn(module);
@@ -50,17 +52,20 @@ Module::~Module() {
 
 void Module::check_name(const std::string& name) const {
   if (name.empty() || name.find('.') != std::string::npos)
-    fail<ValueError>("{}: expected a name that is not empty and holds no '.', got '{}'; paths are made of names",
-                     type_name(), name);
+    fail<ValueError>(
+        "{}: expected a name that is not empty and holds no '.', got '{}'; paths are made of names",
+        type_name(), name);
   const auto is_taken = [&](const NamedTensors& tensors) {
-    return std::any_of(tensors.begin(), tensors.end(), [&](const auto& t) { return t->name == name; });
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const auto& t) { return t->name == name; });
   };
   const char* taken = is_taken(parameters_) ? "parameter" : is_taken(buffers_) ? "buffer" : nullptr;
   for (const auto& [existing, child] : children_)
     if (existing == name) taken = "child";
   if (taken)
-    fail<ValueError>("{}: '{}' is registered already, as a {}; every name can be used once in a module", type_name(),
-                     name, taken);
+    fail<ValueError>(
+        "{}: '{}' is registered already, as a {}; every name can be used once in a module",
+        type_name(), name, taken);
 }
 
 Tensor& Module::insert_tensor(NamedTensors& into, const std::string& name, Tensor tensor) {
@@ -80,16 +85,17 @@ Tensor& Module::add_buffer(const std::string& name, Tensor tensor) {
 }
 
 bool Module::contains(const Module* module) const {
-  return this == module || std::any_of(children_.begin(), children_.end(),
-                                       [&](const auto& child) { return child.second->contains(module); });
+  return this == module || std::any_of(children_.begin(), children_.end(), [&](const auto& child) {
+           return child.second->contains(module);
+         });
 }
 
 void Module::insert_child(const std::string& name, std::shared_ptr<Module> child) {
   check_name(name);
   if (!child) fail<ValueError>("{}: child '{}' is a null pointer", type_name(), name);
   if (child->contains(this))
-    fail<ValueError>("{}: child '{}' ({}) contains this module; a module cannot own itself", type_name(), name,
-                     child->type_name());
+    fail<ValueError>("{}: child '{}' ({}) contains this module; a module cannot own itself",
+                     type_name(), name, child->type_name());
   if (!child->parent_) {
     child->parent_ = this;
     child->name_ = name;
@@ -118,14 +124,14 @@ std::vector<Tensor> Module::parameters() const {
   return result;
 }
 
-std::vector<std::pair<std::string, Module*>> Module::named_modules() { return modules_of<Module>(*this); }
+std::vector<std::pair<std::string, Module*>> Module::named_modules() {
+  return modules_of<Module>(*this);
+}
 std::vector<std::pair<std::string, const Module*>> Module::named_modules() const {
   return modules_of<const Module>(*this);
 }
 
-std::string Module::path() const {
-  return !parent_ ? "" : join(parent_->path(), name_);
-}
+std::string Module::path() const { return !parent_ ? "" : join(parent_->path(), name_); }
 
 std::int64_t Module::parameter_count() const {
   std::int64_t count = 0;
@@ -138,7 +144,8 @@ std::string Module::type_name() const {
   char* demangled = abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status);
   std::string name = status == 0 ? demangled : typeid(*this).name();
   std::free(demangled);
-  const std::size_t scope = name.rfind("::", name.find('<'));  // drop namespaces, keep template arguments
+  const std::size_t scope =
+      name.rfind("::", name.find('<'));  // drop namespaces, keep template arguments
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }
 
@@ -180,12 +187,14 @@ void Module::train(bool on) {
   });
 }
 
-void Module::to(std::optional<Device> device, std::optional<DType> dtype, std::optional<MemoryFormat> format) {
+void Module::to(std::optional<Device> device, std::optional<DType> dtype,
+                std::optional<MemoryFormat> format) {
   if (dtype && !is_floating(*dtype))
-    fail<DTypeError>("{}.to: expected a floating dtype, got {}; integer state keeps its own", type_name(),
-                     tutti::to_string(*dtype));
+    fail<DTypeError>("{}.to: expected a floating dtype, got {}; integer state keeps its own",
+                     type_name(), tutti::to_string(*dtype));
   const NoGrad no_grad;
-  std::vector<std::pair<Tensor, Tensor>> moves;  // computed first, so that a failure changes nothing
+  std::vector<std::pair<Tensor, Tensor>>
+      moves;  // computed first, so that a failure changes nothing
   std::set<const void*> seen;
   for (const auto& [path, module] : named_modules())
     for (const NamedTensors* kind : {&module->parameters_, &module->buffers_})
@@ -194,7 +203,8 @@ void Module::to(std::optional<Device> device, std::optional<DType> dtype, std::o
         if (!tensor.defined() || !seen.insert(tensor.id()).second) continue;
         Tensor moved = tensor.detach();
         if (device) moved = moved.to(*device);
-        if (dtype && is_floating(tensor.dtype())) moved = moved.to(module->own_dtype(tensor, *dtype));
+        if (dtype && is_floating(tensor.dtype()))
+          moved = moved.to(module->own_dtype(tensor, *dtype));
         if (format && (tensor.rank() == 4 || tensor.rank() == 5)) moved = moved.contiguous(*format);
         if (moved.storage() != tensor.storage()) moves.emplace_back(tensor, std::move(moved));
       }
@@ -211,7 +221,8 @@ void Module::zero_grad() {
 void Module::collect_state(const std::string& prefix, StateDict& state) const {
   for (const NamedTensors* kind : {&parameters_, &buffers_})
     for (const auto& entry : *kind)
-      if (entry->tensor.defined()) state.emplace_back(join(prefix, entry->name), entry->tensor.detach());
+      if (entry->tensor.defined())
+        state.emplace_back(join(prefix, entry->name), entry->tensor.detach());
   for (const auto& [name, child] : children_) child->collect_state(join(prefix, name), state);
 }
 
@@ -225,7 +236,8 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
   std::map<std::string, Tensor> given;
   std::vector<std::string> problems;
   for (const auto& [name, tensor] : state)
-    if (!given.emplace(name, tensor).second) problems.push_back(fmt::format("'{}' occurs twice", name));
+    if (!given.emplace(name, tensor).second)
+      problems.push_back(fmt::format("'{}' occurs twice", name));
 
   LoadReport report;
   std::vector<std::pair<Tensor, Tensor>> copies;
@@ -238,22 +250,25 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
     if (!found->second.defined())
       problems.push_back(fmt::format("'{}' is an undefined tensor", name));
     else if (!(found->second.shape() == own.shape()))
-      problems.push_back(fmt::format("'{}' has shape {}, expected {}", name, tutti::to_string(found->second.shape()),
+      problems.push_back(fmt::format("'{}' has shape {}, expected {}", name,
+                                     tutti::to_string(found->second.shape()),
                                      tutti::to_string(own.shape())));
-    else
-      copies.emplace_back(own, found->second);
+    else copies.emplace_back(own, found->second);
     given.erase(found);
   }
   for (const auto& [name, tensor] : state)
     if (given.count(name)) report.unexpected.push_back(name);
 
   if (strict)
-    for (const auto& [what, names] : {std::pair{"missing", &report.missing}, {"unexpected", &report.unexpected}})
-      for (const std::string& name : *names) problems.push_back(fmt::format("'{}' is {}", name, what));
+    for (const auto& [what, names] :
+         {std::pair{"missing", &report.missing}, {"unexpected", &report.unexpected}})
+      for (const std::string& name : *names)
+        problems.push_back(fmt::format("'{}' is {}", name, what));
   if (!problems.empty()) {
     std::string text;
     for (const std::string& problem : problems) text += "\n  " + problem;
-    fail<CheckpointError>("load_state_dict: the state does not fit {}; nothing was changed:{}{}", type_name(), text,
+    fail<CheckpointError>("load_state_dict: the state does not fit {}; nothing was changed:{}{}",
+                          type_name(), text,
                           strict ? "\nstrict = false ignores missing and unexpected names" : "");
   }
   const NoGrad no_grad;
@@ -275,7 +290,8 @@ trace::Span Layer::span() const {
 
 Tensor Layer::run_hooks(const Tensor& input, Tensor output) {
   for (const ForwardHook& hook : hooks_)
-    if (Tensor replaced = hook(*this, input, output); replaced.defined()) output = std::move(replaced);
+    if (Tensor replaced = hook(*this, input, output); replaced.defined())
+      output = std::move(replaced);
   return output;
 }
 

@@ -1,5 +1,6 @@
-// Module: a tree of named children, parameters and buffers. A module owns what is added to it; members are
-// references that `add` hands out, so a model is a plain struct. What a module computes is a Layer's business.
+// Module: a tree of named children, parameters and buffers. A module owns what is added to it;
+// members are references that `add` hands out, so a model is a plain struct. What a module computes
+// is a Layer's business.
 #pragma once
 
 #include "../core/create.h"
@@ -27,70 +28,78 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // ---- building. Each throws ValueError where the name is empty, holds a '.', or is taken in this module.
-  /// Makes a T and adds it as a child: add<Conv2d>("conv", {.in = 3, .out = 8}) or add<Block>("block", 64).
+  // ---- building. Each throws ValueError where the name is empty, holds a '.', or is taken in this
+  // module.
+  /// Makes a T and adds it as a child: add<Conv2d>("conv", {.in = 3, .out = 8}) or
+  /// add<Block>("block", 64).
   template <class T>
-    requires requires { typename T::Options; }
+  requires requires { typename T::Options; }
   T& add(const std::string& name, const typename T::Options& options) {
     return add_child(name, std::make_shared<T>(options));
   }
   template <class T, class... Args>
-    requires std::is_constructible_v<T, Args...>
-  T& add(const std::string& name, Args&&... args) {
+  requires std::is_constructible_v<T, Args...> T& add(const std::string& name, Args&&... args) {
     return add_child(name, std::make_shared<T>(std::forward<Args>(args)...));
   }
-  /// Adds an existing module. The same one may be added under several names (shared weights). ValueError where it
-  /// is null or contains this module.
+  /// Adds an existing module. The same one may be added under several names (shared weights).
+  /// ValueError where it is null or contains this module.
   template <class T>
   T& add_child(const std::string& name, const std::shared_ptr<T>& child) {
     insert_child(name, child);
     return *child;
   }
-  /// A trained tensor; requires grad from now on. An undefined tensor registers an absent parameter (no bias).
+  /// A trained tensor; requires grad from now on. An undefined tensor registers an absent parameter
+  /// (no bias).
   Tensor& add_parameter(const std::string& name, Tensor tensor);
   /// State that is saved but not trained.
   Tensor& add_buffer(const std::string& name, Tensor tensor);
 
-  // ---- looking. Names are paths: "layer1.0.bn1.weight". Shared tensors and modules appear once, at their first path.
+  // ---- looking. Names are paths: "layer1.0.bn1.weight". Shared tensors and modules appear once,
+  // at their first path.
   StateDict named_parameters() const;
   StateDict named_buffers() const;
   std::vector<Tensor> parameters() const;
   using Children = std::vector<std::pair<std::string, std::shared_ptr<Module>>>;
   const Children& children() const { return children_; }  ///< direct ones, in the order of adding
-  /// This module ("") and every one below it, depth first, parents before children, in the order of adding.
+  /// This module ("") and every one below it, depth first, parents before children, in the order of
+  /// adding.
   std::vector<std::pair<std::string, Module*>> named_modules();
   std::vector<std::pair<std::string, const Module*>> named_modules() const;
   /// From the root of the tree that it was first added to: "layer1.0.bn1"; "" for a root.
   std::string path() const;
   std::int64_t parameter_count() const;
-  virtual std::string type_name() const;          ///< "Conv2d"; defaults to the C++ class name
-  virtual std::string describe() const;           ///< the options, as in "3, 64, kernel=3"; default empty
-  std::string to_string() const;                  ///< the tree with options, shapes and parameter count
+  virtual std::string type_name() const;  ///< "Conv2d"; defaults to the C++ class name
+  virtual std::string describe() const;   ///< the options, as in "3, 64, kernel=3"; default empty
+  std::string to_string() const;          ///< the tree with options, shapes and parameter count
 
   // ---- changing
   void apply(const std::function<void(Module&)>& fn);  ///< every module, children before parents
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
-  /// Parameters and floating buffers move in place: handles (an optimizer's) stay valid, gradients of what moved are
-  /// dropped. Integer buffers keep their dtype. `format` applies to tensors of rank 4 and 5. DTypeError for a dtype
-  /// that is not floating, DeviceError for a device that is not there; nothing has changed then.
-  void to(std::optional<Device> device, std::optional<DType> dtype = {}, std::optional<MemoryFormat> format = {});
+  /// Parameters and floating buffers move in place: handles (an optimizer's) stay valid, gradients
+  /// of what moved are dropped. Integer buffers keep their dtype. `format` applies to tensors of
+  /// rank 4 and 5. DTypeError for a dtype that is not floating, DeviceError for a device that is
+  /// not there; nothing has changed then.
+  void to(std::optional<Device> device, std::optional<DType> dtype = {},
+          std::optional<MemoryFormat> format = {});
   void to(DType dtype) { to(std::nullopt, dtype); }
   void to(Device device, MemoryFormat format) { to(device, std::nullopt, format); }
   void to(MemoryFormat format) { to(std::nullopt, std::nullopt, format); }
-  void zero_grad();                               ///< clears the gradients
+  void zero_grad();  ///< clears the gradients
 
   // ---- state: PyTorch's names
-  /// Parameters and buffers, detached, sharing storage; what is shared stands under each of its paths.
+  /// Parameters and buffers, detached, sharing storage; what is shared stands under each of its
+  /// paths.
   StateDict state_dict() const;
-  /// Copies values in, converting dtypes. CheckpointError (and nothing changed) where a shape differs, a name occurs
-  /// twice or, if `strict`, a name is missing or unexpected; the message lists all of them.
+  /// Copies values in, converting dtypes. CheckpointError (and nothing changed) where a shape
+  /// differs, a name occurs twice or, if `strict`, a name is missing or unexpected; the message
+  /// lists all of them.
   LoadReport load_state_dict(const StateDict& state, bool strict = true);
 
  protected:
-  /// The dtype that `own`, a floating tensor of this module, takes when the module is moved to `requested`. Normalisation
-  /// keeps float32.
+  /// The dtype that `own`, a floating tensor of this module, takes when the module is moved to
+  /// `requested`. Normalisation keeps float32.
   virtual DType own_dtype(const Tensor& /*own*/, DType requested) const { return requested; }
   /// Called after train(), to() and load_state_dict(), for modules that keep derived state.
   virtual void changed() {}
@@ -132,7 +141,8 @@ class Layer : public Module {
  protected:
   /// The output after all hooks, for layers that have other forms of forward too.
   Tensor run_hooks(const Tensor& input, Tensor output);
-  /// The layer's span in a trace, under its path (a root's: its type), which those forms begin with.
+  /// The layer's span in a trace, under its path (a root's: its type), which those forms begin
+  /// with.
   trace::Span span() const;
 
  private:

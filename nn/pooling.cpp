@@ -7,18 +7,20 @@ namespace {
 
 template <class Options>
 PoolOptions checked(const char* name, const Options& o) {
-  const PoolOptions given{.kernel = o.kernel.values(), .stride = o.stride.values(), .padding = o.padding.values()};
+  const PoolOptions given{
+      .kernel = o.kernel.values(), .stride = o.stride.values(), .padding = o.padding.values()};
   return pool_options(name, given, 2);
 }
 
 void expect_rank4(const char* name, const Tensor& input) {
   if (input.rank() != 4)
-    fail<ShapeError>("{}: expected an input (N, C, H, W), got shape {}", name, tutti::to_string(input.shape()));
+    fail<ShapeError>("{}: expected an input (N, C, H, W), got shape {}", name,
+                     tutti::to_string(input.shape()));
 }
 
 std::string describe_window(const PoolOptions& o) {
-  return fmt::format("kernel={}, stride={}, padding={}", to_short_string(o.kernel), to_short_string(o.stride),
-                     to_short_string(o.padding));
+  return fmt::format("kernel={}, stride={}, padding={}", to_short_string(o.kernel),
+                     to_short_string(o.stride), to_short_string(o.padding));
 }
 
 }  // namespace
@@ -42,7 +44,8 @@ Tensor AvgPool2d::forward(const Tensor& input) {
 }
 
 std::string AvgPool2d::describe() const {
-  return describe_window(options_) + (options_.count_include_pad ? "" : ", count_include_pad=false");
+  return describe_window(options_) +
+         (options_.count_include_pad ? "" : ", count_include_pad=false");
 }
 
 AdaptiveAvgPool2d::AdaptiveAvgPool2d(const Options& options)

@@ -1,5 +1,5 @@
-// Pooling layers over the two spatial dimensions of (N, C, H, W). The functions (functional/pooling.h) do the work, for
-// one and three dimensions too.
+// Pooling layers over the two spatial dimensions of (N, C, H, W). The functions
+// (functional/pooling.h) do the work, for one and three dimensions too.
 #pragma once
 
 #include "extent.h"
@@ -12,10 +12,11 @@ class MaxPool2d : public Layer {
  public:
   struct Options {
     Extent kernel = {};
-    Extent stride = {};   ///< the kernel where not given
-    Extent padding = 0;   ///< on either side, at most half of the kernel; never the maximum
+    Extent stride = {};  ///< the kernel where not given
+    Extent padding = 0;  ///< on either side, at most half of the kernel; never the maximum
   };
-  /// ValueError for a kernel or stride below 1, or a padding that is negative or more than half of the kernel.
+  /// ValueError for a kernel or stride below 1, or a padding that is negative or more than half of
+  /// the kernel.
   explicit MaxPool2d(const Options& options);
 
   Tensor forward(const Tensor& input) override;

@@ -13,41 +13,48 @@ namespace {
 
 struct Plan {
   std::int64_t depth;
-  bool cifar;                        // 3x3 stem, three stages of 16, 32, 64 channels, option A shortcuts
+  bool cifar;  // 3x3 stem, three stages of 16, 32, 64 channels, option A shortcuts
   bool bottleneck;
   std::vector<std::int64_t> blocks;  // of each stage
 };
 
 const std::vector<Plan>& plans() {
   static const std::vector<Plan> all{
-      {20, true, false, {3, 3, 3}},       {32, true, false, {5, 5, 5}},      {44, true, false, {7, 7, 7}},
-      {56, true, false, {9, 9, 9}},       {18, false, false, {2, 2, 2, 2}},  {34, false, false, {3, 4, 6, 3}},
-      {50, false, true, {3, 4, 6, 3}},    {101, false, true, {3, 4, 23, 3}}, {152, false, true, {3, 8, 36, 3}}};
+      {20, true, false, {3, 3, 3}},     {32, true, false, {5, 5, 5}},
+      {44, true, false, {7, 7, 7}},     {56, true, false, {9, 9, 9}},
+      {18, false, false, {2, 2, 2, 2}}, {34, false, false, {3, 4, 6, 3}},
+      {50, false, true, {3, 4, 6, 3}},  {101, false, true, {3, 4, 23, 3}},
+      {152, false, true, {3, 8, 36, 3}}};
   return all;
 }
 
 const Plan& plan_of(std::int64_t depth) {
   for (const Plan& plan : plans())
     if (plan.depth == depth) return plan;
-  fail<ValueError>("ResNet: expected a depth of 20, 32, 44, 56, 18, 34, 50, 101 or 152, got {}", depth);
+  fail<ValueError>("ResNet: expected a depth of 20, 32, 44, 56, 18, 34, 50, 101 or 152, got {}",
+                   depth);
 }
 
 ResNet::Options checked(ResNet::Options options) {
   const Plan& plan = plan_of(options.depth);
-  if (options.channels < 1) fail<ValueError>("ResNet: expected channels of at least 1, got {}", options.channels);
-  if (options.classes < 0) fail<ValueError>("ResNet: expected classes of at least 1, got {}", options.classes);
+  if (options.channels < 1)
+    fail<ValueError>("ResNet: expected channels of at least 1, got {}", options.channels);
+  if (options.classes < 0)
+    fail<ValueError>("ResNet: expected classes of at least 1, got {}", options.classes);
   if (options.classes == 0) options.classes = plan.cifar ? 10 : 1000;
   return options;
 }
 
-// Option A: every stride-th position of x, between zeros for the channels that are new. One pass in the layout of x.
+// Option A: every stride-th position of x, between zeros for the channels that are new. One pass in
+// the layout of x.
 Tensor pad_shortcut(const Tensor& x, std::int64_t channels, std::int64_t stride) {
   const std::int64_t first = (channels - x.size(1)) / 2, last = first + x.size(1);
   const auto strided = [stride](const Tensor& t) {
     return t.slice(2, 0, t.size(2), stride).slice(3, 0, t.size(3), stride);
   };
   const Tensor source = strided(x.detach());
-  const Tensor y = empty({x.size(0), channels, source.size(2), source.size(3)}, {x.dtype(), x.device()}, x.memory_format());
+  const Tensor y = empty({x.size(0), channels, source.size(2), source.size(3)},
+                         {x.dtype(), x.device()}, x.memory_format());
   y.zero_();
   y.slice(1, first, last).copy_(source);
   return autograd::record("pad_shortcut", y, {x},
@@ -64,7 +71,8 @@ Tensor pad_shortcut(const Tensor& x, std::int64_t channels, std::int64_t stride)
 // ---- blocks
 
 Projection::Projection(const Options& o)
-    : conv(append<Conv2d>({.in = o.in, .out = o.out, .kernel = 1, .stride = o.stride, .bias = false})),
+    : conv(append<Conv2d>(
+          {.in = o.in, .out = o.out, .kernel = 1, .stride = o.stride, .bias = false})),
       bn(append<BatchNorm2d>({.channels = o.out})) {}
 
 Tensor Projection::join(BatchNorm2d& last, const Tensor& y, const Tensor& x) {
@@ -78,9 +86,15 @@ Tensor Projection::join(BatchNorm2d& last, const Tensor& y, const Tensor& x) {
 
 BasicBlock::BasicBlock(const Options& o)
     : options_(o),
-      conv1(add<Conv2d>("conv1", {.in = o.in, .out = o.out, .kernel = 3, .stride = o.stride, .padding = 1, .bias = false})),
+      conv1(add<Conv2d>("conv1", {.in = o.in,
+                                  .out = o.out,
+                                  .kernel = 3,
+                                  .stride = o.stride,
+                                  .padding = 1,
+                                  .bias = false})),
       bn1(add<BatchNorm2d>("bn1", {.channels = o.out})),
-      conv2(add<Conv2d>("conv2", {.in = o.out, .out = o.out, .kernel = 3, .padding = 1, .bias = false})),
+      conv2(add<Conv2d>("conv2",
+                        {.in = o.out, .out = o.out, .kernel = 3, .padding = 1, .bias = false})),
       bn2(add<BatchNorm2d>("bn2", {.channels = o.out})) {
   if (o.project && (o.stride != 1 || o.in != o.out))
     downsample = &add<Projection>("downsample", {.in = o.in, .out = o.out, .stride = o.stride});
@@ -96,12 +110,18 @@ Tensor BasicBlock::forward(const Tensor& x) {
 Bottleneck::Bottleneck(const Options& o)
     : conv1(add<Conv2d>("conv1", {.in = o.in, .out = o.width, .kernel = 1, .bias = false})),
       bn1(add<BatchNorm2d>("bn1", {.channels = o.width})),
-      conv2(add<Conv2d>("conv2", {.in = o.width, .out = o.width, .kernel = 3, .stride = o.stride, .padding = 1, .bias = false})),
+      conv2(add<Conv2d>("conv2", {.in = o.width,
+                                  .out = o.width,
+                                  .kernel = 3,
+                                  .stride = o.stride,
+                                  .padding = 1,
+                                  .bias = false})),
       bn2(add<BatchNorm2d>("bn2", {.channels = o.width})),
       conv3(add<Conv2d>("conv3", {.in = o.width, .out = 4 * o.width, .kernel = 1, .bias = false})),
       bn3(add<BatchNorm2d>("bn3", {.channels = 4 * o.width})) {
   if (o.stride != 1 || o.in != 4 * o.width)
-    downsample = &add<Projection>("downsample", {.in = o.in, .out = 4 * o.width, .stride = o.stride});
+    downsample =
+        &add<Projection>("downsample", {.in = o.in, .out = 4 * o.width, .stride = o.stride});
 }
 
 Tensor Bottleneck::forward(const Tensor& x) {
@@ -114,9 +134,17 @@ Tensor Bottleneck::forward(const Tensor& x) {
 ResNet::ResNet(const Options& options)
     : options_(checked(options)),
       conv1(add<Conv2d>("conv1", plan_of(options.depth).cifar
-                                     ? Conv2d::Options{.in = options.channels, .out = 16, .kernel = 3, .padding = 1, .bias = false}
-                                     : Conv2d::Options{.in = options.channels, .out = 64, .kernel = 7, .stride = 2,
-                                                       .padding = 3, .bias = false})),
+                                     ? Conv2d::Options{.in = options.channels,
+                                                       .out = 16,
+                                                       .kernel = 3,
+                                                       .padding = 1,
+                                                       .bias = false}
+                                     : Conv2d::Options{.in = options.channels,
+                                                       .out = 64,
+                                                       .kernel = 7,
+                                                       .stride = 2,
+                                                       .padding = 3,
+                                                       .bias = false})),
       bn1(add<BatchNorm2d>("bn1", {.channels = conv1.options().out})) {
   const Plan& plan = plan_of(options.depth);
   if (!plan.cifar) maxpool = &add<MaxPool2d>("maxpool", {.kernel = 3, .stride = 2, .padding = 1});
@@ -126,10 +154,10 @@ ResNet::ResNet(const Options& options)
     stages.push_back(&blocks);
     for (std::int64_t i = 0; i < plan.blocks[stage]; ++i) {
       const std::int64_t stride = stage > 0 && i == 0 ? 2 : 1;
-      if (plan.bottleneck)
-        blocks.append<Bottleneck>({.in = in, .width = width, .stride = stride});
+      if (plan.bottleneck) blocks.append<Bottleneck>({.in = in, .width = width, .stride = stride});
       else
-        blocks.append<BasicBlock>({.in = in, .out = width, .stride = stride, .project = !plan.cifar});
+        blocks.append<BasicBlock>(
+            {.in = in, .out = width, .stride = stride, .project = !plan.cifar});
       in = plan.bottleneck ? 4 * width : width;
     }
   }
@@ -153,7 +181,8 @@ Tensor ResNet::forward(const Tensor& input) {
 }
 
 std::string ResNet::describe() const {
-  return fmt::format("depth={}, classes={}, channels={}", options_.depth, options_.classes, options_.channels);
+  return fmt::format("depth={}, classes={}, channels={}", options_.depth, options_.classes,
+                     options_.channels);
 }
 
 std::vector<std::string> resnet_names() {

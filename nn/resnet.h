@@ -1,6 +1,7 @@
-// The residual networks of He et al., "Deep residual learning for image recognition" (2015): ResNet-20/32/44/56 for
-// small images (section 4.2) and ResNet-18/34/50/101/152 as torchvision builds them (the stride of a bottleneck is in
-// its 3x3 convolution), with torchvision's names, so that weights travel both ways.
+// The residual networks of He et al., "Deep residual learning for image recognition" (2015):
+// ResNet-20/32/44/56 for small images (section 4.2) and ResNet-18/34/50/101/152 as torchvision
+// builds them (the stride of a bottleneck is in its 3x3 convolution), with torchvision's names, so
+// that weights travel both ways.
 #pragma once
 
 #include "batch_norm.h"
@@ -19,8 +20,8 @@ class Projection : public Sequential {
   };
   explicit Projection(const Options& options);
 
-  /// relu(last(y) + (*this)(x)), with all hooks. Where both normalisations share statistics with the same ranks, they do it
-  /// in one collective each way.
+  /// relu(last(y) + (*this)(x)), with all hooks. Where both normalisations share statistics with
+  /// the same ranks, they do it in one collective each way.
   Tensor join(BatchNorm2d& last, const Tensor& y, const Tensor& x);
 
   Conv2d& conv;
@@ -32,8 +33,9 @@ class BasicBlock : public Layer {
  public:
   struct Options {
     std::int64_t in = 0, out = 0, stride = 1;
-    /// Where the block changes the shape, its shortcut is a 1x1 convolution (option B of the paper), else every
-    /// stride-th position with zeros for the new channels, which has no parameters (option A).
+    /// Where the block changes the shape, its shortcut is a 1x1 convolution (option B of the
+    /// paper), else every stride-th position with zeros for the new channels, which has no
+    /// parameters (option A).
     bool project = true;
   };
   explicit BasicBlock(const Options& options);
@@ -74,13 +76,14 @@ class Bottleneck : public Layer {
 class ResNet : public Layer {
  public:
   struct Options {
-    std::int64_t depth = 18;   ///< 20, 32, 44, 56 (CIFAR style) or 18, 34, 50, 101, 152
-    std::int64_t classes = 0;  ///< 0: 10 for the CIFAR style, 1000 for the others
-    std::int64_t channels = 3; ///< of the images
-    bool zero_init_residual = false;  ///< the last normalisation of each block starts at 0: the block is an identity
+    std::int64_t depth = 18;    ///< 20, 32, 44, 56 (CIFAR style) or 18, 34, 50, 101, 152
+    std::int64_t classes = 0;   ///< 0: 10 for the CIFAR style, 1000 for the others
+    std::int64_t channels = 3;  ///< of the images
+    bool zero_init_residual =
+        false;  ///< the last normalisation of each block starts at 0: the block is an identity
   };
-  /// Convolutions start as N(0, 2 / fan_out), as in torchvision. ValueError for another depth, or for negative classes
-  /// or channels below 1.
+  /// Convolutions start as N(0, 2 / fan_out), as in torchvision. ValueError for another depth, or
+  /// for negative classes or channels below 1.
   explicit ResNet(const Options& options);
 
   /// (N, channels, H, W) -> logits (N, classes)
@@ -93,7 +96,7 @@ class ResNet : public Layer {
  public:
   Conv2d& conv1;
   BatchNorm2d& bn1;
-  MaxPool2d* maxpool = nullptr;  ///< not in the CIFAR style
+  MaxPool2d* maxpool = nullptr;     ///< not in the CIFAR style
   std::vector<Sequential*> stages;  ///< layer1, layer2, ...
   AdaptiveAvgPool2d* avgpool = nullptr;
   Linear* fc = nullptr;
@@ -102,8 +105,8 @@ class ResNet : public Layer {
 /// The names that resnet() knows: "resnet20", "resnet32", ...
 std::vector<std::string> resnet_names();
 
-/// The network called "resnet18", ..., its depth in `options` set by the name. ValueError, listing the names, for
-/// another one.
+/// The network called "resnet18", ..., its depth in `options` set by the name. ValueError, listing
+/// the names, for another one.
 std::shared_ptr<ResNet> resnet(const std::string& name, ResNet::Options options = {});
 
 }  // namespace tutti::nn

@@ -11,8 +11,10 @@ Tensor Sequential::forward(const Tensor& input) {
   for (const auto& [name, child] : children()) {
     auto* const layer = dynamic_cast<Layer*>(child.get());
     if (!layer)
-      fail<Error>("Sequential '{}': child '{}' ({}) is not a Layer: it has no forward from one tensor to one tensor",
-                  path(), name, child->type_name());
+      fail<Error>(
+          "Sequential '{}': child '{}' ({}) is not a Layer: it has no forward from one tensor to "
+          "one tensor",
+          path(), name, child->type_name());
     x = (*layer)(x);
   }
   return x;

@@ -1,8 +1,9 @@
-// Adam (Kingma and Ba, ICLR 2015) and AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR
-// 2019) with the bias corrections of the first:
+// Adam (Kingma and Ba, ICLR 2015) and AdamW (Loshchilov and Hutter, "Decoupled weight decay
+// regularization", ICLR 2019) with the bias corrections of the first:
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
 //   p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)
-// They differ in the weight decay: Adam adds weight_decay p to g, AdamW first shrinks p by 1 - lr weight_decay.
+// They differ in the weight decay: Adam adds weight_decay p to g, AdamW first shrinks p by 1 - lr
+// weight_decay.
 #pragma once
 
 #include "optimizer.h"
@@ -20,7 +21,8 @@ class Adam : public Optimizer {
   };
   using Group = ParameterGroup<Options>;
 
-  Adam(std::vector<Tensor> parameters, Options options) : Adam({{std::move(parameters), options}}) {}
+  Adam(std::vector<Tensor> parameters, Options options)
+      : Adam({{std::move(parameters), options}}) {}
   explicit Adam(const std::vector<Group>& groups) : Adam("Adam", groups, false) {}
 
  protected:
@@ -47,7 +49,8 @@ class AdamW : public Adam {
   };
   using Group = ParameterGroup<Options>;
 
-  AdamW(std::vector<Tensor> parameters, Options options) : AdamW({{std::move(parameters), options}}) {}
+  AdamW(std::vector<Tensor> parameters, Options options)
+      : AdamW({{std::move(parameters), options}}) {}
   explicit AdamW(const std::vector<Group>& groups);
 };
 

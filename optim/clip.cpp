@@ -8,12 +8,14 @@
 namespace tutti::optim {
 
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
-  if (!(max_norm > 0)) fail<ValueError>("clip_grad_norm: max_norm must be above 0, got {}", max_norm);
+  if (!(max_norm > 0))
+    fail<ValueError>("clip_grad_norm: max_norm must be above 0, got {}", max_norm);
   const NoGrad no_grad;
   const std::vector<Tensor> gradients = dense_gradients("clip_grad_norm", parameters);
   if (gradients.empty()) return scalar(0, {.dtype = float64});
   const TensorOptions options{.dtype = float64, .device = gradients.front().device()};
-  const Tensor squares = empty({static_cast<std::int64_t>(gradients.size())}, options), norm = empty({}, options);
+  const Tensor squares = empty({static_cast<std::int64_t>(gradients.size())}, options),
+               norm = empty({}, options);
   const auto& steps = kernels::optimizer(options.device);
   steps.sums_of_squares(gradients, squares);
   steps.clip(gradients, squares, max_norm, norm);

@@ -16,7 +16,8 @@ constexpr double largest = std::numeric_limits<float>::max();
 
 // Why these numbers cannot be used; empty where they can.
 std::string problem(double scale, const GradScaler::Options& o) {
-  if (!(scale > 0 && scale <= largest)) return fmt::format("the scale must be above 0 and finite, got {}", scale);
+  if (!(scale > 0 && scale <= largest))
+    return fmt::format("the scale must be above 0 and finite, got {}", scale);
   if (!(o.growth_factor > 1 && o.growth_factor <= largest))
     return fmt::format("growth_factor must be above 1 and finite, got {}", o.growth_factor);
   if (!(o.backoff_factor > 0 && o.backoff_factor < 1))
@@ -41,7 +42,8 @@ void GradScaler::move_to(Device device) {
 
 Tensor GradScaler::scale(const Tensor& loss) {
   if (!is_floating(loss.dtype()))
-    fail<DTypeError>("GradScaler: expected a loss of a floating dtype, got {}", to_string(loss.dtype()));
+    fail<DTypeError>("GradScaler: expected a loss of a floating dtype, got {}",
+                     to_string(loss.dtype()));
   move_to(loss.device());
   return loss * scale_.to(loss.dtype());
 }
@@ -49,12 +51,16 @@ Tensor GradScaler::scale(const Tensor& loss) {
 void GradScaler::unscale_(Optimizer& optimizer) {
   const NoGrad no_grad;
   Verdict& verdict = verdicts_[&optimizer];
-  if (verdict.unscaled) fail<Error>("GradScaler: the gradients of this optimizer were already unscaled since the last update()");
+  if (verdict.unscaled)
+    fail<Error>(
+        "GradScaler: the gradients of this optimizer were already unscaled since the last "
+        "update()");
   const std::vector<Tensor> gradients = dense_gradients("GradScaler", optimizer.parameters());
   for (const Tensor& g : gradients)
     if (g.dtype() == float16)
-      fail<DTypeError>("GradScaler: gradients in float16 cannot be unscaled, they would underflow; keep parameters in "
-                       "float32 and compute in float16 through Autocast");
+      fail<DTypeError>(
+          "GradScaler: gradients in float16 cannot be unscaled, they would underflow; keep "
+          "parameters in float32 and compute in float16 through Autocast");
   const Device device = gradients.empty() ? scale_.device() : gradients.front().device();
   move_to(device);
   if (!verdict.found_inf.defined() || verdict.found_inf.device() != device)
@@ -72,7 +78,8 @@ void GradScaler::step(Optimizer& optimizer) {
   try {
     optimizer.step(verdicts_[&optimizer].found_inf);
   } catch (...) {
-    if (cuda::is_capturing(scale_.device())) verdicts_[&optimizer].unscaled = false;  // nor has that been done
+    if (cuda::is_capturing(scale_.device()))
+      verdicts_[&optimizer].unscaled = false;  // nor has that been done
     throw;
   }
   verdicts_[&optimizer].stepped = true;
@@ -87,9 +94,11 @@ void GradScaler::update() {
     found = found.defined() ? found + here : here;
     verdict.unscaled = verdict.stepped = false;
   }
-  if (!found.defined()) fail<Error>("GradScaler: update() without a step() or unscale_() since the last one");
+  if (!found.defined())
+    fail<Error>("GradScaler: update() without a step() or unscale_() since the last one");
   const Tensor overflow = gt(found, 0), zero = zeros_like(tracker_);
-  const Tensor good = where(overflow, zero, tracker_ + 1.0), due = ge(good, static_cast<double>(options_.growth_interval));
+  const Tensor good = where(overflow, zero, tracker_ + 1.0),
+               due = ge(good, static_cast<double>(options_.growth_interval));
   const Tensor grown = scale_ * options_.growth_factor;
   const Tensor larger = where(le(grown, largest), grown, scale_);
   scale_.copy_(where(overflow, scale_ * options_.backoff_factor, where(due, larger, scale_)));
@@ -113,14 +122,18 @@ void GradScaler::load_state_dict(const StateDict& state) {
       if (key == name && tensor.numel() == 1) return tensor.item<double>();
     fail<CheckpointError>("GradScaler state: expected '{}' as one number", name);
   };
-  const double scale = number("scale"), tracker = number("growth_tracker"), interval = number("growth_interval");
+  const double scale = number("scale"), tracker = number("growth_tracker"),
+               interval = number("growth_interval");
   Options options = options_;
   options.growth_factor = number("growth_factor");
   options.backoff_factor = number("backoff_factor");
-  options.growth_interval = interval >= 1 && interval <= (1 << 24) ? static_cast<std::int64_t>(interval) : 0;
-  if (const std::string text = problem(scale, options); !text.empty()) fail<CheckpointError>("GradScaler state: {}", text);
+  options.growth_interval =
+      interval >= 1 && interval <= (1 << 24) ? static_cast<std::int64_t>(interval) : 0;
+  if (const std::string text = problem(scale, options); !text.empty())
+    fail<CheckpointError>("GradScaler state: {}", text);
   if (!(tracker >= 0 && tracker <= interval))
-    fail<CheckpointError>("GradScaler state: growth_tracker must be 0 to growth_interval, got {}", tracker);
+    fail<CheckpointError>("GradScaler state: growth_tracker must be 0 to growth_interval, got {}",
+                          tracker);
   options_ = options;
   const NoGrad no_grad;
   scale_.fill_(scale);

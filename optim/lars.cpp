@@ -31,16 +31,19 @@ void LARS::check_options(int group) const {
   expect("eps", o.eps, 0, unbounded);
 }
 
-void LARS::update(int group, std::span<const kernels::ParameterUpdate> updates, kernels::LiveNumbers live) {
+void LARS::update(int group, std::span<const kernels::ParameterUpdate> updates,
+                  kernels::LiveNumbers live) {
   const Options& o = options_[static_cast<std::size_t>(group)];
   const Device device = updates.front().parameter.device();
   std::vector<Tensor> measured;
   for (const auto& u : updates) measured.push_back(u.parameter);
   for (const auto& u : updates) measured.push_back(u.gradient);
-  const Tensor squares = empty({static_cast<std::int64_t>(measured.size())}, {.dtype = float64, .device = device});
+  const Tensor squares =
+      empty({static_cast<std::int64_t>(measured.size())}, {.dtype = float64, .device = device});
   const auto& steps = kernels::optimizer(device);
   steps.sums_of_squares(measured, squares);
-  steps.lars({o.lr, o.momentum, o.weight_decay, o.trust_coefficient, o.eps, o.adapt}, updates, squares, live);
+  steps.lars({o.lr, o.momentum, o.weight_decay, o.trust_coefficient, o.eps, o.adapt}, updates,
+             squares, live);
 }
 
 }  // namespace tutti::optim

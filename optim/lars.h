@@ -1,7 +1,10 @@
-// LARS, layer-wise adaptive rate scaling (You, Gitman and Ginsburg, "Large batch training of convolutional networks",
-// arXiv 1708.03888): momentum SGD in which every parameter tensor has a local rate
-//   local = trust_coefficient |p| / (|g| + weight_decay |p| + eps);   b = momentum b + lr local (g + weight_decay p);   p -= b
-// The local rate is 1 where |p| or |g| is 0, and in groups with adapt = false (usual for biases and normalisation).
+// LARS, layer-wise adaptive rate scaling (You, Gitman and Ginsburg, "Large batch training of
+// convolutional networks", arXiv 1708.03888): momentum SGD in which every parameter tensor has a
+// local rate
+//   local = trust_coefficient |p| / (|g| + weight_decay |p| + eps);   b = momentum b + lr local (g
+//   + weight_decay p);   p -= b
+// The local rate is 1 where |p| or |g| is 0, and in groups with adapt = false (usual for biases and
+// normalisation).
 #pragma once
 
 #include "optimizer.h"
@@ -20,7 +23,8 @@ class LARS : public Optimizer {
   };
   using Group = ParameterGroup<Options>;
 
-  LARS(std::vector<Tensor> parameters, Options options) : LARS({{std::move(parameters), options}}) {}
+  LARS(std::vector<Tensor> parameters, Options options)
+      : LARS({{std::move(parameters), options}}) {}
   explicit LARS(const std::vector<Group>& groups);
 
  protected:

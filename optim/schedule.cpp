@@ -12,7 +12,8 @@ void expect_steps(const char* schedule, std::int64_t steps) {
 }
 
 double along(double from, double to, double part, bool linear) {
-  return linear ? from + (to - from) * part : to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * part));
+  return linear ? from + (to - from) * part
+                : to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * part));
 }
 
 // `low` at step 0, `high` at the end of the warm part, `end` at the last step.
@@ -21,10 +22,13 @@ Schedule cycle(OneCycle o, double low, double high, double end) {
   if (!(o.warm_fraction >= 0 && o.warm_fraction <= 1))
     fail<ValueError>("one_cycle: warm_fraction must be in [0, 1], got {}", o.warm_fraction);
   if (!(o.div > 0 && o.final_div > 0))
-    fail<ValueError>("one_cycle: div and final_div must be above 0, got {} and {}", o.div, o.final_div);
+    fail<ValueError>("one_cycle: div and final_div must be above 0, got {} and {}", o.div,
+                     o.final_div);
   return [=](std::int64_t step) {
-    const double last = static_cast<double>(o.steps - 1), at = std::min(static_cast<double>(step), last);
-    const double top = o.warm_fraction * static_cast<double>(o.steps) - 1;  // may fall between two steps
+    const double last = static_cast<double>(o.steps - 1),
+                 at = std::min(static_cast<double>(step), last);
+    const double top = o.warm_fraction * static_cast<double>(o.steps) -
+                       1;  // may fall between two steps
     if (at <= top) return along(low, high, top > 0 ? at / top : 1, o.linear);
     return along(high, end, last > top ? (at - top) / (last - top) : 1, o.linear);
   };
@@ -42,31 +46,39 @@ Schedule cosine(Cosine o) {
   expect_steps("cosine", o.steps);
   if (!(o.minimum >= 0)) fail<ValueError>("cosine: minimum must be at least 0, got {}", o.minimum);
   return [o](std::int64_t step) {
-    return along(1, o.minimum, static_cast<double>(std::min(step, o.steps)) / static_cast<double>(o.steps), false);
+    return along(1, o.minimum,
+                 static_cast<double>(std::min(step, o.steps)) / static_cast<double>(o.steps),
+                 false);
   };
 }
 
 Schedule linear_warmup(LinearWarmup o, Schedule then) {
   expect_steps("linear_warmup", o.steps);
-  if (!(o.start >= 0 && o.start <= 1)) fail<ValueError>("linear_warmup: start must be in [0, 1], got {}", o.start);
+  if (!(o.start >= 0 && o.start <= 1))
+    fail<ValueError>("linear_warmup: start must be in [0, 1], got {}", o.start);
   return [o, then = std::move(then)](std::int64_t step) {
-    if (step < o.steps) return along(o.start, 1, static_cast<double>(step) / static_cast<double>(o.steps), true);
+    if (step < o.steps)
+      return along(o.start, 1, static_cast<double>(step) / static_cast<double>(o.steps), true);
     return then ? then(step - o.steps) : 1.0;
   };
 }
 
 Schedule one_cycle(OneCycle o) { return cycle(o, 1 / o.div, 1, 1 / (o.div * o.final_div)); }
 
-Schedule one_cycle_momentum(OneCycle o) { return cycle(o, o.max_momentum, o.base_momentum, o.max_momentum); }
+Schedule one_cycle_momentum(OneCycle o) {
+  return cycle(o, o.max_momentum, o.base_momentum, o.max_momentum);
+}
 
 Scheduler::Scheduler(Optimizer& optimizer, Schedule rate, Schedule momentum)
     : optimizer_(optimizer), rate_(std::move(rate)), momentum_(std::move(momentum)) {
-  for (int g = 0; g < optimizer.group_count(); ++g) base_rates_.push_back(optimizer.learning_rate(g));
+  for (int g = 0; g < optimizer.group_count(); ++g)
+    base_rates_.push_back(optimizer.learning_rate(g));
   set_position(0);
 }
 
 void Scheduler::set_position(std::int64_t position) {
-  if (position < 0) fail<ValueError>("Scheduler: the position must be at least 0, got {}", position);
+  if (position < 0)
+    fail<ValueError>("Scheduler: the position must be at least 0, got {}", position);
   const double factor = rate_(position);
   std::vector<double> before;
   for (int g = 0; g < optimizer_.group_count(); ++g) before.push_back(optimizer_.learning_rate(g));
@@ -75,7 +87,8 @@ void Scheduler::set_position(std::int64_t position) {
       optimizer_.set_learning_rate(g, base_rates_[static_cast<std::size_t>(g)] * factor);
     if (momentum_) optimizer_.set_momentum(momentum_(position));
   } catch (...) {
-    for (int g = 0; g < optimizer_.group_count(); ++g) optimizer_.set_learning_rate(g, before[static_cast<std::size_t>(g)]);
+    for (int g = 0; g < optimizer_.group_count(); ++g)
+      optimizer_.set_learning_rate(g, before[static_cast<std::size_t>(g)]);
     throw;
   }
   position_ = position;

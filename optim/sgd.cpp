@@ -26,11 +26,12 @@ void SGD::check_options(int group) const {
   expect("dampening", o.dampening, 0, unbounded);
   expect("weight_decay", o.weight_decay, 0, unbounded);
   if (o.nesterov && (o.momentum == 0 || o.dampening != 0))
-    fail<ValueError>("SGD: nesterov needs a momentum above 0 and a dampening of 0, got {} and {}", o.momentum,
-                     o.dampening);
+    fail<ValueError>("SGD: nesterov needs a momentum above 0 and a dampening of 0, got {} and {}",
+                     o.momentum, o.dampening);
 }
 
-void SGD::update(int group, std::span<const kernels::ParameterUpdate> updates, kernels::LiveNumbers live) {
+void SGD::update(int group, std::span<const kernels::ParameterUpdate> updates,
+                 kernels::LiveNumbers live) {
   const Options& o = at(group);
   kernels::optimizer(updates.front().parameter.device())
       .sgd({o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov}, updates, live);

@@ -1,5 +1,7 @@
-// Stochastic gradient descent with momentum, dampening, Nesterov's variant and weight decay, as PyTorch defines it:
-//   g += weight_decay p;  b = momentum b + (1 - dampening) g  (b = g at first);  p -= lr (nesterov ? g + momentum b : b)
+// Stochastic gradient descent with momentum, dampening, Nesterov's variant and weight decay, as
+// PyTorch defines it:
+//   g += weight_decay p;  b = momentum b + (1 - dampening) g  (b = g at first);  p -= lr (nesterov
+//   ? g + momentum b : b)
 // Where momentum is turned on after a parameter's first step, b starts from 0.
 #pragma once
 

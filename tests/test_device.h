@@ -1,4 +1,5 @@
-// Which device a suite runs on: the CPU, or what the main() of the GPU tests (tests/gpu/main.cpp) sets.
+// Which device a suite runs on: the CPU, or what the main() of the GPU tests (tests/gpu/main.cpp)
+// sets.
 #pragma once
 
 #include <tutti/core/cuda/runtime.h>
@@ -23,7 +24,8 @@ inline std::vector<DType> trained_dtypes(std::vector<DType> more = {}) {
 
 /// Where every CUDA thread costs the CPU time: tests with many shapes leave out some large ones.
 inline bool emulated() {
-  return test_device().is_cuda() && cuda::properties(test_device().index()).name.find("emulator") != std::string::npos;
+  return test_device().is_cuda() &&
+         cuda::properties(test_device().index()).name.find("emulator") != std::string::npos;
 }
 
 /// Turns a switch of cuda::settings() on and puts it back.

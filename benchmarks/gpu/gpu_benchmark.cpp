@@ -1,6 +1,7 @@
-// The library's side of benchmarks/gpu/run.py, as a shared library with a C interface, so that tutti and PyTorch run in
-// one process, in turns, on the same device. A job is something to repeat; time() repeats it and says how long it took,
-// by the device's own clock. On the CPU it works too, which is how the script is tried out without a GPU.
+// The library's side of benchmarks/gpu/run.py, as a shared library with a C interface, so that
+// tutti and PyTorch run in one process, in turns, on the same device. A job is something to repeat;
+// time() repeats it and says how long it took, by the device's own clock. On the CPU it works too,
+// which is how the script is tried out without a GPU.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
@@ -34,7 +35,8 @@ class Job {
     if (device_.is_cpu()) {
       const auto begin = std::chrono::steady_clock::now();
       for (std::int64_t i = 0; i < count; ++i) once(next_++);
-      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+          .count();
     }
     const cuda::Stream& stream = cuda::current_stream(device_.index());
     cuda::Event begin(cuda::Event::Kind::timing), end(cuda::Event::Kind::timing);
@@ -55,17 +57,21 @@ struct Shape4 {
   std::int64_t n, c, h, w;
 };
 
-// Forward and backward of one normalisation layer, over sets of inputs that together are larger than the caches.
+// Forward and backward of one normalisation layer, over sets of inputs that together are larger
+// than the caches.
 class Normalisation final : public Job {
  public:
-  Normalisation(Device device, Shape4 s, DType dtype, MemoryFormat format, bool add_relu, std::int64_t sets,
-                std::optional<ProcessGroup> group)
-      : Job(device), add_relu_(add_relu), layer_({.channels = s.c, .device = device, .group = std::move(group)}) {
+  Normalisation(Device device, Shape4 s, DType dtype, MemoryFormat format, bool add_relu,
+                std::int64_t sets, std::optional<ProcessGroup> group)
+      : Job(device),
+        add_relu_(add_relu),
+        layer_({.channels = s.c, .device = device, .group = std::move(group)}) {
     // Drawing numbers takes the host longer than all the rest: the sets differ in where they are.
     const Tensor drawn = randn({s.n, s.c, s.h, s.w}).to(device);
     const auto make = [&](double factor) { return (drawn * factor).to(dtype).contiguous(format); };
     for (std::int64_t i = 0; i < sets; ++i)
-      inputs_.push_back({make(1).requires_grad_(), add_relu ? make(0.5).requires_grad_() : Tensor(), make(-0.25)});
+      inputs_.push_back({make(1).requires_grad_(), add_relu ? make(0.5).requires_grad_() : Tensor(),
+                         make(-0.25)});
   }
   void once(std::int64_t i) override {
     Set& s = inputs_[static_cast<std::size_t>(i) % inputs_.size()];
@@ -84,18 +90,21 @@ class Normalisation final : public Job {
   std::vector<Set> inputs_;
 };
 
-// A whole training step of a ResNet: autocast, cross-entropy, SGD with momentum; by option as a CUDA graph.
+// A whole training step of a ResNet: autocast, cross-entropy, SGD with momentum; by option as a
+// CUDA graph.
 class Training final : public Job {
  public:
-  Training(Device device, const std::string& model, std::int64_t batch, std::int64_t size, DType precision, bool graph,
-           std::optional<ProcessGroup> group)
+  Training(Device device, const std::string& model, std::int64_t batch, std::int64_t size,
+           DType precision, bool graph, std::optional<ProcessGroup> group)
       : Job(device), precision_(precision), net_(nn::resnet(model, {.classes = 1000})) {
     net_->to(device, float32, MemoryFormat::channels_last);
     if (group) {
       nn::convert_sync_batchnorm(*net_, *group);
-      ddp_ = std::make_unique<distributed::DataParallel>(net_->named_parameters(), net_->named_buffers(), *group);
+      ddp_ = std::make_unique<distributed::DataParallel>(net_->named_parameters(),
+                                                         net_->named_buffers(), *group);
     }
-    sgd_ = std::make_unique<optim::SGD>(net_->parameters(), optim::SGD::Options{.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4});
+    sgd_ = std::make_unique<optim::SGD>(
+        net_->parameters(), optim::SGD::Options{.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4});
     images_ = randn({batch, 3, size, size}).to(device).contiguous(MemoryFormat::channels_last);
     labels_ = randint(1000, {batch}).to(device);
     for (int i = 0; i < 3; ++i) step();  // buckets are rebuilt, plans and pools filled
@@ -122,7 +131,8 @@ class Training final : public Job {
 
 class Copy final : public Job {
  public:
-  Copy(Device device, std::int64_t bytes) : Job(device), from_(zeros({bytes}, {uint8, device})), to_(zeros({bytes}, {uint8, device})) {}
+  Copy(Device device, std::int64_t bytes)
+      : Job(device), from_(zeros({bytes}, {uint8, device})), to_(zeros({bytes}, {uint8, device})) {}
   void once(std::int64_t) override { to_.copy_(from_); }
 
  private:
@@ -139,12 +149,15 @@ Job* guarded(Make make) {
   }
 }
 
-DType dtype_named(const std::string& name) { return name == "bfloat16" ? bfloat16 : name == "float16" ? float16 : float32; }
+DType dtype_named(const std::string& name) {
+  return name == "bfloat16" ? bfloat16 : name == "float16" ? float16 : float32;
+}
 
 // One rank: the whole path of a group, its collectives included.
 std::optional<ProcessGroup> one_rank(bool synchronised) {
   if (!synchronised) return {};
-  static const ProcessGroup group = ProcessGroup::from_environment({.rank = 0, .world_size = 1, .backend = "nccl"});
+  static const ProcessGroup group =
+      ProcessGroup::from_environment({.rank = 0, .world_size = 1, .backend = "nccl"});
   return group;
 }
 
@@ -158,20 +171,21 @@ extern "C" {
 
 const char* tutti_last_error() { return last_error.c_str(); }
 
-void* tutti_batch_norm(const char* device, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w, const char* dtype,
-                       int channels_last, int add_relu, std::int64_t sets, int synchronised) {
+void* tutti_batch_norm(const char* device, std::int64_t n, std::int64_t c, std::int64_t h,
+                       std::int64_t w, const char* dtype, int channels_last, int add_relu,
+                       std::int64_t sets, int synchronised) {
   return guarded([&] {
     return new Normalisation(Device::from_string(device), {n, c, h, w}, dtype_named(dtype),
-                             channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous, add_relu != 0, sets,
-                             one_rank(synchronised != 0));
+                             channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous,
+                             add_relu != 0, sets, one_rank(synchronised != 0));
   });
 }
 
-void* tutti_training(const char* device, const char* model, std::int64_t batch, std::int64_t size, const char* precision,
-                     int graph, int synchronised) {
+void* tutti_training(const char* device, const char* model, std::int64_t batch, std::int64_t size,
+                     const char* precision, int graph, int synchronised) {
   return guarded([&] {
-    return new Training(Device::from_string(device), model, batch, size, dtype_named(precision), graph != 0,
-                        one_rank(synchronised != 0));
+    return new Training(Device::from_string(device), model, batch, size, dtype_named(precision),
+                        graph != 0, one_rank(synchronised != 0));
   });
 }
 
@@ -190,5 +204,4 @@ double tutti_time(void* job, std::int64_t count) {
 }
 
 void tutti_delete(void* job) { delete static_cast<Job*>(job); }
-
 }

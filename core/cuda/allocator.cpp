@@ -1,6 +1,6 @@
-// The allocator of a CUDA device: the driver's stream-ordered pool does the work, this file keeps the figures, knows
-// which stream a block belongs to, and explains when there is none left. While a graph is captured, its arena (arena.h)
-// stands between.
+// The allocator of a CUDA device: the driver's stream-ordered pool does the work, this file keeps
+// the figures, knows which stream a block belongs to, and explains when there is none left. While a
+// graph is captured, its arena (arena.h) stands between.
 #include "arena.h"
 #include "check.h"
 #include "runtime.h"
@@ -19,9 +19,10 @@ class PoolAllocator final : public Allocator {
   explicit PoolAllocator(int device) : device_(device) {
     const DeviceScope scope(device);
     check(cudaDeviceGetDefaultMemPool(&pool_, device), "cudaDeviceGetDefaultMemPool", "allocator");
-    std::uint64_t keep_all = ~std::uint64_t{0};  // without it every synchronisation gives the memory back
-    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_all), "cudaMemPoolSetAttribute",
-          "allocator");
+    std::uint64_t keep_all =
+        ~std::uint64_t{0};  // without it every synchronisation gives the memory back
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_all),
+          "cudaMemPoolSetAttribute", "allocator");
   }
 
   void* allocate(std::size_t bytes) override {
@@ -44,27 +45,27 @@ class PoolAllocator final : public Allocator {
     try {
       const Owner owner = forget(block, bytes);
       const std::shared_ptr<Arena>& capture = Arena::current(device_);
-      if (capture && owner.arena == capture)
-        capture->reuse(block, owner.stream);
+      if (capture && owner.arena == capture) capture->reuse(block, owner.stream);
       else if (owner.arena && capture)
         capture->at_end([arena = owner.arena](const Stream& last) { arena->used_on(last); });
-      else if (owner.arena)
-        owner.arena->used_on(current_stream(device_));
+      else if (owner.arena) owner.arena->used_on(current_stream(device_));
       else if (capture)
         capture->at_end([=](const Stream& last) {
           owner.stream.wait(last);
           cudaFreeAsync(block, owner.stream.get());
         });
-      else
-        cudaFreeAsync(block, owner.stream.get());
-    } catch (const std::exception&) {  // at the end of the program CUDA may be gone already, and its memory with it
+      else cudaFreeAsync(block, owner.stream.get());
+    } catch (const std::exception&) {  // at the end of the program CUDA may be gone already, and
+                                       // its memory with it
     }
   }
 
   MemoryStats stats() const override {
     const std::uint64_t reserved = attribute(cudaMemPoolAttrReservedMemCurrent);
     const std::lock_guard lock(mutex_);
-    return {.live = live_, .cached = reserved > live_ ? reserved - live_ : 0, .peak = peak_,
+    return {.live = live_,
+            .cached = reserved > live_ ? reserved - live_ : 0,
+            .peak = peak_,
             .system_allocations = growths_};
   }
 
@@ -91,7 +92,8 @@ class PoolAllocator final : public Allocator {
   void* from_pool(std::size_t bytes, const Stream& stream) {
     void* block = nullptr;
     cudaError_t status = cudaMallocAsync(&block, bytes, stream.get());
-    if (status == cudaErrorMemoryAllocation) {  // the pool may hold memory in pieces that are too small
+    if (status ==
+        cudaErrorMemoryAllocation) {  // the pool may hold memory in pieces that are too small
       cudaGetLastError();
       trim();
       status = cudaMallocAsync(&block, bytes, stream.get());
@@ -112,8 +114,10 @@ class PoolAllocator final : public Allocator {
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo", "allocate");
     const std::lock_guard lock(mutex_);
-    fail<DeviceError>("out of memory on cuda:{}: asked for {} bytes while {} bytes are live and {} of {} are free",
-                      device_, bytes, live_, free, total);
+    fail<DeviceError>(
+        "out of memory on cuda:{}: asked for {} bytes while {} bytes are live and {} of {} are "
+        "free",
+        device_, bytes, live_, free, total);
   }
 
   const int device_;
@@ -129,7 +133,8 @@ class PoolAllocator final : public Allocator {
 Allocator& allocator(int device) {
   const DeviceScope scope(device);  // checks the index
   static auto* mutex = new std::mutex;
-  static auto* allocators = new std::deque<std::unique_ptr<PoolAllocator>>(static_cast<std::size_t>(device_count()));
+  static auto* allocators =
+      new std::deque<std::unique_ptr<PoolAllocator>>(static_cast<std::size_t>(device_count()));
   const std::lock_guard lock(*mutex);
   auto& own = (*allocators)[static_cast<std::size_t>(device)];
   if (!own) own = std::make_unique<PoolAllocator>(device);

@@ -62,7 +62,9 @@ void* Arena::apart(std::size_t bytes) {
   return block;
 }
 
-void Arena::reuse(void* block, const Stream& stream) { free_[stream.get()].emplace(sizes_.at(block), block); }
+void Arena::reuse(void* block, const Stream& stream) {
+  free_[stream.get()].emplace(sizes_.at(block), block);
+}
 
 const std::shared_ptr<Arena>& Arena::current(int device) {
   static const std::shared_ptr<Arena> none;

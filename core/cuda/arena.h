@@ -1,5 +1,5 @@
-// Arena: the memory of a graph. While a thread captures, its allocations come from an arena and its releases go to it,
-// because a replay will use all of those addresses again.
+// Arena: the memory of a graph. While a thread captures, its allocations come from an arena and its
+// releases go to it, because a replay will use all of those addresses again.
 #pragma once
 
 #include "stream.h"
@@ -21,15 +21,18 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   int device() const { return memory_.device(); }
-  /// Memory that is there before the graph first runs. A block goes only to the stream that gave it back: that is what
-  /// orders its uses.
+  /// Memory that is there before the graph first runs. A block goes only to the stream that gave it
+  /// back: that is what orders its uses.
   void* allocate(std::size_t bytes, const Stream& stream);
   /// Likewise, but nothing that the graph computes is ever put there. Null where there is no room.
   void* apart(std::size_t bytes);
   void reuse(void* block, const Stream& stream);
-  /// For what the graph needs and does not own, such as a block from outside that is given back during the capture:
-  /// `let_go` is called when the graph is gone, with a stream on which everything comes after the last replay.
-  void at_end(std::function<void(const Stream& last)> let_go) { at_end_.push_back(std::move(let_go)); }
+  /// For what the graph needs and does not own, such as a block from outside that is given back
+  /// during the capture: `let_go` is called when the graph is gone, with a stream on which
+  /// everything comes after the last replay.
+  void at_end(std::function<void(const Stream& last)> let_go) {
+    at_end_.push_back(std::move(let_go));
+  }
   /// The graph is gone. Tensors in its memory may live on.
   void end() noexcept;
   /// Whatever `stream` has done so far comes before the memory is given back.

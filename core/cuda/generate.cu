@@ -13,7 +13,9 @@ namespace {
 
 constexpr int threads = 256;
 
-__device__ std::int64_t first_index() { return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ std::int64_t first_index() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
 __device__ std::int64_t index_step() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
 
 template <class U>
@@ -21,13 +23,16 @@ __global__ void fill_kernel(U* out, U bits, std::int64_t count) {
   for (std::int64_t i = first_index(); i < count; i += index_step()) out[i] = bits;
 }
 
-// Work is cut at the generator's blocks of four numbers, of which the first and the last may be used in part. `base`, in a
-// graph: seed and position are there, and the draw begins `position` after that.
+// Work is cut at the generator's blocks of four numbers, of which the first and the last may be
+// used in part. `base`, in a graph: seed and position are there, and the draw begins `position`
+// after that.
 template <class U>
-__global__ void bernoulli_kernel(U* out, U bits, std::int64_t count, std::uint64_t seed, std::uint64_t position,
-                                 const std::uint64_t* base, std::uint64_t below) {
+__global__ void bernoulli_kernel(U* out, U bits, std::int64_t count, std::uint64_t seed,
+                                 std::uint64_t position, const std::uint64_t* base,
+                                 std::uint64_t below) {
   if (base) seed = base[0], position += base[1];
-  const std::uint64_t first = position / 4, last = (position + static_cast<std::uint64_t>(count) + 3) / 4;
+  const std::uint64_t first = position / 4,
+                      last = (position + static_cast<std::uint64_t>(count) + 3) / 4;
   for (std::uint64_t block = first + static_cast<std::uint64_t>(first_index()); block < last;
        block += static_cast<std::uint64_t>(index_step())) {
     const PhiloxBlock drawn = philox(seed, block);
@@ -40,7 +45,8 @@ __global__ void bernoulli_kernel(U* out, U bits, std::int64_t count, std::uint64
 
 Grid grid_of(std::int64_t work, int device) {
   const std::int64_t blocks = (work + threads - 1) / threads;
-  return {.blocks = static_cast<unsigned>(std::min<std::int64_t>(blocks, 16 * properties(device).multiprocessors)),
+  return {.blocks = static_cast<unsigned>(
+              std::min<std::int64_t>(blocks, 16 * properties(device).multiprocessors)),
           .threads = threads};
 }
 
@@ -60,18 +66,20 @@ void fill(void* data, int device, std::size_t width, std::uint64_t bits, std::in
   const DeviceScope scope(device);
   by_width(width, [&](auto zero) {
     using U = decltype(zero);
-    launch("fill", fill_kernel<U>, grid_of(count, device), static_cast<U*>(data), static_cast<U>(bits), count);
+    launch("fill", fill_kernel<U>, grid_of(count, device), static_cast<U*>(data),
+           static_cast<U>(bits), count);
   });
 }
 
-void bernoulli(void* data, int device, std::size_t width, std::uint64_t bits, std::int64_t count, Generator& generator,
-               std::uint64_t below) {
+void bernoulli(void* data, int device, std::size_t width, std::uint64_t bits, std::int64_t count,
+               Generator& generator, std::uint64_t below) {
   const DeviceScope scope(device);
   const Generator::State state = generator.state();
   Recording::Draw from{nullptr, state.position};
   if (current_stream(device).is_capturing()) {
     Recording* const recording = Recording::current(device);
-    if (!recording) fail<DeviceError>("bernoulli: random numbers can be captured by cuda::Graph only");
+    if (!recording)
+      fail<DeviceError>("bernoulli: random numbers can be captured by cuda::Graph only");
     from = recording->draw("bernoulli", generator);
   }
   by_width(width, [&](auto zero) {

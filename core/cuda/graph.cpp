@@ -15,7 +15,10 @@ struct Graph::State {
   std::size_t size = 0;
 
   explicit State(int index)
-      : device(index), stream(Stream::create(index)), arena(std::make_shared<Arena>(index)), recording(arena) {}
+      : device(index),
+        stream(Stream::create(index)),
+        arena(std::make_shared<Arena>(index)),
+        recording(arena) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
@@ -37,8 +40,9 @@ const char* reason(cudaError_t status) {
       return "the step waits for an event that was recorded before the capture";
     case cudaErrorStreamCaptureUnsupported:
     case cudaErrorStreamCaptureInvalidated:
-      return "the step called what cannot be captured: a wait of the host, a copy to or from it, an allocation from the "
-             "system, or a plan that was not made by running the step before";
+      return "the step called what cannot be captured: a wait of the host, a copy to or from it, "
+             "an allocation from the system, or a plan that was not made by running the step "
+             "before";
     default: return "CUDA refused the recorded work";
   }
 }
@@ -54,7 +58,8 @@ void Graph::State::capture(const std::function<void()>& step) {
   {
     const ArenaScope from(arena);
     const Recording::Scope records(recording);
-    check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", "cuda::Graph");
+    check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture", "cuda::Graph");
     try {
       step();
     } catch (...) {
@@ -80,8 +85,10 @@ void Graph::State::instantiate(cudaGraph_t graph) {
 }
 
 Graph::Graph(Device device, const std::function<void()>& step) {
-  if (!device.is_cuda()) fail<DeviceError>("cuda::Graph: expected a CUDA device, got {}", to_string(device));
-  if (Arena::current(device.index())) fail<DeviceError>("cuda::Graph: this thread is capturing a graph already");
+  if (!device.is_cuda())
+    fail<DeviceError>("cuda::Graph: expected a CUDA device, got {}", to_string(device));
+  if (Arena::current(device.index()))
+    fail<DeviceError>("cuda::Graph: this thread is capturing a graph already");
   state_ = std::make_unique<State>(device.index());
   state_->capture(step);
 }

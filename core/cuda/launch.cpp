@@ -10,11 +10,13 @@ namespace {
 constexpr std::size_t without_asking = 48 << 10;
 
 // The limit is the kernel's, not the launch's: while the lock is held, no other thread lowers it.
-std::unique_lock<std::mutex> allow_shared_bytes(const char* op, const void* kernel, std::size_t bytes) {
+std::unique_lock<std::mutex> allow_shared_bytes(const char* op, const void* kernel,
+                                                std::size_t bytes) {
   static auto* mutex = new std::mutex;
   if (bytes <= without_asking) return {};
   std::unique_lock lock(*mutex);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
         "cudaFuncSetAttribute", op);
   return lock;
 }
@@ -38,9 +40,9 @@ void enqueue(const char* op, const void* kernel, const Grid& grid, void** argume
   const cudaError_t status = cudaLaunchKernelExC(&config, kernel, arguments);
   if (status == cudaSuccess) return;
   const std::string where =
-      fmt::format("{} (grid {} x {} x {}, block {} x {} x {}, {} bytes of shared memory{})", op, grid.blocks.x,
-                  grid.blocks.y, grid.blocks.z, grid.threads.x, grid.threads.y, grid.threads.z, grid.shared_bytes,
-                  grid.cooperative ? ", cooperative" : "");
+      fmt::format("{} (grid {} x {} x {}, block {} x {} x {}, {} bytes of shared memory{})", op,
+                  grid.blocks.x, grid.blocks.y, grid.blocks.z, grid.threads.x, grid.threads.y,
+                  grid.threads.z, grid.shared_bytes, grid.cooperative ? ", cooperative" : "");
   check(status, "cudaLaunchKernelExC", where.c_str());
 }
 

@@ -1,5 +1,6 @@
-// launch: how every kernel of ours starts, on the calling thread's current device and stream. For .cu files. The
-// emulator of tests/emulator, which runs kernels on the CPU, replaces the two small templates in the middle.
+// launch: how every kernel of ours starts, on the calling thread's current device and stream. For
+// .cu files. The emulator of tests/emulator, which runs kernels on the CPU, replaces the two small
+// templates in the middle.
 #pragma once
 
 #include "check.h"
@@ -11,12 +12,14 @@ namespace tutti::cuda {
 
 struct Grid {
   dim3 blocks = 1;
-  dim3 threads = 256;            ///< of one block
-  std::size_t shared_bytes = 0;  ///< dynamic shared memory, beyond 48 KiB too where the device has it
-  bool cooperative = false;      ///< all blocks run at once and may wait for each other
+  dim3 threads = 256;  ///< of one block
+  std::size_t shared_bytes =
+      0;                     ///< dynamic shared memory, beyond 48 KiB too where the device has it
+  bool cooperative = false;  ///< all blocks run at once and may wait for each other
 };
 
-/// Enqueues a kernel by its address. A grid of no blocks is nothing to do. DeviceError that names `op` and the grid.
+/// Enqueues a kernel by its address. A grid of no blocks is nothing to do. DeviceError that names
+/// `op` and the grid.
 void enqueue(const char* op, const void* kernel, const Grid& grid, void** arguments);
 
 }  // namespace tutti::cuda
@@ -49,12 +52,15 @@ namespace tutti::cuda {
 
 /// Starts kernel(arguments...), each converted to the parameter's type.
 template <class... Parameters, class... Arguments>
-void launch(const char* op, void (*kernel)(Parameters...), const Grid& grid, Arguments&&... arguments) {
-  static_assert(sizeof...(Parameters) == sizeof...(Arguments), "launch: as many arguments as the kernel has parameters");
+void launch(const char* op, void (*kernel)(Parameters...), const Grid& grid,
+            Arguments&&... arguments) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments),
+                "launch: as many arguments as the kernel has parameters");
   std::tuple<Parameters...> values(static_cast<Parameters>(std::forward<Arguments>(arguments))...);
   std::apply(
       [&](auto&... value) {
-        void* addresses[] = {const_cast<void*>(static_cast<const volatile void*>(&value))..., nullptr};
+        void* addresses[] = {const_cast<void*>(static_cast<const volatile void*>(&value))...,
+                             nullptr};
         enqueue(op, address_of(kernel), grid, addresses);
       },
       values);

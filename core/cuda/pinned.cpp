@@ -17,7 +17,8 @@ struct Returned {
   Event last_use;
 };
 
-// How much may wait in the pool for the device to finish with it, before who asks for more waits too.
+// How much may wait in the pool for the device to finish with it, before who asks for more waits
+// too.
 constexpr std::size_t most_waiting = std::size_t{256} << 20;
 
 struct Pool {
@@ -31,14 +32,17 @@ Pool& pool() {
   return *pool;
 }
 
-std::size_t size_class(std::size_t bytes) { return std::bit_ceil(std::max<std::size_t>(bytes, 4096)); }
+std::size_t size_class(std::size_t bytes) {
+  return std::bit_ceil(std::max<std::size_t>(bytes, 4096));
+}
 
 void* take(std::size_t size) {
   Event oldest;
   {
     const std::lock_guard lock(pool().mutex);
     auto& blocks = pool().blocks[size];
-    const auto idle = std::find_if(blocks.begin(), blocks.end(), [](const Returned& r) { return r.last_use.passed(); });
+    const auto idle = std::find_if(blocks.begin(), blocks.end(),
+                                   [](const Returned& r) { return r.last_use.passed(); });
     if (idle != blocks.end()) {
       void* block = idle->block;
       blocks.erase(idle);
@@ -61,7 +65,9 @@ void* take(std::size_t size) {
 Pinned::Pinned(std::size_t bytes) : bytes_(bytes), data_(take(size_class(bytes))) {}
 
 Pinned::Pinned(Pinned&& other) noexcept
-    : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)), last_use_(std::move(other.last_use_)) {}
+    : bytes_(other.bytes_),
+      data_(std::exchange(other.data_, nullptr)),
+      last_use_(std::move(other.last_use_)) {}
 
 Pinned::~Pinned() {
   if (!data_) return;

@@ -1,5 +1,5 @@
-// Named ranges for Nsight Systems (NVTX). Without CUDA there are none; with it, they cost next to nothing while no
-// profiler is attached.
+// Named ranges for Nsight Systems (NVTX). Without CUDA there are none; with it, they cost next to
+// nothing while no profiler is attached.
 #pragma once
 
 namespace tutti::cuda {

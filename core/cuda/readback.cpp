@@ -9,11 +9,12 @@ struct Readback::State {
   Pinned bytes;
 };
 
-Readback::Readback(const void* from, int device, std::size_t bytes) : state_(std::make_unique<State>(Pinned(bytes))) {
+Readback::Readback(const void* from, int device, std::size_t bytes)
+    : state_(std::make_unique<State>(Pinned(bytes))) {
   const DeviceScope scope(device);
   const Stream& stream = current_stream(device);
-  check(cudaMemcpyAsync(state_->bytes.data(), from, bytes, cudaMemcpyDeviceToHost, stream.get()), "cudaMemcpyAsync",
-        "Readback");
+  check(cudaMemcpyAsync(state_->bytes.data(), from, bytes, cudaMemcpyDeviceToHost, stream.get()),
+        "cudaMemcpyAsync", "Readback");
   state_->bytes.used_on(stream);
 }
 

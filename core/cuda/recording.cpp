@@ -14,11 +14,15 @@ thread_local Recording* current_recording = nullptr;
 
 }  // namespace
 
-Recording* Recording::current(int device) { return Arena::current(device) ? current_recording : nullptr; }
+Recording* Recording::current(int device) {
+  return Arena::current(device) ? current_recording : nullptr;
+}
 
 void* Recording::written(std::size_t bytes, std::function<void(void*)> write) {
   void* memory = arena_->apart(bytes);
-  if (!memory) fail<DeviceError>("cuda::Graph: out of memory on cuda:{}: asked for {} bytes", arena_->device(), bytes);
+  if (!memory)
+    fail<DeviceError>("cuda::Graph: out of memory on cuda:{}: asked for {} bytes", arena_->device(),
+                      bytes);
   blocks_.push_back({memory, bytes, std::move(write)});
   return memory;
 }
@@ -35,10 +39,14 @@ Recording::Draw Recording::draw(const char* op, Generator& generator) {
       generator.set_state({state.seed, state.position + *count});
     };
     const void* base = written(2 * sizeof(std::uint64_t), write);
-    found = draws_.insert(draws_.end(), {&generator, now, static_cast<const std::uint64_t*>(base), count});
+    found = draws_.insert(draws_.end(),
+                          {&generator, now, static_cast<const std::uint64_t*>(base), count});
   }
   if (now.seed != found->begin.seed || now.position < found->begin.position)
-    fail<DeviceError>("{}: the random generator was given another state while a graph is captured; seed it before", op);
+    fail<DeviceError>(
+        "{}: the random generator was given another state while a graph is captured; seed it "
+        "before",
+        op);
   return {found->base, now.position - found->begin.position};
 }
 
@@ -46,7 +54,8 @@ void Recording::write(const Stream& stream) const {
   for (const Block& block : blocks_) {
     Pinned staging(block.bytes);
     block.write(staging.data());
-    check(cudaMemcpyAsync(block.memory, staging.data(), block.bytes, cudaMemcpyHostToDevice, stream.get()),
+    check(cudaMemcpyAsync(block.memory, staging.data(), block.bytes, cudaMemcpyHostToDevice,
+                          stream.get()),
           "cudaMemcpyAsync", "cuda::Graph");
     staging.used_on(stream);
   }
@@ -69,8 +78,10 @@ bool is_capturing(Device device) {
 void* written_before_replay(Device device, std::size_t bytes, std::function<void(void*)> write) {
   Recording* const recording = device.is_cuda() ? Recording::current(device.index()) : nullptr;
   if (!recording)
-    fail<DeviceError>("written_before_replay: {} is not captured by a cuda::Graph of this thread; a capture by other "
-                      "means has no replay() that could write", to_string(device));
+    fail<DeviceError>(
+        "written_before_replay: {} is not captured by a cuda::Graph of this thread; a capture by "
+        "other means has no replay() that could write",
+        to_string(device));
   return recording->written(bytes, std::move(write));
 }
 

@@ -28,15 +28,22 @@ const Found& found() {
     cudaGetLastError();
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
-      result.why = "tutti was built with CUDA, but this machine has no NVIDIA driver (libcuda.so.1); use Device::cpu()";
+      result.why =
+          "tutti was built with CUDA, but this machine has no NVIDIA driver (libcuda.so.1); use "
+          "Device::cpu()";
     else if (status == cudaErrorInsufficientDriver)
-      result.why = fmt::format("the NVIDIA driver supports CUDA {}.{}, tutti was built with {}.{}: update the driver",
-                               driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+      result.why = fmt::format(
+          "the NVIDIA driver supports CUDA {}.{}, tutti was built with {}.{}: update the driver",
+          driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     else if (status == cudaSuccess || status == cudaErrorNoDevice)
-      result.why = visible ? fmt::format("the NVIDIA driver shows no CUDA device (CUDA_VISIBLE_DEVICES is '{}')", visible)
-                           : "this machine has an NVIDIA driver, but no CUDA device";
+      result.why =
+          visible
+              ? fmt::format("the NVIDIA driver shows no CUDA device (CUDA_VISIBLE_DEVICES is '{}')",
+                            visible)
+              : "this machine has an NVIDIA driver, but no CUDA device";
     else
-      result.why = fmt::format("cudaGetDeviceCount failed: {} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
+      result.why = fmt::format("cudaGetDeviceCount failed: {} ({})", cudaGetErrorString(status),
+                               cudaGetErrorName(status));
     return result;
   }();
   return found;
@@ -45,8 +52,15 @@ const Found& found() {
 Properties ask(int device) {
   cudaDeviceProp p{};
   check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties", "properties");
-  return {p.name, p.major, p.minor, p.multiProcessorCount, p.maxThreadsPerMultiProcessor, p.sharedMemPerMultiprocessor,
-          p.sharedMemPerBlockOptin, static_cast<std::size_t>(p.l2CacheSize), p.totalGlobalMem};
+  return {p.name,
+          p.major,
+          p.minor,
+          p.multiProcessorCount,
+          p.maxThreadsPerMultiProcessor,
+          p.sharedMemPerMultiprocessor,
+          p.sharedMemPerBlockOptin,
+          static_cast<std::size_t>(p.l2CacheSize),
+          p.totalGlobalMem};
 }
 
 // Large copies go piece by piece: the device moves one while the host fills the next.
@@ -56,14 +70,17 @@ void to_device(void* to, int device, const void* from, std::size_t bytes) {
   const DeviceScope scope(device);
   const Stream& stream = current_stream(device);
   if (stream.is_capturing())
-    fail<DeviceError>("copy of {} bytes from the host to cuda:{}: cannot be captured into a graph, since a replay would "
-                      "copy what the host had at capture: copy before it, into a tensor that the graph reads", bytes,
-                      device);
+    fail<DeviceError>(
+        "copy of {} bytes from the host to cuda:{}: cannot be captured into a graph, since a "
+        "replay would copy what the host had at capture: copy before it, into a tensor that the "
+        "graph reads",
+        bytes, device);
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t count = std::min(piece, bytes - done);
     Pinned staging(count);
     std::memcpy(staging.data(), static_cast<const char*>(from) + done, count);
-    check(cudaMemcpyAsync(static_cast<char*>(to) + done, staging.data(), count, cudaMemcpyHostToDevice, stream.get()),
+    check(cudaMemcpyAsync(static_cast<char*>(to) + done, staging.data(), count,
+                          cudaMemcpyHostToDevice, stream.get()),
           "cudaMemcpyAsync", "copy to the device");
     staging.used_on(stream);
     done += count;
@@ -75,28 +92,30 @@ void to_host(void* to, const void* from, int device, std::size_t bytes) {
   const Stream& stream = current_stream(device);
   if (bytes > piece) {  // the driver's own staging overlaps the two halves of the way
     if (!stream.is_capturing())
-      check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream.get()), "cudaMemcpyAsync",
-            "copy to the host");
+      check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream.get()),
+            "cudaMemcpyAsync", "copy to the host");
     return stream.synchronize("copy to the host");
   }
-  if (stream.is_capturing()) return stream.synchronize("copy to the host");  // throws, before anything is captured
+  if (stream.is_capturing())
+    return stream.synchronize("copy to the host");  // throws, before anything is captured
   const Pinned staging(bytes);
-  check(cudaMemcpyAsync(staging.data(), from, bytes, cudaMemcpyDeviceToHost, stream.get()), "cudaMemcpyAsync",
-        "copy to the host");
+  check(cudaMemcpyAsync(staging.data(), from, bytes, cudaMemcpyDeviceToHost, stream.get()),
+        "cudaMemcpyAsync", "copy to the host");
   stream.synchronize("copy to the host");
   std::memcpy(to, staging.data(), bytes);
 }
 
-void between_devices(void* to, int to_device, const void* from, int from_device, std::size_t bytes) {
+void between_devices(void* to, int to_device, const void* from, int from_device,
+                     std::size_t bytes) {
   const DeviceScope scope(to_device);
   const Stream &stream = current_stream(to_device), &source = current_stream(from_device);
   stream.wait(source);
   if (to_device == from_device)
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()), "cudaMemcpyAsync",
-          "copy on the device");
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()),
+          "cudaMemcpyAsync", "copy on the device");
   else
-    check(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream.get()), "cudaMemcpyPeerAsync",
-          "copy between devices");
+    check(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream.get()),
+          "cudaMemcpyPeerAsync", "copy between devices");
   source.wait(stream);  // the source may be written over or released there
 }
 
@@ -108,7 +127,8 @@ std::string why_unavailable() { return found().why; }
 const Properties& properties(int device) {
   const DeviceScope scope(device);  // checks the index
   static auto* mutex = new std::mutex;
-  static auto* known = new std::vector<std::unique_ptr<const Properties>>(static_cast<std::size_t>(device_count()));
+  static auto* known =
+      new std::vector<std::unique_ptr<const Properties>>(static_cast<std::size_t>(device_count()));
   const std::lock_guard lock(*mutex);
   auto& entry = (*known)[static_cast<std::size_t>(device)];
   if (!entry) entry = std::make_unique<const Properties>(ask(device));
@@ -116,17 +136,15 @@ const Properties& properties(int device) {
 }
 
 void copy_bytes(void* to, Device to_where, const void* from, Device from_where, std::size_t bytes) {
-  if (from_where.is_cpu())
-    to_device(to, to_where.index(), from, bytes);
-  else if (to_where.is_cpu())
-    to_host(to, from, from_where.index(), bytes);
-  else
-    between_devices(to, to_where.index(), from, from_where.index(), bytes);
+  if (from_where.is_cpu()) to_device(to, to_where.index(), from, bytes);
+  else if (to_where.is_cpu()) to_host(to, from, from_where.index(), bytes);
+  else between_devices(to, to_where.index(), from, from_where.index(), bytes);
 }
 
 void zero_bytes(void* data, int device, std::size_t bytes) {
   const DeviceScope scope(device);
-  check(cudaMemsetAsync(data, 0, bytes, current_stream(device).get()), "cudaMemsetAsync", "zero_bytes");
+  check(cudaMemsetAsync(data, 0, bytes, current_stream(device).get()), "cudaMemsetAsync",
+        "zero_bytes");
 }
 
 }  // namespace tutti::cuda

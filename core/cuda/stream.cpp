@@ -41,8 +41,8 @@ struct Stream::State {
   cudaStream_t handle = nullptr;
   State(int index, int priority) : device(index) {
     const DeviceScope scope(index);
-    check(cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, priority), "cudaStreamCreateWithPriority",
-          "Stream");
+    check(cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, priority),
+          "cudaStreamCreateWithPriority", "Stream");
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -53,7 +53,8 @@ Stream Stream::create(int device, bool high_priority) {
   expect_device(device);
   const DeviceScope scope(device);
   int least = 0, greatest = 0;
-  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange", "Stream");
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange",
+        "Stream");
   return Stream(std::make_shared<const State>(device, high_priority ? greatest : least));
 }
 
@@ -61,7 +62,8 @@ int Stream::device() const { return state_->device; }
 CUstream_st* Stream::get() const { return state_->handle; }
 
 void Stream::wait(const Event& event) const {
-  if (event.recorded()) check(cudaStreamWaitEvent(get(), event.get(), 0), "cudaStreamWaitEvent", "Stream::wait");
+  if (event.recorded())
+    check(cudaStreamWaitEvent(get(), event.get(), 0), "cudaStreamWaitEvent", "Stream::wait");
 }
 
 void Stream::wait(const Stream& earlier) const {
@@ -79,8 +81,10 @@ bool Stream::is_capturing() const {
 
 void Stream::synchronize(const char* op) const {
   if (is_capturing())
-    fail<DeviceError>("{}: the host would wait for the device, which cannot be captured into a graph: do it before or "
-                      "after cuda::Graph's function", op);
+    fail<DeviceError>(
+        "{}: the host would wait for the device, which cannot be captured into a graph: do it "
+        "before or after cuda::Graph's function",
+        op);
   waits.fetch_add(1, std::memory_order_relaxed);
   check(cudaStreamSynchronize(get()), "cudaStreamSynchronize", op);
 }
@@ -88,7 +92,8 @@ void Stream::synchronize(const char* op) const {
 struct Event::State {
   cudaEvent_t handle = nullptr;
   explicit State(Kind kind) {
-    check(cudaEventCreateWithFlags(&handle, kind == Kind::timing ? cudaEventDefault : cudaEventDisableTiming),
+    check(cudaEventCreateWithFlags(
+              &handle, kind == Kind::timing ? cudaEventDefault : cudaEventDisableTiming),
           "cudaEventCreateWithFlags", "Event");
   }
   State(const State&) = delete;
@@ -118,7 +123,8 @@ void Event::synchronize(const char* op) const {
 
 double Event::milliseconds_since(const Event& earlier) const {
   float elapsed = 0;
-  check(cudaEventElapsedTime(&elapsed, earlier.get(), get()), "cudaEventElapsedTime", "Event::milliseconds_since");
+  check(cudaEventElapsedTime(&elapsed, earlier.get(), get()), "cudaEventElapsedTime",
+        "Event::milliseconds_since");
   return static_cast<double>(elapsed);
 }
 
@@ -156,7 +162,8 @@ DeviceScope::~DeviceScope() {
   if (cudaGetDevice(&device) == cudaSuccess && device != previous_) cudaSetDevice(previous_);
 }
 
-StreamScope::StreamScope(const Stream& stream) : device_(stream.device()), previous_(current_stream(stream.device())) {
+StreamScope::StreamScope(const Stream& stream)
+    : device_(stream.device()), previous_(current_stream(stream.device())) {
   slot(stream.device()) = stream;
 }
 

@@ -1,6 +1,7 @@
-// Streams and events: the order in which a device works. Each device has one default stream that all threads share, so
-// that what one thread enqueued before it handed a tensor over is ordered before what the next one does with it;
-// StreamScope gives the calling thread another. Every wait of the host goes through here and is counted.
+// Streams and events: the order in which a device works. Each device has one default stream that
+// all threads share, so that what one thread enqueued before it handed a tensor over is ordered
+// before what the next one does with it; StreamScope gives the calling thread another. Every wait
+// of the host goes through here and is counted.
 #pragma once
 
 #include <memory>
@@ -24,7 +25,8 @@ class Stream {
   void wait(const Event& event) const;
   /// What comes later on this stream waits for everything so far on `earlier`.
   void wait(const Stream& earlier) const;
-  /// The host waits (counted); `op` names who, for errors. DeviceError while the stream is captured into a graph.
+  /// The host waits (counted); `op` names who, for errors. DeviceError while the stream is captured
+  /// into a graph.
   void synchronize(const char* op) const;
   bool is_capturing() const;
   bool operator==(const Stream&) const = default;
@@ -43,11 +45,11 @@ class Event {
   explicit Event(Kind kind = Kind::ordering) : kind_(kind) {}
   void record(const Stream& stream);
   bool recorded() const { return state_ != nullptr; }
-  bool passed() const;                         ///< asks, without waiting
-  void synchronize(const char* op) const;      ///< the host waits (counted)
+  bool passed() const;                     ///< asks, without waiting
+  void synchronize(const char* op) const;  ///< the host waits (counted)
   /// Of two Kind::timing events that both passed.
   double milliseconds_since(const Event& earlier) const;
-  CUevent_st* get() const;                     ///< null before record()
+  CUevent_st* get() const;  ///< null before record()
 
  private:
   struct State;
@@ -55,15 +57,16 @@ class Event {
   std::shared_ptr<const State> state_;
 };
 
-/// The device's own stream, made on first use. Not CUDA's legacy stream: that could not be captured into a graph.
+/// The device's own stream, made on first use. Not CUDA's legacy stream: that could not be captured
+/// into a graph.
 const Stream& default_stream(int device);
 /// Where the calling thread's work on a device goes.
 const Stream& current_stream(int device);
 /// The same on the calling thread's current device.
 const Stream& current_stream();
 
-/// Makes a device the calling thread's current one, which launch() uses. Every function that takes tensors to kernels
-/// begins with one.
+/// Makes a device the calling thread's current one, which launch() uses. Every function that takes
+/// tensors to kernels begins with one.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);

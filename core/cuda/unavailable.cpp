@@ -1,4 +1,5 @@
-// Stands in for core/cuda where the library is built without CUDA: there is no device, and using one says why.
+// Stands in for core/cuda where the library is built without CUDA: there is no device, and using
+// one says why.
 #include "../error.h"
 #include "generate.h"
 #include "graph.h"
@@ -15,13 +16,17 @@ namespace {
 }  // namespace
 
 int device_count() { return 0; }
-std::string why_unavailable() { return "tutti was built without CUDA (TUTTI_CUDA=ON builds it in); use Device::cpu()"; }
+std::string why_unavailable() {
+  return "tutti was built without CUDA (TUTTI_CUDA=ON builds it in); use Device::cpu()";
+}
 const Properties& properties(int) { refuse(); }
 Allocator& allocator(int) { refuse(); }
 void copy_bytes(void*, Device, const void*, Device, std::size_t) { refuse(); }
 void zero_bytes(void*, int, std::size_t) { refuse(); }
 void fill(void*, int, std::size_t, std::uint64_t, std::int64_t) { refuse(); }
-void bernoulli(void*, int, std::size_t, std::uint64_t, std::int64_t, Generator&, std::uint64_t) { refuse(); }
+void bernoulli(void*, int, std::size_t, std::uint64_t, std::int64_t, Generator&, std::uint64_t) {
+  refuse();
+}
 std::int64_t synchronizations() { return 0; }
 void synchronize(int) { refuse(); }
 

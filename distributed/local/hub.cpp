@@ -23,7 +23,8 @@ void compute(const std::vector<std::optional<Collective>>& calls) {
     outputs.push_back(call->output.raw());
   }
   switch (first.operation) {
-    case Operation::all_reduce: return reduce_in_rank_order(dtype, first.op, inputs, outputs, count);
+    case Operation::all_reduce:
+      return reduce_in_rank_order(dtype, first.op, inputs, outputs, count);
     case Operation::all_gather:
       for (void* output : outputs)
         for (std::size_t r = 0; r < ranks; ++r)
@@ -38,8 +39,10 @@ void compute(const std::vector<std::optional<Collective>>& calls) {
       const std::size_t slice = bytes / ranks;
       for (std::size_t r = 0; r < ranks; ++r) {
         std::vector<const void*> slices;
-        for (const void* input : inputs) slices.push_back(static_cast<const char*>(input) + r * slice);
-        reduce_in_rank_order(dtype, first.op, slices, {&outputs[r], 1}, count / static_cast<std::int64_t>(ranks));
+        for (const void* input : inputs)
+          slices.push_back(static_cast<const char*>(input) + r * slice);
+        reduce_in_rank_order(dtype, first.op, slices, {&outputs[r], 1},
+                             count / static_cast<std::int64_t>(ranks));
       }
       return;
     }
@@ -86,7 +89,9 @@ void Domain::look() {
 }
 
 Hub::Hub(std::shared_ptr<Domain> domain, std::vector<int> world_ranks, std::string name)
-    : domain_(std::move(domain)), world_ranks_(std::move(world_ranks)), name_(std::move(name)),
+    : domain_(std::move(domain)),
+      world_ranks_(std::move(world_ranks)),
+      name_(std::move(name)),
       last_(world_ranks_.size(), 0) {
   domain_->hubs.push_back(this);
 }
@@ -96,7 +101,8 @@ Hub::~Hub() {
   std::erase(domain_->hubs, this);
 }
 
-std::shared_ptr<Meeting> Hub::arrive(int rank, const Collective& call, const Backend::Place& place) {
+std::shared_ptr<Meeting> Hub::arrive(int rank, const Collective& call,
+                                     const Backend::Place& place) {
   std::unique_lock lock(domain_->mutex);
   if (domain_->failure) raise(*domain_->failure, call, place);
   std::shared_ptr<Meeting>& slot = meetings_[call.sequence];
@@ -182,16 +188,19 @@ bool Hub::is_hopeless(const Meeting& meeting) {
 
 bool Hub::is_done(const Meeting& meeting) {
   const std::lock_guard lock(domain_->mutex);
-  return meeting.stage == Meeting::Stage::done || (meeting.stage != Meeting::Stage::computing && domain_->failure);
+  return meeting.stage == Meeting::Stage::done ||
+         (meeting.stage != Meeting::Stage::computing && domain_->failure);
 }
 
-std::shared_ptr<Hub> Hub::child(const std::vector<int>& members, int number, const std::string& name) {
+std::shared_ptr<Hub> Hub::child(const std::vector<int>& members, int number,
+                                const std::string& name) {
   const std::lock_guard lock(domain_->mutex);
   const auto key = std::pair(members, number);
   Child& entry = children_[key];
   if (!entry.hub) {
     std::vector<int> world_ranks;
-    for (const int member : members) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(member)]);
+    for (const int member : members)
+      world_ranks.push_back(world_ranks_[static_cast<std::size_t>(member)]);
     entry.hub = std::make_shared<Hub>(domain_, std::move(world_ranks), name);
   }
   const std::shared_ptr<Hub> hub = entry.hub;
@@ -207,11 +216,14 @@ std::vector<int> Hub::missing_from(const Meeting& meeting) const {
 }
 
 std::shared_ptr<Work::State> LocalBackend::submit(const Collective& call) {
-  return std::make_shared<LocalWork>(hub_, hub_->arrive(place().rank, call, place()), call, place());
+  return std::make_shared<LocalWork>(hub_, hub_->arrive(place().rank, call, place()), call,
+                                     place());
 }
 
-std::shared_ptr<Backend> LocalBackend::subgroup(const std::vector<int>& members, const std::string& name) {
-  return std::make_shared<LocalBackend>(hub_->child(members, subgroups_[members]++, name), place_in(members, name));
+std::shared_ptr<Backend> LocalBackend::subgroup(const std::vector<int>& members,
+                                                const std::string& name) {
+  return std::make_shared<LocalBackend>(hub_->child(members, subgroups_[members]++, name),
+                                        place_in(members, name));
 }
 
 void LocalBackend::abort(const std::string& cause) {

@@ -1,6 +1,7 @@
-// The local backend: ranks are threads of one process. A Hub is where the ranks of one group meet; all groups that
-// descend from one run_ranks share a Domain, so that whatever breaks one of them is known to every rank at once.
-// The last rank to arrive at a collective computes it for all, in rank order: the bitwise reference of the backends.
+// The local backend: ranks are threads of one process. A Hub is where the ranks of one group meet;
+// all groups that descend from one run_ranks share a Domain, so that whatever breaks one of them is
+// known to every rank at once. The last rank to arrive at a collective computes it for all, in rank
+// order: the bitwise reference of the backends.
 #pragma once
 
 #include "../backend.h"
@@ -24,7 +25,8 @@ struct Domain {
   explicit Domain(int ranks) : left(static_cast<std::size_t>(ranks), false) {}
   void fail(Failure why);
   void leave(int rank);
-  /// Breaks the domain where a collective is past its deadline, whether or not anybody waits for it.
+  /// Breaks the domain where a collective is past its deadline, whether or not anybody waits for
+  /// it.
   void look();
 };
 
@@ -50,7 +52,8 @@ class Hub {
   /// Until it is computed, the group has failed, a missing rank has left, or the deadline.
   void wait(const Meeting& meeting, const Collective& call, const Backend::Place& place);
   bool is_done(const Meeting& meeting);
-  /// The `number`-th hub that this rank asks for with these members; the same object for all of them.
+  /// The `number`-th hub that this rank asks for with these members; the same object for all of
+  /// them.
   std::shared_ptr<Hub> child(const std::vector<int>& members, int number, const std::string& name);
   Domain& domain() { return *domain_; }
 
@@ -74,10 +77,12 @@ class Hub {
 
 class LocalBackend : public Backend {
  public:
-  LocalBackend(std::shared_ptr<Hub> hub, Place place) : Backend(std::move(place)), hub_(std::move(hub)) {}
+  LocalBackend(std::shared_ptr<Hub> hub, Place place)
+      : Backend(std::move(place)), hub_(std::move(hub)) {}
   bool accepts(Device device) const override { return device.is_cpu(); }
   std::shared_ptr<Work::State> submit(const Collective& call) override;
-  std::shared_ptr<Backend> subgroup(const std::vector<int>& members, const std::string& name) override;
+  std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
+                                    const std::string& name) override;
   void abort(const std::string& cause) override;
   std::optional<Failure> failure() override;
 

@@ -7,7 +7,8 @@ namespace tutti::distributed::mpi {
 
 class Bulk::TaskWork : public Work::State {
  public:
-  TaskWork(std::shared_ptr<Bulk> bulk, std::shared_ptr<Task> task) : bulk_(std::move(bulk)), task_(std::move(task)) {}
+  TaskWork(std::shared_ptr<Bulk> bulk, std::shared_ptr<Task> task)
+      : bulk_(std::move(bulk)), task_(std::move(task)) {}
   void wait() override {
     std::unique_lock lock(bulk_->mutex_);
     while (!task_->done) {
@@ -29,13 +30,15 @@ class Bulk::TaskWork : public Work::State {
 
 Bulk::Bulk(std::shared_ptr<const GroupCommunicator> comm, Backend::Place place,
            std::shared_ptr<std::atomic<std::int64_t>> met)
-    : comm_(std::move(comm)), place_(std::move(place)), met_(std::move(met)),
+    : comm_(std::move(comm)),
+      place_(std::move(place)),
+      met_(std::move(met)),
       threaded_(threads_allowed()) {}
 
 Bulk::~Bulk() {
   if (process_ != process_generation()) {
-    // A fork's child has no such thread. The lock may be held for ever, and who destroys a condition waits for its
-    // waiters.
+    // A fork's child has no such thread. The lock may be held for ever, and who destroys a
+    // condition waits for its waiters.
     if (thread_.joinable()) thread_.detach();
     (void)changed_.release();
     return;
@@ -48,7 +51,8 @@ Bulk::~Bulk() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::shared_ptr<Work::State> Bulk::submit(const Collective& call, std::unique_ptr<Exchange> exchange) {
+std::shared_ptr<Work::State> Bulk::submit(const Collective& call,
+                                          std::unique_ptr<Exchange> exchange) {
   const auto task = std::make_shared<Task>(Task{call, std::move(exchange)});
   const std::lock_guard lock(mutex_);
   queue_.push_back(task);
@@ -83,7 +87,8 @@ void Bulk::run_next(std::unique_lock<std::mutex>& lock) {
 void Bulk::run(Task& task) {
   const std::shared_lock mpi(in_use(), std::try_to_lock);
   if (!mpi) {
-    // MPI is being finalised, or has been: not even the other ranks are told, and the messages stay as they are.
+    // MPI is being finalised, or has been: not even the other ranks are told, and the messages stay
+    // as they are.
     const std::string why = describe(task.call, place_) + ": this process is at its exit";
     task.error = std::make_exception_ptr(DistributedError(why));
     keep_for_ever(std::shared_ptr<Exchange>(std::move(task.exchange)));

@@ -1,7 +1,8 @@
-// Large collectives, on a thread and a communicator of their own, one after the other: MPI does not progress by
-// itself, and a gradient bucket has to move while backward still computes. The ranks first agree on the call (see
-// Exchange), then its data moves point to point: in an all-reduce rank r receives everybody's r-th part, reduces it in
-// rank order and sends the result to everybody, so that each element travels twice and all ranks get the same bits.
+// Large collectives, on a thread and a communicator of their own, one after the other: MPI does not
+// progress by itself, and a gradient bucket has to move while backward still computes. The ranks
+// first agree on the call (see Exchange), then its data moves point to point: in an all-reduce rank
+// r receives everybody's r-th part, reduces it in rank order and sends the result to everybody, so
+// that each element travels twice and all ranks get the same bits.
 #pragma once
 
 #include "exchange.h"
@@ -20,7 +21,8 @@ class Bulk : public std::enable_shared_from_this<Bulk> {
        std::shared_ptr<std::atomic<std::int64_t>> met);
   ~Bulk();
 
-  /// Queues a call whose exchange has been posted. Where MPI forbids a second thread, wait() does the work.
+  /// Queues a call whose exchange has been posted. Where MPI forbids a second thread, wait() does
+  /// the work.
   std::shared_ptr<Work::State> submit(const Collective& call, std::unique_ptr<Exchange> exchange);
 
  private:
@@ -49,7 +51,8 @@ class Bulk : public std::enable_shared_from_this<Bulk> {
   std::thread thread_;  // started by the first call
 };
 
-/// Moves the data of a call on which all ranks agree. Throws, and breaks the domain, at the deadline.
+/// Moves the data of a call on which all ranks agree. Throws, and breaks the domain, at the
+/// deadline.
 void move_data(const GroupCommunicator& comm, const Collective& call, const Backend::Place& place);
 
 }  // namespace tutti::distributed::mpi

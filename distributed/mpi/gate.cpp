@@ -12,12 +12,14 @@ constexpr int coming = 21837, answering = 21838;  // unlikely to be the applicat
 void poll_some(std::vector<MPI_Request>& requests) {
   int count = 0;
   std::vector<int> finished(requests.size());
-  check(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &count, finished.data(), MPI_STATUSES_IGNORE),
+  check(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &count, finished.data(),
+                     MPI_STATUSES_IGNORE),
         "MPI_Testsome");
 }
 
 bool all_done(const std::vector<MPI_Request>& requests) {
-  return std::all_of(requests.begin(), requests.end(), [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
+  return std::all_of(requests.begin(), requests.end(),
+                     [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
 }
 
 // True where nothing had come; else the receive is complete.
@@ -41,13 +43,16 @@ Gate::Gate(Purpose purpose) {
     memory_->came.assign(static_cast<std::size_t>(size), purpose);
     requests_.assign(static_cast<std::size_t>(size), MPI_REQUEST_NULL);
     for (int r = 1; r < size; ++r)
-      check(MPI_Irecv(&memory_->came[static_cast<std::size_t>(r)], sizeof(Purpose), MPI_BYTE, r, coming, MPI_COMM_WORLD,
-                      &requests_[static_cast<std::size_t>(r)]), "MPI_Irecv");
+      check(MPI_Irecv(&memory_->came[static_cast<std::size_t>(r)], sizeof(Purpose), MPI_BYTE, r,
+                      coming, MPI_COMM_WORLD, &requests_[static_cast<std::size_t>(r)]),
+            "MPI_Irecv");
   } else {
     requests_.assign(2, MPI_REQUEST_NULL);
-    check(MPI_Isend(&memory_->purpose, sizeof(Purpose), MPI_BYTE, 0, coming, MPI_COMM_WORLD, &requests_[0]),
+    check(MPI_Isend(&memory_->purpose, sizeof(Purpose), MPI_BYTE, 0, coming, MPI_COMM_WORLD,
+                    &requests_[0]),
           "MPI_Isend");
-    check(MPI_Irecv(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, 0, answering, MPI_COMM_WORLD, &requests_[1]),
+    check(MPI_Irecv(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, 0, answering,
+                    MPI_COMM_WORLD, &requests_[1]),
           "MPI_Irecv");
   }
 }
@@ -82,7 +87,9 @@ void Gate::collect() {
     for (int more = 0;;) {
       check(MPI_Iprobe(rank, coming, MPI_COMM_WORLD, &more, MPI_STATUS_IGNORE), "MPI_Iprobe");
       if (!more) break;
-      check(MPI_Recv(&came, sizeof(Purpose), MPI_BYTE, rank, coming, MPI_COMM_WORLD, MPI_STATUS_IGNORE), "MPI_Recv");
+      check(MPI_Recv(&came, sizeof(Purpose), MPI_BYTE, rank, coming, MPI_COMM_WORLD,
+                     MPI_STATUS_IGNORE),
+            "MPI_Recv");
     }
     if (came == Purpose::none) gone.push_back(rank);
     else if (came != memory_->purpose) others.push_back(rank);
@@ -90,11 +97,14 @@ void Gate::collect() {
   const bool starting = memory_->purpose == Purpose::start;
   if (!others.empty())
     decide(starting ? fmt::format("{} came to an exit instead", ranks_to_string(others))
-                    : fmt::format("rank 0 is at its exit, {} in from_environment", ranks_to_string(others)), false);
+                    : fmt::format("rank 0 is at its exit, {} in from_environment",
+                                  ranks_to_string(others)),
+           false);
   else if (!gone.empty())
-    decide(ranks_to_string(gone) + (gone.size() == 1 ? " has" : " have") + " given up waiting before", false);
-  else if (all_done(requests_))
-    decide({}, false);
+    decide(
+        ranks_to_string(gone) + (gone.size() == 1 ? " has" : " have") + " given up waiting before",
+        false);
+  else if (all_done(requests_)) decide({}, false);
 }
 
 void Gate::close() {
@@ -102,8 +112,11 @@ void Gate::close() {
   if (rank_ != 0) {
     if (!take_back(requests_[1])) return read_answer();  // it came at the last moment
     check(MPI_Isend(&memory_->gives_up, sizeof(Purpose), MPI_BYTE, 0, coming, MPI_COMM_WORLD,
-                    &requests_.emplace_back(MPI_REQUEST_NULL)), "MPI_Isend");
-    absent_ = "there is no word from rank 0, which collects the others: it did not come, or waits for one that did not";
+                    &requests_.emplace_back(MPI_REQUEST_NULL)),
+          "MPI_Isend");
+    absent_ =
+        "there is no word from rank 0, which collects the others: it did not come, or waits for "
+        "one that did not";
     late_ = decided_ = true;
     return;
   }
@@ -119,24 +132,28 @@ void Gate::decide(std::string absent, bool late) {
   late_ = late;
   decided_ = true;
   memory_->answer.late = late;
-  std::memcpy(memory_->answer.text, absent_.data(), std::min(absent_.size(), sizeof(memory_->answer.text) - 1));
+  std::memcpy(memory_->answer.text, absent_.data(),
+              std::min(absent_.size(), sizeof(memory_->answer.text) - 1));
   std::vector<MPI_Request> answers;
   for (std::size_t r = 1; r < requests_.size(); ++r) {
     // What it sends later is for a later gate.
     if (requests_[r] != MPI_REQUEST_NULL && take_back(requests_[r])) continue;
     if (memory_->came[r] == Purpose::none) continue;
-    check(MPI_Isend(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, static_cast<int>(r), answering, MPI_COMM_WORLD,
-                    &answers.emplace_back(MPI_REQUEST_NULL)), "MPI_Isend");
+    check(MPI_Isend(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, static_cast<int>(r),
+                    answering, MPI_COMM_WORLD, &answers.emplace_back(MPI_REQUEST_NULL)),
+          "MPI_Isend");
   }
   const auto deadline = deadline_after(1s);
-  for (std::int64_t spins = 0; !all_done(answers) && std::chrono::steady_clock::now() < deadline; ++spins) {
+  for (std::int64_t spins = 0; !all_done(answers) && std::chrono::steady_clock::now() < deadline;
+       ++spins) {
     poll_some(answers);
     pause(spins, true);
   }
   if (!all_done(answers)) keep_for_ever(memory_);
 }
 
-void Gate::wait(std::chrono::steady_clock::time_point deadline, const std::function<void()>& in_between) {
+void Gate::wait(std::chrono::steady_clock::time_point deadline,
+                const std::function<void()>& in_between) {
   if (rank_ != 0) deadline += 1s;
   for (std::int64_t spins = 0; !poll(); ++spins) {
     pause(spins, true);

@@ -1,7 +1,8 @@
-// Gate: where all processes of MPI_COMM_WORLD wait for each other before what blocks without a deadline: creating
-// communicators (in split() the all-gather of colours does this) and finalising. Rank 0 collects the others and tells
-// them; so it can say who is missing, which a barrier cannot. Who gives up waiting says so too, and may come again: of
-// what a rank has said, the latest counts. A rank that stops, or gives up, right behind the gate is beyond it.
+// Gate: where all processes of MPI_COMM_WORLD wait for each other before what blocks without a
+// deadline: creating communicators (in split() the all-gather of colours does this) and finalising.
+// Rank 0 collects the others and tells them; so it can say who is missing, which a barrier cannot.
+// Who gives up waiting says so too, and may come again: of what a rank has said, the latest counts.
+// A rank that stops, or gives up, right behind the gate is beyond it.
 #pragma once
 
 #include "runtime.h"
@@ -22,12 +23,17 @@ class Gate {
   bool poll();
   /// At a deadline: decides that who has not come is missing.
   void close();
-  /// Waits, until the deadline, and decides. A rank other than 0 waits a second longer: rank 0 has the names.
-  void wait(std::chrono::steady_clock::time_point deadline, const std::function<void()>& in_between = {});
+  /// Waits, until the deadline, and decides. A rank other than 0 waits a second longer: rank 0 has
+  /// the names.
+  void wait(std::chrono::steady_clock::time_point deadline,
+            const std::function<void()>& in_between = {});
 
-  /// Once decided: empty where all came for the same, else who did not: "rank 3 did not come", "rank 1 is at its exit".
+  /// Once decided: empty where all came for the same, else who did not: "rank 3 did not come",
+  /// "rank 1 is at its exit".
   const std::string& absent() const { return absent_; }
-  bool late() const { return late_; }  ///< somebody did not come, as opposed to: came for something else
+  bool late() const {
+    return late_;
+  }  ///< somebody did not come, as opposed to: came for something else
 
  private:
   struct Memory {  // that MPI reads and writes

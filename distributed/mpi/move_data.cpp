@@ -9,8 +9,8 @@
 namespace tutti::distributed::mpi {
 namespace {
 
-// An all-reduce goes through the tensor in blocks, so that one block travels while another is reduced and the parts
-// waiting for their reduction stay in the cache.
+// An all-reduce goes through the tensor in blocks, so that one block travels while another is
+// reduced and the parts waiting for their reduction stay in the cache.
 constexpr std::int64_t part_bytes = 1 << 20;
 constexpr std::size_t largest_message = std::size_t{1} << 30;  // MPI counts in int
 
@@ -30,37 +30,47 @@ class Transfers {
   Transfers& operator=(const Transfers&) = delete;
 
   char* scratch(std::size_t bytes) {
-    if (!scratch_ || scratch_->size() < bytes) scratch_ = std::make_shared<std::vector<char>>(bytes);
+    if (!scratch_ || scratch_->size() < bytes)
+      scratch_ = std::make_shared<std::vector<char>>(bytes);
     return scratch_->data();
   }
   void receive(char* to, std::size_t bytes, int rank, int tag) {
     for (std::size_t at = 0; at < bytes; at += largest_message)
-      check(MPI_Irecv(to + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag,
-                      comm_.get(), &add(rank)), "MPI_Irecv");
+      check(MPI_Irecv(to + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE,
+                      rank, tag, comm_.get(), &add(rank)),
+            "MPI_Irecv");
   }
   void send(const char* from, std::size_t bytes, int rank, int tag) {
     for (std::size_t at = 0; at < bytes; at += largest_message)
-      check(MPI_Isend(from + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE, rank, tag,
-                      comm_.get(), &add(rank)), "MPI_Isend");
+      check(MPI_Isend(from + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE,
+                      rank, tag, comm_.get(), &add(rank)),
+            "MPI_Isend");
   }
   void wait() {
-    wait_until(comm_.domain(), comm_.get(), call_, place_, false, deadline_after(call_.timeout), [&] {
-      int done = 0;
-      if (!requests_.empty())
-        check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
-              "MPI_Testall");
-      return requests_.empty() || done != 0;
-    }, [&] {
-      std::vector<int> ranks;
-      for (std::size_t i = 0; i < requests_.size(); ++i)
-        if (requests_[i] != MPI_REQUEST_NULL && std::find(ranks.begin(), ranks.end(), peers_[i]) == ranks.end())
-          ranks.push_back(peers_[i]);
-      return ranks;
-    }, [&](const std::vector<int>& ranks, bool left) {
-      return fmt::format("{} stopped in the middle of the transfer {}", ranks_to_string(ranks),
-                         left ? "and is at its exit"
-                              : fmt::format("and did not go on within {}", distributed::to_string(call_.timeout)));
-    });
+    wait_until(
+        comm_.domain(), comm_.get(), call_, place_, false, deadline_after(call_.timeout),
+        [&] {
+          int done = 0;
+          if (!requests_.empty())
+            check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                              MPI_STATUSES_IGNORE),
+                  "MPI_Testall");
+          return requests_.empty() || done != 0;
+        },
+        [&] {
+          std::vector<int> ranks;
+          for (std::size_t i = 0; i < requests_.size(); ++i)
+            if (requests_[i] != MPI_REQUEST_NULL &&
+                std::find(ranks.begin(), ranks.end(), peers_[i]) == ranks.end())
+              ranks.push_back(peers_[i]);
+          return ranks;
+        },
+        [&](const std::vector<int>& ranks, bool left) {
+          return fmt::format("{} stopped in the middle of the transfer {}", ranks_to_string(ranks),
+                             left ? "and is at its exit"
+                                  : fmt::format("and did not go on within {}",
+                                                distributed::to_string(call_.timeout)));
+        });
     requests_.clear();
     peers_.clear();
   }
@@ -80,7 +90,8 @@ class Transfers {
   std::shared_ptr<std::vector<char>> scratch_;
 };
 
-// One step of a reduction: part p of the input goes to rank p, which reduces it. In elements, from the input's start.
+// One step of a reduction: part p of the input goes to rank p, which reduces it. In elements, from
+// the input's start.
 struct Parts {
   std::vector<std::int64_t> begin, count;
 };
@@ -88,8 +99,12 @@ struct Parts {
 class Reduction {
  public:
   Reduction(const GroupCommunicator& comm, const Collective& call, const Backend::Place& place)
-      : call_(call), place_(place), element_(size_of(call.input.dtype())), input_(static_cast<char*>(call.input.raw())),
-        scatters_{{{comm, call, place}, {comm, call, place}}}, gathers_{{{comm, call, place}, {comm, call, place}}} {}
+      : call_(call),
+        place_(place),
+        element_(size_of(call.input.dtype())),
+        input_(static_cast<char*>(call.input.raw())),
+        scatters_{{{comm, call, place}, {comm, call, place}}},
+        gathers_{{{comm, call, place}, {comm, call, place}}} {}
 
   // Step i sends its parts while step i - 1 is reduced and its results are gathered.
   void all_reduce() {
@@ -104,7 +119,8 @@ class Reduction {
         parts.count.push_back(n * (p + 1) / size - n * p / size);
       }
     }
-    run(steps, [&](const Parts& parts) { return input_ + bytes(parts.begin[mine()]); }, true);
+    run(
+        steps, [&](const Parts& parts) { return input_ + bytes(parts.begin[mine()]); }, true);
   }
 
   void reduce_scatter() {
@@ -119,12 +135,19 @@ class Reduction {
       }
     }
     char* output = static_cast<char*>(call_.output.raw());
-    run(steps, [&](const Parts& parts) { return output + bytes(parts.begin[mine()] - place_.rank * slice); }, false);
+    run(
+        steps,
+        [&](const Parts& parts) {
+          return output + bytes(parts.begin[mine()] - place_.rank * slice);
+        },
+        false);
   }
 
  private:
   std::size_t mine() const { return static_cast<std::size_t>(place_.rank); }
-  std::size_t bytes(std::int64_t elements) const { return static_cast<std::size_t>(elements) * element_; }
+  std::size_t bytes(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * element_;
+  }
 
   template <class Target>
   void run(const std::vector<Parts>& steps, const Target& target, bool gather) {
@@ -146,7 +169,8 @@ class Reduction {
     const std::size_t room = bytes(parts.count[mine()]);
     char* scratch = transfers.scratch(room * parts.count.size());
     for (int p = 0; p < place_.size; ++p)
-      if (p != place_.rank) transfers.receive(scratch + room * static_cast<std::size_t>(p), room, p, scatter_tag);
+      if (p != place_.rank)
+        transfers.receive(scratch + room * static_cast<std::size_t>(p), room, p, scatter_tag);
     for (int step = 1; step < place_.size; ++step) {
       const int p = (place_.rank + step) % place_.size;
       const auto at = static_cast<std::size_t>(p);
@@ -167,10 +191,12 @@ class Reduction {
   // My reduced part to everybody, everybody's to me.
   void spread(const Parts& parts, Transfers& transfers) {
     for (int step = 1; step < place_.size; ++step) {
-      const int to = (place_.rank + step) % place_.size, from = (place_.rank + place_.size - step) % place_.size;
+      const int to = (place_.rank + step) % place_.size,
+                from = (place_.rank + place_.size - step) % place_.size;
       const auto at = static_cast<std::size_t>(from);
       transfers.receive(input_ + bytes(parts.begin[at]), bytes(parts.count[at]), from, gather_tag);
-      transfers.send(input_ + bytes(parts.begin[mine()]), bytes(parts.count[mine()]), to, gather_tag);
+      transfers.send(input_ + bytes(parts.begin[mine()]), bytes(parts.count[mine()]), to,
+                     gather_tag);
     }
   }
 
@@ -186,7 +212,8 @@ void all_gather(Transfers& transfers, const Collective& call, const Backend::Pla
   char* output = static_cast<char*>(call.output.raw());
   const char* input = static_cast<const char*>(call.input.raw());
   for (int step = 1; step < place.size; ++step) {
-    const int to = (place.rank + step) % place.size, from = (place.rank + place.size - step) % place.size;
+    const int to = (place.rank + step) % place.size,
+              from = (place.rank + place.size - step) % place.size;
     transfers.receive(output + bytes * static_cast<std::size_t>(from), bytes, from, gather_tag);
     transfers.send(input, bytes, to, gather_tag);
   }
@@ -194,7 +221,8 @@ void all_gather(Transfers& transfers, const Collective& call, const Backend::Pla
   transfers.wait();
 }
 
-// A binomial tree below the root: in the round of `distance`, those that have the data pass it on that far.
+// A binomial tree below the root: in the round of `distance`, those that have the data pass it on
+// that far.
 void broadcast(Transfers& transfers, const Collective& call, const Backend::Place& place) {
   const auto bytes = static_cast<std::size_t>(call.bytes());
   char* data = static_cast<char*>(call.output.raw());

@@ -30,12 +30,13 @@ std::shared_ptr<Domain>& world_domain() {
   return domain;
 }
 
-// Waits for the others at the end; the text says for whom in vain. They may be waiting for us: after a moment they are
-// told that we will not come, unless our threads still do what has been started. Where a rank is known to be missing,
-// those that are not have a moment to say so.
+// Waits for the others at the end; the text says for whom in vain. They may be waiting for us:
+// after a moment they are told that we will not come, unless our threads still do what has been
+// started. Where a rank is known to be missing, those that are not have a moment to say so.
 std::string gather_at_exit() {
   const auto begin = Clock::now();
-  const auto deadline = deadline_after(somebody_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
+  const auto deadline =
+      deadline_after(somebody_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
   bool told = false;
   for (;;) {
     Gate gate(Gate::Purpose::exit);
@@ -50,7 +51,8 @@ std::string gather_at_exit() {
   }
 }
 
-// Waits until the library's other threads are done with MPI, and keeps them from it; false where that takes too long.
+// Waits until the library's other threads are done with MPI, and keeps them from it; false where
+// that takes too long.
 bool take_mpi() {
   const auto deadline = deadline_after(exit_timeout);
   while (under_way() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
@@ -68,8 +70,9 @@ void finish_at_exit() {
     MPI_Finalize();
     return;
   }
-  std::fprintf(stderr, "tutti: rank %d is at its exit and ends the job: %s\n", rank,
-               absent.empty() ? "the communication of a collective is still under way" : absent.c_str());
+  std::fprintf(
+      stderr, "tutti: rank %d is at its exit and ends the job: %s\n", rank,
+      absent.empty() ? "the communication of a collective is still under way" : absent.c_str());
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -102,11 +105,12 @@ bool threads_allowed() {
 }
 
 void ensure_initialized(std::chrono::milliseconds timeout) {
-  if (is_finalized()) fail<DistributedError>("from_environment: MPI has already been finalised in this process");
+  if (is_finalized())
+    fail<DistributedError>("from_environment: MPI has already been finalised in this process");
   if (process == 0) process = process_generation() + 1;
   if (is_initialized()) return;
-  // Read at MPI_Init; what the user has set, by mpirun --mca or in the environment, wins. "vader" became "sm" in Open
-  // MPI 5.
+  // Read at MPI_Init; what the user has set, by mpirun --mca or in the environment, wins. "vader"
+  // became "sm" in Open MPI 5.
   const std::string eager = std::to_string(eager_bytes);
   for (const char* name : {"OMPI_MCA_btl_vader_eager_limit", "OMPI_MCA_btl_sm_eager_limit"})
     setenv(name, eager.c_str(), 0);
@@ -130,9 +134,7 @@ std::atomic<int>& under_way() {
 
 void note_somebody_missing() { somebody_missing = true; }
 
-void keep_world(std::shared_ptr<Domain> domain) {
-  world_domain() = std::move(domain);
-}
+void keep_world(std::shared_ptr<Domain> domain) { world_domain() = std::move(domain); }
 
 void keep_for_ever(std::shared_ptr<void> memory) {
   static std::mutex mutex;
@@ -144,7 +146,8 @@ void keep_for_ever(std::shared_ptr<void> memory) {
 Communicator::Communicator(MPI_Comm parent, const std::vector<int>& members, int tag) {
   MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
   check(MPI_Comm_group(parent, &all), "MPI_Comm_group");
-  check(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some), "MPI_Group_incl");
+  check(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some),
+        "MPI_Group_incl");
   const int code = MPI_Comm_create_group(parent, some, tag, &comm_);
   MPI_Group_free(&some);
   MPI_Group_free(&all);
@@ -173,7 +176,8 @@ Domain::~Domain() {
 }
 
 void Domain::listen() {
-  check(MPI_Irecv(incoming_.get(), sizeof(Notice), MPI_BYTE, MPI_ANY_SOURCE, 0, channel_.get(), &receive_),
+  check(MPI_Irecv(incoming_.get(), sizeof(Notice), MPI_BYTE, MPI_ANY_SOURCE, 0, channel_.get(),
+                  &receive_),
         "MPI_Irecv");
 }
 
@@ -190,7 +194,8 @@ void Domain::tell_everybody(std::shared_ptr<Notice> notice) {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == me) continue;
     MPI_Request request = MPI_REQUEST_NULL;
-    if (MPI_Isend(notice.get(), sizeof(Notice), MPI_BYTE, rank, 0, channel_.get(), &request) == MPI_SUCCESS)
+    if (MPI_Isend(notice.get(), sizeof(Notice), MPI_BYTE, rank, 0, channel_.get(), &request) ==
+        MPI_SUCCESS)
       MPI_Request_free(&request);
   }
 }
@@ -198,8 +203,8 @@ void Domain::tell_everybody(std::shared_ptr<Notice> notice) {
 void Domain::fail(Failure why) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
-  const auto notice = std::make_shared<Notice>(Notice{.kind = Kind::failure, .timeout = why.timeout, .at = {},
-                                                      .what = {}});
+  const auto notice = std::make_shared<Notice>(
+      Notice{.kind = Kind::failure, .timeout = why.timeout, .at = {}, .what = {}});
   std::memcpy(notice->at, why.at.data(), std::min(why.at.size(), sizeof(notice->at) - 1));
   std::memcpy(notice->what, why.what.data(), std::min(why.what.size(), sizeof(notice->what) - 1));
   break_with(std::move(why));
@@ -208,8 +213,9 @@ void Domain::fail(Failure why) {
 
 void Domain::leave() {
   const std::lock_guard lock(mutex_);
-  if (!failure_) tell_everybody(std::make_shared<Notice>(Notice{.kind = Kind::leaving, .timeout = 0, .at = {},
-                                                                .what = {}}));
+  if (!failure_)
+    tell_everybody(std::make_shared<Notice>(
+        Notice{.kind = Kind::leaving, .timeout = 0, .at = {}, .what = {}}));
 }
 
 std::optional<Failure> Domain::failure() {
@@ -224,7 +230,8 @@ std::optional<Failure> Domain::failure() {
       somebody_left_ = true;
       listen();
     } else {
-      break_with({.at = incoming_->at, .what = incoming_->what, .timeout = incoming_->timeout != 0});
+      break_with(
+          {.at = incoming_->at, .what = incoming_->what, .timeout = incoming_->timeout != 0});
     }
   }
   return failure_;

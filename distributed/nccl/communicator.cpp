@@ -17,12 +17,14 @@ ncclConfig_t non_blocking() {
 void check(ncclResult_t result, const char* call, ncclComm_t comm) {
   if (result == ncclSuccess) return;
   const char* details = ncclGetLastError(comm);
-  fail<DistributedError>("{} failed: {}{}{}", call, ncclGetErrorString(result), details && *details ? ": " : "",
-                         details ? details : "");
+  fail<DistributedError>("{} failed: {}{}{}", call, ncclGetErrorString(result),
+                         details && *details ? ": " : "", details ? details : "");
 }
 
-// NCCL enqueues each collective on a thread of its own, which is soon done: so looks come before sleep.
-void Communicator::finish(ncclResult_t result, const char* name, ncclComm_t comm, const Poll& poll) {
+// NCCL enqueues each collective on a thread of its own, which is soon done: so looks come before
+// sleep.
+void Communicator::finish(ncclResult_t result, const char* name, ncclComm_t comm,
+                          const Poll& poll) {
   for (int looks = 0; result == ncclInProgress; ++looks) {
     poll();
     if (looks > 2000) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -45,7 +47,8 @@ void Communicator::split(Communicator& parent, int color, int key, const Poll& p
   if (!parent.comm_) fail<DistributedError>("ncclCommSplit: the communicator has been aborted");
   ncclConfig_t config = non_blocking();
   // It is the parent that is in progress, and only afterwards is the child there.
-  finish(ncclCommSplit(parent.comm_, color, key, &parent.child_, &config), "ncclCommSplit", parent.comm_, poll);
+  finish(ncclCommSplit(parent.comm_, color, key, &parent.child_, &config), "ncclCommSplit",
+         parent.comm_, poll);
   comm_ = std::exchange(parent.child_, nullptr);
   if (!comm_) return;
   ncclResult_t result = ncclSuccess;
@@ -56,13 +59,15 @@ void Communicator::split(Communicator& parent, int color, int key, const Poll& p
 void* Communicator::register_memory(void* data, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   void* registration = nullptr;
-  return comm_ && ncclCommRegister(comm_, data, bytes, &registration) == ncclSuccess ? registration : nullptr;
+  return comm_ && ncclCommRegister(comm_, data, bytes, &registration) == ncclSuccess ? registration
+                                                                                     : nullptr;
 }
 
 bool Communicator::deregister(void* registration) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || ending_) return false;
-  if (comm_ && registration) ncclCommDeregister(comm_, registration);  // one that was aborted has forgotten it
+  if (comm_ && registration)
+    ncclCommDeregister(comm_, registration);  // one that was aborted has forgotten it
   return true;
 }
 
@@ -74,8 +79,8 @@ std::string Communicator::asynchronous_error() {
   if (asked != ncclSuccess) result = asked;
   if (result == ncclSuccess || result == ncclInProgress) return {};
   const char* details = ncclGetLastError(comm_);
-  return fmt::format("NCCL reports: {}{}{}", ncclGetErrorString(result), details && *details ? ": " : "",
-                     details ? details : "");
+  return fmt::format("NCCL reports: {}{}{}", ncclGetErrorString(result),
+                     details && *details ? ": " : "", details ? details : "");
 }
 
 void Communicator::abort() {
@@ -83,7 +88,8 @@ void Communicator::abort() {
   if (!comm_) return;
   ending_ = true;
   end_ = std::jthread([this, comm = std::exchange(comm_, nullptr)] {
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // disturbs no graph that another thread captures
+    cudaStreamCaptureMode mode =
+        cudaStreamCaptureModeRelaxed;  // disturbs no graph that another thread captures
     cudaThreadExchangeStreamCaptureMode(&mode);
     cudaSetDevice(device_);
     ncclCommAbort(comm);  // whatever it answers, nothing is left to be done with it

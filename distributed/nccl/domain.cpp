@@ -11,8 +11,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto slow = 1s;        // a collective that takes longer is compared with the other ranks'
-constexpr auto farewell = 10s;   // how long the end waits for the others', and for graphs
+constexpr auto slow = 1s;       // a collective that takes longer is compared with the other ranks'
+constexpr auto farewell = 10s;  // how long the end waits for the others', and for graphs
 constexpr std::size_t most_prints = 4;
 
 // What a rank tells of one group. In the store: all of them after each other, as plain bytes.
@@ -38,7 +38,8 @@ Reports decode(const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = text.find('\0', at);
     if (end == std::string::npos || text.size() - end - 1 < sizeof(Report)) break;
-    std::memcpy(static_cast<void*>(&reports[text.substr(at, end - at)]), text.data() + end + 1, sizeof(Report));
+    std::memcpy(static_cast<void*>(&reports[text.substr(at, end - at)]), text.data() + end + 1,
+                sizeof(Report));
     at = end + 1 + sizeof(Report);
   }
   return reports;
@@ -68,7 +69,8 @@ std::string state_key(int rank) { return fmt::format("state/{}", rank); }
 
 }  // namespace
 
-Domain::Domain(std::shared_ptr<rendezvous::Store> store, int device) : store_(std::move(store)), device_(device) {
+Domain::Domain(std::shared_ptr<rendezvous::Store> store, int device)
+    : store_(std::move(store)), device_(device) {
   watcher_.emplace([this] { watch(); });
 }
 
@@ -85,7 +87,8 @@ void Domain::retire(Channel& channel) {
 }
 
 void Domain::close() {
-  if (process_ != process_generation()) {  // all of it belongs to the parent, NCCL's communicators too
+  if (process_ !=
+      process_generation()) {  // all of it belongs to the parent, NCCL's communicators too
     new std::vector(std::move(channels_));
     return;
   }
@@ -97,9 +100,11 @@ void Domain::close() {
     changed_.wait_for(lock, patience, [&] { return failed_ || channels_.empty(); });
   }
   watcher_.reset();
-  for (const auto deadline = Clock::now() + patience; abort_all(), !channels_.empty() && Clock::now() < deadline;)
+  for (const auto deadline = Clock::now() + patience;
+       abort_all(), !channels_.empty() && Clock::now() < deadline;)
     std::this_thread::sleep_for(1ms);
-  if (!channels_.empty()) new std::vector(std::move(channels_));  // they end with the graphs that hold them, if ever
+  if (!channels_.empty())
+    new std::vector(std::move(channels_));  // they end with the graphs that hold them, if ever
 }
 
 void Domain::note(const Failure& why) {
@@ -129,16 +134,21 @@ void Domain::check(const Collective& call, const Backend::Place& place) const {
   if (const auto why = failure()) raise(*why, call, place);
 }
 
-Poll Domain::until(Clock::time_point deadline, const std::string& what, const Backend::Place& place) {
+Poll Domain::until(Clock::time_point deadline, const std::string& what,
+                   const Backend::Place& place) {
   return [this, deadline, what, place] {
     if (Clock::now() >= deadline)
-      fail({.at = what, .what = fmt::format("not all ranks were there within {}", distributed::to_string(place.timeout)),
+      fail({.at = what,
+            .what = fmt::format("not all ranks were there within {}",
+                                distributed::to_string(place.timeout)),
             .timeout = true});
     const auto why = failure();
     if (!why) return;
-    const std::string text = fmt::format("{}: {}{}{} [rank {} of {}]", what, why->at, why->at.empty() ? "" : ": ", why->what,
-                                         place.rank, place.size);
-    CollectiveInfo info{.rank = place.rank, .world_size = place.size, .operation = what, .name = {}};
+    const std::string text = fmt::format("{}: {}{}{} [rank {} of {}]", what, why->at,
+                                         why->at.empty() ? "" : ": ", why->what, place.rank,
+                                         place.size);
+    CollectiveInfo info{
+        .rank = place.rank, .world_size = place.size, .operation = what, .name = {}};
     if (why->timeout) throw TimeoutError(text, info);
     throw DistributedError(text, info);
   };
@@ -150,7 +160,8 @@ void Domain::watch() {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     if (looks_ == 0) {
       cuda::check(cudaSetDevice(device_), "cudaSetDevice", "nccl");
-      cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode", "nccl");
+      cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode",
+                  "nccl");
     }
     // The more ranks, the less often each of them asks rank 0.
     if (!failed_ && looks_++ % (1 + member().size / 256) == 0) look();
@@ -176,8 +187,8 @@ void Domain::look() {
   }
 }
 
-// Ends what is under way on this rank's device: of all groups at once, because the end of one waits for the device, and may
-// wait for a graph that the program destroys when it has got its error.
+// Ends what is under way on this rank's device: of all groups at once, because the end of one waits
+// for the device, and may wait for a graph that the program destroys when it has got its error.
 void Domain::abort_all() {
   std::vector<std::shared_ptr<Channel>> channels;
   {
@@ -204,7 +215,8 @@ void Domain::look_at(Channel& channel) {
   std::shared_ptr<Pending> first;
   {
     const std::lock_guard lock(channel.mutex);
-    while (!channel.pending.empty() && channel.pending.front()->launched && channel.pending.front()->done.passed())
+    while (!channel.pending.empty() && channel.pending.front()->launched &&
+           channel.pending.front()->done.passed())
       channel.pending.pop_front();
     if (!channel.pending.empty()) first = channel.pending.front();
   }
@@ -216,7 +228,8 @@ void Domain::look_at(Channel& channel) {
   }
   if (!first) return;
   if (!first->since) {
-    // Time counts from when this rank's inputs are there: what its own device still has to do is nobody's fault.
+    // Time counts from when this rank's inputs are there: what its own device still has to do is
+    // nobody's fault.
     const std::lock_guard lock(channel.mutex);
     if (!first->launched || first->ready.passed()) first->since = Clock::now();
     return;
@@ -253,11 +266,15 @@ std::string Domain::explain(const Channel& channel, const Pending& pending, bool
   const rendezvous::Values retired = store_->list(retired_key(channel));
   for (const int r : missing)
     if (retired.contains(retired_key(channel) + std::to_string(r))) left.push_back(r);
-  if (!left.empty()) return departure(left, left.size() == 1 ? "group has been destroyed" : "groups have been destroyed", completed);
+  if (!left.empty())
+    return departure(left,
+                     left.size() == 1 ? "group has been destroyed" : "groups have been destroyed",
+                     completed);
   if (!late) return {};
   if (missing.empty())
-    return fmt::format("all ranks have issued it, but it did not end within {}: a device or the network hangs",
-                       distributed::to_string(pending.call.timeout));
+    return fmt::format(
+        "all ranks have issued it, but it did not end within {}: a device or the network hangs",
+        distributed::to_string(pending.call.timeout));
   return absence(missing, pending.call.timeout, completed);
 }
 
@@ -291,7 +308,8 @@ void Domain::bury(Channel& channel) {
   if (!channel.announced) store_->set(prefix + std::to_string(channel.place.rank), "");
   channel.announced = true;
   if (store_->list(prefix).size() < channel.world_ranks.size()) return;
-  channel.communicator.abort();  // nobody uses it, and unlike ncclCommDestroy this waits for no other rank
+  channel.communicator
+      .abort();  // nobody uses it, and unlike ncclCommDestroy this waits for no other rank
   if (!channel.communicator.ending()) drop(channel);
 }
 

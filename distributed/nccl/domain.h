@@ -1,9 +1,11 @@
-// Domain: what the groups of one world share on one rank: the store, the first failure, and the watcher. The watcher is
-// a thread that looks after what nobody waits for on the host: whether collectives come to their end in time, what
-// NCCL and the other ranks have to say, and when a communicator that is no longer used may go.
+// Domain: what the groups of one world share on one rank: the store, the first failure, and the
+// watcher. The watcher is a thread that looks after what nobody waits for on the host: whether
+// collectives come to their end in time, what NCCL and the other ranks have to say, and when a
+// communicator that is no longer used may go.
 //
-// The ranks' agreement on a collective is not checked in advance here: that would cost a second collective. Each rank
-// writes the fingerprints of what it has under way to the store, and a rank that waits for more than a second compares.
+// The ranks' agreement on a collective is not checked in advance here: that would cost a second
+// collective. Each rank writes the fingerprints of what it has under way to the store, and a rank
+// that waits for more than a second compares.
 #pragma once
 
 #include "../../core/cuda/stream.h"
@@ -22,31 +24,36 @@ using Clock = std::chrono::steady_clock;
 struct Pending {
   Collective call;
   Fingerprint print;
-  cuda::Event ready, done;              ///< its inputs are there; it has come to its end
-  bool launched = false;                ///< `done` is recorded
-  std::optional<Clock::time_point> since = {};  ///< when nothing was left to wait for but the other ranks
+  cuda::Event ready, done;  ///< its inputs are there; it has come to its end
+  bool launched = false;    ///< `done` is recorded
+  std::optional<Clock::time_point> since =
+      {};  ///< when nothing was left to wait for but the other ranks
 };
 
 /// What the watcher knows of a group: its communicator, stream and calls.
 struct Channel {
-  Channel(std::string channel_key, Backend::Place channel_place, std::vector<int> ranks, cuda::Stream own)
-      : key(std::move(channel_key)), place(std::move(channel_place)), world_ranks(std::move(ranks)), stream(std::move(own)) {}
+  Channel(std::string channel_key, Backend::Place channel_place, std::vector<int> ranks,
+          cuda::Stream own)
+      : key(std::move(channel_key)),
+        place(std::move(channel_place)),
+        world_ranks(std::move(ranks)),
+        stream(std::move(own)) {}
 
-  const std::string key;                ///< the same on every member, of no other group
+  const std::string key;  ///< the same on every member, of no other group
   const Backend::Place place;
-  const std::vector<int> world_ranks;   ///< of the members
-  const cuda::Stream stream;            ///< where its collectives run
+  const std::vector<int> world_ranks;  ///< of the members
+  const cuda::Stream stream;           ///< where its collectives run
   Communicator communicator{stream.device()};
 
-  std::mutex mutex;                     ///< guards what follows
+  std::mutex mutex;  ///< guards what follows
   std::deque<std::shared_ptr<Pending>> pending;
   std::int64_t issued = 0;
-  int recorded = 0;                     ///< collectives that graphs hold
-  bool retired = false;                 ///< its group is gone
+  int recorded = 0;      ///< collectives that graphs hold
+  bool retired = false;  ///< its group is gone
 
   // Of the watcher alone.
   std::optional<Clock::time_point> error_since = {};
-  cuda::Event last = cuda::Event();     ///< after all that its stream will ever do
+  cuda::Event last = cuda::Event();  ///< after all that its stream will ever do
   bool announced = false;
 };
 
@@ -60,10 +67,12 @@ class Domain {
   int device() const { return device_; }
   const rendezvous::Member& member() const { return store_->member(); }
   void add(std::shared_ptr<Channel> channel);
-  /// Its communicator goes when all members have retired it, and no graph holds it: until then they may be receiving.
+  /// Its communicator goes when all members have retired it, and no graph holds it: until then they
+  /// may be receiving.
   void retire(Channel& channel);
 
-  /// Breaks all groups of this world on every rank; the first of all ranks decides the cause. The watcher aborts.
+  /// Breaks all groups of this world on every rank; the first of all ranks decides the cause. The
+  /// watcher aborts.
   void fail(const Failure& why);
   std::optional<Failure> failure() const;
   /// Throws the failure, if there is one, as seen from `call`.
@@ -71,7 +80,8 @@ class Domain {
   /// A poll for what has a deadline of its own: setting up `what`.
   Poll until(Clock::time_point deadline, const std::string& what, const Backend::Place& place);
 
-  /// Waits, not for long, until the other ranks have retired their channels too and no graph holds them; ends the watcher.
+  /// Waits, not for long, until the other ranks have retired their channels too and no graph holds
+  /// them; ends the watcher.
   void close();
 
  private:

@@ -13,7 +13,8 @@ struct Block {
   void* data = nullptr;
   std::size_t bytes = 0;
   void* registration = nullptr;  // null where NCCL did not want it
-  cuda::Stream stream;           // as other memory, it is free after what this stream, on which it was made, had to do
+  cuda::Stream stream;  // as other memory, it is free after what this stream, on which it was made,
+                        // had to do
   cuda::Event unused{};
 };
 
@@ -34,21 +35,24 @@ void release(Block& block) noexcept {
   try {
     if (const auto& graph = cuda::Arena::current(block.stream.device())) {
       // Let go of during a capture: the graph uses it.
-      return graph->at_end([held = std::make_shared<Block>(std::move(block))](const cuda::Stream& last) {
-        held->stream.wait(last);
-        release(*held);
-      });
+      return graph->at_end(
+          [held = std::make_shared<Block>(std::move(block))](const cuda::Stream& last) {
+            held->stream.wait(last);
+            release(*held);
+          });
     }
     block.unused.record(block.stream);
     const std::lock_guard lock(released().mutex);
     released().blocks.push_back(std::move(block));
     ++released().count;
-  } catch (const std::exception&) {  // at the end of the program CUDA may be gone already, and its memory with it
+  } catch (const std::exception&) {  // at the end of the program CUDA may be gone already, and its
+                                     // memory with it
   }
 }
 
 bool try_free(Block& block) {
-  if (!block.unused.passed() || !block.channel->communicator.deregister(block.registration)) return false;
+  if (!block.unused.passed() || !block.channel->communicator.deregister(block.registration))
+    return false;
   block.registration = nullptr;
   if (ncclMemFree(block.data) == ncclSuccess) all_bytes -= block.bytes;
   return true;
@@ -58,7 +62,8 @@ bool try_free(Block& block) {
 
 std::size_t registered_bytes() { return all_bytes; }
 
-Tensor registered_empty(const std::shared_ptr<Channel>& channel, const Shape& shape, TensorOptions options) {
+Tensor registered_empty(const std::shared_ptr<Channel>& channel, const Shape& shape,
+                        TensorOptions options) {
   const int device = options.device.index();
   const cuda::DeviceScope scope(device);
   const cuda::Stream& stream = cuda::current_stream(device);
@@ -71,10 +76,14 @@ Tensor registered_empty(const std::shared_ptr<Channel>& channel, const Shape& sh
     return empty(shape, options);
   }
   all_bytes += bytes;
-  const auto block = std::make_shared<Block>(Block{channel, data, bytes, channel->communicator.register_memory(data, bytes), stream});
-  return from_blob(data, shape, options.dtype, [block, process = process_generation()] {
-    if (process == process_generation()) release(*block);
-  }, options.device);
+  const auto block = std::make_shared<Block>(
+      Block{channel, data, bytes, channel->communicator.register_memory(data, bytes), stream});
+  return from_blob(
+      data, shape, options.dtype,
+      [block, process = process_generation()] {
+        if (process == process_generation()) release(*block);
+      },
+      options.device);
 }
 
 void free_released(int device) {
@@ -83,7 +92,9 @@ void free_released(int device) {
   std::vector<Block> mine;
   {
     const std::lock_guard lock(all.mutex);
-    const auto others = std::partition(all.blocks.begin(), all.blocks.end(), [&](const Block& block) { return block.stream.device() != device; });
+    const auto others =
+        std::partition(all.blocks.begin(), all.blocks.end(),
+                       [&](const Block& block) { return block.stream.device() != device; });
     mine.assign(std::make_move_iterator(others), std::make_move_iterator(all.blocks.end()));
     all.blocks.erase(others, all.blocks.end());
   }

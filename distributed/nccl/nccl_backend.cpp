@@ -1,14 +1,15 @@
-// The NCCL backend: a group has a communicator and a stream of its own. submit() lets that stream wait for the caller's
-// current one and enqueues the collective; Work::wait() lets the caller's current stream wait for it. The host waits in
-// neither, only in barrier(): so an error that comes later is thrown by the group's next call. What the device computed
-// from an aborted collective is garbage, but the failure is known before the device goes on.
+// The NCCL backend: a group has a communicator and a stream of its own. submit() lets that stream
+// wait for the caller's current one and enqueues the collective; Work::wait() lets the caller's
+// current stream wait for it. The host waits in neither, only in barrier(): so an error that comes
+// later is thrown by the group's next call. What the device computed from an aborted collective is
+// garbage, but the failure is known before the device goes on.
 #include "nccl.h"
 
-#include "../fault.h"
 #include "../../core/create.h"
 #include "../../core/cuda/arena.h"
 #include "../../core/cuda/check.h"
 #include "../../core/cuda/runtime.h"
+#include "../fault.h"
 #include "domain.h"
 #include "memory.h"
 
@@ -39,7 +40,8 @@ ncclDataType_t type_of(DType dtype) {
 ncclRedOp_t op_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum: return ncclSum;
-    case ReduceOp::mean: return ncclAvg;  // NCCL scales before it adds, so that half precision does not overflow
+    case ReduceOp::mean:
+      return ncclAvg;  // NCCL scales before it adds, so that half precision does not overflow
     case ReduceOp::min: return ncclMin;
     case ReduceOp::max: return ncclMax;
   }
@@ -48,7 +50,8 @@ ncclRedOp_t op_of(ReduceOp op) {
 
 class NcclWork : public Work::State {
  public:
-  NcclWork(std::shared_ptr<Domain> domain, std::shared_ptr<Pending> pending, const Backend::Place& place)
+  NcclWork(std::shared_ptr<Domain> domain, std::shared_ptr<Pending> pending,
+           const Backend::Place& place)
       : domain_(std::move(domain)), pending_(std::move(pending)), place_(place) {}
 
   void wait() override {
@@ -101,7 +104,8 @@ class NcclBackend : public Backend {
     if (call.operation == Operation::barrier) pending->call.input = pending->call.output = token();
     pending->print = fingerprint(call);
     pending->ready.record(caller);
-    // In a graph nothing happens yet, and what a replay does is out of our sight but for NCCL's own errors.
+    // In a graph nothing happens yet, and what a replay does is out of our sight but for NCCL's own
+    // errors.
     if (caller.is_capturing()) {
       stay_with_the_graph();
     } else {
@@ -114,7 +118,8 @@ class NcclBackend : public Backend {
     try {
       enqueue(pending->call);
     } catch (const Error& error) {
-      domain_->fail({.at = describe(call, place()), .what = fmt::format("rank {}: {}", place().rank, error.what())});
+      domain_->fail({.at = describe(call, place()),
+                     .what = fmt::format("rank {}: {}", place().rank, error.what())});
       domain_->check(call, place());
     }
     const std::lock_guard lock(channel_->mutex);
@@ -123,18 +128,23 @@ class NcclBackend : public Backend {
     return std::make_shared<NcclWork>(domain_, pending, place());
   }
 
-  std::shared_ptr<Backend> subgroup(const std::vector<int>& members, const std::string& name) override {
+  std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
+                                    const std::string& name) override {
     const cuda::DeviceScope scope(domain_->device());
     const Place there = place_in(members, name);
     std::vector<int> world_ranks;
-    for (const int member : members) world_ranks.push_back(channel_->world_ranks[static_cast<std::size_t>(member)]);
-    // Every rank of this group counts every split, so the number tells them apart; the colour tells whose part it is.
-    const int color = members.empty() ? NCCL_SPLIT_NOCOLOR : *std::min_element(members.begin(), members.end());
-    const auto child = std::make_shared<Channel>(fmt::format("{}.{}:{}", channel_->key, ++splits_, color), there,
-                                                 std::move(world_ranks),
-                                                 cuda::Stream::create(domain_->device(), true));
+    for (const int member : members)
+      world_ranks.push_back(channel_->world_ranks[static_cast<std::size_t>(member)]);
+    // Every rank of this group counts every split, so the number tells them apart; the colour tells
+    // whose part it is.
+    const int color = members.empty() ? NCCL_SPLIT_NOCOLOR
+                                      : *std::min_element(members.begin(), members.end());
+    const auto child = std::make_shared<Channel>(
+        fmt::format("{}.{}:{}", channel_->key, ++splits_, color), there, std::move(world_ranks),
+        cuda::Stream::create(domain_->device(), true));
     child->communicator.split(channel_->communicator, color, there.rank,
-                              domain_->until(deadline_after(place().timeout), fmt::format("creating group '{}'", name), place()));
+                              domain_->until(deadline_after(place().timeout),
+                                             fmt::format("creating group '{}'", name), place()));
     if (members.empty()) return nullptr;
     return std::make_shared<NcclBackend>(domain_, child);
   }
@@ -177,20 +187,27 @@ class NcclBackend : public Backend {
     const ncclRedOp_t op = op_of(call.op);
     const cudaStream_t stream = channel_->stream.get();
     const Poll poll = [&] { domain_->check(call, place()); };
-    const auto run = [&](const char* name, const auto& function) { channel_->communicator.run(name, function, poll); };
+    const auto run = [&](const char* name, const auto& function) {
+      channel_->communicator.run(name, function, poll);
+    };
     switch (call.operation) {
       case Operation::barrier:
       case Operation::all_reduce:
-        return run("ncclAllReduce", [&](ncclComm_t comm) { return ncclAllReduce(input, output, count, type, op, comm, stream); });
+        return run("ncclAllReduce", [&](ncclComm_t comm) {
+          return ncclAllReduce(input, output, count, type, op, comm, stream);
+        });
       case Operation::all_gather:
-        return run("ncclAllGather", [&](ncclComm_t comm) { return ncclAllGather(input, output, count, type, comm, stream); });
+        return run("ncclAllGather", [&](ncclComm_t comm) {
+          return ncclAllGather(input, output, count, type, comm, stream);
+        });
       case Operation::broadcast:
         return run("ncclBroadcast", [&](ncclComm_t comm) {
           return ncclBroadcast(input, output, count, type, call.root, comm, stream);
         });
       case Operation::reduce_scatter:
         return run("ncclReduceScatter", [&](ncclComm_t comm) {
-          return ncclReduceScatter(input, output, count / static_cast<std::size_t>(place().size), type, op, comm, stream);
+          return ncclReduceScatter(input, output, count / static_cast<std::size_t>(place().size),
+                                   type, op, comm, stream);
         });
     }
   }
@@ -216,7 +233,8 @@ std::string identity(int device) {
   cudaDeviceProp properties = {};
   cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties", "nccl");
   std::string text;
-  for (const char byte : properties.uuid.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  for (const char byte : properties.uuid.bytes)
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   return text;
 }
 
@@ -226,18 +244,26 @@ void expect_different_devices(const std::vector<std::string>& gpus) {
   for (std::size_t a = 0; a < gpus.size(); ++a)
     for (std::size_t b = a + 1; b < gpus.size(); ++b)
       if (gpus[a].substr(0, 32) == gpus[b].substr(0, 32))
-        tutti::fail<DistributedError>("nccl: ranks {} and {} have the same GPU ({}); NCCL needs one for each rank. Start fewer "
-                                      "ranks on that host, check LOCAL_RANK and CUDA_VISIBLE_DEVICES, or give "
-                                      "WorldOptions::device. (For tests: TUTTI_NCCL_SHARE_GPU=1, and an NCCL_HOSTID of "
-                                      "its own for each rank)", a, b, gpus[a].substr(0, 32));
+        tutti::fail<DistributedError>(
+            "nccl: ranks {} and {} have the same GPU ({}); NCCL needs one for each rank. Start "
+            "fewer ranks on that host, check LOCAL_RANK and CUDA_VISIBLE_DEVICES, or give "
+            "WorldOptions::device. (For tests: TUTTI_NCCL_SHARE_GPU=1, and an NCCL_HOSTID of its "
+            "own for each rank)",
+            a, b, gpus[a].substr(0, 32));
 }
 
-std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store, const Options& options) {
+std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
+                              const Options& options) {
   const rendezvous::Member& member = store->member();
   const std::vector<std::string> hosts = store->gather("hosts", host());
   const auto me = hosts.begin() + member.rank;
-  Backend::Place place{.rank = member.rank, .size = member.size, .group = "world", .kind = "nccl", .timeout = member.timeout};
-  place.local_rank = options.local_rank >= 0 ? options.local_rank : static_cast<int>(std::count(hosts.begin(), me, *me));
+  Backend::Place place{.rank = member.rank,
+                       .size = member.size,
+                       .group = "world",
+                       .kind = "nccl",
+                       .timeout = member.timeout};
+  place.local_rank = options.local_rank >= 0 ? options.local_rank
+                                             : static_cast<int>(std::count(hosts.begin(), me, *me));
   const int device = options.device >= 0 ? options.device : place.local_rank;
   const cuda::DeviceScope scope(device);  // DeviceError where it is not there
 
@@ -254,9 +280,11 @@ std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store, c
   const auto domain = std::make_shared<Domain>(store, device);
   std::vector<int> everybody(static_cast<std::size_t>(member.size));
   std::iota(everybody.begin(), everybody.end(), 0);
-  const auto channel = std::make_shared<Channel>("world", place, everybody, cuda::Stream::create(device));
-  channel->communicator.join(id, member.rank, member.size,
-                             domain->until(deadline_after(member.timeout), "creating NCCL's communicator", place));
+  const auto channel =
+      std::make_shared<Channel>("world", place, everybody, cuda::Stream::create(device));
+  channel->communicator.join(
+      id, member.rank, member.size,
+      domain->until(deadline_after(member.timeout), "creating NCCL's communicator", place));
   close_at_exit(domain);
   return std::make_shared<NcclBackend>(domain, channel);
 }
@@ -268,7 +296,8 @@ std::string why_unavailable() {
   return why.empty() ? "" : "no CUDA device: " + why;
 }
 
-std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& store, const Options& options) {
+std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& store,
+                                    const Options& options) {
   faults::read_environment();
   faults::at(Fault::Moment::start, store->member().rank, "world");
   try {
@@ -276,9 +305,9 @@ std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& st
   } catch (const std::exception& error) {
     // The others need not wait for their deadline.
     try {
-      store->fail({.what = fmt::format("rank {} could not start: {}", store->member().rank, error.what())});
-    } catch (const Error&) {
-    }
+      store->fail(
+          {.what = fmt::format("rank {} could not start: {}", store->member().rank, error.what())});
+    } catch (const Error&) {}
     throw;
   }
 }

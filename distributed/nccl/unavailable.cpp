@@ -3,8 +3,8 @@
 namespace tutti::distributed::nccl {
 
 std::string why_unavailable() {
-  return "this library was built without NCCL; install nvcc, cuDNN 9 and NCCL, then configure again: CMake says what it "
-         "finds of them";
+  return "this library was built without NCCL; install nvcc, cuDNN 9 and NCCL, then configure "
+         "again: CMake says what it finds of them";
 }
 
 std::size_t registered_bytes() { return 0; }

@@ -1,5 +1,6 @@
-// A store in a file: a header with the run id, then one record for each put or set, appended under a lock. Everybody
-// replays the records into a table of their own. Nobody can see here that a process has died.
+// A store in a file: a header with the run id, then one record for each put or set, appended under
+// a lock. Everybody replays the records into a table of their own. Nobody can see here that a
+// process has died.
 #include "store.h"
 
 #include <fcntl.h>
@@ -31,7 +32,8 @@ class FileStore : public Store {
     }
   }
   ~FileStore() override {
-    if (member().rank == 0 && !is_forked()) unlink(path_.c_str());  // those who have it open keep it
+    if (member().rank == 0 && !is_forked())
+      unlink(path_.c_str());  // those who have it open keep it
     close(file_);
   }
 
@@ -41,12 +43,14 @@ class FileStore : public Store {
     const std::lock_guard guard(mutex_);
     const Lock lock(*this);
     replay();
-    const bool writes = request.operation == Request::Operation::set ||
-                        (request.operation == Request::Operation::put && !table_.values.contains(request.key));
+    const bool writes =
+        request.operation == Request::Operation::set ||
+        (request.operation == Request::Operation::put && !table_.values.contains(request.key));
     if (writes) {
       const std::uint32_t sizes[2] = {static_cast<std::uint32_t>(request.key.size()),
                                       static_cast<std::uint32_t>(request.value.size())};
-      append(std::string(reinterpret_cast<const char*>(sizes), sizeof(sizes)) + request.key + request.value);
+      append(std::string(reinterpret_cast<const char*>(sizes), sizeof(sizes)) + request.key +
+             request.value);
     }
     return table_.apply(request);
   }
@@ -69,7 +73,8 @@ class FileStore : public Store {
   };
 
   [[noreturn]] void give_up(const char* what) const {
-    tutti::fail<DistributedError>("rendezvous: cannot {} {}: {}", what, path_, std::strerror(errno));
+    tutti::fail<DistributedError>("rendezvous: cannot {} {}: {}", what, path_,
+                                  std::strerror(errno));
   }
 
   // The first to come writes the header, the others compare theirs.
@@ -79,11 +84,13 @@ class FileStore : public Store {
     if (there.empty()) return append(header);
     const auto end = there.find('\n');
     if (!there.starts_with(magic) || end == std::string::npos)
-      tutti::fail<DistributedError>("rendezvous: {} exists and is no rendezvous file; name another", path_);
+      tutti::fail<DistributedError>("rendezvous: {} exists and is no rendezvous file; name another",
+                                    path_);
     if (there.compare(0, end + 1, header) != 0)
-      tutti::fail<DistributedError>("rendezvous: {} belongs to run '{}', this is run '{}'; remove it if that run is "
-                                          "over, or name another", path_,
-                                          there.substr(std::strlen(magic), end - std::strlen(magic)), member().run_id);
+      tutti::fail<DistributedError>(
+          "rendezvous: {} belongs to run '{}', this is run '{}'; remove it if that run is over, or "
+          "name another",
+          path_, there.substr(std::strlen(magic), end - std::strlen(magic)), member().run_id);
     end_ = static_cast<off_t>(header.size());
     replay();
   }
@@ -94,7 +101,8 @@ class FileStore : public Store {
     std::string text(static_cast<std::size_t>(std::max<off_t>(0, status.st_size - begin)), '\0');
     std::size_t got = 0;
     while (got < text.size()) {
-      const ssize_t n = pread(file_, text.data() + got, text.size() - got, begin + static_cast<off_t>(got));
+      const ssize_t n =
+          pread(file_, text.data() + got, text.size() - got, begin + static_cast<off_t>(got));
       if (n < 0) give_up("read");
       if (n == 0) break;
       got += static_cast<std::size_t>(n);
@@ -103,7 +111,8 @@ class FileStore : public Store {
     return text;
   }
 
-  // Whole records only: a writer may have died in the middle of the last one, which the next one then overwrites.
+  // Whole records only: a writer may have died in the middle of the last one, which the next one
+  // then overwrites.
   void replay() {
     const std::string text = read_from(end_);
     std::size_t at = 0;
@@ -112,7 +121,8 @@ class FileStore : public Store {
       std::memcpy(sizes, text.data() + at, sizeof(sizes));
       const std::size_t length = sizeof(sizes) + sizes[0] + sizes[1];
       if (text.size() - at < length) break;
-      table_.values[text.substr(at + sizeof(sizes), sizes[0])] = text.substr(at + sizeof(sizes) + sizes[0], sizes[1]);
+      table_.values[text.substr(at + sizeof(sizes), sizes[0])] =
+          text.substr(at + sizeof(sizes) + sizes[0], sizes[1]);
       at += length;
     }
     end_ += static_cast<off_t>(at);
@@ -122,7 +132,8 @@ class FileStore : public Store {
     if (ftruncate(file_, end_) != 0) give_up("truncate");
     std::size_t put = 0;
     while (put < text.size()) {
-      const ssize_t n = pwrite(file_, text.data() + put, text.size() - put, end_ + static_cast<off_t>(put));
+      const ssize_t n =
+          pwrite(file_, text.data() + put, text.size() - put, end_ + static_cast<off_t>(put));
       if (n < 0) give_up("write");
       put += static_cast<std::size_t>(n);
     }

@@ -1,7 +1,8 @@
-// A store over TCP. Rank 0 keeps the table and a thread that serves the other ranks, each over one connection that
-// lives as long as its store. A connection begins with a greeting (magic, rank, world size, run id) that has to come at
-// once and has to fit; whoever sends anything else is hung up on. A connection that breaks later without a farewell
-// means that its process has died: the run fails with that as its cause.
+// A store over TCP. Rank 0 keeps the table and a thread that serves the other ranks, each over one
+// connection that lives as long as its store. A connection begins with a greeting (magic, rank,
+// world size, run id) that has to come at once and has to fit; whoever sends anything else is hung
+// up on. A connection that breaks later without a farewell means that its process has died: the run
+// fails with that as its cause.
 #include "store.h"
 
 #include <fmt/format.h>
@@ -27,12 +28,14 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view magic = "tutti/1\n";
-constexpr std::string_view answer_magic = "rank 0/1";  // another one, so that an echo is not taken for an answer
-constexpr auto patience = 5s;                      // for a greeting and its answer
-constexpr auto slowest = 30s;                      // for the answer to a request: a rank 0 that was stopped gives none
-constexpr auto farewell = 10s;                     // how long rank 0 stays for those who have not left
-constexpr std::uint32_t longest = 1u << 20;        // bytes of one message to rank 0
-constexpr std::uint32_t longest_answer = 1u << 26;  // which may list what thousands of ranks have said
+constexpr std::string_view answer_magic =
+    "rank 0/1";                 // another one, so that an echo is not taken for an answer
+constexpr auto patience = 5s;   // for a greeting and its answer
+constexpr auto slowest = 30s;   // for the answer to a request: a rank 0 that was stopped gives none
+constexpr auto farewell = 10s;  // how long rank 0 stays for those who have not left
+constexpr std::uint32_t longest = 1u << 20;  // bytes of one message to rank 0
+constexpr std::uint32_t longest_answer = 1u
+                                         << 26;  // which may list what thousands of ranks have said
 
 class Socket {
  public:
@@ -52,7 +55,8 @@ class Socket {
   int fd_ = -1;
 };
 
-// ---- messages: numbers are 32-bit in the byte order of the host, texts are a length and their bytes
+// ---- messages: numbers are 32-bit in the byte order of the host, texts are a length and their
+// bytes
 
 void write_number(std::string& message, std::uint32_t number) {
   message.append(reinterpret_cast<const char*>(&number), sizeof(number));
@@ -101,11 +105,11 @@ std::string greeting_of(const Member& member) {
 
 struct Guest {
   Socket socket;
-  std::string peer;                  // its address
+  std::string peer;  // its address
   std::string in = {}, out = {};
-  Clock::time_point hurry = {};      // the greeting must be here by then
-  int rank = -1;                     // once it has greeted
-  bool asked = false;                // it has got its answer and gone on
+  Clock::time_point hurry = {};  // the greeting must be here by then
+  int rank = -1;                 // once it has greeted
+  bool asked = false;            // it has got its answer and gone on
   bool left = false, refused = false;
 };
 
@@ -114,14 +118,17 @@ std::string address_of(int fd) {
   socklen_t size = sizeof(address);
   char host[NI_MAXHOST] = "?";
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0)
-    getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+    getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), nullptr, 0,
+                NI_NUMERICHOST);
   return host;
 }
 
 class Server : public Store {
  public:
   Server(const std::string& host, int port, const Member& member)
-      : Store(member), host_(host.empty() ? "*" : host), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      : Store(member),
+        host_(host.empty() ? "*" : host),
+        wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         present_(static_cast<std::size_t>(member.size), false) {
     listen_on(port, host == "localhost" || host == "127.0.0.1" || host == "::1");
     thread_ = std::thread([this] { serve(); });
@@ -146,7 +153,8 @@ class Server : public Store {
   }
 
  private:
-  // On every address, of IPv4 and IPv6: the name by which others reach this host may lead here through another one.
+  // On every address, of IPv4 and IPv6: the name by which others reach this host may lead here
+  // through another one.
   void listen_on(int port, bool only_this_host) {
     for (const int family : {AF_INET6, AF_INET}) {
       const bool six = family == AF_INET6;
@@ -176,10 +184,13 @@ class Server : public Store {
         return;
       }
       if (errno == EADDRINUSE)
-        tutti::fail<DistributedError>("rendezvous: port {} is taken on the host of rank 0, maybe by another run; "
-                                            "give another one (MASTER_PORT)", port);
+        tutti::fail<DistributedError>(
+            "rendezvous: port {} is taken on the host of rank 0, maybe by another run; give "
+            "another one (MASTER_PORT)",
+            port);
     }
-    tutti::fail<DistributedError>("rendezvous: cannot listen on port {}: {}", port, std::strerror(errno));
+    tutti::fail<DistributedError>("rendezvous: cannot listen on port {}: {}", port,
+                                  std::strerror(errno));
   }
 
   void serve() {
@@ -188,11 +199,13 @@ class Server : public Store {
     for (;;) {
       if (stopping_ && end == Clock::time_point::max())
         end = Clock::now() + std::min<Clock::duration>(farewell, member().timeout);
-      const bool alone = std::none_of(guests_.begin(), guests_.end(), [](const Guest& g) { return g.rank >= 0; });
+      const bool alone =
+          std::none_of(guests_.begin(), guests_.end(), [](const Guest& g) { return g.rank >= 0; });
       if (stopping_ && (alone || Clock::now() >= end)) return;
       polled.assign({{wake_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}});
       for (const Guest& guest : guests_)
-        polled.push_back({guest.socket.fd(), static_cast<short>(guest.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+        polled.push_back({guest.socket.fd(),
+                          static_cast<short>(guest.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
       // Looks around now and then: for greetings that do not come, and at the end.
       poll(polled.data(), polled.size(), stopping_ ? 20 : 200);
       if (polled[0].revents) {
@@ -214,7 +227,8 @@ class Server : public Store {
       setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
       setsockopt(socket.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
       std::string peer = address_of(socket.fd());
-      guests_.push_back({.socket = std::move(socket), .peer = std::move(peer), .hurry = Clock::now() + patience});
+      guests_.push_back(
+          {.socket = std::move(socket), .peer = std::move(peer), .hurry = Clock::now() + patience});
     }
   }
 
@@ -226,7 +240,8 @@ class Server : public Store {
     if (guest.refused && guest.out.empty()) open = false;
     if (open) return;
     if (guest.rank >= 0) {
-      // Who hangs up before it asks for anything has lost its patience with a slow greeting, and comes again.
+      // Who hangs up before it asks for anything has lost its patience with a slow greeting, and
+      // comes again.
       present_[static_cast<std::size_t>(guest.rank)] = false;
       if (guest.asked && !guest.left && !stopping_) lost(guest);
     }
@@ -234,8 +249,9 @@ class Server : public Store {
   }
 
   void lost(const Guest& guest) {
-    const std::string text = fmt::format(" \nthe process of rank {} (on {}) has ended: its connection to rank 0 broke",
-                                         guest.rank, guest.peer);
+    const std::string text =
+        fmt::format(" \nthe process of rank {} (on {}) has ended: its connection to rank 0 broke",
+                    guest.rank, guest.peer);
     table_.apply({Request::Operation::put, "failure", text});
   }
 
@@ -288,7 +304,8 @@ class Server : public Store {
     if (run_id != member().run_id)
       refusal = fmt::format("run '{}' meets there, this is run '{}'", member().run_id, run_id);
     else if (size != member().size)
-      refusal = fmt::format("rank 0 was started for {} ranks, this one for {}", member().size, size);
+      refusal =
+          fmt::format("rank 0 was started for {} ranks, this one for {}", member().size, size);
     else if (rank < 1 || rank >= size || present_[static_cast<std::size_t>(rank)])
       refusal = fmt::format("another process has already come as rank {}", rank);
     guest.refused = !refusal.empty();
@@ -342,17 +359,19 @@ class Client : public Store {
       for (const std::string& host : hosts) {
         host_ = host;
         port_ = port;
-        // With several addresses to choose from, one that leads to somebody else is no reason to stop.
+        // With several addresses to choose from, one that leads to somebody else is no reason to
+        // stop.
         if (reach(deadline, why, hosts.size() == 1)) return;
       }
       if (Clock::now() >= deadline) break;
       std::this_thread::sleep_for(50ms);
     }
     host_ = fmt::format("{}", fmt::join(hosts, ", "));
-    throw TimeoutError(fmt::format("rendezvous: rank {} could not reach rank 0 at {} within {}: {}; is rank 0 started, "
-                                   "and are the address and the port its own?", member.rank, where(),
-                                   distributed::to_string(member.timeout), why),
-                       {.rank = member.rank, .world_size = member.size, .operation = "rendezvous", .name = {}});
+    throw TimeoutError(
+        fmt::format("rendezvous: rank {} could not reach rank 0 at {} within {}: {}; is rank 0 "
+                    "started, and are the address and the port its own?",
+                    member.rank, where(), distributed::to_string(member.timeout), why),
+        {.rank = member.rank, .world_size = member.size, .operation = "rendezvous", .name = {}});
   }
 
   ~Client() override {
@@ -371,12 +390,13 @@ class Client : public Store {
     write_text(message, request.key);
     write_text(message, request.value);
     const std::lock_guard lock(mutex_);
-    const auto deadline = deadline_after(std::min<std::chrono::milliseconds>(slowest, member().timeout));
+    const auto deadline =
+        deadline_after(std::min<std::chrono::milliseconds>(slowest, member().timeout));
     std::string reply;
     if (!(put(framed(message), deadline) && get(reply, deadline))) {
       socket_ = Socket();  // whatever still comes would answer an older question
-      tutti::fail<DistributedError>("rendezvous at {}: rank 0 does not answer; its process has ended or hangs",
-                                    where());
+      tutti::fail<DistributedError>(
+          "rendezvous at {}: rank 0 does not answer; its process has ended or hangs", where());
     }
     Values values;
     for (Reader reader{reply}; !reader.rest.empty() && reader.good;) {
@@ -390,7 +410,8 @@ class Client : public Store {
   bool reach(Clock::time_point deadline, std::string& why, bool only_one) {
     addrinfo hints = {}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
-    if (const int code = getaddrinfo(host_.c_str(), std::to_string(port_).c_str(), &hints, &found); code != 0) {
+    if (const int code = getaddrinfo(host_.c_str(), std::to_string(port_).c_str(), &hints, &found);
+        code != 0) {
       why = gai_strerror(code);
       return false;
     }
@@ -417,15 +438,16 @@ class Client : public Store {
       setsockopt(socket_.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
       setsockopt(socket_.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
       std::string seen(answer_magic.size(), '\0'), refusal;
-      if (!put(greeting_of(member()), soon) || !get_bytes(seen.data(), seen.size(), soon) || seen != answer_magic ||
-          !get(refusal, soon)) {
+      if (!put(greeting_of(member()), soon) || !get_bytes(seen.data(), seen.size(), soon) ||
+          seen != answer_magic || !get(refusal, soon)) {
         why = "somebody answers there who is no rank 0 of tutti";
         continue;
       }
       if (refusal.empty()) return true;
       why = "turned away: " + refusal;
       if (only_one)
-        tutti::fail<DistributedError>("rendezvous at {}: rank {} was turned away: {}", where(), member().rank, refusal);
+        tutti::fail<DistributedError>("rendezvous at {}: rank {} was turned away: {}", where(),
+                                      member().rank, refusal);
     }
     return false;
   }
@@ -433,8 +455,10 @@ class Client : public Store {
   bool ready(short events, Clock::time_point deadline) {
     for (;;) {
       pollfd polled{socket_.fd(), events, 0};
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-      const int n = poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left.count() + 1, 0, 1000)));
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+      const int n =
+          poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left.count() + 1, 0, 1000)));
       if (n > 0) return true;
       if ((n < 0 && errno != EINTR) || Clock::now() >= deadline) return false;
     }
@@ -462,7 +486,8 @@ class Client : public Store {
 
   bool get(std::string& message, Clock::time_point deadline) {
     std::uint32_t size = 0;
-    if (!get_bytes(reinterpret_cast<char*>(&size), sizeof(size), deadline) || size > longest_answer) return false;
+    if (!get_bytes(reinterpret_cast<char*>(&size), sizeof(size), deadline) || size > longest_answer)
+      return false;
     message.resize(size);
     return get_bytes(message.data(), size, deadline);
   }
@@ -479,7 +504,8 @@ std::shared_ptr<Store> serve_tcp(const std::string& host, int port, const Member
   return std::make_shared<Server>(host, port, member);
 }
 
-std::shared_ptr<Store> connect_tcp(const std::vector<std::string>& hosts, int port, const Member& member) {
+std::shared_ptr<Store> connect_tcp(const std::vector<std::string>& hosts, int port,
+                                   const Member& member) {
   return std::make_shared<Client>(hosts, port, member);
 }
 

@@ -14,7 +14,8 @@ const std::vector<std::string>& dataset_names() {
 }
 
 std::string default_folder(const std::string& name) {
-  if (name == "fashion-mnist") return "/usr/share/datasets/fashion-mnist";  // Debian's dataset-fashion-mnist
+  if (name == "fashion-mnist")
+    return "/usr/share/datasets/fashion-mnist";  // Debian's dataset-fashion-mnist
   if (name == "mnist") return "data/mnist";
   if (name == "cifar10") return "data/cifar-10-batches-bin";
   return "";
@@ -30,8 +31,8 @@ Datasets load_datasets(const std::string& name, const std::string& folder) {
     return data;
   }
   if (name == "cifar10")
-    return {load_cifar10(folder, {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
-                                  "data_batch_5.bin"}),
+    return {load_cifar10(folder, {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                  "data_batch_4.bin", "data_batch_5.bin"}),
             load_cifar10(folder, {"test_batch.bin"})};
   if (name == "synthetic") return {make_synthetic(2048, 3, 32, 1), make_synthetic(512, 3, 32, 2)};
   fail<ValueError>("unknown dataset '{}'", name);
@@ -41,12 +42,14 @@ Dataset shard(const Dataset& data, int rank, int ranks) {
   const std::int64_t begin = data.count * rank / ranks, end = data.count * (rank + 1) / ranks;
   Dataset part = data;
   part.count = end - begin;
-  part.images.assign(data.images.begin() + begin * data.image_size(), data.images.begin() + end * data.image_size());
+  part.images.assign(data.images.begin() + begin * data.image_size(),
+                     data.images.begin() + end * data.image_size());
   part.labels.assign(data.labels.begin() + begin, data.labels.begin() + end);
   return part;
 }
 
-Dataset make_synthetic(std::int64_t count, std::int64_t channels, std::int64_t size, std::uint64_t seed) {
+Dataset make_synthetic(std::int64_t count, std::int64_t channels, std::int64_t size,
+                       std::uint64_t seed) {
   Dataset data{.count = count, .channels = channels, .height = size, .width = size, .classes = 10};
   data.mean.assign(static_cast<std::size_t>(channels), 0.5f);
   data.deviation.assign(static_cast<std::size_t>(channels), 0.25f);
@@ -56,11 +59,13 @@ Dataset make_synthetic(std::int64_t count, std::int64_t channels, std::int64_t s
     const std::int64_t label = generator.below(data.classes);
     data.labels.push_back(static_cast<std::uint8_t>(label));
     // A wave whose direction, wavelength and phase per channel say the class.
-    const double angle = std::numbers::pi * static_cast<double>(label) / 10, shift = generator.uniform();
+    const double angle = std::numbers::pi * static_cast<double>(label) / 10,
+                 shift = generator.uniform();
     for (std::int64_t y = 0; y < size; ++y)
       for (std::int64_t x = 0; x < size; ++x)
         for (std::int64_t c = 0; c < channels; ++c) {
-          const double along = std::cos(angle) * static_cast<double>(x) + std::sin(angle) * static_cast<double>(y);
+          const double along = std::cos(angle) * static_cast<double>(x) +
+                               std::sin(angle) * static_cast<double>(y);
           const double frequency = 0.4 + 0.05 * static_cast<double>(label);
           const double wave = std::sin(along * frequency + shift + static_cast<double>(c));
           const double value = 128 + 50 * wave + 60 * (generator.uniform() - 0.5);

@@ -1,4 +1,5 @@
-// The IDX files of the MNIST family, read through zlib, which also reads files that are not compressed.
+// The IDX files of the MNIST family, read through zlib, which also reads files that are not
+// compressed.
 #include "dataset.h"
 
 #include <zlib.h>
@@ -13,7 +14,8 @@ namespace {
 
 class GzFile {
  public:
-  explicit GzFile(std::string path) : path_(std::move(path)), file_(gzopen(path_.c_str(), "rb"), gzclose) {
+  explicit GzFile(std::string path)
+      : path_(std::move(path)), file_(gzopen(path_.c_str(), "rb"), gzclose) {
     if (!file_) fail<DataError>("cannot open data file {}", path_);
     gzbuffer(file_.get(), 1 << 17);
   }
@@ -21,7 +23,8 @@ class GzFile {
     const int got = gzread(file_.get(), to, static_cast<unsigned>(bytes));
     int error = Z_OK;
     const char* const message = gzerror(file_.get(), &error);
-    if (error != Z_OK && error != Z_BUF_ERROR) fail<DataError>("data file {} is corrupt: {}", path_, message);
+    if (error != Z_OK && error != Z_BUF_ERROR)
+      fail<DataError>("data file {} is corrupt: {}", path_, message);
     if (got != static_cast<int>(bytes)) fail<DataError>("data file {} is truncated", path_);
   }
   std::uint32_t read_number() {
@@ -46,12 +49,15 @@ class GzFile {
     const int got = gzread(file_.get(), &byte, 1);
     int error = Z_OK;
     gzerror(file_.get(), &error);
-    if (got > 0) fail<DataError>("data file {} is corrupt: it is longer than its header says", path_);
+    if (got > 0)
+      fail<DataError>("data file {} is corrupt: it is longer than its header says", path_);
     if (error == Z_BUF_ERROR) fail<DataError>("data file {} is truncated", path_);
-    if (got < 0 || error != Z_OK) fail<DataError>("data file {} is corrupt: its checksum is wrong", path_);
+    if (got < 0 || error != Z_OK)
+      fail<DataError>("data file {} is corrupt: its checksum is wrong", path_);
   }
   [[noreturn]] void not_idx(std::uint32_t magic, std::uint32_t expected) {
-    fail<DataError>("data file {} is corrupt: it starts with {:#010x}, expected {:#010x}", path_, magic, expected);
+    fail<DataError>("data file {} is corrupt: it starts with {:#010x}, expected {:#010x}", path_,
+                    magic, expected);
   }
   const std::string& path() const { return path_; }
 
@@ -70,29 +76,40 @@ GzFile open(const std::string& folder, const std::string& name) {
 }  // namespace
 
 Dataset load_idx(const std::string& folder, const std::string& prefix) {
-  constexpr std::uint32_t image_magic = 0x803, label_magic = 0x801;  // unsigned bytes in 3 and 1 dimensions
+  constexpr std::uint32_t image_magic = 0x803,
+                          label_magic = 0x801;  // unsigned bytes in 3 and 1 dimensions
   if (!std::filesystem::is_directory(folder))
-    fail<DataError>("data folder {} is missing; give another with --data (Debian's package dataset-fashion-mnist has "
-                    "Fashion-MNIST)", folder);
+    fail<DataError>(
+        "data folder {} is missing; give another with --data (Debian's package "
+        "dataset-fashion-mnist has Fashion-MNIST)",
+        folder);
   GzFile images = open(folder, prefix + "-images-idx3-ubyte");
-  if (const auto magic = images.read_number(); magic != image_magic) images.not_idx(magic, image_magic);
-  Dataset data{.count = images.read_number(), .channels = 1, .height = images.read_number(),
-               .width = images.read_number(), .classes = 10};
+  if (const auto magic = images.read_number(); magic != image_magic)
+    images.not_idx(magic, image_magic);
+  Dataset data{.count = images.read_number(),
+               .channels = 1,
+               .height = images.read_number(),
+               .width = images.read_number(),
+               .classes = 10};
   if (data.count < 1 || data.count > 10'000'000 || data.height != 28 || data.width != 28)
-    fail<DataError>("data file {} is corrupt: it claims {} images of {} x {} pixels, expected 28 x 28", images.path(),
-                    data.count, data.height, data.width);
+    fail<DataError>(
+        "data file {} is corrupt: it claims {} images of {} x {} pixels, expected 28 x 28",
+        images.path(), data.count, data.height, data.width);
   data.images = images.read_bytes(static_cast<std::size_t>(data.count * data.image_size()));
   images.expect_end();
 
   GzFile labels = open(folder, prefix + "-labels-idx1-ubyte");
-  if (const auto magic = labels.read_number(); magic != label_magic) labels.not_idx(magic, label_magic);
+  if (const auto magic = labels.read_number(); magic != label_magic)
+    labels.not_idx(magic, label_magic);
   if (const std::int64_t count = labels.read_number(); count != data.count)
-    fail<DataError>("data file {} is corrupt: it has {} labels for {} images", labels.path(), count, data.count);
+    fail<DataError>("data file {} is corrupt: it has {} labels for {} images", labels.path(), count,
+                    data.count);
   data.labels = labels.read_bytes(static_cast<std::size_t>(data.count));
   labels.expect_end();
   for (const std::uint8_t label : data.labels)
     if (label >= data.classes)
-      fail<DataError>("data file {} is corrupt: label {}, expected 0 to {}", labels.path(), label, data.classes - 1);
+      fail<DataError>("data file {} is corrupt: label {}, expected 0 to {}", labels.path(), label,
+                      data.classes - 1);
   return data;
 }
 

@@ -10,7 +10,8 @@
 namespace tutti::examples {
 namespace {
 
-// Seeds of independent streams: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) over the parts.
+// Seeds of independent streams: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)
+// over the parts.
 std::uint64_t mixed(std::uint64_t seed, std::int64_t epoch, std::int64_t sample) {
   std::uint64_t h = seed;
   for (const std::int64_t part : {epoch, sample}) {
@@ -30,7 +31,8 @@ struct Augmentation {
 }  // namespace
 
 Loader::Loader(const Dataset& data, Options options) : data_(data), options_(options) {
-  if (options.batch_size < 1) fail<ValueError>("the batch size must be at least 1, got {}", options.batch_size);
+  if (options.batch_size < 1)
+    fail<ValueError>("the batch size must be at least 1, got {}", options.batch_size);
   order_.resize(static_cast<std::size_t>(data.count));
   std::iota(order_.begin(), order_.end(), std::int64_t{0});
   for (int byte = 0; byte < 256; ++byte)
@@ -59,7 +61,8 @@ Batch Loader::batch(std::int64_t epoch, std::int64_t index) {
               .labels = empty({n}, {.dtype = int64}),
               .global_size = whole};
   const bool nhwc = options_.format == MemoryFormat::channels_last;
-  const std::int64_t step_c = nhwc ? 1 : height * width, step_x = nhwc ? channels : 1, step_y = width * step_x;
+  const std::int64_t step_c = nhwc ? 1 : height * width, step_x = nhwc ? channels : 1,
+                     step_y = width * step_x;
   float* const images = batch.images.data<float>();
   std::int64_t* const labels = batch.labels.data<std::int64_t>();
   parallel_for(n, 8, [&](std::int64_t from, std::int64_t to) {
@@ -85,7 +88,8 @@ Batch Loader::batch(std::int64_t epoch, std::int64_t index) {
           for (std::int64_t c = 0; c < channels; ++c) {
             // The border is black, as where PyTorch pads first
             const std::int64_t byte = inside ? source[pixel + c] : 0;
-            target[y * step_y + x * step_x + c * step_c] = normalized_[static_cast<std::size_t>(byte * channels + c)];
+            target[y * step_y + x * step_x + c * step_c] =
+                normalized_[static_cast<std::size_t>(byte * channels + c)];
           }
         }
     }

@@ -1,5 +1,6 @@
-// Loader: which samples form which batch, and what is done to them. Everything follows from (seed, epoch, sample), so
-// that the batches of an epoch are the same for any number of ranks, each taking its slice of every one.
+// Loader: which samples form which batch, and what is done to them. Everything follows from (seed,
+// epoch, sample), so that the batches of an epoch are the same for any number of ranks, each taking
+// its slice of every one.
 #pragma once
 
 #include "dataset.h"
@@ -31,9 +32,9 @@ class Loader {
   Loader(const Dataset& data, Options options);
 
   std::int64_t batches_per_epoch() const;
-  /// This rank's slice of batch `index` of an epoch: rank r of R has samples [n r / R, n (r + 1) / R) of its n, which
-  /// may be none, as it is of an index beyond the last. Horizontal flips, and random crops where the dataset asks for
-  /// them, are drawn per sample.
+  /// This rank's slice of batch `index` of an epoch: rank r of R has samples [n r / R, n (r + 1) /
+  /// R) of its n, which may be none, as it is of an index beyond the last. Horizontal flips, and
+  /// random crops where the dataset asks for them, are drawn per sample.
   Batch batch(std::int64_t epoch, std::int64_t index);
 
  private:

@@ -20,7 +20,8 @@ constexpr const char* format = "tutti train_resnet 1";
 constexpr std::int64_t columns = 8;  // of a row of metrics
 
 // Options that may differ between the two parts of a run. The others make it another one.
-constexpr std::array free_options = {"data", "ranks", "threads", "device", "log_every", "checkpoint_every", "out"};
+constexpr std::array free_options = {
+    "data", "ranks", "threads", "device", "log_every", "checkpoint_every", "out"};
 
 Json comparable(const TrainOptions& o) {
   Json json = Json::parse(to_json(o));
@@ -32,8 +33,8 @@ Tensor to_tensor(const std::vector<Metrics>& rows) {
   const Tensor table = empty({static_cast<std::int64_t>(rows.size()), columns}, {.dtype = float64});
   double* at = table.data<double>();
   for (const Metrics& m : rows)
-    for (const double value : {static_cast<double>(m.epoch), static_cast<double>(m.step), m.train_loss,
-                               m.train_accuracy, m.images_per_second, m.learning_rate,
+    for (const double value : {static_cast<double>(m.epoch), static_cast<double>(m.step),
+                               m.train_loss, m.train_accuracy, m.images_per_second, m.learning_rate,
                                m.test_loss.value_or(NAN), m.test_accuracy.value_or(NAN)})
       *at++ = value;
   return table;
@@ -41,12 +42,19 @@ Tensor to_tensor(const std::vector<Metrics>& rows) {
 
 std::vector<Metrics> to_rows(const Tensor& table) {
   std::vector<Metrics> rows;
-  const auto known = [](double value) { return std::isnan(value) ? std::optional<double>() : value; };
+  const auto known = [](double value) {
+    return std::isnan(value) ? std::optional<double>() : value;
+  };
   for (std::int64_t r = 0; r < table.size(0); ++r) {
     const double* v = table.data<double>() + r * columns;
-    rows.push_back({.epoch = static_cast<std::int64_t>(v[0]), .step = static_cast<std::int64_t>(v[1]),
-                    .train_loss = v[2], .train_accuracy = v[3], .images_per_second = v[4], .learning_rate = v[5],
-                    .test_loss = known(v[6]), .test_accuracy = known(v[7])});
+    rows.push_back({.epoch = static_cast<std::int64_t>(v[0]),
+                    .step = static_cast<std::int64_t>(v[1]),
+                    .train_loss = v[2],
+                    .train_accuracy = v[3],
+                    .images_per_second = v[4],
+                    .learning_rate = v[5],
+                    .test_loss = known(v[6]),
+                    .test_accuracy = known(v[7])});
   }
   return rows;
 }
@@ -60,7 +68,8 @@ struct Packed {
 Packed pack(const Checkpoint& c) {
   Packed packed;
   for (const auto& [name, tensor] : c.model) packed.tensors.emplace_back("model." + name, tensor);
-  for (const auto& [name, tensor] : c.optimizer.tensors) packed.tensors.emplace_back("optimizer." + name, tensor);
+  for (const auto& [name, tensor] : c.optimizer.tensors)
+    packed.tensors.emplace_back("optimizer." + name, tensor);
   for (const auto& [name, tensor] : c.scaler) packed.tensors.emplace_back("scaler." + name, tensor);
   packed.tensors.emplace_back("random", c.random);
   packed.tensors.emplace_back("sums", c.sums);
@@ -87,19 +96,28 @@ Checkpoint unpack(const Packed& packed, int ranks) {
     return name.starts_with(prefix) ? name.substr(std::strlen(prefix)) : std::string();
   };
   for (const auto& [name, tensor] : packed.tensors) {
-    if (const std::string model = part(name, "model."); !model.empty()) c.model.emplace_back(model, tensor);
+    if (const std::string model = part(name, "model."); !model.empty())
+      c.model.emplace_back(model, tensor);
     else if (const std::string state = part(name, "optimizer."); !state.empty())
       c.optimizer.tensors.emplace_back(state, tensor);
-    else if (const std::string scaler = part(name, "scaler."); !scaler.empty()) c.scaler.emplace_back(scaler, tensor);
-    else if (name == "random" && tensor.dtype() == int64 && tensor.shape() == Shape{ranks, 2}) c.random = tensor;
-    else if (name == "sums" && tensor.dtype() == float64 && tensor.shape() == Shape{ranks, 2}) c.sums = tensor;
-    else if (name == "rows" && tensor.dtype() == float64 && tensor.shape().size() == 2 && tensor.size(1) == columns)
+    else if (const std::string scaler = part(name, "scaler."); !scaler.empty())
+      c.scaler.emplace_back(scaler, tensor);
+    else if (name == "random" && tensor.dtype() == int64 && tensor.shape() == Shape{ranks, 2})
+      c.random = tensor;
+    else if (name == "sums" && tensor.dtype() == float64 && tensor.shape() == Shape{ranks, 2})
+      c.sums = tensor;
+    else if (name == "rows" && tensor.dtype() == float64 && tensor.shape().size() == 2 &&
+             tensor.size(1) == columns)
       c.rows = to_rows(tensor);
-    else fail<CheckpointError>("tensor '{}' of shape {} does not belong there", name, to_string(tensor.shape()));
+    else
+      fail<CheckpointError>("tensor '{}' of shape {} does not belong there", name,
+                            to_string(tensor.shape()));
   }
-  if (!c.random.defined() || !c.sums.defined() || c.model.empty()) fail<CheckpointError>("it is not complete");
+  if (!c.random.defined() || !c.sums.defined() || c.model.empty())
+    fail<CheckpointError>("it is not complete");
   for (const auto& [key, text] : packed.metadata)
-    if (const std::string option = part(key, "optimizer."); !option.empty()) c.optimizer.metadata[option] = text;
+    if (const std::string option = part(key, "optimizer."); !option.empty())
+      c.optimizer.metadata[option] = text;
   c.step = number(packed.metadata, "step");
   c.steps = number(packed.metadata, "steps");
   if (c.step > c.steps) fail<CheckpointError>("it claims to be at step {} of {}", c.step, c.steps);
@@ -108,7 +126,9 @@ Checkpoint unpack(const Packed& packed, int ranks) {
 }
 
 void check_same_run(const TrainOptions& options, int ranks, const Metadata& metadata) {
-  const auto text = [&](const char* key) { return metadata.contains(key) ? metadata.at(key) : std::string(); };
+  const auto text = [&](const char* key) {
+    return metadata.contains(key) ? metadata.at(key) : std::string();
+  };
   if (text("format") != format) fail<CheckpointError>("it is no checkpoint of this trainer");
   const Json before = Json::parse(text("options"), nullptr, false), now = comparable(options);
   if (!before.is_object()) fail<CheckpointError>("its options cannot be read");
@@ -117,12 +137,15 @@ void check_same_run(const TrainOptions& options, int ranks, const Metadata& meta
       fail<CheckpointError>("it is of a run with {} = {}, this one has {}", name,
                             before.contains(name) ? before[name].dump() : "nothing", value.dump());
   if (number(metadata, "ranks") != ranks)
-    fail<CheckpointError>("it is of a run on {} ranks, this one has {}", number(metadata, "ranks"), ranks);
+    fail<CheckpointError>("it is of a run on {} ranks, this one has {}", number(metadata, "ranks"),
+                          ranks);
 }
 
 }  // namespace
 
-std::string checkpoint_path(const TrainOptions& options) { return options.out + "/checkpoint.safetensors"; }
+std::string checkpoint_path(const TrainOptions& options) {
+  return options.out + "/checkpoint.safetensors";
+}
 
 void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint) {
   Packed packed = pack(checkpoint);
@@ -141,8 +164,9 @@ std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks
     check_same_run(options, ranks, packed.metadata);
     return unpack(packed, ranks);
   } catch (const CheckpointError& error) {
-    fail<CheckpointError>("cannot resume from {}: {}; choose another run folder with --out, or leave out --resume",
-                          path, error.what());
+    fail<CheckpointError>(
+        "cannot resume from {}: {}; choose another run folder with --out, or leave out --resume",
+        path, error.what());
   }
 }
 
@@ -169,7 +193,8 @@ std::optional<Checkpoint> share(std::optional<Checkpoint> mine, const ProcessGro
                                   empty(Shape(each[2].get<std::vector<std::int64_t>>()),
                                         {.dtype = dtype_from_string(each[1].get<std::string>())}));
   }
-  for (const auto& [name, tensor] : packed.tensors) group.broadcast(tensor, 0, {.name = name}).wait();
+  for (const auto& [name, tensor] : packed.tensors)
+    group.broadcast(tensor, 0, {.name = name}).wait();
   return unpack(packed, group.size());
 }
 

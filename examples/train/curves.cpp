@@ -10,7 +10,8 @@
 namespace tutti::examples {
 namespace {
 
-constexpr double width = 460, height = 300, left = 56, top = 40, plot_width = 380, plot_height = 210;
+constexpr double width = 460, height = 300, left = 56, top = 40, plot_width = 380,
+                 plot_height = 210;
 constexpr const char* train_color = "#1f6fb4";
 constexpr const char* test_color = "#d1495b";
 
@@ -29,20 +30,23 @@ double tick_of(double range) {
 }
 
 std::string text(double x, double y, const std::string& anchor, const std::string& content) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, content);
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor,
+                     content);
 }
 
 std::string draw(const Panel& panel, const std::vector<Metrics>& rows, double offset) {
   const double last = static_cast<double>(rows.empty() ? 1 : rows.back().step);
   const auto x_of = [&](double step) { return offset + left + plot_width * step / last; };
   const auto y_of = [&](double value) {
-    return top + plot_height * (1 - std::clamp((value - panel.low) / (panel.high - panel.low), 0.0, 1.0));
+    return top +
+           plot_height * (1 - std::clamp((value - panel.low) / (panel.high - panel.low), 0.0, 1.0));
   };
   std::string out = text(offset + left + plot_width / 2, top - 14, "middle", panel.title);
   const double y_tick = tick_of(panel.high - panel.low), x_tick = std::max(1.0, tick_of(last));
   for (double v = std::ceil(panel.low / y_tick) * y_tick; v <= panel.high + 1e-9; v += y_tick) {
-    out += fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n",
-                       offset + left, offset + left + plot_width, y_of(v), y_of(v));
+    out += fmt::format(
+        "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n",
+        offset + left, offset + left + plot_width, y_of(v), y_of(v));
     out += text(offset + left - 6, y_of(v) + 4, "end", fmt::format("{:.4g}", v));
   }
   for (double s = 0; s <= last + 1e-9; s += x_tick)
@@ -54,12 +58,13 @@ std::string draw(const Panel& panel, const std::vector<Metrics>& rows, double of
     const double train = panel.train(row);
     if (std::isfinite(train)) points += fmt::format("{:.1f},{:.1f} ", x, y_of(train));
     if (const auto value = panel.test(row); value && std::isfinite(*value)) {
-      dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x, y_of(*value), test_color);
+      dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x,
+                          y_of(*value), test_color);
       dots += text(x - 7, y_of(*value) - 7, "end", fmt::format("{:.4f}", *value));
     }
   }
-  out += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n", points,
-                     train_color);
+  out += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n",
+                     points, train_color);
   return out + dots;
 }
 
@@ -77,13 +82,17 @@ std::string curves_svg(const std::vector<Metrics>& rows) {
                        [](const Metrics& m) { return m.train_accuracy; },
                        [](const Metrics& m) { return m.test_accuracy; }};
   std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 "
+      "0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" "
+      "height=\"100%\" fill=\"white\"/>\n",
       2 * width, height);
   svg += draw(loss, rows, 0) + draw(accuracy, rows, width);
-  svg += fmt::format("<g transform=\"translate({:.0f},16)\"><rect width=\"10\" height=\"3\" y=\"-4\" fill=\"{}\"/>",
-                     left, train_color) +
-         text(16, 0, "start", "train") + fmt::format("<circle cx=\"65\" cy=\"-3\" r=\"4\" fill=\"{}\"/>", test_color) +
+  svg += fmt::format(
+             "<g transform=\"translate({:.0f},16)\"><rect width=\"10\" height=\"3\" y=\"-4\" "
+             "fill=\"{}\"/>",
+             left, train_color) +
+         text(16, 0, "start", "train") +
+         fmt::format("<circle cx=\"65\" cy=\"-3\" r=\"4\" fill=\"{}\"/>", test_color) +
          text(74, 0, "start", "test") + "</g>\n</svg>\n";
   return svg;
 }

@@ -20,12 +20,16 @@ void add_arrivals(nlohmann::ordered_json& row, const distributed::Arrivals::Repo
   row["waited_s"] = report.waited;
   for (const auto& skew : report.skews)
     if (skew.name.starts_with("bucket "))
-      row["skew_ms"][skew.name] = {{"calls", skew.calls}, {"mean", 1e3 * skew.mean}, {"largest", 1e3 * skew.largest}};
+      row["skew_ms"][skew.name] = {
+          {"calls", skew.calls}, {"mean", 1e3 * skew.mean}, {"largest", 1e3 * skew.largest}};
 }
 
 std::string line_of(const Metrics& m) {
-  nlohmann::ordered_json row{{"epoch", m.epoch}, {"step", m.step}, {"train_loss", m.train_loss},
-                             {"train_accuracy", m.train_accuracy}, {"images_per_second", m.images_per_second},
+  nlohmann::ordered_json row{{"epoch", m.epoch},
+                             {"step", m.step},
+                             {"train_loss", m.train_loss},
+                             {"train_accuracy", m.train_accuracy},
+                             {"images_per_second", m.images_per_second},
                              {"learning_rate", m.learning_rate}};
   if (m.test_loss) row["test_loss"] = *m.test_loss;
   if (m.test_accuracy) row["test_accuracy"] = *m.test_accuracy;
@@ -35,9 +39,11 @@ std::string line_of(const Metrics& m) {
 
 }  // namespace
 
-RunFolder::RunFolder(std::string path, std::vector<Metrics> rows) : path_(std::move(path)), rows_(std::move(rows)) {
+RunFolder::RunFolder(std::string path, std::vector<Metrics> rows)
+    : path_(std::move(path)), rows_(std::move(rows)) {
   prepare(path_);
-  // The lines as they were, with what a checkpoint does not keep; what came after the checkpoint happens again.
+  // The lines as they were, with what a checkpoint does not keep; what came after the checkpoint
+  // happens again.
   std::ifstream old(path_ + "/metrics.jsonl");
   std::string lines;
   for (const Metrics& m : rows_) {

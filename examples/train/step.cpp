@@ -15,7 +15,8 @@ Step::Step(Work work, std::optional<Device> graph_on, Say say)
     : work_(std::move(work)), device_(graph_on), say_(std::move(say)) {}
 
 bool Step::fits(const Batch& batch) const {
-  return batch.images.shape() == recorded_.images.shape() && batch.global_size == recorded_.global_size;
+  return batch.images.shape() == recorded_.images.shape() &&
+         batch.global_size == recorded_.global_size;
 }
 
 void Step::run(const Batch& batch) {
@@ -23,9 +24,11 @@ void Step::run(const Batch& batch) {
   if (!graph_) return work_(batch);
   if (!fits(batch)) {
     if (!said_)
-      say_(fmt::format("cuda graph: not for batches of {} images ({} here), since {} ({} here) were recorded; these "
-                       "steps run as they are", batch.global_size, to_string(batch.images.shape()),
-                       recorded_.global_size, to_string(recorded_.images.shape())));
+      say_(
+          fmt::format("cuda graph: not for batches of {} images ({} here), since {} ({} here) were "
+                      "recorded; these steps run as they are",
+                      batch.global_size, to_string(batch.images.shape()), recorded_.global_size,
+                      to_string(recorded_.images.shape())));
     said_ = true;
     return work_(batch);
   }

@@ -8,12 +8,15 @@ namespace tutti::examples {
 
 class Timeline {
  public:
-  /// Starts recording. `world` is that of the processes: ranks that are threads share a timeline anyway. The ranks
-  /// should come here together, right after a barrier: their clocks start now.
+  /// Starts recording. `world` is that of the processes: ranks that are threads share a timeline
+  /// anyway. The ranks should come here together, right after a barrier: their clocks start now.
   Timeline(std::string path, ProcessGroup world)
-      : path_(std::move(path)), world_(std::move(world)), recording_(part(world_.rank()), world_.rank()) {}
+      : path_(std::move(path)),
+        world_(std::move(world)),
+        recording_(part(world_.rank()), world_.rank()) {}
 
-  /// Collective: writes `path`. Where a rank never comes here, each process leaves a file of its own, `path`.rankN.
+  /// Collective: writes `path`. Where a rank never comes here, each process leaves a file of its
+  /// own, `path`.rankN.
   void finish() {
     recording_.finish();
     if (world_.size() == 1) return;
@@ -24,7 +27,9 @@ class Timeline {
   }
 
  private:
-  std::string part(int rank) const { return world_.size() == 1 ? path_ : path_ + ".rank" + std::to_string(rank); }
+  std::string part(int rank) const {
+    return world_.size() == 1 ? path_ : path_ + ".rank" + std::to_string(rank);
+  }
 
   std::string path_;
   ProcessGroup world_;

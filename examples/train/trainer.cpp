@@ -32,9 +32,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
-/// Sums of loss and correct answers that stay on the device until somebody asks, so that no step waits for the host.
+/// Sums of loss and correct answers that stay on the device until somebody asks, so that no step
+/// waits for the host.
 class Tally {
  public:
   explicit Tally(Device device) : sums_(zeros({2}, {.dtype = float64, .device = device})) {}
@@ -68,7 +71,8 @@ class Tally {
   std::int64_t samples_ = 0;
 };
 
-Loader::Options loader_options(const TrainOptions& o, const ProcessGroup& group, Device device, bool training) {
+Loader::Options loader_options(const TrainOptions& o, const ProcessGroup& group, Device device,
+                               bool training) {
   if (training && o.sharded)  // a loader that knows of no other rank
     return {.batch_size = std::max<std::int64_t>(o.batch_size / group.size(), 1),
             .seed = o.seed + static_cast<std::uint64_t>(group.rank()),
@@ -85,12 +89,16 @@ Loader::Options loader_options(const TrainOptions& o, const ProcessGroup& group,
           .device = device};
 }
 
-// The same on every rank, which may have more or fewer batches than others where each has images of its own.
-std::int64_t steps_per_epoch(const Loader& loader, const TrainOptions& o, const ProcessGroup& group) {
+// The same on every rank, which may have more or fewer batches than others where each has images of
+// its own.
+std::int64_t steps_per_epoch(const Loader& loader, const TrainOptions& o,
+                             const ProcessGroup& group) {
   const Tensor steps = full({}, static_cast<double>(loader.batches_per_epoch()), {.dtype = int64});
   const bool stop = o.uneven == distributed::Uneven::stop;
-  group.all_reduce(steps, stop ? distributed::ReduceOp::min : distributed::ReduceOp::max,
-                   {.name = "steps per epoch"}).wait();
+  group
+      .all_reduce(steps, stop ? distributed::ReduceOp::min : distributed::ReduceOp::max,
+                  {.name = "steps per epoch"})
+      .wait();
   return steps.item<std::int64_t>();
 }
 
@@ -114,7 +122,8 @@ void set_random_state(const Tensor& numbers) {
                                  static_cast<std::uint64_t>(numbers.data<std::int64_t>()[1])});
 }
 
-std::pair<double, double> evaluate(nn::Layer& net, Loader& loader, const ProcessGroup& group, Device device) {
+std::pair<double, double> evaluate(nn::Layer& net, Loader& loader, const ProcessGroup& group,
+                                   Device device) {
   const trace::Span span("evaluate");
   const NoGrad no_grad;
   net.eval();
@@ -123,7 +132,8 @@ std::pair<double, double> evaluate(nn::Layer& net, Loader& loader, const Process
     const Batch batch = loader.batch(0, i);
     if (batch.images.size(0) == 0) continue;  // evaluation communicates at its end only
     const Tensor logits = net(batch.images);
-    tally.add(nn::cross_entropy(logits, batch.labels, {.reduction = nn::LossReduction::sum}), logits, batch.labels);
+    tally.add(nn::cross_entropy(logits, batch.labels, {.reduction = nn::LossReduction::sum}),
+              logits, batch.labels);
   }
   net.train();
   return tally.take(group);
@@ -133,8 +143,10 @@ std::pair<double, double> evaluate(nn::Layer& net, Loader& loader, const Process
 std::string no_graph(const TrainOptions& o, const ProcessGroup& group, Device device) {
   if (device.is_cpu()) return "needs --device cuda";
   if (group.size() > 1 && group.backend() != "nccl")
-    return fmt::format("the ranks' group ({}) passes CUDA tensors through the host", group.backend());
-  if (o.sharded) return "with --sharded the batches of the ranks change independently of each other";
+    return fmt::format("the ranks' group ({}) passes CUDA tensors through the host",
+                       group.backend());
+  if (o.sharded)
+    return "with --sharded the batches of the ranks change independently of each other";
   return {};
 }
 
@@ -146,16 +158,19 @@ Device device_of_rank(const TrainOptions& o, int local_rank) {
   return Device::cuda(index < count || count == 0 ? index : index % count);
 }
 
-TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGroup& group, std::FILE* screen) {
+TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGroup& group,
+                  std::FILE* screen) {
   set_num_threads(o.threads > 0 ? o.threads : fair_threads(group));
   const bool first = group.rank() == 0;
   const Device device = device_of_rank(o, group.local_rank());
 
   // ---- model, optimizer, data
   const std::optional<Checkpoint> before =
-      o.resume ? share(first ? load_checkpoint(o, group.size()) : std::nullopt, group) : std::nullopt;
+      o.resume ? share(first ? load_checkpoint(o, group.size()) : std::nullopt, group)
+               : std::nullopt;
   manual_seed(o.seed);
-  const auto net = nn::resnet(o.model, {.classes = data.train.classes, .channels = data.train.channels});
+  const auto net =
+      nn::resnet(o.model, {.classes = data.train.classes, .channels = data.train.channels});
   const DType dtype = o.precision == float64 ? float64 : float32;  // of weights and images
   net->to(device, dtype, o.memory_format);
   if (before) net->load_state_dict(before->model);
@@ -164,28 +179,35 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
   Loader train_loader(data.train, loader_options(o, group, device, true));
   Loader test_loader(data.test, loader_options(o, group, device, false));
   const std::int64_t per_epoch = steps_per_epoch(train_loader, o, group);
-  const std::int64_t steps = o.max_steps > 0 ? std::min(o.max_steps, o.epochs * per_epoch) : o.epochs * per_epoch;
+  const std::int64_t steps = o.max_steps > 0 ? std::min(o.max_steps, o.epochs * per_epoch)
+                                             : o.epochs * per_epoch;
   if (before && before->steps != steps)
-    fail<CheckpointError>("cannot resume: the checkpoint is of a run of {} steps, this one has {}: other data?",
-                          before->steps, steps);
+    fail<CheckpointError>(
+        "cannot resume: the checkpoint is of a run of {} steps, this one has {}: other data?",
+        before->steps, steps);
   const bool cycles = o.momentum == 0;
   optim::SGD sgd(net->parameters(), {.lr = o.lr,
                                      .momentum = cycles ? 0.95 : o.momentum,
                                      .weight_decay = o.weight_decay,
                                      .nesterov = o.nesterov});
-  optim::Scheduler schedule(sgd, optim::one_cycle({.steps = steps}),
-                            cycles ? optim::one_cycle_momentum({.steps = steps}) : optim::Schedule{});
+  optim::Scheduler schedule(
+      sgd, optim::one_cycle({.steps = steps}),
+      cycles ? optim::one_cycle_momentum({.steps = steps}) : optim::Schedule{});
 
   // ---- where results go
   std::optional<RunFolder> folder;
-  if (first && !o.out.empty()) folder.emplace(o.out, before ? before->rows : std::vector<Metrics>());
+  if (first && !o.out.empty())
+    folder.emplace(o.out, before ? before->rows : std::vector<Metrics>());
   if (folder) folder->write_config(to_json(o));
-  Progress progress(first ? screen : nullptr, o.epochs, per_epoch, before ? before->step : 0, steps);
-  progress.say(fmt::format("{} ({} parameters) on {}: {} training and {} test images, {} rank{} ({}) of {} thread{}, "
-                           "global batch {}, {}, {}", o.model, net->parameter_count(), o.dataset, data.train.count,
-                           data.test.count, group.size(), group.size() > 1 ? "s" : "", group.backend(), num_threads(),
-                           num_threads() > 1 ? "s" : "", o.batch_size, to_string(o.precision),
-                           o.sync_bn ? "SyncBatchNorm" : "BatchNorm of each rank"));
+  Progress progress(first ? screen : nullptr, o.epochs, per_epoch, before ? before->step : 0,
+                    steps);
+  progress.say(
+      fmt::format("{} ({} parameters) on {}: {} training and {} test images, {} rank{} ({}) of {} "
+                  "thread{}, global batch {}, {}, {}",
+                  o.model, net->parameter_count(), o.dataset, data.train.count, data.test.count,
+                  group.size(), group.size() > 1 ? "s" : "", group.backend(), num_threads(),
+                  num_threads() > 1 ? "s" : "", o.batch_size, to_string(o.precision),
+                  o.sync_bn ? "SyncBatchNorm" : "BatchNorm of each rank"));
 
   // ---- training
   std::optional<Autocast> autocast;
@@ -219,10 +241,11 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
       logits = (*net)(batch.images);
       loss_sum = nn::cross_entropy(logits, batch.labels, {.reduction = nn::LossReduction::sum});
     }
-    // DataParallel averages over the ranks; scaled like this, the average is the gradient of the mean over the global
-    // batch, however unevenly it is split.
+    // DataParallel averages over the ranks; scaled like this, the average is the gradient of the
+    // mean over the global batch, however unevenly it is split.
     sgd.zero_grad();
-    const Tensor objective = loss_sum * (static_cast<double>(group.size()) / static_cast<double>(batch.global_size));
+    const Tensor objective =
+        loss_sum * (static_cast<double>(group.size()) / static_cast<double>(batch.global_size));
     (scaler ? scaler->scale(objective) : objective).backward();
     tally.add(loss_sum, logits, batch.labels);
     const trace::Span span("optimizer");
@@ -257,17 +280,20 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
     row.epoch = epoch + 1;
     row.step = step + 1;
     const bool ends = index + 1 == per_epoch || step + 1 == steps;
-    const bool saves = !o.out.empty() && (ends || (o.checkpoint_every > 0 && row.step % o.checkpoint_every == 0));
+    const bool saves = !o.out.empty() &&
+                       (ends || (o.checkpoint_every > 0 && row.step % o.checkpoint_every == 0));
     if (ends || row.step % o.log_every == 0) {
       const auto samples = static_cast<double>(tally.samples());
       std::tie(row.train_loss, row.train_accuracy) = tally.take(group);
       row.images_per_second = samples / seconds_since(window);
       if (!std::isfinite(row.train_loss))
-        fail<Error>("the loss is not finite at step {}; try a smaller --lr than {}", row.step, o.lr);
+        fail<Error>("the loss is not finite at step {}; try a smaller --lr than {}", row.step,
+                    o.lr);
       Metrics done = row;
       if (ends) {
         nn::check_batch_statistics(*net);
-        // Statistics of plain batch norm differ from rank to rank: those of rank 0 are evaluated and saved.
+        // Statistics of plain batch norm differ from rank to rank: those of rank 0 are evaluated
+        // and saved.
         if (!o.sync_bn) ddp.broadcast_buffers();
         const auto [loss, accuracy] = evaluate(*net, test_loader, group, device);
         if (group.size() > 1) done.arrivals = arrivals.report();
@@ -284,9 +310,15 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
       if (!o.sync_bn && !ends) ddp.broadcast_buffers();
       const Tensor random = gather(random_state(), group), sums = gather(tally.sums(), group);
       if (folder)
-        save_checkpoint(o, {.step = row.step, .steps = steps, .model = net->state_dict(), .optimizer = sgd.state_dict(),
-                            .scaler = scaler ? scaler->state_dict() : StateDict(), .random = random, .sums = sums,
-                            .samples = tally.samples(), .rows = result.rows});
+        save_checkpoint(o, {.step = row.step,
+                            .steps = steps,
+                            .model = net->state_dict(),
+                            .optimizer = sgd.state_dict(),
+                            .scaler = scaler ? scaler->state_dict() : StateDict(),
+                            .random = random,
+                            .sums = sums,
+                            .samples = tally.samples(),
+                            .rows = result.rows});
     }
     if (!ends) progress.update(row);
   }
@@ -294,10 +326,13 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
   result.state = net->state_dict();
   result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
   if (folder) {
-    folder->save_weights(result.state, {{"model", o.model}, {"dataset", o.dataset}, {"step", std::to_string(steps)}});
+    folder->save_weights(
+        result.state,
+        {{"model", o.model}, {"dataset", o.dataset}, {"step", std::to_string(steps)}});
     const std::string& path = folder->path();
-    progress.say(fmt::format("metrics  {0}/metrics.jsonl\nweights  {0}/model.safetensors\ncurves   {0}/curves.svg",
-                             path));
+    progress.say(fmt::format(
+        "metrics  {0}/metrics.jsonl\nweights  {0}/model.safetensors\ncurves   {0}/curves.svg",
+        path));
   }
   progress.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;

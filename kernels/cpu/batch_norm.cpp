@@ -11,7 +11,8 @@ namespace {
 
 std::int64_t channels_of(const Tensor& packet) { return (packet.numel() - packet_header) / 2; }
 
-// A number with more digits than a double has: high + low, where |low| is at most half the last digit of high.
+// A number with more digits than a double has: high + low, where |low| is at most half the last
+// digit of high.
 struct Double2 {
   double high, low;
 };
@@ -28,7 +29,8 @@ Double2 product_of(double a, double b) {
 
 // As it travels: a high part of 26 bits, and the rest. What is infinite or NaN has no rest.
 void split(Double2 from, double& high, double& low) {
-  high = std::bit_cast<double>(std::bit_cast<std::uint64_t>(from.high) & ~std::uint64_t{(1u << 27) - 1});
+  high = std::bit_cast<double>(std::bit_cast<std::uint64_t>(from.high) &
+                               ~std::uint64_t{(1u << 27) - 1});
   low = (from.high - high) + from.low;
   if (!std::isfinite(from.high)) high = from.high, low = 0;
 }
@@ -51,13 +53,15 @@ void from_exact_sums(std::int64_t C, const double* sums, double* moments) {
   const double* from = sums + packet_header;
   moments[0] = n.high;
   for (std::int64_t c = 0; c < C; ++c) {
-    const Double2 first = sum_of(from[c], from[2 * C + c]), second = sum_of(from[C + c], from[3 * C + c]);
-    // Squares around `about`, the mean but for its rounding: second - 2 about first + about^2 n. With `rest`, what
-    // first has more than n about, that is second - about first - about rest.
+    const Double2 first = sum_of(from[c], from[2 * C + c]),
+                  second = sum_of(from[C + c], from[3 * C + c]);
+    // Squares around `about`, the mean but for its rounding: second - 2 about first + about^2 n.
+    // With `rest`, what first has more than n about, that is second - about first - about rest.
     const double about = n.high > 0 ? first.high / n.high : 0;
     const Double2 whole = product_of(n.high, about), square = product_of(about, first.high);
     const double rest = (first.high - whole.high) + (first.low - whole.low - n.low * about);
-    const double around = (second.high - square.high) + (second.low - square.low - about * first.low) - about * rest;
+    const double around = (second.high - square.high) +
+                          (second.low - square.low - about * first.low) - about * rest;
     mean[c] = n.high > 0 ? about + rest / n.high : 0;
     m2[c] = around < 0 ? 0 : around;  // NaN stays
   }
@@ -81,7 +85,8 @@ void from_sums(const Tensor& sums, const Tensor& moments) {
   const std::int64_t C = channels_of(moments);
   double* data = moments.data<double>();
   if (sums.numel() != moments.numel()) return from_exact_sums(C, sums.data<double>(), data);
-  const double *first = sums.data<double>() + packet_header, *second = first + C, n = sums.data<double>()[0];
+  const double *first = sums.data<double>() + packet_header, *second = first + C,
+               n = sums.data<double>()[0];
   double *to_mean = data + packet_header, *to_m2 = to_mean + C;
   data[0] = n;
   const double per_n = n > 0 ? 1 / n : 0;
@@ -109,7 +114,8 @@ void finish(const Tensor& packet, Epsilon eps, const Tensor& mean, const Tensor&
   }
 }
 
-void finish_running(const RunningStatistics& running, Epsilon eps, const Tensor& mean, const Tensor& rstd) {
+void finish_running(const RunningStatistics& running, Epsilon eps, const Tensor& mean,
+                    const Tensor& rstd) {
   const std::int64_t C = mean.numel();
   const auto means = channel_values(running.mean, C, 0), vars = channel_values(running.var, C, 1);
   double *to_mean = mean.data<double>(), *to_rstd = rstd.data<double>();
@@ -119,9 +125,11 @@ void finish_running(const RunningStatistics& running, Epsilon eps, const Tensor&
   }
 }
 
-void update(const Tensor& packet, Tracking tracking, double momentum, const RunningStatistics& running) {
+void update(const Tensor& packet, Tracking tracking, double momentum,
+            const RunningStatistics& running) {
   const std::int64_t C = channels_of(packet);
-  const double *data = packet.data<double>(), *mean = data + packet_header, *m2 = mean + C, n = data[0];
+  const double *data = packet.data<double>(), *mean = data + packet_header, *m2 = mean + C,
+               n = data[0];
   if (!(n > 1)) return;
   const std::int64_t batches = ++*running.batches.data<std::int64_t>();
   dispatch(FloatTypes{}, running.mean.dtype(), "batch_norm", [&]<class T>() {
@@ -131,23 +139,28 @@ void update(const Tensor& packet, Tracking tracking, double momentum, const Runn
       const double before = elements, share = n / (before + n);
       for (std::int64_t c = 0; c < C; ++c) {
         const double delta = mean[c] - static_cast<double>(to_mean[c]);
-        const double total = (before > 0 ? (before - 1) * static_cast<double>(to_var[c]) : 0) + m2[c] +
-                             (before > 0 ? delta * delta * before * share : 0);
-        to_mean[c] = static_cast<T>(before > 0 ? static_cast<double>(to_mean[c]) + delta * share : mean[c]);
+        const double total = (before > 0 ? (before - 1) * static_cast<double>(to_var[c]) : 0) +
+                             m2[c] + (before > 0 ? delta * delta * before * share : 0);
+        to_mean[c] =
+            static_cast<T>(before > 0 ? static_cast<double>(to_mean[c]) + delta * share : mean[c]);
         to_var[c] = static_cast<T>(total / (before + n - 1));
       }
       elements += n;
       return;
     }
-    const double factor = tracking == Tracking::cumulative ? 1 / static_cast<double>(batches) : momentum;
+    const double factor = tracking == Tracking::cumulative ? 1 / static_cast<double>(batches)
+                                                           : momentum;
     for (std::int64_t c = 0; c < C; ++c) {
-      to_mean[c] = static_cast<T>((1 - factor) * static_cast<double>(to_mean[c]) + factor * mean[c]);
-      to_var[c] = static_cast<T>((1 - factor) * static_cast<double>(to_var[c]) + factor * m2[c] / (n - 1));
+      to_mean[c] =
+          static_cast<T>((1 - factor) * static_cast<double>(to_mean[c]) + factor * mean[c]);
+      to_var[c] =
+          static_cast<T>((1 - factor) * static_cast<double>(to_var[c]) + factor * m2[c] / (n - 1));
     }
   });
 }
 
-void parameter_grad(const Tensor& sums, const Tensor& rstd, const Tensor& weight_grad, const Tensor& bias_grad) {
+void parameter_grad(const Tensor& sums, const Tensor& rstd, const Tensor& weight_grad,
+                    const Tensor& bias_grad) {
   const std::int64_t C = channels_of(sums);
   const double *s1 = sums.data<double>() + packet_header, *s2 = s1 + C, *r = rstd.data<double>();
   if (weight_grad.defined())
@@ -170,7 +183,8 @@ void put_message(const Tensor& sums, const Message& m) {
   std::copy(std::begin(numbers), std::end(numbers), to + message_at);
 }
 
-void moment_sums(const Tensor& x, const Tensor& weights, const Tensor& sums, const Message& message) {
+void moment_sums(const Tensor& x, const Tensor& weights, const Tensor& sums,
+                 const Message& message) {
   put_message(sums, message);
   if (sums.numel() == packet_size(x.size(1))) {
     sums.data<double>()[1] = 0;
@@ -183,7 +197,8 @@ void moment_sums(const Tensor& x, const Tensor& weights, const Tensor& sums, con
   to_sums(moments, sums);
 }
 
-void settle(const Tensor& sums, const Tensor& moments, const Settlement& how, const Tensor& mean, const Tensor& rstd) {
+void settle(const Tensor& sums, const Tensor& moments, const Settlement& how, const Tensor& mean,
+            const Tensor& rstd) {
   const double* message = sums.defined() ? sums.data<double>() + message_at : nullptr;
   const bool agree = how.ranks == 0 || Message::agrees(message[2], message[3], how.ranks);
   if (sums.defined()) from_sums(sums, moments);
@@ -199,21 +214,22 @@ void forward(const Tensor& x, const Tensor& weights, const Tensor& moments, cons
   batch_norm_apply(x, to, y);
 }
 
-// None: the output, which the layer after this one keeps anyway, is read instead. A mask of bits would have to be spread
-// over the lanes of vectors again, for which there is no portable word.
+// None: the output, which the layer after this one keeps anyway, is read instead. A mask of bits
+// would have to be spread over the lanes of vectors again, for which there is no portable word.
 std::int64_t mask_size(const Tensor&) { return 0; }
 
-void gradient_sums(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked,
-                   const Tensor& weight_grad, const Tensor& bias_grad, const Message& message) {
+void gradient_sums(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
+                   const Tensor& masked, const Tensor& weight_grad, const Tensor& bias_grad,
+                   const Message& message) {
   batch_norm_reduce_grad(dy, of, sums, masked);
   sums.data<double>()[0] = sums.data<double>()[1] = 0;
   put_message(sums, message);
   parameter_grad(sums, of.forward.rstd, weight_grad, bias_grad);
 }
 
-void backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked,
-              const Tensor& weight_grad, const Tensor& bias_grad, const Tensor& moments, const Tensor& weights,
-              Epsilon eps, const Tensor& dx) {
+void backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
+              const Tensor& masked, const Tensor& weight_grad, const Tensor& bias_grad,
+              const Tensor& moments, const Tensor& weights, Epsilon eps, const Tensor& dx) {
   gradient_sums(dy, of, sums, masked, weight_grad, bias_grad, {});
   NormalizationGrad rest = of;
   if (masked.defined()) rest.forward.relu = false;  // it is masked already
@@ -223,9 +239,22 @@ void backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
 }  // namespace
 
 const BatchNorm& batch_norm() {
-  static constexpr BatchNorm table{batch_norm_moments, to_sums, from_sums, finish, finish_running, update,
-                                   mask_size, batch_norm_apply, batch_norm_reduce_grad, parameter_grad, batch_norm_apply_grad,
-                                   moment_sums, settle, forward, gradient_sums, backward};
+  static constexpr BatchNorm table{batch_norm_moments,
+                                   to_sums,
+                                   from_sums,
+                                   finish,
+                                   finish_running,
+                                   update,
+                                   mask_size,
+                                   batch_norm_apply,
+                                   batch_norm_reduce_grad,
+                                   parameter_grad,
+                                   batch_norm_apply_grad,
+                                   moment_sums,
+                                   settle,
+                                   forward,
+                                   gradient_sums,
+                                   backward};
   return table;
 }
 

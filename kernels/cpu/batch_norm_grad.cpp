@@ -1,6 +1,7 @@
 // The backward kernels of batch norm on the CPU: the gradient sums, and dx.
 //
-// With g = dy where the ReLU passed and 0 elsewhere, S1 = sum g, S2 = sum g (x - mean) and N over all ranks:
+// With g = dy where the ReLU passed and 0 elsewhere, S1 = sum g, S2 = sum g (x - mean) and N over
+// all ranks:
 //   dx = weight rstd (g - S1 / N - (x - mean) rstd^2 S2 / N)
 // which is a g + b (x - center) + c for three numbers of the channel.
 #include "batch_norm_tables.h"
@@ -11,7 +12,8 @@ namespace {
 
 enum class Mask { none, from_input, from_output };
 
-// Pointers at one element and what a mask needs to know; g is the gradient below the ReLU where x is `x_i`.
+// Pointers at one element and what a mask needs to know; g is the gradient below the ReLU where x
+// is `x_i`.
 template <class T, class A, Mask mask>
 struct Source {
   const T* __restrict dy;
@@ -28,20 +30,23 @@ struct Source {
   // What an element adds to S2.
   template <bool weighted, class V>
   [[gnu::always_inline]] static V product(V g, V deviation) {
-    if constexpr (weighted) return g != V{} ? g * deviation : V{};  // a position that does not count may hold NaN
+    if constexpr (weighted)
+      return g != V{} ? g * deviation : V{};  // a position that does not count may hold NaN
     return g * deviation;
   }
-  Source at(std::int64_t offset) const { return {dy + offset, x + offset, mask == Mask::from_output ? y + offset : y}; }
+  Source at(std::int64_t offset) const {
+    return {dy + offset, x + offset, mask == Mask::from_output ? y + offset : y};
+  }
 };
 
 constexpr std::int64_t long_run = 128;  // rows that are summed in float32
 
-// Adds rows to s1 (of g) and s2 (of g (x - center)); writes g where asked to. Two rows at a time, far apart: see
-// add_rows in batch_norm_moments.cpp.
+// Adds rows to s1 (of g) and s2 (of g (x - center)); writes g where asked to. Two rows at a time,
+// far apart: see add_rows in batch_norm_moments.cpp.
 template <class T, class A, Mask mask, bool write, bool weighted>
-void add_rows(const Source<T, A, mask> from, T* masked, std::int64_t rows, std::int64_t stride, std::int64_t width,
-              const A* __restrict center, const A* __restrict scale, const A* __restrict shift, A* __restrict s1,
-              A* __restrict s2) {
+void add_rows(const Source<T, A, mask> from, T* masked, std::int64_t rows, std::int64_t stride,
+              std::int64_t width, const A* __restrict center, const A* __restrict scale,
+              const A* __restrict shift, A* __restrict s1, A* __restrict s2) {
   const std::int64_t steps = rows / 2, apart = steps * stride;
   const auto element = [&](std::int64_t i, std::int64_t c, auto as, auto& a, auto& b) {
     const auto x = as.load(from.x + i), k = as.get(center + c);
@@ -68,17 +73,19 @@ void add_rows(const Source<T, A, mask> from, T* masked, std::int64_t rows, std::
 }
 
 template <class T, class A, Mask mask, bool write, bool weighted>
-void sum_rows(const Source<T, A, mask> in, T* masked, std::int64_t rows, std::int64_t stride, std::int64_t width,
-              std::int64_t channels, const Affine<A>& f, std::int64_t first_channel, double* sum1, double* sum2) {
+void sum_rows(const Source<T, A, mask> in, T* masked, std::int64_t rows, std::int64_t stride,
+              std::int64_t width, std::int64_t channels, const Affine<A>& f,
+              std::int64_t first_channel, double* sum1, double* sum2) {
   const auto size = static_cast<std::size_t>(width);
   std::vector<A> s1(size), s2(size);
   for (std::int64_t r = 0; r < rows; r += long_run) {
     const std::int64_t at = r * stride;
     std::fill(s1.begin(), s1.end(), A(0));
     std::fill(s2.begin(), s2.end(), A(0));
-    add_rows<T, A, mask, write, weighted>(in.at(at), write ? masked + at : nullptr, std::min(long_run, rows - r), stride, width,
-                                f.center.data() + first_channel, f.scale.data() + first_channel,
-                                f.shift.data() + first_channel, s1.data(), s2.data());
+    add_rows<T, A, mask, write, weighted>(
+        in.at(at), write ? masked + at : nullptr, std::min(long_run, rows - r), stride, width,
+        f.center.data() + first_channel, f.scale.data() + first_channel,
+        f.shift.data() + first_channel, s1.data(), s2.data());
     for (std::int64_t first = 0; first < width; first += channels)
       for (std::int64_t c = 0; c < channels; ++c) {
         sum1[c] += static_cast<double>(s1[static_cast<std::size_t>(first + c)]);
@@ -88,10 +95,12 @@ void sum_rows(const Source<T, A, mask> in, T* masked, std::int64_t rows, std::in
 }
 
 template <class T, class A, Mask mask, bool write, bool weighted>
-void sum_planes(const Source<T, A, mask> from, T* masked, const View& v, std::int64_t samples, std::int64_t channels,
-                const Affine<A>& f, std::int64_t first_channel, double* sum1, double* sum2) {
+void sum_planes(const Source<T, A, mask> from, T* masked, const View& v, std::int64_t samples,
+                std::int64_t channels, const Affine<A>& f, std::int64_t first_channel, double* sum1,
+                double* sum2) {
   constexpr std::int64_t long_plane = 2048, lanes = Vector<T>::width;
-  std::vector<A> s1(static_cast<std::size_t>(v.short_planes() ? channels * lanes : 0)), s2(s1.size());
+  std::vector<A> s1(static_cast<std::size_t>(v.short_planes() ? channels * lanes : 0)),
+      s2(s1.size());
   const auto flush = [&] {
     for (std::size_t i = 0; i < s1.size(); i += lanes) {
       sum1[i / lanes] += static_cast<double>(total(Vector<T>::get(s1.data() + i)));
@@ -105,7 +114,8 @@ void sum_planes(const Source<T, A, mask> from, T* masked, const View& v, std::in
       const auto of = static_cast<std::size_t>(first_channel + c);
       const A k = f.center[of], scale = f.scale[of], shift = f.shift[of];
       for (std::int64_t first = 0; first < v.inner; first += long_plane) {
-        const std::int64_t at = (s * v.channels + c) * v.inner + first, n = std::min(long_plane, v.inner - first);
+        const std::int64_t at = (s * v.channels + c) * v.inner + first,
+                           n = std::min(long_plane, v.inner - first);
         const auto here = from.at(at);
         T* out = write ? masked + at : nullptr;
         const auto add = [&](std::int64_t i, auto as, auto& a, auto& b) {
@@ -135,34 +145,41 @@ void sum_planes(const Source<T, A, mask> from, T* masked, const View& v, std::in
 }
 
 template <class T, Mask mask, bool write, bool weighted>
-void reduce_grad_as(const View& v, const Tensor& dy, const NormalizationGrad& of, double* sums, const Tensor& out) {
+void reduce_grad_as(const View& v, const Tensor& dy, const NormalizationGrad& of, double* sums,
+                    const Tensor& out) {
   using A = Accumulate<T>;
   const std::int64_t C = v.channels, group = v.rows ? v.group() : 1;
-  const Source<T, A, mask> in{dy.data<T>(), of.x.data<T>(), mask == Mask::from_output ? of.output.data<T>() : nullptr};
+  const Source<T, A, mask> in{dy.data<T>(), of.x.data<T>(),
+                              mask == Mask::from_output ? of.output.data<T>() : nullptr};
   T* masked = write ? out.data<T>() : nullptr;
   const Affine<A> f(of.forward, C, group);
   const Tiles tiles(v);
   std::vector<double> partial(static_cast<std::size_t>(tiles.chunks * 2 * C));
-  tiles.run(v, [&](std::int64_t k, std::int64_t from, std::int64_t to, std::int64_t c0, std::int64_t c1) {
+  tiles.run(v, [&](std::int64_t k, std::int64_t from, std::int64_t to, std::int64_t c0,
+                   std::int64_t c1) {
     double *sum1 = partial.data() + 2 * k * C + c0, *sum2 = sum1 + C;
     const std::int64_t at = (from * C + c0) * v.inner, channels = c1 - c0;
     const auto here = in.at(at);
     T* here_out = write ? masked + at : nullptr;
     if (!v.rows) {
-      sum_planes<T, A, mask, write, weighted>(here, here_out, v, to - from, channels, f, c0, sum1, sum2);
+      sum_planes<T, A, mask, write, weighted>(here, here_out, v, to - from, channels, f, c0, sum1,
+                                              sum2);
     } else if (channels == C && group > 1) {
       const std::int64_t wide = (to - from) / group, width = group * C, rest = wide * width;
-      sum_rows<T, A, mask, write, weighted>(here, here_out, wide, width, width, C, f, 0, sum1, sum2);
-      sum_rows<T, A, mask, write, weighted>(here.at(rest), write ? here_out + rest : nullptr, to - from - wide * group, C, C, C, f,
-                                  0, sum1, sum2);
+      sum_rows<T, A, mask, write, weighted>(here, here_out, wide, width, width, C, f, 0, sum1,
+                                            sum2);
+      sum_rows<T, A, mask, write, weighted>(here.at(rest), write ? here_out + rest : nullptr,
+                                            to - from - wide * group, C, C, C, f, 0, sum1, sum2);
     } else {
-      sum_rows<T, A, mask, write, weighted>(here, here_out, to - from, C, channels, channels, f, c0, sum1, sum2);
+      sum_rows<T, A, mask, write, weighted>(here, here_out, to - from, C, channels, channels, f, c0,
+                                            sum1, sum2);
     }
   });
   double *sum1 = sums + packet_header, *sum2 = sum1 + C;
   std::fill_n(sum1, 2 * C, 0.0);
   for (std::int64_t k = 0; k < tiles.chunks; ++k)
-    for (std::int64_t c = 0; c < 2 * C; ++c) sum1[c] += partial[static_cast<std::size_t>(2 * k * C + c)];
+    for (std::int64_t c = 0; c < 2 * C; ++c)
+      sum1[c] += partial[static_cast<std::size_t>(2 * k * C + c)];
   // The sums were taken around the rounded mean.
   const double* mean = of.forward.mean.data<double>();
   for (std::int64_t c = 0; c < C; ++c)
@@ -174,34 +191,39 @@ template <class A>
 struct GradAffine {
   std::vector<A> a, b, c;
 
-  GradAffine(const NormalizationGrad& of, const Affine<A>& f, const double* sums, const double* moments, Epsilon eps,
-             std::int64_t channels, std::int64_t group) {
+  GradAffine(const NormalizationGrad& of, const Affine<A>& f, const double* sums,
+             const double* moments, Epsilon eps, std::int64_t channels, std::int64_t group) {
     const double *mean = of.forward.mean.data<double>(), *rstd = of.forward.rstd.data<double>();
     const auto weight = channel_values(of.forward.weight, channels, 1);
     for (auto* values : {&a, &b, &c}) values->resize(static_cast<std::size_t>(channels * group));
     const double n = sums ? moments[0] : 0;
     if (n > 0) {
-      const double *s1 = sums + packet_header, *s2 = s1 + channels, *m2 = moments + packet_header + channels;
+      const double *s1 = sums + packet_header, *s2 = s1 + channels,
+                   *m2 = moments + packet_header + channels;
       const double per_n = 1 / n, floor = eps.floor ? eps.value : -1;
       for (std::size_t ch = 0; ch < static_cast<std::size_t>(channels); ++ch) {
-        const double factor = weight[ch] * rstd[ch], of_x = -factor * rstd[ch] * rstd[ch] * s2[ch] * per_n;
-        const double kept = m2[ch] * per_n < floor ? 0 : of_x;  // a variance below the floor is a constant
+        const double factor = weight[ch] * rstd[ch],
+                     of_x = -factor * rstd[ch] * rstd[ch] * s2[ch] * per_n;
+        const double kept =
+            m2[ch] * per_n < floor ? 0 : of_x;  // a variance below the floor is a constant
         a[ch] = static_cast<A>(factor);
         b[ch] = static_cast<A>(kept);
-        c[ch] = static_cast<A>(-factor * s1[ch] * per_n - kept * (mean[ch] - static_cast<double>(f.center[ch])));
+        c[ch] = static_cast<A>(-factor * s1[ch] * per_n -
+                               kept * (mean[ch] - static_cast<double>(f.center[ch])));
       }
     } else {
-      for (std::size_t ch = 0; ch < static_cast<std::size_t>(channels); ++ch) a[ch] = static_cast<A>(weight[ch] * rstd[ch]);
+      for (std::size_t ch = 0; ch < static_cast<std::size_t>(channels); ++ch)
+        a[ch] = static_cast<A>(weight[ch] * rstd[ch]);
     }
     for (auto* values : {&a, &b, &c}) repeat(*values, channels);
   }
 };
 
-// Two rows at a time, far apart, as in add_rows; `weights`, of the rows, may be null. dx may be dy: each element is read
-// before it is written, by the same step.
+// Two rows at a time, far apart, as in add_rows; `weights`, of the rows, may be null. dx may be dy:
+// each element is read before it is written, by the same step.
 template <class T, class A, Mask mask>
-void apply_grad_rows(const Source<T, A, mask> from, T* dx, const A* weights, std::int64_t rows, std::int64_t width,
-                     const Affine<A>& f, const GradAffine<A>& d) {
+void apply_grad_rows(const Source<T, A, mask> from, T* dx, const A* weights, std::int64_t rows,
+                     std::int64_t width, const Affine<A>& f, const GradAffine<A>& d) {
   const A *center = f.center.data(), *scale = f.scale.data(), *shift = f.shift.data();
   const A *a = d.a.data(), *b = d.b.data(), *c = d.c.data();
   const std::int64_t steps = rows / 2, apart = steps * width;
@@ -236,8 +258,8 @@ void apply_grad_rows(const Source<T, A, mask> from, T* dx, const A* weights, std
 }
 
 template <class T, class A, Mask mask>
-void apply_grad_plane(const Source<T, A, mask> from, T* dx, const A* weights, std::int64_t n, std::size_t channel,
-                      const Affine<A>& f, const GradAffine<A>& d) {
+void apply_grad_plane(const Source<T, A, mask> from, T* dx, const A* weights, std::int64_t n,
+                      std::size_t channel, const Affine<A>& f, const GradAffine<A>& d) {
   const A k = f.center[channel], s = f.scale[channel], t = f.shift[channel];
   const A a = d.a[channel], b = d.b[channel], c = d.c[channel];
   for_lanes<T>(n, [&](std::int64_t i, auto as) {
@@ -246,7 +268,8 @@ void apply_grad_plane(const Source<T, A, mask> from, T* dx, const A* weights, st
     auto of_sums = b * (x - k) + c;
     if (weights) {
       const auto w = as.get(weights + i);
-      of_sums = w != decltype(w){} ? of_sums * w : decltype(w){};  // x may be NaN where it does not count
+      of_sums = w != decltype(w){} ? of_sums * w
+                                   : decltype(w){};  // x may be NaN where it does not count
     }
     as.store(dx + i, a * g + of_sums);
   });
@@ -256,26 +279,35 @@ template <class T, Mask mask>
 void apply_grad_as(const View& v, const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
                    const Tensor& moments, const Tensor& weights, Epsilon eps, T* dx) {
   using A = Accumulate<T>;
-  const Source<T, A, mask> in{dy.data<T>(), of.x.data<T>(), mask == Mask::from_output ? of.output.data<T>() : nullptr};
+  const Source<T, A, mask> in{dy.data<T>(), of.x.data<T>(),
+                              mask == Mask::from_output ? of.output.data<T>() : nullptr};
   const std::vector<A> w = weight_values<A>(weights, v);
-  const std::int64_t group = v.rows && w.empty() ? v.group() : 1, width = group * v.channels, wide = v.outer / group;
+  const std::int64_t group = v.rows && w.empty() ? v.group() : 1, width = group * v.channels,
+                     wide = v.outer / group;
   const Affine<A> f(of.forward, v.channels, group);
   const GradAffine<A> d(of, f, sums.defined() ? sums.data<double>() : nullptr,
                         sums.defined() ? moments.data<double>() : nullptr, eps, v.channels, group);
   if (!v.rows) {
-    parallel_backwards(v.outer * v.channels, std::max<std::int64_t>(1, 16384 / v.inner), std::max<std::int64_t>(1, elements_in_turn / v.inner), [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t p = first; p < last; ++p)
-        apply_grad_plane(in.at(p * v.inner), dx + p * v.inner, w.empty() ? nullptr : w.data() + p / v.channels * v.inner,
-                         v.inner, static_cast<std::size_t>(p % v.channels), f, d);
-    });
+    parallel_backwards(v.outer * v.channels, std::max<std::int64_t>(1, 16384 / v.inner),
+                       std::max<std::int64_t>(1, elements_in_turn / v.inner),
+                       [&](std::int64_t first, std::int64_t last) {
+                         for (std::int64_t p = first; p < last; ++p)
+                           apply_grad_plane(
+                               in.at(p * v.inner), dx + p * v.inner,
+                               w.empty() ? nullptr : w.data() + p / v.channels * v.inner, v.inner,
+                               static_cast<std::size_t>(p % v.channels), f, d);
+                       });
     return;
   }
   const std::int64_t rest = wide * group;
-  apply_grad_rows<T, A, mask>(in.at(rest * v.channels), dx + rest * v.channels, nullptr, v.outer - rest, v.channels, f, d);
-  parallel_backwards(wide, std::max<std::int64_t>(1, 16384 / width), std::max<std::int64_t>(2, elements_in_turn / width / 2 * 2),
+  apply_grad_rows<T, A, mask>(in.at(rest * v.channels), dx + rest * v.channels, nullptr,
+                              v.outer - rest, v.channels, f, d);
+  parallel_backwards(wide, std::max<std::int64_t>(1, 16384 / width),
+                     std::max<std::int64_t>(2, elements_in_turn / width / 2 * 2),
                      [&](std::int64_t first, std::int64_t last) {
-                       apply_grad_rows(in.at(first * width), dx + first * width, w.empty() ? nullptr : w.data() + first,
-                                       last - first, width, f, d);
+                       apply_grad_rows(in.at(first * width), dx + first * width,
+                                       w.empty() ? nullptr : w.data() + first, last - first, width,
+                                       f, d);
                      });
 }
 
@@ -289,25 +321,31 @@ void with_mask(const NormalizationGrad& of, const Body& body) {
 
 }  // namespace
 
-void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked) {
+void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
+                            const Tensor& masked) {
   const View v(of.x);
   dispatch(RealTypes{}, dy.dtype(), "batch_norm", [&]<class T>() {
     with_mask(of, [&]<Mask mask>() {
       double* to = sums.data<double>();
-      if (of.weighted) masked.defined() ? reduce_grad_as<T, mask, true, true>(v, dy, of, to, masked)
-                                        : reduce_grad_as<T, mask, false, true>(v, dy, of, to, masked);
-      else masked.defined() ? reduce_grad_as<T, mask, true, false>(v, dy, of, to, masked)
-                            : reduce_grad_as<T, mask, false, false>(v, dy, of, to, masked);
+      if (of.weighted)
+        masked.defined() ? reduce_grad_as<T, mask, true, true>(v, dy, of, to, masked)
+                         : reduce_grad_as<T, mask, false, true>(v, dy, of, to, masked);
+      else
+        masked.defined() ? reduce_grad_as<T, mask, true, false>(v, dy, of, to, masked)
+                         : reduce_grad_as<T, mask, false, false>(v, dy, of, to, masked);
     });
   });
 }
 
-void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& moments,
-                           const Tensor& weights, Epsilon eps, const Tensor& dx) {
+void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
+                           const Tensor& moments, const Tensor& weights, Epsilon eps,
+                           const Tensor& dx) {
   const View v(of.x);
   if (v.outer == 0) return;
   dispatch(RealTypes{}, dy.dtype(), "batch_norm", [&]<class T>() {
-    with_mask(of, [&]<Mask mask>() { apply_grad_as<T, mask>(v, dy, of, sums, moments, weights, eps, dx.data<T>()); });
+    with_mask(of, [&]<Mask mask>() {
+      apply_grad_as<T, mask>(v, dy, of, sums, moments, weights, eps, dx.data<T>());
+    });
   });
 }
 

@@ -1,11 +1,12 @@
 // Count, mean and M2 of every channel on the CPU, in one pass over x.
 //
-// Runs are summed in float32 as deviations from a shift and merged in float64 by Chan's formula (Chan, Golub, LeVeque,
-// "Updating formulae and a pairwise algorithm for computing sample variances", 1979). The shift is the mean so far,
-// which bounds the cancellation: a run far from it contributes as much to M2 as it loses. The first run goes by the mean
-// of its first values: an outlier among them, k away, shifts by k / 8 and adds k^2 to M2, so that a run of m elements
-// loses m / 64 roundings at worst. In planes the first run goes by
-// one value. Then, and with weights, it is kept short and the next ones grow.
+// Runs are summed in float32 as deviations from a shift and merged in float64 by Chan's formula
+// (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+// variances", 1979). The shift is the mean so far, which bounds the cancellation: a run far from it
+// contributes as much to M2 as it loses. The first run goes by the mean of its first values: an
+// outlier among them, k away, shifts by k / 8 and adds k^2 to M2, so that a run of m elements loses
+// m / 64 roundings at worst. In planes the first run goes by one value. Then, and with weights, it
+// is kept short and the next ones grow.
 #include "batch_norm_tables.h"
 #include "batch_norm_view.h"
 
@@ -16,11 +17,13 @@ namespace {
 
 constexpr std::int64_t longest_rows = 128, longest_plane = 2048;  // runs: what is summed in float32
 constexpr std::int64_t first_rows = 8;                            // whose mean is the first shift
-constexpr std::int64_t narrow = 64;                               // channels whose sums are kept in registers
+constexpr std::int64_t narrow = 64;  // channels whose sums are kept in registers
 
 // The length of a run after `before` elements where the first one goes by one value.
 std::int64_t growing(double before, std::int64_t longest) {
-  return before < static_cast<double>(longest) / 16 ? std::max<std::int64_t>(16, static_cast<std::int64_t>(16 * before)) : longest;
+  return before < static_cast<double>(longest) / 16
+             ? std::max<std::int64_t>(16, static_cast<std::int64_t>(16 * before))
+             : longest;
 }
 
 // The first of n positions that counts; n where none does.
@@ -29,8 +32,9 @@ std::int64_t first_weighted(const A* weights, std::int64_t n) {
   return std::find_if(weights, weights + n, [](A w) { return w > 0; }) - weights;
 }
 
-// Adds `rows` rows to sum (of x - shift) and square (of its square). Four rows at a time, to touch the sums less, which
-// lie far apart: each then is a stream of its own to the prefetcher, which gives up on rows side by side.
+// Adds `rows` rows to sum (of x - shift) and square (of its square). Four rows at a time, to touch
+// the sums less, which lie far apart: each then is a stream of its own to the prefetcher, which
+// gives up on rows side by side.
 template <class T, class A>
 void add_rows(const T* __restrict x, std::int64_t rows, std::int64_t stride, std::int64_t width,
               const A* __restrict shift, A* __restrict sum, A* __restrict square) {
@@ -77,8 +81,9 @@ void add_narrow_rows(const T* x, std::int64_t rows, const A* shift, A* sum, A* s
 }
 
 template <class T, class A>
-void add_weighted_rows(const T* __restrict x, const A* __restrict weights, std::int64_t rows, std::int64_t stride,
-                       std::int64_t width, const A* __restrict shift, A* __restrict sum, A* __restrict square) {
+void add_weighted_rows(const T* __restrict x, const A* __restrict weights, std::int64_t rows,
+                       std::int64_t stride, std::int64_t width, const A* __restrict shift,
+                       A* __restrict sum, A* __restrict square) {
   for (std::int64_t r = 0; r < rows; ++r, x += stride) {
     if (weights[r] == 0) continue;  // x may be NaN there
     for (std::int64_t c = 0; c < width; ++c) {
@@ -90,7 +95,8 @@ void add_weighted_rows(const T* __restrict x, const A* __restrict weights, std::
 }
 
 // Merges a run of count m into (n, mean, M2).
-inline void merge(double n, double m, double shift, double sum, double square, double& mean, double& m2) {
+inline void merge(double n, double m, double shift, double sum, double square, double& mean,
+                  double& m2) {
   const double of_run = sum / m, share = m / (n + m);
   const double delta = shift + of_run - mean;
   mean += delta * share;
@@ -106,19 +112,22 @@ double total_of(const A* weights, std::int64_t n) {
 
 // The moments of `rows` rows of `width` values; returns the count. `weights` may be null.
 template <class T, class A>
-double row_moments(const T* x, const A* weights, std::int64_t rows, std::int64_t stride, std::int64_t width,
-                   double* mean, double* m2) {
+double row_moments(const T* x, const A* weights, std::int64_t rows, std::int64_t stride,
+                   std::int64_t width, double* mean, double* m2) {
   const auto size = static_cast<std::size_t>(width);
   std::vector<A> shift(size), sum(size), square(size);
   std::fill_n(mean, width, 0.0);
   std::fill_n(m2, width, 0.0);
   if (rows == 0) return 0;
-  const std::int64_t first = weights ? first_weighted(weights, rows) : 0, count = weights ? 1 : std::min(first_rows, rows);
+  const std::int64_t first = weights ? first_weighted(weights, rows) : 0,
+                     count = weights ? 1 : std::min(first_rows, rows);
   if (first == rows) return 0;
   const A part = A(1) / static_cast<A>(count);
   for (std::int64_t r = 0; r < count; ++r)
-    for_lanes<T>(width, [&](std::int64_t c, auto as) {  // as deviations from the first, so that equal values have themselves as mean
-      const auto base = as.load(x + first * stride + c), value = as.load(x + (first + r) * stride + c);
+    for_lanes<T>(width, [&](std::int64_t c, auto as) {  // as deviations from the first, so that
+                                                        // equal values have themselves as mean
+      const auto base = as.load(x + first * stride + c),
+                 value = as.load(x + (first + r) * stride + c);
       as.put(shift.data() + c, r == 0 ? base : as.get(shift.data() + c) + (value - base) * part);
     });
   double n = 0;
@@ -130,7 +139,8 @@ double row_moments(const T* x, const A* weights, std::int64_t rows, std::int64_t
     if (weights) {
       m = total_of(weights + r, length);
       if (m <= 0) continue;
-      add_weighted_rows(x + r * stride, weights + r, length, stride, width, shift.data(), sum.data(), square.data());
+      add_weighted_rows(x + r * stride, weights + r, length, stride, width, shift.data(),
+                        sum.data(), square.data());
     } else if (width == narrow && stride == narrow) {
       add_narrow_rows(x + r * stride, length, shift.data(), sum.data(), square.data());
     } else {
@@ -150,15 +160,17 @@ double row_moments(const T* x, const A* weights, std::int64_t rows, std::int64_t
   return n;
 }
 
-// The same for a tile of rows and channels [0, channels) of a row, narrow rows being read side by side.
+// The same for a tile of rows and channels [0, channels) of a row, narrow rows being read side by
+// side.
 template <class T, class A>
-double tile_of_rows(const T* x, const A* weights, const View& v, std::int64_t rows, std::int64_t channels, double* mean,
-                    double* m2) {
+double tile_of_rows(const T* x, const A* weights, const View& v, std::int64_t rows,
+                    std::int64_t channels, double* mean, double* m2) {
   const std::int64_t group = weights || channels != v.channels ? 1 : v.group(narrow);
   if (group == 1) return row_moments(x, weights, rows, v.channels, channels, mean, m2);
   const std::int64_t wide = rows / group, width = group * channels;
   std::vector<double> means(static_cast<std::size_t>(width)), m2s(means.size());
-  double n = row_moments(x + wide * width, weights, rows - wide * group, channels, channels, mean, m2);
+  double n =
+      row_moments(x + wide * width, weights, rows - wide * group, channels, channels, mean, m2);
   const double m = row_moments(x, weights, wide, width, width, means.data(), m2s.data());
   if (m == 0) return n;
   for (std::int64_t g = 0; g < group; ++g, n += m)
@@ -227,25 +239,28 @@ struct PlaneSums {
   double squared() const { return static_cast<double>(square + total(squares)); }
 };
 
-// A tile of planes: samples [0, samples) and channels [0, channels). A run goes on from sample to sample, because small
-// planes are too short for one; that reads `samples` stretches of memory side by side.
+// A tile of planes: samples [0, samples) and channels [0, channels). A run goes on from sample to
+// sample, because small planes are too short for one; that reads `samples` stretches of memory side
+// by side.
 template <bool weighted, class T, class A>
-double tile_of_planes(const T* x, const A* weights, const View& v, std::int64_t samples, std::int64_t channels,
-                      double* mean, double* m2) {
+double tile_of_planes(const T* x, const A* weights, const View& v, std::int64_t samples,
+                      std::int64_t channels, double* mean, double* m2) {
   double n = 0;
   for (std::int64_t c = 0; c < channels; ++c) {
     n = mean[c] = m2[c] = 0;
     std::int64_t done = 0;
     for (std::int64_t s = 0, at = 0; s < samples;) {
       const T* plane = x + (s * v.channels + c) * v.inner;
-      const std::int64_t first = weighted && n == 0 ? first_weighted(weights + s * v.inner + at, v.inner - at) : 0;
+      const std::int64_t first =
+          weighted && n == 0 ? first_weighted(weights + s * v.inner + at, v.inner - at) : 0;
       if (first == v.inner - at) {  // nothing counts, so there is nothing to shift by
         at = 0, ++s;
         continue;
       }
       const A shift = n == 0 ? A(plane[at + first]) : static_cast<A>(mean[c]);
       PlaneSums<T, A> run;
-      for (std::int64_t left = growing(static_cast<double>(done), longest_plane); left > 0 && s < samples;) {
+      for (std::int64_t left = growing(static_cast<double>(done), longest_plane);
+           left > 0 && s < samples;) {
         const std::int64_t length = std::min(left, v.inner - at);
         run.template add<weighted>(x + (s * v.channels + c) * v.inner + at,
                                    weighted ? weights + s * v.inner + at : nullptr, length, shift);
@@ -253,7 +268,8 @@ double tile_of_planes(const T* x, const A* weights, const View& v, std::int64_t 
         if (at == v.inner) at = 0, ++s;
       }
       if (run.count <= 0) continue;
-      merge(n, run.count, static_cast<double>(shift), run.deviation(), run.squared(), mean[c], m2[c]);
+      merge(n, run.count, static_cast<double>(shift), run.deviation(), run.squared(), mean[c],
+            m2[c]);
       n += run.count;
     }
   }
@@ -266,14 +282,17 @@ void moments_of(const View& v, const T* x, const Tensor& weights, double* packet
   const Tiles tiles(v);
   const std::vector<A> w = weight_values<A>(weights, v);
   const std::int64_t C = v.channels;
-  std::vector<double> partial(static_cast<std::size_t>(tiles.chunks * 2 * C)), counts(static_cast<std::size_t>(tiles.chunks));
-  tiles.run(v, [&](std::int64_t k, std::int64_t from, std::int64_t to, std::int64_t c0, std::int64_t c1) {
+  std::vector<double> partial(static_cast<std::size_t>(tiles.chunks * 2 * C)),
+      counts(static_cast<std::size_t>(tiles.chunks));
+  tiles.run(v, [&](std::int64_t k, std::int64_t from, std::int64_t to, std::int64_t c0,
+                   std::int64_t c1) {
     double *mean = partial.data() + 2 * k * C + c0, *m2 = mean + C;
     const A* of_tile = w.empty() ? nullptr : w.data() + from * v.inner;
     const T* begin = x + from * C * v.inner + c0 * v.inner;
-    const double n = v.rows      ? tile_of_rows(begin, of_tile, v, to - from, c1 - c0, mean, m2)
-                     : w.empty() ? tile_of_planes<false>(begin, of_tile, v, to - from, c1 - c0, mean, m2)
-                                 : tile_of_planes<true>(begin, of_tile, v, to - from, c1 - c0, mean, m2);
+    const double n = v.rows ? tile_of_rows(begin, of_tile, v, to - from, c1 - c0, mean, m2)
+                     : w.empty()
+                         ? tile_of_planes<false>(begin, of_tile, v, to - from, c1 - c0, mean, m2)
+                         : tile_of_planes<true>(begin, of_tile, v, to - from, c1 - c0, mean, m2);
     if (c0 == 0) counts[static_cast<std::size_t>(k)] = n;
   });
   double n = 0, *mean = packet + packet_header, *m2 = mean + C;
@@ -296,9 +315,8 @@ void moments_of(const View& v, const T* x, const Tensor& weights, double* packet
 
 void batch_norm_moments(const Tensor& x, const Tensor& weights, const Tensor& packet) {
   const View v(x);
-  dispatch(RealTypes{}, x.dtype(), "batch_norm", [&]<class T>() {
-    moments_of<T>(v, x.data<T>(), weights, packet.data<double>());
-  });
+  dispatch(RealTypes{}, x.dtype(), "batch_norm",
+           [&]<class T>() { moments_of<T>(v, x.data<T>(), weights, packet.data<double>()); });
 }
 
 }  // namespace tutti::kernels::cpu

@@ -1,4 +1,5 @@
-// Convolution on the CPU: oneDNN for float32 and bfloat16, the reference for float64 and whatever oneDNN lacks.
+// Convolution on the CPU: oneDNN for float32 and bfloat16, the reference for float64 and whatever
+// oneDNN lacks.
 #include "../convolution.h"
 
 #include "../../core/memory.h"
@@ -13,25 +14,28 @@ void check_dtype(const Tensor& activation) {
 }
 
 void zero(const Tensor& dense) {
-  zero_bytes(dense.raw(), dense.device(), static_cast<std::size_t>(dense.numel()) * size_of(dense.dtype()));
+  zero_bytes(dense.raw(), dense.device(),
+             static_cast<std::size_t>(dense.numel()) * size_of(dense.dtype()));
 }
 
-void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options, const Tensor& y) {
+void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
+             const Tensor& y) {
   check_dtype(x);
   if (y.numel() == 0) return;
   if (x.dtype() == float64 || !onednn::convolution_forward(x, w, bias, options, y))
     reference::convolution_forward(x, w, bias, options, y);
 }
 
-void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options, const Tensor& dx) {
+void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
+                    const Tensor& dx) {
   check_dtype(dy);
   if (dx.numel() == 0) return;
   if (dy.dtype() == float64 || !onednn::convolution_backward_input(dy, w, options, dx))
     reference::convolution_backward_input(dy, w, options, dx);
 }
 
-void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options, const Tensor& dw,
-                     const Tensor& db) {
+void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
+                     const Tensor& dw, const Tensor& db) {
   check_dtype(x);
   if (x.numel() == 0) {
     zero(dw);

@@ -1,5 +1,5 @@
-// Elementwise functions of two tensors, or of a tensor and a number. Each is compiled once for dense float, double and
-// int64 (see operand.h); a number is a buffer full of it.
+// Elementwise functions of two tensors, or of a tensor and a number. Each is compiled once for
+// dense float, double and int64 (see operand.h); a number is a buffer full of it.
 #include "elementwise_loops.h"
 #include "operand.h"
 #include "vector_math.h"
@@ -82,7 +82,8 @@ void run(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) {
       bool* const place = direct ? to + block.at[0] : result.data();
       compare(first.read(block, x.data()), second.read(block, y.data()), place, block.count);
       if (!direct)
-        for (std::int64_t i = 0; i < block.count; ++i) to[block.at[0] + i * block.step[0]] = place[i];
+        for (std::int64_t i = 0; i < block.count; ++i)
+          to[block.at[0] + i * block.step[0]] = place[i];
     });
     return;
   }
@@ -99,21 +100,20 @@ void run(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) {
 }  // namespace
 
 void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) {
-  dispatch(Types<float, double, BFloat16, std::int64_t, std::uint8_t, bool>{}, a.dtype(), "elementwise",
-           [&]<class T>() { run<Compute<T>>(op, a, b, out); });
+  dispatch(Types<float, double, BFloat16, std::int64_t, std::uint8_t, bool>{}, a.dtype(),
+           "elementwise", [&]<class T>() { run<Compute<T>>(op, a, b, out); });
 }
 
 void binary_scalar(Binary op, const Tensor& a, double b, bool reversed, const Tensor& out) {
-  dispatch(Types<float, double, BFloat16, std::int64_t, std::uint8_t, bool>{}, a.dtype(), "elementwise",
-           [&]<class T>() {
+  dispatch(Types<float, double, BFloat16, std::int64_t, std::uint8_t, bool>{}, a.dtype(),
+           "elementwise", [&]<class T>() {
              // The number in the compute type, as a tensor on the stack that broadcasts.
              Compute<T> number = convert<Compute<T>>(b);
-             const Tensor scalar(std::make_shared<Storage>(&number, sizeof(number), Device::cpu(), nullptr), {}, {}, 0,
-                                 dtype_of<Compute<T>>::value);
-             if (reversed)
-               run<Compute<T>>(op, scalar, a, out);
-             else
-               run<Compute<T>>(op, a, scalar, out);
+             const Tensor scalar(
+                 std::make_shared<Storage>(&number, sizeof(number), Device::cpu(), nullptr), {}, {},
+                 0, dtype_of<Compute<T>>::value);
+             if (reversed) run<Compute<T>>(op, scalar, a, out);
+             else run<Compute<T>>(op, a, scalar, out);
            });
 }
 

@@ -7,7 +7,8 @@
 namespace tutti::kernels::cpu {
 namespace {
 
-// Calls body.operator()<U>() with the unsigned integer as wide as the elements: moving bits needs no more types.
+// Calls body.operator()<U>() with the unsigned integer as wide as the elements: moving bits needs
+// no more types.
 template <class Body>
 void by_width(std::size_t width, const Body& body) {
   switch (width) {
@@ -26,8 +27,7 @@ void copy_bits(const Tensor& in, const Tensor& out) {
       const U* x = from + block.at[1];
       U* y = to + block.at[0];
       const std::int64_t dx = block.step[1], dy = block.step[0];
-      if (dx == 1 && dy == 1)
-        std::copy_n(x, block.count, y);
+      if (dx == 1 && dy == 1) std::copy_n(x, block.count, y);
       else
         for (std::int64_t i = 0; i < block.count; ++i) y[i * dy] = x[i * dx];
     });
@@ -43,10 +43,8 @@ void copy_through(const Tensor& in, const Tensor& out) {
     // One of the two is usually dense C: then the conversion goes straight from or to it.
     C* const place = sink.place(block, buffer.data());
     const C* const values = source.read(block, place);
-    if (values != place && sink.is_direct(block))
-      std::copy_n(values, block.count, place);
-    else
-      sink.write(block, values);
+    if (values != place && sink.is_direct(block)) std::copy_n(values, block.count, place);
+    else sink.write(block, values);
   });
 }
 
@@ -64,8 +62,7 @@ void fill(const Tensor& out, double value) {
         U* to = static_cast<U*>(out.raw());
         Walk({&out}).run([=](const Block& block) {
           U* y = to + block.at[0];
-          if (block.step[0] == 1)
-            std::fill_n(y, block.count, bits);
+          if (block.step[0] == 1) std::fill_n(y, block.count, bits);
           else
             for (std::int64_t i = 0; i < block.count; ++i) y[i * block.step[0]] = bits;
         });
@@ -115,7 +112,8 @@ void where(const Tensor& condition, const Tensor& a, const Tensor& b, const Tens
       if (dy == 1 && dc == 1 && da == 1 && db == 1)
         for (std::int64_t i = 0; i < block.count; ++i) y[i] = c[i] ? p[i] : q[i];
       else
-        for (std::int64_t i = 0; i < block.count; ++i) y[i * dy] = c[i * dc] ? p[i * da] : q[i * db];
+        for (std::int64_t i = 0; i < block.count; ++i)
+          y[i * dy] = c[i * dc] ? p[i * da] : q[i * db];
     });
   });
 }

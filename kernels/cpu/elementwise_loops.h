@@ -1,4 +1,5 @@
-// The parts of the CPU's elementwise table, one source file each: they are joined in elementwise.cpp.
+// The parts of the CPU's elementwise table, one source file each: they are joined in
+// elementwise.cpp.
 #pragma once
 
 #include "../elementwise.h"

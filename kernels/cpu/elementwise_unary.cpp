@@ -1,4 +1,5 @@
-// Elementwise functions of one tensor. Each is compiled twice, for dense float and double (see operand.h).
+// Elementwise functions of one tensor. Each is compiled twice, for dense float and double (see
+// operand.h).
 #include "elementwise_loops.h"
 #include "operand.h"
 #include "vector_math.h"
@@ -36,8 +37,11 @@ Loop<C> loop_of(Unary op) {
     case Unary::tanh: return loop<C>([](C x) { return vector_tanh(x); });
     case Unary::sigmoid: return loop<C>([](C x) { return vector_sigmoid(x); });
     case Unary::relu: return loop<C>([](C x) { return x > C(0) || x != x ? x : C(0); });
-    case Unary::gelu: return loop<C>([](C x) { return x * C(0.5) * (C(1) + std::erf(x * C(0.70710678118654752440))); });
-    case Unary::sign: return loop<C>([](C x) { return x > C(0) ? C(1) : (x < C(0) ? C(-1) : C(0)); });
+    case Unary::gelu:
+      return loop<C>(
+          [](C x) { return x * C(0.5) * (C(1) + std::erf(x * C(0.70710678118654752440))); });
+    case Unary::sign:
+      return loop<C>([](C x) { return x > C(0) ? C(1) : (x < C(0) ? C(-1) : C(0)); });
   }
   return nullptr;
 }

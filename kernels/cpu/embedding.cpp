@@ -19,7 +19,8 @@ void check_indices(const Tensor& indices, std::int64_t rows) {
 
 void gather(const Tensor& weight, const Tensor& indices, const Tensor& out) {
   check_indices(indices, weight.shape()[0]);
-  const std::int64_t width = weight.shape()[1], row = weight.strides()[0], column = weight.strides()[1];
+  const std::int64_t width = weight.shape()[1], row = weight.strides()[0],
+                     column = weight.strides()[1];
   const std::int64_t* index = indices.data<std::int64_t>();
   const Strides rows = Dims(out.strides().begin(), out.strides().end() - 1);
   const Lines<2> lines(indices.shape(), {indices.strides(), rows});
@@ -29,8 +30,7 @@ void gather(const Tensor& weight, const Tensor& indices, const Tensor& out) {
     lines.run(width, [=](const auto& at) {
       const T* source = from + index[at[0]] * row;
       T* target = to + at[1];
-      if (column == 1)
-        std::memcpy(target, source, static_cast<std::size_t>(width) * sizeof(T));
+      if (column == 1) std::memcpy(target, source, static_cast<std::size_t>(width) * sizeof(T));
       else
         for (std::int64_t i = 0; i < width; ++i) target[i] = source[i * column];
     });
@@ -38,7 +38,8 @@ void gather(const Tensor& weight, const Tensor& indices, const Tensor& out) {
 }
 
 void scatter_add(const Tensor& g, const Tensor& indices, const Tensor& weight_grad) {
-  const std::int64_t width = weight_grad.shape()[1], row = weight_grad.strides()[0], column = weight_grad.strides()[1];
+  const std::int64_t width = weight_grad.shape()[1], row = weight_grad.strides()[0],
+                     column = weight_grad.strides()[1];
   const std::int64_t step = g.strides()[g.rank() - 1];
   const std::int64_t* index = indices.data<std::int64_t>();
   const Strides rows = Dims(g.strides().begin(), g.strides().end() - 1);
@@ -48,12 +49,14 @@ void scatter_add(const Tensor& g, const Tensor& indices, const Tensor& weight_gr
     const T* from = g.data<T>();
     A* to = weight_grad.data<A>();
     // Two positions may name one row, so threads share the columns, not the positions.
-    parallel_for(width, std::max<std::int64_t>(16, 16384 / std::max<std::int64_t>(lines.count(), 1)),
+    parallel_for(width,
+                 std::max<std::int64_t>(16, 16384 / std::max<std::int64_t>(lines.count(), 1)),
                  [&](std::int64_t begin, std::int64_t end) {
                    lines.run_range(0, lines.count(), [&](const auto& at) {
                      const T* source = from + at[1];
                      A* target = to + index[at[0]] * row;
-                     for (std::int64_t i = begin; i < end; ++i) target[i * column] += static_cast<A>(source[i * step]);
+                     for (std::int64_t i = begin; i < end; ++i)
+                       target[i * column] += static_cast<A>(source[i * step]);
                    });
                  });
   });

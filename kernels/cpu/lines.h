@@ -1,5 +1,6 @@
-// Walking the lines of tensors along one dimension: every position of the other dimensions, with the offset at which
-// its line starts in each of several tensors of the same shape (apart from that dimension).
+// Walking the lines of tensors along one dimension: every position of the other dimensions, with
+// the offset at which its line starts in each of several tensors of the same shape (apart from that
+// dimension).
 #pragma once
 
 #include "../../core/parallel.h"
@@ -14,11 +15,13 @@ template <int N>
 class Lines {
  public:
   /// `shape` and `strides` without the dimension that is walked along.
-  Lines(const Shape& shape, const std::array<Strides, N>& strides) : shape_(shape), strides_(strides) {}
+  Lines(const Shape& shape, const std::array<Strides, N>& strides)
+      : shape_(shape), strides_(strides) {}
 
   std::int64_t count() const { return product(shape_, 0, shape_.size()); }
 
-  /// Calls body(offsets) for every line, in parallel; `work` is the number of elements that a line has.
+  /// Calls body(offsets) for every line, in parallel; `work` is the number of elements that a line
+  /// has.
   template <class Body>
   void run(std::int64_t work, Body&& body) const {
     parallel_for(count(), std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(work, 1)),

@@ -1,4 +1,5 @@
-// Matrix products on the CPU: oneDNN for float32 and bfloat16, the reference for float64 and whatever oneDNN lacks.
+// Matrix products on the CPU: oneDNN for float32 and bfloat16, the reference for float64 and
+// whatever oneDNN lacks.
 #include "../matmul.h"
 
 #include "../elementwise.h"
@@ -13,7 +14,8 @@ void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const 
   if (out.numel() == 0) return;
   if (a.dtype() == float64 || a.size(-1) == 0 || !onednn::matmul(a, b, epilogue.bias, out))
     return reference::matmul(a, b, epilogue, out);
-  // Not as oneDNN's post-op, whose relu makes a NaN 0 (seen with 2.6.3): a diverged network would look healthy.
+  // Not as oneDNN's post-op, whose relu makes a NaN 0 (seen with 2.6.3): a diverged network would
+  // look healthy.
   if (epilogue.activation == Activation::relu) elementwise().unary(Unary::relu, out, out);
 }
 

@@ -13,8 +13,8 @@ dnnl::stream& stream() {
   return own;
 }
 
-// Memory for reordered weights and oneDNN's scratchpads: one block per thread, reused by every call, so that ranks
-// which are threads never share one.
+// Memory for reordered weights and oneDNN's scratchpads: one block per thread, reused by every
+// call, so that ranks which are threads never share one.
 void* scratch(std::size_t bytes) {
   struct Block {
     void* data = nullptr;
@@ -34,8 +34,10 @@ void* scratch(std::size_t bytes) {
   return block.data;
 }
 
-void run_reorder(const dnnl::reorder& reorder, const memory& from, const memory& to, const memory& scratchpad) {
-  reorder.execute(stream(), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
+void run_reorder(const dnnl::reorder& reorder, const memory& from, const memory& to,
+                 const memory& scratchpad) {
+  reorder.execute(stream(),
+                  {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
 }
 
 }  // namespace
@@ -56,7 +58,8 @@ void Plan::add(int argument, Direction direction, const Desc& given, const Desc&
   if (given != wanted) {
     operand.inner = memory(wanted, engine(), nullptr);
     const bool in = direction == Direction::in;
-    const dnnl::reorder::primitive_desc desc(engine(), in ? given : wanted, engine(), in ? wanted : given, attributes());
+    const dnnl::reorder::primitive_desc desc(engine(), in ? given : wanted, engine(),
+                                             in ? wanted : given, attributes());
     operand.reorder = dnnl::reorder(desc);
     operand.offset = bytes_;
     bytes_ += (wanted.get_size() + 63) / 64 * 64;
@@ -67,7 +70,9 @@ void Plan::add(int argument, Direction direction, const Desc& given, const Desc&
 
 void Plan::run(std::initializer_list<void*> pointers) {
   // One scratchpad serves the reorders and the primitive in turn: nothing in it outlives a call.
-  char* block = bytes_ + scratchpad_bytes_ > 0 ? static_cast<char*>(scratch(bytes_ + scratchpad_bytes_)) : nullptr;
+  char* block = bytes_ + scratchpad_bytes_ > 0
+                    ? static_cast<char*>(scratch(bytes_ + scratchpad_bytes_))
+                    : nullptr;
   const memory scratchpad(scratchpad_, engine(), block ? block + bytes_ : nullptr);
   std::unordered_map<int, memory> arguments{{DNNL_ARG_SCRATCHPAD, scratchpad}};
   auto pointer = pointers.begin();
@@ -75,7 +80,8 @@ void Plan::run(std::initializer_list<void*> pointers) {
     operand.outer.set_data_handle(*pointer++);
     if (operand.inner) {
       operand.inner.set_data_handle(block + operand.offset);
-      if (operand.direction == Direction::in) run_reorder(operand.reorder, operand.outer, operand.inner, scratchpad);
+      if (operand.direction == Direction::in)
+        run_reorder(operand.reorder, operand.outer, operand.inner, scratchpad);
     }
     arguments.emplace(operand.argument, operand.inner ? operand.inner : operand.outer);
   }
@@ -91,9 +97,11 @@ void Plan::reserve_scratchpad(const Desc& desc) {
   scratchpad_bytes_ = desc.get_size();
 }
 
-bool run(const char* op, const Key& key, std::initializer_list<void*> pointers, const std::function<void(Plan&)>& build) {
+bool run(const char* op, const Key& key, std::initializer_list<void*> pointers,
+         const std::function<void(Plan&)>& build) {
   thread_local std::unordered_map<std::string, std::optional<Plan>> plans;
-  constexpr std::size_t most = 1024;  // a program of ever new shapes must not grow for ever; remaking is cheap
+  constexpr std::size_t most =
+      1024;  // a program of ever new shapes must not grow for ever; remaking is cheap
   try {
     auto found = plans.find(key.text());
     if (found == plans.end()) {
@@ -111,7 +119,8 @@ bool run(const char* op, const Key& key, std::initializer_list<void*> pointers, 
     found->second->run(pointers);
     return true;
   } catch (const dnnl::error& error) {
-    fail<Error>("{}: oneDNN failed with status {} ({})", op, static_cast<int>(error.status), error.what());
+    fail<Error>("{}: oneDNN failed with status {} ({})", op, static_cast<int>(error.status),
+                error.what());
   }
 }
 

@@ -1,5 +1,6 @@
-// How the CPU kernels run oneDNN: plans (a primitive with the reorders it needs) kept per thread under a key of all
-// they depend on. Included by onednn.cpp only; what the plans compute is decided there.
+// How the CPU kernels run oneDNN: plans (a primitive with the reorders it needs) kept per thread
+// under a key of all they depend on. Included by onednn.cpp only; what the plans compute is decided
+// there.
 #pragma once
 
 #include "../../core/parallel.h"
@@ -20,8 +21,8 @@ using Desc = memory::desc;
 const dnnl::engine& engine();
 dnnl::primitive_attr attributes();
 
-/// A primitive with the reorders between the caller's layouts and the ones it wants (weights only: activations are
-/// described as they are). Belongs to one thread.
+/// A primitive with the reorders between the caller's layouts and the ones it wants (weights only:
+/// activations are described as they are). Belongs to one thread.
 class Plan {
  public:
   enum class Direction { in, out };
@@ -41,7 +42,7 @@ class Plan {
     Direction direction;
     memory outer, inner;  // the caller's memory, and ours where the layout differs
     dnnl::reorder reorder;
-    std::size_t offset;   // of `inner` in the scratch block
+    std::size_t offset;  // of `inner` in the scratch block
   };
   void reserve_scratchpad(const Desc& desc);
 
@@ -55,10 +56,13 @@ class Plan {
 class Key {
  public:
   explicit Key(char operation) : text_(1, operation) { add(num_threads()); }
-  void add(std::int64_t value) { text_.append(reinterpret_cast<const char*>(&value), sizeof(value)); }
+  void add(std::int64_t value) {
+    text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
   void add(const Dims& dims) {
     add(dims.size());
-    text_.append(reinterpret_cast<const char*>(dims.begin()), static_cast<std::size_t>(dims.size()) * sizeof(std::int64_t));
+    text_.append(reinterpret_cast<const char*>(dims.begin()),
+                 static_cast<std::size_t>(dims.size()) * sizeof(std::int64_t));
   }
   void add(const Tensor& tensor) {
     if (!tensor.defined()) return add(-1);
@@ -84,9 +88,11 @@ class Key {
   std::string text_;
 };
 
-/// Runs the plan of `key` on the tensors' memory, made by `build` the first time. Each thread keeps its own plans:
-/// their memory objects hold the pointers of the call. false where oneDNN has no such primitive (`build` threw
-/// dnnl_unimplemented); Error that names `op` where it fails otherwise.
-bool run(const char* op, const Key& key, std::initializer_list<void*> pointers, const std::function<void(Plan&)>& build);
+/// Runs the plan of `key` on the tensors' memory, made by `build` the first time. Each thread keeps
+/// its own plans: their memory objects hold the pointers of the call. false where oneDNN has no
+/// such primitive (`build` threw dnnl_unimplemented); Error that names `op` where it fails
+/// otherwise.
+bool run(const char* op, const Key& key, std::initializer_list<void*> pointers,
+         const std::function<void(Plan&)>& build);
 
 }  // namespace tutti::kernels::cpu::onednn

@@ -10,8 +10,7 @@ void load(const char* base, std::int64_t at, std::int64_t step, C* to, std::int6
   const T* from = reinterpret_cast<const T*>(base) + at;
   if (step == 1)
     for (std::int64_t i = 0; i < count; ++i) to[i] = convert<C>(from[i]);
-  else if (step == 0)
-    std::fill_n(to, count, convert<C>(*from));
+  else if (step == 0) std::fill_n(to, count, convert<C>(*from));
   else
     for (std::int64_t i = 0; i < count; ++i) to[i] = convert<C>(from[i * step]);
 }
@@ -29,7 +28,9 @@ void store(const C* values, char* base, std::int64_t at, std::int64_t step, std:
 
 template <class C>
 Source<C>::Source(const Tensor& x, int k)
-    : base_(static_cast<const char*>(x.raw())), k_(static_cast<std::size_t>(k)), same_type_(x.dtype() == dtype_of<C>::value) {
+    : base_(static_cast<const char*>(x.raw())),
+      k_(static_cast<std::size_t>(k)),
+      same_type_(x.dtype() == dtype_of<C>::value) {
   dispatch(AllTypes{}, x.dtype(), "elementwise", [&]<class T>() { load_ = load<T, C>; });
 }
 

@@ -1,6 +1,7 @@
-// Source and Sink: how a block of any dtype and stride becomes a dense array of the type that kernels compute in, and
-// back. Dense operands of that very type are used where they lie; everything else goes through a buffer in the L1
-// cache, so that an operation is compiled once for each compute type and only for dense arrays, which vectorise.
+// Source and Sink: how a block of any dtype and stride becomes a dense array of the type that
+// kernels compute in, and back. Dense operands of that very type are used where they lie;
+// everything else goes through a buffer in the L1 cache, so that an operation is compiled once for
+// each compute type and only for dense arrays, which vectorise.
 #pragma once
 
 #include "walk.h"
@@ -12,10 +13,22 @@ template <class T>
 struct ComputeOf {
   using type = T;
 };
-template <> struct ComputeOf<BFloat16> { using type = float; };
-template <> struct ComputeOf<Float16> { using type = float; };
-template <> struct ComputeOf<std::uint8_t> { using type = std::int64_t; };
-template <> struct ComputeOf<bool> { using type = std::int64_t; };
+template <>
+struct ComputeOf<BFloat16> {
+  using type = float;
+};
+template <>
+struct ComputeOf<Float16> {
+  using type = float;
+};
+template <>
+struct ComputeOf<std::uint8_t> {
+  using type = std::int64_t;
+};
+template <>
+struct ComputeOf<bool> {
+  using type = std::int64_t;
+};
 template <class T>
 using Compute = typename ComputeOf<T>::type;
 
@@ -29,7 +42,8 @@ To convert(From value) {
   else if constexpr (std::is_same_v<From, BFloat16> || std::is_same_v<From, Float16>)
     return convert<To>(static_cast<float>(value));
   else if constexpr (std::is_same_v<To, bool>) return value != From(0);
-  else if constexpr (std::is_same_v<To, BFloat16> || std::is_same_v<To, Float16>) return To(static_cast<float>(value));
+  else if constexpr (std::is_same_v<To, BFloat16> || std::is_same_v<To, Float16>)
+    return To(static_cast<float>(value));
   else return static_cast<To>(value);
 }
 
@@ -51,7 +65,8 @@ class Source {
   }
 
  private:
-  using Load = void (*)(const char* base, std::int64_t at, std::int64_t step, C* to, std::int64_t count);
+  using Load = void (*)(const char* base, std::int64_t at, std::int64_t step, C* to,
+                        std::int64_t count);
   const char* base_;
   std::size_t k_;
   bool same_type_;
@@ -73,7 +88,8 @@ class Sink {
   }
 
  private:
-  using Store = void (*)(const C* values, char* base, std::int64_t at, std::int64_t step, std::int64_t count);
+  using Store = void (*)(const C* values, char* base, std::int64_t at, std::int64_t step,
+                         std::int64_t count);
   char* base_;
   bool same_type_;
   Store store_;

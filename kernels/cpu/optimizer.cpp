@@ -1,4 +1,5 @@
-// Optimizer steps on the CPU: every parameter in one vectorised pass, split over the threads where it is large.
+// Optimizer steps on the CPU: every parameter in one vectorised pass, split over the threads where
+// it is large.
 #include "../optimizer.h"
 
 #include "../../core/parallel.h"
@@ -17,7 +18,8 @@ using Trained = Types<float, double, BFloat16, Float16>;
 
 constexpr std::int64_t grain = 16384;
 
-// Which update of its parameter this is, skipped ones not counted, from 1; 0 where it is to be skipped itself.
+// Which update of its parameter this is, skipped ones not counted, from 1; 0 where it is to be
+// skipped itself.
 std::int64_t counted_step(const ParameterUpdate& u) {
   if (!u.skipped.defined()) return u.step;
   float& skipped = *u.skipped.data<float>();
@@ -39,14 +41,17 @@ void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, LiveNumbers
       const T* g = u.gradient.data<T>();
       if (!u.first.defined()) {
         parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t i = begin; i < end; ++i) p[i] = T(C(p[i]) - lr * (C(g[i]) + decay * C(p[i])));
+          for (std::int64_t i = begin; i < end; ++i)
+            p[i] = T(C(p[i]) - lr * (C(g[i]) + decay * C(p[i])));
         });
         return;
       }
       C* m = u.first.data<C>();
-      // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient + momentum * buffer.
+      // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient +
+      // momentum * buffer.
       const C keep = step == 1 ? C(0) : C(s.momentum), take = step == 1 ? C(1) : C(1 - s.dampening);
-      const C along_gradient = s.nesterov ? C(1) : C(0), along_buffer = s.nesterov ? C(s.momentum) : C(1);
+      const C along_gradient = s.nesterov ? C(1) : C(0),
+              along_buffer = s.nesterov ? C(s.momentum) : C(1);
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
         for (std::int64_t i = begin; i < end; ++i) {
@@ -69,7 +74,8 @@ void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbe
       const double correction1 = 1 - std::pow(s.beta1, step);
       const double correction2 = 1 - std::pow(s.beta2, step);
       const C rate = C(s.lr / correction1), root = C(1 / std::sqrt(correction2)), eps = C(s.eps);
-      const C beta1 = C(s.beta1), take1 = C(1 - s.beta1), beta2 = C(s.beta2), take2 = C(1 - s.beta2);
+      const C beta1 = C(s.beta1), take1 = C(1 - s.beta1), beta2 = C(s.beta2),
+              take2 = C(1 - s.beta2);
       const C decay = s.decoupled ? C(0) : C(s.weight_decay);
       const C shrink = s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1);
       T* p = u.parameter.data<T>();
@@ -89,14 +95,16 @@ void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbe
   }
 }
 
-void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares, LiveNumbers) {
+void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares,
+          LiveNumbers) {
   const double* square = squares.data<double>();
   for (std::size_t k = 0; k < updates.size(); ++k) {
     const ParameterUpdate& u = updates[k];
     if (counted_step(u) == 0) continue;
     const double weight = std::sqrt(square[k]), slope = std::sqrt(square[updates.size() + k]);
     const bool adapts = s.adapt && weight > 0 && slope > 0;
-    const double local = adapts ? s.trust_coefficient * weight / (slope + s.weight_decay * weight + s.eps) : 1;
+    const double local =
+        adapts ? s.trust_coefficient * weight / (slope + s.weight_decay * weight + s.eps) : 1;
     dispatch(Trained{}, u.parameter.dtype(), "lars", [&]<class T>() {
       using C = Accumulate<T>;
       const C rate = C(s.lr * local), momentum = C(s.momentum), decay = C(s.weight_decay);
@@ -121,7 +129,8 @@ double sum_of_squares(const T* x, std::int64_t n) {
   std::vector<double> partial(static_cast<std::size_t>(chunks));
   parallel_for(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c = begin; c < end; ++c) {
-      constexpr std::int64_t lanes = 16;  // independent sums, so that the loop vectorises as written
+      constexpr std::int64_t lanes =
+          16;  // independent sums, so that the loop vectorises as written
       std::array<double, lanes> sum{};
       std::int64_t i = c * grain;
       const std::int64_t stop = std::min(n, i + grain);
@@ -151,7 +160,8 @@ void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {
              [&]<class T>() { to[k] = sum_of_squares(tensors[k].data<T>(), tensors[k].numel()); });
 }
 
-void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_norm, const Tensor& norm) {
+void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_norm,
+          const Tensor& norm) {
   const double* square = squares.data<double>();
   double total = 0;
   for (std::size_t k = 0; k < tensors.size(); ++k) total += square[k];

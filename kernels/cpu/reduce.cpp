@@ -1,7 +1,8 @@
-// Reductions on the CPU. The work is cut into parts whose number follows from the sizes alone, so the result does not
-// depend on the thread count: along a kept dimension where there are many outputs, else along a reduced one, with
-// partial results that are combined in order. Each part walks its input in the order of memory and adds whole blocks
-// to accumulators in float64 (int64 for integers).
+// Reductions on the CPU. The work is cut into parts whose number follows from the sizes alone, so
+// the result does not depend on the thread count: along a kept dimension where there are many
+// outputs, else along a reduced one, with partial results that are combined in order. Each part
+// walks its input in the order of memory and adds whole blocks to accumulators in float64 (int64
+// for integers).
 #include "../reduce.h"
 
 #include "elementwise_loops.h"
@@ -22,7 +23,9 @@ struct Sum {
   template <class A>
   static constexpr A start = A(0);
   template <class A>
-  static A combine(A a, A b) { return a + b; }
+  static A combine(A a, A b) {
+    return a + b;
+  }
 };
 
 template <class A>
@@ -37,16 +40,20 @@ struct Extreme {
   using Accumulator = C;
   template <class A>
   static constexpr A first() {
-    if constexpr (std::is_floating_point_v<A>) return static_cast<A>(largest ? -INFINITY : INFINITY);
+    if constexpr (std::is_floating_point_v<A>)
+      return static_cast<A>(largest ? -INFINITY : INFINITY);
     else return largest ? std::numeric_limits<A>::lowest() : std::numeric_limits<A>::max();
   }
   template <class A>
   static constexpr A start = first<A>();
   template <class A>
-  static A combine(A a, A b) { return (largest ? b > a : b < a) || is_nan(b) ? b : a; }  // NaN wins
+  static A combine(A a, A b) {
+    return (largest ? b > a : b < a) || is_nan(b) ? b : a;
+  }  // NaN wins
 };
 
-// One value from a dense run. Several lanes, because floating-point addition does not commute with vectorisation.
+// One value from a dense run. Several lanes, because floating-point addition does not commute with
+// vectorisation.
 template <class Op, class A, class C>
 A combine_run(const C* x, std::int64_t n) {
   constexpr std::int64_t width = 32;
@@ -58,7 +65,8 @@ A combine_run(const C* x, std::int64_t n) {
       lanes[static_cast<std::size_t>(j)] =
           Op::combine(lanes[static_cast<std::size_t>(j)], static_cast<A>(x[i + j]));
   for (std::int64_t j = 0; i < n; ++i, ++j)
-    lanes[static_cast<std::size_t>(j)] = Op::combine(lanes[static_cast<std::size_t>(j)], static_cast<A>(x[i]));
+    lanes[static_cast<std::size_t>(j)] =
+        Op::combine(lanes[static_cast<std::size_t>(j)], static_cast<A>(x[i]));
   for (std::size_t half = width / 2; half > 0; half /= 2)
     for (std::size_t j = 0; j < half; ++j) lanes[j] = Op::combine(lanes[j], lanes[j + half]);
   return lanes[0];
@@ -72,8 +80,10 @@ struct Accumulators {
 
   explicit Accumulators(const Tensor& out)
       : values(static_cast<std::size_t>(out.numel()), Op::template start<A>),
-        tensor(std::make_shared<Storage>(values.data(), values.size() * sizeof(A), Device::cpu(), nullptr), out.shape(),
-               dense_strides(out.shape(), out.memory_format()), 0, dtype_of<A>::value) {}
+        tensor(std::make_shared<Storage>(values.data(), values.size() * sizeof(A), Device::cpu(),
+                                         nullptr),
+               out.shape(), dense_strides(out.shape(), out.memory_format()), 0,
+               dtype_of<A>::value) {}
 
   template <class C>
   void add(const Tensor& in) {
@@ -85,12 +95,13 @@ struct Accumulators {
       const C* x = source.read(block, buffer.data());
       A* a = to + block.at[1];
       const std::int64_t step = block.step[1];
-      if (step == 0)
-        *a = Op::combine(*a, combine_run<Op, A>(x, block.count));
+      if (step == 0) *a = Op::combine(*a, combine_run<Op, A>(x, block.count));
       else if (step == 1)
-        for (std::int64_t i = 0; i < block.count; ++i) a[i] = Op::combine(a[i], static_cast<A>(x[i]));
+        for (std::int64_t i = 0; i < block.count; ++i)
+          a[i] = Op::combine(a[i], static_cast<A>(x[i]));
       else
-        for (std::int64_t i = 0; i < block.count; ++i) a[i * step] = Op::combine(a[i * step], static_cast<A>(x[i]));
+        for (std::int64_t i = 0; i < block.count; ++i)
+          a[i * step] = Op::combine(a[i * step], static_cast<A>(x[i]));
     });
   }
 };
@@ -102,8 +113,8 @@ Tensor part(const Tensor& x, int dim, std::int64_t begin, std::int64_t end) {
   return x.alias(shape, x.strides(), x.offset() + begin * x.strides()[dim]);
 }
 
-// The dimension to cut into `parts`: among those that are kept (or reduced), the outermost in memory that is long
-// enough, else the longest; -1 where there is none.
+// The dimension to cut into `parts`: among those that are kept (or reduced), the outermost in
+// memory that is long enough, else the longest; -1 where there is none.
 int dimension_to_cut(const Tensor& in, const Tensor& out, bool kept, std::int64_t parts) {
   int best = -1;
   for (int d = 0; d < in.rank(); ++d) {
@@ -115,7 +126,9 @@ int dimension_to_cut(const Tensor& in, const Tensor& out, bool kept, std::int64_
     }
     const std::int64_t other = in.shape()[best];
     const bool enough = size >= parts, other_enough = other >= parts;
-    if (enough != other_enough ? enough : (enough ? in.strides()[d] > in.strides()[best] : size > other)) best = d;
+    if (enough != other_enough ? enough
+                               : (enough ? in.strides()[d] > in.strides()[best] : size > other))
+      best = d;
   }
   return best;
 }
@@ -123,14 +136,15 @@ int dimension_to_cut(const Tensor& in, const Tensor& out, bool kept, std::int64_
 template <class Op, class C>
 void reduce_as(const Tensor& in, const Tensor& out) {
   using A = typename Op::template Accumulator<C>;
-  constexpr std::int64_t work = 65536;      // elements that are worth a part
-  constexpr std::int64_t outputs = 2048;    // accumulators that stay in the L1 cache
+  constexpr std::int64_t work = 65536;    // elements that are worth a part
+  constexpr std::int64_t outputs = 2048;  // accumulators that stay in the L1 cache
   const std::int64_t by_work = std::min<std::int64_t>(in.numel() / work, 64);
   const std::int64_t parts = std::max(by_work, out.numel() / outputs);
   const int kept = out.numel() >= outputs ? dimension_to_cut(in, out, true, parts) : -1;
   if (kept >= 0) {
     const std::int64_t size = in.shape()[kept], count = std::clamp<std::int64_t>(parts, 1, size);
-    parallel_for(count, std::max<std::int64_t>(1, count * work / std::max<std::int64_t>(in.numel(), 1)),
+    parallel_for(count,
+                 std::max<std::int64_t>(1, count * work / std::max<std::int64_t>(in.numel(), 1)),
                  [&](std::int64_t first, std::int64_t last) {
                    for (std::int64_t p = first; p < last; ++p) {
                      const std::int64_t begin = size * p / count, end = size * (p + 1) / count;
@@ -157,7 +171,8 @@ void reduce_as(const Tensor& in, const Tensor& out) {
       }
     });
     for (const auto& values : partial)
-      for (std::size_t i = 0; i < values.size(); ++i) total.values[i] = Op::combine(total.values[i], values[i]);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        total.values[i] = Op::combine(total.values[i], values[i]);
   }
   copy(total.tensor, out);
 }
@@ -180,7 +195,8 @@ void argmax(const Tensor& in, int dim, const Tensor& out) {
     const T* from = in.data<T>();
     std::int64_t* to = out.data<std::int64_t>();
     const std::int64_t size = in.shape()[dim], step = in.strides()[dim];
-    const Lines<2> lines(without(in.shape(), dim), {without(in.strides(), dim), without(out.strides(), dim)});
+    const Lines<2> lines(without(in.shape(), dim),
+                         {without(in.strides(), dim), without(out.strides(), dim)});
     lines.run(size, [=](const auto& at) {
       std::int64_t best = 0;
       C largest = convert<C>(from[at[0]]);

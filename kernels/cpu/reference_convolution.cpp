@@ -13,9 +13,11 @@ struct Geometry {
   Triple stride, padding, dilation;
 
   explicit Geometry(const ConvOptions& options)
-      : stride(triple(options.stride, 0, 1)), padding(triple(options.padding, 0, 0)),
+      : stride(triple(options.stride, 0, 1)),
+        padding(triple(options.padding, 0, 0)),
         dilation(triple(options.dilation, 0, 1)) {}
-  // The input position that output position `out` meets at kernel position `k`, and back; false outside.
+  // The input position that output position `out` meets at kernel position `k`, and back; false
+  // outside.
   bool input(const Triple& out, const Triple& k, const Triple& size, Triple& in) const {
     for (std::size_t d = 0; d < 3; ++d) {
       in[d] = out[d] * stride[d] - padding[d] + k[d] * dilation[d];
@@ -44,7 +46,8 @@ void for_each(const Triple& size, Body&& body) {
 template <class Body>
 void with_types(const Tensor& activation, const Tensor& weight, Body&& body) {
   dispatch(RealTypes{}, activation.dtype(), "convolution", [&]<class T>() {
-    dispatch(RealTypes{}, weight.dtype(), "convolution", [&]<class W>() { body.template operator()<T, W>(); });
+    dispatch(RealTypes{}, weight.dtype(), "convolution",
+             [&]<class W>() { body.template operator()<T, W>(); });
   });
 }
 
@@ -61,8 +64,8 @@ double element(const Tensor& vector, std::int64_t i) {
   return value;
 }
 
-// How many of `count` outputs a thread takes at least, where all of them together cost y.numel() * w.numel() / outs
-// multiplications: starting threads costs more than a small convolution.
+// How many of `count` outputs a thread takes at least, where all of them together cost y.numel() *
+// w.numel() / outs multiplications: starting threads costs more than a small convolution.
 std::int64_t grain_of(std::int64_t count, const Tensor& y, const Tensor& w) {
   const std::int64_t cost = y.numel() * w.numel() / std::max<std::int64_t>(w.shape()[0] * count, 1);
   return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(cost, 1));
@@ -76,29 +79,32 @@ void convolution_forward(const Tensor& x_tensor, const Tensor& w_tensor, const T
     const Volumes<T> x(x_tensor), y(y_tensor);
     const Volumes<W> w(w_tensor);
     const Geometry geometry(options);
-    const std::int64_t outs = w_tensor.shape()[0], ins = w_tensor.shape()[1], per_group = outs / options.groups;
+    const std::int64_t outs = w_tensor.shape()[0], ins = w_tensor.shape()[1],
+                       per_group = outs / options.groups;
     const std::int64_t planes = y_tensor.shape()[0] * outs;
-    parallel_for(planes, grain_of(planes, y_tensor, w_tensor), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t n = i / outs, o = i % outs, first = o / per_group * ins;
-        const double start = bias.defined() ? element(bias, o) : 0;
-        for_each(y.size, [&](const Triple& out) {
-          double sum = start;
-          for_each(w.size, [&](const Triple& k) {
-            Triple in;
-            if (!geometry.input(out, k, x.size, in)) return;
-            for (std::int64_t c = 0; c < ins; ++c)
-              sum += static_cast<double>(x.at(n, first + c, in)) * static_cast<double>(w.at(o, c, k));
-          });
-          y.at(n, o, out) = rounded<T>(sum);
-        });
-      }
-    });
+    parallel_for(planes, grain_of(planes, y_tensor, w_tensor),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const std::int64_t n = i / outs, o = i % outs, first = o / per_group * ins;
+                     const double start = bias.defined() ? element(bias, o) : 0;
+                     for_each(y.size, [&](const Triple& out) {
+                       double sum = start;
+                       for_each(w.size, [&](const Triple& k) {
+                         Triple in;
+                         if (!geometry.input(out, k, x.size, in)) return;
+                         for (std::int64_t c = 0; c < ins; ++c)
+                           sum += static_cast<double>(x.at(n, first + c, in)) *
+                                  static_cast<double>(w.at(o, c, k));
+                       });
+                       y.at(n, o, out) = rounded<T>(sum);
+                     });
+                   }
+                 });
   });
 }
 
-void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor, const ConvOptions& options,
-                                const Tensor& dx_tensor) {
+void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor,
+                                const ConvOptions& options, const Tensor& dx_tensor) {
   with_types(dy_tensor, w_tensor, [&]<class T, class W>() {
     const Volumes<T> dy(dy_tensor), dx(dx_tensor);
     const Volumes<W> w(w_tensor);
@@ -106,47 +112,52 @@ void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor,
     const std::int64_t ins = dx_tensor.shape()[1], per_group = ins / options.groups,
                        outs = w_tensor.shape()[0] / options.groups;
     const std::int64_t planes = dx_tensor.shape()[0] * ins;
-    parallel_for(planes, grain_of(planes, dy_tensor, w_tensor), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t n = i / ins, c = i % ins, first = c / per_group * outs;
-        for_each(dx.size, [&](const Triple& in) {
-          double sum = 0;
-          for_each(w.size, [&](const Triple& k) {
-            Triple out;
-            if (!geometry.output(in, k, dy.size, out)) return;
-            for (std::int64_t o = 0; o < outs; ++o)
-              sum += static_cast<double>(dy.at(n, first + o, out)) * static_cast<double>(w.at(first + o, c % per_group, k));
-          });
-          dx.at(n, c, in) = rounded<T>(sum);
-        });
-      }
-    });
+    parallel_for(planes, grain_of(planes, dy_tensor, w_tensor),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const std::int64_t n = i / ins, c = i % ins, first = c / per_group * outs;
+                     for_each(dx.size, [&](const Triple& in) {
+                       double sum = 0;
+                       for_each(w.size, [&](const Triple& k) {
+                         Triple out;
+                         if (!geometry.output(in, k, dy.size, out)) return;
+                         for (std::int64_t o = 0; o < outs; ++o)
+                           sum += static_cast<double>(dy.at(n, first + o, out)) *
+                                  static_cast<double>(w.at(first + o, c % per_group, k));
+                       });
+                       dx.at(n, c, in) = rounded<T>(sum);
+                     });
+                   }
+                 });
   });
 }
 
-void convolution_backward_weight(const Tensor& x_tensor, const Tensor& dy_tensor, const ConvOptions& options,
-                                 const Tensor& dw_tensor, const Tensor& db) {
+void convolution_backward_weight(const Tensor& x_tensor, const Tensor& dy_tensor,
+                                 const ConvOptions& options, const Tensor& dw_tensor,
+                                 const Tensor& db) {
   with_types(x_tensor, dw_tensor, [&]<class T, class W>() {
     const Volumes<T> x(x_tensor), dy(dy_tensor);
     const Volumes<W> dw(dw_tensor);
     const Geometry geometry(options);
-    const std::int64_t batch = x_tensor.shape()[0], outs = dw_tensor.shape()[0], ins = dw_tensor.shape()[1],
-                       per_group = outs / options.groups;
-    parallel_for(outs * ins, grain_of(outs * ins, dy_tensor, dw_tensor), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t o = i / ins, c = i % ins, channel = o / per_group * ins + c;
-        for_each(dw.size, [&](const Triple& k) {
-          double sum = 0;
-          for (std::int64_t n = 0; n < batch; ++n)
-            for_each(dy.size, [&](const Triple& out) {
-              Triple in;
-              if (geometry.input(out, k, x.size, in))
-                sum += static_cast<double>(x.at(n, channel, in)) * static_cast<double>(dy.at(n, o, out));
-            });
-          dw.at(o, c, k) = rounded<W>(sum);
-        });
-      }
-    });
+    const std::int64_t batch = x_tensor.shape()[0], outs = dw_tensor.shape()[0],
+                       ins = dw_tensor.shape()[1], per_group = outs / options.groups;
+    parallel_for(outs * ins, grain_of(outs * ins, dy_tensor, dw_tensor),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const std::int64_t o = i / ins, c = i % ins, channel = o / per_group * ins + c;
+                     for_each(dw.size, [&](const Triple& k) {
+                       double sum = 0;
+                       for (std::int64_t n = 0; n < batch; ++n)
+                         for_each(dy.size, [&](const Triple& out) {
+                           Triple in;
+                           if (geometry.input(out, k, x.size, in))
+                             sum += static_cast<double>(x.at(n, channel, in)) *
+                                    static_cast<double>(dy.at(n, o, out));
+                         });
+                       dw.at(o, c, k) = rounded<W>(sum);
+                     });
+                   }
+                 });
     if (!db.defined()) return;
     for (std::int64_t o = 0; o < outs; ++o) {
       double sum = 0;

@@ -1,5 +1,6 @@
-// The matrix product written plainly, for any floating dtype and strides, summed in float64: what float64 tensors run
-// on, what is left where oneDNN has no kernel, and the oracle of the tests. Arguments as in kernels/matmul.h.
+// The matrix product written plainly, for any floating dtype and strides, summed in float64: what
+// float64 tensors run on, what is left where oneDNN has no kernel, and the oracle of the tests.
+// Arguments as in kernels/matmul.h.
 #pragma once
 
 #include "../matmul.h"

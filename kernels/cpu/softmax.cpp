@@ -22,7 +22,8 @@ void in_pieces(const T* x, std::int64_t n, std::int64_t step, const Body& body) 
         continue;
       }
     }
-    for (std::int64_t i = 0; i < count; ++i) buffer[static_cast<std::size_t>(i)] = convert<C>(x[(first + i) * step]);
+    for (std::int64_t i = 0; i < count; ++i)
+      buffer[static_cast<std::size_t>(i)] = convert<C>(x[(first + i) * step]);
     body(std::as_const(buffer).data(), first, count);
   }
 }
@@ -39,7 +40,8 @@ template <class C>
 double sum_exp(const C* values, std::int64_t count, C shift) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < count; ++i) sum += static_cast<double>(vector_exp(values[i] - shift));
+  for (std::int64_t i = 0; i < count; ++i)
+    sum += static_cast<double>(vector_exp(values[i] - shift));
   return sum;
 }
 
@@ -49,8 +51,8 @@ void scaled_exp(const C* values, std::int64_t count, C a, C b, C factor, C even,
   for (std::int64_t i = 0; i < count; ++i) out[i] = factor * (vector_exp(values[i] - a - b) - even);
 }
 
-// The largest of a line; NaN may be missed here, it comes out of the exponentials. 0 for a line of -inf only, so that
-// its logarithms are -inf.
+// The largest of a line; NaN may be missed here, it comes out of the exponentials. 0 for a line of
+// -inf only, so that its logarithms are -inf.
 template <class C, class T>
 C largest_of(const T* x, std::int64_t n, std::int64_t step) {
   C largest = -std::numeric_limits<C>::infinity();
@@ -84,8 +86,10 @@ void forward(const Tensor& in, int dim, bool log, const Tensor& out) {
     using C = Compute<T>;
     const T* from = in.data<T>();
     T* to = out.data<T>();
-    const std::int64_t n = in.shape()[dim], in_step = in.strides()[dim], out_step = out.strides()[dim];
-    const Lines<2> lines(without(in.shape(), dim), {without(in.strides(), dim), without(out.strides(), dim)});
+    const std::int64_t n = in.shape()[dim], in_step = in.strides()[dim],
+                       out_step = out.strides()[dim];
+    const Lines<2> lines(without(in.shape(), dim),
+                         {without(in.strides(), dim), without(out.strides(), dim)});
     lines.run(n, [=](const auto& at) {
       const T* x = from + at[0];
       T* y = to + at[1];
@@ -94,9 +98,9 @@ void forward(const Tensor& in, int dim, bool log, const Tensor& out) {
       in_pieces<C>(x, n, in_step, [&](const C* values, std::int64_t first, std::int64_t count) {
         Buffer<C> result;
         if (log)
-          for (std::int64_t i = 0; i < count; ++i) result[static_cast<std::size_t>(i)] = values[i] - largest - shift;
-        else
-          scaled_exp(values, count, largest, shift, C(1), C(0), result.data());
+          for (std::int64_t i = 0; i < count; ++i)
+            result[static_cast<std::size_t>(i)] = values[i] - largest - shift;
+        else scaled_exp(values, count, largest, shift, C(1), C(0), result.data());
         store(result.data(), y + first * out_step, out_step, count);
       });
     });
@@ -112,8 +116,9 @@ void backward(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor&
     T* to = out.data<T>();
     const std::int64_t n = y.shape()[dim], g_step = g.strides()[dim], y_step = y.strides()[dim],
                        out_step = out.strides()[dim];
-    const Lines<3> lines(without(y.shape(), dim),
-                         {without(g.strides(), dim), without(y.strides(), dim), without(out.strides(), dim)});
+    const Lines<3> lines(
+        without(y.shape(), dim),
+        {without(g.strides(), dim), without(y.strides(), dim), without(out.strides(), dim)});
     lines.run(n, [=](const auto& at) {
       const T* dy = gradient + at[0];
       const T* v = output + at[1];
@@ -127,10 +132,12 @@ void backward(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor&
       const C t = static_cast<C>(total);
       if (log)
         for (std::int64_t i = 0; i < n; ++i)
-          dx[i * out_step] = convert<T>(convert<C>(dy[i * g_step]) - vector_exp(convert<C>(v[i * y_step])) * t);
+          dx[i * out_step] =
+              convert<T>(convert<C>(dy[i * g_step]) - vector_exp(convert<C>(v[i * y_step])) * t);
       else
         for (std::int64_t i = 0; i < n; ++i)
-          dx[i * out_step] = convert<T>(convert<C>(v[i * y_step]) * (convert<C>(dy[i * g_step]) - t));
+          dx[i * out_step] =
+              convert<T>(convert<C>(v[i * y_step]) * (convert<C>(dy[i * g_step]) - t));
     });
   });
 }
@@ -142,13 +149,13 @@ void check_targets(const Tensor& targets, std::int64_t classes, const CrossEntro
   all.run_range(0, targets.numel(), [&](const auto& at) {
     const std::int64_t target = data[at[0]];
     if (target != rule.ignore_index && (target < 0 || target >= classes))
-      fail<ValueError>("cross_entropy: expected targets from 0 to {} (or ignore_index {}), got {}", classes - 1,
-                       rule.ignore_index, target);
+      fail<ValueError>("cross_entropy: expected targets from 0 to {} (or ignore_index {}), got {}",
+                       classes - 1, rule.ignore_index, target);
   });
 }
 
-void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule, const Tensor& losses,
-                   const Tensor& normalizers) {
+void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
+                   const Tensor& losses, const Tensor& normalizers) {
   check_targets(targets, logits.shape()[1], rule);
   dispatch(RealTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = Compute<T>;
@@ -157,8 +164,8 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
     C* loss = losses.data<C>();
     C* normalizer = normalizers.data<C>();
     const std::int64_t n = logits.shape()[1], step = logits.strides()[1];
-    const Lines<4> lines(targets.shape(), {without(logits.strides(), 1), targets.strides(), losses.strides(),
-                                           normalizers.strides()});
+    const Lines<4> lines(targets.shape(), {without(logits.strides(), 1), targets.strides(),
+                                           losses.strides(), normalizers.strides()});
     lines.run(n, [=](const auto& at) {
       const T* x = from + at[0];
       const std::int64_t t = target[at[1]];
@@ -169,7 +176,8 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
       if (t != rule.ignore_index) {
         // Relative to the largest logit: log sum exp(x) itself would cancel where logits are large.
         const auto nll = [&](std::int64_t i) {
-          return static_cast<double>(largest) - static_cast<double>(convert<C>(x[i * step])) + log_sum;
+          return static_cast<double>(largest) - static_cast<double>(convert<C>(x[i * step])) +
+                 log_sum;
         };
         value = (1 - rule.label_smoothing) * nll(t);
         if (rule.label_smoothing != 0) {
@@ -183,8 +191,9 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
   });
 }
 
-void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
-                        const Tensor& normalizers, const Tensor& out) {
+void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& targets,
+                        const CrossEntropyRule& rule, const Tensor& normalizers,
+                        const Tensor& out) {
   dispatch(RealTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = Compute<T>;
     const T* from = logits.data<T>();
@@ -192,18 +201,21 @@ void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& tar
     const C* scale = g.data<C>();
     const C* normalizer = normalizers.data<C>();
     T* to = out.data<T>();
-    const std::int64_t n = logits.shape()[1], step = logits.strides()[1], out_step = out.strides()[1];
+    const std::int64_t n = logits.shape()[1], step = logits.strides()[1],
+                       out_step = out.strides()[1];
     const C even = static_cast<C>(rule.label_smoothing / static_cast<double>(n));
     const C hit = static_cast<C>(1 - rule.label_smoothing);
-    const Lines<5> lines(targets.shape(), {without(logits.strides(), 1), targets.strides(), g.strides(),
-                                           normalizers.strides(), without(out.strides(), 1)});
+    const Lines<5> lines(targets.shape(),
+                         {without(logits.strides(), 1), targets.strides(), g.strides(),
+                          normalizers.strides(), without(out.strides(), 1)});
     lines.run(n, [=](const auto& at) {
       const T* x = from + at[0];
       const std::int64_t t = target[at[1]];
       const C factor = scale[at[2]];
       T* dx = to + at[4];
       if (t == rule.ignore_index) {
-        for (std::int64_t i = 0; i < n; ++i) dx[i * out_step] = convert<T>(C(0));  // whatever the logits are
+        for (std::int64_t i = 0; i < n; ++i)
+          dx[i * out_step] = convert<T>(C(0));  // whatever the logits are
         return;
       }
       const C largest = largest_of<C>(x, n, step), shift = normalizer[at[3]];

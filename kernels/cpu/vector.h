@@ -1,7 +1,8 @@
-// Loops that are written once and run on vectors of 64 bytes with a scalar rest: for kernels whose loops the compiler
-// does not vectorise well by itself. Built on the vector extension of GCC and Clang, so it compiles for any processor;
-// 16-bit elements are computed in float32. Vectors cross no call that is not inlined, so it does not matter that how they
-// are passed depends on the processor (-Wno-psabi).
+// Loops that are written once and run on vectors of 64 bytes with a scalar rest: for kernels whose
+// loops the compiler does not vectorise well by itself. Built on the vector extension of GCC and
+// Clang, so it compiles for any processor; 16-bit elements are computed in float32. Vectors cross
+// no call that is not inlined, so it does not matter that how they are passed depends on the
+// processor (-Wno-psabi).
 #pragma once
 
 #include "../../core/dtype.h"
@@ -72,7 +73,8 @@ struct Vector {
   typedef std::uint16_t Half __attribute__((vector_size(32)));
 };
 
-/// The sum of a vector's numbers, by halves. (By shuffles: whose address is taken does not stay in registers.)
+/// The sum of a vector's numbers, by halves. (By shuffles: whose address is taken does not stay in
+/// registers.)
 template <class V>
 [[gnu::always_inline]] inline auto total(V v) {
   constexpr std::size_t half = sizeof(V) / sizeof(v[0]) / 2;
@@ -80,8 +82,10 @@ template <class V>
     return v[0] + v[1];
   } else {
     return [&]<std::size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
-      return total(__builtin_shufflevector(v, v, i...) + __builtin_shufflevector(v, v, (half + i)...));
-    }(std::make_index_sequence<half>{});
+      return total(__builtin_shufflevector(v, v, i...) +
+                   __builtin_shufflevector(v, v, (half + i)...));
+    }
+    (std::make_index_sequence<half>{});
   }
 }
 
@@ -89,7 +93,8 @@ template <class V>
 template <class A>
 inline constexpr A counting[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/// body(i, lanes) for i = 0, ... n - 1 in steps of lanes.width, `lanes` being a Vector<T> and for the rest a Scalar<T>.
+/// body(i, lanes) for i = 0, ... n - 1 in steps of lanes.width, `lanes` being a Vector<T> and for
+/// the rest a Scalar<T>.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_lanes(std::int64_t n, const Body& body) {
   std::int64_t i = 0;
@@ -97,10 +102,11 @@ template <class T, class Body>
   for (; i < n; ++i) body(i, Scalar<T>{});
 }
 
-/// Two sums at once: body(i, lanes, a, b) adds to a and b, which are numbers or vectors like `lanes`. Several pairs take
-/// turns, so that an addition need not wait for the one before it.
+/// Two sums at once: body(i, lanes, a, b) adds to a and b, which are numbers or vectors like
+/// `lanes`. Several pairs take turns, so that an addition need not wait for the one before it.
 template <class T, class Body>
-[[gnu::always_inline]] inline void sum_lanes(std::int64_t n, Accumulate<T>& first, Accumulate<T>& second, const Body& body) {
+[[gnu::always_inline]] inline void sum_lanes(std::int64_t n, Accumulate<T>& first,
+                                             Accumulate<T>& second, const Body& body) {
   using A = Accumulate<T>;
   constexpr std::int64_t width = Vector<T>::width, pairs = 4;
   typename Vector<T>::V a[pairs] = {}, b[pairs] = {};
@@ -118,9 +124,11 @@ template <class T, class Body>
   second = rest_b + total(b[0]);
 }
 
-/// The same for short n of which there are many: adds to Vector<T>::width partial sums each, whose total comes later.
+/// The same for short n of which there are many: adds to Vector<T>::width partial sums each, whose
+/// total comes later.
 template <class T, class Body>
-[[gnu::always_inline]] inline void accumulate_lanes(std::int64_t n, Accumulate<T>* first, Accumulate<T>* second, const Body& body) {
+[[gnu::always_inline]] inline void accumulate_lanes(std::int64_t n, Accumulate<T>* first,
+                                                    Accumulate<T>* second, const Body& body) {
   constexpr std::int64_t width = Vector<T>::width;
   auto a = Vector<T>::get(first), b = Vector<T>::get(second);
   std::int64_t i = 0;

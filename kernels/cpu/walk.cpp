@@ -14,7 +14,8 @@ std::int64_t broadcast_stride(const Tensor& x, int d, int rank) {
 
 }  // namespace
 
-Walk::Walk(std::initializer_list<const Tensor*> operands) : operands_(static_cast<int>(operands.size())) {
+Walk::Walk(std::initializer_list<const Tensor*> operands)
+    : operands_(static_cast<int>(operands.size())) {
   const Tensor& out = **operands.begin();
   const int rank = out.rank();
   std::array<int, Dims::max_rank> order{};
@@ -34,15 +35,11 @@ Walk::Walk(std::initializer_list<const Tensor*> operands) : operands_(static_cas
       ++k;
     }
     const int last = shape_.size() - 1;
-    if (merges)
-      shape_[last] *= size;
-    else
-      shape_.push_back(size);
+    if (merges) shape_[last] *= size;
+    else shape_.push_back(size);
     for (k = 0; k < operands.size(); ++k) {
-      if (merges)
-        strides_[k][last] = step[k];
-      else
-        strides_[k].push_back(step[k]);
+      if (merges) strides_[k][last] = step[k];
+      else strides_[k].push_back(step[k]);
     }
   }
   if (shape_.empty()) {
@@ -53,8 +50,8 @@ Walk::Walk(std::initializer_list<const Tensor*> operands) : operands_(static_cas
   tile_transposed();
 }
 
-// Blocks run along the innermost dimension. Where that is short (three colours), a longer one further out serves
-// better, although its elements are a few apart.
+// Blocks run along the innermost dimension. Where that is short (three colours), a longer one
+// further out serves better, although its elements are a few apart.
 void Walk::make_blocks_long() {
   constexpr std::int64_t enough = 16;
   const int inner = shape_.size() - 1;
@@ -62,13 +59,16 @@ void Walk::make_blocks_long() {
   int best = inner;
   for (int d = inner - 1; d >= 0 && shape_[best] < enough; --d)
     if (shape_[d] > shape_[best]) best = d;
-  const auto move_to_end = [best](Dims& dims) { std::rotate(dims.begin() + best, dims.begin() + best + 1, dims.end()); };
+  const auto move_to_end = [best](Dims& dims) {
+    std::rotate(dims.begin() + best, dims.begin() + best + 1, dims.end());
+  };
   move_to_end(shape_);
   for (int k = 0; k < operands_; ++k) move_to_end(strides_[static_cast<std::size_t>(k)]);
 }
 
-// Where an input lies transposed to the output, blocks along the output would touch a new cache line of the input with
-// every element. Short blocks along the input instead reuse the lines of both.
+// Where an input lies transposed to the output, blocks along the output would touch a new cache
+// line of the input with every element. Short blocks along the input instead reuse the lines of
+// both.
 void Walk::tile_transposed() {
   constexpr std::int64_t apart = 16, longest = 128, shortest = 8;
   const int inner = shape_.size() - 1;
@@ -120,7 +120,8 @@ void Walk::run_range(std::int64_t begin, std::int64_t end, Call call, const void
     for (int d = inner; d > 0 && index[static_cast<std::size_t>(d)] == shape_[d]; --d) {
       index[static_cast<std::size_t>(d)] = 0;
       ++index[static_cast<std::size_t>(d - 1)];
-      for (std::size_t k = 0; k < operands; ++k) block.at[k] += strides_[k][d - 1] - shape_[d] * strides_[k][d];
+      for (std::size_t k = 0; k < operands; ++k)
+        block.at[k] += strides_[k][d - 1] - shape_[d] * strides_[k][d];
     }
   }
 }

@@ -1,6 +1,7 @@
-// Walk: visits several tensors of one shape together, block by block, in parallel. Dimensions that all operands can
-// merge are merged, the first operand's largest stride outermost, so that blocks are as long and as dense as they can be.
-// What is computed on a block is the caller's business; blocks are short enough for buffers on the stack.
+// Walk: visits several tensors of one shape together, block by block, in parallel. Dimensions that
+// all operands can merge are merged, the first operand's largest stride outermost, so that blocks
+// are as long and as dense as they can be. What is computed on a block is the caller's business;
+// blocks are short enough for buffers on the stack.
 #pragma once
 
 #include "../../core/tensor.h"
@@ -10,7 +11,8 @@
 
 namespace tutti::kernels::cpu {
 
-/// `count` elements of each operand k, the first at offset at[k], the next ones step[k] apart (0: a broadcast operand).
+/// `count` elements of each operand k, the first at offset at[k], the next ones step[k] apart (0: a
+/// broadcast operand).
 struct Block {
   static constexpr int max_operands = 4;
   static constexpr std::int64_t max_count = 1024;
@@ -23,16 +25,23 @@ class Walk {
   /// The first operand (usually the output) sets the order; the others broadcast to its shape.
   Walk(std::initializer_list<const Tensor*> operands);
 
-  /// Calls body(const Block&) for blocks that cover the output, from several threads. `body` must not throw.
+  /// Calls body(const Block&) for blocks that cover the output, from several threads. `body` must
+  /// not throw.
   template <class Body>
   void run(const Body& body) const {
-    run_erased([](const void* context, const Block& block) { (*static_cast<const Body*>(context))(block); }, &body);
+    run_erased([](const void* context,
+                  const Block& block) { (*static_cast<const Body*>(context))(block); },
+               &body);
   }
   /// The same on the calling thread alone.
   template <class Body>
   void run_serial(const Body& body) const {
-    run_range(0, product(shape_, 0, shape_.size()),
-              [](const void* context, const Block& block) { (*static_cast<const Body*>(context))(block); }, &body);
+    run_range(
+        0, product(shape_, 0, shape_.size()),
+        [](const void* context, const Block& block) {
+          (*static_cast<const Body*>(context))(block);
+        },
+        &body);
   }
 
  private:

@@ -1,5 +1,6 @@
-// y = max(0, (x - center) scale + shift + residual): one pass, each part optional, from the end of the tensor to its beginning,
-// because the end is what the pass before this one has left in the L2 cache. After a residual the ReLU leaves its mask.
+// y = max(0, (x - center) scale + shift + residual): one pass, each part optional, from the end of
+// the tensor to its beginning, because the end is what the pass before this one has left in the L2
+// cache. After a residual the ReLU leaves its mask.
 #include "batch_norm_device.h"
 #include "batch_norm_passes.h"
 
@@ -7,16 +8,20 @@ namespace tutti::kernels::cuda {
 namespace {
 
 template <class T, bool rows, bool aligned, bool add>
-__global__ __launch_bounds__(threads_of<rows>, rows ? 2 : 4)
-void apply_kernel(const T* x, const T* residual, T* y, std::uint8_t* mask, Channels of, bool relu, Geometry g) {
+__global__ __launch_bounds__(threads_of<rows>,
+                             rows ? 2 : 4) void apply_kernel(const T* x, const T* residual, T* y,
+                                                             std::uint8_t* mask, Channels of,
+                                                             bool relu, Geometry g) {
   using A = Wide<T>;
-  constexpr int V = full_width<T>, U = batch_of<add ? 3 : 2, aligned>, K = rows ? V : 1;
-  Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), g.chunks, true);
+  constexpr int V = full_width<T>, U = batch_of < add ? 3 : 2, aligned >, K = rows ? V : 1;
+  Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
+                              g.chunks, true);
   A* shared = tutti::cuda::dynamic_shared<A>();
   const int width = g.across * K;
-  share_channels<3>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels, [&](std::int64_t c, A* values) {
-    affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
-  });
+  share_channels<3>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels,
+                    [&](std::int64_t c, A* values) {
+                      affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+                    });
   if (walk.count == 0) return;
   const Affine<A, K> f(shared, width, g.across);
   for (std::int64_t left = walk.count; left > 0; left -= U) {
@@ -58,12 +63,16 @@ void batch_norm_apply(const Tensor& x, const Normalization& to, const Tensor& y)
   with_layout(x, {y, to.residual}, [&]<class T, bool rows, bool aligned>() {
     const int batch = to.residual.defined() ? batch_of<3, aligned> : batch_of<2, aligned>;
     const Geometry g = cut<full_width<T>>(x, rows, batch, rows ? 2 : 4);
-    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>,
+    const tutti::cuda::Grid grid{.blocks = blocks_of(g),
+                                 .threads = threads_of<rows>,
                                  .shared_bytes = shared_bytes<T, rows>(g, 3)};
-    const T *from = static_cast<const T*>(x.raw()), *add = to.residual.defined() ? static_cast<const T*>(to.residual.raw()) : nullptr;
+    const T *from = static_cast<const T*>(x.raw()),
+            *add = to.residual.defined() ? static_cast<const T*>(to.residual.raw()) : nullptr;
     T* out = static_cast<T*>(y.raw());
-    const auto kernel = add ? apply_kernel<T, rows, aligned, true> : apply_kernel<T, rows, aligned, false>;
-    tutti::cuda::launch("batch_norm apply", kernel, grid, from, add, out, mask_of(to), channels_of(to), to.relu, g);
+    const auto kernel = add ? apply_kernel<T, rows, aligned, true>
+                            : apply_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm apply", kernel, grid, from, add, out, mask_of(to),
+                        channels_of(to), to.relu, g);
   });
 }
 

@@ -1,5 +1,5 @@
-// dx in one pass, from the end of the tensor to its beginning: see batch_norm_apply.cu. dx may be dy, since a thread reads what
-// it will write before it does.
+// dx in one pass, from the end of the tensor to its beginning: see batch_norm_apply.cu. dx may be
+// dy, since a thread reads what it will write before it does.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 
@@ -7,21 +7,25 @@ namespace tutti::kernels::cuda {
 namespace {
 
 template <class T, bool rows, bool aligned, bool from_mask>
-__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2)
-void apply_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* dx, Channels of, GradRules rules,
-                       GradSources from, Values weights, Geometry g) {
+__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_kernel(
+    const T* dy, const T* x, const std::uint8_t* mask, T* dx, Channels of, GradRules rules,
+    GradSources from, Values weights, Geometry g) {
   using A = Wide<T>;
   constexpr int V = full_width<T>, U = batch_of<2, aligned>, K = rows ? V : 1;
-  Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), g.chunks, true);
+  Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
+                              g.chunks, true);
   A* shared = tutti::cuda::dynamic_shared<A>();
   const int width = g.across * K;
-  share_channels<6>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels, [&](std::int64_t c, A* values) {
-    affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
-    const double n = from.sums ? from.moments[0] : 0;
-    const double *sums = from.sums + packet_header + c, *m2 = from.moments + packet_header + g.channels + c;
-    gradient_of(of.mean[c], of.rstd[c], of.weight[c], n, n > 0 ? sums[0] : 0, n > 0 ? sums[g.channels] : 0, n > 0 ? *m2 : 0,
-                from.floor, values + 3);
-  });
+  share_channels<6>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels,
+                    [&](std::int64_t c, A* values) {
+                      affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+                      const double n = from.sums ? from.moments[0] : 0;
+                      const double *sums = from.sums + packet_header + c,
+                                   *m2 = from.moments + packet_header + g.channels + c;
+                      gradient_of(of.mean[c], of.rstd[c], of.weight[c], n, n > 0 ? sums[0] : 0,
+                                  n > 0 ? sums[g.channels] : 0, n > 0 ? *m2 : 0, from.floor,
+                                  values + 3);
+                    });
   if (walk.count == 0) return;
   const Affine<A, K> f(shared, width, g.across);
   const GradAffine<A, K> d(shared, width, g.across);
@@ -51,12 +55,15 @@ void apply_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* dx,
       for (int v = 0; v < V; ++v) {
         const int k = rows ? v : 0;
         const A x_v = packs[u][v];
-        const A g_v = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[k], f.scale[k],
-                                                 f.shift[k], rules.relu);
+        const A g_v = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[k],
+                                                 f.scale[k], f.shift[k], rules.relu);
         A w = of_row;
         if (!rows && weighted)
-          w = v >= spans[u].first && v < spans[u].last ? static_cast<A>(weights[positions[u] + v]) : A(0);
-        const A of_sums = w == A(0) ? A(0) : w * (d.b[k] * (x_v - f.center[k]) + d.c[k]);  // x may be NaN where it does not count
+          w = v >= spans[u].first && v < spans[u].last ? static_cast<A>(weights[positions[u] + v])
+                                                       : A(0);
+        const A of_sums = w == A(0) ? A(0)
+                                    : w * (d.b[k] * (x_v - f.center[k]) +
+                                           d.c[k]);  // x may be NaN where it does not count
         result[v] = d.a[k] * g_v + of_sums;
       }
       store<T, V, aligned>(dx, spans[u], Pack<T, V>::of(result));
@@ -66,20 +73,26 @@ void apply_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* dx,
 
 }  // namespace
 
-void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& moments,
-                           const Tensor& weights, Epsilon eps, const Tensor& dx) {
+void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
+                           const Tensor& moments, const Tensor& weights, Epsilon eps,
+                           const Tensor& dx) {
   if (dy.numel() == 0) return;
   const tutti::cuda::DeviceScope scope(dy.device().index());
   const Normalization& n = of.forward;
   const bool from_mask = n.relu && n.residual.defined();
   with_layout(of.x, {dy, dx}, [&]<class T, bool rows, bool aligned>() {
     const Geometry g = cut<full_width<T>>(of.x, rows, batch_of<2, aligned>, rows ? 1 : 2);
-    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>,
+    const tutti::cuda::Grid grid{.blocks = blocks_of(g),
+                                 .threads = threads_of<rows>,
                                  .shared_bytes = shared_bytes<T, rows>(g, 6)};
-    const auto at = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.raw()) : nullptr; };
-    const auto kernel = from_mask ? apply_grad_kernel<T, rows, aligned, true> : apply_grad_kernel<T, rows, aligned, false>;
-    tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(of.x), mask_of(n), at(dx), channels_of(n),
-                        GradRules{n.relu, of.weighted}, sources_of(sums, moments, eps), values_of(weights, 1), g);
+    const auto at = [](const Tensor& t) {
+      return t.defined() ? static_cast<T*>(t.raw()) : nullptr;
+    };
+    const auto kernel = from_mask ? apply_grad_kernel<T, rows, aligned, true>
+                                  : apply_grad_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(of.x), mask_of(n), at(dx),
+                        channels_of(n), GradRules{n.relu, of.weighted},
+                        sources_of(sums, moments, eps), values_of(weights, 1), g);
   });
 }
 

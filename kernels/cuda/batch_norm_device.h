@@ -1,14 +1,17 @@
-// What the CUDA batch norm kernels share: how they walk over a tensor, the per-channel numbers in registers, and the
-// reductions over the threads of a block and the blocks of a launch. All sums have a fixed order for a fixed launch.
+// What the CUDA batch norm kernels share: how they walk over a tensor, the per-channel numbers in
+// registers, and the reductions over the threads of a block and the blocks of a launch. All sums
+// have a fixed order for a fixed launch.
 //
-// channels_last is `outer` rows of C values: a thread owns V channels and walks down the rows. contiguous is N x C planes:
-// a block owns one channel and its threads walk over the planes, V elements at a time; where planes do not start at
-// multiples of V elements, the first and the last vector of each are partly somebody else's. What is not `aligned`,
-// because a tensor or, in channels_last, a row does not start at a multiple of 16 bytes, is walked likewise, but loaded
-// by elements.
+// channels_last is `outer` rows of C values: a thread owns V channels and walks down the rows.
+// contiguous is N x C planes: a block owns one channel and its threads walk over the planes, V
+// elements at a time; where planes do not start at multiples of V elements, the first and the last
+// vector of each are partly somebody else's. What is not `aligned`, because a tensor or, in
+// channels_last, a row does not start at a multiple of 16 bytes, is walked likewise, but loaded by
+// elements.
 //
-// The mask of a ReLU is a byte for each vector, row by row or plane by plane: bit v says whether lane v passed. So a byte
-// has one owner in any shape, and 16-bit elements, whose vectors have 8, take a bit each.
+// The mask of a ReLU is a byte for each vector, row by row or plane by plane: bit v says whether
+// lane v passed. So a byte has one owner in any shape, and 16-bit elements, whose vectors have 8,
+// take a bit each.
 #pragma once
 
 #include "../../core/cuda/launch.h"
@@ -28,9 +31,10 @@ constexpr int widest_tile = 32;  // vectors of a row that one block takes
 
 struct Geometry {
   std::int64_t outer = 0, channels = 0, inner = 1;
-  std::int64_t vectors = 1;     ///< of a row or plane
-  int across = 1, down = 1;     ///< the threads of a block: vectors of a row x rows; 1 x all in planes
-  int tiles = 1, chunks = 1;    ///< blocks: column tiles (channels, in planes) x shares of the rows (planes)
+  std::int64_t vectors = 1;  ///< of a row or plane
+  int across = 1, down = 1;  ///< the threads of a block: vectors of a row x rows; 1 x all in planes
+  int tiles = 1,
+      chunks = 1;  ///< blocks: column tiles (channels, in planes) x shares of the rows (planes)
 };
 
 // ---- walks: the vectors of one thread, one after the other in either direction
@@ -42,11 +46,13 @@ struct RowWalk {
   /// Rows of share `chunk` of `chunks`; from the last one where `backwards`.
   __device__ RowWalk(const Geometry& g, int tile, int chunk, int chunks, bool backwards)
       : channels(g.channels), vectors(g.vectors) {
-    const int x = static_cast<int>(threadIdx.x) % g.across, y = static_cast<int>(threadIdx.x) / g.across;
+    const int x = static_cast<int>(threadIdx.x) % g.across,
+              y = static_cast<int>(threadIdx.x) / g.across;
     channel = (static_cast<std::int64_t>(tile) * g.across + x) * V;
     row = static_cast<std::int64_t>(chunk) * g.down + y;
     row_step = static_cast<std::int64_t>(chunks) * g.down;
-    count = y < g.down && channel < g.channels && row < g.outer ? (g.outer - 1 - row) / row_step + 1 : 0;
+    count = y < g.down && channel < g.channels && row < g.outer ? (g.outer - 1 - row) / row_step + 1
+                                                                : 0;
     if (backwards && count > 0) row += (count - 1) * row_step;
     if (backwards) row_step = -row_step;
     at = row * channels + channel;
@@ -54,7 +60,8 @@ struct RowWalk {
   }
   __device__ Span span() const {
     if constexpr (aligned) return {at, 0, V};
-    return {at, 0, static_cast<int>(min(channels - channel, std::int64_t{V})), row * vectors + channel / V};
+    return {at, 0, static_cast<int>(min(channels - channel, std::int64_t{V})),
+            row * vectors + channel / V};
   }
   /// Where its mask is. Computed late, where it can be: registers are few.
   __device__ static std::int64_t byte(const Span& s) {
@@ -66,13 +73,15 @@ struct RowWalk {
 
 template <int V>
 struct PlaneWalk {
-  std::int64_t channels, channel, count, sample, piece, vectors, sample_step, piece_step, inner, plane, sample_size;
+  std::int64_t channels, channel, count, sample, piece, vectors, sample_step, piece_step, inner,
+      plane, sample_size;
   bool backwards;
 
   __device__ PlaneWalk(const Geometry& g, int tile, int chunk, int chunks, bool from_end)
       : channels(g.channels), vectors(g.vectors), inner(g.inner), backwards(from_end) {
     channel = from_end ? g.channels - 1 - tile : tile;
-    const std::int64_t step = static_cast<std::int64_t>(chunks) * blockDim.x, total = g.outer * vectors;
+    const std::int64_t step = static_cast<std::int64_t>(chunks) * blockDim.x,
+                       total = g.outer * vectors;
     std::int64_t first = static_cast<std::int64_t>(chunk) * blockDim.x + threadIdx.x;
     count = first < total ? (total - 1 - first) / step + 1 : 0;
     if (backwards && count > 0) first += (count - 1) * step;
@@ -83,12 +92,15 @@ struct PlaneWalk {
   __device__ Span span() const {
     const std::int64_t begin = sample * sample_size + plane, at = begin / V * V + piece * V;
     const std::int64_t before = begin - at, after = begin + inner - at;
-    return {at, before > 0 ? static_cast<int>(before) : 0, after < V ? (after > 0 ? static_cast<int>(after) : 0) : V,
+    return {at, before > 0 ? static_cast<int>(before) : 0,
+            after < V ? (after > 0 ? static_cast<int>(after) : 0) : V,
             (sample * channels + channel) * vectors + piece};
   }
   __device__ static std::int64_t byte(const Span& s) { return s.vector; }
   /// Of lane 0, counted over the positions (N, ...) without channels.
-  __device__ std::int64_t position(const Span& s) const { return s.at - plane - sample * (sample_size - inner); }
+  __device__ std::int64_t position(const Span& s) const {
+    return s.at - plane - sample * (sample_size - inner);
+  }
   __device__ void next() {
     if (backwards) {
       sample -= sample_step, piece -= piece_step;
@@ -112,10 +124,14 @@ __device__ std::uint8_t mask_byte(const Pack<T, V>& output, const Span& s) {
   return static_cast<std::uint8_t>(bits & ((1u << s.last) - (1u << s.first)));
 }
 
-/// Vectors of each tensor that a thread loads before it uses the first, where it reads `streams` tensors. With 16 bytes
-/// each and 512 threads on a multiprocessor, at least 48 KB are in flight. By elements, one vector is many loads.
+/// Vectors of each tensor that a thread loads before it uses the first, where it reads `streams`
+/// tensors. With 16 bytes each and 512 threads on a multiprocessor, at least 48 KB are in flight.
+/// By elements, one vector is many loads.
 template <int streams, bool aligned = true>
-constexpr int batch_of = !aligned ? 1 : streams == 1 ? 6 : streams == 2 ? 4 : 2;
+constexpr int batch_of = !aligned       ? 1
+                         : streams == 1 ? 6
+                         : streams == 2 ? 4
+                                        : 2;
 
 /// By one thread.
 __device__ inline void put_message(double* sums, const Message& m) {
@@ -132,14 +148,18 @@ struct Channels {
 };
 
 inline Channels channels_of(const Normalization& n) {
-  return {n.mean.data<double>(), n.rstd.data<double>(), values_of(n.weight, 1), values_of(n.bias, 0)};
+  return {n.mean.data<double>(), n.rstd.data<double>(), values_of(n.weight, 1),
+          values_of(n.bias, 0)};
 }
 
-/// Channels [channel, channel + width) of a block: what each of its threads wants to know of them is computed once and lies in
-/// shared memory, `fields` numbers of each. Every thread of the block calls it.
+/// Channels [channel, channel + width) of a block: what each of its threads wants to know of them
+/// is computed once and lies in shared memory, `fields` numbers of each. Every thread of the block
+/// calls it.
 template <int fields, class A, class Compute>
-__device__ void share_channels(A* shared, std::int64_t channel, int width, std::int64_t channels, const Compute& compute) {
-  for (int c = static_cast<int>(threadIdx.x); c < width && channel + c < channels; c += static_cast<int>(blockDim.x)) {
+__device__ void share_channels(A* shared, std::int64_t channel, int width, std::int64_t channels,
+                               const Compute& compute) {
+  for (int c = static_cast<int>(threadIdx.x); c < width && channel + c < channels;
+       c += static_cast<int>(blockDim.x)) {
     A values[fields];
     compute(channel + c, values);
 #pragma unroll
@@ -156,14 +176,16 @@ __device__ void take(A (&to)[K], const A* shared, int f, int width, int across) 
   for (int k = 0; k < K; ++k) to[k] = shared[f * width + first + k];
 }
 
-/// z = (x - center) scale + shift. The center is the mean rounded to A and what the rounding lost is in the shift, so that
-/// nothing is lost where the mean is many standard deviations from 0.
+/// z = (x - center) scale + shift. The center is the mean rounded to A and what the rounding lost
+/// is in the shift, so that nothing is lost where the mean is many standard deviations from 0.
 template <class A>
-__device__ void affine_of(double mean, double rstd, double weight, double bias, A* center_scale_shift) {
+__device__ void affine_of(double mean, double rstd, double weight, double bias,
+                          A* center_scale_shift) {
   const A center = static_cast<A>(mean);
   center_scale_shift[0] = center;
   center_scale_shift[1] = static_cast<A>(weight * rstd);
-  center_scale_shift[2] = static_cast<A>(bias - (mean - static_cast<double>(center)) * (weight * rstd));
+  center_scale_shift[2] =
+      static_cast<A>(bias - (mean - static_cast<double>(center)) * (weight * rstd));
 }
 
 template <class A, int K>
@@ -179,8 +201,8 @@ struct Affine {
 
 // ---- sums over threads and blocks
 
-/// Sums v over the threads of a column; the result is in row 0. `scratch`: K * across * ceil(down / 2) numbers. Every
-/// thread of the block calls it.
+/// Sums v over the threads of a column; the result is in row 0. `scratch`: K * across * ceil(down /
+/// 2) numbers. Every thread of the block calls it.
 template <int K>
 __device__ void sum_down(double (&v)[K], int x, int y, int across, int down, double* scratch) {
   for (int high = down; high > 1;) {
@@ -199,8 +221,8 @@ __device__ void sum_down(double (&v)[K], int x, int y, int across, int down, dou
   }
 }
 
-/// True in all threads of the block that comes last of `blocks`; that one sees what the others wrote. The ticket is 0
-/// before and after.
+/// True in all threads of the block that comes last of `blocks`; that one sees what the others
+/// wrote. The ticket is 0 before and after.
 __device__ inline bool is_last(unsigned* ticket, unsigned blocks, int* flag) {
   __threadfence();
   __syncthreads();
@@ -214,15 +236,16 @@ __device__ inline bool is_last(unsigned* ticket, unsigned blocks, int* flag) {
 
 /// What blocks leave for whoever sums over them.
 struct Partials {
-  double2* values = nullptr;  ///< [chunk][channel]
-  double* counts = nullptr;   ///< [tile][chunk]; moments only
+  double2* values = nullptr;    ///< [chunk][channel]
+  double* counts = nullptr;     ///< [tile][chunk]; moments only
   unsigned* tickets = nullptr;  ///< one for each tile and one for all of them
 };
 
-/// The sums of the partial values of `width` channels from `channel` on. Calls put(channel, first, second) for each.
+/// The sums of the partial values of `width` channels from `channel` on. Calls put(channel, first,
+/// second) for each.
 template <class Put>
-__device__ void sum_chunks(const double2* values, int chunks, std::int64_t channels, std::int64_t channel, int width,
-                           double* scratch, const Put& put) {
+__device__ void sum_chunks(const double2* values, int chunks, std::int64_t channels,
+                           std::int64_t channel, int width, double* scratch, const Put& put) {
   const int x = static_cast<int>(threadIdx.x) % width, y = static_cast<int>(threadIdx.x) / width;
   const int down = static_cast<int>(blockDim.x) / width;
   double v[2] = {0, 0};
@@ -237,11 +260,13 @@ __device__ void sum_chunks(const double2* values, int chunks, std::int64_t chann
   if (y == 0 && channel + x < channels) put(channel + x, v[0], v[1]);
 }
 
-/// The same for moments (count, mean, M2), by Chan's formula for many sets, around the mean of the first that has any:
-/// M2 = sum(M2_i + n_i d_i^2) - (sum n_i d_i)^2 / n, d_i being how far the mean of set i is from there.
+/// The same for moments (count, mean, M2), by Chan's formula for many sets, around the mean of the
+/// first that has any: M2 = sum(M2_i + n_i d_i^2) - (sum n_i d_i)^2 / n, d_i being how far the mean
+/// of set i is from there.
 template <class Put>
-__device__ void merge_chunks(const double2* values, const double* counts, int chunks, std::int64_t channels,
-                             std::int64_t channel, int width, double* scratch, const Put& put) {
+__device__ void merge_chunks(const double2* values, const double* counts, int chunks,
+                             std::int64_t channels, std::int64_t channel, int width,
+                             double* scratch, const Put& put) {
   const int x = static_cast<int>(threadIdx.x) % width, y = static_cast<int>(threadIdx.x) / width;
   const int down = static_cast<int>(blockDim.x) / width;
   const bool live = y < down && channel + x < channels;
@@ -272,10 +297,14 @@ __device__ std::int64_t first_channel(const Geometry& g, std::int64_t own) {
 
 // ---- host side
 
-/// Among how many blocks the work of a tile is divided: as many as run at a time, and at least a batch for each thread.
-inline int share_of(Device device, int tiles, std::int64_t steps, int batch, int per_multiprocessor) {
-  const std::int64_t room = std::int64_t{tutti::cuda::properties(device.index()).multiprocessors} * per_multiprocessor;
-  return static_cast<int>(std::clamp<std::int64_t>(room / std::max(1, tiles), 1, std::max<std::int64_t>(1, steps / batch)));
+/// Among how many blocks the work of a tile is divided: as many as run at a time, and at least a
+/// batch for each thread.
+inline int share_of(Device device, int tiles, std::int64_t steps, int batch,
+                    int per_multiprocessor) {
+  const std::int64_t room = std::int64_t{tutti::cuda::properties(device.index()).multiprocessors} *
+                            per_multiprocessor;
+  return static_cast<int>(std::clamp<std::int64_t>(room / std::max(1, tiles), 1,
+                                                   std::max<std::int64_t>(1, steps / batch)));
 }
 
 /// For `fields` numbers of each channel of a block.
@@ -284,10 +313,11 @@ std::size_t shared_bytes(const Geometry& g, int fields) {
   return sizeof(Wide<T>) * static_cast<std::size_t>(fields * g.across * (rows ? full_width<T> : 1));
 }
 
-/// How a launch cuts `rows` rows of `channels`: threads load `batch` vectors at a time, `per_multiprocessor` blocks run at a
-/// time. Depends on the shape and the device alone.
+/// How a launch cuts `rows` rows of `channels`: threads load `batch` vectors at a time,
+/// `per_multiprocessor` blocks run at a time. Depends on the shape and the device alone.
 template <int V>
-Geometry cut_rows(Device device, std::int64_t rows, std::int64_t channels, int batch, int per_multiprocessor) {
+Geometry cut_rows(Device device, std::int64_t rows, std::int64_t channels, int batch,
+                  int per_multiprocessor) {
   Geometry g;
   g.outer = rows;
   g.channels = channels;
@@ -303,7 +333,9 @@ Geometry cut_rows(Device device, std::int64_t rows, std::int64_t channels, int b
 template <int V>
 Geometry cut(const Tensor& x, bool rows, int batch, int per_multiprocessor) {
   const std::int64_t channels = x.size(1);
-  if (rows) return cut_rows<V>(x.device(), x.numel() / std::max<std::int64_t>(1, channels), channels, batch, per_multiprocessor);
+  if (rows)
+    return cut_rows<V>(x.device(), x.numel() / std::max<std::int64_t>(1, channels), channels, batch,
+                       per_multiprocessor);
   Geometry g;
   g.channels = channels;
   g.inner = product(x.shape(), 2, x.rank());
@@ -311,7 +343,8 @@ Geometry cut(const Tensor& x, bool rows, int batch, int per_multiprocessor) {
   g.vectors = std::max<std::int64_t>(1, g.inner % V == 0 ? g.inner / V : (g.inner + 2 * V - 2) / V);
   g.tiles = static_cast<int>(channels);
   g.down = plane_threads;
-  g.chunks = share_of(x.device(), g.tiles, (g.outer * g.vectors + g.down - 1) / g.down, batch, per_multiprocessor);
+  g.chunks = share_of(x.device(), g.tiles, (g.outer * g.vectors + g.down - 1) / g.down, batch,
+                      per_multiprocessor);
   return g;
 }
 
@@ -319,8 +352,10 @@ Geometry cut(const Tensor& x, bool rows, int batch, int per_multiprocessor) {
 inline bool is_rows(const Tensor& x) {
   if (x.size(1) > 1 && x.is_contiguous(MemoryFormat::channels_last)) return true;
   if (!x.is_contiguous())
-    fail<ShapeError>("batch_norm kernel: expected a dense tensor, contiguous or channels_last, got shape {}, strides {}",
-                     to_string(x.shape()), to_string(x.strides()));
+    fail<ShapeError>(
+        "batch_norm kernel: expected a dense tensor, contiguous or channels_last, got shape {}, "
+        "strides {}",
+        to_string(x.shape()), to_string(x.strides()));
   return false;
 }
 
@@ -328,20 +363,25 @@ inline std::uint8_t* mask_of(const Normalization& n) {
   return n.mask.defined() ? n.mask.data<std::uint8_t>() : nullptr;
 }
 
-/// Calls body.operator()<T, rows, aligned>() with the device's type of the elements of x; `aligned`: x and the others are.
+/// Calls body.operator()<T, rows, aligned>() with the device's type of the elements of x;
+/// `aligned`: x and the others are.
 template <class Body>
 void with_layout(const Tensor& x, std::initializer_list<Tensor> others, const Body& body) {
-  const bool rows = is_rows(x), aligned = is_aligned(x) && std::all_of(others.begin(), others.end(), is_aligned);
+  const bool rows = is_rows(x),
+             aligned = is_aligned(x) && std::all_of(others.begin(), others.end(), is_aligned);
   dispatch(TrainTypes{}, x.dtype(), "batch_norm", [&]<class H>() {
     using T = DeviceType<H>;
     if (!aligned || (rows && x.size(1) % full_width<T> != 0)) {
-      rows ? body.template operator()<T, true, false>() : body.template operator()<T, false, false>();
+      rows ? body.template operator()<T, true, false>()
+           : body.template operator()<T, false, false>();
     } else {
       rows ? body.template operator()<T, true, true>() : body.template operator()<T, false, true>();
     }
   });
 }
 
-inline dim3 blocks_of(const Geometry& g) { return dim3(static_cast<unsigned>(g.tiles), static_cast<unsigned>(g.chunks)); }
+inline dim3 blocks_of(const Geometry& g) {
+  return dim3(static_cast<unsigned>(g.tiles), static_cast<unsigned>(g.chunks));
+}
 
 }  // namespace tutti::kernels::cuda

@@ -1,6 +1,8 @@
-// The arithmetic of the backward passes on the device; both the streaming and the resident kernels go by it.
+// The arithmetic of the backward passes on the device; both the streaming and the resident kernels
+// go by it.
 //
-// With g = dy where the ReLU passed and 0 elsewhere, S1 = sum g, S2 = sum g (x - mean) and N over all ranks:
+// With g = dy where the ReLU passed and 0 elsewhere, S1 = sum g, S2 = sum g (x - mean) and N over
+// all ranks:
 //   dx = weight rstd (g - S1 / N - (x - mean) rstd^2 S2 / N)
 // which is a g + b (x - center) + c for three numbers of the channel.
 #pragma once
@@ -16,8 +18,10 @@ struct GradRules {
 
 /// dy below the ReLU, in lane v of a vector whose mask is `passed`.
 template <bool from_mask, class A>
-__device__ A masked_gradient(A dy, A x, unsigned passed, int v, A center, A scale, A shift, bool relu) {
-  const bool pass = from_mask ? (passed >> v & 1) != 0 : !relu || (x - center) * scale + shift > A(0);
+__device__ A masked_gradient(A dy, A x, unsigned passed, int v, A center, A scale, A shift,
+                             bool relu) {
+  const bool pass = from_mask ? (passed >> v & 1) != 0
+                              : !relu || (x - center) * scale + shift > A(0);
   return pass ? dy : A(0);
 }
 
@@ -89,14 +93,16 @@ inline GradSources sources_of(const Tensor& sums, const Tensor& moments, Epsilon
 
 /// dx = a g + b (x - center) + c for a channel.
 template <class A>
-__device__ void gradient_of(double mean, double rstd, double weight, double n, double s1, double s2, double m2, double floor,
-                            A* a_b_c) {
+__device__ void gradient_of(double mean, double rstd, double weight, double n, double s1, double s2,
+                            double m2, double floor, A* a_b_c) {
   const double factor = weight * rstd, per_n = 1 / n, of_x = -factor * rstd * rstd * s2 * per_n;
   const double kept = m2 * per_n < floor ? 0 : of_x;
   const bool varies = n > 0;  // else mean and rstd are constants
   a_b_c[0] = static_cast<A>(factor);
   a_b_c[1] = varies ? static_cast<A>(kept) : A(0);
-  a_b_c[2] = varies ? static_cast<A>(-factor * s1 * per_n - kept * (mean - static_cast<double>(static_cast<A>(mean)))) : A(0);
+  a_b_c[2] = varies ? static_cast<A>(-factor * s1 * per_n -
+                                     kept * (mean - static_cast<double>(static_cast<A>(mean))))
+                    : A(0);
 }
 
 template <class A, int K>

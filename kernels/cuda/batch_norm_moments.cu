@@ -1,4 +1,5 @@
-// Count, mean and M2 of every channel in one pass over x and one launch: the last block to arrive merges the moments of all.
+// Count, mean and M2 of every channel in one pass over x and one launch: the last block to arrive
+// merges the moments of all.
 #include "batch_norm_moments.h"
 #include "batch_norm_statistics.h"
 #include "workspace.h"
@@ -7,8 +8,10 @@ namespace tutti::kernels::cuda {
 namespace {
 
 template <class T, bool rows, bool aligned, bool weighted>
-__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void moments_kernel(const T* x, Values weights, Geometry g, Partials partials,
-                                                                   Statistics to) {
+__global__ __launch_bounds__(threads_of<rows>,
+                             rows ? 1 : 2) void moments_kernel(const T* x, Values weights,
+                                                               Geometry g, Partials partials,
+                                                               Statistics to) {
   using A = Wide<T>;
   constexpr int V = full_width<T>, U = weighted ? 3 : batch_of<1>, K = rows ? V : 1;
   double* scratch = tutti::cuda::dynamic_shared<double>();
@@ -41,7 +44,8 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void moments_kernel
   block_moments(sums, g.across, g.down, scratch, n, mean, m2);
   const std::int64_t channel = (static_cast<std::int64_t>(tile) * g.across + threadIdx.x) * K;
   const Counters before = read_counters(to);
-  const std::int64_t end = static_cast<int>(threadIdx.x) < g.across ? g.channels : 0;  // row 0 has the sums
+  const std::int64_t end = static_cast<int>(threadIdx.x) < g.across ? g.channels
+                                                                    : 0;  // row 0 has the sums
   if (g.chunks == 1) {
     for (int k = 0; k < K; ++k)
       if (channel + k < end) put_statistics(to, before, channel + k, n, mean[k], m2[k]);
@@ -51,8 +55,9 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void moments_kernel
     if (threadIdx.x == 0) partials.counts[tile * g.chunks + chunk] = n;
     int* flag = reinterpret_cast<int*>(scratch);
     if (!is_last(partials.tickets + 1 + tile, g.chunks, flag)) return;
-    merge_chunks(partials.values, partials.counts + tile * g.chunks, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * K,
-                 g.across * K, scratch, [&](std::int64_t c, double count, double of_mean, double of_m2) {
+    merge_chunks(partials.values, partials.counts + tile * g.chunks, g.chunks, g.channels,
+                 static_cast<std::int64_t>(tile) * g.across * K, g.across * K, scratch,
+                 [&](std::int64_t c, double count, double of_mean, double of_m2) {
                    put_statistics(to, before, c, count, of_mean, of_m2);
                    scratch[0] = count;  // the same from every thread; see below
                  });
@@ -62,7 +67,8 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void moments_kernel
   if (to.running_mean == nullptr) return;
   // The last tile of all moves the counters, when nobody looks at them any more.
   const double count = n;
-  if (is_last(partials.tickets, g.tiles, reinterpret_cast<int*>(scratch)) && threadIdx.x == 0) put_counters(to, before, count);
+  if (is_last(partials.tickets, g.tiles, reinterpret_cast<int*>(scratch)) && threadIdx.x == 0)
+    put_counters(to, before, count);
 }
 
 }  // namespace
@@ -72,13 +78,18 @@ void launch_moments(const Tensor& x, const Tensor& weights, const Statistics& to
     constexpr int V = full_width<T>;
     const Geometry g = cut<V>(x, rows, batch_of<1>, rows ? 1 : 2);
     constexpr int K = rows ? V : 1;
-    const Workspace workspace(x.device(), g.chunks > 1 ? g.chunks * g.channels : 0, g.chunks > 1 ? g.chunks * g.tiles : 0);
-    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>,
-                                 .shared_bytes = sizeof(double) * moments_scratch<K>(g.across, g.down)};
+    const Workspace workspace(x.device(), g.chunks > 1 ? g.chunks * g.channels : 0,
+                              g.chunks > 1 ? g.chunks * g.tiles : 0);
+    const tutti::cuda::Grid grid{
+        .blocks = blocks_of(g),
+        .threads = threads_of<rows>,
+        .shared_bytes = sizeof(double) * moments_scratch<K>(g.across, g.down)};
     const Values of_position = values_of(weights, 1);
     const T* from = static_cast<const T*>(x.raw());
-    const auto kernel = weights.defined() ? moments_kernel<T, rows, aligned, true> : moments_kernel<T, rows, aligned, false>;
-    tutti::cuda::launch("batch_norm moments", kernel, grid, from, of_position, g, workspace.partials(), to);
+    const auto kernel = weights.defined() ? moments_kernel<T, rows, aligned, true>
+                                          : moments_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm moments", kernel, grid, from, of_position, g,
+                        workspace.partials(), to);
   });
 }
 

@@ -1,11 +1,13 @@
-// The sums of one thread over the values of one or more channels, from which moments are made; both the streaming and the resident
-// kernels go by it.
+// The sums of one thread over the values of one or more channels, from which moments are made; both
+// the streaming and the resident kernels go by it.
 //
-// Runs are summed in float32 as deviations from a shift and folded into float64 sums around the same shift, which then moves
-// to the mean so far. Only deviations from a value near the mean are ever squared, so a large mean costs nothing. The first
-// shift is one value (in planes, the mean of one vector): an outlier there, k away, adds k^2 to the M2 that is looked for, and the
-// first run is only one batch, of which it can cost as many roundings of k^2 as it has rows. Merging is Chan's formula (Chan, Golub, LeVeque, "Updating formulae and a pairwise
-// algorithm for computing sample variances", 1979) in float64.
+// Runs are summed in float32 as deviations from a shift and folded into float64 sums around the
+// same shift, which then moves to the mean so far. Only deviations from a value near the mean are
+// ever squared, so a large mean costs nothing. The first shift is one value (in planes, the mean of
+// one vector): an outlier there, k away, adds k^2 to the M2 that is looked for, and the first run
+// is only one batch, of which it can cost as many roundings of k^2 as it has rows. Merging is
+// Chan's formula (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing
+// sample variances", 1979) in float64.
 #pragma once
 
 #include "batch_norm_device.h"
@@ -18,9 +20,9 @@ template <class A, int V, bool rows>
 struct ShiftedSums {
   static constexpr int K = rows ? V : 1;  ///< channels: V of a row, or the one of a plane
 
-  A shift[K], sum[V], square[V];          ///< of the run, around `shift`
-  double total[K], squares[K];            ///< of everything before it, around the same shift
-  double n = 0, run = 0;                  ///< elements per channel (or their weights)
+  A shift[K], sum[V], square[V];  ///< of the run, around `shift`
+  double total[K], squares[K];    ///< of everything before it, around the same shift
+  double n = 0, run = 0;          ///< elements per channel (or their weights)
   int until_fold = 1;
   bool started = false;
 
@@ -45,7 +47,8 @@ struct ShiftedSums {
 #pragma unroll
       for (int v = 0; v < V; ++v) shift[v] = pack[v];
       started = true;
-    } else {  // the mean of the vector, as deviations from its first value, so that equal values have themselves as mean
+    } else {  // the mean of the vector, as deviations from its first value, so that equal values
+              // have themselves as mean
       A first = 0, rest = 0;
 #pragma unroll
       for (int v = 0; v < V; ++v) {
@@ -63,7 +66,8 @@ struct ShiftedSums {
     square[v] += wd * d;
   }
   template <class T>
-  __device__ void add_weighted(const Pack<T, V>& pack, const Span& s, const Values& weights, std::int64_t position) {
+  __device__ void add_weighted(const Pack<T, V>& pack, const Span& s, const Values& weights,
+                               std::int64_t position) {
     const double of_row = rows ? weights[position] : 0;
     bool first = !started;
 #pragma unroll
@@ -115,13 +119,15 @@ struct ShiftedSums {
 
 /// Numbers of scratch that block_moments needs.
 template <int K>
-constexpr int moments_scratch(int across, int down) { return 2 + across * K + (2 * K + 1) * across * ((down + 1) / 2); }
+constexpr int moments_scratch(int across, int down) {
+  return 2 + across * K + (2 * K + 1) * across * ((down + 1) / 2);
+}
 
-/// The moments of the channels of a block, in the threads of row 0. All sums move to the shift of the first row that has
-/// any element; then they add up. Every thread of the block calls it.
+/// The moments of the channels of a block, in the threads of row 0. All sums move to the shift of
+/// the first row that has any element; then they add up. Every thread of the block calls it.
 template <class A, int V, bool rows>
-__device__ void block_moments(ShiftedSums<A, V, rows>& of, int across, int down, double* scratch, double& n,
-                              double (&mean)[rows ? V : 1], double (&m2)[rows ? V : 1]) {
+__device__ void block_moments(ShiftedSums<A, V, rows>& of, int across, int down, double* scratch,
+                              double& n, double (&mean)[rows ? V : 1], double (&m2)[rows ? V : 1]) {
   constexpr int K = rows ? V : 1;
   const int x = static_cast<int>(threadIdx.x) % across, y = static_cast<int>(threadIdx.x) / across;
   int* lowest = reinterpret_cast<int*>(scratch);

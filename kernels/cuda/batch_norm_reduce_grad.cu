@@ -1,5 +1,5 @@
-// The gradient sums of every channel in one pass and one launch; the gradient below the ReLU is written on the way where it is asked
-// for, and the parameters' gradients by the last block.
+// The gradient sums of every channel in one pass and one launch; the gradient below the ReLU is
+// written on the way where it is asked for, and the parameters' gradients by the last block.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 #include "workspace.h"
@@ -12,9 +12,9 @@ template <bool aligned>
 constexpr int batch = aligned ? 3 : batch_of<2, false>;
 
 template <class T, bool rows, bool aligned, bool from_mask>
-__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2)
-void reduce_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* masked, Channels of, GradRules rules,
-                        Geometry g, Partials partials, GradTargets to) {
+__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_kernel(
+    const T* dy, const T* x, const std::uint8_t* mask, T* masked, Channels of, GradRules rules,
+    Geometry g, Partials partials, GradTargets to) {
   using A = Wide<T>;
   constexpr int V = full_width<T>, U = batch<aligned>, K = rows ? V : 1;
   double* scratch = tutti::cuda::dynamic_shared<double>();
@@ -22,9 +22,10 @@ void reduce_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* ma
   Walk<V, rows, aligned> walk(g, tile, chunk, g.chunks, false);
   A* shared = reinterpret_cast<A*>(scratch);
   const int width = g.across * K;
-  share_channels<3>(shared, static_cast<std::int64_t>(tile) * width, width, g.channels, [&](std::int64_t c, A* values) {
-    affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
-  });
+  share_channels<3>(shared, static_cast<std::int64_t>(tile) * width, width, g.channels,
+                    [&](std::int64_t c, A* values) {
+                      affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+                    });
   GradSums<A, V, rows> sums;
   if (walk.count > 0) {
     const Affine<A, K> f(shared, width, g.across);
@@ -50,9 +51,10 @@ void reduce_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* ma
         for (int v = 0; v < V; ++v) {
           const int k = rows ? v : 0;
           const A x_v = packs[u][v];
-          const A g_v = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[k], f.scale[k],
-                                                   f.shift[k], rules.relu);
-          if (rows || (v >= spans[u].first && v < spans[u].last)) sums.add(v, g_v, x_v - f.center[k], rules.weighted);
+          const A g_v = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[k],
+                                                   f.scale[k], f.shift[k], rules.relu);
+          if (rows || (v >= spans[u].first && v < spans[u].last))
+            sums.add(v, g_v, x_v - f.center[k], rules.weighted);
           result[v] = g_v;
         }
         sums.end_vector();
@@ -62,7 +64,8 @@ void reduce_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* ma
   }
   sums.fold();
   __syncthreads();  // what was shared of the channels is written over
-  const int x_thread = static_cast<int>(threadIdx.x) % g.across, y_thread = static_cast<int>(threadIdx.x) / g.across;
+  const int x_thread = static_cast<int>(threadIdx.x) % g.across,
+            y_thread = static_cast<int>(threadIdx.x) / g.across;
   sum_down(sums.totals, x_thread, y_thread, g.across, g.down, scratch);
   const std::int64_t channel = (static_cast<std::int64_t>(tile) * g.across + x_thread) * K;
   const std::int64_t end = y_thread == 0 ? g.channels : 0;
@@ -72,16 +75,20 @@ void reduce_grad_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* ma
     return;
   }
   for (int k = 0; k < K; ++k)
-    if (channel + k < end) partials.values[chunk * g.channels + channel + k] = {sums.totals[k], sums.totals[K + k]};
+    if (channel + k < end)
+      partials.values[chunk * g.channels + channel + k] = {sums.totals[k], sums.totals[K + k]};
   if (!is_last(partials.tickets + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch))) return;
-  sum_chunks(partials.values, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * K, g.across * K, scratch,
-             [&](std::int64_t c, double first, double second) { put_grad_sums<A>(to, c, first, second); });
+  sum_chunks(partials.values, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * K,
+             g.across * K, scratch, [&](std::int64_t c, double first, double second) {
+               put_grad_sums<A>(to, c, first, second);
+             });
 }
 
 }  // namespace
 
-void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked,
-                            const Tensor& weight_grad, const Tensor& bias_grad, const Message& message) {
+void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
+                            const Tensor& masked, const Tensor& weight_grad,
+                            const Tensor& bias_grad, const Message& message) {
   const tutti::cuda::DeviceScope scope(dy.device().index());
   const Normalization& n = of.forward;
   const bool from_mask = n.relu && n.residual.defined();
@@ -89,14 +96,26 @@ void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const
     constexpr int K = rows ? full_width<T> : 1;
     const Geometry g = cut<full_width<T>>(of.x, rows, batch<aligned>, rows ? 1 : 2);
     const Workspace workspace(dy.device(), g.chunks > 1 ? g.chunks * g.channels : 0, 0);
-    const std::size_t scratch = static_cast<std::size_t>(K * g.across * std::max(3, 2 * ((g.down + 1) / 2)) + 2);
-    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = threads_of<rows>, .shared_bytes = sizeof(double) * scratch};
-    const auto at = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.raw()) : nullptr; };
-    const GradTargets to{g.channels, sums.data<double>(), n.mean.data<double>(), n.rstd.data<double>(), target_of(weight_grad),
-                         target_of(bias_grad), message};
-    const auto kernel = from_mask ? reduce_grad_kernel<T, rows, aligned, true> : reduce_grad_kernel<T, rows, aligned, false>;
-    tutti::cuda::launch("batch_norm reduce_grad", kernel, grid, at(dy), at(of.x), mask_of(n), at(masked), channels_of(n),
-                        GradRules{n.relu, of.weighted}, g, workspace.partials(), to);
+    const std::size_t scratch =
+        static_cast<std::size_t>(K * g.across * std::max(3, 2 * ((g.down + 1) / 2)) + 2);
+    const tutti::cuda::Grid grid{.blocks = blocks_of(g),
+                                 .threads = threads_of<rows>,
+                                 .shared_bytes = sizeof(double) * scratch};
+    const auto at = [](const Tensor& t) {
+      return t.defined() ? static_cast<T*>(t.raw()) : nullptr;
+    };
+    const GradTargets to{g.channels,
+                         sums.data<double>(),
+                         n.mean.data<double>(),
+                         n.rstd.data<double>(),
+                         target_of(weight_grad),
+                         target_of(bias_grad),
+                         message};
+    const auto kernel = from_mask ? reduce_grad_kernel<T, rows, aligned, true>
+                                  : reduce_grad_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm reduce_grad", kernel, grid, at(dy), at(of.x), mask_of(n),
+                        at(masked), channels_of(n), GradRules{n.relu, of.weighted}, g,
+                        workspace.partials(), to);
   });
 }
 

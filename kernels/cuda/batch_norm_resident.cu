@@ -1,9 +1,11 @@
-// The resident kernels: a cooperative launch of one block per multiprocessor whose shared memory holds x (backward: x and
-// the gradient) between the reduction and what is made of it, so that memory is read once.
+// The resident kernels: a cooperative launch of one block per multiprocessor whose shared memory
+// holds x (backward: x and the gradient) between the reduction and what is made of it, so that
+// memory is read once.
 //
-// channels_last only. Rows are cut into slices of up to 128 bytes of channels; a slice is held by a team of blocks, each
-// of which has a share of its rows. All teams reduce, all blocks wait for each other, every block merges what its team has
-// found, and goes on with what it holds. More slices than teams make several such rounds.
+// channels_last only. Rows are cut into slices of up to 128 bytes of channels; a slice is held by a
+// team of blocks, each of which has a share of its rows. All teams reduce, all blocks wait for each
+// other, every block merges what its team has found, and goes on with what it holds. More slices
+// than teams make several such rounds.
 #include "batch_norm_resident.h"
 
 #include "batch_norm_gradient.h"
@@ -15,17 +17,21 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-constexpr int widest_slice = 8, narrowest_slice = 4;  // vectors of 16 bytes: 128 bytes, a line of the cache, and half of one
-constexpr int fields = 6;                             // numbers of a channel in shared memory
+constexpr int widest_slice = 8,
+              narrowest_slice =
+                  4;       // vectors of 16 bytes: 128 bytes, a line of the cache, and half of one
+constexpr int fields = 6;  // numbers of a channel in shared memory
 
 struct Plan {
-  int across = 0, down = 0;                        // threads of a block: vectors of a row x rows
-  int depth = 0;                                   // vectors of each tensor that a thread holds
+  int across = 0, down = 0;  // threads of a block: vectors of a row x rows
+  int depth = 0;             // vectors of each tensor that a thread holds
   int teams = 0, members = 0, slices = 0, rounds = 0;
-  int scratch = 0;                                 // numbers
+  int scratch = 0;  // numbers
   std::size_t shared_bytes = 0;
 
-  std::size_t blocks() const { return static_cast<std::size_t>(teams) * static_cast<std::size_t>(members); }
+  std::size_t blocks() const {
+    return static_cast<std::size_t>(teams) * static_cast<std::size_t>(members);
+  }
 };
 
 template <class T>
@@ -34,7 +40,7 @@ struct Held {
   using A = Wide<T>;
   Pack<T, V>* packs;  // [tensor][depth][thread]
   double* scratch;
-  A* channels;        // [field][channel of the slice]
+  A* channels;  // [field][channel of the slice]
 
   __device__ Held(const Plan& plan, int tensors) {
     packs = tutti::cuda::dynamic_shared<Pack<T, V>>();
@@ -46,18 +52,21 @@ struct Held {
   }
 };
 
-// Where block `block` of this round leaves its partial results; rounds take turns between two places, because a block may be one
-// round ahead of another.
-__device__ std::int64_t place(int round, int block) { return round % 2 * static_cast<std::int64_t>(gridDim.x) + block; }
+// Where block `block` of this round leaves its partial results; rounds take turns between two
+// places, because a block may be one round ahead of another.
+__device__ std::int64_t place(int round, int block) {
+  return round % 2 * static_cast<std::int64_t>(gridDim.x) + block;
+}
 
 template <class T, bool add>
-__global__ __launch_bounds__(row_threads, 1)
-void resident_forward_kernel(const T* x, const T* residual, T* y, std::uint8_t* mask, Values weight, Values bias, bool relu,
-                             Geometry g, Plan plan, Partials partials, Statistics to) {
+__global__ __launch_bounds__(row_threads, 1) void resident_forward_kernel(
+    const T* x, const T* residual, T* y, std::uint8_t* mask, Values weight, Values bias, bool relu,
+    Geometry g, Plan plan, Partials partials, Statistics to) {
   constexpr int V = full_width<T>, U = 4;
   using A = Wide<T>;
   Held<T> held(plan, 1);
-  const int block = static_cast<int>(blockIdx.x), team = block / plan.members, member = block % plan.members;
+  const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
+            member = block % plan.members;
   const int width = plan.across * V;
   const Counters before = read_counters(to);
   for (int round = 0; round < plan.rounds; ++round) {
@@ -82,17 +91,21 @@ void resident_forward_kernel(const T* x, const T* residual, T* y, std::uint8_t* 
     block_moments(sums, plan.across, plan.down, held.scratch, n, mean, m2);
     if (static_cast<int>(threadIdx.x) < plan.across)
       for (int k = 0; k < V; ++k)
-        partials.values[place(round, block) * width + static_cast<int>(threadIdx.x) * V + k] = {mean[k], m2[k]};
+        partials.values[place(round, block) * width + static_cast<int>(threadIdx.x) * V + k] = {
+            mean[k], m2[k]};
     if (threadIdx.x == 0) partials.counts[place(round, block)] = n;
     cooperative_groups::this_grid().sync();
 
-    const std::int64_t first = place(round, team * plan.members), channel = static_cast<std::int64_t>(slice) * width;
-    merge_chunks(partials.values + first * width, partials.counts + first, plan.members, width, 0, width, held.scratch,
+    const std::int64_t first = place(round, team * plan.members),
+                       channel = static_cast<std::int64_t>(slice) * width;
+    merge_chunks(partials.values + first * width, partials.counts + first, plan.members, width, 0,
+                 width, held.scratch,
                  [&](std::int64_t c, double of_n, double of_mean, double of_m2) {
                    if (channel + c >= g.channels) return;
                    if (member == 0) put_statistics(to, before, channel + c, of_n, of_mean, of_m2);
                    A values[3];
-                   affine_of(of_mean, rstd_of(of_n > 0 ? of_m2 / of_n : 0, to.eps, to.floor), weight[channel + c], bias[channel + c], values);
+                   affine_of(of_mean, rstd_of(of_n > 0 ? of_m2 / of_n : 0, to.eps, to.floor),
+                             weight[channel + c], bias[channel + c], values);
                    for (int f = 0; f < 3; ++f) held.channels[f * width + c] = values[f];
                  });
     __syncthreads();
@@ -132,14 +145,15 @@ void resident_forward_kernel(const T* x, const T* residual, T* y, std::uint8_t* 
 }
 
 template <class T, bool from_mask>
-__global__ __launch_bounds__(row_threads, 1)
-void resident_backward_kernel(const T* dy, const T* x, const std::uint8_t* mask, T* masked, T* dx, Channels of,
-                              GradRules rules, Geometry g, Plan plan, Partials partials, GradTargets to,
-                              const double* moments, double floor) {
+__global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(
+    const T* dy, const T* x, const std::uint8_t* mask, T* masked, T* dx, Channels of,
+    GradRules rules, Geometry g, Plan plan, Partials partials, GradTargets to,
+    const double* moments, double floor) {
   constexpr int V = full_width<T>, U = 3;
   using A = Wide<T>;
   Held<T> held(plan, 2);
-  const int block = static_cast<int>(blockIdx.x), team = block / plan.members, member = block % plan.members;
+  const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
+            member = block % plan.members;
   const int width = plan.across * V, x_thread = static_cast<int>(threadIdx.x) % plan.across;
   const int y_thread = static_cast<int>(threadIdx.x) / plan.across;
   for (int round = 0; round < plan.rounds; ++round) {
@@ -174,12 +188,14 @@ void resident_backward_kernel(const T* dy, const T* x, const std::uint8_t* mask,
 #pragma unroll
             for (int v = 0; v < V; ++v) {
               const A x_v = packs[u][v];
-              result[v] = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[v], f.scale[v],
-                                                     f.shift[v], rules.relu);
+              result[v] = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v,
+                                                     f.center[v], f.scale[v], f.shift[v],
+                                                     rules.relu);
               sums.add(v, result[v], x_v - f.center[v], rules.weighted);
             }
             sums.end_vector();
-            const Pack<T, V> g_pack = Pack<T, V>::of(result);  // exact: each element is one of dy or 0
+            const Pack<T, V> g_pack =
+                Pack<T, V>::of(result);  // exact: each element is one of dy or 0
             held.at(0, i + u, plan) = g_pack;
             held.at(1, i + u, plan) = packs[u];
             if (masked != nullptr) store<T, V>(masked, spans[u], g_pack);
@@ -190,18 +206,20 @@ void resident_backward_kernel(const T* dy, const T* x, const std::uint8_t* mask,
     sum_down(sums.totals, x_thread, y_thread, plan.across, plan.down, held.scratch);
     if (y_thread == 0)
       for (int k = 0; k < V; ++k)
-        partials.values[place(round, block) * width + x_thread * V + k] = {sums.totals[k], sums.totals[V + k]};
+        partials.values[place(round, block) * width + x_thread * V + k] = {sums.totals[k],
+                                                                           sums.totals[V + k]};
     cooperative_groups::this_grid().sync();
 
-    sum_chunks(partials.values + place(round, team * plan.members) * width, plan.members, width, 0, width, held.scratch,
-               [&](std::int64_t c, double first, double second) {
+    sum_chunks(partials.values + place(round, team * plan.members) * width, plan.members, width, 0,
+               width, held.scratch, [&](std::int64_t c, double first, double second) {
                  const std::int64_t at = channel + c;
                  if (at >= g.channels) return;
                  if (member == 0) put_grad_sums<A>(to, at, first, second);
                  const double mean = of.mean[at], n = moments[0];
                  second -= (mean - static_cast<double>(static_cast<A>(mean))) * first;
                  A values[3];
-                 gradient_of(mean, of.rstd[at], of.weight[at], n, first, second, moments[packet_header + g.channels + at], floor, values);
+                 gradient_of(mean, of.rstd[at], of.weight[at], n, first, second,
+                             moments[packet_header + g.channels + at], floor, values);
                  for (int f = 0; f < 3; ++f) held.channels[(3 + f) * width + c] = values[f];
                });
     __syncthreads();
@@ -214,7 +232,8 @@ void resident_backward_kernel(const T* dy, const T* x, const std::uint8_t* mask,
       const Pack<T, V> g_pack = held.at(0, i, plan), x_pack = held.at(1, i, plan);
       A result[V];
 #pragma unroll
-      for (int v = 0; v < V; ++v) result[v] = d.a[v] * g_pack[v] + (d.b[v] * (x_pack[v] - center[v]) + d.c[v]);
+      for (int v = 0; v < V; ++v)
+        result[v] = d.a[v] * g_pack[v] + (d.b[v] * (x_pack[v] - center[v]) + d.c[v]);
       store<T, V>(dx, out.span(), Pack<T, V>::of(result));
       out.next();
     }
@@ -223,29 +242,37 @@ void resident_backward_kernel(const T* dy, const T* x, const std::uint8_t* mask,
 
 // ---- host side
 
-// Whether x, with `tensors` tensors like it held, fits, and how: as one line of the cache per row and slice, else as half of one.
-// Several rounds are worth their waiting only where each of them fills half of the device's shared memory.
+// Whether x, with `tensors` tensors like it held, fits, and how: as one line of the cache per row
+// and slice, else as half of one. Several rounds are worth their waiting only where each of them
+// fills half of the device's shared memory.
 template <class T>
 Plan plan_of(const Tensor& x, int tensors) {
   constexpr int V = full_width<T>;
   const auto& device = tutti::cuda::properties(x.device().index());
-  const std::int64_t vectors = x.size(1) / V, rows = x.numel() / x.size(1), blocks = device.multiprocessors;
+  const std::int64_t vectors = x.size(1) / V, rows = x.numel() / x.size(1),
+                     blocks = device.multiprocessors;
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   for (const int widest : {widest_slice, narrowest_slice}) {
     Plan p;
     p.across = static_cast<int>(std::min<std::int64_t>(vectors, widest));
     p.down = row_threads / p.across;
     p.scratch = moments_scratch<V>(p.across, p.down);
-    const std::size_t other = sizeof(double) * static_cast<std::size_t>(p.scratch + fields * p.across * V);
-    const std::size_t layer = static_cast<std::size_t>(tensors) * row_threads * 16;  // bytes: one vector of each thread
+    const std::size_t other = sizeof(double) *
+                              static_cast<std::size_t>(p.scratch + fields * p.across * V);
+    const std::size_t layer = static_cast<std::size_t>(tensors) * row_threads *
+                              16;  // bytes: one vector of each thread
     if (device.shared_bytes_per_block < other + layer) return {};
     const auto deepest = static_cast<std::int64_t>((device.shared_bytes_per_block - other) / layer);
     const std::int64_t fewest = up(rows, deepest * p.down);
     if (fewest > blocks) continue;
-    const std::int64_t slices = up(vectors, p.across), rounds = up(slices, blocks / fewest), teams = up(slices, rounds);
+    const std::int64_t slices = up(vectors, p.across), rounds = up(slices, blocks / fewest),
+                       teams = up(slices, rounds);
     const std::int64_t members = std::min(blocks / teams, up(rows, p.down));
-    if (rounds > 1 && 2 * teams * rows * p.across * p.down < blocks * deepest * row_threads * p.down) continue;
-    p.slices = static_cast<int>(slices), p.rounds = static_cast<int>(rounds), p.teams = static_cast<int>(teams);
+    if (rounds > 1 &&
+        2 * teams * rows * p.across * p.down < blocks * deepest * row_threads * p.down)
+      continue;
+    p.slices = static_cast<int>(slices), p.rounds = static_cast<int>(rounds),
+    p.teams = static_cast<int>(teams);
     p.members = static_cast<int>(members), p.depth = static_cast<int>(up(rows, members * p.down));
     p.shared_bytes = other + layer * static_cast<std::size_t>(p.depth);
     return p;
@@ -281,7 +308,9 @@ bool with_plan(const Tensor& x, int tensors, bool aligned, const Body& body) {
 }
 
 template <class T>
-T* at(const Tensor& t) { return t.defined() ? static_cast<T*>(t.raw()) : nullptr; }
+T* at(const Tensor& t) {
+  return t.defined() ? static_cast<T*>(t.raw()) : nullptr;
+}
 
 template <class T>
 Workspace workspace_of(const Tensor& x, const Plan& plan) {
@@ -290,35 +319,49 @@ Workspace workspace_of(const Tensor& x, const Plan& plan) {
 }
 
 tutti::cuda::Grid grid_of(const Plan& plan) {
-  return {.blocks = static_cast<unsigned>(plan.blocks()), .threads = row_threads, .shared_bytes = plan.shared_bytes, .cooperative = true};
+  return {.blocks = static_cast<unsigned>(plan.blocks()),
+          .threads = row_threads,
+          .shared_bytes = plan.shared_bytes,
+          .cooperative = true};
 }
 
 }  // namespace
 
-bool resident_forward(const Tensor& x, const Statistics& statistics, const Normalization& to, const Tensor& y) {
+bool resident_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
+                      const Tensor& y) {
   const bool aligned = is_aligned(x) && is_aligned(y) && is_aligned(to.residual);
   return with_plan(x, 1, aligned, [&]<class T>(const Plan& plan) {
     const Workspace workspace = workspace_of<T>(x, plan);
-    const auto kernel = to.residual.defined() ? resident_forward_kernel<T, true> : resident_forward_kernel<T, false>;
-    tutti::cuda::launch("batch_norm forward", kernel, grid_of(plan), at<T>(x), at<T>(to.residual), at<T>(y), mask_of(to),
-                        values_of(to.weight, 1), values_of(to.bias, 0), to.relu, geometry_of<T>(x, plan), plan,
-                        workspace.partials(), statistics);
+    const auto kernel = to.residual.defined() ? resident_forward_kernel<T, true>
+                                              : resident_forward_kernel<T, false>;
+    tutti::cuda::launch("batch_norm forward", kernel, grid_of(plan), at<T>(x), at<T>(to.residual),
+                        at<T>(y), mask_of(to), values_of(to.weight, 1), values_of(to.bias, 0),
+                        to.relu, geometry_of<T>(x, plan), plan, workspace.partials(), statistics);
   });
 }
 
-bool resident_backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked,
-                       const Tensor& weight_grad, const Tensor& bias_grad, const Tensor& moments, Epsilon eps, const Tensor& dx) {
+bool resident_backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
+                       const Tensor& masked, const Tensor& weight_grad, const Tensor& bias_grad,
+                       const Tensor& moments, Epsilon eps, const Tensor& dx) {
   const Normalization& n = of.forward;
   const bool from_mask = n.relu && n.residual.defined();
   const bool aligned = is_aligned(dy) && is_aligned(of.x) && is_aligned(masked) && is_aligned(dx);
   return with_plan(of.x, 2, aligned, [&]<class T>(const Plan& plan) {
     const Workspace workspace = workspace_of<T>(dy, plan);
-    const GradTargets to{of.x.size(1), sums.data<double>(), n.mean.data<double>(), n.rstd.data<double>(), target_of(weight_grad),
-                         target_of(bias_grad), {}};
-    const auto kernel = from_mask ? resident_backward_kernel<T, true> : resident_backward_kernel<T, false>;
-    tutti::cuda::launch("batch_norm backward", kernel, grid_of(plan), at<T>(dy), at<T>(of.x), mask_of(n), at<T>(masked), at<T>(dx),
-                        channels_of(n), GradRules{n.relu, of.weighted}, geometry_of<T>(of.x, plan), plan, workspace.partials(), to,
-                        moments.data<double>(), eps.floor ? eps.value : -1.0);
+    const GradTargets to{of.x.size(1),
+                         sums.data<double>(),
+                         n.mean.data<double>(),
+                         n.rstd.data<double>(),
+                         target_of(weight_grad),
+                         target_of(bias_grad),
+                         {}};
+    const auto kernel = from_mask ? resident_backward_kernel<T, true>
+                                  : resident_backward_kernel<T, false>;
+    tutti::cuda::launch("batch_norm backward", kernel, grid_of(plan), at<T>(dy), at<T>(of.x),
+                        mask_of(n), at<T>(masked), at<T>(dx), channels_of(n),
+                        GradRules{n.relu, of.weighted}, geometry_of<T>(of.x, plan), plan,
+                        workspace.partials(), to, moments.data<double>(),
+                        eps.floor ? eps.value : -1.0);
   });
 }
 

@@ -1,14 +1,18 @@
-// Forward and backward of one rank in one launch that reads its input once. docs/kernels.md says when.
+// Forward and backward of one rank in one launch that reads its input once. docs/kernels.md says
+// when.
 #pragma once
 
 #include "batch_norm_statistics.h"
 
 namespace tutti::kernels::cuda {
 
-/// moments, what `statistics` asks for, and apply; false where x does not fit, and nothing was done then.
-bool resident_forward(const Tensor& x, const Statistics& statistics, const Normalization& to, const Tensor& y);
+/// moments, what `statistics` asks for, and apply; false where x does not fit, and nothing was done
+/// then.
+bool resident_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
+                      const Tensor& y);
 /// reduce_grad, parameter_grad and apply_grad, likewise.
-bool resident_backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums, const Tensor& masked,
-                       const Tensor& weight_grad, const Tensor& bias_grad, const Tensor& moments, Epsilon eps, const Tensor& dx);
+bool resident_backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
+                       const Tensor& masked, const Tensor& weight_grad, const Tensor& bias_grad,
+                       const Tensor& moments, Epsilon eps, const Tensor& dx);
 
 }  // namespace tutti::kernels::cuda

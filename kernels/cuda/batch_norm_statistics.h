@@ -1,5 +1,6 @@
-// What becomes of the moments of a channel, on the device: packet, sums for the other ranks, mean and rstd, running statistics.
-// Every part is optional, so that one launch does what follows in any case.
+// What becomes of the moments of a channel, on the device: packet, sums for the other ranks, mean
+// and rstd, running statistics. Every part is optional, so that one launch does what follows in any
+// case.
 #pragma once
 
 #include "batch_norm_device.h"
@@ -23,8 +24,9 @@ struct Statistics {
   double momentum = 0;
 };
 
-// ---- sums that carry more digits than a double has: see kernels/batch_norm.h. A product is written as a fused multiply-add,
-// so that the compiler does not fuse it into the addition after it.
+// ---- sums that carry more digits than a double has: see kernels/batch_norm.h. A product is
+// written as a fused multiply-add, so that the compiler does not fuse it into the addition after
+// it.
 
 struct Double2 {
   double high, low;
@@ -47,7 +49,8 @@ __device__ inline void split(Double2 from, double& high, double& low) {
   low = finite ? (from.high - cut) + from.low : 0;
 }
 
-__device__ inline void put_sums(const Statistics& to, std::int64_t c, double n, double mean, double m2) {
+__device__ inline void put_sums(const Statistics& to, std::int64_t c, double n, double mean,
+                                double m2) {
   double* of = to.sums + packet_header + c;
   const std::int64_t C = to.channels;
   if (c == 0) put_message(to.sums, to.message);
@@ -65,8 +68,8 @@ __device__ inline void put_sums(const Statistics& to, std::int64_t c, double n, 
 }
 
 /// Count, mean and M2 of channel c from sums.
-__device__ inline void get_sums(const double* sums, bool exact, std::int64_t C, std::int64_t c, double& n, double& mean,
-                                double& m2) {
+__device__ inline void get_sums(const double* sums, bool exact, std::int64_t C, std::int64_t c,
+                                double& n, double& mean, double& m2) {
   const double* of = sums + packet_header + c;
   if (!exact) {
     n = sums[0];
@@ -75,7 +78,8 @@ __device__ inline void get_sums(const double* sums, bool exact, std::int64_t C, 
   } else {
     const Double2 count = exact_sum(sums[0], sums[1]);
     const Double2 first = exact_sum(of[0], of[2 * C]), second = exact_sum(of[C], of[3 * C]);
-    // Squares around `about`, the mean but for its rounding: second - about first - about (first - n about).
+    // Squares around `about`, the mean but for its rounding: second - about first - about (first -
+    // n about).
     n = count.high;
     const double about = n > 0 ? first.high / n : 0;
     const Double2 whole = exact_product(n, about), square = exact_product(about, first.high);
@@ -102,24 +106,30 @@ __device__ inline Counters read_counters(const Statistics& to) {
   return {to.batches ? *to.batches : 0, to.elements ? *to.elements : 0};
 }
 
-__device__ inline void put_running(const Statistics& to, const Counters& before, std::int64_t c, double n, double mean, double m2) {
+__device__ inline void put_running(const Statistics& to, const Counters& before, std::int64_t c,
+                                   double n, double mean, double m2) {
   const Target means{to.running_mean, to.running_wide}, vars{to.running_var, to.running_wide};
-  const double old_mean = Values{to.running_mean, to.running_wide, 0}[c], old_var = Values{to.running_var, to.running_wide, 0}[c];
+  const double old_mean = Values{to.running_mean, to.running_wide, 0}[c],
+               old_var = Values{to.running_var, to.running_wide, 0}[c];
   if (to.tracking == Tracking::pooled) {
     const double so_far = before.elements, delta = mean - old_mean, share = n / (so_far + n);
-    const double total = so_far > 0 ? (so_far - 1) * old_var + m2 + delta * delta * so_far * share : m2;
+    const double total = so_far > 0 ? (so_far - 1) * old_var + m2 + delta * delta * so_far * share
+                                    : m2;
     means.put(c, so_far > 0 ? old_mean + delta * share : mean);
     vars.put(c, total / (so_far + n - 1));
     return;
   }
-  const double factor = to.tracking == Tracking::cumulative ? 1 / static_cast<double>(before.batches + 1) : to.momentum;
+  const double factor = to.tracking == Tracking::cumulative
+                            ? 1 / static_cast<double>(before.batches + 1)
+                            : to.momentum;
   means.put(c, (1 - factor) * old_mean + factor * mean);
   vars.put(c, (1 - factor) * old_var + factor * m2 / (n - 1));
 }
 
-/// Everything of channel c but the counters of the running statistics. One thread for each channel, of any block.
-__device__ inline void put_statistics(const Statistics& to, const Counters& before, std::int64_t c, double n, double mean,
-                                      double m2) {
+/// Everything of channel c but the counters of the running statistics. One thread for each channel,
+/// of any block.
+__device__ inline void put_statistics(const Statistics& to, const Counters& before, std::int64_t c,
+                                      double n, double mean, double m2) {
   if (to.moments) {
     if (c == 0) to.moments[0] = n;
     to.moments[packet_header + c] = mean;
@@ -148,7 +158,9 @@ inline Statistics statistics_of(std::int64_t channels) {
   return to;
 }
 
-inline void add_moments(Statistics& to, const Tensor& moments) { to.moments = moments.data<double>(); }
+inline void add_moments(Statistics& to, const Tensor& moments) {
+  to.moments = moments.data<double>();
+}
 
 inline void add_sums(Statistics& to, const Tensor& sums) {
   to.sums = sums.data<double>();
@@ -162,7 +174,8 @@ inline void add_finish(Statistics& to, Epsilon eps, const Tensor& mean, const Te
   to.floor = eps.floor;
 }
 
-inline void add_update(Statistics& to, Tracking tracking, double momentum, const RunningStatistics& running) {
+inline void add_update(Statistics& to, Tracking tracking, double momentum,
+                       const RunningStatistics& running) {
   if (!running.mean.defined()) return;
   to.running_mean = running.mean.raw();
   to.running_var = running.var.raw();
@@ -174,8 +187,8 @@ inline void add_update(Statistics& to, Tracking tracking, double momentum, const
 }
 
 /// Everything that follows from a batch's moments.
-inline Statistics statistics_of(const Tensor& moments, std::int64_t channels, const Settlement& how, const Tensor& mean,
-                                const Tensor& rstd) {
+inline Statistics statistics_of(const Tensor& moments, std::int64_t channels, const Settlement& how,
+                                const Tensor& mean, const Tensor& rstd) {
   Statistics to = statistics_of(channels);
   add_moments(to, moments);
   add_finish(to, how.eps, mean, rstd);

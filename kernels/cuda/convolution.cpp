@@ -1,6 +1,7 @@
-// Convolution on CUDA devices: cuDNN's plans (cudnn_graph.h), found once for each problem, thread and device, and run
-// on the current stream. cuDNN wants one dtype and one layout for all operands: what differs (float32 weights of 16-bit
-// activations, a weight in the other layout) is copied first, and gradients of weights in 16 bits are converted after.
+// Convolution on CUDA devices: cuDNN's plans (cudnn_graph.h), found once for each problem, thread
+// and device, and run on the current stream. cuDNN wants one dtype and one layout for all operands:
+// what differs (float32 weights of 16-bit activations, a weight in the other layout) is copied
+// first, and gradients of weights in 16 bits are converted after.
 #include "../convolution.h"
 
 #include "../../core/create.h"
@@ -51,11 +52,13 @@ void execute(cudnnHandle_t handle, const Plan& plan, const Addresses& at, Device
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace.data());
   pack.finalize();
-  cudnn::check(cudnnBackendExecute(handle, plan.descriptor.get(), pack.get()), "cudnnBackendExecute");
+  cudnn::check(cudnnBackendExecute(handle, plan.descriptor.get(), pack.get()),
+               "cudnnBackendExecute");
 }
 
 // The fastest of several plans, each run on the real operands: every run writes the same output.
-Plan fastest(cudnnHandle_t handle, std::vector<Plan> plans, const Addresses& at, Device device, const Stream& stream) {
+Plan fastest(cudnnHandle_t handle, std::vector<Plan> plans, const Addresses& at, Device device,
+             const Stream& stream) {
   std::size_t best = 0;
   double shortest = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < plans.size(); ++i) try {
@@ -70,7 +73,8 @@ Plan fastest(cudnnHandle_t handle, std::vector<Plan> plans, const Addresses& at,
         if (time < shortest) shortest = time, best = i;
       }
     } catch (const Error&) {
-      // One that needs more memory than there is, say: the others remain, and where none does the caller's run tells.
+      // One that needs more memory than there is, say: the others remain, and where none does the
+      // caller's run tells.
     }
   return std::move(plans[best]);
 }
@@ -80,14 +84,17 @@ const Plan& plan_for(Library& library, const Problem& problem, const Addresses& 
   Library::Plans& known = library.plans[problem.key()];
   const bool tune = settings().autotune;
   if (tune && known.timed) return *known.timed;
-  const bool time_now = tune && !stream.is_capturing();  // timing waits, which nobody may while a graph is captured
+  const bool time_now =
+      tune && !stream.is_capturing();  // timing waits, which nobody may while a graph is captured
   if (!time_now && known.guessed) return *known.guessed;
-  std::vector<Plan> plans = cudnn::find_plans(problem, {.handle = library.handle}, time_now ? 8 : 1);
+  std::vector<Plan> plans =
+      cudnn::find_plans(problem, {.handle = library.handle}, time_now ? 8 : 1);
   if (plans.empty())
     fail<DeviceError>("{}: cuDNN has no {}algorithm for this", problem.text(),
                       problem.deterministic ? "deterministic " : "");
   // A plan stays for good: kernels of it may be on their way when a better one is found.
-  if (time_now) return known.timed.emplace(fastest(library.handle, std::move(plans), at, device, stream));
+  if (time_now)
+    return known.timed.emplace(fastest(library.handle, std::move(plans), at, device, stream));
   return known.guessed.emplace(std::move(plans.front()));
 }
 
@@ -111,7 +118,9 @@ Tensor matched(const Tensor& t, DType dtype, MemoryFormat format) {
 
 // The same for a result: itself, or what is to be copied into it.
 Tensor target(const Tensor& t, DType dtype, MemoryFormat format) {
-  return t.dtype() == dtype && t.is_contiguous(format) ? t : empty(t.shape(), {dtype, t.device()}, format);
+  return t.dtype() == dtype && t.is_contiguous(format)
+             ? t
+             : empty(t.shape(), {dtype, t.device()}, format);
 }
 
 // The layout in which the fewest have to be copied; of activations above all.
@@ -126,7 +135,9 @@ MemoryFormat format_of(const Tensor& x, const Tensor& w, const Tensor& y) {
 // x, w and y have `format` and one dtype.
 void run(Direction direction, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias,
          const ConvOptions& options, MemoryFormat format) {
-  const auto operand = [format](const Tensor& t) { return cudnn::operand(t.dtype(), t.shape(), format, t.raw()); };
+  const auto operand = [format](const Tensor& t) {
+    return cudnn::operand(t.dtype(), t.shape(), format, t.raw());
+  };
   Problem problem{.direction = direction,
                   .x = operand(x),
                   .w = operand(w),
@@ -153,7 +164,8 @@ void copy_back(const Tensor& from, const Tensor& to) {
   if (!from.is_same(to)) elementwise().copy(from, to);
 }
 
-void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options, const Tensor& y) {
+void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
+             const Tensor& y) {
   if (y.numel() == 0) return;
   const DeviceScope scope(x.device().index());
   const DType dtype = x.dtype();
@@ -164,18 +176,20 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOpt
   copy_back(out, y);
 }
 
-void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options, const Tensor& dx) {
+void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
+                    const Tensor& dx) {
   if (dx.numel() == 0) return;
   const DeviceScope scope(dy.device().index());
   const DType dtype = dy.dtype();
   const MemoryFormat format = format_of(dy, w, dx);
   const Tensor out = target(dx, dtype, format);
-  run(Direction::backward_input, out, matched(w, dtype, format), matched(dy, dtype, format), {}, options, format);
+  run(Direction::backward_input, out, matched(w, dtype, format), matched(dy, dtype, format), {},
+      options, format);
   copy_back(out, dx);
 }
 
-void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options, const Tensor& dw,
-                     const Tensor& db) {
+void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
+                     const Tensor& dw, const Tensor& db) {
   const DeviceScope scope(x.device().index());
   if (x.numel() == 0) {
     elementwise().fill(dw, 0);
@@ -192,7 +206,8 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
   Strides strides = shape;
   shape[1] = db.shape()[0];
   strides[1] = db.strides()[0];
-  reduce().reduce(Reduction::sum, matched(gradient, db.dtype(), format), db.alias(shape, strides, db.offset()));
+  reduce().reduce(Reduction::sum, matched(gradient, db.dtype(), format),
+                  db.alias(shape, strides, db.offset()));
 }
 
 }  // namespace

@@ -9,8 +9,11 @@ cudnnDataType_t data_type(DType dtype) {
     case float64: return CUDNN_DATA_DOUBLE;
     case float16: return CUDNN_DATA_HALF;
     case bfloat16: return CUDNN_DATA_BFLOAT16;
-    default: fail<DTypeError>("convolution: cannot compute in {} on this device (expected one of float32, float64, "
-                              "bfloat16, float16); convert with .to(dtype)", to_string(dtype));
+    default:
+      fail<DTypeError>(
+          "convolution: cannot compute in {} on this device (expected one of float32, float64, "
+          "bfloat16, float16); convert with .to(dtype)",
+          to_string(dtype));
   }
 }
 
@@ -35,20 +38,29 @@ Attributes attributes(Direction direction) {
   switch (direction) {
     case Direction::forward:
       return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
     case Direction::backward_input:
       return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
     case Direction::backward_weight: break;
   }
   return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
 }
 
 // The operation graph. cuDNN keeps what it needs of the descriptors it is built from.
@@ -57,7 +69,8 @@ Descriptor graph_of(const Problem& p, const Target& target) {
   const cudnnDataType_t sums = wide ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
   Descriptor convolution(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
   convolution.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, sums);
-  convolution.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, CUDNN_CROSS_CORRELATION);
+  convolution.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
+                  CUDNN_CROSS_CORRELATION);
   convolution.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, static_cast<std::int64_t>(p.stride.size()));
   convolution.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, p.padding);
   convolution.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, p.padding);
@@ -104,28 +117,30 @@ Descriptor graph_of(const Problem& p, const Target& target) {
   }
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   if (target.handle) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(operations.size()),
-            operations.data());
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+            static_cast<std::int64_t>(operations.size()), operations.data());
   graph.finalize();
   return graph;
 }
 
 // What the heuristics propose, best first.
-std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeurMode_t mode, const Target& target) {
+std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeurMode_t mode,
+                                       const Target& target) {
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
   if (target.properties) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.properties);
   if (!heuristics.try_finalize()) return {};
   std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0,
-                                 &count, nullptr),
+  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
         "cudnnBackendGetAttribute");
   std::vector<Descriptor> result;
   std::vector<cudnnBackendDescriptor_t> raw;
-  for (std::int64_t i = 0; i < count; ++i) raw.push_back(result.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
-  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
-                                 &count, raw.data()),
+  for (std::int64_t i = 0; i < count; ++i)
+    raw.push_back(result.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
+  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
         "cudnnBackendGetAttribute");
   result.resize(static_cast<std::size_t>(count));  // it may have found fewer than it announced
   return result;
@@ -135,8 +150,8 @@ bool acceptable(const Descriptor& configuration, const Problem& p) {
   const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
   std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                 &count, &raw),
+  check(cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
         "cudnnBackendGetAttribute");
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
@@ -146,7 +161,8 @@ bool acceptable(const Descriptor& configuration, const Problem& p) {
     if (note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) return false;
     if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && p.deterministic) return false;
     // For float32 these two mean TF32.
-    const bool rounds = note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
+    const bool rounds = note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
+                        note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
     if (rounds && p.x.dtype == float32 && !p.allow_tf32) return false;
   }
   return true;
@@ -168,9 +184,10 @@ Descriptor::~Descriptor() {
   if (descriptor_) cudnnBackendDestroyDescriptor(descriptor_);
 }
 
-void Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
-                     const void* values) {
-  check(cudnnBackendSetAttribute(descriptor_, name, type, count, values), "cudnnBackendSetAttribute");
+void Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                     std::int64_t count, const void* values) {
+  check(cudnnBackendSetAttribute(descriptor_, name, type, count, values),
+        "cudnnBackendSetAttribute");
 }
 void Descriptor::set(cudnnBackendAttributeName_t name, const Dims& values) {
   set(name, CUDNN_TYPE_INT64, values.size(), values.begin());
@@ -190,17 +207,20 @@ Operand operand(DType dtype, const Shape& given, MemoryFormat format, const void
   Shape shape = given;
   if (shape.size() == 3) shape.insert(2, 1);
   const auto bits = reinterpret_cast<std::uintptr_t>(address);
-  return {dtype, shape, dense_strides(shape, format),
-          bits == 0 ? 16 : std::min<std::int64_t>(16, static_cast<std::int64_t>(bits & (~bits + 1)))};
+  return {
+      dtype, shape, dense_strides(shape, format),
+      bits == 0 ? 16 : std::min<std::int64_t>(16, static_cast<std::int64_t>(bits & (~bits + 1)))};
 }
 
 std::string Problem::text() const {
-  const char* name = direction == Direction::forward          ? "convolution"
-                     : direction == Direction::backward_input ? "convolution, gradient of the input"
-                                                              : "convolution, gradient of the weight";
-  return fmt::format("{}: x {} {}, weight {} {}, y {} {}, stride {}, padding {}, dilation {}", name, to_string(x.dtype),
-                     to_string(x.shape), to_string(w.dtype), to_string(w.shape), to_string(y.dtype), to_string(y.shape),
-                     to_string(stride), to_string(padding), to_string(dilation));
+  const char* name = direction == Direction::forward ? "convolution"
+                     : direction == Direction::backward_input
+                         ? "convolution, gradient of the input"
+                         : "convolution, gradient of the weight";
+  return fmt::format("{}: x {} {}, weight {} {}, y {} {}, stride {}, padding {}, dilation {}", name,
+                     to_string(x.dtype), to_string(x.shape), to_string(w.dtype), to_string(w.shape),
+                     to_string(y.dtype), to_string(y.shape), to_string(stride), to_string(padding),
+                     to_string(dilation));
 }
 
 std::vector<std::int64_t> Problem::key() const {
@@ -226,13 +246,16 @@ std::vector<Plan> find_plans(const Problem& problem, const Target& target, std::
         if (plans.size() == limit) return plans;
         if (!acceptable(configuration, problem)) continue;
         Plan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
-        if (target.handle) plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
-        if (target.properties) plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
+        if (target.handle)
+          plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+        if (target.properties)
+          plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
         plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
         if (!plan.descriptor.try_finalize()) continue;
         std::int64_t count = 0;
-        check(cudnnBackendGetAttribute(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                       CUDNN_TYPE_INT64, 1, &count, &plan.workspace),
+        check(cudnnBackendGetAttribute(plan.descriptor.get(),
+                                       CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                                       1, &count, &plan.workspace),
               "cudnnBackendGetAttribute");
         plans.push_back(std::move(plan));
       }

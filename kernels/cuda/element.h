@@ -1,5 +1,6 @@
-// Elements of any dtype, read and written as the type that kernels compute in. The dtype is a run-time switch, uniform
-// for a launch: these kernels wait for memory, and one compiled kernel serves all dtypes.
+// Elements of any dtype, read and written as the type that kernels compute in. The dtype is a
+// run-time switch, uniform for a launch: these kernels wait for memory, and one compiled kernel
+// serves all dtypes.
 #pragma once
 
 #include "layout.h"
@@ -12,18 +13,34 @@
 namespace tutti::kernels::cuda {
 
 // Grid-stride loops: where a thread begins, and how far apart its pieces of work are.
-__device__ inline std::int64_t first_index() { return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
-__device__ inline std::int64_t index_step() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
+__device__ inline std::int64_t first_index() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline std::int64_t index_step() {
+  return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+}
 
 /// What elements of a dtype are computed in: float for the 16-bit types, int64 for the integers.
 template <class T>
 struct ComputeOf {
   using type = T;
 };
-template <> struct ComputeOf<BFloat16> { using type = float; };
-template <> struct ComputeOf<Float16> { using type = float; };
-template <> struct ComputeOf<std::uint8_t> { using type = std::int64_t; };
-template <> struct ComputeOf<bool> { using type = std::int64_t; };
+template <>
+struct ComputeOf<BFloat16> {
+  using type = float;
+};
+template <>
+struct ComputeOf<Float16> {
+  using type = float;
+};
+template <>
+struct ComputeOf<std::uint8_t> {
+  using type = std::int64_t;
+};
+template <>
+struct ComputeOf<bool> {
+  using type = std::int64_t;
+};
 template <class T>
 using Compute = typename ComputeOf<T>::type;
 
@@ -35,17 +52,25 @@ template <class T>
 struct DeviceTypeOf {
   using type = T;
 };
-template <> struct DeviceTypeOf<BFloat16> { using type = __nv_bfloat16; };
-template <> struct DeviceTypeOf<Float16> { using type = __half; };
+template <>
+struct DeviceTypeOf<BFloat16> {
+  using type = __nv_bfloat16;
+};
+template <>
+struct DeviceTypeOf<Float16> {
+  using type = __half;
+};
 template <class T>
 using DeviceType = typename DeviceTypeOf<T>::type;
 
 template <class To, class From>
 __device__ inline To convert(From value) {
   if constexpr (std::is_same_v<To, From>) return value;
-  else if constexpr (std::is_same_v<From, __nv_bfloat16>) return convert<To>(__bfloat162float(value));
+  else if constexpr (std::is_same_v<From, __nv_bfloat16>)
+    return convert<To>(__bfloat162float(value));
   else if constexpr (std::is_same_v<From, __half>) return convert<To>(__half2float(value));
-  else if constexpr (std::is_same_v<To, __nv_bfloat16>) return __float2bfloat16(static_cast<float>(value));
+  else if constexpr (std::is_same_v<To, __nv_bfloat16>)
+    return __float2bfloat16(static_cast<float>(value));
   else if constexpr (std::is_same_v<To, __half>) return __float2half(static_cast<float>(value));
   else if constexpr (std::is_same_v<To, bool>) return value != From(0);
   else return static_cast<To>(value);
@@ -81,7 +106,8 @@ __device__ inline void with_type(DType dtype, const Body& body) {
 
 /// `count` elements from `at` on; one, repeated, where the operand is constant.
 template <class C>
-__device__ inline void load(const Operand& x, std::int64_t at, int count, bool constant, C (&values)[Layout::pack]) {
+__device__ inline void load(const Operand& x, std::int64_t at, int count, bool constant,
+                            C (&values)[Layout::pack]) {
   with_type(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T* from = static_cast<const T*>(x.base) + at;
@@ -100,7 +126,8 @@ __device__ inline void load(const Operand& x, std::int64_t at, int count, bool c
 }
 
 template <class C>
-__device__ inline void store(const Operand& x, std::int64_t at, int count, const C (&values)[Layout::pack]) {
+__device__ inline void store(const Operand& x, std::int64_t at, int count,
+                             const C (&values)[Layout::pack]) {
   with_type(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     T* to = static_cast<T*>(x.base) + at;
@@ -121,7 +148,8 @@ __device__ inline void store(const Operand& x, std::int64_t at, int count, const
 template <class C>
 __device__ inline C load_one(const Operand& x, std::int64_t at) {
   C value{};
-  with_type(x.dtype, [&](auto zero) { value = convert<C>(static_cast<const decltype(zero)*>(x.base)[at]); });
+  with_type(x.dtype,
+            [&](auto zero) { value = convert<C>(static_cast<const decltype(zero)*>(x.base)[at]); });
   return value;
 }
 template <class C>

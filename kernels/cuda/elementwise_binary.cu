@@ -1,5 +1,5 @@
-// Elementwise functions of two tensors, or of a tensor and a number: compiled for float, double and int64, the function
-// is a switch in the kernel.
+// Elementwise functions of two tensors, or of a tensor and a number: compiled for float, double and
+// int64, the function is a switch in the kernel.
 #include "../../core/cuda/stream.h"
 #include "element.h"
 #include "elementwise_loops.h"
@@ -72,14 +72,15 @@ bool has_integers(Binary op) {
 enum class Second { tensor, number, number_first };
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void binary_kernel(Binary op, Layout layout, Operand a, Operand b,
-                                                               Second second, C number, Operand out) {
+__global__ __launch_bounds__(block_threads) void binary_kernel(Binary op, Layout layout, Operand a,
+                                                               Operand b, Second second, C number,
+                                                               Operand out) {
   for (std::int64_t unit = first_index(); unit < layout.units; unit += index_step()) {
     const Place<3> place = layout.place<3>(unit);
     Values<C> values;
-    load(a, place.at[1], place.count, layout.constant[1], second == Second::number_first ? values.y : values.x);
-    if (second == Second::tensor)
-      load(b, place.at[2], place.count, layout.constant[2], values.y);
+    load(a, place.at[1], place.count, layout.constant[1],
+         second == Second::number_first ? values.y : values.x);
+    if (second == Second::tensor) load(b, place.at[2], place.count, layout.constant[2], values.y);
     else
       for (C& v : second == Second::number_first ? values.x : values.y) v = number;
     apply(op, values);
@@ -87,15 +88,17 @@ __global__ __launch_bounds__(block_threads) void binary_kernel(Binary op, Layout
   }
 }
 
-void run(Binary op, const Layout& layout, const Tensor& a, Operand b, Second second, double number, const Tensor& out) {
+void run(Binary op, const Layout& layout, const Tensor& a, Operand b, Second second, double number,
+         const Tensor& out) {
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
   dispatch(AllTypes{}, a.dtype(), "elementwise", [&]<class T>() {
     using C = Compute<T>;
     if (!std::is_floating_point_v<C> && !has_integers(op))
-      fail<DTypeError>("elementwise: this operation needs a floating dtype; convert with .to(float32)");
-    tutti::cuda::launch("elementwise", binary_kernel<C>, grid_for(layout.units, device), op, layout, Operand(a), b,
-                        second, static_cast<C>(number), Operand(out));
+      fail<DTypeError>(
+          "elementwise: this operation needs a floating dtype; convert with .to(float32)");
+    tutti::cuda::launch("elementwise", binary_kernel<C>, grid_for(layout.units, device), op, layout,
+                        Operand(a), b, second, static_cast<C>(number), Operand(out));
   });
 }
 

@@ -1,5 +1,6 @@
-// Moving values: fill, copy with conversion, axpy, where. What only moves bits is compiled for each width, what
-// converts for each compute type; one array into another of its dtype is left to the driver.
+// Moving values: fill, copy with conversion, axpy, where. What only moves bits is compiled for each
+// width, what converts for each compute type; one array into another of its dtype is left to the
+// driver.
 #include "../../core/create.h"
 #include "../../core/cuda/check.h"
 #include "../../core/cuda/generate.h"
@@ -24,7 +25,8 @@ void by_width(std::size_t width, const Body& body) {
 
 // Elements without a meaning, as `load` and `store` do it for those with one.
 template <class U>
-__device__ void load_bits(const U* base, std::int64_t at, int count, bool constant, U (&values)[Layout::pack]) {
+__device__ void load_bits(const U* base, std::int64_t at, int count, bool constant,
+                          U (&values)[Layout::pack]) {
   const U* from = base + at;
   if (!constant && count == Layout::pack) {
     const Quad<U> pack = *reinterpret_cast<const Quad<U>*>(from);
@@ -61,7 +63,8 @@ __global__ __launch_bounds__(block_threads) void fill_kernel(Layout layout, U bi
 }
 
 template <class U>
-__global__ __launch_bounds__(block_threads) void copy_bits_kernel(Layout layout, const U* in, U* out) {
+__global__ __launch_bounds__(block_threads) void copy_bits_kernel(Layout layout, const U* in,
+                                                                  U* out) {
   for (std::int64_t unit = first_index(); unit < layout.units; unit += index_step()) {
     const Place<2> place = layout.place<2>(unit);
     U values[Layout::pack];
@@ -71,8 +74,9 @@ __global__ __launch_bounds__(block_threads) void copy_bits_kernel(Layout layout,
 }
 
 template <class U>
-__global__ __launch_bounds__(block_threads) void where_kernel(Layout layout, const std::uint8_t* condition, const U* a,
-                                                              const U* b, U* out) {
+__global__ __launch_bounds__(block_threads) void where_kernel(Layout layout,
+                                                              const std::uint8_t* condition,
+                                                              const U* a, const U* b, U* out) {
   for (std::int64_t unit = first_index(); unit < layout.units; unit += index_step()) {
     const Place<4> place = layout.place<4>(unit);
     std::uint8_t choose[Layout::pack];
@@ -87,7 +91,8 @@ __global__ __launch_bounds__(block_threads) void where_kernel(Layout layout, con
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void convert_kernel(Layout layout, Operand in, Operand out) {
+__global__ __launch_bounds__(block_threads) void convert_kernel(Layout layout, Operand in,
+                                                                Operand out) {
   for (std::int64_t unit = first_index(); unit < layout.units; unit += index_step()) {
     const Place<2> place = layout.place<2>(unit);
     C values[Layout::pack];
@@ -97,7 +102,8 @@ __global__ __launch_bounds__(block_threads) void convert_kernel(Layout layout, O
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void axpy_kernel(Layout layout, C alpha, Operand x, Operand y) {
+__global__ __launch_bounds__(block_threads) void axpy_kernel(Layout layout, C alpha, Operand x,
+                                                             Operand y) {
   for (std::int64_t unit = first_index(); unit < layout.units; unit += index_step()) {
     const Place<2> place = layout.place<2>(unit);
     C sum[Layout::pack], added[Layout::pack];
@@ -122,7 +128,8 @@ void fill(const Tensor& out, double value) {
     U bits = 0;
     std::memcpy(&bits, number.raw(), sizeof bits);
     const Layout layout{&out};
-    tutti::cuda::launch("fill", fill_kernel<U>, grid_for(layout.units, device), layout, bits, static_cast<U*>(out.raw()));
+    tutti::cuda::launch("fill", fill_kernel<U>, grid_for(layout.units, device), layout, bits,
+                        static_cast<U*>(out.raw()));
   });
 }
 
@@ -133,35 +140,36 @@ void copy(const Tensor& in, const Tensor& out) {
   if (layout.units == 0) return;
   const tutti::cuda::Grid grid = grid_for(layout.units, device);
   const auto through = [&](auto zero) {
-    tutti::cuda::launch("copy", convert_kernel<decltype(zero)>, grid, layout, Operand(in), Operand(out));
+    tutti::cuda::launch("copy", convert_kernel<decltype(zero)>, grid, layout, Operand(in),
+                        Operand(out));
   };
   if (in.dtype() == out.dtype() && layout.is_flat(2))
-    tutti::cuda::check(cudaMemcpyAsync(out.raw(), in.raw(), static_cast<std::size_t>(out.numel()) * size_of(out.dtype()),
-                                       cudaMemcpyDeviceToDevice, tutti::cuda::current_stream(device).get()),
-                       "cudaMemcpyAsync", "copy");
+    tutti::cuda::check(
+        cudaMemcpyAsync(out.raw(), in.raw(),
+                        static_cast<std::size_t>(out.numel()) * size_of(out.dtype()),
+                        cudaMemcpyDeviceToDevice, tutti::cuda::current_stream(device).get()),
+        "cudaMemcpyAsync", "copy");
   else if (in.dtype() == out.dtype())
     by_width(size_of(out.dtype()), [&](auto zero) {
       using U = decltype(zero);
-      tutti::cuda::launch("copy", copy_bits_kernel<U>, grid, layout, static_cast<const U*>(in.raw()),
-                          static_cast<U*>(out.raw()));
+      tutti::cuda::launch("copy", copy_bits_kernel<U>, grid, layout,
+                          static_cast<const U*>(in.raw()), static_cast<U*>(out.raw()));
     });
-  else if (!is_floating(in.dtype()) && !is_floating(out.dtype()))
-    through(std::int64_t{});
-  else if (fits_float(in.dtype()) && fits_float(out.dtype()))
-    through(float{});
-  else
-    through(double{});
+  else if (!is_floating(in.dtype()) && !is_floating(out.dtype())) through(std::int64_t{});
+  else if (fits_float(in.dtype()) && fits_float(out.dtype())) through(float{});
+  else through(double{});
 }
 
 void axpy(double alpha, const Tensor& x, const Tensor& y) {
   const int device = y.device().index();
   const tutti::cuda::DeviceScope scope(device);
   const Layout layout{&y, &x};
-  if (!is_floating(x.dtype())) fail<DTypeError>("axpy: expected a floating dtype, got {}", to_string(x.dtype()));
+  if (!is_floating(x.dtype()))
+    fail<DTypeError>("axpy: expected a floating dtype, got {}", to_string(x.dtype()));
   dispatch(TrainTypes{}, y.dtype(), "axpy", [&]<class T>() {
     using C = Compute<T>;
-    tutti::cuda::launch("axpy", axpy_kernel<C>, grid_for(layout.units, device), layout, static_cast<C>(alpha),
-                        Operand(x), Operand(y));
+    tutti::cuda::launch("axpy", axpy_kernel<C>, grid_for(layout.units, device), layout,
+                        static_cast<C>(alpha), Operand(x), Operand(y));
   });
 }
 
@@ -172,8 +180,9 @@ void where(const Tensor& condition, const Tensor& a, const Tensor& b, const Tens
   by_width(size_of(out.dtype()), [&](auto zero) {
     using U = decltype(zero);
     tutti::cuda::launch("where", where_kernel<U>, grid_for(layout.units, device), layout,
-                        reinterpret_cast<const std::uint8_t*>(condition.data<bool>()), static_cast<const U*>(a.raw()),
-                        static_cast<const U*>(b.raw()), static_cast<U*>(out.raw()));
+                        reinterpret_cast<const std::uint8_t*>(condition.data<bool>()),
+                        static_cast<const U*>(a.raw()), static_cast<const U*>(b.raw()),
+                        static_cast<U*>(out.raw()));
   });
 }
 

@@ -1,4 +1,5 @@
-// Elementwise functions of one tensor: compiled for float and double, the function is a switch in the kernel.
+// Elementwise functions of one tensor: compiled for float and double, the function is a switch in
+// the kernel.
 #include "../../core/cuda/stream.h"
 #include "element.h"
 #include "elementwise_loops.h"
@@ -30,12 +31,14 @@ __device__ void apply(Unary op, C (&v)[Layout::pack]) {
     case Unary::relu: return each(v, [](C x) { return x > C(0) || x != x ? x : C(0); });
     case Unary::gelu:
       return each(v, [](C x) { return x * C(0.5) * (C(1) + erf(x * C(0.70710678118654752440))); });
-    case Unary::sign: return each(v, [](C x) { return x > C(0) ? C(1) : (x < C(0) ? C(-1) : C(0)); });
+    case Unary::sign:
+      return each(v, [](C x) { return x > C(0) ? C(1) : (x < C(0) ? C(-1) : C(0)); });
   }
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void unary_kernel(Unary op, Layout layout, Operand in, Operand out) {
+__global__ __launch_bounds__(block_threads) void unary_kernel(Unary op, Layout layout, Operand in,
+                                                              Operand out) {
   for (std::int64_t unit = first_index(); unit < layout.units; unit += index_step()) {
     const Place<2> place = layout.place<2>(unit);
     C values[Layout::pack];
@@ -52,8 +55,8 @@ void unary(Unary op, const Tensor& in, const Tensor& out) {
   const tutti::cuda::DeviceScope scope(device);
   dispatch(TrainTypes{}, in.dtype(), "elementwise", [&]<class T>() {
     const Layout layout{&out, &in};
-    tutti::cuda::launch("elementwise", unary_kernel<Compute<T>>, grid_for(layout.units, device), op, layout,
-                        Operand(in), Operand(out));
+    tutti::cuda::launch("elementwise", unary_kernel<Compute<T>>, grid_for(layout.units, device), op,
+                        layout, Operand(in), Operand(out));
   });
 }
 

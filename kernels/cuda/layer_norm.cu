@@ -1,5 +1,6 @@
-// Layer normalisation on CUDA: a warp for each row of up to `short_row` values, else a block. A row is read twice or three times,
-// all but the first from the cache. Sums run in float32 over a vector and in float64 beyond.
+// Layer normalisation on CUDA: a warp for each row of up to `short_row` values, else a block. A row
+// is read twice or three times, all but the first from the cache. Sums run in float32 over a vector
+// and in float64 beyond.
 #include "../layer_norm.h"
 #include "batch_norm_gradient.h"
 #include "workspace.h"
@@ -33,16 +34,21 @@ __device__ void for_row(std::int64_t width, bool by_block, const Body& body) {
 __device__ std::int64_t first_row(bool by_block) {
   return by_block ? blockIdx.x : static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
 }
-__device__ std::int64_t row_step(bool by_block) { return by_block ? gridDim.x : static_cast<std::int64_t>(gridDim.x) * warps; }
+__device__ std::int64_t row_step(bool by_block) {
+  return by_block ? gridDim.x : static_cast<std::int64_t>(gridDim.x) * warps;
+}
 
 template <class T, int V>
-__global__ __launch_bounds__(threads) void forward_kernel(std::int64_t rows, std::int64_t width, bool by_block, const T* x, Values weight,
-                                                          Values bias, double eps, T* y, double* mean, double* rstd) {
+__global__ __launch_bounds__(threads) void forward_kernel(std::int64_t rows, std::int64_t width,
+                                                          bool by_block, const T* x, Values weight,
+                                                          Values bias, double eps, T* y,
+                                                          double* mean, double* rstd) {
   using A = Wide<T>;
   __shared__ double scratch[warps];
   for (std::int64_t r = first_row(by_block); r < rows; r += row_step(by_block)) {
     const T* in = x + r * width;
-    // Around the first value, so that nothing is lost at a large mean; what the mean's rounding lost is put back.
+    // Around the first value, so that nothing is lost at a large mean; what the mean's rounding
+    // lost is put back.
     const A first = convert<A>(in[0]);
     double sum = 0;
     for_row<V>(width, by_block, [&](std::int64_t i) {
@@ -52,8 +58,10 @@ __global__ __launch_bounds__(threads) void forward_kernel(std::int64_t rows, std
       for (int v = 0; v < V; ++v) s += pack[v] - first;
       sum += static_cast<double>(s);
     });
-    const double of_row = static_cast<double>(first) + sum_over_row(sum, by_block, scratch) / static_cast<double>(width);
-    const A center = static_cast<A>(of_row), rest = static_cast<A>(of_row - static_cast<double>(center));
+    const double of_row = static_cast<double>(first) +
+                          sum_over_row(sum, by_block, scratch) / static_cast<double>(width);
+    const A center = static_cast<A>(of_row),
+            rest = static_cast<A>(of_row - static_cast<double>(center));
     double squares = 0;
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V});
@@ -65,7 +73,8 @@ __global__ __launch_bounds__(threads) void forward_kernel(std::int64_t rows, std
       }
       squares += static_cast<double>(s);
     });
-    const double scale = 1 / sqrt(sum_over_row(squares, by_block, scratch) / static_cast<double>(width) + eps);
+    const double scale =
+        1 / sqrt(sum_over_row(squares, by_block, scratch) / static_cast<double>(width) + eps);
     const A factor = static_cast<A>(scale);
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V});
@@ -80,17 +89,21 @@ __global__ __launch_bounds__(threads) void forward_kernel(std::int64_t rows, std
 }
 
 template <class T, int V>
-__global__ __launch_bounds__(threads) void input_grad_kernel(std::int64_t rows, std::int64_t width, bool by_block, const T* dy, const T* x,
-                                                             const double* mean, const double* rstd, Values weight, T* dx) {
+__global__ __launch_bounds__(threads) void input_grad_kernel(std::int64_t rows, std::int64_t width,
+                                                             bool by_block, const T* dy, const T* x,
+                                                             const double* mean, const double* rstd,
+                                                             Values weight, T* dx) {
   using A = Wide<T>;
   __shared__ double scratch[warps];
   for (std::int64_t r = first_row(by_block); r < rows; r += row_step(by_block)) {
     const T *in = x + r * width, *g = dy + r * width;
-    const A center = static_cast<A>(mean[r]), rest = static_cast<A>(mean[r] - static_cast<double>(center));
+    const A center = static_cast<A>(mean[r]),
+            rest = static_cast<A>(mean[r] - static_cast<double>(center));
     const A factor = static_cast<A>(rstd[r]);
     double sum1 = 0, sum2 = 0;
     for_row<V>(width, by_block, [&](std::int64_t i) {
-      const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V}), gradient = load<T, V>(g, Span{i, 0, V});
+      const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V}),
+                       gradient = load<T, V>(g, Span{i, 0, V});
       A a = 0, b = 0;
 #pragma unroll
       for (int v = 0; v < V; ++v) {
@@ -106,11 +119,13 @@ __global__ __launch_bounds__(threads) void input_grad_kernel(std::int64_t rows, 
     const A s2 = static_cast<A>(rstd[r] * sum_over_row(sum2, by_block, scratch) / n);
     // dx may be dy: a thread reads what it will write before it does.
     for_row<V>(width, by_block, [&](std::int64_t i) {
-      const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V}), gradient = load<T, V>(g, Span{i, 0, V});
+      const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V}),
+                       gradient = load<T, V>(g, Span{i, 0, V});
       A result[V];
 #pragma unroll
       for (int v = 0; v < V; ++v)
-        result[v] = factor * (gradient[v] * weight.get<A>(i + v) - s1 - (pack[v] - center - rest) * factor * s2);
+        result[v] = factor * (gradient[v] * weight.get<A>(i + v) - s1 -
+                              (pack[v] - center - rest) * factor * s2);
       store<T, V>(dx + r * width, Span{i, 0, V}, Pack<T, V>::of(result));
     });
   }
@@ -118,9 +133,11 @@ __global__ __launch_bounds__(threads) void input_grad_kernel(std::int64_t rows, 
 
 // The columns are what channels are to batch norm, and so the walk and the sums are its.
 template <class T, int V>
-__global__ __launch_bounds__(row_threads, 1) void parameter_grad_kernel(const T* dy, const T* x, const double* mean, const double* rstd,
-                                                                        Geometry g, Partials partials, Target weight_grad,
-                                                                        Target bias_grad) {
+__global__ __launch_bounds__(row_threads,
+                             1) void parameter_grad_kernel(const T* dy, const T* x,
+                                                           const double* mean, const double* rstd,
+                                                           Geometry g, Partials partials,
+                                                           Target weight_grad, Target bias_grad) {
   using A = Wide<T>;
   constexpr int U = 2;
   double* scratch = tutti::cuda::dynamic_shared<double>();
@@ -142,15 +159,18 @@ __global__ __launch_bounds__(row_threads, 1) void parameter_grad_kernel(const T*
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (u >= live) continue;
-      const A center = static_cast<A>(means[u]), rest = static_cast<A>(means[u] - static_cast<double>(center));
+      const A center = static_cast<A>(means[u]),
+              rest = static_cast<A>(means[u] - static_cast<double>(center));
       const A factor = static_cast<A>(rstds[u]);
 #pragma unroll
-      for (int v = 0; v < V; ++v) sums.add(v, gradients[u][v], (packs[u][v] - center - rest) * factor, false);
+      for (int v = 0; v < V; ++v)
+        sums.add(v, gradients[u][v], (packs[u][v] - center - rest) * factor, false);
       sums.end_vector();
     }
   }
   sums.fold();
-  const int x_thread = static_cast<int>(threadIdx.x) % g.across, y_thread = static_cast<int>(threadIdx.x) / g.across;
+  const int x_thread = static_cast<int>(threadIdx.x) % g.across,
+            y_thread = static_cast<int>(threadIdx.x) / g.across;
   sum_down(sums.totals, x_thread, y_thread, g.across, g.down, scratch);
   const std::int64_t first = (static_cast<std::int64_t>(tile) * g.across + x_thread) * V;
   const auto put = [&](std::int64_t c, double of_bias, double of_weight) {
@@ -162,67 +182,87 @@ __global__ __launch_bounds__(row_threads, 1) void parameter_grad_kernel(const T*
       if (g.chunks == 1) put(first + v, sums.totals[v], sums.totals[V + v]);
       else partials.values[chunk * g.channels + first + v] = {sums.totals[v], sums.totals[V + v]};
     }
-  if (g.chunks == 1 || !is_last(partials.tickets + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch))) return;
-  sum_chunks(partials.values, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * V, g.across * V, scratch, put);
+  if (g.chunks == 1 ||
+      !is_last(partials.tickets + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch)))
+    return;
+  sum_chunks(partials.values, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * V,
+             g.across * V, scratch, put);
 }
 
 // ---- host side
 
 // Calls body.operator()<T, V>(by_block, grid).
 template <class Body>
-void with_rows(const Tensor& x, std::int64_t rows, std::int64_t width, bool aligned, const Body& body) {
+void with_rows(const Tensor& x, std::int64_t rows, std::int64_t width, bool aligned,
+               const Body& body) {
   const bool by_block = width > short_row;
-  const std::int64_t blocks = std::min<std::int64_t>(by_block ? rows : (rows + warps - 1) / warps, 1 << 20);
+  const std::int64_t blocks =
+      std::min<std::int64_t>(by_block ? rows : (rows + warps - 1) / warps, 1 << 20);
   const tutti::cuda::Grid grid{.blocks = static_cast<unsigned>(blocks), .threads = threads};
   dispatch(TrainTypes{}, x.dtype(), "layer_norm", [&]<class H>() {
     using T = DeviceType<H>;
     constexpr int V = full_width<T>;
-    aligned && width % V == 0 ? body.template operator()<T, V>(by_block, grid) : body.template operator()<T, 1>(by_block, grid);
+    aligned&& width % V == 0 ? body.template operator()<T, V>(by_block, grid)
+                             : body.template operator()<T, 1>(by_block, grid);
   });
 }
 
 template <class T>
-T* at(const Tensor& t) { return static_cast<T*>(t.raw()); }
+T* at(const Tensor& t) {
+  return static_cast<T*>(t.raw());
+}
 
-std::int64_t width_of(const Tensor& x, const Tensor& mean) { return mean.numel() == 0 ? 0 : x.numel() / mean.numel(); }
+std::int64_t width_of(const Tensor& x, const Tensor& mean) {
+  return mean.numel() == 0 ? 0 : x.numel() / mean.numel();
+}
 
-void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& mean,
-             const Tensor& rstd) {
+void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y,
+             const Tensor& mean, const Tensor& rstd) {
   const std::int64_t rows = mean.numel(), width = width_of(x, mean);
   if (width == 0) return;
   const tutti::cuda::DeviceScope scope(x.device().index());
-  with_rows(x, rows, width, is_aligned(x) && is_aligned(y), [&]<class T, int V>(bool by_block, const tutti::cuda::Grid& grid) {
-    tutti::cuda::launch("layer_norm forward", forward_kernel<T, V>, grid, rows, width, by_block, at<T>(x), values_of(weight, 1),
-                        values_of(bias, 0), eps, at<T>(y), mean.data<double>(), rstd.data<double>());
-  });
+  with_rows(x, rows, width, is_aligned(x) && is_aligned(y),
+            [&]<class T, int V>(bool by_block, const tutti::cuda::Grid& grid) {
+              tutti::cuda::launch("layer_norm forward", forward_kernel<T, V>, grid, rows, width,
+                                  by_block, at<T>(x), values_of(weight, 1), values_of(bias, 0), eps,
+                                  at<T>(y), mean.data<double>(), rstd.data<double>());
+            });
 }
 
-void input_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight,
-                const Tensor& dx) {
+void input_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                const Tensor& weight, const Tensor& dx) {
   const std::int64_t rows = mean.numel(), width = width_of(x, mean);
   if (width == 0) return;
   const tutti::cuda::DeviceScope scope(x.device().index());
   const bool aligned = is_aligned(x) && is_aligned(dy) && is_aligned(dx);
-  with_rows(x, rows, width, aligned, [&]<class T, int V>(bool by_block, const tutti::cuda::Grid& grid) {
-    tutti::cuda::launch("layer_norm input_grad", input_grad_kernel<T, V>, grid, rows, width, by_block, at<T>(dy), at<T>(x),
-                        mean.data<double>(), rstd.data<double>(), values_of(weight, 1), at<T>(dx));
-  });
+  with_rows(x, rows, width, aligned,
+            [&]<class T, int V>(bool by_block, const tutti::cuda::Grid& grid) {
+              tutti::cuda::launch("layer_norm input_grad", input_grad_kernel<T, V>, grid, rows,
+                                  width, by_block, at<T>(dy), at<T>(x), mean.data<double>(),
+                                  rstd.data<double>(), values_of(weight, 1), at<T>(dx));
+            });
 }
 
-void parameter_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight_grad,
-                    const Tensor& bias_grad) {
+void parameter_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                    const Tensor& weight_grad, const Tensor& bias_grad) {
   const Tensor& any = weight_grad.defined() ? weight_grad : bias_grad;
   if (!any.defined() || any.numel() == 0) return;
   const tutti::cuda::DeviceScope scope(x.device().index());
   const std::int64_t rows = mean.numel(), width = any.numel();
-  with_rows(x, rows, width, is_aligned(x) && is_aligned(dy), [&]<class T, int V>(bool, const tutti::cuda::Grid&) {
-    const Geometry g = cut_rows<V>(x.device(), rows, width, 2, 1);
-    const Workspace workspace(x.device(), g.chunks > 1 ? g.chunks * width : 0, 0);
-    const std::size_t scratch = static_cast<std::size_t>(2 * V * g.across * ((g.down + 1) / 2) + 2);
-    const tutti::cuda::Grid grid{.blocks = blocks_of(g), .threads = row_threads, .shared_bytes = sizeof(double) * scratch};
-    tutti::cuda::launch("layer_norm parameter_grad", parameter_grad_kernel<T, V>, grid, at<T>(dy), at<T>(x), mean.data<double>(),
-                        rstd.data<double>(), g, workspace.partials(), target_of(weight_grad), target_of(bias_grad));
-  });
+  with_rows(x, rows, width, is_aligned(x) && is_aligned(dy),
+            [&]<class T, int V>(bool, const tutti::cuda::Grid&) {
+              const Geometry g = cut_rows<V>(x.device(), rows, width, 2, 1);
+              const Workspace workspace(x.device(), g.chunks > 1 ? g.chunks * width : 0, 0);
+              const std::size_t scratch =
+                  static_cast<std::size_t>(2 * V * g.across * ((g.down + 1) / 2) + 2);
+              const tutti::cuda::Grid grid{.blocks = blocks_of(g),
+                                           .threads = row_threads,
+                                           .shared_bytes = sizeof(double) * scratch};
+              tutti::cuda::launch("layer_norm parameter_grad", parameter_grad_kernel<T, V>, grid,
+                                  at<T>(dy), at<T>(x), mean.data<double>(), rstd.data<double>(), g,
+                                  workspace.partials(), target_of(weight_grad),
+                                  target_of(bias_grad));
+            });
 }
 
 }  // namespace

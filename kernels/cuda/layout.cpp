@@ -17,9 +17,11 @@ std::int64_t broadcast_stride(const Tensor& x, int d, int rank) {
 }  // namespace
 
 Divisor::Divisor(std::int64_t d) : divisor(static_cast<std::uint32_t>(d)) {
-  if (d <= 0 || d >= (std::int64_t{1} << 31)) return;  // not asked: the walk has more units than that
+  if (d <= 0 || d >= (std::int64_t{1} << 31))
+    return;  // not asked: the walk has more units than that
   while ((std::uint64_t{1} << shift) < divisor) ++shift;
-  multiplier = static_cast<std::uint32_t>((std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift) - divisor) / divisor + 1);
+  multiplier = static_cast<std::uint32_t>(
+      (std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift) - divisor) / divisor + 1);
 }
 
 Layout::Layout(const Tensor* const* operands, std::size_t operand_count, bool may_pack) {
@@ -28,7 +30,8 @@ Layout::Layout(const Tensor* const* operands, std::size_t operand_count, bool ma
   std::vector<int> order;
   for (int d = all - 1; d >= 0; --d)
     if (out.shape()[d] != 1) order.push_back(d);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return out.strides()[a] < out.strides()[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return out.strides()[a] < out.strides()[b]; });
 
   for (const int d : order) {
     const std::int64_t size = out.shape()[d];

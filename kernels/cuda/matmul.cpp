@@ -1,6 +1,7 @@
-// Matrix products on CUDA devices, through cuBLASLt. Row-major out = a b is computed as out^T = b^T a^T, which is what
-// cuBLASLt sees in the same memory (matmul_layout.h). What its heuristics choose for a shape is kept, for each thread
-// and device. Sums are taken in float32 (float64 for float64), also between parts of a long sum.
+// Matrix products on CUDA devices, through cuBLASLt. Row-major out = a b is computed as out^T = b^T
+// a^T, which is what cuBLASLt sees in the same memory (matmul_layout.h). What its heuristics choose
+// for a shape is kept, for each thread and device. Sums are taken in float32 (float64 for float64),
+// also between parts of a long sum.
 #include "../matmul.h"
 
 #include "../../core/create.h"
@@ -23,13 +24,16 @@ using tutti::cuda::DeviceScope;
 using tutti::cuda::settings;
 
 void check(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("{} failed: {}", call, cublasLtGetStatusString(status));
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail<DeviceError>("{} failed: {}", call, cublasLtGetStatusString(status));
 }
 
 template <auto destroy>
 struct Destroy {
   template <class T>
-  void operator()(T* t) const { destroy(t); }
+  void operator()(T* t) const {
+    destroy(t);
+  }
 };
 template <class T, auto destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<T>, Destroy<destroy>>;
@@ -43,12 +47,16 @@ cudaDataType_t data_type(DType dtype) {
     case float64: return CUDA_R_64F;
     case float16: return CUDA_R_16F;
     case bfloat16: return CUDA_R_16BF;
-    default: fail<DTypeError>("matmul: cannot compute in {} on this device (expected one of float32, float64, "
-                              "bfloat16, float16); convert with .to(dtype)", to_string(dtype));
+    default:
+      fail<DTypeError>(
+          "matmul: cannot compute in {} on this device (expected one of float32, float64, "
+          "bfloat16, float16); convert with .to(dtype)",
+          to_string(dtype));
   }
 }
 
-// One product, or a batch of them, as cuBLASLt is told it: `first` is b^T, `second` a^T, `out` out^T.
+// One product, or a batch of them, as cuBLASLt is told it: `first` is b^T, `second` a^T, `out`
+// out^T.
 struct Problem {
   DType operands, result;
   MatrixLayout first, second, out;
@@ -58,9 +66,17 @@ struct Problem {
   bool allow_tf32;
 
   std::vector<std::int64_t> key() const {
-    std::vector<std::int64_t> key{static_cast<std::int64_t>(operands), static_cast<std::int64_t>(result), batch.count,
-                                  batch.a, batch.b, batch.out, first_alignment, second_alignment, out_alignment,
-                                  epilogue, allow_tf32};
+    std::vector<std::int64_t> key{static_cast<std::int64_t>(operands),
+                                  static_cast<std::int64_t>(result),
+                                  batch.count,
+                                  batch.a,
+                                  batch.b,
+                                  batch.out,
+                                  first_alignment,
+                                  second_alignment,
+                                  out_alignment,
+                                  epilogue,
+                                  allow_tf32};
     for (const MatrixLayout& m : {first, second, out})
       key.insert(key.end(), {m.rows, m.columns, m.leading, m.transposed});
     return key;
@@ -72,13 +88,15 @@ struct Plan {
   Layout first, second, out;
   cublasLtMatmulAlgo_t algorithm;
   std::size_t workspace = 0;
-  bool joins = false;  // the epilogue; else the bias is in `out` before, and added to, and the activation comes after
+  bool joins = false;  // the epilogue; else the bias is in `out` before, and added to, and the
+                       // activation comes after
 };
 
 // A factor in the type that cuBLASLt computes in.
 class Scale {
  public:
-  Scale(DType operands, double value) : wide_(operands == float64), double_(value), float_(static_cast<float>(value)) {}
+  Scale(DType operands, double value)
+      : wide_(operands == float64), double_(value), float_(static_cast<float>(value)) {}
   const void* get() const { return wide_ ? static_cast<const void*>(&double_) : &float_; }
 
  private:
@@ -95,11 +113,13 @@ struct Library {
 
 template <class T>
 void set(const Operation& operation, cublasLtMatmulDescAttributes_t name, T value) {
-  check(cublasLtMatmulDescSetAttribute(operation.get(), name, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  check(cublasLtMatmulDescSetAttribute(operation.get(), name, &value, sizeof value),
+        "cublasLtMatmulDescSetAttribute");
 }
 template <class T>
 void set(const Layout& layout, cublasLtMatrixLayoutAttribute_t name, T value) {
-  check(cublasLtMatrixLayoutSetAttribute(layout.get(), name, &value, sizeof value), "cublasLtMatrixLayoutSetAttribute");
+  check(cublasLtMatrixLayoutSetAttribute(layout.get(), name, &value, sizeof value),
+        "cublasLtMatrixLayoutSetAttribute");
 }
 template <class T>
 void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t name, T value) {
@@ -115,7 +135,8 @@ Layout layout(const MatrixLayout& m, DType dtype, std::int64_t count, std::int64
   Layout result(raw);
   if (count > 1) {
     if (count > std::numeric_limits<std::int32_t>::max())
-      fail<ShapeError>("matmul: expected fewer than 2^31 products in a batch on a GPU, got {}", count);
+      fail<ShapeError>("matmul: expected fewer than 2^31 products in a batch on a GPU, got {}",
+                       count);
     set(result, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(count));
     set(result, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, step);
   }
@@ -137,9 +158,9 @@ bool find_algorithm(cublasLtHandle_t handle, const Problem& p, Plan& plan) {
         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   cublasLtMatmulHeuristicResult_t result{};
   int count = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.out.get(),
-                                     plan.out.get(), preference.get(), 1, &result, &count);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.out.get(),
+      plan.out.get(), preference.get(), 1, &result, &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return false;
@@ -149,7 +170,8 @@ bool find_algorithm(cublasLtHandle_t handle, const Problem& p, Plan& plan) {
 }
 
 cublasLtEpilogue_t epilogue_of(const Epilogue& e) {
-  if (e.activation == Activation::relu) return e.bias.defined() ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+  if (e.activation == Activation::relu)
+    return e.bias.defined() ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
   return e.bias.defined() ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
@@ -158,10 +180,13 @@ Plan make_plan(cublasLtHandle_t handle, const Problem& p, const void* bias) {
   const bool wide = p.operands == float64, tf32 = p.operands == float32 && p.allow_tf32;
   cublasLtMatmulDesc_t raw = nullptr;
   const cublasComputeType_t narrow = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  check(cublasLtMatmulDescCreate(&raw, wide ? CUBLAS_COMPUTE_64F : narrow, wide ? CUDA_R_64F : CUDA_R_32F),
+  check(cublasLtMatmulDescCreate(&raw, wide ? CUBLAS_COMPUTE_64F : narrow,
+                                 wide ? CUDA_R_64F : CUDA_R_32F),
         "cublasLtMatmulDescCreate");
   plan.operation.reset(raw);
-  const auto turn = [](bool transposed) { return static_cast<std::int32_t>(transposed ? CUBLAS_OP_T : CUBLAS_OP_N); };
+  const auto turn = [](bool transposed) {
+    return static_cast<std::int32_t>(transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  };
   set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, turn(p.first.transposed));
   set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, turn(p.second.transposed));
   plan.first = layout(p.first, p.operands, p.batch.count, p.batch.b);
@@ -173,7 +198,8 @@ Plan make_plan(cublasLtHandle_t handle, const Problem& p, const void* bias) {
   if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !wide) {  // float64 has none
     join(p.epilogue);
     if (bias) {
-      set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(p.result)));
+      set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+          static_cast<std::int32_t>(data_type(p.result)));
       set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     plan.joins = true;
@@ -214,8 +240,9 @@ void activate(Activation activation, const Tensor& out) {
   if (activation == Activation::relu) elementwise().unary(Unary::relu, out, out);
 }
 
-// One product or one strided batch of them: a (count, m, k), b (count, k, n), out (count, m, n), with strides that
-// layouts can say; an operand that serves the whole batch has stride 0 there. A bias has out's dtype.
+// One product or one strided batch of them: a (count, m, k), b (count, k, n), out (count, m, n),
+// with strides that layouts can say; an operand that serves the whole batch has stride 0 there. A
+// bias has out's dtype.
 void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
   const Device device = out.device();
   const Tensor& bias = epilogue.bias;
@@ -233,18 +260,18 @@ void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tenso
   const void* added = bias.defined() ? bias.raw() : nullptr;
   Library& library = per_thread<Library>(device.index());
   auto known = library.plans.find(p.key());
-  if (known == library.plans.end()) known = library.plans.emplace(p.key(), make_plan(library.handle, p, added)).first;
+  if (known == library.plans.end())
+    known = library.plans.emplace(p.key(), make_plan(library.handle, p, added)).first;
   const Plan& plan = known->second;
   const bool added_to = added && !plan.joins;
-  if (added_to)
-    elementwise().copy(broadcast(bias, out), out);
-  else if (added)
-    set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, added);
+  if (added_to) elementwise().copy(broadcast(bias, out), out);
+  else if (added) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, added);
   const Scale one(p.operands, 1), keep(p.operands, added_to ? 1 : 0);
   const Storage workspace(plan.workspace, device);
-  check(cublasLtMatmul(library.handle, plan.operation.get(), one.get(), b.raw(), plan.first.get(), a.raw(),
-                       plan.second.get(), keep.get(), out.raw(), plan.out.get(), out.raw(), plan.out.get(),
-                       &plan.algorithm, workspace.data(), plan.workspace, current_stream(device.index()).get()),
+  check(cublasLtMatmul(library.handle, plan.operation.get(), one.get(), b.raw(), plan.first.get(),
+                       a.raw(), plan.second.get(), keep.get(), out.raw(), plan.out.get(), out.raw(),
+                       plan.out.get(), &plan.algorithm, workspace.data(), plan.workspace,
+                       current_stream(device.index()).get()),
         "cublasLtMatmul");
   if (!plan.joins) activate(epilogue.activation, out);
 }
@@ -254,8 +281,10 @@ Tensor operand(const Tensor& t, DType dtype) {
   return t.dtype() == dtype && transposed_layout(t) ? t : contiguous(t, dtype);
 }
 
-// Element `index` (row-major) of the batch dimensions that are looped over, as (count, rows, columns) of the last one.
-Tensor chunk(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t index, std::int64_t BatchDim::*step) {
+// Element `index` (row-major) of the batch dimensions that are looped over, as (count, rows,
+// columns) of the last one.
+Tensor chunk(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t index,
+             std::int64_t BatchDim::*step) {
   const BatchDim inner = dims.empty() ? BatchDim{} : dims.back();
   std::int64_t offset = t.offset();
   for (std::size_t d = dims.empty() ? 0 : dims.size() - 1; d-- > 0; index /= dims[d].count)
@@ -265,20 +294,20 @@ Tensor chunk(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t in
                  {inner.*step, t.strides()[rank - 2], t.strides()[rank - 1]}, offset);
 }
 
-void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epilogue, const Tensor& out) {
+void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epilogue,
+              const Tensor& out) {
   const DType operands = a_given.dtype();
   data_type(operands);  // throws for one that has no products
   if (out.numel() == 0) return;
   const DeviceScope scope(out.device().index());
   if (a_given.size(-1) == 0) {
-    if (epilogue.bias.defined())
-      elementwise().copy(broadcast(epilogue.bias, out), out);
-    else
-      elementwise().fill(out, 0);
+    if (epilogue.bias.defined()) elementwise().copy(broadcast(epilogue.bias, out), out);
+    else elementwise().fill(out, 0);
     return activate(epilogue.activation, out);
   }
   const auto layout = transposed_layout(out);
-  const bool direct = layout && (out.dtype() == operands || (out.dtype() == float32 && size_of(operands) == 2));
+  const bool direct =
+      layout && (out.dtype() == operands || (out.dtype() == float32 && size_of(operands) == 2));
   if (!direct || layout->transposed) {
     if (direct && !epilogue.bias.defined())  // by columns: the transposed problem is by rows
       return multiply(transposed(b_given), transposed(a_given), epilogue, transposed(out));
@@ -299,8 +328,8 @@ void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epil
       run(chunk(a, dims, i, &BatchDim::a), chunk(b, dims, i, &BatchDim::b), joined,
           chunk(out, dims, i, &BatchDim::out));
   } catch (const DeviceError& error) {
-    fail<DeviceError>("matmul of {} {} and {} {}: {}", to_string(a.dtype()), to_string(a.shape()), to_string(b.dtype()),
-                      to_string(b.shape()), error.what());
+    fail<DeviceError>("matmul of {} {} and {} {}: {}", to_string(a.dtype()), to_string(a.shape()),
+                      to_string(b.dtype()), to_string(b.shape()), error.what());
   }
 }
 

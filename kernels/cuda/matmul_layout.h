@@ -1,5 +1,6 @@
-// How matrices of any strides are told to a library that knows column-major matrices, a flag for "transposed" and one
-// batch dimension. Plain arithmetic on shapes: it needs no CUDA, and its tests run everywhere.
+// How matrices of any strides are told to a library that knows column-major matrices, a flag for
+// "transposed" and one batch dimension. Plain arithmetic on shapes: it needs no CUDA, and its tests
+// run everywhere.
 #pragma once
 
 #include "../../core/tensor.h"
@@ -17,8 +18,8 @@ struct MatrixLayout {
   bool operator==(const MatrixLayout&) const = default;
 };
 
-/// The *transpose* of the matrix in the last two dimensions of `t`: what a row-major matrix is to such a library.
-/// Nothing where neither rows nor columns are dense, or they overlap.
+/// The *transpose* of the matrix in the last two dimensions of `t`: what a row-major matrix is to
+/// such a library. Nothing where neither rows nor columns are dense, or they overlap.
 inline std::optional<MatrixLayout> transposed_layout(const Tensor& t) {
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
   const std::int64_t row_step = t.strides()[t.rank() - 2], column_step = t.strides()[t.rank() - 1];
@@ -30,26 +31,26 @@ inline std::optional<MatrixLayout> transposed_layout(const Tensor& t) {
   return std::nullopt;
 }
 
-/// One batch dimension: how many matrices, and how far apart they are in each tensor; 0 where one serves all.
+/// One batch dimension: how many matrices, and how far apart they are in each tensor; 0 where one
+/// serves all.
 struct BatchDim {
   std::int64_t count = 1, a = 0, b = 0, out = 0;
   bool operator==(const BatchDim&) const = default;
 };
 
-/// The batch dimensions of a product, as few as the strides allow; none for a single matrix. The last is the longest:
-/// that one is given to the library, the others are looped over.
+/// The batch dimensions of a product, as few as the strides allow; none for a single matrix. The
+/// last is the longest: that one is given to the library, the others are looped over.
 inline std::vector<BatchDim> batch_dims(const Tensor& a, const Tensor& b, const Tensor& out) {
   std::vector<BatchDim> dims;
   for (int d = 0; d < out.rank() - 2; ++d) {
     if (out.shape()[d] == 1) continue;
-    const BatchDim next{out.shape()[d], a.shape()[d] == 1 ? 0 : a.strides()[d], b.shape()[d] == 1 ? 0 : b.strides()[d],
-                        out.strides()[d]};
+    const BatchDim next{out.shape()[d], a.shape()[d] == 1 ? 0 : a.strides()[d],
+                        b.shape()[d] == 1 ? 0 : b.strides()[d], out.strides()[d]};
     const bool continues = !dims.empty() && dims.back().a == next.count * next.a &&
-                           dims.back().b == next.count * next.b && dims.back().out == next.count * next.out;
-    if (continues)
-      dims.back() = {dims.back().count * next.count, next.a, next.b, next.out};
-    else
-      dims.push_back(next);
+                           dims.back().b == next.count * next.b &&
+                           dims.back().out == next.count * next.out;
+    if (continues) dims.back() = {dims.back().count * next.count, next.a, next.b, next.out};
+    else dims.push_back(next);
   }
   std::ranges::stable_sort(dims, {}, &BatchDim::count);
   return dims;

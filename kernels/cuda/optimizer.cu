@@ -1,5 +1,5 @@
-// Optimizer steps on CUDA: as many parameters in one launch as the arguments of a kernel have room for. A block does one
-// piece of one tensor; nothing is read back.
+// Optimizer steps on CUDA: as many parameters in one launch as the arguments of a kernel have room
+// for. A block does one piece of one tensor; nothing is read back.
 #include "../optimizer.h"
 #include "vector.h"
 #include "workspace.h"
@@ -17,8 +17,8 @@ struct Entry {
   void *parameter = nullptr, *first = nullptr, *second = nullptr;
   const void* gradient = nullptr;
   std::int64_t size = 0;
-  double number = 0;                ///< how many updates, or which of the tensors: as the kernel needs
-  const float* found_inf = nullptr; ///< loss scaling's verdict
+  double number = 0;  ///< how many updates, or which of the tensors: as the kernel needs
+  const float* found_inf = nullptr;  ///< loss scaling's verdict
   float* skipped = nullptr;
 };
 
@@ -28,7 +28,7 @@ struct List {
   std::int64_t begin[most_tensors + 1] = {};
   int index[most_tensors] = {};  ///< of the caller's list
   int count = 0;
-  int before = 0;                ///< tensors of launches before this one
+  int before = 0;  ///< tensors of launches before this one
 };
 static_assert(sizeof(List) <= 3840);
 
@@ -44,15 +44,18 @@ __device__ int entry_at(const List& list, std::int64_t at) {
 
 template <class T>
 __device__ Pack<T, lanes> read(const void* from, std::int64_t at, int count, bool aligned) {
-  if (aligned && count == lanes) return load<T, lanes>(static_cast<const T*>(from), Span{at, 0, lanes});
+  if (aligned && count == lanes)
+    return load<T, lanes>(static_cast<const T*>(from), Span{at, 0, lanes});
   Pack<T, lanes> pack;
 #pragma unroll
-  for (int v = 0; v < lanes; ++v) pack.values[v] = v < count ? static_cast<const T*>(from)[at + v] : convert<T>(Wide<T>(0));
+  for (int v = 0; v < lanes; ++v)
+    pack.values[v] = v < count ? static_cast<const T*>(from)[at + v] : convert<T>(Wide<T>(0));
   return pack;
 }
 
 template <class T>
-__device__ void write(void* to, std::int64_t at, int count, bool aligned, const Wide<T> (&x)[lanes]) {
+__device__ void write(void* to, std::int64_t at, int count, bool aligned,
+                      const Wide<T> (&x)[lanes]) {
   const Pack<T, lanes> pack = Pack<T, lanes>::of(x);
   if (aligned) return store<T, lanes>(static_cast<T*>(to), Span{at, 0, count}, pack);
 #pragma unroll
@@ -61,13 +64,16 @@ __device__ void write(void* to, std::int64_t at, int count, bool aligned, const 
 }
 
 __device__ bool may_pack(const Entry& e) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(e.parameter) | reinterpret_cast<std::uintptr_t>(e.gradient) |
-                    reinterpret_cast<std::uintptr_t>(e.first) | reinterpret_cast<std::uintptr_t>(e.second);
+  const auto bits = reinterpret_cast<std::uintptr_t>(e.parameter) |
+                    reinterpret_cast<std::uintptr_t>(e.gradient) |
+                    reinterpret_cast<std::uintptr_t>(e.first) |
+                    reinterpret_cast<std::uintptr_t>(e.second);
   return bits % (lanes * sizeof(double)) == 0;
 }
 
-// ---- the methods: what becomes of parameter p with gradient g and state m, v; formulas as in kernels/cpu/optimizer.cpp.
-// Each is what a block needs of a step's numbers, which its first thread makes: of those given, or of a graph's live ones.
+// ---- the methods: what becomes of parameter p with gradient g and state m, v; formulas as in
+// kernels/cpu/optimizer.cpp. Each is what a block needs of a step's numbers, which its first thread
+// makes: of those given, or of a graph's live ones.
 
 template <class C>
 struct Sgd {
@@ -75,11 +81,18 @@ struct Sgd {
   static constexpr int numbers = 5;
   C lr, decay, keep, take, along_gradient, along_buffer;
 
-  static __device__ SgdStep live(const SgdStep&, LiveNumbers n) { return {n[0], n[1], n[2], n[3], n[4] != 0}; }
-  // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient + momentum * buffer.
+  static __device__ SgdStep live(const SgdStep&, LiveNumbers n) {
+    return {n[0], n[1], n[2], n[3], n[4] != 0};
+  }
+  // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient + momentum *
+  // buffer.
   static __device__ Sgd of(const SgdStep& s, double step, int) {
-    return {C(s.lr), C(s.weight_decay), step == 1 ? C(0) : C(s.momentum), step == 1 ? C(1) : C(1 - s.dampening),
-            s.nesterov ? C(1) : C(0), s.nesterov ? C(s.momentum) : C(1)};
+    return {C(s.lr),
+            C(s.weight_decay),
+            step == 1 ? C(0) : C(s.momentum),
+            step == 1 ? C(1) : C(1 - s.dampening),
+            s.nesterov ? C(1) : C(0),
+            s.nesterov ? C(s.momentum) : C(1)};
   }
   __device__ C step(C p, C g, C& m, C&, bool has_state) const {
     const C gradient = g + decay * p;
@@ -99,8 +112,14 @@ struct Adam {
     return {n[0], n[1], n[2], n[3], n[4], s.decoupled};
   }
   static __device__ Adam of(const AdamStep& s, double step, int) {
-    return {C(s.beta1), C(1 - s.beta1), C(s.beta2), C(1 - s.beta2), C(s.eps), s.decoupled ? C(0) : C(s.weight_decay),
-            s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1), C(s.lr / (1 - pow(s.beta1, step))),
+    return {C(s.beta1),
+            C(1 - s.beta1),
+            C(s.beta2),
+            C(1 - s.beta2),
+            C(s.eps),
+            s.decoupled ? C(0) : C(s.weight_decay),
+            s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1),
+            C(s.lr / (1 - pow(s.beta1, step))),
             C(1 / sqrt(1 - pow(s.beta2, step)))};
   }
   __device__ C step(C p, C g, C& m, C& v, bool) const {
@@ -130,8 +149,10 @@ struct Lars {
     const LarsStep& s = g.step;
     const double weight = sqrt(g.squares[k]), slope = sqrt(g.squares[g.all + k]);
     const bool adapts = s.adapt && weight > 0 && slope > 0;
-    return {C(s.momentum), C(s.weight_decay),
-            C(s.lr * (adapts ? s.trust_coefficient * weight / (slope + s.weight_decay * weight + s.eps) : 1))};
+    return {
+        C(s.momentum), C(s.weight_decay),
+        C(s.lr *
+          (adapts ? s.trust_coefficient * weight / (slope + s.weight_decay * weight + s.eps) : 1))};
   }
   __device__ C step(C p, C g, C& m, C&, bool) const {
     m = momentum * m + rate * (g + decay * p);
@@ -140,12 +161,14 @@ struct Lars {
 };
 
 template <class T, class Method>
-__global__ __launch_bounds__(threads) void step_kernel(List list, typename Method::Given given, LiveNumbers live) {
+__global__ __launch_bounds__(threads) void step_kernel(List list, typename Method::Given given,
+                                                       LiveNumbers live) {
   using C = Wide<T>;
   __shared__ Method made;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
-  if (e.skipped && e.found_inf && *e.found_inf != 0) {  // nobody reads `skipped` in this launch, then
+  if (e.skipped && e.found_inf &&
+      *e.found_inf != 0) {  // nobody reads `skipped` in this launch, then
     if (threadIdx.x == 0 && blockIdx.x == list.begin[k]) *e.skipped += 1;
     return;
   }
@@ -157,11 +180,13 @@ __global__ __launch_bounds__(threads) void step_kernel(List list, typename Metho
   __syncthreads();
   const Method method = made;
   const bool aligned = may_pack(e);
-  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece, end = begin + piece < e.size ? begin + piece : e.size;
+  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece,
+                     end = begin + piece < e.size ? begin + piece : e.size;
 #pragma unroll 2
   for (std::int64_t at = begin + threadIdx.x * lanes; at < end; at += threads * lanes) {
     const int count = end - at < lanes ? static_cast<int>(end - at) : lanes;
-    const Pack<T, lanes> ps = read<T>(e.parameter, at, count, aligned), gs = read<T>(e.gradient, at, count, aligned);
+    const Pack<T, lanes> ps = read<T>(e.parameter, at, count, aligned),
+                         gs = read<T>(e.gradient, at, count, aligned);
     Pack<C, lanes> ms{}, vs{};
     if (e.first) ms = read<C>(e.first, at, count, aligned);
     if (e.second) vs = read<C>(e.second, at, count, aligned);
@@ -191,14 +216,16 @@ __device__ double sum_of_block(double v) {
   return total;
 }
 
-// Every block sums a piece; the last one of a tensor sums the pieces. 
+// Every block sums a piece; the last one of a tensor sums the pieces.
 template <class T>
-__global__ __launch_bounds__(threads) void squares_kernel(List list, double* pieces, unsigned* tickets, double* out) {
+__global__ __launch_bounds__(threads) void squares_kernel(List list, double* pieces,
+                                                          unsigned* tickets, double* out) {
   __shared__ int flag;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
   const bool aligned = may_pack(e);
-  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece, end = begin + piece < e.size ? begin + piece : e.size;
+  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece,
+                     end = begin + piece < e.size ? begin + piece : e.size;
   double sum = 0;
 #pragma unroll 4
   for (std::int64_t at = begin + threadIdx.x * lanes; at < end; at += threads * lanes) {
@@ -212,13 +239,16 @@ __global__ __launch_bounds__(threads) void squares_kernel(List list, double* pie
   const auto mine = list.begin[k + 1] - list.begin[k];
   if (!is_last(tickets + k, static_cast<unsigned>(mine), &flag)) return;
   double total = 0;
-  for (std::int64_t i = threadIdx.x; i < mine; i += threads) total += __ldcg(pieces + list.begin[k] + i);
+  for (std::int64_t i = threadIdx.x; i < mine; i += threads)
+    total += __ldcg(pieces + list.begin[k] + i);
   total = sum_of_block(total);
   if (threadIdx.x == 0) out[list.index[k]] = total;
 }
 
 template <class T>
-__global__ __launch_bounds__(threads) void clip_kernel(List list, const double* squares, std::int64_t all, double max_norm, double* norm) {
+__global__ __launch_bounds__(threads) void clip_kernel(List list, const double* squares,
+                                                       std::int64_t all, double max_norm,
+                                                       double* norm) {
   using C = Wide<T>;
   double total = 0;
   for (std::int64_t i = threadIdx.x; i < all; i += threads) total += squares[i];
@@ -228,7 +258,8 @@ __global__ __launch_bounds__(threads) void clip_kernel(List list, const double* 
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
   const bool aligned = may_pack(e);
-  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece, end = begin + piece < e.size ? begin + piece : e.size;
+  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece,
+                     end = begin + piece < e.size ? begin + piece : e.size;
 #pragma unroll 2
   for (std::int64_t at = begin + threadIdx.x * lanes; at < end; at += threads * lanes) {
     const int count = end - at < lanes ? static_cast<int>(end - at) : lanes;
@@ -241,13 +272,15 @@ __global__ __launch_bounds__(threads) void clip_kernel(List list, const double* 
 }
 
 template <class T>
-__global__ __launch_bounds__(threads) void unscale_kernel(List list, const float* scale, float* found_inf) {
+__global__ __launch_bounds__(threads) void unscale_kernel(List list, const float* scale,
+                                                          float* found_inf) {
   using C = Wide<T>;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
   const bool aligned = may_pack(e);
   const C inverse = static_cast<C>(1 / static_cast<double>(*scale));
-  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece, end = begin + piece < e.size ? begin + piece : e.size;
+  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece,
+                     end = begin + piece < e.size ? begin + piece : e.size;
   bool finite = true;
 #pragma unroll 2
   for (std::int64_t at = begin + threadIdx.x * lanes; at < end; at += threads * lanes) {
@@ -275,7 +308,8 @@ void add(List& list, const Entry& e, std::size_t index) {
 }
 
 tutti::cuda::Grid grid_of(const List& list) {
-  return {.blocks = static_cast<unsigned>(std::max<std::int64_t>(1, list.begin[list.count])), .threads = threads};
+  return {.blocks = static_cast<unsigned>(std::max<std::int64_t>(1, list.begin[list.count])),
+          .threads = threads};
 }
 
 // Calls send.operator()<T>(list) with lists of up to most_tensors entries of one dtype.
@@ -294,7 +328,8 @@ void in_lists(const Items& items, const char* op, const ToEntry& to_entry, const
       done[i] = true;
     }
     sent += list.count;
-    dispatch(TrainTypes{}, dtype, op, [&]<class H>() { send.template operator()<DeviceType<H>>(list); });
+    dispatch(TrainTypes{}, dtype, op,
+             [&]<class H>() { send.template operator()<DeviceType<H>>(list); });
   }
 }
 
@@ -302,18 +337,27 @@ struct FromUpdate {
   static DType dtype(const ParameterUpdate& u) { return u.parameter.dtype(); }
   Entry operator()(const ParameterUpdate& u) const {
     const auto at = [](const Tensor& t) { return t.defined() ? t.raw() : nullptr; };
-    return {at(u.parameter), at(u.first), at(u.second), at(u.gradient), u.parameter.numel(), static_cast<double>(u.step),
-            static_cast<const float*>(at(u.found_inf)), static_cast<float*>(at(u.skipped))};
+    return {at(u.parameter),
+            at(u.first),
+            at(u.second),
+            at(u.gradient),
+            u.parameter.numel(),
+            static_cast<double>(u.step),
+            static_cast<const float*>(at(u.found_inf)),
+            static_cast<float*>(at(u.skipped))};
   }
 };
 
 struct FromTensor {
   static DType dtype(const Tensor& t) { return t.dtype(); }
-  Entry operator()(const Tensor& t) const { return {t.raw(), nullptr, nullptr, t.raw(), t.numel()}; }
+  Entry operator()(const Tensor& t) const {
+    return {t.raw(), nullptr, nullptr, t.raw(), t.numel()};
+  }
 };
 
 template <template <class> class Method, class Given>
-void run(const char* op, std::span<const ParameterUpdate> updates, const Given& given, LiveNumbers live) {
+void run(const char* op, std::span<const ParameterUpdate> updates, const Given& given,
+         LiveNumbers live) {
   if (updates.empty()) return;
   const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
   in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
@@ -329,8 +373,10 @@ void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbe
   run<Adam>("adam", updates, s, live);
 }
 
-void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares, LiveNumbers live) {
-  run<Lars>("lars", updates, LarsGiven{s, squares.data<double>(), static_cast<int>(updates.size())}, live);
+void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares,
+          LiveNumbers live) {
+  run<Lars>("lars", updates, LarsGiven{s, squares.data<double>(), static_cast<int>(updates.size())},
+            live);
 }
 
 void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {
@@ -338,18 +384,21 @@ void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {
   const tutti::cuda::DeviceScope scope(device);
   in_lists(tensors, "sum of squares", FromTensor{}, [&]<class T>(const List& list) {
     const Tensor pieces = empty({list.begin[list.count]}, {float64, out.device()});
-    tutti::cuda::launch("sum of squares", squares_kernel<T>, grid_of(list), list, pieces.data<double>(), tickets(device),
-                        out.data<double>());
+    tutti::cuda::launch("sum of squares", squares_kernel<T>, grid_of(list), list,
+                        pieces.data<double>(), tickets(device), out.data<double>());
   });
 }
 
-void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_norm, const Tensor& norm) {
+void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_norm,
+          const Tensor& norm) {
   const tutti::cuda::DeviceScope scope(norm.device().index());
   const auto all = static_cast<std::int64_t>(tensors.size());
   if (tensors.empty())
-    tutti::cuda::launch("clip", clip_kernel<float>, grid_of({}), List{}, squares.data<double>(), all, max_norm, norm.data<double>());
+    tutti::cuda::launch("clip", clip_kernel<float>, grid_of({}), List{}, squares.data<double>(),
+                        all, max_norm, norm.data<double>());
   in_lists(tensors, "clip", FromTensor{}, [&]<class T>(const List& list) {
-    tutti::cuda::launch("clip", clip_kernel<T>, grid_of(list), list, squares.data<double>(), all, max_norm, norm.data<double>());
+    tutti::cuda::launch("clip", clip_kernel<T>, grid_of(list), list, squares.data<double>(), all,
+                        max_norm, norm.data<double>());
   });
 }
 
@@ -357,7 +406,8 @@ void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor&
   if (tensors.empty()) return;
   const tutti::cuda::DeviceScope scope(found_inf.device().index());
   in_lists(tensors, "unscale", FromTensor{}, [&]<class T>(const List& list) {
-    tutti::cuda::launch("unscale", unscale_kernel<T>, grid_of(list), list, scale.data<float>(), found_inf.data<float>());
+    tutti::cuda::launch("unscale", unscale_kernel<T>, grid_of(list), list, scale.data<float>(),
+                        found_inf.data<float>());
   });
 }
 

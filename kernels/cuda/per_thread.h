@@ -1,4 +1,5 @@
-// What a library of NVIDIA's wants to have once for each thread and device: its handle, and the plans made with it.
+// What a library of NVIDIA's wants to have once for each thread and device: its handle, and the
+// plans made with it.
 #pragma once
 
 #include <map>
@@ -9,9 +10,10 @@
 
 namespace tutti::kernels::cuda {
 
-/// The calling thread's own T for a device, made by T(device) at its first use, with that device current. What a thread
-/// leaves behind at its end serves the next that asks, so that ranks that come and go make nothing new. Nothing is ever
-/// destroyed: at the end of a process CUDA may be gone before us.
+/// The calling thread's own T for a device, made by T(device) at its first use, with that device
+/// current. What a thread leaves behind at its end serves the next that asks, so that ranks that
+/// come and go make nothing new. Nothing is ever destroyed: at the end of a process CUDA may be
+/// gone before us.
 template <class T>
 T& per_thread(int device) {
   struct Pool {

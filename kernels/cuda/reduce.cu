@@ -1,6 +1,7 @@
-// Reductions: a block of threads takes a tile of outputs and an interval of what is reduced; where outputs are few, the
-// intervals are many, and a second launch adds their partial results in order. Everything is combined in float64 (int64
-// for integers), in an order that follows from the shapes alone.
+// Reductions: a block of threads takes a tile of outputs and an interval of what is reduced; where
+// outputs are few, the intervals are many, and a second launch adds their partial results in order.
+// Everything is combined in float64 (int64 for integers), in an order that follows from the shapes
+// alone.
 #include "../reduce.h"
 
 #include "../../core/create.h"
@@ -28,29 +29,32 @@ template <class A>
 A start_of(Reduction op) {
   using Limits = std::numeric_limits<A>;
   if (op == Reduction::sum) return A(0);
-  if constexpr (Limits::has_infinity) return op == Reduction::max ? -Limits::infinity() : Limits::infinity();
+  if constexpr (Limits::has_infinity)
+    return op == Reduction::max ? -Limits::infinity() : Limits::infinity();
   return op == Reduction::max ? Limits::lowest() : Limits::max();
 }
 
 struct Plan {
-  Layout kept, reduced;     // kept: in and out; reduced: in
-  int outputs;              // of one block at a time; the other threads share their reductions
-  bool across;              // neighbouring threads take neighbouring outputs, else neighbouring elements of one
-  std::int64_t interval;    // units that one block reduces
+  Layout kept, reduced;  // kept: in and out; reduced: in
+  int outputs;           // of one block at a time; the other threads share their reductions
+  bool across;  // neighbouring threads take neighbouring outputs, else neighbouring elements of one
+  std::int64_t interval;  // units that one block reduces
 };
 
 template <class A>
-__global__ __launch_bounds__(block_threads) void reduce_kernel(Combine combine, Plan plan, A start, Operand in,
-                                                               Operand out, std::int64_t out_step) {
+__global__ __launch_bounds__(block_threads) void reduce_kernel(Combine combine, Plan plan, A start,
+                                                               Operand in, Operand out,
+                                                               std::int64_t out_step) {
   __shared__ A partial[block_threads];
   const int thread = static_cast<int>(threadIdx.x), sharers = block_threads / plan.outputs;
   const int output = plan.across ? thread % plan.outputs : thread / sharers;
   const int share = plan.across ? thread / plan.outputs : thread % sharers;
   const int next = plan.across ? plan.outputs : 1;  // how far apart the sharers of an output are
   const std::int64_t begin = plan.interval * blockIdx.y;
-  const std::int64_t end = begin + plan.interval < plan.reduced.units ? begin + plan.interval : plan.reduced.units;
-  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * plan.outputs; first < plan.kept.units;
-       first += static_cast<std::int64_t>(gridDim.x) * plan.outputs) {
+  const std::int64_t end = begin + plan.interval < plan.reduced.units ? begin + plan.interval
+                                                                      : plan.reduced.units;
+  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * plan.outputs;
+       first < plan.kept.units; first += static_cast<std::int64_t>(gridDim.x) * plan.outputs) {
     const bool valid = first + output < plan.kept.units;
     const Place<2> to = plan.kept.place<2>(valid ? first + output : first);
     A total = start;
@@ -89,21 +93,28 @@ Plan plan_for(const Tensor& in, const Tensor& out) {
   const Tensor kept_in = dimensions(in, in, out, false), kept_out = dimensions(out, in, out, false),
                reduced_in = dimensions(in, in, out, true);
   bool may_pack = true;
-  for (const std::int64_t stride : kept_in.strides()) may_pack = may_pack && stride % Layout::pack == 0;
+  for (const std::int64_t stride : kept_in.strides())
+    may_pack = may_pack && stride % Layout::pack == 0;
   const Tensor *kept[] = {&kept_in, &kept_out}, *reduced[] = {&reduced_in};
   Plan plan{Layout(kept, 2, false), Layout(reduced, 1, may_pack), 1, false, 0};
   const std::int64_t outputs = plan.kept.units, units = plan.reduced.units;
   const std::int64_t step = plan.reduced.packed ? 1 : plan.reduced.strides[0][0];
   plan.across = outputs > 1 && (units == 1 || plan.kept.strides[0][0] < step);
   if (plan.across)
-    plan.outputs = static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(outputs, 32))));
+    plan.outputs =
+        static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(outputs, 32))));
   else
-    plan.outputs = units >= 1024 ? 1 : units > 32 ? 8 : 256 / static_cast<int>(std::bit_ceil(static_cast<unsigned>(units)));
+    plan.outputs = units >= 1024 ? 1
+                   : units > 32
+                       ? 8
+                       : 256 / static_cast<int>(std::bit_ceil(static_cast<unsigned>(units)));
   // Enough blocks to fill a device, none with less than eight units for a thread.
   constexpr std::int64_t enough_blocks = 1024, enough_units = 8;
-  const std::int64_t tiles = (outputs + plan.outputs - 1) / plan.outputs, sharers = block_threads / plan.outputs;
+  const std::int64_t tiles = (outputs + plan.outputs - 1) / plan.outputs,
+                     sharers = block_threads / plan.outputs;
   const std::int64_t wanted = std::max<std::int64_t>(1, enough_blocks / tiles);
-  const std::int64_t intervals = std::clamp<std::int64_t>(units / (sharers * enough_units), 1, wanted);
+  const std::int64_t intervals =
+      std::clamp<std::int64_t>(units / (sharers * enough_units), 1, wanted);
   plan.interval = (units + intervals - 1) / intervals;
   return plan;
 }
@@ -111,26 +122,30 @@ Plan plan_for(const Tensor& in, const Tensor& out) {
 template <class A>
 void reduce_as(Reduction op, const Tensor& in, const Tensor& out) {
   const Plan plan = plan_for(in, out);
-  const std::int64_t outputs = plan.kept.units, intervals = (plan.reduced.units + plan.interval - 1) / plan.interval;
+  const std::int64_t outputs = plan.kept.units,
+                     intervals = (plan.reduced.units + plan.interval - 1) / plan.interval;
   const std::int64_t tiles = (outputs + plan.outputs - 1) / plan.outputs;
-  const tutti::cuda::Grid grid{.blocks = dim3(static_cast<unsigned>(std::min<std::int64_t>(tiles, 1 << 20)),
-                                              static_cast<unsigned>(intervals)),
-                               .threads = block_threads};
+  const tutti::cuda::Grid grid{
+      .blocks = dim3(static_cast<unsigned>(std::min<std::int64_t>(tiles, 1 << 20)),
+                     static_cast<unsigned>(intervals)),
+      .threads = block_threads};
   if (intervals == 1) {
-    tutti::cuda::launch("reduce", reduce_kernel<A>, grid, Combine{op}, plan, start_of<A>(op), Operand(in), Operand(out),
-                        0);
+    tutti::cuda::launch("reduce", reduce_kernel<A>, grid, Combine{op}, plan, start_of<A>(op),
+                        Operand(in), Operand(out), 0);
     return;
   }
   // Partial results: one dense copy of the output's shape for each interval, outermost.
   Shape shape = out.shape();
   shape.insert(0, intervals);
-  const Tensor partial = empty(shape, {dtype_of<A>::value, in.device()}), first = partial.select(0, 0);
+  const Tensor partial = empty(shape, {dtype_of<A>::value, in.device()}),
+               first = partial.select(0, 0);
   Plan to_partial = plan;
-  const Tensor kept_in = dimensions(in, in, out, false), kept_partial = dimensions(first, in, out, false);
+  const Tensor kept_in = dimensions(in, in, out, false),
+               kept_partial = dimensions(first, in, out, false);
   const Tensor* kept[] = {&kept_in, &kept_partial};
   to_partial.kept = Layout(kept, 2, false);
-  tutti::cuda::launch("reduce", reduce_kernel<A>, grid, Combine{op}, to_partial, start_of<A>(op), Operand(in),
-                      Operand(partial), out.numel());
+  tutti::cuda::launch("reduce", reduce_kernel<A>, grid, Combine{op}, to_partial, start_of<A>(op),
+                      Operand(in), Operand(partial), out.numel());
   Shape one = shape;
   one[0] = 1;
   Strides strides = out.strides();
@@ -142,12 +157,11 @@ void reduce_all(Reduction op, const Tensor& in, const Tensor& out) {
   if (out.numel() == 0) return;
   if (in.numel() == 0) return fill(out, 0);
   const tutti::cuda::DeviceScope scope(out.device().index());
-  if (is_floating(in.dtype()))
-    reduce_as<double>(op, in, out);
-  else if (in.dtype() == int64)
-    reduce_as<std::int64_t>(op, in, out);
+  if (is_floating(in.dtype())) reduce_as<double>(op, in, out);
+  else if (in.dtype() == int64) reduce_as<std::int64_t>(op, in, out);
   else
-    fail<DTypeError>("reduce: cannot compute in {} on this device; convert with .to(dtype)", to_string(in.dtype()));
+    fail<DTypeError>("reduce: cannot compute in {} on this device; convert with .to(dtype)",
+                     to_string(in.dtype()));
 }
 
 template <class A>
@@ -164,7 +178,8 @@ __device__ bool before(const Candidate<A>& a, const Candidate<A>& b) {
 }
 
 template <class A>
-__global__ __launch_bounds__(block_threads) void argmax_kernel(Lines lines, Operand in, std::int64_t step,
+__global__ __launch_bounds__(block_threads) void argmax_kernel(Lines lines, Operand in,
+                                                               std::int64_t step,
                                                                std::int64_t* out) {
   __shared__ Candidate<A> candidates[block_threads];
   const int thread = static_cast<int>(threadIdx.x);
@@ -178,7 +193,8 @@ __global__ __launch_bounds__(block_threads) void argmax_kernel(Lines lines, Oper
     __syncthreads();
     for (int half = lines.group / 2; half > 0; half /= 2) {
       if (lane < half && candidates[thread + half].index < lines.length &&
-          (candidates[thread].index >= lines.length || before(candidates[thread + half], candidates[thread])))
+          (candidates[thread].index >= lines.length ||
+           before(candidates[thread + half], candidates[thread])))
         candidates[thread] = candidates[thread + half];
       __syncthreads();
     }
@@ -195,11 +211,11 @@ void argmax(const Tensor& in, int dim, const Tensor& out) {
   const Lines lines(in, dim, in_starts, {&out_starts});
   const std::int64_t step = in.strides()[dim];
   if (is_floating(in.dtype()))
-    tutti::cuda::launch("argmax", argmax_kernel<double>, lines.grid(device), lines, Operand(in), step,
-                        out.data<std::int64_t>());
+    tutti::cuda::launch("argmax", argmax_kernel<double>, lines.grid(device), lines, Operand(in),
+                        step, out.data<std::int64_t>());
   else
-    tutti::cuda::launch("argmax", argmax_kernel<std::int64_t>, lines.grid(device), lines, Operand(in), step,
-                        out.data<std::int64_t>());
+    tutti::cuda::launch("argmax", argmax_kernel<std::int64_t>, lines.grid(device), lines,
+                        Operand(in), step, out.data<std::int64_t>());
 }
 
 }  // namespace

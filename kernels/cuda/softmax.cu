@@ -1,6 +1,6 @@
-// Softmax and cross-entropy: a group of threads for each line of classes, which it reads for its largest value, again
-// for the sum of exponentials (float64), and once more to write. Nothing is thrown for a target out of range, which the
-// host cannot see: its loss and its gradient are NaN.
+// Softmax and cross-entropy: a group of threads for each line of classes, which it reads for its
+// largest value, again for the sum of exponentials (float64), and once more to write. Nothing is
+// thrown for a target out of range, which the host cannot see: its loss and its gradient are NaN.
 #include "../softmax.h"
 
 #include "../../core/cuda/stream.h"
@@ -19,7 +19,8 @@ struct Normalizer {
 
 // Called by all threads of the block.
 template <class C>
-__device__ Normalizer<C> normalizer_of(const Lines& lines, const Operand& in, std::int64_t at, std::int64_t step, int lane) {
+__device__ Normalizer<C> normalizer_of(const Lines& lines, const Operand& in, std::int64_t at,
+                                       std::int64_t step, int lane) {
   const C lowest = -C(INFINITY);
   C largest = lowest;
   for (std::int64_t i = lane; i < lines.length; i += lines.group) {
@@ -35,8 +36,9 @@ __device__ Normalizer<C> normalizer_of(const Lines& lines, const Operand& in, st
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void forward_kernel(Lines lines, bool logarithm, Operand in,
-                                                                std::int64_t in_step, Operand out,
+__global__ __launch_bounds__(block_threads) void forward_kernel(Lines lines, bool logarithm,
+                                                                Operand in, std::int64_t in_step,
+                                                                Operand out,
                                                                 std::int64_t out_step) {
   for_lines<2>(lines, [&](const Place<2>& place, int lane, bool valid) {
     const Normalizer<C> normalizer = normalizer_of<C>(lines, in, place.at[0], in_step, lane);
@@ -50,9 +52,11 @@ __global__ __launch_bounds__(block_threads) void forward_kernel(Lines lines, boo
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void backward_kernel(Lines lines, bool logarithm, Operand g,
-                                                                 std::int64_t g_step, Operand y, std::int64_t y_step,
-                                                                 Operand out, std::int64_t out_step) {
+__global__ __launch_bounds__(block_threads) void backward_kernel(Lines lines, bool logarithm,
+                                                                 Operand g, std::int64_t g_step,
+                                                                 Operand y, std::int64_t y_step,
+                                                                 Operand out,
+                                                                 std::int64_t out_step) {
   for_lines<3>(lines, [&](const Place<3>& place, int lane, bool valid) {
     double sum = 0;
     for (std::int64_t i = lane; i < lines.length; i += lines.group) {
@@ -62,7 +66,8 @@ __global__ __launch_bounds__(block_threads) void backward_kernel(Lines lines, bo
     const C total = static_cast<C>(over_group(sum, lines.group, Sum{}));
     if (!valid) return;
     for (std::int64_t i = lane; i < lines.length; i += lines.group) {
-      const C dy = load_one<C>(g, place.at[1] + i * g_step), value = load_one<C>(y, place.at[0] + i * y_step);
+      const C dy = load_one<C>(g, place.at[1] + i * g_step),
+              value = load_one<C>(y, place.at[0] + i * y_step);
       store_one(out, place.at[2] + i * out_step,
                 logarithm ? dy - static_cast<C>(exp(value)) * total : value * (dy - total));
     }
@@ -70,15 +75,16 @@ __global__ __launch_bounds__(block_threads) void backward_kernel(Lines lines, bo
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void cross_entropy_kernel(Lines lines, CrossEntropyRule rule, Operand logits,
-                                                                      std::int64_t step, const std::int64_t* targets,
-                                                                      C* losses, C* normalizers) {
+__global__ __launch_bounds__(block_threads) void cross_entropy_kernel(
+    Lines lines, CrossEntropyRule rule, Operand logits, std::int64_t step,
+    const std::int64_t* targets, C* losses, C* normalizers) {
   for_lines<4>(lines, [&](const Place<4>& place, int lane, bool valid) {
     const std::int64_t at = place.at[0], target = targets[place.at[1]];
     const Normalizer<C> normalizer = normalizer_of<C>(lines, logits, at, step, lane);
     // Relative to the largest logit: log sum exp(x) itself would cancel where logits are large.
     const auto nll = [&](std::int64_t i) {
-      return static_cast<double>(normalizer.largest) - load_one<double>(logits, at + i * step) + normalizer.log_sum;
+      return static_cast<double>(normalizer.largest) - load_one<double>(logits, at + i * step) +
+             normalizer.log_sum;
     };
     double all = 0;
     if (rule.label_smoothing != 0) {
@@ -90,9 +96,10 @@ __global__ __launch_bounds__(block_threads) void cross_entropy_kernel(Lines line
     if (target != rule.ignore_index) {
       if (target >= 0 && target < lines.length)
         loss = (1 - rule.label_smoothing) * nll(target) +
-               (rule.label_smoothing != 0 ? rule.label_smoothing / static_cast<double>(lines.length) * all : 0);
-      else
-        loss = NAN;
+               (rule.label_smoothing != 0
+                    ? rule.label_smoothing / static_cast<double>(lines.length) * all
+                    : 0);
+      else loss = NAN;
     }
     losses[place.at[2]] = static_cast<C>(loss);
     normalizers[place.at[3]] = static_cast<C>(normalizer.log_sum);
@@ -100,11 +107,9 @@ __global__ __launch_bounds__(block_threads) void cross_entropy_kernel(Lines line
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void cross_entropy_grad_kernel(Lines lines, CrossEntropyRule rule,
-                                                                           const C* g, Operand logits, std::int64_t step,
-                                                                           const std::int64_t* targets,
-                                                                           const C* normalizers, Operand out,
-                                                                           std::int64_t out_step) {
+__global__ __launch_bounds__(block_threads) void cross_entropy_grad_kernel(
+    Lines lines, CrossEntropyRule rule, const C* g, Operand logits, std::int64_t step,
+    const std::int64_t* targets, const C* normalizers, Operand out, std::int64_t out_step) {
   const C even = static_cast<C>(rule.label_smoothing / static_cast<double>(lines.length));
   const C hit = static_cast<C>(1 - rule.label_smoothing);
   for_lines<5>(lines, [&](const Place<5>& place, int lane, bool valid) {
@@ -118,7 +123,8 @@ __global__ __launch_bounds__(block_threads) void cross_entropy_grad_kernel(Lines
     largest = over_group(largest, lines.group, Larger{});
     if (largest == lowest) largest = C(0);
     if (!valid) return;
-    const bool ignored = target == rule.ignore_index, absurd = !ignored && (target < 0 || target >= lines.length);
+    const bool ignored = target == rule.ignore_index,
+               absurd = !ignored && (target < 0 || target >= lines.length);
     const C factor = absurd ? C(NAN) : g[place.at[2]], shift = normalizers[place.at[3]];
     for (std::int64_t i = lane; i < lines.length; i += lines.group) {
       C value = C(0);  // where ignored, whatever the logits are
@@ -138,8 +144,8 @@ void forward(const Tensor& in, int dim, bool logarithm, const Tensor& out) {
   const Tensor in_starts = starts_of(in, dim), out_starts = starts_of(out, dim);
   const Lines lines(in, dim, in_starts, {&out_starts});
   dispatch(TrainTypes{}, in.dtype(), "softmax", [&]<class T>() {
-    tutti::cuda::launch("softmax", forward_kernel<Compute<T>>, lines.grid(device), lines, logarithm, Operand(in),
-                        in.strides()[dim], Operand(out), out.strides()[dim]);
+    tutti::cuda::launch("softmax", forward_kernel<Compute<T>>, lines.grid(device), lines, logarithm,
+                        Operand(in), in.strides()[dim], Operand(out), out.strides()[dim]);
   });
 }
 
@@ -147,16 +153,18 @@ void backward(const Tensor& g, const Tensor& y, int dim, bool logarithm, const T
   if (y.numel() == 0) return;
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
-  const Tensor y_starts = starts_of(y, dim), g_starts = starts_of(g, dim), out_starts = starts_of(out, dim);
+  const Tensor y_starts = starts_of(y, dim), g_starts = starts_of(g, dim),
+               out_starts = starts_of(out, dim);
   const Lines lines(y, dim, y_starts, {&g_starts, &out_starts});
   dispatch(TrainTypes{}, y.dtype(), "softmax", [&]<class T>() {
-    tutti::cuda::launch("softmax_grad", backward_kernel<Compute<T>>, lines.grid(device), lines, logarithm, Operand(g),
-                        g.strides()[dim], Operand(y), y.strides()[dim], Operand(out), out.strides()[dim]);
+    tutti::cuda::launch("softmax_grad", backward_kernel<Compute<T>>, lines.grid(device), lines,
+                        logarithm, Operand(g), g.strides()[dim], Operand(y), y.strides()[dim],
+                        Operand(out), out.strides()[dim]);
   });
 }
 
-void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule, const Tensor& losses,
-                   const Tensor& normalizers) {
+void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
+                   const Tensor& losses, const Tensor& normalizers) {
   if (targets.numel() == 0) return;
   const int device = logits.device().index();
   const tutti::cuda::DeviceScope scope(device);
@@ -164,13 +172,15 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
   const Lines lines(logits, 1, starts, {&targets, &losses, &normalizers});
   dispatch(TrainTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = Compute<T>;
-    tutti::cuda::launch("cross_entropy", cross_entropy_kernel<C>, lines.grid(device), lines, rule, Operand(logits),
-                        logits.strides()[1], targets.data<std::int64_t>(), losses.data<C>(), normalizers.data<C>());
+    tutti::cuda::launch("cross_entropy", cross_entropy_kernel<C>, lines.grid(device), lines, rule,
+                        Operand(logits), logits.strides()[1], targets.data<std::int64_t>(),
+                        losses.data<C>(), normalizers.data<C>());
   });
 }
 
-void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
-                        const Tensor& normalizers, const Tensor& out) {
+void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& targets,
+                        const CrossEntropyRule& rule, const Tensor& normalizers,
+                        const Tensor& out) {
   if (logits.numel() == 0) return;
   const int device = logits.device().index();
   const tutti::cuda::DeviceScope scope(device);
@@ -178,9 +188,10 @@ void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& tar
   const Lines lines(logits, 1, starts, {&targets, &g, &normalizers, &out_starts});
   dispatch(TrainTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = Compute<T>;
-    tutti::cuda::launch("cross_entropy_grad", cross_entropy_grad_kernel<C>, lines.grid(device), lines, rule, g.data<C>(),
-                        Operand(logits), logits.strides()[1], targets.data<std::int64_t>(), normalizers.data<C>(),
-                        Operand(out), out.strides()[1]);
+    tutti::cuda::launch("cross_entropy_grad", cross_entropy_grad_kernel<C>, lines.grid(device),
+                        lines, rule, g.data<C>(), Operand(logits), logits.strides()[1],
+                        targets.data<std::int64_t>(), normalizers.data<C>(), Operand(out),
+                        out.strides()[1]);
   });
 }
 

@@ -20,16 +20,20 @@ struct Slab {
   int used = streams_of_slab;
 };
 
-// On a thread of its own: the caller's may be capturing a graph, of which this must not become a part.
+// On a thread of its own: the caller's may be capturing a graph, of which this must not become a
+// part.
 Tensor zeroed(int device) {
-  return std::async(std::launch::async, [device] {
-           const auto stream = tutti::cuda::Stream::create(device);
-           const tutti::cuda::StreamScope scope(stream);
-           const Tensor memory = empty({streams_of_slab * tickets_of_stream / 2}, {int64, Device::cuda(device)});
-           memory.zero_();
-           stream.synchronize("tickets");
-           return memory;
-         }).get();
+  return std::async(std::launch::async,
+                    [device] {
+                      const auto stream = tutti::cuda::Stream::create(device);
+                      const tutti::cuda::StreamScope scope(stream);
+                      const Tensor memory = empty({streams_of_slab * tickets_of_stream / 2},
+                                                  {int64, Device::cuda(device)});
+                      memory.zero_();
+                      stream.synchronize("tickets");
+                      return memory;
+                    })
+      .get();
 }
 
 }  // namespace
@@ -38,7 +42,8 @@ unsigned* tickets(int device) {
   static auto* mutex = new std::mutex;
   static auto* slabs = new std::map<int, Slab>;
   static auto* known = new std::map<std::pair<int, CUstream_st*>, unsigned*>;
-  static auto* kept = new std::vector<Tensor>;  // never given back: kernels may run until the process ends
+  static auto* kept =
+      new std::vector<Tensor>;  // never given back: kernels may run until the process ends
   const std::lock_guard lock(*mutex);
   unsigned*& own = (*known)[{device, tutti::cuda::current_stream(device).get()}];
   if (own) return own;

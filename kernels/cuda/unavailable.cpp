@@ -1,4 +1,5 @@
-// Stands in for the CUDA kernels where the library is built without them: asking for a table throws.
+// Stands in for the CUDA kernels where the library is built without them: asking for a table
+// throws.
 #include "../../core/cuda/runtime.h"
 #include "../batch_norm.h"
 #include "../convolution.h"

@@ -1,5 +1,6 @@
-// How the normalisations' and optimizers' kernels see memory: V elements of one thread at a time, 16 bytes where alignment allows,
-// computed in float32 (float64 for float64). Unlike in element.h the dtype is a template parameter.
+// How the normalisations' and optimizers' kernels see memory: V elements of one thread at a time,
+// 16 bytes where alignment allows, computed in float32 (float64 for float64). Unlike in element.h
+// the dtype is a template parameter.
 #pragma once
 
 #include "element.h"
@@ -36,8 +37,8 @@ struct alignas(sizeof(T) * V) Pack {
   }
 };
 
-// 16-bit elements two by two: each of its own would take a whole register. In plain words, because what has a copy
-// constructor, as CUDA's pairs have, is not loaded and stored 16 bytes at a time.
+// 16-bit elements two by two: each of its own would take a whole register. In plain words, because
+// what has a copy constructor, as CUDA's pairs have, is not loaded and stored 16 bytes at a time.
 template <class T, class Pair>
 struct alignas(16) PackOfPairs {
   std::uint32_t words[4];
@@ -48,7 +49,9 @@ struct alignas(16) PackOfPairs {
     return v % 2 == 0 ? pair.x : pair.y;
   }
   __device__ float operator[](int v) const { return convert<float>(element(v)); }
-  __device__ void put(int p, Pair pair) { memcpy(&words[p], static_cast<const void*>(&pair), sizeof pair); }
+  __device__ void put(int p, Pair pair) {
+    memcpy(&words[p], static_cast<const void*>(&pair), sizeof pair);
+  }
 };
 template <>
 struct Pack<__half, 8> : PackOfPairs<__half, __half2> {
@@ -81,11 +84,13 @@ struct Pack<__nv_bfloat16, 8> : PackOfPairs<__nv_bfloat16, __nv_bfloat162> {
   }
 };
 
-/// Lanes [first, last) of the Pack at element `at` of some tensor; the others belong to somebody else.
+/// Lanes [first, last) of the Pack at element `at` of some tensor; the others belong to somebody
+/// else.
 struct Span {
   std::int64_t at;
   int first, last;
-  std::int64_t vector = 0;  ///< the number of the Pack, of a walk that needs to know (batch_norm_device.h)
+  std::int64_t vector =
+      0;  ///< the number of the Pack, of a walk that needs to know (batch_norm_device.h)
 };
 
 /// One by one where the tensor is not `aligned`, or others have lanes of the same Pack.
@@ -118,13 +123,15 @@ struct Values {
   template <class A>
   __device__ A get(std::int64_t i) const {
     if (data == nullptr) return static_cast<A>(absent);
-    return wide ? static_cast<A>(static_cast<const double*>(data)[i]) : static_cast<A>(static_cast<const float*>(data)[i]);
+    return wide ? static_cast<A>(static_cast<const double*>(data)[i])
+                : static_cast<A>(static_cast<const float*>(data)[i]);
   }
   __device__ double operator[](std::int64_t i) const { return get<double>(i); }
 };
 
 inline Values values_of(const Tensor& t, double absent) {
-  return t.defined() ? Values{t.raw(), t.dtype() == float64, absent} : Values{nullptr, false, absent};
+  return t.defined() ? Values{t.raw(), t.dtype() == float64, absent}
+                     : Values{nullptr, false, absent};
 }
 
 /// Where float32 or float64 numbers go, if anywhere.
@@ -144,6 +151,8 @@ inline Target target_of(const Tensor& t) {
 }
 
 /// Undefined, or at an address where a Pack of 16 bytes may stand.
-inline bool is_aligned(const Tensor& t) { return !t.defined() || reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0; }
+inline bool is_aligned(const Tensor& t) {
+  return !t.defined() || reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0;
+}
 
 }  // namespace tutti::kernels::cuda

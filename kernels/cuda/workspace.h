@@ -11,12 +11,14 @@ namespace tutti::kernels::cuda {
 class Workspace {
  public:
   /// For `values` double2 and `counts` numbers.
-  Workspace(Device device, std::int64_t values, std::int64_t counts) : device_(device.index()), values_(values) {
+  Workspace(Device device, std::int64_t values, std::int64_t counts)
+      : device_(device.index()), values_(values) {
     if (values > 0) memory_ = empty({2 * values + counts}, {float64, device});
   }
   Partials partials() const {
     double* data = memory_.defined() ? memory_.data<double>() : nullptr;
-    return {reinterpret_cast<double2*>(data), data ? data + 2 * values_ : nullptr, tickets(device_)};
+    return {reinterpret_cast<double2*>(data), data ? data + 2 * values_ : nullptr,
+            tickets(device_)};
   }
 
  private:

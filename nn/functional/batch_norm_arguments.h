@@ -1,5 +1,5 @@
-// The arguments of batch norm: whether they fit together, and as the kernels want them, dense. What is refused is
-// refused before anything happened.
+// The arguments of batch norm: whether they fit together, and as the kernels want them, dense. What
+// is refused is refused before anything happened.
 #pragma once
 
 #include "batch_norm.h"
@@ -12,7 +12,8 @@ void check_arguments(const Tensor& x, const BatchNormArgs& args);
 /// That `residual` is like x.
 void check_residual(const Tensor& x, const Tensor& residual, const BatchNormArgs& args);
 
-/// How many channels the tensors of `args` are for, whatever x has; those of x where none of them tells.
+/// How many channels the tensors of `args` are for, whatever x has; those of x where none of them
+/// tells.
 std::int64_t expected_channels(const Tensor& x, const BatchNormArgs& args);
 
 /// The format in which x is dense, else the one that is nearer to its strides.
@@ -20,7 +21,8 @@ MemoryFormat format_of(const Tensor& x);
 /// x itself where it is dense in this format, else a copy; without history.
 Tensor dense(const Tensor& x, MemoryFormat format);
 
-/// One weight for every position, in the order of the rows or planes of x: float32, or float64 where they came so.
+/// One weight for every position, in the order of the rows or planes of x: float32, or float64
+/// where they came so.
 Tensor dense_weights(const Tensor& x, const BatchNormArgs& args);
 
 /// What is wrong with a batch of at most one element per channel.

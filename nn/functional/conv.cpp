@@ -8,33 +8,39 @@
 namespace tutti::nn {
 namespace {
 
-// The options with one number for each spatial dimension, checked; `y_shape` gets the shape of the output.
-ConvOptions check(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& given,
-                  Shape& y_shape) {
+// The options with one number for each spatial dimension, checked; `y_shape` gets the shape of the
+// output.
+ConvOptions check(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  const ConvOptions& given, Shape& y_shape) {
   if (x.rank() < 3 || x.rank() > 5)
-    fail<ShapeError>("{}: expected input (N, C, ...) with one to three spatial dimensions, got shape {}", op,
-                     to_string(x.shape()));
+    fail<ShapeError>(
+        "{}: expected input (N, C, ...) with one to three spatial dimensions, got shape {}", op,
+        to_string(x.shape()));
   if (weight.rank() != x.rank())
-    fail<ShapeError>("{}: expected weight (O, I/groups, ...) with {} dimensions as input {} has, got shape {}", op,
-                     x.rank(), to_string(x.shape()), to_string(weight.shape()));
+    fail<ShapeError>(
+        "{}: expected weight (O, I/groups, ...) with {} dimensions as input {} has, got shape {}",
+        op, x.rank(), to_string(x.shape()), to_string(weight.shape()));
   const int rank = x.rank() - 2;
   const ConvOptions options{spatial_option(op, "stride", given.stride, rank, 1),
                             spatial_option(op, "padding", given.padding, rank, 0),
                             spatial_option(op, "dilation", given.dilation, rank, 1), given.groups};
   if (weight.numel() == 0)
-    fail<ShapeError>("{}: expected weight with channels and a kernel of at least 1, got shape {}", op,
-                     to_string(weight.shape()));
+    fail<ShapeError>("{}: expected weight with channels and a kernel of at least 1, got shape {}",
+                     op, to_string(weight.shape()));
   const std::int64_t outs = weight.shape()[0], ins = weight.shape()[1], groups = options.groups;
   if (groups < 1 || outs % groups != 0)
-    fail<ValueError>("{}: expected groups that divide the {} output channels, got {}", op, outs, groups);
+    fail<ValueError>("{}: expected groups that divide the {} output channels, got {}", op, outs,
+                     groups);
   if (x.shape()[1] != ins * groups)
-    fail<ShapeError>("{}: expected input with {} channels, got shape {}", op, ins * groups, to_string(x.shape()));
+    fail<ShapeError>("{}: expected input with {} channels, got shape {}", op, ins * groups,
+                     to_string(x.shape()));
   if (bias.defined() && !(bias.shape() == Shape{outs}))
     fail<ShapeError>("{}: expected bias of shape ({},), got {}", op, outs, to_string(bias.shape()));
   for (const Tensor& parameter : {weight, bias}) autograd::expect_parameter(op, x, parameter);
   const Dims kernel(weight.shape().begin() + 2, weight.shape().end());
   y_shape = {x.shape()[0], outs};
-  for (std::int64_t size : spatial_output(op, x.shape(), kernel, options.stride, options.padding, options.dilation))
+  for (std::int64_t size :
+       spatial_output(op, x.shape(), kernel, options.stride, options.padding, options.dilation))
     y_shape.push_back(size);
   return options;
 }
@@ -50,7 +56,8 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
   const MemoryFormat format = channels_last ? last : MemoryFormat::contiguous;
   const Tensor x = cast.contiguous(format);
   // Either layout of the weight will do, and its gradient comes in the same one.
-  const Tensor w = weight.is_contiguous() || weight.is_contiguous(last) ? weight : weight.contiguous();
+  const Tensor w = weight.is_contiguous() || weight.is_contiguous(last) ? weight
+                                                                        : weight.contiguous();
   const Tensor b = bias.defined() ? bias.contiguous() : bias;
 
   const auto& kernels = kernels::convolution(x.device());
@@ -59,7 +66,8 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
   const Tensor used = x.device().is_cuda() ? w.detach().to(x.dtype()) : w.detach();
   kernels.forward(x.detach(), used, b.defined() ? b.detach() : b, options, y);
 
-  const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w), for_b = autograd::needs_grad(b);
+  const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w),
+             for_b = autograd::needs_grad(b);
   return autograd::record(
       op, y, {x, w, b},
       [&kernels, options, format, for_x, for_w, for_b, used, x = autograd::Saved(x.detach()),
@@ -81,25 +89,30 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
       });
 }
 
-Tensor with_rank(const char* op, int rank, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const ConvOptions& options) {
+Tensor with_rank(const char* op, int rank, const Tensor& x, const Tensor& weight,
+                 const Tensor& bias, const ConvOptions& options) {
   if (x.rank() != rank)
-    fail<ShapeError>("{}: expected input of {} dimensions (N, C, ...), got shape {}", op, rank, to_string(x.shape()));
+    fail<ShapeError>("{}: expected input of {} dimensions (N, C, ...), got shape {}", op, rank,
+                     to_string(x.shape()));
   return convolve(op, x, weight, bias, options);
 }
 
 }  // namespace
 
-Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
+Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                   const ConvOptions& options) {
   return convolve("convolution", x, weight, bias, options);
 }
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const ConvOptions& options) {
   return with_rank("conv1d", 3, x, weight, bias, options);
 }
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const ConvOptions& options) {
   return with_rank("conv2d", 4, x, weight, bias, options);
 }
-Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
+Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const ConvOptions& options) {
   return with_rank("conv3d", 5, x, weight, bias, options);
 }
 

@@ -6,7 +6,8 @@
 namespace tutti::nn {
 
 Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
-  if (!(p >= 0 && p <= 1)) fail<ValueError>("dropout: expected a probability from 0 to 1, got {}", p);
+  if (!(p >= 0 && p <= 1))
+    fail<ValueError>("dropout: expected a probability from 0 to 1, got {}", p);
   if (!training || p == 0) return x;
   const Tensor kept = bernoulli(1 - p, x.shape(), {x.dtype(), x.device()}, generator);
   // The factor apart: rounded to 16 bits with the mask it would change the mean of every layer.

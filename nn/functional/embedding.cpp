@@ -6,23 +6,28 @@
 
 namespace tutti::nn {
 
-Tensor embedding(const Tensor& indices, const Tensor& weight, std::optional<std::int64_t> padding_idx) {
+Tensor embedding(const Tensor& indices, const Tensor& weight,
+                 std::optional<std::int64_t> padding_idx) {
   if (weight.rank() != 2)
-    fail<ShapeError>("embedding: expected a table (rows, width), got shape {}", to_string(weight.shape()));
+    fail<ShapeError>("embedding: expected a table (rows, width), got shape {}",
+                     to_string(weight.shape()));
   if (indices.dtype() != int64)
-    fail<DTypeError>("embedding: expected int64 indices, got {}; convert with .to(int64)", to_string(indices.dtype()));
+    fail<DTypeError>("embedding: expected int64 indices, got {}; convert with .to(int64)",
+                     to_string(indices.dtype()));
   if (indices.device() != weight.device())
     fail<DeviceError>("embedding: indices are on {}, the table on {}; move one with .to(device)",
                       to_string(indices.device()), to_string(weight.device()));
   if (padding_idx && (*padding_idx < 0 || *padding_idx >= weight.shape()[0]))
-    fail<ValueError>("embedding: expected a padding_idx from 0 to {}, got {}", weight.shape()[0] - 1, *padding_idx);
+    fail<ValueError>("embedding: expected a padding_idx from 0 to {}, got {}",
+                     weight.shape()[0] - 1, *padding_idx);
   Shape shape = indices.shape();
   shape.push_back(weight.shape()[1]);
   const Tensor out = empty(shape, {weight.dtype(), weight.device()});
   kernels::embedding(weight.device()).gather(weight, indices, out);
   return autograd::record(
       "embedding", out, {weight},
-      [i = autograd::Saved(indices), padding_idx, table = weight.shape(), dtype = weight.dtype()](const Tensor& g) {
+      [i = autograd::Saved(indices), padding_idx, table = weight.shape(),
+       dtype = weight.dtype()](const Tensor& g) {
         // Sums over repeated indices in float32 or wider.
         const Tensor gradient = zeros(table, {accumulate_dtype(dtype), g.device()});
         kernels::embedding(g.device()).scatter_add(g, i, gradient);

@@ -14,49 +14,61 @@ using autograd::Saved;
 
 void check(const Tensor& x, const Shape& normalized, const Tensor& weight, const Tensor& bias) {
   const int first = x.rank() - normalized.size();
-  if (normalized.empty() || first < 0 || !(Shape(x.shape().begin() + first, x.shape().end()) == normalized))
-    fail<ShapeError>("layer_norm: expected input whose last dimensions are {}, got {}", to_string(normalized),
-                     to_string(x.shape()));
+  if (normalized.empty() || first < 0 ||
+      !(Shape(x.shape().begin() + first, x.shape().end()) == normalized))
+    fail<ShapeError>("layer_norm: expected input whose last dimensions are {}, got {}",
+                     to_string(normalized), to_string(x.shape()));
   if (!is_floating(x.dtype()) || (x.device().is_cpu() && x.dtype() == float16))
-    fail<DTypeError>("layer_norm: cannot normalise {} on {}; convert with .to(float32) or .to(bfloat16)",
-                     to_string(x.dtype()), to_string(x.device()));
+    fail<DTypeError>(
+        "layer_norm: cannot normalise {} on {}; convert with .to(float32) or .to(bfloat16)",
+        to_string(x.dtype()), to_string(x.device()));
   for (const Tensor* own : {&weight, &bias}) {
     if (!own->defined()) continue;
     if (!(own->shape() == normalized))
-      fail<ShapeError>("layer_norm: expected weight and bias of shape {}, got {}", to_string(normalized), to_string(own->shape()));
+      fail<ShapeError>("layer_norm: expected weight and bias of shape {}, got {}",
+                       to_string(normalized), to_string(own->shape()));
     if (own->dtype() != float32 && own->dtype() != float64)
-      fail<DTypeError>("layer_norm: expected weight and bias in float32 or float64, got {}", to_string(own->dtype()));
+      fail<DTypeError>("layer_norm: expected weight and bias in float32 or float64, got {}",
+                       to_string(own->dtype()));
     if (own->device() != x.device())
-      fail<DeviceError>("layer_norm: input is on {}, weight or bias on {}; move one of them with .to(device)",
-                        to_string(x.device()), to_string(own->device()));
+      fail<DeviceError>(
+          "layer_norm: input is on {}, weight or bias on {}; move one of them with .to(device)",
+          to_string(x.device()), to_string(own->device()));
   }
 }
 
 }  // namespace
 
-Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight, const Tensor& bias, double eps) {
-  if (!(std::isfinite(eps) && eps >= 0)) fail<ValueError>("layer_norm: expected a finite eps of at least 0, got {}", eps);
+Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight,
+                  const Tensor& bias, double eps) {
+  if (!(std::isfinite(eps) && eps >= 0))
+    fail<ValueError>("layer_norm: expected a finite eps of at least 0, got {}", eps);
   check(input, normalized_shape, weight, bias);
   const auto& kernels = kernels::layer_norm(input.device());
   const Tensor x = input.detach().contiguous(), y = empty(x.shape(), {x.dtype(), x.device()});
-  const auto dense = [](const Tensor& t) { return t.defined() ? t.detach().contiguous() : Tensor(); };
+  const auto dense = [](const Tensor& t) {
+    return t.defined() ? t.detach().contiguous() : Tensor();
+  };
   const Tensor w = dense(weight);
   const std::int64_t rows = product(x.shape(), 0, x.rank() - normalized_shape.size());
-  const Tensor mean = empty({rows}, {float64, x.device()}), rstd = empty({rows}, {float64, x.device()});
+  const Tensor mean = empty({rows}, {float64, x.device()}),
+               rstd = empty({rows}, {float64, x.device()});
   kernels.forward(x, w, dense(bias), eps, y, mean, rstd);
   return autograd::record(
       "layer_norm", y, {input, weight, bias},
-      [saved_x = Saved(x), saved_w = Saved(w), mean, rstd, needs_x = needs_grad(input), needs_weight = needs_grad(weight),
-       needs_bias = needs_grad(bias), shape = normalized_shape, parameters = weight.defined() ? weight.dtype() : float32,
-       &kernels](const Tensor& gradient) {
+      [saved_x = Saved(x), saved_w = Saved(w), mean, rstd, needs_x = needs_grad(input),
+       needs_weight = needs_grad(weight), needs_bias = needs_grad(bias), shape = normalized_shape,
+       parameters = weight.defined() ? weight.dtype() : float32, &kernels](const Tensor& gradient) {
         const Tensor copy = gradient.is_contiguous() ? Tensor() : gradient.contiguous();
         const Tensor& dy = copy.defined() ? copy : gradient;
-        const bool reuse = dy.is_exclusive();  // nobody else holds it: its memory, in the cache, takes dx
+        const bool reuse =
+            dy.is_exclusive();  // nobody else holds it: its memory, in the cache, takes dx
         const TensorOptions like{parameters, dy.device()};
         Tensor dx, d_weight, d_bias;
         if (needs_weight) d_weight = empty(shape, like);
         if (needs_bias) d_bias = empty(shape, like);
-        if (needs_weight || needs_bias) kernels.parameter_grad(dy, saved_x.get(), mean, rstd, d_weight, d_bias);
+        if (needs_weight || needs_bias)
+          kernels.parameter_grad(dy, saved_x.get(), mean, rstd, d_weight, d_bias);
         if (needs_x) {
           dx = reuse ? dy : empty(dy.shape(), {dy.dtype(), dy.device()});
           kernels.input_grad(dy, saved_x.get(), mean, rstd, saved_w.get(), dx);

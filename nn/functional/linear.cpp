@@ -11,23 +11,28 @@ namespace {
 
 void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   if (weight.rank() != 2)
-    fail<ShapeError>("linear: expected weight of shape (out, in), got {}", to_string(weight.shape()));
+    fail<ShapeError>("linear: expected weight of shape (out, in), got {}",
+                     to_string(weight.shape()));
   if (x.rank() == 0 || x.size(-1) != weight.shape()[1])
-    fail<ShapeError>("linear: expected input (..., {}), got shape {}", weight.shape()[1], to_string(x.shape()));
+    fail<ShapeError>("linear: expected input (..., {}), got shape {}", weight.shape()[1],
+                     to_string(x.shape()));
   if (bias.defined() && !(bias.shape() == Shape{weight.shape()[0]}))
-    fail<ShapeError>("linear: expected bias of shape ({},), got {}", weight.shape()[0], to_string(bias.shape()));
+    fail<ShapeError>("linear: expected bias of shape ({},), got {}", weight.shape()[0],
+                     to_string(bias.shape()));
   for (const Tensor& parameter : {weight, bias}) autograd::expect_parameter("linear", x, parameter);
 }
 
 Tensor below_relu(const Tensor& gradient, const Tensor& output) {
   const Tensor masked = autograd::gradient_buffer(gradient, output);
-  kernels::elementwise(gradient.device()).binary(kernels::Binary::relu_grad, gradient, output, masked);
+  kernels::elementwise(gradient.device())
+      .binary(kernels::Binary::relu_grad, gradient, output, masked);
   return masked;
 }
 
 }  // namespace
 
-Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias, Activation activation) {
+Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias,
+              Activation activation) {
   const Tensor cast = autocast("linear", given);
   check(cast, weight, bias);
   const std::int64_t outs = weight.shape()[0], ins = weight.shape()[1];
@@ -36,12 +41,15 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias, Act
 
   const auto& kernels = kernels::matmul(x.device());
   const Tensor y = empty({x.shape()[0], outs}, {x.dtype(), x.device()});
-  kernels.matmul(x.detach(), w.detach().transpose(0, 1), {b.defined() ? b.detach() : b, activation}, y);
+  kernels.matmul(x.detach(), w.detach().transpose(0, 1), {b.defined() ? b.detach() : b, activation},
+                 y);
 
-  const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w), for_b = autograd::needs_grad(b);
+  const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w),
+             for_b = autograd::needs_grad(b);
   const Tensor out = autograd::record(
       "linear", y, {x, w, b},
-      [&kernels, for_x, for_w, for_b, x = autograd::Saved(x.detach()), w = autograd::Saved(w.detach()),
+      [&kernels, for_x, for_w, for_b, x = autograd::Saved(x.detach()),
+       w = autograd::Saved(w.detach()),
        relu = activation == Activation::relu ? autograd::Saved(y) : autograd::Saved(),
        b_dtype = b.defined() ? b.dtype() : x.dtype()](const Tensor& gradient) {
         const Tensor dy = relu ? below_relu(gradient, relu) : gradient.contiguous();

@@ -10,17 +10,21 @@ enum class LossReduction { mean, sum, none };
 
 struct CrossEntropyOptions {
   LossReduction reduction = LossReduction::mean;
-  std::int64_t ignore_index = -100;  ///< targets with this value count nothing, not even in the mean
-  double label_smoothing = 0;        ///< in [0, 1]
+  std::int64_t ignore_index =
+      -100;                    ///< targets with this value count nothing, not even in the mean
+  double label_smoothing = 0;  ///< in [0, 1]
 };
 
-/// -log softmax(logits)[target]. `logits` (N, C) or (N, C, d1, ...), unnormalised; `targets` int64 (N) or (N, d1, ...),
-/// from 0 to C-1. With label smoothing s the target distribution is (1-s) one-hot + s/C uniform. The mean of no
-/// targets is NaN. ShapeError, DTypeError, DeviceError; ValueError for a smoothing or (on the CPU) a target outside
-/// its range.
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
+/// -log softmax(logits)[target]. `logits` (N, C) or (N, C, d1, ...), unnormalised; `targets` int64
+/// (N) or (N, d1, ...), from 0 to C-1. With label smoothing s the target distribution is (1-s)
+/// one-hot + s/C uniform. The mean of no targets is NaN. ShapeError, DTypeError, DeviceError;
+/// ValueError for a smoothing or (on the CPU) a target outside its range.
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options = {});
 
-/// (input - target)^2, elementwise; shapes must be equal (ShapeError: broadcasting here is nearly always a mistake).
-Tensor mse_loss(const Tensor& input, const Tensor& target, LossReduction reduction = LossReduction::mean);
+/// (input - target)^2, elementwise; shapes must be equal (ShapeError: broadcasting here is nearly
+/// always a mistake).
+Tensor mse_loss(const Tensor& input, const Tensor& target,
+                LossReduction reduction = LossReduction::mean);
 
 }  // namespace tutti::nn

@@ -9,8 +9,10 @@ namespace {
 
 int spatial_rank(const char* op, const Tensor& x) {
   if (x.rank() < 3 || x.rank() > 5 || product(x.shape(), 2, x.rank()) == 0)
-    fail<ShapeError>("{}: expected input (N, C, ...) with one to three spatial dimensions, none empty, got shape {}",
-                     op, to_string(x.shape()));
+    fail<ShapeError>(
+        "{}: expected input (N, C, ...) with one to three spatial dimensions, none empty, got "
+        "shape {}",
+        op, to_string(x.shape()));
   return x.rank() - 2;
 }
 
@@ -20,12 +22,14 @@ Tensor empty_output(const Tensor& x, const Dims& spatial, DType dtype) {
   return empty(shape, {dtype, x.device()}, x.memory_format());
 }
 
-// The options with one number for each spatial dimension, checked; `sizes` gets those of the output.
+// The options with one number for each spatial dimension, checked; `sizes` gets those of the
+// output.
 PoolOptions check(const char* op, const Tensor& x, const PoolOptions& given, Dims& sizes) {
   const int rank = spatial_rank(op, x);
   const PoolOptions options = pool_options(op, given, rank);
   numel(options.kernel);  // throws where the window's area overflows
-  sizes = spatial_output(op, x.shape(), options.kernel, options.stride, options.padding, Dims::filled(rank, 1));
+  sizes = spatial_output(op, x.shape(), options.kernel, options.stride, options.padding,
+                         Dims::filled(rank, 1));
   return options;
 }
 
@@ -35,7 +39,8 @@ struct Like {
   TensorOptions options;
   MemoryFormat format;
 
-  explicit Like(const Tensor& t) : shape(t.shape()), options{t.dtype(), t.device()}, format(t.memory_format()) {}
+  explicit Like(const Tensor& t)
+      : shape(t.shape()), options{t.dtype(), t.device()}, format(t.memory_format()) {}
   Tensor make() const { return empty(shape, options, format); }
 };
 
@@ -44,13 +49,14 @@ struct Like {
 PoolOptions pool_options(const char* op, const PoolOptions& given, int rank) {
   PoolOptions options = given;
   options.kernel = spatial_option(op, "kernel", given.kernel, rank, 1);
-  options.stride = given.stride.empty() ? options.kernel : spatial_option(op, "stride", given.stride, rank, 1);
-  options.padding =
-      given.padding.empty() ? Dims::filled(rank, 0) : spatial_option(op, "padding", given.padding, rank, 0);
+  options.stride = given.stride.empty() ? options.kernel
+                                        : spatial_option(op, "stride", given.stride, rank, 1);
+  options.padding = given.padding.empty() ? Dims::filled(rank, 0)
+                                          : spatial_option(op, "padding", given.padding, rank, 0);
   for (int d = 0; d < rank; ++d)
     if (options.padding[d] > options.kernel[d] / 2)
-      fail<ValueError>("{}: expected padding of at most half of the kernel {}, got {}", op, to_string(options.kernel),
-                       to_string(options.padding));
+      fail<ValueError>("{}: expected padding of at most half of the kernel {}, got {}", op,
+                       to_string(options.kernel), to_string(options.padding));
   return options;
 }
 
@@ -60,13 +66,15 @@ Tensor max_pool(const Tensor& x, const PoolOptions& given) {
   const auto& kernels = kernels::pooling(x.device());
   const Tensor y = empty_output(x, sizes, x.dtype());
   Tensor index;
-  if (autograd::needs_grad(x)) index = empty_output(x, sizes, kernels::pool_index_dtype(options.kernel));
+  if (autograd::needs_grad(x))
+    index = empty_output(x, sizes, kernels::pool_index_dtype(options.kernel));
   kernels.max_forward(x.detach(), options, y, index);
-  return autograd::record("max_pool", y, {x}, [&kernels, options, index, like = Like(x)](const Tensor& dy) {
-    const Tensor dx = like.make();
-    kernels.max_backward(dy, index, options, dx);
-    return dx;
-  });
+  return autograd::record("max_pool", y, {x},
+                          [&kernels, options, index, like = Like(x)](const Tensor& dy) {
+                            const Tensor dx = like.make();
+                            kernels.max_backward(dy, index, options, dx);
+                            return dx;
+                          });
 }
 
 Tensor avg_pool(const Tensor& x, const PoolOptions& given) {
@@ -75,11 +83,12 @@ Tensor avg_pool(const Tensor& x, const PoolOptions& given) {
   const auto& kernels = kernels::pooling(x.device());
   const Tensor y = empty_output(x, sizes, x.dtype());
   kernels.average_forward(x.detach(), options, y);
-  return autograd::record("avg_pool", y, {x}, [&kernels, options, like = Like(x)](const Tensor& dy) {
-    const Tensor dx = like.make();
-    kernels.average_backward(dy, options, dx);
-    return dx;
-  });
+  return autograd::record("avg_pool", y, {x},
+                          [&kernels, options, like = Like(x)](const Tensor& dy) {
+                            const Tensor dx = like.make();
+                            kernels.average_backward(dy, options, dx);
+                            return dx;
+                          });
 }
 
 Tensor adaptive_avg_pool(const Tensor& x, const Dims& output) {

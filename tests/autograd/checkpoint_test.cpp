@@ -1,4 +1,5 @@
-// Activation checkpointing: the same gradients, less saved memory, random draws repeated, the tape replayed.
+// Activation checkpointing: the same gradients, less saved memory, random draws repeated, the tape
+// replayed.
 #include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/matmul.h>
@@ -39,13 +40,14 @@ TEST(Checkpoint, ReachesParametersWhereNoInputNeedsAGradient) {
 TEST(Checkpoint, RepeatsRandomDrawsAndLeavesTheGeneratorWhereItWas) {
   manual_seed(7);
   const Tensor x = ones({1000}).requires_grad_();
-  const Tensor y = checkpoint(
-      [](const std::vector<Tensor>& in) { return nn::dropout(in[0], 0.5, true); }, {x});
+  const Tensor y =
+      checkpoint([](const std::vector<Tensor>& in) { return nn::dropout(in[0], 0.5, true); }, {x});
   const Generator::State after = default_generator().state();
   default_generator().next();  // what follows in the model draws too
   const Generator::State moved = default_generator().state();
   sum(y).backward();
-  EXPECT_EQ(to_vector(x.grad()), to_vector(y)) << "the mask of the second run differs from the first";
+  EXPECT_EQ(to_vector(x.grad()), to_vector(y))
+      << "the mask of the second run differs from the first";
   EXPECT_NE(after, moved);
   EXPECT_EQ(default_generator().state(), moved);
 }
@@ -81,7 +83,8 @@ TEST(Checkpoint, TapeIsPutInTheFirstRunAndTakenInTheSecond) {
     return x * factor;
   };
   const Tensor x = ones({2}).requires_grad_();
-  const Tensor y = checkpoint([&](const std::vector<Tensor>& in) { return once(once(in[0])); }, {x});
+  const Tensor y =
+      checkpoint([&](const std::vector<Tensor>& in) { return once(once(in[0])); }, {x});
   EXPECT_EQ(computed, 2);
   EXPECT_EQ(autograd::CheckpointTape::current(), nullptr);
   sum(y).backward();
@@ -94,12 +97,14 @@ TEST(Checkpoint, TapeIsPutInTheFirstRunAndTakenInTheSecond) {
 TEST(Checkpoint, TapeKnowsWhoseEntryItIs) {
   const Tensor x = ones({2}).requires_grad_();
   int run = 0;
-  const Tensor y = checkpoint([&](const std::vector<Tensor>& in) {
-    auto* tape = autograd::CheckpointTape::current();
-    if (++run == 1) tape->put("first", {ones({})});
-    else tape->take("second");
-    return in[0] * 2;
-  }, {x});
+  const Tensor y = checkpoint(
+      [&](const std::vector<Tensor>& in) {
+        auto* tape = autograd::CheckpointTape::current();
+        if (++run == 1) tape->put("first", {ones({})});
+        else tape->take("second");
+        return in[0] * 2;
+      },
+      {x});
   EXPECT_THROW(sum(y).backward(), Error);
   EXPECT_EQ(run, 2);
 }
@@ -138,7 +143,8 @@ TEST(Checkpoint, SecondRunCastsAsTheFirst) {
 TEST(Checkpoint, TakesUndefinedInputs) {
   const Tensor x = ones({2}).requires_grad_();
   const Tensor y = checkpoint(
-      [](const std::vector<Tensor>& in) { return in[1].defined() ? in[0] * in[1] : in[0] * 3; }, {x, Tensor()});
+      [](const std::vector<Tensor>& in) { return in[1].defined() ? in[0] * in[1] : in[0] * 3; },
+      {x, Tensor()});
   sum(y).backward();
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{3, 3}));
 }

@@ -50,7 +50,8 @@ TEST(Engine, LeafGradientsNeverShareMemory) {
   EXPECT_EQ(to_vector(b.grad()), (std::vector<double>{1, 1}));
 }
 
-// Identity that notes where the gradient that came to it lies, and hands on a new one, or `kept` where there is one.
+// Identity that notes where the gradient that came to it lies, and hands on a new one, or `kept`
+// where there is one.
 Tensor witness(const Tensor& x, std::vector<const void*>& seen, const Tensor& kept = {}) {
   return record("witness", x.detach().clone(), {x}, [&seen, kept](const Tensor& g) {
     const Tensor made = kept.defined() ? kept : g.clone();
@@ -73,16 +74,19 @@ TEST(Engine, SecondGradientIsAddedInPlaceOnlyWhereNobodyElseHoldsTheFirst) {
   EXPECT_EQ(arrived[0], made[0]) << "the first gradient was copied though it was nobody else's";
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2, 2}));
 
-  // Held as a handle, as another view of its storage, or as an expanded tensor, whose elements share memory.
+  // Held as a handle, as another view of its storage, or as an expanded tensor, whose elements
+  // share memory.
   const Tensor held = full({3}, 5), whole = full({2, 3}, 5), one = full({1}, 5);
   for (const Tensor& kept : {held, whole.select(0, 1), one.expand({3})}) {
     x.set_grad({});
     y = source();
-    const Tensor second = witness(y, made), first = witness(y, made, kept);  // backward comes to the later one first
+    const Tensor second = witness(y, made),
+                 first = witness(y, made, kept);  // backward comes to the later one first
     add(first, second).backward(ones({3}));
     EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{6, 6, 6}));
   }
-  for (const Tensor& kept : {held, whole, one}) EXPECT_EQ(to_vector(kept), std::vector<double>(kept.numel(), 5));
+  for (const Tensor& kept : {held, whole, one})
+    EXPECT_EQ(to_vector(kept), std::vector<double>(kept.numel(), 5));
 
   // The same gradient twice.
   x.set_grad({});
@@ -121,7 +125,8 @@ TEST(Engine, HookRunsOnceWhenTheGradientIsCompleteAndBeforeOlderOperations) {
     return g;
   });
   const Tensor y = add(add(first, w), w);  // w is used twice
-  const auto id = autograd::add_leaf_hook(w, [&](Tensor& g) { events.push_back("w=" + std::to_string(g.item<int>())); });
+  const auto id = autograd::add_leaf_hook(
+      w, [&](Tensor& g) { events.push_back("w=" + std::to_string(g.item<int>())); });
   y.backward();
   EXPECT_EQ(events, (std::vector<std::string>{"w=2", "first"}));
   autograd::remove_leaf_hook(w, id);
@@ -145,10 +150,11 @@ TEST(Engine, EndCallbackRunsAfterEverythingAndNotAfterAFailure) {
   const Tensor x = full({}, 1).requires_grad_();
   int ran = 0;
   const auto with_callback = [&](bool fails) {
-    const Tensor inner = record("inner", x.detach().clone(), {x}, [fails](const Tensor& g) -> Tensor {
-      if (fails) fail<Error>("broken");
-      return g;
-    });
+    const Tensor inner =
+        record("inner", x.detach().clone(), {x}, [fails](const Tensor& g) -> Tensor {
+          if (fails) fail<Error>("broken");
+          return g;
+        });
     return record("outer", inner.detach().clone(), {inner}, [&](const Tensor& g) {
       autograd::at_end_of_backward([&] {
         ++ran;
@@ -196,10 +202,11 @@ TEST(Engine, NoGradRecordsNothing) {
 
 TEST(Engine, SavedTensorChangedInPlaceNamesTheOperation) {
   const Tensor x = full({2}, 3).requires_grad_(), factor = full({2}, 2);
-  const Tensor y = record("by_factor", x.detach().clone(), {x}, [s = Saved(factor)](const Tensor& g) {
-    g.copy_(s.get());
-    return g;
-  });
+  const Tensor y =
+      record("by_factor", x.detach().clone(), {x}, [s = Saved(factor)](const Tensor& g) {
+        g.copy_(s.get());
+        return g;
+      });
   factor.slice(0, 0, 1).fill_(9);  // through a view
   try {
     y.backward(ones({2}));
@@ -220,10 +227,13 @@ TEST(Engine, SecondBackwardNeedsRetainGraph) {
 
 TEST(Engine, ChecksGradientsOfClosures) {
   const Tensor x = full({2}, 1).requires_grad_();
-  EXPECT_THROW(record("bad", x.detach().clone(), {x}, [](const Tensor&) { return ones({3}); }).backward(ones({2})),
+  EXPECT_THROW(record("bad", x.detach().clone(), {x}, [](const Tensor&) { return ones({3}); })
+                   .backward(ones({2})),
                ShapeError);
-  EXPECT_THROW(record("bad", x.detach().clone(), {x}, [](const Tensor&) { return std::vector<Tensor>{}; }).backward(ones({2})),
-               Error);
+  EXPECT_THROW(
+      record("bad", x.detach().clone(), {x}, [](const Tensor&) { return std::vector<Tensor>{}; })
+          .backward(ones({2})),
+      Error);
   EXPECT_THROW(x.backward(), ShapeError) << "two elements have no default gradient";
   EXPECT_THROW(ones({}).backward(), Error) << "does not require grad";
 }
@@ -245,7 +255,8 @@ TEST(Engine, DeepGraphNeitherOverflowsNorLeaks) {
     for (int i = 0; i < 100000; ++i) y = scale(y, 1);
     y.backward();
     EXPECT_EQ(x.grad().item<double>(), 1);
-    // A graph that is dropped without a backward, whose closures hold their (undetached) inputs too.
+    // A graph that is dropped without a backward, whose closures hold their (undetached) inputs
+    // too.
     for (int i = 0; i < 100000; ++i)
       z = record("holds", z.detach().clone(), {z}, [z](const Tensor& g) { return g; });
   }
@@ -257,11 +268,13 @@ TEST(Engine, BackwardFreesWhatWasSaved) {
   const std::size_t before = allocator(Device::cpu()).stats().live;
   Tensor y = x;
   for (int i = 0; i < 10; ++i)
-    y = record("saving", y.detach().clone(), {y}, [s = Saved(y.detach().clone())](const Tensor& g) { return g; });
+    y = record("saving", y.detach().clone(), {y},
+               [s = Saved(y.detach().clone())](const Tensor& g) { return g; });
   const std::size_t forward = allocator(Device::cpu()).stats().live;
   y.backward(ones({1000}));
   EXPECT_GE(forward - before, 10 * 4000u);
-  EXPECT_LE(allocator(Device::cpu()).stats().live, before + 3 * 5000u) << "only y and the gradient may be left";
+  EXPECT_LE(allocator(Device::cpu()).stats().live, before + 3 * 5000u)
+      << "only y and the gradient may be left";
 }
 
 TEST(Engine, ThreadsRunTheirOwnGraphs) {
@@ -326,7 +339,8 @@ TEST(Engine, AWaitingOperationHidesWhatWasDeferred) {
 TEST(Engine, DeferredGradientsOfComputedInputsAndOfTheLastOperationComeInTime) {
   Log log;
   const Tensor x = full({}, 3).requires_grad_(), w = full({}, 5).requires_grad_();
-  product_in_halves(x, pass(w, true, log), log).backward();  // the waiting operation made the second input
+  product_in_halves(x, pass(w, true, log), log)
+      .backward();  // the waiting operation made the second input
   EXPECT_EQ(log, (Log{"first half", "second half of product", "start", "end"}));
   EXPECT_EQ(w.grad().item<double>(), 3);
   log.clear();

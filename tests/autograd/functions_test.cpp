@@ -1,5 +1,5 @@
-// Every differentiable free function: its values against plain C++, its gradient against central differences, and the
-// errors of operands that do not fit together.
+// Every differentiable free function: its values against plain C++, its gradient against central
+// differences, and the errors of operands that do not fit together.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
@@ -42,10 +42,12 @@ TEST_P(Functions, ValueAndGradient) {
   const auto& c = GetParam();
   const Tensor x = random({3, 4, 5}, c.low, c.high);
   const std::vector<double> in = to_vector(x), out = to_vector(c.function(x));
-  for (std::size_t i = 0; i < in.size(); ++i) EXPECT_NEAR(out[i], c.expected(in[i]), 1e-13 * (1 + std::abs(out[i])));
+  for (std::size_t i = 0; i < in.size(); ++i)
+    EXPECT_NEAR(out[i], c.expected(in[i]), 1e-13 * (1 + std::abs(out[i])));
   const auto f = [&](const Inputs& v) { return c.function(v[0]); };
   const Tensor safe = c.low < 0 ? away_from_zero({3, 4, 5}) : x;
-  for (const Tensor& input : {safe, safe.permute({2, 0, 1}), safe.slice(1, 0, 4, 2), safe.contiguous(MemoryFormat::channels_last)}) {
+  for (const Tensor& input : {safe, safe.permute({2, 0, 1}), safe.slice(1, 0, 4, 2),
+                              safe.contiguous(MemoryFormat::channels_last)}) {
     const auto result = gradcheck(f, {input});
     EXPECT_TRUE(result) << result.message;
   }
@@ -53,27 +55,37 @@ TEST_P(Functions, ValueAndGradient) {
 
 INSTANTIATE_TEST_SUITE_P(
     Unary, Functions,
-    testing::Values(UnaryCase{"negate", [](const Tensor& x) { return -x; }, [](double v) { return -v; }, -2, 2},
-                    UnaryCase{"abs", abs, [](double v) { return std::abs(v); }, -2, 2},
-                    UnaryCase{"exp", exp, [](double v) { return std::exp(v); }, -2, 2},
-                    UnaryCase{"log", log, [](double v) { return std::log(v); }, 0.5, 3},
-                    UnaryCase{"sqrt", sqrt, [](double v) { return std::sqrt(v); }, 0.5, 3},
-                    UnaryCase{"rsqrt", rsqrt, [](double v) { return 1 / std::sqrt(v); }, 0.5, 3},
-                    UnaryCase{"square", square, [](double v) { return v * v; }, -2, 2},
-                    UnaryCase{"cube", [](const Tensor& x) { return pow(x, 3); }, [](double v) { return v * v * v; }, -2, 2},
-                    UnaryCase{"power", [](const Tensor& x) { return pow(x, -1.5); }, [](double v) { return std::pow(v, -1.5); }, 0.5, 3},
-                    UnaryCase{"power_zero", [](const Tensor& x) { return pow(x, 0); }, [](double) { return 1.0; }, -2, 2},
-                    UnaryCase{"sin", sin, [](double v) { return std::sin(v); }, -2, 2},
-                    UnaryCase{"cos", cos, [](double v) { return std::cos(v); }, -2, 2},
-                    UnaryCase{"tanh", tanh, [](double v) { return std::tanh(v); }, -2, 2},
-                    UnaryCase{"sigmoid", sigmoid, [](double v) { return 1 / (1 + std::exp(-v)); }, -2, 2},
-                    UnaryCase{"relu", relu, [](double v) { return v > 0 ? v : 0; }, -2, 2},
-                    UnaryCase{"gelu", gelu, [](double v) { return v * 0.5 * (1 + std::erf(v * std::sqrt(0.5))); }, -2, 2},
-                    UnaryCase{"add_number", [](const Tensor& x) { return 2 + (x + 3); }, [](double v) { return v + 5; }, -2, 2},
-                    UnaryCase{"subtract_number", [](const Tensor& x) { return 2 - (x - 3); }, [](double v) { return 5 - v; }, -2, 2},
-                    UnaryCase{"multiply_number", [](const Tensor& x) { return 2 * (x * 3); }, [](double v) { return 6 * v; }, -2, 2},
-                    UnaryCase{"divide_number", [](const Tensor& x) { return x / 4; }, [](double v) { return v / 4; }, -2, 2},
-                    UnaryCase{"divide_by", [](const Tensor& x) { return 4 / x; }, [](double v) { return 4 / v; }, 0.5, 3}),
+    testing::Values(
+        UnaryCase{"negate", [](const Tensor& x) { return -x; }, [](double v) { return -v; }, -2, 2},
+        UnaryCase{"abs", abs, [](double v) { return std::abs(v); }, -2, 2},
+        UnaryCase{"exp", exp, [](double v) { return std::exp(v); }, -2, 2},
+        UnaryCase{"log", log, [](double v) { return std::log(v); }, 0.5, 3},
+        UnaryCase{"sqrt", sqrt, [](double v) { return std::sqrt(v); }, 0.5, 3},
+        UnaryCase{"rsqrt", rsqrt, [](double v) { return 1 / std::sqrt(v); }, 0.5, 3},
+        UnaryCase{"square", square, [](double v) { return v * v; }, -2, 2},
+        UnaryCase{"cube", [](const Tensor& x) { return pow(x, 3); },
+                  [](double v) { return v * v * v; }, -2, 2},
+        UnaryCase{"power", [](const Tensor& x) { return pow(x, -1.5); },
+                  [](double v) { return std::pow(v, -1.5); }, 0.5, 3},
+        UnaryCase{"power_zero", [](const Tensor& x) { return pow(x, 0); },
+                  [](double) { return 1.0; }, -2, 2},
+        UnaryCase{"sin", sin, [](double v) { return std::sin(v); }, -2, 2},
+        UnaryCase{"cos", cos, [](double v) { return std::cos(v); }, -2, 2},
+        UnaryCase{"tanh", tanh, [](double v) { return std::tanh(v); }, -2, 2},
+        UnaryCase{"sigmoid", sigmoid, [](double v) { return 1 / (1 + std::exp(-v)); }, -2, 2},
+        UnaryCase{"relu", relu, [](double v) { return v > 0 ? v : 0; }, -2, 2},
+        UnaryCase{"gelu", gelu,
+                  [](double v) { return v * 0.5 * (1 + std::erf(v * std::sqrt(0.5))); }, -2, 2},
+        UnaryCase{"add_number", [](const Tensor& x) { return 2 + (x + 3); },
+                  [](double v) { return v + 5; }, -2, 2},
+        UnaryCase{"subtract_number", [](const Tensor& x) { return 2 - (x - 3); },
+                  [](double v) { return 5 - v; }, -2, 2},
+        UnaryCase{"multiply_number", [](const Tensor& x) { return 2 * (x * 3); },
+                  [](double v) { return 6 * v; }, -2, 2},
+        UnaryCase{"divide_number", [](const Tensor& x) { return x / 4; },
+                  [](double v) { return v / 4; }, -2, 2},
+        UnaryCase{"divide_by", [](const Tensor& x) { return 4 / x; },
+                  [](double v) { return 4 / v; }, 0.5, 3}),
     [](const auto& test) { return test.param.name; });
 
 struct BinaryCase {
@@ -89,8 +101,9 @@ class BinaryFunctions : public testing::TestWithParam<BinaryCase> {};
 TEST_P(BinaryFunctions, ValueAndGradientWithBroadcasting) {
   const auto& c = GetParam();
   const auto f = [&](const Inputs& v) { return c.function(v[0], v[1]); };
-  const std::vector<std::pair<Shape, Shape>> shapes{
-      {{3, 4}, {3, 4}}, {{3, 4}, {4}}, {{3, 1}, {1, 4}}, {{}, {2, 3}}, {{2, 3, 2}, {3, 1}}, {{0, 3}, {3}}};
+  const std::vector<std::pair<Shape, Shape>> shapes{{{3, 4}, {3, 4}},    {{3, 4}, {4}},
+                                                    {{3, 1}, {1, 4}},    {{}, {2, 3}},
+                                                    {{2, 3, 2}, {3, 1}}, {{0, 3}, {3}}};
   for (const auto& [p, q] : shapes) {
     const Tensor a = random(p, 0.5, 2), b = random(q, 0.5, 2);
     const Tensor out = c.function(a, b);
@@ -100,26 +113,30 @@ TEST_P(BinaryFunctions, ValueAndGradientWithBroadcasting) {
     const auto result = gradcheck(f, {a, b});
     EXPECT_TRUE(result) << to_string(p) << " " << to_string(q) << ": " << result.message;
   }
-  const auto mixed = gradcheck(f, {random({2, 3, 4}, 0.5, 2).permute({2, 0, 1}),
-                                   random({4, 2, 3}, 0.5, 2).contiguous(MemoryFormat::channels_last)});
+  const auto mixed =
+      gradcheck(f, {random({2, 3, 4}, 0.5, 2).permute({2, 0, 1}),
+                    random({4, 2, 3}, 0.5, 2).contiguous(MemoryFormat::channels_last)});
   EXPECT_TRUE(mixed) << mixed.message;
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Binary, BinaryFunctions,
-    testing::Values(BinaryCase{"add", operator+, [](double a, double b) { return a + b; }},
-                    BinaryCase{"subtract", operator-, [](double a, double b) { return a - b; }},
-                    BinaryCase{"multiply", operator*, [](double a, double b) { return a * b; }},
-                    BinaryCase{"divide", operator/, [](double a, double b) { return a / b; }},
-                    BinaryCase{"maximum", maximum, [](double a, double b) { return std::max(a, b); }},
-                    BinaryCase{"minimum", minimum, [](double a, double b) { return std::min(a, b); }},
-                    BinaryCase{"where", [](const Tensor& a, const Tensor& b) { return where(gt(a, b * b), a, b); },
-                               [](double a, double b) { return a > b * b ? a : b; }}),
+    testing::Values(
+        BinaryCase{"add", operator+, [](double a, double b) { return a + b; }},
+        BinaryCase{"subtract", operator-, [](double a, double b) { return a - b; }},
+        BinaryCase{"multiply", operator*, [](double a, double b) { return a * b; }},
+        BinaryCase{"divide", operator/, [](double a, double b) { return a / b; }},
+        BinaryCase{"maximum", maximum, [](double a, double b) { return std::max(a, b); }},
+        BinaryCase{"minimum", minimum, [](double a, double b) { return std::min(a, b); }},
+        BinaryCase{"where",
+                   [](const Tensor& a, const Tensor& b) { return where(gt(a, b * b), a, b); },
+                   [](double a, double b) { return a > b * b ? a : b; }}),
     [](const auto& test) { return test.param.name; });
 
 TEST(FunctionsGradient, OneTensorInBothPlaces) {
-  const auto result = gradcheck([](const Inputs& v) { return v[0] * v[0] / (v[0] + v[0].transpose(0, 1)); },
-                                {random({3, 3}, 1, 2)});
+  const auto result =
+      gradcheck([](const Inputs& v) { return v[0] * v[0] / (v[0] + v[0].transpose(0, 1)); },
+                {random({3, 3}, 1, 2)});
   EXPECT_TRUE(result) << result.message;
 }
 
@@ -163,7 +180,8 @@ TEST(FunctionsReduce, ValuesAndShapes) {
 }
 
 TEST(FunctionsReduce, AMeanOf16BitNumbersIsRoundedOnce) {
-  const Tensor x = ones({257}, {bfloat16}).requires_grad_();  // bfloat16 has 256 and 258, so the sum would be rounded
+  const Tensor x = ones({257}, {bfloat16})
+                       .requires_grad_();  // bfloat16 has 256 and 258, so the sum would be rounded
   const Tensor y = mean(x);
   EXPECT_EQ(y.dtype(), bfloat16);
   EXPECT_EQ(y.item<double>(), 1);
@@ -180,7 +198,8 @@ TEST(FunctionsReduce, Gradients) {
                         static_cast<Tensor (*)(const Tensor&, const Dims&, bool)>(mean),
                         static_cast<Tensor (*)(const Tensor&, const Dims&, bool)>(max),
                         static_cast<Tensor (*)(const Tensor&, const Dims&, bool)>(min)}) {
-          const auto result = gradcheck([&](const Inputs& v) { return square(f(v[0], dims, keep)); }, {in});
+          const auto result =
+              gradcheck([&](const Inputs& v) { return square(f(v[0], dims, keep)); }, {in});
           EXPECT_TRUE(result) << to_string(dims) << ": " << result.message;
         }
       }
@@ -197,7 +216,8 @@ TEST(FunctionsSoftmax, SumsToOneAndSurvivesLargeNumbers) {
 
 TEST(FunctionsSoftmax, Gradients) {
   for (int dim = 0; dim < 3; ++dim)
-    for (const Tensor& in : {random({2, 3, 4}), random({4, 2, 3}).permute({1, 2, 0}), random({2, 6, 4}).slice(1, 0, 6, 2)})
+    for (const Tensor& in : {random({2, 3, 4}), random({4, 2, 3}).permute({1, 2, 0}),
+                             random({2, 6, 4}).slice(1, 0, 6, 2)})
       for (auto* f : {softmax, log_softmax}) {
         const auto result = gradcheck([&](const Inputs& v) { return f(v[0], dim); }, {in});
         EXPECT_TRUE(result) << result.message;
@@ -209,11 +229,17 @@ TEST(FunctionsJoin, CatAndStack) {
   EXPECT_EQ(to_vector(cat({a, b})), (std::vector<double>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(to_vector(stack({a, a + 2}, -1)), (std::vector<double>{1, 3, 2, 4}));
   for (const int dim : {0, 1, -1}) {
-    const auto joined = gradcheck([&](const Inputs& v) { return cat({v[0], v[1] * 2, v[0]}, dim); },
-                                  {random({2, 3}), random({3, 2}).transpose(0, 1)});
+    const auto joined = gradcheck(
+        [&](const Inputs& v) {
+          return cat({v[0], v[1] * 2, v[0]}, dim);
+        },
+        {random({2, 3}), random({3, 2}).transpose(0, 1)});
     EXPECT_TRUE(joined) << joined.message;
-    const auto stacked = gradcheck([&](const Inputs& v) { return stack({v[0], v[1]}, dim); },
-                                   {random({2, 3}), random({2, 3})});
+    const auto stacked = gradcheck(
+        [&](const Inputs& v) {
+          return stack({v[0], v[1]}, dim);
+        },
+        {random({2, 3}), random({2, 3})});
     EXPECT_TRUE(stacked) << stacked.message;
   }
   const Tensor image = zeros({2, 3, 4, 4}).contiguous(MemoryFormat::channels_last);
@@ -247,7 +273,9 @@ TEST(FunctionsErrors, OperandsThatDoNotFit) {
     a + b;
     FAIL();
   } catch (const DTypeError& error) {
-    EXPECT_NE(std::string(error.what()).find("add: operands must share a dtype, got float32 and float64"), std::string::npos)
+    EXPECT_NE(
+        std::string(error.what()).find("add: operands must share a dtype, got float32 and float64"),
+        std::string::npos)
         << error.what();
   }
 }

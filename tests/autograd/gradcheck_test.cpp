@@ -24,7 +24,8 @@ Tensor square_with(const Tensor& x, double slope) {
 }
 
 TEST(Gradcheck, PassesARightGradientAndReportsTheError) {
-  const auto result = gradcheck([](const Inputs& v) { return square_with(v[0], 2); }, {tensor({1, -2, 3}, f64)});
+  const auto result =
+      gradcheck([](const Inputs& v) { return square_with(v[0], 2); }, {tensor({1, -2, 3}, f64)});
   EXPECT_TRUE(result);
   EXPECT_TRUE(result.message.empty());
   EXPECT_LT(result.worst, 1e-8);
@@ -42,13 +43,16 @@ TEST(Gradcheck, NamesTheElementOfAWrongGradient) {
       },
       {tensor({1, 2, 3}, f64), tensor({4, 5, 6}, f64)});
   EXPECT_FALSE(result);
-  EXPECT_NE(result.message.find("input 1 of shape (3,), element 2"), std::string::npos) << result.message;
-  EXPECT_FALSE(gradcheck([](const Inputs& v) { return square_with(v[0], 2.001); }, {tensor({1}, f64)}));
+  EXPECT_NE(result.message.find("input 1 of shape (3,), element 2"), std::string::npos)
+      << result.message;
+  EXPECT_FALSE(
+      gradcheck([](const Inputs& v) { return square_with(v[0], 2.001); }, {tensor({1}, f64)}));
 }
 
 TEST(Gradcheck, SeesAMissingGradientAndNaN) {
   EXPECT_FALSE(gradcheck([](const Inputs& v) { return v[0].detach() * 2; }, {tensor({1}, f64)}));
-  EXPECT_FALSE(gradcheck([](const Inputs& v) { return square_with(v[0], NAN); }, {tensor({1}, f64)}));
+  EXPECT_FALSE(
+      gradcheck([](const Inputs& v) { return square_with(v[0], NAN); }, {tensor({1}, f64)}));
 }
 
 TEST(Gradcheck, SeesInputsThatAreWrittenAndResultsThatVary) {
@@ -60,7 +64,8 @@ TEST(Gradcheck, SeesInputsThatAreWrittenAndResultsThatVary) {
       {tensor({1}, f64)});
   EXPECT_NE(writes.message.find("changed input 0"), std::string::npos) << writes.message;
   int calls = 0;
-  const auto varies = gradcheck([&](const Inputs& v) { return v[0] * ++calls; }, {tensor({1}, f64)});
+  const auto varies =
+      gradcheck([&](const Inputs& v) { return v[0] * ++calls; }, {tensor({1}, f64)});
   EXPECT_NE(varies.message.find("different gradients"), std::string::npos) << varies.message;
 }
 

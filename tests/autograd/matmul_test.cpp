@@ -23,31 +23,35 @@ TEST_P(MatmulShapes, ShapeAndGradient) {
   const Case& c = GetParam();
   const Tensor a = randn(c.a, f64), b = randn(c.b, f64);
   EXPECT_EQ(matmul(a, b).shape(), c.out);
-  const auto result = gradcheck([](const std::vector<Tensor>& in) { return matmul(in[0], in[1]); }, {a, b});
+  const auto result =
+      gradcheck([](const std::vector<Tensor>& in) { return matmul(in[0], in[1]); }, {a, b});
   EXPECT_TRUE(result) << result.message;
 }
 
-INSTANTIATE_TEST_SUITE_P(Matmul, MatmulShapes,
-                         testing::Values(Case{{3}, {3}, {}}, Case{{3}, {3, 2}, {2}}, Case{{2, 3}, {3}, {2}},
-                                         Case{{2, 3}, {3, 4}, {2, 4}}, Case{{5, 2, 3}, {3, 4}, {5, 2, 4}},
-                                         Case{{2, 3}, {5, 3, 4}, {5, 2, 4}}, Case{{5, 2, 3}, {5, 3, 4}, {5, 2, 4}},
-                                         Case{{4, 1, 2, 3}, {5, 3, 2}, {4, 5, 2, 2}}, Case{{3}, {5, 3, 4}, {5, 4}},
-                                         Case{{5, 2, 3}, {3}, {5, 2}}, Case{{0, 3}, {3, 4}, {0, 4}},
-                                         Case{{2, 0}, {0, 4}, {2, 4}}),
-                         [](const auto& each) { return "case" + std::to_string(each.index); });
+INSTANTIATE_TEST_SUITE_P(
+    Matmul, MatmulShapes,
+    testing::Values(Case{{3}, {3}, {}}, Case{{3}, {3, 2}, {2}}, Case{{2, 3}, {3}, {2}},
+                    Case{{2, 3}, {3, 4}, {2, 4}}, Case{{5, 2, 3}, {3, 4}, {5, 2, 4}},
+                    Case{{2, 3}, {5, 3, 4}, {5, 2, 4}}, Case{{5, 2, 3}, {5, 3, 4}, {5, 2, 4}},
+                    Case{{4, 1, 2, 3}, {5, 3, 2}, {4, 5, 2, 2}}, Case{{3}, {5, 3, 4}, {5, 4}},
+                    Case{{5, 2, 3}, {3}, {5, 2}}, Case{{0, 3}, {3, 4}, {0, 4}},
+                    Case{{2, 0}, {0, 4}, {2, 4}}),
+    [](const auto& each) { return "case" + std::to_string(each.index); });
 
 TEST(Matmul, BatchesAreTheProductsOfTheirMatrices) {
   const Tensor a = randn({2, 1, 3, 4}), b = randn({5, 4, 2}), out = matmul(a, b);
   for (std::int64_t i = 0; i < 2; ++i)
     for (std::int64_t j = 0; j < 5; ++j) {
       const std::vector<double> is = to_vector(out.select(0, i).select(0, j)),
-                                should = to_vector(matmul(a.select(0, i).select(0, 0), b.select(0, j)));
+                                should =
+                                    to_vector(matmul(a.select(0, i).select(0, 0), b.select(0, j)));
       for (std::size_t k = 0; k < is.size(); ++k) EXPECT_NEAR(is[k], should[k], 1e-5);
     }
 }
 
 TEST(Matmul, OddStrides) {
-  // Steps of two in both directions, and one row shown many times: neither is a matrix that a kernel takes.
+  // Steps of two in both directions, and one row shown many times: neither is a matrix that a
+  // kernel takes.
   const Tensor a = randn({6, 8}, f64), b = randn({1, 5}, f64);
   const auto result = gradcheck(
       [](const std::vector<Tensor>& in) {

@@ -1,7 +1,8 @@
-// Views and copies of a tensor: what they show, what they share, and how gradients flow back through them.
+// Views and copies of a tensor: what they show, what they share, and how gradients flow back
+// through them.
 #include <tutti/autograd/functions.h>
-#include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
 
 #include <gtest/gtest.h>
@@ -32,11 +33,13 @@ class Views : public testing::TestWithParam<ViewCase> {};
 
 TEST_P(Views, GradientFromEveryLayout) {
   const Tensor x = random({2, 3, 4, 5});
-  const Inputs layouts{x, x.contiguous(MemoryFormat::channels_last), random({5, 4, 2, 3}).permute({2, 3, 1, 0}),
+  const Inputs layouts{x, x.contiguous(MemoryFormat::channels_last),
+                       random({5, 4, 2, 3}).permute({2, 3, 1, 0}),
                        random({2, 6, 4, 5}).slice(1, 1, 6, 2)};
   for (const Tensor& in : layouts) {
     // Squared, so that the gradient depends on the position.
-    const auto result = gradcheck([&](const Inputs& v) { return square(GetParam().view(v[0])); }, {in});
+    const auto result =
+        gradcheck([&](const Inputs& v) { return square(GetParam().view(v[0])); }, {in});
     EXPECT_TRUE(result) << result.message;
   }
 }
@@ -44,10 +47,16 @@ TEST_P(Views, GradientFromEveryLayout) {
 INSTANTIATE_TEST_SUITE_P(
     All, Views,
     testing::Values(
-        ViewCase{"reshape", [](const Tensor& x) { return x.reshape({6, -1, 5}); }},
+        ViewCase{"reshape",
+                 [](const Tensor& x) {
+                   return x.reshape({6, -1, 5});
+                 }},
         ViewCase{"reshape_all", [](const Tensor& x) { return x.reshape({120}); }},
         ViewCase{"flatten", [](const Tensor& x) { return x.flatten(1, 2); }},
-        ViewCase{"permute", [](const Tensor& x) { return x.permute({3, 0, -2, 1}); }},
+        ViewCase{"permute",
+                 [](const Tensor& x) {
+                   return x.permute({3, 0, -2, 1});
+                 }},
         ViewCase{"transpose", [](const Tensor& x) { return x.transpose(1, -1); }},
         ViewCase{"slice", [](const Tensor& x) { return x.slice(2, 1, 3); }},
         ViewCase{"slice_step", [](const Tensor& x) { return x.slice(-1, 0, 5, 2); }},
@@ -55,14 +64,19 @@ INSTANTIATE_TEST_SUITE_P(
         ViewCase{"slice_empty", [](const Tensor& x) { return x.slice(0, 1, 1); }},
         ViewCase{"select", [](const Tensor& x) { return x.select(1, -2); }},
         ViewCase{"select_twice", [](const Tensor& x) { return x.select(0, 1).select(2, 3); }},
-        ViewCase{"expand", [](const Tensor& x) { return x.slice(1, 0, 1).expand({7, 2, 3, -1, 5}); }},
+        ViewCase{"expand",
+                 [](const Tensor& x) {
+                   return x.slice(1, 0, 1).expand({7, 2, 3, -1, 5});
+                 }},
         ViewCase{"squeeze", [](const Tensor& x) { return x.slice(2, 1, 2).squeeze(2); }},
         ViewCase{"unsqueeze", [](const Tensor& x) { return x.unsqueeze(-1).unsqueeze(0); }},
         ViewCase{"contiguous", [](const Tensor& x) { return x.contiguous(); }},
-        ViewCase{"channels_last", [](const Tensor& x) { return x.contiguous(MemoryFormat::channels_last); }},
+        ViewCase{"channels_last",
+                 [](const Tensor& x) { return x.contiguous(MemoryFormat::channels_last); }},
         ViewCase{"clone", [](const Tensor& x) { return x.clone(); }},
         ViewCase{"to_same", [](const Tensor& x) { return x.to(float64); }},
-        ViewCase{"overlapping_uses", [](const Tensor& x) { return x.slice(0, 0, 1) * x.slice(0, 1, 2); }}),
+        ViewCase{"overlapping_uses",
+                 [](const Tensor& x) { return x.slice(0, 0, 1) * x.slice(0, 1, 2); }}),
     [](const auto& test) { return test.param.name; });
 
 TEST(ViewsShare, WritesThroughAViewAreSeenInTheWhole) {
@@ -79,11 +93,14 @@ TEST(ViewsShare, WritesThroughAViewAreSeenInTheWhole) {
 
 TEST(ViewsReshape, OfEveryStridedTensorShowsTheSameRowMajorValues) {
   Generator generator(43);
-  const Shape targets[] = {{24}, {4, 6}, {2, 3, 4}, {1, 24, 1}, {2, 1, 12}, {8, 3}, {2, 2, 2, 3}, {-1, 2}};
-  for (const Tensor& x : {random({2, 3, 4}), random({4, 3, 2}).permute({2, 1, 0}), random({2, 3, 8}).slice(2, 0, 8, 2),
-                          random({3, 4}).expand({2, 3, 4}), random({2, 1, 3, 1, 4}), random({3, 2, 4}).transpose(0, 1),
+  const Shape targets[] = {{24},       {4, 6}, {2, 3, 4},    {1, 24, 1},
+                           {2, 1, 12}, {8, 3}, {2, 2, 2, 3}, {-1, 2}};
+  for (const Tensor& x : {random({2, 3, 4}), random({4, 3, 2}).permute({2, 1, 0}),
+                          random({2, 3, 8}).slice(2, 0, 8, 2), random({3, 4}).expand({2, 3, 4}),
+                          random({2, 1, 3, 1, 4}), random({3, 2, 4}).transpose(0, 1),
                           random({4, 1, 6}).permute({2, 1, 0})})
-    for (const Shape& target : targets) EXPECT_EQ(to_vector(x.reshape(target)), to_vector(x)) << to_string(target);
+    for (const Shape& target : targets)
+      EXPECT_EQ(to_vector(x.reshape(target)), to_vector(x)) << to_string(target);
   EXPECT_EQ(to_string(zeros({0, 3}).reshape({3, 0, 5}).shape()), "(3, 0, 5)");
   EXPECT_EQ(to_string(ones({}).reshape({1, 1}).shape()), "(1, 1)");
 }
@@ -155,7 +172,8 @@ TEST(InPlace, RefusesWhatWouldLoseAGradient) {
 TEST(InPlace, RefusesAnotherDeviceAndNumbersThatDoNotFit) {
   // Memory that claims to be a device's: nobody may look into it.
   float host[2] = {1, 1};
-  const Tensor elsewhere(std::make_shared<Storage>(host, sizeof host, Device::cuda(), nullptr), {2}, {1}, 0, float32);
+  const Tensor elsewhere(std::make_shared<Storage>(host, sizeof host, Device::cuda(), nullptr), {2},
+                         {1}, 0, float32);
   EXPECT_THROW(zeros({2}).add_(elsewhere), DeviceError);
   EXPECT_THROW(elsewhere.add_(zeros({2})), DeviceError);
   const Tensor whole = tensor({0, 1, 2, 3}, {int64});
@@ -170,7 +188,8 @@ TEST(InPlace, ConvertsBroadcastsAndBumpsTheVersion) {
   x.copy_(tensor({1, 2, 3}, {int64})).add_(tensor({1}, f64).to(bfloat16), 0.5).mul_(2);
   EXPECT_EQ(to_vector(x), (std::vector<double>{3, 5, 7, 3, 5, 7}));
   EXPECT_EQ(x.storage()->version(), before + 3);
-  // A tensor may be copied onto an overlapping part of itself only through a clone: the result here is defined.
+  // A tensor may be copied onto an overlapping part of itself only through a clone: the result here
+  // is defined.
   EXPECT_EQ(to_vector(x.zero_()), std::vector<double>(6));
 }
 

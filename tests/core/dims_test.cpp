@@ -35,7 +35,8 @@ TEST(Dims, CountsAndRefusesWhatDoesNotFit) {
 TEST(Dims, StridesOfBothFormats) {
   EXPECT_EQ(dense_strides({2, 3, 4, 5}), (Strides{60, 20, 5, 1}));
   EXPECT_EQ(dense_strides({2, 3, 4, 5}, MemoryFormat::channels_last), (Strides{60, 1, 15, 3}));
-  EXPECT_EQ(dense_strides({2, 3, 4, 5, 6}, MemoryFormat::channels_last), (Strides{360, 1, 90, 18, 3}));
+  EXPECT_EQ(dense_strides({2, 3, 4, 5, 6}, MemoryFormat::channels_last),
+            (Strides{360, 1, 90, 18, 3}));
   EXPECT_EQ(dense_strides({2, 3, 4}, MemoryFormat::channels_last), (Strides{12, 1, 3}));
   EXPECT_EQ(dense_strides({2, 3}, MemoryFormat::channels_last), (Strides{3, 1}));
   EXPECT_EQ(dense_strides({}), Strides{});
@@ -50,7 +51,9 @@ TEST(Dims, Broadcasting) {
     broadcast_shapes({2, 3}, {2}, "add");
     FAIL();
   } catch (const ShapeError& error) {
-    EXPECT_STREQ(error.what(), "add: shapes (2, 3) and (2,) do not broadcast: sizes 3 and 2 differ and neither is 1");
+    EXPECT_STREQ(
+        error.what(),
+        "add: shapes (2, 3) and (2,) do not broadcast: sizes 3 and 2 differ and neither is 1");
   }
 }
 

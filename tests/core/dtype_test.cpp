@@ -10,8 +10,9 @@ namespace {
 
 float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-// Numbers around every rounding boundary of `T`: its neighbours, the midpoint and the floats beside the midpoint.
-// Rounding to nearest even is then decided by arithmetic in double, which is exact here.
+// Numbers around every rounding boundary of `T`: its neighbours, the midpoint and the floats beside
+// the midpoint. Rounding to nearest even is then decided by arithmetic in double, which is exact
+// here.
 template <class T>
 void check_rounding(std::uint16_t largest_finite) {
   for (std::uint32_t bits = 0; bits < largest_finite; ++bits) {
@@ -39,9 +40,10 @@ TEST(Float16Type, AllBitPatternsSurviveTheRoundTrip) {
       ASSERT_TRUE(std::isnan(static_cast<float>(Float16(value)))) << bits;
       continue;
     }
-    const double magnitude = exponent == 31  ? static_cast<double>(INFINITY)
-                             : exponent == 0 ? std::ldexp(mantissa, -24)
-                                             : std::ldexp(1024 + mantissa, static_cast<int>(exponent) - 25);
+    const double magnitude = exponent == 31 ? static_cast<double>(INFINITY)
+                             : exponent == 0
+                                 ? std::ldexp(mantissa, -24)
+                                 : std::ldexp(1024 + mantissa, static_cast<int>(exponent) - 25);
     ASSERT_EQ(static_cast<double>(value), bits & 0x8000 ? -magnitude : magnitude) << bits;
     ASSERT_EQ(Float16(value).bits, bits);
   }
@@ -52,7 +54,7 @@ TEST(Float16Type, RoundsToNearestEven) {
   EXPECT_EQ(Float16(65519.996f).bits, 0x7bff);  // below the midpoint to 65536
   EXPECT_EQ(Float16(65520.0f).bits, 0x7c00);    // the midpoint: infinity
   EXPECT_EQ(Float16(-1e30f).bits, 0xfc00);
-  EXPECT_EQ(Float16(from_bits(1)).bits, 0);     // far below the smallest subnormal
+  EXPECT_EQ(Float16(from_bits(1)).bits, 0);  // far below the smallest subnormal
   EXPECT_EQ(Float16(-0.0f).bits, 0x8000);
 }
 
@@ -62,10 +64,8 @@ TEST(BFloat16Type, IsTheUpperHalfOfAFloat) {
     b.bits = static_cast<std::uint16_t>(bits);
     const float value = b;
     ASSERT_EQ(std::bit_cast<std::uint32_t>(value), bits << 16);
-    if (std::isnan(value))
-      ASSERT_TRUE(std::isnan(static_cast<float>(BFloat16(value)))) << bits;
-    else
-      ASSERT_EQ(BFloat16(value).bits, bits);
+    if (std::isnan(value)) ASSERT_TRUE(std::isnan(static_cast<float>(BFloat16(value)))) << bits;
+    else ASSERT_EQ(BFloat16(value).bits, bits);
   }
 }
 
@@ -95,8 +95,9 @@ TEST(DTypes, DispatchNamesWhatWasExpected) {
     dispatch(RealTypes{}, uint8, "relu", []<class T>() { FAIL(); });
     FAIL();
   } catch (const DTypeError& error) {
-    EXPECT_STREQ(error.what(), "relu: cannot compute in uint8 on this device (expected one of float32, float64, "
-                               "bfloat16); convert with .to(dtype)");
+    EXPECT_STREQ(error.what(),
+                 "relu: cannot compute in uint8 on this device (expected one of float32, float64, "
+                 "bfloat16); convert with .to(dtype)");
   }
 }
 

@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <fstream>
-#include <sys/resource.h>
 #include <thread>
-#include <unistd.h>
 
 namespace tutti {
 namespace {
@@ -71,11 +71,13 @@ TEST(CpuAllocator, SaysWhatIsLiveWhenThereIsNoneLeft) {
     cpu().allocate(std::size_t{1} << 60);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("out of memory on cpu: asked for"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("out of memory on cpu: asked for"), std::string::npos)
+        << error.what();
   }
 }
 
-// In a child process, which may use a little more than it has, and whose cache is then full of blocks of another size.
+// In a child process, which may use a little more than it has, and whose cache is then full of
+// blocks of another size.
 TEST(CpuAllocator, GivesItsCacheBackBeforeItFails) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs more address space than a limit would leave";
@@ -90,10 +92,10 @@ TEST(CpuAllocator, GivesItsCacheBackBeforeItFails) {
     std::vector<void*> blocks;
     try {
       for (;;) blocks.push_back(cpu().allocate(block));
-    } catch (const Error&) {
-    }
+    } catch (const Error&) {}
     for (void* each : blocks) cpu().release(each, block);
-    if (cpu().stats().cached < 4 * block) _exit(3);  // nothing to give back: this would test nothing
+    if (cpu().stats().cached < 4 * block)
+      _exit(3);  // nothing to give back: this would test nothing
     cpu().release(cpu().allocate(3 * block), 3 * block);
     _exit(0);
   };

@@ -1,4 +1,5 @@
-// parallel_for covers its range exactly once, whatever the sizes, and knows how many threads it may use.
+// parallel_for covers its range exactly once, whatever the sizes, and knows how many threads it may
+// use.
 #include <tutti/core/error.h>
 #include <tutti/core/parallel.h>
 
@@ -28,7 +29,8 @@ TEST_F(Parallel, CoversEveryIndexOnce) {
         parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t i = begin; i < end; ++i) ++visits[static_cast<std::size_t>(i)];
         });
-        for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(visits[static_cast<std::size_t>(i)], 1) << n << " " << grain;
+        for (std::int64_t i = 0; i < n; ++i)
+          ASSERT_EQ(visits[static_cast<std::size_t>(i)], 1) << n << " " << grain;
       }
 }
 

@@ -1,4 +1,5 @@
-// The generator: known answers of Philox4x32-10, streams that can be saved and moved, and what is drawn from them.
+// The generator: known answers of Philox4x32-10, streams that can be saved and moved, and what is
+// drawn from them.
 #include <tutti/core/create.h>
 
 #include <gtest/gtest.h>
@@ -10,8 +11,8 @@
 namespace tutti {
 namespace {
 
-// Random123's kat_vectors for philox4x32 with 10 rounds, in the part that a 64-bit counter and key reach
-// (counter words 2 and 3 are 0): counter 0, key 0.
+// Random123's kat_vectors for philox4x32 with 10 rounds, in the part that a 64-bit counter and key
+// reach (counter words 2 and 3 are 0): counter 0, key 0.
 TEST(Philox, KnownAnswer) {
   Generator generator(0);
   EXPECT_EQ(generator.next(), 0x6627e8d5u);

@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <unistd.h>
 
 namespace tutti {
 namespace {
@@ -20,7 +20,8 @@ class SafeTensors : public testing::Test {
  protected:
   void SetUp() override {
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder = fs::path(testing::TempDir()) / (std::string("tutti_") + info->name() + std::to_string(::getpid()));
+    folder = fs::path(testing::TempDir()) /
+             (std::string("tutti_") + info->name() + std::to_string(::getpid()));
     fs::create_directories(folder);
     path = (folder / "file.safetensors").string();
   }
@@ -48,7 +49,9 @@ class SafeTensors : public testing::Test {
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
-  return a.numel() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.numel()) * size_of(a.dtype())) == 0;
+  return a.numel() == 0 ||
+         std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.numel()) * size_of(a.dtype())) ==
+             0;
 }
 
 TEST_F(SafeTensors, RoundTripKeepsOrderBitsAndMetadata) {
@@ -58,7 +61,8 @@ TEST_F(SafeTensors, RoundTripKeepsOrderBitsAndMetadata) {
     state.emplace_back("t." + to_string(dtype), rand({3, 5}, {.dtype = dtype}, generator));
   state.emplace_back("count", scalar(0, {.dtype = int64}));
   state.back().second.data<std::int64_t>()[0] = std::numeric_limits<std::int64_t>::max();
-  state.emplace_back("special", tensor({-0.0, std::numeric_limits<double>::infinity(), 5e-324}, {.dtype = float64}));
+  state.emplace_back("special", tensor({-0.0, std::numeric_limits<double>::infinity(), 5e-324},
+                                       {.dtype = float64}));
   state.emplace_back("empty", zeros({2, 0, 3}));
   state.emplace_back("naïve \"name\"\n", ones({2}));
   const Metadata metadata{{"epoch", "3"}, {"note", "é"}};
@@ -86,7 +90,8 @@ TEST_F(SafeTensors, StridedTensorsAreWrittenRowMajor) {
 TEST_F(SafeTensors, ReadsWhatTheReferenceImplementationWrote) {
   Metadata metadata;
   std::map<std::string, Tensor> read;
-  for (auto& [name, tensor] : load_safetensors(TUTTI_TEST_DATA "/safetensors_package.safetensors", &metadata))
+  for (auto& [name, tensor] :
+       load_safetensors(TUTTI_TEST_DATA "/safetensors_package.safetensors", &metadata))
     read.emplace(name, tensor);
   EXPECT_EQ(metadata.at("writer").rfind("safetensors ", 0), 0u);
   ASSERT_EQ(read.size(), 8u);
@@ -108,9 +113,11 @@ TEST_F(SafeTensors, AFailedSaveLeavesTheOldFileAndNoOther) {
   EXPECT_THROW(save_safetensors(path, {{"__metadata__", ones({1})}}), CheckpointError);
   EXPECT_THROW(save_safetensors(path, {{"a", Tensor()}}), CheckpointError);
   EXPECT_THROW(save_safetensors(path, {{"bad \xff utf-8", ones({1})}}), CheckpointError);
-  EXPECT_THROW(save_safetensors((folder / "absent" / "file").string(), {{"a", ones({1})}}), CheckpointError);
+  EXPECT_THROW(save_safetensors((folder / "absent" / "file").string(), {{"a", ones({1})}}),
+               CheckpointError);
   fs::create_directory(folder / "in_the_way");
-  EXPECT_THROW(save_safetensors((folder / "in_the_way").string(), {{"a", ones({1})}}), CheckpointError);
+  EXPECT_THROW(save_safetensors((folder / "in_the_way").string(), {{"a", ones({1})}}),
+               CheckpointError);
   EXPECT_EQ(load_safetensors(path).at(0).second.numel(), 2);
   save_safetensors(path, {{"b", ones({3})}});
   EXPECT_EQ(load_safetensors(path).at(0).first, "b");
@@ -141,20 +148,29 @@ TEST_F(SafeTensors, RefusesFilesThatAreNotWhatTheyClaim) {
   expect(R"({"t":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4, "shape is not");
   expect(R"({"t":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", 4, "shape is not");
   expect(R"({"t":{"dtype":"F32","shape":2,"data_offsets":[0,4]}})", 4, "shape is not");
-  expect(R"({"t":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})", 4, "tensor 't'");
-  expect(R"({"t":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4, "tensor 't'");
-  expect(R"({"t":{"dtype":"F64","shape":[2305843009213693951],"data_offsets":[0,4]}})", 4, "tensor 't'");
-  expect(R"({"t":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})", 4, "tensor 't'");
+  expect(R"({"t":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})", 4,
+         "tensor 't'");
+  expect(R"({"t":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4,
+         "tensor 't'");
+  expect(R"({"t":{"dtype":"F64","shape":[2305843009213693951],"data_offsets":[0,4]}})", 4,
+         "tensor 't'");
+  expect(R"({"t":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})", 4,
+         "tensor 't'");
   expect(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4, "takes 8 bytes");
   expect(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4, "data_offsets");
   expect(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", 4, "data_offsets");
-  expect(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551616]}})", 4, "'t'");
-  expect(R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
-         3, "tensor 'u' begins at byte 1 of the data, expected 2: it overlaps");
-  expect(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"u":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
-         3, "a hole");
-  expect(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-         2, "'t' occurs twice");
+  expect(
+      R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551616]}})",
+      4, "'t'");
+  expect(
+      R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+      3, "tensor 'u' begins at byte 1 of the data, expected 2: it overlaps");
+  expect(
+      R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"u":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+      3, "a hole");
+  expect(
+      R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+      2, "'t' occurs twice");
   expect(R"({"__metadata__":{"k":3}})", 0, "__metadata__");
   expect(R"({"__metadata__":[]})", 0, "__metadata__");
   std::ofstream(path, std::ios::binary) << "short";

@@ -1,4 +1,5 @@
-// What a tensor is: handles, bounds, memory formats, making and printing; devices that are not there.
+// What a tensor is: handles, bounds, memory formats, making and printing; devices that are not
+// there.
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 
@@ -81,7 +82,8 @@ TEST(MemoryFormats, AmbiguousShapesRememberWhatWasMeant) {
 TEST(Making, ValuesAndErrors) {
   EXPECT_EQ(to_vector(arange(4)), (std::vector<double>{0, 1, 2, 3}));
   EXPECT_EQ(to_vector(full({2}, 1.5, {bfloat16})), (std::vector<double>{1.5, 1.5}));
-  EXPECT_EQ(to_vector(tensor({1, 2, 3, 4}, {2, 2}).transpose(0, 1)), (std::vector<double>{1, 3, 2, 4}));
+  EXPECT_EQ(to_vector(tensor({1, 2, 3, 4}, {2, 2}).transpose(0, 1)),
+            (std::vector<double>{1, 3, 2, 4}));
   EXPECT_THROW(tensor({1, 2, 3}, {2, 2}), ShapeError);
   EXPECT_EQ(scalar(3).rank(), 0);
   EXPECT_EQ(to_vector(zeros_like(ones({2}, {int64}))), (std::vector<double>{0, 0}));
@@ -104,8 +106,10 @@ TEST(Making, AroundForeignMemory) {
 }
 
 TEST(Printing, ShowsValuesShapeAndDtype) {
-  EXPECT_EQ(tensor({1, 2.5, -3, 4}, {2, 2}).to_string(), "tensor([[1, 2.5],\n [-3, 4]], shape=(2, 2), dtype=float32)");
-  EXPECT_EQ(arange(100).to_string(), "tensor([0, 1, 2, ..., 97, 98, 99], shape=(100,), dtype=int64)");
+  EXPECT_EQ(tensor({1, 2.5, -3, 4}, {2, 2}).to_string(),
+            "tensor([[1, 2.5],\n [-3, 4]], shape=(2, 2), dtype=float32)");
+  EXPECT_EQ(arange(100).to_string(),
+            "tensor([0, 1, 2, ..., 97, 98, 99], shape=(100,), dtype=int64)");
   EXPECT_EQ(scalar(7, {int64}).to_string(), "tensor(7, shape=(), dtype=int64)");
   EXPECT_EQ(zeros({0}).to_string(), "tensor([], shape=(0,), dtype=float32)");
   EXPECT_EQ(Tensor().to_string(), "tensor(undefined)");
@@ -131,7 +135,8 @@ TEST(Devices, AnAbsentCudaDeviceSaysWhy) {
     zeros({2}, {.device = Device::cuda()});
     FAIL();
   } catch (const DeviceError& error) {
-    EXPECT_NE(std::string(error.what()).find(cuda::why_unavailable()), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(cuda::why_unavailable()), std::string::npos)
+        << error.what();
   }
   EXPECT_THROW(ones({2}).to(Device::cuda()), DeviceError);
 }

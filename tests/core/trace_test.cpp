@@ -1,4 +1,5 @@
-// The timeline: what is written, that it nests, and that nothing is recorded, written or lost where it should not be.
+// The timeline: what is written, that it nests, and that nothing is recorded, written or lost where
+// it should not be.
 #include <tutti/core/cuda/ranges.h>
 #include <tutti/core/error.h>
 #include <tutti/core/trace.h>
@@ -6,11 +7,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <thread>
-#include <unistd.h>
 
 namespace tutti {
 namespace {
@@ -29,7 +30,8 @@ class Trace : public testing::Test {
       if (e.at("ph") == kind) found[e.at("name")] = e;
     return found;
   }
-  std::string folder_ = (fs::temp_directory_path() / ("tutti_trace_" + std::to_string(getpid()))).string();
+  std::string folder_ =
+      (fs::temp_directory_path() / ("tutti_trace_" + std::to_string(getpid()))).string();
   std::string path_ = folder_ + "/out.json";
 };
 
@@ -41,7 +43,7 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
   };
   { const trace::Span ignored(name); }
   const int others = cuda::has_ranges() ? 1 : 0;  // a build with CUDA hands every name to NVTX
-  EXPECT_EQ(named, others);  // nobody records
+  EXPECT_EQ(named, others);                       // nobody records
   {
     trace::Recording recording(path_, 5);
     const trace::Span outer("outer");
@@ -58,12 +60,14 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
   EXPECT_EQ(outer.at("pid"), 5);
   EXPECT_EQ(outer.at("tid"), inner.at("tid"));
   EXPECT_GE(inner.at("ts").get<double>(), outer.at("ts").get<double>());
-  EXPECT_LE(inner.at("ts").get<double>() + inner.at("dur").get<double>(), outer.at("ts").get<double>() + outer.at("dur").get<double>());
+  EXPECT_LE(inner.at("ts").get<double>() + inner.at("dur").get<double>(),
+            outer.at("ts").get<double>() + outer.at("dur").get<double>());
   const json begin = by_name(events, "b").at("sent"), end = by_name(events, "e").at("sent");
   EXPECT_EQ(begin.at("args").at("bytes"), 7);
   EXPECT_EQ(begin.at("id"), end.at("id"));
   EXPECT_NEAR(end.at("ts").get<double>() - begin.at("ts").get<double>(), 3000, 0.01);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);  // no draft is left
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()),
+            1);  // no draft is left
 }
 
 TEST_F(Trace, EveryThreadHasItsTrack) {
@@ -94,8 +98,7 @@ TEST_F(Trace, IsWrittenAlsoWhereAnExceptionEndsTheRun) {
     trace::Recording recording(path_);
     { const trace::Span span("before"); }
     throw std::runtime_error("on purpose");
-  } catch (const std::runtime_error&) {
-  }
+  } catch (const std::runtime_error&) {}
   EXPECT_EQ(by_name(read(path_)).count("before"), 1u);
 }
 

@@ -1,6 +1,6 @@
-// cuDNN's plans without a GPU: given the properties of a device, cuDNN's heuristics and engines answer on any machine.
-// So every attribute of our descriptors is checked by cuDNN itself, and every kind of convolution is known to have a
-// plan on the architectures we compile for.
+// cuDNN's plans without a GPU: given the properties of a device, cuDNN's heuristics and engines
+// answer on any machine. So every attribute of our descriptors is checked by cuDNN itself, and
+// every kind of convolution is known to have a plan on the architectures we compile for.
 #include "kernels/random_convolution.h"
 
 #include <tutti/kernels/cuda/cudnn_graph.h>
@@ -16,7 +16,8 @@ using namespace kernels::cuda::cudnn;
 using testing::pick;
 
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
-constexpr Direction directions[] = {Direction::forward, Direction::backward_input, Direction::backward_weight};
+constexpr Direction directions[] = {Direction::forward, Direction::backward_input,
+                                    Direction::backward_weight};
 
 // As cuDNN writes down the properties of an A100 (80) or an H100 (90).
 Descriptor properties(int architecture) {
@@ -30,8 +31,8 @@ Descriptor properties(int architecture) {
       R"("maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"isTccDriver":0,"supportCoopLaunch":1}})",
       architecture, hopper ? 132 : 108, hopper ? 52428800 : 41943040, hopper ? 232448 : 166912);
   Descriptor result(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  result.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(json.size()),
-             json.data());
+  result.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+             static_cast<std::int64_t>(json.size()), json.data());
   result.finalize();
   return result;
 }
@@ -59,7 +60,8 @@ TEST_P(Plans, ForEveryKindOfConvolution) {
   const Descriptor device = properties(GetParam());
   const Target target{.properties = &device};
   for (int i = 0; i < 18; ++i) {
-    const testing::ConvolutionCase c = testing::random_convolution(1 + i % 3, i / 3 % 3, {5, 40, 5, 19});
+    const testing::ConvolutionCase c =
+        testing::random_convolution(1 + i % 3, i / 3 % 3, {5, 40, 5, 19});
     const Sizes sizes{c.x, c.w, c.y, c.options.stride, c.options.padding, c.options.dilation};
     for (const DType dtype : {float32, float64, bfloat16, float16})
       for (const MemoryFormat format : formats)
@@ -68,9 +70,11 @@ TEST_P(Plans, ForEveryKindOfConvolution) {
           p.allow_tf32 = pick(0, 1);
           p.deterministic = pick(0, 1);
           if (pick(0, 3) == 0)
-            for (Operand* t : {&p.x, &p.w, &p.y}) t->alignment = static_cast<std::int64_t>(size_of(dtype));
-          EXPECT_EQ(find_plans(p, target, 1).size(), 1u) << p.text() << " " << to_string(format) << ", bias "
-                                                         << p.bias.has_value() << ", deterministic " << p.deterministic;
+            for (Operand* t : {&p.x, &p.w, &p.y})
+              t->alignment = static_cast<std::int64_t>(size_of(dtype));
+          EXPECT_EQ(find_plans(p, target, 1).size(), 1u)
+              << p.text() << " " << to_string(format) << ", bias " << p.bias.has_value()
+              << ", deterministic " << p.deterministic;
         }
   }
 }
@@ -81,22 +85,27 @@ TEST_P(Plans, ForTheShapesOfResNets) {
   struct Layer {
     std::int64_t in, out, size, kernel, stride;
   };
-  for (const Layer l : {Layer{3, 64, 224, 7, 2}, Layer{64, 64, 56, 3, 1}, Layer{256, 128, 56, 1, 1},
-                        Layer{128, 128, 56, 3, 2}, Layer{256, 512, 56, 1, 2}, Layer{512, 512, 7, 3, 1}}) {
-    const std::int64_t padding = l.kernel / 2, to = (l.size + 2 * padding - l.kernel) / l.stride + 1;
-    const Sizes sizes{{256, l.in, l.size, l.size}, {l.out, l.in, l.kernel, l.kernel}, {256, l.out, to, to},
-                      {l.stride, l.stride}, {padding, padding}, {1, 1}};
+  for (const Layer l :
+       {Layer{3, 64, 224, 7, 2}, Layer{64, 64, 56, 3, 1}, Layer{256, 128, 56, 1, 1},
+        Layer{128, 128, 56, 3, 2}, Layer{256, 512, 56, 1, 2}, Layer{512, 512, 7, 3, 1}}) {
+    const std::int64_t padding = l.kernel / 2,
+                       to = (l.size + 2 * padding - l.kernel) / l.stride + 1;
+    const Sizes sizes{{256, l.in, l.size, l.size}, {l.out, l.in, l.kernel, l.kernel},
+                      {256, l.out, to, to},        {l.stride, l.stride},
+                      {padding, padding},          {1, 1}};
     for (const DType dtype : {bfloat16, float16, float32})
       for (const Direction direction : directions) {
         const Problem p = sizes.problem(direction, dtype, MemoryFormat::channels_last);
-        EXPECT_GE(find_plans(p, target, 8).size(), 3u) << p.text();  // something for autotuning to choose from
+        EXPECT_GE(find_plans(p, target, 8).size(), 3u)
+            << p.text();  // something for autotuning to choose from
       }
   }
 }
 
 TEST_P(Plans, ForMoreThanTwoToThe31Elements) {
   const Descriptor device = properties(GetParam());
-  const Sizes sizes{{700, 64, 224, 224}, {64, 64, 3, 3}, {700, 64, 224, 224}, {1, 1}, {1, 1}, {1, 1}};
+  const Sizes sizes{
+      {700, 64, 224, 224}, {64, 64, 3, 3}, {700, 64, 224, 224}, {1, 1}, {1, 1}, {1, 1}};
   for (const DType dtype : {float32, bfloat16})
     for (const MemoryFormat format : formats)
       for (const Direction direction : directions) {
@@ -119,7 +128,9 @@ TEST(Cudnn, OneDimensionBecomesTwo) {
 
 TEST(Cudnn, AlignmentOfAnAddress) {
   const auto at = [](std::uintptr_t address) {
-    return operand(float16, {1, 1, 1, 1}, MemoryFormat::contiguous, reinterpret_cast<const void*>(address)).alignment;
+    return operand(float16, {1, 1, 1, 1}, MemoryFormat::contiguous,
+                   reinterpret_cast<const void*>(address))
+        .alignment;
   };
   EXPECT_EQ(at(0x7000), 16);
   EXPECT_EQ(at(0x7008), 8);
@@ -159,11 +170,14 @@ TEST(Cudnn, ErrorsNameShapes) {
   const Descriptor device = properties(90);
   Sizes sizes{{4, 6, 9, 8}, {4, 6, 3, 3}, {4, 4, 9, 7}, {1, 1}, {1, 1}, {1, 1}};  // y does not fit
   try {
-    find_plans(sizes.problem(Direction::forward, float32, MemoryFormat::contiguous), {.properties = &device}, 1);
+    find_plans(sizes.problem(Direction::forward, float32, MemoryFormat::contiguous),
+               {.properties = &device}, 1);
     FAIL() << "accepted";
   } catch (const DeviceError& error) {
-    EXPECT_NE(std::string(error.what()).find("y float32 (4, 4, 9, 7)"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("cudnnBackendFinalize"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("y float32 (4, 4, 9, 7)"), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("cudnnBackendFinalize"), std::string::npos)
+        << error.what();
   }
   const Problem integers = sizes.problem(Direction::forward, int64, MemoryFormat::contiguous);
   EXPECT_THROW(find_plans(integers, {.properties = &device}, 1), DTypeError);

@@ -10,8 +10,8 @@
 
 namespace tutti::testing {
 
-/// Rank 1 begins its backward only when the others have launched their buckets, and some time after: so long that nothing
-/// else that holds up a rank on this machine now comes near.
+/// Rank 1 begins its backward only when the others have launched their buckets, and some time
+/// after: so long that nothing else that holds up a rank on this machine now comes near.
 inline void check_arrivals(const ProcessGroup& group) {
   using distributed::Arrivals;
   using Clock = std::chrono::steady_clock;
@@ -21,7 +21,8 @@ inline void check_arrivals(const ProcessGroup& group) {
   std::size_t launched = 0, buckets = 0;
   auto options = small_buckets;
   options.reorder_buckets = false;
-  options.communication = [&](const ProcessGroup& ranks, const Tensor& bucket, distributed::CallOptions call) {
+  options.communication = [&](const ProcessGroup& ranks, const Tensor& bucket,
+                              distributed::CallOptions call) {
     distributed::Work work = ranks.all_reduce(bucket, distributed::ReduceOp::sum, std::move(call));
     if (++launched == buckets && ranks.rank() != 1) aside.barrier();
     return work;
@@ -47,12 +48,15 @@ inline void check_arrivals(const ProcessGroup& group) {
         std::this_thread::sleep_for(std::chrono::duration<double>(late));
       }
       loss.backward();
-      longest = std::max(longest, std::chrono::duration<double>(Clock::now() - begin).count() - late);
+      longest =
+          std::max(longest, std::chrono::duration<double>(Clock::now() - begin).count() - late);
     }
     report = arrivals.report();
     const Tensor disturbance = full({}, longest, {.dtype = float64});
     aside.all_reduce(disturbance, distributed::ReduceOp::max).wait();
-    if (group.size() == 1 || late > 3 || (disturbance.item<double>() < late / 4 && report.waited[0] > late / 2)) break;
+    if (group.size() == 1 || late > 3 ||
+        (disturbance.item<double>() < late / 4 && report.waited[0] > late / 2))
+      break;
   }
   ASSERT_EQ(report.waited.size(), static_cast<std::size_t>(group.size()));
   if (group.size() == 1) {

@@ -18,7 +18,8 @@ StateDict state_of_a_rank() {
 TEST(ThreadRanksAudit, EqualStatesPassWhateverTheirLayout) {
   run_ranks(3, [](const ProcessGroup& group) {
     StateDict state = state_of_a_rank();
-    if (group.rank() == 1) state[0].second = state[0].second.transpose(0, 1).contiguous().transpose(0, 1);
+    if (group.rank() == 1)
+      state[0].second = state[0].second.transpose(0, 1).contiguous().transpose(0, 1);
     EXPECT_NO_THROW(expect_equal_on_ranks(state, group));
   });
 }
@@ -31,7 +32,9 @@ TEST(ThreadRanksAudit, NamesTheFirstTensorThatDriftedAndTheRanksAtTheStepItLooks
       for (int step = 1; step <= 3; ++step) audit.step();
       if (group.rank() == 2) {
         auto* last = static_cast<unsigned char*>(state[drifting].second.raw()) +
-                     static_cast<std::size_t>(state[drifting].second.numel()) * size_of(state[drifting].second.dtype()) - 1;
+                     static_cast<std::size_t>(state[drifting].second.numel()) *
+                         size_of(state[drifting].second.dtype()) -
+                     1;
         *last ^= 1;
       }
       try {

@@ -1,5 +1,6 @@
-// What every process group must do, whatever its backend: each operation, dtype and size against the reduction in
-// rank order computed here in plain loops. Called on all ranks at once, as threads or as processes.
+// What every process group must do, whatever its backend: each operation, dtype and size against
+// the reduction in rank order computed here in plain loops. Called on all ranks at once, as threads
+// or as processes.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -13,11 +14,12 @@ namespace tutti::testing {
 
 using distributed::ReduceOp;
 
-inline const std::vector<DType> all_dtypes = {float32, float64, bfloat16, float16, int64, uint8, boolean};
+inline const std::vector<DType> all_dtypes = {float32, float64, bfloat16, float16,
+                                              int64,   uint8,   boolean};
 inline const std::vector<std::int64_t> sizes = {0, 1, 7, 1025, 33000};
 
-/// What rank `rank` contributes at element `i`: exactly the same wherever it is computed. The floating values are not
-/// exactly representable sums, so the order of the additions shows.
+/// What rank `rank` contributes at element `i`: exactly the same wherever it is computed. The
+/// floating values are not exactly representable sums, so the order of the additions shows.
 inline double contribution(DType dtype, int rank, std::int64_t i) {
   const std::int64_t h = (i * 2654435761 + rank * 40503 + 12345) % 1000003;
   if (dtype == boolean) return static_cast<double>((h >> 3) % 5 == 0);
@@ -26,9 +28,11 @@ inline double contribution(DType dtype, int rank, std::int64_t i) {
   return static_cast<double>(h - 500000) / 3e5 * static_cast<double>(1 << (h % 7));
 }
 
-inline Tensor contributed(DType dtype, const Shape& shape, int rank, std::int64_t from = 0, Device device = {}) {
+inline Tensor contributed(DType dtype, const Shape& shape, int rank, std::int64_t from = 0,
+                          Device device = {}) {
   std::vector<double> values(static_cast<std::size_t>(numel(shape)));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = contribution(dtype, rank, from + static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = contribution(dtype, rank, from + static_cast<std::int64_t>(i));
   return tensor(values, shape, {.dtype = dtype}).to(device);
 }
 
@@ -42,7 +46,9 @@ inline std::vector<double> reference(DType dtype, ReduceOp op, const std::vector
     for (std::size_t r = 1; r < values.size(); ++r) {
       if (op == ReduceOp::min) result[i] = std::min(result[i], values[r][i]);
       else if (op == ReduceOp::max) result[i] = std::max(result[i], values[r][i]);
-      else result[i] = single ? static_cast<float>(result[i]) + static_cast<float>(values[r][i]) : result[i] + values[r][i];
+      else
+        result[i] = single ? static_cast<float>(result[i]) + static_cast<float>(values[r][i])
+                           : result[i] + values[r][i];
     }
     if (op == ReduceOp::mean) {
       const auto n = static_cast<double>(values.size());
@@ -53,20 +59,25 @@ inline std::vector<double> reference(DType dtype, ReduceOp op, const std::vector
 }
 
 inline bool has_op(DType dtype, ReduceOp op) {
-  return !(op == ReduceOp::mean && !is_floating(dtype)) && !(op == ReduceOp::sum && dtype == boolean);
+  return !(op == ReduceOp::mean && !is_floating(dtype)) &&
+         !(op == ReduceOp::sum && dtype == boolean);
 }
 
-/// The same bits as the reference; through NCCL, which adds in an order of its own and rounds every partial sum to the
-/// dtype, within n roundings of the sum of absolute values.
-inline void expect_reduced(const Tensor& result, ReduceOp op, const std::vector<Tensor>& ranks, const ProcessGroup& group,
-                           const std::string& what) {
+/// The same bits as the reference; through NCCL, which adds in an order of its own and rounds every
+/// partial sum to the dtype, within n roundings of the sum of absolute values.
+inline void expect_reduced(const Tensor& result, ReduceOp op, const std::vector<Tensor>& ranks,
+                           const ProcessGroup& group, const std::string& what) {
   const DType dtype = result.dtype();
   const std::vector<double> values = to_vector(result), expected = reference(dtype, op, ranks);
-  if (group.backend() != "nccl" || !is_floating(dtype) || op == ReduceOp::min || op == ReduceOp::max) {
+  if (group.backend() != "nccl" || !is_floating(dtype) || op == ReduceOp::min ||
+      op == ReduceOp::max) {
     ASSERT_EQ(values, expected) << what;
     return;
   }
-  const double rounding = dtype == float64 ? 0x1p-52 : dtype == float32 ? 0x1p-23 : dtype == float16 ? 0x1p-10 : 0x1p-7;
+  const double rounding = dtype == float64   ? 0x1p-52
+                          : dtype == float32 ? 0x1p-23
+                          : dtype == float16 ? 0x1p-10
+                                             : 0x1p-7;
   std::vector<double> magnitude(values.size(), 0);
   for (const Tensor& each : ranks) {
     const std::vector<double> of_rank = to_vector(each);
@@ -74,11 +85,14 @@ inline void expect_reduced(const Tensor& result, ReduceOp op, const std::vector<
   }
   ASSERT_EQ(values.size(), expected.size()) << what;
   for (std::size_t i = 0; i < values.size(); ++i)
-    ASSERT_NEAR(values[i], expected[i], group.size() * rounding * magnitude[i] + (dtype == float16 ? 1e-7 : 0)) << what;
+    ASSERT_NEAR(values[i], expected[i],
+                group.size() * rounding * magnitude[i] + (dtype == float16 ? 1e-7 : 0))
+        << what;
 }
 
 inline std::string where(const char* what, DType dtype, std::int64_t n, const ProcessGroup& group) {
-  return fmt::format("{} of {} x {} on rank {} of {}", what, to_string(dtype), n, group.rank(), group.size());
+  return fmt::format("{} of {} x {} on rank {} of {}", what, to_string(dtype), n, group.rank(),
+                     group.size());
 }
 
 inline void check_all_reduce(const ProcessGroup& group, Device device) {
@@ -93,7 +107,8 @@ inline void check_all_reduce(const ProcessGroup& group, Device device) {
           continue;
         }
         group.all_reduce(mine, op, {.name = "conformance"}).wait();
-        expect_reduced(mine, op, ranks, group, where("all_reduce", dtype, n, group) + " " + to_string(op));
+        expect_reduced(mine, op, ranks, group,
+                       where("all_reduce", dtype, n, group) + " " + to_string(op));
       }
     }
 }
@@ -102,7 +117,8 @@ inline void check_reduce_scatter(const ProcessGroup& group, Device device) {
   const int size = group.size();
   for (const DType dtype : all_dtypes)
     for (const std::int64_t n : sizes) {
-      const Tensor input = contributed(dtype, {size, n}, group.rank(), 0, device), before = input.clone();
+      const Tensor input = contributed(dtype, {size, n}, group.rank(), 0, device),
+                   before = input.clone();
       std::vector<Tensor> ranks;
       for (int r = 0; r < size; ++r) ranks.push_back(contributed(dtype, {n}, r, group.rank() * n));
       for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max}) {
@@ -112,9 +128,11 @@ inline void check_reduce_scatter(const ProcessGroup& group, Device device) {
           continue;
         }
         group.reduce_scatter(input, output, op).wait();
-        expect_reduced(output, op, ranks, group, where("reduce_scatter", dtype, n, group) + " " + to_string(op));
+        expect_reduced(output, op, ranks, group,
+                       where("reduce_scatter", dtype, n, group) + " " + to_string(op));
       }
-      ASSERT_EQ(to_vector(input), to_vector(before)) << where("the input of reduce_scatter", dtype, n, group);
+      ASSERT_EQ(to_vector(input), to_vector(before))
+          << where("the input of reduce_scatter", dtype, n, group);
     }
 }
 
@@ -124,11 +142,13 @@ inline void check_all_gather_and_broadcast(const ProcessGroup& group, Device dev
       const Tensor all = full({group.size(), n}, 1, {.dtype = dtype, .device = device});
       group.all_gather(contributed(dtype, {n}, group.rank(), 0, device), all).wait();
       for (int r = 0; r < group.size(); ++r)
-        ASSERT_EQ(to_vector(all.select(0, r)), to_vector(contributed(dtype, {n}, r))) << where("all_gather", dtype, n, group);
+        ASSERT_EQ(to_vector(all.select(0, r)), to_vector(contributed(dtype, {n}, r)))
+            << where("all_gather", dtype, n, group);
       for (int root = 0; root < group.size(); ++root) {
         const Tensor x = contributed(dtype, {n}, group.rank(), 0, device);
         group.broadcast(x, root).wait();
-        ASSERT_EQ(to_vector(x), to_vector(contributed(dtype, {n}, root))) << where("broadcast", dtype, n, group);
+        ASSERT_EQ(to_vector(x), to_vector(contributed(dtype, {n}, root)))
+            << where("broadcast", dtype, n, group);
       }
     }
 }
@@ -145,13 +165,15 @@ inline void check_strided(const ProcessGroup& group, Device device) {
 
   // The same logical tensor in another layout on every rank.
   const Tensor order = contributed(float32, {3, 5}, 0, 0, device);
-  const Tensor mine = group.rank() % 2 ? order.clone() : order.transpose(0, 1).contiguous().transpose(0, 1);
+  const Tensor mine = group.rank() % 2 ? order.clone()
+                                       : order.transpose(0, 1).contiguous().transpose(0, 1);
   group.broadcast(mine, size - 1).wait();
   EXPECT_EQ(to_vector(mine), to_vector(order));
 
   const Tensor gathered = zeros({4, size}, {.device = device}).transpose(0, 1);
   group.all_gather(full({4}, group.rank(), {.device = device}), gathered).wait();
-  for (int r = 0; r < size; ++r) EXPECT_EQ(to_vector(gathered.select(0, r)), std::vector<double>(4, r));
+  for (int r = 0; r < size; ++r)
+    EXPECT_EQ(to_vector(gathered.select(0, r)), std::vector<double>(4, r));
 
   const Tensor input = full({3, size}, group.rank() + 1, {.device = device}).transpose(0, 1),
                output = zeros({6}, {.device = device}).slice(0, 0, 6, 2);
@@ -159,7 +181,8 @@ inline void check_strided(const ProcessGroup& group, Device device) {
   EXPECT_EQ(to_vector(output), std::vector<double>(3, (size + 1) / 2.0));
 }
 
-/// Tensors of several dimensions without elements, in any layout: calls like others, after which nothing is out of step.
+/// Tensors of several dimensions without elements, in any layout: calls like others, after which
+/// nothing is out of step.
 inline void check_empty(const ProcessGroup& group, Device device) {
   const std::int64_t size = group.size();
   const auto nothing = [&](const Shape& shape) { return zeros(shape, {.device = device}); };
@@ -181,7 +204,8 @@ inline void check_empty(const ProcessGroup& group, Device device) {
   EXPECT_EQ(x.select(0, 1).item<int>(), size);
 }
 
-/// Every operation at once, small and large, contiguous and not, waited for in an order of its own on each rank.
+/// Every operation at once, small and large, contiguous and not, waited for in an order of its own
+/// on each rank.
 inline void check_all_operations_in_flight(const ProcessGroup& group, Device device) {
   struct Flight {
     distributed::Work work;
@@ -191,7 +215,9 @@ inline void check_all_operations_in_flight(const ProcessGroup& group, Device dev
   const int rank = group.rank(), size = group.size();
   const double sum = size * (size + 1) / 2.0;
   std::vector<Flight> flights;
-  const auto constant = [](std::int64_t n, double value) { return std::vector<double>(static_cast<std::size_t>(n), value); };
+  const auto constant = [](std::int64_t n, double value) {
+    return std::vector<double>(static_cast<std::size_t>(n), value);
+  };
   for (const std::int64_t n : {3, 30000})
     for (const bool strided : {false, true}) {
       const double scale = static_cast<double>(1 + flights.size());
@@ -199,18 +225,20 @@ inline void check_all_operations_in_flight(const ProcessGroup& group, Device dev
         const Tensor whole = full({rows, 2 * n}, value, {.device = device});
         return strided ? whole.slice(1, 0, 2 * n, 2) : whole.slice(1, 0, n).contiguous();
       };
-      const Tensor reduced = make(1, (rank + 1) * scale), told = make(1, rank * scale), gathered = make(size, -1).unsqueeze(1),
-                   scattered = make(1, -1);
+      const Tensor reduced = make(1, (rank + 1) * scale), told = make(1, rank * scale),
+                   gathered = make(size, -1).unsqueeze(1), scattered = make(1, -1);
       std::vector<double> all;
       for (int r = 0; r < size; ++r) all.insert(all.end(), static_cast<std::size_t>(n), r * scale);
       flights.push_back({group.all_reduce(reduced), reduced, constant(n, sum * scale)});
       flights.push_back({group.all_gather(make(1, rank * scale), gathered), gathered, all});
       flights.push_back({group.broadcast(told, size - 1), told, constant(n, (size - 1) * scale)});
-      flights.push_back({group.reduce_scatter(make(size, (rank + 1) * scale).unsqueeze(1), scattered, ReduceOp::max), scattered,
-                         constant(n, size * scale)});
+      flights.push_back({group.reduce_scatter(make(size, (rank + 1) * scale).unsqueeze(1),
+                                              scattered, ReduceOp::max),
+                         scattered, constant(n, size * scale)});
     }
   for (std::size_t i = 0; i < flights.size(); ++i) {
-    Flight& flight = flights[(i * 7 + static_cast<std::size_t>(rank)) % flights.size()];  // 7 and 16 have no common factor
+    Flight& flight = flights[(i * 7 + static_cast<std::size_t>(rank)) %
+                             flights.size()];  // 7 and 16 have no common factor
     flight.work.wait();
     flight.work.wait();  // again does nothing
     ASSERT_EQ(to_vector(flight.result), flight.expected) << "rank " << rank << " of " << size;
@@ -223,9 +251,11 @@ inline void check_asynchronous(const ProcessGroup& group, Device device) {
   std::vector<Tensor> tensors;
   std::vector<distributed::Work> work;
   for (int i = 0; i < 12; ++i) {
-    tensors.push_back(full({i % 3 == 0 ? 40000 : 5}, (group.rank() + 1.0) * (i + 1), {.device = device}));
+    tensors.push_back(
+        full({i % 3 == 0 ? 40000 : 5}, (group.rank() + 1.0) * (i + 1), {.device = device}));
     const ProcessGroup& via = i % 2 ? group : group.for_normalization();
-    work.push_back(via.all_reduce(tensors.back(), ReduceOp::sum, {.name = fmt::format("call {}", i)}));
+    work.push_back(
+        via.all_reduce(tensors.back(), ReduceOp::sum, {.name = fmt::format("call {}", i)}));
   }
   group.barrier();
   for (int i = 11; i >= 0; --i) {
@@ -243,7 +273,8 @@ inline void check_split(const ProcessGroup& group, Device device) {
   const ProcessGroup half = group.split(rank % 2, -rank);
   EXPECT_EQ(half.size(), rank % 2 ? size / 2 : (size + 1) / 2);
   EXPECT_EQ(half.rank(), half.size() - 1 - rank / 2);
-  const Tensor ranks = full({1}, rank, {.device = device}), all = zeros({half.size(), 1}, {.device = device});
+  const Tensor ranks = full({1}, rank, {.device = device}),
+               all = zeros({half.size(), 1}, {.device = device});
   half.all_gather(ranks, all).wait();
   for (int r = 0; r < half.size(); ++r)
     EXPECT_EQ(all.select(0, r).item<int>(), 2 * (half.size() - 1 - r) + rank % 2);
@@ -262,12 +293,17 @@ inline void check_split(const ProcessGroup& group, Device device) {
   }
 }
 
-/// The world, its normalisation twin, halves and pairs (split by other colours and keys) at the same time.
+/// The world, its normalisation twin, halves and pairs (split by other colours and keys) at the
+/// same time.
 inline void check_several_groups_in_flight(const ProcessGroup& group, Device device) {
   const int rank = group.rank();
   const ProcessGroup halves = group.split(rank % 2), pairs = group.split(rank / 2, -rank);
-  const std::vector<const ProcessGroup*> groups = {&group, &halves, &pairs, &group.for_normalization(),
-                                                   &halves.for_normalization(), &pairs.for_normalization()};
+  const std::vector<const ProcessGroup*> groups = {&group,
+                                                   &halves,
+                                                   &pairs,
+                                                   &group.for_normalization(),
+                                                   &halves.for_normalization(),
+                                                   &pairs.for_normalization()};
   std::vector<Tensor> tensors;
   std::vector<distributed::Work> work;
   for (int round = 0; round < 3; ++round)
@@ -280,11 +316,14 @@ inline void check_several_groups_in_flight(const ProcessGroup& group, Device dev
     for (int r = 0; r < group.size(); ++r) sum += is_member(r) ? r + 1 : 0;
     return sum;
   };
-  const double sums[] = {sum_of([](int) { return true; }), sum_of([&](int r) { return r % 2 == rank % 2; }),
+  const double sums[] = {sum_of([](int) { return true; }),
+                         sum_of([&](int r) { return r % 2 == rank % 2; }),
                          sum_of([&](int r) { return r / 2 == rank / 2; })};
   for (std::size_t i = work.size(); i-- > 0;) {
     work[i].wait();
-    ASSERT_EQ(to_vector(tensors[i]), std::vector<double>(static_cast<std::size_t>(tensors[i].numel()), sums[i % 3])) << i;
+    ASSERT_EQ(to_vector(tensors[i]),
+              std::vector<double>(static_cast<std::size_t>(tensors[i].numel()), sums[i % 3]))
+        << i;
   }
 }
 
@@ -293,9 +332,13 @@ inline void check_arguments(const ProcessGroup& group, Device device) {
   const Tensor x = ones({3}, {.device = device}), before = x.clone();
   EXPECT_THROW(group.broadcast(x, group.size()).wait(), ValueError);
   EXPECT_THROW(group.broadcast(x, -1).wait(), ValueError);
-  EXPECT_THROW(group.all_gather(x, zeros({group.size() + 1, 3}, {.device = device})).wait(), ShapeError);
-  EXPECT_THROW(group.all_gather(x, zeros({group.size(), 3}, {.dtype = float64, .device = device})).wait(), DTypeError);
-  EXPECT_THROW(group.reduce_scatter(x, zeros({group.size(), 3}, {.device = device})).wait(), ShapeError);
+  EXPECT_THROW(group.all_gather(x, zeros({group.size() + 1, 3}, {.device = device})).wait(),
+               ShapeError);
+  EXPECT_THROW(
+      group.all_gather(x, zeros({group.size(), 3}, {.dtype = float64, .device = device})).wait(),
+      DTypeError);
+  EXPECT_THROW(group.reduce_scatter(x, zeros({group.size(), 3}, {.device = device})).wait(),
+               ShapeError);
   EXPECT_THROW(group.all_reduce(Tensor()).wait(), Error);
   EXPECT_EQ(to_vector(x), to_vector(before));
   const auto calls = group.traffic().calls;
@@ -319,6 +362,8 @@ inline void check_conformance_on(const ProcessGroup& group, Device device) {
   group.barrier({.name = "end of the conformance suite"});
 }
 
-inline void check_conformance(const ProcessGroup& group) { check_conformance_on(group, Device::cpu()); }
+inline void check_conformance(const ProcessGroup& group) {
+  check_conformance_on(group, Device::cpu());
+}
 
 }  // namespace tutti::testing

@@ -1,4 +1,5 @@
-// DataParallel on any process group, against gradients that every rank computes for all ranks by itself.
+// DataParallel on any process group, against gradients that every rank computes for all ranks by
+// itself.
 #pragma once
 
 #include <tutti/autograd/checkpoint.h>
@@ -19,15 +20,19 @@ inline StateDict small_model(const ProcessGroup& group, bool same = false) {
   Generator generator(same ? 7 : 100 + group.rank());
   StateDict parameters;
   for (const char* layer : {"a", "b", "c"}) {
-    parameters.emplace_back(std::string(layer) + ".weight", randn({6, 6}, {.dtype = float64}, generator));
-    parameters.emplace_back(std::string(layer) + ".bias", randn({6}, {.dtype = float64}, generator));
+    parameters.emplace_back(std::string(layer) + ".weight",
+                            randn({6, 6}, {.dtype = float64}, generator));
+    parameters.emplace_back(std::string(layer) + ".bias",
+                            randn({6}, {.dtype = float64}, generator));
   }
   for (const auto& [name, parameter] : parameters) parameter.requires_grad_();
   return parameters;
 }
 
-/// A scalar from the layers [first, last) of the model and data that depends on the rank and the step.
-inline Tensor loss_of(const StateDict& model, int rank, int step, std::size_t first = 0, std::size_t last = 3) {
+/// A scalar from the layers [first, last) of the model and data that depends on the rank and the
+/// step.
+inline Tensor loss_of(const StateDict& model, int rank, int step, std::size_t first = 0,
+                      std::size_t last = 3) {
   Generator generator(1000 * step + rank);
   Tensor x = randn({4, 6}, {.dtype = float64}, generator);
   for (std::size_t layer = first; layer < last; ++layer)
@@ -37,11 +42,13 @@ inline Tensor loss_of(const StateDict& model, int rank, int step, std::size_t fi
 
 inline StateDict detached_copy(const StateDict& model) {
   StateDict copy;
-  for (const auto& [name, tensor] : model) copy.emplace_back(name, tensor.detach().clone().requires_grad_());
+  for (const auto& [name, tensor] : model)
+    copy.emplace_back(name, tensor.detach().clone().requires_grad_());
   return copy;
 }
 
-inline void expect_close(const Tensor& a, const Tensor& b, double tolerance, const std::string& what) {
+inline void expect_close(const Tensor& a, const Tensor& b, double tolerance,
+                         const std::string& what) {
   const std::vector<double> x = to_vector(a), y = to_vector(b);
   ASSERT_EQ(x.size(), y.size()) << what;
   double difference = 0, norm = 0;
@@ -52,9 +59,11 @@ inline void expect_close(const Tensor& a, const Tensor& b, double tolerance, con
   EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm)) << what;
 }
 
-/// The gradients are the mean over ranks of what `losses` gives, called with a model of its own for every rank.
+/// The gradients are the mean over ranks of what `losses` gives, called with a model of its own for
+/// every rank.
 inline void expect_mean(const StateDict& model, const ProcessGroup& group,
-                        const std::function<void(const StateDict&, int rank)>& backward, double tolerance = 1e-13) {
+                        const std::function<void(const StateDict&, int rank)>& backward,
+                        double tolerance = 1e-13) {
   const StateDict copy = detached_copy(model);
   for (int r = 0; r < group.size(); ++r) backward(copy, r);
   for (std::size_t p = 0; p < model.size(); ++p) {
@@ -69,7 +78,8 @@ inline void clear_gradients(const StateDict& model) {
   for (const auto& [name, parameter] : model) parameter.set_grad({});
 }
 
-inline const distributed::DataParallelOptions small_buckets = {.bucket_cap_mb = 5e-4, .first_bucket_mb = 3e-4};
+inline const distributed::DataParallelOptions small_buckets = {.bucket_cap_mb = 5e-4,
+                                                               .first_bucket_mb = 3e-4};
 
 inline void check_gradients_are_averaged(const ProcessGroup& group) {
   const StateDict model = small_model(group);
@@ -85,7 +95,8 @@ inline void check_gradients_are_averaged(const ProcessGroup& group) {
   for (int step = 0; step < 3; ++step) {
     clear_gradients(model);
     loss_of(model, group.rank(), step).backward();
-    expect_mean(model, group, [&](const StateDict& copy, int r) { loss_of(copy, r, step).backward(); });
+    expect_mean(model, group,
+                [&](const StateDict& copy, int r) { loss_of(copy, r, step).backward(); });
   }
   // Once more on top of what is there, which is the same on every rank.
   loss_of(model, group.rank(), 3).backward();
@@ -93,7 +104,8 @@ inline void check_gradients_are_averaged(const ProcessGroup& group) {
     loss_of(copy, r, 2).backward();
     loss_of(copy, r, 3).backward();
   });
-  const Tensor first = model[0].second.detach().clone(), all = empty({group.size(), 6, 6}, {.dtype = float64});
+  const Tensor first = model[0].second.detach().clone(),
+               all = empty({group.size(), 6, 6}, {.dtype = float64});
   group.all_gather(first, all).wait();
   for (int r = 0; r < group.size(); ++r) EXPECT_EQ(to_vector(all.select(0, r)), to_vector(first));
 }
@@ -104,11 +116,13 @@ inline void check_communication_starts_before_backward_ends(const ProcessGroup& 
   distributed::DataParallel ddp(model, {}, group, small_buckets);
   const Tensor& weight = model[0].second;
   std::int64_t before = 0, at_first_layer = 0;
-  // The first layer's weight goes through an operation that looks at the counter when backward comes to it.
-  const Tensor spy = autograd::record("spy", weight.detach().clone(), {weight}, [&](const Tensor& g) {
-    at_first_layer = group.traffic().calls;
-    return g;
-  });
+  // The first layer's weight goes through an operation that looks at the counter when backward
+  // comes to it.
+  const Tensor spy =
+      autograd::record("spy", weight.detach().clone(), {weight}, [&](const Tensor& g) {
+        at_first_layer = group.traffic().calls;
+        return g;
+      });
   StateDict spied = model;
   spied[0].second = spy;
   const Tensor loss = loss_of(spied, group.rank(), 1);
@@ -161,12 +175,14 @@ inline void check_unused_parameters(const ProcessGroup& group) {
         loss_of(model, group.rank(), 0, 0, 2).backward();
         ADD_FAILURE() << "no error for an unused parameter";
       } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("'c.weight', 'c.bias'"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("'c.weight', 'c.bias'"), std::string::npos)
+            << error.what();
       }
       // The group and the object go on.
       clear_gradients(model);
       loss_of(model, group.rank(), 1).backward();
-      expect_mean(model, group, [](const StateDict& copy, int r) { loss_of(copy, r, 1).backward(); });
+      expect_mean(model, group,
+                  [](const StateDict& copy, int r) { loss_of(copy, r, 1).backward(); });
     }
   }
   auto options = small_buckets;
@@ -201,7 +217,8 @@ inline void check_shared_and_checkpointed(const ProcessGroup& group) {
     const Tensor x = randn({4, 6}, {.dtype = float64}, generator);
     x.requires_grad_();
     const auto block = [&](const std::vector<Tensor>& in) {
-      return tanh(matmul(tanh(matmul(in[0], m[0].second) + m[1].second), m[2].second) + m[3].second);
+      return tanh(matmul(tanh(matmul(in[0], m[0].second) + m[1].second), m[2].second) +
+                  m[3].second);
     };
     const Tensor y = checkpoint(block, {x});
     const Tensor z = checkpoint(block, {tanh(matmul(y, m[4].second) + m[5].second)});
@@ -214,7 +231,8 @@ inline void check_shared_and_checkpointed(const ProcessGroup& group) {
   }
 }
 
-/// The same weights, shared by checkpointed blocks on rank 0 and used plainly on the others, which use one layer less.
+/// The same weights, shared by checkpointed blocks on rank 0 and used plainly on the others, which
+/// use one layer less.
 inline void check_shared_on_some_ranks(const ProcessGroup& group) {
   const StateDict model = small_model(group);
   auto options = small_buckets;
@@ -228,14 +246,17 @@ inline void check_shared_on_some_ranks(const ProcessGroup& group) {
       const Tensor y = rank == 0 ? tanh(matmul(in[0], m[0].second) + m[1].second) : in[0];
       return tanh(matmul(y, m[2].second) + m[3].second);
     };
-    const auto run = [&](const Tensor& in) { return checkpoints ? checkpoint(block, {in}) : block({in}); };
+    const auto run = [&](const Tensor& in) {
+      return checkpoints ? checkpoint(block, {in}) : block({in});
+    };
     const Tensor z = run(tanh(matmul(run(x), m[4].second) + m[5].second));
     return sum(square(matmul(matmul(z, m[2].second), m[4].second) + m[1].second));
   };
   for (int step = 0; step < 2; ++step) {
     clear_gradients(model);
     loss(model, group.rank(), group.rank() == 0).backward();
-    expect_mean(model, group, [&](const StateDict& copy, int r) { loss(copy, r, false).backward(); });
+    expect_mean(model, group,
+                [&](const StateDict& copy, int r) { loss(copy, r, false).backward(); });
   }
 }
 
@@ -244,11 +265,14 @@ inline void check_layouts_and_dtypes(const ProcessGroup& group) {
   const Tensor filter = randn({4, 3, 2, 2}, {}, generator).contiguous(MemoryFormat::channels_last);
   const Tensor wide = randn({5}, {.dtype = float64}, generator), frozen = ones({2});
   const Tensor half = randn({70}, {.dtype = bfloat16}, generator);
-  const StateDict model = {{"filter", filter.requires_grad_()}, {"wide", wide.requires_grad_()},
-                           {"half", half.requires_grad_()}, {"frozen", frozen}};
+  const StateDict model = {{"filter", filter.requires_grad_()},
+                           {"wide", wide.requires_grad_()},
+                           {"half", half.requires_grad_()},
+                           {"frozen", frozen}};
   distributed::DataParallel ddp(model, {}, group);
   const double factor = group.rank() + 1, mean = (group.size() + 1) / 2.0;
-  (sum(filter * factor).to(float64) + sum(wide * factor) + sum(half * factor).to(float64)).backward();
+  (sum(filter * factor).to(float64) + sum(wide * factor) + sum(half * factor).to(float64))
+      .backward();
   EXPECT_EQ(filter.grad().strides(), filter.strides());
   EXPECT_EQ(to_vector(filter.grad()), std::vector<double>(48, mean));
   EXPECT_EQ(to_vector(wide.grad()), std::vector<double>(5, mean));
@@ -263,7 +287,8 @@ inline void check_compression(const ProcessGroup& group) {
     options.communication = distributed::compress_gradients(dtype);
     distributed::DataParallel ddp(model, {}, group, options);
     loss_of(model, group.rank(), 0).backward();
-    expect_mean(model, group, [](const StateDict& copy, int r) { loss_of(copy, r, 0).backward(); }, 1e-2);
+    expect_mean(
+        model, group, [](const StateDict& copy, int r) { loss_of(copy, r, 0).backward(); }, 1e-2);
   }
 }
 
@@ -272,8 +297,9 @@ inline void check_failed_backward(const ProcessGroup& group) {
   const StateDict model = small_model(group);
   distributed::DataParallel ddp(model, {}, group, small_buckets);
   StateDict broken = model;
-  broken[0].second = autograd::record("broken", model[0].second.detach().clone(), {model[0].second},
-                                      [](const Tensor&) -> Tensor { throw std::runtime_error("on purpose"); });
+  broken[0].second =
+      autograd::record("broken", model[0].second.detach().clone(), {model[0].second},
+                       [](const Tensor&) -> Tensor { throw std::runtime_error("on purpose"); });
   EXPECT_THROW(loss_of(broken, group.rank(), 0).backward(), std::runtime_error);
   clear_gradients(model);
   loss_of(model, group.rank(), 1).backward();

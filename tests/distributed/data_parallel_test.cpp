@@ -25,15 +25,19 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DataParallelRanks, ::testing::Values(1, 2, 3));
 // Runs fn on `ranks` ranks; every one of them must throw a DistributedError with these texts.
 void expect_error_everywhere(int ranks, const std::function<void(const ProcessGroup&)>& fn,
                              const std::vector<std::string>& parts) {
-  run_ranks(ranks, [&](const ProcessGroup& group) {
-    try {
-      fn(group);
-      ADD_FAILURE() << "no error on rank " << group.rank();
-    } catch (const DistributedError& error) {
-      for (const std::string& part : parts)
-        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << "\nin: " << error.what();
-    }
-  }, 60s);
+  run_ranks(
+      ranks,
+      [&](const ProcessGroup& group) {
+        try {
+          fn(group);
+          ADD_FAILURE() << "no error on rank " << group.rank();
+        } catch (const DistributedError& error) {
+          for (const std::string& part : parts)
+            EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+                << part << "\nin: " << error.what();
+        }
+      },
+      60s);
 }
 
 TEST(DataParallel, ModelsThatDifferAreRefusedAndTheDifferenceNamed) {
@@ -44,64 +48,98 @@ TEST(DataParallel, ModelsThatDifferAreRefusedAndTheDifferenceNamed) {
       DataParallel(model, {}, group);
     };
   };
-  expect_error_everywhere(3, build([](StateDict& m) { m[3].second = ones({7}, {.dtype = float64}).requires_grad_(); }),
-                          {"tensor 3", "rank 0 has parameter 'b.bias' of shape (6,)", "rank 2", "shape (7,)"});
-  expect_error_everywhere(3, build([](StateDict& m) { m[1].first = "a.offset"; }), {"'a.bias'", "'a.offset'"});
-  expect_error_everywhere(3, build([](StateDict& m) { m[2].second = ones({6, 6}).requires_grad_(); }),
-                          {"tensor 2", "rank 0 has parameter 'b.weight' of shape (6, 6), float64", "rank 2 has", "float32"});
-  expect_error_everywhere(3, build([](StateDict& m) { m[0].second.requires_grad_(false); }), {"requires grad"});
-  expect_error_everywhere(3, build([](StateDict& m) { m.pop_back(); }), {"'c.bias'", "nothing more"});
+  expect_error_everywhere(
+      3, build([](StateDict& m) { m[3].second = ones({7}, {.dtype = float64}).requires_grad_(); }),
+      {"tensor 3", "rank 0 has parameter 'b.bias' of shape (6,)", "rank 2", "shape (7,)"});
+  expect_error_everywhere(3, build([](StateDict& m) { m[1].first = "a.offset"; }),
+                          {"'a.bias'", "'a.offset'"});
+  expect_error_everywhere(3, build([](StateDict& m) {
+                            m[2].second = ones({6, 6}).requires_grad_();
+                          }),
+                          {"tensor 2", "rank 0 has parameter 'b.weight' of shape (6, 6), float64",
+                           "rank 2 has", "float32"});
+  expect_error_everywhere(3, build([](StateDict& m) { m[0].second.requires_grad_(false); }),
+                          {"requires grad"});
+  expect_error_everywhere(3, build([](StateDict& m) { m.pop_back(); }),
+                          {"'c.bias'", "nothing more"});
 }
 
 TEST(DataParallel, GradientsThatComeLateOnOneRankSayWhatToSet) {
-  expect_error_everywhere(2, [](const ProcessGroup& group) {
-    const StateDict model = testing::small_model(group);
-    DataParallel ddp(model, {}, group, testing::small_buckets);
-    Tensor x = ones({4, 6}, {.dtype = float64}).requires_grad_();
-    const auto block = [&](const std::vector<Tensor>& in) {
-      return tanh(matmul(tanh(matmul(in[0], model[0].second) + model[1].second), model[2].second) + model[3].second);
-    };
-    for (int i = 0; i < 2; ++i)  // shared, and on rank 0 computed again in backward, so that its gradient comes in two parts
-      x = tanh(matmul(group.rank() == 0 ? checkpoint(block, {x}) : block({x}), model[4].second) + model[5].second);
-    sum(x).backward();
-    group.barrier();
-  }, {"rank 0 at all_reduce", "late gradient of a.", "; if not on every rank, set find_unused_parameters"});
+  expect_error_everywhere(
+      2,
+      [](const ProcessGroup& group) {
+        const StateDict model = testing::small_model(group);
+        DataParallel ddp(model, {}, group, testing::small_buckets);
+        Tensor x = ones({4, 6}, {.dtype = float64}).requires_grad_();
+        const auto block = [&](const std::vector<Tensor>& in) {
+          return tanh(
+              matmul(tanh(matmul(in[0], model[0].second) + model[1].second), model[2].second) +
+              model[3].second);
+        };
+        for (int i = 0; i < 2; ++i)  // shared, and on rank 0 computed again in backward, so that
+                                     // its gradient comes in two parts
+          x = tanh(
+              matmul(group.rank() == 0 ? checkpoint(block, {x}) : block({x}), model[4].second) +
+              model[5].second);
+        sum(x).backward();
+        group.barrier();
+      },
+      {"rank 0 at all_reduce", "late gradient of a.",
+       "; if not on every rank, set find_unused_parameters"});
 }
 
 TEST(DataParallel, UnusedParametersThatDifferShowBothSides) {
-  expect_error_everywhere(2, [](const ProcessGroup& group) {
-    const StateDict model = testing::small_model(group);
-    DataParallel ddp(model, {}, group, testing::small_buckets);
-    testing::loss_of(model, group.rank(), 0, 0, group.rank() == 0 ? 3 : 2).backward();
-  }, {"rank 0 at all_reduce", "bucket 0", "rank 1 at barrier", "no gradient for 'c.weight', 'c.bias'"});
+  expect_error_everywhere(
+      2,
+      [](const ProcessGroup& group) {
+        const StateDict model = testing::small_model(group);
+        DataParallel ddp(model, {}, group, testing::small_buckets);
+        testing::loss_of(model, group.rank(), 0, 0, group.rank() == 0 ? 3 : 2).backward();
+      },
+      {"rank 0 at all_reduce", "bucket 0", "rank 1 at barrier",
+       "no gradient for 'c.weight', 'c.bias'"});
 }
 
 TEST(DataParallel, ABucketThatFailsIsNamedWithItsLayersSizeRankAndNumbers) {
   std::promise<void> rank_1_was_there;
-  run_ranks(2, [&](const ProcessGroup& group) {
-    StateDict model;  // each of the others fills a bucket
-    for (const auto& [name, count] : std::vector<std::pair<std::string, std::int64_t>>{
-             {"layer3.0.weight", 1500000}, {"layer3.1.bias", 50000}, {"a", 1550000}, {"b", 1550000}, {"c", 1550000}, {"d", 1550000}})
-      model.emplace_back(name, ones({count}).requires_grad_());
-    // The deadline is that of the last to come to the last bucket: nobody else can miss it, however busy the machine.
-    const auto communicate = [&](const ProcessGroup& ranks, const Tensor& bucket, CallOptions call) {
-      const bool last = call.name.starts_with("bucket 4"), late = last && ranks.rank() == 0;
-      if (late) rank_1_was_there.get_future().wait();
-      call.timeout = late ? 100ms : 60s;
-      Work work = ranks.all_reduce(bucket, ReduceOp::sum, std::move(call));
-      if (last && !late) rank_1_was_there.set_value();
-      return work;
-    };
-    DataParallel ddp(model, {}, group, {.bucket_cap_mb = 6, .first_bucket_mb = 6, .communication = communicate});
-    const auto before = group.traffic().calls;
-    const InjectFault fault({.action = Fault::Action::drop, .rank = 1, .collective = before + 5});
-    Tensor loss = sum(model[0].second);
-    for (std::size_t p = 1; p < model.size(); ++p) loss = loss + sum(model[p].second);
-    const std::string expected = fmt::format("all_reduce #{} of group 'world' (bucket 4: layer3.*, 6.2 MB): rank 1 did not arrive "
-                                             "within 100 ms; it last completed #{}", before + 5, before + 4);
-    const std::string text = testing::message_of<TimeoutError>([&] { loss.backward(); });
-    EXPECT_EQ(text, fmt::format("{} [rank {} of 2]", expected, group.rank()));
-  }, 60s);
+  run_ranks(
+      2,
+      [&](const ProcessGroup& group) {
+        StateDict model;  // each of the others fills a bucket
+        for (const auto& [name, count] :
+             std::vector<std::pair<std::string, std::int64_t>>{{"layer3.0.weight", 1500000},
+                                                               {"layer3.1.bias", 50000},
+                                                               {"a", 1550000},
+                                                               {"b", 1550000},
+                                                               {"c", 1550000},
+                                                               {"d", 1550000}})
+          model.emplace_back(name, ones({count}).requires_grad_());
+        // The deadline is that of the last to come to the last bucket: nobody else can miss it,
+        // however busy the machine.
+        const auto communicate = [&](const ProcessGroup& ranks, const Tensor& bucket,
+                                     CallOptions call) {
+          const bool last = call.name.starts_with("bucket 4"), late = last && ranks.rank() == 0;
+          if (late) rank_1_was_there.get_future().wait();
+          call.timeout = late ? 100ms : 60s;
+          Work work = ranks.all_reduce(bucket, ReduceOp::sum, std::move(call));
+          if (last && !late) rank_1_was_there.set_value();
+          return work;
+        };
+        DataParallel ddp(model, {}, group,
+                         {.bucket_cap_mb = 6, .first_bucket_mb = 6, .communication = communicate});
+        const auto before = group.traffic().calls;
+        const InjectFault fault(
+            {.action = Fault::Action::drop, .rank = 1, .collective = before + 5});
+        Tensor loss = sum(model[0].second);
+        for (std::size_t p = 1; p < model.size(); ++p) loss = loss + sum(model[p].second);
+        const std::string expected = fmt::format(
+            "all_reduce #{} of group 'world' (bucket 4: layer3.*, 6.2 MB): rank 1 did not arrive "
+            "within 100 ms; it last completed #{}",
+            before + 5, before + 4);
+        const std::string text = testing::message_of<TimeoutError>([&] { loss.backward(); });
+        EXPECT_EQ(text, fmt::format("{} [rank {} of 2]", expected, group.rank()));
+      },
+      60s);
 }
 
 TEST(DataParallel, BucketsAreNamedInFewWords) {
@@ -110,8 +148,15 @@ TEST(DataParallel, BucketsAreNamedInFewWords) {
     for (const std::string& name : all) parameters.emplace_back(name, ones({1}));
     return make_buckets(parameters, members, 1 << 20, 1 << 20).at(0).label;
   };
-  const std::vector<std::string> net = {"conv1.weight", "layer2.0.conv1.weight", "layer2.0.bn1.bias", "layer2.1.conv1.weight",
-                                        "layer3.0.conv1.weight", "layer3.10.conv1.weight", "fc.weight", "fc.bias", "scale"};
+  const std::vector<std::string> net = {"conv1.weight",
+                                        "layer2.0.conv1.weight",
+                                        "layer2.0.bn1.bias",
+                                        "layer2.1.conv1.weight",
+                                        "layer3.0.conv1.weight",
+                                        "layer3.10.conv1.weight",
+                                        "fc.weight",
+                                        "fc.bias",
+                                        "scale"};
   EXPECT_EQ(label(net, {7}), "bucket 0: fc.bias");
   EXPECT_EQ(label(net, {7, 6}), "bucket 0: fc.*");
   EXPECT_EQ(label(net, {2, 1}), "bucket 0: layer2.0.*");
@@ -123,23 +168,28 @@ TEST(DataParallel, BucketsAreNamedInFewWords) {
   EXPECT_EQ(label({"w"}, {0}), "bucket 0: w");
 }
 
-// In the first backward rank 1's hook goes wrong; every rank must hear of it, there or at its next collective.
+// In the first backward rank 1's hook goes wrong; every rank must hear of it, there or at its next
+// collective.
 void expect_failure_everywhere(const CommunicationHook& of_rank_1) {
   std::atomic<int> errors = 0;
-  run_ranks(3, [&](const ProcessGroup& group) {
-    const StateDict model = testing::small_model(group);
-    auto options = testing::small_buckets;
-    if (group.rank() == 1) options.communication = of_rank_1;
-    DataParallel ddp(model, {}, group, options);
-    try {
-      testing::loss_of(model, group.rank(), 0).backward();
-      group.barrier();
-    } catch (const std::exception& error) {
-      EXPECT_NE(std::string(error.what()).find("no compressor"), std::string::npos) << error.what();
-      ++errors;
-    }
-    EXPECT_THROW(group.barrier(), DistributedError);
-  }, 60s);
+  run_ranks(
+      3,
+      [&](const ProcessGroup& group) {
+        const StateDict model = testing::small_model(group);
+        auto options = testing::small_buckets;
+        if (group.rank() == 1) options.communication = of_rank_1;
+        DataParallel ddp(model, {}, group, options);
+        try {
+          testing::loss_of(model, group.rank(), 0).backward();
+          group.barrier();
+        } catch (const std::exception& error) {
+          EXPECT_NE(std::string(error.what()).find("no compressor"), std::string::npos)
+              << error.what();
+          ++errors;
+        }
+        EXPECT_THROW(group.barrier(), DistributedError);
+      },
+      60s);
   EXPECT_EQ(errors, 3);
 }
 
@@ -209,8 +259,11 @@ TEST(DataParallel, BucketsStartInTheirOrderWhateverOrderTheGradientsComeIn) {
       started.clear();
       loss_in_another_order(model, group.rank(), step).backward();
       ASSERT_EQ(started.size(), ddp.buckets().size());
-      for (std::size_t b = 0; b < started.size(); ++b) EXPECT_EQ(started[b], fmt::format("bucket {}", b));
-      testing::expect_mean(model, group, [&](const StateDict& copy, int r) { loss_in_another_order(copy, r, step).backward(); });
+      for (std::size_t b = 0; b < started.size(); ++b)
+        EXPECT_EQ(started[b], fmt::format("bucket {}", b));
+      testing::expect_mean(model, group, [&](const StateDict& copy, int r) {
+        loss_in_another_order(copy, r, step).backward();
+      });
     }
   });
 }
@@ -222,7 +275,8 @@ TEST(DataParallel, BucketsFollowTheOrderOfRank0AndAreLaidOutAnewOnce) {
     std::vector<std::vector<std::string>> after_first;
     for (int step = 0; step < 3; ++step) {
       testing::clear_gradients(model);
-      // First rank 0 meets the layers a, b, c and so their gradients c, b, a; afterwards the other way round.
+      // First rank 0 meets the layers a, b, c and so their gradients c, b, a; afterwards the other
+      // way round.
       const int as_rank = step == 0 ? group.rank() : 1;
       loss_in_another_order(model, as_rank, step).backward();
       testing::expect_mean(model, group, [&](const StateDict& copy, int r) {
@@ -238,10 +292,13 @@ TEST(DataParallel, BucketsFollowTheOrderOfRank0AndAreLaidOutAnewOnce) {
 
 TEST(DataParallel, BucketsHaveOneDTypeTheFirstIsSmallAndTheCapHolds) {
   run_ranks(2, [](const ProcessGroup& group) {
-    StateDict model;  // of 4 KiB each, one in three of them with elements of half the size; the large one comes last
+    StateDict model;  // of 4 KiB each, one in three of them with elements of half the size; the
+                      // large one comes last
     model.emplace_back("large", ones({10000}).requires_grad_());
     for (int i = 0; i < 30; ++i)
-      model.emplace_back(std::to_string(i), ones({i % 3 == 1 ? 2048 : 1024}, {.dtype = i % 3 == 1 ? bfloat16 : float32}).requires_grad_());
+      model.emplace_back(std::to_string(i), ones({i % 3 == 1 ? 2048 : 1024},
+                                                 {.dtype = i % 3 == 1 ? bfloat16 : float32})
+                                                .requires_grad_());
     constexpr double kib = 1.0 / 1024;
     DataParallel ddp(model, {}, group, {.bucket_cap_mb = 16 * kib, .first_bucket_mb = 8 * kib});
     std::map<bool, int> seen;  // buckets of each dtype
@@ -251,22 +308,24 @@ TEST(DataParallel, BucketsHaveOneDTypeTheFirstIsSmallAndTheCapHolds) {
         EXPECT_EQ(bucket.size(), 1u);  // alone, above any cap
       } else {
         const bool half = std::stoi(bucket[0]) % 3 == 1;
-        for (const std::string& name : bucket) EXPECT_EQ(name != "large" && std::stoi(name) % 3 == 1, half);
+        for (const std::string& name : bucket)
+          EXPECT_EQ(name != "large" && std::stoi(name) % 3 == 1, half);
         EXPECT_LE(bucket.size(), seen[half] == 0 ? 2u : 4u);
         ++seen[half];
       }
       names.insert(bucket.begin(), bucket.end());
     }
     EXPECT_EQ(names.size(), model.size());
-    EXPECT_EQ(seen[true], 3);           // 10 tensors: 2 + 4 + 4
-    EXPECT_EQ(seen[false], 6);          // 20 tensors: 2 + 4 + 4 + 4 + 4 + 2
+    EXPECT_EQ(seen[true], 3);   // 10 tensors: 2 + 4 + 4
+    EXPECT_EQ(seen[false], 6);  // 20 tensors: 2 + 4 + 4 + 4 + 4 + 2
   });
 }
 
 TEST(DataParallel, LargeSixteenBitGradientsDoNotOverflowOnTheWay) {
   run_ranks(3, [](const ProcessGroup& group) {
     const Tensor parameter = zeros({100}).requires_grad_();
-    DataParallel ddp({{"parameter", parameter}}, {}, group, {.communication = compress_gradients(float16)});
+    DataParallel ddp({{"parameter", parameter}}, {}, group,
+                     {.communication = compress_gradients(float16)});
     sum(parameter * 60000.0).backward();  // three of them are more than float16 holds
     EXPECT_EQ(to_vector(parameter.grad()), std::vector<double>(100, 60000));
   });
@@ -280,7 +339,8 @@ TEST(DataParallel, BuffersStayEachRanksOwnUntilTheyAreAskedFor) {
     DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
     Generator data(group.rank());
     // Two forwards before one backward: nothing that the first one saved has changed in between.
-    const Tensor first = sum(square(net(randn({5, 3}, {}, data)))), second = sum(square(net(randn({5, 3}, {}, data))));
+    const Tensor first = sum(square(net(randn({5, 3}, {}, data)))),
+                 second = sum(square(net(randn({5, 3}, {}, data))));
     const auto calls = group.traffic().calls;
     (first + second).backward();
     const auto mean = to_vector(norm.running_mean);

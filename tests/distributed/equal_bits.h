@@ -25,7 +25,8 @@ inline void expect_equal_bits_on_every_rank(const StateDict& state, const Proces
     const Tensor all = empty(shape, {.dtype = tensor.dtype()});
     group.all_gather(tensor, all, {.name = name}).wait();
     const auto first = to_vector(all.select(0, 0));
-    for (int r = 1; r < group.size(); ++r) EXPECT_TRUE(to_vector(all.select(0, r)) == first) << name << " on rank " << r;
+    for (int r = 1; r < group.size(); ++r)
+      EXPECT_TRUE(to_vector(all.select(0, r)) == first) << name << " on rank " << r;
   }
 }
 

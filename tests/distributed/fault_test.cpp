@@ -1,5 +1,5 @@
-// Faults on purpose, in ranks that are threads: what the other ranks see, that work nobody waits for keeps its deadline,
-// and that a fork is found out. What happens to processes is in tests/mpi.
+// Faults on purpose, in ranks that are threads: what the other ranks see, that work nobody waits
+// for keeps its deadline, and that a fork is found out. What happens to processes is in tests/mpi.
 #include "messages.h"
 #include "process.h"
 
@@ -24,8 +24,9 @@ using testing::expect_contains;
 using testing::message_of;
 
 TEST(Fault, IsReadFromAText) {
-  const auto faults = parse_faults("rank=1,collective=8,action=kill;action=delay,rank=0,collective=2,delay=30,"
-                                   "group=world/normalization;rank=2,when=exit,action=stop");
+  const auto faults = parse_faults(
+      "rank=1,collective=8,action=kill;action=delay,rank=0,collective=2,delay=30,group=world/"
+      "normalization;rank=2,when=exit,action=stop");
   ASSERT_EQ(faults.size(), 3u);
   EXPECT_EQ(faults[0].action, Fault::Action::kill);
   EXPECT_EQ(faults[0].rank, 1);
@@ -44,7 +45,8 @@ TEST(Fault, IsReadFromAText) {
            {"rank=-1,collective=8,action=kill", "rank must be a whole number from 0, got '-1'"},
            {"rank=1,collective=0,action=kill", "collective must be a whole number from 1"},
            {"rank=1,collective=8x,action=kill", "got '8x'"},
-           {"rank=1,collective=8,action=explode", "delay, drop, raise, exit, stop, kill, got 'explode'"},
+           {"rank=1,collective=8,action=explode",
+            "delay, drop, raise, exit, stop, kill, got 'explode'"},
            {"rank=1,collective=8,action=kill,sometimes", "got 'sometimes'"},
            {"rank=1,action=drop,when=exit", "drop goes with when=call"},
            {"rank=1,action=exit,when=data,collective=1", "exit does not go with when=data"}})
@@ -52,33 +54,42 @@ TEST(Fault, IsReadFromAText) {
 }
 
 TEST(Fault, ADelayedRankIsWaitedFor) {
-  const InjectFault fault({.action = Fault::Action::delay, .rank = 1, .collective = 2, .delay = 100ms});
-  run_ranks(3, [](const ProcessGroup& group) {
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < 3; ++i) {
-      const Tensor x = full({4}, group.rank());
-      group.all_reduce(x).wait();
-      EXPECT_EQ(to_vector(x), std::vector<double>(4, 3));
-    }
-    EXPECT_GE(std::chrono::steady_clock::now() - begin, 100ms);
-  }, 60s);
+  const InjectFault fault(
+      {.action = Fault::Action::delay, .rank = 1, .collective = 2, .delay = 100ms});
+  run_ranks(
+      3,
+      [](const ProcessGroup& group) {
+        const auto begin = std::chrono::steady_clock::now();
+        for (int i = 0; i < 3; ++i) {
+          const Tensor x = full({4}, group.rank());
+          group.all_reduce(x).wait();
+          EXPECT_EQ(to_vector(x), std::vector<double>(4, 3));
+        }
+        EXPECT_GE(std::chrono::steady_clock::now() - begin, 100ms);
+      },
+      60s);
 }
 
 TEST(Fault, ADroppedCallIsNamedByTheOthersAndFailsItsOwnRank) {
   const InjectFault fault({.action = Fault::Action::drop, .rank = 1, .collective = 3});
   std::promise<void> rank_0_is_there;
-  run_ranks(3, [&](const ProcessGroup& group) {
-    for (int i = 0; i < 2; ++i) group.all_reduce(ones({4})).wait();
-    // The deadline is that of the last to come: nobody else can miss it, however busy the machine.
-    if (group.rank() == 2) rank_0_is_there.get_future().wait();
-    const auto timeout = group.rank() == 2 ? 100ms : 60s;
-    const Work work = group.all_reduce(ones({4}), ReduceOp::sum, {.name = "bucket 2", .timeout = timeout});
-    if (group.rank() == 0) rank_0_is_there.set_value();
-    expect_contains(message_of<TimeoutError>([&] { Work(work).wait(); }),
-                    {"all_reduce #3 of group 'world' (bucket 2, 16 B)",
-                     "rank 1 did not arrive within 100 ms; it last completed #2"});
-    EXPECT_TRUE(work.is_done());
-  }, 60s);
+  run_ranks(
+      3,
+      [&](const ProcessGroup& group) {
+        for (int i = 0; i < 2; ++i) group.all_reduce(ones({4})).wait();
+        // The deadline is that of the last to come: nobody else can miss it, however busy the
+        // machine.
+        if (group.rank() == 2) rank_0_is_there.get_future().wait();
+        const auto timeout = group.rank() == 2 ? 100ms : 60s;
+        const Work work =
+            group.all_reduce(ones({4}), ReduceOp::sum, {.name = "bucket 2", .timeout = timeout});
+        if (group.rank() == 0) rank_0_is_there.set_value();
+        expect_contains(message_of<TimeoutError>([&] { Work(work).wait(); }),
+                        {"all_reduce #3 of group 'world' (bucket 2, 16 B)",
+                         "rank 1 did not arrive within 100 ms; it last completed #2"});
+        EXPECT_TRUE(work.is_done());
+      },
+      60s);
 }
 
 TEST(Fault, OneThatIsGoneStrikesNobody) {
@@ -86,7 +97,8 @@ TEST(Fault, OneThatIsGoneStrikesNobody) {
   run_ranks(2, [](const ProcessGroup& group) { group.barrier(); });
 }
 
-// Every rank in turn, at each place where a rank can be: the others' exceptions carry the first cause.
+// Every rank in turn, at each place where a rank can be: the others' exceptions carry the first
+// cause.
 TEST(Fault, AThrowAnywhereReachesEverybodyWithItsCause) {
   struct Place {
     std::string group;
@@ -95,14 +107,16 @@ TEST(Fault, AThrowAnywhereReachesEverybodyWithItsCause) {
   const auto train = [](const ProcessGroup& group) {
     nn::SyncBatchNorm layer({.channels = 3, .group = group});
     const Tensor head = ones({40000}).requires_grad_();
-    DataParallel ddp({{"weight", layer.weight}, {"bias", layer.bias}, {"head", head}}, {}, group, {.first_bucket_mb = 0.1});
+    DataParallel ddp({{"weight", layer.weight}, {"bias", layer.bias}, {"head", head}}, {}, group,
+                     {.first_bucket_mb = 0.1});
     for (int step = 0; step < 3; ++step) {
       layer.zero_grad();
       head.set_grad({});
       (sum(layer(full({2, 3}, group.rank() + 1.0).requires_grad_())) + sum(head)).backward();
     }
   };
-  // The 1st of the normalisation group is a forward, its 4th a backward; the first calls of the world build DataParallel.
+  // The 1st of the normalisation group is a forward, its 4th a backward; the first calls of the
+  // world build DataParallel.
   for (const Place& place : {Place{"world", 1}, Place{"world", 7}, Place{"world/normalization", 1},
                              Place{"world/normalization", 3}, Place{"world/normalization", 4}})
     for (int bad = 0; bad < 3; ++bad) {
@@ -110,105 +124,134 @@ TEST(Fault, AThrowAnywhereReachesEverybodyWithItsCause) {
       const InjectFault fault({.rank = bad, .collective = place.collective, .group = place.group});
       std::vector<std::string> seen(3);
       const std::string cause = message_of<InjectedError>([&] {
-        run_ranks(3, [&](const ProcessGroup& group) {
-          if (group.rank() == bad) return train(group);
-          seen[static_cast<std::size_t>(group.rank())] = message_of<DistributedError>([&] { train(group); });
-        }, 60s);
+        run_ranks(
+            3,
+            [&](const ProcessGroup& group) {
+              if (group.rank() == bad) return train(group);
+              seen[static_cast<std::size_t>(group.rank())] =
+                  message_of<DistributedError>([&] { train(group); });
+            },
+            60s);
       });
       for (int r = 0; r < 3; ++r)
-        if (r != bad) expect_contains(seen[static_cast<std::size_t>(r)], {fmt::format("rank {} failed", bad), cause});
+        if (r != bad)
+          expect_contains(seen[static_cast<std::size_t>(r)],
+                          {fmt::format("rank {} failed", bad), cause});
     }
 }
 
 TEST(Watcher, WorkThatNobodyWaitsForKeepsItsDeadline) {
   std::promise<void> rank_0_is_there, seen;
-  run_ranks(3, [&](const ProcessGroup& group) {
-    group.barrier();
-    if (group.rank() == 2) return seen.get_future().wait();  // never comes to #2
-    if (group.rank() == 1) rank_0_is_there.get_future().wait();
-    const auto timeout = group.rank() == 1 ? 100ms : 60s;
-    const Work work = group.all_reduce(ones({4}), ReduceOp::sum, {.name = "bucket 4", .timeout = timeout});
-    if (group.rank() == 0) rank_0_is_there.set_value();
-    while (!work.is_done()) std::this_thread::sleep_for(1ms);
-    const std::string text = message_of<TimeoutError>([&] { group.barrier(); });
-    expect_contains(text, {"barrier #3", "the group has failed: all_reduce #2 of group 'world' (bucket 4, 16 B)",
-                           "rank 2 did not arrive within 100 ms; it last completed #1"});
-    if (group.rank() == 0) {
-      while (!group.implementation()->failure()) std::this_thread::sleep_for(1ms);
-      seen.set_value();
-    }
-  }, 60s);
+  run_ranks(
+      3,
+      [&](const ProcessGroup& group) {
+        group.barrier();
+        if (group.rank() == 2) return seen.get_future().wait();  // never comes to #2
+        if (group.rank() == 1) rank_0_is_there.get_future().wait();
+        const auto timeout = group.rank() == 1 ? 100ms : 60s;
+        const Work work =
+            group.all_reduce(ones({4}), ReduceOp::sum, {.name = "bucket 4", .timeout = timeout});
+        if (group.rank() == 0) rank_0_is_there.set_value();
+        while (!work.is_done()) std::this_thread::sleep_for(1ms);
+        const std::string text = message_of<TimeoutError>([&] { group.barrier(); });
+        expect_contains(
+            text,
+            {"barrier #3", "the group has failed: all_reduce #2 of group 'world' (bucket 4, 16 B)",
+             "rank 2 did not arrive within 100 ms; it last completed #1"});
+        if (group.rank() == 0) {
+          while (!group.implementation()->failure()) std::this_thread::sleep_for(1ms);
+          seen.set_value();
+        }
+      },
+      60s);
 }
 
 TEST(Watcher, AlsoInASubgroupAndWhereTheWorkIsThrownAway) {
   std::promise<void> seen;
-  run_ranks(3, [&](const ProcessGroup& group) {
-    const ProcessGroup pair = group.split(group.rank() == 2 ? 1 : 0);
-    if (group.rank() == 1) return seen.get_future().wait();
-    if (group.rank() == 0) {
-      { const Work thrown_away = pair.all_reduce(ones({4}), ReduceOp::sum, {.timeout = 100ms}); }
-      while (!pair.implementation()->failure()) std::this_thread::sleep_for(1ms);
-      expect_contains(message_of<TimeoutError>([&] { group.barrier(); }), {"#1 of group 'world/split0'", "rank 1 did not arrive"});
-      seen.set_value();
-    } else {
-      EXPECT_THROW(group.barrier(), DistributedError);  // all groups of the world are broken
-    }
-  }, 60s);
+  run_ranks(
+      3,
+      [&](const ProcessGroup& group) {
+        const ProcessGroup pair = group.split(group.rank() == 2 ? 1 : 0);
+        if (group.rank() == 1) return seen.get_future().wait();
+        if (group.rank() == 0) {
+          {
+            const Work thrown_away = pair.all_reduce(ones({4}), ReduceOp::sum, {.timeout = 100ms});
+          }
+          while (!pair.implementation()->failure()) std::this_thread::sleep_for(1ms);
+          expect_contains(message_of<TimeoutError>([&] { group.barrier(); }),
+                          {"#1 of group 'world/split0'", "rank 1 did not arrive"});
+          seen.set_value();
+        } else {
+          EXPECT_THROW(group.barrier(), DistributedError);  // all groups of the world are broken
+        }
+      },
+      60s);
 }
 
 TEST(Fork, AChildIsToldThatTheGroupIsNotItsOwn) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    group.barrier();
-    if (group.rank() == 0) {
-      const pid_t child = fork();
-      if (child == 0) {
-        // Nothing but exit codes here: the other threads are gone, with whatever locks they held.
-        int code = 1;
-        try {
-          group.barrier();
-        } catch (const DistributedError& error) {
-          code = std::string(error.what()).find("forked from") != std::string::npos ? 42 : 2;
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        group.barrier();
+        if (group.rank() == 0) {
+          const pid_t child = fork();
+          if (child == 0) {
+            // Nothing but exit codes here: the other threads are gone, with whatever locks they
+            // held.
+            int code = 1;
+            try {
+              group.barrier();
+            } catch (const DistributedError& error) {
+              code = std::string(error.what()).find("forked from") != std::string::npos ? 42 : 2;
+            }
+            group.abort("must not reach the parent");
+            _exit(code);
+          }
+          testing::expect_exit(child, 42);
         }
-        group.abort("must not reach the parent");
-        _exit(code);
-      }
-      testing::expect_exit(child, 42);
-    }
-    group.barrier();  // the parent goes on
-  }, 60s);
+        group.barrier();  // the parent goes on
+      },
+      60s);
 }
 
 TEST(Fork, AChildCannotWaitForItsParentsWork) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const Tensor x = ones({4});
-    Work work = group.all_reduce(x);
-    if (group.rank() == 0) {
-      const pid_t child = fork();
-      if (child == 0) {
-        int code = work.is_done() ? 1 : 3;
-        try {
-          work.wait();
-        } catch (const DistributedError& error) {
-          code = std::string(error.what()).find("forked from") != std::string::npos ? code + 41 : 2;
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        const Tensor x = ones({4});
+        Work work = group.all_reduce(x);
+        if (group.rank() == 0) {
+          const pid_t child = fork();
+          if (child == 0) {
+            int code = work.is_done() ? 1 : 3;
+            try {
+              work.wait();
+            } catch (const DistributedError& error) {
+              code = std::string(error.what()).find("forked from") != std::string::npos ? code + 41
+                                                                                        : 2;
+            }
+            _exit(code);
+          }
+          testing::expect_exit(child, 42);
         }
-        _exit(code);
-      }
-      testing::expect_exit(child, 42);
-    }
-    work.wait();
-    EXPECT_EQ(to_vector(x), std::vector<double>(4, 2));
-  }, 60s);
+        work.wait();
+        EXPECT_EQ(to_vector(x), std::vector<double>(4, 2));
+      },
+      60s);
 }
 
 TEST(Fork, AChildMayMakeGroupsOfItsOwn) {
   const pid_t child = fork();
   if (child == 0) {
     int sum = 0;
-    run_ranks(2, [&](const ProcessGroup& group) {
-      const Tensor x = ones({1});
-      group.all_reduce(x).wait();
-      if (group.rank() == 0) sum = x.item<int>();
-    }, 20s);
+    run_ranks(
+        2,
+        [&](const ProcessGroup& group) {
+          const Tensor x = ones({1});
+          group.all_reduce(x).wait();
+          if (group.rank() == 0) sum = x.item<int>();
+        },
+        20s);
     _exit(sum == 2 ? 42 : 1);
   }
   testing::expect_exit(child, 42);

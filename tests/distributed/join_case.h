@@ -1,5 +1,5 @@
-// Uneven numbers of batches on any process group: training in a Join against one process that has the samples of all
-// ranks, step by step.
+// Uneven numbers of batches on any process group: training in a Join against one process that has
+// the samples of all ranks, step by step.
 #pragma once
 
 #include "data_parallel_case.h"
@@ -19,7 +19,9 @@
 namespace tutti::testing {
 
 /// Rank 1 runs out first, then rank 2; rank 3 has none from the start.
-inline std::int64_t batches_of(int rank) { return std::array{4, 1, 3, 0}[static_cast<std::size_t>(rank % 4)]; }
+inline std::int64_t batches_of(int rank) {
+  return std::array{4, 1, 3, 0}[static_cast<std::size_t>(rank % 4)];
+}
 
 /// Of another size on every rank; empty where the rank has run out.
 inline std::pair<Tensor, Tensor> uneven_batch(int rank, std::int64_t step) {
@@ -49,7 +51,8 @@ inline std::unique_ptr<nn::Sequential> small_net(const ProcessGroup& group) {
 }
 
 /// The loss of a step as the whole world's samples in one process give it.
-inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step, distributed::Divisor divisor) {
+inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step,
+                         distributed::Divisor divisor) {
   std::vector<Tensor> images, labels;
   for (int r = 0; r < ranks; ++r) {
     auto [x, y] = uneven_batch(r, step);
@@ -66,13 +69,16 @@ inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step, distribut
     begin += y.size(0);
     total = total.defined() ? total + mean : mean;
   }
-  return total * (1.0 / (divisor == distributed::Divisor::world_size ? ranks : static_cast<int>(images.size())));
+  return total *
+         (1.0 /
+          (divisor == distributed::Divisor::world_size ? ranks : static_cast<int>(images.size())));
 }
 
 inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divisor) {
   const auto net = small_net(group), alone = small_net(ProcessGroup());
   auto options = small_buckets;
-  options.find_unused_parameters = divisor == distributed::Divisor::active_ranks;  // with and without
+  options.find_unused_parameters = divisor ==
+                                   distributed::Divisor::active_ranks;  // with and without
   distributed::DataParallel ddp(net->named_parameters(), net->named_buffers(), group, options);
   const optim::SGD::Options rates{.lr = 0.01, .momentum = 0.9};
   optim::SGD sgd(net->parameters(), rates), sgd_alone(alone->parameters(), rates);
@@ -89,7 +95,8 @@ inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divi
     }
     EXPECT_EQ(join.active_ranks(), active);
     EXPECT_EQ(join.samples(), samples);
-    const Tensor sum = nn::cross_entropy((*net)(images), labels, {.reduction = nn::LossReduction::sum});
+    const Tensor sum =
+        nn::cross_entropy((*net)(images), labels, {.reduction = nn::LossReduction::sum});
     sgd.zero_grad();
     (sum * join.weight()).backward();
     sgd.step();
@@ -98,30 +105,35 @@ inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divi
     sgd_alone.step();
   }
   EXPECT_EQ(steps, 4);
-  // Everything, running statistics too, and the same bits on every rank. Rounding, which small batches multiply, is at
-  // 1e-12 here; a wrong weight of one step would show at 1e-3.
+  // Everything, running statistics too, and the same bits on every rank. Rounding, which small
+  // batches multiply, is at 1e-12 here; a wrong weight of one step would show at 1e-3.
   const StateDict mine = net->state_dict(), reference = alone->state_dict();
-  for (std::size_t i = 0; i < mine.size(); ++i) expect_close(mine[i].second, reference[i].second, 1e-10, mine[i].first);
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    expect_close(mine[i].second, reference[i].second, 1e-10, mine[i].first);
   expect_equal_bits_on_every_rank(mine, group);
 }
 
 /// One step from what no_sync() scopes have accumulated over uneven batches.
 inline void check_accumulating(const ProcessGroup& group) {
   const auto net = small_net(group), alone = small_net(ProcessGroup());
-  distributed::DataParallel ddp(net->named_parameters(), net->named_buffers(), group, small_buckets);
+  distributed::DataParallel ddp(net->named_parameters(), net->named_buffers(), group,
+                                small_buckets);
   distributed::Join join(group);
   for (std::int64_t step = 0;; ++step) {
     const auto [images, labels] = uneven_batch(group.rank(), step);
     if (!join.step(images.size(0))) break;
     const auto scope = ddp.no_sync();
-    (nn::cross_entropy((*net)(images), labels, {.reduction = nn::LossReduction::sum}) * join.weight()).backward();
+    (nn::cross_entropy((*net)(images), labels, {.reduction = nn::LossReduction::sum}) *
+     join.weight())
+        .backward();
     whole_loss(*alone, group.size(), step, distributed::Divisor::samples).backward();
   }
   ddp.synchronize_gradients();
   optim::SGD(net->parameters(), {.lr = 0.1}).step();
   optim::SGD(alone->parameters(), {.lr = 0.1}).step();
   const StateDict mine = net->state_dict(), reference = alone->state_dict();
-  for (std::size_t i = 0; i < mine.size(); ++i) expect_close(mine[i].second, reference[i].second, 1e-10, mine[i].first);
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    expect_close(mine[i].second, reference[i].second, 1e-10, mine[i].first);
 }
 
 inline void check_stopping(const ProcessGroup& group) {
@@ -143,14 +155,17 @@ inline void check_stopping(const ProcessGroup& group) {
     static_cast<void>(strict.step(group.rank() == 0 ? 0 : 1));
     ADD_FAILURE() << "no error";
   } catch (const DistributedError& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 0 has no samples for step 3, rank"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("rank 0 has no samples for step 3, rank"),
+              std::string::npos)
+        << error.what();
   }
   EXPECT_TRUE(strict.step(1));  // the group is still good
   EXPECT_FALSE(strict.step(0));
 }
 
 inline void check_join(const ProcessGroup& group) {
-  for (const auto divisor : {distributed::Divisor::samples, distributed::Divisor::active_ranks, distributed::Divisor::world_size})
+  for (const auto divisor : {distributed::Divisor::samples, distributed::Divisor::active_ranks,
+                             distributed::Divisor::world_size})
     check_shadowing(group, divisor);
   check_accumulating(group);
   check_stopping(group);

@@ -1,5 +1,5 @@
-// Join over ranks that are threads: the shared cases, what goes through the layers when a batch is empty, and groups of
-// statistics none of whose ranks has samples.
+// Join over ranks that are threads: the shared cases, what goes through the layers when a batch is
+// empty, and groups of statistics none of whose ranks has samples.
 #include "join_case.h"
 
 #include <tutti/nn/dropout.h>
@@ -38,7 +38,9 @@ TEST(Join, AnEmptyBatchGivesZerosEverywhereAndLeavesRunningStatisticsAlone) {
   EXPECT_EQ(loss.item<double>(), 0);
   for (const auto& [name, parameter] : net.named_parameters()) {
     ASSERT_TRUE(parameter.grad().defined()) << name;
-    EXPECT_EQ(to_vector(parameter.grad()), std::vector<double>(static_cast<std::size_t>(parameter.numel()), 0)) << name;
+    EXPECT_EQ(to_vector(parameter.grad()),
+              std::vector<double>(static_cast<std::size_t>(parameter.numel()), 0))
+        << name;
   }
   EXPECT_EQ(to_vector(norm.running_mean), mean);
   EXPECT_EQ(to_vector(norm.running_var), var);
@@ -46,20 +48,25 @@ TEST(Join, AnEmptyBatchGivesZerosEverywhereAndLeavesRunningStatisticsAlone) {
 
 // Ranks 2 and 3 share statistics, and have run out both.
 TEST(Join, AGroupOfStatisticsWithoutAnySampleStaysFinite) {
-  run_ranks(4, [](const ProcessGroup& world) {
-    const auto net = testing::small_net(world.split(world.rank() / 2));
-    DataParallel ddp(net->named_parameters(), net->named_buffers(), world);
-    Join join(world);
-    const std::int64_t n = world.rank() < 2 ? 3 : 0;
-    ASSERT_TRUE(join.step(n));
-    const Tensor sum_of_losses = nn::cross_entropy((*net)(ones({n, 2, 6, 6}, {.dtype = float64})), zeros({n}, {.dtype = int64}),
-                                                   {.reduction = nn::LossReduction::sum});
-    (sum_of_losses * join.weight()).backward();
-    for (const auto& [name, tensor] : net->named_parameters())
-      for (const double value : to_vector(tensor.grad())) ASSERT_TRUE(std::isfinite(value)) << name;
-    for (const auto& [name, tensor] : net->named_buffers())
-      for (const double value : to_vector(tensor)) ASSERT_TRUE(std::isfinite(value)) << name;
-  }, 60s);
+  run_ranks(
+      4,
+      [](const ProcessGroup& world) {
+        const auto net = testing::small_net(world.split(world.rank() / 2));
+        DataParallel ddp(net->named_parameters(), net->named_buffers(), world);
+        Join join(world);
+        const std::int64_t n = world.rank() < 2 ? 3 : 0;
+        ASSERT_TRUE(join.step(n));
+        const Tensor sum_of_losses =
+            nn::cross_entropy((*net)(ones({n, 2, 6, 6}, {.dtype = float64})),
+                              zeros({n}, {.dtype = int64}), {.reduction = nn::LossReduction::sum});
+        (sum_of_losses * join.weight()).backward();
+        for (const auto& [name, tensor] : net->named_parameters())
+          for (const double value : to_vector(tensor.grad()))
+            ASSERT_TRUE(std::isfinite(value)) << name;
+        for (const auto& [name, tensor] : net->named_buffers())
+          for (const double value : to_vector(tensor)) ASSERT_TRUE(std::isfinite(value)) << name;
+      },
+      60s);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What becomes of a collective whose group goes first, on any backend. Called by every rank of `group`.
+// What becomes of a collective whose group goes first, on any backend. Called by every rank of
+// `group`.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -9,7 +10,8 @@
 namespace tutti::testing {
 
 inline void check_a_group_may_go_before_its_work(const ProcessGroup& group) {
-  for (const std::int64_t n : {100, 30000}) {  // over MPI, one that the caller exchanges and one that a thread does
+  for (const std::int64_t n :
+       {100, 30000}) {  // over MPI, one that the caller exchanges and one that a thread does
     const Tensor x = ones({n});
     distributed::Work work;
     {

@@ -1,4 +1,5 @@
-// Ranks as threads: the conformance suite, and what happens when a rank dies, leaves, hangs or disagrees.
+// Ranks as threads: the conformance suite, and what happens when a rank dies, leaves, hangs or
+// disagrees.
 #include "conformance.h"
 #include "messages.h"
 
@@ -31,9 +32,11 @@ TEST(ProcessGroup, BareStartIsAGroupOfOne) {
 
 TEST(ProcessGroup, BareStartOfAJobOfManyIsRefused) {
   setenv("WORLD_SIZE", "4", 1);
-  expect_contains(message_of<DistributedError>([] { ProcessGroup::from_environment(); }), {"WORLD_SIZE=4", "mpirun -n 4"});
+  expect_contains(message_of<DistributedError>([] { ProcessGroup::from_environment(); }),
+                  {"WORLD_SIZE=4", "mpirun -n 4"});
   setenv("WORLD_SIZE", "four", 1);
-  expect_contains(message_of<DistributedError>([] { ProcessGroup::from_environment(); }), {"WORLD_SIZE='four'"});
+  expect_contains(message_of<DistributedError>([] { ProcessGroup::from_environment(); }),
+                  {"WORLD_SIZE='four'"});
   unsetenv("WORLD_SIZE");
 }
 
@@ -63,21 +66,25 @@ TEST(RunRanks, TheFirstExceptionIsThrownAgainAndReachesEverybody) {
   const std::string cause = message_of<ValueError>([&] {
     run_ranks(3, [&](const ProcessGroup& group) {
       if (group.rank() == 1) throw ValueError("the disk is full");
-      seen[static_cast<std::size_t>(group.rank())] =
-          message_of<DistributedError>([&] { group.all_reduce(ones({2}), ReduceOp::sum, {.name = "loss"}).wait(); });
+      seen[static_cast<std::size_t>(group.rank())] = message_of<DistributedError>(
+          [&] { group.all_reduce(ones({2}), ReduceOp::sum, {.name = "loss"}).wait(); });
     });
   });
   EXPECT_EQ(cause, "the disk is full");
   for (const int r : {0, 2})
-    expect_contains(seen[static_cast<std::size_t>(r)], {"all_reduce #1", "loss", "rank 1 failed", "the disk is full"});
+    expect_contains(seen[static_cast<std::size_t>(r)],
+                    {"all_reduce #1", "loss", "rank 1 failed", "the disk is full"});
 }
 
 TEST(RunRanks, ARankThatReturnsEarlyIsNamedAtOnce) {
-  run_ranks(3, [&](const ProcessGroup& group) {
-    if (group.rank() == 2) return;
-    expect_contains(message_of<DistributedError>([&] { group.barrier({.name = "epoch"}); }),
-                    {"barrier #1", "epoch", "rank 2", "returned"});
-  }, 60s);
+  run_ranks(
+      3,
+      [&](const ProcessGroup& group) {
+        if (group.rank() == 2) return;
+        expect_contains(message_of<DistributedError>([&] { group.barrier({.name = "epoch"}); }),
+                        {"barrier #1", "epoch", "rank 2", "returned"});
+      },
+      60s);
 }
 
 TEST(Failures, AMissingRankIsNamedAtTheDeadline) {
@@ -89,7 +96,8 @@ TEST(Failures, AMissingRankIsNamedAtTheDeadline) {
     if (group.rank() == 1) {
       others_failed.get_future().wait();
       // Too late: the same cause, and the group stays broken.
-      expect_contains(message_of<TimeoutError>([&] { group.all_reduce(x).wait(); }), {"rank 1 did not arrive"});
+      expect_contains(message_of<TimeoutError>([&] { group.all_reduce(x).wait(); }),
+                      {"rank 1 did not arrive"});
     } else {
       // The deadline is that of the last to come: rank 0 cannot miss it, however busy the machine.
       if (group.rank() == 2) rank_0_is_there.get_future().wait();
@@ -97,8 +105,8 @@ TEST(Failures, AMissingRankIsNamedAtTheDeadline) {
       Work work = group.all_reduce(x, ReduceOp::sum, {.name = "bucket 4", .timeout = timeout});
       if (group.rank() == 0) rank_0_is_there.set_value();
       const std::string text = message_of<TimeoutError>([&] { work.wait(); });
-      expect_contains(text, {"all_reduce #2 of group 'world' (bucket 4, 40 B)", "rank 1 did not arrive within 50 ms",
-                             "it last completed #1"});
+      expect_contains(text, {"all_reduce #2 of group 'world' (bucket 4, 40 B)",
+                             "rank 1 did not arrive within 50 ms", "it last completed #1"});
       if (++failed == 2) others_failed.set_value();
     }
     EXPECT_THROW(group.barrier(), DistributedError);
@@ -107,30 +115,41 @@ TEST(Failures, AMissingRankIsNamedAtTheDeadline) {
 }
 
 TEST(Failures, MismatchesShowBothSidesOnEveryRank) {
-  const auto differ = [](const std::function<Work(const ProcessGroup&, bool)>& call, const std::vector<std::string>& parts) {
+  const auto differ = [](const std::function<Work(const ProcessGroup&, bool)>& call,
+                         const std::vector<std::string>& parts) {
     run_ranks(3, [&](const ProcessGroup& group) {
-      expect_contains(message_of<DistributedError>([&] { call(group, group.rank() == 2).wait(); }), parts);
+      expect_contains(message_of<DistributedError>([&] { call(group, group.rank() == 2).wait(); }),
+                      parts);
     });
   };
   differ([](const ProcessGroup& g, bool odd) { return g.all_reduce(ones({odd ? 5 : 4})); },
-         {"rank 0 at all_reduce(sum) #1 of float32 x 4", "rank 2 at all_reduce(sum) #1 of float32 x 5"});
-  differ([](const ProcessGroup& g, bool odd) { return g.all_reduce(ones({4}, {.dtype = odd ? float64 : float32})); },
+         {"rank 0 at all_reduce(sum) #1 of float32 x 4",
+          "rank 2 at all_reduce(sum) #1 of float32 x 5"});
+  differ([](const ProcessGroup& g,
+            bool odd) { return g.all_reduce(ones({4}, {.dtype = odd ? float64 : float32})); },
          {"float32", "float64"});
-  differ([](const ProcessGroup& g, bool odd) { return g.all_reduce(ones({4}), odd ? ReduceOp::max : ReduceOp::sum); },
+  differ([](const ProcessGroup& g,
+            bool odd) { return g.all_reduce(ones({4}), odd ? ReduceOp::max : ReduceOp::sum); },
          {"all_reduce(sum)", "all_reduce(max)"});
-  differ([](const ProcessGroup& g, bool odd) { return odd ? g.broadcast(ones({4})) : g.all_reduce(ones({4})); },
+  differ([](const ProcessGroup& g,
+            bool odd) { return odd ? g.broadcast(ones({4})) : g.all_reduce(ones({4})); },
          {"all_reduce(sum)", "broadcast(root 0)"});
-  differ([](const ProcessGroup& g, bool odd) { return g.broadcast(ones({4}), odd ? 1 : 0); }, {"root 0", "root 1"});
-  differ([](const ProcessGroup& g, bool odd) {
-    return g.all_reduce(ones({4}), ReduceOp::sum, {.name = odd ? "layer3.0.bn1" : "layer3.0.bn2"});
-  }, {"layer3.0.bn1", "layer3.0.bn2"});
+  differ([](const ProcessGroup& g, bool odd) { return g.broadcast(ones({4}), odd ? 1 : 0); },
+         {"root 0", "root 1"});
+  differ(
+      [](const ProcessGroup& g, bool odd) {
+        return g.all_reduce(ones({4}), ReduceOp::sum,
+                            {.name = odd ? "layer3.0.bn1" : "layer3.0.bn2"});
+      },
+      {"layer3.0.bn1", "layer3.0.bn2"});
 }
 
 TEST(Failures, AResultThatCannotBeComputedFailsOnEveryRank) {
   const auto domain = std::make_shared<local::Domain>(2);
   const auto hub = std::make_shared<local::Hub>(domain, std::vector<int>{0, 1}, "world");
   const auto rank = [&](int r) {
-    local::LocalBackend backend(hub, {.rank = r, .size = 2, .group = "world", .kind = "local", .timeout = 60s});
+    local::LocalBackend backend(
+        hub, {.rank = r, .size = 2, .group = "world", .kind = "local", .timeout = 60s});
     // ProcessGroup never lets an undefined tensor through: here it stands for memory that runs out.
     const Collective call{.operation = Operation::all_reduce, .sequence = 1, .timeout = 60s};
     expect_contains(message_of<DistributedError>([&] { backend.submit(call)->wait(); }),
@@ -144,7 +163,9 @@ TEST(Failures, AResultThatCannotBeComputedFailsOnEveryRank) {
 TEST(Failures, AbortReachesARankThatWaits) {
   run_ranks(2, [&](const ProcessGroup& group) {
     if (group.rank() == 0) group.abort("parameter 'head.weight' got no gradient");
-    else expect_contains(message_of<DistributedError>([&] { group.barrier(); }), {"rank 0 gave up", "head.weight"});
+    else
+      expect_contains(message_of<DistributedError>([&] { group.barrier(); }),
+                      {"rank 0 gave up", "head.weight"});
   });
 }
 

@@ -25,7 +25,8 @@ std::string message_of(const std::function<void()>& fn) {
 }
 
 inline void expect_contains(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nin: " << text;
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\nin: " << text;
 }
 
 }  // namespace tutti::testing

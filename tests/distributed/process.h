@@ -37,12 +37,15 @@ class Process {
     for (std::string& variable : variables) environment.push_back(variable.data());
     for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
     environment.push_back(nullptr);
-    if (posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environment.data()) != 0) throw std::runtime_error("spawn");
+    if (posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environment.data()) !=
+        0)
+      throw std::runtime_error("spawn");
     posix_spawn_file_actions_destroy(&actions);
     close(out[1]);
     out_ = out[0];
   }
-  Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, -1)), out_(std::exchange(other.out_, -1)) {}
+  Process(Process&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), out_(std::exchange(other.out_, -1)) {}
   ~Process() {
     if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
     if (out_ >= 0) close(out_);
@@ -88,7 +91,8 @@ struct Listener {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof(address);
-    if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(fd, 8) != 0) throw std::runtime_error("listen");
+    if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(fd, 8) != 0)
+      throw std::runtime_error("listen");
     getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
     port = ntohs(address.sin_port);
   }

@@ -1,6 +1,6 @@
-// One rank of a rendezvous, as a process of its own: what rendezvous_test.cpp starts, stops and kills.
-// Usage: rendezvous_rank ADDRESS RANK SIZE RUN_ID TIMEOUT_MS [stay]. Prints what it met, or the error; with `stay` it
-// then waits until the run fails and prints why.
+// One rank of a rendezvous, as a process of its own: what rendezvous_test.cpp starts, stops and
+// kills. Usage: rendezvous_rank ADDRESS RANK SIZE RUN_ID TIMEOUT_MS [stay]. Prints what it met, or
+// the error; with `stay` it then waits until the run fails and prints why.
 #include <tutti/distributed/rendezvous/store.h>
 
 #include <cstdio>
@@ -13,9 +13,11 @@ int main(int argc, char** argv) {
   if (argc < 6) return 2;
   try {
     const std::chrono::milliseconds timeout(std::atoi(argv[5]));
-    const auto store = rendezvous::open(argv[1], {std::atoi(argv[2]), std::atoi(argv[3]), argv[4], timeout});
+    const auto store =
+        rendezvous::open(argv[1], {std::atoi(argv[2]), std::atoi(argv[3]), argv[4], timeout});
     std::string met = "met:";
-    for (const std::string& value : store->gather("names", std::string("the name of ") + argv[2])) met += " [" + value + "]";
+    for (const std::string& value : store->gather("names", std::string("the name of ") + argv[2]))
+      met += " [" + value + "]";
     std::printf("%s\n", met.c_str());
     std::fflush(stdout);
     if (argc == 6) return 0;

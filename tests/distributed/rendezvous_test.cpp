@@ -1,5 +1,5 @@
-// How ranks find each other: real processes over TCP and through a file, strangers and stale runs among them; and what
-// from_environment() makes of the launchers' variables.
+// How ranks find each other: real processes over TCP and through a file, strangers and stale runs
+// among them; and what from_environment() makes of the launchers' variables.
 #include "messages.h"
 #include "process.h"
 
@@ -9,12 +9,12 @@
 
 #include <gtest/gtest.h>
 
+#include <poll.h>
+#include <sys/resource.h>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <poll.h>
-#include <sys/resource.h>
 #include <thread>
 
 namespace tutti {
@@ -22,11 +22,11 @@ namespace {
 
 using namespace distributed;
 using namespace std::chrono_literals;
-using ::testing::TestWithParam;
 using testing::expect_contains;
 using testing::free_port;
 using testing::Listener;
 using testing::Process;
+using ::testing::TestWithParam;
 
 struct Rank {
   std::string address;
@@ -36,8 +36,9 @@ struct Rank {
   bool stay = false;
 
   Process start() const {
-    std::vector<std::string> command = {RENDEZVOUS_RANK, address, std::to_string(rank), std::to_string(size), run_id,
-                                        std::to_string(timeout.count())};
+    std::vector<std::string> command = {
+        RENDEZVOUS_RANK,      address, std::to_string(rank),
+        std::to_string(size), run_id,  std::to_string(timeout.count())};
     if (stay) command.push_back("stay");
     return Process(command);
   }
@@ -46,7 +47,9 @@ struct Rank {
 // The path of a file that is neither there before nor left behind.
 struct TemporaryFile {
   explicit TemporaryFile(const char* name)
-      : path((std::filesystem::temp_directory_path() / fmt::format("tutti_rendezvous_{}_{}", getpid(), name)).string()) {
+      : path((std::filesystem::temp_directory_path() /
+              fmt::format("tutti_rendezvous_{}_{}", getpid(), name))
+                 .string()) {
     std::filesystem::remove(path);
   }
   ~TemporaryFile() { std::filesystem::remove(path); }
@@ -94,8 +97,10 @@ class Rendezvous : public TestWithParam<const char*> {
 TEST_P(Rendezvous, AllArrive) {
   const std::string at = address();
   std::vector<Process> ranks;
-  for (const int rank : {2, 1, 0}) ranks.push_back(Rank{at, rank, 3}.start());  // rank 0 is the last to come
-  for (const Process& rank : ranks) EXPECT_EQ(rank.line(), "met: [the name of 0] [the name of 1] [the name of 2]");
+  for (const int rank : {2, 1, 0})
+    ranks.push_back(Rank{at, rank, 3}.start());  // rank 0 is the last to come
+  for (const Process& rank : ranks)
+    EXPECT_EQ(rank.line(), "met: [the name of 0] [the name of 1] [the name of 2]");
   for (Process& rank : ranks) {
     EXPECT_EQ(rank.line(), "");
     EXPECT_EQ(rank.exit_code(), 0);
@@ -105,8 +110,10 @@ TEST_P(Rendezvous, AllArrive) {
 TEST_P(Rendezvous, TheAbsentAreNamedAtTheDeadline) {
   const std::string at = address();
   // Long enough for a process to start on a busy machine.
-  const Process two = Rank{at, 2, 4, "run 1", 5500ms}.start(), zero = Rank{at, 0, 4, "run 1", 5500ms}.start();
-  expect_contains(zero.line(), {"timeout: rendezvous at", "ranks 1 and 3 of 4 did not come within 5500 ms", "'run 1'"});
+  const Process two = Rank{at, 2, 4, "run 1", 5500ms}.start(),
+                zero = Rank{at, 0, 4, "run 1", 5500ms}.start();
+  expect_contains(zero.line(), {"timeout: rendezvous at",
+                                "ranks 1 and 3 of 4 did not come within 5500 ms", "'run 1'"});
   expect_contains(two.line(), {"timeout: "});
 }
 
@@ -126,11 +133,13 @@ TEST_P(Rendezvous, AStaleRunIsTurnedAway) {
 
 TEST_P(Rendezvous, TwoOfTheSameRankAreNotTakenForOne) {
   const std::string at = address();
-  const Process zero = Rank{at, 0, 3}.start(), one = Rank{at, 1, 3}.start(), another = Rank{at, 1, 3}.start();
+  const Process zero = Rank{at, 0, 3}.start(), one = Rank{at, 1, 3}.start(),
+                another = Rank{at, 1, 3}.start();
   // Whichever of them is the second; the first waits for rank 2.
   pollfd ends[] = {{one.output(), POLLIN, 0}, {another.output(), POLLIN, 0}};
   ASSERT_EQ(poll(ends, 2, 15000), 1);
-  expect_contains((ends[0].revents ? one : another).line(), {"error: ", "another process has already come as rank 1"});
+  expect_contains((ends[0].revents ? one : another).line(),
+                  {"error: ", "another process has already come as rank 1"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Rendezvous, ::testing::Values("127.0.0.1", "localhost", "file"),
@@ -143,8 +152,16 @@ TEST(TcpRendezvous, StrangersAreTurnedAwayAndDisturbNobody) {
   const std::string port = free_port(), at = "127.0.0.1:" + port;
   Process zero = Rank{at, 0, 2}.start();
   const int silent = call(port);
-  // Not the magic; the magic and a length beyond reason; the magic and a message too short for what it announces.
-  const std::string huge("tutti/1\n\xff\xff\xff\x7f" "data", 16), torn("tutti/1\n\x04\x00\x00\x00" "\x01\x00\x00\x00", 16);
+  // Not the magic; the magic and a length beyond reason; the magic and a message too short for what
+  // it announces.
+  const std::string huge(
+      "tutti/1\n\xff\xff\xff\x7f"
+      "data",
+      16),
+      torn(
+          "tutti/1\n\x04\x00\x00\x00"
+          "\x01\x00\x00\x00",
+          16);
   for (const std::string& text : {std::string("GET / HTTP/1.0\r\n\r\n"), huge, torn}) {
     const int fd = call(port);
     EXPECT_EQ(send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
@@ -166,10 +183,17 @@ TEST(TcpRendezvous, StrangersAreTurnedAwayAndDisturbNobody) {
 TEST(TcpRendezvous, ARankThatLosesItsPatienceMayComeAgain) {
   const std::string port = free_port(), at = "127.0.0.1:" + port;
   Process zero = Rank{at, 0, 2}.start();
-  const std::string greeting("tutti/1\n\x11\0\0\0" "\x01\0\0\0" "\x02\0\0\0" "\x05\0\0\0" "run 1", 29);
+  const std::string greeting(
+      "tutti/1\n\x11\0\0\0"
+      "\x01\0\0\0"
+      "\x02\0\0\0"
+      "\x05\0\0\0"
+      "run 1",
+      29);
   const auto greet = [&] {
     const int fd = call(port);
-    EXPECT_EQ(send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL), static_cast<ssize_t>(greeting.size()));
+    EXPECT_EQ(send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(greeting.size()));
     return fd;
   };
   int fd = greet();
@@ -197,12 +221,13 @@ TEST(TcpRendezvous, WhoeverElseAnswersIsNotTakenForRankZero) {
   const Listener mute;
   const std::string at = "127.0.0.1:" + std::to_string(mute.port);
   const Process zero = Rank{at, 0, 2}.start();
-  expect_contains(zero.line(), {"error: ", "port " + std::to_string(mute.port) + " is taken", "MASTER_PORT"});
+  expect_contains(zero.line(),
+                  {"error: ", "port " + std::to_string(mute.port) + " is taken", "MASTER_PORT"});
   const Process one = Rank{at, 1, 2, "run 1", 500ms}.start();
   const int guest = accept(mute.fd, nullptr, nullptr);
   EXPECT_EQ(send(guest, "SSH-2.0-something\r\n", 19, MSG_NOSIGNAL), 19);
-  expect_contains(one.line(), {"timeout: rendezvous: rank 1 could not reach rank 0 at " + at, "within 500 ms",
-                               "no rank 0 of tutti"});
+  expect_contains(one.line(), {"timeout: rendezvous: rank 1 could not reach rank 0 at " + at,
+                               "within 500 ms", "no rank 0 of tutti"});
   close(guest);
 }
 
@@ -221,10 +246,13 @@ TEST(TcpRendezvous, AnAnswerBeyondReasonIsNotWaitedFor) {
 
 TEST(TcpRendezvous, NobodyThereIsSaidAtTheDeadline) {
   const std::string at = "127.0.0.1:" + free_port();
-  expect_contains(Rank{at, 1, 2, "run 1", 300ms}.start().line(),
-                  {"timeout: ", "rank 1 could not reach rank 0 at " + at + " within 300 ms", "refused"});
-  expect_contains(Rank{"no-such-host.invalid:29500", 1, 2, "run 1", 300ms}.start().line(), {"timeout: ", "no-such-host"});
-  expect_contains(Rank{"29500", 1, 2}.start().line(), {"error: ", "HOST:PORT or file:PATH, got '29500'"});
+  expect_contains(
+      Rank{at, 1, 2, "run 1", 300ms}.start().line(),
+      {"timeout: ", "rank 1 could not reach rank 0 at " + at + " within 300 ms", "refused"});
+  expect_contains(Rank{"no-such-host.invalid:29500", 1, 2, "run 1", 300ms}.start().line(),
+                  {"timeout: ", "no-such-host"});
+  expect_contains(Rank{"29500", 1, 2}.start().line(),
+                  {"error: ", "HOST:PORT or file:PATH, got '29500'"});
 }
 
 TEST(TcpRendezvous, AKilledRankFailsTheRunByName) {
@@ -234,7 +262,8 @@ TEST(TcpRendezvous, AKilledRankFailsTheRunByName) {
   for (const Process& rank : ranks) expect_contains(rank.line(), {"met: "});
   ranks[2].signal(SIGKILL);
   for (const int rank : {0, 1})
-    expect_contains(ranks[static_cast<std::size_t>(rank)].line(), {"failed: the process of rank 2 (on ", ") has ended"});
+    expect_contains(ranks[static_cast<std::size_t>(rank)].line(),
+                    {"failed: the process of rank 2 (on ", ") has ended"});
 }
 
 TEST(TcpRendezvous, WithoutRankZeroNothingHangs) {
@@ -256,7 +285,8 @@ TEST(FileRendezvous, OtherFilesAreLeftAloneAndTornRecordsOverwritten) {
 
   const auto zero = rendezvous::open_file(path, {0, 2, "run", 5s});
   zero->set("a", "1");
-  std::ofstream(path, std::ios::app) << std::string("\x05\0\0\0\x09\0\0\0half", 12);  // a writer died here
+  std::ofstream(path, std::ios::app)
+      << std::string("\x05\0\0\0\x09\0\0\0half", 12);  // a writer died here
   const auto one = rendezvous::open_file(path, {1, 2, "run", 5s});
   EXPECT_EQ(one->put("a", "2"), "1");
   EXPECT_EQ(one->put("b", "2"), "2");
@@ -265,9 +295,11 @@ TEST(FileRendezvous, OtherFilesAreLeftAloneAndTornRecordsOverwritten) {
 
 TEST(Store, TheFirstFailureStands) {
   const auto table = std::make_shared<rendezvous::SharedTable>();
-  const auto zero = rendezvous::in_memory(table, {0, 2}), one = rendezvous::in_memory(table, {1, 2});
+  const auto zero = rendezvous::in_memory(table, {0, 2}),
+             one = rendezvous::in_memory(table, {1, 2});
   EXPECT_FALSE(zero->failure());
-  EXPECT_EQ(zero->fail({.at = "all_reduce #8", .what = "two\nlines", .timeout = true}).what, "two\nlines");
+  EXPECT_EQ(zero->fail({.at = "all_reduce #8", .what = "two\nlines", .timeout = true}).what,
+            "two\nlines");
   const Failure second = one->fail({.what = "another"});
   EXPECT_EQ(second.at, "all_reduce #8");
   EXPECT_EQ(second.what, "two\nlines");
@@ -277,7 +309,8 @@ TEST(Store, TheFirstFailureStands) {
 
 TEST(Store, ARankZeroThatDoesNotSayThatAllAreThereIsNamed) {
   const auto table = std::make_shared<rendezvous::SharedTable>();
-  const auto zero = rendezvous::in_memory(table, {0, 2}), one = rendezvous::in_memory(table, {1, 2, {}, 50ms});
+  const auto zero = rendezvous::in_memory(table, {0, 2}),
+             one = rendezvous::in_memory(table, {1, 2, {}, 50ms});
   zero->put("names/0", "here, and then it hangs");
   expect_contains(testing::message_of<TimeoutError>([&] { one->gather("names", ""); }),
                   {"all 2 ranks are there, but rank 0 did not say so within 50 ms"});
@@ -299,10 +332,25 @@ TEST(Store, TravelsOverAGroupThatCanBroadcast) {
 class Launchers : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK",
-                             "PMI_SIZE", "MPI_LOCALRANKID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
-                             "SLURM_JOB_ID", "SLURM_STEP_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
-                             "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE",
+    for (const char* name : {"OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "MPI_LOCALRANKID",
+                             "SLURM_PROCID",
+                             "SLURM_STEP_NUM_TASKS",
+                             "SLURM_LOCALID",
+                             "SLURM_JOB_ID",
+                             "SLURM_STEP_ID",
+                             "RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "TORCHELASTIC_RUN_ID",
+                             "TORCHELASTIC_RESTART_COUNT",
+                             "TORCHELASTIC_USE_AGENT_STORE",
                              "PMIX_NAMESPACE"})
       names_.push_back(name), unsetenv(name);
   }
@@ -326,31 +374,49 @@ class Launchers : public ::testing::Test {
 
 TEST_F(Launchers, EachIsUnderstood) {
   EXPECT_EQ(find_launch({}).size, 1);
-  set({{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "2"}});
+  set({{"SLURM_PROCID", "5"},
+       {"SLURM_STEP_NUM_TASKS", "8"},
+       {"SLURM_LOCALID", "1"},
+       {"SLURM_JOB_ID", "77"},
+       {"SLURM_STEP_ID", "2"}});
   Launch launch = find_launch({});
-  EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.local_rank, launch.by_mpi), std::tuple(5, 8, 1, true));
+  EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.local_rank, launch.by_mpi),
+            std::tuple(5, 8, 1, true));
   EXPECT_EQ(launch.run_id, "77.2");
   EXPECT_EQ(launch.rendezvous, "");
 
   // torchrun, started by srun once on each node: torchrun's processes are the ranks.
-  set({{"RANK", "11"}, {"WORLD_SIZE", "64"}, {"LOCAL_RANK", "3"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29400"},
-       {"TORCHELASTIC_RUN_ID", "job"}, {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  set({{"RANK", "11"},
+       {"WORLD_SIZE", "64"},
+       {"LOCAL_RANK", "3"},
+       {"MASTER_ADDR", "node1"},
+       {"MASTER_PORT", "29400"},
+       {"TORCHELASTIC_RUN_ID", "job"},
+       {"TORCHELASTIC_RESTART_COUNT", "2"}});
   launch = find_launch({});
-  EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.local_rank, launch.by_mpi), std::tuple(11, 64, 3, false));
+  EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.local_rank, launch.by_mpi),
+            std::tuple(11, 64, 3, false));
   EXPECT_EQ(launch.rendezvous, "node1:29400");
   EXPECT_EQ(launch.run_id, "job.2");
   setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
   EXPECT_EQ(find_launch({}).rendezvous, "node1:29401");
 
   // Explicit arguments come first.
-  launch = find_launch({.rank = 1, .world_size = 2, .local_rank = 0, .rendezvous = "file:/shared/x", .run_id = "mine"});
+  launch = find_launch({.rank = 1,
+                        .world_size = 2,
+                        .local_rank = 0,
+                        .rendezvous = "file:/shared/x",
+                        .run_id = "mine"});
   EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.local_rank), std::tuple(1, 2, 0));
   EXPECT_EQ(launch.rendezvous, "file:/shared/x");
   EXPECT_EQ(launch.run_id, "mine");
 }
 
 TEST_F(Launchers, MpirunInsideOfSrunIsMpiruns) {
-  set({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"OMPI_COMM_WORLD_RANK", "6"}, {"OMPI_COMM_WORLD_SIZE", "16"},
+  set({{"SLURM_PROCID", "0"},
+       {"SLURM_STEP_NUM_TASKS", "2"},
+       {"OMPI_COMM_WORLD_RANK", "6"},
+       {"OMPI_COMM_WORLD_SIZE", "16"},
        {"OMPI_COMM_WORLD_LOCAL_RANK", "6"}});
   const Launch launch = find_launch({});
   EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.by_mpi), std::tuple(6, 16, true));
@@ -364,7 +430,8 @@ TEST_F(Launchers, ABatchScriptIsNoTask) {
 
 TEST_F(Launchers, PartialSetsListWhatWasFound) {
   set({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node1"}});
-  expect_contains(error(), {"WORLD_SIZE is set and RANK is not", "found WORLD_SIZE=4 MASTER_ADDR=node1", "mpirun -n 4"});
+  expect_contains(error(), {"WORLD_SIZE is set and RANK is not",
+                            "found WORLD_SIZE=4 MASTER_ADDR=node1", "mpirun -n 4"});
   set({{"RANK", "4"}});
   expect_contains(error(), {"RANK=4 is no rank of WORLD_SIZE=4"});
   unsetenv("WORLD_SIZE");
@@ -375,18 +442,25 @@ TEST_F(Launchers, PartialSetsListWhatWasFound) {
 }
 
 TEST_F(Launchers, ContradictionsListBothSides) {
-  set({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}});
-  expect_contains(error(), {"contradict each other", "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "RANK=1 WORLD_SIZE=4"});
+  set({{"OMPI_COMM_WORLD_RANK", "1"},
+       {"OMPI_COMM_WORLD_SIZE", "2"},
+       {"RANK", "1"},
+       {"WORLD_SIZE", "4"}});
+  expect_contains(error(),
+                  {"contradict each other", "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2",
+                   "RANK=1 WORLD_SIZE=4"});
   set({{"WORLD_SIZE", "2"}});  // the same said twice is no contradiction
   EXPECT_TRUE(find_launch({}).by_mpi);
-  expect_contains(error({.rank = 2, .world_size = 2}), {"0 <= rank < world_size; got rank 2 and world_size 2"});
+  expect_contains(error({.rank = 2, .world_size = 2}),
+                  {"0 <= rank < world_size; got rank 2 and world_size 2"});
   expect_contains(error({.rank = 0}), {"rank and world_size go together"});
 }
 
 TEST_F(Launchers, BackendsThatCannotStartThisWaySayHow) {
   set({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}});
-  expect_contains(error({.backend = "mpi"}), {"MPI cannot find processes that no MPI launcher started", "RANK=1 WORLD_SIZE=4",
-                                              "mpirun -n 4 PROGRAM"});
+  expect_contains(error({.backend = "mpi"}),
+                  {"MPI cannot find processes that no MPI launcher started", "RANK=1 WORLD_SIZE=4",
+                   "mpirun -n 4 PROGRAM"});
   expect_contains(error({.backend = "gloo"}), {"unknown backend 'gloo': expected mpi or nccl"});
 }
 

@@ -19,12 +19,15 @@ struct Resources {
 
   static Resources now() {
     const auto count = [](const char* folder) {
-      return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+      return std::distance(std::filesystem::directory_iterator(folder),
+                           std::filesystem::directory_iterator());
     };
-    return {count("/proc/self/fd"), count("/proc/self/task"), allocator(Device::cpu()).stats().live, mallinfo2().uordblks};
+    return {count("/proc/self/fd"), count("/proc/self/task"), allocator(Device::cpu()).stats().live,
+            mallinfo2().uordblks};
   }
-  /// Once no more threads and tensors are there than `most` has: a thread that was joined may be seen a moment longer, and
-  /// a watcher lets go of what was thrown away when it looks. On a busy machine that takes time, but no longer than this.
+  /// Once no more threads and tensors are there than `most` has: a thread that was joined may be
+  /// seen a moment longer, and a watcher lets go of what was thrown away when it looks. On a busy
+  /// machine that takes time, but no longer than this.
   static Resources settled(const Resources& most) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     Resources here = now();
@@ -36,14 +39,15 @@ struct Resources {
   }
 };
 
-/// After many cycles: a leak in each shows as their number. `before` may count a thread too many, one that was about to
-/// end, so that nothing here asks for equality. `heap`: bytes that may stay.
+/// After many cycles: a leak in each shows as their number. `before` may count a thread too many,
+/// one that was about to end, so that nothing here asks for equality. `heap`: bytes that may stay.
 inline void expect_nothing_left(const Resources& before, std::size_t heap) {
   const auto after = Resources::settled(before);
   EXPECT_LE(after.descriptors, before.descriptors);
   EXPECT_LE(after.threads, before.threads);
   EXPECT_LE(after.tensors, before.tensors);
-  EXPECT_LT(static_cast<double>(after.heap) - static_cast<double>(before.heap), static_cast<double>(heap));
+  EXPECT_LT(static_cast<double>(after.heap) - static_cast<double>(before.heap),
+            static_cast<double>(heap));
 }
 
 }  // namespace tutti::testing

@@ -1,5 +1,6 @@
-// The main claim of SyncBatchNorm: ranks with shards of a batch compute what one process computes on the whole.
-// Called on every rank of a group, as threads or as processes; the whole batch is made from one seed everywhere.
+// The main claim of SyncBatchNorm: ranks with shards of a batch compute what one process computes
+// on the whole. Called on every rank of a group, as threads or as processes; the whole batch is
+// made from one seed everywhere.
 #pragma once
 
 #include <tutti/autograd/functions.h>
@@ -24,10 +25,10 @@ struct Setup {
   Shape shape = {12, 5, 4, 3};
   std::vector<std::int64_t> sizes;  ///< samples of each rank
   bool residual = false, relu = false;
-  bool floor = false;               ///< eps as a floor that some variances are below
-  bool weighted = false;            ///< weights of positions, many of them 0
+  bool floor = false;     ///< eps as a floor that some variances are below
+  bool weighted = false;  ///< weights of positions, many of them 0
   bool cumulative = false, tracked = true;
-  bool strided = false;             ///< an input with gaps, and a gradient in the other layout
+  bool strided = false;  ///< an input with gaps, and a gradient in the other layout
 };
 
 struct Result {
@@ -35,11 +36,15 @@ struct Result {
 };
 
 /// Two training steps on samples [from, to) of one seed's batches; the results of the second.
-inline Result train(const Setup& s, std::optional<ProcessGroup> group, std::int64_t from, std::int64_t to) {
+inline Result train(const Setup& s, std::optional<ProcessGroup> group, std::int64_t from,
+                    std::int64_t to) {
   Generator random(31);
-  nn::SyncBatchNorm layer({.channels = s.shape[1], .eps = s.floor ? 4.0 : 1e-5,
-                           .momentum = s.cumulative ? std::nullopt : std::optional(0.1), .track_running_stats = s.tracked,
-                           .eps_is_floor = s.floor, .dtype = s.dtype == float64 ? float64 : float32,
+  nn::SyncBatchNorm layer({.channels = s.shape[1],
+                           .eps = s.floor ? 4.0 : 1e-5,
+                           .momentum = s.cumulative ? std::nullopt : std::optional(0.1),
+                           .track_running_stats = s.tracked,
+                           .eps_is_floor = s.floor,
+                           .dtype = s.dtype == float64 ? float64 : float32,
                            .group = group ? *group : ProcessGroup()});
   {
     const NoGrad no_grad;
@@ -54,21 +59,26 @@ inline Result train(const Setup& s, std::optional<ProcessGroup> group, std::int6
       Shape shape = s.shape;
       if (gaps) shape[3] *= 2;
       const Tensor whole = randn(shape, {float64}, random) * scale + shift;
-      const Tensor mine = whole.to(s.dtype).slice(0, from, to).to(test_device()).contiguous(format).detach();
+      const Tensor mine =
+          whole.to(s.dtype).slice(0, from, to).to(test_device()).contiguous(format).detach();
       return gaps ? mine.slice(3, 0, shape[3], 2) : mine;
     };
-    const MemoryFormat other_format =
-        s.strided != (s.format == MemoryFormat::contiguous) ? MemoryFormat::contiguous : MemoryFormat::channels_last;
-    const Tensor x = part(2, 3, s.strided, s.format).requires_grad_(), other = part(1, 0, false, s.format).requires_grad_();
+    const MemoryFormat other_format = s.strided != (s.format == MemoryFormat::contiguous)
+                                          ? MemoryFormat::contiguous
+                                          : MemoryFormat::channels_last;
+    const Tensor x = part(2, 3, s.strided, s.format).requires_grad_(),
+                 other = part(1, 0, false, s.format).requires_grad_();
     const Tensor dy = part(1, 0.5, false, other_format);
     const Tensor positions = rand({s.shape[0], s.shape[2], s.shape[3]}, {float64}, random);
-    const Tensor weights = (positions * gt(positions, 0.4).to(float64)).slice(0, from, to).to(test_device());
+    const Tensor weights =
+        (positions * gt(positions, 0.4).to(float64)).slice(0, from, to).to(test_device());
     r.y = s.weighted   ? layer.forward_weighted(x, weights)
           : s.residual ? s.relu ? layer.forward_add_relu(x, other) : layer.forward_add(x, other)
-          : s.relu     ? layer.forward_relu(x)
+          : s.relu ? layer.forward_relu(x)
                        : layer(x);
     r.y.backward(dy);
-    r.dx = x.grad(), r.d_residual = other.grad(), r.d_weight = layer.weight.grad(), r.d_bias = layer.bias.grad();
+    r.dx = x.grad(), r.d_residual = other.grad(), r.d_weight = layer.weight.grad(),
+    r.d_bias = layer.bias.grad();
   }
   if (!s.tracked) return r;
   r.running_mean = layer.running_mean, r.running_var = layer.running_var;
@@ -77,28 +87,38 @@ inline Result train(const Setup& s, std::optional<ProcessGroup> group, std::int6
 }
 
 inline void check_shards(const ProcessGroup& group, const Setup& s) {
-  SCOPED_TRACE(fmt::format("rank {} of {}, {} {}, sizes {}, {}", group.rank(), group.size(), tutti::to_string(s.dtype),
-                           tutti::to_string(s.format), tutti::to_string(Dims(s.sizes)),
-                           s.floor ? "floor" : s.weighted ? "weighted" : s.cumulative ? "cumulative"
-                           : !s.tracked ? "not tracked" : s.strided ? "strided" : ""));
+  SCOPED_TRACE(fmt::format("rank {} of {}, {} {}, sizes {}, {}", group.rank(), group.size(),
+                           tutti::to_string(s.dtype), tutti::to_string(s.format),
+                           tutti::to_string(Dims(s.sizes)),
+                           s.floor        ? "floor"
+                           : s.weighted   ? "weighted"
+                           : s.cumulative ? "cumulative"
+                           : !s.tracked   ? "not tracked"
+                           : s.strided    ? "strided"
+                                          : ""));
   std::int64_t from = 0;
   for (int r = 0; r < group.rank(); ++r) from += s.sizes[static_cast<std::size_t>(r)];
   const std::int64_t to = from + s.sizes[static_cast<std::size_t>(group.rank())];
   const Result whole = train(s, std::nullopt, 0, s.shape[0]), mine = train(s, group, from, to);
   const double statistics = s.dtype == float64 ? 1e-10 : 1e-5;
-  const double tolerance = s.dtype == bfloat16 ? 4e-3 : statistics;  // a rounding, of the few that fall the other way
-  const auto near = [&](const Tensor& got, const Tensor& expected, double allowed, const char* what) {
+  const double tolerance =
+      s.dtype == bfloat16 ? 4e-3 : statistics;  // a rounding, of the few that fall the other way
+  const auto near = [&](const Tensor& got, const Tensor& expected, double allowed,
+                        const char* what) {
     EXPECT_LT(relative_error(got, expected), allowed) << what;
   };
   EXPECT_EQ(mine.dx.shape(), mine.y.shape());
   if (from < to) {
     near(mine.y, whole.y.slice(0, from, to), tolerance, "output");
     near(mine.dx, whole.dx.slice(0, from, to), tolerance, "input gradient");
-    if (s.residual) near(mine.d_residual, whole.d_residual.slice(0, from, to), tolerance, "residual gradient");
+    if (s.residual)
+      near(mine.d_residual, whole.d_residual.slice(0, from, to), tolerance, "residual gradient");
   } else {
     EXPECT_EQ(mine.y.numel(), 0);
-    EXPECT_EQ(to_vector(mine.d_weight), std::vector<double>(static_cast<std::size_t>(s.shape[1]), 0.0));
-    EXPECT_EQ(to_vector(mine.d_bias), std::vector<double>(static_cast<std::size_t>(s.shape[1]), 0.0));
+    EXPECT_EQ(to_vector(mine.d_weight),
+              std::vector<double>(static_cast<std::size_t>(s.shape[1]), 0.0));
+    EXPECT_EQ(to_vector(mine.d_bias),
+              std::vector<double>(static_cast<std::size_t>(s.shape[1]), 0.0));
   }
   if (s.tracked) {
     near(mine.running_mean, whole.running_mean, statistics, "running mean");
@@ -114,7 +134,9 @@ inline void check_shards(const ProcessGroup& group, const Setup& s) {
 
 /// A split of `samples` over `ranks`: even as far as possible, uneven, or with empty ranks.
 inline std::vector<std::int64_t> split(std::int64_t samples, int ranks, int kind) {
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks), kind == 0 ? samples / ranks : kind == 1 ? 1 : 0);
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks), kind == 0   ? samples / ranks
+                                                                   : kind == 1 ? 1
+                                                                               : 0);
   std::int64_t rest = samples;
   for (const std::int64_t size : sizes) rest -= size;
   sizes[static_cast<std::size_t>(kind == 2 ? ranks - 1 : 0)] += rest;
@@ -123,8 +145,9 @@ inline std::vector<std::int64_t> split(std::int64_t samples, int ranks, int kind
 
 }  // namespace sync_batch_norm
 
-/// N shards, even, uneven and empty, equal one process on the concatenated batch: output, gradients and running
-/// statistics, in float64 to 1e-10 and in float32 to 1e-5, in both memory formats, with and without the fused parts.
+/// N shards, even, uneven and empty, equal one process on the concatenated batch: output, gradients
+/// and running statistics, in float64 to 1e-10 and in float32 to 1e-5, in both memory formats, with
+/// and without the fused parts.
 inline void check_sync_batch_norm_against_one_process(const ProcessGroup& group) {
   using namespace sync_batch_norm;
   for (const DType dtype : {float64, float32})
@@ -132,8 +155,11 @@ inline void check_sync_batch_norm_against_one_process(const ProcessGroup& group)
       for (int kind = 0; kind < 3; ++kind)
         for (const bool residual : {false, true})
           for (const bool relu : {false, true})
-            check_shards(group, {.dtype = dtype, .format = format, .sizes = split(12, group.size(), kind),
-                                 .residual = residual, .relu = relu});
+            check_shards(group, {.dtype = dtype,
+                                 .format = format,
+                                 .sizes = split(12, group.size(), kind),
+                                 .residual = residual,
+                                 .relu = relu});
 }
 
 /// The same for every other option, and in bfloat16.
@@ -168,8 +194,10 @@ inline void check_sync_batch_norm_scope(const ProcessGroup& group) {
   const auto of_rank = [&](int r) { return whole.slice(0, 2 * r, 2 * r + 2); };
   std::vector<Tensor> parts;
   for (int r = half; r < group.size(); r += 2) parts.push_back(of_rank(r));
-  nn::SyncBatchNorm of_half({.channels = 3, .dtype = float64, .group = mine}), of_one({.channels = 3, .dtype = float64, .group = alone});
-  nn::BatchNorm of_parts({.channels = 3, .dtype = float64}), local({.channels = 3, .dtype = float64});
+  nn::SyncBatchNorm of_half({.channels = 3, .dtype = float64, .group = mine}),
+      of_one({.channels = 3, .dtype = float64, .group = alone});
+  nn::BatchNorm of_parts({.channels = 3, .dtype = float64}),
+      local({.channels = 3, .dtype = float64});
   const Tensor x = of_rank(group.rank());
   of_half(x), of_one(x), of_parts(cat(parts)), local(x);
   EXPECT_LT(relative_error(of_half.running_var, of_parts.running_var), 1e-13);
@@ -182,7 +210,9 @@ inline void check_sync_batch_norm_scope(const ProcessGroup& group) {
       no_member(x);
       ADD_FAILURE() << "a rank outside of the group got statistics";
     } catch (const DistributedError& error) {
-      EXPECT_NE(std::string(error.what()).find("SyncBatchNorm '': this rank is no member"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("SyncBatchNorm '': this rank is no member"),
+                std::string::npos)
+          << error.what();
     }
     EXPECT_EQ(no_member.num_batches_tracked.item<int>(), 0);
   } else {
@@ -190,7 +220,8 @@ inline void check_sync_batch_norm_scope(const ProcessGroup& group) {
   }
 }
 
-/// One element in all is an error on every rank, none in all changes nothing, and both leave the group usable.
+/// One element in all is an error on every rank, none in all changes nothing, and both leave the
+/// group usable.
 inline void check_sync_batch_norm_counts(const ProcessGroup& group) {
   nn::SyncBatchNorm layer({.channels = 2, .group = group});
   const auto expect_untouched = [&] {
@@ -204,7 +235,9 @@ inline void check_sync_batch_norm_counts(const ProcessGroup& group) {
       ADD_FAILURE() << "one element has no variance";
     } catch (const ShapeError& error) {
       const std::string text = error.what();
-      EXPECT_NE(text.find(fmt::format("forward #1 on rank {} of {}", group.rank(), group.size())), std::string::npos) << text;
+      EXPECT_NE(text.find(fmt::format("forward #1 on rank {} of {}", group.rank(), group.size())),
+                std::string::npos)
+          << text;
       EXPECT_NE(text.find("expected more than 1 value per channel"), std::string::npos) << text;
       EXPECT_NE(text.find("got 1 "), std::string::npos) << text;
     }
@@ -229,12 +262,15 @@ inline void check_sync_batch_norm_together(const ProcessGroup& group) {
     const Tensor whole = randn(shape, {float64}, random).to(test_device());
     return whole.slice(0, each[0] * group.rank(), each[0] * (group.rank() + 1)).clone();
   };
-  const Tensor va = part({3, 4, 2}), vb = part({3, 4, 2}), vc = part({3, 2}), dy = part({3, 4, 2}), dc = part({3, 2});
+  const Tensor va = part({3, 4, 2}), vb = part({3, 4, 2}), vc = part({3, 2}), dy = part({3, 4, 2}),
+               dc = part({3, 2});
   const auto run = [&](bool together) {
-    const nn::BatchNorm::Options options{.channels = 4, .dtype = float64, .device = test_device(), .group = group};
+    const nn::BatchNorm::Options options{
+        .channels = 4, .dtype = float64, .device = test_device(), .group = group};
     nn::SyncBatchNorm a(options), b(options);
     nn::BatchNorm local({.channels = 2, .dtype = float64, .device = test_device()});
-    const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_(), xc = vc.clone().requires_grad_();
+    const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_(),
+                 xc = vc.clone().requires_grad_();
     const std::int64_t before = group.for_normalization().traffic().calls;
     Tensor y, yc;
     if (together) {
@@ -247,12 +283,27 @@ inline void check_sync_batch_norm_together(const ProcessGroup& group) {
       y = b.forward_add_relu(xb, a(xa));
     }
     (sum(y * dy) + sum(yc * dc)).backward();
-    EXPECT_EQ(group.for_normalization().traffic().calls - before, group.size() == 1 ? 0 : together ? 2 : 4);
-    return std::vector{y, yc, xa.grad(), xb.grad(), xc.grad(), a.weight.grad(), a.bias.grad(), b.weight.grad(), b.bias.grad(),
-                       local.weight.grad(), a.running_var, b.running_mean, b.running_var, local.running_var};
+    EXPECT_EQ(group.for_normalization().traffic().calls - before, group.size() == 1 ? 0
+                                                                  : together        ? 2
+                                                                                    : 4);
+    return std::vector{y,
+                       yc,
+                       xa.grad(),
+                       xb.grad(),
+                       xc.grad(),
+                       a.weight.grad(),
+                       a.bias.grad(),
+                       b.weight.grad(),
+                       b.bias.grad(),
+                       local.weight.grad(),
+                       a.running_var,
+                       b.running_mean,
+                       b.running_var,
+                       local.running_var};
   };
   const auto got = run(true), expected = run(false);
-  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
 }
 
 }  // namespace tutti::testing

@@ -1,5 +1,5 @@
-// SyncBatchNorm inside DataParallel: converting before or after wrapping gives the same gradients and statistics, and
-// the two kinds of collectives go through communicators of their own.
+// SyncBatchNorm inside DataParallel: converting before or after wrapping gives the same gradients
+// and statistics, and the two kinds of collectives go through communicators of their own.
 #include <tutti/autograd/functions.h>
 #include <tutti/distributed/data_parallel.h>
 #include <tutti/nn/convert.h>
@@ -37,9 +37,12 @@ TEST(SyncDataParallel, ConvertingBeforeOrAfterWrappingIsTheSame) {
       Generator data(group.rank());
       const auto before = group.for_normalization().traffic().calls;
       sum(square(net(randn({group.rank() + 2, 5}, {}, data)))).backward();
-      EXPECT_EQ(group.for_normalization().traffic().calls - before, 4);  // two layers, forward and backward
-      for (const auto& [name, parameter] : net.named_parameters()) results[convert_first].push_back(to_vector(parameter.grad()));
-      for (const auto& [name, buffer] : net.named_buffers()) results[convert_first].push_back(to_vector(buffer));
+      EXPECT_EQ(group.for_normalization().traffic().calls - before,
+                4);  // two layers, forward and backward
+      for (const auto& [name, parameter] : net.named_parameters())
+        results[convert_first].push_back(to_vector(parameter.grad()));
+      for (const auto& [name, buffer] : net.named_buffers())
+        results[convert_first].push_back(to_vector(buffer));
     }
     EXPECT_EQ(results[0], results[1]);
   });
@@ -53,13 +56,17 @@ TEST(SyncDataParallel, TwoForwardsBeforeOneBackward) {
       for (const auto& [name, parameter] : net.named_parameters())
         parameter.detach().copy_(randn(parameter.shape(), {}, generator));
       nn::convert_sync_batchnorm(net, group);
-      DataParallel ddp(net.named_parameters(), net.named_buffers(), group, {.bucket_cap_mb = 5e-4, .first_bucket_mb = 3e-4});
+      DataParallel ddp(net.named_parameters(), net.named_buffers(), group,
+                       {.bucket_cap_mb = 5e-4, .first_bucket_mb = 3e-4});
       const Tensor a = randn({group.rank() + 2, 5}, {}, data), b = randn({4, 5}, {}, data);
       if (together) {
         const Tensor ya = net(a), yb = net(b);
         (sum(square(ya) * ya) + sum(square(yb) * yb)).backward();
       } else {
-        const auto loss = [&](const Tensor& x) { const Tensor y = net(x); return sum(square(y) * y); };
+        const auto loss = [&](const Tensor& x) {
+          const Tensor y = net(x);
+          return sum(square(y) * y);
+        };
         {
           const auto later = ddp.no_sync();
           loss(a).backward();
@@ -67,7 +74,8 @@ TEST(SyncDataParallel, TwoForwardsBeforeOneBackward) {
         loss(b).backward();
       }
       std::vector<std::vector<double>> values;
-      for (const auto& [name, parameter] : net.named_parameters()) values.push_back(to_vector(parameter.grad()));
+      for (const auto& [name, parameter] : net.named_parameters())
+        values.push_back(to_vector(parameter.grad()));
       for (const auto& [name, buffer] : net.named_buffers()) values.push_back(to_vector(buffer));
       return values;
     };
@@ -75,32 +83,39 @@ TEST(SyncDataParallel, TwoForwardsBeforeOneBackward) {
     ASSERT_EQ(got.size(), expected.size());
     for (std::size_t i = 0; i < got.size(); ++i)
       for (std::size_t k = 0; k < got[i].size(); ++k)
-        EXPECT_NEAR(got[i][k], expected[i][k], 2e-5 * (1 + std::abs(expected[i][k]))) << i << " " << k;
+        EXPECT_NEAR(got[i][k], expected[i][k], 2e-5 * (1 + std::abs(expected[i][k])))
+            << i << " " << k;
   });
 }
 
-// As BatchNorm says: mean losses scaled by world_size * local_batch / global_batch train as one process on the whole batch.
+// As BatchNorm says: mean losses scaled by world_size * local_batch / global_batch train as one
+// process on the whole batch.
 TEST(SyncDataParallel, ScaledLossesOfUnevenRanksMatchOneProcess) {
   distributed::run_ranks(3, [](const ProcessGroup& group) {
     const std::vector<std::int64_t> sizes{4, 0, 7};
     const auto rank = static_cast<std::size_t>(group.rank());
     const std::int64_t from = rank == 0 ? 0 : 4, local = sizes[rank], global = 11;
     Generator data(7);
-    const Tensor x = randn({global, 5}, {float64}, data), target = randn({global, 6}, {float64}, data);
+    const Tensor x = randn({global, 5}, {float64}, data),
+                 target = randn({global, 6}, {float64}, data);
     const auto fill = [](Net& net) {
       net.to(float64);
       Generator generator(8);
-      for (const auto& [name, parameter] : net.named_parameters()) parameter.detach().copy_(randn(parameter.shape(), {}, generator));
+      for (const auto& [name, parameter] : net.named_parameters())
+        parameter.detach().copy_(randn(parameter.shape(), {}, generator));
     };
     const auto loss = [](Net& net, const Tensor& in, const Tensor& to, double share) {
-      return sum(square(net(in) - to)) * (share / (6.0 * static_cast<double>(std::max<std::int64_t>(1, in.size(0)))));
+      return sum(square(net(in) - to)) *
+             (share / (6.0 * static_cast<double>(std::max<std::int64_t>(1, in.size(0)))));
     };
     Net one, net;
     fill(one), fill(net);
     loss(one, x, target, 1).backward();
     nn::convert_sync_batchnorm(net, group);
     DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
-    loss(net, x.slice(0, from, from + local), target.slice(0, from, from + local), 3.0 * static_cast<double>(local) / global).backward();
+    loss(net, x.slice(0, from, from + local), target.slice(0, from, from + local),
+         3.0 * static_cast<double>(local) / global)
+        .backward();
     const auto expected = one.named_parameters(), got = net.named_parameters();
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const auto a = to_vector(got[i].second.grad()), b = to_vector(expected[i].second.grad());

@@ -1,5 +1,5 @@
-// One traced training step on any process group, made so that on rank 0 the first bucket is under way while backward
-// computes, and what its timeline must show.
+// One traced training step on any process group, made so that on rank 0 the first bucket is under
+// way while backward computes, and what its timeline must show.
 #pragma once
 
 #include <tutti/autograd/functions.h>
@@ -17,15 +17,17 @@
 
 namespace tutti::testing {
 
-constexpr std::int64_t traced_width = 128;  // weights of 128 KiB in float64: beyond what goes with the fingerprint
+constexpr std::int64_t traced_width =
+    128;  // weights of 128 KiB in float64: beyond what goes with the fingerprint
 
-/// Three layers, a bucket each. On the other ranks backward begins by waiting for rank 0 to be in its last operation, so
-/// bucket 0 of rank 0 cannot be done before.
+/// Three layers, a bucket each. On the other ranks backward begins by waiting for rank 0 to be in
+/// its last operation, so bucket 0 of rank 0 cannot be done before.
 inline void run_traced_step(const ProcessGroup& group) {
   Generator generator(1);
   StateDict model;
   for (const char* layer : {"a", "b", "c"})
-    model.emplace_back(layer, randn({traced_width, traced_width}, {.dtype = float64}, generator).requires_grad_());
+    model.emplace_back(
+        layer, randn({traced_width, traced_width}, {.dtype = float64}, generator).requires_grad_());
   distributed::DataParallel ddp(model, {}, group, {.bucket_cap_mb = 0.1, .first_bucket_mb = 0.1});
   const auto meet = [&](const Tensor& gradient) {
     group.for_normalization().barrier({.name = "meet"});
@@ -33,14 +35,18 @@ inline void run_traced_step(const ProcessGroup& group) {
   };
   const bool first = group.rank() == 0;
   const auto spy = [&](const char* name, const Tensor& x, bool meets) {
-    return autograd::record(name, x.detach().clone(), {x}, [meets, meet](const Tensor& g) { return meets ? meet(g) : g; });
+    return autograd::record(name, x.detach().clone(), {x},
+                            [meets, meet](const Tensor& g) { return meets ? meet(g) : g; });
   };
-  Tensor x = matmul(randn({4, traced_width}, {.dtype = float64}, generator), spy("late", model[0].second, first));
+  Tensor x = matmul(randn({4, traced_width}, {.dtype = float64}, generator),
+                    spy("late", model[0].second, first));
   x = matmul(tanh(matmul(tanh(x), model[1].second)), model[2].second);
   spy("early", sum(x), !first).backward();
 }
 
-inline nlohmann::json read_trace(const std::string& path) { return nlohmann::json::parse(std::ifstream(path)); }
+inline nlohmann::json read_trace(const std::string& path) {
+  return nlohmann::json::parse(std::ifstream(path));
+}
 
 /// Two spans of one track are one in the other, or apart.
 inline void expect_nesting(const nlohmann::json& events) {
@@ -56,7 +62,8 @@ inline void expect_nesting(const nlohmann::json& events) {
       for (const auto& b : spans) {
         if (!(a.first < b.first)) continue;
         EXPECT_TRUE(b.first >= a.second - digits || b.second <= a.second + digits)
-            << "rank " << track.first << ": " << a.first << " to " << a.second << " and " << b.first << " to " << b.second;
+            << "rank " << track.first << ": " << a.first << " to " << a.second << " and " << b.first
+            << " to " << b.second;
       }
 }
 
@@ -87,7 +94,9 @@ inline void expect_traced_step(const nlohmann::json& events, int ranks) {
   EXPECT_TRUE(begun.empty());
   EXPECT_EQ(seen.size(), static_cast<std::size_t>(ranks));
   for (const auto& [rank, s] : seen) {
-    EXPECT_TRUE(s.spans.contains("backward") && s.spans.contains("late") && s.spans.contains("matmul")) << rank;
+    EXPECT_TRUE(s.spans.contains("backward") && s.spans.contains("late") &&
+                s.spans.contains("matmul"))
+        << rank;
     const auto backward = s.spans.at("backward");
     for (const char* bucket : {"bucket 0: c", "bucket 1: b", "bucket 2: a"}) {
       ASSERT_TRUE(s.collectives.contains(bucket)) << rank << ": " << bucket;

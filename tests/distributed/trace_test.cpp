@@ -1,13 +1,15 @@
 #include "trace_case.h"
 
-#include <filesystem>
 #include <unistd.h>
+#include <filesystem>
 
 namespace tutti {
 namespace {
 
 TEST(DistributedTrace, CollectivesOverlapWithBackward) {
-  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("tutti_step_{}.json", getpid())).string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("tutti_step_{}.json", getpid()))
+          .string();
   for (const int ranks : {2, 3}) {
     trace::Recording recording(path);
     distributed::run_ranks(ranks, testing::run_traced_step, std::chrono::seconds(60));
@@ -18,7 +20,9 @@ TEST(DistributedTrace, CollectivesOverlapWithBackward) {
 }
 
 TEST(DistributedTrace, ARecordingThatIsRefusedLeavesTheFileOfAnEarlierOneAlone) {
-  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("tutti_refused_{}.json", getpid())).string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("tutti_refused_{}.json", getpid()))
+          .string();
   trace::Recording(path).finish();
   {
     const trace::Recording other(path + ".other");

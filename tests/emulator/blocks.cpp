@@ -1,10 +1,11 @@
-// One kernel: fibers for threads, gates for barriers, a random order. A fiber is a stack that runs one thread after
-// another and is needed twice only where a thread waits; kernels without barriers run on a single one.
+// One kernel: fibers for threads, gates for barriers, a random order. A fiber is a stack that runs
+// one thread after another and is needed twice only where a thread waits; kernels without barriers
+// run on a single one.
 #include "emulator.h"
 
+#include <fmt/format.h>
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -62,7 +63,9 @@ struct Fiber {
 #if defined(__SANITIZE_ADDRESS__)
   static constexpr std::size_t stack_bytes = 512 << 10;
   void leave(const Fiber& to) { __sanitizer_start_switch_fiber(&fake_stack, to.bottom, to.size); }
-  void arrive(Fiber& from) { __sanitizer_finish_switch_fiber(fake_stack, &from.bottom, &from.size); }
+  void arrive(Fiber& from) {
+    __sanitizer_finish_switch_fiber(fake_stack, &from.bottom, &from.size);
+  }
 #else
   static constexpr std::size_t stack_bytes = 128 << 10;
   void leave(const Fiber&) {}
@@ -70,7 +73,8 @@ struct Fiber {
 #endif
 };
 
-// The fibers of a host thread that runs kernels. Kept for ever, because ranks that are threads come and go.
+// The fibers of a host thread that runs kernels. Kept for ever, because ranks that are threads come
+// and go.
 class Fibers {
  public:
   Fiber* take() {
@@ -189,7 +193,8 @@ struct Block {
   std::vector<Thread> threads;
   std::vector<Thread*> ready;
   std::vector<unsigned char> dynamic_shared;
-  std::vector<std::vector<unsigned char>> static_shared;  // while another block of a cooperative launch runs
+  std::vector<std::vector<unsigned char>>
+      static_shared;  // while another block of a cooperative launch runs
 };
 
 std::string text(const Site& at) { return fmt::format("{}:{}", at.file_name(), at.line()); }
@@ -226,9 +231,10 @@ class Grid {
     Thread* t = thread_;
     if (gate.waiting.empty()) gate.first = at;
     if (at.line() != gate.first.line() ||
-        (at.file_name() != gate.first.file_name() && std::strcmp(at.file_name(), gate.first.file_name()) != 0))
-      fatal(fmt::format("divergent barrier: {} waits in {}, {} in {}", text(*t), text(at), text(*gate.waiting.front()),
-                        text(gate.first)));
+        (at.file_name() != gate.first.file_name() &&
+         std::strcmp(at.file_name(), gate.first.file_name()) != 0))
+      fatal(fmt::format("divergent barrier: {} waits in {}, {} in {}", text(*t), text(at),
+                        text(*gate.waiting.front()), text(gate.first)));
     t->waits_at = &gate, t->waits_in = at;
     gate.waiting.push_back(t);
     if (gate.waiting.size() == gate.expected) {
@@ -335,7 +341,9 @@ class Grid {
     bool stuck = false;
     for (const Block& b : blocks)
       for (const Thread& t : b.threads) {
-        const std::string state = t.finished ? "returned" : fmt::format("wait at {}, {}", t.waits_at->name, text(t.waits_in));
+        const std::string state =
+            t.finished ? "returned"
+                       : fmt::format("wait at {}, {}", t.waits_at->name, text(t.waits_in));
         auto& [count, example] = states[state];
         ++count;
         example = &t;
@@ -374,7 +382,8 @@ void run(const Launch& launch) {
 void block_barrier(Site at) { grid->wait(grid->thread()->block->gate, at); }
 
 void grid_barrier(Site at) {
-  if (!grid->launch().cooperative) fatal("grid sync() in a launch that is not cooperative, in " + text(at));
+  if (!grid->launch().cooperative)
+    fatal("grid sync() in a launch that is not cooperative, in " + text(at));
   grid->wait(grid->grid_gate(), at);
 }
 
@@ -382,7 +391,8 @@ Deposits warp_exchange(std::uint32_t mask, const void* value, std::size_t bytes,
   const Thread* t = grid->thread();
   Warp& warp = *t->warp;
   if (mask != ~std::uint32_t{0})
-    fatal(fmt::format("only full warps are emulated: {} shuffles among fewer in {}", text(*t), text(at)));
+    fatal(fmt::format("only full warps are emulated: {} shuffles among fewer in {}", text(*t),
+                      text(at)));
   unsigned char* slots = warp.slots[warp.turn];
   const int turn = warp.turn;
   std::memcpy(slots + static_cast<std::size_t>(t->lane) * Deposits::stride, value, bytes);

@@ -1,5 +1,6 @@
-// What nvcc would know by itself, included before every .cu file (-include): the words of CUDA C++ for functions and
-// variables, built-in variables, barriers, shuffles, atomics and intrinsics. Only what the project's kernels use.
+// What nvcc would know by itself, included before every .cu file (-include): the words of CUDA C++
+// for functions and variables, built-in variables, barriers, shuffles, atomics and intrinsics. Only
+// what the project's kernels use.
 #pragma once
 
 #include "emulator.h"
@@ -27,9 +28,12 @@ using std::max;
 using std::min;
 using std::signbit;
 
-// ---- barriers and warps. The place in the source tells barriers apart: threads at two of them are an error.
+// ---- barriers and warps. The place in the source tells barriers apart: threads at two of them are
+// an error.
 
-inline void __syncthreads(emulator::Site at = emulator::Site::current()) { emulator::block_barrier(at); }
+inline void __syncthreads(emulator::Site at = emulator::Site::current()) {
+  emulator::block_barrier(at);
+}
 inline void __syncwarp(unsigned mask = ~0u, emulator::Site at = emulator::Site::current()) {
   emulator::warp_exchange(mask, nullptr, 0, at);
 }
@@ -43,8 +47,8 @@ template <class T>
 T deposited(const Deposits& all, int lane, Site at) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= Deposits::stride);
   if ((all.lanes >> lane & 1) == 0)
-    fatal("a shuffle reads lane " + std::to_string(lane) + ", which the block does not have, in " + at.file_name() + ":" +
-          std::to_string(at.line()));
+    fatal("a shuffle reads lane " + std::to_string(lane) + ", which the block does not have, in " +
+          at.file_name() + ":" + std::to_string(at.line()));
   T value;
   std::memcpy(&value, all.slots + static_cast<std::size_t>(lane) * Deposits::stride, sizeof(T));
   return value;
@@ -66,26 +70,32 @@ inline std::uint32_t ballot(unsigned mask, bool value, Site at) {
 }  // namespace emulator
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, emulator::Site at = emulator::Site::current()) {
+T __shfl_sync(unsigned mask, T value, int source, int width = 32,
+              emulator::Site at = emulator::Site::current()) {
   const int lane = emulator::here.lane;
   return emulator::shuffle(mask, value, (lane & ~(width - 1)) + (source & (width - 1)), at);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, emulator::Site at = emulator::Site::current()) {
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
+                  emulator::Site at = emulator::Site::current()) {
   const int lane = emulator::here.lane, source = lane ^ bits;
   return emulator::shuffle(mask, value, source / width <= lane / width ? source : lane, at);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, emulator::Site at = emulator::Site::current()) {
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32,
+                   emulator::Site at = emulator::Site::current()) {
   const int lane = emulator::here.lane, source = lane + static_cast<int>(by);
   return emulator::shuffle(mask, value, source / width == lane / width ? source : lane, at);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, emulator::Site at = emulator::Site::current()) {
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32,
+                 emulator::Site at = emulator::Site::current()) {
   const int lane = emulator::here.lane, source = lane - static_cast<int>(by);
-  return emulator::shuffle(mask, value, source >= 0 && source / width == lane / width ? source : lane, at);
+  return emulator::shuffle(mask, value,
+                           source >= 0 && source / width == lane / width ? source : lane, at);
 }
-inline unsigned __ballot_sync(unsigned mask, bool value, emulator::Site at = emulator::Site::current()) {
+inline unsigned __ballot_sync(unsigned mask, bool value,
+                              emulator::Site at = emulator::Site::current()) {
   return emulator::ballot(mask, value, at);
 }
 inline int __any_sync(unsigned mask, bool value, emulator::Site at = emulator::Site::current()) {
@@ -103,8 +113,7 @@ template <class T, class F>
 T atomically(T* at, F&& next) {
   std::atomic_ref<T> value(*at);
   T old = value.load();
-  while (!value.compare_exchange_weak(old, next(old))) {
-  }
+  while (!value.compare_exchange_weak(old, next(old))) {}
   return old;
 }
 
@@ -141,21 +150,37 @@ inline unsigned atomicInc(unsigned* at, unsigned last) {
 // ---- memory
 
 template <class T>
-T __ldg(const T* from) { return *from; }
+T __ldg(const T* from) {
+  return *from;
+}
 template <class T>
-T __ldcs(const T* from) { return *from; }
+T __ldcs(const T* from) {
+  return *from;
+}
 template <class T>
-T __ldcg(const T* from) { return *from; }
+T __ldcg(const T* from) {
+  return *from;
+}
 template <class T>
-T __ldcv(const T* from) { return *from; }
+T __ldcv(const T* from) {
+  return *from;
+}
 template <class T>
-T __ldlu(const T* from) { return *from; }
+T __ldlu(const T* from) {
+  return *from;
+}
 template <class T>
-void __stcs(T* to, std::type_identity_t<T> value) { *to = value; }
+void __stcs(T* to, std::type_identity_t<T> value) {
+  *to = value;
+}
 template <class T>
-void __stcg(T* to, std::type_identity_t<T> value) { *to = value; }
+void __stcg(T* to, std::type_identity_t<T> value) {
+  *to = value;
+}
 template <class T>
-void __stwt(T* to, std::type_identity_t<T> value) { *to = value; }
+void __stwt(T* to, std::type_identity_t<T> value) {
+  *to = value;
+}
 
 // ---- numbers
 

@@ -1,15 +1,19 @@
-// The CUDA emulator: runs this project's kernels (kernels/cuda/*.cu, unchanged) and its CUDA host code (core/cuda) on the
-// CPU, so that the GPU tests run where there is no GPU. Each CUDA thread is a fiber that gives way at barriers, shuffles
-// and at its end only; blocks run one after another, those of a cooperative launch side by side.
+// The CUDA emulator: runs this project's kernels (kernels/cuda/*.cu, unchanged) and its CUDA host
+// code (core/cuda) on the CPU, so that the GPU tests run where there is no GPU. Each CUDA thread is
+// a fiber that gives way at barriers, shuffles and at its end only; blocks run one after another,
+// those of a cooperative launch side by side.
 //
-// What it finds: wrong indices, tails, reductions and host logic; a barrier or shuffle that not all threads reach; static
-// or dynamic shared memory and device memory read before it is written (both are filled with NaN); a missing __syncthreads
-// (threads and blocks run in a random order between barriers); writes past the end of an allocation; host code that reads
-// device memory; work on different streams, or of host and device, that nothing orders.
-// What it says nothing about: speed, and races that need two threads within one stretch between barriers, memory ordering
-// between blocks, alignment beyond what the CPU needs, registers and occupancy, the libraries (cuBLASLt, cuDNN, NCCL).
+// What it finds: wrong indices, tails, reductions and host logic; a barrier or shuffle that not all
+// threads reach; static or dynamic shared memory and device memory read before it is written (both
+// are filled with NaN); a missing __syncthreads (threads and blocks run in a random order between
+// barriers); writes past the end of an allocation; host code that reads device memory; work on
+// different streams, or of host and device, that nothing orders. What it says nothing about: speed,
+// and races that need two threads within one stretch between barriers, memory ordering between
+// blocks, alignment beyond what the CPU needs, registers and occupancy, the libraries (cuBLASLt,
+// cuDNN, NCCL).
 //
-// Seeded by TUTTI_EMULATOR_SEED (default 1). Every finding prints what happened and aborts, as it would stop a GPU.
+// Seeded by TUTTI_EMULATOR_SEED (default 1). Every finding prints what happened and aborts, as it
+// would stop a GPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -68,7 +72,8 @@ struct Deposits {
   const unsigned char* slots;
   std::uint32_t lanes;  ///< bit i: lane i exists
 };
-/// Hands in a value and waits for the warp's other lanes to do so. `mask` must be that of a full warp.
+/// Hands in a value and waits for the warp's other lanes to do so. `mask` must be that of a full
+/// warp.
 Deposits warp_exchange(std::uint32_t mask, const void* value, std::size_t bytes, Site at);
 
 // ---- shared_memory.cpp, linked into each library of kernels
@@ -97,10 +102,12 @@ Usage usage(int device);
 void reset_peak(int device);
 /// The device of an address in device memory; -1 for any other.
 int device_of(const void* address);
-/// Unless all of [address, address + bytes) lies in one live allocation, says what `call` did wrong.
+/// Unless all of [address, address + bytes) lies in one live allocation, says what `call` did
+/// wrong.
 void expect_allocated(const void* address, std::size_t bytes, const char* call);
 
-/// Device memory can be touched while one lives, and faults otherwise: host code must not look into it.
+/// Device memory can be touched while one lives, and faults otherwise: host code must not look into
+/// it.
 class DeviceAccess {
  public:
   DeviceAccess();
@@ -114,7 +121,8 @@ class DeviceAccess {
 /// Runs `work` in the stream's order, at a time of the emulator's choice.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
-/// How a kernel is called from the addresses of its arguments: copies them and returns what a thread runs.
+/// How a kernel is called from the addresses of its arguments: copies them and returns what a
+/// thread runs.
 using Binder = std::function<void()> (*)(const void* kernel, void** arguments);
 void register_kernel(const void* kernel, Binder binder);
 

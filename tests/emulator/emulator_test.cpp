@@ -1,4 +1,5 @@
-// The emulator itself: that right kernels and host code give right results in it, and that wrong ones do not pass.
+// The emulator itself: that right kernels and host code give right results in it, and that wrong
+// ones do not pass.
 #include "emulator_test.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ class Buffer {
     EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), cudaSuccess);
   }
   explicit Buffer(const std::vector<T>& values) : Buffer(values.size()) {
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice),
+              cudaSuccess);
   }
   ~Buffer() { cudaFree(data_); }
   Buffer(const Buffer&) = delete;
@@ -28,7 +30,8 @@ class Buffer {
   T* get() const { return data_; }
   std::vector<T> values() const {
     std::vector<T> host(count_);
-    EXPECT_EQ(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost),
+              cudaSuccess);
     return host;
   }
 
@@ -52,7 +55,8 @@ TEST(Kernels, ReduceWithShufflesAndTheLastBlock) {
     const Buffer<float> in(x), partial(7), result(1);
     const Buffer<unsigned> counter(std::vector<unsigned>{0});
     for (int repeat = 0; repeat < 3; ++repeat) {
-      launch_sum({.blocks = 7, .threads = 96}, in.get(), n, partial.get(), counter.get(), result.get());
+      launch_sum({.blocks = 7, .threads = 96}, in.get(), n, partial.get(), counter.get(),
+                 result.get());
       EXPECT_EQ(result.values()[0], std::accumulate(x.begin(), x.end(), 0.0f));
     }
     EXPECT_EQ(counter.values()[0], 0u) << "the last block resets it";
@@ -61,10 +65,13 @@ TEST(Kernels, ReduceWithShufflesAndTheLastBlock) {
 
 TEST(Kernels, BlocksOfACooperativeLaunchWaitForEachOther) {
   const Buffer<float> partial(8), results(8);
-  launch_grid_sum({.blocks = 8, .threads = 48, .shared_bytes = 64, .cooperative = true}, partial.get(), results.get());
+  launch_grid_sum({.blocks = 8, .threads = 48, .shared_bytes = 64, .cooperative = true},
+                  partial.get(), results.get());
   for (int b = 0; b < 8; ++b)
-    EXPECT_EQ(results.values()[static_cast<std::size_t>(b)], 36.0f + 101000.0f * static_cast<float>(b + 1));
-  EXPECT_THROW(launch_grid_sum({.blocks = 100, .threads = 1024, .cooperative = true}, partial.get(), results.get()),
+    EXPECT_EQ(results.values()[static_cast<std::size_t>(b)],
+              36.0f + 101000.0f * static_cast<float>(b + 1));
+  EXPECT_THROW(launch_grid_sum({.blocks = 100, .threads = 1024, .cooperative = true}, partial.get(),
+                               results.get()),
                std::runtime_error);
 }
 
@@ -77,7 +84,8 @@ TEST(Kernels, ShufflesFindTheirLanes) {
     EXPECT_EQ(up.values()[at], i == 0 ? 0 : i - 1);
     EXPECT_EQ(down.values()[at], i == 31 ? 31 : i + 1);
     EXPECT_EQ(from.values()[at], 5);
-    EXPECT_EQ(halves.values()[at], i < 16 ? i : i - 16) << "beyond a thread's group: a later one keeps its own";
+    EXPECT_EQ(halves.values()[at], i < 16 ? i : i - 16)
+        << "beyond a thread's group: a later one keeps its own";
     EXPECT_EQ(votes.values()[at], 0x49249249u);
   }
 }
@@ -85,7 +93,9 @@ TEST(Kernels, ShufflesFindTheirLanes) {
 TEST(Mistakes, ABarrierThatNotAllThreadsReach) {
   launch_divergent(64, 64);
   cudaDeviceSynchronize();
-  EXPECT_DEATH(launch_divergent(64, 50), "not all threads reach(.|\n)*14 threads returned(.|\n)*50 threads wait at __syncthreads");
+  EXPECT_DEATH(
+      launch_divergent(64, 50),
+      "not all threads reach(.|\n)*14 threads returned(.|\n)*50 threads wait at __syncthreads");
   EXPECT_DEATH(launch_two_barriers(), "divergent barrier");
 }
 
@@ -128,11 +138,14 @@ TEST(Mistakes, HostCodeTouchesDeviceMemory) {
       },
       "host code touches device memory|AddressSanitizer: SEGV");
   float host[2] = {0, 0};
-  EXPECT_DEATH(cudaMemcpy(x.get(), x.get() + 1, sizeof(float), cudaMemcpyDeviceToHost), "an address in device memory");
-  EXPECT_DEATH(cudaMemcpy(host, x.get() + 1, 2 * sizeof(float), cudaMemcpyDeviceToHost), "do not lie in one block");
+  EXPECT_DEATH(cudaMemcpy(x.get(), x.get() + 1, sizeof(float), cudaMemcpyDeviceToHost),
+               "an address in device memory");
+  EXPECT_DEATH(cudaMemcpy(host, x.get() + 1, 2 * sizeof(float), cudaMemcpyDeviceToHost),
+               "do not lie in one block");
 }
 
-// Two streams add to and double the same numbers; only with an event between them is the result certain.
+// Two streams add to and double the same numbers; only with an event between them is the result
+// certain.
 float add_on_one_stream_and_read_on_another(bool ordered) {
   const Buffer<float> x(std::vector<float>(100, 1.0f));
   const Stream first, second;
@@ -172,7 +185,8 @@ TEST(Streams, MemoryIsFreedInTheirOrder) {
   cudaFreeAsync(x, a.handle);
   EXPECT_EQ(host, 3) << "a copy to pageable memory is complete on return";
   EXPECT_EQ(cudaStreamSynchronize(a.handle), cudaSuccess);
-  EXPECT_DEATH(cudaMemcpyAsync(&host, x, 4, cudaMemcpyDeviceToHost, b.handle), "do not lie in one block");
+  EXPECT_DEATH(cudaMemcpyAsync(&host, x, 4, cudaMemcpyDeviceToHost, b.handle),
+               "do not lie in one block");
 }
 
 TEST(Graphs, AreCapturedOverStreamsAndReplayed) {

@@ -1,4 +1,5 @@
-// Kernels for the emulator's own tests: the patterns that the library's kernels are made of, and mistakes.
+// Kernels for the emulator's own tests: the patterns that the library's kernels are made of, and
+// mistakes.
 #include "emulator_test.h"
 
 #include <emulator_launch.h>
@@ -15,11 +16,13 @@ __device__ float warp_sum(float value) {
 
 // The last block to come adds up what all wrote, and resets the counter.
 template <int Threads>
-__global__ void __launch_bounds__(Threads) sum(const float* __restrict__ x, int n, float* partial, unsigned* counter, float* result) {
+__global__ void __launch_bounds__(Threads)
+    sum(const float* __restrict__ x, int n, float* partial, unsigned* counter, float* result) {
   __shared__ float warps[Threads / 32];
   __shared__ bool last;
   float value = 0;
-  for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < n; i += static_cast<int>(gridDim.x * blockDim.x))
+  for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < n;
+       i += static_cast<int>(gridDim.x * blockDim.x))
     value += __ldg(x + i);
   value = warp_sum(value);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
@@ -64,8 +67,7 @@ __global__ void divergent(int threads) {
 }
 __global__ void two_barriers() {
   if (threadIdx.x < 16) __syncthreads();
-  else
-    __syncthreads();
+  else __syncthreads();
 }
 // Reverses a block's values; without the barrier a thread may read what nobody wrote yet.
 __global__ void reverse(int* x, bool barrier) {
@@ -85,7 +87,8 @@ __global__ void add(float* x, int n, float by) {
 }
 
 template <class... Parameters, class... Arguments>
-void start(void (*kernel)(Parameters...), Shape shape, cudaStream_t stream, Arguments... arguments) {
+void start(void (*kernel)(Parameters...), Shape shape, cudaStream_t stream,
+           Arguments... arguments) {
   std::tuple<Parameters...> values(arguments...);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeCooperative;
@@ -108,10 +111,13 @@ void start(void (*kernel)(Parameters...), Shape shape, cudaStream_t stream, Argu
 
 }  // namespace
 
-void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter, float* result) {
+void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter,
+                float* result) {
   start(sum<96>, shape, nullptr, x, n, partial, counter, result);
 }
-void launch_grid_sum(Shape shape, float* partial, float* results) { start(grid_sum, shape, nullptr, partial, results); }
+void launch_grid_sum(Shape shape, float* partial, float* results) {
+  start(grid_sum, shape, nullptr, partial, results);
+}
 void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes) {
   start(shuffles, {1, 32}, nullptr, up, down, from, halves, votes);
 }
@@ -119,6 +125,8 @@ void launch_divergent(int threads, int reach) { start(divergent, {1, threads}, n
 void launch_two_barriers() { start(two_barriers, {1, 32}, nullptr); }
 void launch_reverse(int* x, bool barrier) { start(reverse, {1, 128}, nullptr, x, barrier); }
 void launch_read_shared(float* y, bool write) { start(read_shared, {1, 1}, nullptr, y, write); }
-void launch_add(float* x, int n, float by, cudaStream_t stream) { start(add, {(n + 31) / 32, 32}, stream, x, n, by); }
+void launch_add(float* x, int n, float by, cudaStream_t stream) {
+  start(add, {(n + 31) / 32, 32}, stream, x, n, by);
+}
 
 }  // namespace emulator_test

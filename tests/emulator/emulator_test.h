@@ -13,7 +13,8 @@ struct Shape {
   bool cooperative = false;
 };
 
-void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter, float* result);
+void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter,
+                float* result);
 void launch_grid_sum(Shape shape, float* partial, float* results);
 void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes);
 void launch_divergent(int threads, int reach);

@@ -1,9 +1,11 @@
-// The functions of NCCL that the backend calls, among ranks that are threads of this process and devices of the emulator.
-// As non-blocking as NCCL's: communicators are in progress until all ranks have come, a first collective is for a while,
-// a split gives its communicator when the parent has left that state. A collective is enqueued on its stream and ends
-// there when all ranks' streams have come to it; where they do not, or differ, it never ends, until it is aborted. An abort
-// returns late, as NCCL's does: when the device is idle and no graph holds the communicator. A split whose parent is aborted
-// meanwhile still gives its communicator, and whoever leaves one behind is told when the program ends.
+// The functions of NCCL that the backend calls, among ranks that are threads of this process and
+// devices of the emulator. As non-blocking as NCCL's: communicators are in progress until all ranks
+// have come, a first collective is for a while, a split gives its communicator when the parent has
+// left that state. A collective is enqueued on its stream and ends there when all ranks' streams
+// have come to it; where they do not, or differ, it never ends, until it is aborted. An abort
+// returns late, as NCCL's does: when the device is idle and no graph holds the communicator. A
+// split whose parent is aborted meanwhile still gives its communicator, and whoever leaves one
+// behind is told when the program ends.
 #include "streams.h"
 
 #include "../../distributed/reduce.h"
@@ -70,7 +72,8 @@ struct LeftBehind {
   std::atomic<int> count = 0;
   ~LeftBehind() {
     for (int looks = 0; count > 0; ++looks) {
-      if (looks > 1000) emulator::fatal("a communicator of NCCL was left behind: nobody has aborted it");
+      if (looks > 1000)
+        emulator::fatal("a communicator of NCCL was left behind: nobody has aborted it");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -114,7 +117,8 @@ DType dtype_of_nccl(ncclDataType_t type) {
 }
 
 bool agree(const Call& a, const Call& b) {
-  return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op && a.root == b.root;
+  return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op &&
+         a.root == b.root;
 }
 
 void compute(std::map<int, Call>& calls) {
@@ -130,20 +134,25 @@ void compute(std::map<int, Call>& calls) {
   for (const auto& [_, call] : calls) inputs.push_back(call.input), outputs.push_back(call.output);
   switch (first.kind) {
     case Kind::all_reduce:
-      return distributed::reduce_in_rank_order(dtype, op, inputs, outputs, static_cast<std::int64_t>(first.count));
+      return distributed::reduce_in_rank_order(dtype, op, inputs, outputs,
+                                               static_cast<std::int64_t>(first.count));
     case Kind::reduce_scatter:
       for (std::size_t r = 0; r < calls.size(); ++r) {
         std::vector<const void*> slices;
-        for (const void* input : inputs) slices.push_back(static_cast<const char*>(input) + r * bytes);
-        distributed::reduce_in_rank_order(dtype, op, slices, {&outputs[r], 1}, static_cast<std::int64_t>(first.count));
+        for (const void* input : inputs)
+          slices.push_back(static_cast<const char*>(input) + r * bytes);
+        distributed::reduce_in_rank_order(dtype, op, slices, {&outputs[r], 1},
+                                          static_cast<std::int64_t>(first.count));
       }
       return;
     case Kind::all_gather:
       for (void* output : outputs)
-        for (std::size_t r = 0; r < calls.size(); ++r) std::memcpy(static_cast<char*>(output) + r * bytes, inputs[r], bytes);
+        for (std::size_t r = 0; r < calls.size(); ++r)
+          std::memcpy(static_cast<char*>(output) + r * bytes, inputs[r], bytes);
       return;
     case Kind::broadcast:
-      for (void* output : outputs) std::memmove(output, inputs[static_cast<std::size_t>(first.root)], bytes);
+      for (void* output : outputs)
+        std::memmove(output, inputs[static_cast<std::size_t>(first.root)], bytes);
       return;
   }
 }
@@ -186,7 +195,9 @@ ncclResult_t collect(ncclComm* comm, cudaStream_t stream, const Call& call) {
 extern "C" {
 
 const char* ncclGetErrorString(ncclResult_t result) {
-  return result == ncclInvalidUsage ? "invalid usage" : result == ncclSuccess ? "no error" : "an error of the fake NCCL";
+  return result == ncclInvalidUsage ? "invalid usage"
+         : result == ncclSuccess    ? "no error"
+                                    : "an error of the fake NCCL";
 }
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 
@@ -197,7 +208,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
   if (config->blocking != 0) return ncclInvalidArgument;
   const std::lock_guard lock(mutex);
   auto& world = worlds()[id.internal];
@@ -209,7 +221,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   return ncclInProgress;
 }
 
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* child, ncclConfig_t* config) {
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* child,
+                           ncclConfig_t* config) {
   if (config->blocking != 0 || comm->child) return ncclInvalidUsage;
   const std::lock_guard lock(mutex);
   comm->world->splits[comm->splits].wishes[comm->rank] = {color, key};
@@ -228,7 +241,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   }
   if (!comm->child) return ncclSuccess;
   Split& split = comm->world->splits[comm->splits];
-  if (static_cast<int>(split.wishes.size()) < comm->world->size) return *result = ncclInProgress, ncclSuccess;
+  if (static_cast<int>(split.wishes.size()) < comm->world->size)
+    return *result = ncclInProgress, ncclSuccess;
   const auto [color, key] = split.wishes.at(comm->rank);
   if (color >= 0) {
     int size = 0, before = 0;
@@ -238,7 +252,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
       before += std::pair(wish.second, rank) < std::pair(key, comm->rank);
     }
     auto& world = split.worlds[color];
-    if (!world) world = std::make_shared<World>(World{.size = size, .joined = size, .meetings = {}, .splits = {}});
+    if (!world)
+      world = std::make_shared<World>(
+          World{.size = size, .joined = size, .meetings = {}, .splits = {}});
     *comm->child = new ncclComm{.world = world, .rank = before, .device = comm->device};
   }
   comm->child = nullptr;
@@ -256,13 +272,16 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
       call->second.aborted = true;  // and so is never computed: its memory may be gone
       emulator::open_gate(meeting.gates.at(comm->rank));
     }
-    if (comm->child) *comm->child = new ncclComm{.world = std::make_shared<World>(), .device = comm->device};
+    if (comm->child)
+      *comm->child = new ncclComm{.world = std::make_shared<World>(), .device = comm->device};
   }
   emulator::wait_until_idle(comm->device);
   while (comm->member.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   {
     const std::lock_guard lock(mutex);
-    std::erase_if(registrations(), [&](const auto& each) { return static_cast<std::pair<ncclComm_t, void*>*>(each.first)->first == comm; });
+    std::erase_if(registrations(), [&](const auto& each) {
+      return static_cast<std::pair<ncclComm_t, void*>*>(each.first)->first == comm;
+    });
   }
   delete comm;
   return ncclSuccess;
@@ -295,20 +314,21 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   return delete made, ncclSuccess;
 }
 
-ncclResult_t ncclAllReduce(const void* input, void* output, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* input, void* output, std::size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return collect(comm, stream, {Kind::all_reduce, input, output, count, type, op, 0});
 }
-ncclResult_t ncclReduceScatter(const void* input, void* output, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* input, void* output, std::size_t count,
+                               ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream) {
   return collect(comm, stream, {Kind::reduce_scatter, input, output, count, type, op, 0});
 }
-ncclResult_t ncclAllGather(const void* input, void* output, std::size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* input, void* output, std::size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
   return collect(comm, stream, {Kind::all_gather, input, output, count, type, ncclSum, 0});
 }
-ncclResult_t ncclBroadcast(const void* input, void* output, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void* input, void* output, std::size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
   return collect(comm, stream, {Kind::broadcast, input, output, count, type, ncclSum, root});
 }
 

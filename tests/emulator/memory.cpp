@@ -1,23 +1,26 @@
-// Device memory: one range of addresses for all devices, out of bounds for host code. Each block stands between two
-// guards, which a release checks and which AddressSanitizer, where it is on, knows.
+// Device memory: one range of addresses for all devices, out of bounds for host code. Each block
+// stands between two guards, which a release checks and which AddressSanitizer, where it is on,
+// knows.
 #include "emulator.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <unistd.h>
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #else
-#define ASAN_POISON_MEMORY_REGION(address, bytes) (static_cast<void>(address), static_cast<void>(bytes))
-#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) (static_cast<void>(address), static_cast<void>(bytes))
+#define ASAN_POISON_MEMORY_REGION(address, bytes) \
+  (static_cast<void>(address), static_cast<void>(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) \
+  (static_cast<void>(address), static_cast<void>(bytes))
 #endif
 
 namespace emulator {
@@ -27,7 +30,8 @@ constexpr std::size_t alignment = 256;  // cudaMalloc's
 constexpr std::size_t guard = 256;
 constexpr unsigned char guard_byte = 0xdb;
 constexpr std::size_t huge_page = 2 << 20;
-constexpr std::size_t range = std::size_t{16} << 30;  // of addresses; memory is used where touched only
+constexpr std::size_t range = std::size_t{16}
+                              << 30;  // of addresses; memory is used where touched only
 
 struct Block {
   std::size_t bytes, reserved;  // reserved: with its guards
@@ -36,7 +40,8 @@ struct Block {
 
 [[maybe_unused]] void explain_fault(int, siginfo_t* info, void*) {
   if (device_of(info->si_addr) >= 0) {
-    const char text[] = "CUDA emulator: host code touches device memory, which would be a fault on a GPU machine\n";
+    const char text[] =
+        "CUDA emulator: host code touches device memory, which would be a fault on a GPU machine\n";
     [[maybe_unused]] const auto written = ::write(2, text, sizeof(text) - 1);
   }
   std::signal(SIGSEGV, SIG_DFL);  // on return the access is tried again
@@ -45,19 +50,22 @@ struct Block {
 struct Memory {
   std::mutex mutex;
   unsigned char* base;
-  std::size_t used = 0;                                // the part of the range that was ever handed out
-  std::map<unsigned char*, std::size_t> free;          // by address
-  std::map<unsigned char*, Block> blocks;              // by address of the block's first byte
+  std::size_t used = 0;                        // the part of the range that was ever handed out
+  std::map<unsigned char*, std::size_t> free;  // by address
+  std::map<unsigned char*, Block> blocks;      // by address of the block's first byte
   std::map<int, Usage> usage;
   int accesses = 0;
 
   Memory() {
-    void* pages = mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* pages =
+        mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages == MAP_FAILED) fatal("no room for device memory");
-    const std::uintptr_t aligned = (reinterpret_cast<std::uintptr_t>(pages) + huge_page - 1) / huge_page * huge_page;
+    const std::uintptr_t aligned = (reinterpret_cast<std::uintptr_t>(pages) + huge_page - 1) /
+                                   huge_page * huge_page;
     base = reinterpret_cast<unsigned char*>(aligned);
     free[base] = range - huge_page;
-    madvise(base, range - huge_page, MADV_HUGEPAGE);  // their protection changes a thousand times faster
+    madvise(base, range - huge_page,
+            MADV_HUGEPAGE);  // their protection changes a thousand times faster
 #if !defined(__SANITIZE_ADDRESS__)
     struct sigaction action {};
     action.sa_sigaction = explain_fault;
@@ -67,7 +75,8 @@ struct Memory {
   }
 
   void protect() const {
-    if (used > 0 && mprotect(base, used, accesses > 0 ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) fatal("mprotect failed");
+    if (used > 0 && mprotect(base, used, accesses > 0 ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+      fatal("mprotect failed");
   }
 
   auto block_at(const void* address) {
@@ -99,12 +108,14 @@ void* allocate(std::size_t bytes, int device) {
   Usage& u = m.usage[device];
   if (u.live + bytes > device_memory) return nullptr;
   const std::size_t reserved = guard + (bytes + alignment - 1) / alignment * alignment + guard;
-  const auto room = std::find_if(m.free.begin(), m.free.end(), [&](const auto& f) { return f.second >= reserved; });
+  const auto room = std::find_if(m.free.begin(), m.free.end(),
+                                 [&](const auto& f) { return f.second >= reserved; });
   if (room == m.free.end()) return nullptr;
   unsigned char* start = room->first;
   if (room->second > reserved) m.free[start + reserved] = room->second - reserved;
   m.free.erase(room);
-  const std::size_t end = (static_cast<std::size_t>(start + reserved - m.base) + huge_page - 1) / huge_page * huge_page;
+  const std::size_t end = (static_cast<std::size_t>(start + reserved - m.base) + huge_page - 1) /
+                          huge_page * huge_page;
   if (end > m.used) m.used = end, m.protect();
   ASAN_UNPOISON_MEMORY_REGION(start, reserved);
   std::memset(start, guard_byte, reserved);
@@ -133,20 +144,23 @@ void release(void* block) {
   const std::lock_guard lock(m.mutex);
   auto* data = static_cast<unsigned char*>(block);
   const auto found = m.blocks.find(data);
-  if (found == m.blocks.end()) fatal("something was released that is no block of device memory (any more)");
+  if (found == m.blocks.end())
+    fatal("something was released that is no block of device memory (any more)");
   const auto [bytes, reserved, device] = found->second;
   unsigned char* start = data - guard;
   ASAN_UNPOISON_MEMORY_REGION(start, reserved);
   for (std::size_t i = 0; i < reserved; ++i)
     if ((i < guard || i >= guard + bytes) && start[i] != guard_byte)
-      fatal(fmt::format("something wrote up to {} bytes {} a block of {} bytes", i < guard ? guard - i : i - guard - bytes + 1,
+      fatal(fmt::format("something wrote up to {} bytes {} a block of {} bytes",
+                        i < guard ? guard - i : i - guard - bytes + 1,
                         i < guard ? "before" : "past the end of", bytes));
   std::memset(start, 0xff, reserved);
   ASAN_POISON_MEMORY_REGION(start, reserved);
   m.blocks.erase(found);
   m.usage[device].live -= bytes;
   auto here_free = m.free.emplace(start, reserved).first;
-  if (const auto next = std::next(here_free); next != m.free.end() && start + reserved == next->first) {
+  if (const auto next = std::next(here_free);
+      next != m.free.end() && start + reserved == next->first) {
     here_free->second += next->second;
     m.free.erase(next);
   }

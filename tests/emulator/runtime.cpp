@@ -1,4 +1,5 @@
-// The functions of the CUDA runtime that the library calls, for four devices of few multiprocessors.
+// The functions of the CUDA runtime that the library calls, for four devices of few
+// multiprocessors.
 #include "streams.h"
 
 #include <algorithm>
@@ -23,9 +24,12 @@ struct CUgraphExec_st {
 
 namespace {
 
-// As an H200, but for the numbers of multiprocessors and of bytes in the L2: small shapes take the paths of large ones.
-constexpr int devices = 4, multiprocessors = 3, threads_per_multiprocessor = 2048, blocks_per_multiprocessor = 32;
-constexpr std::size_t shared_per_multiprocessor = 228 << 10, shared_per_block = 48 << 10, shared_optin = 227 << 10;
+// As an H200, but for the numbers of multiprocessors and of bytes in the L2: small shapes take the
+// paths of large ones.
+constexpr int devices = 4, multiprocessors = 3, threads_per_multiprocessor = 2048,
+              blocks_per_multiprocessor = 32;
+constexpr std::size_t shared_per_multiprocessor = 228 << 10, shared_per_block = 48 << 10,
+                      shared_optin = 227 << 10;
 constexpr int l2_bytes = 1 << 20;
 
 thread_local int current_device = 0;
@@ -68,30 +72,36 @@ bool is_pinned(const void* address) {
 }
 
 int blocks_at_once(int threads, std::size_t shared) {
-  int blocks = std::min(blocks_per_multiprocessor, threads_per_multiprocessor / ((threads + 31) / 32 * 32));
-  if (shared > 0) blocks = std::min(blocks, static_cast<int>(shared_per_multiprocessor / (shared + 1024)));
+  int blocks =
+      std::min(blocks_per_multiprocessor, threads_per_multiprocessor / ((threads + 31) / 32 * 32));
+  if (shared > 0)
+    blocks = std::min(blocks, static_cast<int>(shared_per_multiprocessor / (shared + 1024)));
   return blocks;
 }
 
 void fill(cudaMemcpyKind& kind, const void* to, const void* from) {
   if (kind != cudaMemcpyDefault) return;
   const bool to_device = device_of(to) >= 0, from_device = device_of(from) >= 0;
-  kind = to_device ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
-                   : from_device ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost;
+  kind = to_device     ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
+         : from_device ? cudaMemcpyDeviceToHost
+                       : cudaMemcpyHostToHost;
 }
 
 void expect_host(const void* address, const char* call) {
-  if (device_of(address) >= 0) fatal(std::string(call) + ": an address in device memory was given as one of the host's");
+  if (device_of(address) >= 0)
+    fatal(std::string(call) + ": an address in device memory was given as one of the host's");
 }
 
-cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, const StreamPtr& stream) {
+cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                 const StreamPtr& stream) {
   if (bytes == 0) return cudaSuccess;
   fill(kind, to, from);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   to_device ? expect_allocated(to, bytes, "cudaMemcpy") : expect_host(to, "cudaMemcpy");
   from_device ? expect_allocated(from, bytes, "cudaMemcpy") : expect_host(from, "cudaMemcpy");
-  // Pageable memory: the source is read before the call returns, and the destination is complete when it does.
+  // Pageable memory: the source is read before the call returns, and the destination is complete
+  // when it does.
   if (to_device && !from_device && !is_pinned(from)) {
     const auto* source = static_cast<const char*>(from);
     return result(enqueue(stream, [to, staged = std::vector<char>(source, source + bytes)] {
@@ -107,7 +117,9 @@ cudaError_t pool_of(cudaMemPool_t* pool, int device) {
   *pool = reinterpret_cast<cudaMemPool_t>(static_cast<std::uintptr_t>(device) + 1);
   return cudaSuccess;
 }
-int device_of_pool(cudaMemPool_t pool) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(pool)) - 1; }
+int device_of_pool(cudaMemPool_t pool) {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(pool)) - 1;
+}
 
 }  // namespace
 
@@ -174,12 +186,14 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaS
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorName(cudaError_t status) {
-  return status == cudaSuccess ? "cudaSuccess" : status == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
-                                                                                     : "an error of the CUDA emulator";
+  return status == cudaSuccess                 ? "cudaSuccess"
+         : status == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
+                                               : "an error of the CUDA emulator";
 }
 const char* cudaGetErrorString(cudaError_t status) {
   static thread_local std::string text;
-  text = status == cudaErrorMemoryAllocation ? "out of memory" : "status " + std::to_string(static_cast<int>(status));
+  text = status == cudaErrorMemoryAllocation ? "out of memory"
+                                             : "status " + std::to_string(static_cast<int>(status));
   return text.c_str();
 }
 
@@ -193,7 +207,8 @@ cudaError_t cudaMallocAsync(void** block, std::size_t bytes, cudaStream_t handle
   if (stream->capture) stream->capture->graph->memory.push_back(*block);
   return result(enqueue(stream, [address = *block] { poison(address); }));
 }
-cudaError_t cudaMallocFromPoolAsync(void** block, std::size_t bytes, cudaMemPool_t, cudaStream_t stream) {
+cudaError_t cudaMallocFromPoolAsync(void** block, std::size_t bytes, cudaMemPool_t,
+                                    cudaStream_t stream) {
   return cudaMallocAsync(block, bytes, stream);
 }
 cudaError_t cudaFreeAsync(void* block, cudaStream_t handle) {
@@ -202,7 +217,8 @@ cudaError_t cudaFreeAsync(void* block, cudaStream_t handle) {
   if (stream->capture) {
     const auto& own = stream->capture->graph->memory;
     // A graph's own memory stays its own, for the next replay.
-    if (std::find(own.begin(), own.end(), block) != own.end()) return result(enqueue(stream, [=] { poison(block); }));
+    if (std::find(own.begin(), own.end(), block) != own.end())
+      return result(enqueue(stream, [=] { poison(block); }));
   }
   return result(enqueue(stream, [=] { release(block); }));
 }
@@ -224,7 +240,9 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = device_memory - usage(current_device).live;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) { return pool_of(pool, device); }
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  return pool_of(pool, device);
+}
 cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return pool_of(pool, device); }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void*) {
   if (attribute == cudaMemPoolAttrUsedMemHigh) reset_peak(device_of_pool(pool));
@@ -232,7 +250,8 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 }
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
   const Usage used = usage(device_of_pool(pool));
-  const bool high = attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh;
+  const bool high = attribute == cudaMemPoolAttrReservedMemHigh ||
+                    attribute == cudaMemPoolAttrUsedMemHigh;
   *static_cast<std::uint64_t*>(value) = high ? used.peak : used.live;
   return cudaSuccess;
 }
@@ -252,10 +271,12 @@ cudaError_t cudaFreeHost(void* block) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   return copy(to, from, bytes, kind, stream_of(stream));
 }
-cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t bytes, cudaStream_t stream) {
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t bytes,
+                                cudaStream_t stream) {
   return copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream));
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -270,7 +291,9 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   *attributes = {};
   const int device = device_of(address);
-  attributes->type = device >= 0 ? cudaMemoryTypeDevice : is_pinned(address) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+  attributes->type = device >= 0          ? cudaMemoryTypeDevice
+                     : is_pinned(address) ? cudaMemoryTypeHost
+                                          : cudaMemoryTypeUnregistered;
   attributes->device = std::max(device, 0);
   attributes->devicePointer = attributes->hostPointer = const_cast<void*>(address);
   return cudaSuccess;
@@ -285,7 +308,9 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithPriority(stream, 0, 0);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return destroy_stream(stream), cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return result(finish(stream_of(stream))); }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -294,18 +319,23 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return result(wait(stream_of(stream), event->moment));
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return *event = new CUevent_st, cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return *event = new CUevent_st, cudaSuccess;
+}
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return event->moment = record(stream_of(stream)), cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) { return result(finish(event->moment)); }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return has_passed(event->moment) ? cudaSuccess : cudaErrorNotReady; }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return has_passed(event->moment) ? cudaSuccess : cudaErrorNotReady;
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   if (!from->moment || !to->moment) return result(cudaErrorInvalidResourceHandle);
   if (!from->moment->passed || !to->moment->passed) return result(cudaErrorNotReady);
-  *milliseconds = std::chrono::duration<float, std::milli>(to->moment->time - from->moment->time).count();
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(to->moment->time - from->moment->time).count();
   return cudaSuccess;
 }
 
@@ -313,29 +343,38 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value < 0 || static_cast<std::size_t>(value) > shared_optin) return result(cudaErrorInvalidValue);
+  if (value < 0 || static_cast<std::size_t>(value) > shared_optin)
+    return result(cudaErrorInvalidValue);
   const std::lock_guard lock(kernels().mutex);
-  kernels().known[kernel].shared_allowed = std::max(shared_per_block, static_cast<std::size_t>(value));
+  kernels().known[kernel].shared_allowed =
+      std::max(shared_per_block, static_cast<std::size_t>(value));
   return cudaSuccess;
 }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* address, void** arguments) {
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* address,
+                                void** arguments) {
   Kernel kernel;
   {
     const std::lock_guard lock(kernels().mutex);
     kernel = kernels().known[address];
   }
-  if (kernel.binder == nullptr) fatal("a kernel was launched by other means than tutti::cuda::launch");
-  Launch launch{.grid = config->gridDim, .block = config->blockDim, .shared_bytes = config->dynamicSmemBytes,
-                .cooperative = false, .kernel = {}};
+  if (kernel.binder == nullptr)
+    fatal("a kernel was launched by other means than tutti::cuda::launch");
+  Launch launch{.grid = config->gridDim,
+                .block = config->blockDim,
+                .shared_bytes = config->dynamicSmemBytes,
+                .cooperative = false,
+                .kernel = {}};
   for (unsigned i = 0; i < config->numAttrs; ++i)
-    if (config->attrs[i].id == cudaLaunchAttributeCooperative) launch.cooperative = config->attrs[i].val.cooperative != 0;
+    if (config->attrs[i].id == cudaLaunchAttributeCooperative)
+      launch.cooperative = config->attrs[i].val.cooperative != 0;
   const std::size_t threads = std::size_t{launch.block.x} * launch.block.y * launch.block.z;
   const std::size_t blocks = std::size_t{launch.grid.x} * launch.grid.y * launch.grid.z;
-  if (threads == 0 || threads > 1024 || launch.block.z > 64 || blocks == 0 || launch.grid.x > 0x7fffffffu ||
-      launch.grid.y > 65535 || launch.grid.z > 65535)
+  if (threads == 0 || threads > 1024 || launch.block.z > 64 || blocks == 0 ||
+      launch.grid.x > 0x7fffffffu || launch.grid.y > 65535 || launch.grid.z > 65535)
     return result(cudaErrorInvalidConfiguration);
   if (launch.shared_bytes > kernel.shared_allowed) return result(cudaErrorInvalidValue);
-  const int at_once = blocks_at_once(static_cast<int>(threads), launch.shared_bytes) * multiprocessors;
+  const int at_once = blocks_at_once(static_cast<int>(threads), launch.shared_bytes) *
+                      multiprocessors;
   if (launch.cooperative && blocks > static_cast<std::size_t>(at_once))
     return result(cudaErrorCooperativeLaunchTooLarge);
   launch.kernel = kernel.binder(address, arguments);
@@ -361,10 +400,12 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return std::swap(*mode, current), cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  *status = is_capturing(stream_of(stream)) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *status = is_capturing(stream_of(stream)) ? cudaStreamCaptureStatusActive
+                                            : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long) {
   return *executable = new CUgraphExec_st{graph->graph}, cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
@@ -374,6 +415,8 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, std::size_t* 
   return *count = graph->graph->nodes.size(), cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) { return delete executable, cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  return delete executable, cudaSuccess;
+}
 
 }  // extern "C"

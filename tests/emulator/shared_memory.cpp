@@ -1,5 +1,6 @@
-// Linked into each library of kernels. Their `__shared__` variables are thread-local (device_language.h), and nothing
-// else in such a library is: its block of thread-local memory is the shared memory of the block that runs.
+// Linked into each library of kernels. Their `__shared__` variables are thread-local
+// (device_language.h), and nothing else in such a library is: its block of thread-local memory is
+// the shared memory of the block that runs.
 #include "emulator.h"
 
 #include <link.h>
@@ -26,7 +27,8 @@ int look(dl_phdr_info* info, std::size_t, void* found) {
 }
 
 Region region() {
-  *const_cast<volatile unsigned char*>(&anchor) = 0;  // makes the calling thread's copy, if there is none yet
+  *const_cast<volatile unsigned char*>(&anchor) =
+      0;  // makes the calling thread's copy, if there is none yet
   Region found{};
   dl_iterate_phdr(look, &found);
   return found;

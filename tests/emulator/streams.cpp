@@ -24,7 +24,8 @@ Queues& queues() {
 }
 
 void forget_if_over(const StreamPtr& stream) {
-  if (stream->destroyed && stream->entries.empty() && !stream->busy) queues().streams.erase(stream.get());
+  if (stream->destroyed && stream->entries.empty() && !stream->busy)
+    queues().streams.erase(stream.get());
 }
 
 // Runs the first entry, if it can run now. The lock is open meanwhile.
@@ -53,19 +54,23 @@ bool step(std::unique_lock<std::mutex>& lock, const StreamPtr& stream) {
   return true;
 }
 
-// Runs the stream, and what it waits for, until `done`; false where that has to wait for another thread.
-bool try_advance(std::unique_lock<std::mutex>& lock, const StreamPtr& stream, const std::function<bool()>& done) {
+// Runs the stream, and what it waits for, until `done`; false where that has to wait for another
+// thread.
+bool try_advance(std::unique_lock<std::mutex>& lock, const StreamPtr& stream,
+                 const std::function<bool()>& done) {
   while (!done()) {
     if (step(lock, stream)) continue;
     if (stream->busy) return false;
     if (stream->entries.empty()) fatal("a stream waits for an event that nobody will record");
     const std::shared_ptr<Moment> moment = stream->entries.front().wait;
-    if (!moment->stream || !try_advance(lock, moment->stream, [&] { return moment->passed; })) return false;
+    if (!moment->stream || !try_advance(lock, moment->stream, [&] { return moment->passed; }))
+      return false;
   }
   return true;
 }
 
-void advance(std::unique_lock<std::mutex>& lock, const StreamPtr& stream, const std::function<bool()>& done) {
+void advance(std::unique_lock<std::mutex>& lock, const StreamPtr& stream,
+             const std::function<bool()>& done) {
   while (!try_advance(lock, stream, done)) {
     // A gate may be opened by any stream.
     std::vector<StreamPtr> all;
@@ -87,10 +92,12 @@ void by_chance(std::unique_lock<std::mutex>& lock) {
   for (const auto& [_, s] : q.streams)
     if (!s->entries.empty()) all.push_back(s);
   if (all.empty()) return;
-  for (std::uint64_t steps = q.random.below(8); steps > 0; --steps) step(lock, all[q.random.below(all.size())]);
+  for (std::uint64_t steps = q.random.below(8); steps > 0; --steps)
+    step(lock, all[q.random.below(all.size())]);
 }
 
-// What CUDA's legacy stream does: it comes after everything on the blocking streams, and they after it.
+// What CUDA's legacy stream does: it comes after everything on the blocking streams, and they after
+// it.
 void after_blocking_streams(std::unique_lock<std::mutex>& lock, int device) {
   std::vector<StreamPtr> all;
   for (const auto& [_, s] : queues().streams)
@@ -124,7 +131,9 @@ StreamPtr make_stream(int device, bool blocking) {
   return stream;
 }
 
-cudaStream_t handle_of(const StreamPtr& stream) { return reinterpret_cast<cudaStream_t>(stream.get()); }
+cudaStream_t handle_of(const StreamPtr& stream) {
+  return reinterpret_cast<cudaStream_t>(stream.get());
+}
 
 StreamPtr stream_of(cudaStream_t handle) {
   Queues& q = queues();
@@ -138,7 +147,8 @@ StreamPtr stream_of(cudaStream_t handle) {
   }
   const std::lock_guard lock(q.mutex);
   const auto found = q.streams.find(reinterpret_cast<Stream*>(handle));
-  if (found == q.streams.end() || found->second->destroyed) fatal("a handle that is no stream (any more) was used");
+  if (found == q.streams.end() || found->second->destroyed)
+    fatal("a handle that is no stream (any more) was used");
   return found->second;
 }
 
@@ -187,7 +197,9 @@ cudaError_t launch(const std::shared_ptr<Graph>& graph, const StreamPtr& stream)
   return cudaSuccess;
 }
 
-void enqueue(cudaStream_t stream, std::function<void()> work) { enqueue(stream_of(stream), std::move(work)); }
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  enqueue(stream_of(stream), std::move(work));
+}
 
 std::shared_ptr<Moment> record(const StreamPtr& stream) {
   auto moment = std::make_shared<Moment>();
@@ -265,7 +277,8 @@ void wait_until_idle(int device) {
 
 bool has_finished(const StreamPtr& stream) {
   std::unique_lock lock(queues().mutex);
-  if (queues().random.below(3) == 0) try_advance(lock, stream, [&] { return stream->entries.empty() && !stream->busy; });
+  if (queues().random.below(3) == 0)
+    try_advance(lock, stream, [&] { return stream->entries.empty() && !stream->busy; });
   return stream->entries.empty() && !stream->busy;
 }
 

@@ -1,5 +1,6 @@
-// Streams, events and graphs of the emulator. What is enqueued waits in its stream's queue and runs as late as a
-// synchronisation allows, or earlier by chance: what no stream order and no event puts in order runs in any order.
+// Streams, events and graphs of the emulator. What is enqueued waits in its stream's queue and runs
+// as late as a synchronisation allows, or earlier by chance: what no stream order and no event puts
+// in order runs in any order.
 #pragma once
 
 #include "emulator.h"
@@ -16,11 +17,12 @@ struct Stream;
 
 /// The point at which an event was recorded.
 struct Moment {
-  std::shared_ptr<Stream> stream;                    ///< null for a gate
+  std::shared_ptr<Stream> stream;  ///< null for a gate
   bool passed = false;
   std::chrono::steady_clock::time_point time;
-  std::shared_ptr<Capture> capture;                  ///< not null: a point in a graph to be, which never passes
-  std::map<const Stream*, std::size_t> captured_before;  ///< of each stream, how much of the graph comes before
+  std::shared_ptr<Capture> capture;  ///< not null: a point in a graph to be, which never passes
+  std::map<const Stream*, std::size_t>
+      captured_before;  ///< of each stream, how much of the graph comes before
 };
 
 struct Entry {
@@ -84,8 +86,8 @@ void wait_until_idle(int device);
 bool has_finished(const StreamPtr& stream);
 bool has_passed(const std::shared_ptr<Moment>& moment);
 
-/// What ranks do together: `begin` says what this stream is to do and for what it is to wait then; now, or, where it is
-/// captured, at each replay.
+/// What ranks do together: `begin` says what this stream is to do and for what it is to wait then;
+/// now, or, where it is captured, at each replay.
 cudaError_t enqueue_shared(const StreamPtr& stream, std::function<Shared()> begin);
 /// Every node after the one before.
 cudaError_t launch(const std::shared_ptr<Graph>& graph, const StreamPtr& stream);

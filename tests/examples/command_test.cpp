@@ -1,8 +1,10 @@
 // The program train_resnet as a user meets it: help, wrong flags, bad data, a short run.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <zlib.h>
+#include <nlohmann/json.hpp>
 
+#include <sys/wait.h>
+#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -13,8 +15,6 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <vector>
 
 namespace {
@@ -28,11 +28,13 @@ struct Outcome {
 
 // Runs the trainer with the arguments; `stream` 1 keeps standard output, 2 standard error.
 Outcome run(const std::string& arguments, int stream) {
-  const std::string command = std::string(TRAIN_RESNET) + " " + arguments + (stream == 2 ? " 2>&1 >/dev/null" : " 2>/dev/null");
+  const std::string command = std::string(TRAIN_RESNET) + " " + arguments +
+                              (stream == 2 ? " 2>&1 >/dev/null" : " 2>/dev/null");
   FILE* const pipe = popen(command.c_str(), "r");
   std::string output;
   std::array<char, 4096> buffer;
-  while (const std::size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) output.append(buffer.data(), n);
+  while (const std::size_t n = fread(buffer.data(), 1, buffer.size(), pipe))
+    output.append(buffer.data(), n);
   const int status = pclose(pipe);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
 }
@@ -47,7 +49,8 @@ void expect_refusal(const std::string& arguments, const std::string& says) {
 // A compressed file of 100 images whose second half got lost.
 void write_truncated(const std::string& path) {
   std::string bytes{0, 0, 8, 3, 0, 0, 0, 100, 0, 0, 0, 28, 0, 0, 0, 28};
-  for (unsigned i = 0; i < 100 * 28 * 28; ++i) bytes += static_cast<char>(i * i * 2654435761u >> 24);
+  for (unsigned i = 0; i < 100 * 28 * 28; ++i)
+    bytes += static_cast<char>(i * i * 2654435761u >> 24);
   const gzFile file = gzopen(path.c_str(), "wb");
   gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
   gzclose(file);
@@ -58,7 +61,8 @@ class Command : public testing::Test {
  protected:
   Command() { fs::create_directories(folder_); }
   ~Command() override { fs::remove_all(folder_); }
-  std::string folder_ = (fs::temp_directory_path() / ("tutti_command_" + std::to_string(getpid()))).string();
+  std::string folder_ =
+      (fs::temp_directory_path() / ("tutti_command_" + std::to_string(getpid()))).string();
 };
 
 // What the help says of each flag, by its name; an explanation may be on the line below its flag.
@@ -72,7 +76,8 @@ std::map<std::string, std::string> explanations(const std::string& help) {
       const std::string names = line.substr(0, column);
       current.clear();
       const std::regex name("--[a-z-]+");
-      for (std::sregex_iterator i(names.begin(), names.end(), name), end; i != end; ++i) current.push_back(i->str());
+      for (std::sregex_iterator i(names.begin(), names.end(), name), end; i != end; ++i)
+        current.push_back(i->str());
     }
     const bool explains = line.size() > column && line[column - 1] == ' ';
     for (const std::string& flag : current) result[flag] += explains ? line.substr(column) : "";
@@ -84,10 +89,12 @@ TEST_F(Command, HelpExplainsEveryFlag) {
   const Outcome outcome = run("--help", 1);
   EXPECT_EQ(outcome.code, 0);
   const auto explained = explanations(outcome.output);
-  for (const char* flag : {"--dataset", "--data", "--model", "--epochs", "--max-steps", "--batch-size", "--ranks", "--threads",
-                           "--lr", "--momentum", "--nesterov", "--no-nesterov", "--weight-decay", "--seed", "--sync-bn",
-                           "--no-sync-bn", "--precision", "--device", "--memory-format", "--log-every", "--out", "--sharded", "--uneven",
-                           "--trace"}) {
+  for (const char* flag : {"--dataset",      "--data",       "--model",         "--epochs",
+                           "--max-steps",    "--batch-size", "--ranks",         "--threads",
+                           "--lr",           "--momentum",   "--nesterov",      "--no-nesterov",
+                           "--weight-decay", "--seed",       "--sync-bn",       "--no-sync-bn",
+                           "--precision",    "--device",     "--memory-format", "--log-every",
+                           "--out",          "--sharded",    "--uneven",        "--trace"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
@@ -121,8 +128,13 @@ TEST_F(Command, WrongFlagsAndValues) {
 }
 
 TEST_F(Command, OfAFlagGivenTwiceTheLastCounts) {
-  EXPECT_EQ(run("--dataset synthetic --ranks 2 --batch-size 64 --threads 1 --max-steps 1 --uneven stop --checkpoint-every 5 --out " +
-                    folder_ + "/first --batch-size 16 --ranks 1 --uneven error --out " + folder_ + "/last", 1).code, 0);
+  EXPECT_EQ(run("--dataset synthetic --ranks 2 --batch-size 64 --threads 1 --max-steps 1 --uneven "
+                "stop --checkpoint-every 5 --out " +
+                    folder_ + "/first --batch-size 16 --ranks 1 --uneven error --out " + folder_ +
+                    "/last",
+                1)
+                .code,
+            0);
   EXPECT_FALSE(fs::exists(folder_ + "/first"));
   const auto config = nlohmann::json::parse(std::ifstream(folder_ + "/last/config.json"));
   EXPECT_EQ(config.at("ranks"), 1);
@@ -143,7 +155,9 @@ TEST_F(Command, BadDataAndRunFolder) {
 }
 
 TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
-  const std::string arguments = "--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 --resume --out " + folder_ + "/run ";
+  const std::string arguments =
+      "--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 --resume --out " + folder_ +
+      "/run ";
   const std::string file = folder_ + "/run/checkpoint.safetensors";
   ASSERT_EQ(run(arguments, 1).code, 0);  // there is none yet
   ASSERT_TRUE(fs::exists(file));
@@ -158,33 +172,42 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
 }
 
 TEST_F(Command, AShortRunEndsWithTheTestAccuracy) {
-  const Outcome outcome = run("--dataset synthetic --max-steps 2 --batch-size 16 --ranks 2 --threads 1 --out " + folder_ + "/run", 1);
+  const Outcome outcome =
+      run("--dataset synthetic --max-steps 2 --batch-size 16 --ranks 2 --threads 1 --out " +
+              folder_ + "/run",
+          1);
   EXPECT_EQ(outcome.code, 0);
   ASSERT_GT(outcome.output.size(), 24u);
   const std::size_t line = outcome.output.rfind('\n', outcome.output.size() - 2) + 1;
   float accuracy = -1;
-  EXPECT_EQ(sscanf(outcome.output.c_str() + line, "test accuracy %f", &accuracy), 1) << outcome.output;
+  EXPECT_EQ(sscanf(outcome.output.c_str() + line, "test accuracy %f", &accuracy), 1)
+      << outcome.output;
   EXPECT_GE(accuracy, 0);
   for (const char* file : {"metrics.jsonl", "model.safetensors", "curves.svg", "config.json"})
     EXPECT_TRUE(fs::exists(folder_ + "/run/" + file)) << file;
-  EXPECT_EQ(outcome.output.find('\r'), std::string::npos);  // plain lines where there is no terminal
+  EXPECT_EQ(outcome.output.find('\r'),
+            std::string::npos);  // plain lines where there is no terminal
 }
 
 TEST_F(Command, ATimelineShowsWhatEveryRankDid) {
-  const std::string path = folder_ + "/out.json", common = "--dataset synthetic --batch-size 16 --ranks 2 --threads 1 --trace " +
-                                                           path + " --out " + folder_ + "/run ";
+  const std::string path = folder_ + "/out.json",
+                    common = "--dataset synthetic --batch-size 16 --ranks 2 --threads 1 --trace " +
+                             path + " --out " + folder_ + "/run ";
   EXPECT_EQ(run(common + "--max-steps 2", 1).code, 0);
   std::map<std::string, std::multiset<int>> ranks;  // by name
   for (const auto& event : nlohmann::json::parse(std::ifstream(path)))
     if (event.at("ph") != "e") ranks[event.at("name")].insert(event.at("pid").get<int>());
   const std::multiset<int> twice{0, 0, 1, 1}, once{0, 1};
-  for (const char* name : {"load", "forward", "backward", "optimizer"}) EXPECT_EQ(ranks[name], twice) << name;
+  for (const char* name : {"load", "forward", "backward", "optimizer"})
+    EXPECT_EQ(ranks[name], twice) << name;
   for (const char* name : {"step 1", "step 2", "evaluate"}) EXPECT_EQ(ranks[name], once) << name;
-  // Statistics and gradients; buckets are laid out anew after the first step, and so have two names.
+  // Statistics and gradients; buckets are laid out anew after the first step, and so have two
+  // names.
   const auto ranks_of = [&](const std::string& text) {
     std::multiset<int> all;
     for (const auto& [name, of] : ranks)
-      if (!name.starts_with("wait: ") && name.find(text) != std::string::npos) all.insert(of.begin(), of.end());
+      if (!name.starts_with("wait: ") && name.find(text) != std::string::npos)
+        all.insert(of.begin(), of.end());
     return all;
   };
   EXPECT_EQ(ranks_of("bucket 0: "), twice);
@@ -194,7 +217,11 @@ TEST_F(Command, ATimelineShowsWhatEveryRankDid) {
   fs::remove(path);
   EXPECT_EQ(run(common + "--log-every 1 --lr 1e20", 1).code, 1);  // diverges
   EXPECT_TRUE(nlohmann::json::parse(std::ifstream(path)).is_array());
-  EXPECT_EQ(run("--dataset synthetic --out " + folder_ + "/run --trace " + folder_ + "/nowhere/out.json", 1).code, 1);
+  EXPECT_EQ(
+      run("--dataset synthetic --out " + folder_ + "/run --trace " + folder_ + "/nowhere/out.json",
+          1)
+          .code,
+      1);
 }
 
 }  // namespace

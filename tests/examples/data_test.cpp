@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <unistd.h>
 #include <filesystem>
 #include <fstream>
-#include <unistd.h>
 
 namespace tutti::examples {
 namespace {
@@ -54,7 +54,8 @@ class DataTest : public testing::Test {
     }
   }
 
-  std::string folder_ = (fs::temp_directory_path() / ("tutti_data_" + std::to_string(getpid()))).string();
+  std::string folder_ =
+      (fs::temp_directory_path() / ("tutti_data_" + std::to_string(getpid()))).string();
   std::string images_, labels_;
 };
 

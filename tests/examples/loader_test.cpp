@@ -1,4 +1,5 @@
-// Batches: the same for any number of ranks, a new order and new augmentation every epoch, normalised as stated.
+// Batches: the same for any number of ranks, a new order and new augmentation every epoch,
+// normalised as stated.
 #include "data/loader.h"
 
 #include <tutti/core/create.h>
@@ -24,7 +25,9 @@ TEST(Loader, AnyNumberOfRanksHasTheSameGlobalBatches) {
   for (const int ranks : {2, 3, 7}) {
     Loader whole(data, {.batch_size = 10, .seed = 3});
     std::vector<Loader> parts;
-    for (int r = 0; r < ranks; ++r) parts.emplace_back(data, Loader::Options{.batch_size = 10, .seed = 3, .rank = r, .ranks = ranks});
+    for (int r = 0; r < ranks; ++r)
+      parts.emplace_back(data,
+                         Loader::Options{.batch_size = 10, .seed = 3, .rank = r, .ranks = ranks});
     for (std::int64_t epoch = 0; epoch < 2; ++epoch)
       for (std::int64_t b = 0; b < whole.batches_per_epoch(); ++b) {
         const Batch all = whole.batch(epoch, b);
@@ -79,8 +82,11 @@ TEST(Loader, TestImagesComeInOrderNormalisedAndUnchanged) {
     for (std::size_t n = 0; n < 5; ++n)
       for (std::size_t c = 0; c < 3; ++c)
         for (std::size_t p = 0; p < 64; ++p)
-          ASSERT_NEAR(values[(n * 3 + c) * 64 + p],
-                      (data.images[(n * 64 + p) * 3 + c] / 255.0 - static_cast<double>(data.mean[c])) / static_cast<double>(data.deviation[c]), 1e-6);
+          ASSERT_NEAR(
+              values[(n * 3 + c) * 64 + p],
+              (data.images[(n * 64 + p) * 3 + c] / 255.0 - static_cast<double>(data.mean[c])) /
+                  static_cast<double>(data.deviation[c]),
+              1e-6);
   }
 }
 

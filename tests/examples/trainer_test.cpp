@@ -1,8 +1,9 @@
-// The trainer as a function: the same mathematics for any number of ranks, and what it leaves behind.
+// The trainer as a function: the same mathematics for any number of ranks, and what it leaves
+// behind.
+#include "train/trainer.h"
 #include "distributed/equal_bits.h"
 #include "train/checkpoint.h"
 #include "train/progress.h"
-#include "train/trainer.h"
 
 #include <tutti/core/create.h>
 #include <tutti/distributed/fault.h>
@@ -12,12 +13,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
-#include <unistd.h>
 
 namespace tutti::examples {
 namespace {
@@ -48,7 +49,8 @@ TrainOptions small_options() {
   return options;
 }
 
-std::vector<TrainResult> train_on(int ranks, const TrainOptions& options, const Datasets& data = even_data()) {
+std::vector<TrainResult> train_on(int ranks, const TrainOptions& options,
+                                  const Datasets& data = even_data()) {
   std::vector<TrainResult> results(static_cast<std::size_t>(ranks));
   distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
     results[static_cast<std::size_t>(group.rank())] = train(options, data, group, nullptr);
@@ -56,7 +58,8 @@ std::vector<TrainResult> train_on(int ranks, const TrainOptions& options, const 
   return results;
 }
 
-// Trains on one rank and on several, and compares every step's loss, test results, and the ranks with each other.
+// Trains on one rank and on several, and compares every step's loss, test results, and the ranks
+// with each other.
 void expect_same_curve(const TrainOptions& options, const Datasets& data, double tolerance) {
   const TrainResult alone = train_on(1, options, data).front();
   EXPECT_EQ(alone.rows.size(), 6u);
@@ -70,10 +73,12 @@ void expect_same_curve(const TrainOptions& options, const Datasets& data, double
       EXPECT_EQ(many.learning_rate, one.learning_rate);
       ASSERT_EQ(many.test_loss.has_value(), one.test_loss.has_value());
       if (one.test_loss) {
-        EXPECT_NEAR(*many.test_loss / *one.test_loss, 1, tolerance) << ranks << " ranks, step " << one.step;
+        EXPECT_NEAR(*many.test_loss / *one.test_loss, 1, tolerance)
+            << ranks << " ranks, step " << one.step;
       }
     }
-    fmt::print("largest relative difference of {} ranks in {}: {:.1e}\n", ranks, to_string(options.precision), worst);
+    fmt::print("largest relative difference of {} ranks in {}: {:.1e}\n", ranks,
+               to_string(options.precision), worst);
     for (const TrainResult& result : results) {
       expect_equal_bits(result.state, results.front().state);
       EXPECT_EQ(result.test_accuracy, results.front().test_accuracy);
@@ -82,17 +87,18 @@ void expect_same_curve(const TrainOptions& options, const Datasets& data, double
 }
 
 TEST(Trainer, AnyNumberOfThreadRanksFollowsTheSameLossCurve) {
-  // Ranks sum in another order, which changes a value by some 1e-16 of it; steps of training, with batches whose deepest
-  // statistics come from few pixels, multiply that (1e-13 was seen). A wrong scale of one gradient or statistic shows
-  // at 1e-2.
+  // Ranks sum in another order, which changes a value by some 1e-16 of it; steps of training, with
+  // batches whose deepest statistics come from few pixels, multiply that (1e-13 was seen). A wrong
+  // scale of one gradient or statistic shows at 1e-2.
   TrainOptions options = small_options();
   options.precision = float64;
   expect_same_curve(options, odd_data(), 1e-10);
 }
 
 TEST(Trainer, AlsoInFloat32) {
-  // The same in the precision people train in, where rounding starts at 1e-7. Statistics of few pixels multiply it, to 3e-5
-  // within these steps; so the rate is low and no batch consists of a single image, or chaos would exceed any tolerance.
+  // The same in the precision people train in, where rounding starts at 1e-7. Statistics of few
+  // pixels multiply it, to 3e-5 within these steps; so the rate is low and no batch consists of a
+  // single image, or chaos would exceed any tolerance.
   TrainOptions options = small_options();
   options.lr = 0.002;
   expect_same_curve(options, even_data(), 1e-3);
@@ -103,10 +109,12 @@ TEST(Trainer, RepeatsItselfBitForBit) {
   options.max_steps = 3;
   expect_equal_bits(train_on(2, options)[1].state, train_on(2, options)[1].state);
   options.seed = 1;
-  EXPECT_NE(to_vector(train_on(1, options)[0].state[0].second), to_vector(train_on(1, small_options())[0].state[0].second));
+  EXPECT_NE(to_vector(train_on(1, options)[0].state[0].second),
+            to_vector(train_on(1, small_options())[0].state[0].second));
 }
 
-std::vector<TrainResult> train_on_shards(const TrainOptions& options, const std::vector<std::int64_t>& sizes) {
+std::vector<TrainResult> train_on_shards(const TrainOptions& options,
+                                         const std::vector<std::int64_t>& sizes) {
   std::vector<TrainResult> results(sizes.size());
   distributed::run_ranks(static_cast<int>(sizes.size()), [&](const ProcessGroup& group) {
     const auto rank = static_cast<std::size_t>(group.rank());
@@ -134,7 +142,9 @@ TEST(Trainer, RanksWithImagesOfTheirOwnRunOutOneAfterTheOther) {
     train_on_shards(options, {20, 5, 8});
     ADD_FAILURE() << "no error";
   } catch (const DistributedError& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 1 has no samples for step 2, ranks 0 and 2 have"), std::string::npos)
+    EXPECT_NE(
+        std::string(error.what()).find("rank 1 has no samples for step 2, ranks 0 and 2 have"),
+        std::string::npos)
         << error.what();
   }
 }
@@ -154,7 +164,8 @@ TEST(Trainer, Bfloat16TrainsWithFloat32Weights) {
   const TrainResult wide = train_on(2, options).front();
   options.precision = bfloat16;
   const TrainResult result = train_on(2, options).front();
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(result.rows[i].train_loss / wide.rows[i].train_loss, 1, 0.05) << i;
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(result.rows[i].train_loss / wide.rows[i].train_loss, 1, 0.05) << i;
   EXPECT_NE(result.rows[0].train_loss, wide.rows[0].train_loss);
   EXPECT_EQ(result.state.front().second.dtype(), float32);
 }
@@ -193,7 +204,8 @@ TEST(Trainer, LeavesMetricsWeightsAndCurves) {
   const std::string svg{std::istreambuf_iterator<char>(picture), std::istreambuf_iterator<char>()};
   EXPECT_TRUE(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(folder / "config.json")).at("batch_size"), 10);
-  for (const auto& entry : fs::directory_iterator(folder)) EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
+  for (const auto& entry : fs::directory_iterator(folder))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
   fs::remove_all(folder);
 }
 
@@ -204,8 +216,11 @@ TEST(Trainer, TheMetricsNameTheStraggler) {
   options.epochs = 1;
   {
     using distributed::Fault;
-    const distributed::InjectFault late({.action = Fault::Action::delay, .rank = 1, .collective = 45,
-                                         .group = "world/normalization", .delay = std::chrono::milliseconds(1500)});
+    const distributed::InjectFault late({.action = Fault::Action::delay,
+                                         .rank = 1,
+                                         .collective = 45,
+                                         .group = "world/normalization",
+                                         .delay = std::chrono::milliseconds(1500)});
     train_on(3, options);
   }
   std::ifstream metrics(folder / "metrics.jsonl");
@@ -217,15 +232,18 @@ TEST(Trainer, TheMetricsNameTheStraggler) {
   EXPECT_EQ(last.at("straggler"), 1);
   // Half of the delay, since the others may be held up themselves before they come to wait.
   EXPECT_GE(last.at("held_up_s").at(1).get<double>(), 0.75);
-  for (const int other : {0, 2}) EXPECT_GE(last.at("waited_s").at(static_cast<std::size_t>(other)).get<double>(), 0.75);
+  for (const int other : {0, 2})
+    EXPECT_GE(last.at("waited_s").at(static_cast<std::size_t>(other)).get<double>(), 0.75);
   EXPECT_EQ(last.at("came_last").size(), 3u);
   ASSERT_FALSE(last.at("skew_ms").empty());
-  for (const auto& [name, skew] : last.at("skew_ms").items()) EXPECT_GE(skew.at("largest"), skew.at("mean")) << name;
+  for (const auto& [name, skew] : last.at("skew_ms").items())
+    EXPECT_GE(skew.at("largest"), skew.at("mean")) << name;
   fs::remove_all(folder);
 }
 
-// A run that a fault stops, and that goes on from its last checkpoint, against one that nothing stops.
-// `from_end` says how many collectives before its end the first one is stopped: some three are a step.
+// A run that a fault stops, and that goes on from its last checkpoint, against one that nothing
+// stops. `from_end` says how many collectives before its end the first one is stopped: some three
+// are a step.
 void expect_resumes_to_the_bit(TrainOptions options, const Datasets& data, std::int64_t from_end) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_resume_{}", getpid());
   const auto contents = [](const fs::path& path) {
@@ -264,7 +282,8 @@ void expect_resumes_to_the_bit(TrainOptions options, const Datasets& data, std::
       EXPECT_EQ(a.test_accuracy, b.test_accuracy);
     }
   }
-  EXPECT_EQ(contents(folder / "parts" / "model.safetensors"), contents(folder / "whole" / "model.safetensors"));
+  EXPECT_EQ(contents(folder / "parts" / "model.safetensors"),
+            contents(folder / "whole" / "model.safetensors"));
   EXPECT_EQ(contents(folder / "parts" / "curves.svg"), contents(folder / "whole" / "curves.svg"));
   std::ifstream metrics(folder / "parts" / "metrics.jsonl");
   std::size_t lines = 0;
@@ -279,7 +298,8 @@ void expect_resumes_to_the_bit(TrainOptions options, const Datasets& data, std::
 }
 
 TEST(Trainer, GoesOnFromACheckpointToTheBit) {
-  // Stopped in the second epoch. A checkpoint after every step, too: the fault then falls between two rows of metrics.
+  // Stopped in the second epoch. A checkpoint after every step, too: the fault then falls between
+  // two rows of metrics.
   TrainOptions options = small_options();
   expect_resumes_to_the_bit(options, even_data(), 8);
   options.checkpoint_every = 1;
@@ -319,14 +339,16 @@ TEST(Progress, TimeLeftCountsTheStepsOfThisProcess) {
   std::FILE* screen = std::tmpfile();
   Progress progress(screen, 10, 100, 900, 1000);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  progress.epoch_done({.epoch = 10, .step = 901, .images_per_second = 1});  // 99 more, of 100 ms or longer
+  progress.epoch_done(
+      {.epoch = 10, .step = 901, .images_per_second = 1});  // 99 more, of 100 ms or longer
   std::rewind(screen);
   int minutes = 0, seconds = 0;
   char line[200] = "";
   ASSERT_NE(std::fgets(line, sizeof(line), screen), nullptr);
   std::fclose(screen);
   const char* figure = std::strstr(line, "images/s");
-  ASSERT_TRUE(figure && std::sscanf(figure, "images/s %d:%d left", &minutes, &seconds) == 2) << line;
+  ASSERT_TRUE(figure && std::sscanf(figure, "images/s %d:%d left", &minutes, &seconds) == 2)
+      << line;
   EXPECT_GE(60 * minutes + seconds, 9) << line;
 }
 

@@ -1,4 +1,5 @@
-// A small training run whose steps are run as they are or, from one of them on, replayed from a graph: to the same bits.
+// A small training run whose steps are run as they are or, from one of them on, replayed from a
+// graph: to the same bits.
 #pragma once
 
 #include <tutti/autograd/checkpoint.h>
@@ -32,16 +33,18 @@ namespace tutti::testing {
 
 struct StepCase {
   std::function<std::unique_ptr<optim::Optimizer>(const std::vector<Tensor>&)> optimizer;
-  double clip = 0;           ///< 0: not
-  double dropout = 0;        ///< twice, once in a checkpoint
-  bool scaled = false;       ///< the loss, so that it overflows every now and then
+  double clip = 0;      ///< 0: not
+  double dropout = 0;   ///< twice, once in a checkpoint
+  bool scaled = false;  ///< the loss, so that it overflows every now and then
 };
 
 constexpr int captured_steps = 8;
 
-/// Every number of the model, of the optimizer, the losses of all steps and where the random generator is at the end. Rate
-/// and momentum change with every step. Steps from `graph_from` on are replayed; the first of them is captured before.
-inline std::vector<double> train_captured(const StepCase& c, Device device, const ProcessGroup& group, int graph_from) {
+/// Every number of the model, of the optimizer, the losses of all steps and where the random
+/// generator is at the end. Rate and momentum change with every step. Steps from `graph_from` on
+/// are replayed; the first of them is captured before.
+inline std::vector<double> train_captured(const StepCase& c, Device device,
+                                          const ProcessGroup& group, int graph_from) {
   cuda::settings().deterministic = true;
   manual_seed(7);
   nn::Sequential net;
@@ -63,11 +66,14 @@ inline std::vector<double> train_captured(const StepCase& c, Device device, cons
   // Too large for some gradient at first, and then every now and then.
   optim::GradScaler scaler({.init_scale = 3e38, .growth_interval = 1});
 
-  const Tensor images = zeros({4, 3, 6, 6}, {.device = device}).contiguous(MemoryFormat::channels_last);
-  const Tensor labels = tensor({0, 1, 2, 3}, {.dtype = int64}).to(device), tally = zeros({}, {.device = device});
+  const Tensor images =
+      zeros({4, 3, 6, 6}, {.device = device}).contiguous(MemoryFormat::channels_last);
+  const Tensor labels = tensor({0, 1, 2, 3}, {.dtype = int64}).to(device),
+               tally = zeros({}, {.device = device});
   const auto step = [&] {
     const auto run_head = [&](const std::vector<Tensor>& in) { return head(in[0]); };
-    const Tensor x = body(images), logits = c.dropout > 0 ? checkpoint(run_head, {x}) : run_head({x});
+    const Tensor x = body(images),
+                 logits = c.dropout > 0 ? checkpoint(run_head, {x}) : run_head({x});
     const Tensor loss = nn::cross_entropy(logits, labels);
     optimizer->zero_grad();
     (c.scaled ? scaler.scale(8 * loss) : loss).backward();
@@ -98,7 +104,8 @@ inline std::vector<double> train_captured(const StepCase& c, Device device, cons
   if (c.scaled) {
     keep(scaler.state_dict());
     const auto made = optimizer->state_dict().tensors.front().second.select(0, 0).item<int>();
-    EXPECT_TRUE(made > 1 && made < captured_steps - 1) << made << " steps; some should have been skipped";
+    EXPECT_TRUE(made > 1 && made < captured_steps - 1)
+        << made << " steps; some should have been skipped";
   }
   numbers.push_back(static_cast<double>(default_generator().state().position));
   return numbers;

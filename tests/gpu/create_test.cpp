@@ -15,7 +15,8 @@ TEST(Create, ConstantsInEveryDtype) {
     for (const Shape& shape : {Shape{}, Shape{0, 3}, Shape{5, 3}, Shape{70000}}) {
       const TensorOptions here{dtype, Device::cpu()}, there{dtype, test_device()};
       EXPECT_EQ(to_vector(ones(shape, there)), to_vector(ones(shape, here))) << to_string(dtype);
-      EXPECT_EQ(to_vector(full(shape, 3.1, there)), to_vector(full(shape, 3.1, here))) << to_string(dtype);
+      EXPECT_EQ(to_vector(full(shape, 3.1, there)), to_vector(full(shape, 3.1, here)))
+          << to_string(dtype);
       EXPECT_EQ(to_vector(zeros(shape, there)), to_vector(zeros(shape, here))) << to_string(dtype);
     }
   EXPECT_EQ(to_vector(arange(9, {int64, test_device()})), to_vector(arange(9)));
@@ -24,14 +25,19 @@ TEST(Create, ConstantsInEveryDtype) {
 TEST(Create, RandomNumbersAreTheCpus) {
   for (const DType dtype : {float32, float64, bfloat16, float16}) {
     Generator here(7), there(7);
-    for (const std::int64_t count : {1, 2, 3, 0, 1000, 5, 4, 1027}) {  // every offset within a block of the stream
-      const Tensor a = bernoulli(0.3, {count}, {dtype}, here), b = bernoulli(0.3, {count}, {dtype, test_device()}, there);
+    for (const std::int64_t count :
+         {1, 2, 3, 0, 1000, 5, 4, 1027}) {  // every offset within a block of the stream
+      const Tensor a = bernoulli(0.3, {count}, {dtype}, here),
+                   b = bernoulli(0.3, {count}, {dtype, test_device()}, there);
       EXPECT_EQ(to_vector(b), to_vector(a)) << count;
       EXPECT_EQ(there.state(), here.state());
     }
-    EXPECT_EQ(to_vector(randn({50}, {dtype, test_device()}, there)), to_vector(randn({50}, {dtype}, here)));
-    EXPECT_EQ(to_vector(bernoulli(1, {9}, {dtype, test_device()}, there)), std::vector<double>(9, 1.0));
-    EXPECT_EQ(to_vector(bernoulli(0, {9}, {dtype, test_device()}, there)), std::vector<double>(9, 0.0));
+    EXPECT_EQ(to_vector(randn({50}, {dtype, test_device()}, there)),
+              to_vector(randn({50}, {dtype}, here)));
+    EXPECT_EQ(to_vector(bernoulli(1, {9}, {dtype, test_device()}, there)),
+              std::vector<double>(9, 1.0));
+    EXPECT_EQ(to_vector(bernoulli(0, {9}, {dtype, test_device()}, there)),
+              std::vector<double>(9, 0.0));
   }
 }
 

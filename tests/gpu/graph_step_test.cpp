@@ -1,4 +1,5 @@
-// Steps of training replayed from a graph: what the host adds to a step is that of the replay and not of the capture.
+// Steps of training replayed from a graph: what the host adds to a step is that of the replay and
+// not of the capture.
 #include "../distributed/messages.h"
 #include "../test_device.h"
 #include "captured_step.h"
@@ -27,7 +28,9 @@ TensorOptions there() { return {float32, test_device()}; }
 
 template <class Method>
 StepCase with(typename Method::Options options) {
-  return {.optimizer = [=](const std::vector<Tensor>& parameters) { return std::make_unique<Method>(parameters, options); }};
+  return {.optimizer = [=](const std::vector<Tensor>& parameters) {
+    return std::make_unique<Method>(parameters, options);
+  }};
 }
 
 void expect_same_bits(const StepCase& c) {
@@ -39,7 +42,8 @@ void expect_same_bits(const StepCase& c) {
 TEST(GraphStep, EveryOptimizerTakesTheStepsItTakesWithoutAGraph) {
   {
     SCOPED_TRACE("SGD");
-    expect_same_bits(with<optim::SGD>({.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true}));
+    expect_same_bits(
+        with<optim::SGD>({.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true}));
   }
   {
     SCOPED_TRACE("Adam");
@@ -69,7 +73,8 @@ TEST(GraphStep, WithDropoutThatDrawsOnWhereItWas) {
 
 TEST(GraphStep, WithStepsThatLossScalingSkips) {
   for (const bool adam : {true, false}) {
-    StepCase c = adam ? with<optim::Adam>({.lr = 0.01}) : with<optim::SGD>({.lr = 0.1, .momentum = 0.9});
+    StepCase c = adam ? with<optim::Adam>({.lr = 0.01})
+                      : with<optim::SGD>({.lr = 0.1, .momentum = 0.9});
     c.scaled = true;
     expect_same_bits(c);
   }
@@ -108,8 +113,9 @@ TEST(GraphStep, SaysWhatIsMissingBeforeAndLostAfter) {
     EXPECT_EQ(optimizer.state_dict().tensors.front().second.select(0, 0).item<int>(), 0) << "steps";
   };
   optim::Adam adam({p}, {.lr = 0.5});
-  expect_contains(message_of<DeviceError>([&] { cuda::Graph(test_device(), [&] { adam.step(); }); }),
-                  {"Adam", "parameter 0 of shape (5,)", "run a step as it is before"});
+  expect_contains(
+      message_of<DeviceError>([&] { cuda::Graph(test_device(), [&] { adam.step(); }); }),
+      {"Adam", "parameter 0 of shape (5,)", "run a step as it is before"});
   as_nothing_happened(adam);
   optim::GradScaler scaler({.init_scale = 4});
   scaler.scale(ones({}, there()));  // moves it there
@@ -122,47 +128,59 @@ TEST(GraphStep, SaysWhatIsMissingBeforeAndLostAfter) {
   EXPECT_EQ(to_vector(p), std::vector<double>(5, 0.5));
   EXPECT_EQ(plain.state_dict().tensors.front().second.select(0, 0).item<int>(), 1);
   plain.set_momentum(0.9);
-  expect_contains(message_of<DeviceError>([&] { graph.replay(); }), {"SGD", "momentum turned on", "capture the step again"});
+  expect_contains(message_of<DeviceError>([&] { graph.replay(); }),
+                  {"SGD", "momentum turned on", "capture the step again"});
 
   p.set_grad(ones({5}, there()));
   scaler.step(adam);
-  EXPECT_EQ(to_vector(p.grad()), std::vector<double>(5, 0.25)) << "the refused step has not unscaled it";
+  EXPECT_EQ(to_vector(p.grad()), std::vector<double>(5, 0.25))
+      << "the refused step has not unscaled it";
   cuda::Graph second(test_device(), [&] { adam.step(); });
   second.replay();
   adam.load_state_dict(adam.state_dict());
   const auto before = to_vector(p);
-  expect_contains(message_of<DeviceError>([&] { second.replay(); }), {"Adam", "load_state_dict", "capture the step again"});
+  expect_contains(message_of<DeviceError>([&] { second.replay(); }),
+                  {"Adam", "load_state_dict", "capture the step again"});
   EXPECT_EQ(to_vector(p), before);
   EXPECT_EQ(adam.state_dict().tensors.front().second.select(0, 0).item<int>(), 2);
 
   manual_seed(1);
   expect_contains(message_of<DeviceError>([&] {
-    cuda::Graph(test_device(), [&] {
-      bernoulli(0.5, {10}, there());
-      manual_seed(2);
-      bernoulli(0.5, {10}, there());
-    });
-  }), {"bernoulli", "another state"});
+                    cuda::Graph(test_device(), [&] {
+                      bernoulli(0.5, {10}, there());
+                      manual_seed(2);
+                      bernoulli(0.5, {10}, there());
+                    });
+                  }),
+                  {"bernoulli", "another state"});
   EXPECT_EQ(default_generator().state().seed, 1u);
   EXPECT_THROW(cuda::written_before_replay(test_device(), 8, [](void*) {}), DeviceError);
 }
 
 TEST(GraphStep, CollectivesOfNcclRanksAreReplayed) {
-  if (const std::string why = distributed::nccl::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
-  if (cuda::device_count() < 2) GTEST_SKIP() << "needs 2 GPUs, one for each rank; found " << cuda::device_count();
+  if (const std::string why = distributed::nccl::why_unavailable(); !why.empty())
+    GTEST_SKIP() << why;
+  if (cuda::device_count() < 2)
+    GTEST_SKIP() << "needs 2 GPUs, one for each rank; found " << cuda::device_count();
   StepCase c = with<optim::AdamW>({.lr = 0.01});
   c.clip = 0.5;
   std::vector<double> of_rank[2];
-  distributed::run_ranks(2, [&](const ProcessGroup& group) {
-    const Device device = Device::cuda(group.local_rank());
-    const auto eager = train_captured(c, device, group, never);
-    for (const int from : {3, 5}) EXPECT_EQ(train_captured(c, device, group, from), eager) << "rank " << group.rank();
-    of_rank[group.rank()] = eager;
-    group.barrier();
-  }, {.backend = "nccl", .timeout = std::chrono::seconds(60)});
-  // All but the losses: what was averaged is the same everywhere, and not what one rank alone comes to.
+  distributed::run_ranks(2,
+                         [&](const ProcessGroup& group) {
+                           const Device device = Device::cuda(group.local_rank());
+                           const auto eager = train_captured(c, device, group, never);
+                           for (const int from : {3, 5})
+                             EXPECT_EQ(train_captured(c, device, group, from), eager)
+                                 << "rank " << group.rank();
+                           of_rank[group.rank()] = eager;
+                           group.barrier();
+                         },
+                         {.backend = "nccl", .timeout = std::chrono::seconds(60)});
+  // All but the losses: what was averaged is the same everywhere, and not what one rank alone comes
+  // to.
   ASSERT_EQ(of_rank[0].size(), of_rank[1].size());
-  for (std::size_t i = captured_steps; i < of_rank[0].size(); ++i) EXPECT_EQ(of_rank[0][i], of_rank[1][i]);
+  for (std::size_t i = captured_steps; i < of_rank[0].size(); ++i)
+    EXPECT_EQ(of_rank[0][i], of_rank[1][i]);
   EXPECT_NE(of_rank[0], train_captured(c, Device::cuda(0), {}, never));
 }
 

@@ -1,4 +1,5 @@
-// cuda::Graph: what is recorded is what runs, on memory that stays its own; what cannot be recorded is named.
+// cuda::Graph: what is recorded is what runs, on memory that stays its own; what cannot be recorded
+// is named.
 #include "../test_device.h"
 
 #include <tutti/autograd/functions.h>
@@ -45,7 +46,8 @@ TEST(Graph, RepeatsItsWorkOnNewInputs) {
     sum.add_(y);
   });
   EXPECT_GT(graph.size(), 3u);
-  EXPECT_EQ(to_vector(sum), std::vector<double>(100, 0.0)) << "nothing runs before the first replay";
+  EXPECT_EQ(to_vector(sum), std::vector<double>(100, 0.0))
+      << "nothing runs before the first replay";
   const std::int64_t waits = cuda::synchronizations();
   Tensor expected, total = zeros({100});
   for (int step = 0; step < 3; ++step) {

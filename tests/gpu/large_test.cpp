@@ -1,9 +1,10 @@
-// Kernels of ours on tensors of more than 2^31 elements (bytes: 2^32), where an index of 32 bits would go wrong. No
-// reference of that size: inputs are made on the device from a short vector for the rows and one for the columns, so that
-// each result follows from its indices by a formula. Looked at are the first elements, the last, those around 2^31 and
-// 2^32, some drawn at random, and sums over all. Suite Large needs 5 to 19 GB of the device and is skipped where they are
-// not there; LargeInSmall is the same on a few thousand elements, which shows, also in the emulator, that the formulas are
-// right.
+// Kernels of ours on tensors of more than 2^31 elements (bytes: 2^32), where an index of 32 bits
+// would go wrong. No reference of that size: inputs are made on the device from a short vector for
+// the rows and one for the columns, so that each result follows from its indices by a formula.
+// Looked at are the first elements, the last, those around 2^31 and 2^32, some drawn at random, and
+// sums over all. Suite Large needs 5 to 19 GB of the device and is skipped where they are not
+// there; LargeInSmall is the same on a few thousand elements, which shows, also in the emulator,
+// that the formulas are right.
 #include "../distributed/messages.h"
 #include "../test_device.h"
 
@@ -29,9 +30,9 @@
 namespace tutti {
 namespace {
 
-using testing::test_device;
 using kernels::Binary;
 using kernels::Unary;
+using testing::test_device;
 using Index = std::int64_t;
 
 // (rows, channels, edge, edge), or (rows, columns).
@@ -41,37 +42,46 @@ struct Size {
   Index count() const { return rows * columns(); }
 };
 constexpr Size large{(1 << 15) + 1, 64, 32}, small{35, 16, 4};
-static_assert(large.rows * large.channels * large.edge * large.edge == (Index{1} << 31) + (1 << 16));
+static_assert(large.rows * large.channels * large.edge * large.edge ==
+              (Index{1} << 31) + (1 << 16));
 
 TensorOptions there(DType dtype) { return {dtype, test_device()}; }
 const kernels::Elementwise& elementwise() { return kernels::elementwise(test_device()); }
 
-Tensor numbers(Index n, const std::function<double(Index)>& f, const Shape& shape, DType dtype = bfloat16) {
+Tensor numbers(Index n, const std::function<double(Index)>& f, const Shape& shape,
+               DType dtype = bfloat16) {
   std::vector<double> values;
   for (Index i = 0; i < n; ++i) values.push_back(f(i));
   return tensor(values, shape, {dtype}).to(test_device());
 }
 
-// What rows and columns add to an element. Neither repeats after 2^15 or 2^16 rows, and the sum is exact in 8 bits.
+// What rows and columns add to an element. Neither repeats after 2^15 or 2^16 rows, and the sum is
+// exact in 8 bits.
 double of_row(Index r) { return static_cast<double>(r * 37 % 127); }
 double of_column(Index c) { return static_cast<double>(c * 11 % 64); }
 
 Tensor pattern(Index rows, Index columns, DType dtype) {
   const Tensor out = empty({rows, columns}, there(dtype));
-  const Tensor down = numbers(rows, of_row, {rows, 1}, dtype), along = numbers(columns, of_column, {1, columns}, dtype);
+  const Tensor down = numbers(rows, of_row, {rows, 1}, dtype),
+               along = numbers(columns, of_column, {1, columns}, dtype);
   elementwise().binary(Binary::add, down, along, out);
   return out;
 }
-Tensor pattern(const Size& s, DType dtype = bfloat16) { return pattern(s.rows, s.columns(), dtype); }
+Tensor pattern(const Size& s, DType dtype = bfloat16) {
+  return pattern(s.rows, s.columns(), dtype);
+}
 
 // The sum over all elements of f(what the pattern has there).
-double sum_over_pattern(Index rows, Index columns, const std::function<double(double)>& f = [](double v) { return v; }) {
+double sum_over_pattern(
+    Index rows, Index columns,
+    const std::function<double(double)>& f = [](double v) { return v; }) {
   std::vector<double> of_rows(127), of_columns(64);
   for (Index r = 0; r < rows; ++r) ++of_rows[static_cast<std::size_t>(of_row(r))];
   for (Index c = 0; c < columns; ++c) ++of_columns[static_cast<std::size_t>(of_column(c))];
   double total = 0;
   for (std::size_t a = 0; a < of_rows.size(); ++a)
-    for (std::size_t b = 0; b < of_columns.size(); ++b) total += of_rows[a] * of_columns[b] * f(static_cast<double>(a + b));
+    for (std::size_t b = 0; b < of_columns.size(); ++b)
+      total += of_rows[a] * of_columns[b] * f(static_cast<double>(a + b));
   return total;
 }
 
@@ -88,7 +98,8 @@ std::vector<Index> places(Index count) {
 }
 
 // t[r, c], dense in rows of `columns`, is f(r, c), within `tolerance` of it.
-void expect_elements(const Tensor& t, Index columns, const std::function<double(Index, Index)>& f, double tolerance = 0) {
+void expect_elements(const Tensor& t, Index columns, const std::function<double(Index, Index)>& f,
+                     double tolerance = 0) {
   for (const Index i : places(t.numel())) {
     const double expected = f(i / columns, i % columns);
     EXPECT_NEAR(at(t, i), expected, tolerance * std::abs(expected)) << "element " << i;
@@ -128,7 +139,8 @@ void copies(const Size& s) {
 }
 
 void elementwise_functions(const Size& s) {
-  const Tensor x = pattern(s), y = empty(x.shape(), there(bfloat16)), high = empty(x.shape(), there(boolean));
+  const Tensor x = pattern(s), y = empty(x.shape(), there(bfloat16)),
+               high = empty(x.shape(), there(boolean));
   elementwise().unary(Unary::negate, x, y);
   elementwise().axpy(2, x, y);
   expect_elements(y, s.columns(), as_pattern);
@@ -149,11 +161,16 @@ void reductions(const Size& s) {
   for (Index r = 0; r < s.rows; ++r) sum_of_rows += of_row(r);
   for (Index c = 0; c < columns; ++c) sum_of_columns += of_column(c);
   EXPECT_EQ(total(x), sum_over_pattern(s.rows, columns));
-  const Tensor down = empty({1, columns}, there(float64)), along = empty({s.rows, 1}, there(float64));
+  const Tensor down = empty({1, columns}, there(float64)),
+               along = empty({s.rows, 1}, there(float64));
   reduce.reduce(kernels::Reduction::sum, x, down);
   reduce.reduce(kernels::Reduction::sum, x, along);
-  expect_elements(down, columns, [&](Index, Index c) { return sum_of_rows + static_cast<double>(s.rows) * of_column(c); });
-  expect_elements(along, 1, [&](Index r, Index) { return sum_of_columns + static_cast<double>(columns) * of_row(r); });
+  expect_elements(down, columns, [&](Index, Index c) {
+    return sum_of_rows + static_cast<double>(s.rows) * of_column(c);
+  });
+  expect_elements(along, 1, [&](Index r, Index) {
+    return sum_of_columns + static_cast<double>(columns) * of_row(r);
+  });
   x.alias({}, {}, n - 2).fill_(250);
   const Tensor most = empty({1, 1}, there(bfloat16));
   reduce.reduce(kernels::Reduction::max, x, most);
@@ -163,14 +180,18 @@ void reductions(const Size& s) {
   Index first = 0;
   for (Index c = 0; c < columns; ++c)
     if (of_column(c) > of_column(first)) first = c;
-  expect_elements(each, 1, [&](Index r, Index) { return static_cast<double>(r == s.rows - 1 ? columns - 2 : first); });
+  expect_elements(each, 1, [&](Index r, Index) {
+    return static_cast<double>(r == s.rows - 1 ? columns - 2 : first);
+  });
 }
 
 void softmax_of_rows(const Size& s) {
   const auto scale = [](Index r) { return static_cast<double>(r % 3); };
   const auto slope = [](Index c) { return of_column(c) / 16; };
-  const Tensor x = empty({s.rows, s.columns()}, there(bfloat16)), y = empty(x.shape(), there(bfloat16));
-  const Tensor down = numbers(s.rows, scale, {s.rows, 1}), along = numbers(s.columns(), slope, {1, s.columns()});
+  const Tensor x = empty({s.rows, s.columns()}, there(bfloat16)),
+               y = empty(x.shape(), there(bfloat16));
+  const Tensor down = numbers(s.rows, scale, {s.rows, 1}),
+               along = numbers(s.columns(), slope, {1, s.columns()});
   elementwise().binary(Binary::multiply, down, along, x);
   const auto& softmax = kernels::softmax(test_device());
   softmax.forward(x, 1, false, y);
@@ -190,7 +211,8 @@ void softmax_of_rows(const Size& s) {
   softmax.backward(x, y, 1, false, dx);
   for (const Index i : places(s.count())) {
     const Index r = i / s.columns(), c = i % s.columns();
-    EXPECT_NEAR(at(dx, i), p(r, c) * (scale(r) * slope(c) - means[r % 3]), 8 * rounded * p(r, c)) << "element " << i;
+    EXPECT_NEAR(at(dx, i), p(r, c) * (scale(r) * slope(c) - means[r % 3]), 8 * rounded * p(r, c))
+        << "element " << i;
   }
 }
 
@@ -200,21 +222,32 @@ void embeddings(const Size& s) {
   {
     const Tensor table = pattern(s), out = empty({4, columns}, there(bfloat16));
     const Index rows[] = {s.rows - 1, 0, s.rows - 2, s.rows / 2};
-    embedding.gather(table, numbers(4, [&](Index i) { return static_cast<double>(rows[i]); }, {4}, int64), out);
+    embedding.gather(table,
+                     numbers(
+                         4, [&](Index i) { return static_cast<double>(rows[i]); }, {4}, int64),
+                     out);
     const auto found = to_vector(out);
     for (Index i = 0; i < 4 * columns; ++i)
-      ASSERT_EQ(found[static_cast<std::size_t>(i)], as_pattern(rows[i / columns], i % columns)) << i;
+      ASSERT_EQ(found[static_cast<std::size_t>(i)], as_pattern(rows[i / columns], i % columns))
+          << i;
   }
   {
-    const Tensor table = pattern(31, columns, bfloat16), out = empty({s.rows, columns}, there(bfloat16));
-    embedding.gather(table, numbers(s.rows, [](Index i) { return static_cast<double>(i * 5 % 31); }, {s.rows}, int64), out);
+    const Tensor table = pattern(31, columns, bfloat16),
+                 out = empty({s.rows, columns}, there(bfloat16));
+    embedding.gather(
+        table,
+        numbers(
+            s.rows, [](Index i) { return static_cast<double>(i * 5 % 31); }, {s.rows}, int64),
+        out);
     expect_elements(out, columns, [](Index r, Index c) { return as_pattern(r * 5 % 31, c); });
   }
   const Tensor gradient = zeros({s.rows, columns}, there(float32));
   const auto last = static_cast<double>(s.rows - 1);
   const Tensor indices = tensor({last, 0, last}, {int64}).to(test_device());
   embedding.scatter_add(full({3, columns}, 2, there(bfloat16)), indices, gradient);
-  expect_elements(gradient, columns, [&](Index r, Index) { return r == 0 ? 2.0 : r == s.rows - 1 ? 4.0 : 0.0; });
+  expect_elements(gradient, columns, [&](Index r, Index) {
+    return r == 0 ? 2.0 : r == s.rows - 1 ? 4.0 : 0.0;
+  });
   EXPECT_EQ(total(gradient), 6.0 * static_cast<double>(columns));
 }
 
@@ -234,15 +267,20 @@ struct Position {
 void pooling(const Size& s) {
   const auto& pool = kernels::pooling(test_device());
   const kernels::PoolOptions options{.kernel = {2, 2}, .stride = {2, 2}, .padding = {0, 0}};
-  const Shape shape{s.rows, s.channels, s.edge, s.edge}, half{s.rows, s.channels, s.edge / 2, s.edge / 2};
-  const auto inside = [&](Index c, Index h, Index w) { return of_column((c * s.edge + h) * s.edge + w); };
+  const Shape shape{s.rows, s.channels, s.edge, s.edge},
+      half{s.rows, s.channels, s.edge / 2, s.edge / 2};
+  const auto inside = [&](Index c, Index h, Index w) {
+    return of_column((c * s.edge + h) * s.edge + w);
+  };
   for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     SCOPED_TRACE(format == MemoryFormat::contiguous ? "contiguous" : "channels_last");
     Tensor x = empty(shape, there(bfloat16), format);
     elementwise().binary(Binary::add, numbers(s.rows, of_row, {s.rows, 1, 1, 1}),
                          numbers(s.columns(), of_column, {1, s.channels, s.edge, s.edge}), x);
-    const Tensor y = empty(half, there(bfloat16), format), index = empty(half, there(uint8), format);
-    const auto expect_windows = [&](const std::function<double(const double (&)[4])>& f, double tolerance) {
+    const Tensor y = empty(half, there(bfloat16), format),
+                 index = empty(half, there(uint8), format);
+    const auto expect_windows = [&](const std::function<double(const double(&)[4])>& f,
+                                    double tolerance) {
       for (const Index i : places(y.numel())) {
         const Position p(i, half, format);
         double window[4];
@@ -252,14 +290,15 @@ void pooling(const Size& s) {
       }
     };
     pool.average_forward(x, options, y);
-    expect_windows([](const double (&v)[4]) { return (v[0] + v[1] + v[2] + v[3]) / 4; }, rounded);
+    expect_windows([](const double(&v)[4]) { return (v[0] + v[1] + v[2] + v[3]) / 4; }, rounded);
     pool.max_forward(x, options, y, index);
-    expect_windows([](const double (&v)[4]) { return std::max({v[0], v[1], v[2], v[3]}); }, 0);
+    expect_windows([](const double(&v)[4]) { return std::max({v[0], v[1], v[2], v[3]}); }, 0);
     const Tensor whole = empty({s.rows, s.channels, 1, 1}, there(bfloat16));
     pool.adaptive_average_forward(x, whole);
     for (const Index i : places(whole.numel())) {
       double mean = 0;
-      for (Index p = 0; p < s.edge * s.edge; ++p) mean += inside(i % s.channels, 0, p) / static_cast<double>(s.edge * s.edge);
+      for (Index p = 0; p < s.edge * s.edge; ++p)
+        mean += inside(i % s.channels, 0, p) / static_cast<double>(s.edge * s.edge);
       EXPECT_NEAR(at(whole, i), of_row(i / s.channels) + mean, rounded * 200) << "element " << i;
     }
     x = {};
@@ -270,7 +309,9 @@ void pooling(const Size& s) {
     for (const Index i : places(dx.numel())) {
       const Position p(i, shape, format);
       Index best = 0;
-      const auto in_window = [&](Index k) { return inside(p.c, p.h / 2 * 2 + k / 2, p.w / 2 * 2 + k % 2); };
+      const auto in_window = [&](Index k) {
+        return inside(p.c, p.h / 2 * 2 + k / 2, p.w / 2 * 2 + k % 2);
+      };
       for (Index k = 1; k < 4; ++k)
         if (in_window(k) > in_window(best)) best = k;
       EXPECT_EQ(at(dx, i), best == p.h % 2 * 2 + p.w % 2) << "element " << i;
@@ -289,8 +330,8 @@ void batch_norm(const Size& s) {
   const Shape shape{s.rows, s.channels, s.edge, s.edge};
   const Index positions = s.edge * s.edge;
   const double count = static_cast<double>(s.rows * positions);
-  // x = mean + deviation v w and dy = g + h w for numbers of the channel (mean, deviation, g), of the sample (v, h)
-  // and of the position (w = 1 or -1, as often): all sums are known.
+  // x = mean + deviation v w and dy = g + h w for numbers of the channel (mean, deviation, g), of
+  // the sample (v, h) and of the position (w = 1 or -1, as often): all sums are known.
   const auto mean = [](Index c) { return static_cast<double>(c % 5 - 2); };
   const auto deviation = [](Index c) { return c % 3 == 0 ? 0.5 : static_cast<double>(c % 3); };
   const auto g = [](Index c) { return static_cast<double>(c % 7); };
@@ -303,11 +344,14 @@ void batch_norm(const Size& s) {
     products += h(n) * v(n) / static_cast<double>(s.rows);
   }
   const auto of_samples = [&](const auto& f) { return numbers(s.rows, f, {s.rows, 1, 1, 1}); };
-  const auto of_channels = [&](const auto& f) { return numbers(s.channels, f, {1, s.channels, 1, 1}); };
+  const auto of_channels = [&](const auto& f) {
+    return numbers(s.channels, f, {1, s.channels, 1, 1});
+  };
   const Tensor signs = numbers(positions, sign, {1, 1, s.edge, s.edge});
   for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     SCOPED_TRACE(format == MemoryFormat::contiguous ? "contiguous" : "channels_last");
-    const Tensor x = empty(shape, there(bfloat16), format), dy = empty(shape, there(bfloat16), format);
+    const Tensor x = empty(shape, there(bfloat16), format),
+                 dy = empty(shape, there(bfloat16), format);
     elementwise().binary(Binary::multiply, of_samples(v) * signs, of_channels(deviation), x);
     elementwise().binary(Binary::add, x, of_channels(mean), x);
     elementwise().binary(Binary::add, of_samples(h) * signs, of_channels(g), dy);
@@ -319,14 +363,15 @@ void batch_norm(const Size& s) {
     const Tensor dx = x.grad();
     for (const Index i : places(s.count())) {
       const Position p(i, shape, format);
-      const double w = sign(p.h * s.edge + p.w), var = deviation(p.c) * deviation(p.c) * squares, rstd = 1 / std::sqrt(var);
+      const double w = sign(p.h * s.edge + p.w), var = deviation(p.c) * deviation(p.c) * squares,
+                   rstd = 1 / std::sqrt(var);
       const double of_x = deviation(p.c) * v(p.n) * w;
       EXPECT_NEAR(at(y, i), of_x * rstd, rounded * 2) << "element " << i;
       const double expected = rstd * (h(p.n) * w - of_x / var * deviation(p.c) * products);
       EXPECT_NEAR(at(dx, i), expected, rounded * 4 * rstd) << "element " << i;
     }
-    const auto means = to_vector(bn.running_mean), vars = to_vector(bn.running_var), d_weight = to_vector(bn.weight.grad()),
-               d_bias = to_vector(bn.bias.grad());
+    const auto means = to_vector(bn.running_mean), vars = to_vector(bn.running_var),
+               d_weight = to_vector(bn.weight.grad()), d_bias = to_vector(bn.bias.grad());
     for (Index c = 0; c < s.channels; ++c) {
       const auto k = static_cast<std::size_t>(c);
       const double var = deviation(c) * deviation(c) * squares;
@@ -356,12 +401,16 @@ void layer_norm(const Size& s) {
   const Tensor means = empty({s.rows}, there(float64)), rstds = empty({s.rows}, there(float64));
   const auto& norm = kernels::layer_norm(test_device());
   norm.forward(x, {}, {}, 0, y, means, rstds);
-  expect_elements(means, 1, [&](Index r, Index) { return scale(r) * mean; }, 1e-6);
+  expect_elements(
+      means, 1, [&](Index r, Index) { return scale(r) * mean; }, 1e-6);
   const auto side = [&](Index r) { return scale(r) < 0 ? -1.0 : 1.0; };
-  expect_elements(y, columns, [&](Index r, Index c) { return side(r) * z(c); }, rounded);
-  const Tensor d_weight = empty({columns}, there(float64)), d_bias = empty({columns}, there(float64));
+  expect_elements(
+      y, columns, [&](Index r, Index c) { return side(r) * z(c); }, rounded);
+  const Tensor d_weight = empty({columns}, there(float64)),
+               d_bias = empty({columns}, there(float64));
   norm.parameter_grad(dy, x, means, rstds, d_weight, d_bias);
-  expect_elements(d_weight, 1, [&](Index c, Index) { return scales * slope(c) * z(c); }, 1e-5);
+  expect_elements(
+      d_weight, 1, [&](Index c, Index) { return scales * slope(c) * z(c); }, 1e-5);
   norm.input_grad(dy, x, means, rstds, {}, dy);
   for (const Index i : places(s.count())) {
     const Index r = i / columns, c = i % columns;
@@ -374,14 +423,15 @@ void optimizer_steps(const Size& s) {
   const auto& steps = kernels::optimizer(test_device());
   const Tensor p = pattern(s), g = pattern(s);
   const std::vector<Tensor> gradients{g};
-  const Tensor squares = empty({1}, there(float64)), norm = empty({1}, there(float64)), scale = full({1}, 4, there(float32)),
-               found = zeros({1}, there(float32));
+  const Tensor squares = empty({1}, there(float64)), norm = empty({1}, there(float64)),
+               scale = full({1}, 4, there(float32)), found = zeros({1}, there(float32));
   steps.sums_of_squares(gradients, squares);
   const double sum = sum_over_pattern(s.rows, s.columns(), [](double v) { return v * v; });
   EXPECT_NEAR(squares.item<double>(), sum, 1e-12 * sum);
   steps.clip(gradients, squares, std::sqrt(sum) / 2, norm);
   EXPECT_NEAR(norm.item<double>(), std::sqrt(sum), 1e-12 * std::sqrt(sum));
-  expect_elements(g, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 2; }, rounded);
+  expect_elements(
+      g, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 2; }, rounded);
   g.copy_(p);
   steps.unscale(gradients, scale, found);
   expect_elements(g, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 4; });
@@ -389,7 +439,8 @@ void optimizer_steps(const Size& s) {
   kernels::ParameterUpdate update;
   update.parameter = p;
   update.gradient = g;
-  steps.sgd({.lr = 2, .momentum = 0, .dampening = 0, .weight_decay = 0, .nesterov = false}, {&update, 1}, nullptr);
+  steps.sgd({.lr = 2, .momentum = 0, .dampening = 0, .weight_decay = 0, .nesterov = false},
+            {&update, 1}, nullptr);
   expect_elements(p, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 2; });
   EXPECT_EQ(total(p), sum_over_pattern(s.rows, s.columns()) / 2);
   g.alias({}, {}, s.count() - 1).fill_(INFINITY);
@@ -418,14 +469,21 @@ struct Family {
   int gigabytes;
 };
 const Family families[] = {
-    {"Copies", copies, 14},         {"Elementwise", elementwise_functions, 11},
-    {"Reductions", reductions, 5},  {"Softmax", softmax_of_rows, 14},
-    {"Embeddings", embeddings, 9},  {"Pooling", pooling, 11},
-    {"BatchNorm", batch_norm, 19},  {"LayerNorm", layer_norm, 14},
-    {"Optimizers", optimizer_steps, 9}, {"Random", random_numbers, 7},
+    {"Copies", copies, 14},
+    {"Elementwise", elementwise_functions, 11},
+    {"Reductions", reductions, 5},
+    {"Softmax", softmax_of_rows, 14},
+    {"Embeddings", embeddings, 9},
+    {"Pooling", pooling, 11},
+    {"BatchNorm", batch_norm, 19},
+    {"LayerNorm", layer_norm, 14},
+    {"Optimizers", optimizer_steps, 9},
+    {"Random", random_numbers, 7},
 };
 
-void PrintTo(const Family& family, std::ostream* to) { *to << family.gigabytes << " GB"; }  // else its bytes
+void PrintTo(const Family& family, std::ostream* to) {
+  *to << family.gigabytes << " GB";
+}  // else its bytes
 
 class Large : public ::testing::TestWithParam<Family> {};
 class LargeInSmall : public ::testing::TestWithParam<Family> {};
@@ -436,7 +494,8 @@ INSTANTIATE_TEST_SUITE_P(Kernels, LargeInSmall, ::testing::ValuesIn(families), n
 
 TEST_P(Large, ComputePastTheReachOf32Bits) {
   const int gigabytes = GetParam().gigabytes;
-  if (testing::emulated()) GTEST_SKIP() << "needs " << gigabytes << " GB of device memory; the emulator has 1 GB";
+  if (testing::emulated())
+    GTEST_SKIP() << "needs " << gigabytes << " GB of device memory; the emulator has 1 GB";
   try {
     empty({Index{gigabytes} << 30}, there(uint8));
   } catch (const DeviceError& error) {
@@ -452,8 +511,9 @@ TEST(LargeSizes, OfASingleDimensionAreRefusedWherePositionsHave32Bits) {
   const Tensor one = ones({1, 1, 1, 1}, there(float32)), y = empty_like(one);
   const Tensor x = one.alias({1, 1, 1, Index{1} << 31}, {0, 0, 0, 0}, 0);
   const auto& pool = kernels::pooling(test_device());
-  testing::expect_contains(testing::message_of<ShapeError>([&] { pool.adaptive_average_forward(x, y); }),
-                           {"pooling", "a size below 2^31", "got 2147483648"});
+  testing::expect_contains(
+      testing::message_of<ShapeError>([&] { pool.adaptive_average_forward(x, y); }),
+      {"pooling", "a size below 2^31", "got 2147483648"});
 }
 
 }  // namespace

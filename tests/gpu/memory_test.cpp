@@ -39,7 +39,8 @@ TEST(Memory, LiveAndPeakAreCounted) {
   Allocator& memory = allocator(test_device());
   const auto before = memory.stats();
   {
-    const Tensor a = empty({1000}, {float64, test_device()}), b = empty({500}, {float64, test_device()});
+    const Tensor a = empty({1000}, {float64, test_device()}),
+                 b = empty({500}, {float64, test_device()});
     EXPECT_EQ(memory.stats().live, before.live + 12000);
     EXPECT_GE(memory.stats().peak, before.live + 12000);
   }
@@ -56,17 +57,23 @@ TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
       const Tensor x = make(), residual = make();
       nn::BatchNorm layer({.channels = 16, .device = test_device()});
       const auto kept = [&](const std::function<Tensor()>& forward) {
-        const auto live = [] { return static_cast<std::int64_t>(allocator(test_device()).stats().live); };
+        const auto live = [] {
+          return static_cast<std::int64_t>(allocator(test_device()).stats().live);
+        };
         const std::int64_t before = live();
         const Tensor total = sum(forward());  // remembers the graph, not the output
         return live() - before;
       };
-      kept([&] { return layer.forward_add_relu(x, residual); });  // and what the device keeps from its first call on
+      kept([&] {
+        return layer.forward_add_relu(x, residual);
+      });  // and what the device keeps from its first call on
       const std::int64_t plain = kept([&] { return layer.forward_relu(x); });
       const auto size = static_cast<std::int64_t>(size_of(dtype));
-      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }) - plain, x.numel() * size / 16);
+      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }) - plain,
+                x.numel() * size / 16);
       const NoGrad no_grad;
-      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }), size) << "the sum is all that is left";
+      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }), size)
+          << "the sum is all that is left";
     }
 }
 
@@ -77,14 +84,17 @@ TEST(Memory, ACheckpointMakesTheMaskWhenItRunsAgain) {
   nn::BatchNorm layer({.channels = 5, .device = test_device()});
   const auto run = [&](bool later) {
     const Tensor x = vx.clone().requires_grad_(), residual = vr.clone().requires_grad_();
-    const auto block = [&](const std::vector<Tensor>& in) { return layer.forward_add_relu(in[0], in[1]); };
+    const auto block = [&](const std::vector<Tensor>& in) {
+      return layer.forward_add_relu(in[0], in[1]);
+    };
     const Tensor y = later ? checkpoint(block, {x, residual}) : block({x, residual});
     layer.zero_grad();
     y.backward(dy);
     return std::vector{y.detach(), x.grad(), residual.grad(), layer.weight.grad()};
   };
   const auto expected = run(false), got = run(true);
-  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
 }
 
 TEST(Memory, OutOfMemoryNamesTheFigures) {
@@ -92,10 +102,12 @@ TEST(Memory, OutOfMemoryNamesTheFigures) {
     empty({std::int64_t{1} << 42}, {uint8, test_device()});
     FAIL() << "4 TB were there";
   } catch (const DeviceError& error) {
-    EXPECT_NE(std::string(error.what()).find("asked for 4398046511104 bytes"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("asked for 4398046511104 bytes"), std::string::npos)
+        << error.what();
     EXPECT_NE(std::string(error.what()).find("are live"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(to_vector(ones({3}, {float32, test_device()})), std::vector<double>(3, 1.0)) << "and work goes on";
+  EXPECT_EQ(to_vector(ones({3}, {float32, test_device()})), std::vector<double>(3, 1.0))
+      << "and work goes on";
 }
 
 TEST(Memory, CopiesToTheHostAreTheOnlyWaits) {

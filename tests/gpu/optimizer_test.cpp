@@ -1,5 +1,5 @@
-// The optimizers' steps on a device against the CPU's, over lists longer than one launch takes, with parts of tensors that begin
-// anywhere, empty ones, several dtypes and skipped updates.
+// The optimizers' steps on a device against the CPU's, over lists longer than one launch takes,
+// with parts of tensors that begin anywhere, empty ones, several dtypes and skipped updates.
 #include "../kernels/compare.h"
 #include "../test_device.h"
 
@@ -25,14 +25,23 @@ Tensor moved(const Tensor& t) { return t.defined() ? t.to(test_device()) : Tenso
 Lists updates(Generator& random, bool second, bool overflow) {
   Lists lists;
   for (int i = 0; i < 100; ++i) {
-    const DType dtype = std::vector{float32, bfloat16, float64}[static_cast<std::size_t>(i % 3)], state = accumulate_dtype(dtype);
+    const DType dtype = std::vector{float32, bfloat16, float64}[static_cast<std::size_t>(i % 3)],
+                state = accumulate_dtype(dtype);
     const std::int64_t n = i == 7 ? 0 : i == 8 ? 40000 : 1 + random.below(50);
     const auto values = [&](DType d) { return randn({n}, {float64}, random).to(d); };
-    ParameterUpdate u{values(dtype), values(dtype), values(state), second ? values(state) : Tensor(), 1 + i % 4, {}, {}};
+    ParameterUpdate u{values(dtype),
+                      values(dtype),
+                      values(state),
+                      second ? values(state) : Tensor(),
+                      1 + i % 4,
+                      {},
+                      {}};
     if (second) u.second = full({n}, 0.5, {state});
-    if (i % 2 == 0) u.found_inf = full({1}, overflow ? 1 : 0), u.skipped = full({1}, i % 4 == 3 ? 1 : 0);
+    if (i % 2 == 0)
+      u.found_inf = full({1}, overflow ? 1 : 0), u.skipped = full({1}, i % 4 == 3 ? 1 : 0);
     lists.here.push_back(u);
-    lists.there.push_back({moved(u.parameter), moved(u.gradient), moved(u.first), moved(u.second), u.step, moved(u.found_inf), moved(u.skipped)});
+    lists.there.push_back({moved(u.parameter), moved(u.gradient), moved(u.first), moved(u.second),
+                           u.step, moved(u.found_inf), moved(u.skipped)});
   }
   return lists;
 }
@@ -47,7 +56,10 @@ void expect_same(const Lists& lists) {
     SCOPED_TRACE(i);
     const ParameterUpdate &a = lists.there[i], &b = lists.here[i];
     const DType dtype = b.parameter.dtype();
-    expect_same(a.parameter, b.parameter, dtype == float64 ? 1e-14 : dtype == float32 ? 1e-6 : 4e-3);
+    expect_same(a.parameter, b.parameter,
+                dtype == float64   ? 1e-14
+                : dtype == float32 ? 1e-6
+                                   : 4e-3);
     expect_same(a.first, b.first, dtype == float64 ? 1e-14 : 1e-6);
     expect_same(a.second, b.second, dtype == float64 ? 1e-14 : 1e-6);
     expect_same(a.skipped, b.skipped, 0);
@@ -72,8 +84,11 @@ TEST(Optimizer, StepsAreTheCpus) {
       Lists lists = updates(random, false, overflow);
       const kernels::SgdStep step{0.1, 0.9, nesterov ? 0.0 : 0.2, 0.01, nesterov};
       cpu.sgd(step, lists.here, nullptr);
-      const std::vector<double> numbers{step.lr, step.momentum, step.dampening, step.weight_decay, nesterov ? 1.0 : 0.0};
-      if (live) device.sgd({9, 9, 9, 9, !nesterov}, lists.there, live_numbers(numbers, lists.there).data<double>());
+      const std::vector<double> numbers{step.lr, step.momentum, step.dampening, step.weight_decay,
+                                        nesterov ? 1.0 : 0.0};
+      if (live)
+        device.sgd({9, 9, 9, 9, !nesterov}, lists.there,
+                   live_numbers(numbers, lists.there).data<double>());
       else device.sgd(step, lists.there, nullptr);
       expect_same(lists);
     }
@@ -81,8 +96,11 @@ TEST(Optimizer, StepsAreTheCpus) {
       Lists lists = updates(random, true, overflow);
       const kernels::AdamStep step{0.01, 0.9, 0.999, 1e-8, 0.1, decoupled};
       cpu.adam(step, lists.here, nullptr);
-      const std::vector<double> numbers{step.lr, step.beta1, step.beta2, step.eps, step.weight_decay};
-      if (live) device.adam({9, 9, 9, 9, 9, decoupled}, lists.there, live_numbers(numbers, lists.there).data<double>());
+      const std::vector<double> numbers{step.lr, step.beta1, step.beta2, step.eps,
+                                        step.weight_decay};
+      if (live)
+        device.adam({9, 9, 9, 9, 9, decoupled}, lists.there,
+                    live_numbers(numbers, lists.there).data<double>());
       else device.adam(step, lists.there, nullptr);
       expect_same(lists);
     }
@@ -92,8 +110,11 @@ TEST(Optimizer, StepsAreTheCpus) {
     const kernels::LarsStep step{0.1, 0.9, 0.01, 0.001, 1e-9, true};
     cpu.lars(step, lists.here, squares, nullptr);
     const Tensor there = squares.to(test_device());
-    const std::vector<double> numbers{step.lr, step.momentum, step.weight_decay, step.trust_coefficient, step.eps, 1};
-    if (live) device.lars({9, 9, 9, 9, 9, false}, lists.there, there, live_numbers(numbers, lists.there).data<double>());
+    const std::vector<double> numbers{
+        step.lr, step.momentum, step.weight_decay, step.trust_coefficient, step.eps, 1};
+    if (live)
+      device.lars({9, 9, 9, 9, 9, false}, lists.there, there,
+                  live_numbers(numbers, lists.there).data<double>());
     else device.lars(step, lists.there, there, nullptr);
     expect_same(lists);
   }
@@ -108,7 +129,8 @@ TEST(Optimizer, NormsClippingAndUnscalingAreTheCpus) {
     for (const auto& u : lists.here) here.push_back(u.gradient);
     for (const auto& u : lists.there) there.push_back(u.gradient);
     const auto n = static_cast<std::int64_t>(here.size());
-    const Tensor a = full({n}, NAN, {float64}), b = moved(a), norm = full({1}, NAN, {float64}), device_norm = moved(norm);
+    const Tensor a = full({n}, NAN, {float64}), b = moved(a), norm = full({1}, NAN, {float64}),
+                 device_norm = moved(norm);
     cpu.sums_of_squares(here, a);
     device.sums_of_squares(there, b);
     expect_same(b, a, 1e-14);
@@ -120,7 +142,8 @@ TEST(Optimizer, NormsClippingAndUnscalingAreTheCpus) {
     device.unscale(there, moved(scale), device_found);
     EXPECT_EQ(device_found.item<float>(), 0);
     cpu.unscale(here, scale, found);
-    for (std::size_t i = 0; i < here.size(); ++i) expect_same(there[i], here[i], here[i].dtype() == bfloat16 ? 4e-3 : 1e-6);
+    for (std::size_t i = 0; i < here.size(); ++i)
+      expect_same(there[i], here[i], here[i].dtype() == bfloat16 ? 4e-3 : 1e-6);
     there[3].copy_(full(there[3].shape(), INFINITY, {there[3].dtype()}).to(test_device()));
     device.unscale(there, moved(scale), device_found);
     EXPECT_EQ(device_found.item<float>(), 1);

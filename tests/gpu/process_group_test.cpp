@@ -1,5 +1,6 @@
-// Process groups of CUDA tensors: staged through the host in the groups whose ranks are threads (mpi: tests/gpu/ranks),
-// and the nccl backend with one thread for each device. Ranks as processes that share one GPU: tests/gpu/ranks.
+// Process groups of CUDA tensors: staged through the host in the groups whose ranks are threads
+// (mpi: tests/gpu/ranks), and the nccl backend with one thread for each device. Ranks as processes
+// that share one GPU: tests/gpu/ranks.
 #include "../distributed/conformance.h"
 #include "../distributed/messages.h"
 #include "../test_device.h"
@@ -30,13 +31,17 @@ using testing::test_device;
 
 TEST(StagedGroup, ConformsOnOneDevice) {
   for (const int ranks : {2, 3})
-    run_ranks(ranks, [](const ProcessGroup& group) { testing::check_conformance_on(group, test_device()); }, 120s);
+    run_ranks(
+        ranks,
+        [](const ProcessGroup& group) { testing::check_conformance_on(group, test_device()); },
+        120s);
 }
 
 TEST(OneRankOfNccl, IsWhatOneProcessGetsThatAsksForIt) {
   if (const std::string why = nccl::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
   {
-    const ProcessGroup group = ProcessGroup::from_environment({.backend = "nccl", .device = 0, .timeout = 60s});
+    const ProcessGroup group =
+        ProcessGroup::from_environment({.backend = "nccl", .device = 0, .timeout = 60s});
     EXPECT_EQ(group.backend(), "nccl");
     EXPECT_TRUE(group.communicates());
     const Tensor x = full({1000}, 3, {.device = Device::cuda(0)});
@@ -52,11 +57,13 @@ class Nccl : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (const std::string why = nccl::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
     if (cuda::device_count() < ranks())
-      GTEST_SKIP() << "needs " << ranks() << " GPUs, one for each rank; found " << cuda::device_count();
+      GTEST_SKIP() << "needs " << ranks() << " GPUs, one for each rank; found "
+                   << cuda::device_count();
   }
   static int ranks() { return GetParam(); }
   static Device own(const ProcessGroup& group) { return Device::cuda(group.local_rank()); }
-  static void run(const std::function<void(const ProcessGroup&)>& fn, std::chrono::milliseconds timeout = 60s) {
+  static void run(const std::function<void(const ProcessGroup&)>& fn,
+                  std::chrono::milliseconds timeout = 60s) {
     run_ranks(ranks(), fn, {.backend = "nccl", .timeout = timeout});
   }
   /// Of every rank together.
@@ -80,7 +87,8 @@ TEST_P(Nccl, Conforms) {
 
 TEST_P(Nccl, StagesTensorsOfTheHost) {
   run([](const ProcessGroup& group) {
-    const Tensor x = full({1000}, group.rank() + 1.0), all = zeros({group.size(), 2}, {.dtype = int64});
+    const Tensor x = full({1000}, group.rank() + 1.0),
+                 all = zeros({group.size(), 2}, {.dtype = int64});
     group.all_reduce(x).wait();
     EXPECT_EQ(to_vector(x), std::vector<double>(1000, group.size() * (group.size() + 1) / 2.0));
     group.all_gather(full({2}, group.rank(), {.dtype = int64}), all).wait();
@@ -93,17 +101,20 @@ TEST_P(Nccl, BucketsAreRegisteredAndGoWithTheirTensors) {
   run([](const ProcessGroup& group) {
     StateDict model;
     for (const char* name : {"a", "b", "c"})
-      model.emplace_back(name, full({1000}, group.rank() + 1.0, {.device = own(group)}).requires_grad_());
+      model.emplace_back(name,
+                         full({1000}, group.rank() + 1.0, {.device = own(group)}).requires_grad_());
     {
       DataParallel ddp(model, {}, group, {.bucket_cap_mb = 0.008, .first_bucket_mb = 0.001});
       EXPECT_EQ(ddp.buckets().size(), 2u);
       expect_registered(group, 3 * 1008 * sizeof(float));
-      for (int step = 0; step < 3; ++step) {  // in another order than expected: the buckets are laid out anew, once
+      for (int step = 0; step < 3;
+           ++step) {  // in another order than expected: the buckets are laid out anew, once
         Tensor loss = sum(model[2].second);
         for (const std::size_t p : {1, 0}) loss = sum(model[p].second) + loss;
         for (const auto& [_, parameter] : model) parameter.set_grad({});
         loss.backward();
-        for (const auto& [_, parameter] : model) EXPECT_EQ(to_vector(parameter.grad()), std::vector<double>(1000, 1));
+        for (const auto& [_, parameter] : model)
+          EXPECT_EQ(to_vector(parameter.grad()), std::vector<double>(1000, 1));
       }
       expect_registered(group, 3 * 1008 * sizeof(float));
     }
@@ -169,7 +180,8 @@ TEST_P(Nccl, OrdersWithTheCallersStream) {
 TEST_P(Nccl, TensorsLiveUntilTheDeviceIsDone) {
   run([](const ProcessGroup& group) {
     std::vector<Work> work;
-    for (int i = 0; i < 50; ++i) work.push_back(group.all_reduce(ones({20000}, {.device = own(group)})));  // handles dropped
+    for (int i = 0; i < 50; ++i)
+      work.push_back(group.all_reduce(ones({20000}, {.device = own(group)})));  // handles dropped
     const Tensor last = ones({20000}, {.device = own(group)});
     group.all_reduce(last).wait();
     EXPECT_EQ(to_vector(last), std::vector<double>(20000, group.size()));
@@ -180,7 +192,8 @@ TEST_P(Nccl, TensorsLiveUntilTheDeviceIsDone) {
 TEST_P(Nccl, GroupsComeAndGoInAnyOrder) {
   run([](const ProcessGroup& group) {
     for (int i = 0; i < 3; ++i) {
-      std::vector<ProcessGroup> groups = {group.split(0), group.split(group.rank() % 2), group.split(0, -group.rank())};
+      std::vector<ProcessGroup> groups = {group.split(0), group.split(group.rank() % 2),
+                                          group.split(0, -group.rank())};
       const Tensor x = ones({100}, {.device = own(group)});
       for (const ProcessGroup& each : groups) each.all_reduce(x).wait();
       if (group.rank() % 2) std::reverse(groups.begin(), groups.end());
@@ -209,7 +222,8 @@ TEST_P(Nccl, AGraphKeepsTheGroupThatIsInIt) {
 }
 
 TEST_P(Nccl, AReplayUnderWayIsNotCutOff) {
-  if (!testing::emulated()) GTEST_SKIP() << "the ranks' orders of collectives differ, which NCCL does not promise to bear";
+  if (!testing::emulated())
+    GTEST_SKIP() << "the ranks' orders of collectives differ, which NCCL does not promise to bear";
   run([](const ProcessGroup& group) {
     const Tensor x = ones({1000}, {.device = own(group)}), y = ones({10}, {.device = own(group)});
     {
@@ -232,17 +246,21 @@ TEST_P(Nccl, AReplayUnderWayIsNotCutOff) {
 
 TEST_P(Nccl, AGroupEndsThoughAGraphOutlivesIt) {
   std::vector<std::optional<cuda::Graph>> graphs(static_cast<std::size_t>(ranks()));
-  run([&](const ProcessGroup& group) {
-    const Tensor x = ones({1000}, {.device = own(group)});
-    group.all_reduce(x).wait();
-    graphs[static_cast<std::size_t>(group.rank())].emplace(own(group), [&] { group.all_reduce(x).wait(); });
-  }, 1s);
+  run(
+      [&](const ProcessGroup& group) {
+        const Tensor x = ones({1000}, {.device = own(group)});
+        group.all_reduce(x).wait();
+        graphs[static_cast<std::size_t>(group.rank())].emplace(own(group),
+                                                               [&] { group.all_reduce(x).wait(); });
+      },
+      1s);
 }
 
 TEST_P(Nccl, AFailureEndsEveryGroupThoughAGraphHoldsOne) {
   std::atomic<int> waiting = 0;
   run([&](const ProcessGroup& group) {
-    const Tensor x = ones({1000}, {.device = own(group)}), packet = ones({10}, {.device = own(group)});
+    const Tensor x = ones({1000}, {.device = own(group)}),
+                 packet = ones({10}, {.device = own(group)});
     group.all_reduce(x).wait();
     group.for_normalization().all_reduce(packet).wait();
     const cuda::Graph graph(own(group), [&] { group.all_reduce(x).wait(); });
@@ -254,7 +272,8 @@ TEST_P(Nccl, AFailureEndsEveryGroupThoughAGraphHoldsOne) {
       ++waiting;
     }
     to_vector(packet);  // nobody's device waits for ever, while the graph lives
-    expect_contains(message_of<DistributedError>([&] { group.barrier(); }), {"rank 1 gave up", "no space left"});
+    expect_contains(message_of<DistributedError>([&] { group.barrier(); }),
+                    {"rank 1 gave up", "no space left"});
   });
 }
 
@@ -266,11 +285,13 @@ TEST_P(Nccl, ASplitThatComesTooLateIsNotLeftBehind) {
   std::vector<std::jthread> threads;
   for (const int rank : all)
     threads.emplace_back([&, rank] {
-      const auto world = nccl::make_world(rendezvous::in_memory(table, {rank, ranks(), {}, 700ms}), {.local_rank = rank});
+      const auto world = nccl::make_world(rendezvous::in_memory(table, {rank, ranks(), {}, 700ms}),
+                                          {.local_rank = rank});
       if (rank == 1) {
         while (given_up < ranks() - 1) std::this_thread::sleep_for(5ms);
       } else {
-        expect_contains(message_of<TimeoutError>([&] { world->subgroup(all, "late"); }), {"creating group 'late'", "700 ms"});
+        expect_contains(message_of<TimeoutError>([&] { world->subgroup(all, "late"); }),
+                        {"creating group 'late'", "700 ms"});
         ++given_up;
       }
     });
@@ -287,13 +308,14 @@ TEST_P(Nccl, AMissingRankIsNamedAtTheDeadline) {
       // The wait is the device's: the host hears of it at a later call, here the barrier.
       group.all_reduce(x, ReduceOp::sum, {.name = "bucket 4", .timeout = 700ms}).wait();
       expect_contains(message_of<TimeoutError>([&] { group.barrier(); }),
-                      {"all_reduce #2 of group 'world' (bucket 4, 40 B)", "rank 1 did not arrive within 700 ms",
-                       "it last completed #1"});
+                      {"all_reduce #2 of group 'world' (bucket 4, 40 B)",
+                       "rank 1 did not arrive within 700 ms", "it last completed #1"});
       ++failed;
     }
     // Everywhere, and for good.
     expect_contains(message_of<TimeoutError>([&] { group.barrier(); }), {"rank 1 did not arrive"});
-    expect_contains(message_of<TimeoutError>([&] { group.all_reduce(x).wait(); }), {"rank 1 did not arrive"});
+    expect_contains(message_of<TimeoutError>([&] { group.all_reduce(x).wait(); }),
+                    {"rank 1 did not arrive"});
     EXPECT_THROW(group.for_normalization().barrier(), DistributedError);
   });
 }
@@ -303,8 +325,10 @@ TEST_P(Nccl, MismatchesShowBothSidesOnEveryRank) {
     const bool odd = group.rank() == 1;
     group.barrier();
     const std::string text = message_of<DistributedError>([&] {
-      group.all_reduce(ones({odd ? 5 : 4}, {.device = own(group)}), ReduceOp::sum,
-                       {.name = odd ? "layer3.0.bn1" : "layer3.0.bn2"}).wait();
+      group
+          .all_reduce(ones({odd ? 5 : 4}, {.device = own(group)}), ReduceOp::sum,
+                      {.name = odd ? "layer3.0.bn1" : "layer3.0.bn2"})
+          .wait();
       group.barrier();
     });
     expect_contains(text, {"rank 0 at all_reduce(sum) #2 of float32 x 4 (layer3.0.bn2)",
@@ -318,9 +342,10 @@ TEST_P(Nccl, AnExceptionReachesEverybody) {
       group.barrier();
       if (group.rank() == 1) throw ValueError("the disk is full");
       expect_contains(message_of<DistributedError>([&] {
-        group.all_reduce(ones({3}, {.device = own(group)})).wait();
-        group.barrier();
-      }), {"rank 1 failed", "the disk is full"});
+                        group.all_reduce(ones({3}, {.device = own(group)})).wait();
+                        group.barrier();
+                      }),
+                      {"rank 1 failed", "the disk is full"});
     });
   });
   EXPECT_EQ(cause, "the disk is full");
@@ -329,7 +354,9 @@ TEST_P(Nccl, AnExceptionReachesEverybody) {
 TEST_P(Nccl, AbortReachesARankThatWaits) {
   run([](const ProcessGroup& group) {
     if (group.rank() == 0) group.abort("parameter 'head.weight' got no gradient");
-    else expect_contains(message_of<DistributedError>([&] { group.barrier(); }), {"rank 0 gave up", "head.weight"});
+    else
+      expect_contains(message_of<DistributedError>([&] { group.barrier(); }),
+                      {"rank 0 gave up", "head.weight"});
   });
 }
 
@@ -348,8 +375,10 @@ TEST_P(Nccl, TwoRanksOfOneDeviceAreRefused) {
   for (const int rank : {0, 1})
     threads.emplace_back([&table, rank] {
       expect_contains(message_of<DistributedError>([&] {
-        nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 20s}), {.local_rank = rank, .device = 0});
-      }), {"ranks 0 and 1 have the same GPU", "TUTTI_NCCL_SHARE_GPU=1"});
+                        nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 20s}),
+                                         {.local_rank = rank, .device = 0});
+                      }),
+                      {"ranks 0 and 1 have the same GPU", "TUTTI_NCCL_SHARE_GPU=1"});
     });
 }
 
@@ -357,12 +386,16 @@ TEST_P(Nccl, ADeviceThatIsNotThereFailsAllOfThem) {
   const auto table = std::make_shared<rendezvous::SharedTable>();
   std::vector<std::jthread> threads;
   threads.emplace_back([&] {
-    EXPECT_THROW(nccl::make_world(rendezvous::in_memory(table, {0, 2, {}, 20s}), {.local_rank = 0, .device = 99}), DeviceError);
+    EXPECT_THROW(nccl::make_world(rendezvous::in_memory(table, {0, 2, {}, 20s}),
+                                  {.local_rank = 0, .device = 99}),
+                 DeviceError);
   });
   threads.emplace_back([&] {
     expect_contains(message_of<DistributedError>([&] {
-      nccl::make_world(rendezvous::in_memory(table, {1, 2, {}, 20s}), {.local_rank = 1, .device = 1});
-    }), {"rank 0 could not start", "cuda:99"});
+                      nccl::make_world(rendezvous::in_memory(table, {1, 2, {}, 20s}),
+                                       {.local_rank = 1, .device = 1});
+                    }),
+                    {"rank 0 could not start", "cuda:99"});
   });
 }
 

@@ -37,7 +37,8 @@ Convolved convolve(const Tensor& x, const Tensor& w, const Tensor& dy) {
 }
 Convolved reference(const Tensor& x, const Tensor& w, const Tensor& dy) {
   const Tensor x64 = x.to(float64), w64 = w.to(float64), dy64 = dy.to(float64);
-  const Convolved result{empty(dy.shape(), {float64}), empty(x.shape(), {float64}), empty(w.shape(), {float64})};
+  const Convolved result{empty(dy.shape(), {float64}), empty(x.shape(), {float64}),
+                         empty(w.shape(), {float64})};
   kernels::cpu::reference::convolution_forward(x64, w64, {}, options, result.y);
   kernels::cpu::reference::convolution_backward_input(dy64, w64, options, result.dx);
   kernels::cpu::reference::convolution_backward_weight(x64, dy64, options, result.dw, {});
@@ -52,13 +53,15 @@ void expect_close(const Convolved& a, const Convolved& b, double tolerance) {
 struct Settings : ::testing::Test {
   Tensor x = normal({3, 24, 13, 11}, float32, last), w = normal({40, 24, 3, 3}, float32, last),
          dy = normal({3, 40, 13, 11}, float32, last);
-  Tensor x_there = x.to(test_device()), w_there = w.to(test_device()), dy_there = dy.to(test_device());
+  Tensor x_there = x.to(test_device()), w_there = w.to(test_device()),
+         dy_there = dy.to(test_device());
 };
 
 TEST_F(Settings, Tf32RoundsAndNothingElseDoes) {
   const Convolved expected = reference(x, w, dy);
   const Tensor a = normal({70, 90}, float32), b = normal({90, 50}, float32);
-  const Tensor product = empty({70, 50}, {float64}), there = empty({70, 50}, {float32, test_device()});
+  const Tensor product = empty({70, 50}, {float64}),
+               there = empty({70, 50}, {float32, test_device()});
   kernels::cpu::reference::matmul(a.to(float64), b.to(float64), {}, product);
   const auto multiply = [&] {
     kernels::matmul(test_device()).matmul(a.to(test_device()), b.to(test_device()), {}, there);

@@ -1,5 +1,6 @@
 // Few elements once through every family of kernels, against the CPU: what run.sh can look at under
-// compute-sanitizer in seconds. SmallKernels has kernels of ours only, SmallModels those of NVIDIA's libraries too.
+// compute-sanitizer in seconds. SmallKernels has kernels of ours only, SmallModels those of
+// NVIDIA's libraries too.
 #include "../kernels/compare.h"
 #include "../test_device.h"
 
@@ -39,55 +40,67 @@ Tensor random(Generator& generator, const Shape& shape, DType dtype, Device devi
 }
 
 void expect_the_cpus_normalisation(const Shape& shape, DType dtype, MemoryFormat format) {
-  expect_the_cpus([&](Device device) {
-    Generator generator(1);
-    const auto make = [&] { return random(generator, shape, dtype, device).contiguous(format).requires_grad_(); };
-    const Tensor x = make(), residual = make(), dy = make().detach();
-    const Tensor weights = random(generator, {shape[0]}, float32, device) * 0.1 + 0.5;
-    nn::BatchNorm layer({.channels = shape[1], .device = device});
-    const Tensor y = layer.forward_add_relu(x, residual), z = layer.forward_weighted(layer(y), weights);
-    z.backward(dy);
-    Results results{y.detach(), z.detach(), x.grad(), residual.grad()};
-    for (const Tensor& p : layer.parameters()) results.push_back(p.grad());
-    for (const auto& [name, buffer] : layer.named_buffers()) results.push_back(buffer);
-    return results;
-  }, dtype == bfloat16 ? 3e-2 : 1e-4);
+  expect_the_cpus(
+      [&](Device device) {
+        Generator generator(1);
+        const auto make = [&] {
+          return random(generator, shape, dtype, device).contiguous(format).requires_grad_();
+        };
+        const Tensor x = make(), residual = make(), dy = make().detach();
+        const Tensor weights = random(generator, {shape[0]}, float32, device) * 0.1 + 0.5;
+        nn::BatchNorm layer({.channels = shape[1], .device = device});
+        const Tensor y = layer.forward_add_relu(x, residual),
+                     z = layer.forward_weighted(layer(y), weights);
+        z.backward(dy);
+        Results results{y.detach(), z.detach(), x.grad(), residual.grad()};
+        for (const Tensor& p : layer.parameters()) results.push_back(p.grad());
+        for (const auto& [name, buffer] : layer.named_buffers()) results.push_back(buffer);
+        return results;
+      },
+      dtype == bfloat16 ? 3e-2 : 1e-4);
 }
 
 TEST(SmallKernels, Normalisation) {
   for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
     for (const std::int64_t channels : {8, 5}) {
-      for (const DType dtype : {float32, bfloat16}) expect_the_cpus_normalisation({3, channels, 5, 7}, dtype, format);
+      for (const DType dtype : {float32, bfloat16})
+        expect_the_cpus_normalisation({3, channels, 5, 7}, dtype, format);
       // Several blocks to a channel: their last one merges, and resident ones wait for each other.
       expect_the_cpus_normalisation({8, channels, 40, 40}, float32, format);
     }
 }
 
 TEST(SmallKernels, EverythingElse) {
-  expect_the_cpus([](Device device) {
-    Generator generator(2);
-    const Tensor x = random(generator, {3, 4, 6, 6}, float32, device).requires_grad_();
-    const Tensor table = random(generator, {11, 16}, float32, device).requires_grad_();
-    const Tensor indices = randint(11, {3}, {.dtype = int64}, generator).to(device), labels = randint(16, {3}, {.dtype = int64}, generator).to(device);
-    const Tensor pooled = nn::max_pool(x, {.kernel = {2, 2}, .stride = {2, 2}, .padding = {0, 0}});
-    const Tensor mean = nn::adaptive_avg_pool(pooled, {2, 2}).reshape({3, 16});
-    const Tensor hidden = nn::layer_norm(mean + nn::embedding(indices, table), {16});
-    const Tensor loss = nn::cross_entropy(hidden, labels);
-    loss.backward();
-    const std::vector<Tensor> parameters{x, table};
-    Results results{loss.detach(), x.grad(), table.grad(), argmax(hidden.detach(), 1), optim::clip_grad_norm(parameters, 0.1)};
-    optim::SGD(parameters, {.lr = 0.1, .momentum = 0.9}).step();
-    optim::AdamW(parameters, {.lr = 0.1}).step();
-    optim::LARS(parameters, {.lr = 0.1}).step();
-    results.insert(results.end(), {x.detach(), table.detach()});
-    return results;
-  }, 1e-4);
+  expect_the_cpus(
+      [](Device device) {
+        Generator generator(2);
+        const Tensor x = random(generator, {3, 4, 6, 6}, float32, device).requires_grad_();
+        const Tensor table = random(generator, {11, 16}, float32, device).requires_grad_();
+        const Tensor indices = randint(11, {3}, {.dtype = int64}, generator).to(device),
+                     labels = randint(16, {3}, {.dtype = int64}, generator).to(device);
+        const Tensor pooled =
+            nn::max_pool(x, {.kernel = {2, 2}, .stride = {2, 2}, .padding = {0, 0}});
+        const Tensor mean = nn::adaptive_avg_pool(pooled, {2, 2}).reshape({3, 16});
+        const Tensor hidden = nn::layer_norm(mean + nn::embedding(indices, table), {16});
+        const Tensor loss = nn::cross_entropy(hidden, labels);
+        loss.backward();
+        const std::vector<Tensor> parameters{x, table};
+        Results results{loss.detach(), x.grad(), table.grad(), argmax(hidden.detach(), 1),
+                        optim::clip_grad_norm(parameters, 0.1)};
+        optim::SGD(parameters, {.lr = 0.1, .momentum = 0.9}).step();
+        optim::AdamW(parameters, {.lr = 0.1}).step();
+        optim::LARS(parameters, {.lr = 0.1}).step();
+        results.insert(results.end(), {x.detach(), table.detach()});
+        return results;
+      },
+      1e-4);
 }
 
 // The CPU does not compute in float16, in which 70,000 is infinite.
 TEST(SmallModels, SumsOf16BitNumbersAreNotRoundedBeforeTheirTime) {
   const TensorOptions half{.dtype = float16, .device = test_device()};
-  const Tensor x = ones({70000}, half), bias = zeros({1}, {.device = test_device()}).requires_grad_();
+  const Tensor x = ones({70000}, half),
+               bias = zeros({1}, {.device = test_device()}).requires_grad_();
   EXPECT_EQ(mean(x).item<double>(), 1);
   const Tensor weight = ones({1, 1}, {.device = test_device()});
   nn::linear(x.reshape({70000, 1}), weight, bias).backward(ones({70000, 1}, half));
@@ -96,17 +109,22 @@ TEST(SmallModels, SumsOf16BitNumbersAreNotRoundedBeforeTheirTime) {
 
 TEST(SmallModels, ConvolutionAndLinear) {
   for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
-    expect_the_cpus([&](Device device) {
-      Generator generator(3);
-      const Tensor x = random(generator, {2, 8, 6, 6}, float32, device).contiguous(format).requires_grad_();
-      const Tensor w = random(generator, {8, 8, 3, 3}, float32, device).contiguous(format).requires_grad_();
-      const Tensor dense = random(generator, {5, 8}, float32, device).requires_grad_();
-      const Tensor bias = random(generator, {5}, float32, device).requires_grad_();
-      const Tensor y = nn::conv2d(x, w, {}, {.stride = {1, 1}, .padding = {1, 1}});
-      const Tensor z = nn::linear(nn::adaptive_avg_pool(y, {1, 1}).reshape({2, 8}), dense, bias, nn::Activation::relu);
-      z.backward(random(generator, {2, 5}, float32, device));
-      return Results{y.detach(), z.detach(), x.grad(), w.grad(), dense.grad(), bias.grad()};
-    }, 1e-4);
+    expect_the_cpus(
+        [&](Device device) {
+          Generator generator(3);
+          const Tensor x =
+              random(generator, {2, 8, 6, 6}, float32, device).contiguous(format).requires_grad_();
+          const Tensor w =
+              random(generator, {8, 8, 3, 3}, float32, device).contiguous(format).requires_grad_();
+          const Tensor dense = random(generator, {5, 8}, float32, device).requires_grad_();
+          const Tensor bias = random(generator, {5}, float32, device).requires_grad_();
+          const Tensor y = nn::conv2d(x, w, {}, {.stride = {1, 1}, .padding = {1, 1}});
+          const Tensor z = nn::linear(nn::adaptive_avg_pool(y, {1, 1}).reshape({2, 8}), dense, bias,
+                                      nn::Activation::relu);
+          z.backward(random(generator, {2, 5}, float32, device));
+          return Results{y.detach(), z.detach(), x.grad(), w.grad(), dense.grad(), bias.grad()};
+        },
+        1e-4);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// SyncBatchNorm on a CUDA device: ranks that are threads and share it compute what one process computes on the whole batch.
+// SyncBatchNorm on a CUDA device: ranks that are threads and share it compute what one process
+// computes on the whole batch.
 #include "distributed/sync_batch_norm_case.h"
 
 #include <tutti/distributed/process_group.h>

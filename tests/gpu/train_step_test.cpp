@@ -1,5 +1,5 @@
-// What a training step does on a device: it makes the host wait for nothing, in the right order; what the device finds wrong
-// is said later, and has moved nothing.
+// What a training step does on a device: it makes the host wait for nothing, in the right order;
+// what the device finds wrong is said later, and has moved nothing.
 #include "../distributed/messages.h"
 #include "../test_device.h"
 #include "twin_backend.h"
@@ -42,7 +42,8 @@ TEST(TrainStep, TheHostWaitsForNothing) {
     distributed::DataParallel ddp(net->named_parameters(), net->named_buffers(), group);
     optim::SGD sgd(net->parameters(), {.lr = 0.1, .momentum = 0.9, .nesterov = true});
     distributed::Join join(group);
-    const Tensor images = randn({2, 1, 8, 8}).to(test_device()), labels = zeros({2}, {int64, test_device()});
+    const Tensor images = randn({2, 1, 8, 8}).to(test_device()),
+                 labels = zeros({2}, {int64, test_device()});
     const Tensor tally = zeros({}, {float64, test_device()});
     const auto step = [&] {
       ASSERT_TRUE(join.step(2));
@@ -85,13 +86,16 @@ TEST(TrainStep, TheWeightGradientIsComputedDuringTheAllReduce) {
       if (what.starts_with(word) && what.find("backward") != std::string::npos) log.push_back(word);
   });
   manual_seed(3);
-  nn::Conv2d first({.in = 3, .out = 4, .kernel = 3, .bias = false}), second({.in = 4, .out = 5, .kernel = 3, .bias = false});
+  nn::Conv2d first({.in = 3, .out = 4, .kernel = 3, .bias = false}),
+      second({.in = 4, .out = 5, .kernel = 3, .bias = false});
   nn::SyncBatchNorm bn({.channels = 4, .group = group});
   nn::BatchNorm alone({.channels = 4});
   const Tensor x = randn({2, 3, 9, 9}), dy = randn({2, 5, 5, 5});
   second(alone(first(x))).backward(dy);
-  const auto expected = to_vector(first.weight.grad()), expected_second = to_vector(second.weight.grad());
-  for (nn::Module* m : {static_cast<nn::Module*>(&first), static_cast<nn::Module*>(&second), static_cast<nn::Module*>(&bn)}) {
+  const auto expected = to_vector(first.weight.grad()),
+             expected_second = to_vector(second.weight.grad());
+  for (nn::Module* m : {static_cast<nn::Module*>(&first), static_cast<nn::Module*>(&second),
+                        static_cast<nn::Module*>(&bn)}) {
     m->zero_grad();
     m->to(test_device());
   }
@@ -101,10 +105,12 @@ TEST(TrainStep, TheWeightGradientIsComputedDuringTheAllReduce) {
     log.clear();
     second(bn(first(x.to(test_device())))).backward(dy.to(test_device()));
     EXPECT_EQ(log, (std::vector<std::string>{"issue", "weight gradient", "wait"}));
-    // That what is enqueued on the two streams is in order, too, shows in the numbers: the emulator keeps to no other order.
+    // That what is enqueued on the two streams is in order, too, shows in the numbers: the emulator
+    // keeps to no other order.
     const auto expect_near = [](const std::vector<double>& a, const std::vector<double>& b) {
       ASSERT_EQ(a.size(), b.size());
-      for (std::size_t k = 0; k < a.size(); ++k) EXPECT_NEAR(a[k], b[k], 1e-3 * (1 + std::abs(b[k])));
+      for (std::size_t k = 0; k < a.size(); ++k)
+        EXPECT_NEAR(a[k], b[k], 1e-3 * (1 + std::abs(b[k])));
     };
     expect_near(to_vector(first.weight.grad()), expected);
     expect_near(to_vector(second.weight.grad()), expected_second);
@@ -113,21 +119,26 @@ TEST(TrainStep, TheWeightGradientIsComputedDuringTheAllReduce) {
 
 TEST(TrainStep, RanksThatAreOutOfStepAreFoundLater) {
   std::string aborted;
-  const ProcessGroup group = twins(test_device(), [&](const std::string& what) {
-    if (what.starts_with("abort")) aborted = what;
-  }, 1);  // the other rank's packet says something else
+  const ProcessGroup group = twins(
+      test_device(),
+      [&](const std::string& what) {
+        if (what.starts_with("abort")) aborted = what;
+      },
+      1);  // the other rank's packet says something else
   nn::SyncBatchNorm bn({.channels = 4, .group = group});
   bn.to(test_device());
   bn(randn({5, 4}).to(test_device()));
   expect_contains(message_of<DistributedError>([&] { bn.check_statistics(); }),
                   {"SyncBatchNorm '' forward #1", "rank 0 of 2", "not every rank was there"});
   expect_contains(aborted, {"forward #1"});
-  EXPECT_EQ(to_vector(bn.running_mean), std::vector<double>(4, 0.0)) << "the device has moved nothing";
+  EXPECT_EQ(to_vector(bn.running_mean), std::vector<double>(4, 0.0))
+      << "the device has moved nothing";
   EXPECT_EQ(bn.num_batches_tracked.item<int>(), 0);
   bn.check_statistics();  // said once
   bn(randn({5, 4}).to(test_device()));
   cuda::synchronize(test_device().index());
-  EXPECT_THROW(bn(randn({5, 4}).to(test_device())), DistributedError) << "a later call says it, too";
+  EXPECT_THROW(bn(randn({5, 4}).to(test_device())), DistributedError)
+      << "a later call says it, too";
 }
 
 TEST(TrainStep, TooFewElementsAreFoundLater) {
@@ -135,42 +146,51 @@ TEST(TrainStep, TooFewElementsAreFoundLater) {
   bn.to(test_device());
   EXPECT_THROW(bn(randn({1, 4}).to(test_device())), ShapeError) << "the shape alone tells: at once";
   bn.forward_weighted(randn({3, 4}).to(test_device()), full({3}, 0.25, there()));
-  expect_contains(message_of<ShapeError>([&] { bn.check_statistics(); }), {"more than 1 value per channel", "got 0.75"});
+  expect_contains(message_of<ShapeError>([&] { bn.check_statistics(); }),
+                  {"more than 1 value per channel", "got 0.75"});
   EXPECT_EQ(bn.num_batches_tracked.item<int>(), 0);
   EXPECT_EQ(to_vector(bn.running_var), std::vector<double>(4, 1.0));
   const ProcessGroup group = twins(test_device());
   nn::SyncBatchNorm sync({.channels = 4, .group = group});
   sync.to(test_device());
   sync.forward_weighted(randn({3, 4}).to(test_device()), full({3}, 0.125, there()));
-  expect_contains(message_of<ShapeError>([&] { sync.check_statistics(); }), {"over all ranks", "got 0.75"});
+  expect_contains(message_of<ShapeError>([&] { sync.check_statistics(); }),
+                  {"over all ranks", "got 0.75"});
   EXPECT_EQ(sync.num_batches_tracked.item<int>(), 0);
 }
 
 TEST(TrainStep, OneRankOfNcclIssuesItsCollectives) {
-  if (const std::string why = distributed::nccl::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
-  distributed::run_ranks(1, [](const ProcessGroup& group) {
-    EXPECT_TRUE(group.communicates());
-    nn::SyncBatchNorm bn({.channels = 4, .group = group});
-    nn::BatchNorm alone({.channels = 4});
-    bn.to(test_device()), alone.to(test_device());
-    const Tensor x = randn({5, 4, 3, 3}).to(test_device());
-    const Tensor y = bn(x);
-    y.backward(x);
-    const Tensor expected = alone(x);
-    expected.backward(x);
-    EXPECT_EQ(group.for_normalization().traffic().calls, 2);
-    const auto a = to_vector(y), b = to_vector(expected), da = to_vector(bn.weight.grad()), db = to_vector(alone.weight.grad());
-    for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5);
-    for (std::size_t i = 0; i < da.size(); ++i) EXPECT_NEAR(da[i], db[i], 1e-3);
-    bn.check_statistics();
-  }, {.backend = "nccl", .timeout = std::chrono::seconds(60)});
+  if (const std::string why = distributed::nccl::why_unavailable(); !why.empty())
+    GTEST_SKIP() << why;
+  distributed::run_ranks(1,
+                         [](const ProcessGroup& group) {
+                           EXPECT_TRUE(group.communicates());
+                           nn::SyncBatchNorm bn({.channels = 4, .group = group});
+                           nn::BatchNorm alone({.channels = 4});
+                           bn.to(test_device()), alone.to(test_device());
+                           const Tensor x = randn({5, 4, 3, 3}).to(test_device());
+                           const Tensor y = bn(x);
+                           y.backward(x);
+                           const Tensor expected = alone(x);
+                           expected.backward(x);
+                           EXPECT_EQ(group.for_normalization().traffic().calls, 2);
+                           const auto a = to_vector(y), b = to_vector(expected),
+                                      da = to_vector(bn.weight.grad()),
+                                      db = to_vector(alone.weight.grad());
+                           for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5);
+                           for (std::size_t i = 0; i < da.size(); ++i)
+                             EXPECT_NEAR(da[i], db[i], 1e-3);
+                           bn.check_statistics();
+                         },
+                         {.backend = "nccl", .timeout = std::chrono::seconds(60)});
 }
 
 TEST(TrainStep, ItsCollectivesAreRecordedIntoAGraph) {
   const ProcessGroup group = twins(test_device());
   nn::SyncBatchNorm bn({.channels = 4, .group = group}), same({.channels = 4, .group = group});
   bn.to(test_device()), same.to(test_device());
-  const Tensor x = randn({5, 4, 3, 3}).to(test_device()), dy = randn({5, 4, 3, 3}).to(test_device());
+  const Tensor x = randn({5, 4, 3, 3}).to(test_device()),
+               dy = randn({5, 4, 3, 3}).to(test_device());
   for (nn::SyncBatchNorm* each : {&bn, &same}) (*each)(x).backward(dy);
   Tensor y;
   cuda::Graph graph(test_device(), [&] {

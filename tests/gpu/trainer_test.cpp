@@ -1,7 +1,8 @@
-// The main job on a device: the same numbers with a CUDA graph as without, on ranks that share a device, and about the CPU's.
+// The main job on a device: the same numbers with a CUDA graph as without, on ranks that share a
+// device, and about the CPU's.
+#include "train/trainer.h"
 #include "../distributed/equal_bits.h"
 #include "../test_device.h"
-#include "train/trainer.h"
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/settings.h>
@@ -9,10 +10,10 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <unistd.h>
 
 namespace tutti::examples {
 namespace {
@@ -45,7 +46,8 @@ std::string text_of(std::FILE* file) {
 }
 
 TEST(Trainer, AGraphChangesNoBit) {
-  const testing::Switch deterministic(cuda::settings().deterministic);  // or cuDNN may differ from itself
+  const testing::Switch deterministic(
+      cuda::settings().deterministic);  // or cuDNN may differ from itself
   for (const DType precision : {float32, bfloat16, float16}) {
     TrainOptions options = options_on(test_device());
     options.precision = precision;
@@ -59,7 +61,8 @@ TEST(Trainer, AGraphChangesNoBit) {
     EXPECT_NE(said.find("not for batches of 2 images"), std::string::npos) << said;
     ASSERT_EQ(plain.rows.size(), 7u);
     ASSERT_EQ(graphed.rows.size(), 7u);
-    for (std::size_t i = 0; i < plain.rows.size(); ++i) EXPECT_EQ(graphed.rows[i].train_loss, plain.rows[i].train_loss) << i;
+    for (std::size_t i = 0; i < plain.rows.size(); ++i)
+      EXPECT_EQ(graphed.rows[i].train_loss, plain.rows[i].train_loss) << i;
     EXPECT_EQ(graphed.test_accuracy, plain.test_accuracy);
     testing::expect_equal_bits(graphed.state, plain.state);
   }
@@ -75,16 +78,20 @@ TEST(Trainer, GoesOnInFloat16WithItsLossScale) {
   const auto run = [&](const char* name) {
     options.out = (folder / name).string();
     StateDict state;
-    distributed::run_ranks(2, [&](const ProcessGroup& group) {
-      const TrainResult result = train(options, data(), group, nullptr);
-      if (group.rank() != 0) return;
-      state = result.state;
-      collectives = group.traffic().calls;
-    }, std::chrono::seconds(200));
+    distributed::run_ranks(
+        2,
+        [&](const ProcessGroup& group) {
+          const TrainResult result = train(options, data(), group, nullptr);
+          if (group.rank() != 0) return;
+          state = result.state;
+          collectives = group.traffic().calls;
+        },
+        std::chrono::seconds(200));
     return state;
   };
   const auto scale = [&](const char* name) {
-    for (const auto& [key, tensor] : load_safetensors((folder / name / "checkpoint.safetensors").string()))
+    for (const auto& [key, tensor] :
+         load_safetensors((folder / name / "checkpoint.safetensors").string()))
       if (key == "scaler.scale") return tensor.item<double>();
     return 0.0;
   };
@@ -110,18 +117,23 @@ TEST(Trainer, RanksThatShareADeviceTrainAsOneOnTheCpuDoes) {
   const TrainResult one = train(options, data(), {}, nullptr);
   options.device = test_device();
   options.cuda_graph = true;
-  distributed::run_ranks(2, [&](const ProcessGroup& group) {
-    std::FILE* screen = std::tmpfile();
-    const TrainResult shared = train(options, data(), group, screen);
-    if (group.rank() == 0) {
-      const std::string said = text_of(screen);
-      EXPECT_NE(said.find("passes CUDA tensors through the host"), std::string::npos) << said;
-    }
-    std::fclose(screen);
-    ASSERT_EQ(shared.rows.size(), one.rows.size());
-    for (std::size_t i = 0; i < one.rows.size(); ++i)
-      EXPECT_NEAR(shared.rows[i].train_loss, one.rows[i].train_loss, 2e-3 * (1 + one.rows[i].train_loss)) << i;
-  }, std::chrono::seconds(200));
+  distributed::run_ranks(
+      2,
+      [&](const ProcessGroup& group) {
+        std::FILE* screen = std::tmpfile();
+        const TrainResult shared = train(options, data(), group, screen);
+        if (group.rank() == 0) {
+          const std::string said = text_of(screen);
+          EXPECT_NE(said.find("passes CUDA tensors through the host"), std::string::npos) << said;
+        }
+        std::fclose(screen);
+        ASSERT_EQ(shared.rows.size(), one.rows.size());
+        for (std::size_t i = 0; i < one.rows.size(); ++i)
+          EXPECT_NEAR(shared.rows[i].train_loss, one.rows[i].train_loss,
+                      2e-3 * (1 + one.rows[i].train_loss))
+              << i;
+      },
+      std::chrono::seconds(200));
 }
 
 }  // namespace

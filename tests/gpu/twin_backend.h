@@ -1,5 +1,6 @@
-// TwinBackend: a group of two ranks of which the other does and has exactly what this one does, so that one thread can watch
-// what one rank does. CUDA tensors are reduced on a stream of its own, tied to the caller's by events both ways, as NCCL does.
+// TwinBackend: a group of two ranks of which the other does and has exactly what this one does, so
+// that one thread can watch what one rank does. CUDA tensors are reduced on a stream of its own,
+// tied to the caller's by events both ways, as NCCL does.
 #pragma once
 
 #include <tutti/autograd/functions.h>
@@ -14,9 +15,12 @@ namespace tutti::testing {
 class TwinBackend : public distributed::Backend {
  public:
   using Log = std::function<void(const std::string&)>;
-  explicit TwinBackend(int device, Log log = {}, double noise = 0, const std::string& name = "twins")
+  explicit TwinBackend(int device, Log log = {}, double noise = 0,
+                       const std::string& name = "twins")
       : Backend({.rank = 0, .size = 2, .local_rank = 0, .group = name, .kind = "twins"}),
-        stream_(cuda::Stream::create(device, true)), log_(std::move(log)), noise_(noise) {}
+        stream_(cuda::Stream::create(device, true)),
+        log_(std::move(log)),
+        noise_(noise) {}
 
   bool accepts(Device) const override { return true; }
   std::shared_ptr<distributed::Work::State> submit(const distributed::Collective& call) override {
@@ -27,11 +31,14 @@ class TwinBackend : public distributed::Backend {
     work->log = log_;
     work->kept = call.output;
     const auto compute = [&] {
-      if (call.operation == Operation::all_reduce && call.op == distributed::ReduceOp::sum) call.output.mul_(2);
-      if (noise_ != 0 && call.operation == Operation::all_reduce) call.output.copy_(call.output + noise_);
+      if (call.operation == Operation::all_reduce && call.op == distributed::ReduceOp::sum)
+        call.output.mul_(2);
+      if (noise_ != 0 && call.operation == Operation::all_reduce)
+        call.output.copy_(call.output + noise_);
       if (call.operation == Operation::all_gather)
         for (int r = 0; r < 2; ++r) call.output.select(0, r).copy_(call.input);
-      if (call.operation == Operation::reduce_scatter) call.output.copy_(call.input.select(0, 0) * 2);
+      if (call.operation == Operation::reduce_scatter)
+        call.output.copy_(call.input.select(0, 0) * 2);
     };
     if (!call.input.defined() || call.input.device().is_cpu()) {
       compute();

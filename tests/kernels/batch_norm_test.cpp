@@ -1,4 +1,5 @@
-// Every kernel of batch norm against plain float64 loops: random shapes, layouts and dtypes, outputs poisoned first.
+// Every kernel of batch norm against plain float64 loops: random shapes, layouts and dtypes,
+// outputs poisoned first.
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 
@@ -28,15 +29,19 @@ struct Case {
   std::int64_t channel_of(std::size_t i) const {
     return static_cast<std::int64_t>(i) / product(shape, 2, shape.size()) % shape[1];
   }
-  std::string text() const { return to_string(shape) + " " + to_string(dtype) + " " + to_string(format); }
+  std::string text() const {
+    return to_string(shape) + " " + to_string(dtype) + " " + to_string(format);
+  }
 };
 
 std::vector<Case> cases() {
   Generator random(17);
-  std::vector<Shape> shapes{{64, 16, 7, 7}, {5, 1, 9, 3}, {3, 130, 5}, {300, 7}, {2, 3, 4, 5, 6}, {9, 40, 1, 1},
-                            {1, 300, 13, 11}, {2, 512, 40}, {1, 2, 70, 70}, {700, 24}};
+  std::vector<Shape> shapes{{64, 16, 7, 7},  {5, 1, 9, 3},  {3, 130, 5},      {300, 7},
+                            {2, 3, 4, 5, 6}, {9, 40, 1, 1}, {1, 300, 13, 11}, {2, 512, 40},
+                            {1, 2, 70, 70},  {700, 24}};
   for (int i = 0; i < 8; ++i)
-    shapes.push_back({1 + random.below(6), 1 + random.below(90), 1 + random.below(12), 1 + random.below(12)});
+    shapes.push_back(
+        {1 + random.below(6), 1 + random.below(90), 1 + random.below(12), 1 + random.below(12)});
   std::vector<Case> all;
   for (const Shape& shape : shapes)
     for (const DType dtype : {float32, float64, bfloat16, float16})
@@ -67,12 +72,17 @@ Tensor poisoned(const Case& c) {
   return x;
 }
 
-Tensor packet(std::int64_t channels) { return full({kernels::packet_size(channels)}, nan, {float64}); }
+Tensor packet(std::int64_t channels) {
+  return full({kernels::packet_size(channels)}, nan, {float64});
+}
 
-double error(const Values& got, const Values& expected) { return testing::relative_error(got, expected); }
+double error(const Values& got, const Values& expected) {
+  return testing::relative_error(got, expected);
+}
 
 Values slice(const Tensor& packet, int half) {
-  const std::int64_t c = (packet.numel() - kernels::packet_header) / 2, at = kernels::packet_header + half * c;
+  const std::int64_t c = (packet.numel() - kernels::packet_header) / 2,
+                     at = kernels::packet_header + half * c;
   return to_vector(packet.slice(0, at, at + c));
 }
 
@@ -131,21 +141,25 @@ TEST(BatchNormKernels, WeightedMoments) {
     EXPECT_NEAR(p.data<double>()[0], m.count, 1e-9 * m.count);
     const Values means = slice(p, 0);
     for (std::size_t i = 0; i < means.size(); ++i)
-      EXPECT_LT(std::abs(means[i] - m.mean[i]), sum_tolerance(c.dtype) * std::sqrt(m.m2[i] / m.count) + 1e-14);
+      EXPECT_LT(std::abs(means[i] - m.mean[i]),
+                sum_tolerance(c.dtype) * std::sqrt(m.m2[i] / m.count) + 1e-14);
     EXPECT_LT(error(slice(p, 1), m.m2), sum_tolerance(c.dtype));
   }
 }
 
-// Bound: with x as it was rounded, mean and M2 are right to 3e-6 whatever the mean, the variance or the count.
+// Bound: with x as it was rounded, mean and M2 are right to 3e-6 whatever the mean, the variance or
+// the count.
 TEST(BatchNormKernels, MomentsSurviveLargeMeansSmallVariancesAndOutliers) {
   Generator random(3);
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
     for (const Shape& shape : {Shape{16, 16, 20, 20}, Shape{4, 70, 9, 9}}) {
       const Case c{shape, float32, format};
-      for (const auto& [scale, shift] : {std::pair{1.0, 1e4}, {1e-6, 0.0}, {1e-6, 1e-2}, {1e3, -1e7}}) {
+      for (const auto& [scale, shift] :
+           {std::pair{1.0, 1e4}, {1e-6, 0.0}, {1e-6, 1e-2}, {1e3, -1e7}}) {
         SCOPED_TRACE(c.text() + " std " + std::to_string(scale) + " mean " + std::to_string(shift));
         const Tensor x = random_tensor(c, random, scale, shift), p = packet(c.channels());
-        x.data<float>()[0] += static_cast<float>(1000 * scale);  // the first value is what a first shift is taken from
+        x.data<float>()[0] += static_cast<float>(
+            1000 * scale);  // the first value is what a first shift is taken from
         table().moments(x, {}, p);
         const Moments m = reference(c, to_vector(x));
         const Values means = slice(p, 0);
@@ -174,17 +188,20 @@ TEST(BatchNormKernels, SumsAddOverRanksToTheMomentsOfTheWhole) {
   for (const bool exact : {false, true}) {
     const Shape size{exact ? kernels::exact_packet_size(10) : kernels::packet_size(10)};
     const Tensor total = zeros(size, {float64}), got = packet(10);
-    for (const auto& [from, to] : {std::pair{0, 1}, {1, 1}, {1, 9}, {9, 12}}) {  // the second one is empty
+    for (const auto& [from, to] :
+         {std::pair{0, 1}, {1, 1}, {1, 9}, {9, 12}}) {  // the second one is empty
       const Tensor p = packet(10), sums = exact ? full(size, nan, {float64}) : p;
       table().moments(x.slice(0, from, to), {}, p);
       table().to_sums(p, sums);
-      for (int i = exact ? 2 : 1; i < 8; ++i) sums.data<double>()[i] = nan;  // undefined without a message
+      for (int i = exact ? 2 : 1; i < 8; ++i)
+        sums.data<double>()[i] = nan;  // undefined without a message
       total.add_(sums);
     }
     table().from_sums(total, got);
     EXPECT_EQ(got.data<double>()[0], m.count);
     EXPECT_LT(error(slice(got, 0), m.mean), exact ? 1e-15 : 1e-14);
-    EXPECT_LT(error(slice(got, 1), m.m2), exact ? 1e-11 : 1e-6);  // 1e-11: the reference's own, whose mean is rounded
+    EXPECT_LT(error(slice(got, 1), m.m2),
+              exact ? 1e-11 : 1e-6);  // 1e-11: the reference's own, whose mean is rounded
 
     const Tensor nothing = zeros(size, {float64});
     table().from_sums(nothing, got);
@@ -193,8 +210,9 @@ TEST(BatchNormKernels, SumsAddOverRanksToTheMomentsOfTheWhole) {
   }
 }
 
-// Counts that differ a thousandfold between ranks and are no round numbers. 78 digits are kept of n mean^2, of which M2 is
-// what remains: a few 2^-78 (mean / std)^2, less than the 2^-53 mean / std of the input's rounding up to some 2^23.
+// Counts that differ a thousandfold between ranks and are no round numbers. 78 digits are kept of n
+// mean^2, of which M2 is what remains: a few 2^-78 (mean / std)^2, less than the 2^-53 mean / std
+// of the input's rounding up to some 2^23.
 TEST(BatchNormKernels, ExactSumsAreRightAtLargeMeans) {
   Generator random(41);
   for (const double mean : {0.0, 1e4, 1e6, 1e8})
@@ -208,13 +226,15 @@ TEST(BatchNormKernels, ExactSumsAreRightAtLargeMeans) {
         const double at = mean + random.uniform(), m2 = own * random.uniform();
         all.push_back({own, at, m2});
         n += own, sum += static_cast<long double>(own) * (at - mean);
-        const Tensor p = zeros({kernels::packet_size(1)}, {float64}), sums = zeros({kernels::exact_packet_size(1)}, {float64});
+        const Tensor p = zeros({kernels::packet_size(1)}, {float64}),
+                     sums = zeros({kernels::exact_packet_size(1)}, {float64});
         p.data<double>()[0] = own, p.data<double>()[8] = at, p.data<double>()[9] = m2;
         table().to_sums(p, sums);
         total.add_(sums);
       }
       long double m2 = 0;
-      for (const auto& [own, at, inside] : all) m2 += inside + own * (at - mean - sum / n) * (at - mean - sum / n);
+      for (const auto& [own, at, inside] : all)
+        m2 += inside + own * (at - mean - sum / n) * (at - mean - sum / n);
       table().from_sums(total, got);
       EXPECT_NEAR(got.data<double>()[0], static_cast<double>(n), 4e-16 * static_cast<double>(n));
       EXPECT_NEAR(slice(got, 0)[0], static_cast<double>(mean + sum / n), 3e-16 * (1 + mean));
@@ -228,7 +248,8 @@ TEST(BatchNormKernels, SumsOfWhatIsNotFiniteAreNot) {
     for (const bool exact : {false, true}) {
       const Tensor p = zeros({kernels::packet_size(1)}, {float64});
       p.data<double>()[0] = 3, p.data<double>()[8] = bad, p.data<double>()[9] = nan;
-      const Tensor sums = zeros({exact ? kernels::exact_packet_size(1) : kernels::packet_size(1)}, {float64});
+      const Tensor sums =
+          zeros({exact ? kernels::exact_packet_size(1) : kernels::packet_size(1)}, {float64});
       table().to_sums(p, sums);
       table().from_sums(sums, p);
       EXPECT_FALSE(std::isfinite(slice(p, 0)[0]));
@@ -258,7 +279,8 @@ TEST(BatchNormKernels, RunningStatistics) {
   Generator random(5);
   const Case c{{6, 3, 2}, float64, MemoryFormat::contiguous};
   for (const Tracking tracking : {Tracking::momentum, Tracking::cumulative, Tracking::pooled}) {
-    kernels::RunningStatistics running{zeros({3}, {float64}), ones({3}, {float64}), zeros({}, {int64}), {}};
+    kernels::RunningStatistics running{
+        zeros({3}, {float64}), ones({3}, {float64}), zeros({}, {int64}), {}};
     if (tracking == Tracking::pooled) running.elements = zeros({}, {float64});
     Values mean(3, 0), var(3, 1), all;
     std::int64_t samples = 0;
@@ -307,7 +329,8 @@ struct Step {
     rstd = rand({c.channels()}, {float64}, random);
     weight = randn({c.channels()}, {}, random);
     bias = randn({c.channels()}, {}, random);
-    vx = to_vector(x), vr = to_vector(residual), vdy = to_vector(dy), vmean = to_vector(mean), vrstd = to_vector(rstd);
+    vx = to_vector(x), vr = to_vector(residual), vdy = to_vector(dy), vmean = to_vector(mean),
+    vrstd = to_vector(rstd);
     vweight = to_vector(weight), vbias = to_vector(bias);
   }
   kernels::Normalization to(bool add, bool relu, const Tensor& mask = {}) const {
@@ -357,7 +380,8 @@ TEST(BatchNormKernels, Apply) {
 
 std::int64_t ones_in(const Tensor& mask) {
   std::int64_t count = 0;
-  for (std::int64_t i = 0; i < mask.numel(); ++i) count += std::popcount(mask.data<std::uint8_t>()[i]);
+  for (std::int64_t i = 0; i < mask.numel(); ++i)
+    count += std::popcount(mask.data<std::uint8_t>()[i]);
   return count;
 }
 
@@ -369,7 +393,8 @@ Tensor shifted(const Tensor& t) {
   return there;
 }
 
-// Of every element the right bit, and of no other any, in whatever order: the backward writes dy where the output is above 0.
+// Of every element the right bit, and of no other any, in whatever order: the backward writes dy
+// where the output is above 0.
 TEST(BatchNormKernels, TheMaskSaysWhereTheOutputIsAboveZero) {
   if (table().mask_size(ones({2, 8})) == 0) GTEST_SKIP() << "this device reads the output instead";
   const OneThread one;
@@ -381,11 +406,14 @@ TEST(BatchNormKernels, TheMaskSaysWhereTheOutputIsAboveZero) {
     const bool rows = c.channels() > 1 && (c.format == MemoryFormat::channels_last || inner == 1);
     const std::int64_t run = rows ? c.channels() : inner;
     const std::int64_t lanes = 16 / static_cast<std::int64_t>(size_of(c.dtype));
-    if (run % lanes == 0) { EXPECT_EQ(table().mask_size(s.x), s.x.numel() / lanes); }
+    if (run % lanes == 0) {
+      EXPECT_EQ(table().mask_size(s.x), s.x.numel() / lanes);
+    }
     EXPECT_LE(table().mask_size(s.x), s.x.numel() / run * (run / lanes + 2));
 
     Tensor first;
-    for (const bool aligned : {true, false}) {  // x, y, the residual; then the gradient is what is not
+    for (const bool aligned :
+         {true, false}) {  // x, y, the residual; then the gradient is what is not
       const Tensor y = aligned ? poisoned(c) : shifted(poisoned(c)), mask = s.poisoned_mask();
       kernels::Normalization to = s.to(true, true, mask);
       if (!aligned) to.residual = shifted(to.residual);
@@ -398,7 +426,8 @@ TEST(BatchNormKernels, TheMaskSaysWhereTheOutputIsAboveZero) {
       }
       EXPECT_EQ(ones_in(mask), passed);
       for (const bool same : {true, false}) {
-        const Tensor dy = same ? s.dy : shifted(s.dy), masked = poisoned(c), sums = packet(c.channels());
+        const Tensor dy = same ? s.dy : shifted(s.dy), masked = poisoned(c),
+                     sums = packet(c.channels());
         table().reduce_grad(dy, s.grad(true, true, mask, {}), sums, masked);
         EXPECT_EQ(to_vector(masked), expected);
       }
@@ -446,18 +475,21 @@ TEST(BatchNormKernels, Gradients) {
     const Tensor w = rand(positions, {}, random);
     const Values vw = to_vector(w);
     const Tensor moments = zeros({kernels::packet_size(c.channels())}, {float64});
-    const double n = moments.data<double>()[0] = static_cast<double>(s.vx.size() / C + 7);  // as if of more ranks
+    const double n = moments.data<double>()[0] =
+        static_cast<double>(s.vx.size() / C + 7);  // as if of more ranks
     for (const bool add : {false, true})
       for (const bool relu : {false, true})
         for (const bool weighted : {false, true}) {
-          SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : "") + (weighted ? " weighted" : ""));
+          SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : "") +
+                       (weighted ? " weighted" : ""));
           const Tensor y = poisoned(c), mask = s.poisoned_mask(add, relu);
           table().apply(s.x, s.to(add, relu, mask), y);
           const Values vy = to_vector(y);
           Values g(s.vx.size()), s1(C), s2(C);
           for (std::size_t i = 0; i < g.size(); ++i) {
             const auto ch = static_cast<std::size_t>(c.channel_of(i));
-            // Where the mask follows from x, values that round to the other side of 0 are nobody's fault.
+            // Where the mask follows from x, values that round to the other side of 0 are nobody's
+            // fault.
             g[i] = relu && !(add ? vy[i] > 0 : s.z(i, false) > 0) ? 0 : s.vdy[i];
             s1[ch] += g[i];
             s2[ch] += g[i] * (s.vx[i] - s.vmean[ch]);
@@ -466,17 +498,20 @@ TEST(BatchNormKernels, Gradients) {
           const Tensor sums = packet(c.channels()), masked = poisoned(c);
           table().reduce_grad(s.dy, of, sums, {});
           // Sums cancel, so their error is measured against the sums of absolute values.
-          const double scale = std::sqrt(static_cast<double>(s.vx.size() / C)) * std::sqrt(static_cast<double>(C));
+          const double scale = std::sqrt(static_cast<double>(s.vx.size() / C)) *
+                               std::sqrt(static_cast<double>(C));
           const auto close = [&](const Values& got, const Values& expected) {
             double d = 0;
-            for (std::size_t i = 0; i < C; ++i) d += (got[i] - expected[i]) * (got[i] - expected[i]);
+            for (std::size_t i = 0; i < C; ++i)
+              d += (got[i] - expected[i]) * (got[i] - expected[i]);
             EXPECT_LT(std::sqrt(d), 3 * sum_tolerance(c.dtype) * scale);
           };
           close(slice(sums, 0), s1);
           close(slice(sums, 1), s2);
           table().reduce_grad(s.dy, of, sums, masked);
           EXPECT_EQ(to_vector(masked), g);
-          const Tensor dw = full({c.channels()}, nan, {float64}), db = full({c.channels()}, nan, {float64});
+          const Tensor dw = full({c.channels()}, nan, {float64}),
+                       db = full({c.channels()}, nan, {float64});
           table().parameter_grad(sums, s.rstd, dw, db);
           Values expected_dw(C);
           for (std::size_t i = 0; i < C; ++i) expected_dw[i] = s2[i] * s.vrstd[i];
@@ -486,12 +521,16 @@ TEST(BatchNormKernels, Gradients) {
           Values expected(g.size()), constant(g.size());
           for (std::size_t i = 0; i < g.size(); ++i) {
             const auto ch = static_cast<std::size_t>(c.channel_of(i));
-            const double weight = weighted ? vw[i / inner / C * inner + i % inner] : 1, r = s.vrstd[ch];
-            expected[i] = s.vweight[ch] * r * (g[i] - weight * (s1[ch] / n + (s.vx[i] - s.vmean[ch]) * r * r * s2[ch] / n));
+            const double weight = weighted ? vw[i / inner / C * inner + i % inner] : 1,
+                         r = s.vrstd[ch];
+            expected[i] =
+                s.vweight[ch] * r *
+                (g[i] - weight * (s1[ch] / n + (s.vx[i] - s.vmean[ch]) * r * r * s2[ch] / n));
             constant[i] = s.vweight[ch] * r * g[i];
           }
           const Tensor dx = poisoned(c), in_place = s.dy.clone();
-          // A variance of 0 lies below the floor of eps in one of the two runs below; here eps is added.
+          // A variance of 0 lies below the floor of eps in one of the two runs below; here eps is
+          // added.
           table().apply_grad(s.dy, of, sums, moments, weighted ? w : Tensor(), {}, dx);
           EXPECT_LT(error(to_vector(dx), expected), 2 * tolerance(c.dtype));
           table().apply_grad(in_place, of, sums, moments, weighted ? w : Tensor(), {}, in_place);
@@ -507,7 +546,8 @@ TEST(BatchNormKernels, AVarianceBelowTheFloorHasNoGradient) {
   Generator random(9);
   const Step s({{3, 4, 5}, float64, MemoryFormat::contiguous}, random);
   const kernels::NormalizationGrad of{s.to(false, false), s.x, {}};
-  const Tensor sums = packet(4), moments = zeros({kernels::packet_size(4)}, {float64}), dx = poisoned(s.c);
+  const Tensor sums = packet(4), moments = zeros({kernels::packet_size(4)}, {float64}),
+               dx = poisoned(s.c);
   moments.data<double>()[0] = 15;
   table().reduce_grad(s.dy, of, sums, {});
   table().apply_grad(s.dy, of, sums, moments, {}, {0.1, true}, dx);
@@ -529,7 +569,8 @@ TEST(BatchNormKernels, EmptyBatchesGiveZeroes) {
     EXPECT_EQ(slice(p, 1), Values(20, 0.0));
     EXPECT_EQ(table().mask_size(x), 0);
     for (const Tensor& residual : {Tensor(), x}) {
-      const kernels::NormalizationGrad of{{zeros({20}, {float64}), ones({20}, {float64}), {}, {}, residual, true}, x, x};
+      const kernels::NormalizationGrad of{
+          {zeros({20}, {float64}), ones({20}, {float64}), {}, {}, residual, true}, x, x};
       sums.fill_(nan);
       table().apply(x, of.forward, x);
       table().reduce_grad(x, of, sums, {});
@@ -545,7 +586,8 @@ TEST(BatchNormKernels, EmptyBatchesGiveZeroes) {
 // Shapes that fit into the fast memory of a device at once, in several rounds, and not at all.
 std::vector<Case> cases_of_one_rank() {
   std::vector<Case> all = cases();
-  std::erase_if(all, [](const Case& c) { return c.format == MemoryFormat::contiguous && c.shape[0] > 60; });
+  std::erase_if(
+      all, [](const Case& c) { return c.format == MemoryFormat::contiguous && c.shape[0] > 60; });
   all.push_back({{30, 136, 10, 10}, bfloat16, MemoryFormat::channels_last});
   all.push_back({{4, 24, 81, 67}, float32, MemoryFormat::channels_last});
   return all;
@@ -559,10 +601,14 @@ TEST(BatchNormKernels, ForwardOfOneRankIsItsParts) {
   for (const Case& c : cases_of_one_rank()) {
     const Step s(c, random);
     const bool add = ++variant % 2 == 0, relu = variant % 3 != 0;
-    const Tracking tracking = std::array{Tracking::momentum, Tracking::cumulative, Tracking::pooled}[static_cast<std::size_t>(variant % 3)];
+    const Tracking tracking = std::array{Tracking::momentum, Tracking::cumulative,
+                                         Tracking::pooled}[static_cast<std::size_t>(variant % 3)];
     SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : ""));
     const auto running = [&] {
-      kernels::RunningStatistics r{full({c.channels()}, 0.5, {float64}), full({c.channels()}, 2, {float64}), full({}, 3, {int64}), {}};
+      kernels::RunningStatistics r{full({c.channels()}, 0.5, {float64}),
+                                   full({c.channels()}, 2, {float64}),
+                                   full({}, 3, {int64}),
+                                   {}};
       if (tracking == Tracking::pooled) r.elements = full({}, 40, {float64});
       return r;
     };
@@ -573,7 +619,8 @@ TEST(BatchNormKernels, ForwardOfOneRankIsItsParts) {
     const kernels::Epsilon eps{0.01, variant % 5 == 0};
     table().forward(s.x, {}, p, {eps, tracking, 0.3, got}, to, y);
 
-    const Tensor parts = packet(c.channels()), mean = full({c.channels()}, nan, {float64}), rstd = full({c.channels()}, nan, {float64});
+    const Tensor parts = packet(c.channels()), mean = full({c.channels()}, nan, {float64}),
+                 rstd = full({c.channels()}, nan, {float64});
     table().moments(s.x, {}, parts);
     table().finish(parts, eps, mean, rstd);
     table().update(parts, tracking, 0.3, expected);
@@ -583,9 +630,13 @@ TEST(BatchNormKernels, ForwardOfOneRankIsItsParts) {
     EXPECT_LT(error(to_vector(to.mean), to_vector(mean)), sum_tolerance(c.dtype));
     EXPECT_LT(error(to_vector(to.rstd), to_vector(rstd)), sum_tolerance(c.dtype));
     EXPECT_LT(error(to_vector(got.mean), to_vector(expected.mean)), sum_tolerance(c.dtype));
-    if (parts.data<double>()[0] > 1) { EXPECT_LT(error(to_vector(got.var), to_vector(expected.var)), sum_tolerance(c.dtype)); }
+    if (parts.data<double>()[0] > 1) {
+      EXPECT_LT(error(to_vector(got.var), to_vector(expected.var)), sum_tolerance(c.dtype));
+    }
     EXPECT_EQ(got.batches.item<int>(), 4);
-    if (got.elements.defined()) { EXPECT_EQ(got.elements.item<double>(), 40 + parts.data<double>()[0]); }
+    if (got.elements.defined()) {
+      EXPECT_EQ(got.elements.item<double>(), 40 + parts.data<double>()[0]);
+    }
     if (to.mask.defined()) {
       const Tensor masked = poisoned(c);
       table().reduce_grad(s.dy, {to, s.x, {}}, packet(c.channels()), masked);
@@ -607,17 +658,22 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
   int variant = 0;
   for (const Case& c : cases_of_one_rank()) {
     const Step s(c, random);
-    const bool add = ++variant % 2 == 0, relu = variant % 3 != 0, masks = variant % 4 < 2, in_place = variant % 5 == 0 && !masks;
+    const bool add = ++variant % 2 == 0, relu = variant % 3 != 0, masks = variant % 4 < 2,
+               in_place = variant % 5 == 0 && !masks;
     SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : "") + (masks ? " masked" : ""));
     const Tensor y = poisoned(c), mask = s.poisoned_mask(add, relu);
     table().apply(s.x, s.to(add, relu, mask), y);
     const kernels::NormalizationGrad of = s.grad(add, relu, mask, y);
     const Tensor moments = zeros({kernels::packet_size(c.channels())}, {float64});
-    moments.data<double>()[0] = static_cast<double>(s.vx.size()) / static_cast<double>(c.channels());
+    moments.data<double>()[0] = static_cast<double>(s.vx.size()) /
+                                static_cast<double>(c.channels());
     const auto vector = [&] { return full({c.channels()}, nan, {float64}); };
-    const Tensor sums = packet(c.channels()), parts = packet(c.channels()), dw = vector(), db = vector(), dw_parts = vector(), db_parts = vector();
-    const Tensor masked = masks ? poisoned(c) : Tensor(), masked_parts = masks ? poisoned(c) : Tensor();
-    const Tensor dx_parts = poisoned(c), dy = in_place ? s.dy.clone() : s.dy, dx = in_place ? dy : poisoned(c);
+    const Tensor sums = packet(c.channels()), parts = packet(c.channels()), dw = vector(),
+                 db = vector(), dw_parts = vector(), db_parts = vector();
+    const Tensor masked = masks ? poisoned(c) : Tensor(),
+                 masked_parts = masks ? poisoned(c) : Tensor();
+    const Tensor dx_parts = poisoned(c), dy = in_place ? s.dy.clone() : s.dy,
+                 dx = in_place ? dy : poisoned(c);
     table().backward(dy, of, sums, masked, dw, db, moments, {}, {}, dx);
     table().reduce_grad(s.dy, of, parts, masked_parts);
     table().parameter_grad(parts, s.rstd, dw_parts, db_parts);
@@ -633,11 +689,14 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
     close(slice(sums, 1), slice(parts, 1));
     close(to_vector(dw), to_vector(dw_parts));
     close(to_vector(db), to_vector(db_parts));
-    if (masks) { EXPECT_EQ(to_vector(masked), to_vector(masked_parts)); }
+    if (masks) {
+      EXPECT_EQ(to_vector(masked), to_vector(masked_parts));
+    }
     EXPECT_LT(error(to_vector(dx), to_vector(dx_parts)), 2 * tolerance(c.dtype));
     const Tensor again = packet(c.channels()), dw_again = vector();
     table().gradient_sums(s.dy, of, again, {}, dw_again, {}, {1, 2, 3, 9});
-    EXPECT_EQ(to_vector(again.slice(0, 0, kernels::packet_header)), Values({0, 0, 1, 2, 3, 9, 0, 0}));
+    EXPECT_EQ(to_vector(again.slice(0, 0, kernels::packet_header)),
+              Values({0, 0, 1, 2, 3, 9, 0, 0}));
     EXPECT_EQ(slice(again, 1), slice(parts, 1));
     EXPECT_EQ(to_vector(dw_again), to_vector(dw_parts));
   }
@@ -646,14 +705,18 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
 TEST(BatchNormKernels, MomentSumsAndSettleAreTheirParts) {
   Generator random(23);
   const Case c{{12, 10, 5, 5}, float32, MemoryFormat::channels_last};
-  const Tensor x = random_tensor(c, random, 1, 30), mean = full({10}, nan, {float64}), rstd = full({10}, nan, {float64});
+  const Tensor x = random_tensor(c, random, 1, 30), mean = full({10}, nan, {float64}),
+               rstd = full({10}, nan, {float64});
   for (const std::int64_t size : {kernels::packet_size(10), kernels::exact_packet_size(10)}) {
-    const Tensor moments = packet(10), sums = full({size}, nan, {float64}), expected = full({size}, nan, {float64});
+    const Tensor moments = packet(10), sums = full({size}, nan, {float64}),
+                 expected = full({size}, nan, {float64});
     table().moments(x, {}, moments);
     table().to_sums(moments, expected);
     table().moment_sums(x, {}, sums, {1, 2, 3, 9});
     EXPECT_EQ(to_vector(sums.slice(0, 1, kernels::packet_header)), Values({0, 1, 2, 3, 9, 0, 0}));
-    const auto without_header = [&](const Tensor& t) { return to_vector(t.slice(0, kernels::packet_header, size)); };
+    const auto without_header = [&](const Tensor& t) {
+      return to_vector(t.slice(0, kernels::packet_header, size));
+    };
     EXPECT_EQ(without_header(sums), without_header(expected));
     EXPECT_EQ(sums.data<double>()[0], 300);
     const Tensor back = packet(10);
@@ -661,7 +724,8 @@ TEST(BatchNormKernels, MomentSumsAndSettleAreTheirParts) {
     for (int i = 2; i < 8; ++i) expected.data<double>()[i] = nan;
     const Tensor silent = packet(10);
     table().settle(expected, silent, {{}, kernels::Tracking::momentum, 1, {}}, mean, rstd);
-    const kernels::RunningStatistics running{zeros({10}, {float64}), ones({10}, {float64}), zeros({}, {int64}), {}};
+    const kernels::RunningStatistics running{
+        zeros({10}, {float64}), ones({10}, {float64}), zeros({}, {int64}), {}};
     table().settle(sums, back, {{}, kernels::Tracking::momentum, 1, running}, mean, rstd);
     EXPECT_LT(error(slice(back, 0), slice(moments, 0)), 1e-15);
     EXPECT_LT(error(slice(back, 1), slice(moments, 1)), 1e-11);

@@ -1,4 +1,5 @@
-// What the kernels' and other tests share: relative errors, poisoned outputs, random tensors and small numbers.
+// What the kernels' and other tests share: relative errors, poisoned outputs, random tensors and
+// small numbers.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -9,26 +10,32 @@
 
 namespace tutti::testing {
 
-/// ||a - b|| / ||b||. NaN, which no bound admits, where an element is NaN (nobody wrote it) or the sizes differ.
+/// ||a - b|| / ||b||. NaN, which no bound admits, where an element is NaN (nobody wrote it) or the
+/// sizes differ.
 inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size()) return std::numeric_limits<double>::quiet_NaN();
   double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
+  for (std::size_t i = 0; i < a.size(); ++i)
+    difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
   return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 /// The same, all elements in float64.
-inline double relative_error(const Tensor& a, const Tensor& b) { return relative_error(to_vector(a), to_vector(b)); }
+inline double relative_error(const Tensor& a, const Tensor& b) {
+  return relative_error(to_vector(a), to_vector(b));
+}
 
 /// Filled with NaN, so that an element that a kernel does not write is seen.
-inline Tensor poisoned(const Shape& shape, DType dtype, MemoryFormat format = MemoryFormat::contiguous) {
+inline Tensor poisoned(const Shape& shape, DType dtype,
+                       MemoryFormat format = MemoryFormat::contiguous) {
   const Tensor t = empty(shape, {dtype}, format);
   t.fill_(std::numeric_limits<double>::quiet_NaN());
   return t;
 }
 
 /// Normally distributed, rounded to `dtype`, laid out as `format`.
-inline Tensor normal(const Shape& shape, DType dtype, MemoryFormat format = MemoryFormat::contiguous) {
+inline Tensor normal(const Shape& shape, DType dtype,
+                     MemoryFormat format = MemoryFormat::contiguous) {
   return randn(shape, {float64}).to(dtype).contiguous(format);
 }
 
@@ -37,7 +44,8 @@ inline std::int64_t pick(std::int64_t low, std::int64_t high) {
   return low + randint(high - low + 1, {1}).item<std::int64_t>();
 }
 
-/// Computes with `count` threads while it lives. Most tests of small tensors take one: the suite shares few cores.
+/// Computes with `count` threads while it lives. Most tests of small tensors take one: the suite
+/// shares few cores.
 class Threads {
  public:
   explicit Threads(int count) : before_(num_threads()) { set_num_threads(count); }

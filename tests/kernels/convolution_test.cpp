@@ -1,5 +1,5 @@
-// Convolution kernels: oneDNN's against the plain float64 reference over random shapes, and the reference against
-// numbers worked out by hand.
+// Convolution kernels: oneDNN's against the plain float64 reference over random shapes, and the
+// reference against numbers worked out by hand.
 #include "kernels/compare.h"
 #include "kernels/random_convolution.h"
 #include "kernels/tables.h"
@@ -24,35 +24,43 @@ using testing::relative_error;
 using testing::Threads;
 namespace reference = kernels::cpu::reference;
 
-// oneDNN multiplies in float32 as it stands; cuDNN may choose an algorithm that transforms its operands (Winograd's),
-// and gives the gradient of a float32 weight, where activations have 16 bits, in 16 bits.
+// oneDNN multiplies in float32 as it stands; cuDNN may choose an algorithm that transforms its
+// operands (Winograd's), and gives the gradient of a float32 weight, where activations have 16
+// bits, in 16 bits.
 double single() { return testing::test_device().is_cpu() ? 2e-6 : 1e-5; }
 double mixed() { return testing::test_device().is_cpu() ? 1e-5 : 8e-3; }
-// One element may be nearly all of a small result: rounding the bias and the sum to bfloat16 is 2^-7 of it at most.
+// One element may be nearly all of a small result: rounding the bias and the sum to bfloat16 is
+// 2^-7 of it at most.
 double brain() { return testing::test_device().is_cpu() ? 4e-3 : 8e-3; }
 
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 
-// Every kernel of `dtype` against the reference on the same (rounded) numbers in float64. `parameters`: of w and bias.
-void check(const Case& c, DType dtype, DType parameters, MemoryFormat format, MemoryFormat weight_format, bool with_bias,
-           double tolerance, double parameter_tolerance) {
-  SCOPED_TRACE(c.text() + " " + to_string(format) + " weight " + to_string(weight_format) + " " + to_string(dtype));
+// Every kernel of `dtype` against the reference on the same (rounded) numbers in float64.
+// `parameters`: of w and bias.
+void check(const Case& c, DType dtype, DType parameters, MemoryFormat format,
+           MemoryFormat weight_format, bool with_bias, double tolerance,
+           double parameter_tolerance) {
+  SCOPED_TRACE(c.text() + " " + to_string(format) + " weight " + to_string(weight_format) + " " +
+               to_string(dtype));
   const auto& table = testing::convolution();
   const Tensor x = normal(c.x, dtype, format), dy = normal(c.y, dtype, format);
   const Tensor w = normal(c.w, parameters, weight_format);
   const Tensor bias = with_bias ? normal({c.w[0]}, parameters) : Tensor();
 
   const Tensor y = poisoned(c.y, dtype, format), dx = poisoned(c.x, dtype, format);
-  const Tensor dw = poisoned(c.w, parameters, weight_format), db = with_bias ? poisoned({c.w[0]}, parameters) : Tensor();
+  const Tensor dw = poisoned(c.w, parameters, weight_format),
+               db = with_bias ? poisoned({c.w[0]}, parameters) : Tensor();
   table.forward(x, w, bias, c.options, y);
   table.backward_input(dy, w, c.options, dx);
   table.backward_weight(x, dy, c.options, dw, db);
 
   // A float32 weight meets bfloat16 activations rounded to bfloat16.
   const Tensor w64 = w.to(dtype).to(float64);
-  const Tensor y64 = poisoned(c.y, float64), dx64 = poisoned(c.x, float64), dw64 = poisoned(c.w, float64),
+  const Tensor y64 = poisoned(c.y, float64), dx64 = poisoned(c.x, float64),
+               dw64 = poisoned(c.w, float64),
                db64 = with_bias ? poisoned({c.w[0]}, float64) : Tensor();
-  reference::convolution_forward(x.to(float64), w64, with_bias ? bias.to(float64) : bias, c.options, y64);
+  reference::convolution_forward(x.to(float64), w64, with_bias ? bias.to(float64) : bias, c.options,
+                                 y64);
   reference::convolution_backward_input(dy.to(float64), w64, c.options, dx64);
   reference::convolution_backward_weight(x.to(float64), dy.to(float64), c.options, dw64, db64);
   EXPECT_LE(relative_error(y, y64), tolerance);
@@ -70,12 +78,14 @@ TEST_P(RandomConvolution, AgreesWithTheReference) {
   for (int i = 0; i < 6; ++i)
     for (MemoryFormat format : formats) {
       const Threads threads(i == 0 ? 2 : 1);
-      const Case c = testing::random_convolution(spatial, kind, {3, 20, spatial == 3 ? 3 : 5, spatial == 3 ? 8 : 13});
+      const Case c = testing::random_convolution(
+          spatial, kind, {3, 20, spatial == 3 ? 3 : 5, spatial == 3 ? 8 : 13});
       const MemoryFormat weight_format = formats[pick(0, 1)];
       check(c, float32, float32, format, weight_format, i % 2 == 0, single(), single());
       check(c, bfloat16, bfloat16, format, weight_format, i % 2 == 0, brain(), brain());
       check(c, bfloat16, float32, format, weight_format, i % 2 == 0, brain(), mixed());
-      if (testing::test_device().is_cpu()) continue;  // whose float64 is the reference itself, and has no float16
+      if (testing::test_device().is_cpu())
+        continue;  // whose float64 is the reference itself, and has no float16
       check(c, float64, float64, format, weight_format, i % 2 == 0, 1e-13, 1e-13);
       check(c, float16, float16, format, weight_format, i % 2 == 0, 1e-3, 1e-3);
       check(c, float16, float32, format, weight_format, i % 2 == 0, 1e-3, 1e-3);
@@ -83,34 +93,42 @@ TEST_P(RandomConvolution, AgreesWithTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Convolution, RandomConvolution,
-                         ::testing::Combine(::testing::Values(1, 2, 3), ::testing::Values(0, 1, 2)));
+                         ::testing::Combine(::testing::Values(1, 2, 3),
+                                            ::testing::Values(0, 1, 2)));
 
-// Kernels must not depend on what their scratch memory held before: here NaN, from the convolution before.
+// Kernels must not depend on what their scratch memory held before: here NaN, from the convolution
+// before.
 TEST(Convolution, ScratchMemoryIsNotReadBeforeItIsWritten) {
   const Threads one(1);
   const auto& table = testing::convolution();
   constexpr MemoryFormat last = MemoryFormat::channels_last;
   const ConvOptions plain{{1, 1}, {0, 0}, {1, 1}, 1}, wide{{3}, {2}, {1}, 3};
-  const Tensor nan_x = poisoned({1, 64, 20, 20}, bfloat16, last), nan_w = poisoned({64, 64, 3, 3}, float32);
+  const Tensor nan_x = poisoned({1, 64, 20, 20}, bfloat16, last),
+               nan_w = poisoned({64, 64, 3, 3}, float32);
   for (const std::int64_t width : {2, 3, 8}) {
     table.forward(nan_x, nan_w, {}, plain, empty({1, 64, 18, 18}, {bfloat16}, last));
-    table.backward_weight(nan_x, poisoned({1, 64, 18, 18}, bfloat16, last), plain, empty_like(nan_w), {});
+    table.backward_weight(nan_x, poisoned({1, 64, 18, 18}, bfloat16, last), plain,
+                          empty_like(nan_w), {});
     const std::int64_t to = (width + 4 - 3) / 3 + 1;
-    check({{3, 42, width}, {12, 14, 3}, {3, 12, to}, wide}, bfloat16, float32, last, last, false, 4e-3, mixed());
+    check({{3, 42, width}, {12, 14, 3}, {3, 12, to}, wide}, bfloat16, float32, last, last, false,
+          4e-3, mixed());
   }
 }
 
 // The shapes of ResNets, small in number: what oneDNN's fastest kernels compute.
 TEST(Convolution, ShapesOfResNets) {
   const Threads one(1);
-  const auto square = [](std::int64_t n, std::int64_t in, std::int64_t size, std::int64_t out, std::int64_t kernel,
-                         std::int64_t stride, std::int64_t padding) {
+  const auto square = [](std::int64_t n, std::int64_t in, std::int64_t size, std::int64_t out,
+                         std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
     const std::int64_t to = (size + 2 * padding - kernel) / stride + 1;
-    return Case{{n, in, size, size}, {out, in, kernel, kernel}, {n, out, to, to},
+    return Case{{n, in, size, size},
+                {out, in, kernel, kernel},
+                {n, out, to, to},
                 {{stride, stride}, {padding, padding}, {1, 1}, 1}};
   };
-  for (const Case& c : {square(2, 1, 28, 16, 3, 1, 1), square(1, 16, 14, 32, 3, 2, 1), square(2, 16, 14, 32, 1, 2, 0),
-                        square(1, 3, 32, 32, 7, 2, 3), square(1, 64, 7, 64, 3, 1, 1), square(3, 64, 7, 128, 1, 1, 0)})
+  for (const Case& c : {square(2, 1, 28, 16, 3, 1, 1), square(1, 16, 14, 32, 3, 2, 1),
+                        square(2, 16, 14, 32, 1, 2, 0), square(1, 3, 32, 32, 7, 2, 3),
+                        square(1, 64, 7, 64, 3, 1, 1), square(3, 64, 7, 128, 1, 1, 0)})
     for (MemoryFormat format : formats) {
       check(c, float32, float32, format, format, false, single(), single());
       check(c, bfloat16, bfloat16, format, format, false, 4e-3, 4e-3);
@@ -118,9 +136,11 @@ TEST(Convolution, ShapesOfResNets) {
 }
 
 TEST(Convolution, ReferenceByHand) {
-  // One channel, kernel (1 2), stride 2, padding 1 on (3 4 5): windows (0 3), (4 5), the last column is not reached.
+  // One channel, kernel (1 2), stride 2, padding 1 on (3 4 5): windows (0 3), (4 5), the last
+  // column is not reached.
   const ConvOptions options{{2}, {1}, {1}, 1};
-  const Tensor x = tensor({3, 4, 5}, {1, 1, 3}, {float64}), w = tensor({1, 2}, {1, 1, 2}, {float64});
+  const Tensor x = tensor({3, 4, 5}, {1, 1, 3}, {float64}),
+               w = tensor({1, 2}, {1, 1, 2}, {float64});
   const Tensor bias = tensor({0.5}, {float64}), y = poisoned({1, 1, 2}, float64);
   const auto& table = testing::convolution();
   table.forward(x, w, bias, options, y);
@@ -138,7 +158,8 @@ TEST(Convolution, EmptyBatch) {
   const auto& table = testing::convolution();
   for (DType dtype : testing::trained_dtypes()) {
     const ConvOptions options{{1, 1}, {1, 1}, {1, 1}, 1};
-    const Tensor x = empty({0, 3, 8, 8}, {dtype}), y = empty({0, 5, 8, 8}, {dtype}), w = normal({5, 3, 3, 3}, dtype);
+    const Tensor x = empty({0, 3, 8, 8}, {dtype}), y = empty({0, 5, 8, 8}, {dtype}),
+                 w = normal({5, 3, 3, 3}, dtype);
     const Tensor dw = poisoned(w.shape(), dtype), db = poisoned({5}, dtype);
     table.forward(x, w, {}, options, y);
     table.backward_input(y, w, options, x);
@@ -151,8 +172,10 @@ TEST(Convolution, EmptyBatch) {
 TEST(Convolution, RefusesOtherDtypes) {
   for (DType dtype : {float16, int64}) {
     if (dtype == float16 && testing::test_device().is_cuda()) continue;
-    const Tensor x = empty({1, 1, 4, 4}, {dtype}), w = empty({1, 1, 3, 3}, {dtype}), y = empty({1, 1, 2, 2}, {dtype});
-    EXPECT_THROW(testing::convolution().forward(x, w, {}, {{1, 1}, {0, 0}, {1, 1}, 1}, y), DTypeError);
+    const Tensor x = empty({1, 1, 4, 4}, {dtype}), w = empty({1, 1, 3, 3}, {dtype}),
+                 y = empty({1, 1, 2, 2}, {dtype});
+    EXPECT_THROW(testing::convolution().forward(x, w, {}, {{1, 1}, {0, 0}, {1, 1}, 1}, y),
+                 DTypeError);
   }
 }
 

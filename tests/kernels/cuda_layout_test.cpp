@@ -1,4 +1,5 @@
-// How strided matrices are told to cuBLASLt, without CUDA: every layout and batch must address what it stands for.
+// How strided matrices are told to cuBLASLt, without CUDA: every layout and batch must address what
+// it stands for.
 #include "kernels/compare.h"
 #include "kernels/random_layout.h"
 
@@ -20,10 +21,10 @@ TEST(MatmulLayout, KnownOnes) {
   EXPECT_EQ(transposed_layout(t), (MatrixLayout{10, 6, 10, false}));
   EXPECT_EQ(transposed_layout(t.transpose(0, 1)), (MatrixLayout{10, 6, 10, true}));
   EXPECT_EQ(transposed_layout(t.slice(1, 2, 7)), (MatrixLayout{5, 6, 10, false}));
-  EXPECT_EQ(transposed_layout(t.slice(1, 3, 4)), (MatrixLayout{1, 6, 10, false}));        // one column
-  EXPECT_EQ(transposed_layout(t.slice(0, 3, 4)), (MatrixLayout{10, 1, 10, false}));       // one row
-  EXPECT_EQ(transposed_layout(empty({6, 1}).expand({6, 10})), std::nullopt);              // rows of one number
-  EXPECT_EQ(transposed_layout(empty({1, 10}).expand({6, 10})), std::nullopt);             // rows that overlap
+  EXPECT_EQ(transposed_layout(t.slice(1, 3, 4)), (MatrixLayout{1, 6, 10, false}));   // one column
+  EXPECT_EQ(transposed_layout(t.slice(0, 3, 4)), (MatrixLayout{10, 1, 10, false}));  // one row
+  EXPECT_EQ(transposed_layout(empty({6, 1}).expand({6, 10})), std::nullopt);   // rows of one number
+  EXPECT_EQ(transposed_layout(empty({1, 10}).expand({6, 10})), std::nullopt);  // rows that overlap
   EXPECT_EQ(transposed_layout(t.slice(1, 0, 10, 2).slice(0, 0, 6, 2)), std::nullopt);
 }
 
@@ -53,7 +54,8 @@ std::vector<BatchDim> offsets(const std::vector<BatchDim>& dims) {
   for (const BatchDim& d : dims) {
     std::vector<BatchDim> longer;
     for (const BatchDim& o : result)
-      for (std::int64_t i = 0; i < d.count; ++i) longer.push_back({1, o.a + i * d.a, o.b + i * d.b, o.out + i * d.out});
+      for (std::int64_t i = 0; i < d.count; ++i)
+        longer.push_back({1, o.a + i * d.a, o.b + i * d.b, o.out + i * d.out});
     result = std::move(longer);
   }
   std::ranges::sort(result, {}, &BatchDim::out);
@@ -79,8 +81,8 @@ TEST(MatmulLayout, BatchesReachEveryMatrixOnce) {
     const Tensor a = tensor_of(a_shape), b = tensor_of(b_shape), out = tensor_of(shape);
     std::vector<BatchDim> all;
     for (int d = 0; d < batch_rank; ++d)
-      all.push_back({shape[d], a_shape[d] == 1 ? 0 : a.strides()[d], b_shape[d] == 1 ? 0 : b.strides()[d],
-                     out.strides()[d]});
+      all.push_back({shape[d], a_shape[d] == 1 ? 0 : a.strides()[d],
+                     b_shape[d] == 1 ? 0 : b.strides()[d], out.strides()[d]});
     const std::vector<BatchDim> dims = batch_dims(a, b, out);
     EXPECT_EQ(offsets(dims), offsets(all));
     for (std::size_t d = 0; d + 1 < dims.size(); ++d) EXPECT_LE(dims[d].count, dims[d + 1].count);

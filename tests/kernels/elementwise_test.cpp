@@ -20,8 +20,15 @@ using testing_support::relative_error;
 
 const kernels::Elementwise& table() { return testing::elementwise(); }
 
-// What a result may be off by: the rounding of the output, with room for exp and its kin in float32.
-double tolerance(DType dtype) { return dtype == float64 ? 1e-14 : dtype == float32 ? 4e-7 : dtype == bfloat16 ? 4e-3 : dtype == float16 ? 5e-4 : 0; }
+// What a result may be off by: the rounding of the output, with room for exp and its kin in
+// float32.
+double tolerance(DType dtype) {
+  return dtype == float64    ? 1e-14
+         : dtype == float32  ? 4e-7
+         : dtype == bfloat16 ? 4e-3
+         : dtype == float16  ? 5e-4
+                             : 0;
+}
 
 Tensor poisoned(const Shape& shape, DType dtype, Generator& generator) {
   const Tensor out = random_layout(zeros(shape, {dtype}), generator);
@@ -60,7 +67,8 @@ TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
   for (int round = 0; round < 4; ++round)
     for (const auto& [op, reference] : unary_ops())
       for (const DType dtype : testing::trained_dtypes()) {
-        const bool positive = op == Unary::log || op == Unary::sqrt || op == Unary::rsqrt || op == Unary::reciprocal;
+        const bool positive = op == Unary::log || op == Unary::sqrt || op == Unary::rsqrt ||
+                              op == Unary::reciprocal;
         Tensor x = randn(random_shape(generator), {float64}, generator).to(dtype);
         if (positive) table().unary(Unary::absolute, x, x);
         x = random_layout(x, generator);
@@ -97,7 +105,8 @@ const std::vector<BinaryOp>& binary_ops() {
       {Binary::relu_grad, [](double g, double y) { return y > 0 ? g : 0; }, true},
       {Binary::gelu_grad,
        [](double g, double x) {
-         return g * (0.5 * std::erfc(-x * std::sqrt(0.5)) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI));
+         return g * (0.5 * std::erfc(-x * std::sqrt(0.5)) +
+                     x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI));
        },
        true},
       {Binary::sigmoid_grad, [](double g, double y) { return g * y * (1 - y); }, true},
@@ -117,7 +126,9 @@ TEST(ElementwiseKernels, BinaryMatchesPlainLoopsInEveryLayoutAndBroadcast) {
         const Shape shape = random_shape(generator);
         // Small integers: sums and products fit every dtype, and comparisons meet equal ones.
         const auto operand = [&](const Shape& s) {
-          Tensor x = randint(5, s, {float64}, generator).add_(scalar(op == Binary::power || op == Binary::subtract ? 1 : 0, {float64}));
+          Tensor x =
+              randint(5, s, {float64}, generator)
+                  .add_(scalar(op == Binary::power || op == Binary::subtract ? 1 : 0, {float64}));
           if (op == Binary::gelu_grad) x.mul_(0.3);
           return random_layout(x.to(dtype), generator);
         };
@@ -145,7 +156,8 @@ TEST(ElementwiseKernels, BinaryMatchesPlainLoopsInEveryLayoutAndBroadcast) {
             if (v < 0 && !compares(op)) v += wrap;
           }
           EXPECT_LE(relative_error(to_vector(all), values), tolerance(dtype))
-              << static_cast<int>(op) << " " << to_string(dtype) << " number, reversed " << reversed;
+              << static_cast<int>(op) << " " << to_string(dtype) << " number, reversed "
+              << reversed;
         }
       }
 }
@@ -169,13 +181,15 @@ TEST(ElementwiseKernels, CopyConvertsBetweenAllDtypes) {
     for (const DType to : dtypes)
       for (int round = 0; round < 3; ++round) {
         const Shape shape = random_shape(generator);
-        const Tensor in = random_layout(randint(from == boolean ? 2 : 200, shape, {from}, generator), generator);
+        const Tensor in =
+            random_layout(randint(from == boolean ? 2 : 200, shape, {from}, generator), generator);
         const Tensor out = poisoned(shape, to, generator);
         table().copy(in, out);
         std::vector<double> expected = to_vector(in);
         if (to == boolean)
           for (double& v : expected) v = v != 0;
-        EXPECT_EQ(to_vector(out), expected) << to_string(from) << " to " << to_string(to) << " " << to_string(shape);
+        EXPECT_EQ(to_vector(out), expected)
+            << to_string(from) << " to " << to_string(to) << " " << to_string(shape);
       }
   // Values that only the exact path keeps.
   const Tensor big = tensor({1}, {int64});
@@ -188,7 +202,8 @@ TEST(ElementwiseKernels, CopyConvertsBetweenAllDtypes) {
 
 TEST(ElementwiseKernels, TransposedCopies) {
   Generator generator(105);
-  for (const Shape& shape : {Shape{2, 64, 16, 16}, Shape{2, 3, 20, 20}, Shape{1, 70, 7, 7}, Shape{2, 33, 13, 11}}) {
+  for (const Shape& shape :
+       {Shape{2, 64, 16, 16}, Shape{2, 3, 20, 20}, Shape{1, 70, 7, 7}, Shape{2, 33, 13, 11}}) {
     const Tensor x = randn(shape, {}, generator);
     const Tensor last = empty(shape, {}, MemoryFormat::channels_last).fill_(NAN);
     table().copy(x, last);
@@ -205,7 +220,8 @@ TEST(ElementwiseKernels, AxpyAndWhere) {
     for (const DType x_type : testing::trained_dtypes())
       for (const DType y_type : testing::trained_dtypes()) {
         const Shape shape = random_shape(generator);
-        const Tensor x = random_layout(randn(broadcastable(shape, generator), {float64}, generator).to(x_type), generator);
+        const Tensor x = random_layout(
+            randn(broadcastable(shape, generator), {float64}, generator).to(x_type), generator);
         const Tensor y = random_layout(randn(shape, {float64}, generator).to(y_type), generator);
         const auto a = to_vector(x.expand(shape));
         std::vector<double> expected = to_vector(y);
@@ -218,18 +234,23 @@ TEST(ElementwiseKernels, AxpyAndWhere) {
     const auto operand = [&](DType d) {
       return random_layout(randint(2, broadcastable(shape, generator), {d}, generator), generator);
     };
-    const Tensor c = operand(boolean), a = operand(dtype), b = operand(dtype), out = poisoned(shape, dtype, generator);
+    const Tensor c = operand(boolean), a = operand(dtype), b = operand(dtype),
+                 out = poisoned(shape, dtype, generator);
     table().where(c, a, b, out);
-    const auto choose = to_vector(c.expand(shape)), x = to_vector(a.expand(shape)), y = to_vector(b.expand(shape));
+    const auto choose = to_vector(c.expand(shape)), x = to_vector(a.expand(shape)),
+               y = to_vector(b.expand(shape));
     const auto result = to_vector(out);
-    for (std::size_t i = 0; i < result.size(); ++i) EXPECT_EQ(result[i], choose[i] != 0 ? x[i] : y[i]);
+    for (std::size_t i = 0; i < result.size(); ++i)
+      EXPECT_EQ(result[i], choose[i] != 0 ? x[i] : y[i]);
   }
 }
 
 // Relative error in units of the last place of a float32.
 double ulps(float value, double exact) {
-  if (std::isinf(exact) || std::isinf(value)) return value == static_cast<float>(exact) ? 0 : INFINITY;
-  const double unit = std::max(std::ldexp(1.0, std::ilogb(std::max(std::abs(exact), 0x1p-126)) - 23), 0x1p-149);
+  if (std::isinf(exact) || std::isinf(value))
+    return value == static_cast<float>(exact) ? 0 : INFINITY;
+  const double unit =
+      std::max(std::ldexp(1.0, std::ilogb(std::max(std::abs(exact), 0x1p-126)) - 23), 0x1p-149);
   return std::abs(static_cast<double>(value) - exact) / unit;
 }
 
@@ -243,13 +264,16 @@ TEST(ElementwiseKernels, FloatFunctionsAreAccurateOverTheirWholeRange) {
     double result = 0;
     for (std::int64_t i = 0; i < x.numel(); ++i)
       if (inputs[static_cast<std::size_t>(i)] > low)
-        result = std::max(result, ulps(out.data<float>()[i], reference(static_cast<double>(x.data<float>()[i]))));
+        result = std::max(
+            result, ulps(out.data<float>()[i], reference(static_cast<double>(x.data<float>()[i]))));
     return result;
   };
   EXPECT_LE(worst(Unary::exp, [](double v) { return std::exp(v); }), 2);
   EXPECT_LE(worst(Unary::tanh, [](double v) { return std::tanh(v); }), 3);
   // Below -88 exp(-x) overflows and the result is 0 instead of less than 1e-38.
-  EXPECT_LE(worst(Unary::sigmoid, [](double v) { return 1 / (1 + std::exp(-v)); }, -88), 4);
+  EXPECT_LE(worst(
+                Unary::sigmoid, [](double v) { return 1 / (1 + std::exp(-v)); }, -88),
+            4);
 }
 
 TEST(ElementwiseKernels, SpecialValues) {

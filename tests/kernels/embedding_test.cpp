@@ -1,4 +1,5 @@
-// Embedding kernels against plain loops: layouts of indices, tables and gradients, rows that occur often, rarely, never.
+// Embedding kernels against plain loops: layouts of indices, tables and gradients, rows that occur
+// often, rarely, never.
 #include "random_layout.h"
 #include "tables.h"
 
@@ -23,7 +24,8 @@ TEST(EmbeddingKernels, GatherTakesTheRows) {
       table().gather(weight, indices, out);
       const auto rows = to_vector(weight), at = to_vector(indices), values = to_vector(out);
       for (std::size_t i = 0; i < values.size(); ++i)
-        EXPECT_EQ(values[i], rows[static_cast<std::size_t>(at[i / 7]) * 7 + i % 7]) << to_string(dtype);
+        EXPECT_EQ(values[i], rows[static_cast<std::size_t>(at[i / 7]) * 7 + i % 7])
+            << to_string(dtype);
     }
 }
 
@@ -40,14 +42,17 @@ TEST(EmbeddingKernels, AnIndexOutsideIsAnErrorOrNan) {
 
 TEST(EmbeddingKernels, GradientsAddUpInTheOrderOfThePositions) {
   Generator generator(402);
-  // Rows named once and a thousand times, tables of one row, and counts beside the powers of two that a sort goes by.
+  // Rows named once and a thousand times, tables of one row, and counts beside the powers of two
+  // that a sort goes by.
   for (const auto& [count, rows, width] : std::vector<std::array<std::int64_t, 3>>{
            {1, 1, 1}, {7, 1000, 3}, {511, 40, 5}, {513, 3, 33}, {1500, 1, 2}, {2600, 700, 1}})
     for (const DType dtype : testing::trained_dtypes()) {
       const DType wide = accumulate_dtype(dtype);
       const Tensor indices = random_layout(randint(rows, {count}, {int64}, generator), generator);
-      const Tensor g = random_layout(randn({count, width}, {float64}, generator).to(dtype), generator);
-      const Tensor before = randn({rows, width}, {wide}, generator), sum = random_layout(before, generator);
+      const Tensor g =
+          random_layout(randn({count, width}, {float64}, generator).to(dtype), generator);
+      const Tensor before = randn({rows, width}, {wide}, generator),
+                   sum = random_layout(before, generator);
       table().scatter_add(g, indices, sum);
       const auto at = to_vector(indices), values = to_vector(g);
       std::vector<double> expected = to_vector(before);
@@ -55,7 +60,8 @@ TEST(EmbeddingKernels, GradientsAddUpInTheOrderOfThePositions) {
         const auto n = static_cast<std::size_t>(width);
         double& target = expected[static_cast<std::size_t>(at[i / n]) * n + i % n];
         target = wide == float64 ? target + values[i]
-                                 : static_cast<double>(static_cast<float>(target) + static_cast<float>(values[i]));
+                                 : static_cast<double>(static_cast<float>(target) +
+                                                       static_cast<float>(values[i]));
       }
       EXPECT_EQ(to_vector(sum), expected) << count << " " << rows << " " << to_string(dtype);
     }

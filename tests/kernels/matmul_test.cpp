@@ -1,5 +1,5 @@
-// Matrix product kernels: oneDNN's against the plain float64 reference over random sizes, batches and layouts, and the
-// reference against numbers worked out by hand.
+// Matrix product kernels: oneDNN's against the plain float64 reference over random sizes, batches
+// and layouts, and the reference against numbers worked out by hand.
 #include "kernels/compare.h"
 #include "kernels/random_layout.h"
 #include "kernels/tables.h"
@@ -26,14 +26,17 @@ Tensor matrix(Shape shape, DType dtype, bool by_columns) {
   return normal(shape, dtype).transpose(-1, -2);
 }
 
-void check(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out, double tolerance) {
+void check(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out,
+           double tolerance) {
   SCOPED_TRACE("a " + to_string(a.shape()) + to_string(a.strides()) + " b " + to_string(b.shape()) +
-               to_string(b.strides()) + " out " + to_string(out.strides()) + " " + to_string(a.dtype()));
+               to_string(b.strides()) + " out " + to_string(out.strides()) + " " +
+               to_string(a.dtype()));
   testing::matmul().matmul(a, b, epilogue, out);
   const Tensor expected = poisoned(out.shape(), float64);
   const Tensor& bias = epilogue.bias;
   kernels::cpu::reference::matmul(a.to(float64), b.to(a.dtype()).to(float64),
-                                  {bias.defined() ? bias.to(float64) : bias, epilogue.activation}, expected);
+                                  {bias.defined() ? bias.to(float64) : bias, epilogue.activation},
+                                  expected);
   EXPECT_LE(relative_error(out, expected), tolerance);
 }
 
@@ -43,7 +46,8 @@ TEST(Matmul, AgreesWithTheReference) {
     const std::int64_t m = pick(1, 40), n = pick(1, 40), k = pick(1, 70);
     Shape a_shape, b_shape, shape;
     for (std::int64_t d = pick(0, 2); d > 0; --d) {
-      const std::int64_t size = pick(1, 3), which = pick(0, 3);  // a batch dimension of either may broadcast
+      const std::int64_t size = pick(1, 3),
+                         which = pick(0, 3);  // a batch dimension of either may broadcast
       a_shape.push_back(which == 1 ? 1 : size);
       b_shape.push_back(which == 2 ? 1 : size);
       shape.push_back(size);
@@ -53,15 +57,18 @@ TEST(Matmul, AgreesWithTheReference) {
     for (std::int64_t size : {m, n}) shape.push_back(size);
     const bool a_turned = pick(0, 1), b_turned = pick(0, 1), with_bias = pick(0, 1);
     const Activation activation = pick(0, 1) ? Activation::relu : Activation::none;
-    const Epilogue joined{with_bias ? normal({n}, float32) : Tensor(), activation}, no_bias{.activation = activation};
+    const Epilogue joined{with_bias ? normal({n}, float32) : Tensor(), activation},
+        no_bias{.activation = activation};
     const auto run = [&](DType a, DType b, const Epilogue& epilogue, DType out, double tolerance) {
-      check(matrix(a_shape, a, a_turned), matrix(b_shape, b, b_turned), epilogue, poisoned(shape, out), tolerance);
+      check(matrix(a_shape, a, a_turned), matrix(b_shape, b, b_turned), epilogue,
+            poisoned(shape, out), tolerance);
     };
     run(float32, float32, joined, float32, 2e-6);
     run(bfloat16, bfloat16, joined, bfloat16, 4e-3);
     run(bfloat16, float32, joined, bfloat16, 4e-3);
     run(bfloat16, bfloat16, no_bias, float32, 1e-5);
-    if (testing::test_device().is_cpu()) continue;  // whose float64 is the reference itself, and has no float16
+    if (testing::test_device().is_cpu())
+      continue;  // whose float64 is the reference itself, and has no float16
     run(float64, float64, joined, float64, 1e-13);
     run(float16, float16, joined, float16, 1e-3);
     run(float16, float32, joined, float16, 1e-3);
@@ -72,10 +79,12 @@ TEST(Matmul, AgreesWithTheReference) {
 // Of one shape: what is kept of a product must not serve another.
 TEST(Matmul, EpiloguesAreNotMixedUp) {
   for (const DType dtype : testing::trained_dtypes()) {
-    const Tensor a = normal({9, 20}, dtype), b = normal({20, 17}, dtype), out = poisoned({9, 17}, dtype);
+    const Tensor a = normal({9, 20}, dtype), b = normal({20, 17}, dtype),
+                 out = poisoned({9, 17}, dtype);
     const double tolerance = dtype == float64 ? 1e-13 : dtype == float32 ? 2e-6 : 4e-3;
     for (const Activation activation : {Activation::relu, Activation::none, Activation::relu})
-      for (const Tensor& bias : {normal({17}, dtype), Tensor()}) check(a, b, {bias, activation}, out, tolerance);
+      for (const Tensor& bias : {normal({17}, dtype), Tensor()})
+        check(a, b, {bias, activation}, out, tolerance);
   }
 }
 
@@ -85,7 +94,8 @@ TEST(Matmul, ExpandedBatch) {
 }
 
 TEST(Matmul, RowsOfALargerMatrix) {
-  const Tensor a = normal({8, 40}, float32).slice(1, 3, 20), b = normal({30, 64}, float32).slice(0, 2, 19).slice(1, 8, 40);
+  const Tensor a = normal({8, 40}, float32).slice(1, 3, 20),
+               b = normal({30, 64}, float32).slice(0, 2, 19).slice(1, 8, 40);
   check(a, b, {}, poisoned({8, 32}, float32), 2e-6);
   check(b.transpose(0, 1), a.transpose(0, 1), {}, poisoned({32, 8}, float32), 2e-6);
 }
@@ -94,16 +104,21 @@ TEST(Matmul, RowsOfALargerMatrix) {
 TEST(Matmul, AnyLayout) {
   Generator generator(static_cast<std::uint64_t>(pick(0, 1 << 30)));
   for (int i = 0; i < 60; ++i) {
-    const std::int64_t m = pick(1, 9), n = pick(1, 9), k = pick(1, 12), first = pick(1, 3), second = pick(1, 3);
+    const std::int64_t m = pick(1, 9), n = pick(1, 9), k = pick(1, 12), first = pick(1, 3),
+                       second = pick(1, 3);
     const bool with_bias = pick(0, 1);
     const Activation activation = pick(0, 1) ? Activation::relu : Activation::none;
     for (const DType dtype : testing::trained_dtypes()) {
-      const auto laid_out = [&](const Tensor& t) { return testing_support::random_layout(t, generator); };
+      const auto laid_out = [&](const Tensor& t) {
+        return testing_support::random_layout(t, generator);
+      };
       const Tensor a = laid_out(normal({first, pick(0, 2) ? second : 1, m, k}, dtype)),
                    b = laid_out(normal({pick(0, 2) ? first : 1, second, k, n}, dtype)),
                    out = laid_out(poisoned({first, second, m, n}, dtype));
       check(a, b, {with_bias ? normal({n}, dtype) : Tensor(), activation}, out,
-            dtype == float64 ? 1e-13 : dtype == float32 ? 2e-6 : 4e-3);
+            dtype == float64   ? 1e-13
+            : dtype == float32 ? 2e-6
+                               : 4e-3);
     }
   }
 }
@@ -115,7 +130,8 @@ TEST(Matmul, StrideOfTheOnlyRow) {
 }
 
 TEST(Matmul, ReferenceByHand) {
-  const Tensor a = tensor({1, 2, 3, 4, 5, 6}, {2, 3}, {float64}), b = tensor({1, 0, 0, 1, 10, 100}, {3, 2}, {float64});
+  const Tensor a = tensor({1, 2, 3, 4, 5, 6}, {2, 3}, {float64}),
+               b = tensor({1, 0, 0, 1, 10, 100}, {3, 2}, {float64});
   const Tensor out = poisoned({2, 2}, float64);
   testing::matmul().matmul(a, b, {tensor({1000, 2000}, {float64})}, out);
   EXPECT_EQ(to_vector(out), (std::vector<double>{1031, 2302, 1064, 2605}));
@@ -127,14 +143,18 @@ TEST(Matmul, EmptySizes) {
   for (DType dtype : testing::trained_dtypes()) {
     const auto& table = testing::matmul();
     table.matmul(empty({0, 3}, {dtype}), normal({3, 4}, dtype), {}, empty({0, 4}, {dtype}));
-    table.matmul(empty({2, 0, 3}, {dtype}), normal({2, 3, 4}, dtype), {}, empty({2, 0, 4}, {dtype}));
+    table.matmul(empty({2, 0, 3}, {dtype}), normal({2, 3, 4}, dtype), {},
+                 empty({2, 0, 4}, {dtype}));
     const Tensor none = poisoned({2, 4}, dtype), bias = normal({4}, dtype);
-    table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), {bias}, none);  // the gradient of an empty batch
+    table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), {bias},
+                 none);  // the gradient of an empty batch
     EXPECT_EQ(to_vector(none.select(0, 0)), to_vector(bias));
     table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), {bias, Activation::relu}, none);
     for (std::int64_t j = 0; j < 4; ++j)
-      EXPECT_EQ(none.select(0, 1).select(0, j).item<double>(), std::max(bias.select(0, j).item<double>(), 0.0));
-    table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), {.activation = Activation::relu}, none);
+      EXPECT_EQ(none.select(0, 1).select(0, j).item<double>(),
+                std::max(bias.select(0, j).item<double>(), 0.0));
+    table.matmul(empty({2, 0}, {dtype}), empty({0, 4}, {dtype}), {.activation = Activation::relu},
+                 none);
     EXPECT_EQ(to_vector(none), std::vector<double>(8, 0));
   }
 }
@@ -143,13 +163,15 @@ TEST(Matmul, EmptySizes) {
 TEST(Matmul, ReluKeepsNaN) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (DType dtype : testing::trained_dtypes()) {
-    const Tensor a = tensor({NAN, infinity, -infinity, 1, -1, -0.0}, {6, 1}, {dtype}), b = ones({1, 20}, {dtype});
+    const Tensor a = tensor({NAN, infinity, -infinity, 1, -1, -0.0}, {6, 1}, {dtype}),
+                 b = ones({1, 20}, {dtype});
     const Tensor out = poisoned({6, 20}, dtype);
     testing::matmul().matmul(a, b, {zeros({20}, {dtype}), Activation::relu}, out);
     for (std::int64_t j = 0; j < 20; ++j) {
       const std::vector<double> is = to_vector(out.select(1, j));
       EXPECT_TRUE(std::isnan(is[0])) << to_string(dtype);
-      EXPECT_EQ(std::vector<double>(is.begin() + 1, is.end()), (std::vector<double>{infinity, 0, 1, 0, 0}));
+      EXPECT_EQ(std::vector<double>(is.begin() + 1, is.end()),
+                (std::vector<double>{infinity, 0, 1, 0, 0}));
     }
   }
 }

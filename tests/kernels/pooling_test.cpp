@@ -2,7 +2,6 @@
 #include "kernels/compare.h"
 #include "kernels/tables.h"
 
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -23,8 +22,8 @@ struct Case {
   Shape x, y;
   PoolOptions options;
   std::string text() const {
-    return "x " + to_string(x) + " kernel " + to_string(options.kernel) + " stride " + to_string(options.stride) +
-           " padding " + to_string(options.padding);
+    return "x " + to_string(x) + " kernel " + to_string(options.kernel) + " stride " +
+           to_string(options.stride) + " padding " + to_string(options.padding);
   }
 };
 
@@ -34,7 +33,8 @@ Case random_case(int spatial) {
   c.y = c.x;
   c.options.count_include_pad = pick(0, 1) == 0;
   for (int d = 0; d < spatial; ++d) {
-    const std::int64_t kernel = pick(1, 4), stride = pick(1, 4), padding = pick(0, kernel / 2), in = pick(kernel, 9);
+    const std::int64_t kernel = pick(1, 4), stride = pick(1, 4), padding = pick(0, kernel / 2),
+                       in = pick(kernel, 9);
     c.x.push_back(in);
     c.y.push_back((in + 2 * padding - kernel) / stride + 1);
     c.options.kernel.push_back(kernel);
@@ -44,8 +44,9 @@ Case random_case(int spatial) {
   return c;
 }
 
-// Calls body(output, first input and end of its window per dimension) for every output of one (n, c) plane of three
-// spatial dimensions, given a function from (dimension, output position) to the window.
+// Calls body(output, first input and end of its window per dimension) for every output of one (n,
+// c) plane of three spatial dimensions, given a function from (dimension, output position) to the
+// window.
 using Triple = std::array<std::int64_t, 3>;
 struct Plane {
   Triple in{1, 1, 1}, out{1, 1, 1};
@@ -59,23 +60,28 @@ struct Plane {
   std::int64_t out_size() const { return out[0] * out[1] * out[2]; }
 };
 
-// dense[o * in + i] is the weight of input i in output o: an average pooling as a matrix, built from its definition.
+// dense[o * in + i] is the weight of input i in output o: an average pooling as a matrix, built
+// from its definition.
 template <class Weight>
 std::vector<double> matrix(const Plane& plane, Weight&& weight) {
   std::vector<double> dense(static_cast<std::size_t>(plane.in_size() * plane.out_size()), 0.0);
   for (std::int64_t o = 0; o < plane.out_size(); ++o)
     for (std::int64_t i = 0; i < plane.in_size(); ++i) {
-      const Triple at{o / (plane.out[2] * plane.out[1]), o / plane.out[2] % plane.out[1], o % plane.out[2]};
-      const Triple from{i / (plane.in[2] * plane.in[1]), i / plane.in[2] % plane.in[1], i % plane.in[2]};
+      const Triple at{o / (plane.out[2] * plane.out[1]), o / plane.out[2] % plane.out[1],
+                      o % plane.out[2]};
+      const Triple from{i / (plane.in[2] * plane.in[1]), i / plane.in[2] % plane.in[1],
+                        i % plane.in[2]};
       double product = 1;
-      for (int d = 0; d < 3; ++d) product *= weight(d, at[static_cast<std::size_t>(d)], from[static_cast<std::size_t>(d)]);
+      for (int d = 0; d < 3; ++d)
+        product *= weight(d, at[static_cast<std::size_t>(d)], from[static_cast<std::size_t>(d)]);
       dense[static_cast<std::size_t>(o * plane.in_size() + i)] = product;
     }
   return dense;
 }
 
 // out = matrix * in for every plane, or in = transpose * out.
-Tensor apply(const std::vector<double>& dense, const Plane& plane, const Tensor& values, const Shape& to, bool transposed) {
+Tensor apply(const std::vector<double>& dense, const Plane& plane, const Tensor& values,
+             const Shape& to, bool transposed) {
   const std::vector<double> v = to_vector(values);
   const std::int64_t rows = transposed ? plane.in_size() : plane.out_size(),
                      columns = transposed ? plane.out_size() : plane.in_size();
@@ -91,7 +97,9 @@ Tensor apply(const std::vector<double>& dense, const Plane& plane, const Tensor&
   return tensor(result, to, {float64});
 }
 
-double tolerance_of(DType dtype) { return dtype == float64 ? 1e-14 : dtype == float32 ? 5e-7 : 4e-3; }
+double tolerance_of(DType dtype) {
+  return dtype == float64 ? 1e-14 : dtype == float32 ? 5e-7 : 4e-3;
+}
 // oneDNN adds up the gradients of overlapping windows (here up to 64) in bfloat16.
 double gradient_tolerance_of(DType dtype) { return dtype == bfloat16 ? 1e-2 : tolerance_of(dtype); }
 
@@ -105,7 +113,8 @@ TEST(AveragePooling, IsTheMatrixOfItsDefinition) {
     const int skip = 3 - c.options.kernel.size();
     const auto dense = matrix(plane, [&](int d, std::int64_t o, std::int64_t in) {
       if (d < skip) return 1.0;
-      const std::int64_t k = c.options.kernel[d - skip], start = o * c.options.stride[d - skip] - c.options.padding[d - skip];
+      const std::int64_t k = c.options.kernel[d - skip],
+                         start = o * c.options.stride[d - skip] - c.options.padding[d - skip];
       if (in < start || in >= start + k) return 0.0;
       std::int64_t inside = 0;
       for (std::int64_t j = start; j < start + k; ++j) inside += j >= 0 && j < c.x[d - skip + 2];
@@ -118,7 +127,8 @@ TEST(AveragePooling, IsTheMatrixOfItsDefinition) {
         table.average_forward(x, c.options, y);
         table.average_backward(dy, c.options, dx);
         EXPECT_LE(relative_error(y, apply(dense, plane, x, c.y, false)), tolerance_of(dtype));
-        EXPECT_LE(relative_error(dx, apply(dense, plane, dy, c.x, true)), gradient_tolerance_of(dtype));
+        EXPECT_LE(relative_error(dx, apply(dense, plane, dy, c.x, true)),
+                  gradient_tolerance_of(dtype));
       }
   }
 }
@@ -136,8 +146,10 @@ TEST(AdaptiveAveragePooling, IsTheMatrixOfItsDefinition) {
     const Plane plane(x_shape, y_shape);
     const auto dense = matrix(plane, [&](int d, std::int64_t o, std::int64_t in) {
       const auto size = static_cast<double>(plane.in[static_cast<std::size_t>(d)]),
-                 outputs = static_cast<double>(plane.out[static_cast<std::size_t>(d)]), at = static_cast<double>(o);
-      const double begin = std::floor(at * size / outputs), end = std::ceil((at + 1) * size / outputs);
+                 outputs = static_cast<double>(plane.out[static_cast<std::size_t>(d)]),
+                 at = static_cast<double>(o);
+      const double begin = std::floor(at * size / outputs),
+                   end = std::ceil((at + 1) * size / outputs);
       const auto position = static_cast<double>(in);
       return position >= begin && position < end ? 1 / (end - begin) : 0.0;
     });
@@ -153,7 +165,8 @@ TEST(AdaptiveAveragePooling, IsTheMatrixOfItsDefinition) {
   }
 }
 
-// For one plane: the value and the first position of the largest element of every window, and the gradient.
+// For one plane: the value and the first position of the largest element of every window, and the
+// gradient.
 void check_max(const Case& c, const Tensor& x, DType dtype, MemoryFormat format) {
   const auto& table = testing::pooling();
   const Tensor y = poisoned(c.y, dtype, format), y_alone = poisoned(c.y, dtype, format);
@@ -165,30 +178,38 @@ void check_max(const Case& c, const Tensor& x, DType dtype, MemoryFormat format)
 
   const Plane plane(c.x, c.y);
   const int skip = 3 - c.options.kernel.size();
-  const auto option = [&](const Dims& dims, int d, std::int64_t filler) { return d < skip ? filler : dims[d - skip]; };
+  const auto option = [&](const Dims& dims, int d, std::int64_t filler) {
+    return d < skip ? filler : dims[d - skip];
+  };
   const std::vector<double> from = to_vector(x), gradient = to_vector(dy);
   std::vector<double> expected, expected_dx(from.size(), 0.0), expected_index;
   for (std::int64_t p = 0; p < c.x[0] * c.x[1]; ++p)
     for (std::int64_t o = 0; o < plane.out_size(); ++o) {
-      const Triple at{o / (plane.out[2] * plane.out[1]), o / plane.out[2] % plane.out[1], o % plane.out[2]};
+      const Triple at{o / (plane.out[2] * plane.out[1]), o / plane.out[2] % plane.out[1],
+                      o % plane.out[2]};
       std::int64_t best = -1, position = 0;
-      for (std::int64_t i = 0; i < plane.in_size(); ++i) {  // row-major, so the first of equals stays
-        const Triple in{i / (plane.in[2] * plane.in[1]), i / plane.in[2] % plane.in[1], i % plane.in[2]};
+      for (std::int64_t i = 0; i < plane.in_size();
+           ++i) {  // row-major, so the first of equals stays
+        const Triple in{i / (plane.in[2] * plane.in[1]), i / plane.in[2] % plane.in[1],
+                        i % plane.in[2]};
         bool inside = true;
         for (int d = 0; d < 3; ++d) {
           const auto s = static_cast<std::size_t>(d);
-          const std::int64_t start = at[s] * option(c.options.stride, d, 1) - option(c.options.padding, d, 0);
+          const std::int64_t start = at[s] * option(c.options.stride, d, 1) -
+                                     option(c.options.padding, d, 0);
           inside &= in[s] >= start && in[s] < start + option(c.options.kernel, d, 1);
         }
         if (!inside) continue;
         const double value = from[static_cast<std::size_t>(p * plane.in_size() + i)];
         const double largest = best < 0 ? 0 : from[static_cast<std::size_t>(best)];
-        if (best >= 0 && !(value > largest || (std::isnan(value) && !std::isnan(largest)))) continue;
+        if (best >= 0 && !(value > largest || (std::isnan(value) && !std::isnan(largest))))
+          continue;
         best = p * plane.in_size() + i;
         position = 0;
         for (int d = 0; d < 3; ++d) {
           const auto s = static_cast<std::size_t>(d);
-          const std::int64_t start = at[s] * option(c.options.stride, d, 1) - option(c.options.padding, d, 0);
+          const std::int64_t start = at[s] * option(c.options.stride, d, 1) -
+                                     option(c.options.padding, d, 0);
           position = position * option(c.options.kernel, d, 1) + in[s] - start;
         }
       }
@@ -196,7 +217,8 @@ void check_max(const Case& c, const Tensor& x, DType dtype, MemoryFormat format)
       expected.push_back(from[static_cast<std::size_t>(best)]);
       expected_dx[static_cast<std::size_t>(best)] += gradient[expected.size() - 1];
     }
-  const std::vector<double> values = to_vector(y), alone = to_vector(y_alone), positions = to_vector(index);
+  const std::vector<double> values = to_vector(y), alone = to_vector(y_alone),
+                            positions = to_vector(index);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (std::isnan(expected[i])) {
       EXPECT_TRUE(std::isnan(values[i]));

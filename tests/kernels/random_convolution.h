@@ -1,4 +1,5 @@
-// Random convolutions: sizes that fit together, odd and small, of inputs whose last column no window may reach.
+// Random convolutions: sizes that fit together, odd and small, of inputs whose last column no
+// window may reach.
 #pragma once
 
 #include "compare.h"
@@ -13,9 +14,9 @@ struct ConvolutionCase {
   Shape x, w, y;
   kernels::ConvOptions options;
   std::string text() const {
-    return "x " + to_string(x) + " w " + to_string(w) + " stride " + to_string(options.stride) + " padding " +
-           to_string(options.padding) + " dilation " + to_string(options.dilation) + " groups " +
-           std::to_string(options.groups);
+    return "x " + to_string(x) + " w " + to_string(w) + " stride " + to_string(options.stride) +
+           " padding " + to_string(options.padding) + " dilation " + to_string(options.dilation) +
+           " groups " + std::to_string(options.groups);
   }
 };
 
@@ -35,8 +36,8 @@ inline ConvolutionCase random_convolution(int spatial, int kind, const Convoluti
   c.y = {c.x[0], outs * groups};
   c.options = {{}, {}, {}, groups};
   for (int d = 0; d < spatial; ++d) {
-    const std::int64_t kernel = pick(1, most.kernel), stride = pick(1, 3), padding = pick(0, 3), dilation = pick(1, 2),
-                       reach = dilation * (kernel - 1) + 1;
+    const std::int64_t kernel = pick(1, most.kernel), stride = pick(1, 3), padding = pick(0, 3),
+                       dilation = pick(1, 2), reach = dilation * (kernel - 1) + 1;
     const std::int64_t in = pick(std::max<std::int64_t>(1, reach - 2 * padding), most.size);
     c.x.push_back(in);
     c.w.push_back(kernel);

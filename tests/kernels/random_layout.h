@@ -14,7 +14,10 @@ inline Shape random_shape(Generator& generator, int min_rank = 0) {
   const auto rank = min_rank + static_cast<int>(generator.below(5 - min_rank));
   for (int d = 0; d < rank; ++d) {
     const std::int64_t kind = generator.below(20);
-    shape.push_back(kind == 0 ? 0 : kind == 1 ? 1200 + generator.below(100) : kind < 5 ? 1 : 1 + generator.below(7));
+    shape.push_back(kind == 0   ? 0
+                    : kind == 1 ? 1200 + generator.below(100)
+                    : kind < 5  ? 1
+                                : 1 + generator.below(7));
   }
   if (numel(shape) > 20000)
     for (std::int64_t& size : shape) size = std::min<std::int64_t>(size, 13);
@@ -29,7 +32,8 @@ inline Tensor random_layout(const Tensor& x, Generator& generator) {
   Tensor view = x.permute(order);
   for (int i = 0; i < x.rank(); ++i) {
     back[static_cast<int>(order[i])] = i;
-    padded.push_back(view.shape()[i] * (generator.below(3) == 0 ? 2 : 1) + (generator.below(4) == 0 ? 1 : 0));
+    padded.push_back(view.shape()[i] * (generator.below(3) == 0 ? 2 : 1) +
+                     (generator.below(4) == 0 ? 1 : 0));
   }
   Tensor memory = empty(padded, {x.dtype()});
   memory.fill_(x.dtype() == boolean ? 1 : 77);
@@ -41,11 +45,14 @@ inline Tensor random_layout(const Tensor& x, Generator& generator) {
   return memory.permute(back);
 }
 
-/// `shape` with some sizes replaced by 1 and some leading dimensions dropped: it broadcasts to `shape`.
+/// `shape` with some sizes replaced by 1 and some leading dimensions dropped: it broadcasts to
+/// `shape`.
 inline Shape broadcastable(const Shape& shape, Generator& generator) {
   Shape result;
-  const auto dropped = static_cast<int>(generator.below(4) == 0 ? generator.below(shape.size() + 1) : 0);
-  for (int d = dropped; d < shape.size(); ++d) result.push_back(generator.below(3) == 0 ? 1 : shape[d]);
+  const auto dropped =
+      static_cast<int>(generator.below(4) == 0 ? generator.below(shape.size() + 1) : 0);
+  for (int d = dropped; d < shape.size(); ++d)
+    result.push_back(generator.below(3) == 0 ? 1 : shape[d]);
   return result;
 }
 

@@ -18,8 +18,10 @@ const kernels::Reduce& table() { return testing::reduce(); }
 
 // Row-major over `kept`: the definition.
 std::vector<double> reference(Reduction op, const Tensor& x, const Shape& kept) {
-  std::vector<double> result(static_cast<std::size_t>(numel(kept)),
-                             op == Reduction::sum ? 0 : op == Reduction::max ? -INFINITY : INFINITY);
+  std::vector<double> result(static_cast<std::size_t>(numel(kept)), op == Reduction::sum ? 0
+                                                                    : op == Reduction::max
+                                                                        ? -INFINITY
+                                                                        : INFINITY);
   const std::vector<double> values = to_vector(x);
   const Strides strides = dense_strides(kept);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -40,9 +42,14 @@ void check(Reduction op, const Tensor& x, const Shape& kept, Generator& generato
   const Tensor out = random_layout(zeros(kept, {x.dtype()}), generator);
   out.fill_(is_floating(x.dtype()) ? NAN : -1);
   table().reduce(op, x, out);
-  const double tolerance = x.dtype() == float64 ? 1e-14 : x.dtype() == float32 ? 1e-7 : x.dtype() == bfloat16 ? 4e-3 : x.dtype() == float16 ? 5e-4 : 0;
+  const double tolerance = x.dtype() == float64    ? 1e-14
+                           : x.dtype() == float32  ? 1e-7
+                           : x.dtype() == bfloat16 ? 4e-3
+                           : x.dtype() == float16  ? 5e-4
+                                                   : 0;
   EXPECT_LE(relative_error(to_vector(out), reference(op, x, kept)), tolerance)
-      << static_cast<int>(op) << " " << to_string(x.dtype()) << " " << to_string(x.shape()) << " -> " << to_string(kept);
+      << static_cast<int>(op) << " " << to_string(x.dtype()) << " " << to_string(x.shape())
+      << " -> " << to_string(kept);
 }
 
 TEST(ReduceKernels, MatchPlainLoopsInEveryLayout) {
@@ -52,8 +59,10 @@ TEST(ReduceKernels, MatchPlainLoopsInEveryLayout) {
       for (const Reduction op : {Reduction::sum, Reduction::max, Reduction::min}) {
         const Shape shape = random_shape(generator);
         if (op != Reduction::sum && numel(shape) == 0) continue;
-        const Tensor x = random_layout((dtype == int64 ? randint(100, shape, {int64}, generator)
-                                                       : randn(shape, {float64}, generator).to(dtype)), generator);
+        const Tensor x =
+            random_layout((dtype == int64 ? randint(100, shape, {int64}, generator)
+                                          : randn(shape, {float64}, generator).to(dtype)),
+                          generator);
         Shape kept = shape;
         for (std::int64_t& size : kept)
           if (generator.below(2)) size = 1;
@@ -67,7 +76,8 @@ TEST(ReduceKernels, LargeInputsInTheLayoutsThatTrainingUses) {
   const Tensor rows = randn({2000, 70}, {}, generator);
   for (const Reduction op : {Reduction::sum, Reduction::max, Reduction::min}) {
     for (const Tensor& x : {image, image.contiguous(MemoryFormat::channels_last)})
-      for (const Shape& mask : {Shape{0, 1, 0, 0}, Shape{1, 1, 0, 0}, Shape{1, 0, 1, 1}, Shape{0, 0, 0, 0}, Shape{0, 1, 1, 1}}) {
+      for (const Shape& mask : {Shape{0, 1, 0, 0}, Shape{1, 1, 0, 0}, Shape{1, 0, 1, 1},
+                                Shape{0, 0, 0, 0}, Shape{0, 1, 1, 1}}) {
         Shape kept = x.shape();
         for (int d = 0; d < 4; ++d) kept[d] = mask[d] ? kept[d] : 1;
         check(op, x, kept, generator);
@@ -100,7 +110,8 @@ TEST(ReduceKernels, SumsDoNotLoseSmallTerms) {
 }
 
 TEST(ReduceKernels, NanAndInfinity) {
-  const Tensor x = tensor({1, NAN, 3, -INFINITY, -INFINITY, -INFINITY}, {2, 3}), out = empty({2, 1});
+  const Tensor x = tensor({1, NAN, 3, -INFINITY, -INFINITY, -INFINITY}, {2, 3}),
+               out = empty({2, 1});
   table().reduce(Reduction::max, x, out);
   EXPECT_EQ(relative_error(to_vector(out), {NAN, -INFINITY}), 0);
   const Tensor lowest = full({40}, 0, {int64}), one = empty({1}, {int64});
@@ -123,7 +134,8 @@ TEST(ReduceKernels, ArgmaxTakesTheFirst) {
     table().argmax(x, dim, out);
     const auto index = to_vector(out), best = reference(Reduction::max, x, kept);
     const auto rows = to_vector(x.transpose(dim, -1));
-    const auto flat = to_vector(out.transpose(dim, -1)), top = to_vector(tensor(best, kept).transpose(dim, -1));
+    const auto flat = to_vector(out.transpose(dim, -1)),
+               top = to_vector(tensor(best, kept).transpose(dim, -1));
     const auto size = static_cast<std::size_t>(shape[dim]);
     for (std::size_t i = 0; i < flat.size(); ++i) {
       std::size_t first = 0;
@@ -140,7 +152,8 @@ TEST(ReduceKernels, ResultsDoNotDependOnTheThreadCount) {
   Generator generator(205);
   const Tensor x = randn({7, 40, 50, 30}, {}, generator);
   const int before = num_threads();
-  for (const Shape& kept : {Shape{1, 1, 1, 1}, Shape{1, 40, 1, 1}, Shape{7, 40, 50, 1}, Shape{1, 40, 50, 30}}) {
+  for (const Shape& kept :
+       {Shape{1, 1, 1, 1}, Shape{1, 40, 1, 1}, Shape{7, 40, 50, 1}, Shape{1, 40, 50, 30}}) {
     const auto compute = [&](int threads) {
       set_num_threads(threads);
       const Tensor out = empty(kept).fill_(NAN);

@@ -1,4 +1,5 @@
-// Softmax and cross-entropy kernels against their definitions in float64, over layouts, dtypes and numbers of classes.
+// Softmax and cross-entropy kernels against their definitions in float64, over layouts, dtypes and
+// numbers of classes.
 
 #include "random_layout.h"
 #include "tables.h"
@@ -36,7 +37,9 @@ TEST(SoftmaxKernels, MatchTheDefinitionInEveryLayout) {
         for (const bool log : {false, true}) {
           Shape shape{3, 2, 4};
           shape[dim] = classes;
-          const auto make = [&] { return random_layout(randn(shape, {float64}, generator).mul_(4).to(dtype), generator); };
+          const auto make = [&] {
+            return random_layout(randn(shape, {float64}, generator).mul_(4).to(dtype), generator);
+          };
           const Tensor x = make(), y = random_layout(zeros(shape, {dtype}), generator).fill_(NAN);
           table().forward(x, dim, log, y);
           // Lines last, so that they are contiguous runs of a vector.
@@ -48,7 +51,8 @@ TEST(SoftmaxKernels, MatchTheDefinitionInEveryLayout) {
             const auto& values = log ? line.log : line.probability;
             expected.insert(expected.end(), values.begin(), values.end());
           }
-          EXPECT_LE(relative_error(out, expected), tolerance(dtype)) << classes << " " << to_string(dtype) << " " << dim;
+          EXPECT_LE(relative_error(out, expected), tolerance(dtype))
+              << classes << " " << to_string(dtype) << " " << dim;
           // Backward from the rounded output that the kernel itself would save.
           const Tensor g = make(), dx = random_layout(zeros(shape, {dtype}), generator).fill_(NAN);
           table().backward(g, y, dim, log, dx);
@@ -70,11 +74,16 @@ TEST(CrossEntropyKernels, MatchTheDefinition) {
       for (const double smoothing : {0.0, 0.1}) {
         const Shape shape{3, classes, 5}, positions{3, 5};
         const DType wide = accumulate_dtype(dtype);
-        const Tensor x = random_layout(randn(shape, {float64}, generator).mul_(4).to(dtype), generator);
-        const Tensor targets = random_layout(randint(classes, positions, {int64}, generator), generator);
+        const Tensor x =
+            random_layout(randn(shape, {float64}, generator).mul_(4).to(dtype), generator);
+        const Tensor targets =
+            random_layout(randint(classes, positions, {int64}, generator), generator);
         targets.slice(1, 0, 5, 2).select(0, 1).fill_(-100);
-        const auto blank = [&](const Shape& s, DType d) { return random_layout(zeros(s, {d}), generator).fill_(NAN); };
-        const Tensor losses = blank(positions, wide), normalizers = blank(positions, wide), dx = blank(shape, dtype);
+        const auto blank = [&](const Shape& s, DType d) {
+          return random_layout(zeros(s, {d}), generator).fill_(NAN);
+        };
+        const Tensor losses = blank(positions, wide), normalizers = blank(positions, wide),
+                     dx = blank(shape, dtype);
         const kernels::CrossEntropyRule rule{.label_smoothing = smoothing, .ignore_index = -100};
         table().cross_entropy(x, targets, rule, losses, normalizers);
         const Tensor g = randn(positions, {wide}, generator);
@@ -86,14 +95,17 @@ TEST(CrossEntropyKernels, MatchTheDefinition) {
           const Line line(&in[i * n], n);
           loss.push_back(0);
           for (std::size_t c = 0; c < n; ++c) {
-            const double wanted = smoothing / static_cast<double>(n) + (static_cast<double>(c) == t[i] ? 1 - smoothing : 0);
+            const double wanted = smoothing / static_cast<double>(n) +
+                                  (static_cast<double>(c) == t[i] ? 1 - smoothing : 0);
             if (t[i] >= 0) loss.back() -= wanted * line.log[c];
             gradient.push_back(t[i] >= 0 ? scale[i] * (line.probability[c] - wanted) : 0);
           }
         }
         // Losses and gradients are exact up to the input's rounding, which the reference shares.
-        EXPECT_LE(relative_error(to_vector(losses), loss), wide == float64 ? 1e-13 : 1e-6) << classes;
-        EXPECT_LE(relative_error(to_vector(dx.transpose(1, 2)), gradient), tolerance(dtype)) << classes;
+        EXPECT_LE(relative_error(to_vector(losses), loss), wide == float64 ? 1e-13 : 1e-6)
+            << classes;
+        EXPECT_LE(relative_error(to_vector(dx.transpose(1, 2)), gradient), tolerance(dtype))
+            << classes;
       }
 }
 
@@ -105,17 +117,21 @@ TEST(CrossEntropyKernels, LargeLogitsKeepTheirDifferences) {
   const double small[] = {0, 1, -1};
   const Line line(small, 3);
   EXPECT_NEAR(loss.item<double>(), -line.log[0], 1e-6);
-  EXPECT_LE(relative_error(to_vector(dx), {line.probability[0] - 1, line.probability[1], line.probability[2]}), 1e-6);
+  EXPECT_LE(relative_error(to_vector(dx),
+                           {line.probability[0] - 1, line.probability[1], line.probability[2]}),
+            1e-6);
 }
 
 TEST(CrossEntropyKernels, MaskedClassesAndBadTargets) {
-  const Tensor x = tensor({1, -INFINITY, 2}, {1, 3}), loss = full({1}, 7), normalizer = full({1}, 7);
+  const Tensor x = tensor({1, -INFINITY, 2}, {1, 3}), loss = full({1}, 7),
+               normalizer = full({1}, 7);
   table().cross_entropy(x, tensor({0}, {int64}), {}, loss, normalizer);
   EXPECT_NEAR(loss.item<double>(), std::log(1 + std::exp(1.0)), 1e-6);
   loss.fill_(7);
   for (const double bad : {-1.0, 3.0})
     if (testing::test_device().is_cpu()) {
-      EXPECT_THROW(table().cross_entropy(x, tensor({bad}, {int64}), {}, loss, normalizer), ValueError);
+      EXPECT_THROW(table().cross_entropy(x, tensor({bad}, {int64}), {}, loss, normalizer),
+                   ValueError);
       EXPECT_EQ(loss.item<double>(), 7);
     } else {  // a GPU cannot throw: the loss and its gradient are NaN
       const Tensor dx = zeros({1, 3});

@@ -1,5 +1,6 @@
-// The tables of kernels that a suite tests: the CPU's, or those of another device behind a copy there and back. The tests
-// so stay one description in tensors of the CPU; the kernels see the same strides, offsets, aliases and poison.
+// The tables of kernels that a suite tests: the CPU's, or those of another device behind a copy
+// there and back. The tests so stay one description in tensors of the CPU; the kernels see the same
+// strides, offsets, aliases and poison.
 #pragma once
 
 #include "../test_device.h"
@@ -18,7 +19,8 @@
 
 namespace tutti::testing {
 
-/// The tensors of one call on the test's device: every storage is copied there whole, once, and back.
+/// The tensors of one call on the test's device: every storage is copied there whole, once, and
+/// back.
 class Moved {
  public:
   Tensor operator()(const Tensor& t) {
@@ -35,7 +37,8 @@ class Moved {
     return {(*this)(r.mean), (*this)(r.var), (*this)(r.batches), (*this)(r.elements)};
   }
   kernels::Normalization operator()(const kernels::Normalization& n) {
-    return {(*this)(n.mean), (*this)(n.rstd), (*this)(n.weight), (*this)(n.bias), (*this)(n.residual), n.relu, (*this)(n.mask)};
+    return {(*this)(n.mean),     (*this)(n.rstd), (*this)(n.weight), (*this)(n.bias),
+            (*this)(n.residual), n.relu,          (*this)(n.mask)};
   }
   kernels::NormalizationGrad operator()(const kernels::NormalizationGrad& g) {
     return {(*this)(g.forward), (*this)(g.x), (*this)(g.output), g.weighted};
@@ -43,7 +46,9 @@ class Moved {
   kernels::Settlement operator()(const kernels::Settlement& s) {
     return {s.eps, s.tracking, s.momentum, (*this)(s.running), s.ranks};
   }
-  kernels::Epilogue operator()(const kernels::Epilogue& e) { return {(*this)(e.bias), e.activation}; }
+  kernels::Epilogue operator()(const kernels::Epilogue& e) {
+    return {(*this)(e.bias), e.activation};
+  }
   template <class Option>
   const Option& operator()(const Option& option) {
     return option;
@@ -74,15 +79,17 @@ struct MovedCall<Of, Member, Result (*Table::*)(Arguments...)> {
 
 template <class Table, auto Of, auto... Members>
 const Table& table() {
-  static_assert(sizeof(Table) == sizeof...(Members) * sizeof(void (*)()), "every member of the table, in order");
+  static_assert(sizeof(Table) == sizeof...(Members) * sizeof(void (*)()),
+                "every member of the table, in order");
   static const Table moved{MovedCall<Of, Members>::call...};
   return test_device().is_cpu() ? Of(Device::cpu()) : moved;
 }
 
 inline const kernels::BatchNorm& batch_norm() {
   using T = kernels::BatchNorm;
-  return table<T, kernels::batch_norm, &T::moments, &T::to_sums, &T::from_sums, &T::finish, &T::finish_running, &T::update,
-               &T::mask_size, &T::apply, &T::reduce_grad, &T::parameter_grad, &T::apply_grad, &T::moment_sums, &T::settle, &T::forward,
+  return table<T, kernels::batch_norm, &T::moments, &T::to_sums, &T::from_sums, &T::finish,
+               &T::finish_running, &T::update, &T::mask_size, &T::apply, &T::reduce_grad,
+               &T::parameter_grad, &T::apply_grad, &T::moment_sums, &T::settle, &T::forward,
                &T::gradient_sums, &T::backward>();
 }
 inline const kernels::Convolution& convolution() {
@@ -91,27 +98,33 @@ inline const kernels::Convolution& convolution() {
 }
 inline const kernels::Elementwise& elementwise() {
   using T = kernels::Elementwise;
-  return table<T, kernels::elementwise, &T::fill, &T::copy, &T::unary, &T::binary, &T::binary_scalar, &T::axpy, &T::where>();
+  return table<T, kernels::elementwise, &T::fill, &T::copy, &T::unary, &T::binary,
+               &T::binary_scalar, &T::axpy, &T::where>();
 }
 inline const kernels::Embedding& embedding() {
-  return table<kernels::Embedding, kernels::embedding, &kernels::Embedding::gather, &kernels::Embedding::scatter_add>();
+  return table<kernels::Embedding, kernels::embedding, &kernels::Embedding::gather,
+               &kernels::Embedding::scatter_add>();
 }
 inline const kernels::LayerNorm& layer_norm() {
   using T = kernels::LayerNorm;
   return table<T, kernels::layer_norm, &T::forward, &T::input_grad, &T::parameter_grad>();
 }
-inline const kernels::Matmul& matmul() { return table<kernels::Matmul, kernels::matmul, &kernels::Matmul::matmul>(); }
+inline const kernels::Matmul& matmul() {
+  return table<kernels::Matmul, kernels::matmul, &kernels::Matmul::matmul>();
+}
 inline const kernels::Pooling& pooling() {
   using T = kernels::Pooling;
-  return table<T, kernels::pooling, &T::max_forward, &T::max_backward, &T::average_forward, &T::average_backward,
-               &T::adaptive_average_forward, &T::adaptive_average_backward>();
+  return table<T, kernels::pooling, &T::max_forward, &T::max_backward, &T::average_forward,
+               &T::average_backward, &T::adaptive_average_forward, &T::adaptive_average_backward>();
 }
 inline const kernels::Reduce& reduce() {
-  return table<kernels::Reduce, kernels::reduce, &kernels::Reduce::reduce, &kernels::Reduce::argmax>();
+  return table<kernels::Reduce, kernels::reduce, &kernels::Reduce::reduce,
+               &kernels::Reduce::argmax>();
 }
 inline const kernels::Softmax& softmax() {
   using T = kernels::Softmax;
-  return table<T, kernels::softmax, &T::forward, &T::backward, &T::cross_entropy, &T::cross_entropy_grad>();
+  return table<T, kernels::softmax, &T::forward, &T::backward, &T::cross_entropy,
+               &T::cross_entropy_grad>();
 }
 
 }  // namespace tutti::testing

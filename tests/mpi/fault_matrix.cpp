@@ -1,20 +1,21 @@
-// The fault matrix: real processes are killed, stopped, leave and throw, each rank in turn, at start-up, inside the
-// forward of SyncBatchNorm, in the middle of a bucket and while MPI is finalised. Every job ends in time with an error
-// that names the rank, leaves no process behind and no half-written checkpoint. Starts mpirun itself, a few at a time.
+// The fault matrix: real processes are killed, stopped, leave and throw, each rank in turn, at
+// start-up, inside the forward of SyncBatchNorm, in the middle of a bucket and while MPI is
+// finalised. Every job ends in time with an error that names the rank, leaves no process behind and
+// no half-written checkpoint. Starts mpirun itself, a few at a time.
 #include <tutti/core/state_dict.h>
 
 #include <gtest/gtest.h>
 
-#include <csignal>
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
-#include <poll.h>
 #include <regex>
-#include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 
 namespace tutti {
 namespace {
@@ -23,7 +24,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto patience = 40s;  // the victim's own deadlines are 3 s; the rest is for a busy machine
+constexpr auto patience =
+    40s;  // the victim's own deadlines are 3 s; the rest is for a busy machine
 
 struct Outcome {
   bool ended = false;
@@ -39,7 +41,8 @@ std::vector<std::string> processes_with(const std::string& marker) {
     const std::string pid = entry.path().filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-    const std::string arguments{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    const std::string arguments{std::istreambuf_iterator<char>(file),
+                                std::istreambuf_iterator<char>()};
     if (arguments.find(marker) != std::string::npos) found.push_back(pid);
   }
   return found;
@@ -49,8 +52,16 @@ Outcome run_job(int ranks, const std::string& fault, const std::string& folder) 
   int output[2];
   if (pipe2(output, O_CLOEXEC) != 0) return {};
   const std::string count = std::to_string(ranks);
-  std::vector<const char*> arguments{MPIRUN, "--oversubscribe", "--allow-run-as-root", "-x", "TUTTI_FAULT", "-n",
-                                     count.c_str(), VICTIM, folder.c_str(), nullptr};
+  std::vector<const char*> arguments{MPIRUN,
+                                     "--oversubscribe",
+                                     "--allow-run-as-root",
+                                     "-x",
+                                     "TUTTI_FAULT",
+                                     "-n",
+                                     count.c_str(),
+                                     VICTIM,
+                                     folder.c_str(),
+                                     nullptr};
   std::vector<std::string> environment{"TUTTI_FAULT=" + fault};
   for (char** each = environ; *each; ++each) environment.emplace_back(*each);
   std::vector<char*> variables;
@@ -69,7 +80,8 @@ Outcome run_job(int ranks, const std::string& fault, const std::string& folder) 
   const auto deadline = Clock::now() + patience;
   for (;;) {
     pollfd readable{output[0], POLLIN, 0};
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) break;
     if (poll(&readable, 1, static_cast<int>(left)) <= 0) continue;
     char buffer[4096];
@@ -87,7 +99,8 @@ Outcome run_job(int ranks, const std::string& fault, const std::string& folder) 
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   // mpirun kills what is left of a job, and may be gone a moment before it.
   const auto grace = Clock::now() + 3s;
-  while (!(outcome.survivors = processes_with(folder)).empty() && Clock::now() < grace) std::this_thread::sleep_for(10ms);
+  while (!(outcome.survivors = processes_with(folder)).empty() && Clock::now() < grace)
+    std::this_thread::sleep_for(10ms);
   for (const std::string& pid : outcome.survivors) kill(std::stoi(pid), SIGKILL);
   return outcome;
 }
@@ -97,8 +110,9 @@ struct Case {
   std::string fault;
   std::vector<std::string> expected;  // regular expressions
 
-  // Whether rank 0 has certainly written its first checkpoint when the job ends: where it is itself at fault, in the
-  // second step, or the other one is stopped or at its exit. Where that one ends in mid-run, mpirun may end rank 0 before.
+  // Whether rank 0 has certainly written its first checkpoint when the job ends: where it is itself
+  // at fault, in the second step, or the other one is stopped or at its exit. Where that one ends
+  // in mid-run, mpirun may end rank 0 before.
   bool leaves_checkpoint() const {
     const auto has = [&](const char* text) { return fault.find(text) != std::string::npos; };
     return !has("when=start") && (has("rank=0") || has("action=stop") || has("when=exit"));
@@ -108,11 +122,12 @@ struct Case {
 // What the job prints for a fault of rank `bad`; `other` is a rank that survives.
 std::vector<Case> matrix() {
   std::vector<Case> cases;
-  // In the victim's second step the forward begins with #3 of the normalisation group, and the large bucket is #12 of the
-  // world, behind a small one.
+  // In the victim's second step the forward begins with #3 of the normalisation group, and the
+  // large bucket is #12 of the world, behind a small one.
   const std::string forward = "group=world/normalization,collective=3", bucket = "collective=12";
   const std::string in_bucket = ".*all_reduce #12 of group 'world' .bucket 1: head, 160.0 kB.: .*";
-  const auto add = [&](int ranks, int bad, const std::string& fault, std::vector<std::string> expected) {
+  const auto add = [&](int ranks, int bad, const std::string& fault,
+                       std::vector<std::string> expected) {
     cases.push_back({ranks, fmt::format("rank={},{}", bad, fault), std::move(expected)});
   };
   for (const int bad : {0, 1}) {
@@ -121,7 +136,8 @@ std::vector<Case> matrix() {
     const std::string in_forward = caught + "all_reduce #3 of group 'world/normalization' .*";
     const std::string not_started = caught + "from_environment: .*";
     const std::string killed = fmt::format("process rank {} with PID .* exited on signal 9", bad);
-    const std::string never_came = bad == 1 ? "rank 1 did not come" : "there is no word from rank 0";
+    const std::string never_came = bad == 1 ? "rank 1 did not come"
+                                            : "there is no word from rank 0";
 
     add(2, bad, "action=kill,when=start", {killed});
     add(2, bad, "action=kill," + forward, {killed});
@@ -132,28 +148,43 @@ std::vector<Case> matrix() {
     add(2, bad, "action=stop," + forward,
         {in_forward + fmt::format("rank {} did not arrive within 3 s; it last completed #2", bad)});
     add(2, bad, "action=stop,when=data," + bucket,
-        {caught + in_bucket + fmt::format("rank {} stopped in the middle of the transfer and did not go on within 3 s", bad)});
-    add(2, bad, "action=stop,when=exit", {fmt::format("tutti: rank {} is at its exit and ends the job: ", other) + never_came});
+        {caught + in_bucket +
+         fmt::format("rank {} stopped in the middle of the transfer and did not go on within 3 s",
+                     bad)});
+    add(2, bad, "action=stop,when=exit",
+        {fmt::format("tutti: rank {} is at its exit and ends the job: ", other) + never_came});
 
     add(2, bad, "action=exit,when=start",
         {not_started + (bad == 1 ? "rank 1 came to an exit instead" : "rank 0 is at its exit")});
     add(2, bad, "action=exit," + forward,
-        {in_forward + fmt::format("rank {} will never arrive: its process is at its exit; it last completed #2", bad)});
+        {in_forward +
+         fmt::format("rank {} will never arrive: its process is at its exit; it last completed #2",
+                     bad)});
     add(2, bad, "action=exit," + bucket,
-        {caught + in_bucket + fmt::format("rank {} will never arrive: its process is at its exit; it last completed #11", bad)});
-    add(2, bad, "action=exit,when=exit", {fmt::format("mpi(run|exec) has exited due to process rank {} with PID", bad)});
+        {caught + in_bucket +
+         fmt::format("rank {} will never arrive: its process is at its exit; it last completed #11",
+                     bad)});
+    add(2, bad, "action=exit,when=exit",
+        {fmt::format("mpi(run|exec) has exited due to process rank {} with PID", bad)});
 
     const std::string injected = fmt::format("injected fault of rank {} in group 'world", bad);
     add(2, bad, "action=raise,when=start",
-        {fmt::format("rank {} caught: ", bad) + injected, not_started + (bad == 1 ? "rank 1 came to an exit" : "rank 0 is at its")});
-    add(2, bad, "action=raise," + forward, {in_forward + injected + "/normalization' at collective #3"});
-    add(2, bad, "action=raise,when=data," + bucket, {caught + ".*" + injected + "' at collective #12"});
-    add(2, bad, "action=raise,when=exit", {fmt::format("process rank {} with PID .* exited on signal 6", bad)});
+        {fmt::format("rank {} caught: ", bad) + injected,
+         not_started + (bad == 1 ? "rank 1 came to an exit" : "rank 0 is at its")});
+    add(2, bad, "action=raise," + forward,
+        {in_forward + injected + "/normalization' at collective #3"});
+    add(2, bad, "action=raise,when=data," + bucket,
+        {caught + ".*" + injected + "' at collective #12"});
+    add(2, bad, "action=raise,when=exit",
+        {fmt::format("process rank {} with PID .* exited on signal 6", bad)});
   }
   // Of three, both survivors say the same.
-  add(3, 1, "action=stop," + forward, {"rank 0 caught: .*rank 1 did not arrive", "rank 2 caught: .*rank 1 did not arrive"});
-  add(3, 2, "action=stop,when=start", {"rank 0 caught: .*rank 2 did not come", "rank 1 caught: .*rank 2 did not come"});
-  add(3, 0, "action=exit," + bucket, {"rank 1 caught: .*rank 0 will never arrive", "rank 2 caught: .*rank 0 will never arrive"});
+  add(3, 1, "action=stop," + forward,
+      {"rank 0 caught: .*rank 1 did not arrive", "rank 2 caught: .*rank 1 did not arrive"});
+  add(3, 2, "action=stop,when=start",
+      {"rank 0 caught: .*rank 2 did not come", "rank 1 caught: .*rank 2 did not come"});
+  add(3, 0, "action=exit," + bucket,
+      {"rank 1 caught: .*rank 0 will never arrive", "rank 2 caught: .*rank 0 will never arrive"});
   return cases;
 }
 
@@ -175,7 +206,8 @@ TEST(Faults, EndEveryJobInTimeWithTheNameOfTheRank) {
           if (cases[c].ranks == 2) run(c);
       });
   }
-  // Survivors that have to meet each other need the cores at about the same time: one job after the other.
+  // Survivors that have to meet each other need the cores at about the same time: one job after the
+  // other.
   for (std::size_t c = 0; c < cases.size(); ++c)
     if (cases[c].ranks > 2) run(c);
   for (std::size_t c = 0; c < cases.size(); ++c) {

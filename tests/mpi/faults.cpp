@@ -1,6 +1,6 @@
-// One fault in one process of a job, and what the others see of it. Run by ctest under mpirun, which expects the text
-// that the survivors print and that the job ends. Usage: mpi_faults FAULT; rank 1 is the one at fault. One without a
-// fault, own_mpi: MPI is the application's.
+// One fault in one process of a job, and what the others see of it. Run by ctest under mpirun,
+// which expects the text that the survivors print and that the job ends. Usage: mpi_faults FAULT;
+// rank 1 is the one at fault. One without a fault, own_mpi: MPI is the application's.
 #include <tutti/core/create.h>
 #include <tutti/distributed/process_group.h>
 
@@ -18,7 +18,8 @@ using namespace std::chrono_literals;
 
 // MPI's own answer to whether messages have come is an error in this process, for a while.
 std::atomic<bool> mpi_is_broken{false};
-extern "C" int MPI_Testsome(int n, MPI_Request* requests, int* count, int* which, MPI_Status* statuses) {
+extern "C" int MPI_Testsome(int n, MPI_Request* requests, int* count, int* which,
+                            MPI_Status* statuses) {
   return mpi_is_broken ? MPI_ERR_INTERN : PMPI_Testsome(n, requests, count, which, statuses);
 }
 
@@ -36,14 +37,18 @@ struct Unwaited {
   }
 } unwaited;
 
-// The group's timeout where nobody is missing: two processes may well come to a call a second apart on a busy machine.
+// The group's timeout where nobody is missing: two processes may well come to a call a second apart
+// on a busy machine.
 void collective(const ProcessGroup& group, std::int64_t n, std::chrono::milliseconds timeout = {}) {
-  group.all_reduce(ones({n}), distributed::ReduceOp::sum, {.name = "layer3", .timeout = timeout}).wait();
+  group.all_reduce(ones({n}), distributed::ReduceOp::sum, {.name = "layer3", .timeout = timeout})
+      .wait();
 }
 
-// What rank 1 does instead of its second collective. Returns to go on to the collective with `n` elements.
+// What rank 1 does instead of its second collective. Returns to go on to the collective with `n`
+// elements.
 void misbehave(const ProcessGroup& group, const std::string& fault, std::int64_t& n) {
-  if (fault == "stopped" || fault == "misses_split" || fault == "never_exits" || fault == "unwaited")
+  if (fault == "stopped" || fault == "misses_split" || fault == "never_exits" ||
+      fault == "unwaited")
     raise(SIGSTOP);
   if (fault == "killed") raise(SIGKILL);
   if (fault == "exits") _exit(0);
@@ -70,7 +75,8 @@ int join_alone() {
   return 0;
 }
 
-// Who initialised MPI finalises it, whatever groups there were in between. A second finalising would end in an error.
+// Who initialised MPI finalises it, whatever groups there were in between. A second finalising
+// would end in an error.
 int own_mpi() {
   int provided = 0, finalized = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
@@ -87,7 +93,8 @@ int own_mpi() {
   return right ? 0 : 2;
 }
 
-// Rank 1 comes to from_environment, gives up waiting, and only then rank 0 comes: it is told, and both may try again.
+// Rank 1 comes to from_environment, gives up waiting, and only then rank 0 comes: it is told, and
+// both may try again.
 int come_late() {
   MPI_Init(nullptr, nullptr);
   int rank = 0;
@@ -124,7 +131,8 @@ int main(int argc, char** argv) {
   if (fault == "own_mpi") return own_mpi();
   if (fault == "never_joins") return join_alone();
   if (fault == "comes_late") return come_late();
-  const ProcessGroup group = ProcessGroup::from_environment(fault == "misses_split" || fault == "never_exits" ? 3s : 20s);
+  const ProcessGroup group =
+      ProcessGroup::from_environment(fault == "misses_split" || fault == "never_exits" ? 3s : 20s);
   try {
     std::int64_t n = fault == "stopped_in_large" ? 1000000 : 10;
     collective(group, n);
@@ -145,8 +153,10 @@ int main(int argc, char** argv) {
       for (int i = 0; i < 3; ++i) unwaited.works.push_back(group.all_reduce(ones({1000000})));
       return 0;
     }
-    if (fault == "unwaited") {  // nobody waits for this one; the next call finds that the group has failed
-      const distributed::Work work = group.all_reduce(ones({n}), distributed::ReduceOp::sum, {.name = "early", .timeout = 1s});
+    if (fault ==
+        "unwaited") {  // nobody waits for this one; the next call finds that the group has failed
+      const distributed::Work work =
+          group.all_reduce(ones({n}), distributed::ReduceOp::sum, {.name = "early", .timeout = 1s});
       while (!work.is_done()) usleep(1000);
       group.for_normalization().barrier();
     }

@@ -1,5 +1,5 @@
-// The MPI tests: every process runs the same tests on the same world. Rank 0 prints as usual, the others only their
-// failures; the run fails where any rank does.
+// The MPI tests: every process runs the same tests on the same world. Rank 0 prints as usual, the
+// others only their failures; the run fails where any rank does.
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/distributed/process_group.h>
@@ -13,8 +13,8 @@ namespace {
 class OnlyFailures : public ::testing::EmptyTestEventListener {
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (result.failed())
-      std::fprintf(stderr, "rank %d: %s:%d: %s\n", tutti::distributed::world().rank(), result.file_name(),
-                   result.line_number(), result.message());
+      std::fprintf(stderr, "rank %d: %s:%d: %s\n", tutti::distributed::world().rank(),
+                   result.file_name(), result.line_number(), result.message());
   }
 };
 

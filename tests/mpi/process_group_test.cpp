@@ -29,8 +29,10 @@ TEST(Mpi, TheWorldIsWhatMpirunStarted) {
 
 TEST(Mpi, AnExplicitLocalRankStands) {
   const int rank = std::stoi(std::getenv("OMPI_COMM_WORLD_RANK"));
-  EXPECT_EQ(ProcessGroup::from_environment({.local_rank = 7 + rank, .timeout = 60s}).local_rank(), 7 + rank);
-  EXPECT_EQ(ProcessGroup::from_environment(60s).local_rank(), std::stoi(std::getenv("OMPI_COMM_WORLD_LOCAL_RANK")));
+  EXPECT_EQ(ProcessGroup::from_environment({.local_rank = 7 + rank, .timeout = 60s}).local_rank(),
+            7 + rank);
+  EXPECT_EQ(ProcessGroup::from_environment(60s).local_rank(),
+            std::stoi(std::getenv("OMPI_COMM_WORLD_LOCAL_RANK")));
 }
 
 TEST(Mpi, Conforms) { testing::check_conformance(world()); }
@@ -47,8 +49,9 @@ TEST(Mpi, LargeOnesAreReducedInRankOrderToo) {
 
 TEST(Mpi, EqualsRanksAsThreadsToTheBit) {
   // Above 8 ranks, the one in the middle no longer travels with its fingerprint.
-  static_assert(mpi::inline_limit(2) == 65536 && mpi::inline_limit(8) == 65536 && mpi::inline_limit(12) == 43690 &&
-                mpi::inline_limit(64) == 8192 && mpi::inline_limit(4096) == 8192);
+  static_assert(mpi::inline_limit(2) == 65536 && mpi::inline_limit(8) == 65536 &&
+                mpi::inline_limit(12) == 43690 && mpi::inline_limit(64) == 8192 &&
+                mpi::inline_limit(4096) == 8192);
   const int size = world().size();
   for (const std::int64_t n : {33, 12000, 100000}) {
     const Tensor here = testing::contributed(float32, {n}, world().rank());
@@ -97,7 +100,8 @@ TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
 }
 
 TEST(Mpi, WorldsThatFailComeAndGo) {
-  // A failed world keeps its communicators, on purpose (see Communicator::abandon): 43 to 48 kB, seen per world.
+  // A failed world keeps its communicators, on purpose (see Communicator::abandon): 43 to 48 kB,
+  // seen per world.
   const auto cycle = [](int i) {
     const ProcessGroup group = ProcessGroup::from_environment(60s);
     const auto work = [&] {
@@ -109,11 +113,13 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
       work();
       EXPECT_THROW(group.all_reduce(ones({bad ? 7 : 8})).wait(), DistributedError);
     } else {
-      testing::expect_contains(testing::message_of<DistributedError>([&] {
-        work();  // the others may hear of it while they still wait in its barrier
-        if (bad) group.abort("gave up");
-        for (;;) group.barrier();
-      }), {"gave up"});
+      testing::expect_contains(
+          testing::message_of<DistributedError>([&] {
+            work();  // the others may hear of it while they still wait in its barrier
+            if (bad) group.abort("gave up");
+            for (;;) group.barrier();
+          }),
+          {"gave up"});
     }
     EXPECT_THROW(group.for_normalization().barrier(), DistributedError);
   };
@@ -121,11 +127,14 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
   const auto before = testing::Resources::now();
   for (int i = 0; i < 100; ++i) cycle(i);
   testing::expect_nothing_left(before, 100 * (64 << 10));
-  EXPECT_EQ(ProcessGroup::from_environment(60s).size(), std::stoi(std::getenv("OMPI_COMM_WORLD_SIZE")));  // world() works again
+  EXPECT_EQ(ProcessGroup::from_environment(60s).size(),
+            std::stoi(std::getenv("OMPI_COMM_WORLD_SIZE")));  // world() works again
 }
 
 TEST(Mpi, AChildOfAForkIsToldAndEndsInPeace) {
-  world().all_reduce(ones({30000})).wait();  // with a communication thread, that the child does not have
+  world()
+      .all_reduce(ones({30000}))
+      .wait();  // with a communication thread, that the child does not have
   Work small = world().all_reduce(ones({3})), large = world().all_reduce(ones({30000}));
   std::fflush(nullptr);
   const pid_t child = fork();
@@ -137,7 +146,9 @@ TEST(Mpi, AChildOfAForkIsToldAndEndsInPeace) {
       code = std::string(error.what()).find("forked from") != std::string::npos ? 42 : 2;
     }
     for (Work* work : {&small, &large})
-      if (!work->is_done() || testing::message_of<DistributedError>([&] { work->wait(); }).find("forked from") == std::string::npos)
+      if (!work->is_done() || testing::message_of<DistributedError>([&] {
+                                work->wait();
+                              }).find("forked from") == std::string::npos)
         code = 3;
     std::exit(code);  // with all destructors, of which none may touch MPI
   }

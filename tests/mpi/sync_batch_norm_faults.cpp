@@ -1,5 +1,5 @@
-// A SyncBatchNorm whose ranks do not come together, over processes: what each of them says. Run by ctest under mpirun.
-// Usage: mpi_sync_batch_norm_faults FAULT; rank 1 is the one at fault.
+// A SyncBatchNorm whose ranks do not come together, over processes: what each of them says. Run by
+// ctest under mpirun. Usage: mpi_sync_batch_norm_faults FAULT; rank 1 is the one at fault.
 #include <tutti/core/create.h>
 #include <tutti/nn/sync_batch_norm.h>
 
@@ -38,8 +38,9 @@ int main(int, char** argv) {
     else misbehave(net, fault);
   } catch (const Error& error) {
     const auto* failed = dynamic_cast<const DistributedError*>(&error);
-    std::fprintf(stderr, "rank %d caught%s: %s {%s}\n", group.rank(), dynamic_cast<const TimeoutError*>(&error) ? " timeout" : "",
-                 error.what(), failed ? failed->info().name.c_str() : "");
+    std::fprintf(stderr, "rank %d caught%s: %s {%s}\n", group.rank(),
+                 dynamic_cast<const TimeoutError*>(&error) ? " timeout" : "", error.what(),
+                 failed ? failed->info().name.c_str() : "");
     std::this_thread::sleep_for(300ms);  // the launcher ends the other process with this one
     return 3;
   }

@@ -13,8 +13,12 @@ TEST(Mpi, SyncBatchNormEqualsOneProcessWithEveryOption) {
   testing::check_sync_batch_norm_options_against_one_process(world());
 }
 TEST(Mpi, SyncBatchNormKeepsToItsGroup) { testing::check_sync_batch_norm_scope(world()); }
-TEST(Mpi, SyncBatchNormNeedsMoreThanOneElementInAll) { testing::check_sync_batch_norm_counts(world()); }
-TEST(Mpi, SyncBatchNormSharesOneCollectiveAmongBranches) { testing::check_sync_batch_norm_together(world()); }
+TEST(Mpi, SyncBatchNormNeedsMoreThanOneElementInAll) {
+  testing::check_sync_batch_norm_counts(world());
+}
+TEST(Mpi, SyncBatchNormSharesOneCollectiveAmongBranches) {
+  testing::check_sync_batch_norm_together(world());
+}
 
 TEST(Mpi, SyncBatchNormEqualsThatOfThreadsToTheBit) {
   namespace sync_batch_norm = testing::sync_batch_norm;
@@ -23,14 +27,21 @@ TEST(Mpi, SyncBatchNormEqualsThatOfThreadsToTheBit) {
     for (const bool fused : {false, true})
       for (const bool weighted : {false, true}) {
         if (fused && weighted) continue;
-        const sync_batch_norm::Setup setup{.dtype = dtype, .format = fused ? MemoryFormat::channels_last : MemoryFormat::contiguous,
-                          .sizes = sync_batch_norm::split(12, processes.size(), 1), .residual = fused, .relu = fused, .weighted = weighted};
+        const sync_batch_norm::Setup setup{
+            .dtype = dtype,
+            .format = fused ? MemoryFormat::channels_last : MemoryFormat::contiguous,
+            .sizes = sync_batch_norm::split(12, processes.size(), 1),
+            .residual = fused,
+            .relu = fused,
+            .weighted = weighted};
         const auto all_of = [&](const ProcessGroup& group) {
           std::int64_t from = 0;
           for (int r = 0; r < group.rank(); ++r) from += setup.sizes[static_cast<std::size_t>(r)];
-          const sync_batch_norm::Result r = sync_batch_norm::train(setup, group, from, from + setup.sizes[static_cast<std::size_t>(group.rank())]);
+          const sync_batch_norm::Result r = sync_batch_norm::train(
+              setup, group, from, from + setup.sizes[static_cast<std::size_t>(group.rank())]);
           std::vector<std::vector<double>> values;
-          for (const Tensor& t : {r.y, r.dx, r.d_weight, r.d_bias, r.running_mean, r.running_var}) values.push_back(to_vector(t));
+          for (const Tensor& t : {r.y, r.dx, r.d_weight, r.d_bias, r.running_mean, r.running_var})
+            values.push_back(to_vector(t));
           if (fused) values.push_back(to_vector(r.d_residual));
           return values;
         };
@@ -40,7 +51,8 @@ TEST(Mpi, SyncBatchNormEqualsThatOfThreadsToTheBit) {
           const auto values = all_of(threads);
           if (threads.rank() == processes.rank()) there = values;
         });
-        EXPECT_EQ(here, there) << to_string(dtype) << (fused ? " fused" : "") << (weighted ? " weighted" : "");
+        EXPECT_EQ(here, there) << to_string(dtype) << (fused ? " fused" : "")
+                               << (weighted ? " weighted" : "");
       }
 }
 

@@ -1,9 +1,10 @@
-// A timeline of several processes: their parts become one file, with the communication threads on tracks of their own.
+// A timeline of several processes: their parts become one file, with the communication threads on
+// tracks of their own.
 #include "../distributed/trace_case.h"
 
+#include <unistd.h>
 #include <filesystem>
 #include <set>
-#include <unistd.h>
 
 namespace tutti {
 
@@ -11,7 +12,9 @@ TEST(Mpi, TraceShowsTheOverlapOnTheCommunicationThread) {
   const ProcessGroup& group = distributed::world();
   const Tensor id = full({}, getpid(), {.dtype = int64});
   group.broadcast(id).wait();
-  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("tutti_mpi_{}", id.item<std::int64_t>())).string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            fmt::format("tutti_mpi_{}", id.item<std::int64_t>()))
+                               .string();
   std::vector<std::string> parts;
   for (int r = 0; r < group.size(); ++r) parts.push_back(path + ".rank" + std::to_string(r));
   group.barrier();
@@ -27,7 +30,8 @@ TEST(Mpi, TraceShowsTheOverlapOnTheCommunicationThread) {
   std::set<int> transfers;  // ranks
   std::map<std::pair<int, int>, std::string> threads;
   for (const auto& e : events) {
-    if (e.at("name") == "thread_name") threads[{e.at("pid"), e.at("tid")}] = e.at("args").at("name");
+    if (e.at("name") == "thread_name")
+      threads[{e.at("pid"), e.at("tid")}] = e.at("args").at("name");
     if (e.at("name") != "transfer: bucket 0: c") continue;
     transfers.insert(e.at("pid").get<int>());
     EXPECT_EQ((threads[{e.at("pid"), e.at("tid")}]), "communication of world");

@@ -1,6 +1,6 @@
 // The trainer over processes: the loss curve of one process, and ranks that stay identical.
-#include "../distributed/equal_bits.h"
 #include "train/trainer.h"
+#include "../distributed/equal_bits.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,9 @@ namespace tutti::examples {
 namespace {
 
 TEST(MpiTrainer, ProcessesFollowTheSameLossCurveAsOne) {
-  // As in tests/examples/trainer_test.cpp: uneven slices, a last batch that leaves ranks with nothing, and float64, in
-  // which a difference of 1e-10 is far above rounding and far below any mistake.
+  // As in tests/examples/trainer_test.cpp: uneven slices, a last batch that leaves ranks with
+  // nothing, and float64, in which a difference of 1e-10 is far above rounding and far below any
+  // mistake.
   const ProcessGroup& group = distributed::world();
   const Datasets data{make_synthetic(21, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
   TrainOptions options;
@@ -25,7 +26,8 @@ TEST(MpiTrainer, ProcessesFollowTheSameLossCurveAsOne) {
   ASSERT_EQ(alone.rows.size(), 6u);
   ASSERT_EQ(together.rows.size(), 6u);
   for (std::size_t i = 0; i < 6; ++i)
-    EXPECT_NEAR(together.rows[i].train_loss / alone.rows[i].train_loss, 1, 1e-10) << "step " << i + 1;
+    EXPECT_NEAR(together.rows[i].train_loss / alone.rows[i].train_loss, 1, 1e-10)
+        << "step " << i + 1;
   testing::expect_equal_bits_on_every_rank(together.state, group);
 }
 

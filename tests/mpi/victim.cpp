@@ -1,5 +1,6 @@
-// The program of the fault matrix: a little training with SyncBatchNorm, DataParallel and a checkpoint after each step.
-// TUTTI_FAULT says what goes wrong where. Usage: mpi_victim FOLDER (whose name finds the processes again).
+// The program of the fault matrix: a little training with SyncBatchNorm, DataParallel and a
+// checkpoint after each step. TUTTI_FAULT says what goes wrong where. Usage: mpi_victim FOLDER
+// (whose name finds the processes again).
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/data_parallel.h>
@@ -14,16 +15,19 @@ namespace {
 
 void train(const ProcessGroup& group, const std::string& folder) {
   nn::SyncBatchNorm layer({.channels = 3, .group = group});
-  const Tensor head = ones({40000}).requires_grad_();  // 160 kB: its bucket goes through the communication thread
+  const Tensor head =
+      ones({40000}).requires_grad_();  // 160 kB: its bucket goes through the communication thread
   StateDict parameters = layer.named_parameters();
   parameters.emplace_back("head", head);
-  DataParallel ddp(parameters, layer.named_buffers(), group, {.bucket_cap_mb = 0.1, .first_bucket_mb = 0.1});
+  DataParallel ddp(parameters, layer.named_buffers(), group,
+                   {.bucket_cap_mb = 0.1, .first_bucket_mb = 0.1});
   for (int step = 1; step <= 4; ++step) {
     for (const auto& [name, parameter] : parameters) Tensor(parameter).set_grad({});
     const Tensor x = full({2, 3}, group.rank() + step).requires_grad_();
     (sum(layer(x)) + sum(head)).backward();
     if (group.rank() == 0)
-      save_safetensors(folder + "/checkpoint.safetensors", parameters, {{"step", std::to_string(step)}});
+      save_safetensors(folder + "/checkpoint.safetensors", parameters,
+                       {{"step", std::to_string(step)}});
   }
 }
 

@@ -3,8 +3,8 @@
 
 #include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
-#include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/autograd/gradcheck.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/batch_norm.h>
 #include <tutti/nn/functional/layer_norm.h>
@@ -13,11 +13,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <unistd.h>
 
 namespace tutti {
 namespace {
@@ -33,7 +33,8 @@ Tensor reference(const Tensor& x, const Tensor& weight, const Tensor& bias, doub
   Shape channel = Dims::filled(x.rank(), 1);
   channel[1] = x.size(1);
   const Tensor centred = x - mean(x, dims, true);
-  return centred * rsqrt(mean(square(centred), dims, true) + eps) * weight.reshape(channel) + bias.reshape(channel);
+  return centred * rsqrt(mean(square(centred), dims, true) + eps) * weight.reshape(channel) +
+         bias.reshape(channel);
 }
 
 TEST(BatchNorm, StartsAsTheIdentityStatistics) {
@@ -46,11 +47,14 @@ TEST(BatchNorm, StartsAsTheIdentityStatistics) {
   EXPECT_EQ(layer.num_batches_tracked.item<int>(), 0);
   std::vector<std::string> names;
   for (const auto& [name, tensor] : layer.state_dict()) names.push_back(name);
-  EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias", "running_mean", "running_var",
+                                             "num_batches_tracked"}));
 }
 
 TEST(BatchNorm, OptionsDecideWhatThereIs) {
-  EXPECT_TRUE(BatchNorm({.channels = 3, .affine = false, .track_running_stats = false}).state_dict().empty());
+  EXPECT_TRUE(BatchNorm({.channels = 3, .affine = false, .track_running_stats = false})
+                  .state_dict()
+                  .empty());
   const BatchNorm no_bias({.channels = 3, .bias = false});
   EXPECT_TRUE(no_bias.weight.defined());
   EXPECT_FALSE(no_bias.bias.defined());
@@ -62,7 +66,8 @@ TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
   std::vector<BatchNorm*> layers;
   for (int i = 0; i < 7; ++i) layers.push_back(&net.append<BatchNorm>({.channels = 2}));
   const Tensor x = randn({4, 2});
-  const auto file = std::filesystem::temp_directory_path() / fmt::format("tutti_spans_{}.json", getpid());
+  const auto file = std::filesystem::temp_directory_path() /
+                    fmt::format("tutti_spans_{}.json", getpid());
   {
     trace::Recording recording(file);
     (*layers[0])(x);
@@ -78,17 +83,21 @@ TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
     if (event.at("ph") == "X") ++spans[event.at("name")];
   std::filesystem::remove(file);
   // Two for each layer that goes with others: its statistics, and its output.
-  EXPECT_EQ(spans, (std::map<std::string, int>{{"0", 1}, {"1", 1}, {"2", 1}, {"3", 1}, {"4", 1}, {"5", 2}, {"6", 2}}));
+  EXPECT_EQ(spans, (std::map<std::string, int>{
+                       {"0", 1}, {"1", 1}, {"2", 1}, {"3", 1}, {"4", 1}, {"5", 2}, {"6", 2}}));
 }
 
 TEST(BatchNorm, PrintsItsOptions) {
-  EXPECT_EQ(nn::BatchNorm2d({.channels = 8}).to_string().find(
-                "BatchNorm2d(8, eps=1e-05, momentum=0.1, affine=true, bias=true, track_running_stats=true, dtype=float32, device=cpu)"),
+  EXPECT_EQ(nn::BatchNorm2d({.channels = 8})
+                .to_string()
+                .find("BatchNorm2d(8, eps=1e-05, momentum=0.1, affine=true, bias=true, "
+                      "track_running_stats=true, dtype=float32, device=cpu)"),
             0u);
-  const BatchNorm layer({.channels = 8, .momentum = {}, .affine = false, .eps_is_floor = true, .dtype = float64});
+  const BatchNorm layer(
+      {.channels = 8, .momentum = {}, .affine = false, .eps_is_floor = true, .dtype = float64});
   EXPECT_EQ(layer.describe(),
-            "8, eps=1e-05 as floor, momentum=none, affine=false, bias=false, track_running_stats=true, dtype=float64, "
-            "device=cpu");
+            "8, eps=1e-05 as floor, momentum=none, affine=false, bias=false, "
+            "track_running_stats=true, dtype=float64, device=cpu");
   BatchNorm moved({.channels = 8});
   moved.to(float64);
   EXPECT_NE(moved.describe().find("dtype=float64"), std::string::npos) << moved.describe();
@@ -107,7 +116,8 @@ TEST(BatchNorm, ValuesAndGradientsInEveryLayoutAndDtype) {
             layer.weight.copy_(randn({shape[1]}, {float64}, random));
             layer.bias.copy_(randn({shape[1]}, {float64}, random));
           }
-          const Tensor values = randn(shape, {float64}, random).to(dtype), dy = randn(shape, {float64}, random).to(dtype);
+          const Tensor values = randn(shape, {float64}, random).to(dtype),
+                       dy = randn(shape, {float64}, random).to(dtype);
           const Tensor x = values.contiguous(format).detach().requires_grad_();
           const Tensor y = layer(x);
           EXPECT_EQ(y.strides(), x.strides());
@@ -115,7 +125,8 @@ TEST(BatchNorm, ValuesAndGradientsInEveryLayoutAndDtype) {
           y.backward(dy.contiguous(gradient_format));
 
           const Tensor rx = values.to(float64).requires_grad_();
-          const Tensor weight = layer.weight.detach().to(float64).requires_grad_(), bias = layer.bias.detach().to(float64).requires_grad_();
+          const Tensor weight = layer.weight.detach().to(float64).requires_grad_(),
+                       bias = layer.bias.detach().to(float64).requires_grad_();
           const Tensor ry = reference(rx, weight, bias, 1e-5);
           ry.backward(dy.to(float64));
           const double tolerance = dtype == float64 ? 1e-12 : dtype == float32 ? 1e-5 : 1e-2;
@@ -131,13 +142,17 @@ TEST(BatchNorm, AnyStridesWork) {
   Generator random(2);
   const Tensor big = randn({6, 8, 5, 10}, {float64}, random);
   BatchNorm layer({.channels = 4, .dtype = float64});
-  for (const Tensor& x : {big.slice(1, 0, 8, 2).slice(3, 1, 9, 3), big.permute({0, 2, 3, 1}).slice(1, 0, 4).permute({0, 1, 3, 2}),
-                          big.slice(1, 0, 1).expand({6, 4, 5, 10}), big.permute({0, 2, 3, 1}).slice(3, 0, 4).permute({0, 3, 1, 2})})
+  for (const Tensor& x : {big.slice(1, 0, 8, 2).slice(3, 1, 9, 3),
+                          big.permute({0, 2, 3, 1}).slice(1, 0, 4).permute({0, 1, 3, 2}),
+                          big.slice(1, 0, 1).expand({6, 4, 5, 10}),
+                          big.permute({0, 2, 3, 1}).slice(3, 0, 4).permute({0, 3, 1, 2})})
     EXPECT_LT(relative_error(layer(x), reference(x, layer.weight, layer.bias, 1e-5)), 1e-12);
   // With gaps, too, the output has the format that the input is nearest to.
   EXPECT_TRUE(layer(big.slice(1, 0, 8, 2).slice(3, 0, 5)).is_contiguous(MemoryFormat::contiguous));
-  const Tensor last = randn({6, 4, 9, 10}, {float64}, random).contiguous(MemoryFormat::channels_last);
-  EXPECT_TRUE(layer(last.slice(2, 1, 6).slice(3, 0, 10, 3)).is_contiguous(MemoryFormat::channels_last));
+  const Tensor last =
+      randn({6, 4, 9, 10}, {float64}, random).contiguous(MemoryFormat::channels_last);
+  EXPECT_TRUE(
+      layer(last.slice(2, 1, 6).slice(3, 0, 10, 3)).is_contiguous(MemoryFormat::channels_last));
 }
 
 TEST(BatchNorm, GradientOfEveryForm) {
@@ -145,7 +160,8 @@ TEST(BatchNorm, GradientOfEveryForm) {
   const auto leaf = [&](const Shape& shape) { return randn(shape, {float64}, random); };
   for (const bool training : {true, false})
     for (const bool floor : {false, true}) {
-      BatchNorm layer({.channels = 3, .eps = floor ? 1e-3 : 1e-5, .eps_is_floor = floor, .dtype = float64});
+      BatchNorm layer(
+          {.channels = 3, .eps = floor ? 1e-3 : 1e-5, .eps_is_floor = floor, .dtype = float64});
       layer.running_mean.copy_(leaf({3}));
       layer.train(training);
       const auto with = [&](auto forward) {
@@ -159,22 +175,28 @@ TEST(BatchNorm, GradientOfEveryForm) {
           return forward(in, args);
         };
       };
-      const std::vector<Tensor> inputs{leaf({4, 3, 3, 2}), leaf({3}), leaf({3}), leaf({4, 3, 3, 2})};
+      const std::vector<Tensor> inputs{leaf({4, 3, 3, 2}), leaf({3}), leaf({3}),
+                                       leaf({4, 3, 3, 2})};
       for (const bool relu : {false, true})
         for (const bool residual : {false, true}) {
-          const auto result = gradcheck(with([=](const std::vector<Tensor>& in, nn::BatchNormArgs args) {
-            args.relu = relu;
-            if (residual) args.residual = in[3];
-            return nn::batch_norm(in[0], args);
-          }), inputs);
+          const auto result =
+              gradcheck(with([=](const std::vector<Tensor>& in, nn::BatchNormArgs args) {
+                          args.relu = relu;
+                          if (residual) args.residual = in[3];
+                          return nn::batch_norm(in[0], args);
+                        }),
+                        inputs);
           EXPECT_TRUE(result) << result.message;
         }
-      const Tensor weights = rand({4, 3, 2}, {float64}, random), per_sample = rand({4}, {float64}, random);
+      const Tensor weights = rand({4, 3, 2}, {float64}, random),
+                   per_sample = rand({4}, {float64}, random);
       for (const Tensor& w : {weights, per_sample}) {
-        const auto result = gradcheck(with([&](const std::vector<Tensor>& in, nn::BatchNormArgs args) {
-          args.position_weights = w;
-          return nn::batch_norm(in[0], args);
-        }), {inputs[0].contiguous(MemoryFormat::channels_last), inputs[1], inputs[2]});
+        const auto result =
+            gradcheck(with([&](const std::vector<Tensor>& in, nn::BatchNormArgs args) {
+                        args.position_weights = w;
+                        return nn::batch_norm(in[0], args);
+                      }),
+                      {inputs[0].contiguous(MemoryFormat::channels_last), inputs[1], inputs[2]});
         EXPECT_TRUE(result) << result.message;
       }
     }
@@ -182,12 +204,14 @@ TEST(BatchNorm, GradientOfEveryForm) {
 
 TEST(BatchNorm, EveryCombinationOfWhatNeedsAGradient) {
   Generator random(4);
-  const Tensor values = randn({4, 3, 5}, {float64}, random), other = randn({4, 3, 5}, {float64}, random);
+  const Tensor values = randn({4, 3, 5}, {float64}, random),
+               other = randn({4, 3, 5}, {float64}, random);
   const Tensor dy = randn({4, 3, 5}, {float64}, random);
   std::vector<Tensor> full;
   for (int which = 15; which >= 0; --which) {
     BatchNorm layer({.channels = 3, .dtype = float64});
-    const Tensor x = values.clone().requires_grad_(which & 1), r = other.clone().requires_grad_(which & 2);
+    const Tensor x = values.clone().requires_grad_(which & 1),
+                 r = other.clone().requires_grad_(which & 2);
     layer.weight.requires_grad_(which & 4);
     layer.bias.requires_grad_(which & 8);
     const Tensor y = layer.forward_add_relu(x, r);
@@ -207,12 +231,14 @@ TEST(BatchNorm, EveryCombinationOfWhatNeedsAGradient) {
 TEST(BatchNorm, FusedFormsEqualTheSeparateOnes) {
   Generator random(5);
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    const Tensor values = randn({4, 16, 5, 5}, {}, random).contiguous(format), other = randn({4, 16, 5, 5}, {}, random);
+    const Tensor values = randn({4, 16, 5, 5}, {}, random).contiguous(format),
+                 other = randn({4, 16, 5, 5}, {}, random);
     const Tensor dy = randn({4, 16, 5, 5}, {}, random);
     const auto run = [&](bool fused) {
       BatchNorm layer({.channels = 16});
       const Tensor x = values.clone().requires_grad_(), r = other.clone().requires_grad_();
-      const Tensor y = fused ? layer.forward_add_relu(layer.forward_relu(x), r) : relu(layer(relu(layer(x))) + r);
+      const Tensor y = fused ? layer.forward_add_relu(layer.forward_relu(x), r)
+                             : relu(layer(relu(layer(x))) + r);
       y.backward(dy);
       return std::vector{y, x.grad(), r.grad(), layer.weight.grad(), layer.bias.grad()};
     };
@@ -231,11 +257,16 @@ TEST(BatchNorm, FusedFormsRunTheHooks) {
     seen.push_back(output.id());
     return Tensor();
   });
-  const std::vector<Tensor> outputs{layer.forward_relu(x), layer.forward_add(x, r), layer.forward_add_relu(x, r),
-                                    layer.forward_weighted(x, ones({4})), BatchNorm::forward_together({{layer, x}})[0], layer(x)};
+  const std::vector<Tensor> outputs{layer.forward_relu(x),
+                                    layer.forward_add(x, r),
+                                    layer.forward_add_relu(x, r),
+                                    layer.forward_weighted(x, ones({4})),
+                                    BatchNorm::forward_together({{layer, x}})[0],
+                                    layer(x)};
   ASSERT_EQ(seen.size(), outputs.size()) << "once each";
   for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], outputs[i].id()) << i;
-  layer.add_forward_hook([](nn::Layer&, const Tensor&, const Tensor& output) { return output * 2; });
+  layer.add_forward_hook(
+      [](nn::Layer&, const Tensor&, const Tensor& output) { return output * 2; });
   EXPECT_EQ(to_vector(layer.forward_relu(x)), to_vector(outputs[0] * 2));
 }
 
@@ -254,28 +285,35 @@ TEST(BatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
   for (const bool training : {true, false})
     for (const bool rectified : {false, true})
       for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-        const Tensor values = randn({4, 3, 5, 5}, {float64}, random).contiguous(format), other = randn({4, 3, 5, 5}, {float64}, random).contiguous(format);
+        const Tensor values = randn({4, 3, 5, 5}, {float64}, random).contiguous(format),
+                     other = randn({4, 3, 5, 5}, {float64}, random).contiguous(format);
         const auto run = [&](bool fused) {
           BatchNorm layer({.channels = 3, .dtype = float64});
           layer.train(training);
           const Tensor x = values.clone().requires_grad_(), r = other.clone().requires_grad_();
           const Tensor sum_of = fused ? Tensor() : layer(x) + r;
-          const Tensor y = !fused ? rectified ? relu(sum_of) : sum_of : rectified ? layer.forward_add_relu(x, r) : layer.forward_add(x, r);
+          const Tensor y = !fused      ? rectified ? relu(sum_of) : sum_of
+                           : rectified ? layer.forward_add_relu(x, r)
+                                       : layer.forward_add(x, r);
           sum(y * y * y).backward();  // a fresh gradient for y
           return std::vector{x.grad(), r.grad(), layer.weight.grad(), layer.bias.grad()};
         };
         const auto got = run(true), expected = run(false);
         for (std::size_t i = 0; i < got.size(); ++i)
-          EXPECT_LT(relative_error(got[i], expected[i]), 1e-13) << i << " " << training << rectified << to_string(format);
+          EXPECT_LT(relative_error(got[i], expected[i]), 1e-13)
+              << i << " " << training << rectified << to_string(format);
       }
 }
 
 TEST(BatchNorm, DoesNotKeepThePreActivation) {
   BatchNorm layer({.channels = 16});
-  const Tensor x = randn({8, 16, 32, 32}).requires_grad_(), r = randn({8, 16, 32, 32}).requires_grad_();
-  const std::size_t tensor_bytes = 8 * 16 * 32 * 32 * 4, before = allocator(Device::cpu()).stats().live;
+  const Tensor x = randn({8, 16, 32, 32}).requires_grad_(),
+               r = randn({8, 16, 32, 32}).requires_grad_();
+  const std::size_t tensor_bytes = 8 * 16 * 32 * 32 * 4,
+                    before = allocator(Device::cpu()).stats().live;
   const Tensor y = layer.forward_add_relu(x, r);
-  EXPECT_LT(allocator(Device::cpu()).stats().live - before, tensor_bytes + 16384) << "only y itself";
+  EXPECT_LT(allocator(Device::cpu()).stats().live - before, tensor_bytes + 16384)
+      << "only y itself";
 }
 
 TEST(BatchNorm, RunningStatisticsAndEvaluation) {
@@ -293,22 +331,29 @@ TEST(BatchNorm, RunningStatisticsAndEvaluation) {
   EXPECT_EQ(to_vector(layer.running_mean), before);
   EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
   const Shape channel{1, 2, 1};
-  EXPECT_LT(relative_error(y, (x - layer.running_mean.reshape(channel)) * rsqrt(layer.running_var.reshape(channel) + 1e-5)), 1e-14);
+  EXPECT_LT(relative_error(y, (x - layer.running_mean.reshape(channel)) *
+                                  rsqrt(layer.running_var.reshape(channel) + 1e-5)),
+            1e-14);
 
   BatchNorm untracked({.channels = 2, .track_running_stats = false, .dtype = float64});
   untracked.eval();
-  EXPECT_LT(relative_error(untracked(x), reference(x, untracked.weight, untracked.bias, 1e-5)), 1e-12);
+  EXPECT_LT(relative_error(untracked(x), reference(x, untracked.weight, untracked.bias, 1e-5)),
+            1e-12);
 }
 
 TEST(BatchNorm, CumulativeAndPooledAverages) {
   Generator random(7);
-  BatchNorm cumulative({.channels = 2, .momentum = {}, .dtype = float64}), pooled({.channels = 2, .pooled = true, .dtype = float64});
+  BatchNorm cumulative({.channels = 2, .momentum = {}, .dtype = float64}),
+      pooled({.channels = 2, .pooled = true, .dtype = float64});
   const Tensor a = randn({3, 2, 4}, {float64}, random), b = randn({9, 2, 4}, {float64}, random) + 3;
   for (const Tensor& x : {a, b}) cumulative(x), pooled(x);
-  EXPECT_LT(relative_error(cumulative.running_mean, (mean(a, {0, 2}) + mean(b, {0, 2})) * 0.5), 1e-14);
+  EXPECT_LT(relative_error(cumulative.running_mean, (mean(a, {0, 2}) + mean(b, {0, 2})) * 0.5),
+            1e-14);
   const Tensor both = cat({a, b});
   EXPECT_LT(relative_error(pooled.running_mean, mean(both, {0, 2})), 1e-14);
-  EXPECT_LT(relative_error(pooled.running_var, sum(square(both - mean(both, {0, 2}, true)), {0, 2}) / 47.0), 1e-13);
+  EXPECT_LT(relative_error(pooled.running_var,
+                           sum(square(both - mean(both, {0, 2}, true)), {0, 2}) / 47.0),
+            1e-13);
   EXPECT_EQ(pooled.num_elements_tracked.item<int>(), 48);
 }
 
@@ -324,7 +369,8 @@ TEST(BatchNorm, PooledStatisticsMergeByTheSumsOfWeights) {
   }
   const Tensor x = cat(xs), w = cat(ws).reshape({15, 1, 4});
   const double n = sum(w).item<double>();
-  const Tensor m = sum(x * w, {0, 2}) / n, v = sum(square(x - m.reshape({1, 2, 1})) * w, {0, 2}) / (n - 1);
+  const Tensor m = sum(x * w, {0, 2}) / n,
+               v = sum(square(x - m.reshape({1, 2, 1})) * w, {0, 2}) / (n - 1);
   EXPECT_NEAR(layer.num_elements_tracked.item<double>(), n, 1e-13);
   EXPECT_LT(relative_error(layer.running_mean, m), 1e-14);
   EXPECT_LT(relative_error(layer.running_var, v), 1e-13);
@@ -352,7 +398,10 @@ TEST(BatchNorm, TheFloorOfTheVarianceKeepsNaN) {
 // In evaluation too, so that a model trained with a floor evaluates as it was trained.
 TEST(BatchNorm, EvaluationTakesTheFloorUnderTheRunningVariance) {
   BatchNorm layer({.channels = 3, .eps = 0.25, .eps_is_floor = true, .dtype = float64});
-  for (std::int64_t c = 0; c < 3; ++c) layer.running_mean.data<double>()[c] = 1, layer.running_var.data<double>()[c] = c == 0 ? 4 : c == 1 ? 0.01 : 0;
+  for (std::int64_t c = 0; c < 3; ++c)
+    layer.running_mean.data<double>()[c] = 1, layer.running_var.data<double>()[c] = c == 0   ? 4
+                                                                                    : c == 1 ? 0.01
+                                                                                             : 0;
   layer.eval();
   EXPECT_EQ(to_vector(layer(full({1, 3}, 3, {float64}))), (std::vector<double>{1, 4, 4}));
 }
@@ -374,13 +423,18 @@ TEST(BatchNorm, MasksLeaveNaNAndInfinityOut) {
     for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
       for (const Shape& shape : {Shape{4, 3, 5, 7}, Shape{3, 40, 8, 8}, Shape{2, 3, 50, 60}})
         for (const bool relu : {false, true}) {
-          const Tensor mask = gt(rand({shape[0], shape[2], shape[3]}, {float64}, random), 0.3).to(float64);
+          const Tensor mask =
+              gt(rand({shape[0], shape[2], shape[3]}, {float64}, random), 0.3).to(float64);
           mask.slice(0, 0, 1).fill_(0);  // all of a sample, the first
           const Tensor m4 = mask.reshape({shape[0], 1, shape[2], shape[3]}).expand(shape);
-          const Tensor values = randn(shape, {float64}, random), dy = (randn(shape, {float64}, random) * m4).to(dtype);
+          const Tensor values = randn(shape, {float64}, random),
+                       dy = (randn(shape, {float64}, random) * m4).to(dtype);
           const auto run = [&](double padding) {
             BatchNorm layer({.channels = shape[1]});
-            const Tensor x = where(gt(m4, 0.5), values, full({}, padding, {float64})).to(dtype).contiguous(format).requires_grad_();
+            const Tensor x = where(gt(m4, 0.5), values, full({}, padding, {float64}))
+                                 .to(dtype)
+                                 .contiguous(format)
+                                 .requires_grad_();
             nn::BatchNormArgs args;
             args.weight = layer.weight, args.bias = layer.bias;
             args.running = {layer.running_mean, layer.running_var, layer.num_batches_tracked, {}};
@@ -388,11 +442,13 @@ TEST(BatchNorm, MasksLeaveNaNAndInfinityOut) {
             args.relu = relu;
             const Tensor y = nn::batch_norm(x, args);
             y.backward(dy.contiguous(format));
-            return std::vector{to_vector(layer.running_mean), to_vector(layer.running_var), to_vector(x.grad()),
-                               to_vector(layer.weight.grad()), to_vector(layer.bias.grad())};
+            return std::vector{to_vector(layer.running_mean), to_vector(layer.running_var),
+                               to_vector(x.grad()), to_vector(layer.weight.grad()),
+                               to_vector(layer.bias.grad())};
           };
           const auto expected = run(0);
-          for (const double padding : {double{NAN}, double{INFINITY}, -double{INFINITY}}) EXPECT_EQ(run(padding), expected);
+          for (const double padding : {double{NAN}, double{INFINITY}, -double{INFINITY}})
+            EXPECT_EQ(run(padding), expected);
           const auto dx = expected[2], inside = to_vector(m4);
           for (std::size_t i = 0; i < dx.size(); ++i) ASSERT_TRUE(inside[i] > 0 || dx[i] == 0) << i;
         }
@@ -403,8 +459,10 @@ TEST(BatchNorm, RightAtLargeMeansAndSmallVariances) {
   for (const auto& [std, shift] : {std::pair{1.0, 1e4}, {1e-6, 0.0}})
     for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
       BatchNorm layer({.channels = 8, .eps = 1e-16});
-      const Tensor x = (randn({16, 8, 9, 9}, {float64}, random) * std + shift).to(float32).contiguous(format);
-      const Tensor exact = reference(x.to(float64), ones({8}, {float64}), zeros({8}, {float64}), 1e-16);
+      const Tensor x =
+          (randn({16, 8, 9, 9}, {float64}, random) * std + shift).to(float32).contiguous(format);
+      const Tensor exact =
+          reference(x.to(float64), ones({8}, {float64}), zeros({8}, {float64}), 1e-16);
       EXPECT_LT(relative_error(layer(x), exact), 3e-6) << std << " " << shift;
     }
 }
@@ -425,8 +483,10 @@ TEST(BatchNorm, RefusesBadOptions) {
   const auto make = [](BatchNorm::Options o) { BatchNorm layer(o); };
   EXPECT_THROW(make({.channels = 0}), ValueError);
   EXPECT_THROW(make({.channels = -3}), ValueError);
-  for (const double eps : {-1e-5, double{NAN}, double{INFINITY}}) EXPECT_THROW(make({.channels = 2, .eps = eps}), ValueError);
-  for (const double m : {-0.1, 1.1, double{NAN}}) EXPECT_THROW(make({.channels = 2, .momentum = m}), ValueError);
+  for (const double eps : {-1e-5, double{NAN}, double{INFINITY}})
+    EXPECT_THROW(make({.channels = 2, .eps = eps}), ValueError);
+  for (const double m : {-0.1, 1.1, double{NAN}})
+    EXPECT_THROW(make({.channels = 2, .momentum = m}), ValueError);
   EXPECT_THROW(make({.channels = 2, .dtype = bfloat16}), DTypeError);
   EXPECT_NO_THROW(make({.channels = 2, .eps = 0, .momentum = 0}));
 }
@@ -479,11 +539,13 @@ TEST(BatchNorm, RefusesTensorsThatDoNotFitTogether) {
     EXPECT_THROW(with([&](Args& a) { a.eps.value = eps; }), ValueError);
     EXPECT_THROW(nn::layer_norm(x, {5}, {}, {}, eps), ValueError);
   }
-  for (const double m : {-0.1, 1.1, double{NAN}}) EXPECT_THROW(with([&](Args& a) { a.momentum = m; }), ValueError);
+  for (const double m : {-0.1, 1.1, double{NAN}})
+    EXPECT_THROW(with([&](Args& a) { a.momentum = m; }), ValueError);
   for (const double w : {-1.0, double{NAN}, double{INFINITY}})
     EXPECT_THROW(with([&](Args& a) { a.position_weights = full({4}, w); }), ValueError);
   const Tensor strided = full({6}, 2).slice(0, 0, 6, 2);
-  EXPECT_EQ(to_vector(with([&](Args& a) { a.weight = strided; })), to_vector(with([](Args& a) { a.weight = full({3}, 2); })));
+  EXPECT_EQ(to_vector(with([&](Args& a) { a.weight = strided; })),
+            to_vector(with([](Args& a) { a.weight = full({3}, 2); })));
 }
 
 TEST(BatchNorm, PositionWeightsMayNotChangeBeforeBackward) {
@@ -506,7 +568,8 @@ TEST(BatchNorm, KeepsFloat32UnderBFloat16) {
 
 TEST(BatchNorm, CheckpointedForwardUpdatesStatisticsOnce) {
   Generator random(10);
-  const Tensor values = randn({6, 3, 4}, {float64}, random), dy = randn({6, 3, 4}, {float64}, random);
+  const Tensor values = randn({6, 3, 4}, {float64}, random),
+               dy = randn({6, 3, 4}, {float64}, random);
   const auto run = [&](bool checkpointed) {
     BatchNorm layer({.channels = 3, .dtype = float64});
     const Tensor x = values.clone().requires_grad_();
@@ -521,11 +584,15 @@ TEST(BatchNorm, CheckpointedForwardUpdatesStatisticsOnce) {
 
 TEST(BatchNorm, NestedCheckpointsUpdateStatisticsOnce) {
   Generator random(12);
-  const Tensor values = randn({6, 3, 4}, {float64}, random), dy = randn({6, 3, 4}, {float64}, random);
+  const Tensor values = randn({6, 3, 4}, {float64}, random),
+               dy = randn({6, 3, 4}, {float64}, random);
   const auto run = [&](bool checkpointed) {
-    BatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 3, .dtype = float64}), c({.channels = 3, .dtype = float64});
+    BatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 3, .dtype = float64}),
+        c({.channels = 3, .dtype = float64});
     const auto nest = [&](const auto& fn, const Tensor& x) {
-      return checkpointed ? checkpoint([&](const std::vector<Tensor>& in) { return fn(in[0]); }, {x}) : fn(x);
+      return checkpointed
+                 ? checkpoint([&](const std::vector<Tensor>& in) { return fn(in[0]); }, {x})
+                 : fn(x);
     };
     const auto innermost = [&](const Tensor& x) { return c.forward_relu(x); };
     const auto inner = [&](const Tensor& x) { return nest(innermost, b.forward_relu(x)); };
@@ -534,16 +601,19 @@ TEST(BatchNorm, NestedCheckpointsUpdateStatisticsOnce) {
     nest(outer, x).backward(dy);
     EXPECT_EQ(b.num_batches_tracked.item<int>(), 1);
     EXPECT_EQ(c.num_batches_tracked.item<int>(), 1);
-    return std::vector{x.grad(), a.weight.grad(), b.weight.grad(), c.weight.grad(), a.running_var, b.running_mean, c.running_var};
+    return std::vector{x.grad(),      a.weight.grad(), b.weight.grad(), c.weight.grad(),
+                       a.running_var, b.running_mean,  c.running_var};
   };
   const auto got = run(true), expected = run(false);
-  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
 }
 
 TEST(BatchNorm, TwoForwardsBeforeOneBackward) {
   Generator random(11);
   BatchNorm layer({.channels = 3, .dtype = float64});
-  const Tensor a = randn({4, 3}, {float64}, random).requires_grad_(), b = randn({5, 3}, {float64}, random).requires_grad_();
+  const Tensor a = randn({4, 3}, {float64}, random).requires_grad_(),
+               b = randn({5, 3}, {float64}, random).requires_grad_();
   const Tensor ya = layer(a), yb = layer(b);
   (sum(ya * ya * ya) + sum(yb * yb * yb)).backward();
   const auto da = to_vector(a.grad()), dw = to_vector(layer.weight.grad());

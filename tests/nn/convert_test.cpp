@@ -30,7 +30,8 @@ struct Block : Module {
 struct Net : Module {
   BatchNorm1d& head = add<BatchNorm1d>("head", {.channels = 2, .dtype = float64});
   Block& block = add<Block>("block");
-  std::shared_ptr<BatchNorm3d> shared = std::make_shared<BatchNorm3d>(BatchNorm3d::Options{.channels = 5, .momentum = {}});
+  std::shared_ptr<BatchNorm3d> shared =
+      std::make_shared<BatchNorm3d>(BatchNorm3d::Options{.channels = 5, .momentum = {}});
   BatchNorm3d& once = add_child("once", shared);
   BatchNorm3d& twice = add_child("twice", shared);
 };
@@ -49,7 +50,8 @@ TEST(Convert, AttachesInPlaceAndReturnsThePaths) {
       EXPECT_EQ(after[i].first, before[i].first);
       EXPECT_EQ(after[i].second.raw(), before[i].second.raw());
     }
-    for (std::size_t i = 0; i < parameters.size(); ++i) EXPECT_TRUE(net.parameters()[i].is_same(parameters[i]));
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      EXPECT_TRUE(net.parameters()[i].is_same(parameters[i]));
     EXPECT_EQ(convert_sync_batchnorm(net, group), Paths{}) << "nothing is converted twice";
     EXPECT_EQ(revert_sync_batchnorm(net), (Paths{"head", "block.bn", "block.own", "once"}));
     EXPECT_FALSE(net.block.bn.process_group());
@@ -78,9 +80,11 @@ TEST(Convert, KeepsHooksAndSubclassesWithTheirOwnForward) {
   run_ranks(2, [](const ProcessGroup& group) {
     Net net;
     int hooked = 0;
-    net.block.own.add_forward_hook([&](Layer&, const Tensor&, const Tensor&) { return ++hooked, Tensor(); });
+    net.block.own.add_forward_hook(
+        [&](Layer&, const Tensor&, const Tensor&) { return ++hooked, Tensor(); });
     convert_sync_batchnorm(net, group);
-    const Tensor x = full({1, 3, 1, 1}, group.rank());  // one element each: normalised over both, -1 and 1
+    const Tensor x =
+        full({1, 3, 1, 1}, group.rank());  // one element each: normalised over both, -1 and 1
     const Tensor y = net.block.own(x);
     EXPECT_NEAR(y.data<float>()[0], group.rank() == 0 ? -2 : 2, 1e-3);
     EXPECT_EQ(hooked, 1);
@@ -111,7 +115,9 @@ TEST(Convert, TheModuleMayItselfBeABatchNorm) {
 TEST(Convert, AFilterLeavesLayersOut) {
   run_ranks(2, [](const ProcessGroup& group) {
     Net net;
-    const auto filter = [](const std::string& path, const BatchNorm& layer) { return path != "head" && layer.options().affine; };
+    const auto filter = [](const std::string& path, const BatchNorm& layer) {
+      return path != "head" && layer.options().affine;
+    };
     EXPECT_EQ(convert_sync_batchnorm(net, group, filter), (Paths{"block.bn", "once"}));
     EXPECT_FALSE(net.head.process_group());
   });
@@ -121,7 +127,9 @@ TEST(Convert, DefaultsToTheWorldAndLeavesOtherGroupsAlone) {
   run_ranks(2, [](const ProcessGroup& group) {
     const ProcessGroup alone = group.split(group.rank());
     struct Two : Module {
-      explicit Two(const ProcessGroup& g) : chosen(add<SyncBatchNorm>("chosen", SyncBatchNorm::Options{.channels = 2, .group = g})) {}
+      explicit Two(const ProcessGroup& g)
+          : chosen(
+                add<SyncBatchNorm>("chosen", SyncBatchNorm::Options{.channels = 2, .group = g})) {}
       SyncBatchNorm& chosen;
       BatchNorm& plain = add<BatchNorm>("plain", {.channels = 2});
     } net(alone);
@@ -135,7 +143,9 @@ TEST(Convert, RevertingTakesOffOnlyWhatConvertingAttached) {
   run_ranks(2, [](const ProcessGroup& group) {
     const ProcessGroup alone = group.split(group.rank());
     struct Three : Module {
-      explicit Three(const ProcessGroup& g) : chosen(add<SyncBatchNorm>("chosen", SyncBatchNorm::Options{.channels = 2, .group = g})) {}
+      explicit Three(const ProcessGroup& g)
+          : chosen(
+                add<SyncBatchNorm>("chosen", SyncBatchNorm::Options{.channels = 2, .group = g})) {}
       SyncBatchNorm& chosen;
       BatchNorm& plain = add<BatchNorm>("plain", {.channels = 2});
       BatchNorm& given = add<BatchNorm>("given", {.channels = 2});
@@ -171,8 +181,9 @@ TEST(Convert, TheModuleSaysWithWhomItIsSynchronised) {
     const std::string before = net.to_string();
     EXPECT_EQ(before.find("sync="), std::string::npos);
     convert_sync_batchnorm(net, group);
-    const std::string line = "bn: BatchNorm2d(3, eps=0.001, momentum=0.4, affine=true, bias=true, track_running_stats=true, "
-                             "dtype=float32, device=cpu, sync=3 ranks)";
+    const std::string line =
+        "bn: BatchNorm2d(3, eps=0.001, momentum=0.4, affine=true, bias=true, "
+        "track_running_stats=true, dtype=float32, device=cpu, sync=3 ranks)";
     EXPECT_NE(net.to_string().find(line), std::string::npos) << net.to_string();
     revert_sync_batchnorm(net);
     EXPECT_EQ(net.to_string(), before);
@@ -190,10 +201,12 @@ TEST(Convert, StateMovesBetweenBothKinds) {
     plain(randn({4, 3}, {}, random)), plain(randn({4, 3}, {}, random));
     std::vector<std::string> names;
     for (const auto& [name, tensor] : synchronised.state_dict()) names.push_back(name);
-    EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}));
+    EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias", "running_mean", "running_var",
+                                               "num_batches_tracked"}));
     synchronised.load_state_dict(plain.state_dict());
     back.load_state_dict(synchronised.state_dict());
-    const StateDict expected = plain.state_dict(), got = synchronised.state_dict(), again = back.state_dict();
+    const StateDict expected = plain.state_dict(), got = synchronised.state_dict(),
+                    again = back.state_dict();
     for (std::size_t i = 0; i < expected.size(); ++i) {
       EXPECT_EQ(to_vector(got[i].second), to_vector(expected[i].second)) << expected[i].first;
       EXPECT_EQ(to_vector(again[i].second), to_vector(expected[i].second)) << expected[i].first;

@@ -1,5 +1,5 @@
-// Forward and backward of every layer against PyTorch's (tests/fixtures/make_layers.py), in float64 and float32, and in
-// every memory format: the layers are built here as they are there.
+// Forward and backward of every layer against PyTorch's (tests/fixtures/make_layers.py), in float64
+// and float32, and in every memory format: the layers are built here as they are there.
 #include "fixture.h"
 
 #include <tutti/nn/activation.h>
@@ -25,7 +25,8 @@ double tolerance_of(DType dtype) { return dtype == float64 ? 1e-10 : 1e-5; }
 // The tensors of one file, and how a layer is run on a case of it.
 class Family {
  public:
-  explicit Family(const std::string& name) : all_(read_fixture("layers_" + name + ".safetensors")) {}
+  explicit Family(const std::string& name)
+      : all_(read_fixture("layers_" + name + ".safetensors")) {}
 
   // Every case must have been checked, or a typing error could hide one.
   ~Family() {
@@ -35,11 +36,13 @@ class Family {
 
   template <class L>
   void check(const std::string& name, const typename L::Options& options, bool training = true) {
-    check_made(name, [&] { return std::make_shared<L>(options); }, training);
+    check_made(
+        name, [&] { return std::make_shared<L>(options); }, training);
   }
   template <class L>
   void check(const std::string& name) {
-    check_made(name, [] { return std::make_shared<L>(); }, true);
+    check_made(
+        name, [] { return std::make_shared<L>(); }, true);
   }
   template <class Make>
   void check_made(const std::string& name, const Make& make, bool training) {
@@ -140,19 +143,28 @@ TEST(LayerFixtures, Linear) {
 
 TEST(LayerFixtures, Convolution) {
   Family family("conv");
-  family.check<Conv1d>("conv1d", {.in = 3, .out = 4, .kernel = 3, .stride = 2, .padding = 2, .dilation = 2});
+  family.check<Conv1d>("conv1d",
+                       {.in = 3, .out = 4, .kernel = 3, .stride = 2, .padding = 2, .dilation = 2});
   family.check<Conv2d>("conv2d", {.in = 3, .out = 5, .kernel = 3, .padding = 1});
-  family.check<Conv2d>("conv2d_1x1_stride", {.in = 4, .out = 6, .kernel = 1, .stride = 2, .bias = false});
+  family.check<Conv2d>("conv2d_1x1_stride",
+                       {.in = 4, .out = 6, .kernel = 1, .stride = 2, .bias = false});
   family.check<Conv2d>("conv2d_stride_7x7",
                        {.in = 3, .out = 4, .kernel = 7, .stride = 2, .padding = 3, .bias = false});
-  family.check<Conv2d>("conv2d_uneven", {.in = 2, .out = 3, .kernel = {2, 3}, .stride = {1, 2}, .padding = {1, 0},
+  family.check<Conv2d>("conv2d_uneven", {.in = 2,
+                                         .out = 3,
+                                         .kernel = {2, 3},
+                                         .stride = {1, 2},
+                                         .padding = {1, 0},
                                          .dilation = {2, 1}});
-  family.check<Conv2d>("conv2d_groups", {.in = 6, .out = 4, .kernel = 3, .padding = 1, .groups = 2});
+  family.check<Conv2d>("conv2d_groups",
+                       {.in = 6, .out = 4, .kernel = 3, .padding = 1, .groups = 2});
   family.check<Conv2d>("conv2d_depthwise",
                        {.in = 4, .out = 8, .kernel = 3, .stride = 2, .padding = 1, .groups = 4});
-  family.check<Conv3d>("conv3d",
-                       {.in = 2, .out = 4, .kernel = {3, 2, 1}, .stride = {2, 1, 1}, .padding = {1, 1, 0}});
-  family.check<Conv3d>("conv3d_groups", {.in = 4, .out = 4, .kernel = 3, .padding = 1, .groups = 2, .bias = false});
+  family.check<Conv3d>(
+      "conv3d",
+      {.in = 2, .out = 4, .kernel = {3, 2, 1}, .stride = {2, 1, 1}, .padding = {1, 1, 0}});
+  family.check<Conv3d>("conv3d_groups",
+                       {.in = 4, .out = 4, .kernel = 3, .padding = 1, .groups = 2, .bias = false});
 }
 
 TEST(LayerFixtures, BatchNorm) {
@@ -163,9 +175,12 @@ TEST(LayerFixtures, BatchNorm) {
     family.check<BatchNorm1d>("batch_norm1d_rank3" + mode, {.channels = 3, .eps = 1e-3}, training);
     family.check<BatchNorm2d>("batch_norm2d" + mode, {.channels = 4, .momentum = 0.3}, training);
     family.check<BatchNorm3d>("batch_norm3d" + mode, {.channels = 3}, training);
-    family.check<BatchNorm2d>("batch_norm2d_cumulative" + mode, {.channels = 3, .momentum = {}}, training);
-    family.check<BatchNorm2d>("batch_norm2d_plain" + mode, {.channels = 3, .affine = false}, training);
-    family.check<BatchNorm2d>("batch_norm2d_untracked" + mode, {.channels = 3, .track_running_stats = false}, training);
+    family.check<BatchNorm2d>("batch_norm2d_cumulative" + mode, {.channels = 3, .momentum = {}},
+                              training);
+    family.check<BatchNorm2d>("batch_norm2d_plain" + mode, {.channels = 3, .affine = false},
+                              training);
+    family.check<BatchNorm2d>("batch_norm2d_untracked" + mode,
+                              {.channels = 3, .track_running_stats = false}, training);
   }
 }
 
@@ -186,26 +201,30 @@ TEST(LayerFixtures, ActivationsAndPlainLayers) {
   family.check<Identity>("identity");
   family.check<Dropout>("dropout_eval", {.p = 0.4}, false);
   for (const bool joined : {false, true})
-    family.check_made("sequential", [&] {
-      auto net = std::make_shared<Sequential>();
-      net->append<Linear>({.in = 4, .out = 6, .activation = joined ? Activation::relu : Activation::none});
-      if (joined)
-        net->append<Identity>();
-      else
-        net->append<ReLU>();
-      net->append<Linear>({.in = 6, .out = 2});
-      return net;
-    }, true);
+    family.check_made(
+        "sequential",
+        [&] {
+          auto net = std::make_shared<Sequential>();
+          net->append<Linear>(
+              {.in = 4, .out = 6, .activation = joined ? Activation::relu : Activation::none});
+          if (joined) net->append<Identity>();
+          else net->append<ReLU>();
+          net->append<Linear>({.in = 6, .out = 2});
+          return net;
+        },
+        true);
 }
 
 TEST(LayerFixtures, Pooling) {
   Family family("pooling");
   family.check<MaxPool2d>("max_pool", {.kernel = 2});
   family.check<MaxPool2d>("max_pool_resnet", {.kernel = 3, .stride = 2, .padding = 1});
-  family.check<MaxPool2d>("max_pool_uneven", {.kernel = {3, 2}, .stride = {1, 2}, .padding = {1, 0}});
+  family.check<MaxPool2d>("max_pool_uneven",
+                          {.kernel = {3, 2}, .stride = {1, 2}, .padding = {1, 0}});
   family.check<AvgPool2d>("avg_pool", {.kernel = 2});
   family.check<AvgPool2d>("avg_pool_padded", {.kernel = 3, .stride = 2, .padding = 1});
-  family.check<AvgPool2d>("avg_pool_valid", {.kernel = 3, .stride = 2, .padding = 1, .count_include_pad = false});
+  family.check<AvgPool2d>("avg_pool_valid",
+                          {.kernel = 3, .stride = 2, .padding = 1, .count_include_pad = false});
   family.check<AdaptiveAvgPool2d>("adaptive_global");
   family.check<AdaptiveAvgPool2d>("adaptive_uneven", {.output = {3, 2}});
   family.check<AdaptiveAvgPool2d>("adaptive_larger", {.output = {5, 4}});
@@ -222,11 +241,13 @@ TEST(LayerFixtures, Losses) {
   const std::pair<const char*, LossReduction> reductions[] = {
       {"mean", LossReduction::mean}, {"sum", LossReduction::sum}, {"none", LossReduction::none}};
   for (const auto& [name, reduction] : reductions) {
-    family.check_loss<CrossEntropyLoss>(std::string("cross_entropy_") + name, {.reduction = reduction});
+    family.check_loss<CrossEntropyLoss>(std::string("cross_entropy_") + name,
+                                        {.reduction = reduction});
     family.check_loss<MSELoss>(std::string("mse_") + name, {.reduction = reduction});
   }
   family.check_loss<CrossEntropyLoss>("cross_entropy_ignored", {.ignore_index = 9});
-  family.check_loss<CrossEntropyLoss>("cross_entropy_smooth", {.ignore_index = 9, .label_smoothing = 0.2});
+  family.check_loss<CrossEntropyLoss>("cross_entropy_smooth",
+                                      {.ignore_index = 9, .label_smoothing = 0.2});
   family.check_loss<CrossEntropyLoss>("cross_entropy_pixels", {});
 }
 

@@ -1,7 +1,8 @@
-// Convolution as a differentiable function: gradients, layouts, mixed precision, and the errors it raises.
+// Convolution as a differentiable function: gradients, layouts, mixed precision, and the errors it
+// raises.
 #include <tutti/autograd/functions.h>
-#include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/conv.h>
 
@@ -27,25 +28,34 @@ class ConvolutionGradient : public testing::TestWithParam<Case> {};
 TEST_P(ConvolutionGradient, Gradcheck) {
   const Case& c = GetParam();
   for (MemoryFormat format : {MemoryFormat::contiguous, last}) {
-    const Tensor x = randn(c.x, f64).contiguous(format), w = randn(c.w, f64).contiguous(format), b = randn({c.w[0]}, f64);
+    const Tensor x = randn(c.x, f64).contiguous(format), w = randn(c.w, f64).contiguous(format),
+                 b = randn({c.w[0]}, f64);
     const auto with_bias = gradcheck(
-        [&](const std::vector<Tensor>& in) { return nn::convolution(in[0], in[1], in[2], c.options); }, {x, w, b});
+        [&](const std::vector<Tensor>& in) {
+          return nn::convolution(in[0], in[1], in[2], c.options);
+        },
+        {x, w, b});
     EXPECT_TRUE(with_bias) << with_bias.message;
     const auto without = gradcheck(
-        [&](const std::vector<Tensor>& in) { return nn::convolution(in[0], in[1], {}, c.options); }, {x, w});
+        [&](const std::vector<Tensor>& in) { return nn::convolution(in[0], in[1], {}, c.options); },
+        {x, w});
     EXPECT_TRUE(without) << without.message;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Conv, ConvolutionGradient,
-    testing::Values(Case{"plain1d", {2, 3, 7}, {4, 3, 3}, {}},
-                    Case{"strided", {2, 2, 5, 6}, {3, 2, 3, 2}, {.stride = {2, 1}, .padding = {1, 0}}},
-                    Case{"dilated", {1, 2, 7, 6}, {2, 2, 2, 3}, {.padding = {2}, .dilation = {2}}},
-                    Case{"groups", {2, 4, 4, 4}, {6, 2, 3, 3}, {.padding = {1}, .groups = 2}},
-                    Case{"depthwise", {1, 3, 5, 5}, {3, 1, 3, 3}, {.stride = {2}, .groups = 3}},
-                    Case{"volume", {1, 2, 3, 4, 3}, {2, 2, 2, 3, 1}, {.stride = {1, 2, 1}, .padding = {0, 1, 0}}},
-                    Case{"empty", {0, 2, 4, 4}, {3, 2, 3, 3}, {}}),
+    testing::Values(
+        Case{"plain1d", {2, 3, 7}, {4, 3, 3}, {}},
+        Case{"strided", {2, 2, 5, 6}, {3, 2, 3, 2}, {.stride = {2, 1}, .padding = {1, 0}}},
+        Case{"dilated", {1, 2, 7, 6}, {2, 2, 2, 3}, {.padding = {2}, .dilation = {2}}},
+        Case{"groups", {2, 4, 4, 4}, {6, 2, 3, 3}, {.padding = {1}, .groups = 2}},
+        Case{"depthwise", {1, 3, 5, 5}, {3, 1, 3, 3}, {.stride = {2}, .groups = 3}},
+        Case{"volume",
+             {1, 2, 3, 4, 3},
+             {2, 2, 2, 3, 1},
+             {.stride = {1, 2, 1}, .padding = {0, 1, 0}}},
+        Case{"empty", {0, 2, 4, 4}, {3, 2, 3, 3}, {}}),
     [](const auto& each) { return each.param.name; });
 
 TEST(Conv, FormatIsTheInputsOrTheWeights) {
@@ -60,7 +70,8 @@ TEST(Conv, FormatIsTheInputsOrTheWeights) {
 
 TEST(Conv, GradientsHaveTheLayoutOfWhatTheyBelongTo) {
   for (MemoryFormat format : {MemoryFormat::contiguous, last}) {
-    const Tensor x = randn({2, 3, 8, 8}).contiguous(last), w = randn({4, 3, 3, 3}).contiguous(format);
+    const Tensor x = randn({2, 3, 8, 8}).contiguous(last),
+                 w = randn({4, 3, 3, 3}).contiguous(format);
     x.requires_grad_();
     w.requires_grad_();
     nn::conv2d(x, w, {}, {.padding = {1}}).backward(ones({2, 4, 8, 8}));
@@ -90,7 +101,8 @@ TEST(Conv, AutocastKeepsParametersAndTheirGradientsInFloat32) {
   EXPECT_EQ(y.dtype(), bfloat16);
   y.backward(ones(y.shape(), {bfloat16}));
   const std::vector<double> is = to_vector(y), should = to_vector(expected);
-  for (std::size_t i = 0; i < is.size(); ++i) EXPECT_NEAR(is[i], should[i], 0.03 * 8.5);  // 72 products of N(0, 1)
+  for (std::size_t i = 0; i < is.size(); ++i)
+    EXPECT_NEAR(is[i], should[i], 0.03 * 8.5);  // 72 products of N(0, 1)
   for (const Tensor& t : {x, w, b}) EXPECT_EQ(t.grad().dtype(), float32);
 }
 
@@ -104,13 +116,13 @@ TEST(Conv, SeesThatASavedWeightWasChanged) {
 
 TEST(Conv, Errors) {
   const Tensor x = randn({2, 4, 8, 8}), w = randn({6, 4, 3, 3});
-  EXPECT_THROW(nn::conv2d(randn({4, 8, 8}), w), ShapeError);                              // no batch
+  EXPECT_THROW(nn::conv2d(randn({4, 8, 8}), w), ShapeError);  // no batch
   EXPECT_THROW(nn::conv1d(x, w), ShapeError);
   EXPECT_THROW(nn::conv2d(x, randn({6, 4, 3})), ShapeError);
-  EXPECT_THROW(nn::conv2d(x, randn({6, 3, 3, 3})), ShapeError);                           // channels
+  EXPECT_THROW(nn::conv2d(x, randn({6, 3, 3, 3})), ShapeError);  // channels
   EXPECT_THROW(nn::conv2d(x, empty({0, 4, 3, 3})), ShapeError);
   EXPECT_THROW(nn::conv2d(x, empty({6, 4, 0, 3})), ShapeError);
-  EXPECT_THROW(nn::conv2d(x, randn({6, 4, 9, 3})), ShapeError);                           // larger than the input
+  EXPECT_THROW(nn::conv2d(x, randn({6, 4, 9, 3})), ShapeError);  // larger than the input
   EXPECT_THROW(nn::conv2d(x, w, {}, {.dilation = {4}}), ShapeError);
   EXPECT_THROW(nn::conv2d(x, w, randn({5})), ShapeError);
   EXPECT_THROW(nn::conv2d(x, w, {}, {.stride = {0}}), ValueError);
@@ -118,7 +130,8 @@ TEST(Conv, Errors) {
   EXPECT_THROW(nn::conv2d(x, w, {}, {.padding = {-1}}), ValueError);
   EXPECT_THROW(nn::conv2d(x, w, {}, {.dilation = {0}}), ValueError);
   EXPECT_THROW(nn::conv2d(x, w, {}, {.groups = 0}), ValueError);
-  EXPECT_THROW(nn::conv2d(x, randn({6, 1, 3, 3}), {}, {.groups = 4}), ValueError);        // 6 outputs, 4 groups
+  EXPECT_THROW(nn::conv2d(x, randn({6, 1, 3, 3}), {}, {.groups = 4}),
+               ValueError);  // 6 outputs, 4 groups
   EXPECT_THROW(nn::conv2d(x, w, {}, {.padding = {INT64_MAX}}), ShapeError);
   EXPECT_THROW(nn::conv2d(x, w.to(float64)), DTypeError);
   EXPECT_THROW(nn::conv2d(x.to(float16), w.to(float16)), DTypeError);

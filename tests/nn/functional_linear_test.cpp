@@ -18,7 +18,8 @@ using nn::Activation;
 const TensorOptions f64{.dtype = float64};
 
 TEST(Linear, ByHand) {
-  const Tensor x = tensor({1, 2, 3}, {1, 3}), w = tensor({1, 0, 0, 1, 1, 1}, {2, 3}), b = tensor({10, 20});
+  const Tensor x = tensor({1, 2, 3}, {1, 3}), w = tensor({1, 0, 0, 1, 1, 1}, {2, 3}),
+               b = tensor({10, 20});
   EXPECT_EQ(to_vector(nn::linear(x, w, b)), (std::vector<double>{11, 26}));
 }
 
@@ -27,10 +28,14 @@ TEST(Linear, Gradcheck) {
     for (const Shape& shape : {Shape{4, 3}, Shape{3}, Shape{2, 2, 3}, Shape{0, 3}}) {
       const Tensor x = randn(shape, f64), w = randn({5, 3}, f64), b = randn({5}, f64);
       const auto with = gradcheck(
-          [=](const std::vector<Tensor>& in) { return nn::linear(in[0], in[1], in[2], activation); }, {x, w, b});
+          [=](const std::vector<Tensor>& in) {
+            return nn::linear(in[0], in[1], in[2], activation);
+          },
+          {x, w, b});
       EXPECT_TRUE(with) << with.message;
       const auto without = gradcheck(
-          [=](const std::vector<Tensor>& in) { return nn::linear(in[0], in[1], {}, activation); }, {x, w});
+          [=](const std::vector<Tensor>& in) { return nn::linear(in[0], in[1], {}, activation); },
+          {x, w});
       EXPECT_TRUE(without) << without.message;
     }
 }
@@ -43,7 +48,8 @@ TEST(Linear, JoinedReluIsReluOfLinear) {
     std::vector<std::vector<double>> results[2];
     for (const bool joined : {false, true}) {
       std::vector<Tensor> leaves;
-      for (const Tensor& t : {x, w, b}) leaves.push_back(t.defined() ? t.detach().requires_grad_() : t);
+      for (const Tensor& t : {x, w, b})
+        leaves.push_back(t.defined() ? t.detach().requires_grad_() : t);
       const Tensor y = joined ? nn::linear(leaves[0], leaves[1], leaves[2], Activation::relu)
                               : nn::relu(nn::linear(leaves[0], leaves[1], leaves[2]));
       results[joined].push_back(to_vector(y.detach()));
@@ -58,8 +64,10 @@ TEST(Linear, JoinedReluIsReluOfLinear) {
     const TensorOptions options{.dtype = dtype};
     for (const Tensor& b : {randn({5}, options), Tensor()}) {
       expect_same(randn({7, 3}, options), randn({5, 3}, options), b);
-      expect_same(randn({2, 4, 3}, options).transpose(0, 1), randn({3, 5}, options).transpose(0, 1), b);
-      expect_same(randn({7, 6}, options).slice(1, 0, 6, 2), randn({5, 6}, options).slice(1, 1, 4), b);
+      expect_same(randn({2, 4, 3}, options).transpose(0, 1), randn({3, 5}, options).transpose(0, 1),
+                  b);
+      expect_same(randn({7, 6}, options).slice(1, 0, 6, 2), randn({5, 6}, options).slice(1, 1, 4),
+                  b);
       expect_same(randn({3}, options), randn({5, 3}, options), b);
       expect_same(empty({0, 3}, options), randn({5, 3}, options), b);
       expect_same(empty({4, 0}, options), empty({5, 0}, options), b);  // the bias alone

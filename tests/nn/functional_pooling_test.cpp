@@ -1,4 +1,5 @@
-// Pooling as differentiable functions: gradients, layouts and errors. Values are the kernel tests' business.
+// Pooling as differentiable functions: gradients, layouts and errors. Values are the kernel tests'
+// business.
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/pooling.h>
@@ -17,22 +18,31 @@ constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::chan
 // All different by at least 0.1, so that a small step does not change which is the largest.
 Tensor distinct(const Shape& shape) {
   std::vector<double> values;
-  for (std::int64_t i = 0; i < numel(shape); ++i) values.push_back(0.1 * static_cast<double>(i * 7919 % 10007));
+  for (std::int64_t i = 0; i < numel(shape); ++i)
+    values.push_back(0.1 * static_cast<double>(i * 7919 % 10007));
   return tensor(values, shape, f64);
 }
 
 TEST(Pooling, Gradcheck) {
   for (MemoryFormat format : formats) {
-    const Tensor x = distinct({2, 3, 7, 6}).contiguous(format), line = distinct({2, 2, 9}), volume = distinct({1, 2, 4, 5, 4});
-    const PoolOptions overlapping{.kernel = {3}, .stride = {2}, .padding = {1}}, plain{.kernel = {2}};
+    const Tensor x = distinct({2, 3, 7, 6}).contiguous(format), line = distinct({2, 2, 9}),
+                 volume = distinct({1, 2, 4, 5, 4});
+    const PoolOptions overlapping{.kernel = {3}, .stride = {2}, .padding = {1}},
+        plain{.kernel = {2}};
     for (const PoolOptions& options : {overlapping, plain})
       for (const Tensor& in : {x, line, volume}) {
-        const auto largest = gradcheck([&](const std::vector<Tensor>& t) { return nn::max_pool(t[0], options); }, {in});
+        const auto largest = gradcheck(
+            [&](const std::vector<Tensor>& t) { return nn::max_pool(t[0], options); }, {in});
         EXPECT_TRUE(largest) << largest.message;
-        const auto mean = gradcheck([&](const std::vector<Tensor>& t) { return nn::avg_pool(t[0], options); }, {in});
+        const auto mean = gradcheck(
+            [&](const std::vector<Tensor>& t) { return nn::avg_pool(t[0], options); }, {in});
         EXPECT_TRUE(mean) << mean.message;
       }
-    const auto adaptive = gradcheck([](const std::vector<Tensor>& t) { return nn::adaptive_avg_pool(t[0], {3, 4}); }, {x});
+    const auto adaptive = gradcheck(
+        [](const std::vector<Tensor>& t) {
+          return nn::adaptive_avg_pool(t[0], {3, 4});
+        },
+        {x});
     EXPECT_TRUE(adaptive) << adaptive.message;
   }
 }
@@ -46,7 +56,8 @@ TEST(Pooling, ShapesAndLayouts) {
     EXPECT_EQ(y.memory_format(), format);
     y.backward(ones(y.shape()));
     EXPECT_EQ(x.grad().strides(), x.strides());
-    EXPECT_EQ(nn::avg_pool(x, {.kernel = {2, 3}}).shape(), (Shape{2, 3, 4, 2}));  // the stride is the kernel
+    EXPECT_EQ(nn::avg_pool(x, {.kernel = {2, 3}}).shape(),
+              (Shape{2, 3, 4, 2}));  // the stride is the kernel
     EXPECT_EQ(nn::adaptive_avg_pool(x, {1}).shape(), (Shape{2, 3, 1, 1}));
   }
 }
@@ -70,7 +81,8 @@ TEST(Pooling, Errors) {
   EXPECT_THROW(nn::max_pool(x, {.kernel = {0}}), ValueError);
   EXPECT_THROW(nn::max_pool(x, {.kernel = {2}, .stride = {0}}), ValueError);
   EXPECT_THROW(nn::avg_pool(x, {.kernel = {2}, .padding = {-1}}), ValueError);
-  EXPECT_THROW(nn::avg_pool(x, {.kernel = {2}, .padding = {2}}), ValueError);  // windows of padding alone
+  EXPECT_THROW(nn::avg_pool(x, {.kernel = {2}, .padding = {2}}),
+               ValueError);  // windows of padding alone
   EXPECT_THROW(nn::avg_pool(x, {.kernel = {2, 2, 2}}), ValueError);
   EXPECT_THROW(nn::adaptive_avg_pool(x, {0}), ValueError);
   EXPECT_THROW(nn::adaptive_avg_pool(empty({2, 3, 0, 8}), {1}), ShapeError);

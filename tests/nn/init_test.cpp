@@ -19,7 +19,8 @@ Moments moments_of(const Tensor& tensor) {
   const auto n = static_cast<double>(values.size());
   Moments m;
   for (const double v : values) m.mean += v / n;
-  for (const double v : values) m.std += (v - m.mean) * (v - m.mean) / n, m.kurtosis += std::pow(v - m.mean, 4) / n;
+  for (const double v : values)
+    m.std += (v - m.mean) * (v - m.mean) / n, m.kurtosis += std::pow(v - m.mean, 4) / n;
   m.kurtosis /= m.std * m.std;
   m.std = std::sqrt(m.std);
   m.low = *std::min_element(values.begin(), values.end());
@@ -79,7 +80,8 @@ TEST(Init, ValuesDependOnTheSeedAlone) {
   const auto draw = [](int threads, MemoryFormat format, DType dtype) {
     set_num_threads(threads);
     Generator generator(13);
-    const Tensor a = empty({33, 21, 7, 5}, {.dtype = dtype}, format), b = empty({3}, {.dtype = dtype});
+    const Tensor a = empty({33, 21, 7, 5}, {.dtype = dtype}, format),
+                 b = empty({3}, {.dtype = dtype});
     init::normal_(a, 0, 1, generator);
     init::uniform_(b, 0, 1, generator);
     auto values = to_vector(a);

@@ -24,17 +24,25 @@ Tensor reference(const Tensor& x, int dims, const Tensor& weight, const Tensor& 
 TEST(LayerNorm, ValuesAndGradients) {
   Generator random(1);
   for (const DType dtype : {float64, float32, bfloat16})
-    for (const auto& [shape, dims] : {std::pair{Shape{5, 7}, 1}, {Shape{3, 4, 33}, 1}, {Shape{6, 3, 2, 5}, 2}, {Shape{300, 130}, 1},
-                                      {Shape{2, 3000}, 1}, {Shape{9}, 1}}) {
+    for (const auto& [shape, dims] : {std::pair{Shape{5, 7}, 1},
+                                      {Shape{3, 4, 33}, 1},
+                                      {Shape{6, 3, 2, 5}, 2},
+                                      {Shape{300, 130}, 1},
+                                      {Shape{2, 3000}, 1},
+                                      {Shape{9}, 1}}) {
       SCOPED_TRACE(to_string(dtype) + to_string(shape));
       const Shape normalized(shape.begin() + shape.size() - dims, shape.end());
       const DType own = dtype == float64 ? float64 : float32;
-      const auto leaf = [&](const Shape& s, DType d) { return randn(s, {float64}, random).to(d).detach().requires_grad_(); };
+      const auto leaf = [&](const Shape& s, DType d) {
+        return randn(s, {float64}, random).to(d).detach().requires_grad_();
+      };
       const Tensor x = leaf(shape, dtype), w = leaf(normalized, own), b = leaf(normalized, own);
       const Tensor dy = randn(shape, {float64}, random).to(dtype);
       const Tensor y = nn::layer_norm(x, normalized, w, b, 1e-3);
       y.backward(dy);
-      const auto wide = [](const Tensor& t) { return t.detach().to(float64).clone().requires_grad_(); };
+      const auto wide = [](const Tensor& t) {
+        return t.detach().to(float64).clone().requires_grad_();
+      };
       const Tensor rx = wide(x), rw = wide(w), rb = wide(b);
       const Tensor ry = reference(rx, dims, rw, rb, 1e-3);
       ry.backward(dy.to(float64));
@@ -50,7 +58,10 @@ TEST(LayerNorm, Gradcheck) {
   Generator random(2);
   const auto leaf = [&](const Shape& shape) { return randn(shape, {float64}, random); };
   const auto result = autograd::gradcheck(
-      [](const auto& in) { return nn::layer_norm(in[0], {3, 4}, in[1], in[2]); }, {leaf({2, 5, 3, 4}), leaf({3, 4}), leaf({3, 4})});
+      [](const auto& in) {
+        return nn::layer_norm(in[0], {3, 4}, in[1], in[2]);
+      },
+      {leaf({2, 5, 3, 4}), leaf({3, 4}), leaf({3, 4})});
   EXPECT_TRUE(result) << result.message;
   const auto plain = autograd::gradcheck([](const auto& in) { return nn::layer_norm(in[0], {4}); },
                                          {leaf({3, 4, 5}).permute({0, 2, 1})});
@@ -60,7 +71,10 @@ TEST(LayerNorm, Gradcheck) {
 TEST(LayerNorm, RightAtLargeMeans) {
   Generator random(3);
   const Tensor x = (randn({20, 500}, {float64}, random) + 1e4).to(float32);
-  EXPECT_LT(relative_error(nn::layer_norm(x, {500}), reference(x.to(float64), 1, ones({500}, {float64}), zeros({500}, {float64}), 1e-5)), 2e-6);
+  EXPECT_LT(
+      relative_error(nn::layer_norm(x, {500}), reference(x.to(float64), 1, ones({500}, {float64}),
+                                                         zeros({500}, {float64}), 1e-5)),
+      2e-6);
 }
 
 TEST(LayerNorm, EmptyInputAndOneElementRows) {
@@ -68,7 +82,8 @@ TEST(LayerNorm, EmptyInputAndOneElementRows) {
   const Tensor x = empty({0, 4}).requires_grad_();
   layer(x).backward(empty({0, 4}));
   EXPECT_EQ(to_vector(layer.weight.grad()), (std::vector<double>{0, 0, 0, 0}));
-  EXPECT_EQ(to_vector(nn::LayerNorm({.shape = {1}})(full({3, 1}, 7))), (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(to_vector(nn::LayerNorm({.shape = {1}})(full({3, 1}, 7))),
+            (std::vector<double>{0, 0, 0}));
 }
 
 TEST(LayerNorm, TheThreadCountChangesNoBit) {

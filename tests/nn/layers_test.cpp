@@ -32,7 +32,8 @@ TEST(Layers, RefuseOptionsOutOfRange) {
   EXPECT_THROW(Conv2d({.in = 3, .out = 4, .kernel = 3, .dilation = 0}), ValueError);
   EXPECT_THROW(Conv2d({.in = 3, .out = 4, .kernel = 3, .groups = 2}), ValueError);
   EXPECT_THROW(Conv2d({.in = 4, .out = 4, .kernel = 3, .groups = 0}), ValueError);
-  EXPECT_THROW(Conv1d({.in = 1 << 30, .out = 1 << 30, .kernel = std::int64_t{1} << 30}), ShapeError);  // overflow
+  EXPECT_THROW(Conv1d({.in = 1 << 30, .out = 1 << 30, .kernel = std::int64_t{1} << 30}),
+               ShapeError);  // overflow
   EXPECT_THROW(MaxPool2d({.kernel = 2, .padding = 2}), ValueError);
   EXPECT_THROW(MaxPool2d({.kernel = 2, .padding = huge}), ValueError);
   EXPECT_THROW(AvgPool2d({.kernel = 2, .padding = huge / 2 + 1}), ValueError);
@@ -53,13 +54,16 @@ TEST(Layers, RefuseInputsThatDoNotFit) {
   EXPECT_THROW(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({3, 5, 5})), ShapeError);
   EXPECT_THROW(Conv1d({.in = 3, .out = 2, .kernel = 3})(ones({1, 3, 5, 5})), ShapeError);
   EXPECT_THROW(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({1, 3, 2, 2})), ShapeError);
-  EXPECT_THROW(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({1, 3, 5, 5}, {.dtype = float64})), DTypeError);
+  EXPECT_THROW(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({1, 3, 5, 5}, {.dtype = float64})),
+               DTypeError);
   for (const std::int64_t size : {huge, huge / 2 + 1, huge / 4 + 1, std::int64_t{1} << 31}) {
     const Tensor x = ones({1, 1, 5, 5});
     EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .padding = size})(x), ShapeError) << size;
     EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .dilation = size})(x), ShapeError) << size;
     EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .stride = size})(x), ShapeError) << size;
-    EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 1, .stride = size, .padding = size})(x), ShapeError) << size;
+    EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 1, .stride = size, .padding = size})(x),
+                 ShapeError)
+        << size;
     EXPECT_THROW(MaxPool2d({.kernel = size, .padding = size / 2})(x), ShapeError) << size;
     EXPECT_THROW(AvgPool2d({.kernel = 3, .stride = size})(x), ShapeError) << size;
   }
@@ -72,14 +76,21 @@ TEST(Layers, RefuseInputsThatDoNotFit) {
 
 TEST(Layers, TakeAnEmptyBatch) {
   EXPECT_EQ(Linear({.in = 3, .out = 2})(ones({0, 3})).shape(), (Shape{0, 2}));
-  EXPECT_EQ(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({0, 3, 5, 5})).shape(), (Shape{0, 2, 3, 3}));
+  EXPECT_EQ(Conv2d({.in = 3, .out = 2, .kernel = 3})(ones({0, 3, 5, 5})).shape(),
+            (Shape{0, 2, 3, 3}));
   EXPECT_EQ(MaxPool2d({.kernel = 2})(ones({0, 3, 4, 4})).shape(), (Shape{0, 3, 2, 2}));
   EXPECT_EQ(AdaptiveAvgPool2d()(ones({0, 3, 4, 4})).shape(), (Shape{0, 3, 1, 1}));
 }
 
 TEST(Layers, PrintTheirOptions) {
   Sequential net;
-  net.append<Conv2d>({.in = 3, .out = 4, .kernel = {3, 5}, .stride = 2, .padding = {1, 2}, .groups = 1, .bias = false});
+  net.append<Conv2d>({.in = 3,
+                      .out = 4,
+                      .kernel = {3, 5},
+                      .stride = 2,
+                      .padding = {1, 2},
+                      .groups = 1,
+                      .bias = false});
   net.append<ReLU>();
   net.append<MaxPool2d>({.kernel = 3, .stride = 2, .padding = 1});
   net.append<AvgPool2d>({.kernel = 2, .count_include_pad = false});
@@ -92,7 +103,8 @@ TEST(Layers, PrintTheirOptions) {
   net.append<Embedding>({.count = 5, .dim = 2, .padding_idx = 1});
   EXPECT_EQ(net.to_string(),
             "Sequential()\n"
-            "  0: Conv2d(3, 4, kernel=(3, 5), stride=2, padding=(1, 2), bias=false): weight (4, 3, 3, 5)\n"
+            "  0: Conv2d(3, 4, kernel=(3, 5), stride=2, padding=(1, 2), bias=false): weight (4, 3, "
+            "3, 5)\n"
             "  1: ReLU()\n"
             "  2: MaxPool2d(kernel=3, stride=2, padding=1)\n"
             "  3: AvgPool2d(kernel=2, stride=2, padding=0, count_include_pad=false)\n"
@@ -133,7 +145,9 @@ TEST(Layers, DropoutOf16BitNumbersIsNotBiased) {
   const Tensor x = randn({1000}, {bfloat16});
   const auto in = to_vector(x), out = to_vector(layer(x));
   for (std::size_t i = 0; i < in.size(); ++i)
-    EXPECT_TRUE(out[i] == 0 || out[i] == BFloat16(static_cast<float>(in[i]) * static_cast<float>(1 / 0.9))) << in[i];
+    EXPECT_TRUE(out[i] == 0 ||
+                out[i] == BFloat16(static_cast<float>(in[i]) * static_cast<float>(1 / 0.9)))
+        << in[i];
 }
 
 TEST(Layers, DropoutScalesWhatItKeeps) {

@@ -1,4 +1,5 @@
-// Losses, embedding and dropout as functions: values against plain C++, gradients against central differences.
+// Losses, embedding and dropout as functions: values against plain C++, gradients against central
+// differences.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
@@ -25,8 +26,8 @@ Tensor random(const Shape& shape) {
 }
 
 // The definition, term by term, over logits (N, C).
-std::vector<double> reference(const Tensor& logits, const std::vector<std::int64_t>& targets, double smoothing,
-                              std::int64_t ignored) {
+std::vector<double> reference(const Tensor& logits, const std::vector<std::int64_t>& targets,
+                              double smoothing, std::int64_t ignored) {
   const auto x = to_vector(logits);
   const auto classes = static_cast<std::size_t>(logits.size(1));
   std::vector<double> losses;
@@ -49,21 +50,27 @@ TEST(CrossEntropy, MatchesItsDefinition) {
   const Tensor targets = tensor({0, 6, 3, -100, 3}, {.dtype = int64});
   for (const double s : {0.0, 0.1, 1.0}) {
     const auto expected = reference(x, classes, s, -100);
-    const auto none = to_vector(nn::cross_entropy(x, targets, {.reduction = LossReduction::none, .label_smoothing = s}));
+    const auto none = to_vector(
+        nn::cross_entropy(x, targets, {.reduction = LossReduction::none, .label_smoothing = s}));
     double total = 0;
     for (std::size_t i = 0; i < 5; ++i) {
       EXPECT_NEAR(none[i], expected[i], 1e-13);
       total += expected[i];
     }
-    EXPECT_NEAR(nn::cross_entropy(x, targets, {.reduction = LossReduction::sum, .label_smoothing = s}).item<double>(),
-                total, 1e-12);
-    EXPECT_NEAR(nn::cross_entropy(x, targets, {.label_smoothing = s}).item<double>(), total / 4, 1e-12);
+    EXPECT_NEAR(
+        nn::cross_entropy(x, targets, {.reduction = LossReduction::sum, .label_smoothing = s})
+            .item<double>(),
+        total, 1e-12);
+    EXPECT_NEAR(nn::cross_entropy(x, targets, {.label_smoothing = s}).item<double>(), total / 4,
+                1e-12);
   }
 }
 
 TEST(CrossEntropy, Gradients) {
-  const Tensor targets = tensor({0, 2, 1, -100, 3, 0, 1, 2, 3, 1, 0, 2}, {2, 2, 3}, {.dtype = int64});
-  for (const Tensor& x : {random({2, 4, 2, 3}), random({2, 4, 2, 3}).contiguous(MemoryFormat::channels_last)})
+  const Tensor targets =
+      tensor({0, 2, 1, -100, 3, 0, 1, 2, 3, 1, 0, 2}, {2, 2, 3}, {.dtype = int64});
+  for (const Tensor& x :
+       {random({2, 4, 2, 3}), random({2, 4, 2, 3}).contiguous(MemoryFormat::channels_last)})
     for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none})
       for (const double s : {0.0, 0.2}) {
         const auto result = gradcheck(
@@ -85,13 +92,15 @@ TEST(CrossEntropy, LargeLogitsAndLowPrecision) {
   const Tensor labels = tensor({0, 1, 2, 3, 4, 0, 1, 2}, {.dtype = int64});
   const Tensor loss = nn::cross_entropy(low, labels);
   EXPECT_EQ(loss.dtype(), float32);
-  EXPECT_NEAR(loss.item<double>(), nn::cross_entropy(low.detach().to(float64), labels).item<double>(), 1e-6);
+  EXPECT_NEAR(loss.item<double>(),
+              nn::cross_entropy(low.detach().to(float64), labels).item<double>(), 1e-6);
   loss.backward();
   EXPECT_EQ(low.grad().dtype(), bfloat16);
 }
 
 TEST(CrossEntropy, NothingToAverage) {
-  EXPECT_TRUE(std::isnan(nn::cross_entropy(zeros({0, 3}), zeros({0}, {.dtype = int64})).item<double>()));
+  EXPECT_TRUE(
+      std::isnan(nn::cross_entropy(zeros({0, 3}), zeros({0}, {.dtype = int64})).item<double>()));
   const Tensor x = zeros({0, 3}).requires_grad_();
   nn::cross_entropy(x, zeros({0}, {.dtype = int64}), {.reduction = LossReduction::sum}).backward();
   EXPECT_EQ(x.grad().numel(), 0);
@@ -128,7 +137,8 @@ TEST(Embedding, LooksUpAndAddsBack) {
   EXPECT_EQ(to_vector(out.select(0, 1).select(0, 0)), to_vector(table.select(0, 1)));
   for (const Tensor& weight : {table, random({3, 5}).transpose(0, 1)})
     for (const Tensor& where_ : {indices, indices.transpose(0, 1), indices.slice(1, 0, 3, 2)}) {
-      const auto result = gradcheck([](const Inputs& v) { return square(nn::embedding(v[1], v[0])); }, {weight, where_});
+      const auto result = gradcheck(
+          [](const Inputs& v) { return square(nn::embedding(v[1], v[0])); }, {weight, where_});
       EXPECT_TRUE(result) << result.message;
     }
   EXPECT_THROW(nn::embedding(tensor({5}, {.dtype = int64}), table), ValueError);

@@ -1,4 +1,5 @@
-// A training step's memory: the second identical one, and all that follow, live on what the allocator kept.
+// A training step's memory: the second identical one, and all that follow, live on what the
+// allocator kept.
 #include <tutti/core/create.h>
 #include <tutti/nn/activation.h>
 #include <tutti/nn/batch_norm.h>
@@ -27,7 +28,8 @@ TEST(Memory, RepeatedTrainingStepsAskTheSystemForNothing) {
     net.append<Flatten>();
     net.append<Linear>({.in = 16, .out = 5});
     optim::SGD optimizer(net.parameters(), {.lr = 0.1, .momentum = 0.9});
-    const Tensor x = randn({4, 3, 16, 16}).contiguous(format), targets = tensor({0, 1, 2, 4}, {.dtype = int64});
+    const Tensor x = randn({4, 3, 16, 16}).contiguous(format),
+                 targets = tensor({0, 1, 2, 4}, {.dtype = int64});
     const auto step = [&] {
       optimizer.zero_grad();
       cross_entropy(net(x), targets).backward();

@@ -24,7 +24,9 @@ struct Scale : Layer {
 // Keeps float32 like a normalisation.
 struct Norm : Scale {
   using Scale::Scale;
-  DType own_dtype(const Tensor&, DType requested) const override { return requested == float64 ? float64 : float32; }
+  DType own_dtype(const Tensor&, DType requested) const override {
+    return requested == float64 ? float64 : float32;
+  }
 };
 
 struct Net : Module {
@@ -55,10 +57,12 @@ std::string message_of(const F& f) {
 TEST(Module, NamesFollowTheTreeInPyTorchsOrder) {
   Net net;
   EXPECT_EQ(names(net.named_parameters()),
-            (std::vector<std::string>{"a.weight", "a.bias", "body.0.weight", "body.1.weight", "body.1.bias"}));
+            (std::vector<std::string>{"a.weight", "a.bias", "body.0.weight", "body.1.weight",
+                                      "body.1.bias"}));
   EXPECT_EQ(names(net.state_dict()),
-            (std::vector<std::string>{"a.weight", "a.bias", "a.count", "a.mean", "body.0.weight", "body.0.count",
-                                      "body.0.mean", "body.1.weight", "body.1.bias", "body.1.count", "body.1.mean"}));
+            (std::vector<std::string>{"a.weight", "a.bias", "a.count", "a.mean", "body.0.weight",
+                                      "body.0.count", "body.0.mean", "body.1.weight", "body.1.bias",
+                                      "body.1.count", "body.1.mean"}));
   EXPECT_EQ(net.parameter_count(), 3 + 3 + 2 + 2 + 2);
   EXPECT_EQ(net.body.children().at(1).second->path(), "body.1");
   EXPECT_EQ(net.path(), "");
@@ -114,7 +118,8 @@ TEST(Module, APathOutlivesItsParent) {
 TEST(Module, TrainReachesEveryModule) {
   Net net;
   net.eval();
-  for (const auto& [path, module] : net.named_modules()) EXPECT_FALSE(module->is_training()) << path;
+  for (const auto& [path, module] : net.named_modules())
+    EXPECT_FALSE(module->is_training()) << path;
   net.train();
   for (const auto& [path, module] : net.named_modules()) EXPECT_TRUE(module->is_training()) << path;
 }
@@ -181,7 +186,7 @@ TEST(Module, LoadIsAllOrNothingAndNamesWhatDoesNotFit) {
   Net net;
   StateDict state = Net().state_dict();
   for (auto& [name, tensor] : state) tensor.fill_(9);
-  state.erase(state.begin());                    // a.weight
+  state.erase(state.begin());  // a.weight
   state.emplace_back("extra", zeros({1}));
   const std::string strict = message_of<CheckpointError>([&] { net.load_state_dict(state); });
   EXPECT_NE(strict.find("'a.weight' is missing"), std::string::npos) << strict;
@@ -190,8 +195,10 @@ TEST(Module, LoadIsAllOrNothingAndNamesWhatDoesNotFit) {
 
   for (auto& [name, tensor] : state)
     if (name == "body.1.mean") tensor = zeros({5});
-  const std::string shapes = message_of<CheckpointError>([&] { net.load_state_dict(state, false); });
-  EXPECT_NE(shapes.find("'body.1.mean' has shape (5,), expected (2,)"), std::string::npos) << shapes;
+  const std::string shapes =
+      message_of<CheckpointError>([&] { net.load_state_dict(state, false); });
+  EXPECT_NE(shapes.find("'body.1.mean' has shape (5,), expected (2,)"), std::string::npos)
+      << shapes;
   EXPECT_EQ(to_vector(net.a.bias).at(0), 1);
 
   for (auto& [name, tensor] : state)
@@ -232,7 +239,8 @@ TEST(Module, HooksRunInOrderAndMayReplaceTheOutput) {
 }
 
 TEST(Sequential, RunsItsLayersInOrder) {
-  Sequential net{std::make_shared<Scale>(Scale::Options{}), std::make_shared<Scale>(Scale::Options{})};
+  Sequential net{std::make_shared<Scale>(Scale::Options{}),
+                 std::make_shared<Scale>(Scale::Options{})};
   net.append<Scale>({.n = 1});
   EXPECT_EQ(net(tensor({1})).item<double>(), 8);
   EXPECT_EQ(net.children().back().first, "2");

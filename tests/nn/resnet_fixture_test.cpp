@@ -1,5 +1,6 @@
-// ResNet-18 and ResNet-50 against torchvision's, ResNet-20 against a second writing of it (tests/fixtures/
-// make_resnet.py): outputs, every gradient and every running statistic, from weights that a formula gives on both sides.
+// ResNet-18 and ResNet-50 against torchvision's, ResNet-20 against a second writing of it
+// (tests/fixtures/ make_resnet.py): outputs, every gradient and every running statistic, from
+// weights that a formula gives on both sides.
 #include "fixture.h"
 
 #include <tutti/nn/resnet.h>
@@ -50,8 +51,8 @@ Tensor parameter_value(const std::string& name, const Shape& shape) {
 
 class ResNetFixture : public testing::TestWithParam<std::pair<const char*, std::int64_t>> {
  protected:
-  // Norm and dot product with a formula vector, both relative to the norm expected. A wrong element somewhere shows in
-  // the dot product, a wrong scale in both.
+  // Norm and dot product with a formula vector, both relative to the norm expected. A wrong element
+  // somewhere shows in the dot product, a wrong scale in both.
   void expect_summary(const std::string& name, const Tensor& own) const {
     const auto expected = to_vector(fixture.at(GetParam().first + ("/" + name)));
     ASSERT_TRUE(own.defined()) << name;
@@ -73,12 +74,14 @@ TEST_P(ResNetFixture, AgreesWithTorchvision) {
   const auto& [name, size] = GetParam();
   const auto net = resnet(name);
   StateDict state;
-  for (const auto& [key, p] : net->named_parameters()) state.emplace_back(key, parameter_value(key, p.shape()));
+  for (const auto& [key, p] : net->named_parameters())
+    state.emplace_back(key, parameter_value(key, p.shape()));
   net->load_state_dict(state, false);
   net->to(MemoryFormat::channels_last);
 
-  const Tensor x = make("input", {2, 3, size, size}, [](double u, std::int64_t) { return 1.75 * u; })
-                       .contiguous(MemoryFormat::channels_last);
+  const Tensor x = make("input", {2, 3, size, size}, [](double u, std::int64_t) {
+                     return 1.75 * u;
+                   }).contiguous(MemoryFormat::channels_last);
   x.requires_grad_();
   const Tensor y = (*net)(x);
   EXPECT_LT(distance(y.detach(), fixture.at(std::string(name) + "/y")), 1e-5);
@@ -95,7 +98,8 @@ TEST_P(ResNetFixture, AgreesWithTorchvision) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Nets, ResNetFixture,
-                         testing::Values(std::pair{"resnet20", 32}, std::pair{"resnet18", 64}, std::pair{"resnet50", 64}),
+                         testing::Values(std::pair{"resnet20", 32}, std::pair{"resnet18", 64},
+                                         std::pair{"resnet50", 64}),
                          [](const auto& net) { return std::string(net.param.first); });
 
 }  // namespace

@@ -20,12 +20,15 @@ TEST_P(ResNetCount, IsThePublishedOne) {
   EXPECT_EQ(resnet(GetParam().first)->parameter_count(), GetParam().second);
 }
 
-// He et al. give 0.27, 0.46, 0.66 and 0.85 million (table 6); torchvision documents the others exactly.
+// He et al. give 0.27, 0.46, 0.66 and 0.85 million (table 6); torchvision documents the others
+// exactly.
 INSTANTIATE_TEST_SUITE_P(Nets, ResNetCount,
                          testing::Values(Count{"resnet20", 269'722}, Count{"resnet32", 464'154},
                                          Count{"resnet44", 658'586}, Count{"resnet56", 853'018},
-                                         Count{"resnet18", 11'689'512}, Count{"resnet34", 21'797'672},
-                                         Count{"resnet50", 25'557'032}, Count{"resnet101", 44'549'160},
+                                         Count{"resnet18", 11'689'512},
+                                         Count{"resnet34", 21'797'672},
+                                         Count{"resnet50", 25'557'032},
+                                         Count{"resnet101", 44'549'160},
                                          Count{"resnet152", 60'192'808}),
                          [](const auto& net) { return std::string(net.param.first); });
 
@@ -46,7 +49,8 @@ TEST(ResNet, TakesOtherImagesAndClasses) {
   const auto net = resnet("resnet20", {.classes = 7, .channels = 1});
   net->to(MemoryFormat::channels_last);
   EXPECT_EQ((*net)(rand({2, 1, 28, 28})).shape(), (Shape{2, 7}));
-  EXPECT_EQ((*net)(rand({2, 1, 29, 31})).shape(), (Shape{2, 7}));  // odd sizes through the parameter-free shortcut
+  EXPECT_EQ((*net)(rand({2, 1, 29, 31})).shape(),
+            (Shape{2, 7}));  // odd sizes through the parameter-free shortcut
   EXPECT_EQ(net->describe(), "depth=20, classes=7, channels=1");
 }
 
@@ -55,7 +59,8 @@ TEST(ResNet, TrainsInBfloat16) {
   rounded->load_state_dict(exact->state_dict());
   rounded->to(std::nullopt, bfloat16, MemoryFormat::channels_last);
   const Tensor x = randn({4, 3, 16, 16});
-  const Tensor y = (*exact)(x), z = (*rounded)(x.to(bfloat16).contiguous(MemoryFormat::channels_last));
+  const Tensor y = (*exact)(x),
+               z = (*rounded)(x.to(bfloat16).contiguous(MemoryFormat::channels_last));
   EXPECT_EQ(z.dtype(), bfloat16);
   EXPECT_EQ(rounded->bn1.weight.dtype(), float32);
   double gap = 0, size = 0;
@@ -78,7 +83,8 @@ TEST(ResNet, BlocksPassGradcheck) {
     EXPECT_TRUE(result) << block.type_name() << ": " << result.message;
   };
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    BasicBlock same({.in = 3, .out = 3}), padded({.in = 2, .out = 5, .stride = 2, .project = false}),
+    BasicBlock same({.in = 3, .out = 3}),
+        padded({.in = 2, .out = 5, .stride = 2, .project = false}),
         projected({.in = 2, .out = 4, .stride = 2});
     Bottleneck bottleneck({.in = 3, .width = 2, .stride = 2});
     check(same, 3, format);
@@ -88,56 +94,71 @@ TEST(ResNet, BlocksPassGradcheck) {
   }
 }
 
-// relu(last(y) + projection(x)): in one collective each way it has the bits and the hooks of one layer after the other.
+// relu(last(y) + projection(x)): in one collective each way it has the bits and the hooks of one
+// layer after the other.
 TEST(ResNet, AProjectionSharesTheCollectivesOfTheLastNormalisation) {
-  distributed::run_ranks(2, [](const ProcessGroup& group) {
-    const ProcessGroup again = group.split(0);
-    enum class Kind { joined, apart, other_group, longer };
-    const auto run = [&](Kind kind) {
-      manual_seed(22);
-      Projection projection({.in = 3, .out = 8, .stride = 2});
-      BatchNorm2d last({.channels = 8});
-      if (kind == Kind::other_group) projection.bn.set_process_group(again);
-      if (kind == Kind::longer) projection.append<Identity>();
-      convert_sync_batchnorm(projection, group), convert_sync_batchnorm(last, group);
-      std::vector<std::vector<double>> got;
-      for (Layer* layer : std::vector<Layer*>{&projection.conv, &projection.bn, &projection, &last})
-        layer->add_forward_hook([&, layer](Layer&, const Tensor&, const Tensor& out) {
-          got.push_back(to_vector(out));
-          return layer == &projection ? out * 2 : Tensor();
-        });
-      manual_seed(30 + static_cast<std::uint64_t>(group.rank()));
-      const Tensor x = randn({2, 3, 6, 5}).requires_grad_(), y = randn({2, 8, 3, 3}).requires_grad_();
-      const auto calls = [&] { return group.for_normalization().traffic().calls + again.for_normalization().traffic().calls; };
-      const auto before = calls();
-      const Tensor z = kind == Kind::apart ? last.forward_add_relu(y, projection(x)) : projection.join(last, y, x);
-      z.backward(randn({2, 8, 3, 3}));
-      EXPECT_EQ(calls() - before, kind == Kind::joined ? 2 : 4);
-      EXPECT_EQ(got.size(), 4u) << "every hook once";
-      for (const Tensor& t : {z, x.grad(), y.grad(), projection.conv.weight.grad(), projection.bn.weight.grad(), last.bias.grad(),
-                              projection.bn.running_var, last.running_mean, last.running_var})
-        got.push_back(to_vector(t));
-      return got;
-    };
-    const auto expected = run(Kind::apart);
-    for (const Kind kind : {Kind::joined, Kind::other_group, Kind::longer}) EXPECT_EQ(run(kind), expected) << static_cast<int>(kind);
-  }, std::chrono::seconds(20));
+  distributed::run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        const ProcessGroup again = group.split(0);
+        enum class Kind { joined, apart, other_group, longer };
+        const auto run = [&](Kind kind) {
+          manual_seed(22);
+          Projection projection({.in = 3, .out = 8, .stride = 2});
+          BatchNorm2d last({.channels = 8});
+          if (kind == Kind::other_group) projection.bn.set_process_group(again);
+          if (kind == Kind::longer) projection.append<Identity>();
+          convert_sync_batchnorm(projection, group), convert_sync_batchnorm(last, group);
+          std::vector<std::vector<double>> got;
+          for (Layer* layer :
+               std::vector<Layer*>{&projection.conv, &projection.bn, &projection, &last})
+            layer->add_forward_hook([&, layer](Layer&, const Tensor&, const Tensor& out) {
+              got.push_back(to_vector(out));
+              return layer == &projection ? out * 2 : Tensor();
+            });
+          manual_seed(30 + static_cast<std::uint64_t>(group.rank()));
+          const Tensor x = randn({2, 3, 6, 5}).requires_grad_(),
+                       y = randn({2, 8, 3, 3}).requires_grad_();
+          const auto calls = [&] {
+            return group.for_normalization().traffic().calls +
+                   again.for_normalization().traffic().calls;
+          };
+          const auto before = calls();
+          const Tensor z = kind == Kind::apart ? last.forward_add_relu(y, projection(x))
+                                               : projection.join(last, y, x);
+          z.backward(randn({2, 8, 3, 3}));
+          EXPECT_EQ(calls() - before, kind == Kind::joined ? 2 : 4);
+          EXPECT_EQ(got.size(), 4u) << "every hook once";
+          for (const Tensor& t :
+               {z, x.grad(), y.grad(), projection.conv.weight.grad(), projection.bn.weight.grad(),
+                last.bias.grad(), projection.bn.running_var, last.running_mean, last.running_var})
+            got.push_back(to_vector(t));
+          return got;
+        };
+        const auto expected = run(Kind::apart);
+        for (const Kind kind : {Kind::joined, Kind::other_group, Kind::longer})
+          EXPECT_EQ(run(kind), expected) << static_cast<int>(kind);
+      },
+      std::chrono::seconds(20));
 }
 
 TEST(ResNet, BlocksMakeOneCollectiveLessThanTheyHaveNormalisations) {
-  distributed::run_ranks(2, [](const ProcessGroup& group) {
-    const auto calls = [&](Layer& block) {
-      convert_sync_batchnorm(block, group);
-      const auto before = group.for_normalization().traffic().calls;
-      const std::int64_t samples = 2 * group.rank();  // an empty rank takes part
-      block(randn({samples, 4, 5, 5}).requires_grad_()).backward(randn({samples, 8, 3, 3}));
-      return group.for_normalization().traffic().calls - before;
-    };
-    BasicBlock basic({.in = 4, .out = 8, .stride = 2});
-    Bottleneck bottleneck({.in = 4, .width = 2, .stride = 2});
-    EXPECT_EQ(calls(basic), 2 * 2);       // of 3
-    EXPECT_EQ(calls(bottleneck), 2 * 3);  // of 4
-  }, std::chrono::seconds(20));
+  distributed::run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        const auto calls = [&](Layer& block) {
+          convert_sync_batchnorm(block, group);
+          const auto before = group.for_normalization().traffic().calls;
+          const std::int64_t samples = 2 * group.rank();  // an empty rank takes part
+          block(randn({samples, 4, 5, 5}).requires_grad_()).backward(randn({samples, 8, 3, 3}));
+          return group.for_normalization().traffic().calls - before;
+        };
+        BasicBlock basic({.in = 4, .out = 8, .stride = 2});
+        Bottleneck bottleneck({.in = 4, .width = 2, .stride = 2});
+        EXPECT_EQ(calls(basic), 2 * 2);       // of 3
+        EXPECT_EQ(calls(bottleneck), 2 * 3);  // of 4
+      },
+      std::chrono::seconds(20));
 }
 
 TEST(ResNet, RefusesWhatItDoesNotKnow) {
@@ -148,7 +169,8 @@ TEST(ResNet, RefusesWhatItDoesNotKnow) {
     resnet("resnet1001");
     ADD_FAILURE() << "an unknown name was taken";
   } catch (const ValueError& error) {
-    EXPECT_NE(std::string(error.what()).find("resnet20, resnet32"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("resnet20, resnet32"), std::string::npos)
+        << error.what();
   }
 }
 
@@ -157,10 +179,12 @@ TEST(ResNet, StartsAsTorchvisions) {
   double squares = 0;
   const Tensor weight = net->stages[1]->state_dict()[0].second;  // layer2.0.conv1: fan_out 128 * 9
   for (const double v : to_vector(weight)) squares += v * v;
-  EXPECT_NEAR(squares / static_cast<double>(weight.numel()), 2.0 / (128 * 9), 0.03 * 2.0 / (128 * 9));
+  EXPECT_NEAR(squares / static_cast<double>(weight.numel()), 2.0 / (128 * 9),
+              0.03 * 2.0 / (128 * 9));
   for (const auto& [name, tensor] : net->named_parameters())
     if (name.find("bn2.weight") != std::string::npos) {
-      EXPECT_EQ(to_vector(tensor), std::vector<double>(static_cast<std::size_t>(tensor.numel()), 0)) << name;
+      EXPECT_EQ(to_vector(tensor), std::vector<double>(static_cast<std::size_t>(tensor.numel()), 0))
+          << name;
     }
   EXPECT_EQ(to_vector(resnet("resnet20")->bn1.weight), std::vector<double>(16, 1));
 }

@@ -1,5 +1,5 @@
-// SyncBatchNorm over ranks that are threads: the same as one process, at one collective each way, and what happens
-// when ranks disagree. The same comparison over MPI processes is in tests/mpi.
+// SyncBatchNorm over ranks that are threads: the same as one process, at one collective each way,
+// and what happens when ranks disagree. The same comparison over MPI processes is in tests/mpi.
 #include "distributed/messages.h"
 #include "distributed/sync_batch_norm_case.h"
 
@@ -22,19 +22,25 @@ using testing::relative_error;
 
 std::vector<std::string> errors_of(int ranks, const std::function<void(const ProcessGroup&)>& fn) {
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
-  run_ranks(ranks, [&](const ProcessGroup& group) {
-    try {
-      fn(group);
-    } catch (const Error& error) {
-      errors[static_cast<std::size_t>(group.rank())] = error.what();
-    }
-  }, 60s);
+  run_ranks(
+      ranks,
+      [&](const ProcessGroup& group) {
+        try {
+          fn(group);
+        } catch (const Error& error) {
+          errors[static_cast<std::size_t>(group.rank())] = error.what();
+        }
+      },
+      60s);
   return errors;
 }
 
 Tensor shard(Generator& random, const ProcessGroup& group, const Shape& shape) {
   const Tensor whole = randn(shape, {float64}, random);
-  return whole.slice(0, shape[0] * group.rank() / group.size(), shape[0] * (group.rank() + 1) / group.size()).clone();
+  return whole
+      .slice(0, shape[0] * group.rank() / group.size(),
+             shape[0] * (group.rank() + 1) / group.size())
+      .clone();
 }
 
 class SyncBatchNormRanks : public ::testing::TestWithParam<int> {};
@@ -44,50 +50,75 @@ TEST_P(SyncBatchNormRanks, EqualOneProcessOnTheWholeBatch) {
 TEST_P(SyncBatchNormRanks, EqualOneProcessWithEveryOption) {
   run_ranks(GetParam(), testing::check_sync_batch_norm_options_against_one_process, 60s);
 }
-TEST_P(SyncBatchNormRanks, KeepToTheirGroup) { run_ranks(GetParam(), testing::check_sync_batch_norm_scope, 60s); }
-TEST_P(SyncBatchNormRanks, NeedMoreThanOneElementInAll) { run_ranks(GetParam(), testing::check_sync_batch_norm_counts, 60s); }
-TEST_P(SyncBatchNormRanks, ShareOneCollectiveAmongBranches) { run_ranks(GetParam(), testing::check_sync_batch_norm_together, 60s); }
+TEST_P(SyncBatchNormRanks, KeepToTheirGroup) {
+  run_ranks(GetParam(), testing::check_sync_batch_norm_scope, 60s);
+}
+TEST_P(SyncBatchNormRanks, NeedMoreThanOneElementInAll) {
+  run_ranks(GetParam(), testing::check_sync_batch_norm_counts, 60s);
+}
+TEST_P(SyncBatchNormRanks, ShareOneCollectiveAmongBranches) {
+  run_ranks(GetParam(), testing::check_sync_batch_norm_together, 60s);
+}
 INSTANTIATE_TEST_SUITE_P(Threads, SyncBatchNormRanks, ::testing::Values(1, 2, 3, 4));
 
-// Float32 input is summed in float32 in short runs (1e-6); sharing the sums may add 4e-16 (1 + 1e8) to that. Those of
-// float64 input keep their digits.
+// Float32 input is summed in float32 in short runs (1e-6); sharing the sums may add 4e-16 (1 + 1e8)
+// to that. Those of float64 input keep their digits.
 TEST(SyncBatchNorm, RightWhereTheMeanIsTenThousandDeviations) {
   for (const int ranks : {2, 3})
     for (const DType dtype : {float32, bfloat16, float64})
-      run_ranks(ranks, [dtype](const ProcessGroup& group) {
-        Generator random(15);
-        // In bfloat16 numbers near 10,000 lie 64 apart; two of them, one rarely, are as far from their mean as wanted.
-        const Tensor noise = dtype == bfloat16 ? (rand({3000, 4}, {float64}, random) * 3000) : randn({3000, 4}, {float64}, random);
-        const Tensor whole = dtype == bfloat16 ? where(lt(noise, 1), full({}, 10048, {float64}), full({}, 9984, {float64})).to(dtype)
-                                               : (noise + 1e4).to(dtype);
-        const Tensor exact = whole.to(float64) - 9984;
-        const Tensor expected = mean(square(exact - mean(exact, {0}, true)), {0}) * (3000.0 / 2999);
-        SyncBatchNorm layer({.channels = 4, .momentum = 1, .dtype = float64});
-        layer(whole.slice(0, 3000 * group.rank() / group.size(), 3000 * (group.rank() + 1) / group.size()));
-        const auto got = to_vector(layer.running_var), right = to_vector(expected);
-        const auto means = to_vector(mean(whole.to(float64), {0}));
-        for (std::size_t c = 0; c < got.size(); ++c) {
-          const double shared = dtype != float64 && right[c] > 0 ? 4e-16 * (1 + means[c] * means[c] / right[c]) : 0;
-          EXPECT_LE(std::abs(got[c] - right[c]), right[c] * (shared + (dtype == float64 ? 1e-13 : 1e-6)) + 4e-16 * means[c] * means[c] * (right[c] == 0))
-              << to_string(dtype) << " channel " << c;
-        }
-      }, 60s);
+      run_ranks(
+          ranks,
+          [dtype](const ProcessGroup& group) {
+            Generator random(15);
+            // In bfloat16 numbers near 10,000 lie 64 apart; two of them, one rarely, are as far
+            // from their mean as wanted.
+            const Tensor noise = dtype == bfloat16 ? (rand({3000, 4}, {float64}, random) * 3000)
+                                                   : randn({3000, 4}, {float64}, random);
+            const Tensor whole = dtype == bfloat16 ? where(lt(noise, 1), full({}, 10048, {float64}),
+                                                           full({}, 9984, {float64}))
+                                                         .to(dtype)
+                                                   : (noise + 1e4).to(dtype);
+            const Tensor exact = whole.to(float64) - 9984;
+            const Tensor expected = mean(square(exact - mean(exact, {0}, true)), {0}) *
+                                    (3000.0 / 2999);
+            SyncBatchNorm layer({.channels = 4, .momentum = 1, .dtype = float64});
+            layer(whole.slice(0, 3000 * group.rank() / group.size(),
+                              3000 * (group.rank() + 1) / group.size()));
+            const auto got = to_vector(layer.running_var), right = to_vector(expected);
+            const auto means = to_vector(mean(whole.to(float64), {0}));
+            for (std::size_t c = 0; c < got.size(); ++c) {
+              const double shared = dtype != float64 && right[c] > 0
+                                        ? 4e-16 * (1 + means[c] * means[c] / right[c])
+                                        : 0;
+              EXPECT_LE(std::abs(got[c] - right[c]),
+                        right[c] * (shared + (dtype == float64 ? 1e-13 : 1e-6)) +
+                            4e-16 * means[c] * means[c] * (right[c] == 0))
+                  << to_string(dtype) << " channel " << c;
+            }
+          },
+          60s);
 }
 
 TEST(SyncBatchNorm, RightAtVariancesDownToTheTwelfthDecimal) {
   for (const DType dtype : {float32, bfloat16, float64})
-    run_ranks(3, [dtype](const ProcessGroup& group) {
-      Generator random(16);
-      const Tensor whole = (randn({3000, 4}, {float64}, random) * 1e-6).to(dtype), exact = whole.to(float64);
-      const Tensor centred = exact - mean(exact, {0}, true);
-      const Tensor variance = mean(square(centred), {0}), y = centred * rsqrt(variance + 1e-13);
-      SyncBatchNorm layer({.channels = 4, .eps = 1e-13, .momentum = 1, .dtype = float64});
-      const std::int64_t from = 1000 * group.rank(), to = from + 1000;
-      const Tensor got = layer(whole.slice(0, from, to));
-      const double bound = dtype == float64 ? 1e-13 : 1e-6;  // float32 sums; the output in bfloat16 is rounded besides
-      EXPECT_LT(relative_error(layer.running_var, variance * (3000.0 / 2999)), bound);
-      EXPECT_LT(relative_error(got, y.slice(0, from, to)), dtype == bfloat16 ? 4e-3 : bound);
-    }, 60s);
+    run_ranks(
+        3,
+        [dtype](const ProcessGroup& group) {
+          Generator random(16);
+          const Tensor whole = (randn({3000, 4}, {float64}, random) * 1e-6).to(dtype),
+                       exact = whole.to(float64);
+          const Tensor centred = exact - mean(exact, {0}, true);
+          const Tensor variance = mean(square(centred), {0}), y = centred * rsqrt(variance + 1e-13);
+          SyncBatchNorm layer({.channels = 4, .eps = 1e-13, .momentum = 1, .dtype = float64});
+          const std::int64_t from = 1000 * group.rank(), to = from + 1000;
+          const Tensor got = layer(whole.slice(0, from, to));
+          const double bound =
+              dtype == float64 ? 1e-13
+                               : 1e-6;  // float32 sums; the output in bfloat16 is rounded besides
+          EXPECT_LT(relative_error(layer.running_var, variance * (3000.0 / 2999)), bound);
+          EXPECT_LT(relative_error(got, y.slice(0, from, to)), dtype == bfloat16 ? 4e-3 : bound);
+        },
+        60s);
 }
 
 // Beyond 2^24, where float32 stops counting, in elements and in weights.
@@ -106,7 +137,8 @@ TEST(SyncBatchNorm, CountsBeyondFloat32AreExact) {
     EXPECT_NEAR(to_vector(layer.running_var)[0], 16777224.0 / 16777223, 1e-15);
 
     SyncBatchNorm weighted({.channels = 1, .pooled = true, .dtype = float64});
-    const Tensor w = group.rank() == 0 ? full({2}, 16777217, {float64}) : full({2}, 0.25, {float64});
+    const Tensor w = group.rank() == 0 ? full({2}, 16777217, {float64})
+                                       : full({2}, 0.25, {float64});
     weighted.forward_weighted(full({2, 1}, group.rank(), {float64}), w);
     EXPECT_EQ(weighted.num_elements_tracked.item<double>(), 33554434.5);
     EXPECT_NEAR(to_vector(weighted.running_mean)[0] / (0.5 / 33554434.5), 1, 1e-14);
@@ -117,7 +149,8 @@ TEST(SyncBatchNorm, GroupDefaultsToTheWorldAndIsPrinted) {
   run_ranks(3, [](const ProcessGroup& group) {
     const SyncBatchNorm layer({.channels = 4});
     EXPECT_TRUE(*layer.process_group() == group);
-    expect_contains(layer.to_string(), {"SyncBatchNorm(4, eps=1e-05, momentum=0.1", "sync=3 ranks"});
+    expect_contains(layer.to_string(),
+                    {"SyncBatchNorm(4, eps=1e-05, momentum=0.1", "sync=3 ranks"});
   });
 }
 
@@ -128,8 +161,10 @@ TEST(SyncBatchNorm, OneCollectiveEachWayWhoseBytesDoNotDependOnTheRanks) {
         SyncBatchNorm layer({.channels = 10, .dtype = dtype});
         const ProcessGroup& own = group.for_normalization();
         const Tensor x = randn({4, 10, 3, 3}, {dtype}).requires_grad_();
-        // The sums of float64 input travel in two parts each; those of gradients are one number in either dtype.
-        const std::int64_t forward = 8 * ((dtype == float64 ? 4 : 2) * 10 + 8), backward = 8 * (2 * 10 + 8);
+        // The sums of float64 input travel in two parts each; those of gradients are one number in
+        // either dtype.
+        const std::int64_t forward = 8 * ((dtype == float64 ? 4 : 2) * 10 + 8),
+                           backward = 8 * (2 * 10 + 8);
         const Tensor y = layer(x);
         EXPECT_EQ(own.traffic().calls, 1);
         EXPECT_EQ(own.traffic().bytes, forward);
@@ -144,18 +179,24 @@ TEST(SyncBatchNorm, OneCollectiveEachWayWhoseBytesDoNotDependOnTheRanks) {
 }
 
 TEST(SyncBatchNorm, EvaluationWorksOnOneRankAlone) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    SyncBatchNorm tracked({.channels = 3}), untracked({.channels = 3, .track_running_stats = false});
-    tracked.eval(), untracked.eval();
-    if (group.rank() == 0) tracked(randn({2, 3})), untracked(randn({2, 3}));
-  }, 60s);
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        SyncBatchNorm tracked({.channels = 3}),
+            untracked({.channels = 3, .track_running_stats = false});
+        tracked.eval(), untracked.eval();
+        if (group.rank() == 0) tracked(randn({2, 3})), untracked(randn({2, 3}));
+      },
+      60s);
 }
 
-// Batch statistics are those of the local batch then, and nothing travels; in training they are shared all the same.
+// Batch statistics are those of the local batch then, and nothing travels; in training they are
+// shared all the same.
 TEST(SyncBatchNorm, WithoutRunningStatisticsEvaluationIsLocal) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(17);
-    const Tensor x = shard(random, group, {8, 3, 2}).requires_grad_(), dy = shard(random, group, {8, 3, 2});
+    const Tensor x = shard(random, group, {8, 3, 2}).requires_grad_(),
+                 dy = shard(random, group, {8, 3, 2});
     SyncBatchNorm layer({.channels = 3, .track_running_stats = false, .dtype = float64});
     BatchNorm local({.channels = 3, .track_running_stats = false, .dtype = float64});
     layer.eval();
@@ -187,23 +228,30 @@ TEST(SyncBatchNorm, ThereIsNoDoubleBackward) {
   });
 }
 
-// Of what is not finite on one rank every rank hears, forward and backward; the other channels do not.
+// Of what is not finite on one rank every rank hears, forward and backward; the other channels do
+// not.
 TEST(SyncBatchNorm, NaNAndInfinityOnOneRankAreNaNOnAll) {
   for (const double bad : {double{NAN}, double{INFINITY}, -double{INFINITY}})
     for (const bool floor : {false, true})
       for (const DType dtype : {float32, float64, bfloat16})
         for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
-          for (const std::int64_t at : {0, 29})  // the one by which the first sums are shifted, and a later one
+          for (const std::int64_t at :
+               {0, 29})  // the one by which the first sums are shifted, and a later one
             run_ranks(2, [=](const ProcessGroup& group) {
               SyncBatchNorm layer({.channels = 2, .eps_is_floor = floor});
-              const Tensor x = randn({30, 2, 5, 5}).to(dtype).contiguous(format).detach().requires_grad_();
-              if (group.rank() == 1) x.detach().slice(0, at, at + 1).slice(1, 0, 1).slice(2, 4, 5).fill_(bad);
+              const Tensor x =
+                  randn({30, 2, 5, 5}).to(dtype).contiguous(format).detach().requires_grad_();
+              if (group.rank() == 1)
+                x.detach().slice(0, at, at + 1).slice(1, 0, 1).slice(2, 4, 5).fill_(bad);
               const Tensor out = layer(x);
               out.backward(randn({30, 2, 5, 5}).to(dtype));
               const auto y = to_vector(out), dx = to_vector(x.grad());
               int wrong = 0;
-              for (std::size_t i = 0; i < y.size(); ++i) wrong += std::isnan(y[i]) != (i / 25 % 2 == 0) || std::isnan(dx[i]) != (i / 25 % 2 == 0);
-              EXPECT_EQ(wrong, 0) << bad << " " << to_string(dtype) << " " << to_string(format) << " " << at;
+              for (std::size_t i = 0; i < y.size(); ++i)
+                wrong += std::isnan(y[i]) != (i / 25 % 2 == 0) ||
+                         std::isnan(dx[i]) != (i / 25 % 2 == 0);
+              EXPECT_EQ(wrong, 0) << bad << " " << to_string(dtype) << " " << to_string(format)
+                                  << " " << at;
               for (const Tensor& t : {layer.running_mean, layer.running_var, layer.weight.grad()}) {
                 EXPECT_FALSE(std::isfinite(to_vector(t)[0]));
                 EXPECT_TRUE(std::isfinite(to_vector(t)[1]));
@@ -215,13 +263,17 @@ TEST(SyncBatchNorm, NaNAndInfinityOnOneRankAreNaNOnAll) {
 TEST(SyncBatchNorm, MasksLeaveNaNOutOverRanks) {
   run_ranks(3, [](const ProcessGroup& group) {
     Generator random(18);
-    const Tensor values = shard(random, group, {9, 4, 5}), mask = gt(shard(random, group, {9, 5}), 0).to(float64);
-    const Tensor inside = mask.reshape({3, 1, 5}).expand({3, 4, 5}), dy = shard(random, group, {9, 4, 5}) * inside;
+    const Tensor values = shard(random, group, {9, 4, 5}),
+                 mask = gt(shard(random, group, {9, 5}), 0).to(float64);
+    const Tensor inside = mask.reshape({3, 1, 5}).expand({3, 4, 5}),
+                 dy = shard(random, group, {9, 4, 5}) * inside;
     const auto run = [&](double padding) {
       SyncBatchNorm layer({.channels = 4, .dtype = float64});
-      const Tensor x = where(gt(inside, 0.5), values, full({}, padding, {float64})).requires_grad_();
+      const Tensor x =
+          where(gt(inside, 0.5), values, full({}, padding, {float64})).requires_grad_();
       layer.forward_weighted(x, mask).backward(dy);
-      return std::vector{to_vector(x.grad()), to_vector(layer.weight.grad()), to_vector(layer.running_var)};
+      return std::vector{to_vector(x.grad()), to_vector(layer.weight.grad()),
+                         to_vector(layer.running_var)};
     };
     const auto expected = run(0);
     EXPECT_EQ(run(NAN), expected);
@@ -232,51 +284,64 @@ TEST(SyncBatchNorm, MasksLeaveNaNOutOverRanks) {
 }
 
 TEST(SyncBatchNorm, GradcheckOverRanks) {
-  // The sum of both ranks' losses as a function of one rank's inputs: rank 0 perturbs, rank 1 follows with its own
-  // fixed input, and its share of the projection is added by an all-reduce.
+  // The sum of both ranks' losses as a function of one rank's inputs: rank 0 perturbs, rank 1
+  // follows with its own fixed input, and its share of the projection is added by an all-reduce.
   for (const bool residual_and_relu : {false, true}) {
-    run_ranks(2, [&](const ProcessGroup& group) {
-      Generator random(3);
-      const Tensor x0 = randn({3, 2, 2}, {float64}, random), x1 = randn({4, 2, 2}, {float64}, random);
-      const Tensor r0 = randn({3, 2, 2}, {float64}, random), r1 = randn({4, 2, 2}, {float64}, random);
-      const Tensor p0 = randn({3, 2, 2}, {float64}, random), p1 = randn({4, 2, 2}, {float64}, random);
-      const Tensor weight = randn({2}, {float64}, random), bias = randn({2}, {float64}, random);
-      const auto loss = [&](const Tensor& x, const Tensor& r, const Tensor& w, const Tensor& b, const Tensor& p) {
-        nn::BatchNormArgs args;
-        args.weight = w, args.bias = b;
-        args.sync = {group, 1};
-        if (residual_and_relu) args.residual = r, args.relu = true;
-        return sum(nn::batch_norm(x, args) * p);
-      };
-      // Both ranks walk the same elements of all inputs in the same order; only the owner's leaves get gradients.
-      std::vector<Tensor> inputs{x0, x1, weight, bias, r0, r1};
-      const auto total = [&] {
-        const NoGrad no_grad;
-        const Tensor mine = group.rank() == 0 ? loss(inputs[0], inputs[4], inputs[2], inputs[3], p0)
-                                              : loss(inputs[1], inputs[5], inputs[2], inputs[3], p1);
-        group.all_reduce(mine).wait();
-        return mine.item<double>();
-      };
-      std::vector<Tensor> leaves;
-      for (const Tensor& t : inputs) leaves.push_back(t.clone().requires_grad_());
-      (group.rank() == 0 ? loss(leaves[0], leaves[4], leaves[2], leaves[3], p0)
-                         : loss(leaves[1], leaves[5], leaves[2], leaves[3], p1)).backward();
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        if (i >= 4 && !residual_and_relu) continue;
-        const Tensor reported = leaves[i].grad().defined() ? leaves[i].grad().clone() : zeros(inputs[i].shape(), {float64});
-        group.all_reduce(reported).wait();
-        for (std::int64_t k = 0; k < inputs[i].numel(); ++k) {
-          double& element = inputs[i].data<double>()[k];
-          const double before = element, h = 1e-6;
-          element = before + h;
-          const double up = total();
-          element = before - h;
-          const double down = total();
-          element = before;
-          EXPECT_NEAR((up - down) / (2 * h), reported.data<double>()[k], 2e-7) << "input " << i << " element " << k;
-        }
-      }
-    }, 60s);
+    run_ranks(
+        2,
+        [&](const ProcessGroup& group) {
+          Generator random(3);
+          const Tensor x0 = randn({3, 2, 2}, {float64}, random),
+                       x1 = randn({4, 2, 2}, {float64}, random);
+          const Tensor r0 = randn({3, 2, 2}, {float64}, random),
+                       r1 = randn({4, 2, 2}, {float64}, random);
+          const Tensor p0 = randn({3, 2, 2}, {float64}, random),
+                       p1 = randn({4, 2, 2}, {float64}, random);
+          const Tensor weight = randn({2}, {float64}, random), bias = randn({2}, {float64}, random);
+          const auto loss = [&](const Tensor& x, const Tensor& r, const Tensor& w, const Tensor& b,
+                                const Tensor& p) {
+            nn::BatchNormArgs args;
+            args.weight = w, args.bias = b;
+            args.sync = {group, 1};
+            if (residual_and_relu) args.residual = r, args.relu = true;
+            return sum(nn::batch_norm(x, args) * p);
+          };
+          // Both ranks walk the same elements of all inputs in the same order; only the owner's
+          // leaves get gradients.
+          std::vector<Tensor> inputs{x0, x1, weight, bias, r0, r1};
+          const auto total = [&] {
+            const NoGrad no_grad;
+            const Tensor mine = group.rank() == 0
+                                    ? loss(inputs[0], inputs[4], inputs[2], inputs[3], p0)
+                                    : loss(inputs[1], inputs[5], inputs[2], inputs[3], p1);
+            group.all_reduce(mine).wait();
+            return mine.item<double>();
+          };
+          std::vector<Tensor> leaves;
+          for (const Tensor& t : inputs) leaves.push_back(t.clone().requires_grad_());
+          (group.rank() == 0 ? loss(leaves[0], leaves[4], leaves[2], leaves[3], p0)
+                             : loss(leaves[1], leaves[5], leaves[2], leaves[3], p1))
+              .backward();
+          for (std::size_t i = 0; i < inputs.size(); ++i) {
+            if (i >= 4 && !residual_and_relu) continue;
+            const Tensor reported = leaves[i].grad().defined()
+                                        ? leaves[i].grad().clone()
+                                        : zeros(inputs[i].shape(), {float64});
+            group.all_reduce(reported).wait();
+            for (std::int64_t k = 0; k < inputs[i].numel(); ++k) {
+              double& element = inputs[i].data<double>()[k];
+              const double before = element, h = 1e-6;
+              element = before + h;
+              const double up = total();
+              element = before - h;
+              const double down = total();
+              element = before;
+              EXPECT_NEAR((up - down) / (2 * h), reported.data<double>()[k], 2e-7)
+                  << "input " << i << " element " << k;
+            }
+          }
+        },
+        60s);
   }
 }
 
@@ -286,9 +351,11 @@ TEST(SyncBatchNorm, TwoDisjointGroupsAndGroupsOfOne) {
     Generator random(4);
     const Tensor whole = randn({8, 3, 5}, {float64}, random);
     const Tensor mine = whole.slice(0, 2 * group.rank(), 2 * group.rank() + 2);
-    const Tensor pair = cat({whole.slice(0, 2 * (group.rank() % 2), 2 * (group.rank() % 2) + 2),
-                             whole.slice(0, 2 * (group.rank() % 2) + 4, 2 * (group.rank() % 2) + 6)});
-    SyncBatchNorm of_half({.channels = 3, .dtype = float64, .group = half}), of_one({.channels = 3, .dtype = float64, .group = alone});
+    const Tensor pair =
+        cat({whole.slice(0, 2 * (group.rank() % 2), 2 * (group.rank() % 2) + 2),
+             whole.slice(0, 2 * (group.rank() % 2) + 4, 2 * (group.rank() % 2) + 6)});
+    SyncBatchNorm of_half({.channels = 3, .dtype = float64, .group = half}),
+        of_one({.channels = 3, .dtype = float64, .group = alone});
     BatchNorm of_pair({.channels = 3, .dtype = float64}), local({.channels = 3, .dtype = float64});
     of_half(mine), of_one(mine), of_pair(pair), local(mine);
     EXPECT_LT(relative_error(of_half.running_var, of_pair.running_var), 1e-13);
@@ -320,23 +387,28 @@ TEST(SyncBatchNorm, NothingAnywhereChangesNothing) {
 
 // N is the sum of the weights: none in all changes nothing, and up to 1 has no unbiased variance.
 TEST(SyncBatchNorm, WeightsThatSumToNothingOrToOneInAll) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    SyncBatchNorm layer({.channels = 2, .pooled = true});
-    const Tensor x = randn({4, 2}).requires_grad_();
-    const auto untouched = [&] {
-      return layer.num_batches_tracked.item<int>() == 0 && layer.num_elements_tracked.item<double>() == 0 &&
-             to_vector(layer.running_mean) == std::vector<double>{0, 0} && to_vector(layer.running_var) == std::vector<double>{1, 1};
-    };
-    layer.forward_weighted(x, zeros({4})).backward(zeros({4, 2}));
-    EXPECT_TRUE(untouched());
-    EXPECT_EQ(to_vector(x.grad()), std::vector<double>(8, 0.0));
-    for (const double each : {0.1, 0.125})
-      EXPECT_THROW(layer.forward_weighted(x, full({4}, each, {float64})), ShapeError) << each;
-    EXPECT_TRUE(untouched());
-    layer.forward_weighted(x, full({4}, group.rank() == 0 ? 0 : 0.375));
-    EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
-    EXPECT_EQ(layer.num_elements_tracked.item<double>(), 1.5);
-  }, 60s);
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        SyncBatchNorm layer({.channels = 2, .pooled = true});
+        const Tensor x = randn({4, 2}).requires_grad_();
+        const auto untouched = [&] {
+          return layer.num_batches_tracked.item<int>() == 0 &&
+                 layer.num_elements_tracked.item<double>() == 0 &&
+                 to_vector(layer.running_mean) == std::vector<double>{0, 0} &&
+                 to_vector(layer.running_var) == std::vector<double>{1, 1};
+        };
+        layer.forward_weighted(x, zeros({4})).backward(zeros({4, 2}));
+        EXPECT_TRUE(untouched());
+        EXPECT_EQ(to_vector(x.grad()), std::vector<double>(8, 0.0));
+        for (const double each : {0.1, 0.125})
+          EXPECT_THROW(layer.forward_weighted(x, full({4}, each, {float64})), ShapeError) << each;
+        EXPECT_TRUE(untouched());
+        layer.forward_weighted(x, full({4}, group.rank() == 0 ? 0 : 0.375));
+        EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
+        EXPECT_EQ(layer.num_elements_tracked.item<double>(), 1.5);
+      },
+      60s);
 }
 
 TEST(SyncBatchNorm, OneElementInAllThrowsOnEveryRankAndChangesNothing) {
@@ -351,20 +423,23 @@ TEST(SyncBatchNorm, OneElementInAllThrowsOnEveryRankAndChangesNothing) {
     }
   });
   for (std::size_t r = 0; r < 3; ++r)
-    expect_contains(errors[r], {"SyncBatchNorm ''", fmt::format("rank {} of 3", r), "more than 1 value per channel"});
+    expect_contains(errors[r], {"SyncBatchNorm ''", fmt::format("rank {} of 3", r),
+                                "more than 1 value per channel"});
   // One element on each of two ranks is two in all.
   run_ranks(2, [](const ProcessGroup&) { SyncBatchNorm({.channels = 2})(randn({1, 2})); });
 }
 
 TEST(SyncBatchNorm, RanksThatNeedDifferentGradientsDoNotWaitForEachOther) {
-  // Every pair of what two ranks may need: input, weight, bias, residual. The input gradient of the one is right either way.
+  // Every pair of what two ranks may need: input, weight, bias, residual. The input gradient of the
+  // one is right either way.
   for (int first = 0; first < 16; ++first)
     for (int second = 0; second < 16; ++second) {
       const bool refused = ((first | second) & 1) && (first == 0 || second == 0);
       std::vector<Tensor> expected(2);
       const auto errors = errors_of(2, [&](const ProcessGroup& group) {
         Generator random(6);
-        const Tensor whole = randn({6, 3}, {float64}, random), dy = randn({6, 3}, {float64}, random);
+        const Tensor whole = randn({6, 3}, {float64}, random),
+                     dy = randn({6, 3}, {float64}, random);
         const int needs = group.rank() == 0 ? first : second;
         const std::int64_t from = group.rank() * 2, to = from + 2 + 2 * group.rank();
         const Tensor x = whole.slice(0, from, to).clone().requires_grad_(needs & 1);
@@ -398,30 +473,38 @@ TEST(SyncBatchNorm, RanksAtDifferentLayersCallsOrChannelsGetAnErrorThatNamesBoth
     SyncBatchNorm& bn2 = add<SyncBatchNorm>("bn2", {.channels = 4});
     SyncBatchNorm& wide = add<SyncBatchNorm>("wide", {.channels = 6});
   };
-  const auto named = [](const std::vector<std::string>& errors, const std::string& a, const std::string& b) {
+  const auto named = [](const std::vector<std::string>& errors, const std::string& a,
+                        const std::string& b) {
     for (const auto& error : errors) expect_contains(error, {"rank 0", a, "rank 1", b});
   };
-  named(errors_of(2, [](const ProcessGroup& group) {
-    Net net;
-    (group.rank() == 0 ? net.bn1 : net.bn2)(randn({3, 4}));
-  }), "SyncBatchNorm 'bn1' forward #1", "SyncBatchNorm 'bn2' forward #1");
-  named(errors_of(2, [](const ProcessGroup& group) {
-    Net net;
-    (group.rank() == 0 ? net.bn1 : net.wide)(randn({3, group.rank() == 0 ? 4 : 6}));
-  }), "SyncBatchNorm 'bn1' forward #1", "SyncBatchNorm 'wide' forward #1");
-  named(errors_of(2, [](const ProcessGroup& group) {
-    Net net;
-    const Tensor x = randn({3, 4}).requires_grad_();
-    const Tensor y = net.bn1(x);
-    if (group.rank() == 0) y.backward(randn({3, 4}));
-    else net.bn1(x);
-  }), "SyncBatchNorm 'bn1' backward #1", "SyncBatchNorm 'bn1' forward #2");
+  named(errors_of(2,
+                  [](const ProcessGroup& group) {
+                    Net net;
+                    (group.rank() == 0 ? net.bn1 : net.bn2)(randn({3, 4}));
+                  }),
+        "SyncBatchNorm 'bn1' forward #1", "SyncBatchNorm 'bn2' forward #1");
+  named(errors_of(2,
+                  [](const ProcessGroup& group) {
+                    Net net;
+                    (group.rank() == 0 ? net.bn1 : net.wide)(randn({3, group.rank() == 0 ? 4 : 6}));
+                  }),
+        "SyncBatchNorm 'bn1' forward #1", "SyncBatchNorm 'wide' forward #1");
+  named(errors_of(2,
+                  [](const ProcessGroup& group) {
+                    Net net;
+                    const Tensor x = randn({3, 4}).requires_grad_();
+                    const Tensor y = net.bn1(x);
+                    if (group.rank() == 0) y.backward(randn({3, 4}));
+                    else net.bn1(x);
+                  }),
+        "SyncBatchNorm 'bn1' backward #1", "SyncBatchNorm 'bn1' forward #2");
 }
 
 // A rank that finds its own arguments wrong says so to the others, which would wait for it.
 TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
   struct Net : nn::Module {
-    nn::BatchNorm2d& bn = add<nn::BatchNorm2d>("bn", {.channels = 4, .group = distributed::world()});
+    nn::BatchNorm2d& bn =
+        add<nn::BatchNorm2d>("bn", {.channels = 4, .group = distributed::world()});
   };
   const auto run = [](const std::function<void(nn::BatchNorm2d&)>& wrong) {
     return errors_of(3, [&](const ProcessGroup& group) {
@@ -435,34 +518,59 @@ TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
     expect_contains(errors[1], {"SyncBatchNorm 'bn' forward #2 on rank 1 of 3: ", why});
     for (const int r : {0, 2})
       expect_contains(errors[static_cast<std::size_t>(r)],
-                      {"SyncBatchNorm 'bn' forward #2", "rank 1 at ", "SyncBatchNorm 'bn' forward #2, whose arguments it refuses"});
+                      {"SyncBatchNorm 'bn' forward #2", "rank 1 at ",
+                       "SyncBatchNorm 'bn' forward #2, whose arguments it refuses"});
   };
-  check(run([](nn::BatchNorm2d& bn) { bn(randn({3, 5, 2, 2})); }), "expected input of shape (N, 4, ...), got (3, 5, 2, 2)");
-  check(run([](nn::BatchNorm2d& bn) { bn(randn({3, 4, 2})); }), "expected input of shape (N, C, H, W), got (3, 4, 2)");
-  check(run([](nn::BatchNorm2d& bn) { bn.forward_add(randn({3, 4, 2, 2}), randn({3, 4, 2, 1})); }), "expected a residual like the input");
-  check(run([](nn::BatchNorm2d& bn) { bn.forward_weighted(randn({3, 4, 2, 2}), full({3}, -1)); }), "position weights of at least 0");
-  check(run([](nn::BatchNorm2d& bn) { bn(zeros({3, 4, 2, 2}, {int64})); }), "cannot normalise int64");
-  check(run([](nn::BatchNorm2d& bn) { bn(randn({3, 5, 2, 2}, {float64})); }), "expected input of shape (N, 4, ...), got (3, 5, 2, 2)");
+  check(run([](nn::BatchNorm2d& bn) {
+          bn(randn({3, 5, 2, 2}));
+        }),
+        "expected input of shape (N, 4, ...), got (3, 5, 2, 2)");
+  check(run([](nn::BatchNorm2d& bn) {
+          bn(randn({3, 4, 2}));
+        }),
+        "expected input of shape (N, C, H, W), got (3, 4, 2)");
+  check(run([](nn::BatchNorm2d& bn) {
+          bn.forward_add(randn({3, 4, 2, 2}), randn({3, 4, 2, 1}));
+        }),
+        "expected a residual like the input");
+  check(run([](nn::BatchNorm2d& bn) {
+          bn.forward_weighted(randn({3, 4, 2, 2}), full({3}, -1));
+        }),
+        "position weights of at least 0");
+  check(run([](nn::BatchNorm2d& bn) {
+          bn(zeros({3, 4, 2, 2}, {int64}));
+        }),
+        "cannot normalise int64");
+  check(run([](nn::BatchNorm2d& bn) {
+          bn(randn({3, 5, 2, 2}, {float64}));
+        }),
+        "expected input of shape (N, 4, ...), got (3, 5, 2, 2)");
   // Its packet is not as long as those of several, and of float64 input.
   const auto errors = errors_of(2, [](const ProcessGroup& group) {
     Net net;
     SyncBatchNorm other({.channels = 3});
     const DType dtype = group.rank() == 0 ? float64 : float32;
-    BatchNorm::forward_together({{other, randn({3, 3}, {dtype})}, {net.bn, randn({3, group.rank() == 0 ? 4 : 5, 2, 2}, {dtype})}});
+    BatchNorm::forward_together({{other, randn({3, 3}, {dtype})},
+                                 {net.bn, randn({3, group.rank() == 0 ? 4 : 5, 2, 2}, {dtype})}});
   });
-  expect_contains(errors[1], {"SyncBatchNorm 'bn' forward #1 on rank 1 of 2: ", "expected input of shape (N, 4, ...)"});
-  expect_contains(errors[0], {"SyncBatchNorm '' forward #1 and 1 more", "rank 1 at ", "SyncBatchNorm 'bn' forward #1, whose arguments it refuses"});
+  expect_contains(errors[1], {"SyncBatchNorm 'bn' forward #1 on rank 1 of 2: ",
+                              "expected input of shape (N, 4, ...)"});
+  expect_contains(errors[0], {"SyncBatchNorm '' forward #1 and 1 more", "rank 1 at ",
+                              "SyncBatchNorm 'bn' forward #1, whose arguments it refuses"});
 }
 
 // Where every rank makes the same mistake, each gets its own error and the group goes on.
 TEST(SyncBatchNorm, WhatEveryRankRefusesBreaksNothing) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    SyncBatchNorm layer({.channels = 4});
-    layer(randn({3, 4}));
-    EXPECT_THROW(layer(randn({3, 5 + group.rank()})), ShapeError);
-    layer(randn({3, 4})).backward(Tensor(randn({3, 4})));
-    EXPECT_EQ(layer.num_batches_tracked.item<int>(), 2);
-  }, 60s);
+  run_ranks(
+      3,
+      [](const ProcessGroup& group) {
+        SyncBatchNorm layer({.channels = 4});
+        layer(randn({3, 4}));
+        EXPECT_THROW(layer(randn({3, 5 + group.rank()})), ShapeError);
+        layer(randn({3, 4})).backward(Tensor(randn({3, 4})));
+        EXPECT_EQ(layer.num_batches_tracked.item<int>(), 2);
+      },
+      60s);
 }
 
 // Where a backend compares no names, the packet itself tells.
@@ -482,25 +590,33 @@ TEST(SyncBatchNorm, ThePacketShowsThatRanksAreOutOfStep) {
     });
     for (std::size_t r = 0; r < 3; ++r) {
       if (!differ) EXPECT_EQ(errors[r], "");
-      else expect_contains(errors[r], {"SyncBatchNorm 'layer3.0.bn2' forward #41", "SyncBatchNorm 'layer3.0.bn2' backward #40", "rank 2"});
+      else
+        expect_contains(errors[r], {"SyncBatchNorm 'layer3.0.bn2' forward #41",
+                                    "SyncBatchNorm 'layer3.0.bn2' backward #40", "rank 2"});
     }
   }
 }
 
 TEST(SyncBatchNorm, ARankThatNeverComesIsNamedWithTheLayer) {
   std::string message, about;
-  EXPECT_THROW(run_ranks(2, [&](const ProcessGroup& group) {
-    struct Net : nn::Module {
-      SyncBatchNorm& bn = add<SyncBatchNorm>("bn", {.channels = 4});
-    } net;
-    if (group.rank() == 1) return group.barrier({.timeout = 60s});  // waits elsewhere, on the other communicator
-    try {
-      net.bn(randn({3, 4}));
-    } catch (const TimeoutError& error) {
-      message = error.what(), about = error.info().name;
-      throw;
-    }
-  }, 300ms), TimeoutError);
+  EXPECT_THROW(
+      run_ranks(
+          2,
+          [&](const ProcessGroup& group) {
+            struct Net : nn::Module {
+              SyncBatchNorm& bn = add<SyncBatchNorm>("bn", {.channels = 4});
+            } net;
+            if (group.rank() == 1)
+              return group.barrier({.timeout = 60s});  // waits elsewhere, on the other communicator
+            try {
+              net.bn(randn({3, 4}));
+            } catch (const TimeoutError& error) {
+              message = error.what(), about = error.info().name;
+              throw;
+            }
+          },
+          300ms),
+      TimeoutError);
   expect_contains(message, {"rank 1", "SyncBatchNorm 'bn' forward #1"});
   EXPECT_EQ(about, "SyncBatchNorm 'bn' forward #1");
 }
@@ -527,7 +643,8 @@ TEST(SyncBatchNorm, SeveralLayersShareOneCollective) {
     Generator random(9);
     SyncBatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 5, .dtype = float64});
     SyncBatchNorm a1({.channels = 3, .dtype = float64}), b1({.channels = 5, .dtype = float64});
-    const Tensor xa = shard(random, group, {6, 3, 2}).requires_grad_(), xb = shard(random, group, {6, 5}).requires_grad_();
+    const Tensor xa = shard(random, group, {6, 3, 2}).requires_grad_(),
+                 xb = shard(random, group, {6, 5}).requires_grad_();
     const auto outputs = BatchNorm::forward_together({{a, xa}, {b, xb}});
     EXPECT_EQ(group.for_normalization().traffic().calls, 1);
     EXPECT_EQ(to_vector(outputs[0]), to_vector(a1(xa)));
@@ -539,72 +656,104 @@ TEST(SyncBatchNorm, SeveralLayersShareOneCollective) {
   });
 }
 
-// Weighted ones, float64 and bfloat16, and one that evaluates, on ranks of which one is empty: each as it is alone.
+// Weighted ones, float64 and bfloat16, and one that evaluates, on ranks of which one is empty: each
+// as it is alone.
 TEST(SyncBatchNorm, BranchesOfEveryKindShareOneCollective) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    Generator random(55);
-    const std::int64_t from = group.rank() == 2 ? 3 : 0, to = group.rank() == 0 ? 3 : group.rank() == 1 ? 0 : 8;
-    const auto part = [&](const Shape& shape) { return randn(shape, {float64}, random).slice(0, from, to).clone(); };
-    const Tensor va = part({8, 4, 3}), vb = part({8, 2}).to(bfloat16), vc = part({8, 5}), da = part({8, 4, 3}), dc = part({8, 5});
-    const Tensor db = part({8, 2}).to(bfloat16), weights = rand({8}, {float64}, random).slice(0, from, to);
-    const auto run = [&](bool together) {
-      SyncBatchNorm a({.channels = 4, .pooled = true, .dtype = float64}), b({.channels = 2}), c({.channels = 5, .dtype = float64});
-      c.eval();
-      const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_(), xc = vc.clone().requires_grad_();
-      const auto before = group.for_normalization().traffic().calls;
-      Tensor ya, yb, yc;
-      if (together) {
-        BatchNorm::Together all;
-        const auto of_a = all.start(a, xa, weights), of_c = all.start(c, xc), of_b = all.start(b, xb);
-        yb = all.finish(of_b, {}, true), yc = all.finish(of_c), ya = all.finish(of_a);
-      } else {
-        ya = a.forward_weighted(xa, weights), yb = b.forward_relu(xb), yc = c(xc);
-      }
-      (sum(ya * da) + sum((yb * db).to(float64)) + sum(yc * dc)).backward();
-      EXPECT_EQ(group.for_normalization().traffic().calls - before, together ? 2 : 4);
-      return std::vector{ya, yb, yc, xa.grad(), xb.grad(), xc.grad(), a.weight.grad(), b.bias.grad(), c.weight.grad(), a.running_var,
-                         a.num_elements_tracked, b.running_mean, b.running_var, c.running_var};
-    };
-    const auto got = run(true), expected = run(false);
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
-  }, 60s);
+  run_ranks(
+      3,
+      [](const ProcessGroup& group) {
+        Generator random(55);
+        const std::int64_t from = group.rank() == 2 ? 3 : 0, to = group.rank() == 0   ? 3
+                                                                  : group.rank() == 1 ? 0
+                                                                                      : 8;
+        const auto part = [&](const Shape& shape) {
+          return randn(shape, {float64}, random).slice(0, from, to).clone();
+        };
+        const Tensor va = part({8, 4, 3}), vb = part({8, 2}).to(bfloat16), vc = part({8, 5}),
+                     da = part({8, 4, 3}), dc = part({8, 5});
+        const Tensor db = part({8, 2}).to(bfloat16),
+                     weights = rand({8}, {float64}, random).slice(0, from, to);
+        const auto run = [&](bool together) {
+          SyncBatchNorm a({.channels = 4, .pooled = true, .dtype = float64}), b({.channels = 2}),
+              c({.channels = 5, .dtype = float64});
+          c.eval();
+          const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_(),
+                       xc = vc.clone().requires_grad_();
+          const auto before = group.for_normalization().traffic().calls;
+          Tensor ya, yb, yc;
+          if (together) {
+            BatchNorm::Together all;
+            const auto of_a = all.start(a, xa, weights), of_c = all.start(c, xc),
+                       of_b = all.start(b, xb);
+            yb = all.finish(of_b, {}, true), yc = all.finish(of_c), ya = all.finish(of_a);
+          } else {
+            ya = a.forward_weighted(xa, weights), yb = b.forward_relu(xb), yc = c(xc);
+          }
+          (sum(ya * da) + sum((yb * db).to(float64)) + sum(yc * dc)).backward();
+          EXPECT_EQ(group.for_normalization().traffic().calls - before, together ? 2 : 4);
+          return std::vector{ya,
+                             yb,
+                             yc,
+                             xa.grad(),
+                             xb.grad(),
+                             xc.grad(),
+                             a.weight.grad(),
+                             b.bias.grad(),
+                             c.weight.grad(),
+                             a.running_var,
+                             a.num_elements_tracked,
+                             b.running_mean,
+                             b.running_var,
+                             c.running_var};
+        };
+        const auto got = run(true), expected = run(false);
+        for (std::size_t i = 0; i < got.size(); ++i)
+          EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
+      },
+      60s);
 }
 
 // A gradient that nobody else holds is written over, but not where it is the residual's too.
 TEST(SyncBatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Generator random(56);
-    const Tensor vx = shard(random, group, {6, 3, 2}), vr = shard(random, group, {6, 3, 2});
-    enum class Kind { separate, fused, together };
-    const auto run = [&](Kind kind) {
-      SyncBatchNorm layer({.channels = 3, .dtype = float64}), other({.channels = 3, .dtype = float64});
-      const Tensor x = vx.clone().requires_grad_(), r = vr.clone().requires_grad_();
-      Tensor y, z;
-      if (kind == Kind::together) {
-        BatchNorm::Together both;
-        const auto of_x = both.start(layer, x), of_r = both.start(other, r);
-        y = both.finish(of_x, r), z = both.finish(of_r, x);
-      } else {
-        y = kind == Kind::fused ? layer.forward_add(x, r) : layer(x) + r;
-        z = kind == Kind::fused ? other.forward_add(r, x) : other(r) + x;
-      }
-      (sum(y * y * y) + sum(z * z * z)).backward();  // fresh gradients for y and z
-      return std::vector{x.grad(), r.grad(), layer.weight.grad(), other.bias.grad()};
-    };
-    const auto expected = run(Kind::separate);
-    for (const Kind kind : {Kind::fused, Kind::together}) {
-      const auto got = run(kind);
-      for (std::size_t i = 0; i < got.size(); ++i)
-        EXPECT_LT(relative_error(got[i], expected[i]), 1e-13) << i << " " << static_cast<int>(kind);
-    }
-  }, 60s);
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        Generator random(56);
+        const Tensor vx = shard(random, group, {6, 3, 2}), vr = shard(random, group, {6, 3, 2});
+        enum class Kind { separate, fused, together };
+        const auto run = [&](Kind kind) {
+          SyncBatchNorm layer({.channels = 3, .dtype = float64}),
+              other({.channels = 3, .dtype = float64});
+          const Tensor x = vx.clone().requires_grad_(), r = vr.clone().requires_grad_();
+          Tensor y, z;
+          if (kind == Kind::together) {
+            BatchNorm::Together both;
+            const auto of_x = both.start(layer, x), of_r = both.start(other, r);
+            y = both.finish(of_x, r), z = both.finish(of_r, x);
+          } else {
+            y = kind == Kind::fused ? layer.forward_add(x, r) : layer(x) + r;
+            z = kind == Kind::fused ? other.forward_add(r, x) : other(r) + x;
+          }
+          (sum(y * y * y) + sum(z * z * z)).backward();  // fresh gradients for y and z
+          return std::vector{x.grad(), r.grad(), layer.weight.grad(), other.bias.grad()};
+        };
+        const auto expected = run(Kind::separate);
+        for (const Kind kind : {Kind::fused, Kind::together}) {
+          const auto got = run(kind);
+          for (std::size_t i = 0; i < got.size(); ++i)
+            EXPECT_LT(relative_error(got[i], expected[i]), 1e-13)
+                << i << " " << static_cast<int>(kind);
+        }
+      },
+      60s);
 }
 
 // Each branch has its own place in the graph: one backward may come to some of them only.
 TEST(SyncBatchNorm, BranchesMayBeWalkedApart) {
   run_ranks(3, [](const ProcessGroup& group) {
     Generator random(52);
-    const Tensor va = shard(random, group, {6, 3, 2}), vb = shard(random, group, {6, 5}), da = shard(random, group, {6, 3, 2});
+    const Tensor va = shard(random, group, {6, 3, 2}), vb = shard(random, group, {6, 5}),
+                 da = shard(random, group, {6, 3, 2});
     const Tensor db = shard(random, group, {6, 5});
     SyncBatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 5, .dtype = float64});
     const auto run = [&](int kind) {  // one backward, one each, the same twice
@@ -637,20 +786,24 @@ TEST(SyncBatchNorm, BranchesWhereRanksNeedDifferentGradients) {
   // Rank 0 needs the gradient of the first input, rank 1 of the second; weights are trained.
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(53);
-    const Tensor va = shard(random, group, {6, 3}), vb = shard(random, group, {6, 3}), dy = shard(random, group, {6, 3});
+    const Tensor va = shard(random, group, {6, 3}), vb = shard(random, group, {6, 3}),
+                 dy = shard(random, group, {6, 3});
     const auto run = [&](bool together) {
       SyncBatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 3, .dtype = float64});
-      const Tensor xa = va.clone().requires_grad_(group.rank() == 0), xb = vb.clone().requires_grad_(group.rank() == 1);
+      const Tensor xa = va.clone().requires_grad_(group.rank() == 0),
+                   xb = vb.clone().requires_grad_(group.rank() == 1);
       if (together) {
         const auto y = BatchNorm::forward_together({{a, xa, {}, true}, {b, xb}});
         sum((y[0] + y[1]) * dy).backward();
       } else {
         sum((a.forward_relu(xa) + b(xb)) * dy).backward();
       }
-      return std::vector{group.rank() == 0 ? xa.grad() : xb.grad(), a.weight.grad(), b.weight.grad()};
+      return std::vector{group.rank() == 0 ? xa.grad() : xb.grad(), a.weight.grad(),
+                         b.weight.grad()};
     };
     const auto got = run(true), expected = run(false);
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
   });
 }
 
@@ -660,7 +813,8 @@ TEST(SyncBatchNorm, BranchesOfOneCollectiveHaveOneGroup) {
     SyncBatchNorm a({.channels = 3, .group = group}), b({.channels = 3, .group = again});
     BatchNorm::forward_together({{a, randn({4, 3})}, {b, randn({4, 3})}});
   });
-  for (const auto& error : errors) expect_contains(error, {"different groups; one collective needs one group"});
+  for (const auto& error : errors)
+    expect_contains(error, {"different groups; one collective needs one group"});
 }
 
 TEST(SyncBatchNorm, TheTwoPhasesComeInOrder) {
@@ -686,54 +840,65 @@ TEST(SyncBatchNorm, InputsStayAsTheyAreBetweenThePhases) {
     together.finish(which);
     ADD_FAILURE() << "normalised what the statistics are not of";
   } catch (const Error& error) {
-    expect_contains(error.what(), {"BatchNorm ''", "changed in place between start() and finish()"});
+    expect_contains(error.what(),
+                    {"BatchNorm ''", "changed in place between start() and finish()"});
   }
 }
 
 // Ranks have exchanged before one of them finds its residual wrong: that call counts there too.
 TEST(SyncBatchNorm, AResidualThatOneRankRefusesLeavesTheRanksAtTheSameCall) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    SyncBatchNorm a({.channels = 3}), b({.channels = 3});
-    const NoGrad no_grad;
-    BatchNorm::Together together;
-    const auto of_a = together.start(a, randn({4, 3})), of_b = together.start(b, randn({4, 3}));
-    if (group.rank() == 0) {
-      EXPECT_THROW(together.finish(of_a, randn({4, 2})), ShapeError);  // and it leaves the other unfinished
-    } else {
-      together.finish(of_a, randn({4, 3}));
-      together.finish(of_b);
-    }
-    BatchNorm::forward_together({{a, randn({4, 3})}, {b, randn({4, 3})}});
-    EXPECT_EQ(a.num_batches_tracked.item<int>(), 2);
-  }, 60s);
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        SyncBatchNorm a({.channels = 3}), b({.channels = 3});
+        const NoGrad no_grad;
+        BatchNorm::Together together;
+        const auto of_a = together.start(a, randn({4, 3})), of_b = together.start(b, randn({4, 3}));
+        if (group.rank() == 0) {
+          EXPECT_THROW(together.finish(of_a, randn({4, 2})),
+                       ShapeError);  // and it leaves the other unfinished
+        } else {
+          together.finish(of_a, randn({4, 3}));
+          together.finish(of_b);
+        }
+        BatchNorm::forward_together({{a, randn({4, 3})}, {b, randn({4, 3})}});
+        EXPECT_EQ(a.num_batches_tracked.item<int>(), 2);
+      },
+      60s);
 }
 
 TEST(SyncBatchNorm, WhatCouldNotBeExchangedCannotBeFinished) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    SyncBatchNorm one({.channels = 2}), enough({.channels = 2});
-    BatchNorm::Together together;
-    const auto of_one = together.start(one, zeros({group.rank(), 2})), of_enough = together.start(enough, randn({3, 2}));
-    EXPECT_THROW(together.finish(of_enough), ShapeError);
-    for (const auto which : {of_one, of_enough}) {
-      try {
-        together.finish(which);
-        ADD_FAILURE() << "an output without statistics";
-      } catch (const Error& error) {
-        expect_contains(error.what(), {"its exchange has failed"});
-      }
-    }
-    EXPECT_EQ(enough.num_batches_tracked.item<int>(), 0);
-    EXPECT_EQ(to_vector(enough.running_var), (std::vector<double>{1, 1}));
-    enough(randn({3, 2}));
-    EXPECT_EQ(enough.num_batches_tracked.item<int>(), 1);
-  }, 60s);
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        SyncBatchNorm one({.channels = 2}), enough({.channels = 2});
+        BatchNorm::Together together;
+        const auto of_one = together.start(one, zeros({group.rank(), 2})),
+                   of_enough = together.start(enough, randn({3, 2}));
+        EXPECT_THROW(together.finish(of_enough), ShapeError);
+        for (const auto which : {of_one, of_enough}) {
+          try {
+            together.finish(which);
+            ADD_FAILURE() << "an output without statistics";
+          } catch (const Error& error) {
+            expect_contains(error.what(), {"its exchange has failed"});
+          }
+        }
+        EXPECT_EQ(enough.num_batches_tracked.item<int>(), 0);
+        EXPECT_EQ(to_vector(enough.running_var), (std::vector<double>{1, 1}));
+        enough(randn({3, 2}));
+        EXPECT_EQ(enough.num_batches_tracked.item<int>(), 1);
+      },
+      60s);
 }
 
 TEST(SyncBatchNorm, CheckpointsCommunicateOnceEachWay) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(10);
-    SyncBatchNorm layer({.channels = 3, .dtype = float64}), plain({.channels = 3, .dtype = float64});
-    const Tensor x = shard(random, group, {6, 3, 2}).requires_grad_(), dy = shard(random, group, {6, 3, 2});
+    SyncBatchNorm layer({.channels = 3, .dtype = float64}),
+        plain({.channels = 3, .dtype = float64});
+    const Tensor x = shard(random, group, {6, 3, 2}).requires_grad_(),
+                 dy = shard(random, group, {6, 3, 2});
     checkpoint([&](const std::vector<Tensor>& in) { return layer(in[0]); }, {x}).backward(dy);
     EXPECT_EQ(group.for_normalization().traffic().calls, 2);
     EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
@@ -748,10 +913,13 @@ TEST(SyncBatchNorm, CheckpointsCommunicateOnceEachWay) {
 TEST(SyncBatchNorm, NestedCheckpointsCommunicateOnceEachWay) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(12);
-    SyncBatchNorm layer({.channels = 3, .dtype = float64}), plain({.channels = 3, .dtype = float64});
-    const Tensor x = shard(random, group, {6, 3, 2}).requires_grad_(), dy = shard(random, group, {6, 3, 2});
+    SyncBatchNorm layer({.channels = 3, .dtype = float64}),
+        plain({.channels = 3, .dtype = float64});
+    const Tensor x = shard(random, group, {6, 3, 2}).requires_grad_(),
+                 dy = shard(random, group, {6, 3, 2});
     const auto inner = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
-    checkpoint([&](const std::vector<Tensor>& in) { return checkpoint(inner, in); }, {x}).backward(dy);
+    checkpoint([&](const std::vector<Tensor>& in) { return checkpoint(inner, in); }, {x})
+        .backward(dy);
     EXPECT_EQ(group.for_normalization().traffic().calls, 2);
     EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
     const auto got = to_vector(x.grad());
@@ -762,7 +930,8 @@ TEST(SyncBatchNorm, NestedCheckpointsCommunicateOnceEachWay) {
   });
 }
 
-// The shared ones are computed first; what a checkpoint keeps of them is in the order of the branches.
+// The shared ones are computed first; what a checkpoint keeps of them is in the order of the
+// branches.
 TEST(SyncBatchNorm, LayersTogetherInsideACheckpoint) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(13);
@@ -779,7 +948,8 @@ TEST(SyncBatchNorm, LayersTogetherInsideACheckpoint) {
       return std::vector{x.grad(), local.weight.grad(), shared.weight.grad()};
     };
     const auto got = run(true), expected = run(false);
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
   });
 }
 
@@ -802,24 +972,29 @@ TEST(SyncBatchNorm, BranchesInsideACheckpointCommunicateOnceEachWay) {
       return std::vector{x.grad(), a.weight.grad(), b.weight.grad(), b.running_var};
     };
     const auto got = run(true), expected = run(false);
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
   });
 }
 
 TEST(SyncBatchNorm, OnlyCallsOfTheGroupItHasNowAreCounted) {
-  run_ranks(4, [](const ProcessGroup& group) {
-    const Tensor x = randn({4, 3}).requires_grad_(), dy = randn({4, 3});
-    SyncBatchNorm layer({.channels = 3, .group = group.split(group.rank() / 2)});
-    for (int i = 0; i <= group.rank() / 2; ++i) layer(x);
-    layer.set_process_group(group);
-    const auto fn = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
-    for (int step = 0; step < 2; ++step) {  // the second run of one rank's checkpoint is no call
-      const Tensor a = group.rank() == 0 ? checkpoint(fn, {x}) : layer(x), b = layer(x);
-      b.backward(dy);
-      a.backward(dy);
-    }
-    EXPECT_TRUE(x.grad().defined());
-  }, 60s);
+  run_ranks(
+      4,
+      [](const ProcessGroup& group) {
+        const Tensor x = randn({4, 3}).requires_grad_(), dy = randn({4, 3});
+        SyncBatchNorm layer({.channels = 3, .group = group.split(group.rank() / 2)});
+        for (int i = 0; i <= group.rank() / 2; ++i) layer(x);
+        layer.set_process_group(group);
+        const auto fn = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
+        for (int step = 0; step < 2;
+             ++step) {  // the second run of one rank's checkpoint is no call
+          const Tensor a = group.rank() == 0 ? checkpoint(fn, {x}) : layer(x), b = layer(x);
+          b.backward(dy);
+          a.backward(dy);
+        }
+        EXPECT_TRUE(x.grad().defined());
+      },
+      60s);
 }
 
 TEST(SyncBatchNorm, TwoForwardsBeforeOneBackward) {
@@ -852,7 +1027,8 @@ TEST(SyncBatchNorm, WeightsAndPooledStatisticsAreShared) {
     const std::int64_t from = group.rank() * 2, to = 2 + group.rank() * 4;
     SyncBatchNorm layer({.channels = 3, .pooled = true, .dtype = float64});
     BatchNorm one({.channels = 3, .pooled = true, .dtype = float64});
-    const Tensor y = layer.forward_weighted(x.slice(0, from, to), w.slice(0, from, to)), whole = one.forward_weighted(x, w);
+    const Tensor y = layer.forward_weighted(x.slice(0, from, to), w.slice(0, from, to)),
+                 whole = one.forward_weighted(x, w);
     EXPECT_LT(relative_error(y, whole.slice(0, from, to)), 1e-12);
     layer(x.slice(0, from, to)), one(x);
     EXPECT_LT(relative_error(layer.running_var, one.running_var), 1e-12);
@@ -873,7 +1049,8 @@ TEST(SyncBatchNorm, AuditNamesTheFirstTensorThatDrifted) {
     if (group.rank() == 2) net.bn2.running_mean.data<float>()[1] += 1e-6f;
     audit.step();
   });
-  for (const auto& error : errors) expect_contains(error, {"bn2.running_mean", "ranks {2} something else"});
+  for (const auto& error : errors)
+    expect_contains(error, {"bn2.running_mean", "ranks {2} something else"});
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The PyTorch trajectories in tests/fixtures/optim.safetensors, and how an optimizer of ours is run along one.
+// The PyTorch trajectories in tests/fixtures/optim.safetensors, and how an optimizer of ours is run
+// along one.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -25,7 +26,8 @@ inline double distance(const Tensor& a, const Tensor& b) {
   const std::vector<double> x = to_vector(a), y = to_vector(b);
   EXPECT_EQ(x.size(), y.size());
   double gap = 0, size = 0;
-  for (std::size_t i = 0; i < y.size(); ++i) gap += (x[i] - y[i]) * (x[i] - y[i]), size += y[i] * y[i];
+  for (std::size_t i = 0; i < y.size(); ++i)
+    gap += (x[i] - y[i]) * (x[i] - y[i]), size += y[i] * y[i];
   const double result = std::sqrt(gap) / std::sqrt(size);
   return std::isfinite(result) ? result : 1;
 }
@@ -33,28 +35,34 @@ inline double distance(const Tensor& a, const Tensor& b) {
 /// The two parameters every trajectory starts from.
 inline std::vector<Tensor> start(DType dtype = float64) {
   std::vector<Tensor> result;
-  for (const char* name : {"start.0", "start.1"}) result.push_back(fixture(name).clone().to(dtype).requires_grad_());
+  for (const char* name : {"start.0", "start.1"})
+    result.push_back(fixture(name).clone().to(dtype).requires_grad_());
   return result;
 }
 
-inline void give_gradients(const std::vector<Tensor>& parameters, std::int64_t step, bool skip = false) {
+inline void give_gradients(const std::vector<Tensor>& parameters, std::int64_t step,
+                           bool skip = false) {
   for (std::size_t k = 0; k < parameters.size(); ++k) {
     const bool absent = skip && k == 1 && step % 3;
-    const Tensor g = absent ? Tensor() : fixture("grad." + std::to_string(k)).select(0, step).clone();
+    const Tensor g = absent ? Tensor()
+                            : fixture("grad." + std::to_string(k)).select(0, step).clone();
     parameters[k].set_grad(g.defined() ? g.to(parameters[k].dtype()) : g);
   }
 }
 
 /// Steps along the gradients and compares the parameters after each with PyTorch's.
 inline void expect_trajectory(const std::string& name, optim::Optimizer& optimizer,
-                              const std::vector<Tensor>& parameters, double tolerance = 1e-12, bool skip = false) {
+                              const std::vector<Tensor>& parameters, double tolerance = 1e-12,
+                              bool skip = false) {
   const std::int64_t steps = fixture("grad.0").size(0);
   ASSERT_GE(steps, 20);
   for (std::int64_t step = 0; step < steps; ++step) {
     give_gradients(parameters, step, skip);
     optimizer.step();
     for (std::size_t k = 0; k < parameters.size(); ++k)
-      ASSERT_LT(distance(parameters[k].detach(), fixture(name + "." + std::to_string(k)).select(0, step)), tolerance)
+      ASSERT_LT(
+          distance(parameters[k].detach(), fixture(name + "." + std::to_string(k)).select(0, step)),
+          tolerance)
           << name << ", parameter " << k << ", step " << step;
   }
 }

@@ -1,5 +1,6 @@
-// Loss scaling: what reaches the parameters is as if there were no scale; what overflowed is skipped, to the last bit of
-// the optimizer's state; and the scale follows the rule of torch.amp.GradScaler.
+// Loss scaling: what reaches the parameters is as if there were no scale; what overflowed is
+// skipped, to the last bit of the optimizer's state; and the scale follows the rule of
+// torch.amp.GradScaler.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/matmul.h>
@@ -26,8 +27,10 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 std::vector<std::unique_ptr<Optimizer>> methods(const std::vector<Tensor>& p) {
   std::vector<std::unique_ptr<Optimizer>> result;
   result.push_back(std::make_unique<SGD>(p, SGD::Options{.lr = 0.1}));
-  result.push_back(std::make_unique<SGD>(p, SGD::Options{.lr = 0.1, .momentum = 0.9, .dampening = 0.3}));
-  result.push_back(std::make_unique<SGD>(p, SGD::Options{.lr = 0.1, .momentum = 0.9, .nesterov = true}));
+  result.push_back(
+      std::make_unique<SGD>(p, SGD::Options{.lr = 0.1, .momentum = 0.9, .dampening = 0.3}));
+  result.push_back(
+      std::make_unique<SGD>(p, SGD::Options{.lr = 0.1, .momentum = 0.9, .nesterov = true}));
   result.push_back(std::make_unique<Adam>(p, Adam::Options{.lr = 0.1, .weight_decay = 0.01}));
   result.push_back(std::make_unique<AdamW>(p, AdamW::Options{.lr = 0.1}));
   result.push_back(std::make_unique<LARS>(p, LARS::Options{.lr = 0.1, .weight_decay = 0.01}));
@@ -40,7 +43,8 @@ std::vector<std::vector<double>> values(const OptimizerState& state) {
   return result;
 }
 
-// A run in which random steps overflow, the first among them, against one that never knew of those steps.
+// A run in which random steps overflow, the first among them, against one that never knew of those
+// steps.
 TEST(GradScaler, AnOverflowLeavesNoTrace) {
   std::mt19937 random(1);
   for (std::size_t method = 0; method < 6; ++method)
@@ -56,16 +60,19 @@ TEST(GradScaler, AnOverflowLeavesNoTrace) {
         for (const Tensor& parameter : p) parameter.set_grad((parameter.grad() * scale).detach());
         if (overflows) {  // anywhere in one of the gradients
           const Tensor flat = p[random() % 2].grad().flatten();
-          flat.select(0, static_cast<std::int64_t>(random() % static_cast<unsigned>(flat.numel()))).fill_(poison);
+          flat.select(0, static_cast<std::int64_t>(random() % static_cast<unsigned>(flat.numel())))
+              .fill_(poison);
         } else {
           give_gradients(q, step);
           plain->step();
         }
         scaler.step(*scaled);
         scaler.update();
-        for (std::size_t k = 0; k < p.size(); ++k) ASSERT_EQ(to_vector(p[k]), to_vector(q[k])) << method << " at " << step;
+        for (std::size_t k = 0; k < p.size(); ++k)
+          ASSERT_EQ(to_vector(p[k]), to_vector(q[k])) << method << " at " << step;
         ASSERT_EQ(scaler.current_scale(), overflows ? scale / 2 : scale);
-        ASSERT_EQ(values(scaled->state_dict()), values(plain->state_dict())) << method << " at " << step;
+        ASSERT_EQ(values(scaled->state_dict()), values(plain->state_dict()))
+            << method << " at " << step;
       }
       // A step without a scaler still does not count what was skipped.
       give_gradients(p, 0);
@@ -79,7 +86,8 @@ TEST(GradScaler, AnOverflowLeavesNoTrace) {
 TEST(GradScaler, TheScaleGrowsAndBacksOff) {
   const Tensor x = ones({3}).requires_grad_();
   SGD sgd({x}, {.lr = 0});
-  GradScaler scaler({.init_scale = 8, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3});
+  GradScaler scaler(
+      {.init_scale = 8, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3});
   const auto step = [&](double gradient) {
     x.set_grad(full({3}, gradient));
     scaler.step(sgd);
@@ -180,7 +188,8 @@ TEST(GradScaler, InvalidArguments) {
   EXPECT_EQ(to_vector(p), std::vector<double>(3, 1));
 }
 
-// The kernel over many sizes and dtypes: one bad element anywhere is seen, and every element is divided.
+// The kernel over many sizes and dtypes: one bad element anywhere is seen, and every element is
+// divided.
 TEST(GradScaler, UnscaleKernel) {
   std::mt19937 random(1);
   const auto& table = kernels::optimizer(Device::cpu());
@@ -193,7 +202,9 @@ TEST(GradScaler, UnscaleKernel) {
       EXPECT_EQ(found.item<float>(), 0);
       const std::vector<double> after = to_vector(a);
       for (std::size_t i = 0; i < before.size(); ++i) ASSERT_EQ(after[i], before[i] / 4);
-      (size ? a : b).select(0, size ? static_cast<std::int64_t>(random() % static_cast<unsigned>(size)) : 2).fill_(-infinity);
+      (size ? a : b)
+          .select(0, size ? static_cast<std::int64_t>(random() % static_cast<unsigned>(size)) : 2)
+          .fill_(-infinity);
       table.unscale(std::vector{b, a}, scalar(2), found);
       EXPECT_EQ(found.item<float>(), 1);
       table.unscale(std::vector{ones({3})}, scalar(2), found);  // stays found

@@ -8,9 +8,9 @@
 
 #include "fixture.h"
 
+#include <unistd.h>
 #include <filesystem>
 #include <limits>
-#include <unistd.h>
 
 namespace tutti {
 namespace {
@@ -52,7 +52,8 @@ TEST(Optimizer, LearningRateAndMomentumPerGroup) {
   EXPECT_EQ(sgd.learning_rate(0), 0.2);
   EXPECT_THROW(sgd.learning_rate(2), ValueError);
   // The second group refuses what the first accepts: neither changes.
-  SGD uneven({SGD::Group{{p[0]}, {.momentum = 0.5}}, SGD::Group{{p[1]}, {.momentum = 0.9, .nesterov = true}}});
+  SGD uneven({SGD::Group{{p[0]}, {.momentum = 0.5}},
+              SGD::Group{{p[1]}, {.momentum = 0.9, .nesterov = true}}});
   EXPECT_THROW(uneven.set_momentum(0), ValueError);
   EXPECT_EQ(uneven.momentum(0), 0.5);
   EXPECT_EQ(uneven.momentum(1), 0.9);
@@ -136,7 +137,8 @@ TEST(Optimizer, LargeParametersDoNotDependOnTheThreadCount) {
 }
 
 TEST(Optimizer, ResumesFromAFileAsIfNeverInterrupted) {
-  const auto file = std::filesystem::temp_directory_path() / fmt::format("tutti_optim_{}.safetensors", ::getpid());
+  const auto file = std::filesystem::temp_directory_path() /
+                    fmt::format("tutti_optim_{}.safetensors", ::getpid());
   const auto run = [&]<class Method>(typename Method::Options options) {
     const auto p = start(), q = start();
     Method whole(p, options), first(q, options);
@@ -208,7 +210,8 @@ TEST(Optimizer, AStateThatDoesNotFitChangesNothing) {
 TEST(Optimizer, MomentumTurnedOnBetweenSavingAndTheNextStep) {
   // Saved between the step before momentum was turned on and the step after.
   const auto p = start(), q = start();
-  SGD whole(p, {.lr = 0.1, .dampening = 0.25}), first(q, {.lr = 0.1, .dampening = 0.25}), second(q, {});
+  SGD whole(p, {.lr = 0.1, .dampening = 0.25}), first(q, {.lr = 0.1, .dampening = 0.25}),
+      second(q, {});
   for (int step = 0; step < 3; ++step) {
     give_gradients(p, step);
     give_gradients(q, step);

@@ -9,7 +9,8 @@ namespace {
 
 using namespace optim;
 
-// Runs a schedule on an SGD of rate 0.4 and compares every step's rate (and momentum) with PyTorch's.
+// Runs a schedule on an SGD of rate 0.4 and compares every step's rate (and momentum) with
+// PyTorch's.
 void check(const std::string& name, Schedule rate, Schedule momentum = {}) {
   SGD sgd({zeros({1}).requires_grad_()}, {.lr = 0.4, .momentum = 0.9});
   Scheduler scheduler(sgd, std::move(rate), momentum);
@@ -17,7 +18,8 @@ void check(const std::string& name, Schedule rate, Schedule momentum = {}) {
   for (std::size_t step = 0; step < rates.size(); ++step) {
     EXPECT_NEAR(sgd.learning_rate(), rates[step], 1e-12) << name << ", step " << step;
     if (momentum) {
-      EXPECT_NEAR(sgd.momentum(), to_vector(fixture("schedule." + name + "_momentum"))[step], 1e-12) << "step " << step;
+      EXPECT_NEAR(sgd.momentum(), to_vector(fixture("schedule." + name + "_momentum"))[step], 1e-12)
+          << "step " << step;
     }
     scheduler.step();
   }
@@ -27,9 +29,12 @@ TEST(Schedule, AsPyTorch) {
   check("step", step_decay({.every = 7, .gamma = 0.3}));
   check("cosine", cosine({.steps = 29, .minimum = 0.1}));
   check("warmup", linear_warmup({.steps = 9, .start = 0.2}));
-  check("warmup_step", linear_warmup({.steps = 9, .start = 0.2}, step_decay({.every = 4, .gamma = 0.5})));
+  check("warmup_step",
+        linear_warmup({.steps = 9, .start = 0.2}, step_decay({.every = 4, .gamma = 0.5})));
   check("one_cycle", one_cycle({.steps = 37}), one_cycle_momentum({.steps = 37}));
-  check("one_cycle_linear", one_cycle({.steps = 40, .warm_fraction = 0.25, .div = 10, .final_div = 100, .linear = true}));
+  check(
+      "one_cycle_linear",
+      one_cycle({.steps = 40, .warm_fraction = 0.25, .div = 10, .final_div = 100, .linear = true}));
 }
 
 TEST(Schedule, PastTheEndItStays) {
@@ -58,9 +63,11 @@ TEST(Schedule, ResumesAtAPosition) {
 
 TEST(Schedule, APositionThatIsRefusedChangesNothing) {
   const Tensor a = zeros({1}).requires_grad_(), b = zeros({1}).requires_grad_();
-  SGD sgd({SGD::Group{{a}, {.lr = 0.4, .momentum = 0.5}}, SGD::Group{{b}, {.lr = 0.2, .momentum = 0.5, .nesterov = true}}});
-  Scheduler scheduler(sgd, [](std::int64_t step) { return step == 2 ? -1.0 : 1.0 / static_cast<double>(step + 1); },
-                      [](std::int64_t step) { return step == 1 ? 0.0 : 0.5; });
+  SGD sgd({SGD::Group{{a}, {.lr = 0.4, .momentum = 0.5}},
+           SGD::Group{{b}, {.lr = 0.2, .momentum = 0.5, .nesterov = true}}});
+  Scheduler scheduler(
+      sgd, [](std::int64_t step) { return step == 2 ? -1.0 : 1.0 / static_cast<double>(step + 1); },
+      [](std::int64_t step) { return step == 1 ? 0.0 : 0.5; });
   for (const std::int64_t refused : {1, 2}) {
     EXPECT_THROW(scheduler.set_position(refused), ValueError);
     EXPECT_EQ(sgd.learning_rate(0), 0.4);

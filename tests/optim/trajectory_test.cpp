@@ -1,4 +1,5 @@
-// SGD, Adam, AdamW, LARS and gradient clipping against what PyTorch computed (tests/fixtures/make_optim.py).
+// SGD, Adam, AdamW, LARS and gradient clipping against what PyTorch computed
+// (tests/fixtures/make_optim.py).
 #include <tutti/optim/adam.h>
 #include <tutti/optim/clip.h>
 #include <tutti/optim/lars.h>
@@ -32,7 +33,9 @@ TEST(Trajectory, Adam) {
 }
 
 TEST(Trajectory, LarsFollowsThePaper) {
-  check<LARS>("lars", {.lr = 0.5, .momentum = 0.9, .weight_decay = 0.01, .trust_coefficient = 0.02, .eps = 1e-9});
+  check<LARS>(
+      "lars",
+      {.lr = 0.5, .momentum = 0.9, .weight_decay = 0.01, .trust_coefficient = 0.02, .eps = 1e-9});
   check<LARS>("lars_plain", {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .adapt = false});
 }
 
@@ -57,7 +60,8 @@ TEST(Trajectory, Float32) {
 }
 
 TEST(Trajectory, AnyDenseLayoutOfParameterAndGradient) {
-  // Parameter 0 is stored transposed; the gradient comes row-major, and every third one as a strided view.
+  // Parameter 0 is stored transposed; the gradient comes row-major, and every third one as a
+  // strided view.
   const auto p = start();
   const Tensor wide = empty({4, 3}, {.dtype = float64}), transposed = wide.transpose(0, 1).detach();
   transposed.copy_(p[0].detach());
@@ -71,7 +75,8 @@ TEST(Trajectory, AnyDenseLayoutOfParameterAndGradient) {
     transposed.set_grad(step % 3 ? g : strided);
     p[1].set_grad(fixture("grad.1").select(0, step).clone());
     adam.step();
-    ASSERT_LT(distance(transposed.detach(), fixture("adam.0").select(0, step)), 1e-12) << "step " << step;
+    ASSERT_LT(distance(transposed.detach(), fixture("adam.0").select(0, step)), 1e-12)
+        << "step " << step;
   }
 }
 

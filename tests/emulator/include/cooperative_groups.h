@@ -1,4 +1,5 @@
-// Stands in for CUDA's header of this name when a kernel is emulated: the grid of a cooperative launch.
+// Stands in for CUDA's header of this name when a kernel is emulated: the grid of a cooperative
+// launch.
 #pragma once
 
 #include "../emulator.h"

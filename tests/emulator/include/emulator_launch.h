@@ -1,5 +1,6 @@
-// What core/cuda/launch.h does differently in the emulator: the types of a kernel's parameters are known here only, so the
-// kernel is registered with a function that reads them. The rest is the library's, as on a GPU.
+// What core/cuda/launch.h does differently in the emulator: the types of a kernel's parameters are
+// known here only, so the kernel is registered with a function that reads them. The rest is the
+// library's, as on a GPU.
 #pragma once
 
 #include "../emulator.h"
@@ -17,7 +18,8 @@ const void* address_of(void (*kernel)(Parameters...)) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       std::tuple<Parameters...> values(*static_cast<Parameters*>(arguments[I])...);
       return std::function<void()>([typed, values] { std::apply(typed, values); });
-    }(std::index_sequence_for<Parameters...>{});
+    }
+    (std::index_sequence_for<Parameters...>{});
   });
   return address;
 }

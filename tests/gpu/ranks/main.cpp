@@ -1,6 +1,7 @@
 // Ranks as processes on CUDA devices: every process runs the same tests on the same world.
-// Usage: gpu_ranks BACKEND [RENDEZVOUS], which is where NCCL ranks find each other where the environment does not say.
-// Started by mpirun (mpi: tensors are staged; all ranks share the first device) or by nccl_processes_test.cpp.
+// Usage: gpu_ranks BACKEND [RENDEZVOUS], which is where NCCL ranks find each other where the
+// environment does not say. Started by mpirun (mpi: tensors are staged; all ranks share the first
+// device) or by nccl_processes_test.cpp.
 #include "../../distributed/conformance.h"
 #include "../../distributed/messages.h"
 #include "../captured_step.h"
@@ -17,7 +18,8 @@ namespace {
 
 using namespace distributed;
 
-// The device of this rank; one for all where the test mode says so, and where only the host moves data.
+// The device of this rank; one for all where the test mode says so, and where only the host moves
+// data.
 Device own_device(const std::string& backend) {
   const char* shared = std::getenv("TUTTI_NCCL_SHARE_GPU");
   return backend == "nccl" && !shared ? Device::cuda(world().local_rank()) : Device::cuda(0);
@@ -41,7 +43,8 @@ TEST(GpuRanks, ManyStepsOfSmallAndLargeOnes) {
 }
 
 TEST(GpuRanks, AReplayedStepComesToTheSameBits) {
-  if (world().backend() != "nccl") GTEST_SKIP() << "only the collectives of NCCL can be captured, these pass through the host";
+  if (world().backend() != "nccl")
+    GTEST_SKIP() << "only the collectives of NCCL can be captured, these pass through the host";
   testing::StepCase c;
   c.optimizer = [](const std::vector<Tensor>& parameters) {
     return std::make_unique<optim::AdamW>(parameters, optim::AdamW::Options{.lr = 0.01});
@@ -66,12 +69,16 @@ int main(int argc, char** argv) {
   try {
     const std::string backend = argc > 1 ? argv[1] : "";
     const bool shared = std::getenv("TUTTI_NCCL_SHARE_GPU") != nullptr;
-    const ProcessGroup group = ProcessGroup::from_environment(
-        {.backend = backend, .rendezvous = argc > 2 ? argv[2] : "",
-         .device = backend == "nccl" && !shared ? -1 : 0, .timeout = std::chrono::seconds(60)});
+    const ProcessGroup group =
+        ProcessGroup::from_environment({.backend = backend,
+                                        .rendezvous = argc > 2 ? argv[2] : "",
+                                        .device = backend == "nccl" && !shared ? -1 : 0,
+                                        .timeout = std::chrono::seconds(60)});
     const int failed = RUN_ALL_TESTS();
     group.barrier({.name = "the end"});
-    if (failed == 0) std::printf("rank %d of %d: passed through %s\n", group.rank(), group.size(), group.backend().c_str());
+    if (failed == 0)
+      std::printf("rank %d of %d: passed through %s\n", group.rank(), group.size(),
+                  group.backend().c_str());
     return failed;
   } catch (const std::exception& error) {
     std::printf("caught: %s\n", error.what());

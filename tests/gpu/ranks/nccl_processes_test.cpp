@@ -1,6 +1,6 @@
-// NCCL ranks as processes, started here with torchrun's variables: several that share one GPU, each posing as a host of
-// its own (NCCL_HOSTID), and where there are several GPUs one for each. Then with a fault in one of them. They meet
-// over TCP or in a file.
+// NCCL ranks as processes, started here with torchrun's variables: several that share one GPU, each
+// posing as a host of its own (NCCL_HOSTID), and where there are several GPUs one for each. Then
+// with a fault in one of them. They meet over TCP or in a file.
 #include "../../distributed/messages.h"
 #include "../../distributed/process.h"
 
@@ -19,16 +19,20 @@ using testing::expect_contains;
 using testing::Process;
 
 // `rendezvous`, if any, takes the place of the master's address.
-std::vector<Process> start(int ranks, bool share, const std::string& fault = {}, const std::string& rendezvous = {}) {
+std::vector<Process> start(int ranks, bool share, const std::string& fault = {},
+                           const std::string& rendezvous = {}) {
   const std::string port = testing::free_port();
   std::vector<Process> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string r = std::to_string(rank);
-    std::vector<std::string> variables = {"RANK=" + r, "LOCAL_RANK=" + r, "WORLD_SIZE=" + std::to_string(ranks),
+    std::vector<std::string> variables = {"RANK=" + r, "LOCAL_RANK=" + r,
+                                          "WORLD_SIZE=" + std::to_string(ranks),
                                           "TORCHELASTIC_RUN_ID=test"};
-    if (rendezvous.empty()) variables.insert(variables.end(), {"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port});
+    if (rendezvous.empty())
+      variables.insert(variables.end(), {"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port});
     if (share)
-      for (const char* variable : {"TUTTI_NCCL_SHARE_GPU=1", "NCCL_SOCKET_IFNAME=lo", "NCCL_IB_DISABLE=1", "NCCL_MNNVL_ENABLE=0"})
+      for (const char* variable : {"TUTTI_NCCL_SHARE_GPU=1", "NCCL_SOCKET_IFNAME=lo",
+                                   "NCCL_IB_DISABLE=1", "NCCL_MNNVL_ENABLE=0"})
         variables.emplace_back(variable);
     if (share) variables.push_back("NCCL_HOSTID=tutti-test-" + r);
     if (!fault.empty()) variables.push_back("TUTTI_FAULT=" + fault);
@@ -47,13 +51,16 @@ class NcclProcesses : public ::testing::Test {
 };
 
 TEST_F(NcclProcesses, ShareOneGpu) {
-  const auto file = std::filesystem::temp_directory_path() / fmt::format("tutti_nccl_processes_{}", getpid());
+  const auto file = std::filesystem::temp_directory_path() /
+                    fmt::format("tutti_nccl_processes_{}", getpid());
   std::filesystem::remove(file);
   for (const int ranks : {2, 3}) {
-    std::vector<Process> processes = start(ranks, true, {}, ranks == 3 ? "file:" + file.string() : "");
+    std::vector<Process> processes =
+        start(ranks, true, {}, ranks == 3 ? "file:" + file.string() : "");
     for (int rank = 0; rank < ranks; ++rank) {
       Process& process = processes[static_cast<std::size_t>(rank)];
-      expect_contains(process.rest(), {fmt::format("rank {} of {}: passed through nccl", rank, ranks)});
+      expect_contains(process.rest(),
+                      {fmt::format("rank {} of {}: passed through nccl", rank, ranks)});
       EXPECT_EQ(process.exit_code(), 0) << "rank " << rank;
     }
   }
@@ -80,11 +87,13 @@ TEST_F(NcclProcesses, TheSameGpuTwiceIsRefused) {
   std::vector<Process> processes;
   const std::string port = testing::free_port();
   for (const char* rank : {"0", "1"})
-    processes.emplace_back(std::vector<std::string>{GPU_RANKS, "nccl"},
-                           std::vector<std::string>{std::string("RANK=") + rank, "LOCAL_RANK=0", "WORLD_SIZE=2",
-                                                    "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port});
+    processes.emplace_back(
+        std::vector<std::string>{GPU_RANKS, "nccl"},
+        std::vector<std::string>{std::string("RANK=") + rank, "LOCAL_RANK=0", "WORLD_SIZE=2",
+                                 "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port});
   for (Process& process : processes) {
-    expect_contains(process.rest(), {"caught: ", "ranks 0 and 1 have the same GPU", "TUTTI_NCCL_SHARE_GPU=1"});
+    expect_contains(process.rest(),
+                    {"caught: ", "ranks 0 and 1 have the same GPU", "TUTTI_NCCL_SHARE_GPU=1"});
     EXPECT_EQ(process.exit_code(), 3);
   }
 }
