@@ -1,7 +1,7 @@
 // nn::BatchNorm as a user calls it, autograd included.
 #include "batch_norm_peers.h"
 
-#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/batch_norm/layer.h>
 
 namespace tutti::benchmarks {
 namespace {

@@ -8,9 +8,9 @@
 #include <tutti/autograd/matmul.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
-#include <tutti/distributed/arrivals.h>
-#include <tutti/distributed/data_parallel.h>
-#include <tutti/distributed/mpi/mpi.h>
+#include <tutti/distributed/backends/mpi/mpi.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/distributed/diagnostics/straggler_monitor.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/resnet.h>
 #include <tutti/optim/sgd.h>

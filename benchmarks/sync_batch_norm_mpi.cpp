@@ -7,7 +7,7 @@
 #include <benchmark/benchmark.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
-#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/batch_norm/layer.h>
 
 #include <iostream>
 

@@ -11,9 +11,11 @@ target_link_libraries(tutti_dnnl INTERFACE ${TUTTI_DNNL_LIBRARY})
 target_include_directories(tutti_dnnl INTERFACE ${TUTTI_DNNL_INCLUDE})
 
 file(GLOB TUTTI_SOURCES CONFIGURE_DEPENDS
-     core/*.cpp kernels/*.cpp kernels/cpu/*.cpp autograd/*.cpp distributed/*.cpp distributed/local/*.cpp
-     distributed/rendezvous/*.cpp
-     nn/*.cpp nn/functional/*.cpp optim/*.cpp)
+     core/*.cpp kernels/*.cpp kernels/cpu/*.cpp autograd/*.cpp
+     distributed/*.cpp distributed/backends/*.cpp distributed/backends/local/*.cpp
+     distributed/data_parallel/*.cpp distributed/diagnostics/*.cpp
+     distributed/launch/*.cpp distributed/launch/rendezvous/*.cpp
+     nn/*.cpp nn/batch_norm/*.cpp nn/functional/*.cpp optim/*.cpp)
 
 set(TUTTI_HAS_MPI OFF)
 if(NOT TUTTI_MPI STREQUAL "OFF")
@@ -24,10 +26,10 @@ if(NOT TUTTI_MPI STREQUAL "OFF")
   endif()
 endif()
 if(TUTTI_HAS_MPI)
-  file(GLOB TUTTI_MPI_SOURCES CONFIGURE_DEPENDS distributed/mpi/*.cpp)
+  file(GLOB TUTTI_MPI_SOURCES CONFIGURE_DEPENDS distributed/backends/mpi/*.cpp)
   list(FILTER TUTTI_MPI_SOURCES EXCLUDE REGEX "unavailable\\.cpp$")
 else()
-  set(TUTTI_MPI_SOURCES distributed/mpi/unavailable.cpp)
+  set(TUTTI_MPI_SOURCES distributed/backends/mpi/unavailable.cpp)
 endif()
 include(cmake/cuda.cmake)
 list(APPEND TUTTI_SOURCES ${TUTTI_MPI_SOURCES} ${TUTTI_CUDA_SOURCES})

@@ -5,7 +5,7 @@
 
 #include "../core/trace.h"
 #include "backend.h"
-#include "fault.h"
+#include "diagnostics/fault_injection.h"
 #include "reduce.h"
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
-#include <tutti/distributed/nccl/nccl.h>
+#include <tutti/distributed/backends/nccl/nccl.h>
 
 #include <algorithm>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // What a device must be able to do for batch normalisation: the local halves of its forward and
-// backward. The collectives between them are the layer's business (nn/functional/batch_norm.cpp),
+// backward. The collectives between them are the layer's business (nn/batch_norm/forward.cpp),
 // so every value that crosses from one half to the other stays in device memory, in a packet, and
 // nothing is read back by the host.
 #pragma once

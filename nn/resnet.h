@@ -4,7 +4,7 @@
 // that weights travel both ways.
 #pragma once
 
-#include "batch_norm.h"
+#include "batch_norm/layer.h"
 #include "conv.h"
 #include "linear.h"
 #include "pooling.h"

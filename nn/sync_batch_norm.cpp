@@ -1,4 +1,4 @@
-#include "sync_batch_norm.h"
+#include "batch_norm/sync_batch_norm.h"
 
 namespace tutti::nn {
 namespace {

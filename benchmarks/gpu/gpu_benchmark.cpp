@@ -8,8 +8,8 @@
 #include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
-#include <tutti/distributed/data_parallel.h>
-#include <tutti/nn/convert.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/resnet.h>
 #include <tutti/optim/sgd.h>

@@ -3,7 +3,7 @@
 
 #include <tutti/core/dtype.h>
 #include <tutti/core/tensor.h>
-#include <tutti/distributed/join.h>
+#include <tutti/distributed/data_parallel/join.h>
 
 #include <cstdint>
 #include <string>

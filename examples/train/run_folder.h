@@ -3,7 +3,7 @@
 #pragma once
 
 #include <tutti/core/state_dict.h>
-#include <tutti/distributed/arrivals.h>
+#include <tutti/distributed/diagnostics/straggler_monitor.h>
 
 #include <fstream>
 #include <optional>

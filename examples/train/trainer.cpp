@@ -12,10 +12,10 @@
 #include <tutti/core/parallel.h>
 #include <tutti/core/random.h>
 #include <tutti/core/trace.h>
-#include <tutti/distributed/arrivals.h>
-#include <tutti/distributed/data_parallel.h>
-#include <tutti/distributed/join.h>
-#include <tutti/nn/convert.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/distributed/data_parallel/join.h>
+#include <tutti/distributed/diagnostics/straggler_monitor.h>
+#include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/resnet.h>
 #include <tutti/optim/grad_scaler.h>

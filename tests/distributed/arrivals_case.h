@@ -3,7 +3,7 @@
 
 #include "data_parallel_case.h"
 
-#include <tutti/distributed/arrivals.h>
+#include <tutti/distributed/diagnostics/straggler_monitor.h>
 
 #include <numeric>
 #include <thread>

@@ -1,6 +1,6 @@
 // The audit finds a tensor that drifted by one bit, on every rank, at the step it looks.
 #include <tutti/core/create.h>
-#include <tutti/distributed/audit.h>
+#include <tutti/distributed/diagnostics/replica_check.h>
 
 #include <gtest/gtest.h>
 

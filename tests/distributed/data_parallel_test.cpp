@@ -2,9 +2,9 @@
 #include "data_parallel_case.h"
 #include "messages.h"
 
-#include <tutti/distributed/buckets.h>
-#include <tutti/distributed/fault.h>
-#include <tutti/nn/batch_norm.h>
+#include <tutti/distributed/data_parallel/buckets.h>
+#include <tutti/distributed/diagnostics/fault_injection.h>
+#include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/sequential.h>
 

@@ -6,9 +6,9 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/backend.h>
-#include <tutti/distributed/data_parallel.h>
-#include <tutti/distributed/fault.h>
-#include <tutti/nn/sync_batch_norm.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/distributed/diagnostics/fault_injection.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
 
 #include <unistd.h>
 

@@ -5,15 +5,15 @@
 #include "data_parallel_case.h"
 #include "equal_bits.h"
 
-#include <tutti/distributed/join.h>
+#include <tutti/distributed/data_parallel/join.h>
 #include <tutti/nn/activation.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/flatten.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/pooling.h>
 #include <tutti/nn/sequential.h>
-#include <tutti/nn/sync_batch_norm.h>
 #include <tutti/optim/sgd.h>
 
 namespace tutti::testing {

@@ -6,8 +6,8 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
-#include <tutti/distributed/data_parallel.h>
-#include <tutti/nn/sync_batch_norm.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
 
 #include <future>
 #include <optional>

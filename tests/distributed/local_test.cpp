@@ -4,7 +4,7 @@
 #include "messages.h"
 
 #include <tutti/core/parallel.h>
-#include <tutti/distributed/local/hub.h>
+#include <tutti/distributed/backends/local/hub.h>
 
 #include <future>
 #include <thread>

@@ -1,7 +1,7 @@
 // One rank of a rendezvous, as a process of its own: what rendezvous_test.cpp starts, stops and
 // kills. Usage: rendezvous_rank ADDRESS RANK SIZE RUN_ID TIMEOUT_MS [stay]. Prints what it met, or
 // the error; with `stay` it then waits until the run fails and prints why.
-#include <tutti/distributed/rendezvous/store.h>
+#include <tutti/distributed/launch/rendezvous/store.h>
 
 #include <cstdio>
 #include <cstdlib>

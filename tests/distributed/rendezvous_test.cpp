@@ -3,9 +3,9 @@
 #include "messages.h"
 #include "process.h"
 
-#include <tutti/distributed/launch.h>
-#include <tutti/distributed/nccl/nccl.h>
-#include <tutti/distributed/rendezvous/store.h>
+#include <tutti/distributed/backends/nccl/nccl.h>
+#include <tutti/distributed/launch/launch.h>
+#include <tutti/distributed/launch/rendezvous/store.h>
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
-#include <tutti/nn/sync_batch_norm.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
 
 #include "../kernels/compare.h"
 #include "../test_device.h"

@@ -1,10 +1,10 @@
 // SyncBatchNorm inside DataParallel: converting before or after wrapping gives the same gradients
 // and statistics, and the two kinds of collectives go through communicators of their own.
 #include <tutti/autograd/functions.h>
-#include <tutti/distributed/data_parallel.h>
-#include <tutti/nn/convert.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/linear.h>
-#include <tutti/nn/sync_batch_norm.h>
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <tutti/autograd/record.h>
 #include <tutti/core/create.h>
 #include <tutti/core/trace.h>
-#include <tutti/distributed/data_parallel.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -6,7 +6,7 @@
 #include "train/progress.h"
 
 #include <tutti/core/create.h>
-#include <tutti/distributed/fault.h>
+#include <tutti/distributed/diagnostics/fault_injection.h>
 #include <tutti/nn/resnet.h>
 #include <tutti/optim/grad_scaler.h>
 

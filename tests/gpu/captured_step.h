@@ -9,11 +9,11 @@
 #include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/settings.h>
 #include <tutti/core/random.h>
-#include <tutti/distributed/data_parallel.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/nn/activation.h>
-#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/conv.h>
-#include <tutti/nn/convert.h>
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/flatten.h>
 #include <tutti/nn/functional/loss.h>

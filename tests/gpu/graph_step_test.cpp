@@ -5,8 +5,8 @@
 #include "captured_step.h"
 
 #include <tutti/core/cuda/runtime.h>
-#include <tutti/distributed/launch.h>
-#include <tutti/distributed/nccl/nccl.h>
+#include <tutti/distributed/backends/nccl/nccl.h>
+#include <tutti/distributed/launch/launch.h>
 #include <tutti/optim/adam.h>
 #include <tutti/optim/lars.h>
 #include <tutti/optim/sgd.h>

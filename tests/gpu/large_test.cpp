@@ -18,7 +18,7 @@
 #include <tutti/kernels/pooling.h>
 #include <tutti/kernels/reduce.h>
 #include <tutti/kernels/softmax.h>
-#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/batch_norm/layer.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
-#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/batch_norm/layer.h>
 
 #include <gtest/gtest.h>
 

@@ -9,9 +9,9 @@
 #include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
-#include <tutti/distributed/data_parallel.h>
-#include <tutti/distributed/launch.h>
-#include <tutti/distributed/nccl/nccl.h>
+#include <tutti/distributed/backends/nccl/nccl.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/distributed/launch/launch.h>
 
 #include <gtest/gtest.h>
 

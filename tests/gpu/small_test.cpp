@@ -6,7 +6,7 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
-#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/functional/conv.h>
 #include <tutti/nn/functional/embedding.h>
 #include <tutti/nn/functional/layer_norm.h>

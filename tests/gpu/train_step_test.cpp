@@ -10,14 +10,14 @@
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/runtime.h>
-#include <tutti/distributed/data_parallel.h>
-#include <tutti/distributed/join.h>
-#include <tutti/distributed/launch.h>
-#include <tutti/distributed/nccl/nccl.h>
-#include <tutti/nn/convert.h>
+#include <tutti/distributed/backends/nccl/nccl.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/distributed/data_parallel/join.h>
+#include <tutti/distributed/launch/launch.h>
+#include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/resnet.h>
-#include <tutti/nn/sync_batch_norm.h>
 #include <tutti/optim/sgd.h>
 
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/settings.h>
-#include <tutti/distributed/fault.h>
+#include <tutti/distributed/diagnostics/fault_injection.h>
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include "../distributed/process.h"
 #include "../distributed/resources.h"
 
-#include <tutti/distributed/mpi/mpi.h>
+#include <tutti/distributed/backends/mpi/mpi.h>
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // A SyncBatchNorm whose ranks do not come together, over processes: what each of them says. Run by
 // ctest under mpirun. Usage: mpi_sync_batch_norm_faults FAULT; rank 1 is the one at fault.
 #include <tutti/core/create.h>
-#include <tutti/nn/sync_batch_norm.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
 
 #include <chrono>
 #include <cstdio>

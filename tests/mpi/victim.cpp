@@ -3,8 +3,8 @@
 // (whose name finds the processes again).
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
-#include <tutti/distributed/data_parallel.h>
-#include <tutti/nn/sync_batch_norm.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
 
 #include <cstdio>
 #include <exception>

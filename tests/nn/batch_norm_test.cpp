@@ -6,7 +6,7 @@
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/trace.h>
-#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/functional/layer_norm.h>
 #include <tutti/nn/sequential.h>
 

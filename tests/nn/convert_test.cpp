@@ -1,10 +1,10 @@
 // convert_sync_batchnorm and back: what is converted, and that nothing else changes.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
-#include <tutti/nn/convert.h>
+#include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/layer_norm.h>
 #include <tutti/nn/sequential.h>
-#include <tutti/nn/sync_batch_norm.h>
 #include <tutti/optim/sgd.h>
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include "fixture.h"
 
 #include <tutti/nn/activation.h>
-#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>

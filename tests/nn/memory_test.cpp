@@ -2,7 +2,7 @@
 // allocator kept.
 #include <tutti/core/create.h>
 #include <tutti/nn/activation.h>
-#include <tutti/nn/batch_norm.h>
+#include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/flatten.h>
 #include <tutti/nn/linear.h>

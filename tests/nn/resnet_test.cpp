@@ -1,7 +1,7 @@
 // The ResNets' shapes, names and published parameter counts.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
-#include <tutti/nn/convert.h>
+#include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/identity.h>
 #include <tutti/nn/resnet.h>
 

@@ -4,9 +4,9 @@
 #include "distributed/sync_batch_norm_case.h"
 
 #include <tutti/autograd/checkpoint.h>
-#include <tutti/distributed/audit.h>
-#include <tutti/nn/convert.h>
-#include <tutti/nn/functional/batch_norm_agreement.h>
+#include <tutti/distributed/diagnostics/replica_check.h>
+#include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/packet.h>
 
 #include <mutex>
 

@@ -1,0 +1,254 @@
+// The algorithms that move and reduce large tensors, point to point.
+#include "../../reduce.h"
+#include "bulk.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace tutti::distributed::mpi {
+namespace {
+
+// An all-reduce goes through the tensor in blocks, so that one block travels while another is
+// reduced and the parts waiting for their reduction stay in the cache.
+constexpr std::int64_t part_bytes = 1 << 20;
+constexpr std::size_t largest_message = std::size_t{1} << 30;  // MPI counts in int
+
+enum Tag { scatter_tag = 1, gather_tag = 2 };
+
+// Messages in flight and the memory they use.
+class Transfers {
+ public:
+  Transfers(const GroupCommunicator& comm, const Collective& call, const Backend::Place& place)
+      : comm_(comm), call_(call), place_(place) {}
+  ~Transfers() {
+    if (finished()) return;
+    keep_for_ever(std::make_shared<Collective>(call_));
+    keep_for_ever(scratch_);
+  }
+  Transfers(const Transfers&) = delete;
+  Transfers& operator=(const Transfers&) = delete;
+
+  char* scratch(std::size_t bytes) {
+    if (!scratch_ || scratch_->size() < bytes)
+      scratch_ = std::make_shared<std::vector<char>>(bytes);
+    return scratch_->data();
+  }
+  void receive(char* to, std::size_t bytes, int rank, int tag) {
+    for (std::size_t at = 0; at < bytes; at += largest_message)
+      check(MPI_Irecv(to + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE,
+                      rank, tag, comm_.get(), &add(rank)),
+            "MPI_Irecv");
+  }
+  void send(const char* from, std::size_t bytes, int rank, int tag) {
+    for (std::size_t at = 0; at < bytes; at += largest_message)
+      check(MPI_Isend(from + at, static_cast<int>(std::min(largest_message, bytes - at)), MPI_BYTE,
+                      rank, tag, comm_.get(), &add(rank)),
+            "MPI_Isend");
+  }
+  void wait() {
+    wait_until(
+        comm_.domain(), comm_.get(), call_, place_, false, deadline_after(call_.timeout),
+        [&] {
+          int done = 0;
+          if (!requests_.empty())
+            check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                              MPI_STATUSES_IGNORE),
+                  "MPI_Testall");
+          return requests_.empty() || done != 0;
+        },
+        [&] {
+          std::vector<int> ranks;
+          for (std::size_t i = 0; i < requests_.size(); ++i)
+            if (requests_[i] != MPI_REQUEST_NULL &&
+                std::find(ranks.begin(), ranks.end(), peers_[i]) == ranks.end())
+              ranks.push_back(peers_[i]);
+          return ranks;
+        },
+        [&](const std::vector<int>& ranks, bool left) {
+          return fmt::format("{} stopped in the middle of the transfer {}", ranks_to_string(ranks),
+                             left ? "and is at its exit"
+                                  : fmt::format("and did not go on within {}",
+                                                distributed::to_string(call_.timeout)));
+        });
+    requests_.clear();
+    peers_.clear();
+  }
+
+ private:
+  bool finished() const { return requests_.empty(); }
+  MPI_Request& add(int rank) {
+    peers_.push_back(rank);
+    return requests_.emplace_back(MPI_REQUEST_NULL);
+  }
+
+  const GroupCommunicator& comm_;
+  const Collective& call_;
+  const Backend::Place& place_;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;
+  std::shared_ptr<std::vector<char>> scratch_;
+};
+
+// One step of a reduction: part p of the input goes to rank p, which reduces it. In elements, from
+// the input's start.
+struct Parts {
+  std::vector<std::int64_t> begin, count;
+};
+
+class Reduction {
+ public:
+  Reduction(const GroupCommunicator& comm, const Collective& call, const Backend::Place& place)
+      : call_(call),
+        place_(place),
+        element_(size_of(call.input.dtype())),
+        input_(static_cast<char*>(call.input.raw())),
+        scatters_{{{comm, call, place}, {comm, call, place}}},
+        gathers_{{{comm, call, place}, {comm, call, place}}} {}
+
+  // Step i sends its parts while step i - 1 is reduced and its results are gathered.
+  void all_reduce() {
+    const std::int64_t size = place_.size, count = call_.input.numel();
+    const std::int64_t block = size * (part_bytes / static_cast<std::int64_t>(element_));
+    std::vector<Parts> steps;
+    for (std::int64_t begin = 0; begin < count; begin += block) {
+      const std::int64_t n = std::min(block, count - begin);
+      Parts& parts = steps.emplace_back();
+      for (std::int64_t p = 0; p < size; ++p) {
+        parts.begin.push_back(begin + n * p / size);
+        parts.count.push_back(n * (p + 1) / size - n * p / size);
+      }
+    }
+    run(
+        steps, [&](const Parts& parts) { return input_ + bytes(parts.begin[mine()]); }, true);
+  }
+
+  void reduce_scatter() {
+    const std::int64_t size = place_.size, slice = call_.input.numel() / size;
+    const std::int64_t most = part_bytes / static_cast<std::int64_t>(element_);
+    std::vector<Parts> steps;
+    for (std::int64_t begin = 0; begin < slice; begin += most) {
+      Parts& parts = steps.emplace_back();
+      for (std::int64_t p = 0; p < size; ++p) {
+        parts.begin.push_back(p * slice + begin);
+        parts.count.push_back(std::min(most, slice - begin));
+      }
+    }
+    char* output = static_cast<char*>(call_.output.raw());
+    run(
+        steps,
+        [&](const Parts& parts) {
+          return output + bytes(parts.begin[mine()] - place_.rank * slice);
+        },
+        false);
+  }
+
+ private:
+  std::size_t mine() const { return static_cast<std::size_t>(place_.rank); }
+  std::size_t bytes(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * element_;
+  }
+
+  template <class Target>
+  void run(const std::vector<Parts>& steps, const Target& target, bool gather) {
+    for (std::size_t i = 0; i <= steps.size(); ++i) {
+      if (i < steps.size()) scatter(steps[i], scatters_[i % 2]);
+      if (i == 0) continue;
+      const Parts& parts = steps[i - 1];
+      scatters_[(i - 1) % 2].wait();
+      reduce(parts, scatters_[(i - 1) % 2], target(parts));
+      if (gather) {
+        gathers_[(i - 1) % 2].wait();
+        spread(parts, gathers_[(i - 1) % 2]);
+      }
+    }
+    for (Transfers& each : gathers_) each.wait();
+  }
+
+  void scatter(const Parts& parts, Transfers& transfers) {
+    const std::size_t room = bytes(parts.count[mine()]);
+    char* scratch = transfers.scratch(room * parts.count.size());
+    for (int p = 0; p < place_.size; ++p)
+      if (p != place_.rank)
+        transfers.receive(scratch + room * static_cast<std::size_t>(p), room, p, scatter_tag);
+    for (int step = 1; step < place_.size; ++step) {
+      const int p = (place_.rank + step) % place_.size;
+      const auto at = static_cast<std::size_t>(p);
+      transfers.send(input_ + bytes(parts.begin[at]), bytes(parts.count[at]), p, scatter_tag);
+    }
+  }
+
+  void reduce(const Parts& parts, Transfers& transfers, char* output) {
+    const std::size_t room = bytes(parts.count[mine()]);
+    const char* scratch = transfers.scratch(0);
+    std::vector<const void*> inputs;
+    for (std::size_t p = 0; p < parts.count.size(); ++p)
+      inputs.push_back(p == mine() ? input_ + bytes(parts.begin[p]) : scratch + room * p);
+    void* const outputs[] = {output};
+    reduce_in_rank_order(call_.input.dtype(), call_.op, inputs, outputs, parts.count[mine()]);
+  }
+
+  // My reduced part to everybody, everybody's to me.
+  void spread(const Parts& parts, Transfers& transfers) {
+    for (int step = 1; step < place_.size; ++step) {
+      const int to = (place_.rank + step) % place_.size,
+                from = (place_.rank + place_.size - step) % place_.size;
+      const auto at = static_cast<std::size_t>(from);
+      transfers.receive(input_ + bytes(parts.begin[at]), bytes(parts.count[at]), from, gather_tag);
+      transfers.send(input_ + bytes(parts.begin[mine()]), bytes(parts.count[mine()]), to,
+                     gather_tag);
+    }
+  }
+
+  const Collective& call_;
+  const Backend::Place& place_;
+  std::size_t element_;
+  char* input_;
+  std::array<Transfers, 2> scatters_, gathers_;
+};
+
+void all_gather(Transfers& transfers, const Collective& call, const Backend::Place& place) {
+  const auto bytes = static_cast<std::size_t>(call.bytes());
+  char* output = static_cast<char*>(call.output.raw());
+  const char* input = static_cast<const char*>(call.input.raw());
+  for (int step = 1; step < place.size; ++step) {
+    const int to = (place.rank + step) % place.size,
+              from = (place.rank + place.size - step) % place.size;
+    transfers.receive(output + bytes * static_cast<std::size_t>(from), bytes, from, gather_tag);
+    transfers.send(input, bytes, to, gather_tag);
+  }
+  std::memcpy(output + bytes * static_cast<std::size_t>(place.rank), input, bytes);
+  transfers.wait();
+}
+
+// A binomial tree below the root: in the round of `distance`, those that have the data pass it on
+// that far.
+void broadcast(Transfers& transfers, const Collective& call, const Backend::Place& place) {
+  const auto bytes = static_cast<std::size_t>(call.bytes());
+  char* data = static_cast<char*>(call.output.raw());
+  const int rank = (place.rank - call.root + place.size) % place.size;
+  for (int distance = 1; distance < place.size; distance *= 2) {
+    if (rank < distance && rank + distance < place.size) {
+      transfers.send(data, bytes, (rank + distance + call.root) % place.size, gather_tag);
+    } else if (rank >= distance && rank < 2 * distance) {
+      transfers.receive(data, bytes, (rank - distance + call.root) % place.size, gather_tag);
+      transfers.wait();
+    }
+  }
+  transfers.wait();
+}
+
+}  // namespace
+
+void move_data(const GroupCommunicator& comm, const Collective& call, const Backend::Place& place) {
+  Transfers transfers(comm, call, place);
+  switch (call.operation) {
+    case Operation::all_reduce: return Reduction(comm, call, place).all_reduce();
+    case Operation::reduce_scatter: return Reduction(comm, call, place).reduce_scatter();
+    case Operation::all_gather: return all_gather(transfers, call, place);
+    case Operation::broadcast: return broadcast(transfers, call, place);
+    case Operation::barrier: return;
+  }
+}
+
+}  // namespace tutti::distributed::mpi

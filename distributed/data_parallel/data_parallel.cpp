@@ -1,0 +1,124 @@
+#include "data_parallel.h"
+
+#include "../../core/create.h"
+#include "reducer.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::distributed {
+namespace {
+
+// One line for each tensor: what must be the same on every rank.
+std::vector<std::string> inventory(const StateDict& parameters, const StateDict& buffers) {
+  std::vector<std::string> lines;
+  const auto list = [&](const char* kind, const StateDict& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      if (!tensor.defined()) fail<ValueError>("DataParallel: {} '{}' is undefined", kind, name);
+      lines.push_back(fmt::format("{} '{}' of shape {}, {}{}", kind, name,
+                                  to_string(tensor.shape()), to_string(tensor.dtype()),
+                                  tensor.requires_grad() ? ", requires grad" : ""));
+    }
+  };
+  list("parameter", parameters);
+  list("buffer", buffers);
+  return lines;
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// Compares hashes; only where they differ do the texts travel, so that every rank can say where.
+void check_same_model(const ProcessGroup& group, const std::vector<std::string>& mine) {
+  std::string text;
+  for (const std::string& line : mine) text += line + "\n";
+  std::int64_t facts[2] = {static_cast<std::int64_t>(std::hash<std::string>{}(text)),
+                           static_cast<std::int64_t>(text.size())};
+  const Tensor all = empty({group.size(), 2}, {.dtype = int64});
+  group.all_gather(from_blob(facts, {2}, int64), all, {.name = "DataParallel: compare the models"})
+      .wait();
+  const std::int64_t* of_ranks = all.data<std::int64_t>();
+  std::int64_t longest = 0;
+  bool same = true;
+  for (int r = 0; r < group.size(); ++r) {
+    longest = std::max(longest, of_ranks[2 * r + 1]);
+    same = same && of_ranks[2 * r] == of_ranks[0] && of_ranks[2 * r + 1] == of_ranks[1];
+  }
+  if (same) return;
+  const Tensor padded = zeros({longest}, {.dtype = uint8}),
+               texts = empty({group.size(), longest}, {.dtype = uint8});
+  std::memcpy(padded.raw(), text.data(), text.size());
+  group.all_gather(padded, texts, {.name = "DataParallel: tell the models"}).wait();
+  const auto lines_of = [&](int rank) {
+    const char* begin = static_cast<const char*>(texts.raw()) + rank * longest;
+    return split_lines(std::string(begin, static_cast<std::size_t>(of_ranks[2 * rank + 1])));
+  };
+  const std::vector<std::string> first = lines_of(0);
+  for (int r = 1; r < group.size(); ++r) {
+    const std::vector<std::string> other = lines_of(r);
+    for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      const std::string here = i < first.size() ? first[i] : "nothing more";
+      const std::string there = i < other.size() ? other[i] : "nothing more";
+      if (here != there)
+        fail<DistributedError>(
+            "DataParallel: the models differ at tensor {}: rank 0 has {}, rank {} has {}. Every "
+            "rank must build the same model",
+            i, here, r, there);
+    }
+  }
+}
+
+void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root) {
+  for (const auto& [name, tensor] : tensors) group.broadcast(tensor, root, {.name = name}).wait();
+}
+
+}  // namespace
+
+DataParallel::DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group,
+                           DataParallelOptions options)
+    : buffers_(std::move(buffers)), group_(std::move(group)) {
+  if (!(options.bucket_cap_mb > 0) || !(options.first_bucket_mb > 0))
+    fail<ValueError>(
+        "DataParallel: bucket_cap_mb and first_bucket_mb must be positive, got {} and {}",
+        options.bucket_cap_mb, options.first_bucket_mb);
+  const std::vector<std::string> lines = inventory(parameters, buffers_);
+  if (group_.size() == 1) return;
+  check_same_model(group_, lines);
+  broadcast_all(group_, parameters, 0);
+  broadcast_all(group_, buffers_, 0);
+  std::erase_if(parameters,
+                [](const auto& parameter) { return !parameter.second.requires_grad(); });
+  reducer_ = std::make_shared<Reducer>(std::move(parameters), group_, std::move(options));
+}
+
+DataParallel::~DataParallel() {
+  if (reducer_) reducer_->detach();
+}
+
+DataParallel::NoSync::NoSync(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {
+  if (reducer_) reducer_->pause(true);
+}
+DataParallel::NoSync::~NoSync() {
+  if (reducer_) reducer_->pause(false);
+}
+
+DataParallel::NoSync DataParallel::no_sync() { return NoSync(reducer_); }
+
+void DataParallel::synchronize_gradients() {
+  if (reducer_) reducer_->synchronize();
+}
+
+void DataParallel::broadcast_buffers(int root) { broadcast_all(group_, buffers_, root); }
+
+std::vector<std::vector<std::string>> DataParallel::buckets() const {
+  return reducer_ ? reducer_->bucket_names() : std::vector<std::vector<std::string>>{};
+}
+
+}  // namespace tutti::distributed

@@ -1,0 +1,52 @@
+#include "join.h"
+
+#include "../../core/create.h"
+#include "../backend.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tutti::distributed {
+
+bool Join::step(std::int64_t samples) {
+  if (samples < 0) fail<ValueError>("Join: expected a number of samples, got {}", samples);
+  std::vector<std::int64_t> of_ranks(static_cast<std::size_t>(group_.size()));
+  group_
+      .all_gather(from_blob(&samples, {}, int64),
+                  from_blob(of_ranks.data(), {group_.size()}, int64),
+                  {.name = "Join: who has samples"})
+      .wait();
+  ++steps_;
+  total_ = std::reduce(of_ranks.begin(), of_ranks.end());
+  active_ = static_cast<int>(
+      std::count_if(of_ranks.begin(), of_ranks.end(), [](std::int64_t n) { return n > 0; }));
+  weight_ = weight_of(samples);
+  if (active_ == 0 || active_ == group_.size()) return active_ > 0;
+  if (options_.uneven == Uneven::error) refuse(of_ranks);
+  return options_.uneven == Uneven::shadow;
+}
+
+double Join::weight_of(std::int64_t samples) const {
+  const auto mine = static_cast<double>(samples), ranks = static_cast<double>(group_.size());
+  switch (options_.divide_by) {
+    case Divisor::samples: return total_ > 0 ? ranks / static_cast<double>(total_) : 0;
+    case Divisor::active_ranks: return samples > 0 ? ranks / (active_ * mine) : 0;
+    case Divisor::world_size: return samples > 0 ? 1 / mine : 0;
+  }
+  return 0;
+}
+
+void Join::refuse(const std::vector<std::int64_t>& samples) const {
+  std::vector<int> with, without;
+  for (int r = 0; r < group_.size(); ++r)
+    (samples[static_cast<std::size_t>(r)] > 0 ? with : without).push_back(r);
+  throw DistributedError(
+      fmt::format("Join: {} no samples for step {}, {} {} (rank {} of {}); give every rank as many "
+                  "batches, or choose Uneven::shadow or Uneven::stop",
+                  ranks_to_string(without) + (without.size() > 1 ? " have" : " has"), steps_,
+                  ranks_to_string(with), with.size() > 1 ? "have" : "has", group_.rank(),
+                  group_.size()),
+      {group_.rank(), group_.size(), "all_gather", -1, "Join"});
+}
+
+}  // namespace tutti::distributed
