@@ -3,7 +3,7 @@
 #include "../autograd/record.h"
 #include "init.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,7 @@
 #include <tutti/core/parallel.h>
 #include <tutti/nn/resnet.h>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 

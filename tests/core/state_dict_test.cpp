@@ -1,4 +1,5 @@
-// safetensors: round trips, a file of the reference implementation, and files that must be refused.
+// Tests of safetensors files: round trips, a file of the reference implementation, and files that
+// must be refused.
 #include <tutti/core/create.h>
 #include <tutti/core/state_dict.h>
 
@@ -15,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of its own for every test, removed afterwards.
+// Gives every test a folder of its own, which it removes afterwards.
 class SafeTensors : public testing::Test {
  protected:
   void SetUp() override {

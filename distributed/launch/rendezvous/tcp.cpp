@@ -5,7 +5,7 @@
 // fails with that as its cause.
 #include "store.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <fcntl.h>
 #include <netdb.h>
