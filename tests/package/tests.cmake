@@ -30,6 +30,6 @@ if(NOT TUTTI_SANITIZE)
     add_package_test(consume_${what} COMMAND ${CMAKE_COMMAND} -DPREFIX=${installed}/prefix -DPROJECT=${package}/${what}
                      -DBUILD_DIR=${installed}/${what} -DCOMPILER=${CMAKE_CXX_COMPILER}
                      -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp -P ${package}/consume_${what}.cmake)
-    set_tests_properties(package.consume_${what} PROPERTIES FIXTURES_REQUIRED installed)
+    set_tests_properties(package.consume_${what} PROPERTIES FIXTURES_REQUIRED installed TIMEOUT 600)
   endforeach()
 endif()
