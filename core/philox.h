@@ -3,13 +3,9 @@
 // business.
 #pragma once
 
-#include <cstdint>
+#include "host_device.h"
 
-#ifdef __CUDACC__
-#define TUTTI_HOST_DEVICE __host__ __device__
-#else
-#define TUTTI_HOST_DEVICE
-#endif
+#include <cstdint>
 
 namespace tutti {
 
@@ -33,5 +29,3 @@ TUTTI_HOST_DEVICE inline PhiloxBlock philox(std::uint64_t seed, std::uint64_t co
 }
 
 }  // namespace tutti
-
-#undef TUTTI_HOST_DEVICE

@@ -1,6 +1,7 @@
 #include "data_parallel.h"
 
 #include "../../core/create.h"
+#include "../../core/hash.h"
 #include "reducer.h"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ std::vector<std::string> split_lines(const std::string& text) {
 void check_same_model(const ProcessGroup& group, const std::vector<std::string>& mine) {
   std::string text;
   for (const std::string& line : mine) text += line + "\n";
-  std::int64_t facts[2] = {static_cast<std::int64_t>(std::hash<std::string>{}(text)),
+  std::int64_t facts[2] = {static_cast<std::int64_t>(Hash64().add(text).value()),
                            static_cast<std::int64_t>(text.size())};
   const Tensor all = empty({group.size(), 2}, {.dtype = int64});
   group.all_gather(from_blob(facts, {2}, int64), all, {.name = "DataParallel: compare the models"})

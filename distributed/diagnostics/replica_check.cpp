@@ -1,29 +1,15 @@
 #include "replica_check.h"
 
 #include "../../core/create.h"
-
-#include <algorithm>
-#include <cstring>
+#include "../../core/hash.h"
 
 namespace tutti::distributed {
 namespace {
 
-// FNV-1a over 64-bit words. Strong enough against drift, which is not an adversary.
 std::int64_t hash_of(const Tensor& tensor) {
   const Tensor host = tensor.detach().contiguous().to(Device::cpu());
-  const auto* bytes = static_cast<const unsigned char*>(host.raw());
-  std::size_t left = static_cast<std::size_t>(host.numel()) * size_of(host.dtype());
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  while (left > 0) {
-    std::uint64_t word = 0;
-    const std::size_t n = std::min<std::size_t>(left, sizeof(word));
-    std::memcpy(&word, bytes, n);
-    hash = (hash ^ word) * 0x100000001b3u;
-    hash ^= hash >> 29;  // a word's upper bits must reach the lower ones
-    bytes += n;
-    left -= n;
-  }
-  return static_cast<std::int64_t>(hash);
+  const std::size_t bytes = static_cast<std::size_t>(host.numel()) * size_of(host.dtype());
+  return static_cast<std::int64_t>(Hash64().add(host.raw(), bytes).value());
 }
 
 // "ranks {0, 2} hold the same, ranks {1} something else", seen from rank 0.

@@ -1,9 +1,9 @@
 // Tests tensors in device memory, the allocator's statistics, streams, and copies between devices.
 #include "../test_device.h"
 
-#include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
@@ -79,7 +79,7 @@ TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
 }
 
 // The first run under recomputation records nothing and keeps no mask; the second run makes it.
-TEST(Memory, ACheckpointMakesTheMaskWhenItRunsAgain) {
+TEST(Memory, RecomputationMakesTheMaskWhenItRunsAgain) {
   const auto make = [] { return randn({3, 5, 7}).to(test_device()); };
   const Tensor vx = make(), vr = make(), dy = make();
   nn::BatchNorm layer({.channels = 5, .device = test_device()});
@@ -88,7 +88,7 @@ TEST(Memory, ACheckpointMakesTheMaskWhenItRunsAgain) {
     const auto block = [&](const std::vector<Tensor>& in) {
       return layer.forward_add_relu(in[0], in[1]);
     };
-    const Tensor y = later ? checkpoint(block, {x, residual}) : block({x, residual});
+    const Tensor y = later ? recompute(block, {x, residual}) : block({x, residual});
     layer.zero_grad();
     y.backward(dy);
     return std::vector{y.detach(), x.grad(), residual.grad(), layer.weight.grad()};
