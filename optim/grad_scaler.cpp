@@ -4,6 +4,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
+#include "../kernels/optimizer.h"
 #include "gradients.h"
 
 #include <cmath>

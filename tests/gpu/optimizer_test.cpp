@@ -1,5 +1,6 @@
-// The optimizers' steps on a device against the CPU's, over lists longer than one launch takes,
-// with parts of tensors that begin anywhere, empty ones, several dtypes and skipped updates.
+// The optimizers' kernels on a device against those of the CPU: lists that are longer than one
+// launch takes, empty tensors, several dtypes, skipped updates, and the live numbers of a graph.
+// tests/kernels/optimizer_test.cpp compares single kernels with formulas in float64.
 #include "../kernels/compare.h"
 #include "../test_device.h"
 
@@ -13,11 +14,11 @@
 namespace tutti {
 namespace {
 
-using kernels::ParameterUpdate;
+using kernels::FusedUpdate;
 using testing::test_device;
 
 struct Lists {
-  std::vector<ParameterUpdate> here, there;
+  std::vector<FusedUpdate> here, there;
 };
 
 Tensor moved(const Tensor& t) { return t.defined() ? t.to(test_device()) : Tensor(); }
@@ -29,19 +30,18 @@ Lists updates(Generator& random, bool second, bool overflow) {
                 state = accumulate_dtype(dtype);
     const std::int64_t n = i == 7 ? 0 : i == 8 ? 40000 : 1 + random.below(50);
     const auto values = [&](DType d) { return randn({n}, {float64}, random).to(d); };
-    ParameterUpdate u{values(dtype),
-                      values(dtype),
-                      values(state),
-                      second ? values(state) : Tensor(),
-                      1 + i % 4,
-                      {},
-                      {}};
-    if (second) u.second = full({n}, 0.5, {state});
+    FusedUpdate u{.parameter = values(dtype),
+                  .gradient = values(dtype),
+                  .states = {values(state)},
+                  .step = 1 + i % 4};
+    if (second) u.states.push_back(full({n}, 0.5, {state}));
     if (i % 2 == 0)
       u.found_inf = full({1}, overflow ? 1 : 0), u.skipped = full({1}, i % 4 == 3 ? 1 : 0);
     lists.here.push_back(u);
-    lists.there.push_back({moved(u.parameter), moved(u.gradient), moved(u.first), moved(u.second),
-                           u.step, moved(u.found_inf), moved(u.skipped)});
+    FusedUpdate& there = lists.there.emplace_back(u);
+    for (Tensor* t : {&there.parameter, &there.gradient, &there.found_inf, &there.skipped})
+      *t = moved(*t);
+    for (Tensor& t : there.states) t = moved(t);
   }
   return lists;
 }
@@ -54,21 +54,21 @@ void expect_same(const Tensor& there, const Tensor& here, double tolerance) {
 void expect_same(const Lists& lists) {
   for (std::size_t i = 0; i < lists.here.size(); ++i) {
     SCOPED_TRACE(i);
-    const ParameterUpdate &a = lists.there[i], &b = lists.here[i];
+    const FusedUpdate &a = lists.there[i], &b = lists.here[i];
     const DType dtype = b.parameter.dtype();
     expect_same(a.parameter, b.parameter,
                 dtype == float64   ? 1e-14
                 : dtype == float32 ? 1e-6
                                    : 4e-3);
-    expect_same(a.first, b.first, dtype == float64 ? 1e-14 : 1e-6);
-    expect_same(a.second, b.second, dtype == float64 ? 1e-14 : 1e-6);
+    for (std::size_t k = 0; k < b.states.size(); ++k)
+      expect_same(a.states[k], b.states[k], dtype == float64 ? 1e-14 : 1e-6);
     expect_same(a.skipped, b.skipped, 0);
   }
 }
 
-// What a graph's replays read instead of the numbers given at the capture, which are others.
-Tensor live_numbers(std::vector<double> numbers, std::vector<ParameterUpdate>& updates) {
-  for (ParameterUpdate& u : updates) {
+// Returns the numbers that a replay reads on the device, and spoils those given at the capture.
+Tensor live_numbers(std::vector<double> numbers, std::vector<FusedUpdate>& updates) {
+  for (FusedUpdate& u : updates) {
     numbers.push_back(static_cast<double>(u.step));
     u.step = 1000;
   }
