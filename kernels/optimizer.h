@@ -49,15 +49,15 @@ struct LarsStep {
 /// each replay of the graph. First come the members of the ...Step struct in order, a flag as 0 or
 /// 1, without Adam's `decoupled`; then `FusedUpdate::step` of each update. Null outside a capture:
 /// the kernel then uses the values in its arguments.
-using LiveNumbers = const double*;
+using ReplayScalars = const double*;
 
 struct Optimizer {
-  void (*sgd)(const SgdStep& step, std::span<const FusedUpdate> updates, LiveNumbers live);
-  void (*adam)(const AdamStep& step, std::span<const FusedUpdate> updates, LiveNumbers live);
+  void (*sgd)(const SgdStep& step, std::span<const FusedUpdate> updates, ReplayScalars scalars);
+  void (*adam)(const AdamStep& step, std::span<const FusedUpdate> updates, ReplayScalars scalars);
   /// `squares` holds the sums of squares of all parameters, then of all gradients: float64 of
   /// 2 * updates.size() elements.
   void (*lars)(const LarsStep& step, std::span<const FusedUpdate> updates, const Tensor& squares,
-               LiveNumbers live);
+               ReplayScalars scalars);
   /// Sets out[i] to the sum of x^2 over tensors[i], computed in float64. The result does not
   /// depend on the number of threads.
   void (*sums_of_squares)(std::span<const Tensor> tensors, const Tensor& out);

@@ -28,10 +28,10 @@ Adam::Adam(std::string name, const std::vector<Group>& groups, bool decoupled)
 AdamW::AdamW(const std::vector<Group>& groups) : Adam("AdamW", adam_groups(groups), true) {}
 
 void Adam::update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                        const double* live) {
+                        const double* scalars) {
   const Options& o = options(group);
   kernels::optimizer(updates.front().parameter.device())
-      .adam({o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, decoupled_}, updates, live);
+      .adam({o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, decoupled_}, updates, scalars);
 }
 
 }  // namespace tutti::optim

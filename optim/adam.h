@@ -32,7 +32,7 @@ class Adam : public OptimizerWith<AdamOptions> {
   Adam(std::string name, const std::vector<Group>& groups, bool decoupled);
   bool is_capturable() const override { return true; }
   void update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                    const double* live) override;
+                    const double* scalars) override;
 
  private:
   bool decoupled_;

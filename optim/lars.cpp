@@ -17,7 +17,7 @@ LARS::LARS(const std::vector<Group>& groups)
                     groups) {}
 
 void LARS::update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                        const double* live) {
+                        const double* scalars) {
   const Options& o = options(group);
   const Device device = updates.front().parameter.device();
   std::vector<Tensor> measured;
@@ -28,7 +28,7 @@ void LARS::update_group(int group, std::span<const kernels::FusedUpdate> updates
   const auto& table = kernels::optimizer(device);
   table.sums_of_squares(measured, squares);
   table.lars({o.lr, o.momentum, o.weight_decay, o.trust_coefficient, o.eps, o.adapt}, updates,
-             squares, live);
+             squares, scalars);
 }
 
 }  // namespace tutti::optim

@@ -32,7 +32,7 @@ class LARS : public OptimizerWith<LARSOptions> {
  protected:
   bool is_capturable() const override { return true; }
   void update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                    const double* live) override;
+                    const double* scalars) override;
 };
 
 }  // namespace tutti::optim

@@ -201,7 +201,7 @@ void Optimizer::update_slots(Slots slots, const Tensor& found_inf) {
   const bool captured = cuda::is_capturing(first.parameter.device());
   std::vector<kernels::FusedUpdate> updates;
   for (const std::size_t i : slots) updates.push_back(prepare(slots_[i], found_inf));
-  update_group(first.group, updates, captured ? live_numbers(slots, updates) : nullptr);
+  update_group(first.group, updates, captured ? replay_scalars(slots, updates) : nullptr);
   for (const auto& u : updates) u.parameter.storage()->bump_version();
   if (captured) return;  // Each replay counts.
   for (const std::size_t i : slots) ++slots_[i].steps;
@@ -231,8 +231,9 @@ kernels::FusedUpdate Optimizer::prepare(Slot& slot, const Tensor& found_inf) con
 // ---- A captured step
 
 // Returns device memory that every replay of the graph fills with the options and step numbers of
-// that moment (kernels::LiveNumbers). Every replay counts as a step of these parameters.
-const double* Optimizer::live_numbers(Slots slots, std::span<const kernels::FusedUpdate> updates) {
+// that moment (kernels::ReplayScalars). Every replay counts as a step of these parameters.
+const double* Optimizer::replay_scalars(Slots slots,
+                                        std::span<const kernels::FusedUpdate> updates) {
   std::vector<const void*> addresses;
   for (const auto& u : updates) addresses.push_back(u.parameter.raw());
   const int group = slots_[slots.front()].group;
@@ -249,7 +250,7 @@ const double* Optimizer::live_numbers(Slots slots, std::span<const kernels::Fuse
   };
   const std::size_t bytes = (options.size() + slots.size()) * sizeof(double);
   return static_cast<const double*>(
-      cuda::written_before_replay(updates.front().parameter.device(), bytes, write));
+      cuda::refresh_before_replay(updates.front().parameter.device(), bytes, write));
 }
 
 void Optimizer::check_not_moved(std::size_t index, const kernels::FusedUpdate& captured,
@@ -275,7 +276,7 @@ void Optimizer::update_one(const ParameterUpdate& /*update*/) {
 }
 
 void Optimizer::update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                             const double* /*live*/) {
+                             const double* /*scalars*/) {
   for (const kernels::FusedUpdate& u : updates) call_update_one(group, u);
 }
 

@@ -119,10 +119,10 @@ class Optimizer {
   virtual void update_one(const ParameterUpdate& update);
   /// Updates the parameters of one group that are on one device. The default calls update_one()
   /// for each. A method with a fused kernel overrides it; see kernels/optimizer.h for `updates` and
-  /// `live`, the numbers of a captured step.
+  /// `scalars`, the numbers of a captured step.
   virtual void update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                            const double* live);
-  /// Whether update_group() computes with `live`, so that a cuda::Graph may capture a step.
+                            const double* scalars);
+  /// Whether update_group() computes with `scalars`, so that a cuda::Graph may capture a step.
   virtual bool is_capturable() const { return false; }
   /// How many of the state tensors the parameters of a group need, from the first one on.
   virtual int state_count(int group) const;
@@ -149,7 +149,7 @@ class Optimizer {
   void make_skip_counts(Device device);
   void update_slots(Slots slots, const Tensor& found_inf);
   kernels::FusedUpdate prepare(Slot& slot, const Tensor& found_inf) const;
-  const double* live_numbers(Slots slots, std::span<const kernels::FusedUpdate> updates);
+  const double* replay_scalars(Slots slots, std::span<const kernels::FusedUpdate> updates);
   void check_not_moved(std::size_t index, const kernels::FusedUpdate& captured,
                        const void* address) const;
   void call_update_one(int group, const kernels::FusedUpdate& update);

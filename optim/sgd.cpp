@@ -25,10 +25,10 @@ SGD::SGD(const std::vector<Group>& groups)
                     groups) {}
 
 void SGD::update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                       const double* live) {
+                       const double* scalars) {
   const Options& o = options(group);
   kernels::optimizer(updates.front().parameter.device())
-      .sgd({o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov}, updates, live);
+      .sgd({o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov}, updates, scalars);
 }
 
 }  // namespace tutti::optim

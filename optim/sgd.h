@@ -30,7 +30,7 @@ class SGD : public OptimizerWith<SGDOptions> {
   bool is_capturable() const override { return true; }
   int state_count(int group) const override { return options(group).momentum != 0; }
   void update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                    const double* live) override;
+                    const double* scalars) override;
 };
 
 }  // namespace tutti::optim

@@ -28,7 +28,7 @@ std::int64_t counted_step(const FusedUpdate& u) {
   return u.step - static_cast<std::int64_t>(skipped);
 }
 
-void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, LiveNumbers) {
+void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, ReplayScalars) {
   for (const FusedUpdate& u : updates) {
     const std::int64_t step = counted_step(u);
     if (step == 0) continue;
@@ -52,7 +52,7 @@ void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, LiveNumbers) {
   }
 }
 
-void adam(const AdamStep& s, std::span<const FusedUpdate> updates, LiveNumbers) {
+void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars) {
   for (const FusedUpdate& u : updates) {
     const std::int64_t step = counted_step(u);
     if (step == 0) continue;
@@ -73,7 +73,7 @@ void adam(const AdamStep& s, std::span<const FusedUpdate> updates, LiveNumbers) 
 }
 
 void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares,
-          LiveNumbers) {
+          ReplayScalars) {
   const double* square = squares.data<double>();
   for (std::size_t k = 0; k < updates.size(); ++k) {
     const FusedUpdate& u = updates[k];

@@ -74,16 +74,16 @@ __device__ bool may_pack(const Entry& e) {
   return bits % (lanes * sizeof(double)) == 0;
 }
 
-// ---- The methods. `Given` is what the host passes to the kernel, `numbers` how many live numbers
-// come before the step numbers, `live` replaces given options by live ones, `of` computes the
-// factors of update `k` (once in each block), and `apply` updates one element.
+// ---- The methods. `Given` is what the host passes to the kernel. `given_by` reads the options of
+// a replay, of which there are `options`; the step numbers follow them. `of` computes the factors
+// of update `k`, once in each block. `apply` updates one element.
 
 template <class C>
 struct Sgd : SgdUpdate<C> {
   using Given = SgdStep;
-  static constexpr int numbers = 5;
+  static constexpr int options = 5;
 
-  static __device__ SgdStep live(const SgdStep&, LiveNumbers n) {
+  static __device__ SgdStep given_by(const SgdStep&, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4] != 0};
   }
   static __device__ Sgd of(const SgdStep& s, double step, int) {
@@ -97,9 +97,9 @@ struct Sgd : SgdUpdate<C> {
 template <class C>
 struct Adam : AdamUpdate<C> {
   using Given = AdamStep;
-  static constexpr int numbers = 5;
+  static constexpr int options = 5;
 
-  static __device__ AdamStep live(const AdamStep& s, LiveNumbers n) {
+  static __device__ AdamStep given_by(const AdamStep& s, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4], s.decoupled};
   }
   static __device__ Adam of(const AdamStep& s, double step, int) {
@@ -119,9 +119,9 @@ struct LarsGiven {
 template <class C>
 struct Lars : LarsUpdate<C> {
   using Given = LarsGiven;
-  static constexpr int numbers = 6;
+  static constexpr int options = 6;
 
-  static __device__ LarsGiven live(const LarsGiven& g, LiveNumbers n) {
+  static __device__ LarsGiven given_by(const LarsGiven& g, ReplayScalars n) {
     return {{n[0], n[1], n[2], n[3], n[4], n[5] != 0}, g.squares, g.count};
   }
   static __device__ Lars of(const LarsGiven& g, double, int k) {
@@ -132,7 +132,7 @@ struct Lars : LarsUpdate<C> {
 
 template <class T, class Method>
 __global__ __launch_bounds__(threads) void step_kernel(List list, typename Method::Given given,
-                                                       LiveNumbers live) {
+                                                       ReplayScalars scalars) {
   using C = Wide<T>;
   __shared__ Method made;
   const int k = entry_at(list, blockIdx.x);
@@ -142,9 +142,10 @@ __global__ __launch_bounds__(threads) void step_kernel(List list, typename Metho
     return;
   }
   if (threadIdx.x == 0) {
-    const double step = live ? live[Method::numbers + list.index[k]] : e.step;
+    const double step = scalars ? scalars[Method::options + list.index[k]] : e.step;
     const double skipped = e.skipped ? static_cast<double>(*e.skipped) : 0;
-    made = Method::of(live ? Method::live(given, live) : given, step - skipped, list.index[k]);
+    made = Method::of(scalars ? Method::given_by(given, scalars) : given, step - skipped,
+                      list.index[k]);
   }
   __syncthreads();
   const Method method = made;
@@ -329,26 +330,26 @@ struct FromTensor {
 
 template <template <class> class Method, class Given>
 void run(const char* op, std::span<const FusedUpdate> updates, const Given& given,
-         LiveNumbers live) {
+         ReplayScalars scalars) {
   if (updates.empty()) return;
   const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
   in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
-    tutti::cuda::launch(op, step_kernel<T, Method<Wide<T>>>, grid_of(list), list, given, live);
+    tutti::cuda::launch(op, step_kernel<T, Method<Wide<T>>>, grid_of(list), list, given, scalars);
   });
 }
 
-void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, LiveNumbers live) {
-  run<Sgd>("sgd", updates, s, live);
+void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, ReplayScalars scalars) {
+  run<Sgd>("sgd", updates, s, scalars);
 }
 
-void adam(const AdamStep& s, std::span<const FusedUpdate> updates, LiveNumbers live) {
-  run<Adam>("adam", updates, s, live);
+void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars scalars) {
+  run<Adam>("adam", updates, s, scalars);
 }
 
 void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares,
-          LiveNumbers live) {
+          ReplayScalars scalars) {
   run<Lars>("lars", updates, LarsGiven{s, squares.data<double>(), static_cast<int>(updates.size())},
-            live);
+            scalars);
 }
 
 void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {

@@ -1,5 +1,5 @@
 // The optimizers' kernels on a device against those of the CPU: lists that are longer than one
-// launch takes, empty tensors, several dtypes, skipped updates, and the live numbers of a graph.
+// launch takes, empty tensors, several dtypes, skipped updates, and the scalars of a replay.
 // tests/kernels/optimizer_test.cpp compares single kernels with formulas in float64.
 #include "../kernels/compare.h"
 #include "../test_device.h"
@@ -67,7 +67,7 @@ void expect_same(const Lists& lists) {
 }
 
 // Returns the numbers that a replay reads on the device, and spoils those given at the capture.
-Tensor live_numbers(std::vector<double> numbers, std::vector<FusedUpdate>& updates) {
+Tensor replay_scalars(std::vector<double> numbers, std::vector<FusedUpdate>& updates) {
   for (FusedUpdate& u : updates) {
     numbers.push_back(static_cast<double>(u.step));
     u.step = 1000;
@@ -79,16 +79,16 @@ TEST(Optimizer, StepsAreTheCpus) {
   Generator random(1);
   const auto &cpu = kernels::optimizer(Device::cpu()), &device = kernels::optimizer(test_device());
   for (int run = 0; run < 4; ++run) {
-    const bool overflow = run % 2, live = run / 2;
+    const bool overflow = run % 2, scalars = run / 2;
     for (const bool nesterov : {false, true}) {
       Lists lists = updates(random, false, overflow);
       const kernels::SgdStep step{0.1, 0.9, nesterov ? 0.0 : 0.2, 0.01, nesterov};
       cpu.sgd(step, lists.here, nullptr);
       const std::vector<double> numbers{step.lr, step.momentum, step.dampening, step.weight_decay,
                                         nesterov ? 1.0 : 0.0};
-      if (live)
+      if (scalars)
         device.sgd({9, 9, 9, 9, !nesterov}, lists.there,
-                   live_numbers(numbers, lists.there).data<double>());
+                   replay_scalars(numbers, lists.there).data<double>());
       else device.sgd(step, lists.there, nullptr);
       expect_same(lists);
     }
@@ -98,9 +98,9 @@ TEST(Optimizer, StepsAreTheCpus) {
       cpu.adam(step, lists.here, nullptr);
       const std::vector<double> numbers{step.lr, step.beta1, step.beta2, step.eps,
                                         step.weight_decay};
-      if (live)
+      if (scalars)
         device.adam({9, 9, 9, 9, 9, decoupled}, lists.there,
-                    live_numbers(numbers, lists.there).data<double>());
+                    replay_scalars(numbers, lists.there).data<double>());
       else device.adam(step, lists.there, nullptr);
       expect_same(lists);
     }
@@ -112,9 +112,9 @@ TEST(Optimizer, StepsAreTheCpus) {
     const Tensor there = squares.to(test_device());
     const std::vector<double> numbers{
         step.lr, step.momentum, step.weight_decay, step.trust_coefficient, step.eps, 1};
-    if (live)
+    if (scalars)
       device.lars({9, 9, 9, 9, 9, false}, lists.there, there,
-                  live_numbers(numbers, lists.there).data<double>());
+                  replay_scalars(numbers, lists.there).data<double>());
     else device.lars(step, lists.there, there, nullptr);
     expect_same(lists);
   }
