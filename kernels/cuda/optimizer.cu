@@ -74,16 +74,16 @@ __device__ bool may_pack(const Entry& e) {
   return bits % (lanes * sizeof(double)) == 0;
 }
 
-// ---- The methods. `Given` is what the host passes to the kernel. `given_by` reads the options of
-// a replay, of which there are `options`; the step numbers follow them. `of` computes the factors
-// of update `k`, once in each block. `apply` updates one element.
+// ---- The methods. `Arguments` is what the host passes to the kernel. `from_replay` reads the
+// options of a replay, of which there are `options`; the step numbers follow them. `of` computes
+// the factors of update `k`, once in each block. `apply` updates one element.
 
 template <class C>
 struct Sgd : SgdUpdate<C> {
-  using Given = SgdStep;
+  using Arguments = SgdStep;
   static constexpr int options = 5;
 
-  static __device__ SgdStep given_by(const SgdStep&, ReplayScalars n) {
+  static __device__ SgdStep from_replay(const SgdStep&, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4] != 0};
   }
   static __device__ Sgd of(const SgdStep& s, double step, int) {
@@ -96,10 +96,10 @@ struct Sgd : SgdUpdate<C> {
 
 template <class C>
 struct Adam : AdamUpdate<C> {
-  using Given = AdamStep;
+  using Arguments = AdamStep;
   static constexpr int options = 5;
 
-  static __device__ AdamStep given_by(const AdamStep& s, ReplayScalars n) {
+  static __device__ AdamStep from_replay(const AdamStep& s, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4], s.decoupled};
   }
   static __device__ Adam of(const AdamStep& s, double step, int) {
@@ -110,7 +110,7 @@ struct Adam : AdamUpdate<C> {
 
 /// The arguments of LARS: its options, and the sums of squares of all `count` parameters and then
 /// of all gradients.
-struct LarsGiven {
+struct LarsArguments {
   LarsStep step;
   const double* squares;
   int count;
@@ -118,20 +118,21 @@ struct LarsGiven {
 
 template <class C>
 struct Lars : LarsUpdate<C> {
-  using Given = LarsGiven;
+  using Arguments = LarsArguments;
   static constexpr int options = 6;
 
-  static __device__ LarsGiven given_by(const LarsGiven& g, ReplayScalars n) {
+  static __device__ LarsArguments from_replay(const LarsArguments& g, ReplayScalars n) {
     return {{n[0], n[1], n[2], n[3], n[4], n[5] != 0}, g.squares, g.count};
   }
-  static __device__ Lars of(const LarsGiven& g, double, int k) {
+  static __device__ Lars of(const LarsArguments& g, double, int k) {
     return {LarsUpdate<C>::of(g.step, g.squares[k], g.squares[g.count + k])};
   }
   __device__ C apply(C p, C g, C& m, C&, bool) const { return this->updated(p, g, m); }
 };
 
 template <class T, class Method>
-__global__ __launch_bounds__(threads) void step_kernel(List list, typename Method::Given given,
+__global__ __launch_bounds__(threads) void step_kernel(List list,
+                                                       typename Method::Arguments arguments,
                                                        ReplayScalars scalars) {
   using C = Wide<T>;
   __shared__ Method made;
@@ -144,7 +145,7 @@ __global__ __launch_bounds__(threads) void step_kernel(List list, typename Metho
   if (threadIdx.x == 0) {
     const double step = scalars ? scalars[Method::options + list.index[k]] : e.step;
     const double skipped = e.skipped ? static_cast<double>(*e.skipped) : 0;
-    made = Method::of(scalars ? Method::given_by(given, scalars) : given, step - skipped,
+    made = Method::of(scalars ? Method::from_replay(arguments, scalars) : arguments, step - skipped,
                       list.index[k]);
   }
   __syncthreads();
@@ -328,13 +329,14 @@ struct FromTensor {
   }
 };
 
-template <template <class> class Method, class Given>
-void run(const char* op, std::span<const FusedUpdate> updates, const Given& given,
+template <template <class> class Method, class Arguments>
+void run(const char* op, std::span<const FusedUpdate> updates, const Arguments& arguments,
          ReplayScalars scalars) {
   if (updates.empty()) return;
   const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
   in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
-    tutti::cuda::launch(op, step_kernel<T, Method<Wide<T>>>, grid_of(list), list, given, scalars);
+    tutti::cuda::launch(op, step_kernel<T, Method<Wide<T>>>, grid_of(list), list, arguments,
+                        scalars);
   });
 }
 
@@ -348,8 +350,8 @@ void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars
 
 void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares,
           ReplayScalars scalars) {
-  run<Lars>("lars", updates, LarsGiven{s, squares.data<double>(), static_cast<int>(updates.size())},
-            scalars);
+  run<Lars>("lars", updates,
+            LarsArguments{s, squares.data<double>(), static_cast<int>(updates.size())}, scalars);
 }
 
 void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {

@@ -5,6 +5,8 @@
 
 #include "compare.h"
 
+#include <tutti/autograd/functions.h>
+
 #include <gtest/gtest.h>
 
 namespace tutti {
@@ -92,8 +94,12 @@ void check(const Case& c, Generator& random) {
   EXPECT_LE(relative_error(to_vector(dx), expected.dx), tolerance(c.dtype));
   const double sums = c.dtype == float64 && c.own == float64 ? 1e-12 : 5e-6;
   table().parameter_grad(dy, x, mean, rstd, d_weight, d_bias);
-  if (c.has_weight) EXPECT_LE(relative_error(to_vector(d_weight), expected.d_weight), sums);
-  if (c.has_bias) EXPECT_LE(relative_error(to_vector(d_bias), expected.d_bias), sums);
+  if (c.has_weight) {
+    EXPECT_LE(relative_error(to_vector(d_weight), expected.d_weight), sums);
+  }
+  if (c.has_bias) {
+    EXPECT_LE(relative_error(to_vector(d_bias), expected.d_bias), sums);
+  }
   const std::vector<double> separate = to_vector(dx);
   table().input_grad(dy, x, mean, rstd, weight, dy);  // In place.
   EXPECT_EQ(to_vector(dy), separate);
