@@ -88,7 +88,7 @@ double train(nn::Layer& net, optim::Optimizer& optimizer, int first, int last) {
   double loss_value = 0;
   for (int step = first; step < last; ++step) {
     Generator generator(static_cast<std::uint64_t>(step));
-    const Tensor x = rand({128, 1}, {}, generator) * 6 - 3;
+    const Tensor x = rand({64, 1}, {}, generator) * 6 - 3;
     const Tensor loss = nn::mse_loss(net(x), sin(2 * x));
     optimizer.zero_grad();
     loss.backward();
@@ -113,12 +113,12 @@ template <class Optimizer>
 bool learns_and_resumes(const char* name, typename Optimizer::Options options) {
   const auto whole = make_net(), parts = make_net();
   Optimizer uninterrupted(whole->parameters(), options);
-  const double loss = train(*whole, uninterrupted, 0, 600);
+  const double loss = train(*whole, uninterrupted, 0, 300);
 
   const std::string file = std::string(name) + ".safetensors";
   {
     Optimizer before(parts->parameters(), options);
-    train(*parts, before, 0, 250);
+    train(*parts, before, 0, 120);
     const optim::OptimizerState state = before.state_dict();
     save_safetensors(file, state.tensors, state.metadata);
   }
@@ -127,7 +127,7 @@ bool learns_and_resumes(const char* name, typename Optimizer::Options options) {
   std::filesystem::remove(file);
   Optimizer after(parts->parameters(), {});
   after.load_state_dict(state);
-  train(*parts, after, 250, 600);
+  train(*parts, after, 120, 300);
 
   bool equal = true;
   for (std::size_t i = 0; i < whole->parameters().size(); ++i)
