@@ -11,11 +11,14 @@
 #include <tutti/kernels/embedding.h>
 #include <tutti/kernels/layer_norm.h>
 #include <tutti/kernels/matmul.h>
+#include <tutti/kernels/optimizer.h>
 #include <tutti/kernels/pooling.h>
 #include <tutti/kernels/reduce.h>
 #include <tutti/kernels/softmax.h>
 
 #include <map>
+#include <span>
+#include <vector>
 
 namespace tutti::testing {
 
@@ -48,6 +51,19 @@ class Moved {
   }
   kernels::Epilogue operator()(const kernels::Epilogue& e) {
     return {(*this)(e.bias), e.activation};
+  }
+  std::vector<Tensor> operator()(std::span<const Tensor> tensors) {
+    std::vector<Tensor> moved;
+    for (const Tensor& t : tensors) moved.push_back((*this)(t));
+    return moved;
+  }
+  std::vector<kernels::FusedUpdate> operator()(std::span<const kernels::FusedUpdate> updates) {
+    std::vector<kernels::FusedUpdate> moved;
+    for (const kernels::FusedUpdate& u : updates)
+      moved.push_back({(*this)(u.parameter), (*this)(u.gradient),
+                       (*this)(std::span<const Tensor>(u.states)), u.step, (*this)(u.found_inf),
+                       (*this)(u.skipped)});
+    return moved;
   }
   template <class Option>
   const Option& operator()(const Option& option) {
@@ -111,6 +127,11 @@ inline const kernels::LayerNorm& layer_norm() {
 }
 inline const kernels::Matmul& matmul() {
   return table<kernels::Matmul, kernels::matmul, &kernels::Matmul::matmul>();
+}
+inline const kernels::Optimizer& optimizer() {
+  using T = kernels::Optimizer;
+  return table<T, kernels::optimizer, &T::sgd, &T::adam, &T::lars, &T::sums_of_squares, &T::clip,
+               &T::unscale>();
 }
 inline const kernels::Pooling& pooling() {
   using T = kernels::Pooling;
