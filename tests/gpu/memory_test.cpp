@@ -65,14 +65,15 @@ TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
         return live() - before;
       };
       kept([&] {
-        return layer.forward_add_relu(x, residual);
+        return layer.forward(x, {.residual = residual, .relu = true});
       });  // and what the device keeps from its first call on
-      const std::int64_t plain = kept([&] { return layer.forward_relu(x); });
+      const std::int64_t plain = kept([&] { return layer.forward(x, {.relu = true}); });
       const auto size = static_cast<std::int64_t>(size_of(dtype));
-      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }) - plain,
-                x.numel() * size / 16);
+      EXPECT_EQ(
+          kept([&] { return layer.forward(x, {.residual = residual, .relu = true}); }) - plain,
+          x.numel() * size / 16);
       const NoGrad no_grad;
-      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }), size)
+      EXPECT_EQ(kept([&] { return layer.forward(x, {.residual = residual, .relu = true}); }), size)
           << "the sum is all that is left";
     }
 }
@@ -85,7 +86,7 @@ TEST(Memory, ACheckpointMakesTheMaskWhenItRunsAgain) {
   const auto run = [&](bool later) {
     const Tensor x = vx.clone().requires_grad_(), residual = vr.clone().requires_grad_();
     const auto block = [&](const std::vector<Tensor>& in) {
-      return layer.forward_add_relu(in[0], in[1]);
+      return layer.forward(in[0], {.residual = in[1], .relu = true});
     };
     const Tensor y = later ? checkpoint(block, {x, residual}) : block({x, residual});
     layer.zero_grad();

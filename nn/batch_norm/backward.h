@@ -1,0 +1,50 @@
+// The backward of batch norm, and its steps. batch_norm_backward (backward.cpp) takes them for one
+// layer, JointBatchNorm (joint.cpp) for several layers that share one collective.
+#pragma once
+
+#include "../../autograd/record.h"
+#include "forward.h"
+
+namespace tutti::nn {
+
+/// What the backward of a call keeps of its forward.
+struct SavedForward {
+  autograd::Saved x, weight, bias, position_weights;
+  autograd::Saved y;  ///< only if it tells where the ReLU after a residual let values pass
+  Tensor mask;        ///< tells the same, on a device that stores it
+  Statistics statistics;
+  kernels::Epsilon eps;
+  bool relu = false, has_residual = false;
+  struct {
+    bool x = false, weight = false, bias = false, residual = false;
+  } needs_gradient;
+  CallId id;                 ///< of the call that has computed the statistics
+  bool all_reduces = false;  ///< the backward exchanges sums with the ranks of id.group
+  std::shared_ptr<CallHistory> history;
+
+  SavedForward(const Call& call, const Output& output);
+  /// Whether the gradient of x follows from the batch of this rank alone.
+  bool fits_one_kernel() const;
+};
+
+/// What the backward computes before ranks exchange anything.
+struct LocalGradients {
+  Tensor dy;  ///< the gradient of the output, dense; masked by the ReLU if `is_masked`
+  bool is_masked = false;
+  bool can_overwrite_dy =
+      false;    ///< nobody else holds dy, so that the gradient of x may replace it
+  Tensor sums;  ///< the packet of this rank; undefined if nothing needs it
+  Tensor weight, bias, residual;  ///< gradients; undefined if not needed
+};
+
+/// Maps the gradient of the output to the gradients of x, weight, bias and residual; undefined
+/// where none is needed. Collective if `saved.all_reduces`.
+std::vector<Tensor> batch_norm_backward(const SavedForward& saved, const Tensor& dy);
+
+/// Computes this rank's sums and the gradients that need no other rank.
+LocalGradients local_gradients(const SavedForward& saved, const Tensor& dy);
+
+/// Computes the gradient of x from the sums over all ranks; undefined if it is not needed.
+Tensor input_gradient(const SavedForward& saved, const LocalGradients& local);
+
+}  // namespace tutti::nn

@@ -1,0 +1,46 @@
+#include "deferred_errors.h"
+
+#include "../../core/cuda/stream.h"
+
+namespace tutti::nn {
+
+void DeferredErrors::add(const Tensor& packet, const CallId& id, Phase phase, const Shape& input) {
+  const int device = packet.device().index();
+  if (cuda::current_stream(device).is_capturing()) return;
+  constexpr std::size_t bytes = kernels::packet_header * sizeof(double);
+  copies_.push_back({cuda::Readback(packet.raw(), device, bytes), device, id, phase, input});
+}
+
+void DeferredErrors::throw_arrived() {
+  if (copies_.empty() || cuda::current_stream(copies_.front().device).is_capturing()) return;
+  while (!copies_.empty() && copies_.front().header.arrived()) {
+    const Copy copy = std::move(copies_.front());
+    copies_.pop_front();
+    try {
+      check(copy);
+    } catch (const Error& error) {
+      if (copy.id.group && copy.id.group->size() > 1) copy.id.group->abort(error.what());
+      throw;
+    }
+  }
+}
+
+void DeferredErrors::throw_all() {
+  if (!copies_.empty()) copies_.back().header.wait("batch norm: headers of packets");
+  throw_arrived();
+}
+
+void DeferredErrors::check(const Copy& copy) {
+  const auto* header = static_cast<const double*>(copy.header.data());
+  const double count = copy.id.group ? check_copied_header(header, copy.id, copy.phase) : *header;
+  if (copy.phase == Phase::forward) expect_variance(count, copy.id, copy.input);
+}
+
+PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
+                                  const Shape& input, DeferredErrors& deferred) {
+  if (packet.device().is_cpu()) return read_header(packet, id, phase);
+  deferred.add(packet, id, phase, input);
+  return {.input_gradient_needed = true};
+}
+
+}  // namespace tutti::nn
