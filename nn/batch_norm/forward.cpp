@@ -83,8 +83,8 @@ void compute_moments(Started& s) {
   }
   s.sums = empty({s.sums_size()}, {float64, s.x.device()});
   s.kernels().moment_sums(
-      s.x, s.weights, s.sums,
-      message_of(*s.sync, s.args.name, Phase::forward, expectation(s), s.sums_size()));
+      s.x, s.weights,
+      message_of(*s.sync, s.args.name, Phase::forward, expectation(s), s.sums_size()), s.sums);
 }
 
 // One collective for the sums of all, which then lie one behind the other.
@@ -127,9 +127,9 @@ void check_count(const Started& s) {
 }
 
 // What the statistics of the batch lead to. The running ones will have moved.
-kernels::Settlement settlement(const Started& s) {
+kernels::StatisticsUpdate statistics_update(const Started& s) {
   const BatchNormArgs& a = s.args;
-  kernels::Settlement to{.eps = a.eps};
+  kernels::StatisticsUpdate to{.eps = a.eps};
   if (s.sync) to.ranks = s.sync->group.size();
   if (!a.update_running || !a.running.mean.defined()) return to;
   to.tracking = a.tracking;
@@ -150,8 +150,8 @@ void finish_statistics(Started& s) {
   allocate_results(s);
   const Statistics& to = s.statistics;
   if (s.args.use_batch_statistics)
-    s.kernels().settle(s.sums, to.moments, settlement(s), to.mean, to.rstd);
-  else s.kernels().finish_running(s.args.running, s.args.eps, to.mean, to.rstd);
+    s.kernels().finalize_statistics(s.sums, to.moments, statistics_update(s), to.mean, to.rstd);
+  else s.kernels().running_statistics(s.args.running, s.args.eps, to.mean, to.rstd);
   s.sums = {};
 }
 
@@ -205,7 +205,7 @@ struct Gradient {
   Tensor of_input(const LocalGrad& local) const;
 
   const kernels::BatchNorm& kernels() const { return tutti::kernels::batch_norm(x.get().device()); }
-  kernels::NormalizationGrad arguments() const {
+  kernels::SavedForward saved() const {
     return {{.mean = statistics.mean,
              .rstd = statistics.rstd,
              .weight = weight,
@@ -245,14 +245,27 @@ LocalGrad Gradient::local(const Tensor& gradient) const {
     if (needs_bias) l.d_bias = empty_like(bias.get());
     if (needs_x && !reduces && statistics.moments.defined()) {
       l.dx = l.reuse ? l.dy : empty_like(in);
-      kernels().backward(l.dy, arguments(), l.sums, l.masked ? l.d_residual : Tensor(), l.d_weight,
-                         l.d_bias, statistics.moments, position_weights, eps, l.dx);
+      kernels().backward({.dy = l.dy,
+                          .saved = saved(),
+                          .moments = statistics.moments,
+                          .position_weights = position_weights,
+                          .eps = eps,
+                          .sums = l.sums,
+                          .masked_dy = l.masked ? l.d_residual : Tensor(),
+                          .weight_grad = l.d_weight,
+                          .bias_grad = l.d_bias,
+                          .dx = l.dx});
       return l;
     }
-    const auto message = reduces ? message_of(*sync, name, Phase::backward, {}, l.sums.numel())
-                                 : kernels::Message{};
-    kernels().gradient_sums(l.dy, arguments(), l.sums, l.masked ? l.d_residual : Tensor(),
-                            l.d_weight, l.d_bias, message);
+    kernels().gradient_sums(
+        {.dy = l.dy,
+         .saved = saved(),
+         .header = reduces ? message_of(*sync, name, Phase::backward, {}, l.sums.numel())
+                           : kernels::PacketHeader{},
+         .sums = l.sums,
+         .masked_dy = l.masked ? l.d_residual : Tensor(),
+         .weight_grad = l.d_weight,
+         .bias_grad = l.d_bias});
   }
   return l;
 }
@@ -266,11 +279,15 @@ void Gradient::expect_agreement(const Tensor& sums) const {
 Tensor Gradient::of_input(const LocalGrad& l) const {
   if (!needs_x || l.dx.defined()) return l.dx;
   const Tensor dx = l.reuse ? l.dy : empty_like(x.get());
-  kernels::NormalizationGrad of = arguments();
-  of.forward.relu = relu && !l.masked;
-  kernels().apply_grad(l.masked ? l.d_residual : l.dy, of,
-                       statistics.moments.defined() ? l.sums : Tensor(), statistics.moments,
-                       position_weights, eps, dx);
+  kernels::SavedForward of = saved();
+  of.normalization.relu = relu && !l.masked;
+  kernels().apply_grad({.dy = l.masked ? l.d_residual : l.dy,
+                        .saved = of,
+                        .sums = statistics.moments.defined() ? l.sums : Tensor(),
+                        .moments = statistics.moments,
+                        .position_weights = position_weights,
+                        .eps = eps,
+                        .dx = dx});
   return dx;
 }
 
@@ -373,7 +390,7 @@ Tensor normalise(const Started& s, const std::shared_ptr<Together>& together, st
   const Tensor mask = bits > 0 ? empty({bits}, {uint8, s.x.device()}) : Tensor();
   const kernels::Normalization to{
       s.statistics.mean, s.statistics.rstd, weight, bias, residual, a.relu, mask};
-  if (s.fused) s.kernels().forward(s.x, {}, s.statistics.moments, settlement(s), to, y);
+  if (s.fused) s.kernels().forward(s.x, s.statistics.moments, statistics_update(s), to, y);
   else s.kernels().apply(s.x, to, y);
   Gradient gradient{.x = s.x,
                     .output = masks && !mask.defined() ? Saved(y) : Saved(),

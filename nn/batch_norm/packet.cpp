@@ -2,6 +2,7 @@
 
 #include "../../core/create.h"
 #include "../../core/cuda/stream.h"
+#include "../../kernels/batch_norm_math.h"
 #include "arguments.h"
 
 #include <array>
@@ -22,9 +23,10 @@ enum Slot : std::size_t {
   fingerprint_squared,
   slots
 };
-static_assert(slots <= kernels::packet_header && input_grad == kernels::message_at);
+static_assert(slots <= kernels::packet_header_size &&
+              input_grad * sizeof(double) == offsetof(kernels::PacketHeader, input_grad));
 
-using Slots = std::array<double, static_cast<std::size_t>(kernels::packet_header)>;
+using Slots = std::array<double, static_cast<std::size_t>(kernels::packet_header_size)>;
 
 const char* text_of(Phase phase) { return phase == Phase::backward ? "backward" : "forward"; }
 
@@ -45,7 +47,7 @@ double fingerprint_of(const StatisticsSync& sync, const std::string& name, Phase
 }
 
 bool agree(const Slots& values, double ranks) {
-  return kernels::Message::agrees(values[fingerprint], values[fingerprint_squared], ranks);
+  return kernels::fingerprints_agree(values[fingerprint], values[fingerprint_squared], ranks);
 }
 
 DistributedError disagreement(const std::string& text, const StatisticsSync& sync,
@@ -85,16 +87,18 @@ std::vector<std::string> gather_descriptions(const StatisticsSync& sync, const s
 
 }  // namespace
 
-kernels::Message message_of(const StatisticsSync& sync, const std::string& name, Phase phase,
-                            Expectation expectation, std::int64_t packet_elements) {
+kernels::PacketHeader message_of(const StatisticsSync& sync, const std::string& name, Phase phase,
+                                 Expectation expectation, std::int64_t packet_elements) {
   const double h = fingerprint_of(sync, name, phase, packet_elements);
-  return {static_cast<double>(expectation.input_grad), static_cast<double>(expectation.backward), h,
-          h * h};
+  return {.input_grad = static_cast<double>(expectation.input_grad),
+          .backward = static_cast<double>(expectation.backward),
+          .fingerprint = h,
+          .fingerprint_squared = h * h};
 }
 
 void write_header(const Tensor& packet, const StatisticsSync& sync, const std::string& name,
                   Phase phase, Expectation expectation) {
-  const kernels::Message m = message_of(sync, name, phase, expectation, packet.numel());
+  const kernels::PacketHeader m = message_of(sync, name, phase, expectation, packet.numel());
   const Slots values{0, 0, m.input_grad, m.backward, m.fingerprint, m.fingerprint_squared};
   copy_bytes(packet.raw(), packet.device(), values.data(), Device::cpu(), sizeof(values));
 }

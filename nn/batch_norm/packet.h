@@ -29,8 +29,8 @@ struct PacketHeader {
 };
 
 /// What the kernels write into a packet of so many numbers.
-kernels::Message message_of(const StatisticsSync& sync, const std::string& name, Phase phase,
-                            Expectation expectation, std::int64_t packet_elements);
+kernels::PacketHeader message_of(const StatisticsSync& sync, const std::string& name, Phase phase,
+                                 Expectation expectation, std::int64_t packet_elements);
 /// The same from the host, with a count of 0.
 void write_header(const Tensor& packet, const StatisticsSync& sync, const std::string& name,
                   Phase phase, Expectation expectation);
