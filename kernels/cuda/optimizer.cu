@@ -81,7 +81,7 @@ struct Sgd {
   static constexpr int numbers = 5;
   C lr, decay, keep, take, along_gradient, along_buffer;
 
-  static __device__ SgdStep live(const SgdStep&, LiveNumbers n) {
+  static __device__ SgdStep live(const SgdStep&, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4] != 0};
   }
   // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient + momentum *
@@ -108,7 +108,7 @@ struct Adam {
   static constexpr int numbers = 5;
   C beta1, take1, beta2, take2, eps, decay, shrink, rate, root;
 
-  static __device__ AdamStep live(const AdamStep& s, LiveNumbers n) {
+  static __device__ AdamStep live(const AdamStep& s, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4], s.decoupled};
   }
   static __device__ Adam of(const AdamStep& s, double step, int) {
@@ -142,7 +142,7 @@ struct Lars {
   static constexpr int numbers = 6;
   C momentum, decay, rate;
 
-  static __device__ LarsGiven live(const LarsGiven& g, LiveNumbers n) {
+  static __device__ LarsGiven live(const LarsGiven& g, ReplayScalars n) {
     return {{n[0], n[1], n[2], n[3], n[4], n[5] != 0}, g.squares, g.all};
   }
   static __device__ Lars of(const LarsGiven& g, double, int k) {
@@ -162,7 +162,7 @@ struct Lars {
 
 template <class T, class Method>
 __global__ __launch_bounds__(threads) void step_kernel(List list, typename Method::Given given,
-                                                       LiveNumbers live) {
+                                                       ReplayScalars live) {
   using C = Wide<T>;
   __shared__ Method made;
   const int k = entry_at(list, blockIdx.x);
@@ -357,7 +357,7 @@ struct FromTensor {
 
 template <template <class> class Method, class Given>
 void run(const char* op, std::span<const ParameterUpdate> updates, const Given& given,
-         LiveNumbers live) {
+         ReplayScalars live) {
   if (updates.empty()) return;
   const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
   in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
@@ -365,16 +365,16 @@ void run(const char* op, std::span<const ParameterUpdate> updates, const Given& 
   });
 }
 
-void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) {
+void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, ReplayScalars live) {
   run<Sgd>("sgd", updates, s, live);
 }
 
-void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) {
+void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, ReplayScalars live) {
   run<Adam>("adam", updates, s, live);
 }
 
 void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares,
-          LiveNumbers live) {
+          ReplayScalars live) {
   run<Lars>("lars", updates, LarsGiven{s, squares.data<double>(), static_cast<int>(updates.size())},
             live);
 }

@@ -4,7 +4,7 @@
 // what was shared nor decides by it (see batch_norm.h).
 #include "functional.h"
 
-#include "../../autograd/checkpoint.h"
+#include "../../autograd/recompute.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "arguments.h"
@@ -17,14 +17,15 @@
 namespace tutti::nn {
 namespace {
 
-using autograd::CheckpointTape;
 using autograd::needs_grad;
+using autograd::RecomputeTape;
 using autograd::Saved;
 using kernels::packet_size;
 
 // ---- statistics
 
-// What a forward knows of its batch: what backward needs of it, and what a checkpoint replays.
+// What a forward knows of its batch: what backward needs of it, and what recompute() loads from its
+// tape.
 struct Statistics {
   Tensor mean, rstd;    // float64
   Tensor moments;       // the packet over all ranks; undefined for running statistics
@@ -59,14 +60,14 @@ struct Started {
 };
 
 bool is_replaying() {
-  const CheckpointTape* tape = CheckpointTape::current();
-  return tape && tape->replaying();
+  const RecomputeTape* tape = RecomputeTape::current();
+  return tape && tape->is_recomputing();
 }
 
-// What the ranks tell each other beside the statistics. Inside a checkpoint nothing is recorded
+// What the ranks tell each other beside the statistics. Inside recompute() nothing is recorded
 // yet, but will be.
 Expectation expectation(const Started& s) {
-  const bool later = CheckpointTape::current() != nullptr;
+  const bool later = RecomputeTape::current() != nullptr;
   const BatchNormArgs& a = s.args;
   const bool input = later || needs_grad(s.input);
   return {
@@ -155,20 +156,20 @@ void finish_statistics(Started& s) {
   s.sums = {};
 }
 
-// What a checkpoint keeps of a call: its statistics, and its number, which is to be that of its
+// What recompute() saves of a call: its statistics, and its number, which is to be that of its
 // backward too.
 void remember_statistics(const Started& s) {
   const double call = s.sync ? static_cast<double>(s.sync->call) : 0;
-  if (CheckpointTape* tape = CheckpointTape::current())
-    tape->put(s.args.name, {s.statistics.mean, s.statistics.rstd, s.statistics.moments,
-                            tensor({call, s.statistics.header.input_grad}, {float64})});
+  if (RecomputeTape* tape = RecomputeTape::current())
+    tape->save(s.args.name, {s.statistics.mean, s.statistics.rstd, s.statistics.moments,
+                             tensor({call, s.statistics.header.input_grad}, {float64})});
 }
 
 void replay_statistics(Started& s) {
-  const std::vector<Tensor> entry = CheckpointTape::current()->take(s.args.name);
+  const std::vector<Tensor> entry = RecomputeTape::current()->load(s.args.name);
   if (entry[0].numel() != s.channels())
     fail<Error>(
-        "{}: the second run of a checkpoint has {} channels where the first one had {}; the "
+        "{}: the second run of recompute() has {} channels where the first one had {}; the "
         "function must do the same both times",
         place(s.args), s.channels(), entry[0].numel());
   const double* numbers = entry[3].data<double>();
@@ -334,7 +335,7 @@ class Together {
     }
     distributed::Work work =
         reduce_packet(all, *first.sync, first.name, Phase::backward, here.size() - 1);
-    autograd::run_deferred();
+    autograd::compute_deferred_gradients();
     work.wait();
     for (Half* half : here) {
       half->gradient->expect_agreement(half->local.sums);
@@ -349,7 +350,7 @@ std::vector<Tensor> backward(const Gradient& of, const Tensor& dy) {
   LocalGrad local = of.local(dy);
   if (of.reduces) {
     distributed::Work work = reduce_packet(local.sums, *of.sync, of.name, Phase::backward);
-    autograd::run_deferred();
+    autograd::compute_deferred_gradients();
     work.wait();
     of.expect_agreement(local.sums);
   }
@@ -371,7 +372,7 @@ Tensor record_token(const Started& s, const std::shared_ptr<Together>& together,
                      gradients[0] = together->of_input(i);
                      return gradients;
                    });
-  autograd::mark_waiting(token);
+  autograd::mark_waits_for_ranks(token);
   return token;
 }
 
@@ -413,7 +414,7 @@ Tensor normalise(const Started& s, const std::shared_ptr<Together>& together, st
   if (!s.token.defined()) {
     autograd::record("batch_norm", y, {s.input, a.weight, a.bias, a.residual},
                      [of = std::move(gradient)](const Tensor& dy) { return backward(of, dy); });
-    if (s.reduces()) autograd::mark_waiting(y);
+    if (s.reduces()) autograd::mark_waits_for_ranks(y);
     return y;
   }
   return autograd::record(

@@ -1,6 +1,6 @@
 #include "layer.h"
 
-#include "../../autograd/checkpoint.h"
+#include "../../autograd/recompute.h"
 #include "packet.h"
 
 #include <cmath>
@@ -85,11 +85,11 @@ Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu, const 
 }
 
 // After the call: one that was refused is none, on any rank. Nor is one of a single rank, or the
-// second run of a checkpoint, which communicates nothing.
+// second run of recompute(), which communicates nothing.
 void BatchNorm::count_call() {
-  const auto* tape = autograd::CheckpointTape::current();
+  const auto* tape = autograd::RecomputeTape::current();
   if (is_training() && options_.group && options_.group->communicates() &&
-      !(tape && tape->replaying()))
+      !(tape && tape->is_recomputing()))
     ++synchronised_calls_;
 }
 

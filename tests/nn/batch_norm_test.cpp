@@ -1,10 +1,10 @@
 // BatchNorm on one rank: values, gradients, running statistics, modes, and what it refuses.
 #include "kernels/compare.h"
 
-#include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/functional/layer_norm.h>
@@ -69,14 +69,14 @@ TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
   const auto file = std::filesystem::temp_directory_path() /
                     fmt::format("tutti_spans_{}.json", getpid());
   {
-    trace::Recording recording(file);
+    trace::Profile profile(file);
     (*layers[0])(x);
     layers[1]->forward_relu(x);
     layers[2]->forward_add(x, x);
     layers[3]->forward_add_relu(x, x);
     layers[4]->forward_weighted(x, ones({4}));
     BatchNorm::forward_together({{*layers[5], x}, {*layers[6], x}});
-    recording.finish();
+    profile.finish();
   }
   std::map<std::string, int> spans;
   for (const auto& event : nlohmann::json::parse(std::ifstream(file)))
@@ -566,15 +566,15 @@ TEST(BatchNorm, KeepsFloat32UnderBFloat16) {
   EXPECT_EQ(layer.num_batches_tracked.dtype(), int64);
 }
 
-TEST(BatchNorm, CheckpointedForwardUpdatesStatisticsOnce) {
+TEST(BatchNorm, RecomputedForwardUpdatesStatisticsOnce) {
   Generator random(10);
   const Tensor values = randn({6, 3, 4}, {float64}, random),
                dy = randn({6, 3, 4}, {float64}, random);
-  const auto run = [&](bool checkpointed) {
+  const auto run = [&](bool recomputed) {
     BatchNorm layer({.channels = 3, .dtype = float64});
     const Tensor x = values.clone().requires_grad_();
     const auto fn = [&](const std::vector<Tensor>& in) { return layer.forward_relu(layer(in[0])); };
-    (checkpointed ? checkpoint(fn, {x}) : fn({x})).backward(dy);
+    (recomputed ? recompute(fn, {x}) : fn({x})).backward(dy);
     EXPECT_EQ(layer.num_batches_tracked.item<int>(), 2);
     return std::vector{x.grad(), layer.weight.grad(), layer.running_mean, layer.running_var};
   };
@@ -582,17 +582,16 @@ TEST(BatchNorm, CheckpointedForwardUpdatesStatisticsOnce) {
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(to_vector(a[i]), to_vector(b[i])) << i;
 }
 
-TEST(BatchNorm, NestedCheckpointsUpdateStatisticsOnce) {
+TEST(BatchNorm, NestedRecomputationsUpdateStatisticsOnce) {
   Generator random(12);
   const Tensor values = randn({6, 3, 4}, {float64}, random),
                dy = randn({6, 3, 4}, {float64}, random);
-  const auto run = [&](bool checkpointed) {
+  const auto run = [&](bool recomputed) {
     BatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 3, .dtype = float64}),
         c({.channels = 3, .dtype = float64});
     const auto nest = [&](const auto& fn, const Tensor& x) {
-      return checkpointed
-                 ? checkpoint([&](const std::vector<Tensor>& in) { return fn(in[0]); }, {x})
-                 : fn(x);
+      return recomputed ? recompute([&](const std::vector<Tensor>& in) { return fn(in[0]); }, {x})
+                        : fn(x);
     };
     const auto innermost = [&](const Tensor& x) { return c.forward_relu(x); };
     const auto inner = [&](const Tensor& x) { return nest(innermost, b.forward_relu(x)); };
