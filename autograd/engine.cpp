@@ -78,7 +78,7 @@ struct LeafState {
 class Walk;
 thread_local Walk* current_walk = nullptr;
 
-class WalkScope {  // a checkpoint's backward walks within another
+class WalkScope {  // a recomputation runs a backward within another
  public:
   explicit WalkScope(Walk* walk) : before_(std::exchange(current_walk, walk)) {}
   ~WalkScope() { current_walk = before_; }
@@ -98,13 +98,13 @@ class Walk {
   void go() {
     const WalkScope scope(this);
     for (Node* node : order_) {
-      if (!node->waits) run_deferred();
+      if (!node->waits_for_ranks) compute_deferred_gradients();
       const auto at = arriving_.find(node);
       Tensor gradient = at == arriving_.end() ? Tensor() : at->second.take();
       if (at != arriving_.end()) arriving_.erase(at);
       std::vector<Tensor> gradients(node->edges.size());
       if (gradient.defined()) gradients = apply(*node, std::move(gradient));
-      run_deferred();  // where a waiting node did not
+      compute_deferred_gradients();  // where an operation that waits for ranks did not
       Deferred owed{node, std::move(rest_), {}};
       rest_ = nullptr;
       for (std::size_t i = 0; i < gradients.size(); ++i) {
@@ -115,16 +115,16 @@ class Walk {
       // The operation that made an input may be next, and needs its gradient.
       for (std::size_t i : deferred_.inputs)
         if (node->edges[i].node) {
-          run_deferred();
+          compute_deferred_gradients();
           break;
         }
     }
-    run_deferred();
+    compute_deferred_gradients();
   }
 
   void defer(std::function<std::vector<Tensor>()> rest) { rest_ = std::move(rest); }
 
-  void run_deferred() {
+  void compute_deferred_gradients() {
     if (!deferred_.rest) return;
     const Deferred now = std::exchange(deferred_, {});
     const OperationScope scope(now.node->name);
@@ -280,12 +280,12 @@ void defer_gradients(std::function<std::vector<Tensor>()> rest) {
   current_walk->defer(std::move(rest));
 }
 
-void run_deferred() {
-  if (current_walk) current_walk->run_deferred();
+void compute_deferred_gradients() {
+  if (current_walk) current_walk->compute_deferred_gradients();
 }
 
-void mark_waiting(const Tensor& output) {
-  if (output.meta() && output.meta()->node) output.meta()->node->waits = true;
+void mark_waits_for_ranks(const Tensor& output) {
+  if (output.meta() && output.meta()->node) output.meta()->node->waits_for_ranks = true;
 }
 
 const std::string& current_operation() {

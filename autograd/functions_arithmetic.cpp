@@ -1,7 +1,7 @@
 // Arithmetic with broadcasting and comparisons.
 #include "../kernels/elementwise.h"
 #include "functions.h"
-#include "operands.h"
+#include "operation.h"
 #include "record.h"
 
 #include <optional>
@@ -17,7 +17,7 @@ using kernels::Binary;
 
 Tensor compute(Binary op, const char* name, const Tensor& a, const Tensor& b,
                std::optional<DType> result = {}) {
-  autograd::expect_same_kind(name, a, b);
+  autograd::expect_same_dtype_and_device(name, a, b);
   const Shape shape = broadcast_shapes(a.shape(), b.shape(), name);
   const Tensor out = autograd::empty_result(shape, {a, b}, result.value_or(a.dtype()));
   kernels::elementwise(a.device()).binary(op, a, b, out);
@@ -26,7 +26,7 @@ Tensor compute(Binary op, const char* name, const Tensor& a, const Tensor& b,
 
 Tensor compute(Binary op, const char* name, const Tensor& a, double b, bool reversed = false,
                std::optional<DType> result = {}) {
-  autograd::expect_number(name, a, b);
+  autograd::expect_number_fits(name, a, b);
   const Tensor out = empty_like(a, result.value_or(a.dtype()));
   kernels::elementwise(a.device()).binary_scalar(op, a, b, reversed, out);
   return out;
@@ -154,7 +154,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   if (condition.dtype() != boolean)
     fail<DTypeError>("where: expected a condition of dtype bool, got {}",
                      to_string(condition.dtype()));
-  autograd::expect_same_kind("where", a, b);
+  autograd::expect_same_dtype_and_device("where", a, b);
   if (condition.device() != a.device())
     fail<DeviceError>(
         "where: the condition is on {}, the operands on {}; move one with .to(device)",

@@ -1,7 +1,7 @@
 // cat and stack.
 #include "../core/create.h"
 #include "functions.h"
-#include "operands.h"
+#include "operation.h"
 #include "record.h"
 
 namespace tutti {
@@ -14,7 +14,7 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
   std::vector<std::int64_t> sizes;
   shape[d] = 0;
   for (const Tensor& x : tensors) {
-    autograd::expect_same_kind("cat", first, x);
+    autograd::expect_same_dtype_and_device("cat", first, x);
     Shape other = x.shape();
     if (other.size() == shape.size()) other[d] = shape[d];
     if (!(other == shape))

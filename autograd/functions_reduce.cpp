@@ -2,7 +2,7 @@
 #include "../kernels/reduce.h"
 #include "../kernels/softmax.h"
 #include "functions.h"
-#include "operands.h"
+#include "operation.h"
 #include "record.h"
 
 #include <numeric>

@@ -1,7 +1,7 @@
 // Elementwise functions of one tensor, activations among them.
 #include "../kernels/elementwise.h"
 #include "functions.h"
-#include "operands.h"
+#include "operation.h"
 #include "record.h"
 
 namespace tutti {

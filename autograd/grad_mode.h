@@ -1,6 +1,6 @@
 // NoGrad (record nothing), EnableGrad, Autocast (matrix products and convolutions in 16 bits):
 // guards, for one thread. What else a thread has unseen: its generator, OpenMP threads and CUDA
-// stream, and the backward or checkpoint it runs.
+// stream, and the backward or recompute() it runs.
 #pragma once
 
 #include "../core/tensor.h"
@@ -22,7 +22,7 @@ class NoGrad {
   bool before_;
 };
 
-/// Records again inside a NoGrad: for recomputation in a backward (checkpoint.h). Rarely what a
+/// Records again inside a NoGrad: for recomputation in a backward (recompute.h). Rarely what a
 /// user wants.
 class EnableGrad {
  public:

@@ -33,7 +33,8 @@ struct Node {
   std::vector<DType> dtypes;
   Backward backward;  ///< empty once the graph was freed
   bool freed = false;
-  bool waits = false;  ///< its backward waits for other ranks and calls run_deferred() meanwhile
+  bool waits_for_ranks = false;  ///< its backward waits for other ranks and calls
+                                 ///< compute_deferred_gradients() meanwhile
 
   Node() = default;
   Node(const Node&) = delete;

@@ -54,17 +54,18 @@ Tensor record(std::string name, Tensor output, const std::vector<Tensor>& inputs
 
 /// For a closure whose gradients come in two halves: it returns the first (undefined for what is
 /// still to come) and hands `rest` to the engine, which calls it before the next operation's
-/// backward, or within that, where it waits for other ranks (run_deferred). `rest` returns a
-/// gradient for every input again; those given already are not looked at. Convolution does it: the
-/// gradient of its input unblocks a SyncBatchNorm, whose all-reduce then hides that of its weight.
+/// backward, or within that, where it waits for other ranks (compute_deferred_gradients). `rest`
+/// returns a gradient for every input again; those given already are not looked at. Convolution
+/// does it: the gradient of its input unblocks a SyncBatchNorm, whose all-reduce then hides that of
+/// its weight.
 void defer_gradients(std::function<std::vector<Tensor>()> rest);
 
 /// Called from a closure that waits for other ranks: does what was deferred, if anything was.
-void run_deferred();
+void compute_deferred_gradients();
 
-/// Says that the operation that made `output` calls run_deferred(). No effect where it was not
-/// recorded.
-void mark_waiting(const Tensor& output);
+/// Says that the operation that made `output` calls compute_deferred_gradients(). No effect where
+/// it was not recorded.
+void mark_waits_for_ranks(const Tensor& output);
 
 /// Sums `x` over the dimensions that broadcasting added or grew, so that it gets `shape`: the
 /// gradient of a broadcast.

@@ -2,7 +2,7 @@
 #include "../core/create.h"
 #include "../kernels/elementwise.h"
 #include "../kernels/reduce.h"
-#include "operands.h"
+#include "operation.h"
 #include "record.h"
 
 #include <optional>
@@ -285,7 +285,7 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
 
 const Tensor& Tensor::mul_(double factor) const {
   expect_in_place(*this, "mul_");
-  autograd::expect_number("mul_", *this, factor);
+  autograd::expect_number_fits("mul_", *this, factor);
   kernels::elementwise(device()).binary_scalar(kernels::Binary::multiply, *this, factor, false,
                                                *this);
   storage()->bump_version();

@@ -1,7 +1,7 @@
 #include "state_dict.h"
 
+#include "atomic_file.h"
 #include "create.h"
-#include "whole_file.h"
 
 #include <nlohmann/json.hpp>
 
@@ -195,7 +195,7 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
   text.resize((text.size() + 7) / 8 * 8, ' ');
 
   try {
-    WholeFile file(path);
+    AtomicFile file(path);
     const std::uint64_t length = text.size();
     file.write(&length, sizeof length);
     file.write(text.data(), text.size());

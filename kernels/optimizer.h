@@ -43,17 +43,17 @@ struct LarsStep {
 /// A step's numbers as a graph's replays find them, on the device, instead of those given at the
 /// capture: those of the step in the order of its members, a flag as 0 or 1, but Adam's
 /// `decoupled`; then `step` of each update. Null: as they are given.
-using LiveNumbers = const double*;
+using ReplayScalars = const double*;
 
 struct OptimizerSteps {
   /// `first`: the momentum buffer, undefined where momentum is 0. In a first update it becomes the
   /// gradient, undampened.
-  void (*sgd)(const SgdStep& step, std::span<const ParameterUpdate> updates, LiveNumbers live);
-  void (*adam)(const AdamStep& step, std::span<const ParameterUpdate> updates, LiveNumbers live);
+  void (*sgd)(const SgdStep& step, std::span<const ParameterUpdate> updates, ReplayScalars live);
+  void (*adam)(const AdamStep& step, std::span<const ParameterUpdate> updates, ReplayScalars live);
   /// `squares`: sums of squares of the parameters, then of the gradients; float64, 2 *
   /// updates.size() elements.
   void (*lars)(const LarsStep& step, std::span<const ParameterUpdate> updates,
-               const Tensor& squares, LiveNumbers live);
+               const Tensor& squares, ReplayScalars live);
   /// out[i] = sum of x^2 over tensors[i], taken in float64; does not depend on the thread count.
   void (*sums_of_squares)(std::span<const Tensor> tensors, const Tensor& out);
   /// norm = sqrt(sum of `squares`); multiplies the tensors by max_norm / (norm + 1e-6) where that

@@ -43,7 +43,7 @@ void Adam::check_options(int group) const {
 }
 
 void Adam::update(int group, std::span<const kernels::ParameterUpdate> updates,
-                  kernels::LiveNumbers live) {
+                  kernels::ReplayScalars live) {
   const Options& o = options_[static_cast<std::size_t>(group)];
   kernels::optimizer(updates.front().parameter.device())
       .adam({o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, decoupled_}, updates, live);

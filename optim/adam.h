@@ -31,7 +31,7 @@ class Adam : public Optimizer {
   void check_options(int group) const override;
   int state_count(int) const override { return 2; }
   void update(int group, std::span<const kernels::ParameterUpdate> updates,
-              kernels::LiveNumbers live) override;
+              kernels::ReplayScalars live) override;
 
  private:
   std::vector<Options> options_;

@@ -32,7 +32,7 @@ void LARS::check_options(int group) const {
 }
 
 void LARS::update(int group, std::span<const kernels::ParameterUpdate> updates,
-                  kernels::LiveNumbers live) {
+                  kernels::ReplayScalars live) {
   const Options& o = options_[static_cast<std::size_t>(group)];
   const Device device = updates.front().parameter.device();
   std::vector<Tensor> measured;

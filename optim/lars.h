@@ -32,7 +32,7 @@ class LARS : public Optimizer {
   void check_options(int group) const override;
   int state_count(int) const override { return 1; }
   void update(int group, std::span<const kernels::ParameterUpdate> updates,
-              kernels::LiveNumbers live) override;
+              kernels::ReplayScalars live) override;
 
  private:
   std::vector<Options> options_;

@@ -118,8 +118,8 @@ void Optimizer::expect_state(std::size_t index, const Tensor& found_inf) const {
 
 // What the host gives the kernels of a step, for a graph: every replay is the next step of these
 // parameters.
-kernels::LiveNumbers Optimizer::record(int group, const std::vector<std::size_t>& slots,
-                                       const std::vector<kernels::ParameterUpdate>& updates) {
+kernels::ReplayScalars Optimizer::record(int group, const std::vector<std::size_t>& slots,
+                                         const std::vector<kernels::ParameterUpdate>& updates) {
   std::vector<const void*> addresses;
   for (const auto& u : updates) addresses.push_back(u.parameter.raw());
   const auto write = [this, group, slots, updates, addresses](void* to) {
@@ -148,7 +148,7 @@ kernels::LiveNumbers Optimizer::record(int group, const std::vector<std::size_t>
   };
   const std::size_t bytes = (options(group).size() + slots.size()) * sizeof(double);
   return static_cast<const double*>(
-      cuda::written_before_replay(updates.front().parameter.device(), bytes, write));
+      cuda::refresh_before_replay(updates.front().parameter.device(), bytes, write));
 }
 
 void Optimizer::step(const Tensor& found_inf) {

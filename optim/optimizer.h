@@ -80,7 +80,7 @@ class Optimizer {
   virtual int state_count(
       int group) const = 0;  ///< how many state tensors a parameter has, at most 2
   virtual void update(int group, std::span<const kernels::ParameterUpdate> updates,
-                      kernels::LiveNumbers live) = 0;
+                      kernels::ReplayScalars live) = 0;
 
   /// ValueError unless low <= value < high and value is finite.
   void expect(const char* option, double value, double low, double high) const;
@@ -88,8 +88,8 @@ class Optimizer {
  private:
   void count_skipped(const Tensor& found_inf);
   void expect_state(std::size_t index, const Tensor& found_inf) const;
-  kernels::LiveNumbers record(int group, const std::vector<std::size_t>& slots,
-                              const std::vector<kernels::ParameterUpdate>& updates);
+  kernels::ReplayScalars record(int group, const std::vector<std::size_t>& slots,
+                                const std::vector<kernels::ParameterUpdate>& updates);
   struct Slot {
     Tensor parameter;
     int group;

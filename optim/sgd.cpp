@@ -31,7 +31,7 @@ void SGD::check_options(int group) const {
 }
 
 void SGD::update(int group, std::span<const kernels::ParameterUpdate> updates,
-                 kernels::LiveNumbers live) {
+                 kernels::ReplayScalars live) {
   const Options& o = at(group);
   kernels::optimizer(updates.front().parameter.device())
       .sgd({o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov}, updates, live);

@@ -28,7 +28,7 @@ class SGD : public Optimizer {
   void check_options(int group) const override;
   int state_count(int group) const override { return at(group).momentum != 0; }
   void update(int group, std::span<const kernels::ParameterUpdate> updates,
-              kernels::LiveNumbers live) override;
+              kernels::ReplayScalars live) override;
 
  private:
   const Options& at(int group) const { return options_[static_cast<std::size_t>(group)]; }

@@ -45,12 +45,13 @@ class PoolAllocator final : public Allocator {
     try {
       const Owner owner = forget(block, bytes);
       const std::shared_ptr<Arena>& capture = Arena::current(device_);
-      if (capture && owner.arena == capture) capture->reuse(block, owner.stream);
+      if (capture && owner.arena == capture) capture->release(block, owner.stream);
       else if (owner.arena && capture)
-        capture->at_end([arena = owner.arena](const Stream& last) { arena->used_on(last); });
-      else if (owner.arena) owner.arena->used_on(current_stream(device_));
+        capture->when_graph_is_gone(
+            [arena = owner.arena](const Stream& last) { arena->record_use(last); });
+      else if (owner.arena) owner.arena->record_use(current_stream(device_));
       else if (capture)
-        capture->at_end([=](const Stream& last) {
+        capture->when_graph_is_gone([=](const Stream& last) {
           owner.stream.wait(last);
           cudaFreeAsync(block, owner.stream.get());
         });

@@ -1,8 +1,8 @@
 #include "generate.h"
 
 #include "../philox.h"
+#include "host_values.h"
 #include "launch.h"
-#include "recording.h"
 #include "runtime.h"
 #include "stream.h"
 
@@ -75,12 +75,14 @@ void bernoulli(void* data, int device, std::size_t width, std::uint64_t bits, st
                Generator& generator, std::uint64_t below) {
   const DeviceScope scope(device);
   const Generator::State state = generator.state();
-  Recording::Draw from{nullptr, state.position};
+  HostValues::RandomOffset from{nullptr, state.position};
   if (current_stream(device).is_capturing()) {
-    Recording* const recording = Recording::current(device);
-    if (!recording)
-      fail<DeviceError>("bernoulli: random numbers can be captured by cuda::Graph only");
-    from = recording->draw("bernoulli", generator);
+    HostValues* const values = HostValues::current(device);
+    if (!values)
+      fail<DeviceError>(
+          "bernoulli: expected a capture by cuda::Graph, which gives each replay new random "
+          "numbers; this stream is captured by other means");
+    from = values->random_offset("bernoulli", generator);
   }
   by_width(width, [&](auto zero) {
     using U = decltype(zero);

@@ -1,7 +1,7 @@
 #include "runtime.h"
 
 #include "check.h"
-#include "pinned.h"
+#include "pinned_buffer.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -77,12 +77,12 @@ void to_device(void* to, int device, const void* from, std::size_t bytes) {
         bytes, device);
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t count = std::min(piece, bytes - done);
-    Pinned staging(count);
+    PinnedBuffer staging(count);
     std::memcpy(staging.data(), static_cast<const char*>(from) + done, count);
     check(cudaMemcpyAsync(static_cast<char*>(to) + done, staging.data(), count,
                           cudaMemcpyHostToDevice, stream.get()),
           "cudaMemcpyAsync", "copy to the device");
-    staging.used_on(stream);
+    staging.record_use(stream);
     done += count;
   }
 }
@@ -98,7 +98,7 @@ void to_host(void* to, const void* from, int device, std::size_t bytes) {
   }
   if (stream.is_capturing())
     return stream.synchronize("copy to the host");  // throws, before anything is captured
-  const Pinned staging(bytes);
+  const PinnedBuffer staging(bytes);
   check(cudaMemcpyAsync(staging.data(), from, bytes, cudaMemcpyDeviceToHost, stream.get()),
         "cudaMemcpyAsync", "copy to the host");
   stream.synchronize("copy to the host");

@@ -71,7 +71,7 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 void Graph::replay() { refuse(); }
 std::size_t Graph::size() const { return 0; }
 bool is_capturing(Device) { return false; }
-void* written_before_replay(Device, std::size_t, std::function<void(void*)>) { refuse(); }
+void* refresh_before_replay(Device, std::size_t, std::function<void(void*)>) { refuse(); }
 
 bool has_ranges() { return false; }
 void push_range(const char*) {}

@@ -15,7 +15,7 @@ class Reducer;
 struct DataParallelOptions {
   double bucket_cap_mb = 25;   ///< MiB of gradients that travel together
   double first_bucket_mb = 1;  ///< the first bucket is smaller, so that communication starts early
-  /// Parameters may get no gradient, or one in several parts (weights shared with checkpointed
+  /// Parameters may get no gradient, or one in several parts (weights shared with recomputed
   /// blocks), different ones on every rank and in every step. Costs one small collective more in
   /// each backward, and buckets with unused parameters start only at its end. Off: an unused
   /// parameter, or one whose gradient comes in parts on some ranks only, is an error that names it.

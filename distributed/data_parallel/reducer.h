@@ -4,7 +4,7 @@
 // backward waits for them. DataParallel owns it.
 //
 // While a backward runs, the gradient of a parameter that has arrived is taken away (it is in its
-// bucket): should more of it come in the same backward (weights shared with a checkpointed block),
+// bucket): should more of it come in the same backward (weights shared with a recomputed block),
 // that lands beside the bucket, which may be under way on some rank, and is averaged at the end.
 #pragma once
 

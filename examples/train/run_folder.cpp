@@ -2,7 +2,7 @@
 
 #include "options.h"
 
-#include <tutti/core/whole_file.h>
+#include <tutti/core/atomic_file.h>
 
 #include <nlohmann/json.hpp>
 
@@ -76,7 +76,7 @@ void RunFolder::save_weights(const StateDict& tensors, const Metadata& metadata)
 }
 
 void RunFolder::write_whole(const std::string& name, const std::string& text) {
-  tutti::write_whole(path_ + "/" + name, text);
+  tutti::write_file_atomically(path_ + "/" + name, text);
 }
 
 }  // namespace tutti::examples

@@ -1,4 +1,4 @@
-// The timeline of a run (--trace): one Recording for each process, joined into one file at the end.
+// The timeline of a run (--trace): one Profile for each process, joined into one file at the end.
 #pragma once
 
 #include <tutti/core/trace.h>
@@ -8,17 +8,17 @@ namespace tutti::examples {
 
 class Timeline {
  public:
-  /// Starts recording. `world` is that of the processes: ranks that are threads share a timeline
+  /// Starts the profile. `world` is that of the processes: ranks that are threads share a timeline
   /// anyway. The ranks should come here together, right after a barrier: their clocks start now.
   Timeline(std::string path, ProcessGroup world)
       : path_(std::move(path)),
         world_(std::move(world)),
-        recording_(part(world_.rank()), world_.rank()) {}
+        profile_(part(world_.rank()), world_.rank()) {}
 
   /// Collective: writes `path`. Where a rank never comes here, each process leaves a file of its
   /// own, `path`.rankN.
   void finish() {
-    recording_.finish();
+    profile_.finish();
     if (world_.size() == 1) return;
     world_.barrier({.name = "timeline"});
     std::vector<std::string> parts;
@@ -33,7 +33,7 @@ class Timeline {
 
   std::string path_;
   ProcessGroup world_;
-  trace::Recording recording_;
+  trace::Profile profile_;
 };
 
 }  // namespace tutti::examples

@@ -30,7 +30,7 @@ std::int64_t counted_step(const ParameterUpdate& u) {
   return u.step - static_cast<std::int64_t>(skipped);
 }
 
-void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, LiveNumbers) {
+void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, ReplayScalars) {
   for (const ParameterUpdate& u : updates) {
     const std::int64_t step = counted_step(u);
     if (step == 0) continue;
@@ -65,7 +65,7 @@ void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, LiveNumbers
   }
 }
 
-void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbers) {
+void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, ReplayScalars) {
   for (const ParameterUpdate& u : updates) {
     const auto step = static_cast<double>(counted_step(u));
     if (step == 0) continue;
@@ -96,7 +96,7 @@ void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbe
 }
 
 void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares,
-          LiveNumbers) {
+          ReplayScalars) {
   const double* square = squares.data<double>();
   for (std::size_t k = 0; k < updates.size(); ++k) {
     const ParameterUpdate& u = updates[k];

@@ -49,13 +49,13 @@ __device__ Pack<T, lanes> read(const void* from, std::int64_t at, int count, boo
   Pack<T, lanes> pack;
 #pragma unroll
   for (int v = 0; v < lanes; ++v)
-    pack.values[v] = v < count ? static_cast<const T*>(from)[at + v] : convert<T>(Wide<T>(0));
+    pack.values[v] = v < count ? static_cast<const T*>(from)[at + v] : convert<T>(Accumulate<T>(0));
   return pack;
 }
 
 template <class T>
 __device__ void write(void* to, std::int64_t at, int count, bool aligned,
-                      const Wide<T> (&x)[lanes]) {
+                      const Accumulate<T> (&x)[lanes]) {
   const Pack<T, lanes> pack = Pack<T, lanes>::of(x);
   if (aligned) return store<T, lanes>(static_cast<T*>(to), Span{at, 0, count}, pack);
 #pragma unroll
@@ -81,7 +81,7 @@ struct Sgd {
   static constexpr int numbers = 5;
   C lr, decay, keep, take, along_gradient, along_buffer;
 
-  static __device__ SgdStep live(const SgdStep&, LiveNumbers n) {
+  static __device__ SgdStep live(const SgdStep&, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4] != 0};
   }
   // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient + momentum *
@@ -108,7 +108,7 @@ struct Adam {
   static constexpr int numbers = 5;
   C beta1, take1, beta2, take2, eps, decay, shrink, rate, root;
 
-  static __device__ AdamStep live(const AdamStep& s, LiveNumbers n) {
+  static __device__ AdamStep live(const AdamStep& s, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4], s.decoupled};
   }
   static __device__ Adam of(const AdamStep& s, double step, int) {
@@ -142,7 +142,7 @@ struct Lars {
   static constexpr int numbers = 6;
   C momentum, decay, rate;
 
-  static __device__ LarsGiven live(const LarsGiven& g, LiveNumbers n) {
+  static __device__ LarsGiven live(const LarsGiven& g, ReplayScalars n) {
     return {{n[0], n[1], n[2], n[3], n[4], n[5] != 0}, g.squares, g.all};
   }
   static __device__ Lars of(const LarsGiven& g, double, int k) {
@@ -162,8 +162,8 @@ struct Lars {
 
 template <class T, class Method>
 __global__ __launch_bounds__(threads) void step_kernel(List list, typename Method::Given given,
-                                                       LiveNumbers live) {
-  using C = Wide<T>;
+                                                       ReplayScalars live) {
+  using C = Accumulate<T>;
   __shared__ Method made;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
@@ -219,7 +219,7 @@ __device__ double sum_of_block(double v) {
 // Every block sums a piece; the last one of a tensor sums the pieces.
 template <class T>
 __global__ __launch_bounds__(threads) void squares_kernel(List list, double* pieces,
-                                                          unsigned* tickets, double* out) {
+                                                          unsigned* counters, double* out) {
   __shared__ int flag;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
@@ -237,7 +237,7 @@ __global__ __launch_bounds__(threads) void squares_kernel(List list, double* pie
   sum = sum_of_block(sum);
   if (threadIdx.x == 0) pieces[blockIdx.x] = sum;
   const auto mine = list.begin[k + 1] - list.begin[k];
-  if (!is_last(tickets + k, static_cast<unsigned>(mine), &flag)) return;
+  if (!is_last(counters + k, static_cast<unsigned>(mine), &flag)) return;
   double total = 0;
   for (std::int64_t i = threadIdx.x; i < mine; i += threads)
     total += __ldcg(pieces + list.begin[k] + i);
@@ -249,7 +249,7 @@ template <class T>
 __global__ __launch_bounds__(threads) void clip_kernel(List list, const double* squares,
                                                        std::int64_t all, double max_norm,
                                                        double* norm) {
-  using C = Wide<T>;
+  using C = Accumulate<T>;
   double total = 0;
   for (std::int64_t i = threadIdx.x; i < all; i += threads) total += squares[i];
   const double length = sqrt(sum_of_block(total)), factor = max_norm / (length + 1e-6);
@@ -274,7 +274,7 @@ __global__ __launch_bounds__(threads) void clip_kernel(List list, const double* 
 template <class T>
 __global__ __launch_bounds__(threads) void unscale_kernel(List list, const float* scale,
                                                           float* found_inf) {
-  using C = Wide<T>;
+  using C = Accumulate<T>;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
   const bool aligned = may_pack(e);
@@ -357,24 +357,25 @@ struct FromTensor {
 
 template <template <class> class Method, class Given>
 void run(const char* op, std::span<const ParameterUpdate> updates, const Given& given,
-         LiveNumbers live) {
+         ReplayScalars live) {
   if (updates.empty()) return;
   const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
   in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
-    tutti::cuda::launch(op, step_kernel<T, Method<Wide<T>>>, grid_of(list), list, given, live);
+    tutti::cuda::launch(op, step_kernel<T, Method<Accumulate<T>>>, grid_of(list), list, given,
+                        live);
   });
 }
 
-void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) {
+void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, ReplayScalars live) {
   run<Sgd>("sgd", updates, s, live);
 }
 
-void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, LiveNumbers live) {
+void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, ReplayScalars live) {
   run<Adam>("adam", updates, s, live);
 }
 
 void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares,
-          LiveNumbers live) {
+          ReplayScalars live) {
   run<Lars>("lars", updates, LarsGiven{s, squares.data<double>(), static_cast<int>(updates.size())},
             live);
 }
@@ -385,7 +386,7 @@ void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {
   in_lists(tensors, "sum of squares", FromTensor{}, [&]<class T>(const List& list) {
     const Tensor pieces = empty({list.begin[list.count]}, {float64, out.device()});
     tutti::cuda::launch("sum of squares", squares_kernel<T>, grid_of(list), list,
-                        pieces.data<double>(), tickets(device), out.data<double>());
+                        pieces.data<double>(), block_counters(device), out.data<double>());
   });
 }
 

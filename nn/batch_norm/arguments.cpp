@@ -1,6 +1,6 @@
 #include "arguments.h"
 
-#include "../../autograd/checkpoint.h"
+#include "../../autograd/recompute.h"
 #include "../../core/create.h"
 
 #include <algorithm>
@@ -156,9 +156,9 @@ void check_same_group(const Call& call, const Call* partner) {
       {.operation = "all_reduce", .sequence = id.number, .name = id.name});
 }
 
-bool is_replaying() {
-  const auto* tape = autograd::CheckpointTape::current();
-  return tape && tape->replaying();
+bool is_recomputing() {
+  const auto* tape = autograd::RecomputeTape::current();
+  return tape && tape->is_recomputing();
 }
 
 }  // namespace
@@ -168,7 +168,7 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
   Call call{.args = args,
             .id = {args.name, args.group, history->synchronized_calls + 1},
             .input = x,
-            .is_recomputation = args.use_batch_statistics && is_replaying(),
+            .is_recomputation = args.use_batch_statistics && is_recomputing(),
             .history = history};
   const bool shares = args.use_batch_statistics && args.group;
   if (shares && args.group->rank() < 0) fail_not_a_member(call.id);

@@ -8,7 +8,7 @@
 namespace tutti::nn {
 
 /// What the backward of a call keeps of its forward.
-struct SavedForward {
+struct BackwardContext {
   autograd::Saved x, weight, bias, position_weights;
   autograd::Saved y;  ///< only if it tells where the ReLU after a residual let values pass
   Tensor mask;        ///< tells the same, on a device that stores it
@@ -22,7 +22,7 @@ struct SavedForward {
   bool all_reduces = false;  ///< the backward exchanges sums with the ranks of id.group
   std::shared_ptr<CallHistory> history;
 
-  SavedForward(const Call& call, const Output& output);
+  BackwardContext(const Call& call, const Output& output);
   /// Whether the gradient of x follows from the batch of this rank alone.
   bool fits_one_kernel() const;
 };
@@ -38,13 +38,13 @@ struct LocalGradients {
 };
 
 /// Maps the gradient of the output to the gradients of x, weight, bias and residual; undefined
-/// where none is needed. Collective if `saved.all_reduces`.
-std::vector<Tensor> batch_norm_backward(const SavedForward& saved, const Tensor& dy);
+/// where none is needed. Collective if `context.all_reduces`.
+std::vector<Tensor> batch_norm_backward(const BackwardContext& context, const Tensor& dy);
 
 /// Computes this rank's sums and the gradients that need no other rank.
-LocalGradients local_gradients(const SavedForward& saved, const Tensor& dy);
+LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy);
 
 /// Computes the gradient of x from the sums over all ranks; undefined if it is not needed.
-Tensor input_gradient(const SavedForward& saved, const LocalGradients& local);
+Tensor input_gradient(const BackwardContext& context, const LocalGradients& local);
 
 }  // namespace tutti::nn

@@ -7,8 +7,8 @@ namespace tutti::nn {
 void DeferredErrors::add(const Tensor& packet, const CallId& id, Phase phase, const Shape& input) {
   const int device = packet.device().index();
   if (cuda::current_stream(device).is_capturing()) return;
-  constexpr std::size_t bytes = kernels::packet_header * sizeof(double);
-  copies_.push_back({cuda::Readback(packet.raw(), device, bytes), device, id, phase, input});
+  copies_.push_back({cuda::Readback(packet.raw(), device, sizeof(kernels::PacketHeader)), device,
+                     id, phase, input});
 }
 
 void DeferredErrors::throw_arrived() {
@@ -31,16 +31,17 @@ void DeferredErrors::throw_all() {
 }
 
 void DeferredErrors::check(const Copy& copy) {
-  const auto* header = static_cast<const double*>(copy.header.data());
-  const double count = copy.id.group ? check_copied_header(header, copy.id, copy.phase) : *header;
-  if (copy.phase == Phase::forward) expect_variance(count, copy.id, copy.input);
+  kernels::PacketHeader header = *static_cast<const kernels::PacketHeader*>(copy.header.data());
+  if (copy.id.group) check_copied_header(header, copy.id, copy.phase);
+  else header = {.count = header.count};  // In moments nothing else is defined.
+  if (copy.phase == Phase::forward) expect_variance(header, copy.id, copy.input);
 }
 
-PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
-                                  const Shape& input, DeferredErrors& deferred) {
+kernels::PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
+                                           const Shape& input, DeferredErrors& deferred) {
   if (packet.device().is_cpu()) return read_header(packet, id, phase);
   deferred.add(packet, id, phase, input);
-  return {.input_gradient_needed = true};
+  return {.input_grad = 1, .backward = 1};
 }
 
 }  // namespace tutti::nn

@@ -38,9 +38,9 @@ class DeferredErrors {
 };
 
 /// Reads the header of a packet that the ranks have summed. In host memory that happens at once;
-/// for a device the errors are deferred, the count is unknown (0), and the gradient of the input
-/// counts as needed.
-PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
-                                  const Shape& input, DeferredErrors& deferred);
+/// for a device the errors are deferred, and the result says what the host may assume: the count is
+/// unknown (0), and some rank needs the gradient of its input.
+kernels::PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
+                                           const Shape& input, DeferredErrors& deferred);
 
 }  // namespace tutti::nn

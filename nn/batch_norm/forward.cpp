@@ -1,7 +1,7 @@
 // The forward of batch norm for one layer, and below it the steps that it takes.
 #include "forward.h"
 
-#include "../../autograd/checkpoint.h"
+#include "../../autograd/recompute.h"
 #include "../../core/create.h"
 #include "backward.h"
 
@@ -28,12 +28,12 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
   if (call.fits_one_kernel()) return record_backward(call, forward_in_one_kernel(call));
   if (call.uses_running_statistics())
     return record_backward(call, apply(call, running_statistics(call)));
-  if (call.is_recomputation) return record_backward(call, apply(call, replayed_statistics(call)));
+  if (call.is_recomputation) return record_backward(call, apply(call, saved_statistics(call)));
 
   // Count, sum and sum of squares of every channel: of this rank, then of all, by one collective.
   const Tensor sums = local_sums(call);
-  const PacketHeader header = all_reduce(call, sums);
-  expect_variance(header.count, call.id, x.shape());
+  const kernels::PacketHeader header = all_reduce(call, sums);
+  expect_variance(header, call.id, x.shape());
 
   // Mean and 1 / sqrt(var + eps); the same kernel moves the running statistics.
   const Statistics statistics = finalize_statistics(call, sums, header);
@@ -45,7 +45,7 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
 
 namespace {
 
-bool is_inside_recomputation() { return autograd::CheckpointTape::current() != nullptr; }
+bool is_inside_recomputation() { return autograd::RecomputeTape::current() != nullptr; }
 
 // The first run of a function that will be recomputed records nothing yet, but its second run will.
 BackwardNeeds backward_needs(const Call& call) {
@@ -69,19 +69,19 @@ Statistics new_statistics(const Call& call) {
   return {.mean = per_channel(), .rstd = per_channel(), .call_number = call.id.number};
 }
 
-// What the statistics of the batch lead to. It counts the running ones as changed.
-kernels::Settlement settlement_of(const Call& call) {
+// How the kernels move the running statistics, which count as changed from here on.
+kernels::StatisticsUpdate statistics_update(const Call& call) {
   const BatchNormArgs& args = call.args;
-  kernels::Settlement settlement{.eps = args.eps};
-  if (call.is_synchronized) settlement.ranks = args.group->size();
-  if (!args.update_running || !args.running.mean.defined()) return settlement;
-  settlement.tracking = args.tracking;
-  settlement.momentum = args.momentum;
-  settlement.running = args.running;
+  kernels::StatisticsUpdate update{.eps = args.eps};
+  if (call.is_synchronized) update.ranks = args.group->size();
+  if (!args.update_running || !args.running.mean.defined()) return update;
+  update.tracking = args.tracking;
+  update.momentum = args.momentum;
+  update.running = args.running;
   for (const Tensor* changed :
        {&args.running.mean, &args.running.var, &args.running.batches, &args.running.elements})
     if (changed->defined()) changed->storage()->bump_version();
-  return settlement;
+  return update;
 }
 
 // The backward finds by a mask where a ReLU after a residual let values pass. A device whose mask
@@ -111,12 +111,12 @@ kernels::Normalization normalization_of(const Call& call, const Statistics& stat
 
 // All steps of a rank alone: moments, statistics, running statistics and output.
 Output forward_in_one_kernel(const Call& call) {
-  expect_variance(values_per_channel(call.x), call.id, call.x.shape());
+  expect_variance({.count = values_per_channel(call.x)}, call.id, call.x.shape());
   Statistics statistics = new_statistics(call);
   statistics.moments = new_packet(call, kernels::packet_size(call.channels()));
   const kernels::Normalization normalization = normalization_of(call, statistics);
   const Tensor y = empty_like(call.x);
-  call.kernels().forward(call.x, {}, statistics.moments, settlement_of(call), normalization, y);
+  call.kernels().forward(call.x, statistics.moments, statistics_update(call), normalization, y);
   remember(call, statistics);
   return {y, statistics, normalization};
 }
@@ -135,17 +135,17 @@ Tensor local_sums(const Call& call) {
   const Tensor sums = new_packet(
       call, call.x.dtype() == float64 ? kernels::exact_packet_size(call.channels()) : size);
   call.kernels().moment_sums(
-      call.x, call.position_weights, sums,
-      message_of(call.id, Phase::forward, backward_needs(call), sums.numel()));
+      call.x, call.position_weights,
+      make_header(call.id, Phase::forward, backward_needs(call), sums.numel()), sums);
   return sums;
 }
 
-PacketHeader all_reduce(const Call& call, const Tensor& packet) {
+kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet) {
   if (call.is_synchronized) start_all_reduce(packet, call.id, Phase::forward).wait();
   return read_header(call, packet);
 }
 
-PacketHeader read_header(const Call& call, const Tensor& packet) {
+kernels::PacketHeader read_header(const Call& call, const Tensor& packet) {
   DeferredErrors& deferred = call.history->deferred_errors;
   if (call.is_synchronized)
     return read_or_defer_header(packet, call.id, Phase::forward, call.x.shape(), deferred);
@@ -155,36 +155,38 @@ PacketHeader read_header(const Call& call, const Tensor& packet) {
   return {};
 }
 
-Statistics finalize_statistics(const Call& call, const Tensor& packet, const PacketHeader& header) {
+Statistics finalize_statistics(const Call& call, const Tensor& packet,
+                               const kernels::PacketHeader& header) {
   Statistics statistics = new_statistics(call);
-  statistics.input_gradient_needed = header.input_gradient_needed;
+  statistics.input_gradient_needed = header.input_grad > 0;
   const std::int64_t size = kernels::packet_size(call.channels());
   statistics.moments = packet.numel() == size ? packet : new_packet(call, size);
-  call.kernels().settle(call.is_synchronized ? packet : Tensor(), statistics.moments,
-                        settlement_of(call), statistics.mean, statistics.rstd);
+  call.kernels().finalize_statistics(call.is_synchronized ? packet : Tensor(), statistics.moments,
+                                     statistics_update(call), statistics.mean, statistics.rstd);
   return statistics;
 }
 
 void remember(const Call& call, const Statistics& statistics) {
   if (call.is_synchronized) ++call.history->synchronized_calls;
-  if (auto* tape = autograd::CheckpointTape::current())
-    tape->put(call.id.name, {statistics.mean, statistics.rstd, statistics.moments,
-                             tensor({static_cast<double>(statistics.call_number),
-                                     static_cast<double>(statistics.input_gradient_needed)},
-                                    {float64})});
+  if (auto* tape = autograd::RecomputeTape::current())
+    tape->save(call.id.name, {statistics.mean, statistics.rstd, statistics.moments,
+                              tensor({static_cast<double>(statistics.call_number),
+                                      static_cast<double>(statistics.input_gradient_needed)},
+                                     {float64})});
 }
 
 Statistics running_statistics(const Call& call) {
   const Statistics statistics = new_statistics(call);
-  call.kernels().finish_running(call.args.running, call.args.eps, statistics.mean, statistics.rstd);
+  call.kernels().running_statistics(call.args.running, call.args.eps, statistics.mean,
+                                    statistics.rstd);
   return statistics;
 }
 
-Statistics replayed_statistics(const Call& call) {
-  const std::vector<Tensor> entry = autograd::CheckpointTape::current()->take(call.id.name);
+Statistics saved_statistics(const Call& call) {
+  const std::vector<Tensor> entry = autograd::RecomputeTape::current()->load(call.id.name);
   if (entry[0].numel() != call.channels())
     fail<Error>(
-        "{}: the second run of a checkpoint has {} channels where the first one had {}; the "
+        "{}: the second run of recompute() has {} channels where the first one had {}; the "
         "function must do the same both times",
         to_string(call.id), call.channels(), entry[0].numel());
   const double* numbers = entry[3].data<double>();
@@ -203,12 +205,14 @@ Output apply(const Call& call, const Statistics& statistics) {
 }
 
 Tensor record_backward(const Call& call, const Output& output) {
-  SavedForward saved(call, output);
-  const bool waits = saved.all_reduces;
-  autograd::record(
-      "batch_norm", output.y, {call.input, call.args.weight, call.args.bias, call.args.residual},
-      [saved = std::move(saved)](const Tensor& dy) { return batch_norm_backward(saved, dy); });
-  if (waits) autograd::mark_waiting(output.y);
+  BackwardContext context(call, output);
+  const bool waits = context.all_reduces;
+  autograd::record("batch_norm", output.y,
+                   {call.input, call.args.weight, call.args.bias, call.args.residual},
+                   [context = std::move(context)](const Tensor& dy) {
+                     return batch_norm_backward(context, dy);
+                   });
+  if (waits) autograd::mark_waits_for_ranks(output.y);
   return output.y;
 }
 

@@ -32,13 +32,14 @@ Tensor local_sums(const Call& call);
 
 /// Adds the packets of all ranks, in place, by one collective and returns what their headers say.
 /// The packet of a call that is not synchronised stays as it is.
-PacketHeader all_reduce(const Call& call, const Tensor& packet);
+kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet);
 
 /// The part of all_reduce() after the collective.
-PacketHeader read_header(const Call& call, const Tensor& packet);
+kernels::PacketHeader read_header(const Call& call, const Tensor& packet);
 
 /// Computes mean and rstd from the packet of the whole batch, and moves the running statistics.
-Statistics finalize_statistics(const Call& call, const Tensor& packet, const PacketHeader& header);
+Statistics finalize_statistics(const Call& call, const Tensor& packet,
+                               const kernels::PacketHeader& header);
 
 /// Keeps what other runs need: the statistics for a recomputation, and the number of synchronised
 /// calls for the next call.
@@ -47,8 +48,8 @@ void remember(const Call& call, const Statistics& statistics);
 /// Takes mean and rstd from the running statistics (evaluation).
 Statistics running_statistics(const Call& call);
 
-/// Takes the statistics that the first run of a recomputation has remembered.
-Statistics replayed_statistics(const Call& call);
+/// Takes the statistics that the first run of a recomputation has saved.
+Statistics saved_statistics(const Call& call);
 
 /// Normalises x; adds the residual and applies the ReLU where the call has them.
 Output apply(const Call& call, const Statistics& statistics);

@@ -18,19 +18,19 @@ class JointBackward {
  public:
   explicit JointBackward(std::size_t layers) : halves_(layers) {}
 
-  void put(std::size_t i, std::shared_ptr<const SavedForward> saved, LocalGradients local) {
-    halves_[i] = {std::move(saved), std::move(local), false};
+  void put(std::size_t i, std::shared_ptr<const BackwardContext> context, LocalGradients local) {
+    halves_[i] = {std::move(context), std::move(local), false};
   }
 
   Tensor input_gradient(std::size_t i) {
     if (!halves_[i].is_reduced) all_reduce();
     const Half half = std::exchange(halves_[i], {});
-    return nn::input_gradient(*half.saved, half.local);
+    return nn::input_gradient(*half.context, half.local);
   }
 
  private:
   struct Half {
-    std::shared_ptr<const SavedForward> saved;  // null: this backward has not visited the layer
+    std::shared_ptr<const BackwardContext> context;  // null: the layer has not been visited
     LocalGradients local;
     bool is_reduced = false;
   };
@@ -39,19 +39,19 @@ class JointBackward {
     std::vector<Half*> visited;
     std::vector<Tensor*> packets;
     for (Half& half : halves_)
-      if (half.saved && !half.is_reduced) {
+      if (half.context && !half.is_reduced) {
         visited.push_back(&half);
         packets.push_back(&half.local.sums);
       }
-    const CallId& first = visited.front()->saved->id;
+    const CallId& first = visited.front()->context->id;
     distributed::Work work =
         start_all_reduce(concatenate(packets), first, Phase::backward, packets.size() - 1);
-    autograd::run_deferred();
+    autograd::compute_deferred_gradients();
     work.wait();
     for (Half* half : visited) {
-      const SavedForward& saved = *half->saved;
-      read_or_defer_header(half->local.sums, saved.id, Phase::backward, saved.x.get().shape(),
-                           saved.history->deferred_errors);
+      const BackwardContext& context = *half->context;
+      read_or_defer_header(half->local.sums, context.id, Phase::backward, context.x.get().shape(),
+                           context.history->deferred_errors);
       half->is_reduced = true;
     }
   }
@@ -74,7 +74,7 @@ Tensor record_input(const Call& call, const std::shared_ptr<JointBackward>& back
     gradients[0] = backward->input_gradient(i);
     return gradients;
   });
-  autograd::mark_waiting(link);
+  autograd::mark_waits_for_ranks(link);
   return link;
 }
 
@@ -82,16 +82,16 @@ Tensor record_input(const Call& call, const std::shared_ptr<JointBackward>& back
 Tensor record_output(const Call& call, const Output& output,
                      const std::shared_ptr<JointBackward>& backward, std::size_t i,
                      const Tensor& link) {
+  const auto context = std::make_shared<const BackwardContext>(call, output);
   const BatchNormArgs& args = call.args;
   return autograd::record("batch_norm", output.y, {link, args.weight, args.bias, args.residual},
-                          [saved = std::make_shared<const SavedForward>(call, output), backward, i,
-                           link = link.detach()](const Tensor& dy) {
-                            saved->history->deferred_errors.throw_arrived();
-                            LocalGradients local = local_gradients(*saved, dy);
-                            std::vector<Tensor> gradients{link, std::exchange(local.weight, {}),
-                                                          std::exchange(local.bias, {}),
-                                                          std::exchange(local.residual, {})};
-                            backward->put(i, saved, std::move(local));
+                          [context, backward, i, link_gradient = link.detach()](const Tensor& dy) {
+                            context->history->deferred_errors.throw_arrived();
+                            LocalGradients local = local_gradients(*context, dy);
+                            std::vector<Tensor> gradients{
+                                link_gradient, std::exchange(local.weight, {}),
+                                std::exchange(local.bias, {}), std::exchange(local.residual, {})};
+                            backward->put(i, context, std::move(local));
                             return gradients;
                           });
 }
@@ -103,7 +103,7 @@ struct JointBatchNorm::Started {
   Call call = {};
   std::uint64_t version = 0;  // of the memory of x when its sums were computed
   Tensor packet = {};         // sums of this rank, then of all ranks
-  PacketHeader header = {};
+  kernels::PacketHeader header = {};
   Statistics statistics = {};
   std::shared_ptr<JointBackward> backward = {};  // null: this layer shares no backward collective
   Tensor link = {};
@@ -116,7 +116,7 @@ struct JointBatchNorm::Started {
 
   Statistics compute_statistics() const {
     if (call.uses_running_statistics()) return running_statistics(call);
-    if (call.is_recomputation) return replayed_statistics(call);
+    if (call.is_recomputation) return saved_statistics(call);
     Statistics computed = finalize_statistics(call, packet, header);
     remember(call, computed);
     return computed;
@@ -182,7 +182,7 @@ void JointBatchNorm::exchange() {
   all_reduce();
   for (Started& s : started_)
     if (s.call.computes_statistics()) s.header = read_header(s.call, s.packet);
-  for (const Started& s : started_) expect_variance(s.header.count, s.call.id, s.call.x.shape());
+  for (const Started& s : started_) expect_variance(s.header, s.call.id, s.call.x.shape());
   for (Started& s : started_) s.statistics = s.compute_statistics();
   has_failed_ = false;
 

@@ -2,25 +2,15 @@
 
 #include "../../core/create.h"
 #include "../../core/hash.h"
+#include "../../kernels/batch_norm_math.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 namespace tutti::nn {
 namespace {
 
-// The numbers in a header. The kernels write the count; only exact sums use its low part.
-enum Slot : std::size_t {
-  count,
-  count_low,
-  input_grad,
-  backward,
-  fingerprint,
-  fingerprint_squared,
-  slots
-};
-static_assert(slots <= kernels::packet_header && input_grad == kernels::message_at);
+using kernels::PacketHeader;
 
 // "SyncBatchNorm 'layer1.bn1' backward #41"
 std::string describe(const CallId& id, Phase phase) {
@@ -43,9 +33,9 @@ double fingerprint_of(const CallId& id, Phase phase, std::int64_t elements) {
   return static_cast<double>((hash ^ (hash >> 20) ^ (hash >> 40)) & 0xfffffu);
 }
 
-bool ranks_agree(const double* header, const CallId& id) {
-  return kernels::Message::agrees(header[fingerprint], header[fingerprint_squared],
-                                  id.group->size());
+bool ranks_agree(const PacketHeader& header, const CallId& id) {
+  return kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared,
+                                     id.group->size());
 }
 
 [[noreturn]] void fail_collective(const CallId& id, Phase phase, const std::string& text) {
@@ -53,13 +43,13 @@ bool ranks_agree(const double* header, const CallId& id) {
       text, {id.group->rank(), id.group->size(), "all_reduce", id.number, describe(id, phase)});
 }
 
-[[noreturn]] void fail_without_backward(const double* header, const CallId& id) {
+[[noreturn]] void fail_without_backward(const PacketHeader& header, const CallId& id) {
   fail_collective(
       id, Phase::forward,
       fmt::format("{} ({}): {} of the ranks need the gradient of their input, but only {} will run "
                   "a backward (NoGrad, or nothing requires grad there), so it would wait for ever; "
                   "run the forward in the same grad mode on every rank",
-                  describe(id, Phase::forward), rank_of(id), header[input_grad], header[backward]));
+                  describe(id, Phase::forward), rank_of(id), header.input_grad, header.backward));
 }
 
 // Gathers what every rank is at by one more collective, which happens on every rank or on none.
@@ -96,17 +86,17 @@ std::string to_string(const CallId& id) {
   return fmt::format("{} on {}", describe(id, Phase::forward), rank_of(id));
 }
 
-kernels::Message message_of(const CallId& id, Phase phase, BackwardNeeds needs,
-                            std::int64_t elements) {
+PacketHeader make_header(const CallId& id, Phase phase, BackwardNeeds needs,
+                         std::int64_t elements) {
   const double h = fingerprint_of(id, phase, elements);
-  return {static_cast<double>(needs.input_gradient), static_cast<double>(needs.any_gradient), h,
-          h * h};
+  return {.input_grad = static_cast<double>(needs.input_gradient),
+          .backward = static_cast<double>(needs.any_gradient),
+          .fingerprint = h,
+          .fingerprint_squared = h * h};
 }
 
-void write_header(const Tensor& packet, const kernels::Message& m) {
-  const std::array<double, slots> header{
-      0, 0, m.input_grad, m.backward, m.fingerprint, m.fingerprint_squared};
-  copy_bytes(packet.raw(), packet.device(), header.data(), Device::cpu(), sizeof(header));
+void write_header(const Tensor& packet, const PacketHeader& header) {
+  copy_bytes(packet.raw(), packet.device(), &header, Device::cpu(), sizeof(header));
 }
 
 Tensor concatenate(const std::vector<Tensor*>& packets) {
@@ -132,15 +122,14 @@ distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase
 }
 
 PacketHeader read_header(const Tensor& packet, const CallId& id, Phase phase) {
-  const double* header = packet.data<double>();
+  const PacketHeader& header = kernels::header_of(packet.data<double>());
   if (!ranks_agree(header, id)) fail_disagreement(packet, id, phase);
-  const bool needed = header[input_grad] > 0;
-  if (phase == Phase::forward && needed && header[backward] < id.group->size())
+  if (phase == Phase::forward && header.input_grad > 0 && header.backward < id.group->size())
     fail_without_backward(header, id);
-  return {.count = header[count] + header[count_low], .input_gradient_needed = needed};
+  return header;
 }
 
-double check_copied_header(const double* header, const CallId& id, Phase phase) {
+void check_copied_header(const PacketHeader& header, const CallId& id, Phase phase) {
   if (!ranks_agree(header, id))
     fail_collective(id, phase,
                     fmt::format("{} ({}): not every rank was there, as the device found meanwhile; "
@@ -149,12 +138,12 @@ double check_copied_header(const double* header, const CallId& id, Phase phase) 
                                 describe(id, phase), rank_of(id)));
   // On a device each rank that has any backward takes part in its collective, whether or not some
   // rank needs it.
-  if (phase == Phase::forward && header[backward] > 0 && header[backward] < id.group->size())
+  if (phase == Phase::forward && header.backward > 0 && header.backward < id.group->size())
     fail_without_backward(header, id);
-  return header[count] + header[count_low];
 }
 
-void expect_variance(double count, const CallId& id, const Shape& input) {
+void expect_variance(const PacketHeader& header, const CallId& id, const Shape& input) {
+  const double count = header.count + header.count_low;
   if (count > 0 && count <= 1)
     fail<ShapeError>(
         "{}: expected more than 1 value per channel{} when training, got {} (input {} here)",
@@ -164,7 +153,7 @@ void expect_variance(double count, const CallId& id, const Shape& input) {
 void announce_refusal(const CallId& id, std::int64_t elements, Device device) {
   try {
     const Tensor packet = zeros({elements}, {float64, device});
-    write_header(packet, message_of(id, Phase::refusal, {}, elements));
+    write_header(packet, make_header(id, Phase::refusal, {}, elements));
     start_all_reduce(packet, id, Phase::refusal).wait();
     if (device.is_cpu()) read_header(packet, id, Phase::refusal);
   } catch (const std::exception&) {  // The other ranks get this error, or did not come.

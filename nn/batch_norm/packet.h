@@ -1,7 +1,7 @@
-// A packet is the tensor that the ranks of a SyncBatchNorm add up: sums for every channel, behind a
-// header (layout: kernels/batch_norm.h). The header also tells the other ranks, at no further
-// collective, which call a rank is at and whether it will run a backward. This file starts the
-// all-reduce of a packet and reads the header; the kernels compute the sums.
+// A packet is the tensor that the ranks of a SyncBatchNorm add up: a header and sums for every
+// channel (kernels/batch_norm.h). The header tells the other ranks, without a collective of its
+// own, which call a rank is at and whether it will run a backward. This file makes headers, starts
+// the all-reduce and reads the summed header; the kernels compute the sums.
 #pragma once
 
 #include "../../distributed/process_group.h"
@@ -33,18 +33,12 @@ struct BackwardNeeds {
   bool any_gradient = false;    ///< a backward at all, in which it can take part in that collective
 };
 
-/// What the header of a summed packet says.
-struct PacketHeader {
-  double count = 0;  ///< values per channel, or the sum of their weights; 0 also if unknown
-  bool input_gradient_needed = false;  ///< on some rank: the backward needs a collective
-};
+/// Makes the header of a packet of that many elements. The count, which the kernels write, is 0.
+kernels::PacketHeader make_header(const CallId& id, Phase phase, BackwardNeeds needs,
+                                  std::int64_t elements);
 
-/// What the kernels write into the header of a packet of that many elements.
-kernels::Message message_of(const CallId& id, Phase phase, BackwardNeeds needs,
-                            std::int64_t elements);
-
-/// Writes a header with a count of 0 from the host.
-void write_header(const Tensor& packet, const kernels::Message& message);
+/// Writes a header into a packet on any device.
+void write_header(const Tensor& packet, const kernels::PacketHeader& header);
 
 /// Moves several packets into one tensor, one behind the other, and returns it. Each of `packets`
 /// is a view of its part afterwards. A single packet stays where it is.
@@ -55,23 +49,23 @@ Tensor concatenate(const std::vector<Tensor*>& packets);
 distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
                                    std::size_t others = 0);
 
-/// Reads the header of a summed packet in host memory. Throws a DistributedError on every rank if
+/// Returns the header of a summed packet in host memory. Throws a DistributedError on every rank if
 /// the ranks are not at the same layer, call, phase and number of channels, naming the call of each
 /// rank; or (forward) if only some ranks will run a backward that others need.
 ///
-/// Ranks compare calls by a fingerprint h of 20 bits: the packet sums h and h^2 over W ranks, and
+/// Ranks compare calls by a fingerprint h of 20 bits. The header sums h and h^2 over W ranks, and
 /// W sum(h^2) = sum(h)^2 holds only if all h are equal. The test is exact in float64 for up to
 /// 4,096 ranks. Two calls have the same fingerprint, and go undetected, once in a million.
-PacketHeader read_header(const Tensor& packet, const CallId& id, Phase phase);
+kernels::PacketHeader read_header(const Tensor& packet, const CallId& id, Phase phase);
 
-/// Checks a host copy of the header (kernels::packet_header numbers) of a summed packet in device
-/// memory, and returns the count. Throws what read_header throws, but without naming the calls of
-/// the other ranks, which only one more collective could gather.
-double check_copied_header(const double* header, const CallId& id, Phase phase);
+/// Checks a host copy of the header of a summed packet in device memory. Throws what read_header
+/// throws, but without naming the calls of the other ranks, which only one more collective could
+/// gather.
+void check_copied_header(const kernels::PacketHeader& header, const CallId& id, Phase phase);
 
-/// Throws ShapeError if a `count` shows that a channel has one value, or values of weight 1 or less
-/// in all: such a batch has no unbiased variance. 0, an empty batch, passes.
-void expect_variance(double count, const CallId& id, const Shape& input);
+/// Throws ShapeError if the header of a whole batch counts one value per channel, or values that
+/// weigh 1 or less together: such a batch has no unbiased variance. An empty batch passes.
+void expect_variance(const kernels::PacketHeader& header, const CallId& id, const Shape& input);
 
 /// Takes part in the collective of a forward that this rank cannot run, so that the other ranks get
 /// an error at once instead of at their deadline. If every rank refuses, the group stays usable.

@@ -1,6 +1,6 @@
 #include "conv.h"
 
-#include "../../autograd/operands.h"
+#include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "spatial.h"

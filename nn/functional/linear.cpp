@@ -1,6 +1,6 @@
 #include "linear.h"
 
-#include "../../autograd/operands.h"
+#include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "../../kernels/elementwise.h"

@@ -1,7 +1,7 @@
 #include "loss.h"
 
 #include "../../autograd/functions.h"
-#include "../../autograd/operands.h"
+#include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../kernels/softmax.h"
 
@@ -70,7 +70,7 @@ Tensor mse_loss(const Tensor& input, const Tensor& target, LossReduction reducti
   if (!(input.shape() == target.shape()))
     fail<ShapeError>("mse_loss: input and target must have one shape, got {} and {}",
                      to_string(input.shape()), to_string(target.shape()));
-  autograd::expect_same_kind("mse_loss", input, target);
+  autograd::expect_same_dtype_and_device("mse_loss", input, target);
   const DType wide = accumulate_dtype(input.dtype());
   const Tensor losses = square(input.to(wide) - target.to(wide));
   if (reduction == LossReduction::none) return losses;

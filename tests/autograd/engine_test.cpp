@@ -310,11 +310,11 @@ Tensor product_in_halves(const Tensor& a, const Tensor& b, std::vector<std::stri
 Tensor pass(const Tensor& x, bool waits, std::vector<std::string>& log) {
   const Tensor y = record("pass", x.detach().clone(), {x}, [waits, &log](const Tensor& g) {
     log.push_back("start");
-    if (waits) autograd::run_deferred();
+    if (waits) autograd::compute_deferred_gradients();
     log.push_back("end");
     return g.clone();
   });
-  if (waits) autograd::mark_waiting(y);
+  if (waits) autograd::mark_waits_for_ranks(y);
   return y;
 }
 
@@ -352,7 +352,7 @@ TEST(Engine, AWaitingOperationThatDoesNotAskLosesNothing) {
   Log log;
   const Tensor x = full({}, 3).requires_grad_(), w = full({}, 5).requires_grad_();
   const Tensor middle = pass(x, false, log);
-  autograd::mark_waiting(middle);
+  autograd::mark_waits_for_ranks(middle);
   product_in_halves(middle, w, log).backward();
   EXPECT_EQ(log, (Log{"first half", "start", "end", "second half of product"}));
   EXPECT_EQ(w.grad().item<double>(), 3);
@@ -360,7 +360,7 @@ TEST(Engine, AWaitingOperationThatDoesNotAskLosesNothing) {
 
 TEST(Engine, DeferringOutsideOfABackwardIsAnError) {
   EXPECT_THROW(autograd::defer_gradients([] { return std::vector<Tensor>{}; }), Error);
-  autograd::run_deferred();
+  autograd::compute_deferred_gradients();
 }
 
 }  // namespace

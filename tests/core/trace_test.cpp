@@ -45,7 +45,7 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
   const int others = cuda::has_ranges() ? 1 : 0;  // a build with CUDA hands every name to NVTX
   EXPECT_EQ(named, others);                       // nobody records
   {
-    trace::Recording recording(path_, 5);
+    trace::Profile profile(path_, 5);
     const trace::Span outer("outer");
     { const trace::Span inner(name); }
     const auto now = trace::Clock::now();
@@ -73,7 +73,7 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
 TEST_F(Trace, EveryThreadHasItsTrack) {
   constexpr int threads = 4, spans = 500;
   {
-    trace::Recording recording(path_);
+    trace::Profile profile(path_);
     std::vector<std::jthread> all;
     for (int t = 0; t < threads; ++t)
       all.emplace_back([t] {
@@ -95,7 +95,7 @@ TEST_F(Trace, EveryThreadHasItsTrack) {
 
 TEST_F(Trace, IsWrittenAlsoWhereAnExceptionEndsTheRun) {
   try {
-    trace::Recording recording(path_);
+    trace::Profile profile(path_);
     { const trace::Span span("before"); }
     throw std::runtime_error("on purpose");
   } catch (const std::runtime_error&) {}
@@ -103,16 +103,16 @@ TEST_F(Trace, IsWrittenAlsoWhereAnExceptionEndsTheRun) {
 }
 
 TEST_F(Trace, SaysAtOnceWhatCannotWork) {
-  EXPECT_THROW(trace::Recording(folder_ + "/nowhere/out.json"), Error);
-  trace::Recording recording(path_);
-  EXPECT_THROW(trace::Recording(folder_ + "/other.json"), Error);
+  EXPECT_THROW(trace::Profile(folder_ + "/nowhere/out.json"), Error);
+  trace::Profile profile(path_);
+  EXPECT_THROW(trace::Profile(folder_ + "/other.json"), Error);
   EXPECT_FALSE(fs::exists(folder_ + "/other.json"));
 }
 
 TEST_F(Trace, PartsOfSeveralProcessesBecomeOneFile) {
   const std::vector<std::string> parts{path_ + ".rank0", path_ + ".rank1"};
   for (int rank : {0, 1}) {
-    trace::Recording recording(parts[static_cast<std::size_t>(rank)], rank);
+    trace::Profile profile(parts[static_cast<std::size_t>(rank)], rank);
     const trace::Span span("of " + std::to_string(rank));
   }
   trace::merge(parts, path_);

@@ -2,9 +2,9 @@
 // itself.
 #pragma once
 
-#include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/matmul.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/autograd/record.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
@@ -208,8 +208,8 @@ inline void check_unused_parameters(const ProcessGroup& group) {
   }
 }
 
-/// Weights used twice, and in a checkpointed block besides: gradients come in several parts.
-inline void check_shared_and_checkpointed(const ProcessGroup& group) {
+/// Weights used twice, and in a recomputed block besides: gradients come in several parts.
+inline void check_shared_and_recomputed(const ProcessGroup& group) {
   const StateDict model = small_model(group);
   distributed::DataParallel ddp(model, {}, group, small_buckets);
   const auto loss = [](const StateDict& m, int rank) {
@@ -220,8 +220,8 @@ inline void check_shared_and_checkpointed(const ProcessGroup& group) {
       return tanh(matmul(tanh(matmul(in[0], m[0].second) + m[1].second), m[2].second) +
                   m[3].second);
     };
-    const Tensor y = checkpoint(block, {x});
-    const Tensor z = checkpoint(block, {tanh(matmul(y, m[4].second) + m[5].second)});
+    const Tensor y = recompute(block, {x});
+    const Tensor z = recompute(block, {tanh(matmul(y, m[4].second) + m[5].second)});
     return sum(square(matmul(matmul(z, m[2].second), m[4].second) + m[1].second));
   };
   for (int step = 0; step < 3; ++step) {
@@ -231,14 +231,14 @@ inline void check_shared_and_checkpointed(const ProcessGroup& group) {
   }
 }
 
-/// The same weights, shared by checkpointed blocks on rank 0 and used plainly on the others, which
+/// The same weights, shared by recomputed blocks on rank 0 and used plainly on the others, which
 /// use one layer less.
 inline void check_shared_on_some_ranks(const ProcessGroup& group) {
   const StateDict model = small_model(group);
   auto options = small_buckets;
   options.find_unused_parameters = true;
   distributed::DataParallel ddp(model, {}, group, options);
-  const auto loss = [](const StateDict& m, int rank, bool checkpoints) {
+  const auto loss = [](const StateDict& m, int rank, bool recomputes) {
     Generator generator(rank);
     const Tensor x = randn({4, 6}, {.dtype = float64}, generator);
     x.requires_grad_();
@@ -247,7 +247,7 @@ inline void check_shared_on_some_ranks(const ProcessGroup& group) {
       return tanh(matmul(y, m[2].second) + m[3].second);
     };
     const auto run = [&](const Tensor& in) {
-      return checkpoints ? checkpoint(block, {in}) : block({in});
+      return recomputes ? recompute(block, {in}) : block({in});
     };
     const Tensor z = run(tanh(matmul(run(x), m[4].second) + m[5].second));
     return sum(square(matmul(matmul(z, m[2].second), m[4].second) + m[1].second));
@@ -311,7 +311,7 @@ inline void check_data_parallel(const ProcessGroup& group) {
   check_communication_starts_before_backward_ends(group);
   check_no_sync(group);
   check_unused_parameters(group);
-  check_shared_and_checkpointed(group);
+  check_shared_and_recomputed(group);
   check_shared_on_some_ranks(group);
   check_layouts_and_dtypes(group);
   check_compression(group);

@@ -78,9 +78,8 @@ TEST(DataParallel, GradientsThatComeLateOnOneRankSayWhatToSet) {
         };
         for (int i = 0; i < 2; ++i)  // shared, and on rank 0 computed again in backward, so that
                                      // its gradient comes in two parts
-          x = tanh(
-              matmul(group.rank() == 0 ? checkpoint(block, {x}) : block({x}), model[4].second) +
-              model[5].second);
+          x = tanh(matmul(group.rank() == 0 ? recompute(block, {x}) : block({x}), model[4].second) +
+                   model[5].second);
         sum(x).backward();
         group.barrier();
       },

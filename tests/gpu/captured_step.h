@@ -2,9 +2,9 @@
 // graph: to the same bits.
 #pragma once
 
-#include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/settings.h>
@@ -34,7 +34,7 @@ namespace tutti::testing {
 struct StepCase {
   std::function<std::unique_ptr<optim::Optimizer>(const std::vector<Tensor>&)> optimizer;
   double clip = 0;      ///< 0: not
-  double dropout = 0;   ///< twice, once in a checkpoint
+  double dropout = 0;   ///< twice, once in recompute()
   bool scaled = false;  ///< the loss, so that it overflows every now and then
 };
 
@@ -73,7 +73,7 @@ inline std::vector<double> train_captured(const StepCase& c, Device device,
   const auto step = [&] {
     const auto run_head = [&](const std::vector<Tensor>& in) { return head(in[0]); };
     const Tensor x = body(images),
-                 logits = c.dropout > 0 ? checkpoint(run_head, {x}) : run_head({x});
+                 logits = c.dropout > 0 ? recompute(run_head, {x}) : run_head({x});
     const Tensor loss = nn::cross_entropy(logits, labels);
     optimizer->zero_grad();
     (c.scaled ? scaler.scale(8 * loss) : loss).backward();

@@ -154,7 +154,7 @@ TEST(GraphStep, SaysWhatIsMissingBeforeAndLostAfter) {
                   }),
                   {"bernoulli", "another state"});
   EXPECT_EQ(default_generator().state().seed, 1u);
-  EXPECT_THROW(cuda::written_before_replay(test_device(), 8, [](void*) {}), DeviceError);
+  EXPECT_THROW(cuda::refresh_before_replay(test_device(), 8, [](void*) {}), DeviceError);
 }
 
 TEST(GraphStep, CollectivesOfNcclRanksAreReplayed) {

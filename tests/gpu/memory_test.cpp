@@ -1,9 +1,9 @@
 // Device memory, streams and copies, as the library uses them.
 #include "../test_device.h"
 
-#include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
@@ -78,8 +78,8 @@ TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
     }
 }
 
-// What the first run of a checkpoint does not record, it keeps no mask of; the second one does.
-TEST(Memory, ACheckpointMakesTheMaskWhenItRunsAgain) {
+// What the first run of recompute() does not record, it keeps no mask of; the second one does.
+TEST(Memory, RecomputationMakesTheMaskWhenItRunsAgain) {
   const auto make = [] { return randn({3, 5, 7}).to(test_device()); };
   const Tensor vx = make(), vr = make(), dy = make();
   nn::BatchNorm layer({.channels = 5, .device = test_device()});
@@ -88,7 +88,7 @@ TEST(Memory, ACheckpointMakesTheMaskWhenItRunsAgain) {
     const auto block = [&](const std::vector<Tensor>& in) {
       return layer.forward(in[0], {.residual = in[1], .relu = true});
     };
-    const Tensor y = later ? checkpoint(block, {x, residual}) : block({x, residual});
+    const Tensor y = later ? recompute(block, {x, residual}) : block({x, residual});
     layer.zero_grad();
     y.backward(dy);
     return std::vector{y.detach(), x.grad(), residual.grad(), layer.weight.grad()};

@@ -1,10 +1,10 @@
 // BatchNorm on one rank: values, gradients, running statistics, modes, and what it refuses.
 #include "kernels/compare.h"
 
-#include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/layer.h>
@@ -71,7 +71,7 @@ TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
   const auto file = std::filesystem::temp_directory_path() /
                     fmt::format("tutti_spans_{}.json", getpid());
   {
-    trace::Recording recording(file);
+    trace::Profile profile(file);
     (*layers[0])(x);
     layers[1]->forward(x, {.relu = true});
     layers[2]->forward(x, {.residual = x});
@@ -80,7 +80,7 @@ TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
     JointBatchNorm joint;
     joint.start(*layers[5], x), joint.start(*layers[6], x);
     joint.finish(0), joint.finish(1);
-    recording.finish();
+    profile.finish();
   }
   std::map<std::string, int> spans;
   for (const auto& event : nlohmann::json::parse(std::ifstream(file)))
@@ -574,17 +574,17 @@ TEST(BatchNorm, KeepsFloat32UnderBFloat16) {
   EXPECT_EQ(layer.num_batches_tracked.dtype(), int64);
 }
 
-TEST(BatchNorm, CheckpointedForwardUpdatesStatisticsOnce) {
+TEST(BatchNorm, RecomputedForwardUpdatesStatisticsOnce) {
   Generator random(10);
   const Tensor values = randn({6, 3, 4}, {float64}, random),
                dy = randn({6, 3, 4}, {float64}, random);
-  const auto run = [&](bool checkpointed) {
+  const auto run = [&](bool recomputed) {
     BatchNorm layer({.channels = 3, .dtype = float64});
     const Tensor x = values.clone().requires_grad_();
     const auto fn = [&](const std::vector<Tensor>& in) {
       return layer.forward(layer(in[0]), {.relu = true});
     };
-    (checkpointed ? checkpoint(fn, {x}) : fn({x})).backward(dy);
+    (recomputed ? recompute(fn, {x}) : fn({x})).backward(dy);
     EXPECT_EQ(layer.num_batches_tracked.item<int>(), 2);
     return std::vector{x.grad(), layer.weight.grad(), layer.running_mean, layer.running_var};
   };
@@ -592,17 +592,16 @@ TEST(BatchNorm, CheckpointedForwardUpdatesStatisticsOnce) {
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(to_vector(a[i]), to_vector(b[i])) << i;
 }
 
-TEST(BatchNorm, NestedCheckpointsUpdateStatisticsOnce) {
+TEST(BatchNorm, NestedRecomputationsUpdateStatisticsOnce) {
   Generator random(12);
   const Tensor values = randn({6, 3, 4}, {float64}, random),
                dy = randn({6, 3, 4}, {float64}, random);
-  const auto run = [&](bool checkpointed) {
+  const auto run = [&](bool recomputed) {
     BatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 3, .dtype = float64}),
         c({.channels = 3, .dtype = float64});
     const auto nest = [&](const auto& fn, const Tensor& x) {
-      return checkpointed
-                 ? checkpoint([&](const std::vector<Tensor>& in) { return fn(in[0]); }, {x})
-                 : fn(x);
+      return recomputed ? recompute([&](const std::vector<Tensor>& in) { return fn(in[0]); }, {x})
+                        : fn(x);
     };
     const auto innermost = [&](const Tensor& x) { return c.forward(x, {.relu = true}); };
     const auto inner = [&](const Tensor& x) {

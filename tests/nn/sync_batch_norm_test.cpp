@@ -3,7 +3,7 @@
 #include "distributed/messages.h"
 #include "distributed/sync_batch_norm_case.h"
 
-#include <tutti/autograd/checkpoint.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/distributed/diagnostics/replica_check.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/batch_norm/joint.h>
@@ -601,7 +601,7 @@ TEST(SyncBatchNorm, ThePacketShowsThatRanksAreOutOfStep) {
       const CallId id{"SyncBatchNorm 'layer3.0.bn2'", group, other ? 40 : 41};
       const Phase phase = other ? Phase::backward : Phase::forward;
       const Tensor packet = zeros({kernels::packet_size(3)}, {float64});
-      write_header(packet, message_of(id, phase, {}, packet.numel()));
+      write_header(packet, make_header(id, phase, {}, packet.numel()));
       group.for_normalization().all_reduce(packet).wait();
       read_header(packet, id, phase);
       EXPECT_FALSE(differ);
@@ -911,14 +911,14 @@ TEST(SyncBatchNorm, WhatCouldNotBeExchangedCannotBeFinished) {
       60s);
 }
 
-TEST(SyncBatchNorm, CheckpointsCommunicateOnceEachWay) {
+TEST(SyncBatchNorm, RecomputationsCommunicateOnceEachWay) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(10);
     SyncBatchNorm layer({.channels = 3, .dtype = float64}),
         plain({.channels = 3, .dtype = float64});
     const Tensor x = shard(random, group, {6, 3, 2}).requires_grad_(),
                  dy = shard(random, group, {6, 3, 2});
-    checkpoint([&](const std::vector<Tensor>& in) { return layer(in[0]); }, {x}).backward(dy);
+    recompute([&](const std::vector<Tensor>& in) { return layer(in[0]); }, {x}).backward(dy);
     EXPECT_EQ(group.for_normalization().traffic().calls, 2);
     EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
     const auto got = to_vector(x.grad());
@@ -929,7 +929,7 @@ TEST(SyncBatchNorm, CheckpointsCommunicateOnceEachWay) {
   });
 }
 
-TEST(SyncBatchNorm, NestedCheckpointsCommunicateOnceEachWay) {
+TEST(SyncBatchNorm, NestedRecomputationsCommunicateOnceEachWay) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(12);
     SyncBatchNorm layer({.channels = 3, .dtype = float64}),
@@ -937,7 +937,7 @@ TEST(SyncBatchNorm, NestedCheckpointsCommunicateOnceEachWay) {
     const Tensor x = shard(random, group, {6, 3, 2}).requires_grad_(),
                  dy = shard(random, group, {6, 3, 2});
     const auto inner = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
-    checkpoint([&](const std::vector<Tensor>& in) { return checkpoint(inner, in); }, {x})
+    recompute([&](const std::vector<Tensor>& in) { return recompute(inner, in); }, {x})
         .backward(dy);
     EXPECT_EQ(group.for_normalization().traffic().calls, 2);
     EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
@@ -949,13 +949,13 @@ TEST(SyncBatchNorm, NestedCheckpointsCommunicateOnceEachWay) {
   });
 }
 
-// The shared ones are computed first; what a checkpoint keeps of them is in the order of the
+// The shared ones are computed first; what recomputation saves of them is in the order of the
 // branches.
-TEST(SyncBatchNorm, LayersTogetherInsideACheckpoint) {
+TEST(SyncBatchNorm, LayersTogetherInsideARecomputation) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(13);
     const Tensor values = shard(random, group, {6, 3, 2}), dy = shard(random, group, {6, 3, 2});
-    const auto run = [&](bool checkpointed) {
+    const auto run = [&](bool recomputed) {
       BatchNorm local({.channels = 3, .dtype = float64});
       SyncBatchNorm shared({.channels = 3, .dtype = float64});
       const Tensor x = values.clone().requires_grad_();
@@ -963,7 +963,7 @@ TEST(SyncBatchNorm, LayersTogetherInsideACheckpoint) {
         const auto y = forward_jointly({{local, in[0]}, {shared, exp(in[0])}});
         return y[0] * y[1];
       };
-      (checkpointed ? checkpoint(fn, {x}) : fn({x})).backward(dy);
+      (recomputed ? recompute(fn, {x}) : fn({x})).backward(dy);
       return std::vector{x.grad(), local.weight.grad(), shared.weight.grad()};
     };
     const auto got = run(true), expected = run(false);
@@ -972,11 +972,11 @@ TEST(SyncBatchNorm, LayersTogetherInsideACheckpoint) {
   });
 }
 
-TEST(SyncBatchNorm, BranchesInsideACheckpointCommunicateOnceEachWay) {
+TEST(SyncBatchNorm, BranchesInsideARecomputationCommunicateOnceEachWay) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(54);
     const Tensor values = shard(random, group, {6, 3, 2}), dy = shard(random, group, {6, 3, 2});
-    const auto run = [&](bool checkpointed) {
+    const auto run = [&](bool recomputed) {
       SyncBatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 3, .dtype = float64});
       const Tensor x = values.clone().requires_grad_();
       const auto fn = [&](const std::vector<Tensor>& in) {
@@ -985,7 +985,7 @@ TEST(SyncBatchNorm, BranchesInsideACheckpointCommunicateOnceEachWay) {
         return both.finish(of_b, both.finish(of_a));
       };
       const auto before = group.for_normalization().traffic().calls;
-      (checkpointed ? checkpoint(fn, {x}) : fn({x})).backward(dy);
+      (recomputed ? recompute(fn, {x}) : fn({x})).backward(dy);
       EXPECT_EQ(group.for_normalization().traffic().calls - before, 2);
       EXPECT_EQ(b.num_batches_tracked.item<int>(), 1);
       return std::vector{x.grad(), a.weight.grad(), b.weight.grad(), b.running_var};
@@ -1006,8 +1006,8 @@ TEST(SyncBatchNorm, OnlyCallsOfTheGroupItHasNowAreCounted) {
         layer.set_process_group(group);
         const auto fn = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
         for (int step = 0; step < 2;
-             ++step) {  // the second run of one rank's checkpoint is no call
-          const Tensor a = group.rank() == 0 ? checkpoint(fn, {x}) : layer(x), b = layer(x);
+             ++step) {  // the second run of one rank's recomputation is no call
+          const Tensor a = group.rank() == 0 ? recompute(fn, {x}) : layer(x), b = layer(x);
           b.backward(dy);
           a.backward(dy);
         }

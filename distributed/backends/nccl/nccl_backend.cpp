@@ -164,7 +164,7 @@ class NcclBackend : public Backend {
       const std::lock_guard lock(channel_->mutex);
       ++channel_->recorded;
     }
-    graph->at_end([channel = channel_](const cuda::Stream& last) {
+    graph->when_graph_is_gone([channel = channel_](const cuda::Stream& last) {
       const std::lock_guard lock(channel->mutex);
       --channel->recorded;
       channel->stream.wait(last);

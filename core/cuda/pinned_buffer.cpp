@@ -1,4 +1,4 @@
-#include "pinned.h"
+#include "pinned_buffer.h"
 
 #include "check.h"
 
@@ -12,23 +12,24 @@
 namespace tutti::cuda {
 namespace {
 
-struct Returned {
+struct ReturnedBlock {
   void* block;
   Event last_use;
 };
 
-// How much may wait in the pool for the device to finish with it, before who asks for more waits
-// too.
-constexpr std::size_t most_waiting = std::size_t{256} << 20;
+// The pool allocates no further block beyond this size while one of the right size is still in use
+// by the device: the caller then waits for the oldest one.
+constexpr std::size_t max_pool_bytes = std::size_t{256} << 20;
 
 struct Pool {
   std::mutex mutex;
-  std::map<std::size_t, std::vector<Returned>> blocks;  // by size, in the order of their return
-  std::size_t bytes = 0;                                // of all of them
+  // The key is the size; blocks of one size stand in the order in which they were returned.
+  std::map<std::size_t, std::vector<ReturnedBlock>> blocks;
+  std::size_t bytes = 0;
 };
 
 Pool& pool() {
-  static auto* pool = new Pool;  // never destroyed, as the streams that use it
+  static auto* pool = new Pool;  // never destroyed, like the streams that use it
   return *pool;
 }
 
@@ -42,34 +43,34 @@ void* take(std::size_t size) {
     const std::lock_guard lock(pool().mutex);
     auto& blocks = pool().blocks[size];
     const auto idle = std::find_if(blocks.begin(), blocks.end(),
-                                   [](const Returned& r) { return r.last_use.passed(); });
+                                   [](const ReturnedBlock& r) { return r.last_use.passed(); });
     if (idle != blocks.end()) {
       void* block = idle->block;
       blocks.erase(idle);
       pool().bytes -= size;
       return block;
     }
-    if (pool().bytes + size > most_waiting && !blocks.empty()) oldest = blocks.front().last_use;
+    if (pool().bytes + size > max_pool_bytes && !blocks.empty()) oldest = blocks.front().last_use;
   }
   if (oldest.recorded()) {
-    oldest.synchronize("Pinned");
+    oldest.synchronize("PinnedBuffer");
     return take(size);
   }
   void* block = nullptr;
-  check(cudaHostAlloc(&block, size, cudaHostAllocPortable), "cudaHostAlloc", "Pinned");
+  check(cudaHostAlloc(&block, size, cudaHostAllocPortable), "cudaHostAlloc", "PinnedBuffer");
   return block;
 }
 
 }  // namespace
 
-Pinned::Pinned(std::size_t bytes) : bytes_(bytes), data_(take(size_class(bytes))) {}
+PinnedBuffer::PinnedBuffer(std::size_t bytes) : bytes_(bytes), data_(take(size_class(bytes))) {}
 
-Pinned::Pinned(Pinned&& other) noexcept
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
     : bytes_(other.bytes_),
       data_(std::exchange(other.data_, nullptr)),
       last_use_(std::move(other.last_use_)) {}
 
-Pinned::~Pinned() {
+PinnedBuffer::~PinnedBuffer() {
   if (!data_) return;
   const std::size_t size = size_class(bytes_);
   const std::lock_guard lock(pool().mutex);

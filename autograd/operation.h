@@ -11,11 +11,11 @@ namespace tutti::autograd {
 void expect_same_device(const char* op, const Tensor& a, const Tensor& b);
 
 /// The same, and a DTypeError unless both have one dtype.
-void expect_same_kind(const char* op, const Tensor& a, const Tensor& b);
+void expect_same_dtype_and_device(const char* op, const Tensor& a, const Tensor& b);
 
 /// DTypeError that names `op` unless tensors of x's dtype can be computed with `number`: integers
 /// take whole ones.
-void expect_number(const char* op, const Tensor& x, double number);
+void expect_number_fits(const char* op, const Tensor& x, double number);
 
 /// DTypeError that names `op` unless `x` holds floating numbers.
 void expect_floating(const char* op, const Tensor& x);

@@ -1,8 +1,8 @@
-// Activation checkpointing: the same gradients, less saved memory, random draws repeated, the tape
-// replayed.
-#include <tutti/autograd/checkpoint.h>
+// Recomputation (activation checkpointing): the same gradients, less saved memory, random draws
+// repeated, the tape replayed.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/matmul.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/autograd/record.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/dropout.h>
@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-TEST(Checkpoint, GivesTheSameGradientsToInputsAndParameters) {
+TEST(Recompute, GivesTheSameGradientsToInputsAndParameters) {
   Generator generator(1);
   const auto leaf = [&] { return randn({3, 4}, {.dtype = float64}, generator).requires_grad_(); };
   const Tensor x = leaf(), w = leaf(), unused = leaf();
@@ -23,7 +23,7 @@ TEST(Checkpoint, GivesTheSameGradientsToInputsAndParameters) {
   const Tensor dx = x.grad(), dw = w.grad();
   x.set_grad({});
   w.set_grad({});
-  const Tensor y = checkpoint(fn, {x, unused});
+  const Tensor y = recompute(fn, {x, unused});
   EXPECT_EQ(to_vector(y), to_vector(fn({x, unused})));
   sum(square(y)).backward();
   EXPECT_EQ(to_vector(x.grad()), to_vector(dx));
@@ -31,17 +31,17 @@ TEST(Checkpoint, GivesTheSameGradientsToInputsAndParameters) {
   EXPECT_FALSE(unused.grad().defined());
 }
 
-TEST(Checkpoint, ReachesParametersWhereNoInputNeedsAGradient) {
+TEST(Recompute, ReachesParametersWhereNoInputNeedsAGradient) {
   const Tensor x = ones({2}), w = full({2}, 3).requires_grad_();
-  sum(checkpoint([&](const std::vector<Tensor>& in) { return in[0] * w; }, {x})).backward();
+  sum(recompute([&](const std::vector<Tensor>& in) { return in[0] * w; }, {x})).backward();
   EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{1, 1}));
 }
 
-TEST(Checkpoint, RepeatsRandomDrawsAndLeavesTheGeneratorWhereItWas) {
+TEST(Recompute, RepeatsRandomDrawsAndLeavesTheGeneratorWhereItWas) {
   manual_seed(7);
   const Tensor x = ones({1000}).requires_grad_();
   const Tensor y =
-      checkpoint([](const std::vector<Tensor>& in) { return nn::dropout(in[0], 0.5, true); }, {x});
+      recompute([](const std::vector<Tensor>& in) { return nn::dropout(in[0], 0.5, true); }, {x});
   const Generator::State after = default_generator().state();
   default_generator().next();  // what follows in the model draws too
   const Generator::State moved = default_generator().state();
@@ -52,7 +52,7 @@ TEST(Checkpoint, RepeatsRandomDrawsAndLeavesTheGeneratorWhereItWas) {
   EXPECT_EQ(default_generator().state(), moved);
 }
 
-TEST(Checkpoint, SavesOnlyItsInputs) {
+TEST(Recompute, SavesOnlyItsInputs) {
   const Tensor x = ones({10000}).requires_grad_();
   const auto deep = [](const std::vector<Tensor>& in) {
     Tensor y = in[0];
@@ -62,31 +62,30 @@ TEST(Checkpoint, SavesOnlyItsInputs) {
   const std::size_t before = allocator(Device::cpu()).stats().live;
   const Tensor plain = deep({x});
   const std::size_t with_plain = allocator(Device::cpu()).stats().live - before;
-  const Tensor thin = checkpoint(deep, {x});
+  const Tensor thin = recompute(deep, {x});
   const std::size_t with_thin = allocator(Device::cpu()).stats().live - before - with_plain;
   EXPECT_GE(with_plain, 20 * 40000u);
   EXPECT_LE(with_thin, 3 * 40000u);
 }
 
-TEST(Checkpoint, TapeIsPutInTheFirstRunAndTakenInTheSecond) {
+TEST(Recompute, TapeIsSavedInTheFirstRunAndLoadedInTheSecond) {
   int computed = 0;
   // An operation with a side effect that must happen once: it leaves its factor on the tape.
   const auto once = [&](const Tensor& x) {
-    auto* tape = autograd::CheckpointTape::current();
+    auto* tape = autograd::RecomputeTape::current();
     Tensor factor;
-    if (tape && tape->replaying()) {
-      factor = tape->take("once")[0];
+    if (tape && tape->is_recomputing()) {
+      factor = tape->load("once")[0];
     } else {
       factor = full({}, ++computed);
-      if (tape) tape->put("once", {factor});
+      if (tape) tape->save("once", {factor});
     }
     return x * factor;
   };
   const Tensor x = ones({2}).requires_grad_();
-  const Tensor y =
-      checkpoint([&](const std::vector<Tensor>& in) { return once(once(in[0])); }, {x});
+  const Tensor y = recompute([&](const std::vector<Tensor>& in) { return once(once(in[0])); }, {x});
   EXPECT_EQ(computed, 2);
-  EXPECT_EQ(autograd::CheckpointTape::current(), nullptr);
+  EXPECT_EQ(autograd::RecomputeTape::current(), nullptr);
   sum(y).backward();
   EXPECT_EQ(computed, 2);
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2}));
@@ -94,14 +93,14 @@ TEST(Checkpoint, TapeIsPutInTheFirstRunAndTakenInTheSecond) {
   EXPECT_EQ(computed, 3);
 }
 
-TEST(Checkpoint, TapeKnowsWhoseEntryItIs) {
+TEST(Recompute, TapeKnowsWhoseEntryItIs) {
   const Tensor x = ones({2}).requires_grad_();
   int run = 0;
-  const Tensor y = checkpoint(
+  const Tensor y = recompute(
       [&](const std::vector<Tensor>& in) {
-        auto* tape = autograd::CheckpointTape::current();
-        if (++run == 1) tape->put("first", {ones({})});
-        else tape->take("second");
+        auto* tape = autograd::RecomputeTape::current();
+        if (++run == 1) tape->save("first", {ones({})});
+        else tape->load("second");
         return in[0] * 2;
       },
       {x});
@@ -109,17 +108,17 @@ TEST(Checkpoint, TapeKnowsWhoseEntryItIs) {
   EXPECT_EQ(run, 2);
 }
 
-TEST(Checkpoint, NestsAndComputesPlainlyUnderNoGrad) {
+TEST(Recompute, NestsAndComputesPlainlyUnderNoGrad) {
   const Tensor x = full({3}, 0.5).requires_grad_();
   const auto inner = [](const std::vector<Tensor>& in) { return exp(in[0]); };
-  const auto outer = [&](const std::vector<Tensor>& in) { return square(checkpoint(inner, in)); };
-  sum(checkpoint(outer, {x})).backward();
+  const auto outer = [&](const std::vector<Tensor>& in) { return square(recompute(inner, in)); };
+  sum(recompute(outer, {x})).backward();
   for (const double g : to_vector(x.grad())) EXPECT_NEAR(g, 2 * std::exp(1.0), 1e-5);
   const NoGrad no_grad;
-  EXPECT_FALSE(checkpoint(outer, {x}).requires_grad());
+  EXPECT_FALSE(recompute(outer, {x}).requires_grad());
 }
 
-TEST(Checkpoint, SecondRunCastsAsTheFirst) {
+TEST(Recompute, SecondRunCastsAsTheFirst) {
   Generator generator(3);
   const Tensor x = randn({4, 8}, {}, generator), w = randn({8, 5}, {}, generator).requires_grad_();
   std::vector<DType> dtypes;
@@ -131,27 +130,27 @@ TEST(Checkpoint, SecondRunCastsAsTheFirst) {
   Tensor y;
   {
     const Autocast autocast(bfloat16);
-    y = checkpoint(fn, {x});
+    y = recompute(fn, {x});
   }
   sum(y.to(float32)).backward();
-  y = checkpoint(fn, {x});
+  y = recompute(fn, {x});
   const Autocast autocast(bfloat16);
   sum(y).backward();
   EXPECT_EQ(dtypes, (std::vector{bfloat16, bfloat16, float32, float32}));
 }
 
-TEST(Checkpoint, TakesUndefinedInputs) {
+TEST(Recompute, TakesUndefinedInputs) {
   const Tensor x = ones({2}).requires_grad_();
-  const Tensor y = checkpoint(
+  const Tensor y = recompute(
       [](const std::vector<Tensor>& in) { return in[1].defined() ? in[0] * in[1] : in[0] * 3; },
       {x, Tensor()});
   sum(y).backward();
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{3, 3}));
 }
 
-TEST(Checkpoint, InputChangedInPlaceIsAnError) {
+TEST(Recompute, InputChangedInPlaceIsAnError) {
   const Tensor x = ones({2}), w = ones({2}).requires_grad_();
-  const Tensor y = checkpoint([&](const std::vector<Tensor>& in) { return in[0] * w; }, {x});
+  const Tensor y = recompute([&](const std::vector<Tensor>& in) { return in[0] * w; }, {x});
   x.fill_(5);
   EXPECT_THROW(sum(y).backward(), Error);
 }

@@ -1,4 +1,4 @@
-#include "operands.h"
+#include "operation.h"
 
 #include <cmath>
 
@@ -11,14 +11,14 @@ void expect_same_device(const char* op, const Tensor& a, const Tensor& b) {
         to_string(a.device()), to_string(b.device()));
 }
 
-void expect_same_kind(const char* op, const Tensor& a, const Tensor& b) {
+void expect_same_dtype_and_device(const char* op, const Tensor& a, const Tensor& b) {
   expect_same_device(op, a, b);
   if (a.dtype() != b.dtype())
     fail<DTypeError>("{}: operands must share a dtype, got {} and {}; convert one with .to(dtype)",
                      op, to_string(a.dtype()), to_string(b.dtype()));
 }
 
-void expect_number(const char* op, const Tensor& x, double number) {
+void expect_number_fits(const char* op, const Tensor& x, double number) {
   if (!is_floating(x.dtype()) && number != std::trunc(number))
     fail<DTypeError>(
         "{}: the number {} does not fit a tensor of {}; convert the tensor with .to(float32)", op,
