@@ -1,6 +1,7 @@
 #include "arguments.h"
 
 #include "../../autograd/recompute.h"
+#include "../../autograd/record.h"
 #include "../../core/create.h"
 
 #include <algorithm>
@@ -185,6 +186,13 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
     throw;
   }
   return call;
+}
+
+NeededGradients needed_gradients(const Call& call) {
+  return {.input = autograd::needs_grad(call.input),
+          .weight = autograd::needs_grad(call.args.weight),
+          .bias = autograd::needs_grad(call.args.bias),
+          .residual = autograd::needs_grad(call.args.residual)};
 }
 
 void check_residual(const Call& call, const Tensor& residual) {

@@ -39,6 +39,14 @@ struct Call {
   }
 };
 
+/// Which gradients the backward of a call computes.
+struct NeededGradients {
+  bool input = false, weight = false, bias = false, residual = false;
+  bool any() const { return input || weight || bias || residual; }
+};
+
+NeededGradients needed_gradients(const Call& call);
+
 /// Checks the arguments and makes a Call of them. Throws what batch_norm documents for arguments,
 /// and tells the other ranks about it, which wait for this rank's statistics. Before that, it
 /// throws what the device has found about earlier calls. `partner`, if there is one, is another

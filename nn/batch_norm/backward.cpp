@@ -49,20 +49,20 @@ kernels::SavedForward saved_forward(const BackwardContext& context) {
 // gradient of x may replace one that nobody else holds: that memory is in the cache already.
 LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) {
   const Tensor& x = context.x;
-  const auto& needs = context.needs_gradient;
+  const NeededGradients& needed = context.needed;
   LocalGradients local;
   const MemoryFormat format = format_of(x);
   Tensor copy = gradient.is_contiguous(format) ? Tensor() : gradient.contiguous(format);
   const bool is_exclusive = (copy.defined() ? copy : gradient).is_exclusive();
   local.dy = copy.defined() ? std::move(copy) : gradient;
 
-  local.is_masked = needs.residual && context.relu;
-  local.can_overwrite_dy = is_exclusive && !needs.residual;
-  if (needs.residual) local.residual = local.is_masked && !is_exclusive ? empty_like(x) : local.dy;
-  if (needs.weight) local.weight = empty_like(context.weight.get());
-  if (needs.bias) local.bias = empty_like(context.bias.get());
-  if (needs.weight || needs.bias || context.all_reduces || local.is_masked ||
-      (needs.x && context.statistics.moments.defined()))
+  local.is_masked = needed.residual && context.relu;
+  local.can_overwrite_dy = is_exclusive && !needed.residual;
+  if (needed.residual) local.residual = local.is_masked && !is_exclusive ? empty_like(x) : local.dy;
+  if (needed.weight) local.weight = empty_like(context.weight.get());
+  if (needed.bias) local.bias = empty_like(context.bias.get());
+  if (needed.weight || needed.bias || context.all_reduces || local.is_masked ||
+      (needed.input && context.statistics.moments.defined()))
     local.sums = empty({kernels::packet_size(x.size(1))}, {float64, x.device()});
   return local;
 }
@@ -109,9 +109,7 @@ BackwardContext::BackwardContext(const Call& call, const Output& output)
       eps(call.args.eps),
       relu(call.args.relu),
       has_residual(call.args.residual.defined()),
-      needs_gradient{autograd::needs_grad(call.input), autograd::needs_grad(call.args.weight),
-                     autograd::needs_grad(call.args.bias),
-                     autograd::needs_grad(call.args.residual)},
+      needed(needed_gradients(call)),
       id(call.id),
       all_reduces(call.is_synchronized && output.statistics.input_gradient_needed),
       history(call.history) {
@@ -120,7 +118,7 @@ BackwardContext::BackwardContext(const Call& call, const Output& output)
 }
 
 bool BackwardContext::fits_one_kernel() const {
-  return needs_gradient.x && statistics.moments.defined() && !all_reduces;
+  return needed.input && statistics.moments.defined() && !all_reduces;
 }
 
 LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy) {
@@ -129,9 +127,8 @@ LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy)
   kernels_of(context).gradient_sums(
       {.dy = local.dy,
        .saved = saved_forward(context),
-       .header = context.all_reduces
-                     ? make_header(context.id, Phase::backward, {}, local.sums.numel())
-                     : kernels::PacketHeader(),
+       .header = context.all_reduces ? make_header(context.id, Phase::backward, local.sums.numel())
+                                     : kernels::PacketHeader(),
        .sums = local.sums,
        .masked_dy = local.is_masked ? local.residual : Tensor(),
        .weight_grad = local.weight,
@@ -141,7 +138,7 @@ LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy)
 }
 
 Tensor input_gradient(const BackwardContext& context, const LocalGradients& local) {
-  if (!context.needs_gradient.x) return {};
+  if (!context.needed.input) return {};
   const Tensor dx = new_input_gradient(context, local);
   kernels::SavedForward saved = saved_forward(context);
   if (local.is_masked) saved.normalization.relu = false;  // dy has passed through it already.

@@ -15,9 +15,7 @@ struct BackwardContext {
   Statistics statistics;
   kernels::Epsilon eps;
   bool relu = false, has_residual = false;
-  struct {
-    bool x = false, weight = false, bias = false, residual = false;
-  } needs_gradient;
+  NeededGradients needed;
   CallId id;                 ///< of the call that has computed the statistics
   bool all_reduces = false;  ///< the backward exchanges sums with the ranks of id.group
   std::shared_ptr<CallHistory> history;
@@ -29,11 +27,10 @@ struct BackwardContext {
 
 /// What the backward computes before ranks exchange anything.
 struct LocalGradients {
-  Tensor dy;  ///< the gradient of the output, dense; masked by the ReLU if `is_masked`
-  bool is_masked = false;
-  bool can_overwrite_dy =
-      false;    ///< nobody else holds dy, so that the gradient of x may replace it
-  Tensor sums;  ///< the packet of this rank; undefined if nothing needs it
+  Tensor dy;                      ///< the gradient of the output, dense
+  bool is_masked = false;         ///< dy is 0 where the ReLU let nothing pass
+  bool can_overwrite_dy = false;  ///< nobody else holds dy: the gradient of x may replace it
+  Tensor sums;                    ///< the packet of this rank; undefined if nothing needs it
   Tensor weight, bias, residual;  ///< gradients; undefined if not needed
 };
 

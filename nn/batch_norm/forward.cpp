@@ -10,8 +10,6 @@
 namespace tutti::nn {
 namespace {
 
-using autograd::needs_grad;
-
 Output forward_in_one_kernel(const Call& call);
 
 }  // namespace
@@ -45,15 +43,15 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
 
 namespace {
 
-bool is_inside_recomputation() { return autograd::RecomputeTape::current() != nullptr; }
-
-// The first run of a function that will be recomputed records nothing yet, but its second run will.
-BackwardNeeds backward_needs(const Call& call) {
-  const BatchNormArgs& args = call.args;
-  const bool input = is_inside_recomputation() || needs_grad(call.input);
-  return {.input_gradient = input,
-          .any_gradient = input || needs_grad(args.weight) || needs_grad(args.bias) ||
-                          needs_grad(args.residual)};
+// Tells the other ranks which call this is, and what its backward will need. The first run of a
+// function that recompute() will run again records nothing, but the second run does.
+kernels::PacketHeader forward_header(const Call& call, std::int64_t elements) {
+  const bool will_be_recomputed = autograd::RecomputeTape::current() != nullptr;
+  const NeededGradients needed = needed_gradients(call);
+  kernels::PacketHeader header = make_header(call.id, Phase::forward, elements);
+  header.input_grad = will_be_recomputed || needed.input;
+  header.backward = will_be_recomputed || needed.any();
+  return header;
 }
 
 double values_per_channel(const Tensor& x) {
@@ -87,10 +85,7 @@ kernels::StatisticsUpdate statistics_update(const Call& call) {
 // The backward finds by a mask where a ReLU after a residual let values pass. A device whose mask
 // has no bytes reads y instead.
 Tensor new_mask(const Call& call) {
-  const BatchNormArgs& args = call.args;
-  const bool is_recorded = needs_grad(call.input) || needs_grad(args.weight) ||
-                           needs_grad(args.bias) || needs_grad(args.residual);
-  if (!is_recorded || !args.relu || !args.residual.defined()) return {};
+  if (!needed_gradients(call).any() || !call.args.relu || !call.args.residual.defined()) return {};
   const std::int64_t bytes = call.kernels().mask_size(call.x);
   return bytes > 0 ? empty({bytes}, {uint8, call.x.device()}) : Tensor();
 }
@@ -134,9 +129,8 @@ Tensor local_sums(const Call& call) {
   // of float64 values needs more digits.
   const Tensor sums = new_packet(
       call, call.x.dtype() == float64 ? kernels::exact_packet_size(call.channels()) : size);
-  call.kernels().moment_sums(
-      call.x, call.position_weights,
-      make_header(call.id, Phase::forward, backward_needs(call), sums.numel()), sums);
+  call.kernels().moment_sums(call.x, call.position_weights, forward_header(call, sums.numel()),
+                             sums);
   return sums;
 }
 

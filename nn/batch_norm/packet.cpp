@@ -86,13 +86,9 @@ std::string to_string(const CallId& id) {
   return fmt::format("{} on {}", describe(id, Phase::forward), rank_of(id));
 }
 
-PacketHeader make_header(const CallId& id, Phase phase, BackwardNeeds needs,
-                         std::int64_t elements) {
+PacketHeader make_header(const CallId& id, Phase phase, std::int64_t elements) {
   const double h = fingerprint_of(id, phase, elements);
-  return {.input_grad = static_cast<double>(needs.input_gradient),
-          .backward = static_cast<double>(needs.any_gradient),
-          .fingerprint = h,
-          .fingerprint_squared = h * h};
+  return {.fingerprint = h, .fingerprint_squared = h * h};
 }
 
 void write_header(const Tensor& packet, const PacketHeader& header) {
@@ -121,7 +117,7 @@ distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase
                                                   {.name = std::move(name)});
 }
 
-PacketHeader read_header(const Tensor& packet, const CallId& id, Phase phase) {
+PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase) {
   const PacketHeader& header = kernels::header_of(packet.data<double>());
   if (!ranks_agree(header, id)) fail_disagreement(packet, id, phase);
   if (phase == Phase::forward && header.input_grad > 0 && header.backward < id.group->size())
@@ -153,9 +149,9 @@ void expect_variance(const PacketHeader& header, const CallId& id, const Shape& 
 void announce_refusal(const CallId& id, std::int64_t elements, Device device) {
   try {
     const Tensor packet = zeros({elements}, {float64, device});
-    write_header(packet, make_header(id, Phase::refusal, {}, elements));
+    write_header(packet, make_header(id, Phase::refusal, elements));
     start_all_reduce(packet, id, Phase::refusal).wait();
-    if (device.is_cpu()) read_header(packet, id, Phase::refusal);
+    if (device.is_cpu()) checked_header(packet, id, Phase::refusal);
   } catch (const std::exception&) {  // The other ranks get this error, or did not come.
   }
 }

@@ -27,15 +27,9 @@ std::string to_string(const CallId& id);
 /// arguments are wrong.
 enum class Phase { forward, refusal, backward };
 
-/// What a rank needs of its own backward, as it announces it in the forward.
-struct BackwardNeeds {
-  bool input_gradient = false;  ///< the gradient of the input, which takes a collective
-  bool any_gradient = false;    ///< a backward at all, in which it can take part in that collective
-};
-
-/// Makes the header of a packet of that many elements. The count, which the kernels write, is 0.
-kernels::PacketHeader make_header(const CallId& id, Phase phase, BackwardNeeds needs,
-                                  std::int64_t elements);
+/// Makes the header of a packet of that many elements, with the fingerprint of its call. The
+/// kernels write the count.
+kernels::PacketHeader make_header(const CallId& id, Phase phase, std::int64_t elements);
 
 /// Writes a header into a packet on any device.
 void write_header(const Tensor& packet, const kernels::PacketHeader& header);
@@ -56,9 +50,9 @@ distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase
 /// Ranks compare calls by a fingerprint h of 20 bits. The header sums h and h^2 over W ranks, and
 /// W sum(h^2) = sum(h)^2 holds only if all h are equal. The test is exact in float64 for up to
 /// 4,096 ranks. Two calls have the same fingerprint, and go undetected, once in a million.
-kernels::PacketHeader read_header(const Tensor& packet, const CallId& id, Phase phase);
+kernels::PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase);
 
-/// Checks a host copy of the header of a summed packet in device memory. Throws what read_header
+/// Checks a host copy of the header of a summed packet in device memory. Throws what checked_header
 /// throws, but without naming the calls of the other ranks, which only one more collective could
 /// gather.
 void check_copied_header(const kernels::PacketHeader& header, const CallId& id, Phase phase);

@@ -601,9 +601,9 @@ TEST(SyncBatchNorm, ThePacketShowsThatRanksAreOutOfStep) {
       const CallId id{"SyncBatchNorm 'layer3.0.bn2'", group, other ? 40 : 41};
       const Phase phase = other ? Phase::backward : Phase::forward;
       const Tensor packet = zeros({kernels::packet_size(3)}, {float64});
-      write_header(packet, make_header(id, phase, {}, packet.numel()));
+      write_header(packet, make_header(id, phase, packet.numel()));
       group.for_normalization().all_reduce(packet).wait();
-      read_header(packet, id, phase);
+      checked_header(packet, id, phase);
       EXPECT_FALSE(differ);
     });
     for (std::size_t r = 0; r < 3; ++r) {
