@@ -42,7 +42,7 @@ void check_input(const Call& call) {
     fail<ShapeError>("{}: expected input of shape (N, {}, ...), got {}", to_string(call.id),
                      channels, to_string(x.shape()));
   if (!is_floating(x.dtype()) || (x.device().is_cpu() && x.dtype() == float16))
-    fail<DTypeError>("{}: cannot normalize {} on {}; convert with .to(float32) or .to(bfloat16)",
+    fail<DTypeError>("{}: cannot normalise {} on {}; convert with .to(float32) or .to(bfloat16)",
                      to_string(call.id), to_string(x.dtype()), to_string(x.device()));
 }
 
