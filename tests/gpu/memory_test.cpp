@@ -1,4 +1,4 @@
-// Device memory, streams and copies, as the library uses them.
+// Tests tensors in device memory, the allocator's statistics, streams, and copies between devices.
 #include "../test_device.h"
 
 #include <tutti/autograd/functions.h>
@@ -47,7 +47,8 @@ TEST(Memory, LiveAndPeakAreCounted) {
   EXPECT_EQ(memory.stats().live, before.live);
 }
 
-// Of a layer with a ReLU, relative to one without a residual, whose mask is computed again.
+// Compares a layer with residual and ReLU with one that has a ReLU only, whose mask backward
+// computes again from x.
 TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
   for (const DType dtype : {bfloat16, float16, float32, float64})
     for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
@@ -61,12 +62,12 @@ TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
           return static_cast<std::int64_t>(allocator(test_device()).stats().live);
         };
         const std::int64_t before = live();
-        const Tensor total = sum(forward());  // remembers the graph, not the output
+        const Tensor total = sum(forward());  // keeps the autograd graph, not the output
         return live() - before;
       };
       kept([&] {
         return layer.forward(x, {.residual = residual, .relu = true});
-      });  // and what the device keeps from its first call on
+      });  // the first call also allocates memory that the device keeps
       const std::int64_t plain = kept([&] { return layer.forward(x, {.relu = true}); });
       const auto size = static_cast<std::int64_t>(size_of(dtype));
       EXPECT_EQ(
@@ -78,7 +79,7 @@ TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
     }
 }
 
-// What the first run of recompute() does not record, it keeps no mask of; the second one does.
+// The first run under recomputation records nothing and keeps no mask; the second run makes it.
 TEST(Memory, RecomputationMakesTheMaskWhenItRunsAgain) {
   const auto make = [] { return randn({3, 5, 7}).to(test_device()); };
   const Tensor vx = make(), vr = make(), dy = make();

@@ -1,6 +1,7 @@
-// cuDNN's plans without a GPU: given the properties of a device, cuDNN's heuristics and engines
-// answer on any machine. So every attribute of our descriptors is checked by cuDNN itself, and
-// every kind of convolution is known to have a plan on the architectures we compile for.
+// Tests that cuDNN has a plan for every kind of convolution on the architectures that we compile
+// for. No GPU is needed: cuDNN's heuristics and engines answer for a device whose properties they
+// are given. cuDNN also checks every attribute of our descriptors. Nothing is computed here; the
+// results of convolutions are tested in tests/kernels/convolution_test.cpp.
 #include "kernels/random_convolution.h"
 
 #include <tutti/kernels/cuda/cudnn_graph.h>
@@ -19,16 +20,18 @@ constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::chan
 constexpr Direction directions[] = {Direction::forward, Direction::backward_input,
                                     Direction::backward_weight};
 
-// As cuDNN writes down the properties of an A100 (80) or an H100 (90).
+// The properties of an A100 (80) or an H100 (90), in the JSON text that cuDNN serialises them to.
 Descriptor properties(int architecture) {
   const bool hopper = architecture == 90;
   const std::string json = fmt::format(
       R"({{"deviceId":0,"deviceName":"GPU","deviceVer":{}0,"driverVer":13000,"cudaDeviceId":0,)"
-      R"("totalGlobalMem":85000000000,"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],)"
-      R"("regsPerBlock":65536,"multiProcessorCount":{},"smClockRateKHz":1410000,"memClockRateKHz":1593000,)"
-      R"("l2CacheSize":{},"warpSize":32,"maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":{},)"
-      R"("reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"pciDeviceId":0,"maxCtasPerSM":32,)"
-      R"("maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"isTccDriver":0,"supportCoopLaunch":1}})",
+      R"("totalGlobalMem":85000000000,"maxGridSize":[2147483647,65535,65535],)"
+      R"("maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":{},)"
+      R"("smClockRateKHz":1410000,"memClockRateKHz":1593000,"l2CacheSize":{},"warpSize":32,)"
+      R"("maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":{},)"
+      R"("reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"pciDeviceId":0,)"
+      R"("maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"isTccDriver":0,)"
+      R"("supportCoopLaunch":1}})",
       architecture, hopper ? 132 : 108, hopper ? 52428800 : 41943040, hopper ? 232448 : 166912);
   Descriptor result(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   result.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
