@@ -65,7 +65,8 @@ void run_parts(std::vector<Pair>& pairs, Split& convolutions, Split& norms) {
   for (Pair& p : pairs) times[0] += seconds_of([&] { p.convolved = p.convolution->forward(p.x); });
   for (Pair& p : pairs)
     times[1] += seconds_of([&] {
-      p.normalised = p.add ? p.norm->forward_add_relu(p.y, p.dy) : p.norm->forward_relu(p.y);
+      p.normalised = p.add ? p.norm->forward(p.y, {.residual = p.dy, .relu = true})
+                           : p.norm->forward(p.y, {.relu = true});
     });
   for (auto p = pairs.rbegin(); p != pairs.rend(); ++p) {
     times[2] += seconds_of([&] { p->normalised.backward(p->dy); });

@@ -75,7 +75,8 @@ class Normalisation final : public Job {
   }
   void once(std::int64_t i) override {
     Set& s = inputs_[static_cast<std::size_t>(i) % inputs_.size()];
-    (add_relu_ ? layer_.forward_add_relu(s.x, s.residual) : layer_(s.x)).backward(s.dy);
+    (add_relu_ ? layer_.forward(s.x, {.residual = s.residual, .relu = true}) : layer_(s.x))
+        .backward(s.dy);
     s.x.set_grad({});
     if (add_relu_) s.residual.set_grad({});
     layer_.zero_grad();

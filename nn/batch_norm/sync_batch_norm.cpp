@@ -1,4 +1,4 @@
-#include "batch_norm/sync_batch_norm.h"
+#include "sync_batch_norm.h"
 
 namespace tutti::nn {
 namespace {
