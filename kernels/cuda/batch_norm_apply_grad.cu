@@ -10,7 +10,7 @@ template <class T, bool rows, bool aligned, bool from_mask>
 __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_kernel(
     const T* dy, const T* x, const std::uint8_t* mask, T* dx, Channels of, GradRules rules,
     GradSources from, Values weights, Geometry g) {
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   constexpr int V = full_width<T>, U = batch_of<2, aligned>, K = rows ? V : 1;
   Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
                               g.chunks, true);

@@ -15,7 +15,7 @@ template <class T, bool rows, bool aligned, bool from_mask>
 __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_kernel(
     const T* dy, const T* x, const std::uint8_t* mask, T* masked, Channels of, GradRules rules,
     Geometry g, Partials partials, GradTargets to) {
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   constexpr int V = full_width<T>, U = batch<aligned>, K = rows ? V : 1;
   double* scratch = tutti::cuda::dynamic_shared<double>();
   const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
@@ -77,7 +77,7 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_ke
   for (int k = 0; k < K; ++k)
     if (channel + k < end)
       partials.values[chunk * g.channels + channel + k] = {sums.totals[k], sums.totals[K + k]};
-  if (!is_last(partials.tickets + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch))) return;
+  if (!is_last(partials.counters + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch))) return;
   sum_chunks(partials.values, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * K,
              g.across * K, scratch, [&](std::int64_t c, double first, double second) {
                put_grad_sums<A>(to, c, first, second);

@@ -37,7 +37,7 @@ struct Plan {
 template <class T>
 struct Held {
   static constexpr int V = full_width<T>;
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   Pack<T, V>* packs;  // [tensor][depth][thread]
   double* scratch;
   A* channels;  // [field][channel of the slice]
@@ -63,7 +63,7 @@ __global__ __launch_bounds__(row_threads, 1) void resident_forward_kernel(
     const T* x, const T* residual, T* y, std::uint8_t* mask, Values weight, Values bias, bool relu,
     Geometry g, Plan plan, Partials partials, Statistics to) {
   constexpr int V = full_width<T>, U = 4;
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   Held<T> held(plan, 1);
   const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
             member = block % plan.members;
@@ -150,7 +150,7 @@ __global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(
     GradRules rules, Geometry g, Plan plan, Partials partials, GradTargets to,
     const double* moments, double floor) {
   constexpr int V = full_width<T>, U = 3;
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   Held<T> held(plan, 2);
   const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
             member = block % plan.members;

@@ -49,13 +49,13 @@ __device__ Pack<T, lanes> read(const void* from, std::int64_t at, int count, boo
   Pack<T, lanes> pack;
 #pragma unroll
   for (int v = 0; v < lanes; ++v)
-    pack.values[v] = v < count ? static_cast<const T*>(from)[at + v] : convert<T>(Wide<T>(0));
+    pack.values[v] = v < count ? static_cast<const T*>(from)[at + v] : convert<T>(Accumulate<T>(0));
   return pack;
 }
 
 template <class T>
 __device__ void write(void* to, std::int64_t at, int count, bool aligned,
-                      const Wide<T> (&x)[lanes]) {
+                      const Accumulate<T> (&x)[lanes]) {
   const Pack<T, lanes> pack = Pack<T, lanes>::of(x);
   if (aligned) return store<T, lanes>(static_cast<T*>(to), Span{at, 0, count}, pack);
 #pragma unroll
@@ -163,7 +163,7 @@ struct Lars {
 template <class T, class Method>
 __global__ __launch_bounds__(threads) void step_kernel(List list, typename Method::Given given,
                                                        ReplayScalars live) {
-  using C = Wide<T>;
+  using C = Accumulate<T>;
   __shared__ Method made;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
@@ -219,7 +219,7 @@ __device__ double sum_of_block(double v) {
 // Every block sums a piece; the last one of a tensor sums the pieces.
 template <class T>
 __global__ __launch_bounds__(threads) void squares_kernel(List list, double* pieces,
-                                                          unsigned* tickets, double* out) {
+                                                          unsigned* counters, double* out) {
   __shared__ int flag;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
@@ -237,7 +237,7 @@ __global__ __launch_bounds__(threads) void squares_kernel(List list, double* pie
   sum = sum_of_block(sum);
   if (threadIdx.x == 0) pieces[blockIdx.x] = sum;
   const auto mine = list.begin[k + 1] - list.begin[k];
-  if (!is_last(tickets + k, static_cast<unsigned>(mine), &flag)) return;
+  if (!is_last(counters + k, static_cast<unsigned>(mine), &flag)) return;
   double total = 0;
   for (std::int64_t i = threadIdx.x; i < mine; i += threads)
     total += __ldcg(pieces + list.begin[k] + i);
@@ -249,7 +249,7 @@ template <class T>
 __global__ __launch_bounds__(threads) void clip_kernel(List list, const double* squares,
                                                        std::int64_t all, double max_norm,
                                                        double* norm) {
-  using C = Wide<T>;
+  using C = Accumulate<T>;
   double total = 0;
   for (std::int64_t i = threadIdx.x; i < all; i += threads) total += squares[i];
   const double length = sqrt(sum_of_block(total)), factor = max_norm / (length + 1e-6);
@@ -274,7 +274,7 @@ __global__ __launch_bounds__(threads) void clip_kernel(List list, const double* 
 template <class T>
 __global__ __launch_bounds__(threads) void unscale_kernel(List list, const float* scale,
                                                           float* found_inf) {
-  using C = Wide<T>;
+  using C = Accumulate<T>;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
   const bool aligned = may_pack(e);
@@ -361,7 +361,8 @@ void run(const char* op, std::span<const ParameterUpdate> updates, const Given& 
   if (updates.empty()) return;
   const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
   in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
-    tutti::cuda::launch(op, step_kernel<T, Method<Wide<T>>>, grid_of(list), list, given, live);
+    tutti::cuda::launch(op, step_kernel<T, Method<Accumulate<T>>>, grid_of(list), list, given,
+                        live);
   });
 }
 
@@ -385,7 +386,7 @@ void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {
   in_lists(tensors, "sum of squares", FromTensor{}, [&]<class T>(const List& list) {
     const Tensor pieces = empty({list.begin[list.count]}, {float64, out.device()});
     tutti::cuda::launch("sum of squares", squares_kernel<T>, grid_of(list), list,
-                        pieces.data<double>(), tickets(device), out.data<double>());
+                        pieces.data<double>(), block_counters(device), out.data<double>());
   });
 }
 
