@@ -218,9 +218,9 @@ void run(const ProcessGroup& group) {
 
   Step alone{ProcessGroup()}, together(group);
   const ProcessGroup aside = group.split(0);
-  distributed::Arrivals arrivals(group);
+  distributed::StragglerMonitor monitor(group);
   const auto [compute, measured] = step_seconds(alone, together, aside);
-  const distributed::Arrivals::Report waits = arrivals.report();
+  const distributed::StragglerMonitor::Report waits = monitor.report();
   std::vector<double> packets, buckets;  // bytes
   for (nn::BatchNorm* norm : together.norms())
     for (int pass = 0; pass < 2; ++pass)
@@ -251,7 +251,8 @@ void run(const ProcessGroup& group) {
         "mean of the ranks\n",
         group.size(), 1e3 * compute, packets.size(), 1e3 * syncs, buckets.size(), 1e3 * last,
         1e3 * (compute + syncs + last), 1e3 * measured,
-        1e3 * std::reduce(waits.waited.begin(), waits.waited.end()) / n / all_steps);
+        1e3 * std::reduce(waits.waited_seconds.begin(), waits.waited_seconds.end()) / n /
+            all_steps);
     fmt::print(
         "\nPredicted from these, ms; one rank to a core from 8 ranks on, one host's latencies\n"
         "| ranks | compute | statistics, n - 1 messages | statistics, log2 n messages | statistics "

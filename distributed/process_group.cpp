@@ -199,8 +199,8 @@ Work start(const std::shared_ptr<Backend>& group, Collective call, CallOptions o
   call.timeout = options.timeout.count() > 0 ? options.timeout : backend.place().timeout;
   call.sequence = ++backend.calls;
   backend.bytes += call.bytes();
-  const bool dropped =
-      faults::at(Fault::Moment::call, backend.place().rank, backend.place().group, call.sequence);
+  const bool dropped = faults::inject(Fault::Moment::call, backend.place().rank,
+                                      backend.place().group, call.sequence);
   const bool timed = backend.observer || trace::is_recording();
   const auto launched = timed ? trace::Clock::now() : trace::Clock::time_point{};
   std::shared_ptr<Work::State> state = dropped ? std::make_shared<Dropped>(group, call)

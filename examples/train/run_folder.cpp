@@ -13,15 +13,17 @@ namespace tutti::examples {
 namespace {
 
 // Who waited for whom: lists by rank, and the skew of each gradient bucket.
-void add_arrivals(nlohmann::ordered_json& row, const distributed::Arrivals::Report& report) {
+void add_straggler_report(nlohmann::ordered_json& row,
+                          const distributed::StragglerMonitor::Report& report) {
   row["straggler"] = report.straggler();
-  row["held_up_s"] = report.held_up;
+  row["held_up_s"] = report.held_up_seconds;
   row["came_last"] = report.came_last;
-  row["waited_s"] = report.waited;
+  row["waited_s"] = report.waited_seconds;
   for (const auto& skew : report.skews)
     if (skew.name.starts_with("bucket "))
-      row["skew_ms"][skew.name] = {
-          {"calls", skew.calls}, {"mean", 1e3 * skew.mean}, {"largest", 1e3 * skew.largest}};
+      row["skew_ms"][skew.name] = {{"calls", skew.calls},
+                                   {"mean", 1e3 * skew.mean_seconds},
+                                   {"largest", 1e3 * skew.largest_seconds}};
 }
 
 std::string line_of(const Metrics& m) {
@@ -33,7 +35,7 @@ std::string line_of(const Metrics& m) {
                              {"learning_rate", m.learning_rate}};
   if (m.test_loss) row["test_loss"] = *m.test_loss;
   if (m.test_accuracy) row["test_accuracy"] = *m.test_accuracy;
-  if (m.arrivals) add_arrivals(row, *m.arrivals);
+  if (m.stragglers) add_straggler_report(row, *m.stragglers);
   return row.dump() + "\n";
 }
 

@@ -23,7 +23,7 @@ struct Metrics {
   double learning_rate = 0;
   std::optional<double> test_loss = {};
   std::optional<double> test_accuracy = {};
-  std::optional<distributed::Arrivals::Report> arrivals =
+  std::optional<distributed::StragglerMonitor::Report> stragglers =
       {};  ///< of the epoch, where there are several ranks
 };
 

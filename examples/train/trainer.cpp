@@ -217,7 +217,7 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
   TrainResult result;
   Metrics row;
   Tally tally(device);
-  distributed::Arrivals arrivals(group);
+  distributed::StragglerMonitor monitor(group);
   distributed::Join join(group, {.uneven = o.uneven});
   std::int64_t begin = 0;
   if (before) {
@@ -296,7 +296,7 @@ TrainResult train(const TrainOptions& o, const Datasets& data, const ProcessGrou
         // and saved.
         if (!o.sync_bn) ddp.broadcast_buffers();
         const auto [loss, accuracy] = evaluate(*net, test_loader, group, device);
-        if (group.size() > 1) done.arrivals = arrivals.report();
+        if (group.size() > 1) done.stragglers = monitor.report();
         done.test_loss = loss / static_cast<double>(data.test.count);
         done.test_accuracy = accuracy / static_cast<double>(data.test.count);
       }

@@ -1035,19 +1035,19 @@ TEST(SyncBatchNorm, WeightsAndPooledStatisticsAreShared) {
   });
 }
 
-TEST(SyncBatchNorm, AuditNamesTheFirstTensorThatDrifted) {
+TEST(SyncBatchNorm, AReplicaCheckNamesTheFirstTensorThatDrifted) {
   const auto errors = errors_of(3, [](const ProcessGroup& group) {
     struct Net : nn::Module {
       SyncBatchNorm& bn1 = add<SyncBatchNorm>("bn1", {.channels = 4});
       SyncBatchNorm& bn2 = add<SyncBatchNorm>("bn2", {.channels = 4});
     } net;
-    distributed::Audit audit(net.state_dict(), group, 2);
+    distributed::ReplicaCheck check(net.state_dict(), group, 2);
     for (int step = 0; step < 3; ++step) {
       net.bn1(randn({3, 4})), net.bn2(randn({3, 4}));
-      audit.step();
+      check.step();
     }
     if (group.rank() == 2) net.bn2.running_mean.data<float>()[1] += 1e-6f;
-    audit.step();
+    check.step();
   });
   for (const auto& error : errors)
     expect_contains(error, {"bn2.running_mean", "ranks {2} something else"});

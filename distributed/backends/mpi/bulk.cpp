@@ -100,7 +100,7 @@ void Bulk::run(Task& task) {
       meet(*task.exchange, task.call, place_, *met_, threaded_, deadline_after(task.call.timeout));
     }
     task.exchange.reset();
-    faults::at(Fault::Moment::data, place_.rank, place_.group, task.call.sequence);
+    faults::inject(Fault::Moment::data, place_.rank, place_.group, task.call.sequence);
     const trace::Span span([&] { return "transfer: " + task.call.name; });
     move_data(*comm_, task.call, place_);
   } catch (const std::exception& e) {

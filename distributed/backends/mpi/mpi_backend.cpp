@@ -117,7 +117,7 @@ std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expec
         expected_size, place.size == 1 ? "this one alone" : fmt::format("only {}", place.size));
   if (place.size == 1) return nullptr;
   faults::read_environment();
-  faults::at(Fault::Moment::start, place.rank, "world");
+  faults::inject(Fault::Moment::start, place.rank, "world");
   Gate gate(Gate::Purpose::start);
   gate.wait(deadline_after(timeout));
   if (!gate.absent().empty()) {

@@ -63,7 +63,7 @@ void finish_at_exit() {
   if (is_gone()) return;
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  faults::at(Fault::Moment::exit, rank, "world");
+  faults::inject(Fault::Moment::exit, rank, "world");
   const std::string absent = gather_at_exit();
   if (!somebody_missing && absent.empty() && take_mpi()) {
     world_domain().reset();

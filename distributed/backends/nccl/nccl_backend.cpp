@@ -299,7 +299,7 @@ std::string why_unavailable() {
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& store,
                                     const Options& options) {
   faults::read_environment();
-  faults::at(Fault::Moment::start, store->member().rank, "world");
+  faults::inject(Fault::Moment::start, store->member().rank, "world");
   try {
     return join(store, options);
   } catch (const std::exception& error) {

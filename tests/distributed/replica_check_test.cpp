@@ -1,4 +1,5 @@
-// The audit finds a tensor that drifted by one bit, on every rank, at the step it looks.
+// ReplicaCheck finds a tensor that drifted by one bit, on every rank, at the step in which it
+// checks.
 #include <tutti/core/create.h>
 #include <tutti/distributed/diagnostics/replica_check.h>
 
@@ -15,21 +16,21 @@ StateDict state_of_a_rank() {
           {"empty", empty({0})}};
 }
 
-TEST(ThreadRanksAudit, EqualStatesPassWhateverTheirLayout) {
+TEST(ReplicaCheckOverThreads, EqualStatesPassWhateverTheirLayout) {
   run_ranks(3, [](const ProcessGroup& group) {
     StateDict state = state_of_a_rank();
     if (group.rank() == 1)
       state[0].second = state[0].second.transpose(0, 1).contiguous().transpose(0, 1);
-    EXPECT_NO_THROW(expect_equal_on_ranks(state, group));
+    EXPECT_NO_THROW(check_replicas(state, group));
   });
 }
 
-TEST(ThreadRanksAudit, NamesTheFirstTensorThatDriftedAndTheRanksAtTheStepItLooks) {
+TEST(ReplicaCheckOverThreads, NamesTheFirstTensorThatDriftedAndTheRanksAtTheStepInWhichItChecks) {
   for (const std::size_t drifting : {0u, 1u, 2u})
     run_ranks(3, [&](const ProcessGroup& group) {
       const StateDict state = state_of_a_rank();
-      Audit audit(state, group, 4);
-      for (int step = 1; step <= 3; ++step) audit.step();
+      ReplicaCheck check(state, group, 4);
+      for (int step = 1; step <= 3; ++step) check.step();
       if (group.rank() == 2) {
         auto* last = static_cast<unsigned char*>(state[drifting].second.raw()) +
                      static_cast<std::size_t>(state[drifting].second.numel()) *
@@ -38,7 +39,7 @@ TEST(ThreadRanksAudit, NamesTheFirstTensorThatDriftedAndTheRanksAtTheStepItLooks
         *last ^= 1;
       }
       try {
-        audit.step();
+        check.step();
         ADD_FAILURE() << "rank " << group.rank() << " saw no drift";
       } catch (const DistributedError& error) {
         const std::string text = error.what();
@@ -50,12 +51,12 @@ TEST(ThreadRanksAudit, NamesTheFirstTensorThatDriftedAndTheRanksAtTheStepItLooks
     });
 }
 
-TEST(ThreadRanksAudit, DifferentNumbersOfTensorsAndBadIntervals) {
+TEST(ReplicaCheckOverThreads, RefusesDifferentNumbersOfTensorsAndBadIntervals) {
   run_ranks(2, [](const ProcessGroup& group) {
     StateDict state = state_of_a_rank();
     if (group.rank() == 0) state.pop_back();
-    EXPECT_THROW(expect_equal_on_ranks(state, group), DistributedError);
-    EXPECT_THROW(Audit(state, group, 0), ValueError);
+    EXPECT_THROW(check_replicas(state, group), DistributedError);
+    EXPECT_THROW(ReplicaCheck(state, group, 0), ValueError);
   });
 }
 
