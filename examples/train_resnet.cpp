@@ -47,7 +47,8 @@ bool one_device_each(const TrainOptions& options, int ranks_here) {
 
 // The processes' group to train with: NCCL's where all of them can have a device of their own.
 ProcessGroup group_for(const TrainOptions& options, const ProcessGroup& world) {
-  if (world.size() == 1 || !options.device.is_cuda() || world.backend() == "nccl") return world;
+  if (world.size() == 1 || !options.device.is_cuda() || world.capabilities().cuda_tensors)
+    return world;
   const Tensor fit = full({}, one_device_each(options, world.local_rank() + 1), {.dtype = int64});
   world.all_reduce(fit, distributed::ReduceOp::min, {.name = "a device for each rank"}).wait();
   if (fit.item<int>() == 0) return world;

@@ -142,7 +142,7 @@ std::pair<double, double> evaluate(nn::Layer& net, Loader& loader, const Process
 // Why steps cannot be recorded as a CUDA graph; empty where they can.
 std::string no_graph(const TrainOptions& o, const ProcessGroup& group, Device device) {
   if (device.is_cpu()) return "needs --device cuda";
-  if (group.size() > 1 && group.backend() != "nccl")
+  if (group.size() > 1 && !group.capabilities().graph_capture)
     return fmt::format("the ranks' group ({}) passes CUDA tensors through the host",
                        group.backend());
   if (o.sharded)

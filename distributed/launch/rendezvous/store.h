@@ -4,12 +4,16 @@
 // ranks are threads. No data of a collective goes through it.
 #pragma once
 
-#include "../../backend.h"
+#include "../../world.h"
 
 #include <unistd.h>
 
 #include <map>
 #include <mutex>
+
+namespace tutti::distributed {
+class ProcessGroup;
+}
 
 namespace tutti::distributed::rendezvous {
 
@@ -19,7 +23,7 @@ struct Member {
   int size = 1;
   std::string run_id = {};
   std::chrono::milliseconds timeout =
-      ProcessGroup::default_timeout;  ///< for the start and for each request
+      default_group_timeout;  ///< for the start and for each request
 };
 
 using Values = std::map<std::string, std::string>;

@@ -1,4 +1,6 @@
-#include "gate.h"
+#include "timed_barrier.h"
+
+#include "wait.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +9,8 @@ namespace tutti::distributed::mpi {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr int coming = 21837, answering = 21838;  // unlikely to be the application's own tags
+// Tags that the application is unlikely to use in MPI_COMM_WORLD.
+constexpr int arrival_tag = 21837, answer_tag = 21838;
 
 void poll_some(std::vector<MPI_Request>& requests) {
   int count = 0;
@@ -22,8 +25,8 @@ bool all_done(const std::vector<MPI_Request>& requests) {
                      [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
 }
 
-// True where nothing had come; else the receive is complete.
-bool take_back(MPI_Request& receive) {
+// Cancels a receive. Returns false where the message had come: then the receive is complete.
+bool cancel(MPI_Request& receive) {
   MPI_Status status;
   int cancelled = 0;
   MPI_Cancel(&receive);
@@ -34,7 +37,7 @@ bool take_back(MPI_Request& receive) {
 
 }  // namespace
 
-Gate::Gate(Purpose purpose) {
+TimedBarrier::TimedBarrier(Purpose purpose) {
   int size = 1;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
@@ -44,24 +47,24 @@ Gate::Gate(Purpose purpose) {
     requests_.assign(static_cast<std::size_t>(size), MPI_REQUEST_NULL);
     for (int r = 1; r < size; ++r)
       check(MPI_Irecv(&memory_->came[static_cast<std::size_t>(r)], sizeof(Purpose), MPI_BYTE, r,
-                      coming, MPI_COMM_WORLD, &requests_[static_cast<std::size_t>(r)]),
+                      arrival_tag, MPI_COMM_WORLD, &requests_[static_cast<std::size_t>(r)]),
             "MPI_Irecv");
   } else {
     requests_.assign(2, MPI_REQUEST_NULL);
-    check(MPI_Isend(&memory_->purpose, sizeof(Purpose), MPI_BYTE, 0, coming, MPI_COMM_WORLD,
+    check(MPI_Isend(&memory_->purpose, sizeof(Purpose), MPI_BYTE, 0, arrival_tag, MPI_COMM_WORLD,
                     &requests_[0]),
           "MPI_Isend");
-    check(MPI_Irecv(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, 0, answering,
+    check(MPI_Irecv(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, 0, answer_tag,
                     MPI_COMM_WORLD, &requests_[1]),
           "MPI_Irecv");
   }
 }
 
-Gate::~Gate() {
-  if (!all_done(requests_)) keep_for_ever(memory_);
+TimedBarrier::~TimedBarrier() {
+  if (!all_done(requests_)) never_free(memory_);
 }
 
-bool Gate::poll() {
+bool TimedBarrier::poll() {
   if (decided_) return true;
   poll_some(requests_);
   if (rank_ == 0) {
@@ -72,33 +75,34 @@ bool Gate::poll() {
   return decided_;
 }
 
-void Gate::read_answer() {
+void TimedBarrier::read_answer() {
   absent_ = memory_->answer.text;
-  late_ = memory_->answer.late != 0;
+  timed_out_ = memory_->answer.timed_out != 0;
   decided_ = true;
 }
 
-void Gate::collect() {
+void TimedBarrier::collect() {
   std::vector<int> others, gone;
   for (std::size_t r = 1; r < requests_.size(); ++r) {
     if (requests_[r] != MPI_REQUEST_NULL) continue;
     const auto rank = static_cast<int>(r);
     Purpose& came = memory_->came[r];
     for (int more = 0;;) {
-      check(MPI_Iprobe(rank, coming, MPI_COMM_WORLD, &more, MPI_STATUS_IGNORE), "MPI_Iprobe");
+      check(MPI_Iprobe(rank, arrival_tag, MPI_COMM_WORLD, &more, MPI_STATUS_IGNORE), "MPI_Iprobe");
       if (!more) break;
-      check(MPI_Recv(&came, sizeof(Purpose), MPI_BYTE, rank, coming, MPI_COMM_WORLD,
+      check(MPI_Recv(&came, sizeof(Purpose), MPI_BYTE, rank, arrival_tag, MPI_COMM_WORLD,
                      MPI_STATUS_IGNORE),
             "MPI_Recv");
     }
-    if (came == Purpose::none) gone.push_back(rank);
+    if (came == Purpose::gave_up) gone.push_back(rank);
     else if (came != memory_->purpose) others.push_back(rank);
   }
   const bool starting = memory_->purpose == Purpose::start;
   if (!others.empty())
-    decide(starting ? fmt::format("{} came to an exit instead", ranks_to_string(others))
-                    : fmt::format("rank 0 is at its exit, {} in from_environment",
-                                  ranks_to_string(others)),
+    decide(starting
+               ? fmt::format("{} {} exiting instead", ranks_to_string(others),
+                             others.size() == 1 ? "is" : "are")
+               : fmt::format("rank 0 is exiting, {} in from_environment", ranks_to_string(others)),
            false);
   else if (!gone.empty())
     decide(
@@ -107,17 +111,17 @@ void Gate::collect() {
   else if (all_done(requests_)) decide({}, false);
 }
 
-void Gate::close() {
+void TimedBarrier::give_up() {
   if (poll()) return;
   if (rank_ != 0) {
-    if (!take_back(requests_[1])) return read_answer();  // it came at the last moment
-    check(MPI_Isend(&memory_->gives_up, sizeof(Purpose), MPI_BYTE, 0, coming, MPI_COMM_WORLD,
+    if (!cancel(requests_[1])) return read_answer();  // it came at the last moment
+    check(MPI_Isend(&memory_->gave_up, sizeof(Purpose), MPI_BYTE, 0, arrival_tag, MPI_COMM_WORLD,
                     &requests_.emplace_back(MPI_REQUEST_NULL)),
           "MPI_Isend");
     absent_ =
-        "there is no word from rank 0, which collects the others: it did not come, or waits for "
+        "there is no answer from rank 0, which collects the others: it did not come, or waits for "
         "one that did not";
-    late_ = decided_ = true;
+    timed_out_ = decided_ = true;
     return;
   }
   std::vector<int> missing;
@@ -126,39 +130,37 @@ void Gate::close() {
   decide(ranks_to_string(missing) + " did not come", true);
 }
 
-// On rank 0: answers all that have come.
-void Gate::decide(std::string absent, bool late) {
+// On rank 0: answers all ranks that have come.
+void TimedBarrier::decide(std::string absent, bool timed_out) {
   absent_ = std::move(absent);
-  late_ = late;
+  timed_out_ = timed_out;
   decided_ = true;
-  memory_->answer.late = late;
+  memory_->answer.timed_out = timed_out;
   std::memcpy(memory_->answer.text, absent_.data(),
               std::min(absent_.size(), sizeof(memory_->answer.text) - 1));
   std::vector<MPI_Request> answers;
   for (std::size_t r = 1; r < requests_.size(); ++r) {
-    // What it sends later is for a later gate.
-    if (requests_[r] != MPI_REQUEST_NULL && take_back(requests_[r])) continue;
-    if (memory_->came[r] == Purpose::none) continue;
+    // What a rank sends later is for a later barrier.
+    if (requests_[r] != MPI_REQUEST_NULL && cancel(requests_[r])) continue;
+    if (memory_->came[r] == Purpose::gave_up) continue;
     check(MPI_Isend(&memory_->answer, sizeof(Memory::Answer), MPI_BYTE, static_cast<int>(r),
-                    answering, MPI_COMM_WORLD, &answers.emplace_back(MPI_REQUEST_NULL)),
+                    answer_tag, MPI_COMM_WORLD, &answers.emplace_back(MPI_REQUEST_NULL)),
           "MPI_Isend");
   }
   const auto deadline = deadline_after(1s);
-  for (std::int64_t spins = 0; !all_done(answers) && std::chrono::steady_clock::now() < deadline;
-       ++spins) {
+  for (std::int64_t spins = 0; !all_done(answers) && Clock::now() < deadline; ++spins) {
     poll_some(answers);
     pause(spins, true);
   }
-  if (!all_done(answers)) keep_for_ever(memory_);
+  if (!all_done(answers)) never_free(memory_);
 }
 
-void Gate::wait(std::chrono::steady_clock::time_point deadline,
-                const std::function<void()>& in_between) {
+void TimedBarrier::wait(Clock::time_point deadline, const std::function<void()>& in_between) {
   if (rank_ != 0) deadline += 1s;
   for (std::int64_t spins = 0; !poll(); ++spins) {
     pause(spins, true);
     if (in_between) in_between();
-    if (std::chrono::steady_clock::now() >= deadline) close();
+    if (Clock::now() >= deadline) give_up();
   }
 }
 
