@@ -2,6 +2,7 @@
 // examples/train: which ranks there are, and what becomes of errors: one line, and exit code 2 for
 // a wrong flag or bad data, 1 for anything else.
 #include "train/checkpoint.h"
+#include "train/placement.h"
 #include "train/timeline.h"
 #include "train/trainer.h"
 

@@ -3,6 +3,7 @@
 #include "train/trainer.h"
 #include "distributed/equal_bits.h"
 #include "train/checkpoint.h"
+#include "train/placement.h"
 #include "train/progress.h"
 
 #include <tutti/core/create.h>
@@ -329,7 +330,8 @@ TEST(Checkpoint, HoldsTheLossScale) {
   made.sums = zeros({2, 2}, {.dtype = float64});
   save_checkpoint(options, made);
   distributed::run_ranks(2, [&](const ProcessGroup& group) {
-    const auto found = share(group.rank() == 0 ? load_checkpoint(options, 2) : std::nullopt, group);
+    const auto found =
+        broadcast_checkpoint(group.rank() == 0 ? load_checkpoint(options, 2) : std::nullopt, group);
     expect_equal_bits(found.value().scaler, made.scaler);
   });
   fs::remove_all(folder);
@@ -337,7 +339,7 @@ TEST(Checkpoint, HoldsTheLossScale) {
 
 TEST(Progress, TimeLeftCountsTheStepsOfThisProcess) {
   std::FILE* screen = std::tmpfile();
-  Progress progress(screen, 10, 100, 900, 1000);
+  Progress progress(screen, {.epochs = 10, .steps_per_epoch = 100, .steps = 1000}, 900);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   progress.epoch_done(
       {.epoch = 10, .step = 901, .images_per_second = 1});  // 99 more, of 100 ms or longer
@@ -354,8 +356,8 @@ TEST(Progress, TimeLeftCountsTheStepsOfThisProcess) {
 
 TEST(Trainer, FairThreadsDividesTheCores) {
   distributed::run_ranks(2, [](const ProcessGroup& group) {
-    EXPECT_GE(fair_threads(group), 1);
-    EXPECT_LE(2 * fair_threads(group), std::max(2, fair_threads(ProcessGroup())));
+    EXPECT_GE(threads_of_rank(group), 1);
+    EXPECT_LE(2 * threads_of_rank(group), std::max(2, threads_of_rank(ProcessGroup())));
   });
 }
 
