@@ -1,4 +1,6 @@
-// Which world this process belongs to: the backend that its launch asks for, and world().
+// ProcessGroup::from_environment() and world(): how the processes of a launch become one world. The
+// launch (launch.h) says which ranks there are; this file chooses the backend and brings the ranks
+// together.
 #include "../backends/mpi/mpi.h"
 #include "../backends/nccl/nccl.h"
 #include "launch.h"
@@ -14,8 +16,8 @@ ProcessGroup& process_world() {
 }
 thread_local const ProcessGroup* thread_world = nullptr;
 
-// "single" for one process, unless it wants NCCL's collectives all the same. MPI is not touched
-// then: its initialisation takes half a second.
+// Returns "mpi", "nccl" or, for a single process, "single", in which case MPI is not initialised:
+// that would take half a second. A single process that asks for NCCL's collectives gets them.
 std::string choose_backend(const WorldOptions& options, const Launch& launch) {
   if (!options.backend.empty() && options.backend != "mpi" && options.backend != "nccl")
     fail<ValueError>("from_environment: unknown backend '{}': expected mpi or nccl",
@@ -42,9 +44,9 @@ std::string choose_backend(const WorldOptions& options, const Launch& launch) {
   return "mpi";
 }
 
-// Where the ranks of an NCCL world meet.
-std::shared_ptr<rendezvous::Store> meeting_place(const WorldOptions& options,
-                                                 const Launch& launch) {
+// Opens the store through which the ranks of an NCCL world find each other.
+std::shared_ptr<rendezvous::Store> open_rendezvous(const WorldOptions& options,
+                                                   const Launch& launch) {
   const rendezvous::Member alone{.run_id = launch.run_id, .timeout = options.timeout};
   const auto in_memory = [&] {
     return rendezvous::in_memory(std::make_shared<rendezvous::SharedTable>(), alone);
@@ -55,7 +57,8 @@ std::shared_ptr<rendezvous::Store> meeting_place(const WorldOptions& options,
                             {launch.rank, launch.size, launch.run_id, options.timeout});
   if (!launch.by_mpi && !mpi::is_initialized())
     fail<DistributedError>(
-        "from_environment: nobody says where the ranks meet; found {}. Set MASTER_ADDR and "
+        "from_environment: no address at which the ranks find each other; found {}. Set "
+        "MASTER_ADDR and "
         "MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\" or \"file:PATH\"",
         launch.found);
   const auto over_mpi = mpi::make_world(options.timeout, launch.size);
@@ -66,7 +69,7 @@ std::shared_ptr<Backend> make_world(const WorldOptions& options, const Launch& l
   const std::string backend = choose_backend(options, launch);
   if (backend == "single") return nullptr;
   if (backend == "mpi") return mpi::make_world(options.timeout, launch.size, options.local_rank);
-  return nccl::make_world(meeting_place(options, launch),
+  return nccl::make_world(open_rendezvous(options, launch),
                           {.local_rank = launch.local_rank, .device = options.device});
 }
 
