@@ -1,6 +1,7 @@
-// A store in a file: a header with the run id, then one record for each put or set, appended under
-// a lock. Everybody replays the records into a table of their own. Nobody can see here that a
-// process has died.
+// The store in a file that all ranks can lock. The file begins with a header that holds the run id;
+// every put or set appends a record under the lock. Each process reads new records into a table of
+// its own before it answers a request. Unlike a TCP store it does not notice that a process has
+// died.
 #include "store.h"
 
 #include <fcntl.h>
@@ -33,7 +34,7 @@ class FileStore : public Store {
   }
   ~FileStore() override {
     if (member().rank == 0 && !is_forked())
-      unlink(path_.c_str());  // those who have it open keep it
+      unlink(path_.c_str());  // ranks that have it open can go on reading it
     close(file_);
   }
 
@@ -42,7 +43,7 @@ class FileStore : public Store {
   Values request(const Request& request) override {
     const std::lock_guard guard(mutex_);
     const Lock lock(*this);
-    replay();
+    read_new_records();
     const bool writes =
         request.operation == Request::Operation::set ||
         (request.operation == Request::Operation::put && !table_.values.contains(request.key));
@@ -56,15 +57,16 @@ class FileStore : public Store {
   }
 
  private:
-  // With a deadline: the holder may have been stopped.
+  // Holds the lock of the file. Taking it has a deadline, because its holder may have been stopped.
   struct Lock {
     explicit Lock(FileStore& store) : file(store.file_) {
       const auto deadline = deadline_after(store.member().timeout);
       while (flock(file, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) store.give_up("lock");
         if (std::chrono::steady_clock::now() >= deadline)
-          throw TimeoutError(fmt::format("rendezvous: {} stayed locked for {}", store.path_,
-                                         distributed::to_string(store.member().timeout)));
+          throw TimeoutError(
+              fmt::format("rendezvous: {} stayed locked for {}; look for a rank that was stopped",
+                          store.path_, distributed::to_string(store.member().timeout)));
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
@@ -77,7 +79,7 @@ class FileStore : public Store {
                                   std::strerror(errno));
   }
 
-  // The first to come writes the header, the others compare theirs.
+  // The first process writes the header, the others compare it with theirs.
   void join() {
     const std::string header = magic + member().run_id + "\n";
     const std::string there = read_from(0);
@@ -92,7 +94,7 @@ class FileStore : public Store {
           "name another",
           path_, there.substr(std::strlen(magic), end - std::strlen(magic)), member().run_id);
     end_ = static_cast<off_t>(header.size());
-    replay();
+    read_new_records();
   }
 
   std::string read_from(off_t begin) const {
@@ -111,9 +113,9 @@ class FileStore : public Store {
     return text;
   }
 
-  // Whole records only: a writer may have died in the middle of the last one, which the next one
-  // then overwrites.
-  void replay() {
+  // Reads the records that are new into the table. An incomplete one at the end is left out: its
+  // writer has died, and the next record overwrites it.
+  void read_new_records() {
     const std::string text = read_from(end_);
     std::size_t at = 0;
     std::uint32_t sizes[2];
@@ -142,7 +144,7 @@ class FileStore : public Store {
 
   std::string path_;
   int file_ = -1;
-  off_t end_ = 0;  // of what has been replayed
+  off_t end_ = 0;  // the end of the records that table_ holds
   std::mutex mutex_;
   Table table_;
 };
