@@ -160,18 +160,18 @@ TEST_F(SafeTensors, RefusesFilesThatAreNotWhatTheyClaim) {
   expect(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4, "takes 8 bytes");
   expect(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4, "data_offsets");
   expect(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", 4, "data_offsets");
-  expect(
-      R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551616]}})",
-      4, "'t'");
-  expect(
-      R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
-      3, "tensor 'u' begins at byte 1 of the data, expected 2: it overlaps");
-  expect(
-      R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"u":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
-      3, "a hole");
-  expect(
-      R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-      2, "'t' occurs twice");
+  expect(R"({"t":{"dtype":"F32","shape":[1],)"
+         R"("data_offsets":[18446744073709551612,18446744073709551616]}})",
+         4, "'t'");
+  expect(R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+         R"("u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+         3, "tensor 'u' begins at byte 1 of the data, expected 2: it overlaps");
+  expect(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+         R"("u":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+         3, "a hole");
+  expect(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+         R"("t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+         2, "'t' occurs twice");
   expect(R"({"__metadata__":{"k":3}})", 0, "__metadata__");
   expect(R"({"__metadata__":[]})", 0, "__metadata__");
   std::ofstream(path, std::ios::binary) << "short";
