@@ -24,7 +24,8 @@ mkdir -p "$out"
   echo "WARN_LOGFILE = $out/warnings.txt"
 } | doxygen -
 
-# Operators and constants explain themselves; specialisations and structs of options are described by their template and their class.
+# Operators and constants explain themselves. Specialisations are described by their template, structs of options by the
+# class or function that takes them.
 exempt='Member .* of (class|struct|union) .* is not documented|Member operator[^ ]*[(]|[(]variable[)]'
 exempt+='|Compound .*(Options|<.*>) is not documented'
 sed "s#$PWD/##" "$out/warnings.txt" | sort -u >"$out/all_warnings.txt"
