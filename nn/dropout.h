@@ -5,6 +5,7 @@
 
 namespace tutti::nn {
 
+/// Sets random elements to zero during training and scales the others, so that the mean stays.
 class Dropout : public Layer {
  public:
   struct Options {

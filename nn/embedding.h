@@ -5,6 +5,7 @@
 
 namespace tutti::nn {
 
+/// A table of trained vectors, looked up by index.
 class Embedding : public Layer {
  public:
   struct Options {

@@ -5,6 +5,7 @@
 
 namespace tutti::nn {
 
+/// Joins a range of dimensions into one.
 class Flatten : public Layer {
  public:
   struct Options {

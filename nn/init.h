@@ -15,6 +15,7 @@ enum class Fan { in, out };
 /// ShapeError for a rank below 2.
 std::int64_t fan_of(const Tensor& weight, Fan fan);
 
+/// Sets all elements to `value`.
 void constant_(const Tensor& tensor, double value);
 /// Draws from U(low, high). ValueError unless low <= high and both are finite.
 void uniform_(const Tensor& tensor, double low = 0, double high = 1,
@@ -30,8 +31,10 @@ struct Kaiming {
   double slope = 0;
   Fan fan = Fan::in;
 };
+/// Draws from the uniform distribution of Kaiming.
 void kaiming_uniform_(const Tensor& weight, Kaiming options = {},
                       Generator& generator = default_generator());
+/// Draws from the normal distribution of Kaiming.
 void kaiming_normal_(const Tensor& weight, Kaiming options = {},
                      Generator& generator = default_generator());
 
@@ -39,6 +42,7 @@ void kaiming_normal_(const Tensor& weight, Kaiming options = {},
 /// (2010): std = gain sqrt(2 / (fan_in + fan_out)).
 void xavier_uniform_(const Tensor& weight, double gain = 1,
                      Generator& generator = default_generator());
+/// Draws from N(0, std^2) with the std of xavier_uniform_().
 void xavier_normal_(const Tensor& weight, double gain = 1,
                     Generator& generator = default_generator());
 

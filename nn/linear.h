@@ -6,6 +6,7 @@
 
 namespace tutti::nn {
 
+/// y = x W^T + b over the last dimension of x.
 class Linear : public Layer {
  public:
   struct Options {

@@ -6,6 +6,7 @@
 
 namespace tutti::nn {
 
+/// The cross-entropy of logits and labels; see cross_entropy().
 class CrossEntropyLoss : public Module {
  public:
   using Options = CrossEntropyOptions;
@@ -22,6 +23,7 @@ class CrossEntropyLoss : public Module {
   Options options_;
 };
 
+/// The mean of the squared differences.
 class MSELoss : public Module {
  public:
   struct Options {

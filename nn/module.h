@@ -22,6 +22,7 @@ struct LoadReport {
   std::vector<std::string> unexpected;
 };
 
+/// Something with parameters, buffers and child modules, each of which has a name.
 class Module {
  public:
   Module() = default;

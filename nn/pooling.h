@@ -8,6 +8,7 @@
 
 namespace tutti::nn {
 
+/// The maximum of each window of (N, C, H, W).
 class MaxPool2d : public Layer {
  public:
   struct Options {
@@ -28,6 +29,7 @@ class MaxPool2d : public Layer {
   PoolOptions options_;
 };
 
+/// The mean of each window of (N, C, H, W).
 class AvgPool2d : public Layer {
  public:
   struct Options {

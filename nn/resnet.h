@@ -75,6 +75,7 @@ class Bottleneck : public Layer {
   Projection* downsample = nullptr;
 };
 
+/// A residual network for images; resnet() makes one by its name.
 class ResNet : public Layer {
  public:
   struct Options {

@@ -6,6 +6,7 @@
 
 namespace tutti::nn {
 
+/// Layers that run one after another.
 class Sequential : public Layer {
  public:
   Sequential() = default;

@@ -21,6 +21,7 @@ struct AdamOptions {
   double weight_decay = 0;
 };
 
+/// The optimizer Adam.
 class Adam : public OptimizerWith<AdamOptions> {
  public:
   Adam(std::vector<Tensor> parameters, Options options)
@@ -38,6 +39,7 @@ class Adam : public OptimizerWith<AdamOptions> {
   bool decoupled_;
 };
 
+/// Adam with decoupled weight decay.
 class AdamW : public Adam {
  public:
   struct Options {

@@ -23,6 +23,7 @@ struct LARSOptions {
   bool adapt = true;
 };
 
+/// The optimizer LARS.
 class LARS : public OptimizerWith<LARSOptions> {
  public:
   LARS(std::vector<Tensor> parameters, Options options)

@@ -54,6 +54,7 @@ struct ParameterUpdate {
   int group = 0;
 };
 
+/// The base of all optimizers: parameters in groups, their state, and a step.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

@@ -21,6 +21,7 @@ struct SGDOptions {
   bool nesterov = false;
 };
 
+/// Stochastic gradient descent with momentum and weight decay.
 class SGD : public OptimizerWith<SGDOptions> {
  public:
   SGD(std::vector<Tensor> parameters, Options options) : SGD({{std::move(parameters), options}}) {}

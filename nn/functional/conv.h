@@ -20,8 +20,10 @@ Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias = {
 /// The same operation for x of rank 3, 4 and 5 only.
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const ConvOptions& options = {});
+/// convolution() for x of rank 4 only.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const ConvOptions& options = {});
+/// convolution() for x of rank 5 only.
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const ConvOptions& options = {});
 
