@@ -1,9 +1,10 @@
 #include "resnet.h"
 
 #include "../autograd/record.h"
+#include "batch_norm/joint.h"
 #include "init.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -80,10 +81,11 @@ Projection::Projection(const Options& o)
 Tensor Projection::join(BatchNorm2d& last, const Tensor& y, const Tensor& x) {
   const auto& group = bn.process_group();
   const bool shared = group && group->size() > 1 && group == last.process_group();
-  if (!shared || children().size() != 2) return last.forward_add_relu(y, (*this)(x));
-  BatchNorm::Together both;
-  const auto of_y = both.start(last, y), of_x = both.start(bn, conv(x));
-  return both.finish(of_y, run_hooks(x, both.finish(of_x)), true);
+  if (!shared || children().size() != 2)
+    return last.forward(y, {.residual = (*this)(x), .relu = true});
+  JointBatchNorm joint;
+  const auto main = joint.start(last, y, {.relu = true}), shortcut = joint.start(bn, conv(x));
+  return joint.finish(main, run_hooks(x, joint.finish(shortcut)));
 }
 
 BasicBlock::BasicBlock(const Options& o)
@@ -103,10 +105,11 @@ BasicBlock::BasicBlock(const Options& o)
 }
 
 Tensor BasicBlock::forward(const Tensor& x) {
-  const Tensor y = conv2(bn1.forward_relu(conv1(x)));
+  const Tensor y = conv2(bn1.forward(conv1(x), {.relu = true}));
   if (downsample) return downsample->join(bn2, y, x);
   const bool pad = options_.stride != 1 || options_.in != options_.out;
-  return bn2.forward_add_relu(y, pad ? pad_shortcut(x, options_.out, options_.stride) : x);
+  return bn2.forward(
+      y, {.residual = pad ? pad_shortcut(x, options_.out, options_.stride) : x, .relu = true});
 }
 
 Bottleneck::Bottleneck(const Options& o)
@@ -127,8 +130,8 @@ Bottleneck::Bottleneck(const Options& o)
 }
 
 Tensor Bottleneck::forward(const Tensor& x) {
-  const Tensor y = conv3(bn2.forward_relu(conv2(bn1.forward_relu(conv1(x)))));
-  return downsample ? downsample->join(bn3, y, x) : bn3.forward_add_relu(y, x);
+  const Tensor y = conv3(bn2.forward(conv2(bn1.forward(conv1(x), {.relu = true})), {.relu = true}));
+  return downsample ? downsample->join(bn3, y, x) : bn3.forward(y, {.residual = x, .relu = true});
 }
 
 // ---- The network.
@@ -178,7 +181,7 @@ ResNet::ResNet(const Options& options)
 }
 
 Tensor ResNet::forward(const Tensor& input) {
-  Tensor x = bn1.forward_relu(conv1(input));
+  Tensor x = bn1.forward(conv1(input), {.relu = true});
   if (maxpool) x = (*maxpool)(x);
   for (Sequential* stage : stages) x = (*stage)(x);
   return (*fc)((*avgpool)(x).flatten(1));

@@ -20,8 +20,8 @@ class Projection : public Sequential {
   };
   explicit Projection(const Options& options);
 
-  /// relu(last(y) + (*this)(x)), with all hooks. Where both normalisations share statistics with
-  /// the same ranks, they do it in one collective each way.
+  /// Returns relu(last(y) + (*this)(x)) and runs all hooks. If both normalisations share their
+  /// statistics with the same ranks, they use one collective each way for both.
   Tensor join(BatchNorm2d& last, const Tensor& y, const Tensor& x);
 
   Conv2d& conv;

@@ -66,14 +66,15 @@ TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
         return live() - before;
       };
       kept([&] {
-        return layer.forward_add_relu(x, residual);
+        return layer.forward(x, {.residual = residual, .relu = true});
       });  // the first call also allocates memory that the device keeps
-      const std::int64_t plain = kept([&] { return layer.forward_relu(x); });
+      const std::int64_t plain = kept([&] { return layer.forward(x, {.relu = true}); });
       const auto size = static_cast<std::int64_t>(size_of(dtype));
-      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }) - plain,
-                x.numel() * size / 16);
+      EXPECT_EQ(
+          kept([&] { return layer.forward(x, {.residual = residual, .relu = true}); }) - plain,
+          x.numel() * size / 16);
       const NoGrad no_grad;
-      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }), size)
+      EXPECT_EQ(kept([&] { return layer.forward(x, {.residual = residual, .relu = true}); }), size)
           << "the sum is all that is left";
     }
 }
@@ -86,7 +87,7 @@ TEST(Memory, RecomputationMakesTheMaskWhenItRunsAgain) {
   const auto run = [&](bool later) {
     const Tensor x = vx.clone().requires_grad_(), residual = vr.clone().requires_grad_();
     const auto block = [&](const std::vector<Tensor>& in) {
-      return layer.forward_add_relu(in[0], in[1]);
+      return layer.forward(in[0], {.residual = in[1], .relu = true});
     };
     const Tensor y = later ? recompute(block, {x, residual}) : block({x, residual});
     layer.zero_grad();

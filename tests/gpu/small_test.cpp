@@ -49,8 +49,8 @@ void expect_the_cpus_normalisation(const Shape& shape, DType dtype, MemoryFormat
         const Tensor x = make(), residual = make(), dy = make().detach();
         const Tensor weights = random(generator, {shape[0]}, float32, device) * 0.1 + 0.5;
         nn::BatchNorm layer({.channels = shape[1], .device = device});
-        const Tensor y = layer.forward_add_relu(x, residual),
-                     z = layer.forward_weighted(layer(y), weights);
+        const Tensor y = layer.forward(x, {.residual = residual, .relu = true}),
+                     z = layer.forward(layer(y), {.position_weights = weights});
         z.backward(dy);
         Results results{y.detach(), z.detach(), x.grad(), residual.grad()};
         for (const Tensor& p : layer.parameters()) results.push_back(p.grad());

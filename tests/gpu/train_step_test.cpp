@@ -75,7 +75,7 @@ TEST(TrainStep, SynchronisedOrNotWithWeightsOrNot) {
   for (int i = 0; i < 3; ++i) {
     if (i == 1) waits = cuda::synchronizations();  // the first call may wait
     bn(x).backward(x);
-    bn.forward_weighted(x, weights).backward(x);
+    bn.forward(x, {.position_weights = weights}).backward(x);
   }
   EXPECT_EQ(cuda::synchronizations(), waits);
 }
@@ -146,7 +146,7 @@ TEST(TrainStep, TooFewElementsAreFoundLater) {
   nn::BatchNorm bn({.channels = 4});
   bn.to(test_device());
   EXPECT_THROW(bn(randn({1, 4}).to(test_device())), ShapeError) << "the shape alone tells: at once";
-  bn.forward_weighted(randn({3, 4}).to(test_device()), full({3}, 0.25, there()));
+  bn.forward(randn({3, 4}).to(test_device()), {.position_weights = full({3}, 0.25, there())});
   expect_contains(message_of<ShapeError>([&] { bn.check_statistics(); }),
                   {"more than 1 value per channel", "got 0.75"});
   EXPECT_EQ(bn.num_batches_tracked.item<int>(), 0);
@@ -154,7 +154,7 @@ TEST(TrainStep, TooFewElementsAreFoundLater) {
   const ProcessGroup group = twins(test_device());
   nn::SyncBatchNorm sync({.channels = 4, .group = group});
   sync.to(test_device());
-  sync.forward_weighted(randn({3, 4}).to(test_device()), full({3}, 0.125, there()));
+  sync.forward(randn({3, 4}).to(test_device()), {.position_weights = full({3}, 0.125, there())});
   expect_contains(message_of<ShapeError>([&] { sync.check_statistics(); }),
                   {"over all ranks", "got 0.75"});
   EXPECT_EQ(sync.num_batches_tracked.item<int>(), 0);
