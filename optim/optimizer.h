@@ -113,8 +113,8 @@ class Optimizer {
 
   const std::string& name() const { return name_; }
 
-  /// Computes the new value of one parameter and of its states. It runs without recording for
-  /// autograd and without autocast, and is not called for skipped steps, or its results are thrown
+  /// Computes the new values of one parameter and of its states. Nothing is recorded for autograd
+  /// and autocast is off. For a skipped step, update_one() is not called or its results are thrown
   /// away. If it throws, the parameters before this one keep their new values.
   virtual void update_one(const ParameterUpdate& update);
   /// Updates the parameters of one group that are on one device. The default calls update_one()
