@@ -10,6 +10,7 @@
 #include <filesystem>
 using namespace tutti;
 
+// [snippet]
 // Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023):
 //   direction = sign(beta1 m + (1 - beta1) g)
 //   p -= lr (direction + weight_decay p)
@@ -44,6 +45,7 @@ class Lion : public optim::OptimizerWith<LionOptions> {
     m.mul_(o.beta2).add_(u.gradient, 1 - o.beta2);
   }
 };
+// [/snippet]
 
 // RMSprop as PyTorch defines it (Tieleman and Hinton, 2012):
 //   g += weight_decay p

@@ -6,25 +6,25 @@
 
 namespace tutti::nn {
 
-/// max(x, 0).
+/// The rectified linear unit as a layer (relu).
 class ReLU : public Layer {
  public:
   Tensor forward(const Tensor& input) override;
 };
 
-/// x times the cumulative normal distribution of x.
+/// The Gaussian error linear unit as a layer (gelu).
 class GELU : public Layer {
  public:
   Tensor forward(const Tensor& input) override;
 };
 
-/// 1 / (1 + exp(-x)).
+/// The logistic function as a layer (sigmoid).
 class Sigmoid : public Layer {
  public:
   Tensor forward(const Tensor& input) override;
 };
 
-/// The hyperbolic tangent.
+/// The hyperbolic tangent as a layer (tanh).
 class Tanh : public Layer {
  public:
   Tensor forward(const Tensor& input) override;

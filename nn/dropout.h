@@ -5,7 +5,7 @@
 
 namespace tutti::nn {
 
-/// Sets random elements to zero during training and scales the others, so that the mean stays.
+/// A layer that zeroes random elements in training (nn::dropout).
 class Dropout : public Layer {
  public:
   struct Options {

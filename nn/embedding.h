@@ -5,7 +5,7 @@
 
 namespace tutti::nn {
 
-/// A table of trained vectors, looked up by index.
+/// A layer that maps each integer index to a row of its weight (nn::embedding).
 class Embedding : public Layer {
  public:
   struct Options {

@@ -5,7 +5,7 @@
 
 namespace tutti::nn {
 
-/// Joins a range of dimensions into one.
+/// A layer that joins the dimensions from `first` to `last` into one.
 class Flatten : public Layer {
  public:
   struct Options {

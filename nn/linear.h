@@ -6,7 +6,7 @@
 
 namespace tutti::nn {
 
-/// y = x W^T + b over the last dimension of x.
+/// A layer that computes x W^T + b, and an activation after it (nn::linear).
 class Linear : public Layer {
  public:
   struct Options {

@@ -6,7 +6,7 @@
 
 namespace tutti::nn {
 
-/// The cross-entropy of logits and labels; see cross_entropy().
+/// The cross-entropy of logits and class indices (nn::cross_entropy).
 class CrossEntropyLoss : public Module {
  public:
   using Options = CrossEntropyOptions;
@@ -23,7 +23,7 @@ class CrossEntropyLoss : public Module {
   Options options_;
 };
 
-/// The mean of the squared differences.
+/// The mean squared error (nn::mse_loss).
 class MSELoss : public Module {
  public:
   struct Options {

@@ -22,7 +22,7 @@ struct LoadReport {
   std::vector<std::string> unexpected;
 };
 
-/// Something with parameters, buffers and child modules, each of which has a name.
+/// A named part of a model: a tree of modules with parameters and buffers.
 class Module {
  public:
   Module() = default;

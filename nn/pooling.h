@@ -8,7 +8,7 @@
 
 namespace tutti::nn {
 
-/// The maximum of each window of (N, C, H, W).
+/// A layer that takes the largest element of every window (nn::max_pool).
 class MaxPool2d : public Layer {
  public:
   struct Options {
@@ -29,7 +29,7 @@ class MaxPool2d : public Layer {
   PoolOptions options_;
 };
 
-/// The mean of each window of (N, C, H, W).
+/// A layer that takes the mean of every window (nn::avg_pool).
 class AvgPool2d : public Layer {
  public:
   struct Options {

@@ -6,7 +6,7 @@
 
 namespace tutti::nn {
 
-/// Layers that run one after another.
+/// A layer that runs its children one after the other.
 class Sequential : public Layer {
  public:
   Sequential() = default;

@@ -13,6 +13,7 @@
 
 namespace tutti::optim {
 
+/// The options of Adam.
 struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -21,7 +22,7 @@ struct AdamOptions {
   double weight_decay = 0;
 };
 
-/// The optimizer Adam.
+/// Adam; the formulas stand at the top of this file.
 class Adam : public OptimizerWith<AdamOptions> {
  public:
   Adam(std::vector<Tensor> parameters, Options options)
