@@ -4,47 +4,9 @@
 #pragma once
 
 #include "../core/tensor.h"
+#include "elementwise_functions.h"
 
 namespace tutti::kernels {
-
-enum class Unary {
-  negate,
-  absolute,
-  exp,
-  log,
-  sqrt,
-  rsqrt,
-  reciprocal,
-  square,
-  sine,
-  cosine,
-  tanh,
-  sigmoid,
-  relu,
-  gelu,
-  sign
-};
-
-enum class Binary {
-  add,
-  subtract,
-  multiply,
-  divide,
-  power,
-  maximum,
-  minimum,
-  equal,
-  not_equal,
-  less,
-  less_equal,
-  greater,
-  greater_equal,  // output: bool
-  // gradient of an activation: first operand the incoming gradient, second what it says
-  relu_grad,     // output y:  y > 0 ? g : 0
-  gelu_grad,     // input x (exact gelu, 0.5 x (1 + erf(x / sqrt 2)))
-  sigmoid_grad,  // output y:  g y (1 - y)
-  tanh_grad      // output y:  g (1 - y^2)
-};
 
 struct Elementwise {
   void (*fill)(const Tensor& out, double value);

@@ -2,10 +2,9 @@
 #pragma once
 
 #include "../core/tensor.h"
+#include "reduce_functions.h"
 
 namespace tutti::kernels {
-
-enum class Reduction { sum, max, min };
 
 struct Reduce {
   /// `out` has the rank of `in`, with size 1 in every reduced dimension. Sums of 16-bit types are
