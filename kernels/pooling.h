@@ -20,6 +20,7 @@ inline DType pool_index_dtype(const Dims& kernel) {
   return product(kernel, 0, kernel.size()) < 256 ? uint8 : int64;
 }
 
+/// The pooling functions of a device. A window is reduced to its maximum or its average.
 struct Pooling {
   /// Writes to `index` (of y's shape, pool_index_dtype) the row-major position of the first largest
   /// element in its window. `index` may be undefined where no gradient is needed. Whether NaN
@@ -40,6 +41,7 @@ const Pooling& pooling();
 namespace cuda {
 const Pooling& pooling();
 }
+/// The pooling kernels of `device`.
 inline const Pooling& pooling(Device device) {
   return device.is_cpu() ? cpu::pooling() : cuda::pooling();
 }

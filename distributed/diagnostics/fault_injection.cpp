@@ -12,18 +12,23 @@
 namespace tutti::distributed {
 namespace {
 
-struct Armed {
+struct ArmedFault {
   std::uint64_t id;
   Fault fault;
 };
 struct Registry {
   std::mutex mutex;
-  std::list<Armed> faults;
-  std::uint64_t next = 1;
+  std::list<ArmedFault> faults;
+  std::uint64_t next_id = 1;
 };
+// The registry is never destroyed, because a process looks for faults while it exits, too.
 Registry& registry() {
-  static auto& all = *new Registry;  // never destroyed: a process looks into it while it ends
+  static auto& all = *new Registry;
   return all;
+}
+
+bool counts_collectives(Fault::Moment when) {
+  return when == Fault::Moment::call || when == Fault::Moment::data;
 }
 
 constexpr std::array<std::pair<const char*, Fault::Action>, 6> actions{
@@ -57,7 +62,7 @@ std::int64_t number(std::string_view key, std::string_view value, std::int64_t l
   return n;
 }
 
-// Calls `use` with each piece of the text.
+// Calls `use` with each piece of the text that is not empty.
 template <class Use>
 void split(std::string_view text, char separator, const Use& use) {
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -86,8 +91,7 @@ Fault parse_fault(std::string_view text) {
           "fault: expected action, rank, collective, group, when or delay with '=', got '{}'",
           piece);
   });
-  const bool counts = fault.when == Fault::Moment::call || fault.when == Fault::Moment::data;
-  if (!has_action || !has_rank || (counts && !has_collective))
+  if (!has_action || !has_rank || (counts_collectives(fault.when) && !has_collective))
     fail<ValueError>("fault: expected something like 'rank=1,collective=8,action=kill', got '{}'",
                      text);
   return fault;
@@ -95,20 +99,33 @@ Fault parse_fault(std::string_view text) {
 
 void check(const Fault& fault) {
   if (fault.action == Fault::Action::drop && fault.when != Fault::Moment::call)
-    fail<ValueError>("fault: drop goes with when=call: nothing else can be dropped");
+    fail<ValueError>("fault: drop goes with when=call only; nothing else can be dropped");
   if (fault.action == Fault::Action::exit && fault.when == Fault::Moment::data)
     fail<ValueError>(
-        "fault: exit does not go with when=data: the communication thread cannot end the process "
-        "in good order");
+        "fault: exit does not go with when=data, because the communication thread cannot end the "
+        "process in good order; use when=call");
 }
 
 std::uint64_t arm(Fault fault) {
   check(fault);
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  all.faults.push_back({all.next, std::move(fault)});
+  all.faults.push_back({all.next_id, std::move(fault)});
   ++faults::armed;
-  return all.next++;
+  return all.next_id++;
+}
+
+// Returns copies of the faults that are due, so that they are carried out without the lock.
+std::vector<Fault> find_armed(Fault::Moment when, int rank, const std::string& group,
+                              std::int64_t collective) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  std::vector<Fault> found;
+  for (const auto& [id, fault] : all.faults)
+    if (fault.when == when && fault.rank == rank && fault.group == group &&
+        (!counts_collectives(when) || fault.collective == collective))
+      found.push_back(fault);
+  return found;
 }
 
 }  // namespace
@@ -127,7 +144,7 @@ InjectFault::InjectFault(Fault fault) : id_(arm(std::move(fault))) {}
 InjectFault::~InjectFault() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.faults, [&](const Armed& each) { return each.id == id_; });
+  std::erase_if(all.faults, [&](const ArmedFault& each) { return each.id == id_; });
   --faults::armed;
 }
 
@@ -143,30 +160,23 @@ void read_environment() {
   });
 }
 
-bool strike(Fault::Moment when, int rank, const std::string& group, std::int64_t collective) {
-  const bool counts = when == Fault::Moment::call || when == Fault::Moment::data;
-  std::vector<Fault> mine;
-  {
-    Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
-    for (const auto& [id, fault] : all.faults)
-      if (fault.when == when && fault.rank == rank && fault.group == group &&
-          (!counts || fault.collective == collective))
-        mine.push_back(fault);
-  }
+bool carry_out(Fault::Moment when, int rank, const std::string& group, std::int64_t collective) {
   bool drop = false;
-  for (const Fault& fault : mine) switch (fault.action) {
+  for (const Fault& fault : find_armed(when, rank, group, collective)) {
+    switch (fault.action) {
       case Fault::Action::delay: std::this_thread::sleep_for(fault.delay); break;
       case Fault::Action::drop: drop = true; break;
       case Fault::Action::raise:
-        fail<InjectedError>("injected fault of rank {} in group '{}'{}", rank, group,
-                            counts ? fmt::format(" at collective #{}", collective) : "");
+        fail<InjectedError>(
+            "injected fault of rank {} in group '{}'{}", rank, group,
+            counts_collectives(when) ? fmt::format(" at collective #{}", collective) : "");
       case Fault::Action::exit:
-        if (when == Fault::Moment::exit) std::_Exit(0);  // it is exiting already
+        if (when == Fault::Moment::exit) std::_Exit(0);  // the process is in std::exit already
         std::exit(0);
       case Fault::Action::stop: std::raise(SIGSTOP); break;
       case Fault::Action::kill: std::raise(SIGKILL); break;
     }
+  }
   return drop;
 }
 

@@ -1,37 +1,42 @@
-// Faults on purpose: a rank that is late, silent, stopped, killed or throws at a chosen collective,
-// to see what becomes of the others. Armed by InjectFault in a program, or in any real process by
-// the environment variable TUTTI_FAULT. Where nothing is armed, a collective pays for looking at
-// one flag.
+// Fault injection: makes a rank late, silent, stopped, killed or throw at a chosen collective, to
+// see what the other ranks do. A fault is armed by an InjectFault object in a program, or in any
+// process by the environment variable TUTTI_FAULT. While no fault is armed, a collective only reads
+// one atomic counter.
 #pragma once
 
-#include "../process_group.h"
+#include "../../core/error.h"
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace tutti::distributed {
 
+/// What goes wrong, on which rank, and when.
 struct Fault {
   enum class Action {
-    delay,  ///< comes `delay` late
-    drop,   ///< its call never reaches the others; waiting for it fails when they do
-    raise,  ///< throws an InjectedError
-    exit,   ///< std::exit(0), or std::_Exit(0) where `when` is exit: the whole process, as the next
-            ///< two
-    stop,   ///< SIGSTOP
-    kill,   ///< SIGKILL
+    delay,  ///< The rank sleeps for `delay`.
+    drop,   ///< The call never reaches the other ranks; waiting for it fails when theirs do.
+    raise,  ///< The rank throws an InjectedError.
+    exit,   ///< The process calls std::exit(0), or std::_Exit(0) where `when` is exit.
+    stop,   ///< The process gets SIGSTOP.
+    kill,   ///< The process gets SIGKILL.
   };
   enum class Moment {
-    start,  ///< as the process enters from_environment(), MPI being up
-    call,   ///< before the others can see the call
-    data,   ///< all have come, its data is about to move: on the communication thread, for what has
-            ///< one
-    exit,   ///< as the process finalises MPI
+    start,  ///< When the process enters from_environment(); MPI is initialised by then.
+    call,   ///< When the rank calls the collective, before the other ranks can see the call.
+    data,   ///< When all ranks have called the collective and its data is about to move, on the
+            ///< communication thread. Only collectives that such a thread carries out have it.
+    exit,   ///< When the process finalises MPI.
   };
   Action action = Action::raise;
-  int rank = 0;  ///< in `group`
-  std::int64_t collective =
-      1;  ///< the how-manieth of that group, from 1; start and exit do not ask
-  std::string group = "world";  ///< or "world/normalization", "world/split0", ...
+  int rank = 0;  ///< The rank in `group`.
+  /// The number of the collective in its group, counted from 1. The moments start and exit ignore
+  /// it.
+  std::int64_t collective = 1;
+  std::string group = "world";  ///< Or "world/normalization", "world/split0", ...
   Moment when = Moment::call;
   std::chrono::milliseconds delay{1000};
 };
@@ -42,14 +47,15 @@ class InjectedError : public Error {
   using Error::Error;
 };
 
-/// The faults of a text such as TUTTI_FAULT: "rank=1,collective=8,action=kill", several with ';'.
-/// Keys: action (delay, drop, raise, exit, stop, kill), rank, collective, group, when (start, call,
-/// data, exit), delay (in ms). What is absent has the default above; rank and action are needed,
-/// collective too unless `when` is start or exit. ValueError.
+/// Parses faults from a text such as "rank=1,collective=8,action=kill", the format of TUTTI_FAULT;
+/// a ';' separates several faults. The keys are action (delay, drop, raise, exit, stop or kill),
+/// rank, collective, group, when (start, call, data or exit) and delay (in milliseconds). `rank`
+/// and `action` are required, `collective` too unless `when` is start or exit; a key that is absent
+/// has the default of Fault. Throws a ValueError for anything else.
 std::vector<Fault> parse_faults(const std::string& text);
 
-/// While one lives, its fault is armed in this process, for ranks that are threads and for real
-/// ones.
+/// Arms a fault in this process for as long as the object lives, for ranks that are threads and for
+/// ranks that are processes.
 class InjectFault {
  public:
   explicit InjectFault(Fault fault);
@@ -61,18 +67,22 @@ class InjectFault {
   std::uint64_t id_;
 };
 
+/// What process groups and their backends call.
 namespace faults {
 
-extern std::atomic<int> armed;
-bool strike(Fault::Moment when, int rank, const std::string& group, std::int64_t collective);
+extern std::atomic<int> armed;  ///< The number of armed faults.
 
-/// Arms what TUTTI_FAULT says, once. ValueError.
+/// Arms the faults of TUTTI_FAULT, once in a process. Throws a ValueError.
 void read_environment();
-/// For the backends: carries out what is armed for this place; true where the call is to be
-/// dropped.
-inline bool at(Fault::Moment when, int rank, const std::string& group,
-               std::int64_t collective = 0) {
-  return armed.load(std::memory_order_relaxed) > 0 && strike(when, rank, group, collective);
+
+/// Carries out the faults that are armed for this moment, rank, group and collective. Returns true
+/// where the call must be dropped.
+bool carry_out(Fault::Moment when, int rank, const std::string& group, std::int64_t collective);
+
+/// Does what carry_out() does, at the cost of one atomic load where no fault is armed.
+inline bool inject(Fault::Moment when, int rank, const std::string& group,
+                   std::int64_t collective = 0) {
+  return armed.load(std::memory_order_relaxed) > 0 && carry_out(when, rank, group, collective);
 }
 
 }  // namespace faults

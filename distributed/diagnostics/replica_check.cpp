@@ -12,53 +12,63 @@ std::int64_t hash_of(const Tensor& tensor) {
   return static_cast<std::int64_t>(Hash64().add(host.raw(), bytes).value());
 }
 
-// "ranks {0, 2} hold the same, ranks {1} something else", seen from rank 0.
-std::string division(const std::int64_t* hashes, std::int64_t stride, int ranks) {
-  std::string with, without;
+void check_same_count(std::int64_t count, const ProcessGroup& group) {
+  const Tensor counts = empty({group.size()}, {.dtype = int64});
+  group
+      .all_gather(full({}, static_cast<double>(count), {.dtype = int64}), counts,
+                  {.name = "ReplicaCheck: number of tensors"})
+      .wait();
+  for (int r = 0; r < group.size(); ++r)
+    if (const std::int64_t other = counts.data<std::int64_t>()[r]; other != count)
+      fail<DistributedError>(
+          "replica check of group '{}': rank {} holds {} tensors, rank {} holds {}; pass the same "
+          "state on every rank",
+          group.name(), group.rank(), count, r, other);
+}
+
+// Describes how the ranks divide over one tensor: "ranks {0, 2} hold the same bits, ranks {1}
+// something else". The hash of rank r is hashes[r * stride].
+std::string describe_division(const std::int64_t* hashes, std::int64_t stride, int ranks) {
+  std::string same, different;
   for (int r = 0; r < ranks; ++r) {
-    std::string& list = hashes[r * stride] == hashes[0] ? with : without;
+    std::string& list = hashes[r * stride] == hashes[0] ? same : different;
     list += (list.empty() ? "" : ", ") + std::to_string(r);
   }
-  return fmt::format("ranks {{{}}} hold the same, ranks {{{}}} something else", with, without);
+  return fmt::format("ranks {{{}}} hold the same bits, ranks {{{}}} something else", same,
+                     different);
 }
 
 }  // namespace
 
-void expect_equal_on_ranks(const StateDict& state, const ProcessGroup& group) {
+void check_replicas(const StateDict& state, const ProcessGroup& group) {
   if (group.size() == 1) return;
   const auto count = static_cast<std::int64_t>(state.size());
-  const Tensor counts = empty({group.size()}, {.dtype = int64});
-  group
-      .all_gather(full({}, static_cast<double>(count), {.dtype = int64}), counts,
-                  {.name = "audit: number of tensors"})
-      .wait();
-  for (int r = 0; r < group.size(); ++r)
-    if (counts.data<std::int64_t>()[r] != count)
-      fail<DistributedError>("audit of group '{}': rank {} holds {} tensors, rank {} {}",
-                             group.name(), group.rank(), count, r, counts.data<std::int64_t>()[r]);
+  check_same_count(count, group);
   const Tensor mine = empty({count}, {.dtype = int64}),
                all = empty({group.size(), count}, {.dtype = int64});
   for (std::int64_t i = 0; i < count; ++i)
     mine.data<std::int64_t>()[i] = hash_of(state[static_cast<std::size_t>(i)].second);
-  group.all_gather(mine, all, {.name = "audit: hashes"}).wait();
+  group.all_gather(mine, all, {.name = "ReplicaCheck: hashes"}).wait();
   const auto* hashes = all.data<std::int64_t>();
   for (std::int64_t i = 0; i < count; ++i)
     for (int r = 1; r < group.size(); ++r)
       if (hashes[r * count + i] != hashes[i])
-        fail<DistributedError>("audit of group '{}': '{}' is not the same on every rank: {}",
-                               group.name(), state[static_cast<std::size_t>(i)].first,
-                               division(hashes + i, count, group.size()));
+        fail<DistributedError>(
+            "replica check of group '{}': '{}' is not the same on every rank: {}", group.name(),
+            state[static_cast<std::size_t>(i)].first,
+            describe_division(hashes + i, count, group.size()));
 }
 
-Audit::Audit(StateDict state, ProcessGroup group, std::int64_t every)
-    : state_(std::move(state)), group_(std::move(group)), every_(every) {
-  if (every < 1) fail<ValueError>("Audit: expected a positive number of steps, got {}", every);
+ReplicaCheck::ReplicaCheck(StateDict state, ProcessGroup group, std::int64_t interval)
+    : state_(std::move(state)), group_(std::move(group)), interval_(interval) {
+  if (interval < 1)
+    fail<ValueError>("ReplicaCheck: expected a positive number of steps, got {}", interval);
 }
 
-void Audit::step() {
-  if (++steps_ % every_ != 0) return;
+void ReplicaCheck::step() {
+  if (++steps_ % interval_ != 0) return;
   try {
-    expect_equal_on_ranks(state_, group_);
+    check_replicas(state_, group_);
   } catch (const TimeoutError&) {
     throw;
   } catch (const DistributedError& error) {

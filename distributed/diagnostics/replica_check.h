@@ -1,6 +1,6 @@
-// Audit: a debug check that what should be equal on every rank is equal to the bit: weights,
-// running statistics, optimizer state. It says which tensor drifted first, in the order of the
-// list, and on which ranks; it mends nothing.
+// ReplicaCheck: a debugging check that tensors which must be the same on every rank (weights,
+// running statistics, optimizer state) are equal to the bit. It names the first tensor that differs
+// and the ranks that hold another value. It does not repair anything.
 #pragma once
 
 #include "../../core/state_dict.h"
@@ -8,26 +8,30 @@
 
 namespace tutti::distributed {
 
-/// Collective: compares a 64-bit hash of every tensor's bytes over the ranks, 8 bytes a tensor and
-/// rank on the wire. DistributedError, on every rank, that names the first tensor which differs and
-/// how the ranks divide over it, or says that the ranks hold different numbers of tensors. Waits
-/// for the device; costs one read of the state.
-void expect_equal_on_ranks(const StateDict& state, const ProcessGroup& group);
+/// Compares a 64-bit hash of the bytes of every tensor over the ranks. This call is collective and
+/// sends 8 bytes for each tensor and rank. Where a tensor differs, every rank gets a
+/// DistributedError that names the first such tensor, in the order of `state`, and the ranks that
+/// hold another value; it gets one, too, where the ranks hold different numbers of tensors. The
+/// check waits for the device and reads the whole state once.
+void check_replicas(const StateDict& state, const ProcessGroup& group);
 
-/// The same every `every` steps: Audit audit(net.state_dict(), group, 100); ... audit.step();
-class Audit {
+/// Runs check_replicas() in every `interval`-th step:
+///
+///   ReplicaCheck check(net.state_dict(), group, 100);
+///   for (...) { ...; check.step(); }
+class ReplicaCheck {
  public:
-  /// `state` shares storage with what is watched, as Module::state_dict() does. ValueError unless
-  /// `every` is positive.
-  Audit(StateDict state, ProcessGroup group, std::int64_t every);
-  /// Collective in every `every`-th call, and nothing in the others. The error says which step it
-  /// was.
+  /// The tensors of `state` share storage with what is checked, as those of Module::state_dict()
+  /// do. Throws a ValueError unless `interval` is positive.
+  ReplicaCheck(StateDict state, ProcessGroup group, std::int64_t interval);
+  /// Counts a step, and checks if it is the `interval`-th since the last check; only then the call
+  /// is collective. The error of check_replicas() is extended by the number of the step.
   void step();
 
  private:
   StateDict state_;
   ProcessGroup group_;
-  std::int64_t every_;
+  std::int64_t interval_;
   std::int64_t steps_ = 0;
 };
 

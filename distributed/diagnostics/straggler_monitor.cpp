@@ -9,16 +9,20 @@
 
 namespace tutti::distributed {
 
-// The collectives of one backend from `first_` on.
-class Arrivals::Log {
+// The times of the collectives that one backend has completed since `first_`.
+class StragglerMonitor::Log {
  public:
   explicit Log(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {
     if (backend_->observer)
-      fail<Error>("Arrivals: group '{}' is observed already", backend_->place().group);
+      fail<Error>("StragglerMonitor: group '{}' has a monitor already; destroy that one first",
+                  backend_->info().group);
     clear();
   }
   ~Log() { backend_->observer = {}; }
-  // Work that is waited for after the log has gone finds nobody to tell.
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
+  // The observer holds a weak pointer, because a Work may be waited for after the monitor is gone.
   static std::shared_ptr<Log> of(const ProcessGroup& group) {
     const auto log = std::make_shared<Log>(group.implementation());
     log->backend_->observer = [weak = std::weak_ptr(log)](const Timing& timing) {
@@ -26,10 +30,8 @@ class Arrivals::Log {
     };
     return log;
   }
-  Log(const Log&) = delete;
-  Log& operator=(const Log&) = delete;
 
-  // Seconds from launch to completion; -1 where it was not waited for.
+  // The seconds from launch to completion of every collective; -1 where nobody waited for it.
   std::vector<float> seconds() const {
     const std::lock_guard lock(mutex_);
     std::vector<float> all = seconds_;
@@ -40,16 +42,16 @@ class Arrivals::Log {
     const std::lock_guard lock(mutex_);
     return i < names_.size() ? names_[i] : std::string();
   }
-  double waited() const {
+  double waited_seconds() const {
     const std::lock_guard lock(mutex_);
-    return waited_;
+    return waited_seconds_;
   }
   void clear() {
     const std::lock_guard lock(mutex_);
     first_ = backend_->calls;
     seconds_.clear();
     names_.clear();
-    waited_ = 0;
+    waited_seconds_ = 0;
   }
 
  private:
@@ -63,18 +65,21 @@ class Arrivals::Log {
     }
     seconds_[at] = std::chrono::duration<float>(timing.done - timing.launched).count();
     names_[at] = timing.call.name;
-    waited_ += timing.waited;
+    waited_seconds_ += timing.waited;
   }
 
   std::shared_ptr<Backend> backend_;
   mutable std::mutex mutex_;  // a Work may be waited for on another thread
-  std::int64_t first_ = 0;
+  std::int64_t first_ = 0;    // collectives that came before the log was cleared last
   std::vector<float> seconds_;
   std::vector<std::string> names_;
-  double waited_ = 0;
+  double waited_seconds_ = 0;
 };
 
 namespace {
+
+using Report = StragglerMonitor::Report;
+using Skew = StragglerMonitor::Skew;
 
 Tensor to_tensor(const std::vector<float>& values) {
   const Tensor result = empty({static_cast<std::int64_t>(values.size())});
@@ -82,66 +87,94 @@ Tensor to_tensor(const std::vector<float>& values) {
   return result;
 }
 
+// Adds one collective to the skews of its name.
+class Skews {
+ public:
+  void add(const std::string& name, double seconds) {
+    const auto [at, is_new] = index_.try_emplace(name, skews_.size());
+    if (is_new) skews_.push_back({.name = name});
+    Skew& skew = skews_[at->second];
+    skew.mean_seconds += seconds;
+    skew.largest_seconds = std::max(skew.largest_seconds, seconds);
+    ++skew.calls;
+  }
+  std::vector<Skew> take() {
+    for (Skew& skew : skews_) skew.mean_seconds /= static_cast<double>(skew.calls);
+    return std::move(skews_);
+  }
+
+ private:
+  std::vector<Skew> skews_;
+  std::map<std::string, std::size_t> index_;
+};
+
+// What one rank contributes to a report, as it travels in the all-gather.
+struct RankTotals {
+  double waited_seconds = 0, held_up_seconds = 0, came_last = 0;
+};
+
+void gather_totals(const RankTotals& mine, const ProcessGroup& group, Report& report) {
+  std::vector<RankTotals> all(static_cast<std::size_t>(group.size()));
+  RankTotals own = mine;
+  group
+      .all_gather(from_blob(&own, {3}, float64), from_blob(all.data(), {group.size(), 3}, float64),
+                  {.name = "StragglerMonitor: totals of each rank"})
+      .wait();
+  for (const RankTotals& totals : all) {
+    report.waited_seconds.push_back(totals.waited_seconds);
+    report.held_up_seconds.push_back(totals.held_up_seconds);
+    report.came_last.push_back(static_cast<std::int64_t>(totals.came_last));
+  }
+}
+
+Report empty_report(std::size_t ranks) {
+  return {.waited_seconds = std::vector<double>(ranks),
+          .held_up_seconds = std::vector<double>(ranks),
+          .came_last = std::vector<std::int64_t>(ranks),
+          .skews = {}};
+}
+
 }  // namespace
 
-Arrivals::Arrivals(ProcessGroup group) : group_(std::move(group)) {
+StragglerMonitor::StragglerMonitor(ProcessGroup group) : group_(std::move(group)) {
   if (group_.size() == 1) return;
   main_ = Log::of(group_);
   normalization_ = Log::of(group_.for_normalization());
 }
 
-Arrivals::~Arrivals() = default;
+StragglerMonitor::~StragglerMonitor() = default;
 
-int Arrivals::Report::straggler() const {
-  return static_cast<int>(std::max_element(held_up.begin(), held_up.end()) - held_up.begin());
+int StragglerMonitor::Report::straggler() const {
+  return static_cast<int>(std::max_element(held_up_seconds.begin(), held_up_seconds.end()) -
+                          held_up_seconds.begin());
 }
 
-Arrivals::Report Arrivals::report() {
-  const auto ranks = static_cast<std::size_t>(group_.size());
-  Report report{.waited = std::vector<double>(ranks),
-                .held_up = std::vector<double>(ranks),
-                .came_last = std::vector<std::int64_t>(ranks),
-                .skews = {}};
-  if (!main_) return report;
+StragglerMonitor::Report StragglerMonitor::report() {
+  if (!main_) return empty_report(1);
   std::vector<float> mine = main_->seconds();
-  const std::size_t own_calls = mine.size();
+  const std::size_t group_calls = mine.size();
   const std::vector<float> statistics = normalization_->seconds();
   mine.insert(mine.end(), statistics.begin(), statistics.end());
   const Tensor minima = to_tensor(mine), maxima = to_tensor(mine);
-  group_.all_reduce(minima, ReduceOp::min, {.name = "arrivals: last"}).wait();
-  group_.all_reduce(maxima, ReduceOp::max, {.name = "arrivals: first"}).wait();
+  group_.all_reduce(minima, ReduceOp::min, {.name = "StragglerMonitor: shortest times"}).wait();
+  group_.all_reduce(maxima, ReduceOp::max, {.name = "StragglerMonitor: longest times"}).wait();
   const float *shortest = minima.data<float>(), *longest = maxima.data<float>();
 
-  double sums[3] = {main_->waited() + normalization_->waited(), 0,
-                    0};  // waited, held up, came last
-  std::map<std::string, std::size_t> index;
+  Report report;
+  Skews skews;
+  RankTotals totals{.waited_seconds = main_->waited_seconds() + normalization_->waited_seconds()};
   for (std::size_t i = 0; i < mine.size(); ++i) {
-    if (shortest[i] < 0) continue;
+    if (shortest[i] < 0) continue;  // a rank has not waited for it
     const double skew = longest[i] - shortest[i];
     ++report.collectives;
     if (mine[i] == shortest[i]) {
-      sums[1] += skew;
-      sums[2] += 1;
+      totals.held_up_seconds += skew;
+      totals.came_last += 1;
     }
-    if (i >= own_calls) continue;
-    const auto [at, is_new] = index.try_emplace(main_->name(i), report.skews.size());
-    if (is_new) report.skews.push_back({.name = main_->name(i)});
-    Skew& of = report.skews[at->second];
-    of.mean += skew;
-    of.largest = std::max(of.largest, skew);
-    ++of.calls;
+    if (i < group_calls) skews.add(main_->name(i), skew);
   }
-  for (Skew& skew : report.skews) skew.mean /= static_cast<double>(skew.calls);
-  std::vector<double> all(3 * ranks);
-  group_
-      .all_gather(from_blob(sums, {3}, float64), from_blob(all.data(), {group_.size(), 3}, float64),
-                  {.name = "arrivals: by rank"})
-      .wait();
-  for (std::size_t r = 0; r < ranks; ++r) {
-    report.waited[r] = all[3 * r];
-    report.held_up[r] = all[3 * r + 1];
-    report.came_last[r] = static_cast<std::int64_t>(all[3 * r + 2]);
-  }
+  report.skews = skews.take();
+  gather_totals(totals, group_, report);
   main_->clear();
   normalization_->clear();
   return report;

@@ -1,8 +1,8 @@
-// Arrivals: who waits for whom. While one lives it takes the times of every collective of a group
-// (and of its communicator for normalisation); report() compares them over the ranks, so that a
-// straggler has a name. Nothing is communicated before that, and no clocks are compared: a
-// collective is done at about the same moment everywhere, so the rank for which it took the
-// shortest time is the one that came last, by the difference to the longest.
+// StragglerMonitor: finds the rank that the other ranks of a group wait for. A monitor records how
+// long each collective of the group, and of its communicator for normalization statistics, takes on
+// this rank; report() compares these times over the ranks. Nothing is communicated before report(),
+// and no clocks are compared: a collective ends at about the same moment on every rank, so the rank
+// on which it took the shortest time was the last to call it.
 #pragma once
 
 #include "../process_group.h"
@@ -12,41 +12,46 @@
 
 namespace tutti::distributed {
 
-class Arrivals {
+class StragglerMonitor {
  public:
-  /// Error where another one observes the group. On CUDA tensors the host does not wait, and the
-  /// figures are the host's.
-  explicit Arrivals(ProcessGroup group);
-  ~Arrivals();
-  Arrivals(const Arrivals&) = delete;
-  Arrivals& operator=(const Arrivals&) = delete;
+  /// Starts to observe `group`. Throws an Error if another monitor observes the group already. For
+  /// CUDA tensors the host does not wait in wait(), so the times are those of the host alone.
+  explicit StragglerMonitor(ProcessGroup group);
+  ~StragglerMonitor();
+  StragglerMonitor(const StragglerMonitor&) = delete;
+  StragglerMonitor& operator=(const StragglerMonitor&) = delete;
 
-  /// How far apart the ranks came to the collectives of one name: seconds between the first and the
-  /// last of them.
+  /// The time between the first and the last rank's arrival at the collectives of one name.
   struct Skew {
     std::string name;
     std::int64_t calls = 0;
-    double mean = 0, largest = 0;
+    double mean_seconds = 0, largest_seconds = 0;
   };
+  /// The report is the same on every rank. The vectors have one element for each rank.
   struct Report {
     std::int64_t collectives = 0;
-    std::vector<double> waited;  ///< by rank: seconds in which its thread was held up in wait()
-    std::vector<double>
-        held_up;  ///< by rank: seconds that the first to come waited, where this one came last
-    std::vector<std::int64_t> came_last;  ///< by rank: to how many collectives
-    std::vector<Skew>
-        skews;  ///< of the group's own collectives (gradient buckets), in order of appearance
-    int straggler() const;  ///< the rank that held up the others most
+    /// How long the rank's thread was blocked in Work::wait().
+    std::vector<double> waited_seconds;
+    /// How long the first rank waited for this one, summed over the collectives to which this rank
+    /// came last.
+    std::vector<double> held_up_seconds;
+    /// The number of collectives to which the rank came last.
+    std::vector<std::int64_t> came_last;
+    /// The skews of the group's own collectives (gradient buckets among them), in the order in
+    /// which their names appeared.
+    std::vector<Skew> skews;
+    /// Returns the rank that held up the others for the longest time.
+    int straggler() const;
   };
-  /// Collective: what has happened since the last report. 8 bytes a collective, by two all-reduces,
-  /// and 24 a rank.
+  /// Reports on the collectives since the last report. This call is collective: it issues two
+  /// all-reduces of 4 bytes for each recorded collective and an all-gather of 24 bytes a rank.
   Report report();
 
  private:
   class Log;
 
   ProcessGroup group_;
-  std::shared_ptr<Log> main_, normalization_;  // null on a group of one
+  std::shared_ptr<Log> main_, normalization_;  // null on a group of one rank
 };
 
 }  // namespace tutti::distributed

@@ -17,7 +17,7 @@
 #include "../../core/cuda/launch.h"
 #include "../../core/cuda/runtime.h"
 #include "../../core/cuda/stream.h"
-#include "../batch_norm.h"
+#include "../batch_norm_math.h"
 #include "vector.h"
 
 #include <algorithm>
@@ -133,11 +133,12 @@ constexpr int batch_of = !aligned       ? 1
                          : streams == 2 ? 4
                                         : 2;
 
-/// By one thread.
-__device__ inline void put_message(double* sums, const Message& m) {
-  sums[message_at] = m.input_grad, sums[message_at + 1] = m.backward;
-  sums[message_at + 2] = m.fingerprint, sums[message_at + 3] = m.fingerprint_squared;
-  sums[message_at + 4] = sums[message_at + 5] = 0;
+/// Writes the header of a packet. Called by one thread.
+__device__ inline void put_header(double* packet, PacketHeader header, double count,
+                                  double count_low) {
+  header.count = count;
+  header.count_low = count_low;
+  header_of(packet) = header;
 }
 
 // ---- numbers of a channel

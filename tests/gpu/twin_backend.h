@@ -1,6 +1,6 @@
-// TwinBackend: a group of two ranks of which the other does and has exactly what this one does, so
-// that one thread can watch what one rank does. CUDA tensors are reduced on a stream of its own,
-// tied to the caller's by events both ways, as NCCL does.
+// TwinBackend is a group of two ranks whose other rank is imaginary and holds exactly the same
+// data, so that a test can watch one rank in one thread. It reduces CUDA tensors on a stream of its
+// own, which events order with the caller's stream both ways, as NCCL does.
 #pragma once
 
 #include <tutti/autograd/functions.h>
@@ -17,7 +17,12 @@ class TwinBackend : public distributed::Backend {
   using Log = std::function<void(const std::string&)>;
   explicit TwinBackend(int device, Log log = {}, double noise = 0,
                        const std::string& name = "twins")
-      : Backend({.rank = 0, .size = 2, .local_rank = 0, .group = name, .kind = "twins"}),
+      : Backend({.rank = 0,
+                 .size = 2,
+                 .local_rank = 0,
+                 .group = name,
+                 .backend = "twins",
+                 .world_ranks = {0, 1}}),
         stream_(cuda::Stream::create(device, true)),
         log_(std::move(log)),
         noise_(noise) {}
