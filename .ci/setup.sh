@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building, testing and the main job need: the missing ones only, and says which.
-# Does nothing, at once, where all are there. Used by examples/quickstart.sh and tests/run.sh.
+# Installs the Debian packages that are missing and says which: those that building, testing and the main job need, or
+# those that the arguments name. Returns at once if nothing is missing. examples/quickstart.sh and the scripts of tests/
+# call it.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build libdnnl-dev libopenmpi-dev openmpi-bin libfmt-dev nlohmann-json3-dev libcli11-dev
           libgtest-dev libboost-context-dev zlib1g-dev dataset-fashion-mnist)
+[ $# -gt 0 ] && packages=("$@")
 
 if ! command -v dpkg-query >/dev/null; then
   echo "setup: this is not a Debian system; install what corresponds to: ${packages[*]}" >&2

@@ -1,4 +1,4 @@
-// nn::BatchNorm as a user calls it, autograd included.
+// The peer that is nn::BatchNorm, as a user calls it, autograd included.
 #include "batch_norm_peers.h"
 
 #include <tutti/nn/batch_norm/layer.h>
@@ -21,7 +21,8 @@ class Tutti final : public BatchNormPeer {
   }
   void forward(std::size_t set) override {
     const StepInputs& in = inputs_[set];
-    outputs_[set] = add_relu_ ? layer_.forward_add_relu(in.x, in.residual) : layer_.forward(in.x);
+    outputs_[set] = add_relu_ ? layer_.forward(in.x, {.residual = in.residual, .relu = true})
+                              : layer_.forward(in.x);
   }
   void backward(std::size_t set) override { outputs_[set].backward(inputs_[set].dy); }
   Tensor output(std::size_t set) const override { return outputs_[set].detach(); }

@@ -1,5 +1,5 @@
-# TUTTI_CUDA: finds nvcc, cuDNN 9 and NCCL, and chooses the sources that need them (TUTTI_CUDA_SOURCES) or the folders'
-# unavailable.cpp. TUTTI_HAS_CUDA and TUTTI_HAS_NCCL say which.
+# Finds nvcc, cuDNN 9 and NCCL as the option TUTTI_CUDA asks for, and sets TUTTI_HAS_CUDA and TUTTI_HAS_NCCL. Sets
+# TUTTI_CUDA_SOURCES to the sources that need them, or to the unavailable.cpp of their folders.
 include(cmake/cuda_libraries.cmake)
 set(TUTTI_HAS_CUDA OFF)
 set(TUTTI_HAS_NCCL OFF)
@@ -24,9 +24,9 @@ if(NOT TUTTI_CUDA STREQUAL "OFF")
   if(missing STREQUAL "" OR (TUTTI_CUDA STREQUAL "ON" AND missing STREQUAL " NCCL"))
     set(TUTTI_HAS_CUDA ON)
   elseif(TUTTI_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "TUTTI_CUDA=ON, but CMake did not find:${missing}. It looks in the PATH, CUDA_PATH and "
-                        "/usr/local/cuda; TUTTI_cudnn_LIBRARY, TUTTI_cudnn_INCLUDE, TUTTI_nccl_LIBRARY and "
-                        "TUTTI_nccl_INCLUDE say where else")
+    message(FATAL_ERROR "TUTTI_CUDA is ON, but CMake did not find:${missing}. It looks in the PATH, in CUDA_PATH and "
+                        "in /usr/local/cuda. Install what is missing, or set TUTTI_cudnn_LIBRARY, "
+                        "TUTTI_cudnn_INCLUDE, TUTTI_nccl_LIBRARY and TUTTI_nccl_INCLUDE to where it is.")
   endif()
   message(STATUS "tutti: CUDA ${TUTTI_HAS_CUDA}, NCCL ${TUTTI_HAS_NCCL}, missing:${missing}")
 endif()
@@ -35,7 +35,7 @@ if(TUTTI_HAS_CUDA)
   set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE} CACHE FILEPATH "nvcc")
   set(CMAKE_CUDA_ARCHITECTURES ${TUTTI_CUDA_ARCHITECTURES})
   enable_language(CUDA)
-  # CMake 3.25 knows no C++20 for CUDA 13: it must not ask, the option is given below.
+  # CMake 3.25 does not know how to ask CUDA 13 for C++20, so it must not try; -std=c++20 is given below.
   set(CMAKE_CUDA_STANDARD_DEFAULT "")
   if(TUTTI_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${TUTTI_CCACHE})
@@ -53,7 +53,8 @@ else()
 endif()
 list(APPEND TUTTI_CUDA_SOURCES ${nccl})
 
-# What the library links, and how its .cu files are compiled (fmt 9 needs telling that nvcc knows constexpr).
+# Links CUDA's libraries to `target` and sets the options of its .cu files. FMT_USE_CONSTEXPR tells fmt 9 that nvcc
+# supports constexpr, which fmt does not detect.
 function(tutti_use_cuda target)
   if(NOT TUTTI_HAS_CUDA)
     return()

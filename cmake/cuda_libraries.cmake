@@ -1,5 +1,6 @@
-# CUDA's libraries by header and library file: tutti_find_cuda_libraries() defines tutti::cudnn and tutti::nccl where
-# they are found. Used by our build and, installed beside the package's files, by whoever links a static tutti.
+# Defines tutti_find_cuda_libraries(), which looks for cuDNN and NCCL by header and library file and defines the targets
+# tutti::cudnn and tutti::nccl for those that it finds. Our build uses this file, and so does an installed tutti, whose
+# static library needs the same targets.
 function(tutti_find_cuda_library name header minimum version_header version_macro)
   find_path(TUTTI_${name}_INCLUDE ${header} HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include)
   find_library(TUTTI_${name}_LIBRARY ${name} HINTS ${CUDAToolkit_LIBRARY_DIR} /usr/local/cuda/lib64)
@@ -10,7 +11,7 @@ function(tutti_find_cuda_library name header minimum version_header version_macr
   file(STRINGS ${TUTTI_${name}_INCLUDE}/${version_header} line REGEX "define ${version_macro} +[0-9]+")
   string(REGEX MATCH "[0-9]+$" version "${line}")
   if(version LESS minimum)
-    message(STATUS "tutti: ${TUTTI_${name}_INCLUDE}/${header} is version ${version}, ${minimum} is needed")
+    message(STATUS "tutti: ${TUTTI_${name}_INCLUDE}/${header} has version ${version}, but tutti needs ${minimum} or later, so it is not used")
     return()
   endif()
   add_library(tutti::${name} UNKNOWN IMPORTED GLOBAL)

@@ -1,14 +1,14 @@
-# cmake --install: headers under include/tutti, the library, and a package for find_package(tutti).
+# Installs the public headers under include/tutti, the library, and the package that find_package(tutti) reads.
 include(CMakePackageConfigHelpers)
 set(TUTTI_IS_STATIC ON)
 if(BUILD_SHARED_LIBS)
   set(TUTTI_IS_STATIC OFF)
 endif()
-foreach(layer ${TUTTI_LAYERS})
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti
-          FILES_MATCHING PATTERN "*.h")
+foreach(header ${TUTTI_PUBLIC_HEADERS})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${folder})
 endforeach()
-install(FILES ${PROJECT_BINARY_DIR}/headers/tutti/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
+install(FILES ${PROJECT_BINARY_DIR}/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
 install(TARGETS tutti EXPORT tutti-targets)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(EXPORT tutti-targets NAMESPACE tutti:: DESTINATION ${package_dir})

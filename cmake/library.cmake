@@ -1,9 +1,10 @@
-# The library: every source of the layer folders. Optional parts are chosen here, file by file: either the real
-# sources or the folder's unavailable.cpp.
+# Builds the library `tutti` from every source of the layer folders. An optional part (MPI, CUDA, NCCL) is either the
+# real sources of its folder or that folder's unavailable.cpp; the choice is made here and in cuda.cmake.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
-# By library and header: Debian's dnnl-config.cmake insists on OpenCL headers that nothing here needs.
+# oneDNN is found by its library and header, because Debian's dnnl-config.cmake requires OpenCL headers that we do not
+# need.
 find_library(TUTTI_DNNL_LIBRARY dnnl REQUIRED)
 find_path(TUTTI_DNNL_INCLUDE dnnl.hpp REQUIRED)
 add_library(tutti_dnnl INTERFACE)
@@ -22,7 +23,8 @@ if(NOT TUTTI_MPI STREQUAL "OFF")
   find_package(MPI COMPONENTS CXX)
   set(TUTTI_HAS_MPI ${MPI_CXX_FOUND})
   if(TUTTI_MPI STREQUAL "ON" AND NOT MPI_CXX_FOUND)
-    message(FATAL_ERROR "TUTTI_MPI=ON, but CMake found no MPI. On Debian: apt-get install libopenmpi-dev openmpi-bin")
+    message(FATAL_ERROR "TUTTI_MPI is ON, but CMake found no MPI. Install it (on Debian: apt-get install "
+                        "libopenmpi-dev openmpi-bin), or set TUTTI_MPI to OFF.")
   endif()
 endif()
 if(TUTTI_HAS_MPI)
@@ -39,7 +41,8 @@ add_library(tutti::tutti ALIAS tutti)
 target_compile_features(tutti PUBLIC cxx_std_20)
 target_compile_options(tutti PRIVATE $<$<CONFIG:Release>:-O3>)
 tutti_use_cuda(tutti)
-# Kernels are written for the auto-vectoriser, which needs to know that nobody traps on or reads floating-point flags.
+# The CPU kernels rely on the compiler's vectoriser, which may use these options because the library neither traps on
+# floating-point exceptions nor reads their flags.
 file(GLOB TUTTI_KERNEL_SOURCES CONFIGURE_DEPENDS kernels/cpu/*.cpp)
 set_source_files_properties(${TUTTI_KERNEL_SOURCES} PROPERTIES COMPILE_OPTIONS
                             "-fno-math-errno;-fno-trapping-math;-mprefer-vector-width=512;-Wno-psabi")
@@ -50,14 +53,27 @@ if(TUTTI_HAS_MPI)
   target_link_libraries(tutti PRIVATE MPI::MPI_CXX)
 endif()
 
-# <tutti/...>: in the build tree a folder of links to the layers, in the install tree a copy of their headers; in
-# both the umbrella header stands beside them.
-set(TUTTI_HEADERS ${PROJECT_BINARY_DIR}/headers)
-set(TUTTI_LAYERS core kernels autograd distributed nn optim)
-file(MAKE_DIRECTORY ${TUTTI_HEADERS}/tutti)
-foreach(layer ${TUTTI_LAYERS})
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${layer} ${TUTTI_HEADERS}/tutti/${layer} SYMBOLIC)
+# Users write #include <tutti/...>. In the build tree `headers` holds links to the public headers, as the install tree
+# holds copies of them; `tutti_private_headers` offers the private ones too, to our own tests and benchmarks.
+include(cmake/public_headers.cmake)
+tutti_public_headers(${PROJECT_SOURCE_DIR} TUTTI_PUBLIC_HEADERS)
+set(headers ${PROJECT_BINARY_DIR}/headers)
+file(REMOVE_RECURSE ${headers})
+foreach(header ${TUTTI_PUBLIC_HEADERS})
+  get_filename_component(folder ${header} DIRECTORY)
+  file(MAKE_DIRECTORY ${headers}/tutti/${folder})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${header} ${headers}/tutti/${header} SYMBOLIC)
+  # A changed #include can change the list.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${header})
 endforeach()
-configure_file(cmake/tutti.h.in ${TUTTI_HEADERS}/tutti/tutti.h COPYONLY)
-target_include_directories(tutti PUBLIC $<BUILD_INTERFACE:${TUTTI_HEADERS}>
-                           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+configure_file(cmake/tutti.h.in ${PROJECT_BINARY_DIR}/tutti.h COPYONLY)
+file(CREATE_LINK ${PROJECT_BINARY_DIR}/tutti.h ${headers}/tutti/tutti.h SYMBOLIC)
+target_include_directories(tutti PUBLIC $<BUILD_INTERFACE:${headers}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+set(private_headers ${PROJECT_BINARY_DIR}/private_headers)
+file(MAKE_DIRECTORY ${private_headers}/tutti)
+foreach(layer core kernels autograd distributed nn optim)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${layer} ${private_headers}/tutti/${layer} SYMBOLIC)
+endforeach()
+add_library(tutti_private_headers INTERFACE)
+target_include_directories(tutti_private_headers INTERFACE ${private_headers})

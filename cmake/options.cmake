@@ -1,4 +1,4 @@
-# What a user can choose, and the settings every target shares.
+# Declares the options that a user can set and the compiler settings that all our targets share (tutti_settings).
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
@@ -11,7 +11,7 @@ option(TUTTI_WERROR "Warnings are errors" OFF)
 set(TUTTI_MPI AUTO CACHE STRING "The MPI backend: AUTO (where MPI is found), ON or OFF")
 set(TUTTI_CUDA AUTO CACHE STRING "CUDA devices: AUTO (where nvcc, cuDNN 9 and NCCL are found), ON or OFF")
 set(TUTTI_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "As for CMAKE_CUDA_ARCHITECTURES; a plain number adds PTX")
-set(TUTTI_CUDA_EMULATOR AUTO CACHE STRING "GPU tests on the CPU: AUTO (where CUDA's headers are found) or OFF")
+set(TUTTI_CUDA_EMULATOR AUTO CACHE STRING "Run the GPU tests on the CPU too: AUTO (where CUDA's headers are found) or OFF")
 foreach(part TUTTI_MPI TUTTI_CUDA TUTTI_CUDA_EMULATOR)
   string(TOUPPER "${${part}}" choice)
   if(choice MATCHES "^(OFF|0|NO|N|FALSE)$")
@@ -19,11 +19,11 @@ foreach(part TUTTI_MPI TUTTI_CUDA TUTTI_CUDA_EMULATOR)
   elseif(choice MATCHES "^(ON|1|YES|Y|TRUE)$")
     set(choice ON)
   elseif(NOT choice STREQUAL AUTO)
-    message(FATAL_ERROR "${part}=${${part}}: expected AUTO, ON or OFF")
+    message(FATAL_ERROR "${part} is '${${part}}', but it must be AUTO, ON or OFF.")
   endif()
   set(${part} ${choice})
 endforeach()
-set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers for everything, as for -fsanitize=: address,undefined or thread")
+set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers for all targets, as for -fsanitize: address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -36,7 +36,7 @@ if(TUTTI_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${TUTTI_CCACHE})
 endif()
 
-# How our own code is compiled, library, examples and tests alike; never passed on to consumers.
+# The library, the examples and the tests are compiled with these settings; projects that use the library are not.
 add_library(tutti_settings INTERFACE)
 target_compile_options(tutti_settings INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion>"

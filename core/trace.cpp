@@ -1,10 +1,10 @@
 #include "trace.h"
 
+#include "atomic_file.h"
 #include "cuda/ranges.h"
 #include "error.h"
-#include "whole_file.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
@@ -16,13 +16,13 @@
 namespace tutti::trace {
 
 namespace detail {
-std::atomic<bool> wanted{cuda::has_ranges()};
-std::atomic<bool> recording{false};
+std::atomic<bool> spans_enabled{cuda::has_ranges()};
+std::atomic<bool> profiling{false};
 }  // namespace detail
 
 namespace {
 
-constexpr std::size_t most_events = 1'000'000;
+constexpr std::size_t max_events = 1'000'000;
 
 enum class Kind { span, async, thread };
 
@@ -33,41 +33,42 @@ struct Event {
   Clock::time_point begin, end;
 };
 
-struct Recorder {
+// The events of the process and what they belong to.
+struct Collector {
   std::mutex mutex;
   std::vector<Event> events;
   std::int64_t dropped = 0;
-  std::atomic<std::int64_t> number{0};  // of the present recording
+  std::atomic<std::int64_t> profile{0};  // the number of the present Profile, counted from 1
   std::atomic<int> rank{0}, threads{0};
-  Clock::time_point zero;
+  Clock::time_point start;
 };
 
-Recorder& recorder() {
-  static auto& one = *new Recorder;  // threads may outlive static objects
-  return one;
+Collector& collector() {
+  static auto& instance = *new Collector;  // threads may outlive static objects
+  return instance;
 }
 
 struct Thread {
-  int number = ++recorder().threads;
+  int number = ++collector().threads;
   int rank = -1;
   std::string name;
-  std::int64_t announced = 0;  // in which recording
+  std::int64_t announced = 0;  // the last Profile that got the thread's name
 };
 thread_local Thread this_thread;
 
 void add(Kind kind, const std::string& name, Clock::time_point begin, Clock::time_point end,
          const std::string& details) {
-  if (!is_recording()) return;
-  Recorder& all = recorder();
+  if (!is_profiling()) return;
+  Collector& all = collector();
   Thread& thread = this_thread;
   const int rank = thread.rank >= 0 ? thread.rank : all.rank.load();
   const std::lock_guard lock(all.mutex);
-  if (all.events.size() >= most_events) {
+  if (all.events.size() >= max_events) {
     ++all.dropped;
     return;
   }
-  if (thread.announced != all.number) {
-    thread.announced = all.number;
+  if (thread.announced != all.profile) {
+    thread.announced = all.profile;
     all.events.push_back({Kind::thread,
                           thread.name.empty() ? "thread" : thread.name,
                           {},
@@ -87,24 +88,25 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// One event to a line, the last one without a comma: so that files can be merged line by line.
-std::string to_json(const std::vector<Event>& events, Clock::time_point zero, std::int64_t dropped,
+std::string process_name(int rank) {
+  return fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})",
+                     rank, rank);
+}
+
+// Writes one event to a line and no comma after the last one, so that files can be merged as text.
+std::string to_json(const std::vector<Event>& events, Clock::time_point start, std::int64_t dropped,
                     int rank) {
-  std::vector<std::string> lines{fmt::format(
-      R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})", rank, rank)};
+  std::vector<std::string> lines{process_name(rank)};
   if (dropped > 0)
     lines.push_back(fmt::format(
         R"({{"name":"dropped events","ph":"M","pid":{},"args":{{"count":{}}}}})", rank, dropped));
   std::int64_t id = 0;
   for (const Event& e : events) {
     const std::string where = fmt::format(R"("pid":{},"tid":{})", e.rank, e.thread);
-    const double begin = microseconds(e.begin - zero);
+    const double begin = microseconds(e.begin - start);
     switch (e.kind) {
       case Kind::thread:
-        if (e.rank != rank)
-          lines.push_back(fmt::format(
-              R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})", e.rank,
-              e.rank));
+        if (e.rank != rank) lines.push_back(process_name(e.rank));
         lines.push_back(fmt::format(R"({{"name":"thread_name","ph":"M",{},"args":{{"name":{}}}}})",
                                     where, quoted(e.name)));
         break;
@@ -118,7 +120,7 @@ std::string to_json(const std::vector<Event>& events, Clock::time_point zero, st
         lines.push_back(
             fmt::format(R"({{"ph":"b","ts":{:.3f},{},"args":{{{}}}}})", begin, head, e.details));
         lines.push_back(
-            fmt::format(R"({{"ph":"e","ts":{:.3f},{}}})", microseconds(e.end - zero), head));
+            fmt::format(R"({{"ph":"e","ts":{:.3f},{}}})", microseconds(e.end - start), head));
         break;
       }
     }
@@ -128,9 +130,9 @@ std::string to_json(const std::vector<Event>& events, Clock::time_point zero, st
 
 void write_timeline(const std::string& path, const std::string& text) {
   try {
-    write_whole(path, text);
+    write_file_atomically(path, text);
   } catch (const Error& error) {
-    fail<Error>("trace: {}; is there such a folder, and room?", error.what());
+    fail<Error>("trace: {}; check that the folder exists and the disk has room", error.what());
   }
 }
 
@@ -163,44 +165,45 @@ void name_thread(const std::string& name, int rank) {
   this_thread.announced = 0;
 }
 
-Recording::Recording(std::string path, int rank) : path_(std::move(path)) {
-  Recorder& all = recorder();
+Profile::Profile(std::string path, int rank) : path_(std::move(path)) {
+  Collector& all = collector();
   const std::lock_guard lock(all.mutex);
-  if (detail::recording)
-    fail<Error>("trace: a Recording lives already; there is one timeline for a process");
-  write_timeline(path_, "[\n]\n");  // where that cannot be done, the time to say so is now
+  if (detail::profiling)
+    fail<Error>(
+        "trace: a Profile exists already; a process has one at a time, so finish that one first");
+  write_timeline(path_, "[\n]\n");  // fails now rather than at the end of the run
   std::remove(path_.c_str());
   if (this_thread.name.empty()) this_thread.name = "main";
   all.events.clear();
   all.dropped = 0;
-  all.zero = Clock::now();
+  all.start = Clock::now();
   all.rank = rank;
-  ++all.number;
-  detail::wanted = true;
-  detail::recording = true;
+  ++all.profile;
+  detail::spans_enabled = true;
+  detail::profiling = true;
 }
 
-Recording::~Recording() {
+Profile::~Profile() {
   try {
     finish();
   } catch (const std::exception&) {
-    // There is nobody to tell: finish() does.
+    // A destructor must not throw; finish() reports the error.
   }
 }
 
-void Recording::finish() {
+void Profile::finish() {
   if (std::exchange(finished_, true)) return;
-  Recorder& all = recorder();
+  Collector& all = collector();
   std::vector<Event> events;
   std::int64_t dropped = 0;
   {
     const std::lock_guard lock(all.mutex);
-    detail::recording = false;
-    detail::wanted = cuda::has_ranges();
+    detail::profiling = false;
+    detail::spans_enabled = cuda::has_ranges();
     events.swap(all.events);
     dropped = all.dropped;
   }
-  write_timeline(path_, to_json(events, all.zero, dropped, all.rank));
+  write_timeline(path_, to_json(events, all.start, dropped, all.rank));
 }
 
 void merge(const std::vector<std::string>& parts, const std::string& path) {
@@ -209,14 +212,14 @@ void merge(const std::vector<std::string>& parts, const std::string& path) {
     std::ifstream file(part, std::ios::binary);
     if (!file)
       fail<Error>(
-          "trace: cannot read {}; processes of other hosts need a folder that all of them share",
+          "trace: cannot read {}; processes on several hosts need a folder that all of them share",
           part);
     const std::string whole{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     if (!whole.starts_with("[\n") || !whole.ends_with("\n]\n"))
-      fail<Error>("trace: {} is no file of a Recording", part);
+      fail<Error>("trace: expected a file that a Profile wrote, got {}", part);
     text += (text.size() > 1 ? ",\n" : "\n") + whole.substr(2, whole.size() - 5);
   }
-  write_whole(path, text + "\n]\n");
+  write_file_atomically(path, text + "\n]\n");
   for (const std::string& part : parts) std::remove(part.c_str());
 }
 

@@ -1,7 +1,6 @@
-// Trace: a timeline of what every thread does and which collectives are under way, in Chrome's
-// trace format, which ui.perfetto.dev opens. A Span costs one load of an atomic while nobody
-// records. Built with CUDA, spans are NVTX ranges too, for Nsight Systems. What is worth a span is
-// the caller's business.
+// The trace is a timeline of what every thread does and which collectives are under way. A Profile
+// writes it in Chrome's trace format, which ui.perfetto.dev opens; in a build with CUDA spans are
+// NVTX ranges too, for Nsight Systems. Which operations get a span is the callers' business.
 #pragma once
 
 #include <atomic>
@@ -16,20 +15,21 @@ namespace tutti::trace {
 using Clock = std::chrono::steady_clock;
 
 namespace detail {
-extern std::atomic<bool> wanted;  // somebody records, or ranges go to NVTX
-extern std::atomic<bool> recording;
+extern std::atomic<bool> spans_enabled;  // a Profile exists, or spans go to NVTX
+extern std::atomic<bool> profiling;
 }  // namespace detail
 
-/// Whether a Recording lives.
-inline bool is_recording() { return detail::recording.load(std::memory_order_relaxed); }
+/// Returns whether a Profile exists in this process.
+inline bool is_profiling() { return detail::profiling.load(std::memory_order_relaxed); }
 
-/// From construction to destruction on the calling thread's track; spans of a thread nest. `name`
-/// is a text, or a function that makes one and runs only where it is wanted.
+/// A Span is an interval on the calling thread's track, from its construction to its destruction;
+/// spans of a thread nest. `name` is a string, or a function that returns one and is called only
+/// when the name is needed. A Span costs one load of an atomic while no Profile exists.
 class Span {
  public:
   template <class Name>
   explicit Span(const Name& name) {
-    if (!detail::wanted.load(std::memory_order_relaxed)) return;
+    if (!detail::spans_enabled.load(std::memory_order_relaxed)) return;
     if constexpr (std::is_invocable_v<Name>) begin(name());
     else begin(name);
   }
@@ -48,27 +48,28 @@ class Span {
   std::string name_;
 };
 
-/// Something that was under way beside the threads, on a track of its own below the rank of the
-/// calling thread: a collective. `details` are JSON members: "\"bytes\":4096,\"wait_us\":3.5".
-/// Nothing where nobody records.
+/// Adds an operation that ran beside the threads, such as a collective, on a track of its own below
+/// the calling thread's rank. `details` are JSON members: "\"bytes\":4096,\"wait_us\":3.5". The
+/// call does nothing while no Profile exists.
 void add_async(const std::string& name, Clock::time_point begin, Clock::time_point end,
                const std::string& details) noexcept;
 
-/// Names the calling thread's track and says which rank it works for: from then on, or, for -1, the
-/// process's rank.
+/// Names the calling thread's track and sets the rank that the thread works for from now on; -1
+/// stands for the rank of the Profile.
 void name_thread(const std::string& name, int rank = -1);
 
-/// Collects the spans of the whole process while it lives, up to a million events, then writes
-/// `path`: at once or not at all, also where an exception ends its scope. `rank` is that of threads
-/// that name none. Error where another one lives or `path` cannot be written.
-class Recording {
+/// A Profile collects the spans of the whole process, at most a million events, and writes them to
+/// `path` when it is finished or destroyed, also when an exception ends its scope. The file appears
+/// whole or not at all. `rank` is the rank of threads that name none. The constructor throws an
+/// Error if another Profile exists or `path` cannot be written.
+class Profile {
  public:
-  explicit Recording(std::string path, int rank = 0);
-  ~Recording();
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
-  /// Stops and writes. Error where that fails; the destructor, which writes if this was not called,
-  /// keeps that quiet.
+  explicit Profile(std::string path, int rank = 0);
+  ~Profile();
+  Profile(const Profile&) = delete;
+  Profile& operator=(const Profile&) = delete;
+  /// Stops and writes the file. Throws an Error if that fails; the destructor, which writes the
+  /// file unless finish() was called, ignores such an error.
   void finish();
 
  private:
@@ -76,7 +77,7 @@ class Recording {
   bool finished_ = false;
 };
 
-/// Joins files that Recordings of several processes wrote into one, and removes them.
+/// Joins the files that the Profiles of several processes wrote into one, and removes them.
 void merge(const std::vector<std::string>& parts, const std::string& path);
 
 }  // namespace tutti::trace

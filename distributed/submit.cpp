@@ -85,7 +85,7 @@ class Timed : public Work::State {
     const Timing timing{call_, launched_, known == trace::Clock::time_point{} ? ended : known,
                         waited};
     if (observer_) observer_(timing);
-    if (trace::is_recording())
+    if (trace::is_profiling())
       trace::add_async(
           title(), launched_, timing.done,
           fmt::format(R"("operation":"{}","sequence":{},"bytes":{},"wait_us":{:.3f})",
@@ -135,7 +135,7 @@ Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOption
   backend->bytes += call.bytes();
 
   const bool dropped = faults::inject(Fault::Moment::call, info.rank, info.group, call.sequence);
-  const bool timed = backend->observer || trace::is_recording();
+  const bool timed = backend->observer || trace::is_profiling();
   const auto launched = timed ? trace::Clock::now() : trace::Clock::time_point{};
   std::shared_ptr<Work::State> state = dropped ? std::make_shared<Dropped>(backend, call)
                                                : backend->submit(call);

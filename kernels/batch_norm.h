@@ -1,167 +1,184 @@
-// What a device must be able to do for batch normalisation: the local halves of its forward and
-// backward. The collectives between them are the layer's business (nn/batch_norm/forward.cpp),
-// so every value that crosses from one half to the other stays in device memory, in a packet, and
-// nothing is read back by the host.
+// The kernels of batch normalisation that every device provides: the local halves of forward and
+// backward. The collectives between the halves belong to the layer (nn/batch_norm), so every value
+// that crosses from one half to the other stays in device memory, in a packet; the host reads
+// nothing back. The formulas that all devices share stand in batch_norm_math.h.
 #pragma once
 
 #include "../core/tensor.h"
 
 namespace tutti::kernels {
 
-/// What crosses between kernels and ranks: a float64 tensor of `packet_header + 2 C` numbers,
-/// densely stored.
-///   [0]       count: elements per channel (or the sum of their weights)
-///   [1]       of exact sums only
-///   [2..7]    of sums: a Message from moment_sums and gradient_sums, read by settle; else
-///   undefined [8..]     two numbers for every channel, C of the first kind and then C of the
-///   second
-/// Moments hold (mean, M2), M2 being the sum of squared deviations from the mean; sums, which may
-/// be added over ranks, hold (n mean, M2 + n mean^2); gradient sums hold (sum dy, sum dy (x -
-/// mean)).
-///
-/// Sums of `exact_packet_size` hold more digits, because M2 is what is left of M2 + n mean^2 after
-/// a cancellation: the count and both sums are split into a high part of 26 bits (the double with
-/// its lower 27 bits cleared) and the rest, of which everything below is kept (n mean and n mean^2
-/// without rounding, as products of two doubles are). The high parts of the ranks add up exactly,
-/// as long as their ratio times the ranks stays below 2^27.
-///   [0] [1]   count, high and low
-///   [8..]     C numbers of each: n mean high, M2 + n mean^2 high, n mean low, M2 + n mean^2 low
-inline constexpr std::int64_t packet_header = 8;
-inline std::int64_t packet_size(std::int64_t channels) { return packet_header + 2 * channels; }
+/// The first eight numbers of a packet, as they lie in memory. Ranks compare them in the same
+/// all-reduce that adds up their sums: moment_sums and gradient_sums write them, and
+/// finalize_statistics and the layer read them.
+struct PacketHeader {
+  double count = 0;                ///< Elements per channel, or the sum of their position weights.
+  double count_low = 0;            ///< The low part of `count` in exact sums, else 0.
+  double input_grad = 0;           ///< 1 if this rank needs the gradient of its input, else 0.
+  double backward = 0;             ///< 1 if this rank runs a backward pass, else 0.
+  double fingerprint = 0;          ///< h, which encodes the layer, call and phase this rank is at.
+  double fingerprint_squared = 0;  ///< h^2.
+  double unused[2] = {0, 0};
+};
+inline constexpr std::int64_t packet_header_size = sizeof(PacketHeader) / sizeof(double);
+
+/// A packet is what crosses between kernels and ranks: a dense float64 tensor that begins with a
+/// PacketHeader. Two numbers for every channel follow, C of the first kind and then C of the
+/// second:
+///   moments         mean, M2 (the sum of squared deviations from the mean)
+///   sums            n mean, M2 + n mean^2
+///   gradient sums   sum dy, sum dy (x - mean)
+/// Sums and gradient sums may be added over ranks. In moments only `count` of the header is
+/// defined; in sums all of it is.
+inline std::int64_t packet_size(std::int64_t channels) { return packet_header_size + 2 * channels; }
+
+/// Exact sums keep more digits than a double has, because M2 is what a cancellation leaves of
+/// M2 + n mean^2. The count and both sums are split into a high part of 26 bits and a low part, and
+/// C numbers follow of each kind:
+///   exact sums      n mean high, M2 + n mean^2 high, n mean low, M2 + n mean^2 low
+/// The high parts of the ranks add up without rounding as long as their ratio, times the number of
+/// ranks, stays below 2^27.
 inline std::int64_t exact_packet_size(std::int64_t channels) {
-  return packet_header + 4 * channels;
+  return packet_header_size + 4 * channels;
 }
 
-/// Numbers [2..5] of sums: what ranks tell each other beside them, in the same collective.
-struct Message {
-  double input_grad = 0, backward = 0;  ///< what this rank will need, 0 or 1
-  double fingerprint = 0,
-         fingerprint_squared = 0;  ///< h and h^2, h standing for where this rank is
-
-  /// Of a message that has been summed: whether h was the same on every rank, as ranks * sum(h^2) =
-  /// sum(h)^2 says.
-  static bool agrees(double fingerprint, double squared, double ranks) {
-    return fingerprint / ranks * (fingerprint / ranks) * ranks == squared;
-  }
-};
-inline constexpr std::size_t message_at = 2;
-
-/// rstd = 1 / sqrt(var + value), or 1 / sqrt(max(var, value)) where `floor`. A NaN variance makes a
-/// NaN rstd either way.
+/// rstd = 1 / sqrt(var + value), or 1 / sqrt(max(var, value)) if `floor` is set. If the variance is
+/// NaN, so is rstd.
 struct Epsilon {
   double value = 1e-5;
   bool floor = false;
 };
 
-/// How running statistics move to those of a batch.
+/// How running statistics move towards the statistics of a batch.
 enum class Tracking {
-  momentum,    ///< by a fixed fraction
-  cumulative,  ///< by 1 / number of batches: their plain average, as PyTorch's momentum=None
-  pooled       ///< by counts: as if all batches had been one
+  momentum,    ///< By a fixed fraction (an exponential moving average).
+  cumulative,  ///< By 1 / number of batches (their plain average, PyTorch's momentum=None).
+  pooled       ///< By counts, as if all batches had been one.
 };
 
 struct RunningStatistics {
-  Tensor mean, var;  ///< float32 or float64, [C]; var is unbiased
-  Tensor batches;    ///< int64, ()
-  Tensor elements;   ///< float64, (): elements per channel so far, or the sum of their weights; for
-                     ///< Tracking::pooled only
+  Tensor mean, var;  ///< float32 or float64, [C]; `var` is unbiased.
+  Tensor batches;    ///< int64, (): how many batches have been tracked.
+  Tensor elements;  ///< float64, (): elements per channel so far, or the sum of their weights. Only
+                    ///< Tracking::pooled needs it.
 };
 
-/// What maps x to the output: z = (x - mean) rstd weight + bias, plus `residual`, then max(z, 0)
-/// where `relu`.
-///
-/// After a residual, x no longer says which elements the ReLU let pass, and the backward kernels
-/// have to be told: by `mask`, uint8 of BatchNorm::mask_size(x) bytes in an order of the device's
-/// own, which apply and forward write where it is defined, a bit for each element that is 1 where
-/// the output is above 0; or, on a device whose mask_size is 0, by NormalizationGrad::output.
-struct Normalization {
-  Tensor mean, rstd;    ///< float64, [C]
-  Tensor weight, bias;  ///< float32 or float64, [C]; undefined: 1 and 0
-  Tensor residual;      ///< undefined: none
-  bool relu = false;
-  Tensor mask = {};  ///< undefined: not stored, and no backward will ask for it
-};
-
-/// What the backward kernels read beside the gradient. Where the ReLU let it pass is computed again
-/// from x, but after a residual it is read: see Normalization.
-struct NormalizationGrad {
-  Normalization forward;  ///< `residual` is looked at for being defined only
-  Tensor x, output;  ///< the output where relu followed a residual and mask_size(x) is 0; else it
-                     ///< may be undefined
-  bool weighted = false;  ///< positions have weights: x may be anything where one is 0, and so
-                          ///< counts for nothing wherever the gradient is 0
-};
-
-/// What the statistics of a batch lead to, beside mean and rstd.
-struct Settlement {
-  Epsilon eps;
+/// How finalize_statistics turns moments into mean and rstd, and what it does to the running
+/// statistics.
+struct StatisticsUpdate {
+  Epsilon eps = {};
   Tracking tracking = Tracking::momentum;
   double momentum = 0.1;
-  RunningStatistics running = {};  ///< undefined tensors: none move
-  double ranks = 0;  ///< whose sums these are: where their messages do not agree, nothing moves. 0:
-                     ///< do not look
+  RunningStatistics running = {};  ///< Undefined tensors: there are none to update.
+  double ranks = 0;  ///< How many ranks' sums were added. If their fingerprints disagree, the
+                     ///< running statistics stay as they are. 0 skips the comparison.
 };
 
-/// Activations x, y, dy, residual and their gradients are (N, C, ...), dense in one and the same
-/// memory format, of one dtype. `weights` are those of the positions, float32 or float64, dense, of
-/// shape (N, ...) without C; undefined: all 1. What x is where the weight is 0, NaN included, has
-/// no influence on moments. Empty tensors are legal. The results do not depend on the thread count.
+/// The map from x to the output: z = (x - mean) rstd weight + bias + residual, then max(z, 0) if
+/// `relu` is set.
+///
+/// After a residual, x no longer tells which elements the ReLU has passed, so the backward kernels
+/// have to be told. Where mask_size(x) is above 0 they read `mask`, whose order is the device's
+/// own: apply and forward write one bit per element, 1 where the output is above 0. On other
+/// devices they read SavedForward::output.
+struct Normalization {
+  Tensor mean, rstd;     ///< float64, [C]
+  Tensor weight, bias;   ///< float32 or float64, [C]; undefined means 1 and 0.
+  Tensor residual = {};  ///< Like x; undefined means none.
+  bool relu = false;
+  Tensor mask = {};  ///< uint8, [mask_size(x)]; undefined if no backward will need it.
+};
+
+/// What a forward pass saves for the backward kernels.
+struct SavedForward {
+  Normalization normalization;  ///< Of `residual` only matters whether it is defined.
+  Tensor x;
+  Tensor output = {};     ///< Needed if a ReLU followed a residual and mask_size(x) is 0.
+  bool weighted = false;  ///< Positions have weights: x may hold anything, NaN included, where the
+                          ///< gradient is 0.
+};
+
+/// The arguments of gradient_sums.
+struct GradientSums {
+  Tensor dy;
+  SavedForward saved;
+  PacketHeader header = {};  ///< Written into `sums`, with a count of 0.
+  Tensor sums;               ///< Output: this rank's gradient sums, [packet_size(C)].
+  Tensor masked_dy = {};     ///< Output, if defined: dy with zeros where the ReLU passed nothing,
+                             ///< which is the gradient of the residual. May be dy itself.
+  Tensor weight_grad = {};   ///< Output, if defined: this rank's share, [C].
+  Tensor bias_grad = {};     ///< Output, if defined: this rank's share, [C].
+};
+
+/// The arguments of apply_grad. Where the position weight is 0, dx depends on x only through the
+/// ReLU.
+struct InputGradient {
+  Tensor dy;
+  SavedForward saved;
+  Tensor sums = {};  ///< Gradient sums over all ranks. Undefined: mean and rstd are constants, as
+                     ///< running statistics are.
+  Tensor moments = {};  ///< Moments over all ranks; defined if `sums` is.
+  Tensor position_weights = {};
+  Epsilon eps = {};
+  Tensor dx;  ///< Output; may be dy itself.
+};
+
+/// The arguments of backward: those of gradient_sums and apply_grad on one rank.
+struct LocalBackward {
+  Tensor dy;
+  SavedForward saved;
+  Tensor moments;
+  Tensor position_weights = {};
+  Epsilon eps = {};
+  Tensor sums;              ///< Output: gradient sums, [packet_size(C)], with an empty header.
+  Tensor masked_dy = {};    ///< Output, if defined: as in GradientSums.
+  Tensor weight_grad = {};  ///< Output, if defined.
+  Tensor bias_grad = {};    ///< Output, if defined.
+  Tensor dx;                ///< Output; may be dy itself if `masked_dy` is not.
+};
+
+/// The table of a device's batch-norm kernels.
+///
+/// The activations x, y, dy and residual and their gradients have shape (N, C, ...) and one dtype,
+/// and are dense in one and the same memory format; empty ones are legal. `position_weights` is
+/// float32 or float64, dense, of shape (N, ...) without C; undefined means that every position
+/// weighs 1. Where a position weighs 0, x has no influence on moments, even if it is NaN. Mean and
+/// rstd are float64 tensors of shape [C]. On the CPU results do not depend on the number of
+/// threads.
 struct BatchNorm {
-  /// Count, mean and M2 of this rank's x into the packet.
-  void (*moments)(const Tensor& x, const Tensor& weights, const Tensor& packet);
-  /// Moments to sums and back: the count and what there is for every channel. `sums` has
-  /// packet_size, and may then be `moments` itself, or exact_packet_size. A count of 0 makes zeros.
-  void (*to_sums)(const Tensor& moments, const Tensor& sums);
-  void (*from_sums)(const Tensor& sums, const Tensor& moments);
-  /// mean and rstd (float64, [C]) from moments.
-  void (*finish)(const Tensor& packet, Epsilon eps, const Tensor& mean, const Tensor& rstd);
-  /// The same from running statistics.
-  void (*finish_running)(const RunningStatistics& running, Epsilon eps, const Tensor& mean,
-                         const Tensor& rstd);
-  /// Moves the running statistics to those of the moments; a count of at most 1 changes nothing,
-  /// batches included.
-  void (*update)(const Tensor& packet, Tracking tracking, double momentum,
-                 const RunningStatistics& running);
-  /// Bytes of the mask for an output like x; 0 where this device reads the output instead.
+  /// Writes count, mean and M2 of this rank's x.
+  void (*moments)(const Tensor& x, const Tensor& position_weights, const Tensor& moments);
+  /// Writes this rank's moments as sums, with `header` and the count in front. The size of `sums`
+  /// decides: packet_size(C), or exact_packet_size(C) for exact sums.
+  void (*moment_sums)(const Tensor& x, const Tensor& position_weights, const PacketHeader& header,
+                      const Tensor& sums);
+  /// Writes the moments that `sums` over all ranks stand for, the mean and the rstd, and updates
+  /// the running statistics. `sums` may be `moments` itself; if it is undefined, `moments` is an
+  /// input. A count of 0 makes moments of 0. If the count is at most 1 or the fingerprints of the
+  /// ranks disagree, the running statistics do not change.
+  void (*finalize_statistics)(const Tensor& sums, const Tensor& moments,
+                              const StatisticsUpdate& update, const Tensor& mean,
+                              const Tensor& rstd);
+  /// Writes mean and rstd of the running statistics.
+  void (*running_statistics)(const RunningStatistics& running, Epsilon eps, const Tensor& mean,
+                             const Tensor& rstd);
+  /// The size of Normalization::mask in bytes for an output like x; 0 on a device that reads the
+  /// output instead.
   std::int64_t (*mask_size)(const Tensor& x);
-  /// Writes y, and the mask.
-  void (*apply)(const Tensor& x, const Normalization& to, const Tensor& y);
-  /// Gradient sums of this rank into `sums`; where `masked` is defined also dy as it is below the
-  /// ReLU (the gradient of the residual). `masked` may be dy itself.
-  void (*reduce_grad)(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                      const Tensor& masked);
-  /// The gradients of weight and bias from this rank's gradient sums; either may be undefined.
-  void (*parameter_grad)(const Tensor& sums, const Tensor& rstd, const Tensor& weight_grad,
-                         const Tensor& bias_grad);
-  /// dx from the gradient sums of all ranks and their moments; with undefined `sums` mean and rstd
-  /// are constants (running statistics). dx may be dy itself. Where the weight is 0 dx does not
-  /// depend on x but through the ReLU.
-  void (*apply_grad)(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                     const Tensor& moments, const Tensor& weights, Epsilon eps, const Tensor& dx);
-
-  // ---- several of the above in one call, in as few launches and passes as the device can. Same
-  // results.
-
-  /// moments and to_sums, and the message of the sums.
-  void (*moment_sums)(const Tensor& x, const Tensor& weights, const Tensor& sums,
-                      const Message& message);
-  /// from_sums, finish and update. `sums` may be `moments` itself; undefined, the moments are there
-  /// already.
-  void (*settle)(const Tensor& sums, const Tensor& moments, const Settlement& how,
-                 const Tensor& mean, const Tensor& rstd);
-  /// The forward of one rank: moments, finish, update and apply. Writes mean, rstd and mask of
-  /// `to`, too.
-  void (*forward)(const Tensor& x, const Tensor& weights, const Tensor& moments,
-                  const Settlement& how, const Normalization& to, const Tensor& y);
-  /// reduce_grad and parameter_grad, and the message of the sums.
-  void (*gradient_sums)(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                        const Tensor& masked, const Tensor& weight_grad, const Tensor& bias_grad,
-                        const Message& message);
-  /// The backward of one rank: reduce_grad, parameter_grad and apply_grad. dx may be dy where
-  /// `masked` is not.
-  void (*backward)(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                   const Tensor& masked, const Tensor& weight_grad, const Tensor& bias_grad,
-                   const Tensor& moments, const Tensor& weights, Epsilon eps, const Tensor& dx);
+  /// Writes y, and the mask if it is defined.
+  void (*apply)(const Tensor& x, const Normalization& normalization, const Tensor& y);
+  /// Runs the whole forward of one rank without position weights: moments, finalize_statistics and
+  /// apply, in as few passes over x as the device can. It writes mean, rstd and mask of
+  /// `normalization`, too.
+  void (*forward)(const Tensor& x, const Tensor& moments, const StatisticsUpdate& update,
+                  const Normalization& normalization, const Tensor& y);
+  /// Writes this rank's gradient sums and the gradients of weight and bias.
+  void (*gradient_sums)(const GradientSums& arguments);
+  /// Writes the gradient of x.
+  void (*apply_grad)(const InputGradient& arguments);
+  /// Runs the whole backward of one rank: gradient_sums and apply_grad, in as few passes as the
+  /// device can.
+  void (*backward)(const LocalBackward& arguments);
 };
 
 namespace cpu {

@@ -35,6 +35,7 @@ const Convolution& convolution();
 namespace cuda {
 const Convolution& convolution();
 }
+/// The convolution kernels of `device`.
 inline const Convolution& convolution(Device device) {
   return device.is_cpu() ? cpu::convolution() : cuda::convolution();
 }

@@ -15,6 +15,7 @@ struct Epilogue {
   Activation activation = Activation::none;
 };
 
+/// The matrix product of a device.
 struct Matmul {
   /// out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at least 2;
   /// batch dimensions of size 1 in a or b broadcast. Operands may be strided (transposed). With a
@@ -29,6 +30,7 @@ const Matmul& matmul();
 namespace cuda {
 const Matmul& matmul();
 }
+/// The matrix product kernels of `device`.
 inline const Matmul& matmul(Device device) {
   return device.is_cpu() ? cpu::matmul() : cuda::matmul();
 }

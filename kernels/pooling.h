@@ -20,6 +20,7 @@ inline DType pool_index_dtype(const Dims& kernel) {
   return product(kernel, 0, kernel.size()) < 256 ? uint8 : int64;
 }
 
+/// The pooling functions of a device. A window is reduced to its maximum or its average.
 struct Pooling {
   /// `index` (the shape of y, pool_index_dtype) gets the row-major position within the window of
   /// the first largest element. It may be undefined where no gradient is needed. NaN counts as
@@ -40,6 +41,7 @@ const Pooling& pooling();
 namespace cuda {
 const Pooling& pooling();
 }
+/// The pooling kernels of `device`.
 inline const Pooling& pooling(Device device) {
   return device.is_cpu() ? cpu::pooling() : cuda::pooling();
 }

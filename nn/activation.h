@@ -1,5 +1,5 @@
-// The activations as layers: elementwise, without options or state. Their formulas stand at the
-// functions.
+// The activation functions as layers without options or state. Their formulas stand in
+// autograd/functions.h.
 #pragma once
 
 #include "module.h"

@@ -1,4 +1,4 @@
-// Identity: returns its input; a placeholder where a model has nothing to do.
+// Identity: a layer that returns its input, as a placeholder for one that a model leaves out.
 #pragma once
 
 #include "module.h"

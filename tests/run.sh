@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The test command: sets the machine up, builds in release mode and runs every test through ctest.
-#   tests/run.sh                     everything
-#   tests/run.sh -L autograd         the tests of one folder (core, kernels, autograd, distributed, nn, optim, examples, mpi, package)
-#   tests/run.sh -R SyncBatchNorm    the tests whose name matches
-# Arguments go to ctest.
+# Installs what the build needs, builds in release mode and runs the tests through ctest, which gets the arguments.
+#   tests/run.sh                     runs every test
+#   tests/run.sh -L autograd         runs the tests with one label: core, kernels, autograd, distributed, nn, optim,
+#                                    examples, mpi, package, emulator, emulated, and with CUDA: gpu, cuda
+#   tests/run.sh -R SyncBatchNorm    runs the tests whose name matches
+# tests/README.md explains the labels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The tests under sanitizers: address and undefined behaviour, then threads. `tests/sanitizers.sh short` is the selection
-# that CI has time for: all but the MPI jobs under the first, those in which threads meet under the second.
+# Builds and runs the tests under AddressSanitizer with UndefinedBehaviorSanitizer, then under ThreadSanitizer.
+# `tests/sanitizers.sh short` runs the selection that CI has time for: all tests but the MPI jobs under the first, and
+# those in which several threads run under the second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh
@@ -16,5 +17,5 @@ ctest --preset asan -j "$(nproc)" "${select_asan[@]}"
 
 cmake --preset tsan
 cmake --build --preset tsan
-# Without the tests that are about OpenMP's own threads, whose synchronisation this sanitizer cannot see.
+# ThreadSanitizer cannot see how OpenMP's threads synchronise, so the tests of those threads are left out.
 ctest --preset tsan -j "$(nproc)" -E 'ThreadCount|TheCallingThread|^core.Parallel' "${select_tsan[@]}"

@@ -1,5 +1,5 @@
-// Which device a suite runs on: the CPU, or what the main() of the GPU tests (tests/gpu/main.cpp)
-// sets.
+// The device that a suite runs on. It is the CPU unless the main function of the GPU tests
+// (tests/gpu/main.cpp) sets another one.
 #pragma once
 
 #include <tutti/core/cuda/runtime.h>
@@ -10,25 +10,27 @@
 
 namespace tutti::testing {
 
+/// The device under test.
 inline Device& test_device() {
   static Device device = Device::cpu();
   return device;
 }
 
-/// The dtypes that the device trains in, and `more`. The CPU has no float16 kernels.
+/// `more` and the dtypes that the device trains in. The CPU has no float16 kernels.
 inline std::vector<DType> trained_dtypes(std::vector<DType> more = {}) {
   more.insert(more.end(), {float32, float64, bfloat16});
   if (test_device().is_cuda()) more.push_back(float16);
   return more;
 }
 
-/// Where every CUDA thread costs the CPU time: tests with many shapes leave out some large ones.
+/// True in the emulator, where CUDA threads are slow. Tests with many shapes leave some large ones
+/// out.
 inline bool emulated() {
   return test_device().is_cuda() &&
          cuda::properties(test_device().index()).name.find("emulator") != std::string::npos;
 }
 
-/// Turns a switch of cuda::settings() on and puts it back.
+/// Turns a switch of cuda::settings() on, and back when it is destroyed.
 class Switch {
  public:
   explicit Switch(std::atomic<bool>& flag) : flag_(flag), before_(flag.exchange(true)) {}

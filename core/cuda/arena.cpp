@@ -5,18 +5,19 @@
 namespace tutti::cuda {
 namespace {
 
-std::shared_ptr<Arena>& slot() {
+std::shared_ptr<Arena>& current_arena() {
   thread_local std::shared_ptr<Arena> arena;
   return arena;
 }
 
-// Allocating beside a capture is safe here: the memory comes from a stream that is not captured.
-class Relaxed {
+// Lets the calling thread allocate during its capture, which CUDA would refuse otherwise. This is
+// safe because the memory comes from a stream that is not captured.
+class RelaxedCaptureMode {
  public:
-  Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
+  RelaxedCaptureMode() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCaptureMode() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
+  RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
@@ -30,11 +31,11 @@ Arena::~Arena() {
   for (const auto& [block, size] : sizes_) cudaFreeAsync(block, memory_.get());
 }
 
-void Arena::end() noexcept {
-  for (const auto& let_go : std::exchange(at_end_, {})) {
+void Arena::graph_is_gone() noexcept {
+  for (const auto& callback : std::exchange(callbacks_, {})) {
     try {
-      let_go(memory_);
-    } catch (const std::exception&) {  // when the program ends CUDA may be gone already
+      callback(memory_);
+    } catch (const std::exception&) {  // CUDA may be gone already when the program ends
     }
   }
 }
@@ -49,11 +50,11 @@ void* Arena::allocate(std::size_t bytes, const Stream& stream) {
     free.erase(fits);
     return block;
   }
-  return apart(size);
+  return allocate_unshared(size);
 }
 
-void* Arena::apart(std::size_t bytes) {
-  const Relaxed relaxed;
+void* Arena::allocate_unshared(std::size_t bytes) {
+  const RelaxedCaptureMode relaxed;
   void* block = nullptr;
   const cudaError_t status = cudaMallocAsync(&block, bytes, memory_.get());
   if (status == cudaErrorMemoryAllocation) return nullptr;
@@ -62,16 +63,16 @@ void* Arena::apart(std::size_t bytes) {
   return block;
 }
 
-void Arena::reuse(void* block, const Stream& stream) {
+void Arena::release(void* block, const Stream& stream) {
   free_[stream.get()].emplace(sizes_.at(block), block);
 }
 
 const std::shared_ptr<Arena>& Arena::current(int device) {
   static const std::shared_ptr<Arena> none;
-  return slot() && slot()->device() == device ? slot() : none;
+  return current_arena() && current_arena()->device() == device ? current_arena() : none;
 }
 
-ArenaScope::ArenaScope(std::shared_ptr<Arena> arena) { slot() = std::move(arena); }
-ArenaScope::~ArenaScope() { slot() = nullptr; }
+ArenaScope::ArenaScope(std::shared_ptr<Arena> arena) { current_arena() = std::move(arena); }
+ArenaScope::~ArenaScope() { current_arena() = nullptr; }
 
 }  // namespace tutti::cuda

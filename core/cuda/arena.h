@@ -1,5 +1,5 @@
-// Arena: the memory of a graph. While a thread captures, its allocations come from an arena and its
-// releases go to it, because a replay will use all of those addresses again.
+// Arena is the memory of a captured graph. While a thread captures, its allocations come from an
+// arena and its releases go back to it, because every replay uses the same addresses again.
 #pragma once
 
 #include "stream.h"
@@ -21,36 +21,37 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   int device() const { return memory_.device(); }
-  /// Memory that is there before the graph first runs. A block goes only to the stream that gave it
-  /// back: that is what orders its uses.
+  /// Returns a block for work on `stream`, or null if the device is out of memory. A released block
+  /// is used again only on the stream that released it, since that stream orders the two uses.
   void* allocate(std::size_t bytes, const Stream& stream);
-  /// Likewise, but nothing that the graph computes is ever put there. Null where there is no room.
-  void* apart(std::size_t bytes);
-  void reuse(void* block, const Stream& stream);
-  /// For what the graph needs and does not own, such as a block from outside that is given back
-  /// during the capture: `let_go` is called when the graph is gone, with a stream on which
-  /// everything comes after the last replay.
-  void at_end(std::function<void(const Stream& last)> let_go) {
-    at_end_.push_back(std::move(let_go));
+  /// Returns a block that nothing else in the graph ever uses, or null if the device is out of
+  /// memory.
+  void* allocate_unshared(std::size_t bytes);
+  void release(void* block, const Stream& stream);
+  /// Registers a callback for the end of the graph. It releases what the graph uses without owning
+  /// it, such as a block from outside that is released during the capture. The callback gets a
+  /// stream whose later work comes after the last replay.
+  void when_graph_is_gone(std::function<void(const Stream& last)> callback) {
+    callbacks_.push_back(std::move(callback));
   }
-  /// The graph is gone. Tensors in its memory may live on.
-  void end() noexcept;
-  /// Whatever `stream` has done so far comes before the memory is given back.
-  void used_on(const Stream& stream) { memory_.wait(stream); }
-  /// The host waits (counted) until the memory is there.
-  void settle() { memory_.synchronize("cuda::Graph"); }
+  /// Runs the callbacks. Tensors in the arena may outlive the graph.
+  void graph_is_gone() noexcept;
+  /// Makes the release of the memory wait for everything that `stream` has been given so far.
+  void record_use(const Stream& stream) { memory_.wait(stream); }
+  /// Makes the host wait (counted) until the allocations are done on the device.
+  void wait_until_allocated() { memory_.synchronize("cuda::Graph"); }
 
-  /// The arena of the calling thread's capture on a device, or null.
+  /// Returns the arena of the calling thread's capture on a device, or null.
   static const std::shared_ptr<Arena>& current(int device);
 
  private:
-  Stream memory_;  // never captured: blocks are allocated and given back on it
+  Stream memory_;  // never captured: blocks are allocated and freed on it
   std::map<void*, std::size_t> sizes_;
   std::map<CUstream_st*, std::multimap<std::size_t, void*>> free_;
-  std::vector<std::function<void(const Stream&)>> at_end_;
+  std::vector<std::function<void(const Stream&)>> callbacks_;
 };
 
-/// The calling thread captures into `arena`.
+/// ArenaScope makes the calling thread allocate from `arena` while it captures.
 class ArenaScope {
  public:
   explicit ArenaScope(std::shared_ptr<Arena> arena);

@@ -2,15 +2,15 @@
 
 #include "arena.h"
 #include "check.h"
-#include "recording.h"
+#include "host_values.h"
 
 namespace tutti::cuda {
 
 struct Graph::State {
   int device;
-  Stream stream;  // what is captured; replays go to the current one
+  Stream stream;  // the captured stream; replays go to the current one
   std::shared_ptr<Arena> arena;
-  Recording recording;
+  HostValues host_values;
   cudaGraphExec_t executable = nullptr;
   std::size_t size = 0;
 
@@ -18,12 +18,12 @@ struct Graph::State {
       : device(index),
         stream(Stream::create(index)),
         arena(std::make_shared<Arena>(index)),
-        recording(arena) {}
+        host_values(arena) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
-    if (executable) cudaGraphExecDestroy(executable);  // a replay that is under way still ends
-    arena->end();
+    if (executable) cudaGraphExecDestroy(executable);  // a running replay still completes
+    arena->graph_is_gone();
   }
 
   void capture(const std::function<void()>& step);
@@ -35,15 +35,15 @@ namespace {
 const char* reason(cudaError_t status) {
   switch (status) {
     case cudaErrorStreamCaptureUnjoined:
-      return "work was left on another stream that the current one does not wait for";
+      return "the step left work on another stream that the current one does not wait for";
     case cudaErrorStreamCaptureIsolation:
       return "the step waits for an event that was recorded before the capture";
     case cudaErrorStreamCaptureUnsupported:
     case cudaErrorStreamCaptureInvalidated:
       return "the step called what cannot be captured: a wait of the host, a copy to or from it, "
-             "an allocation from the system, or a plan that was not made by running the step "
-             "before";
-    default: return "CUDA refused the recorded work";
+             "an allocation from the system, or a plan that does not exist yet; run the step once "
+             "before the capture";
+    default: return "CUDA refused the captured work";
   }
 }
 
@@ -52,12 +52,12 @@ const char* reason(cudaError_t status) {
 void Graph::State::capture(const std::function<void()>& step) {
   const DeviceScope scope(device);
   stream.wait(current_stream(device));
-  const StreamScope on(stream);
+  const StreamScope captured(stream);
   cudaGraph_t graph = nullptr;
   cudaError_t status = cudaSuccess;
   {
-    const ArenaScope from(arena);
-    const Recording::Scope records(recording);
+    const ArenaScope memory(arena);
+    const HostValues::CaptureScope values(host_values);
     check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture", "cuda::Graph");
     try {
@@ -74,7 +74,7 @@ void Graph::State::capture(const std::function<void()>& step) {
     fail<DeviceError>("cuda::Graph: {} ({})", reason(status), cudaGetErrorName(status));
   }
   instantiate(graph);
-  arena->settle();
+  arena->wait_until_allocated();
 }
 
 void Graph::State::instantiate(cudaGraph_t graph) {
@@ -100,9 +100,9 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 void Graph::replay() {
   const DeviceScope scope(state_->device);
   const Stream& stream = current_stream(state_->device);
-  state_->recording.write(stream);
+  state_->host_values.refresh(stream);
   check(cudaGraphLaunch(state_->executable, stream.get()), "cudaGraphLaunch", "cuda::Graph");
-  state_->arena->used_on(stream);
+  state_->arena->record_use(stream);
 }
 
 std::size_t Graph::size() const { return state_->size; }

@@ -1,5 +1,5 @@
-// Graph: everything that a function enqueues on a device, recorded once and replayed with one
-// launch. What a training step costs the host, a launch for every kernel, is so paid once.
+// Graph captures everything that a function enqueues on a device and replays it with one launch. A
+// training step launches hundreds of kernels; a graph pays for their launches once.
 #pragma once
 
 #include "../device.h"
@@ -10,47 +10,53 @@
 
 namespace tutti::cuda {
 
-/// Records `step` on construction; nothing of it runs before replay(). A replay repeats the same
-/// work on the same memory: tensors that the step reads are read anew, tensors that it made hold
-/// the latest replay's values and may be kept. What the host does in the step is not repeated, but
-/// for this: an optimizer's step counts and takes the learning rate and other options that it has
-/// at the replay, and random numbers are the generator's next ones. So optimizers and generators
-/// that the step uses must outlive the graph, and a thread's default generator is that of the
-/// capturing thread.
+/// A Graph captures `step` when it is constructed; none of the work runs before replay(). A replay
+/// repeats the same work on the same memory: it reads the tensors that the step reads as they then
+/// are, and tensors that the step made hold the values of the latest replay and may be kept.
 ///
-/// Run the step a few times first, so that what is made on first use is there, and drop old
-/// gradients. All memory that the step takes belongs to the graph until the graph and the tensors
-/// in it are gone; so does what it gives back. Shapes are fixed. Work on further streams is
-/// recorded where events tie it to the current one, at both ends. Destroy graphs before the process
-/// groups whose collectives they hold: the end of a world waits for them, for seconds.
+/// A replay does not repeat what the host does in the step, with two exceptions: optimizers count
+/// their steps and use the learning rate and other options that they have at the replay, and
+/// random numbers are the generator's next ones. Optimizers and generators that the step uses must
+/// therefore outlive the graph; the default generator is that of the capturing thread.
+///
+/// Before the capture, run the step a few times, so that what it makes on first use exists, and
+/// drop old gradients. Shapes are fixed. All memory that the step allocates belongs to the graph
+/// until the graph and the tensors in it are gone, memory that the step releases included. Work on
+/// further streams is captured if events tie it to the current stream at its beginning and its end.
+/// Destroy graphs before the process groups whose collectives they hold: the end of a process group
+/// waits several seconds for them.
 class Graph {
  public:
-  /// DeviceError that names what cannot be captured: a copy to or from the host, any other wait of
-  /// the host, an optimizer's first step, a stream that was not waited for. What the step throws is
-  /// passed on. Both leave the device usable.
+  /// Throws a DeviceError that names what cannot be captured: a copy to or from the host, any other
+  /// wait of the host, an optimizer's first step, a stream that was not waited for. An exception of
+  /// the step is passed on. The device stays usable in either case.
   Graph(Device device, const std::function<void()>& step);
   ~Graph();
   Graph(Graph&&) noexcept;
   Graph& operator=(Graph&&) noexcept;
 
-  /// Enqueues the recorded work on the current stream of the device; does not wait. Replays on
-  /// several streams must be ordered by the caller. Error, and nothing runs, where an optimizer's
-  /// state is no longer where it was.
+  /// Enqueues the captured work on the current stream of the device and does not wait. The caller
+  /// must order replays on several streams. If an optimizer's state has moved to other memory since
+  /// the capture, replay() throws an Error and nothing runs.
   void replay();
-  std::size_t size() const;  ///< how many kernels, copies and other nodes were recorded
+  /// Returns how many kernels, copies and other nodes were captured.
+  std::size_t size() const;
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// Whether the calling thread's work on a device is captured now. False for the CPU.
+/// Returns whether the calling thread's work on a device is being captured. False for the CPU.
 bool is_capturing(Device device);
 
-/// For what runs in a captured step: memory on the device that the graph's kernels may read, and
-/// that `write` (given as much of the host's) fills on every replay, before the recorded work; in
-/// the order of these calls. Belongs to the graph. What `write` throws, replay() throws.
-/// DeviceError where the calling thread does not capture through cuda::Graph.
-void* written_before_replay(Device device, std::size_t bytes, std::function<void(void*)> write);
+/// Allocates `bytes` bytes of device memory for host values that change in every step. Call it
+/// inside a captured step and let the step's kernels read the memory.
+///
+/// Each replay() first calls `write` with host memory of the same size and copies the result to the
+/// device, for all such blocks in the order of these calls; an exception of `write` leaves replay()
+/// too. The memory belongs to the graph. Throws a DeviceError unless a cuda::Graph of the calling
+/// thread is capturing.
+void* refresh_before_replay(Device device, std::size_t bytes, std::function<void(void*)> write);
 
 }  // namespace tutti::cuda

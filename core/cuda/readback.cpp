@@ -1,21 +1,21 @@
 #include "readback.h"
 
 #include "check.h"
-#include "pinned.h"
+#include "pinned_buffer.h"
 
 namespace tutti::cuda {
 
 struct Readback::State {
-  Pinned bytes;
+  PinnedBuffer bytes;
 };
 
 Readback::Readback(const void* from, int device, std::size_t bytes)
-    : state_(std::make_unique<State>(Pinned(bytes))) {
+    : state_(std::make_unique<State>(PinnedBuffer(bytes))) {
   const DeviceScope scope(device);
   const Stream& stream = current_stream(device);
   check(cudaMemcpyAsync(state_->bytes.data(), from, bytes, cudaMemcpyDeviceToHost, stream.get()),
         "cudaMemcpyAsync", "Readback");
-  state_->bytes.used_on(stream);
+  state_->bytes.record_use(stream);
 }
 
 Readback::~Readback() = default;

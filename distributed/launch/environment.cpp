@@ -1,4 +1,6 @@
-// Which world this process belongs to: the backend that its launch asks for, and world().
+// ProcessGroup::from_environment() and world(): how the processes of a launch become one world. The
+// launch (launch.h) says which ranks there are; this file chooses the backend and brings the ranks
+// together.
 #include "../backends.h"
 #include "../backends/mpi/mpi.h"
 #include "launch.h"
@@ -54,9 +56,9 @@ const BackendEntry* choose_backend(const WorldOptions& options, const Launch& la
       launch.found, launch.size, chosen.name, why, launch.size);
 }
 
-// Where the ranks of an NCCL world meet.
-std::shared_ptr<rendezvous::Store> meeting_place(const WorldOptions& options,
-                                                 const Launch& launch) {
+// Opens the store through which the ranks of an NCCL world find each other.
+std::shared_ptr<rendezvous::Store> open_rendezvous(const WorldOptions& options,
+                                                   const Launch& launch) {
   const rendezvous::Member alone{.run_id = launch.run_id, .timeout = options.timeout};
   const auto in_memory = [&] {
     return rendezvous::in_memory(std::make_shared<rendezvous::SharedTable>(), alone);
@@ -67,7 +69,8 @@ std::shared_ptr<rendezvous::Store> meeting_place(const WorldOptions& options,
                             {launch.rank, launch.size, launch.run_id, options.timeout});
   if (!launch.by_mpi && !mpi::is_initialized())
     fail<DistributedError>(
-        "from_environment: nobody says where the ranks meet; found {}. Set MASTER_ADDR and "
+        "from_environment: no address at which the ranks find each other; found {}. Set "
+        "MASTER_ADDR and "
         "MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\" or \"file:PATH\"",
         launch.found);
   const auto over_mpi = mpi::make_world({.expected_size = launch.size, .timeout = options.timeout});
@@ -83,7 +86,7 @@ std::shared_ptr<Backend> make_world(const WorldOptions& options, const Launch& l
                               .local_rank = counts ? options.local_rank : launch.local_rank,
                               .device = options.device,
                               .timeout = options.timeout,
-                              .open_store = [&] { return meeting_place(options, launch); }});
+                              .open_store = [&] { return open_rendezvous(options, launch); }});
 }
 
 }  // namespace

@@ -145,14 +145,14 @@ void sum_planes(const Source<T, A, mask> from, T* masked, const View& v, std::in
 }
 
 template <class T, Mask mask, bool write, bool weighted>
-void reduce_grad_as(const View& v, const Tensor& dy, const NormalizationGrad& of, double* sums,
+void reduce_grad_as(const View& v, const Tensor& dy, const SavedForward& of, double* sums,
                     const Tensor& out) {
   using A = Accumulate<T>;
   const std::int64_t C = v.channels, group = v.rows ? v.group() : 1;
   const Source<T, A, mask> in{dy.data<T>(), of.x.data<T>(),
                               mask == Mask::from_output ? of.output.data<T>() : nullptr};
   T* masked = write ? out.data<T>() : nullptr;
-  const Affine<A> f(of.forward, C, group);
+  const Affine<A> f(of.normalization, C, group);
   const Tiles tiles(v);
   std::vector<double> partial(static_cast<std::size_t>(tiles.chunks * 2 * C));
   tiles.run(v, [&](std::int64_t k, std::int64_t from, std::int64_t to, std::int64_t c0,
@@ -175,13 +175,13 @@ void reduce_grad_as(const View& v, const Tensor& dy, const NormalizationGrad& of
                                             sum1, sum2);
     }
   });
-  double *sum1 = sums + packet_header, *sum2 = sum1 + C;
+  double *sum1 = sums + packet_header_size, *sum2 = sum1 + C;
   std::fill_n(sum1, 2 * C, 0.0);
   for (std::int64_t k = 0; k < tiles.chunks; ++k)
     for (std::int64_t c = 0; c < 2 * C; ++c)
       sum1[c] += partial[static_cast<std::size_t>(2 * k * C + c)];
   // The sums were taken around the rounded mean.
-  const double* mean = of.forward.mean.data<double>();
+  const double* mean = of.normalization.mean.data<double>();
   for (std::int64_t c = 0; c < C; ++c)
     sum2[c] -= (mean[c] - static_cast<double>(f.center[static_cast<std::size_t>(c)])) * sum1[c];
 }
@@ -191,15 +191,16 @@ template <class A>
 struct GradAffine {
   std::vector<A> a, b, c;
 
-  GradAffine(const NormalizationGrad& of, const Affine<A>& f, const double* sums,
-             const double* moments, Epsilon eps, std::int64_t channels, std::int64_t group) {
-    const double *mean = of.forward.mean.data<double>(), *rstd = of.forward.rstd.data<double>();
-    const auto weight = channel_values(of.forward.weight, channels, 1);
+  GradAffine(const SavedForward& of, const Affine<A>& f, const double* sums, const double* moments,
+             Epsilon eps, std::int64_t channels, std::int64_t group) {
+    const double *mean = of.normalization.mean.data<double>(),
+                 *rstd = of.normalization.rstd.data<double>();
+    const auto weight = channel_values(of.normalization.weight, channels, 1);
     for (auto* values : {&a, &b, &c}) values->resize(static_cast<std::size_t>(channels * group));
     const double n = sums ? moments[0] : 0;
     if (n > 0) {
-      const double *s1 = sums + packet_header, *s2 = s1 + channels,
-                   *m2 = moments + packet_header + channels;
+      const double *s1 = sums + packet_header_size, *s2 = s1 + channels,
+                   *m2 = moments + packet_header_size + channels;
       const double per_n = 1 / n, floor = eps.floor ? eps.value : -1;
       for (std::size_t ch = 0; ch < static_cast<std::size_t>(channels); ++ch) {
         const double factor = weight[ch] * rstd[ch],
@@ -276,15 +277,19 @@ void apply_grad_plane(const Source<T, A, mask> from, T* dx, const A* weights, st
 }
 
 template <class T, Mask mask>
-void apply_grad_as(const View& v, const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                   const Tensor& moments, const Tensor& weights, Epsilon eps, T* dx) {
+void apply_grad_as(const View& v, const InputGradient& arguments) {
   using A = Accumulate<T>;
-  const Source<T, A, mask> in{dy.data<T>(), of.x.data<T>(),
+  const SavedForward& of = arguments.saved;
+  const Tensor &sums = arguments.sums, &moments = arguments.moments;
+  const Tensor& weights = arguments.position_weights;
+  const Epsilon eps = arguments.eps;
+  T* dx = arguments.dx.data<T>();
+  const Source<T, A, mask> in{arguments.dy.data<T>(), of.x.data<T>(),
                               mask == Mask::from_output ? of.output.data<T>() : nullptr};
   const std::vector<A> w = weight_values<A>(weights, v);
   const std::int64_t group = v.rows && w.empty() ? v.group() : 1, width = group * v.channels,
                      wide = v.outer / group;
-  const Affine<A> f(of.forward, v.channels, group);
+  const Affine<A> f(of.normalization, v.channels, group);
   const GradAffine<A> d(of, f, sums.defined() ? sums.data<double>() : nullptr,
                         sums.defined() ? moments.data<double>() : nullptr, eps, v.channels, group);
   if (!v.rows) {
@@ -313,15 +318,15 @@ void apply_grad_as(const View& v, const Tensor& dy, const NormalizationGrad& of,
 
 // Calls body.operator()<mask>() for what the ReLU asks for.
 template <class Body>
-void with_mask(const NormalizationGrad& of, const Body& body) {
-  if (!of.forward.relu) body.template operator()<Mask::none>();
-  else if (of.forward.residual.defined()) body.template operator()<Mask::from_output>();
+void with_mask(const SavedForward& of, const Body& body) {
+  if (!of.normalization.relu) body.template operator()<Mask::none>();
+  else if (of.normalization.residual.defined()) body.template operator()<Mask::from_output>();
   else body.template operator()<Mask::from_input>();
 }
 
 }  // namespace
 
-void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
+void batch_norm_reduce_grad(const Tensor& dy, const SavedForward& of, const Tensor& sums,
                             const Tensor& masked) {
   const View v(of.x);
   dispatch(RealTypes{}, dy.dtype(), "batch_norm", [&]<class T>() {
@@ -337,15 +342,12 @@ void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const
   });
 }
 
-void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                           const Tensor& moments, const Tensor& weights, Epsilon eps,
-                           const Tensor& dx) {
+void batch_norm_apply_grad(const InputGradient& arguments) {
+  const SavedForward& of = arguments.saved;
   const View v(of.x);
   if (v.outer == 0) return;
-  dispatch(RealTypes{}, dy.dtype(), "batch_norm", [&]<class T>() {
-    with_mask(of, [&]<Mask mask>() {
-      apply_grad_as<T, mask>(v, dy, of, sums, moments, weights, eps, dx.data<T>());
-    });
+  dispatch(RealTypes{}, arguments.dy.dtype(), "batch_norm", [&]<class T>() {
+    with_mask(of, [&]<Mask mask>() { apply_grad_as<T, mask>(v, arguments); });
   });
 }
 

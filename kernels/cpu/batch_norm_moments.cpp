@@ -295,7 +295,7 @@ void moments_of(const View& v, const T* x, const Tensor& weights, double* packet
                          : tile_of_planes<true>(begin, of_tile, v, to - from, c1 - c0, mean, m2);
     if (c0 == 0) counts[static_cast<std::size_t>(k)] = n;
   });
-  double n = 0, *mean = packet + packet_header, *m2 = mean + C;
+  double n = 0, *mean = packet + packet_header_size, *m2 = mean + C;
   std::fill_n(mean, 2 * C, 0.0);
   for (std::int64_t k = 0; k < tiles.chunks; ++k) {
     const double m = counts[static_cast<std::size_t>(k)];

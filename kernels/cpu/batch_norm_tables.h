@@ -7,10 +7,9 @@ namespace tutti::kernels::cpu {
 
 void batch_norm_moments(const Tensor& x, const Tensor& weights, const Tensor& packet);
 void batch_norm_apply(const Tensor& x, const Normalization& to, const Tensor& y);
-void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                            const Tensor& masked);
-void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                           const Tensor& moments, const Tensor& weights, Epsilon eps,
-                           const Tensor& dx);
+/// Writes the gradient sums but not their header, and masked_dy.
+void batch_norm_reduce_grad(const Tensor& dy, const SavedForward& saved, const Tensor& sums,
+                            const Tensor& masked_dy);
+void batch_norm_apply_grad(const InputGradient& arguments);
 
 }  // namespace tutti::kernels::cpu

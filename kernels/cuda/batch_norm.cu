@@ -12,39 +12,35 @@ constexpr int channel_threads = 512;
 
 // From a packet of sums, or else of moments, to everything that `to` asks for. One block, so that
 // the counters are moved when all channels have seen them.
-__global__ void settle_kernel(const double* sums, bool exact, const double* moments,
-                              Statistics to) {
+__global__ void finalize_kernel(const double* sums, bool exact, const double* moments,
+                                Statistics to) {
   const Counters before = read_counters(to);
   const std::int64_t C = to.channels;
-  if (to.ranks > 0) {  // Message::agrees
-    const double each = sums[message_at + 2] / to.ranks;
-    if (!(each * each * to.ranks == sums[message_at + 3])) to.running_mean = nullptr;
+  if (to.ranks > 0) {
+    const PacketHeader& header = header_of(sums);
+    if (!fingerprints_agree(header.fingerprint, header.fingerprint_squared, to.ranks))
+      to.running_mean = nullptr;
   }
   double n = 0;
   for (std::int64_t c = threadIdx.x; c < C; c += blockDim.x) {
     double mean, m2;
     if (sums) get_sums(sums, exact, C, c, n, mean, m2);
-    else n = moments[0], mean = moments[packet_header + c], m2 = moments[packet_header + C + c];
+    else
+      n = moments[0], mean = moments[packet_header_size + c],
+      m2 = moments[packet_header_size + C + c];
     put_statistics(to, before, c, n, mean, m2);
   }
   __syncthreads();
   if (threadIdx.x == 0) put_counters(to, before, n);
 }
 
-__global__ void finish_running_kernel(Values mean, Values var, std::int64_t channels, double eps,
-                                      bool floor, double* to_mean, double* to_rstd) {
+__global__ void running_statistics_kernel(Values mean, Values var, std::int64_t channels,
+                                          double eps, bool floor, double* to_mean,
+                                          double* to_rstd) {
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (c >= channels) return;
   to_mean[c] = mean[c];
   to_rstd[c] = rstd_of(var[c], eps, floor);
-}
-
-__global__ void parameter_grad_kernel(const double* sums, const double* rstd, std::int64_t channels,
-                                      Target weight_grad, Target bias_grad) {
-  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (c >= channels) return;
-  weight_grad.put(c, sums[packet_header + channels + c] * rstd[c]);
-  bias_grad.put(c, sums[packet_header + c]);
 }
 
 tutti::cuda::Grid one_thread_each(std::int64_t channels) {
@@ -52,16 +48,7 @@ tutti::cuda::Grid one_thread_each(std::int64_t channels) {
           .threads = channel_threads};
 }
 
-std::int64_t channels_in(const Tensor& packet) { return (packet.numel() - packet_header) / 2; }
-
-// `sums` undefined: `moments` is what there is.
-void settle_from(const Tensor& sums, const Tensor& moments, const Statistics& to) {
-  const bool exact = sums.defined() && sums.numel() != packet_size(to.channels);
-  tutti::cuda::launch("batch_norm statistics", settle_kernel,
-                      tutti::cuda::Grid{.blocks = 1, .threads = channel_threads},
-                      sums.defined() ? sums.data<double>() : nullptr, exact, moments.data<double>(),
-                      to);
-}
+std::int64_t channels_in(const Tensor& packet) { return (packet.numel() - packet_header_size) / 2; }
 
 // ---- the table
 
@@ -72,57 +59,33 @@ void moments(const Tensor& x, const Tensor& weights, const Tensor& packet) {
   launch_moments(x, weights, to);
 }
 
-void moment_sums(const Tensor& x, const Tensor& weights, const Tensor& sums,
-                 const Message& message) {
+void moment_sums(const Tensor& x, const Tensor& position_weights, const PacketHeader& header,
+                 const Tensor& sums) {
   const tutti::cuda::DeviceScope scope(x.device().index());
   Statistics to = statistics_of(x.size(1));
-  to.message = message;
+  to.header = header;
   add_sums(to, sums);
-  launch_moments(x, weights, to);
+  launch_moments(x, position_weights, to);
 }
 
-void to_sums(const Tensor& moments, const Tensor& sums) {
+void finalize_statistics(const Tensor& sums, const Tensor& moments, const StatisticsUpdate& update,
+                         const Tensor& mean, const Tensor& rstd) {
   const tutti::cuda::DeviceScope scope(moments.device().index());
-  Statistics to = statistics_of(channels_in(moments));
-  add_sums(to, sums);
-  settle_from({}, moments, to);
+  const Statistics to = statistics_of(moments, channels_in(moments), update, mean, rstd);
+  const bool exact = sums.defined() && sums.numel() != packet_size(to.channels);
+  tutti::cuda::launch("batch_norm statistics", finalize_kernel,
+                      tutti::cuda::Grid{.blocks = 1, .threads = channel_threads},
+                      sums.defined() ? sums.data<double>() : nullptr, exact, moments.data<double>(),
+                      to);
 }
 
-void from_sums(const Tensor& sums, const Tensor& moments) {
-  const tutti::cuda::DeviceScope scope(moments.device().index());
-  Statistics to = statistics_of(channels_in(moments));
-  add_moments(to, moments);
-  settle_from(sums, moments, to);
-}
-
-void finish(const Tensor& packet, Epsilon eps, const Tensor& mean, const Tensor& rstd) {
-  const tutti::cuda::DeviceScope scope(packet.device().index());
-  Statistics to = statistics_of(channels_in(packet));
-  add_finish(to, eps, mean, rstd);
-  settle_from({}, packet, to);
-}
-
-void update(const Tensor& packet, Tracking tracking, double momentum,
-            const RunningStatistics& running) {
-  const tutti::cuda::DeviceScope scope(packet.device().index());
-  Statistics to = statistics_of(channels_in(packet));
-  add_update(to, tracking, momentum, running);
-  settle_from({}, packet, to);
-}
-
-void settle(const Tensor& sums, const Tensor& moments, const Settlement& how, const Tensor& mean,
-            const Tensor& rstd) {
-  const tutti::cuda::DeviceScope scope(moments.device().index());
-  settle_from(sums, moments, statistics_of(moments, channels_in(moments), how, mean, rstd));
-}
-
-void finish_running(const RunningStatistics& running, Epsilon eps, const Tensor& mean,
-                    const Tensor& rstd) {
+void running_statistics(const RunningStatistics& running, Epsilon eps, const Tensor& mean,
+                        const Tensor& rstd) {
   const tutti::cuda::DeviceScope scope(mean.device().index());
   const std::int64_t C = mean.numel();
-  tutti::cuda::launch("batch_norm finish_running", finish_running_kernel, one_thread_each(C),
-                      values_of(running.mean, 0), values_of(running.var, 1), C, eps.value,
-                      eps.floor, mean.data<double>(), rstd.data<double>());
+  tutti::cuda::launch("batch_norm running_statistics", running_statistics_kernel,
+                      one_thread_each(C), values_of(running.mean, 0), values_of(running.var, 1), C,
+                      eps.value, eps.floor, mean.data<double>(), rstd.data<double>());
 }
 
 std::int64_t mask_size(const Tensor& x) {
@@ -134,62 +97,52 @@ std::int64_t mask_size(const Tensor& x) {
   return size;
 }
 
-void reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                 const Tensor& masked) {
-  batch_norm_reduce_grad(dy, of, sums, masked, {}, {}, {});
-}
-
-void parameter_grad(const Tensor& sums, const Tensor& rstd, const Tensor& weight_grad,
-                    const Tensor& bias_grad) {
-  if (!weight_grad.defined() && !bias_grad.defined()) return;
-  const tutti::cuda::DeviceScope scope(sums.device().index());
-  const std::int64_t C = channels_in(sums);
-  tutti::cuda::launch("batch_norm parameter_grad", parameter_grad_kernel, one_thread_each(C),
-                      sums.data<double>(), rstd.data<double>(), C, target_of(weight_grad),
-                      target_of(bias_grad));
-}
-
-void forward(const Tensor& x, const Tensor& weights, const Tensor& moments, const Settlement& how,
-             const Normalization& to, const Tensor& y) {
+void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& update,
+             const Normalization& normalization, const Tensor& y) {
   const tutti::cuda::DeviceScope scope(x.device().index());
-  const Statistics statistics = statistics_of(moments, x.size(1), how, to.mean, to.rstd);
-  if (!weights.defined() && resident_forward(x, statistics, to, y)) return;
-  launch_moments(x, weights, statistics);
-  batch_norm_apply(x, to, y);
+  const Statistics statistics =
+      statistics_of(moments, x.size(1), update, normalization.mean, normalization.rstd);
+  if (resident_forward(x, statistics, normalization, y)) return;
+  launch_moments(x, {}, statistics);
+  batch_norm_apply(x, normalization, y);
 }
 
-void backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-              const Tensor& masked, const Tensor& weight_grad, const Tensor& bias_grad,
-              const Tensor& moments, const Tensor& weights, Epsilon eps, const Tensor& dx) {
-  const tutti::cuda::DeviceScope scope(dy.device().index());
-  if (!weights.defined() &&
-      resident_backward(dy, of, sums, masked, weight_grad, bias_grad, moments, eps, dx))
-    return;
-  batch_norm_reduce_grad(dy, of, sums, masked, weight_grad, bias_grad, {});
-  NormalizationGrad rest = of;
-  if (masked.defined()) rest.forward.relu = false;  // it is masked already
-  batch_norm_apply_grad(masked.defined() ? masked : dy, rest, sums, moments, weights, eps, dx);
+void backward(const LocalBackward& of) {
+  const tutti::cuda::DeviceScope scope(of.dy.device().index());
+  if (!of.position_weights.defined() && resident_backward(of)) return;
+  batch_norm_gradient_sums({.dy = of.dy,
+                            .saved = of.saved,
+                            .sums = of.sums,
+                            .masked_dy = of.masked_dy,
+                            .weight_grad = of.weight_grad,
+                            .bias_grad = of.bias_grad});
+  InputGradient rest{.dy = of.dy,
+                     .saved = of.saved,
+                     .sums = of.sums,
+                     .moments = of.moments,
+                     .position_weights = of.position_weights,
+                     .eps = of.eps,
+                     .dx = of.dx};
+  if (of.masked_dy.defined()) {
+    rest.dy = of.masked_dy;
+    rest.saved.normalization.relu = false;
+  }
+  batch_norm_apply_grad(rest);
 }
 
 }  // namespace
 
 const BatchNorm& batch_norm() {
-  static constexpr BatchNorm table{moments,
-                                   to_sums,
-                                   from_sums,
-                                   finish,
-                                   finish_running,
-                                   update,
-                                   mask_size,
-                                   batch_norm_apply,
-                                   reduce_grad,
-                                   parameter_grad,
-                                   batch_norm_apply_grad,
-                                   moment_sums,
-                                   settle,
-                                   forward,
-                                   batch_norm_reduce_grad,
-                                   backward};
+  static constexpr BatchNorm table{.moments = moments,
+                                   .moment_sums = moment_sums,
+                                   .finalize_statistics = finalize_statistics,
+                                   .running_statistics = running_statistics,
+                                   .mask_size = mask_size,
+                                   .apply = batch_norm_apply,
+                                   .forward = forward,
+                                   .gradient_sums = batch_norm_gradient_sums,
+                                   .apply_grad = batch_norm_apply_grad,
+                                   .backward = backward};
   return table;
 }
 

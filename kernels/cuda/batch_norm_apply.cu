@@ -12,7 +12,7 @@ __global__ __launch_bounds__(threads_of<rows>,
                              rows ? 2 : 4) void apply_kernel(const T* x, const T* residual, T* y,
                                                              std::uint8_t* mask, Channels of,
                                                              bool relu, Geometry g) {
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   constexpr int V = full_width<T>, U = batch_of < add ? 3 : 2, aligned >, K = rows ? V : 1;
   Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
                               g.chunks, true);

@@ -10,7 +10,7 @@ template <class T, bool rows, bool aligned, bool from_mask>
 __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_kernel(
     const T* dy, const T* x, const std::uint8_t* mask, T* dx, Channels of, GradRules rules,
     GradSources from, Values weights, Geometry g) {
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   constexpr int V = full_width<T>, U = batch_of<2, aligned>, K = rows ? V : 1;
   Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
                               g.chunks, true);
@@ -20,8 +20,8 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
                     [&](std::int64_t c, A* values) {
                       affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
                       const double n = from.sums ? from.moments[0] : 0;
-                      const double *sums = from.sums + packet_header + c,
-                                   *m2 = from.moments + packet_header + g.channels + c;
+                      const double *sums = from.sums + packet_header_size + c,
+                                   *m2 = from.moments + packet_header_size + g.channels + c;
                       gradient_of(of.mean[c], of.rstd[c], of.weight[c], n, n > 0 ? sums[0] : 0,
                                   n > 0 ? sums[g.channels] : 0, n > 0 ? *m2 : 0, from.floor,
                                   values + 3);
@@ -73,15 +73,14 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
 
 }  // namespace
 
-void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                           const Tensor& moments, const Tensor& weights, Epsilon eps,
-                           const Tensor& dx) {
+void batch_norm_apply_grad(const InputGradient& arguments) {
+  const auto& [dy, saved, sums, moments, position_weights, eps, dx] = arguments;
   if (dy.numel() == 0) return;
   const tutti::cuda::DeviceScope scope(dy.device().index());
-  const Normalization& n = of.forward;
+  const Normalization& n = saved.normalization;
   const bool from_mask = n.relu && n.residual.defined();
-  with_layout(of.x, {dy, dx}, [&]<class T, bool rows, bool aligned>() {
-    const Geometry g = cut<full_width<T>>(of.x, rows, batch_of<2, aligned>, rows ? 1 : 2);
+  with_layout(saved.x, {dy, dx}, [&]<class T, bool rows, bool aligned>() {
+    const Geometry g = cut<full_width<T>>(saved.x, rows, batch_of<2, aligned>, rows ? 1 : 2);
     const tutti::cuda::Grid grid{.blocks = blocks_of(g),
                                  .threads = threads_of<rows>,
                                  .shared_bytes = shared_bytes<T, rows>(g, 6)};
@@ -90,9 +89,9 @@ void batch_norm_apply_grad(const Tensor& dy, const NormalizationGrad& of, const 
     };
     const auto kernel = from_mask ? apply_grad_kernel<T, rows, aligned, true>
                                   : apply_grad_kernel<T, rows, aligned, false>;
-    tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(of.x), mask_of(n), at(dx),
-                        channels_of(n), GradRules{n.relu, of.weighted},
-                        sources_of(sums, moments, eps), values_of(weights, 1), g);
+    tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(saved.x), mask_of(n),
+                        at(dx), channels_of(n), GradRules{n.relu, saved.weighted},
+                        sources_of(sums, moments, eps), values_of(position_weights, 1), g);
   });
 }
 

@@ -17,7 +17,7 @@
 #include "../../core/cuda/launch.h"
 #include "../../core/cuda/runtime.h"
 #include "../../core/cuda/stream.h"
-#include "../batch_norm.h"
+#include "../batch_norm_math.h"
 #include "vector.h"
 
 #include <algorithm>
@@ -133,11 +133,12 @@ constexpr int batch_of = !aligned       ? 1
                          : streams == 2 ? 4
                                         : 2;
 
-/// By one thread.
-__device__ inline void put_message(double* sums, const Message& m) {
-  sums[message_at] = m.input_grad, sums[message_at + 1] = m.backward;
-  sums[message_at + 2] = m.fingerprint, sums[message_at + 3] = m.fingerprint_squared;
-  sums[message_at + 4] = sums[message_at + 5] = 0;
+/// Writes the header of a packet. Called by one thread.
+__device__ inline void put_header(double* packet, PacketHeader header, double count,
+                                  double count_low) {
+  header.count = count;
+  header.count_low = count_low;
+  header_of(packet) = header;
 }
 
 // ---- numbers of a channel
@@ -222,11 +223,11 @@ __device__ void sum_down(double (&v)[K], int x, int y, int across, int down, dou
 }
 
 /// True in all threads of the block that comes last of `blocks`; that one sees what the others
-/// wrote. The ticket is 0 before and after.
-__device__ inline bool is_last(unsigned* ticket, unsigned blocks, int* flag) {
+/// wrote. The counter is 0 before and after.
+__device__ inline bool is_last(unsigned* counter, unsigned blocks, int* flag) {
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) *flag = atomicInc(ticket, blocks - 1) == blocks - 1;
+  if (threadIdx.x == 0) *flag = atomicInc(counter, blocks - 1) == blocks - 1;
   __syncthreads();
   const bool last = *flag != 0;
   __threadfence();
@@ -236,9 +237,9 @@ __device__ inline bool is_last(unsigned* ticket, unsigned blocks, int* flag) {
 
 /// What blocks leave for whoever sums over them.
 struct Partials {
-  double2* values = nullptr;    ///< [chunk][channel]
-  double* counts = nullptr;     ///< [tile][chunk]; moments only
-  unsigned* tickets = nullptr;  ///< one for each tile and one for all of them
+  double2* values = nullptr;     ///< [chunk][channel]
+  double* counts = nullptr;      ///< [tile][chunk]; moments only
+  unsigned* counters = nullptr;  ///< one for each tile and one for all of them
 };
 
 /// The sums of the partial values of `width` channels from `channel` on. Calls put(channel, first,
@@ -310,7 +311,8 @@ inline int share_of(Device device, int tiles, std::int64_t steps, int batch,
 /// For `fields` numbers of each channel of a block.
 template <class T, bool rows>
 std::size_t shared_bytes(const Geometry& g, int fields) {
-  return sizeof(Wide<T>) * static_cast<std::size_t>(fields * g.across * (rows ? full_width<T> : 1));
+  return sizeof(Accumulate<T>) *
+         static_cast<std::size_t>(fields * g.across * (rows ? full_width<T> : 1));
 }
 
 /// How a launch cuts `rows` rows of `channels`: threads load `batch` vectors at a time,

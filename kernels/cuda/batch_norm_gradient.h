@@ -63,19 +63,16 @@ struct GradTargets {
   double* sums;
   const double *mean, *rstd;
   Target weight_grad, bias_grad;
-  Message message;  ///< of the sums
+  PacketHeader header;  ///< of the sums
 };
 
 /// `second` was taken around the mean rounded to A.
 template <class A>
 __device__ void put_grad_sums(const GradTargets& to, std::int64_t c, double first, double second) {
   second -= (to.mean[c] - static_cast<double>(static_cast<A>(to.mean[c]))) * first;
-  if (c == 0) {
-    to.sums[0] = to.sums[1] = 0;
-    put_message(to.sums, to.message);
-  }
-  to.sums[packet_header + c] = first;
-  to.sums[packet_header + to.channels + c] = second;
+  if (c == 0) put_header(to.sums, to.header, 0, 0);
+  to.sums[packet_header_size + c] = first;
+  to.sums[packet_header_size + to.channels + c] = second;
   to.weight_grad.put(c, second * to.rstd[c]);
   to.bias_grad.put(c, first);
 }

@@ -12,7 +12,7 @@ __global__ __launch_bounds__(threads_of<rows>,
                              rows ? 1 : 2) void moments_kernel(const T* x, Values weights,
                                                                Geometry g, Partials partials,
                                                                Statistics to) {
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   constexpr int V = full_width<T>, U = weighted ? 3 : batch_of<1>, K = rows ? V : 1;
   double* scratch = tutti::cuda::dynamic_shared<double>();
   const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
@@ -54,7 +54,7 @@ __global__ __launch_bounds__(threads_of<rows>,
       if (channel + k < end) partials.values[chunk * g.channels + channel + k] = {mean[k], m2[k]};
     if (threadIdx.x == 0) partials.counts[tile * g.chunks + chunk] = n;
     int* flag = reinterpret_cast<int*>(scratch);
-    if (!is_last(partials.tickets + 1 + tile, g.chunks, flag)) return;
+    if (!is_last(partials.counters + 1 + tile, g.chunks, flag)) return;
     merge_chunks(partials.values, partials.counts + tile * g.chunks, g.chunks, g.channels,
                  static_cast<std::int64_t>(tile) * g.across * K, g.across * K, scratch,
                  [&](std::int64_t c, double count, double of_mean, double of_m2) {
@@ -67,7 +67,7 @@ __global__ __launch_bounds__(threads_of<rows>,
   if (to.running_mean == nullptr) return;
   // The last tile of all moves the counters, when nobody looks at them any more.
   const double count = n;
-  if (is_last(partials.tickets, g.tiles, reinterpret_cast<int*>(scratch)) && threadIdx.x == 0)
+  if (is_last(partials.counters, g.tiles, reinterpret_cast<int*>(scratch)) && threadIdx.x == 0)
     put_counters(to, before, count);
 }
 

@@ -15,7 +15,7 @@ template <class T, bool rows, bool aligned, bool from_mask>
 __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_kernel(
     const T* dy, const T* x, const std::uint8_t* mask, T* masked, Channels of, GradRules rules,
     Geometry g, Partials partials, GradTargets to) {
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   constexpr int V = full_width<T>, U = batch<aligned>, K = rows ? V : 1;
   double* scratch = tutti::cuda::dynamic_shared<double>();
   const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
@@ -77,7 +77,7 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_ke
   for (int k = 0; k < K; ++k)
     if (channel + k < end)
       partials.values[chunk * g.channels + channel + k] = {sums.totals[k], sums.totals[K + k]};
-  if (!is_last(partials.tickets + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch))) return;
+  if (!is_last(partials.counters + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch))) return;
   sum_chunks(partials.values, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * K,
              g.across * K, scratch, [&](std::int64_t c, double first, double second) {
                put_grad_sums<A>(to, c, first, second);
@@ -86,15 +86,14 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_ke
 
 }  // namespace
 
-void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                            const Tensor& masked, const Tensor& weight_grad,
-                            const Tensor& bias_grad, const Message& message) {
+void batch_norm_gradient_sums(const GradientSums& arguments) {
+  const auto& [dy, saved, header, sums, masked_dy, weight_grad, bias_grad] = arguments;
   const tutti::cuda::DeviceScope scope(dy.device().index());
-  const Normalization& n = of.forward;
+  const Normalization& n = saved.normalization;
   const bool from_mask = n.relu && n.residual.defined();
-  with_layout(of.x, {dy, masked}, [&]<class T, bool rows, bool aligned>() {
+  with_layout(saved.x, {dy, masked_dy}, [&]<class T, bool rows, bool aligned>() {
     constexpr int K = rows ? full_width<T> : 1;
-    const Geometry g = cut<full_width<T>>(of.x, rows, batch<aligned>, rows ? 1 : 2);
+    const Geometry g = cut<full_width<T>>(saved.x, rows, batch<aligned>, rows ? 1 : 2);
     const Workspace workspace(dy.device(), g.chunks > 1 ? g.chunks * g.channels : 0, 0);
     const std::size_t scratch =
         static_cast<std::size_t>(K * g.across * std::max(3, 2 * ((g.down + 1) / 2)) + 2);
@@ -110,11 +109,11 @@ void batch_norm_reduce_grad(const Tensor& dy, const NormalizationGrad& of, const
                          n.rstd.data<double>(),
                          target_of(weight_grad),
                          target_of(bias_grad),
-                         message};
+                         header};
     const auto kernel = from_mask ? reduce_grad_kernel<T, rows, aligned, true>
                                   : reduce_grad_kernel<T, rows, aligned, false>;
-    tutti::cuda::launch("batch_norm reduce_grad", kernel, grid, at(dy), at(of.x), mask_of(n),
-                        at(masked), channels_of(n), GradRules{n.relu, of.weighted}, g,
+    tutti::cuda::launch("batch_norm reduce_grad", kernel, grid, at(dy), at(saved.x), mask_of(n),
+                        at(masked_dy), channels_of(n), GradRules{n.relu, saved.weighted}, g,
                         workspace.partials(), to);
   });
 }

@@ -37,7 +37,7 @@ struct Plan {
 template <class T>
 struct Held {
   static constexpr int V = full_width<T>;
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   Pack<T, V>* packs;  // [tensor][depth][thread]
   double* scratch;
   A* channels;  // [field][channel of the slice]
@@ -63,7 +63,7 @@ __global__ __launch_bounds__(row_threads, 1) void resident_forward_kernel(
     const T* x, const T* residual, T* y, std::uint8_t* mask, Values weight, Values bias, bool relu,
     Geometry g, Plan plan, Partials partials, Statistics to) {
   constexpr int V = full_width<T>, U = 4;
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   Held<T> held(plan, 1);
   const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
             member = block % plan.members;
@@ -150,7 +150,7 @@ __global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(
     GradRules rules, Geometry g, Plan plan, Partials partials, GradTargets to,
     const double* moments, double floor) {
   constexpr int V = full_width<T>, U = 3;
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   Held<T> held(plan, 2);
   const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
             member = block % plan.members;
@@ -219,7 +219,7 @@ __global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(
                  second -= (mean - static_cast<double>(static_cast<A>(mean))) * first;
                  A values[3];
                  gradient_of(mean, of.rstd[at], of.weight[at], n, first, second,
-                             moments[packet_header + g.channels + at], floor, values);
+                             moments[packet_header_size + g.channels + at], floor, values);
                  for (int f = 0; f < 3; ++f) held.channels[(3 + f) * width + c] = values[f];
                });
     __syncthreads();
@@ -340,15 +340,16 @@ bool resident_forward(const Tensor& x, const Statistics& statistics, const Norma
   });
 }
 
-bool resident_backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                       const Tensor& masked, const Tensor& weight_grad, const Tensor& bias_grad,
-                       const Tensor& moments, Epsilon eps, const Tensor& dx) {
-  const Normalization& n = of.forward;
+bool resident_backward(const LocalBackward& arguments) {
+  const auto& [dy, saved, moments, position_weights, eps, sums, masked_dy, weight_grad, bias_grad,
+               dx] = arguments;
+  const Normalization& n = saved.normalization;
   const bool from_mask = n.relu && n.residual.defined();
-  const bool aligned = is_aligned(dy) && is_aligned(of.x) && is_aligned(masked) && is_aligned(dx);
-  return with_plan(of.x, 2, aligned, [&]<class T>(const Plan& plan) {
+  const bool aligned = is_aligned(dy) && is_aligned(saved.x) && is_aligned(masked_dy) &&
+                       is_aligned(dx);
+  return with_plan(saved.x, 2, aligned, [&]<class T>(const Plan& plan) {
     const Workspace workspace = workspace_of<T>(dy, plan);
-    const GradTargets to{of.x.size(1),
+    const GradTargets to{saved.x.size(1),
                          sums.data<double>(),
                          n.mean.data<double>(),
                          n.rstd.data<double>(),
@@ -357,9 +358,9 @@ bool resident_backward(const Tensor& dy, const NormalizationGrad& of, const Tens
                          {}};
     const auto kernel = from_mask ? resident_backward_kernel<T, true>
                                   : resident_backward_kernel<T, false>;
-    tutti::cuda::launch("batch_norm backward", kernel, grid_of(plan), at<T>(dy), at<T>(of.x),
-                        mask_of(n), at<T>(masked), at<T>(dx), channels_of(n),
-                        GradRules{n.relu, of.weighted}, geometry_of<T>(of.x, plan), plan,
+    tutti::cuda::launch("batch_norm backward", kernel, grid_of(plan), at<T>(dy), at<T>(saved.x),
+                        mask_of(n), at<T>(masked_dy), at<T>(dx), channels_of(n),
+                        GradRules{n.relu, saved.weighted}, geometry_of<T>(saved.x, plan), plan,
                         workspace.partials(), to, moments.data<double>(),
                         eps.floor ? eps.value : -1.0);
   });

@@ -11,8 +11,6 @@ namespace tutti::kernels::cuda {
 bool resident_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
                       const Tensor& y);
 /// reduce_grad, parameter_grad and apply_grad, likewise.
-bool resident_backward(const Tensor& dy, const NormalizationGrad& of, const Tensor& sums,
-                       const Tensor& masked, const Tensor& weight_grad, const Tensor& bias_grad,
-                       const Tensor& moments, Epsilon eps, const Tensor& dx);
+bool resident_backward(const LocalBackward& arguments);
 
 }  // namespace tutti::kernels::cuda

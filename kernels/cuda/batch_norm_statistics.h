@@ -12,7 +12,7 @@ struct Statistics {
   std::int64_t channels = 0;
   double *moments = nullptr, *sums = nullptr;  ///< packets
   bool exact = false;                          ///< sums in high and low parts
-  Message message;                             ///< of the sums
+  PacketHeader header;                         ///< of the sums
   double ranks = 0;                            ///< whose messages are to agree, or nothing moves
   double *mean = nullptr, *rstd = nullptr, eps = 0;
   bool floor = false;
@@ -51,16 +51,19 @@ __device__ inline void split(Double2 from, double& high, double& low) {
 
 __device__ inline void put_sums(const Statistics& to, std::int64_t c, double n, double mean,
                                 double m2) {
-  double* of = to.sums + packet_header + c;
+  double* of = to.sums + packet_header_size + c;
   const std::int64_t C = to.channels;
-  if (c == 0) put_message(to.sums, to.message);
   if (!to.exact) {
-    if (c == 0) to.sums[0] = n, to.sums[1] = 0;
+    if (c == 0) put_header(to.sums, to.header, n, 0);
     of[0] = n * mean;
     of[C] = m2 + n * mean * mean;
     return;
   }
-  if (c == 0) split({n, 0}, to.sums[0], to.sums[1]);
+  if (c == 0) {
+    double high, low;
+    split({n, 0}, high, low);
+    put_header(to.sums, to.header, high, low);
+  }
   const Double2 first = exact_product(n, mean), second = exact_product(first.high, mean);
   const Double2 total = exact_sum(second.high, m2);
   split(first, of[0], of[2 * C]);
@@ -70,7 +73,7 @@ __device__ inline void put_sums(const Statistics& to, std::int64_t c, double n, 
 /// Count, mean and M2 of channel c from sums.
 __device__ inline void get_sums(const double* sums, bool exact, std::int64_t C, std::int64_t c,
                                 double& n, double& mean, double& m2) {
-  const double* of = sums + packet_header + c;
+  const double* of = sums + packet_header_size + c;
   if (!exact) {
     n = sums[0];
     mean = n > 0 ? of[0] / n : 0;
@@ -132,8 +135,8 @@ __device__ inline void put_statistics(const Statistics& to, const Counters& befo
                                       double n, double mean, double m2) {
   if (to.moments) {
     if (c == 0) to.moments[0] = n;
-    to.moments[packet_header + c] = mean;
-    to.moments[packet_header + to.channels + c] = m2;
+    to.moments[packet_header_size + c] = mean;
+    to.moments[packet_header_size + to.channels + c] = m2;
   }
   if (to.sums) put_sums(to, c, n, mean, m2);
   if (to.mean) {
@@ -187,8 +190,9 @@ inline void add_update(Statistics& to, Tracking tracking, double momentum,
 }
 
 /// Everything that follows from a batch's moments.
-inline Statistics statistics_of(const Tensor& moments, std::int64_t channels, const Settlement& how,
-                                const Tensor& mean, const Tensor& rstd) {
+inline Statistics statistics_of(const Tensor& moments, std::int64_t channels,
+                                const StatisticsUpdate& how, const Tensor& mean,
+                                const Tensor& rstd) {
   Statistics to = statistics_of(channels);
   add_moments(to, moments);
   add_finish(to, how.eps, mean, rstd);

@@ -43,7 +43,7 @@ __global__ __launch_bounds__(threads) void forward_kernel(std::int64_t rows, std
                                                           bool by_block, const T* x, Values weight,
                                                           Values bias, double eps, T* y,
                                                           double* mean, double* rstd) {
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   __shared__ double scratch[warps];
   for (std::int64_t r = first_row(by_block); r < rows; r += row_step(by_block)) {
     const T* in = x + r * width;
@@ -93,7 +93,7 @@ __global__ __launch_bounds__(threads) void input_grad_kernel(std::int64_t rows, 
                                                              bool by_block, const T* dy, const T* x,
                                                              const double* mean, const double* rstd,
                                                              Values weight, T* dx) {
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   __shared__ double scratch[warps];
   for (std::int64_t r = first_row(by_block); r < rows; r += row_step(by_block)) {
     const T *in = x + r * width, *g = dy + r * width;
@@ -138,7 +138,7 @@ __global__ __launch_bounds__(row_threads,
                                                            const double* mean, const double* rstd,
                                                            Geometry g, Partials partials,
                                                            Target weight_grad, Target bias_grad) {
-  using A = Wide<T>;
+  using A = Accumulate<T>;
   constexpr int U = 2;
   double* scratch = tutti::cuda::dynamic_shared<double>();
   const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
@@ -183,7 +183,7 @@ __global__ __launch_bounds__(row_threads,
       else partials.values[chunk * g.channels + first + v] = {sums.totals[v], sums.totals[V + v]};
     }
   if (g.chunks == 1 ||
-      !is_last(partials.tickets + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch)))
+      !is_last(partials.counters + 1 + tile, g.chunks, reinterpret_cast<int*>(scratch)))
     return;
   sum_chunks(partials.values, g.chunks, g.channels, static_cast<std::int64_t>(tile) * g.across * V,
              g.across * V, scratch, put);

@@ -24,7 +24,7 @@ const Convolution& convolution() { refuse(); }
 const Elementwise& elementwise() { refuse(); }
 const Embedding& embedding() { refuse(); }
 const Matmul& matmul() { refuse(); }
-const OptimizerSteps& optimizer() { refuse(); }
+const Optimizer& optimizer() { refuse(); }
 const Pooling& pooling() { refuse(); }
 const LayerNorm& layer_norm() { refuse(); }
 const Reduce& reduce() { refuse(); }

@@ -9,10 +9,6 @@
 
 namespace tutti::kernels::cuda {
 
-/// What elements of type T are computed in.
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
 template <class T>
 constexpr int full_width = 16 / static_cast<int>(sizeof(T));
 
@@ -21,9 +17,9 @@ template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T values[V];
 
-  __device__ Wide<T> operator[](int v) const { return convert<Wide<T>>(values[v]); }
+  __device__ Accumulate<T> operator[](int v) const { return convert<Accumulate<T>>(values[v]); }
   __device__ T element(int v) const { return values[v]; }
-  __device__ static Pack of(const Wide<T> (&x)[V]) {
+  __device__ static Pack of(const Accumulate<T> (&x)[V]) {
     Pack pack;
 #pragma unroll
     for (int v = 0; v < V; ++v) pack.values[v] = convert<T>(x[v]);

@@ -3,7 +3,7 @@
 
 #include "../../core/create.h"
 #include "batch_norm_device.h"
-#include "tickets.h"
+#include "block_counters.h"
 
 namespace tutti::kernels::cuda {
 
@@ -18,7 +18,7 @@ class Workspace {
   Partials partials() const {
     double* data = memory_.defined() ? memory_.data<double>() : nullptr;
     return {reinterpret_cast<double2*>(data), data ? data + 2 * values_ : nullptr,
-            tickets(device_)};
+            block_counters(device_)};
   }
 
  private:

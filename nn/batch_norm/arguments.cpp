@@ -1,5 +1,7 @@
 #include "arguments.h"
 
+#include "../../autograd/recompute.h"
+#include "../../autograd/record.h"
 #include "../../core/create.h"
 
 #include <algorithm>
@@ -8,75 +10,17 @@
 namespace tutti::nn {
 namespace {
 
-struct Own {
-  const Tensor& tensor;
-  const char* name;
-};
-
-void check_own(const Tensor& x, const Own& own, const BatchNormArgs& args) {
-  const Tensor& t = own.tensor;
-  if (!t.defined()) return;
-  if (!(t.shape() == Shape{x.size(1)}))
-    fail<ShapeError>("{}: expected {} of shape ({}) for input of shape {}, got {}", place(args),
-                     own.name, x.size(1), to_string(x.shape()), to_string(t.shape()));
-  if (t.dtype() != float32 && t.dtype() != float64)
-    fail<DTypeError>("{}: expected {} in float32 or float64, got {}", place(args), own.name,
-                     to_string(t.dtype()));
+void check_options(const Call& call) {
+  const BatchNormArgs& args = call.args;
+  if (!(std::isfinite(args.eps.value) && args.eps.value >= 0))
+    fail<ValueError>("{}: expected a finite eps of at least 0, got {}", to_string(call.id),
+                     args.eps.value);
+  if (!(args.momentum >= 0 && args.momentum <= 1))
+    fail<ValueError>("{}: expected a momentum in [0, 1], got {}", to_string(call.id),
+                     args.momentum);
 }
 
-// The running statistics are written in place, so they have to fit each other too.
-void check_running(const BatchNormArgs& args) {
-  const auto& [mean, var, batches, elements] = args.running;
-  if (mean.defined() != var.defined())
-    fail<ValueError>("{}: expected running mean and variance both or neither, got only the {}",
-                     place(args), mean.defined() ? "mean" : "variance");
-  if (!mean.defined()) return;
-  if (mean.dtype() != var.dtype())
-    fail<DTypeError>("{}: expected running mean and variance of one dtype, got {} and {}",
-                     place(args), to_string(mean.dtype()), to_string(var.dtype()));
-  if (!mean.is_contiguous() || !var.is_contiguous())
-    fail<ShapeError>("{}: expected dense running mean and variance; they are changed in place",
-                     place(args));
-  if (!args.use_batch_statistics || !args.update_running) return;
-  const auto check_counter = [&](const Tensor& t, const char* name, DType dtype) {
-    if (!t.defined() || t.numel() != 1)
-      fail<ShapeError>("{}: expected the {} so far as one {} beside the running statistics",
-                       place(args), name, to_string(dtype));
-    if (t.dtype() != dtype)
-      fail<DTypeError>("{}: expected the {} so far in {}, got {}", place(args), name,
-                       to_string(dtype), to_string(t.dtype()));
-  };
-  check_counter(batches, "number of batches", int64);
-  if (args.tracking == kernels::Tracking::pooled)
-    check_counter(elements, "number of elements", float64);
-}
-
-// Where that takes no waiting for a device.
-void check_values(const Tensor& weights, const BatchNormArgs& args) {
-  if (!weights.device().is_cpu()) return;
-  dispatch(FloatTypes{}, weights.dtype(), "batch_norm", [&]<class T>() {
-    const T *from = weights.data<T>(), *end = from + weights.numel();
-    if (const T* bad = std::find_if(from, end, [](T w) { return !(w >= 0 && std::isfinite(w)); });
-        bad != end)
-      fail<ValueError>("{}: expected finite position weights of at least 0, got {}", place(args),
-                       *bad);
-  });
-}
-
-}  // namespace
-
-std::string too_few(const BatchNormArgs& args, double count, const Shape& input) {
-  return fmt::format(
-      "{}: expected more than 1 value per channel{} when training, got {} (input {} here)",
-      place(args), args.sync ? " over all ranks" : "", count, to_string(input));
-}
-
-std::string place(const BatchNormArgs& args) {
-  if (!args.sync) return args.name;
-  return fmt::format("{} forward #{} on rank {} of {}", args.name, args.sync->call,
-                     args.sync->group.rank(), args.sync->group.size());
-}
-
+// Returns the number of channels that the layer is for, whatever x has.
 std::int64_t expected_channels(const Tensor& x, const BatchNormArgs& args) {
   if (args.channels > 0) return args.channels;
   for (const Tensor* own : {&args.running.mean, &args.weight, &args.bias})
@@ -84,46 +28,185 @@ std::int64_t expected_channels(const Tensor& x, const BatchNormArgs& args) {
   return x.rank() < 2 ? 0 : x.size(1);
 }
 
-void check_arguments(const Tensor& x, const BatchNormArgs& args) {
-  const auto where = [&] { return place(args); };
-  if (!(std::isfinite(args.eps.value) && args.eps.value >= 0))
-    fail<ValueError>("{}: expected a finite eps of at least 0, got {}", where(), args.eps.value);
-  if (!(args.momentum >= 0 && args.momentum <= 1))
-    fail<ValueError>("{}: expected a momentum in [0, 1], got {}", where(), args.momentum);
-  if (x.rank() < args.input.from || x.rank() > args.input.to)
-    fail<ShapeError>("{}: expected input of shape {}, got {}", where(), args.input.shape,
+void check_input(const Call& call) {
+  const Tensor& x = call.input;
+  const InputDims& dims = call.args.input_dims;
+  if (x.rank() < dims.min || x.rank() > dims.max)
+    fail<ShapeError>("{}: expected input of shape {}, got {}", to_string(call.id), dims.shape,
                      to_string(x.shape()));
-  const std::int64_t channels = expected_channels(x, args);
+  const std::int64_t channels = expected_channels(x, call.args);
   if (channels < 1)
-    fail<ShapeError>("{}: expected at least 1 channel, got input of shape {}", where(),
+    fail<ShapeError>("{}: expected at least 1 channel, got input of shape {}", to_string(call.id),
                      to_string(x.shape()));
   if (x.size(1) != channels)
-    fail<ShapeError>("{}: expected input of shape (N, {}, ...), got {}", where(), channels,
-                     to_string(x.shape()));
+    fail<ShapeError>("{}: expected input of shape (N, {}, ...), got {}", to_string(call.id),
+                     channels, to_string(x.shape()));
   if (!is_floating(x.dtype()) || (x.device().is_cpu() && x.dtype() == float16))
     fail<DTypeError>("{}: cannot normalise {} on {}; convert with .to(float32) or .to(bfloat16)",
-                     where(), to_string(x.dtype()), to_string(x.device()));
+                     to_string(call.id), to_string(x.dtype()), to_string(x.device()));
+}
+
+void check_devices(const Call& call) {
+  const BatchNormArgs& args = call.args;
   for (const Tensor* own : {&args.weight, &args.bias, &args.running.mean, &args.running.var,
                             &args.running.batches, &args.running.elements, &args.position_weights})
-    if (own->defined() && own->device() != x.device())
+    if (own->defined() && own->device() != call.input.device())
       fail<DeviceError>(
           "{}: input is on {}, the layer's tensors or the position weights are on {}; move one of "
           "them with .to(device)",
-          where(), to_string(x.device()), to_string(own->device()));
-  for (const Own& own :
-       {Own{args.weight, "weight"}, Own{args.bias, "bias"}, Own{args.running.mean, "running mean"},
-        Own{args.running.var, "running variance"}})
-    check_own(x, own, args);
-  check_running(args);
-  check_residual(x, args.residual, args);
+          to_string(call.id), to_string(call.input.device()), to_string(own->device()));
 }
 
-void check_residual(const Tensor& x, const Tensor& r, const BatchNormArgs& args) {
+void check_per_channel(const Call& call, const Tensor& t, const char* name) {
+  if (!t.defined()) return;
+  const Shape& input = call.input.shape();
+  if (!(t.shape() == Shape{input[1]}))
+    fail<ShapeError>("{}: expected {} of shape ({}) for input of shape {}, got {}",
+                     to_string(call.id), name, input[1], to_string(input), to_string(t.shape()));
+  if (t.dtype() != float32 && t.dtype() != float64)
+    fail<DTypeError>("{}: expected {} in float32 or float64, got {}", to_string(call.id), name,
+                     to_string(t.dtype()));
+}
+
+void check_counter(const Call& call, const Tensor& t, const char* name, DType dtype) {
+  if (!t.defined() || t.numel() != 1)
+    fail<ShapeError>("{}: expected the {} so far as one {} beside the running statistics",
+                     to_string(call.id), name, to_string(dtype));
+  if (t.dtype() != dtype)
+    fail<DTypeError>("{}: expected the {} so far in {}, got {}", to_string(call.id), name,
+                     to_string(dtype), to_string(t.dtype()));
+}
+
+// The running statistics are changed in place, so they have to fit each other too.
+void check_running_statistics(const Call& call) {
+  const auto& [mean, var, batches, elements] = call.args.running;
+  if (mean.defined() != var.defined())
+    fail<ValueError>("{}: expected running mean and variance both or neither, got only the {}",
+                     to_string(call.id), mean.defined() ? "mean" : "variance");
+  if (!mean.defined()) return;
+  if (mean.dtype() != var.dtype())
+    fail<DTypeError>("{}: expected running mean and variance of one dtype, got {} and {}",
+                     to_string(call.id), to_string(mean.dtype()), to_string(var.dtype()));
+  if (!mean.is_contiguous() || !var.is_contiguous())
+    fail<ShapeError>("{}: expected dense running mean and variance; they are changed in place",
+                     to_string(call.id));
+  if (!call.args.use_batch_statistics || !call.args.update_running) return;
+  check_counter(call, batches, "number of batches", int64);
+  if (call.args.tracking == kernels::Tracking::pooled)
+    check_counter(call, elements, "number of elements", float64);
+}
+
+void check_arguments(const Call& call) {
+  check_options(call);
+  check_input(call);
+  check_devices(call);
+  check_per_channel(call, call.args.weight, "weight");
+  check_per_channel(call, call.args.bias, "bias");
+  check_per_channel(call, call.args.running.mean, "running mean");
+  check_per_channel(call, call.args.running.var, "running variance");
+  check_running_statistics(call);
+  check_residual(call, call.args.residual);
+}
+
+// Looks at the values of the weights where that takes no waiting for a device.
+void check_weight_values(const Call& call, const Tensor& weights) {
+  if (!weights.device().is_cpu()) return;
+  dispatch(FloatTypes{}, weights.dtype(), "batch_norm", [&]<class T>() {
+    const T *begin = weights.data<T>(), *end = begin + weights.numel();
+    if (const T* bad = std::find_if(begin, end, [](T w) { return !(w >= 0 && std::isfinite(w)); });
+        bad != end)
+      fail<ValueError>("{}: expected finite position weights of at least 0, got {}",
+                       to_string(call.id), *bad);
+  });
+}
+
+// Returns one weight for every position, in the order of the rows or planes of x: in float32, or
+// float64 if they came so.
+Tensor dense_position_weights(const Call& call) {
+  if (!call.args.position_weights.defined()) return {};
+  Tensor w = call.args.position_weights.detach();
+  Shape positions = call.input.shape();
+  positions.erase(1);
+  const bool per_sample = w.rank() == 1 && positions.size() > 1;
+  if (!(w.shape() == (per_sample ? Shape{positions[0]} : positions)))
+    fail<ShapeError>("{}: expected position weights of shape {} or {} for input {}, got {}",
+                     to_string(call.id), to_string(positions), to_string(Shape{positions[0]}),
+                     to_string(call.input.shape()), to_string(w.shape()));
+  if (per_sample) {
+    Shape sample = Dims::filled(positions.size(), 1);
+    sample[0] = positions[0];
+    w = w.reshape(sample).expand(positions);
+  }
+  if (w.dtype() != float64) w = w.to(float32);
+  w = w.contiguous();
+  check_weight_values(call, w);
+  return w;
+}
+
+void check_same_group(const Call& call, const Call* partner) {
+  if (partner && call.is_synchronized && !(*partner->args.group == *call.args.group))
+    fail<ValueError>("{} and {} have different groups; one collective needs one group",
+                     to_string(partner->id), to_string(call.id));
+}
+
+[[noreturn]] void fail_not_a_member(const CallId& id) {
+  throw DistributedError(
+      fmt::format("{}: this rank is no member of its group '{}'; give the layer a group that has "
+                  "this rank, or none",
+                  id.name, id.group->name()),
+      {.operation = "all_reduce", .sequence = id.number, .name = id.name});
+}
+
+bool is_recomputing() {
+  const auto* tape = autograd::RecomputeTape::current();
+  return tape && tape->is_recomputing();
+}
+
+}  // namespace
+
+Call checked_call(const Tensor& x, const BatchNormArgs& args,
+                  const std::shared_ptr<CallHistory>& history, const Call* partner) {
+  Call call{.args = args,
+            .id = {args.name, args.group, history->synchronized_calls + 1},
+            .input = x,
+            .is_recomputation = args.use_batch_statistics && is_recomputing(),
+            .history = history};
+  const bool shares = args.use_batch_statistics && args.group;
+  if (shares && args.group->rank() < 0) fail_not_a_member(call.id);
+  call.is_synchronized = shares && args.group->communicates();
+  history->deferred_errors.throw_arrived();
+  try {
+    check_arguments(call);
+    check_same_group(call, partner);
+    call.x = dense(x, format_of(x));
+    call.position_weights = dense_position_weights(call);
+  } catch (const Error&) {
+    if (call.is_synchronized && !call.is_recomputation)
+      announce_refusal(call.id, kernels::packet_size(expected_channels(x, args)), x.device());
+    throw;
+  }
+  return call;
+}
+
+NeededGradients needed_gradients(const Call& call) {
+  return {.input = autograd::needs_grad(call.input),
+          .weight = autograd::needs_grad(call.args.weight),
+          .bias = autograd::needs_grad(call.args.bias),
+          .residual = autograd::needs_grad(call.args.residual)};
+}
+
+void check_residual(const Call& call, const Tensor& residual) {
+  const Tensor &x = call.input, &r = residual;
   if (r.defined() &&
       !(r.shape() == x.shape() && r.dtype() == x.dtype() && r.device() == x.device()))
     fail<ShapeError>("{}: expected a residual like the input, {} {} on {}, got {} {} on {}",
-                     place(args), to_string(x.dtype()), to_string(x.shape()), to_string(x.device()),
-                     to_string(r.dtype()), to_string(r.shape()), to_string(r.device()));
+                     to_string(call.id), to_string(x.dtype()), to_string(x.shape()),
+                     to_string(x.device()), to_string(r.dtype()), to_string(r.shape()),
+                     to_string(r.device()));
+}
+
+Tensor dense(const Tensor& x, MemoryFormat format) {
+  return x.is_contiguous(format) ? x.detach() : x.detach().contiguous(format);
 }
 
 MemoryFormat format_of(const Tensor& x) {
@@ -131,31 +214,6 @@ MemoryFormat format_of(const Tensor& x) {
   if (x.is_contiguous()) return MemoryFormat::contiguous;
   return x.strides()[1] == 1 && x.size(1) > 1 ? MemoryFormat::channels_last
                                               : MemoryFormat::contiguous;
-}
-
-Tensor dense(const Tensor& x, MemoryFormat format) {
-  return x.is_contiguous(format) ? x.detach() : x.detach().contiguous(format);
-}
-
-Tensor dense_weights(const Tensor& x, const BatchNormArgs& args) {
-  if (!args.position_weights.defined()) return {};
-  Tensor w = args.position_weights.detach();
-  Shape full = x.shape();
-  full.erase(1);
-  const bool per_sample = w.rank() == 1 && full.size() > 1;
-  if (!(w.shape() == (per_sample ? Shape{full[0]} : full)))
-    fail<ShapeError>("{}: expected position weights of shape {} or {} for input {}, got {}",
-                     place(args), to_string(full), to_string(Shape{full[0]}), to_string(x.shape()),
-                     to_string(w.shape()));
-  if (per_sample) {
-    Shape ones = Dims::filled(full.size(), 1);
-    ones[0] = full[0];
-    w = w.reshape(ones).expand(full);
-  }
-  if (w.dtype() != float64) w = w.to(float32);
-  w = w.contiguous();
-  check_values(w, args);
-  return w;
 }
 
 }  // namespace tutti::nn

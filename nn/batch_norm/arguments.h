@@ -1,34 +1,66 @@
-// The arguments of batch norm: whether they fit together, and as the kernels want them, dense. What
-// is refused is refused before anything happened.
+// A Call is one call of batch_norm whose arguments fit together, with its tensors as the kernels
+// need them: dense, without history. This file checks and prepares arguments; it computes nothing.
 #pragma once
 
+#include "deferred_errors.h"
 #include "functional.h"
+
+#include <memory>
+#include <vector>
 
 namespace tutti::nn {
 
-/// Throws what batch_norm documents, but for what only the values of position weights tell.
-void check_arguments(const Tensor& x, const BatchNormArgs& args);
+/// What a layer remembers of its earlier calls.
+struct CallHistory {
+  std::int64_t synchronized_calls = 0;  ///< must be the same on every rank
+  DeferredErrors deferred_errors;
+};
 
-/// That `residual` is like x.
-void check_residual(const Tensor& x, const Tensor& residual, const BatchNormArgs& args);
+/// One call of batch_norm.
+struct Call {
+  BatchNormArgs args;
+  CallId id = {};
+  Tensor input = {};             ///< x as given, with its autograd history
+  Tensor x = {};                 ///< x dense, without history
+  Tensor position_weights = {};  ///< dense, one for every position; undefined: all 1
+  bool is_synchronized = false;  ///< the batch is that of all ranks of args.group, not of this one
+  /// autograd::recompute runs the call for the second time: the statistics of the first are
+  /// replayed.
+  bool is_recomputation = false;
+  std::shared_ptr<CallHistory> history = {};
 
-/// How many channels the tensors of `args` are for, whatever x has; those of x where none of them
-/// tells.
-std::int64_t expected_channels(const Tensor& x, const BatchNormArgs& args);
+  const kernels::BatchNorm& kernels() const { return tutti::kernels::batch_norm(x.device()); }
+  std::int64_t channels() const { return x.size(1); }
+  bool uses_running_statistics() const { return !args.use_batch_statistics; }
+  bool computes_statistics() const { return args.use_batch_statistics && !is_recomputation; }
+  /// Whether this rank alone has all values that count, so that one kernel computes everything.
+  bool fits_one_kernel() const {
+    return computes_statistics() && !is_synchronized && !position_weights.defined();
+  }
+};
 
-/// The format in which x is dense, else the one that is nearer to its strides.
-MemoryFormat format_of(const Tensor& x);
-/// x itself where it is dense in this format, else a copy; without history.
+/// Which gradients the backward of a call computes.
+struct NeededGradients {
+  bool input = false, weight = false, bias = false, residual = false;
+  bool any() const { return input || weight || bias || residual; }
+};
+
+NeededGradients needed_gradients(const Call& call);
+
+/// Checks the arguments and makes a Call of them. Throws what batch_norm documents for arguments,
+/// and tells the other ranks about it, which wait for this rank's statistics. Before that, it
+/// throws what the device has found about earlier calls. `partner`, if there is one, is another
+/// synchronised call whose collective this one is to share: it must be of the same group.
+Call checked_call(const Tensor& x, const BatchNormArgs& args,
+                  const std::shared_ptr<CallHistory>& history, const Call* partner = nullptr);
+
+/// Throws ShapeError if `residual` is not like x.
+void check_residual(const Call& call, const Tensor& residual);
+
+/// Returns x without history, dense in `format`: x itself if it is so already, else a copy.
 Tensor dense(const Tensor& x, MemoryFormat format);
 
-/// One weight for every position, in the order of the rows or planes of x: float32, or float64
-/// where they came so.
-Tensor dense_weights(const Tensor& x, const BatchNormArgs& args);
-
-/// What is wrong with a batch of at most one element per channel.
-std::string too_few(const BatchNormArgs& args, double count, const Shape& input);
-
-/// "SyncBatchNorm 'layer1.bn1' forward #41 on rank 2 of 4": how errors begin.
-std::string place(const BatchNormArgs& args);
+/// Returns the format in which x is dense, else the one that is nearer to its strides.
+MemoryFormat format_of(const Tensor& x);
 
 }  // namespace tutti::nn

@@ -1,6 +1,6 @@
-// Turning the BatchNorm layers of a model into SyncBatchNorm and back. Since the two are one
-// implementation, this attaches a group to each layer, in place, and takes it off again: nothing
-// else of the model changes.
+// These functions turn the BatchNorm layers of a model into SyncBatchNorm and back. The two are one
+// class, so each function attaches a group to the layers or takes it off, in place; nothing else of
+// the model changes.
 #pragma once
 
 #include "layer.h"
@@ -9,23 +9,23 @@
 
 namespace tutti::nn {
 
-/// Which layers to touch, by path and layer; none: all.
+/// Decides by path and layer which layers are changed; an empty filter accepts all.
 using ConvertFilter = std::function<bool(const std::string& path, const BatchNorm& layer)>;
 
-/// Every BatchNorm in `module` (itself included) that has no group yet shares its statistics with
-/// `group` from now on; a layer that has one keeps it. Parameters, buffers, options, hooks,
-/// training flag, names and subclasses stay, so an optimizer or a DataParallel made before stays
-/// valid. Returns the paths of what was converted, each layer once. No communication.
+/// Makes every BatchNorm in `module` (itself included) that has no group share its statistics with
+/// `group` from now on; a layer that has a group keeps it. Parameters, buffers, options, hooks,
+/// training flag, names and subclasses stay, so an optimizer or a DataParallel that was made before
+/// stays valid. Returns the path of each layer that was converted, once. Communicates nothing.
 std::vector<std::string> convert_sync_batchnorm(Module& module,
                                                 const ProcessGroup& group = distributed::world(),
                                                 const ConvertFilter& filter = {});
 
-/// Undoes that: takes the group off every BatchNorm in `module` that got it from
-/// convert_sync_batchnorm. A layer that had one of its own, such as a SyncBatchNorm, keeps it
-/// (layer.set_process_group({}) takes it off). Returns the paths of what was reverted.
+/// Takes the group off every BatchNorm in `module` that got it from convert_sync_batchnorm. A layer
+/// that had a group of its own, such as a SyncBatchNorm, keeps it (layer.set_process_group({})
+/// takes it off). Returns the path of each layer that was reverted.
 std::vector<std::string> revert_sync_batchnorm(Module& module, const ConvertFilter& filter = {});
 
-/// BatchNorm::check_statistics() of every layer in `module`.
+/// Calls BatchNorm::check_statistics() of every layer in `module`.
 void check_batch_statistics(Module& module);
 
 }  // namespace tutti::nn

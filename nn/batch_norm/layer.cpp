@@ -1,7 +1,6 @@
 #include "layer.h"
 
-#include "../../autograd/checkpoint.h"
-#include "packet.h"
+#include "forward.h"
 
 #include <cmath>
 #include <utility>
@@ -38,7 +37,7 @@ Tensor counter(const BatchNorm::Options& o, bool present, DType dtype) {
 
 BatchNorm::BatchNorm(Options options)
     : options_(checked(std::move(options))),
-      late_(std::make_shared<LateHeaders>()),
+      history_(std::make_shared<CallHistory>()),
       weight(add_parameter("weight", filled(options_, options_.affine, 1))),
       bias(add_parameter("bias", filled(options_, options_.affine && options_.bias, 0))),
       running_mean(add_buffer("running_mean", filled(options_, options_.track_running_stats, 0))),
@@ -49,15 +48,17 @@ BatchNorm::BatchNorm(Options options)
           "num_elements_tracked",
           counter(options_, options_.track_running_stats && options_.pooled, float64))) {}
 
-// A float32 counter would stop at 2^24.
-DType BatchNorm::own_dtype(const Tensor& own, DType requested) const {
-  return requested == float64 || own.is_same(num_elements_tracked) ? float64 : float32;
+Tensor BatchNorm::forward(const Tensor& x) { return batch_norm(x, arguments({}), history_); }
+
+Tensor BatchNorm::forward(const Tensor& x, const ForwardOptions& options) {
+  const trace::Span here = span();
+  return run_hooks(x, batch_norm(x, arguments(options), history_));
 }
 
-BatchNormArgs BatchNorm::arguments() const {
+BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
   BatchNormArgs args;
   args.name = fmt::format("{} '{}'", options_.group ? "SyncBatchNorm" : "BatchNorm", path());
-  args.input = input_rank();
+  args.input_dims = input_dims();
   args.channels = options_.channels;
   args.weight = weight;
   args.bias = bias;
@@ -69,106 +70,36 @@ BatchNormArgs BatchNorm::arguments() const {
                                       : kernels::Tracking::cumulative;
   args.momentum = options_.momentum.value_or(0);
   args.eps = {options_.eps, options_.eps_is_floor};
-  args.late = late_;
-  if (options_.group && is_training()) args.sync = {*options_.group, synchronised_calls_ + 1};
+  args.residual = options.residual;
+  args.relu = options.relu;
+  args.position_weights = options.position_weights;
+  if (is_training()) args.group = options_.group;
   return args;
 }
 
-Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu, const Tensor& weights) {
-  BatchNormArgs args = arguments();
-  args.residual = residual;
-  args.relu = relu;
-  args.position_weights = weights;
-  const Tensor y = batch_norm(x, args);
-  count_call();
-  return y;
-}
-
-// After the call: one that was refused is none, on any rank. Nor is one of a single rank, or the
-// second run of a checkpoint, which communicates nothing.
-void BatchNorm::count_call() {
-  const auto* tape = autograd::CheckpointTape::current();
-  if (is_training() && options_.group && options_.group->communicates() &&
-      !(tape && tape->replaying()))
-    ++synchronised_calls_;
-}
-
-void BatchNorm::check_statistics() const { late_->wait(); }
+void BatchNorm::check_statistics() const { history_->deferred_errors.throw_all(); }
 
 void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
   options_.group = std::move(group);
-  synchronised_calls_ = 0;
-  converted_ = false;
+  history_->synchronized_calls = 0;
+  is_converted_ = false;
 }
 
 bool BatchNorm::convert(const ProcessGroup& group) {
   if (options_.group) return false;
   set_process_group(group);
-  return converted_ = true;
+  return is_converted_ = true;
 }
 
 bool BatchNorm::revert() {
-  if (!converted_) return false;
+  if (!is_converted_) return false;
   set_process_group(std::nullopt);
   return true;
 }
 
-Tensor BatchNorm::forward(const Tensor& x) { return run(x, {}, false); }
-Tensor BatchNorm::forward_relu(const Tensor& x) { return run_with_hooks(x, {}, true); }
-Tensor BatchNorm::forward_add(const Tensor& x, const Tensor& residual) {
-  return run_with_hooks(x, residual, false);
-}
-Tensor BatchNorm::forward_add_relu(const Tensor& x, const Tensor& residual) {
-  return run_with_hooks(x, residual, true);
-}
-Tensor BatchNorm::forward_weighted(const Tensor& x, const Tensor& weights) {
-  return run_with_hooks(x, {}, false, weights);
-}
-
-Tensor BatchNorm::run_with_hooks(const Tensor& x, const Tensor& residual, bool relu,
-                                 const Tensor& weights) {
-  const trace::Span here = span();
-  return run_hooks(x, run(x, residual, relu, weights));
-}
-
-std::size_t BatchNorm::Together::start(BatchNorm& layer, const Tensor& x,
-                                       const Tensor& position_weights) {
-  BatchNormArgs args = layer.arguments();
-  args.position_weights = position_weights;
-  return add(layer, x, std::move(args));
-}
-
-std::size_t BatchNorm::Together::add(BatchNorm& layer, const Tensor& x, BatchNormArgs args) {
-  const trace::Span here = layer.span();
-  const std::size_t which = calls_.start(x, std::move(args));
-  started_.emplace_back(&layer, x);
-  return which;
-}
-
-Tensor BatchNorm::Together::finish(std::size_t which, const Tensor& residual, bool relu) {
-  if (which >= started_.size())
-    fail<Error>("BatchNorm::Together: {} was not started; {} were", which, started_.size());
-  const auto& [layer, x] = started_[which];
-  const trace::Span here = layer->span();
-  // Counted as soon as they are exchanged: a residual that this rank then refuses was no matter to
-  // the others.
-  calls_.exchange();
-  if (!std::exchange(counted_, true))
-    for (const auto& [each, input] : started_) each->count_call();
-  return layer->run_hooks(x, calls_.finish(which, residual, relu));
-}
-
-std::vector<Tensor> BatchNorm::forward_together(const std::vector<Branch>& branches) {
-  Together together;
-  for (const Branch& branch : branches) {
-    BatchNormArgs args = branch.layer.arguments();
-    args.residual = branch.residual;
-    args.relu = branch.relu;
-    together.add(branch.layer, branch.x, std::move(args));
-  }
-  std::vector<Tensor> outputs;
-  for (std::size_t i = 0; i < branches.size(); ++i) outputs.push_back(together.finish(i));
-  return outputs;
+// Parameters and statistics stay in float32 or float64. A float32 counter would stop at 2^24.
+DType BatchNorm::own_dtype(const Tensor& own, DType requested) const {
+  return requested == float64 || own.is_same(num_elements_tracked) ? float64 : float32;
 }
 
 std::string BatchNorm::describe() const {
@@ -177,7 +108,7 @@ std::string BatchNorm::describe() const {
   text += options_.pooled     ? ", pooled"
           : options_.momentum ? fmt::format(", momentum={}", *options_.momentum)
                               : ", momentum=none";
-  // Where the layer has been moved, its tensors know better than its options.
+  // If the layer has been moved, its tensors know its dtype and device better than its options.
   const Tensor& own = weight.defined() ? weight : running_mean;
   text += fmt::format(", affine={}, bias={}, track_running_stats={}, dtype={}, device={}",
                       options_.affine, options_.affine && options_.bias,

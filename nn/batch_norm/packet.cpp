@@ -1,197 +1,158 @@
 #include "packet.h"
 
 #include "../../core/create.h"
-#include "../../core/cuda/stream.h"
-#include "arguments.h"
+#include "../../core/hash.h"
+#include "../../kernels/batch_norm_math.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
-#include <string_view>
 
 namespace tutti::nn {
 namespace {
 
-// Where the numbers stand in the header of a packet; the count, of which only exact sums have a low
-// part, is the kernels'.
-enum Slot : std::size_t {
-  count,
-  count_low,
-  input_grad,
-  backward,
-  fingerprint,
-  fingerprint_squared,
-  slots
-};
-static_assert(slots <= kernels::packet_header && input_grad == kernels::message_at);
+using kernels::PacketHeader;
 
-using Slots = std::array<double, static_cast<std::size_t>(kernels::packet_header)>;
-
-const char* text_of(Phase phase) { return phase == Phase::backward ? "backward" : "forward"; }
-
-std::string describe(const StatisticsSync& sync, const std::string& name, Phase phase) {
-  return fmt::format("{} {} #{}{}", name, text_of(phase), sync.call,
-                     phase == Phase::refused ? ", whose arguments it refuses" : "");
+// "SyncBatchNorm 'layer1.bn1' backward #41"
+std::string describe(const CallId& id, Phase phase) {
+  return fmt::format("{} {} #{}{}", id.name, phase == Phase::backward ? "backward" : "forward",
+                     id.number, phase == Phase::refusal ? ", whose arguments it refuses" : "");
 }
 
-double fingerprint_of(const StatisticsSync& sync, const std::string& name, Phase phase,
-                      std::int64_t size) {
-  std::uint64_t h = 14695981039346656037u ^ static_cast<std::uint64_t>(size);  // FNV-1a
-  const auto add = [&h](std::uint64_t value) { h = (h ^ value) * 1099511628211u; };
-  for (const char c : name) add(static_cast<unsigned char>(c));
-  add(static_cast<std::uint64_t>(sync.call));
-  add(static_cast<std::uint64_t>(phase));
-  h ^= h >> 32;
-  return static_cast<double>((h ^ (h >> 20)) & 0xfffffu);
+std::string rank_of(const CallId& id) {
+  return fmt::format("rank {} of {}", id.group->rank(), id.group->size());
 }
 
-bool agree(const Slots& values, double ranks) {
-  return kernels::Message::agrees(values[fingerprint], values[fingerprint_squared], ranks);
+// 20 bits, so that the sum of their squares is exact in float64.
+double fingerprint_of(const CallId& id, Phase phase, std::int64_t elements) {
+  const std::uint64_t hash = Hash64()
+                                 .add(id.name)
+                                 .add(static_cast<std::uint64_t>(id.number))
+                                 .add(static_cast<std::uint64_t>(phase))
+                                 .add(static_cast<std::uint64_t>(elements))
+                                 .value();
+  return static_cast<double>((hash ^ (hash >> 20) ^ (hash >> 40)) & 0xfffffu);
 }
 
-DistributedError disagreement(const std::string& text, const StatisticsSync& sync,
-                              const std::string& name, Phase phase) {
-  return DistributedError(text, {sync.group.rank(), sync.group.size(), "all_reduce", sync.call,
-                                 describe(sync, name, phase)});
+bool ranks_agree(const PacketHeader& header, const CallId& id) {
+  return kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared,
+                                     id.group->size());
 }
 
-std::string without_backward(const Slots& values, const StatisticsSync& sync,
-                             const std::string& name) {
-  return fmt::format(
-      "{} (rank {} of {}): {} of the ranks need the gradient of their input, but only {} will run "
-      "a backward (NoGrad, or nothing requires grad there), so it would wait for ever; run the "
-      "forward in the same grad mode on every rank",
-      describe(sync, name, Phase::forward), sync.group.rank(), sync.group.size(),
-      values[input_grad], values[backward]);
+[[noreturn]] void fail_collective(const CallId& id, Phase phase, const std::string& text) {
+  throw DistributedError(
+      text, {id.group->rank(), id.group->size(), "all_reduce", id.number, describe(id, phase)});
 }
 
-constexpr std::size_t text_size = 192;
+[[noreturn]] void fail_without_backward(const PacketHeader& header, const CallId& id) {
+  fail_collective(
+      id, Phase::forward,
+      fmt::format("{} ({}): {} of the ranks need the gradient of their input, but only {} will run "
+                  "a backward (NoGrad, or nothing requires grad there), so it would wait for ever; "
+                  "run the forward in the same grad mode on every rank",
+                  describe(id, Phase::forward), rank_of(id), header.input_grad, header.backward));
+}
 
-// What every rank is at, by one more collective: it happens on every rank or on none.
-std::vector<std::string> gather_descriptions(const StatisticsSync& sync, const std::string& mine,
-                                             std::int64_t elements) {
-  const Tensor text = zeros({static_cast<std::int64_t>(text_size)}, {uint8});
-  const Tensor all = zeros({sync.group.size(), static_cast<std::int64_t>(text_size)}, {uint8});
-  const std::string line = fmt::format("{} with a packet of {} numbers", mine, elements);
-  std::memcpy(text.raw(), line.data(), std::min(line.size(), text_size - 1));
-  sync.group.for_normalization()
+// Gathers what every rank is at by one more collective, which happens on every rank or on none.
+std::vector<std::string> gather_descriptions(const CallId& id, const std::string& own) {
+  constexpr std::int64_t length = 192;
+  const Tensor text = zeros({length}, {uint8}), all = zeros({id.group->size(), length}, {uint8});
+  std::memcpy(text.raw(), own.data(), std::min<std::size_t>(own.size(), length - 1));
+  id.group->for_normalization()
       .all_gather(text, all, {.name = "SyncBatchNorm: who is where"})
       .wait();
   std::vector<std::string> lines;
-  for (int r = 0; r < sync.group.size(); ++r)
-    lines.emplace_back(static_cast<const char*>(all.raw()) +
-                       static_cast<std::size_t>(r) * text_size);
+  for (int r = 0; r < id.group->size(); ++r)
+    lines.emplace_back(static_cast<const char*>(all.raw()) + r * length);
   return lines;
+}
+
+[[noreturn]] void fail_disagreement(const Tensor& packet, const CallId& id, Phase phase) {
+  const auto lines = gather_descriptions(
+      id, fmt::format("{} with a packet of {} numbers", describe(id, phase), packet.numel()));
+  const std::string& own = lines[static_cast<std::size_t>(id.group->rank())];
+  std::string others;
+  for (std::size_t r = 0; r < lines.size(); ++r)
+    if (lines[r] != own)
+      others += fmt::format("{}rank {} is at {}", others.empty() ? "" : ", ", r, lines[r]);
+  fail_collective(id, phase,
+                  fmt::format("{} ({}): {}; every rank must run the same layers in the same order",
+                              own, rank_of(id), others));
 }
 
 }  // namespace
 
-kernels::Message message_of(const StatisticsSync& sync, const std::string& name, Phase phase,
-                            Expectation expectation, std::int64_t packet_elements) {
-  const double h = fingerprint_of(sync, name, phase, packet_elements);
-  return {static_cast<double>(expectation.input_grad), static_cast<double>(expectation.backward), h,
-          h * h};
+std::string to_string(const CallId& id) {
+  if (!id.group) return id.name;
+  return fmt::format("{} on {}", describe(id, Phase::forward), rank_of(id));
 }
 
-void write_header(const Tensor& packet, const StatisticsSync& sync, const std::string& name,
-                  Phase phase, Expectation expectation) {
-  const kernels::Message m = message_of(sync, name, phase, expectation, packet.numel());
-  const Slots values{0, 0, m.input_grad, m.backward, m.fingerprint, m.fingerprint_squared};
-  copy_bytes(packet.raw(), packet.device(), values.data(), Device::cpu(), sizeof(values));
+PacketHeader make_header(const CallId& id, Phase phase, std::int64_t elements) {
+  const double h = fingerprint_of(id, phase, elements);
+  return {.fingerprint = h, .fingerprint_squared = h * h};
 }
 
-distributed::Work reduce_packet(const Tensor& packet, const StatisticsSync& sync,
-                                const std::string& name, Phase phase, std::size_t others) {
-  std::string what = describe(sync, name, phase);
-  if (others > 0) what += fmt::format(" and {} more", others);
-  return sync.group.for_normalization().all_reduce(packet, distributed::ReduceOp::sum,
-                                                   {.name = std::move(what)});
+void write_header(const Tensor& packet, const PacketHeader& header) {
+  copy_bytes(packet.raw(), packet.device(), &header, Device::cpu(), sizeof(header));
 }
 
-PacketHeader expect_agreement(const Tensor& packet, const StatisticsSync& sync,
-                              const std::string& name, Phase phase) {
-  Slots values;
-  std::memcpy(values.data(), packet.data<double>(), sizeof(values));
-  const double ranks = sync.group.size();
-  if (!agree(values, ranks)) {
-    const auto lines = gather_descriptions(sync, describe(sync, name, phase), packet.numel());
-    const std::string& own = lines[static_cast<std::size_t>(sync.group.rank())];
-    std::string others;
-    for (std::size_t r = 0; r < lines.size(); ++r)
-      if (lines[r] != own)
-        others += fmt::format("{}rank {} is at {}", others.empty() ? "" : ", ", r, lines[r]);
-    throw disagreement(
-        fmt::format("{} (rank {} of {}): {}; every rank must run the same layers in the same order",
-                    own, sync.group.rank(), sync.group.size(), others),
-        sync, name, phase);
+Tensor concatenate(const std::vector<Tensor*>& packets) {
+  if (packets.size() == 1) return *packets.front();
+  std::int64_t elements = 0;
+  for (const Tensor* packet : packets) elements += packet->numel();
+  const Tensor all = empty({elements}, {float64, packets.front()->device()});
+  for (std::int64_t begin = 0; Tensor * packet : packets) {
+    const Tensor part = all.slice(0, begin, begin + packet->numel());
+    part.copy_(*packet);
+    *packet = part;
+    begin += part.numel();
   }
-  if (phase == Phase::forward && values[input_grad] > 0 && values[backward] < ranks)
-    throw disagreement(without_backward(values, sync, name), sync, name, phase);
-  return {values[count] + values[count_low], values[input_grad], values[backward]};
+  return all;
 }
 
-void LateHeaders::add(const Tensor& packet, const std::optional<StatisticsSync>& sync,
-                      const std::string& name, Phase phase, const Shape& input) {
-  const int device = packet.device().index();
-  if (cuda::current_stream(device).is_capturing()) return;
-  headers_.push_back(
-      {cuda::Readback(packet.raw(), device, sizeof(Slots)), device, sync, name, phase, input});
+distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
+                                   std::size_t others) {
+  std::string name = describe(id, phase);
+  if (others > 0) name += fmt::format(" and {} more", others);
+  return id.group->for_normalization().all_reduce(packet, distributed::ReduceOp::sum,
+                                                  {.name = std::move(name)});
 }
 
-void LateHeaders::check(const Header& header) {
-  Slots values;
-  std::memcpy(values.data(), header.values.data(), sizeof(values));
-  if (header.sync) {
-    const StatisticsSync& sync = *header.sync;
-    if (!agree(values, sync.group.size()))
-      throw disagreement(fmt::format("{} (rank {} of {}): not every rank was there, as the device "
-                                     "found meanwhile; every rank must run the same layers in the "
-                                     "same order (on the CPU this error names who was where)",
-                                     describe(sync, header.name, header.phase), sync.group.rank(),
-                                     sync.group.size()),
-                         sync, header.name, header.phase);
-    // Here a rank that has any backward takes part in its collective, whether somebody needs that
-    // or not.
-    if (header.phase == Phase::forward && values[backward] > 0 &&
-        values[backward] < sync.group.size())
-      throw disagreement(without_backward(values, sync, header.name), sync, header.name,
-                         header.phase);
-  }
-  const double n = values[count] + (header.sync ? values[count_low] : 0);
-  if (header.phase == Phase::forward && n > 0 && n <= 1) {
-    BatchNormArgs args;
-    args.name = header.name;
-    args.sync = header.sync;
-    fail<ShapeError>("{}", too_few(args, n, header.input));
-  }
+PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase) {
+  const PacketHeader& header = kernels::header_of(packet.data<double>());
+  if (!ranks_agree(header, id)) fail_disagreement(packet, id, phase);
+  if (phase == Phase::forward && header.input_grad > 0 && header.backward < id.group->size())
+    fail_without_backward(header, id);
+  return header;
 }
 
-void LateHeaders::look() {
-  if (headers_.empty() || cuda::current_stream(headers_.front().device).is_capturing()) return;
-  while (!headers_.empty() && headers_.front().values.arrived()) {
-    const Header header = std::move(headers_.front());
-    headers_.pop_front();
-    try {
-      check(header);
-    } catch (const Error& error) {
-      if (header.sync && header.sync->group.size() > 1) header.sync->group.abort(error.what());
-      throw;
-    }
-  }
+void check_copied_header(const PacketHeader& header, const CallId& id, Phase phase) {
+  if (!ranks_agree(header, id))
+    fail_collective(id, phase,
+                    fmt::format("{} ({}): not every rank was there, as the device found meanwhile; "
+                                "every rank must run the same layers in the same order (on the CPU "
+                                "this error names who was where)",
+                                describe(id, phase), rank_of(id)));
+  // On a device each rank that has any backward takes part in its collective, whether or not some
+  // rank needs it.
+  if (phase == Phase::forward && header.backward > 0 && header.backward < id.group->size())
+    fail_without_backward(header, id);
 }
 
-void LateHeaders::wait() {
-  if (!headers_.empty()) headers_.back().values.wait("batch norm: what the ranks had to say");
-  look();
+void expect_variance(const PacketHeader& header, const CallId& id, const Shape& input) {
+  const double count = header.count + header.count_low;
+  if (count > 0 && count <= 1)
+    fail<ShapeError>(
+        "{}: expected more than 1 value per channel{} when training, got {} (input {} here)",
+        to_string(id), id.group ? " over all ranks" : "", count, to_string(input));
 }
 
-void announce_refusal(const StatisticsSync& sync, const std::string& name,
-                      std::int64_t packet_elements, Device device) {
+void announce_refusal(const CallId& id, std::int64_t elements, Device device) {
   try {
-    const Tensor packet = zeros({packet_elements}, {float64, device});
-    write_header(packet, sync, name, Phase::refused, {});
-    reduce_packet(packet, sync, name, Phase::refused).wait();
-    if (device.is_cpu()) expect_agreement(packet, sync, name, Phase::refused);
-  } catch (const std::exception&) {  // what the others get, or that they did not come
+    const Tensor packet = zeros({elements}, {float64, device});
+    write_header(packet, make_header(id, Phase::refusal, elements));
+    start_all_reduce(packet, id, Phase::refusal).wait();
+    if (device.is_cpu()) checked_header(packet, id, Phase::refusal);
+  } catch (const std::exception&) {  // The other ranks get this error, or did not come.
   }
 }
 

@@ -1,87 +1,69 @@
-// What the ranks of a SyncBatchNorm tell each other beside the statistics, in the header of the
-// same packet and so at no extra collective: where each of them is (layer, call, phase, channels)
-// and whether it will need a backward. On the CPU what they say is looked at at once; on a device
-// it stays there, and a copy is looked at when it has come (LateHeaders).
+// A packet is the tensor that the ranks of a SyncBatchNorm add up: a header and sums for every
+// channel (kernels/batch_norm.h). The header tells the other ranks, without a collective of its
+// own, which call a rank is at and whether it will run a backward. This file makes headers, starts
+// the all-reduce and reads the summed header; the kernels compute the sums.
 #pragma once
 
-#include "../../core/cuda/readback.h"
-#include "../../core/tensor.h"
-#include "functional.h"
+#include "../../distributed/process_group.h"
+#include "../../kernels/batch_norm.h"
 
-#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace tutti::nn {
 
-/// `refused`: a rank that does not run this forward, because its arguments are wrong; see
-/// announce_refusal.
-enum class Phase { forward, refused, backward };
-
-/// What one rank announces; after the all-reduce, sums over the ranks.
-struct Expectation {
-  bool input_grad = false;  ///< will need the gradient of its input, which takes a collective
-  bool backward = false;    ///< will run a backward at all, and so can take part in that collective
+/// Names one call of one layer, for errors and for the check that all ranks are at the same call.
+struct CallId {
+  std::string name;                        ///< "SyncBatchNorm 'layer1.bn1'"
+  std::optional<ProcessGroup> group = {};  ///< the ranks that share statistics, if there are any
+  std::int64_t number = 0;  ///< counts the synchronised forwards of the layer, from 1
 };
 
-struct PacketHeader {
-  double count = 0;       ///< elements per channel
-  double input_grad = 0;  ///< ranks
-  double backward = 0;
-};
+/// Returns "SyncBatchNorm 'layer1.bn1' forward #41 on rank 2 of 4", the beginning of every error.
+std::string to_string(const CallId& id);
 
-/// What the kernels write into a packet of so many numbers.
-kernels::Message message_of(const StatisticsSync& sync, const std::string& name, Phase phase,
-                            Expectation expectation, std::int64_t packet_elements);
-/// The same from the host, with a count of 0.
-void write_header(const Tensor& packet, const StatisticsSync& sync, const std::string& name,
-                  Phase phase, Expectation expectation);
+/// What a packet belongs to. A rank sends a `refusal` in place of the sums of a forward whose
+/// arguments are wrong.
+enum class Phase { forward, refusal, backward };
 
-/// Starts to sum the packet over the ranks, on the group's own communicator for normalisation.
-/// `others`: how many more layers' packets lie behind that of this one.
-distributed::Work reduce_packet(const Tensor& packet, const StatisticsSync& sync,
-                                const std::string& name, Phase phase, std::size_t others = 0);
+/// Makes the header of a packet of that many elements, with the fingerprint of its call. The
+/// kernels write the count.
+kernels::PacketHeader make_header(const CallId& id, Phase phase, std::int64_t elements);
 
-/// Reads the header of a packet in host memory. Throws a DistributedError on every rank, naming
-/// what each rank is at, where the reduced packet shows that they are not at the same layer, call,
-/// phase and number of channels, or (forward) that only some of them will run the backward that
-/// others need. The first is found by a fingerprint h of 20 bits, of which h and h^2 were summed: W
-/// sum(h^2) = sum(h)^2 holds for equal h only, and is exact in float64 for up to 4,096 ranks. A
-/// collision (1 in a million) goes undetected.
-PacketHeader expect_agreement(const Tensor& packet, const StatisticsSync& sync,
-                              const std::string& name, Phase phase);
+/// Writes a header into a packet on any device.
+void write_header(const Tensor& packet, const kernels::PacketHeader& header);
 
-/// The headers of packets on a CUDA device, on their way to the host. The device itself moves no
-/// running statistics where ranks do not agree or where there is one element per channel; who is
-/// told here hears of it late, but never waits.
-class LateHeaders {
- public:
-  /// Enqueues the copy of a header that has been summed over `sync`, where there is one. Nothing
-  /// inside of a CUDA graph.
-  void add(const Tensor& packet, const std::optional<StatisticsSync>& sync, const std::string& name,
-           Phase phase, const Shape& input);
-  /// Throws what those that have come have to say, the first first; with several ranks their group
-  /// is aborted, since by now the others may be anywhere. Does nothing inside of a CUDA graph.
-  void look();
-  /// The same for all of them: waits for the device.
-  void wait();
+/// Moves several packets into one tensor, one behind the other, and returns it. Each of `packets`
+/// is a view of its part afterwards. A single packet stays where it is.
+Tensor concatenate(const std::vector<Tensor*>& packets);
 
- private:
-  struct Header {
-    cuda::Readback values;
-    int device;
-    std::optional<StatisticsSync> sync;
-    std::string name;
-    Phase phase;
-    Shape input;
-  };
-  static void check(const Header& header);
+/// Starts the sum of a packet over the ranks, in place, on the communicator that the group keeps
+/// for normalisation. `others` counts the layers whose packets follow that of `id`.
+distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
+                                   std::size_t others = 0);
 
-  std::deque<Header> headers_;
-};
+/// Returns the header of a summed packet in host memory. Throws a DistributedError on every rank if
+/// the ranks are not at the same layer, call, phase and number of channels, naming the call of each
+/// rank; or (forward) if only some ranks will run a backward that others need.
+///
+/// Ranks compare calls by a fingerprint h of 20 bits. The header sums h and h^2 over W ranks, and
+/// W sum(h^2) = sum(h)^2 holds only if all h are equal. The test is exact in float64 for up to
+/// 4,096 ranks. Two calls have the same fingerprint, and go undetected, once in a million.
+kernels::PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase);
 
-/// Takes part in the collective of a forward that this rank cannot run, so that the others get an
-/// error now instead of at their deadline. Where every rank refuses, nothing is broken. Never
-/// throws: this rank has an error of its own.
-void announce_refusal(const StatisticsSync& sync, const std::string& name,
-                      std::int64_t packet_elements, Device device);
+/// Checks a host copy of the header of a summed packet in device memory. Throws what checked_header
+/// throws, but without naming the calls of the other ranks, which only one more collective could
+/// gather.
+void check_copied_header(const kernels::PacketHeader& header, const CallId& id, Phase phase);
+
+/// Throws ShapeError if the header of a whole batch counts one value per channel, or values that
+/// weigh 1 or less together: such a batch has no unbiased variance. An empty batch passes.
+void expect_variance(const kernels::PacketHeader& header, const CallId& id, const Shape& input);
+
+/// Takes part in the collective of a forward that this rank cannot run, so that the other ranks get
+/// an error at once instead of at their deadline. If every rank refuses, the group stays usable.
+/// Throws nothing: this rank is about to throw an error of its own.
+void announce_refusal(const CallId& id, std::int64_t elements, Device device);
 
 }  // namespace tutti::nn

@@ -1,7 +1,7 @@
 #include "loss.h"
 
 #include "../../autograd/functions.h"
-#include "../../autograd/operands.h"
+#include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../kernels/softmax.h"
 
@@ -35,7 +35,7 @@ void check(const Tensor& logits, const Tensor& targets, const CrossEntropyOption
                      options.label_smoothing);
 }
 
-// One loss for each target.
+// Returns one loss for each target.
 Tensor losses_of(const Tensor& logits, const Tensor& targets,
                  const kernels::CrossEntropyRule& rule) {
   const TensorOptions kind{accumulate_dtype(logits.dtype()), logits.device()};
@@ -61,7 +61,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   if (options.reduction == LossReduction::none) return losses;
   const Tensor total = sum(losses);
   if (options.reduction == LossReduction::sum) return total;
-  // Counted on the device: reading the number back would make the host wait.
+  // The device counts the targets: reading the number back would make the host wait.
   const Tensor counted = sum(ne(targets, static_cast<double>(options.ignore_index)));
   return total / counted.to(total.dtype());
 }
@@ -70,7 +70,7 @@ Tensor mse_loss(const Tensor& input, const Tensor& target, LossReduction reducti
   if (!(input.shape() == target.shape()))
     fail<ShapeError>("mse_loss: input and target must have one shape, got {} and {}",
                      to_string(input.shape()), to_string(target.shape()));
-  autograd::expect_same_kind("mse_loss", input, target);
+  autograd::expect_same_dtype_and_device("mse_loss", input, target);
   const DType wide = accumulate_dtype(input.dtype());
   const Tensor losses = square(input.to(wide) - target.to(wide));
   if (reduction == LossReduction::none) return losses;

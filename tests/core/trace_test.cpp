@@ -1,5 +1,5 @@
-// The timeline: what is written, that it nests, and that nothing is recorded, written or lost where
-// it should not be.
+// Tests of the trace: what a Profile writes, that spans nest, and that nothing is recorded, written
+// or lost by mistake.
 #include <tutti/core/cuda/ranges.h>
 #include <tutti/core/error.h>
 #include <tutti/core/trace.h>
@@ -43,9 +43,9 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
   };
   { const trace::Span ignored(name); }
   const int others = cuda::has_ranges() ? 1 : 0;  // a build with CUDA hands every name to NVTX
-  EXPECT_EQ(named, others);                       // nobody records
+  EXPECT_EQ(named, others);                       // no Profile exists
   {
-    trace::Recording recording(path_, 5);
+    trace::Profile profile(path_, 5);
     const trace::Span outer("outer");
     { const trace::Span inner(name); }
     const auto now = trace::Clock::now();
@@ -67,13 +67,13 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
   EXPECT_EQ(begin.at("id"), end.at("id"));
   EXPECT_NEAR(end.at("ts").get<double>() - begin.at("ts").get<double>(), 3000, 0.01);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()),
-            1);  // no draft is left
+            1);  // no temporary file is left
 }
 
 TEST_F(Trace, EveryThreadHasItsTrack) {
   constexpr int threads = 4, spans = 500;
   {
-    trace::Recording recording(path_);
+    trace::Profile profile(path_);
     std::vector<std::jthread> all;
     for (int t = 0; t < threads; ++t)
       all.emplace_back([t] {
@@ -95,7 +95,7 @@ TEST_F(Trace, EveryThreadHasItsTrack) {
 
 TEST_F(Trace, IsWrittenAlsoWhereAnExceptionEndsTheRun) {
   try {
-    trace::Recording recording(path_);
+    trace::Profile profile(path_);
     { const trace::Span span("before"); }
     throw std::runtime_error("on purpose");
   } catch (const std::runtime_error&) {}
@@ -103,16 +103,16 @@ TEST_F(Trace, IsWrittenAlsoWhereAnExceptionEndsTheRun) {
 }
 
 TEST_F(Trace, SaysAtOnceWhatCannotWork) {
-  EXPECT_THROW(trace::Recording(folder_ + "/nowhere/out.json"), Error);
-  trace::Recording recording(path_);
-  EXPECT_THROW(trace::Recording(folder_ + "/other.json"), Error);
+  EXPECT_THROW(trace::Profile(folder_ + "/nowhere/out.json"), Error);
+  trace::Profile profile(path_);
+  EXPECT_THROW(trace::Profile(folder_ + "/other.json"), Error);
   EXPECT_FALSE(fs::exists(folder_ + "/other.json"));
 }
 
 TEST_F(Trace, PartsOfSeveralProcessesBecomeOneFile) {
   const std::vector<std::string> parts{path_ + ".rank0", path_ + ".rank1"};
   for (int rank : {0, 1}) {
-    trace::Recording recording(parts[static_cast<std::size_t>(rank)], rank);
+    trace::Profile profile(parts[static_cast<std::size_t>(rank)], rank);
     const trace::Span span("of " + std::to_string(rank));
   }
   trace::merge(parts, path_);

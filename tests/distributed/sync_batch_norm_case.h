@@ -6,6 +6,7 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
+#include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 
 #include "../kernels/compare.h"
@@ -72,10 +73,9 @@ inline Result train(const Setup& s, std::optional<ProcessGroup> group, std::int6
     const Tensor positions = rand({s.shape[0], s.shape[2], s.shape[3]}, {float64}, random);
     const Tensor weights =
         (positions * gt(positions, 0.4).to(float64)).slice(0, from, to).to(test_device());
-    r.y = s.weighted   ? layer.forward_weighted(x, weights)
-          : s.residual ? s.relu ? layer.forward_add_relu(x, other) : layer.forward_add(x, other)
-          : s.relu ? layer.forward_relu(x)
-                       : layer(x);
+    r.y = layer.forward(x, {.residual = s.residual ? other : Tensor(),
+                            .relu = s.relu,
+                            .position_weights = s.weighted ? weights : Tensor()});
     r.y.backward(dy);
     r.dx = x.grad(), r.d_residual = other.grad(), r.d_weight = layer.weight.grad(),
     r.d_bias = layer.bias.grad();
@@ -274,13 +274,14 @@ inline void check_sync_batch_norm_together(const ProcessGroup& group) {
     const std::int64_t before = group.for_normalization().traffic().calls;
     Tensor y, yc;
     if (together) {
-      nn::BatchNorm::Together both;
-      const auto of_a = both.start(a, xa), of_c = both.start(local, xc), of_b = both.start(b, xb);
+      nn::JointBatchNorm both;
+      const auto of_a = both.start(a, xa), of_c = both.start(local, xc),
+                 of_b = both.start(b, xb, {.relu = true});
       yc = both.finish(of_c);
-      y = both.finish(of_b, both.finish(of_a), true);
+      y = both.finish(of_b, both.finish(of_a));
     } else {
       yc = local(xc);
-      y = b.forward_add_relu(xb, a(xa));
+      y = b.forward(xb, {.residual = a(xa), .relu = true});
     }
     (sum(y * dy) + sum(yc * dc)).backward();
     EXPECT_EQ(group.for_normalization().traffic().calls - before, group.size() == 1 ? 0

@@ -1,3 +1,4 @@
+// Traces of ranks that are threads.
 #include "trace_case.h"
 
 #include <unistd.h>
@@ -11,22 +12,22 @@ TEST(DistributedTrace, CollectivesOverlapWithBackward) {
       (std::filesystem::temp_directory_path() / fmt::format("tutti_step_{}.json", getpid()))
           .string();
   for (const int ranks : {2, 3}) {
-    trace::Recording recording(path);
+    trace::Profile profile(path);
     distributed::run_ranks(ranks, testing::run_traced_step, std::chrono::seconds(60));
-    recording.finish();
+    profile.finish();
     testing::expect_traced_step(testing::read_trace(path), ranks);
   }
   std::filesystem::remove(path);
 }
 
-TEST(DistributedTrace, ARecordingThatIsRefusedLeavesTheFileOfAnEarlierOneAlone) {
+TEST(DistributedTrace, ARefusedProfileLeavesTheFileOfAnEarlierOneAlone) {
   const std::string path =
       (std::filesystem::temp_directory_path() / fmt::format("tutti_refused_{}.json", getpid()))
           .string();
-  trace::Recording(path).finish();
+  trace::Profile(path).finish();
   {
-    const trace::Recording other(path + ".other");
-    EXPECT_THROW(trace::Recording{path}, Error);  // one at a time
+    const trace::Profile other(path + ".other");
+    EXPECT_THROW(trace::Profile{path}, Error);  // one at a time
   }
   EXPECT_TRUE(std::filesystem::exists(path));
   std::filesystem::remove(path);

@@ -1,6 +1,6 @@
-// One kernel: fibers for threads, gates for barriers, a random order. A fiber is a stack that runs
-// one thread after another and is needed twice only where a thread waits; kernels without barriers
-// run on a single one.
+// Runs one kernel: its threads as fibers, in a random order between barriers. A fiber runs one
+// thread after another. A further fiber is needed only when a thread waits at a barrier, so a
+// kernel without barriers runs on a single fiber.
 #include "emulator.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ constinit thread_local dim3 blockDim, gridDim;
 
 namespace emulator {
 
-constinit thread_local Place here;
+constinit thread_local ThreadContext current_thread;
 
 void fatal(const std::string& what) {
   std::fprintf(stderr, "CUDA emulator: %s\n", what.c_str());
@@ -54,7 +54,7 @@ constexpr int poison_byte = 0xff;  // NaN in every floating-point type, -1 in ev
 
 // ---- fibers
 
-// A stack and where it stands. One runs one thread after another.
+// A stack and the point at which it is suspended.
 struct Fiber {
   boost::context::fiber context;
   const void* bottom = nullptr;
@@ -73,8 +73,8 @@ struct Fiber {
 #endif
 };
 
-// The fibers of a host thread that runs kernels. Kept for ever, because ranks that are threads come
-// and go.
+// The fibers of one host thread that runs kernels. They are never freed but lent to the next
+// launch, because host threads that are ranks start and end all the time.
 class Fibers {
  public:
   Fiber* take() {
@@ -85,11 +85,12 @@ class Fibers {
   }
   void give_back(Fiber* fiber) { idle_.push_back(fiber); }
 
-  /// What the fibers run each time they are entered anew.
+  /// Each fiber runs this function again and again, one CUDA thread at a time.
   const std::function<void()>* work = nullptr;
 
-  /// Goes on in another fiber, or in the host thread itself for null, until somebody goes on here.
-  void go(Fiber* to) {
+  /// Suspends the running fiber and resumes `to`, or the host thread itself for null. Returns when
+  /// somebody resumes this fiber.
+  void switch_to(Fiber* to) {
     Fiber *from = running_, *next = to ? to : &host_;
     if (from == next) return;
     came_from_ = from, running_ = next;
@@ -113,9 +114,9 @@ class Fibers {
           fiber->arrive(*came_from_);
           for (;;) {
             (*work)();
-            go(nullptr);
+            switch_to(nullptr);
           }
-          return std::move(left);  // never
+          return std::move(left);  // is never reached
         });
     return fiber;
   }
@@ -125,21 +126,21 @@ class Fibers {
   Fiber *running_ = &host_, *came_from_ = nullptr;
 };
 
-// Lends a set of fibers to a launch.
-class LentFibers {
+// Borrows a set of fibers for one launch.
+class BorrowedFibers {
  public:
-  LentFibers() {
+  BorrowedFibers() {
     const std::lock_guard lock(mutex());
     if (pool().empty()) pool().push_back(new Fibers);
     fibers_ = pool().back();
     pool().pop_back();
   }
-  ~LentFibers() {
+  ~BorrowedFibers() {
     const std::lock_guard lock(mutex());
     pool().push_back(fibers_);
   }
-  LentFibers(const LentFibers&) = delete;
-  LentFibers& operator=(const LentFibers&) = delete;
+  BorrowedFibers(const BorrowedFibers&) = delete;
+  BorrowedFibers& operator=(const BorrowedFibers&) = delete;
   Fibers* operator->() const { return fibers_; }
 
  private:
@@ -159,20 +160,21 @@ class LentFibers {
 struct Thread;
 struct Block;
 
-// Where `expected` threads wait for each other.
-struct Gate {
+// A point at which `expected` threads wait for each other.
+struct Barrier {
   const char* name;
   std::size_t expected = 0;
-  Site first = {};
+  Location first = {};
   std::vector<Thread*> waiting = {};
 };
 
 struct Warp {
-  Gate gate{"a shuffle or __syncwarp"};
+  Barrier barrier{"a shuffle or __syncwarp"};
   std::uint32_t lanes = 0;
-  // Twice, by turns: a lane may hand in its next value while others still read the last ones.
+  // Exchanges use the two halves in turn, because a lane may pass its next value while others still
+  // read the values of the last exchange.
   int turn = 0;
-  alignas(16) unsigned char slots[2][warp_size * Deposits::stride];
+  alignas(16) unsigned char slots[2][warp_size * WarpValues::stride];
 };
 
 struct Thread {
@@ -181,23 +183,23 @@ struct Thread {
   Block* block = nullptr;
   Warp* warp = nullptr;
   Fiber* fiber = nullptr;
-  const Gate* waits_at = nullptr;
-  Site waits_in = {};
+  const Barrier* waits_at = nullptr;
+  Location waits_in = {};
   bool finished = false;
 };
 
 struct Block {
   uint3 index{};
-  Gate gate{"__syncthreads"};
+  Barrier barrier{"__syncthreads"};
   std::vector<Warp> warps;
   std::vector<Thread> threads;
   std::vector<Thread*> ready;
   std::vector<unsigned char> dynamic_shared;
   std::vector<std::vector<unsigned char>>
-      static_shared;  // while another block of a cooperative launch runs
+      static_shared;  // saved while another block of a cooperative launch runs
 };
 
-std::string text(const Site& at) { return fmt::format("{}:{}", at.file_name(), at.line()); }
+std::string text(const Location& at) { return fmt::format("{}:{}", at.file_name(), at.line()); }
 std::string text(const Thread& t) {
   const uint3 i = t.index, b = t.block->index;
   return fmt::format("thread ({}, {}, {}) of block ({}, {}, {})", i.x, i.y, i.z, b.x, b.y, b.z);
@@ -220,38 +222,38 @@ class Grid {
     for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
     const std::size_t together = launch_.cooperative ? count : 1;
     std::vector<Block> blocks(together);
-    grid_gate_.expected = count * launch_.block.x * launch_.block.y * launch_.block.z;
+    barrier_.expected = count * launch_.block.x * launch_.block.y * launch_.block.z;
     for (std::size_t i = 0; i < count; i += together) {
       for (std::size_t b = 0; b < together; ++b) fill(blocks[b], order[i + b]);
       run(blocks);
     }
   }
 
-  void wait(Gate& gate, Site at) {
+  void wait(Barrier& barrier, Location at) {
     Thread* t = thread_;
-    if (gate.waiting.empty()) gate.first = at;
-    if (at.line() != gate.first.line() ||
-        (at.file_name() != gate.first.file_name() &&
-         std::strcmp(at.file_name(), gate.first.file_name()) != 0))
-      fatal(fmt::format("divergent barrier: {} waits in {}, {} in {}", text(*t), text(at),
-                        text(*gate.waiting.front()), text(gate.first)));
-    t->waits_at = &gate, t->waits_in = at;
-    gate.waiting.push_back(t);
-    if (gate.waiting.size() == gate.expected) {
-      for (Thread* waiting : gate.waiting) {
+    if (barrier.waiting.empty()) barrier.first = at;
+    if (at.line() != barrier.first.line() ||
+        (at.file_name() != barrier.first.file_name() &&
+         std::strcmp(at.file_name(), barrier.first.file_name()) != 0))
+      fatal(fmt::format("divergent barrier: {} waits in {}, but {} waits in {}", text(*t), text(at),
+                        text(*barrier.waiting.front()), text(barrier.first)));
+    t->waits_at = &barrier, t->waits_in = at;
+    barrier.waiting.push_back(t);
+    if (barrier.waiting.size() == barrier.expected) {
+      for (Thread* waiting : barrier.waiting) {
         waiting->waits_at = nullptr;
         waiting->block->ready.push_back(waiting);
       }
-      gate.waiting.clear();
+      barrier.waiting.clear();
     }
-    // Straight to the next thread of the block, where that waited too.
+    // If the next thread of the block is suspended too, it can be resumed directly.
     Block& block = *t->block;
-    if (!block.ready.empty() && pick(block)->fiber != nullptr) go_on(*take_picked(block));
-    else fibers_->go(nullptr);
+    if (!block.ready.empty() && pick(block)->fiber != nullptr) resume(*take_picked(block));
+    else fibers_->switch_to(nullptr);
   }
 
   Thread* thread() const { return thread_; }
-  Gate& grid_gate() { return grid_gate_; }
+  Barrier& barrier() { return barrier_; }
   const Launch& launch() const { return launch_; }
 
  private:
@@ -260,7 +262,7 @@ class Grid {
     const std::size_t count = std::size_t{size.x} * size.y * size.z;
     const auto n = static_cast<unsigned>(number);
     block.index = make_uint3(n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y);
-    block.gate.expected = count;
+    block.barrier.expected = count;
     block.warps.assign((count + warp_size - 1) / warp_size, Warp{});
     block.threads.assign(count, Thread{});
     block.ready.clear();
@@ -273,7 +275,7 @@ class Grid {
       t.lane = static_cast<int>(i % warp_size);
       t.block = &block;
       t.warp = &block.warps[i / warp_size];
-      ++t.warp->gate.expected;
+      ++t.warp->barrier.expected;
       t.warp->lanes |= 1u << t.lane;
       block.ready.push_back(&t);
     }
@@ -286,14 +288,14 @@ class Grid {
         if (!b.ready.empty()) runnable.push_back(&b);
       if (runnable.empty()) break;
       Block& block = *runnable[random_.below(runnable.size())];
-      bring_in_shared(block);
+      load_static_shared(block);
       while (!block.ready.empty()) {
         Thread* t = pick(block);
         if (t->fiber == nullptr) t->fiber = fibers_->take();
-        go_on(*take_picked(block));
+        resume(*take_picked(block));
         if (thread_->finished) fibers_->give_back(thread_->fiber);
       }
-      if (launch_.cooperative) take_out_shared(block);
+      if (launch_.cooperative) save_static_shared(block);
     }
     expect_all_finished(blocks);
   }
@@ -307,12 +309,12 @@ class Grid {
     block.ready.pop_back();
     return t;
   }
-  void go_on(Thread& t) {
+  void resume(Thread& t) {
     thread_ = &t;
     threadIdx = t.index;
     blockIdx = t.block->index;
-    here = {t.lane, t.block->dynamic_shared.data()};
-    fibers_->go(t.fiber);
+    current_thread = {t.lane, t.block->dynamic_shared.data()};
+    fibers_->switch_to(t.fiber);
   }
 
   static const std::vector<Region>& static_shared() {
@@ -323,14 +325,14 @@ class Grid {
     }();
     return regions;
   }
-  static void bring_in_shared(Block& block) {
+  static void load_static_shared(Block& block) {
     const auto& regions = static_shared();
     for (std::size_t r = 0; r < regions.size(); ++r) {
       if (block.static_shared.empty()) std::memset(regions[r].data, poison_byte, regions[r].bytes);
       else std::memcpy(regions[r].data, block.static_shared[r].data(), regions[r].bytes);
     }
   }
-  static void take_out_shared(Block& block) {
+  static void save_static_shared(Block& block) {
     block.static_shared.clear();
     for (const Region& region : static_shared())
       block.static_shared.emplace_back(region.data, region.data + region.bytes);
@@ -358,10 +360,10 @@ class Grid {
 
   const Launch& launch_;
   Random random_;
-  LentFibers fibers_;
+  BorrowedFibers fibers_;
   std::function<void()> body_;
   Thread* thread_ = nullptr;
-  Gate grid_gate_{"the grid's sync()"};
+  Barrier barrier_{"the grid's sync()"};
 };
 
 thread_local Grid* grid = nullptr;
@@ -379,15 +381,15 @@ void run(const Launch& launch) {
   grid = nullptr;
 }
 
-void block_barrier(Site at) { grid->wait(grid->thread()->block->gate, at); }
+void block_barrier(Location at) { grid->wait(grid->thread()->block->barrier, at); }
 
-void grid_barrier(Site at) {
+void grid_barrier(Location at) {
   if (!grid->launch().cooperative)
     fatal("grid sync() in a launch that is not cooperative, in " + text(at));
-  grid->wait(grid->grid_gate(), at);
+  grid->wait(grid->barrier(), at);
 }
 
-Deposits warp_exchange(std::uint32_t mask, const void* value, std::size_t bytes, Site at) {
+WarpValues warp_exchange(std::uint32_t mask, const void* value, std::size_t bytes, Location at) {
   const Thread* t = grid->thread();
   Warp& warp = *t->warp;
   if (mask != ~std::uint32_t{0})
@@ -395,9 +397,9 @@ Deposits warp_exchange(std::uint32_t mask, const void* value, std::size_t bytes,
                       text(at)));
   unsigned char* slots = warp.slots[warp.turn];
   const int turn = warp.turn;
-  std::memcpy(slots + static_cast<std::size_t>(t->lane) * Deposits::stride, value, bytes);
-  if (warp.gate.waiting.size() + 1 == warp.gate.expected) warp.turn = 1 - turn;
-  grid->wait(warp.gate, at);
+  std::memcpy(slots + static_cast<std::size_t>(t->lane) * WarpValues::stride, value, bytes);
+  if (warp.barrier.waiting.size() + 1 == warp.barrier.expected) warp.turn = 1 - turn;
+  grid->wait(warp.barrier, at);
   return {slots, warp.lanes};
 }
 

@@ -1,5 +1,5 @@
-// Stands in for kernels/cuda/convolution.cpp, which calls cuDNN: the CPU's kernels on the same
-// memory, in the stream's order.
+// Replaces kernels/cuda/convolution.cpp, which calls cuDNN: computes convolutions by the CPU's
+// kernels, on the same memory and in the stream's order.
 #include "emulator.h"
 
 #include <tutti/core/create.h>
@@ -11,8 +11,8 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-// The same memory as a tensor of the CPU. It owns nothing: what is released later in the stream is
-// there until then.
+// A CPU tensor on the same memory. It does not own the memory, which stays allocated until the
+// stream comes to its release.
 Tensor on_host(const Tensor& t) {
   if (!t.defined()) return {};
   const Storage& storage = *t.storage();
@@ -20,7 +20,7 @@ Tensor on_host(const Tensor& t) {
                 t.shape(), t.strides(), t.offset(), t.dtype());
 }
 
-// The CPU does not compute in float16: in a copy in float32, which the output comes back from.
+// The CPU has no float16 kernels, so float16 tensors are computed in float32 copies.
 Tensor widened(const Tensor& t) {
   if (!t.defined() || t.dtype() != float16) return t;
   const Tensor wide = empty_like(t, float32);
@@ -28,8 +28,8 @@ Tensor widened(const Tensor& t) {
   return wide;
 }
 
-// Whoever comes by runs it, a rank or a watcher, each with its own number of threads: sums would
-// differ by chance.
+// Computes with one thread. The host thread that runs the work is a rank or a watcher by chance,
+// and sums would depend on its number of threads.
 class OneThread {
  public:
   OneThread() : before_(num_threads()) { set_num_threads(1); }
@@ -44,7 +44,8 @@ class OneThread {
 template <class Work>
 void enqueue(const Tensor& output, Work work) {
   if (!is_floating(output.dtype()))
-    fail<DTypeError>("emulated library: {} is no type it computes in", to_string(output.dtype()));
+    fail<DTypeError>("emulated cuDNN: expected a floating dtype, got {}",
+                     to_string(output.dtype()));
   emulator::enqueue(tutti::cuda::current_stream(output.device().index()).get(),
                     [work = std::move(work)] {
                       const OneThread one_thread;
@@ -52,7 +53,7 @@ void enqueue(const Tensor& output, Work work) {
                     });
 }
 
-// What a kernel writes into instead of `narrow`; copied there at the end.
+// A kernel writes to `wide`, which is copied to `narrow` at the end if its dtype is another.
 struct Output {
   Tensor narrow, wide;
   explicit Output(const Tensor& t) : narrow(t), wide(widened(t)) {}

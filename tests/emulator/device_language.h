@@ -1,6 +1,6 @@
-// What nvcc would know by itself, included before every .cu file (-include): the words of CUDA C++
-// for functions and variables, built-in variables, barriers, shuffles, atomics and intrinsics. Only
-// what the project's kernels use.
+// Defines what nvcc knows without an include: the keywords of CUDA C++, built-in variables,
+// barriers, shuffles, atomics and intrinsics, as far as the project's kernels use them. The
+// compiler includes this header before every .cu file (-include).
 #pragma once
 
 #include "emulator.h"
@@ -14,7 +14,8 @@
 #include <cstring>
 #include <type_traits>
 
-// The other words (__global__, __device__, ...) are nothing already where nvcc is not the compiler.
+// CUDA's headers define the other keywords (__global__, __device__, ...) as nothing for a compiler
+// that is not nvcc.
 #undef __shared__
 #define __shared__ static thread_local
 #undef __launch_bounds__
@@ -28,13 +29,13 @@ using std::max;
 using std::min;
 using std::signbit;
 
-// ---- barriers and warps. The place in the source tells barriers apart: threads at two of them are
-// an error.
+// ---- barriers and warps. The emulator tells barriers apart by their place in the source: threads
+// of a block that wait at two of them are an error.
 
-inline void __syncthreads(emulator::Site at = emulator::Site::current()) {
+inline void __syncthreads(emulator::Location at = emulator::Location::current()) {
   emulator::block_barrier(at);
 }
-inline void __syncwarp(unsigned mask = ~0u, emulator::Site at = emulator::Site::current()) {
+inline void __syncwarp(unsigned mask = ~0u, emulator::Location at = emulator::Location::current()) {
   emulator::warp_exchange(mask, nullptr, 0, at);
 }
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
@@ -44,26 +45,26 @@ inline void __threadfence_system() { __threadfence(); }
 namespace emulator {
 
 template <class T>
-T deposited(const Deposits& all, int lane, Site at) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= Deposits::stride);
+T value_of_lane(const WarpValues& all, int lane, Location at) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= WarpValues::stride);
   if ((all.lanes >> lane & 1) == 0)
     fatal("a shuffle reads lane " + std::to_string(lane) + ", which the block does not have, in " +
           at.file_name() + ":" + std::to_string(at.line()));
   T value;
-  std::memcpy(&value, all.slots + static_cast<std::size_t>(lane) * Deposits::stride, sizeof(T));
+  std::memcpy(&value, all.slots + static_cast<std::size_t>(lane) * WarpValues::stride, sizeof(T));
   return value;
 }
 
 template <class T>
-T shuffle(unsigned mask, const T& value, int source, Site at) {
-  return deposited<T>(warp_exchange(mask, &value, sizeof(T), at), source, at);
+T shuffle(unsigned mask, const T& value, int source, Location at) {
+  return value_of_lane<T>(warp_exchange(mask, &value, sizeof(T), at), source, at);
 }
 
-inline std::uint32_t ballot(unsigned mask, bool value, Site at) {
-  const Deposits all = warp_exchange(mask, &value, sizeof(value), at);
+inline std::uint32_t ballot(unsigned mask, bool value, Location at) {
+  const WarpValues all = warp_exchange(mask, &value, sizeof(value), at);
   std::uint32_t bits = 0;
   for (int lane = 0; lane < 32; ++lane)
-    if ((all.lanes >> lane & 1) != 0 && deposited<bool>(all, lane, at)) bits |= 1u << lane;
+    if ((all.lanes >> lane & 1) != 0 && value_of_lane<bool>(all, lane, at)) bits |= 1u << lane;
   return bits;
 }
 
@@ -71,37 +72,39 @@ inline std::uint32_t ballot(unsigned mask, bool value, Site at) {
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32,
-              emulator::Site at = emulator::Site::current()) {
-  const int lane = emulator::here.lane;
+              emulator::Location at = emulator::Location::current()) {
+  const int lane = emulator::current_thread.lane;
   return emulator::shuffle(mask, value, (lane & ~(width - 1)) + (source & (width - 1)), at);
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
-                  emulator::Site at = emulator::Site::current()) {
-  const int lane = emulator::here.lane, source = lane ^ bits;
+                  emulator::Location at = emulator::Location::current()) {
+  const int lane = emulator::current_thread.lane, source = lane ^ bits;
   return emulator::shuffle(mask, value, source / width <= lane / width ? source : lane, at);
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32,
-                   emulator::Site at = emulator::Site::current()) {
-  const int lane = emulator::here.lane, source = lane + static_cast<int>(by);
+                   emulator::Location at = emulator::Location::current()) {
+  const int lane = emulator::current_thread.lane, source = lane + static_cast<int>(by);
   return emulator::shuffle(mask, value, source / width == lane / width ? source : lane, at);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32,
-                 emulator::Site at = emulator::Site::current()) {
-  const int lane = emulator::here.lane, source = lane - static_cast<int>(by);
+                 emulator::Location at = emulator::Location::current()) {
+  const int lane = emulator::current_thread.lane, source = lane - static_cast<int>(by);
   return emulator::shuffle(mask, value,
                            source >= 0 && source / width == lane / width ? source : lane, at);
 }
 inline unsigned __ballot_sync(unsigned mask, bool value,
-                              emulator::Site at = emulator::Site::current()) {
+                              emulator::Location at = emulator::Location::current()) {
   return emulator::ballot(mask, value, at);
 }
-inline int __any_sync(unsigned mask, bool value, emulator::Site at = emulator::Site::current()) {
+inline int __any_sync(unsigned mask, bool value,
+                      emulator::Location at = emulator::Location::current()) {
   return emulator::ballot(mask, value, at) != 0;
 }
-inline int __all_sync(unsigned mask, bool value, emulator::Site at = emulator::Site::current()) {
+inline int __all_sync(unsigned mask, bool value,
+                      emulator::Location at = emulator::Location::current()) {
   return emulator::ballot(mask, !value, at) == 0;
 }
 

@@ -1,19 +1,19 @@
-// The CUDA emulator: runs this project's kernels (kernels/cuda/*.cu, unchanged) and its CUDA host
+// The CUDA emulator runs this project's kernels (kernels/cuda/*.cu, unchanged) and its CUDA host
 // code (core/cuda) on the CPU, so that the GPU tests run where there is no GPU. Each CUDA thread is
-// a fiber that gives way at barriers, shuffles and at its end only; blocks run one after another,
-// those of a cooperative launch side by side.
+// a fiber that yields only at barriers, at shuffles and at its end. Blocks run one after another;
+// the blocks of a cooperative launch take turns.
 //
-// What it finds: wrong indices, tails, reductions and host logic; a barrier or shuffle that not all
-// threads reach; static or dynamic shared memory and device memory read before it is written (both
-// are filled with NaN); a missing __syncthreads (threads and blocks run in a random order between
-// barriers); writes past the end of an allocation; host code that reads device memory; work on
-// different streams, or of host and device, that nothing orders. What it says nothing about: speed,
-// and races that need two threads within one stretch between barriers, memory ordering between
-// blocks, alignment beyond what the CPU needs, registers and occupancy, the libraries (cuBLASLt,
-// cuDNN, NCCL).
+// The emulator finds: wrong indices, tails, reductions and host logic; a barrier or shuffle that
+// not all threads reach; shared or device memory that is read before it is written (both are filled
+// with NaN); a missing __syncthreads (threads and blocks run in a random order between barriers);
+// writes past the end of an allocation; host code that reads device memory; a missing order between
+// streams, or between host and device.
+// It cannot find: slow code, races of two threads between the same two barriers, wrong memory
+// ordering between blocks, alignment that the CPU does not need, too many registers, and anything
+// about the real cuBLASLt, cuDNN and NCCL.
 //
-// Seeded by TUTTI_EMULATOR_SEED (default 1). Every finding prints what happened and aborts, as it
-// would stop a GPU.
+// The environment variable TUTTI_EMULATOR_SEED (default 1) seeds the random orders. The emulator
+// prints every mistake that it finds and aborts the process.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,11 +31,12 @@ extern constinit thread_local dim3 blockDim, gridDim;
 
 namespace emulator {
 
-using Site = std::source_location;
+using Location = std::source_location;
 
+/// Prints `what` and aborts the process.
 [[noreturn]] void fatal(const std::string& what);
 
-/// Small and fast; the n-th of a seed is the same everywhere.
+/// A small and fast random generator. Its numbers depend on the seed and on `stream` only.
 class Random {
  public:
   explicit Random(std::uint64_t stream);
@@ -45,36 +46,36 @@ class Random {
   std::uint64_t state_;
 };
 
-// ---- blocks.cpp: one kernel
+// ---- blocks.cpp runs one kernel
 
 struct Launch {
   dim3 grid, block;
   std::size_t shared_bytes = 0;
   bool cooperative = false;
-  std::function<void()> kernel;  ///< what every thread runs
+  std::function<void()> kernel;  ///< runs in every thread
 };
 /// Runs all threads of all blocks to their end.
 void run(const Launch& launch);
 
-/// What the running CUDA thread knows of itself, beside CUDA's own built-in variables.
-struct Place {
+/// Holds what the running CUDA thread needs besides CUDA's built-in variables.
+struct ThreadContext {
   int lane = 0;
   unsigned char* shared = nullptr;  ///< the block's dynamic shared memory
 };
-extern constinit thread_local Place here;
+extern constinit thread_local ThreadContext current_thread;
 
-void block_barrier(Site at);
-void grid_barrier(Site at);
+void block_barrier(Location at);
+void grid_barrier(Location at);
 
-/// What the lanes of a warp handed in, `stride` bytes apart.
-struct Deposits {
+/// The values that the lanes of a warp passed to warp_exchange, `stride` bytes apart.
+struct WarpValues {
   static constexpr std::size_t stride = 16;
   const unsigned char* slots;
-  std::uint32_t lanes;  ///< bit i: lane i exists
+  std::uint32_t lanes;  ///< bit i is set if lane i exists
 };
-/// Hands in a value and waits for the warp's other lanes to do so. `mask` must be that of a full
-/// warp.
-Deposits warp_exchange(std::uint32_t mask, const void* value, std::size_t bytes, Site at);
+/// Passes a value to the warp and waits until its other lanes have done so too. `mask` must be that
+/// of a full warp.
+WarpValues warp_exchange(std::uint32_t mask, const void* value, std::size_t bytes, Location at);
 
 // ---- shared_memory.cpp, linked into each library of kernels
 
@@ -82,18 +83,19 @@ struct Region {
   unsigned char* data;
   std::size_t bytes;
 };
-/// The calling thread's `__shared__` variables of every library of kernels.
+/// One function for each library of kernels, which returns where the `__shared__` variables of that
+/// library are in the calling thread.
 std::vector<Region (*)()>& shared_regions();
 
 // ---- memory.cpp: device memory
 
-constexpr std::size_t device_memory = std::size_t{1} << 30;  ///< what each device claims to have
+constexpr std::size_t device_memory = std::size_t{1} << 30;  ///< bytes of each device
 
-/// Guarded at both ends; null where there is no room.
+/// Allocates device memory with guards at both ends; returns null if the device has no room.
 void* allocate(std::size_t bytes, int device);
-/// Fills with NaN.
+/// Fills an allocation with NaN.
 void poison(void* block);
-/// Checks the guards, fills with NaN and gives back.
+/// Frees an allocation: checks its guards, then fills it with NaN.
 void release(void* block);
 struct Usage {
   std::size_t live, peak;
@@ -102,12 +104,11 @@ Usage usage(int device);
 void reset_peak(int device);
 /// The device of an address in device memory; -1 for any other.
 int device_of(const void* address);
-/// Unless all of [address, address + bytes) lies in one live allocation, says what `call` did
-/// wrong.
+/// Aborts, naming `call`, unless all of [address, address + bytes) lies in one live allocation.
 void expect_allocated(const void* address, std::size_t bytes, const char* call);
 
-/// Device memory can be touched while one lives, and faults otherwise: host code must not look into
-/// it.
+/// Makes device memory accessible while an object lives. At other times an access faults, because
+/// host code must not read or write device memory.
 class DeviceAccess {
  public:
   DeviceAccess();
@@ -116,13 +117,12 @@ class DeviceAccess {
   DeviceAccess& operator=(const DeviceAccess&) = delete;
 };
 
-// ---- streams.cpp: what is enqueued
+// ---- streams.cpp runs what is enqueued
 
-/// Runs `work` in the stream's order, at a time of the emulator's choice.
+/// Runs `work` in the stream's order, at a random later time.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
-/// How a kernel is called from the addresses of its arguments: copies them and returns what a
-/// thread runs.
+/// Copies a kernel's arguments from their addresses and returns a function that calls the kernel.
 using Binder = std::function<void()> (*)(const void* kernel, void** arguments);
 void register_kernel(const void* kernel, Binder binder);
 

@@ -1,5 +1,4 @@
-// The emulator itself: that right kernels and host code give right results in it, and that wrong
-// ones do not pass.
+// Tests the emulator: right kernels and host code give right results, and mistakes are found.
 #include "emulator_test.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +12,7 @@
 namespace emulator_test {
 namespace {
 
-// Device memory with the host's values.
+// Device memory that is filled from, and read to, host vectors.
 template <class T>
 class Buffer {
  public:
@@ -144,7 +143,7 @@ TEST(Mistakes, HostCodeTouchesDeviceMemory) {
                "do not lie in one block");
 }
 
-// Two streams add to and double the same numbers; only with an event between them is the result
+// One stream adds to numbers that another one copies. Only an event between them makes the result
 // certain.
 float add_on_one_stream_and_read_on_another(bool ordered) {
   const Buffer<float> x(std::vector<float>(100, 1.0f));

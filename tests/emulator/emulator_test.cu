@@ -1,5 +1,5 @@
-// Kernels for the emulator's own tests: the patterns that the library's kernels are made of, and
-// mistakes.
+// Kernels for the tests of the emulator: the patterns that the library's kernels are made of, and
+// kernels with mistakes.
 #include "emulator_test.h"
 
 #include <emulator_launch.h>
@@ -14,7 +14,7 @@ __device__ float warp_sum(float value) {
   return value;
 }
 
-// The last block to come adds up what all wrote, and resets the counter.
+// The last block to arrive adds up what all blocks wrote, and resets the counter.
 template <int Threads>
 __global__ void __launch_bounds__(Threads)
     sum(const float* __restrict__ x, int n, float* partial, unsigned* counter, float* result) {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(Threads)
   *result = total;
 }
 
-// Every block writes one number, waits for the grid, and adds up all.
+// Every block writes one number, waits for the grid, and adds up the numbers of all blocks.
 __global__ void grid_sum(float* partial, float* results) {
   auto* shared = tutti::cuda::dynamic_shared<float>();
   __shared__ float own;
@@ -69,7 +69,7 @@ __global__ void two_barriers() {
   if (threadIdx.x < 16) __syncthreads();
   else __syncthreads();
 }
-// Reverses a block's values; without the barrier a thread may read what nobody wrote yet.
+// Reverses a block's values. Without the barrier a thread may read a value before it is written.
 __global__ void reverse(int* x, bool barrier) {
   __shared__ int values[128];
   values[threadIdx.x] = x[threadIdx.x];

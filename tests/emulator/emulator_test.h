@@ -1,4 +1,4 @@
-// How emulator_test.cpp starts the kernels of emulator_test.cu.
+// Declares the functions by which emulator_test.cpp launches the kernels of emulator_test.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>

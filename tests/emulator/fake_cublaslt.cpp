@@ -1,10 +1,9 @@
-// The functions of cuBLASLt that kernels/cuda/matmul.cpp calls, so that it runs in the emulator as
-// it is: column-major matrices, strided batches, bias and relu, summed plainly in float64. It
-// insists on what cuBLASLt documents (sizes of attributes, leading dimensions, dtypes, no epilogue
-// in float64) and on what its caller was told (an algorithm is for one problem, one alignment and
-// one workspace), overwrites the workspace, and has no algorithm for some problems with an
-// epilogue, by their hash. It says nothing about cuBLASLt's choices, digits and speed, or what its
-// relu makes of NaN.
+// Defines the functions of cuBLASLt that kernels/cuda/matmul.cpp calls, so that this file runs in
+// the emulator unchanged: column-major matrices, strided batches, bias and relu, summed in float64.
+// They check what cuBLASLt documents (sizes of attributes, leading dimensions, dtypes, no epilogue
+// in float64), and that an algorithm is used for the problem, the alignments and the workspace that
+// it was made for. They overwrite the workspace, and refuse some problems with an epilogue, chosen
+// by hash. They do not imitate cuBLASLt's choices, rounding and speed, or its relu of NaN.
 #include "emulator.h"
 
 #include <tutti/core/dtype.h>
@@ -21,7 +20,7 @@ using namespace tutti;
 
 namespace {
 
-// Any descriptor: the bytes of its attributes.
+// A descriptor of any kind: the bytes of its attributes by number.
 struct Descriptor {
   std::map<int, std::string> attributes;
 
@@ -104,7 +103,7 @@ void store(cudaDataType type, void* data, std::int64_t index, double value) {
   }
 }
 
-// op(x) of one batch as rows by columns, row-major; its digits cut where TF32 does.
+// op(x) of one batch, row-major; its values are cut to the digits of TF32 if `tf32`.
 std::vector<double> gather(const Matrix& x, const void* data, std::int64_t batch, bool transposed,
                            bool tf32) {
   const std::int64_t rows = transposed ? x.columns : x.rows,
@@ -120,7 +119,7 @@ std::vector<double> gather(const Matrix& x, const void* data, std::int64_t batch
   return result;
 }
 
-// All that a product is told but its pointers and factors.
+// All arguments of a product except its pointers and factors.
 struct Problem {
   bool supported, right;
   Matrix a, b, c, d;
@@ -183,8 +182,9 @@ void multiply(const Problem& p, double alpha, const void* a, const void* b, doub
   const bool tf32 = p.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   for (std::int64_t batch = 0; batch < p.d.count; ++batch) {
     const std::vector<double> left = gather(p.a, a, batch, p.a_transposed, tf32),
-                              right = gather(p.b, b, batch, !p.b_transposed,
-                                             tf32);  // its columns as rows
+                              right = gather(
+                                  p.b, b, batch, !p.b_transposed,
+                                  tf32);  // transposed, so that its rows are columns of op(b)
     for (std::int64_t j = 0; j < n; ++j)
       for (std::int64_t i = 0; i < m; ++i) {
         double z = 0;
@@ -200,9 +200,9 @@ void multiply(const Problem& p, double alpha, const void* a, const void* b, doub
   }
 }
 
-// What is behind the opaque numbers of an algorithm.
+// The content of an algorithm, which is opaque to its user.
 struct Algorithm {
-  std::uint64_t problem, a, b, c, d, workspace;  // alignments, and bytes
+  std::uint64_t problem, a, b, c, d, workspace;  // a to d are alignments, workspace is bytes
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 

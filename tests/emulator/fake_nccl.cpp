@@ -1,14 +1,14 @@
-// The functions of NCCL that the backend calls, among ranks that are threads of this process and
-// devices of the emulator. As non-blocking as NCCL's: communicators are in progress until all ranks
-// have come, a first collective is for a while, a split gives its communicator when the parent has
-// left that state. A collective is enqueued on its stream and ends there when all ranks' streams
-// have come to it; where they do not, or differ, it never ends, until it is aborted. An abort
-// returns late, as NCCL's does: when the device is idle and no graph holds the communicator. A
-// split whose parent is aborted meanwhile still gives its communicator, and whoever leaves one
-// behind is told when the program ends.
+// Defines the functions of NCCL that the NCCL backend calls, for ranks that are threads of this
+// process and devices of the emulator. They are as non-blocking as NCCL's own: a communicator is in
+// progress until all ranks have joined, and so is a first collective for a while; a split returns
+// its communicator when its parent is no longer in progress. A collective ends when the streams of
+// all ranks have come to it. If they do not come, or their arguments differ, it never ends unless
+// it is aborted. An abort returns late, as NCCL's does: when the device is idle and no graph uses
+// the communicator. A split whose parent is aborted still returns its communicator. A communicator
+// that is never aborted is reported when the program ends.
 #include "streams.h"
 
-#include "../../distributed/reduce.h"
+#include <tutti/distributed/reduce.h>
 
 #include <nccl.h>
 
@@ -34,73 +34,72 @@ struct Call {
   bool arrived = false, aborted = false;
 };
 
-struct Meeting {
+struct PendingCollective {
   std::map<int, Call> calls;  // by rank
-  std::map<int, std::shared_ptr<emulator::Moment>> gates;
+  std::map<int, std::shared_ptr<emulator::Signal>> finished;
   int present = 0;
 };
 
-struct World;
+struct RankGroup;
 
 struct Split {
-  std::map<int, std::pair<int, int>> wishes;  // by rank: colour and key
-  std::map<int, std::shared_ptr<World>> worlds;
+  std::map<int, std::pair<int, int>> requests;  // colour and key, by rank
+  std::map<int, std::shared_ptr<RankGroup>> groups;
 };
 
-struct World {
+struct RankGroup {
   int size = 0, joined = 0;
-  std::map<std::int64_t, Meeting> meetings;
+  std::map<std::int64_t, PendingCollective> pending;
   std::map<std::int64_t, Split> splits;
 };
 
-// By handle.
+// The registered memory, by handle.
 std::map<void*, void*>& registrations() {
   static auto* all = new std::map<void*, void*>;
   return *all;
 }
 
-std::mutex mutex;  // guards all of it
-std::map<std::string, std::shared_ptr<World>>& worlds() {
-  static auto* all = new std::map<std::string, std::shared_ptr<World>>;
+std::mutex mutex;  // guards all groups and registrations
+std::map<std::string, std::shared_ptr<RankGroup>>& groups() {
+  static auto* all = new std::map<std::string, std::shared_ptr<RankGroup>>;
   return *all;
 }
 
 }  // namespace
 
-// Communicators must be gone when the program ends; those that only a graph held may take a moment.
-struct LeftBehind {
+// Counts communicators, which must be aborted before the program ends. It waits up to a second for
+// those that only a graph used.
+struct LeakCheck {
   std::atomic<int> count = 0;
-  ~LeftBehind() {
-    for (int looks = 0; count > 0; ++looks) {
-      if (looks > 1000)
-        emulator::fatal("a communicator of NCCL was left behind: nobody has aborted it");
+  ~LeakCheck() {
+    for (int polls = 0; count > 0; ++polls) {
+      if (polls > 1000) emulator::fatal("a communicator of NCCL was never aborted");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  struct One;
+  struct Counted;
 };
-LeftBehind left_behind;
+LeakCheck leak_check;
 
-struct LeftBehind::One {
-  One() { ++left_behind.count; }
-  ~One() { --left_behind.count; }
-};
-
-// What a graph knows of a communicator, which may be gone when it is replayed.
-struct Member {
-  std::int64_t calls = 0;
-  bool aborted = false;
+struct LeakCheck::Counted {
+  Counted() { ++leak_check.count; }
+  ~Counted() { --leak_check.count; }
 };
 
 struct ncclComm {
-  std::shared_ptr<World> world;
+  // What captured graphs share with the communicator, and may outlive it.
+  struct State {
+    std::int64_t calls = 0;
+    bool aborted = false;
+  };
+  std::shared_ptr<RankGroup> group;
   int rank = 0, device = 0;
-  std::shared_ptr<Member> member = std::make_shared<Member>();
+  std::shared_ptr<State> state = std::make_shared<State>();
   std::int64_t splits = 0;
-  ncclComm** child = nullptr;  // where the split under way is to put it
-  int looks_left = 2;          // in which the first collective is in progress
+  ncclComm** child = nullptr;  // where a split in progress stores its result
+  int polls_left = 2;          // queries for which the first collective is in progress
   bool connecting = false;
-  LeftBehind::One counted = {};
+  LeakCheck::Counted counted = {};
 };
 
 namespace {
@@ -157,36 +156,36 @@ void compute(std::map<int, Call>& calls) {
   }
 }
 
-// On the stream of the rank: the last to come computes for all.
-void arrive(const std::shared_ptr<World>& world, std::int64_t number, int rank) {
+// Runs on the rank's stream. The last rank to arrive computes for all.
+void arrive(const std::shared_ptr<RankGroup>& group, std::int64_t number, int rank) {
   const std::lock_guard lock(mutex);
-  const auto found = world->meetings.find(number);
-  if (found == world->meetings.end()) return;
-  Meeting& meeting = found->second;
-  Call& mine = meeting.calls.at(rank);
+  const auto found = group->pending.find(number);
+  if (found == group->pending.end()) return;
+  PendingCollective& collective = found->second;
+  Call& mine = collective.calls.at(rank);
   if (mine.aborted) return;
   mine.arrived = true;
-  if (++meeting.present < world->size) return;
-  for (const auto& [_, call] : meeting.calls)
+  if (++collective.present < group->size) return;
+  for (const auto& [_, call] : collective.calls)
     if (!call.arrived || call.aborted || !agree(call, mine)) return;
-  compute(meeting.calls);
-  for (const auto& [_, gate] : meeting.gates) emulator::open_gate(gate);
-  world->meetings.erase(found);
+  compute(collective.calls);
+  for (const auto& [_, signal] : collective.finished) emulator::raise(signal);
+  group->pending.erase(found);
 }
 
-ncclResult_t collect(ncclComm* comm, cudaStream_t stream, const Call& call) {
-  const auto begin = [world = comm->world, member = comm->member, rank = comm->rank, call] {
-    const auto gate = emulator::make_gate();
+ncclResult_t enqueue_collective(ncclComm* comm, cudaStream_t stream, const Call& call) {
+  const auto begin = [group = comm->group, state = comm->state, rank = comm->rank, call] {
+    const auto signal = emulator::make_signal();
     const std::lock_guard lock(mutex);
-    const std::int64_t number = member->calls++;
-    Meeting& meeting = world->meetings[number];
-    meeting.calls.emplace(rank, call).first->second.aborted = member->aborted;
-    meeting.gates.emplace(rank, gate);
-    if (member->aborted) emulator::open_gate(gate);
-    return emulator::Shared{[world, number, rank] { arrive(world, number, rank); }, gate};
+    const std::int64_t number = state->calls++;
+    PendingCollective& collective = group->pending[number];
+    collective.calls.emplace(rank, call).first->second.aborted = state->aborted;
+    collective.finished.emplace(rank, signal);
+    if (state->aborted) emulator::raise(signal);
+    return emulator::SharedWork{[group, number, rank] { arrive(group, number, rank); }, signal};
   };
   emulator::enqueue_shared(emulator::stream_of(stream), begin);
-  comm->connecting = comm->looks_left > 0;
+  comm->connecting = comm->polls_left > 0;
   return comm->connecting ? ncclInProgress : ncclSuccess;
 }
 
@@ -212,12 +211,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     ncclConfig_t* config) {
   if (config->blocking != 0) return ncclInvalidArgument;
   const std::lock_guard lock(mutex);
-  auto& world = worlds()[id.internal];
-  if (!world) world = std::make_shared<World>(World{.size = size, .meetings = {}, .splits = {}});
-  ++world->joined;
-  *comm = new ncclComm{.world = world, .rank = rank};
+  auto& group = groups()[id.internal];
+  if (!group)
+    group = std::make_shared<RankGroup>(RankGroup{.size = size, .pending = {}, .splits = {}});
+  ++group->joined;
+  *comm = new ncclComm{.group = group, .rank = rank};
   cudaGetDevice(&(*comm)->device);
-  if (world->joined == size) worlds().erase(id.internal);
+  if (group->joined == size) groups().erase(id.internal);
   return ncclInProgress;
 }
 
@@ -225,7 +225,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* chil
                            ncclConfig_t* config) {
   if (config->blocking != 0 || comm->child) return ncclInvalidUsage;
   const std::lock_guard lock(mutex);
-  comm->world->splits[comm->splits].wishes[comm->rank] = {color, key};
+  comm->group->splits[comm->splits].requests[comm->rank] = {color, key};
   comm->child = child;
   *child = nullptr;
   return ncclInProgress;
@@ -234,28 +234,28 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* chil
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   const std::lock_guard lock(mutex);
   *result = ncclSuccess;
-  if (comm->world->joined < comm->world->size) return *result = ncclInProgress, ncclSuccess;
+  if (comm->group->joined < comm->group->size) return *result = ncclInProgress, ncclSuccess;
   if (comm->connecting) {
-    comm->connecting = --comm->looks_left > 0;
+    comm->connecting = --comm->polls_left > 0;
     return *result = ncclInProgress, ncclSuccess;
   }
   if (!comm->child) return ncclSuccess;
-  Split& split = comm->world->splits[comm->splits];
-  if (static_cast<int>(split.wishes.size()) < comm->world->size)
+  Split& split = comm->group->splits[comm->splits];
+  if (static_cast<int>(split.requests.size()) < comm->group->size)
     return *result = ncclInProgress, ncclSuccess;
-  const auto [color, key] = split.wishes.at(comm->rank);
+  const auto [color, key] = split.requests.at(comm->rank);
   if (color >= 0) {
     int size = 0, before = 0;
-    for (const auto& [rank, wish] : split.wishes) {
-      if (wish.first != color) continue;
+    for (const auto& [rank, request] : split.requests) {
+      if (request.first != color) continue;
       ++size;
-      before += std::pair(wish.second, rank) < std::pair(key, comm->rank);
+      before += std::pair(request.second, rank) < std::pair(key, comm->rank);
     }
-    auto& world = split.worlds[color];
-    if (!world)
-      world = std::make_shared<World>(
-          World{.size = size, .joined = size, .meetings = {}, .splits = {}});
-    *comm->child = new ncclComm{.world = world, .rank = before, .device = comm->device};
+    auto& group = split.groups[color];
+    if (!group)
+      group = std::make_shared<RankGroup>(
+          RankGroup{.size = size, .joined = size, .pending = {}, .splits = {}});
+    *comm->child = new ncclComm{.group = group, .rank = before, .device = comm->device};
   }
   comm->child = nullptr;
   ++comm->splits;
@@ -265,18 +265,18 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   {
     const std::lock_guard lock(mutex);
-    comm->member->aborted = true;
-    for (auto& [_, meeting] : comm->world->meetings) {
-      const auto call = meeting.calls.find(comm->rank);
-      if (call == meeting.calls.end()) continue;
-      call->second.aborted = true;  // and so is never computed: its memory may be gone
-      emulator::open_gate(meeting.gates.at(comm->rank));
+    comm->state->aborted = true;
+    for (auto& [_, collective] : comm->group->pending) {
+      const auto call = collective.calls.find(comm->rank);
+      if (call == collective.calls.end()) continue;
+      call->second.aborted = true;  // it is never computed, because its memory may be freed
+      emulator::raise(collective.finished.at(comm->rank));
     }
     if (comm->child)
-      *comm->child = new ncclComm{.world = std::make_shared<World>(), .device = comm->device};
+      *comm->child = new ncclComm{.group = std::make_shared<RankGroup>(), .device = comm->device};
   }
   emulator::wait_until_idle(comm->device);
-  while (comm->member.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (comm->state.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   {
     const std::lock_guard lock(mutex);
     std::erase_if(registrations(), [&](const auto& each) {
@@ -303,7 +303,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, std::size_t, vo
   const std::lock_guard lock(mutex);
   *handle = new std::pair(comm, data);
   for (const auto& [_, registered] : registrations())
-    if (registered == data) return ncclInvalidUsage;  // once is enough
+    if (registered == data) return ncclInvalidUsage;  // stricter than NCCL: memory registers once
   registrations()[*handle] = data;
   return ncclSuccess;
 }
@@ -316,20 +316,23 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
 
 ncclResult_t ncclAllReduce(const void* input, void* output, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return collect(comm, stream, {Kind::all_reduce, input, output, count, type, op, 0});
+  return enqueue_collective(comm, stream, {Kind::all_reduce, input, output, count, type, op, 0});
 }
 ncclResult_t ncclReduceScatter(const void* input, void* output, std::size_t count,
                                ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream) {
-  return collect(comm, stream, {Kind::reduce_scatter, input, output, count, type, op, 0});
+  return enqueue_collective(comm, stream,
+                            {Kind::reduce_scatter, input, output, count, type, op, 0});
 }
 ncclResult_t ncclAllGather(const void* input, void* output, std::size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
-  return collect(comm, stream, {Kind::all_gather, input, output, count, type, ncclSum, 0});
+  return enqueue_collective(comm, stream,
+                            {Kind::all_gather, input, output, count, type, ncclSum, 0});
 }
 ncclResult_t ncclBroadcast(const void* input, void* output, std::size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream) {
-  return collect(comm, stream, {Kind::broadcast, input, output, count, type, ncclSum, root});
+  return enqueue_collective(comm, stream,
+                            {Kind::broadcast, input, output, count, type, ncclSum, root});
 }
 
 }  // extern "C"

@@ -1,6 +1,6 @@
-// Device memory: one range of addresses for all devices, out of bounds for host code. Each block
-// stands between two guards, which a release checks and which AddressSanitizer, where it is on,
-// knows.
+// Device memory: one range of addresses for all devices, which host code must not access. Each
+// block lies between two guards. A release checks them, and AddressSanitizer, if it is on, reports
+// an access to them at once.
 #include "emulator.h"
 
 #include <fmt/format.h>
@@ -31,26 +31,26 @@ constexpr std::size_t guard = 256;
 constexpr unsigned char guard_byte = 0xdb;
 constexpr std::size_t huge_page = 2 << 20;
 constexpr std::size_t range = std::size_t{16}
-                              << 30;  // of addresses; memory is used where touched only
+                              << 30;  // bytes of addresses; only touched pages use memory
 
 struct Block {
-  std::size_t bytes, reserved;  // reserved: with its guards
+  std::size_t bytes, reserved;  // `reserved` includes the guards
   int device;
 };
 
 [[maybe_unused]] void explain_fault(int, siginfo_t* info, void*) {
   if (device_of(info->si_addr) >= 0) {
     const char text[] =
-        "CUDA emulator: host code touches device memory, which would be a fault on a GPU machine\n";
+        "CUDA emulator: host code touches device memory, which would fault on a GPU machine\n";
     [[maybe_unused]] const auto written = ::write(2, text, sizeof(text) - 1);
   }
-  std::signal(SIGSEGV, SIG_DFL);  // on return the access is tried again
+  std::signal(SIGSEGV, SIG_DFL);  // after the return the access faults again and ends the process
 }
 
 struct Memory {
   std::mutex mutex;
   unsigned char* base;
-  std::size_t used = 0;                        // the part of the range that was ever handed out
+  std::size_t used = 0;                        // bytes of the range that were ever allocated
   std::map<unsigned char*, std::size_t> free;  // by address
   std::map<unsigned char*, Block> blocks;      // by address of the block's first byte
   std::map<int, Usage> usage;
@@ -59,13 +59,13 @@ struct Memory {
   Memory() {
     void* pages =
         mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (pages == MAP_FAILED) fatal("no room for device memory");
+    if (pages == MAP_FAILED) fatal("mmap failed: there are no addresses left for device memory");
     const std::uintptr_t aligned = (reinterpret_cast<std::uintptr_t>(pages) + huge_page - 1) /
                                    huge_page * huge_page;
     base = reinterpret_cast<unsigned char*>(aligned);
     free[base] = range - huge_page;
     madvise(base, range - huge_page,
-            MADV_HUGEPAGE);  // their protection changes a thousand times faster
+            MADV_HUGEPAGE);  // the protection of huge pages changes a thousand times faster
 #if !defined(__SANITIZE_ADDRESS__)
     struct sigaction action {};
     action.sa_sigaction = explain_fault;
@@ -76,7 +76,7 @@ struct Memory {
 
   void protect() const {
     if (used > 0 && mprotect(base, used, accesses > 0 ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
-      fatal("mprotect failed");
+      fatal("mprotect of device memory failed");
   }
 
   auto block_at(const void* address) {
@@ -145,7 +145,7 @@ void release(void* block) {
   auto* data = static_cast<unsigned char*>(block);
   const auto found = m.blocks.find(data);
   if (found == m.blocks.end())
-    fatal("something was released that is no block of device memory (any more)");
+    fatal("a pointer was released that is not a live block of device memory");
   const auto [bytes, reserved, device] = found->second;
   unsigned char* start = data - guard;
   ASAN_UNPOISON_MEMORY_REGION(start, reserved);
@@ -187,7 +187,7 @@ int device_of(const void* address) {
   Memory& m = memory();
   const auto* a = static_cast<const unsigned char*>(address);
   if (a < m.base || a >= m.base + range) return -1;
-  const std::unique_lock lock(m.mutex, std::try_to_lock);  // a fault may come while it is held
+  const std::unique_lock lock(m.mutex, std::try_to_lock);  // a fault may come while it is locked
   if (!lock) return 0;
   const auto block = m.block_at(address);
   return block == m.blocks.end() ? 0 : block->second.device;

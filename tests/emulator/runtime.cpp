@@ -1,5 +1,4 @@
-// The functions of the CUDA runtime that the library calls, for four devices of few
-// multiprocessors.
+// Defines the functions of the CUDA runtime that the library calls, for four emulated devices.
 #include "streams.h"
 
 #include <algorithm>
@@ -11,9 +10,9 @@
 
 using namespace emulator;
 
-// What a handle of CUDA's points to.
+// CUDA's handles point to these structs.
 struct CUevent_st {
-  std::shared_ptr<Moment> moment;
+  std::shared_ptr<Signal> signal;
 };
 struct CUgraph_st {
   std::shared_ptr<Graph> graph;
@@ -24,8 +23,8 @@ struct CUgraphExec_st {
 
 namespace {
 
-// As an H200, but for the numbers of multiprocessors and of bytes in the L2: small shapes take the
-// paths of large ones.
+// The limits of an H200, but few multiprocessors and a small L2 cache, so that small shapes take
+// the paths of large ones.
 constexpr int devices = 4, multiprocessors = 3, threads_per_multiprocessor = 2048,
               blocks_per_multiprocessor = 32;
 constexpr std::size_t shared_per_multiprocessor = 228 << 10, shared_per_block = 48 << 10,
@@ -79,7 +78,7 @@ int blocks_at_once(int threads, std::size_t shared) {
   return blocks;
 }
 
-void fill(cudaMemcpyKind& kind, const void* to, const void* from) {
+void deduce_kind(cudaMemcpyKind& kind, const void* to, const void* from) {
   if (kind != cudaMemcpyDefault) return;
   const bool to_device = device_of(to) >= 0, from_device = device_of(from) >= 0;
   kind = to_device     ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
@@ -89,19 +88,18 @@ void fill(cudaMemcpyKind& kind, const void* to, const void* from) {
 
 void expect_host(const void* address, const char* call) {
   if (device_of(address) >= 0)
-    fatal(std::string(call) + ": an address in device memory was given as one of the host's");
+    fatal(std::string(call) + ": an address in device memory was passed as a host address");
 }
 
 cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                  const StreamPtr& stream) {
   if (bytes == 0) return cudaSuccess;
-  fill(kind, to, from);
+  deduce_kind(kind, to, from);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   to_device ? expect_allocated(to, bytes, "cudaMemcpy") : expect_host(to, "cudaMemcpy");
   from_device ? expect_allocated(from, bytes, "cudaMemcpy") : expect_host(from, "cudaMemcpy");
-  // Pageable memory: the source is read before the call returns, and the destination is complete
-  // when it does.
+  // For pageable memory the call returns after the source is read or the destination is complete.
   if (to_device && !from_device && !is_pinned(from)) {
     const auto* source = static_cast<const char*>(from);
     return result(enqueue(stream, [to, staged = std::vector<char>(source, source + bytes)] {
@@ -216,7 +214,7 @@ cudaError_t cudaFreeAsync(void* block, cudaStream_t handle) {
   const StreamPtr stream = stream_of(handle);
   if (stream->capture) {
     const auto& own = stream->capture->graph->memory;
-    // A graph's own memory stays its own, for the next replay.
+    // Memory that a graph allocated belongs to it until it is destroyed, for the next replay.
     if (std::find(own.begin(), own.end(), block) != own.end())
       return result(enqueue(stream, [=] { poison(block); }));
   }
@@ -317,7 +315,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return has_finished(stream_of(stream)) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  return result(wait(stream_of(stream), event->moment));
+  return result(wait(stream_of(stream), event->signal));
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return *event = new CUevent_st, cudaSuccess;
@@ -325,17 +323,17 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return event->moment = record(stream_of(stream)), cudaSuccess;
+  return event->signal = record(stream_of(stream)), cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return result(finish(event->moment)); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return result(finish(event->signal)); }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return has_passed(event->moment) ? cudaSuccess : cudaErrorNotReady;
+  return is_raised(event->signal) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-  if (!from->moment || !to->moment) return result(cudaErrorInvalidResourceHandle);
-  if (!from->moment->passed || !to->moment->passed) return result(cudaErrorNotReady);
+  if (!from->signal || !to->signal) return result(cudaErrorInvalidResourceHandle);
+  if (!from->signal->raised || !to->signal->raised) return result(cudaErrorNotReady);
   *milliseconds =
-      std::chrono::duration<float, std::milli>(to->moment->time - from->moment->time).count();
+      std::chrono::duration<float, std::milli>(to->signal->time - from->signal->time).count();
   return cudaSuccess;
 }
 
@@ -357,8 +355,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ad
     const std::lock_guard lock(kernels().mutex);
     kernel = kernels().known[address];
   }
-  if (kernel.binder == nullptr)
-    fatal("a kernel was launched by other means than tutti::cuda::launch");
+  if (kernel.binder == nullptr) fatal("a kernel was launched without tutti::cuda::launch");
   Launch launch{.grid = config->gridDim,
                 .block = config->blockDim,
                 .shared_bytes = config->dynamicSmemBytes,
@@ -394,7 +391,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = status == cudaSuccess ? new CUgraph_st{captured} : nullptr;
   return result(status);
 }
-// Nothing is refused for the mode's sake, whatever it is.
+// The emulator refuses no call because of the capture mode.
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
   return std::swap(*mode, current), cudaSuccess;

@@ -1,6 +1,6 @@
-// Linked into each library of kernels. Their `__shared__` variables are thread-local
-// (device_language.h), and nothing else in such a library is: its block of thread-local memory is
-// the shared memory of the block that runs.
+// Finds the `__shared__` variables of the library of kernels that this file is linked into. They
+// are the library's only thread-local variables (device_language.h), so its segment of thread-local
+// memory is the static shared memory of the block that runs.
 #include "emulator.h"
 
 #include <link.h>
@@ -28,7 +28,7 @@ int look(dl_phdr_info* info, std::size_t, void* found) {
 
 Region region() {
   *const_cast<volatile unsigned char*>(&anchor) =
-      0;  // makes the calling thread's copy, if there is none yet
+      0;  // a write makes the loader allocate the calling thread's copy
   Region found{};
   dl_iterate_phdr(look, &found);
   return found;

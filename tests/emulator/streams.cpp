@@ -1,3 +1,4 @@
+// Implements streams.h: queues of work, one host thread at a time in each, under one mutex.
 #include "streams.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 struct Queues {
   std::mutex mutex;
   std::condition_variable changed;
-  std::unordered_map<Stream*, StreamPtr> streams;  // alive or with work left
+  std::unordered_map<Stream*, StreamPtr> streams;  // those that live or have work left
   std::map<int, StreamPtr> legacy;
   Random random{~std::uint64_t{0}};
 };
@@ -23,16 +24,16 @@ Queues& queues() {
   return *q;
 }
 
-void forget_if_over(const StreamPtr& stream) {
+void erase_if_finished(const StreamPtr& stream) {
   if (stream->destroyed && stream->entries.empty() && !stream->busy)
     queues().streams.erase(stream.get());
 }
 
-// Runs the first entry, if it can run now. The lock is open meanwhile.
+// Runs the stream's first entry if it can run now. The lock is released while the entry runs.
 bool step(std::unique_lock<std::mutex>& lock, const StreamPtr& stream) {
   if (stream->busy || stream->entries.empty()) return false;
   Entry& first = stream->entries.front();
-  if (first.wait && !first.wait->passed) return false;
+  if (first.wait && !first.wait->raised) return false;
   const Entry entry = std::move(first);
   stream->entries.pop_front();
   if (entry.work) {
@@ -47,23 +48,23 @@ bool step(std::unique_lock<std::mutex>& lock, const StreamPtr& stream) {
   }
   if (entry.record) {
     entry.record->time = std::chrono::steady_clock::now();
-    entry.record->passed = true;
+    entry.record->raised = true;
   }
-  forget_if_over(stream);
+  erase_if_finished(stream);
   queues().changed.notify_all();
   return true;
 }
 
-// Runs the stream, and what it waits for, until `done`; false where that has to wait for another
-// thread.
+// Runs the stream, and the streams that it waits for, until done() is true. Returns false if it
+// would have to wait for another host thread.
 bool try_advance(std::unique_lock<std::mutex>& lock, const StreamPtr& stream,
                  const std::function<bool()>& done) {
   while (!done()) {
     if (step(lock, stream)) continue;
     if (stream->busy) return false;
-    if (stream->entries.empty()) fatal("a stream waits for an event that nobody will record");
-    const std::shared_ptr<Moment> moment = stream->entries.front().wait;
-    if (!moment->stream || !try_advance(lock, moment->stream, [&] { return moment->passed; }))
+    if (stream->entries.empty()) fatal("the host waits for an event that no stream will record");
+    const std::shared_ptr<Signal> signal = stream->entries.front().wait;
+    if (!signal->stream || !try_advance(lock, signal->stream, [&] { return signal->raised; }))
       return false;
   }
   return true;
@@ -72,7 +73,7 @@ bool try_advance(std::unique_lock<std::mutex>& lock, const StreamPtr& stream,
 void advance(std::unique_lock<std::mutex>& lock, const StreamPtr& stream,
              const std::function<bool()>& done) {
   while (!try_advance(lock, stream, done)) {
-    // A gate may be opened by any stream.
+    // Any stream may raise the signal that this one waits for.
     std::vector<StreamPtr> all;
     for (const auto& [_, s] : queues().streams) all.push_back(s);
     if (std::none_of(all.begin(), all.end(), [&](const StreamPtr& s) { return step(lock, s); }))
@@ -84,8 +85,8 @@ void advance_all(std::unique_lock<std::mutex>& lock, const StreamPtr& stream) {
   advance(lock, stream, [&] { return stream->entries.empty() && !stream->busy; });
 }
 
-// A GPU works while the host goes on: a few entries of any streams, or none.
-void by_chance(std::unique_lock<std::mutex>& lock) {
+// Runs a random number of entries of random streams, as a GPU works while the host goes on.
+void run_some(std::unique_lock<std::mutex>& lock) {
   Queues& q = queues();
   if (q.random.below(2) == 0) return;
   std::vector<StreamPtr> all;
@@ -96,9 +97,8 @@ void by_chance(std::unique_lock<std::mutex>& lock) {
     step(lock, all[q.random.below(all.size())]);
 }
 
-// What CUDA's legacy stream does: it comes after everything on the blocking streams, and they after
-// it.
-void after_blocking_streams(std::unique_lock<std::mutex>& lock, int device) {
+// CUDA's legacy stream runs after everything that was enqueued on blocking streams before.
+void finish_blocking_streams(std::unique_lock<std::mutex>& lock, int device) {
   std::vector<StreamPtr> all;
   for (const auto& [_, s] : queues().streams)
     if (s->blocking && s->device == device) all.push_back(s);
@@ -110,8 +110,8 @@ bool is_legacy(const StreamPtr& stream) {
   return found != queues().legacy.end() && found->second == stream;
 }
 
-// Waiting for the host's sake breaks a capture, as it does on a GPU.
-cudaError_t refuse_capture(Stream& stream) {
+// A host that waits for a captured stream breaks the capture, as on a GPU.
+cudaError_t break_capture(Stream& stream) {
   stream.capture->broken = true;
   return cudaErrorStreamCaptureUnsupported;
 }
@@ -148,15 +148,15 @@ StreamPtr stream_of(cudaStream_t handle) {
   const std::lock_guard lock(q.mutex);
   const auto found = q.streams.find(reinterpret_cast<Stream*>(handle));
   if (found == q.streams.end() || found->second->destroyed)
-    fatal("a handle that is no stream (any more) was used");
+    fatal("a stream handle was used that is not valid (any more)");
   return found->second;
 }
 
 void destroy_stream(cudaStream_t handle) {
   const StreamPtr stream = stream_of(handle);
   const std::lock_guard lock(queues().mutex);
-  stream->destroyed = true;  // what is enqueued still runs
-  forget_if_over(stream);
+  stream->destroyed = true;  // work that is enqueued still runs
+  erase_if_finished(stream);
 }
 
 cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work) {
@@ -167,14 +167,14 @@ cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work) {
     return cudaSuccess;
   }
   const bool legacy = is_legacy(stream);
-  if (legacy) after_blocking_streams(lock, stream->device);
+  if (legacy) finish_blocking_streams(lock, stream->device);
   stream->entries.push_back({.work = std::move(work), .wait = {}, .record = {}});
   if (legacy) advance_all(lock, stream);
-  else by_chance(lock);
+  else run_some(lock);
   return cudaSuccess;
 }
 
-cudaError_t enqueue_shared(const StreamPtr& stream, std::function<Shared()> begin) {
+cudaError_t enqueue_shared(const StreamPtr& stream, std::function<SharedWork()> begin) {
   {
     const std::lock_guard lock(queues().mutex);
     if (stream->capture) {
@@ -183,7 +183,7 @@ cudaError_t enqueue_shared(const StreamPtr& stream, std::function<Shared()> begi
       return cudaSuccess;
     }
   }
-  Shared shared = begin();
+  SharedWork shared = begin();
   const cudaError_t status = enqueue(stream, std::move(shared.work));
   return status == cudaSuccess ? wait(stream, shared.done) : status;
 }
@@ -201,57 +201,57 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
   enqueue(stream_of(stream), std::move(work));
 }
 
-std::shared_ptr<Moment> record(const StreamPtr& stream) {
-  auto moment = std::make_shared<Moment>();
-  moment->stream = stream;
+std::shared_ptr<Signal> record(const StreamPtr& stream) {
+  auto signal = std::make_shared<Signal>();
+  signal->stream = stream;
   std::unique_lock lock(queues().mutex);
   if (stream->capture) {
-    moment->capture = stream->capture;
-    moment->captured_before = stream->captured_before;
-    return moment;
+    signal->capture = stream->capture;
+    signal->captured_before = stream->captured_before;
+    return signal;
   }
-  if (is_legacy(stream)) after_blocking_streams(lock, stream->device);
-  stream->entries.push_back({.work = {}, .wait = {}, .record = moment});
-  by_chance(lock);
-  return moment;
+  if (is_legacy(stream)) finish_blocking_streams(lock, stream->device);
+  stream->entries.push_back({.work = {}, .wait = {}, .record = signal});
+  run_some(lock);
+  return signal;
 }
 
-cudaError_t wait(const StreamPtr& stream, const std::shared_ptr<Moment>& moment) {
-  if (!moment) return cudaSuccess;  // never recorded
+cudaError_t wait(const StreamPtr& stream, const std::shared_ptr<Signal>& signal) {
+  if (!signal) return cudaSuccess;  // never recorded
   std::unique_lock lock(queues().mutex);
-  if (moment->capture) {
+  if (signal->capture) {
     if (!stream->capture) {
-      stream->capture = moment->capture;
+      stream->capture = signal->capture;
       stream->captured_before.clear();
-      moment->capture->joined.push_back(stream);
-    } else if (stream->capture != moment->capture) {
+      signal->capture->joined.push_back(stream);
+    } else if (stream->capture != signal->capture) {
       return cudaErrorStreamCaptureMerge;
     }
-    for (const auto& [s, count] : moment->captured_before) {
+    for (const auto& [s, count] : signal->captured_before) {
       std::size_t& known = stream->captured_before[s];
       known = std::max(known, count);
     }
     return cudaSuccess;
   }
   if (stream->capture) return stream->capture->broken = true, cudaErrorStreamCaptureIsolation;
-  stream->entries.push_back({.work = {}, .wait = moment, .record = {}});
-  by_chance(lock);
+  stream->entries.push_back({.work = {}, .wait = signal, .record = {}});
+  run_some(lock);
   return cudaSuccess;
 }
 
 cudaError_t finish(const StreamPtr& stream) {
   std::unique_lock lock(queues().mutex);
-  if (stream->capture) return refuse_capture(*stream);
-  if (is_legacy(stream)) after_blocking_streams(lock, stream->device);
+  if (stream->capture) return break_capture(*stream);
+  if (is_legacy(stream)) finish_blocking_streams(lock, stream->device);
   advance_all(lock, stream);
   return cudaSuccess;
 }
 
-cudaError_t finish(const std::shared_ptr<Moment>& moment) {
-  if (!moment) return cudaSuccess;
+cudaError_t finish(const std::shared_ptr<Signal>& signal) {
+  if (!signal) return cudaSuccess;
   std::unique_lock lock(queues().mutex);
-  if (moment->capture) return moment->capture->broken = true, cudaErrorCapturedEvent;
-  advance(lock, moment->stream, [&] { return moment->passed; });
+  if (signal->capture) return signal->capture->broken = true, cudaErrorCapturedEvent;
+  advance(lock, signal->stream, [&] { return signal->raised; });
   return cudaSuccess;
 }
 
@@ -260,7 +260,7 @@ cudaError_t finish_device(int device) {
   std::vector<StreamPtr> all;
   for (const auto& [_, s] : queues().streams)
     if (s->device == device) {
-      if (s->capture) return refuse_capture(*s);
+      if (s->capture) return break_capture(*s);
       all.push_back(s);
     }
   for (const StreamPtr& s : all) advance_all(lock, s);
@@ -282,19 +282,19 @@ bool has_finished(const StreamPtr& stream) {
   return stream->entries.empty() && !stream->busy;
 }
 
-bool has_passed(const std::shared_ptr<Moment>& moment) {
-  if (!moment) return true;
+bool is_raised(const std::shared_ptr<Signal>& signal) {
+  if (!signal) return true;
   std::unique_lock lock(queues().mutex);
-  if (!moment->capture && moment->stream && queues().random.below(3) == 0)
-    try_advance(lock, moment->stream, [&] { return moment->passed; });
-  return moment->passed;
+  if (!signal->capture && signal->stream && queues().random.below(3) == 0)
+    try_advance(lock, signal->stream, [&] { return signal->raised; });
+  return signal->raised;
 }
 
-std::shared_ptr<Moment> make_gate() { return std::make_shared<Moment>(); }
+std::shared_ptr<Signal> make_signal() { return std::make_shared<Signal>(); }
 
-void open_gate(const std::shared_ptr<Moment>& gate) {
+void raise(const std::shared_ptr<Signal>& signal) {
   const std::lock_guard lock(queues().mutex);
-  gate->passed = true;
+  signal->raised = true;
   queues().changed.notify_all();
 }
 

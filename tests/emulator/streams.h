@@ -1,6 +1,6 @@
-// Streams, events and graphs of the emulator. What is enqueued waits in its stream's queue and runs
-// as late as a synchronisation allows, or earlier by chance: what no stream order and no event puts
-// in order runs in any order.
+// Streams, events and graphs of the emulator. Work waits in its stream's queue and runs when a
+// synchronisation needs it, or earlier at random. Work that neither a stream nor an event orders
+// thus runs in any order.
 #pragma once
 
 #include "emulator.h"
@@ -15,40 +15,41 @@ namespace emulator {
 struct Capture;
 struct Stream;
 
-/// The point at which an event was recorded.
-struct Moment {
-  std::shared_ptr<Stream> stream;  ///< null for a gate
-  bool passed = false;
+/// What streams wait for: an event that a stream records, or a signal that raise() raises.
+struct Signal {
+  std::shared_ptr<Stream> stream;  ///< the stream that records it; null if raise() raises it
+  bool raised = false;
   std::chrono::steady_clock::time_point time;
-  std::shared_ptr<Capture> capture;  ///< not null: a point in a graph to be, which never passes
+  std::shared_ptr<Capture> capture;  ///< if not null, it stands for a point in a captured graph
   std::map<const Stream*, std::size_t>
-      captured_before;  ///< of each stream, how much of the graph comes before
+      captured_before;  ///< the number of nodes of each stream that come before that point
 };
 
 struct Entry {
-  std::function<void()> work;            ///< or
-  std::shared_ptr<Moment> wait, record;  ///< one of these
+  std::function<void()> work;  ///< exactly one of the three is set
+  std::shared_ptr<Signal> wait, record;
 };
 
 struct Stream {
   int device = 0;
   bool blocking = false;
   std::deque<Entry> entries;
-  bool busy = false;  ///< some thread runs its first entry
+  bool busy = false;  ///< a host thread runs its first entry
   bool destroyed = false;
   std::shared_ptr<Capture> capture;
   std::map<const Stream*, std::size_t> captured_before;
 };
 
-/// Work that is done when others have done theirs.
-struct Shared {
+/// One rank's part of work that several ranks do together. The stream goes on when `done` is
+/// raised.
+struct SharedWork {
   std::function<void()> work;
-  std::shared_ptr<Moment> done;  ///< a gate
+  std::shared_ptr<Signal> done;
 };
 
 struct Node {
-  std::function<void()> work;     ///< or
-  std::function<Shared()> begin;  ///< at each replay
+  std::function<void()> work;         ///< exactly one of the two is set
+  std::function<SharedWork()> begin;  ///< is called at each replay
 };
 
 struct Graph {
@@ -57,12 +58,12 @@ struct Graph {
   ~Graph();
 };
 
-/// While a graph is captured: which stream began it.
+/// A capture of a graph that has begun and not ended.
 struct Capture {
   Stream* origin = nullptr;
   std::vector<std::shared_ptr<Stream>> joined;
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
-  bool broken = false;  ///< by a call that cannot be captured
+  bool broken = false;  ///< there was a call that cannot be captured
 };
 
 using StreamPtr = std::shared_ptr<Stream>;
@@ -74,27 +75,28 @@ cudaStream_t handle_of(const StreamPtr& stream);
 void destroy_stream(cudaStream_t handle);
 
 cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work);
-std::shared_ptr<Moment> record(const StreamPtr& stream);
-cudaError_t wait(const StreamPtr& stream, const std::shared_ptr<Moment>& moment);
-/// Runs what has to run first. cudaErrorStreamCaptureUnsupported while captured.
+std::shared_ptr<Signal> record(const StreamPtr& stream);
+cudaError_t wait(const StreamPtr& stream, const std::shared_ptr<Signal>& signal);
+/// Runs everything that was enqueued before. cudaErrorStreamCaptureUnsupported during a capture.
 cudaError_t finish(const StreamPtr& stream);
-cudaError_t finish(const std::shared_ptr<Moment>& moment);
+cudaError_t finish(const std::shared_ptr<Signal>& signal);
 cudaError_t finish_device(int device);
-/// What freeing memory does to the host: likewise, but beside captures of other threads.
+/// Waits for a device as freeing memory does: like finish_device, but it leaves out the streams
+/// that are being captured.
 void wait_until_idle(int device);
-/// Does some of the work, by chance, and says whether all is done.
+/// Runs some of the work at random, and returns whether all of it is done.
 bool has_finished(const StreamPtr& stream);
-bool has_passed(const std::shared_ptr<Moment>& moment);
+bool is_raised(const std::shared_ptr<Signal>& signal);
 
-/// What ranks do together: `begin` says what this stream is to do and for what it is to wait then;
-/// now, or, where it is captured, at each replay.
-cudaError_t enqueue_shared(const StreamPtr& stream, std::function<Shared()> begin);
-/// Every node after the one before.
+/// Enqueues one rank's part of work that ranks do together, which `begin` returns. `begin` is
+/// called at once or, in a capture, at each replay.
+cudaError_t enqueue_shared(const StreamPtr& stream, std::function<SharedWork()> begin);
+/// Enqueues the nodes of a graph in the order of their capture.
 cudaError_t launch(const std::shared_ptr<Graph>& graph, const StreamPtr& stream);
 
-/// A moment that no stream comes to: streams wait for it until somebody opens it.
-std::shared_ptr<Moment> make_gate();
-void open_gate(const std::shared_ptr<Moment>& gate);
+/// A signal that no stream records; streams wait for it until raise().
+std::shared_ptr<Signal> make_signal();
+void raise(const std::shared_ptr<Signal>& signal);
 
 cudaError_t begin_capture(const StreamPtr& stream);
 cudaError_t end_capture(const StreamPtr& stream, std::shared_ptr<Graph>& graph);

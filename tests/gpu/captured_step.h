@@ -1,10 +1,10 @@
-// A small training run whose steps are run as they are or, from one of them on, replayed from a
-// graph: to the same bits.
+// A small training run for tests of CUDA graphs. Its steps run eagerly or, from a given step on,
+// are replayed from a graph; both must give the same bits.
 #pragma once
 
-#include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/settings.h>
@@ -33,16 +33,16 @@ namespace tutti::testing {
 
 struct StepCase {
   std::function<std::unique_ptr<optim::Optimizer>(const std::vector<Tensor>&)> optimizer;
-  double clip = 0;      ///< 0: not
-  double dropout = 0;   ///< twice, once in a checkpoint
-  bool scaled = false;  ///< the loss, so that it overflows every now and then
+  double clip = 0;      ///< the largest norm of the gradient; 0 turns clipping off
+  double dropout = 0;   ///< used twice, once under recomputation
+  bool scaled = false;  ///< scales the loss so much that some steps overflow
 };
 
 constexpr int captured_steps = 8;
 
-/// Every number of the model, of the optimizer, the losses of all steps and where the random
-/// generator is at the end. Rate and momentum change with every step. Steps from `graph_from` on
-/// are replayed; the first of them is captured before.
+/// Trains and returns the losses of all steps, every number of the model and of the optimizer, and
+/// the final position of the random generator. Learning rate and momentum change in every step.
+/// Step `graph_from` is captured; it and all later ones are replayed.
 inline std::vector<double> train_captured(const StepCase& c, Device device,
                                           const ProcessGroup& group, int graph_from) {
   cuda::settings().deterministic = true;
@@ -63,7 +63,7 @@ inline std::vector<double> train_captured(const StepCase& c, Device device,
   const auto optimizer = c.optimizer(net.parameters());
   optim::Scheduler schedule(*optimizer, optim::one_cycle({.steps = captured_steps}),
                             optim::one_cycle_momentum({.steps = captured_steps}));
-  // Too large for some gradient at first, and then every now and then.
+  // The scale is too large for some gradient at first, and again whenever it grows.
   optim::GradScaler scaler({.init_scale = 3e38, .growth_interval = 1});
 
   const Tensor images =
@@ -73,7 +73,7 @@ inline std::vector<double> train_captured(const StepCase& c, Device device,
   const auto step = [&] {
     const auto run_head = [&](const std::vector<Tensor>& in) { return head(in[0]); };
     const Tensor x = body(images),
-                 logits = c.dropout > 0 ? checkpoint(run_head, {x}) : run_head({x});
+                 logits = c.dropout > 0 ? recompute(run_head, {x}) : run_head({x});
     const Tensor loss = nn::cross_entropy(logits, labels);
     optimizer->zero_grad();
     (c.scaled ? scaler.scale(8 * loss) : loss).backward();

@@ -1,4 +1,4 @@
-// Tensors made on a device hold what the CPU would have made from the same generator.
+// Tests that tensors created on a device hold what the CPU creates from the same generator.
 #include "../test_device.h"
 
 #include <tutti/core/create.h>
@@ -26,7 +26,7 @@ TEST(Create, RandomNumbersAreTheCpus) {
   for (const DType dtype : {float32, float64, bfloat16, float16}) {
     Generator here(7), there(7);
     for (const std::int64_t count :
-         {1, 2, 3, 0, 1000, 5, 4, 1027}) {  // every offset within a block of the stream
+         {1, 2, 3, 0, 1000, 5, 4, 1027}) {  // all offsets within a block of the random stream
       const Tensor a = bernoulli(0.3, {count}, {dtype}, here),
                    b = bernoulli(0.3, {count}, {dtype, test_device()}, there);
       EXPECT_EQ(to_vector(b), to_vector(a)) << count;

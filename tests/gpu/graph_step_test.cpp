@@ -1,5 +1,5 @@
-// Steps of training replayed from a graph: what the host adds to a step is that of the replay and
-// not of the capture.
+// Tests training steps that are replayed from a CUDA graph: values that the host computes in every
+// step (learning rates, random numbers, loss scales) are those of the replay, not of the capture.
 #include "../distributed/messages.h"
 #include "../test_device.h"
 #include "captured_step.h"
@@ -115,10 +115,10 @@ TEST(GraphStep, SaysWhatIsMissingBeforeAndLostAfter) {
   optim::Adam adam({p}, {.lr = 0.5});
   expect_contains(
       message_of<DeviceError>([&] { cuda::Graph(test_device(), [&] { adam.step(); }); }),
-      {"Adam", "parameter 0 of shape (5,)", "run a step as it is before"});
+      {"Adam", "parameter 0 of shape (5,)", "run a step without a graph before"});
   as_nothing_happened(adam);
   optim::GradScaler scaler({.init_scale = 4});
-  scaler.scale(ones({}, there()));  // moves it there
+  scaler.scale(ones({}, there()));  // moves the scale to the device
   EXPECT_THROW(cuda::Graph(test_device(), [&] { scaler.step(adam); }), DeviceError);
   as_nothing_happened(adam);
   optim::SGD plain({p}, {.lr = 0.5});  // has no state
@@ -154,7 +154,7 @@ TEST(GraphStep, SaysWhatIsMissingBeforeAndLostAfter) {
                   }),
                   {"bernoulli", "another state"});
   EXPECT_EQ(default_generator().state().seed, 1u);
-  EXPECT_THROW(cuda::written_before_replay(test_device(), 8, [](void*) {}), DeviceError);
+  EXPECT_THROW(cuda::refresh_before_replay(test_device(), 8, [](void*) {}), DeviceError);
 }
 
 TEST(GraphStep, CollectivesOfNcclRanksAreReplayed) {
@@ -176,8 +176,7 @@ TEST(GraphStep, CollectivesOfNcclRanksAreReplayed) {
                            group.barrier();
                          },
                          {.backend = "nccl", .timeout = std::chrono::seconds(60)});
-  // All but the losses: what was averaged is the same everywhere, and not what one rank alone comes
-  // to.
+  // Everything but the losses is equal on the ranks, and differs from what one rank alone computes.
   ASSERT_EQ(of_rank[0].size(), of_rank[1].size());
   for (std::size_t i = captured_steps; i < of_rank[0].size(); ++i)
     EXPECT_EQ(of_rank[0][i], of_rank[1][i]);

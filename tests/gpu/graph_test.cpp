@@ -1,5 +1,5 @@
-// cuda::Graph: what is recorded is what runs, on memory that stays its own; what cannot be recorded
-// is named.
+// Tests cuda::Graph: a replay repeats the captured work, on memory that the graph owns, and a
+// capture names the operation that cannot be captured.
 #include "../test_device.h"
 
 #include <tutti/autograd/functions.h>
@@ -20,7 +20,8 @@ using testing::test_device;
 
 TensorOptions there() { return {float32, test_device()}; }
 
-// Takes and gives back memory of many sizes, so that whoever lost a block finds NaN in it.
+// Allocates, fills with NaN and frees memory of many sizes, so that memory that the graph does not
+// own is overwritten.
 void churn() {
   for (const std::int64_t n : {1, 3, 100, 128, 1000, 5000}) {
     std::vector<Tensor> taken;
@@ -89,7 +90,7 @@ TEST(Graph, LetsGoOfWhatAnotherMade) {
     y.copy_(made + 1);
     made = {};
   });
-  first.reset();  // what the second one reads stays
+  first.reset();  // the memory that the second graph reads must stay
   churn();
   second.replay();
   EXPECT_EQ(to_vector(y), std::vector<double>(1000, 3.0));

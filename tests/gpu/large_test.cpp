@@ -1,10 +1,10 @@
-// Kernels of ours on tensors of more than 2^31 elements (bytes: 2^32), where an index of 32 bits
-// would go wrong. No reference of that size: inputs are made on the device from a short vector for
-// the rows and one for the columns, so that each result follows from its indices by a formula.
-// Looked at are the first elements, the last, those around 2^31 and 2^32, some drawn at random, and
-// sums over all. Suite Large needs 5 to 19 GB of the device and is skipped where they are not
-// there; LargeInSmall is the same on a few thousand elements, which shows, also in the emulator,
-// that the formulas are right.
+// Tests our kernels on tensors of more than 2^31 elements (2^32 elements of one byte), where a
+// 32-bit index would overflow. There is no reference of that size: inputs are made on the device
+// from a short vector for the rows and one for the columns, so that a formula gives each result
+// from its indices. The tests compare the first and last elements, those around 2^31 and 2^32, some
+// random ones, and sums over all elements. Suite Large needs 5 to 19 GB of device memory and is
+// skipped if the device has less. LargeInSmall runs the same code on a few thousand elements, also
+// in the emulator, to show that the formulas are right.
 #include "../distributed/messages.h"
 #include "../test_device.h"
 
@@ -35,7 +35,7 @@ using kernels::Unary;
 using testing::test_device;
 using Index = std::int64_t;
 
-// (rows, channels, edge, edge), or (rows, columns).
+// The shape (rows, channels, edge, edge), or (rows, columns).
 struct Size {
   Index rows, channels, edge;
   Index columns() const { return channels * edge * edge; }
@@ -55,8 +55,8 @@ Tensor numbers(Index n, const std::function<double(Index)>& f, const Shape& shap
   return tensor(values, shape, {dtype}).to(test_device());
 }
 
-// What rows and columns add to an element. Neither repeats after 2^15 or 2^16 rows, and the sum is
-// exact in 8 bits.
+// The contributions of an element's row and column. Neither repeats after 2^15 or 2^16 rows, and
+// the sum of both is exact in 8 bits.
 double of_row(Index r) { return static_cast<double>(r * 37 % 127); }
 double of_column(Index c) { return static_cast<double>(c * 11 % 64); }
 
@@ -71,7 +71,7 @@ Tensor pattern(const Size& s, DType dtype = bfloat16) {
   return pattern(s.rows, s.columns(), dtype);
 }
 
-// The sum over all elements of f(what the pattern has there).
+// The sum of f(element) over all elements of the pattern.
 double sum_over_pattern(
     Index rows, Index columns,
     const std::function<double(double)>& f = [](double v) { return v; }) {
@@ -85,7 +85,7 @@ double sum_over_pattern(
   return total;
 }
 
-// One element, by its place in memory.
+// The element at position `i` of the memory.
 double at(const Tensor& t, Index i) { return t.alias({}, {}, t.offset() + i).item<double>(); }
 
 std::vector<Index> places(Index count) {
@@ -97,7 +97,8 @@ std::vector<Index> places(Index count) {
   return result;
 }
 
-// t[r, c], dense in rows of `columns`, is f(r, c), within `tolerance` of it.
+// Expects that t, whose rows of `columns` elements are dense, holds f(r, c) at [r, c], up to a
+// relative tolerance.
 void expect_elements(const Tensor& t, Index columns, const std::function<double(Index, Index)>& f,
                      double tolerance = 0) {
   for (const Index i : places(t.numel())) {
@@ -113,12 +114,12 @@ double total(const Tensor& t) {
   return out.item<double>();
 }
 
-constexpr double rounded = 0x1p-7;  // what a few roundings to bfloat16 cost
+constexpr double rounded = 0x1p-7;  // the relative error of a few roundings to bfloat16
 
 // ---- families
 
 void copies(const Size& s) {
-  const Index rows = 2 * s.rows - 1, columns = s.columns();  // bytes: past 2^32
+  const Index rows = 2 * s.rows - 1, columns = s.columns();  // more than 2^32 bytes
   const double sum = sum_over_pattern(rows, columns);
   Tensor x = pattern(rows, columns, uint8), wide = empty({rows, columns}, there(bfloat16));
   expect_elements(x, columns, as_pattern);
@@ -206,7 +207,7 @@ void softmax_of_rows(const Size& s) {
   const auto p = [&](Index r, Index c) { return std::exp(scale(r) * slope(c)) / sums[r % 3]; };
   expect_elements(y, s.columns(), p, rounded);
   EXPECT_NEAR(total(y) / static_cast<double>(s.rows), 1, rounded);
-  // With x as the gradient of y.
+  // x also serves as the gradient of y.
   const Tensor dx = empty(x.shape(), there(bfloat16));
   softmax.backward(x, y, 1, false, dx);
   for (const Index i : places(s.count())) {
@@ -251,7 +252,7 @@ void embeddings(const Size& s) {
   EXPECT_EQ(total(gradient), 6.0 * static_cast<double>(columns));
 }
 
-// A position of (N, C, H, W) by its place in memory.
+// The position in (N, C, H, W) of an element of the memory.
 struct Position {
   Index n, c, h, w;
   Position(Index i, const Shape& shape, MemoryFormat format) {
@@ -317,7 +318,7 @@ void pooling(const Size& s) {
       EXPECT_EQ(at(dx, i), best == p.h % 2 * 2 + p.w % 2) << "element " << i;
     }
   }
-  // A single row of positions and channels, which are one dimension of threads.
+  // The tensor has a single row, so that its positions and channels are one dimension of threads.
   const Index channels = 65, width = s.count() / channels;
   const Index all = channels * width;
   const Tensor row = pattern(s).alias({1, channels, 1, width}, {all, 1, all, channels}, 0);
@@ -330,8 +331,8 @@ void batch_norm(const Size& s) {
   const Shape shape{s.rows, s.channels, s.edge, s.edge};
   const Index positions = s.edge * s.edge;
   const double count = static_cast<double>(s.rows * positions);
-  // x = mean + deviation v w and dy = g + h w for numbers of the channel (mean, deviation, g), of
-  // the sample (v, h) and of the position (w = 1 or -1, as often): all sums are known.
+  // x = mean + deviation v w and dy = g + h w, where mean, deviation and g depend on the channel, v
+  // and h on the sample, and w = 1 or -1 on the position, equally often. So all sums are known.
   const auto mean = [](Index c) { return static_cast<double>(c % 5 - 2); };
   const auto deviation = [](Index c) { return c % 3 == 0 ? 0.5 : static_cast<double>(c % 3); };
   const auto g = [](Index c) { return static_cast<double>(c % 7); };
@@ -436,7 +437,7 @@ void optimizer_steps(const Size& s) {
   steps.unscale(gradients, scale, found);
   expect_elements(g, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 4; });
   EXPECT_EQ(found.item<float>(), 0);
-  kernels::ParameterUpdate update;
+  kernels::FusedUpdate update;
   update.parameter = p;
   update.gradient = g;
   steps.sgd({.lr = 2, .momentum = 0, .dampening = 0, .weight_decay = 0, .nesterov = false},
@@ -481,9 +482,8 @@ const Family families[] = {
     {"Random", random_numbers, 7},
 };
 
-void PrintTo(const Family& family, std::ostream* to) {
-  *to << family.gigabytes << " GB";
-}  // else its bytes
+// GoogleTest would print the bytes of the struct otherwise.
+void PrintTo(const Family& family, std::ostream* to) { *to << family.gigabytes << " GB"; }
 
 class Large : public ::testing::TestWithParam<Family> {};
 class LargeInSmall : public ::testing::TestWithParam<Family> {};

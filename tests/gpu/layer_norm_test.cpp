@@ -1,5 +1,5 @@
-// Layer normalisation on a device against the CPU's, both from float64: widths of a warp and of a
-// block, vectors and none.
+// Compares layer normalisation on a device with the CPU's, both from float64 inputs: rows that a
+// warp and rows that a block computes, with and without vector loads.
 #include "../kernels/compare.h"
 #include "../test_device.h"
 

@@ -1,5 +1,5 @@
-// Runs the suites of this program on the first CUDA device. Without one the exit code is 77, which
-// ctest shows as skipped.
+// The main function of the GPU tests: runs all suites on the first CUDA device. Without a device
+// the exit code is 77, which ctest shows as skipped.
 #include "../test_device.h"
 
 #include <tutti/core/cuda/runtime.h>

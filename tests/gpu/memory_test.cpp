@@ -1,9 +1,9 @@
-// Device memory, streams and copies, as the library uses them.
+// Tests tensors in device memory, the allocator's statistics, streams, and copies between devices.
 #include "../test_device.h"
 
-#include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
@@ -47,7 +47,8 @@ TEST(Memory, LiveAndPeakAreCounted) {
   EXPECT_EQ(memory.stats().live, before.live);
 }
 
-// Of a layer with a ReLU, relative to one without a residual, whose mask is computed again.
+// Compares a layer with residual and ReLU with one that has a ReLU only, whose mask backward
+// computes again from x.
 TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
   for (const DType dtype : {bfloat16, float16, float32, float64})
     for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
@@ -61,33 +62,34 @@ TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
           return static_cast<std::int64_t>(allocator(test_device()).stats().live);
         };
         const std::int64_t before = live();
-        const Tensor total = sum(forward());  // remembers the graph, not the output
+        const Tensor total = sum(forward());  // keeps the autograd graph, not the output
         return live() - before;
       };
       kept([&] {
-        return layer.forward_add_relu(x, residual);
-      });  // and what the device keeps from its first call on
-      const std::int64_t plain = kept([&] { return layer.forward_relu(x); });
+        return layer.forward(x, {.residual = residual, .relu = true});
+      });  // the first call also allocates memory that the device keeps
+      const std::int64_t plain = kept([&] { return layer.forward(x, {.relu = true}); });
       const auto size = static_cast<std::int64_t>(size_of(dtype));
-      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }) - plain,
-                x.numel() * size / 16);
+      EXPECT_EQ(
+          kept([&] { return layer.forward(x, {.residual = residual, .relu = true}); }) - plain,
+          x.numel() * size / 16);
       const NoGrad no_grad;
-      EXPECT_EQ(kept([&] { return layer.forward_add_relu(x, residual); }), size)
+      EXPECT_EQ(kept([&] { return layer.forward(x, {.residual = residual, .relu = true}); }), size)
           << "the sum is all that is left";
     }
 }
 
-// What the first run of a checkpoint does not record, it keeps no mask of; the second one does.
-TEST(Memory, ACheckpointMakesTheMaskWhenItRunsAgain) {
+// The first run under recomputation records nothing and keeps no mask; the second run makes it.
+TEST(Memory, RecomputationMakesTheMaskWhenItRunsAgain) {
   const auto make = [] { return randn({3, 5, 7}).to(test_device()); };
   const Tensor vx = make(), vr = make(), dy = make();
   nn::BatchNorm layer({.channels = 5, .device = test_device()});
   const auto run = [&](bool later) {
     const Tensor x = vx.clone().requires_grad_(), residual = vr.clone().requires_grad_();
     const auto block = [&](const std::vector<Tensor>& in) {
-      return layer.forward_add_relu(in[0], in[1]);
+      return layer.forward(in[0], {.residual = in[1], .relu = true});
     };
-    const Tensor y = later ? checkpoint(block, {x, residual}) : block({x, residual});
+    const Tensor y = later ? recompute(block, {x, residual}) : block({x, residual});
     layer.zero_grad();
     y.backward(dy);
     return std::vector{y.detach(), x.grad(), residual.grad(), layer.weight.grad()};

@@ -1,4 +1,4 @@
-// cuda::settings(): what the switches promise, for convolutions and matrix products.
+// Tests the switches of cuda::settings() with convolutions and matrix products.
 #include "kernels/compare.h"
 #include "test_device.h"
 
@@ -74,7 +74,7 @@ TEST_F(Settings, Tf32RoundsAndNothingElseDoes) {
     expect_close(convolve(x_there, w_there, dy_there), expected, 1e-3);
     EXPECT_LE(multiply(), 1e-3);
   }
-  expect_close(convolve(x_there, w_there, dy_there), expected, 1e-5);  // the plans are not mixed up
+  expect_close(convolve(x_there, w_there, dy_there), expected, 1e-5);  // uses the first plan again
   EXPECT_LE(multiply(), 2e-6);
 }
 
@@ -94,7 +94,7 @@ TEST_F(Settings, AutotuneWaitsOnceForEachShape) {
   const Switch autotune(cuda::settings().autotune);
   const std::int64_t at_first = cuda::synchronizations();
   const Convolved tuned = convolve(x_there, w_there, dy_there);
-  if (!testing::emulated()) {  // which has no plans to choose from
+  if (!testing::emulated()) {  // the emulated cuDNN has no plans to choose from
     EXPECT_GT(cuda::synchronizations(), at_first);
   }
   expect_close(tuned, reference(x, w, dy), 1e-5);

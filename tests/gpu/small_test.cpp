@@ -1,6 +1,6 @@
-// Few elements once through every family of kernels, against the CPU: what run.sh can look at under
-// compute-sanitizer in seconds. SmallKernels has kernels of ours only, SmallModels those of
-// NVIDIA's libraries too.
+// Runs every family of kernels once on a few elements and compares with the CPU, so that run.sh can
+// run this suite under compute-sanitizer in seconds. SmallKernels has only our own kernels,
+// SmallModels also those of NVIDIA's libraries.
 #include "../kernels/compare.h"
 #include "../test_device.h"
 
@@ -26,7 +26,7 @@ namespace {
 using testing::test_device;
 using Results = std::vector<Tensor>;
 
-/// Both devices compute the same from the same random numbers.
+// Expects that compute() returns the same on the device and on the CPU, up to a relative error.
 template <class Compute>
 void expect_the_cpus(const Compute& compute, double tolerance) {
   const Results there = compute(test_device()), here = compute(Device::cpu());
@@ -49,8 +49,8 @@ void expect_the_cpus_normalisation(const Shape& shape, DType dtype, MemoryFormat
         const Tensor x = make(), residual = make(), dy = make().detach();
         const Tensor weights = random(generator, {shape[0]}, float32, device) * 0.1 + 0.5;
         nn::BatchNorm layer({.channels = shape[1], .device = device});
-        const Tensor y = layer.forward_add_relu(x, residual),
-                     z = layer.forward_weighted(layer(y), weights);
+        const Tensor y = layer.forward(x, {.residual = residual, .relu = true}),
+                     z = layer.forward(layer(y), {.position_weights = weights});
         z.backward(dy);
         Results results{y.detach(), z.detach(), x.grad(), residual.grad()};
         for (const Tensor& p : layer.parameters()) results.push_back(p.grad());
@@ -65,7 +65,8 @@ TEST(SmallKernels, Normalisation) {
     for (const std::int64_t channels : {8, 5}) {
       for (const DType dtype : {float32, bfloat16})
         expect_the_cpus_normalisation({3, channels, 5, 7}, dtype, format);
-      // Several blocks to a channel: their last one merges, and resident ones wait for each other.
+      // Here a channel has several blocks: the last one merges, and persistent ones wait for each
+      // other.
       expect_the_cpus_normalisation({8, channels, 40, 40}, float32, format);
     }
 }
@@ -96,7 +97,8 @@ TEST(SmallKernels, EverythingElse) {
       1e-4);
 }
 
-// The CPU does not compute in float16, in which 70,000 is infinite.
+// 70,000 is infinite in float16. The CPU has no float16 kernels, so there is nothing to compare
+// with.
 TEST(SmallModels, SumsOf16BitNumbersAreNotRoundedBeforeTheirTime) {
   const TensorOptions half{.dtype = float16, .device = test_device()};
   const Tensor x = ones({70000}, half),

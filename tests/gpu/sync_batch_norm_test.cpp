@@ -1,5 +1,5 @@
-// SyncBatchNorm on a CUDA device: ranks that are threads and share it compute what one process
-// computes on the whole batch.
+// Runs the shared cases of SyncBatchNorm (tests/distributed/sync_batch_norm_case.h) on a CUDA
+// device, on ranks that are threads and share the device.
 #include "distributed/sync_batch_norm_case.h"
 
 #include <tutti/distributed/process_group.h>

@@ -1,5 +1,6 @@
-// What a training step does on a device: it makes the host wait for nothing, in the right order;
-// what the device finds wrong is said later, and has moved nothing.
+// Tests a training step on a device: the host waits for nothing, work and collectives are issued in
+// the right order, and an error that only the device can find is thrown later and has changed
+// nothing.
 #include "../distributed/messages.h"
 #include "../test_device.h"
 #include "twin_backend.h"
@@ -72,9 +73,9 @@ TEST(TrainStep, SynchronisedOrNotWithWeightsOrNot) {
   const Tensor x = randn({3, 4, 5, 5}).to(test_device()), weights = full({3}, 0.5, there());
   std::int64_t waits = 0;
   for (int i = 0; i < 3; ++i) {
-    if (i == 1) waits = cuda::synchronizations();  // what is there for the first time may wait
+    if (i == 1) waits = cuda::synchronizations();  // the first call may wait
     bn(x).backward(x);
-    bn.forward_weighted(x, weights).backward(x);
+    bn.forward(x, {.position_weights = weights}).backward(x);
   }
   EXPECT_EQ(cuda::synchronizations(), waits);
 }
@@ -105,8 +106,8 @@ TEST(TrainStep, TheWeightGradientIsComputedDuringTheAllReduce) {
     log.clear();
     second(bn(first(x.to(test_device())))).backward(dy.to(test_device()));
     EXPECT_EQ(log, (std::vector<std::string>{"issue", "weight gradient", "wait"}));
-    // That what is enqueued on the two streams is in order, too, shows in the numbers: the emulator
-    // keeps to no other order.
+    // The results show that the work on the two streams is ordered, too: the emulator would reorder
+    // it otherwise.
     const auto expect_near = [](const std::vector<double>& a, const std::vector<double>& b) {
       ASSERT_EQ(a.size(), b.size());
       for (std::size_t k = 0; k < a.size(); ++k)
@@ -124,7 +125,7 @@ TEST(TrainStep, RanksThatAreOutOfStepAreFoundLater) {
       [&](const std::string& what) {
         if (what.starts_with("abort")) aborted = what;
       },
-      1);  // the other rank's packet says something else
+      1);  // adds noise, so that the ranks' packets differ
   nn::SyncBatchNorm bn({.channels = 4, .group = group});
   bn.to(test_device());
   bn(randn({5, 4}).to(test_device()));
@@ -134,7 +135,7 @@ TEST(TrainStep, RanksThatAreOutOfStepAreFoundLater) {
   EXPECT_EQ(to_vector(bn.running_mean), std::vector<double>(4, 0.0))
       << "the device has moved nothing";
   EXPECT_EQ(bn.num_batches_tracked.item<int>(), 0);
-  bn.check_statistics();  // said once
+  bn.check_statistics();  // throws only once
   bn(randn({5, 4}).to(test_device()));
   cuda::synchronize(test_device().index());
   EXPECT_THROW(bn(randn({5, 4}).to(test_device())), DistributedError)
@@ -145,7 +146,7 @@ TEST(TrainStep, TooFewElementsAreFoundLater) {
   nn::BatchNorm bn({.channels = 4});
   bn.to(test_device());
   EXPECT_THROW(bn(randn({1, 4}).to(test_device())), ShapeError) << "the shape alone tells: at once";
-  bn.forward_weighted(randn({3, 4}).to(test_device()), full({3}, 0.25, there()));
+  bn.forward(randn({3, 4}).to(test_device()), {.position_weights = full({3}, 0.25, there())});
   expect_contains(message_of<ShapeError>([&] { bn.check_statistics(); }),
                   {"more than 1 value per channel", "got 0.75"});
   EXPECT_EQ(bn.num_batches_tracked.item<int>(), 0);
@@ -153,7 +154,7 @@ TEST(TrainStep, TooFewElementsAreFoundLater) {
   const ProcessGroup group = twins(test_device());
   nn::SyncBatchNorm sync({.channels = 4, .group = group});
   sync.to(test_device());
-  sync.forward_weighted(randn({3, 4}).to(test_device()), full({3}, 0.125, there()));
+  sync.forward(randn({3, 4}).to(test_device()), {.position_weights = full({3}, 0.125, there())});
   expect_contains(message_of<ShapeError>([&] { sync.check_statistics(); }),
                   {"over all ranks", "got 0.75"});
   EXPECT_EQ(sync.num_batches_tracked.item<int>(), 0);

@@ -1,5 +1,5 @@
-// The main job on a device: the same numbers with a CUDA graph as without, on ranks that share a
-// device, and about the CPU's.
+// Tests train_resnet on a device: a CUDA graph changes no bit, ranks that share a device train like
+// one process, and the results are close to the CPU's.
 #include "train/trainer.h"
 #include "../distributed/equal_bits.h"
 #include "../test_device.h"
@@ -32,7 +32,7 @@ TrainOptions options_on(Device device) {
   return options;
 }
 
-// Six batches and one of half the size.
+// Training has six whole batches and one of half the size.
 const Datasets& data() {
   static const Datasets data{make_synthetic(26, 2, 8, 1), make_synthetic(5, 2, 8, 2)};
   return data;
@@ -47,7 +47,7 @@ std::string text_of(std::FILE* file) {
 
 TEST(Trainer, AGraphChangesNoBit) {
   const testing::Switch deterministic(
-      cuda::settings().deterministic);  // or cuDNN may differ from itself
+      cuda::settings().deterministic);  // without it cuDNN may give other bits in each run
   for (const DType precision : {float32, bfloat16, float16}) {
     TrainOptions options = options_on(test_device());
     options.precision = precision;
@@ -101,7 +101,7 @@ TEST(Trainer, GoesOnInFloat16WithItsLossScale) {
     const distributed::InjectFault fault({.rank = 1, .collective = collectives - 5});
     EXPECT_THROW(run("parts"), Error);
   }
-  EXPECT_LT(scale("parts"), 65536);  // of a checkpoint, made before the fault
+  EXPECT_LT(scale("parts"), 65536);  // the scale in a checkpoint from before the fault
   options.resume = true;
   const StateDict parts = run("parts");
   EXPECT_LT(scale("whole"), 65536);  // the first steps overflow

@@ -1,6 +1,6 @@
-// TwinBackend: a group of two ranks of which the other does and has exactly what this one does, so
-// that one thread can watch what one rank does. CUDA tensors are reduced on a stream of its own,
-// tied to the caller's by events both ways, as NCCL does.
+// TwinBackend is a group of two ranks whose other rank is imaginary and holds exactly the same
+// data, so that a test can watch one rank in one thread. It reduces CUDA tensors on a stream of its
+// own, which events order with the caller's stream both ways, as NCCL does.
 #pragma once
 
 #include <tutti/autograd/functions.h>

@@ -2,6 +2,7 @@
 // outputs poisoned first.
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
+#include <tutti/kernels/batch_norm_math.h>
 
 #include "compare.h"
 #include "tables.h"
@@ -81,8 +82,8 @@ double error(const Values& got, const Values& expected) {
 }
 
 Values slice(const Tensor& packet, int half) {
-  const std::int64_t c = (packet.numel() - kernels::packet_header) / 2,
-                     at = kernels::packet_header + half * c;
+  const std::int64_t c = (packet.numel() - kernels::packet_header_size) / 2,
+                     at = kernels::packet_header_size + half * c;
   return to_vector(packet.slice(0, at, at + c));
 }
 
@@ -112,6 +113,9 @@ Moments reference(const Case& c, const Values& x, const Values& position_weights
 }
 
 const kernels::BatchNorm& table() { return testing::batch_norm(); }
+
+constexpr kernels::PacketHeader header{
+    .input_grad = 1, .backward = 2, .fingerprint = 3, .fingerprint_squared = 9};
 
 TEST(BatchNormKernels, Moments) {
   Generator random(1);
@@ -190,86 +194,54 @@ TEST(BatchNormKernels, SumsAddOverRanksToTheMomentsOfTheWhole) {
     const Tensor total = zeros(size, {float64}), got = packet(10);
     for (const auto& [from, to] :
          {std::pair{0, 1}, {1, 1}, {1, 9}, {9, 12}}) {  // the second one is empty
-      const Tensor p = packet(10), sums = exact ? full(size, nan, {float64}) : p;
-      table().moments(x.slice(0, from, to), {}, p);
-      table().to_sums(p, sums);
-      for (int i = exact ? 2 : 1; i < 8; ++i)
-        sums.data<double>()[i] = nan;  // undefined without a message
+      const Tensor sums = full(size, nan, {float64});
+      table().moment_sums(x.slice(0, from, to), {}, {}, sums);
+      // Without a number of ranks nobody reads the rest of the header.
+      for (int i = exact ? 2 : 1; i < 8; ++i) sums.data<double>()[i] = nan;
       total.add_(sums);
     }
-    table().from_sums(total, got);
+    const Tensor mean = empty({10}, {float64}), rstd = empty({10}, {float64});
+    table().finalize_statistics(total, got, {}, mean, rstd);
     EXPECT_EQ(got.data<double>()[0], m.count);
     EXPECT_LT(error(slice(got, 0), m.mean), exact ? 1e-15 : 1e-14);
     EXPECT_LT(error(slice(got, 1), m.m2),
               exact ? 1e-11 : 1e-6);  // 1e-11: the reference's own, whose mean is rounded
 
     const Tensor nothing = zeros(size, {float64});
-    table().from_sums(nothing, got);
+    table().finalize_statistics(nothing, got, {}, mean, rstd);
     EXPECT_EQ(slice(got, 0), Values(10, 0.0));
     EXPECT_EQ(slice(got, 1), Values(10, 0.0));
   }
 }
 
-// Counts that differ a thousandfold between ranks and are no round numbers. 78 digits are kept of n
-// mean^2, of which M2 is what remains: a few 2^-78 (mean / std)^2, less than the 2^-53 mean / std
-// of the input's rounding up to some 2^23.
-TEST(BatchNormKernels, ExactSumsAreRightAtLargeMeans) {
-  Generator random(41);
-  for (const double mean : {0.0, 1e4, 1e6, 1e8})
-    for (const int ranks : {1, 2, 5, 64}) {
-      SCOPED_TRACE(std::to_string(mean) + " " + std::to_string(ranks));
-      const Tensor total = zeros({kernels::exact_packet_size(1)}, {float64}), got = packet(1);
-      std::vector<std::array<long double, 3>> all;  // n, mean, M2
-      long double n = 0, sum = 0;
-      for (int r = 0; r < ranks; ++r) {
-        const double own = 0.1 + std::ldexp(random.uniform(), static_cast<int>(random.below(10)));
-        const double at = mean + random.uniform(), m2 = own * random.uniform();
-        all.push_back({own, at, m2});
-        n += own, sum += static_cast<long double>(own) * (at - mean);
-        const Tensor p = zeros({kernels::packet_size(1)}, {float64}),
-                     sums = zeros({kernels::exact_packet_size(1)}, {float64});
-        p.data<double>()[0] = own, p.data<double>()[8] = at, p.data<double>()[9] = m2;
-        table().to_sums(p, sums);
-        total.add_(sums);
-      }
-      long double m2 = 0;
-      for (const auto& [own, at, inside] : all)
-        m2 += inside + own * (at - mean - sum / n) * (at - mean - sum / n);
-      table().from_sums(total, got);
-      EXPECT_NEAR(got.data<double>()[0], static_cast<double>(n), 4e-16 * static_cast<double>(n));
-      EXPECT_NEAR(slice(got, 0)[0], static_cast<double>(mean + sum / n), 3e-16 * (1 + mean));
-      const double ratio = mean * mean * static_cast<double>(n / m2);
-      EXPECT_NEAR(slice(got, 1)[0] / static_cast<double>(m2), 1, 1e-14 + std::ldexp(ratio, -76));
-    }
-}
-
 TEST(BatchNormKernels, SumsOfWhatIsNotFiniteAreNot) {
   for (const double bad : {nan, double{INFINITY}, -double{INFINITY}})
     for (const bool exact : {false, true}) {
-      const Tensor p = zeros({kernels::packet_size(1)}, {float64});
-      p.data<double>()[0] = 3, p.data<double>()[8] = bad, p.data<double>()[9] = nan;
+      const Tensor x = full({3, 1}, bad, {float64}), p = packet(1);
+      const Tensor mean = zeros({1}, {float64}), rstd = zeros({1}, {float64});
       const Tensor sums =
           zeros({exact ? kernels::exact_packet_size(1) : kernels::packet_size(1)}, {float64});
-      table().to_sums(p, sums);
-      table().from_sums(sums, p);
+      table().moment_sums(x, {}, {}, sums);
+      table().finalize_statistics(sums, p, {}, mean, rstd);
+      EXPECT_EQ(p.data<double>()[0], 3);
       EXPECT_FALSE(std::isfinite(slice(p, 0)[0]));
       EXPECT_TRUE(std::isnan(slice(p, 1)[0]));
     }
 }
 
-TEST(BatchNormKernels, FinishAddsEpsOrTakesItAsFloor) {
+TEST(BatchNormKernels, FinalStatisticsAddEpsOrTakeItAsFloor) {
   const Tensor p = zeros({kernels::packet_size(2)}, {float64});
   const Values values{4, 0, 0, 0, 0, 0, 0, 0, /*mean*/ 5, 6, /*M2*/ 16, 0.004};
   for (std::size_t i = 0; i < values.size(); ++i) p.data<double>()[i] = values[i];
   const Tensor mean = full({2}, nan, {float64}), rstd = full({2}, nan, {float64});
-  table().finish(p, {0.5, false}, mean, rstd);
+  table().finalize_statistics({}, p, {.eps = {0.5, false}}, mean, rstd);
   EXPECT_EQ(to_vector(mean), (Values{5, 6}));
   EXPECT_EQ(to_vector(rstd), (Values{1 / std::sqrt(4.5), 1 / std::sqrt(0.501)}));
-  table().finish(p, {0.5, true}, mean, rstd);
+  table().finalize_statistics({}, p, {.eps = {0.5, true}}, mean, rstd);
   EXPECT_EQ(to_vector(rstd), (Values{1 / std::sqrt(4.0), 1 / std::sqrt(0.5)}));
   p.data<double>()[10] = nan;
   for (const bool floor : {false, true}) {
-    table().finish(p, {0.5, floor}, mean, rstd);
+    table().finalize_statistics({}, p, {.eps = {0.5, floor}}, mean, rstd);
     EXPECT_TRUE(std::isnan(to_vector(rstd)[0])) << "a variance that is NaN is not below the floor";
   }
 }
@@ -282,6 +254,12 @@ TEST(BatchNormKernels, RunningStatistics) {
     kernels::RunningStatistics running{
         zeros({3}, {float64}), ones({3}, {float64}), zeros({}, {int64}), {}};
     if (tracking == Tracking::pooled) running.elements = zeros({}, {float64});
+    const auto update = [&](const Tensor& moments) {
+      const Tensor batch_mean = empty({3}, {float64}), rstd = empty({3}, {float64});
+      table().finalize_statistics({}, moments,
+                                  {.tracking = tracking, .momentum = 0.3, .running = running},
+                                  batch_mean, rstd);
+    };
     Values mean(3, 0), var(3, 1), all;
     std::int64_t samples = 0;
     for (int batch = 1; batch <= 4; ++batch) {
@@ -289,7 +267,7 @@ TEST(BatchNormKernels, RunningStatistics) {
       part.shape[0] = batch + 1;
       const Tensor x = random_tensor(part, random, 2, batch), p = packet(3);
       table().moments(x, {}, p);
-      table().update(p, tracking, 0.3, running);
+      update(p);
       const Values values = to_vector(x);
       all.insert(all.end(), values.begin(), values.end());
       samples += part.shape[0];
@@ -309,7 +287,7 @@ TEST(BatchNormKernels, RunningStatistics) {
     EXPECT_LT(error(to_vector(running.mean), mean), 1e-13);
     EXPECT_LT(error(to_vector(running.var), var), 1e-13);
     EXPECT_EQ(running.batches.item<int>(), 4);
-    table().update(zeros({kernels::packet_size(3)}, {float64}), tracking, 0.3, running);
+    update(zeros({kernels::packet_size(3)}, {float64}));
     EXPECT_EQ(running.batches.item<int>(), 4) << "an empty batch is none";
     EXPECT_LT(error(to_vector(running.mean), mean), 1e-13);
   }
@@ -342,7 +320,7 @@ struct Step {
     return bytes > 0 ? full({bytes}, 0xa5, {uint8}) : Tensor();
   }
   // Of one backward: the output is not there where the device has a mask.
-  kernels::NormalizationGrad grad(bool add, bool relu, const Tensor& mask, const Tensor& y) const {
+  kernels::SavedForward grad(bool add, bool relu, const Tensor& mask, const Tensor& y) const {
     return {to(add, relu, mask), x, mask.defined() ? Tensor() : y};
   }
   double z(std::size_t i, bool add) const {
@@ -428,7 +406,8 @@ TEST(BatchNormKernels, TheMaskSaysWhereTheOutputIsAboveZero) {
       for (const bool same : {true, false}) {
         const Tensor dy = same ? s.dy : shifted(s.dy), masked = poisoned(c),
                      sums = packet(c.channels());
-        table().reduce_grad(dy, s.grad(true, true, mask, {}), sums, masked);
+        table().gradient_sums(
+            {.dy = dy, .saved = s.grad(true, true, mask, {}), .sums = sums, .masked_dy = masked});
         EXPECT_EQ(to_vector(masked), expected);
       }
       if (aligned) first = mask;
@@ -494,9 +473,9 @@ TEST(BatchNormKernels, Gradients) {
             s1[ch] += g[i];
             s2[ch] += g[i] * (s.vx[i] - s.vmean[ch]);
           }
-          const kernels::NormalizationGrad of = s.grad(add, relu, mask, y);
+          const kernels::SavedForward of = s.grad(add, relu, mask, y);
           const Tensor sums = packet(c.channels()), masked = poisoned(c);
-          table().reduce_grad(s.dy, of, sums, {});
+          table().gradient_sums({.dy = s.dy, .saved = of, .sums = sums});
           // Sums cancel, so their error is measured against the sums of absolute values.
           const double scale = std::sqrt(static_cast<double>(s.vx.size() / C)) *
                                std::sqrt(static_cast<double>(C));
@@ -508,11 +487,15 @@ TEST(BatchNormKernels, Gradients) {
           };
           close(slice(sums, 0), s1);
           close(slice(sums, 1), s2);
-          table().reduce_grad(s.dy, of, sums, masked);
-          EXPECT_EQ(to_vector(masked), g);
           const Tensor dw = full({c.channels()}, nan, {float64}),
                        db = full({c.channels()}, nan, {float64});
-          table().parameter_grad(sums, s.rstd, dw, db);
+          table().gradient_sums({.dy = s.dy,
+                                 .saved = of,
+                                 .sums = sums,
+                                 .masked_dy = masked,
+                                 .weight_grad = dw,
+                                 .bias_grad = db});
+          EXPECT_EQ(to_vector(masked), g);
           Values expected_dw(C);
           for (std::size_t i = 0; i < C; ++i) expected_dw[i] = s2[i] * s.vrstd[i];
           close(to_vector(dw), expected_dw);
@@ -531,12 +514,19 @@ TEST(BatchNormKernels, Gradients) {
           const Tensor dx = poisoned(c), in_place = s.dy.clone();
           // A variance of 0 lies below the floor of eps in one of the two runs below; here eps is
           // added.
-          table().apply_grad(s.dy, of, sums, moments, weighted ? w : Tensor(), {}, dx);
+          kernels::InputGradient gradient{.dy = s.dy,
+                                          .saved = of,
+                                          .sums = sums,
+                                          .moments = moments,
+                                          .position_weights = weighted ? w : Tensor(),
+                                          .dx = dx};
+          table().apply_grad(gradient);
           EXPECT_LT(error(to_vector(dx), expected), 2 * tolerance(c.dtype));
-          table().apply_grad(in_place, of, sums, moments, weighted ? w : Tensor(), {}, in_place);
+          gradient.dy = gradient.dx = in_place;
+          table().apply_grad(gradient);
           EXPECT_EQ(to_vector(in_place), to_vector(dx));
           if (weighted) continue;
-          table().apply_grad(s.dy, of, {}, {}, {}, {}, dx);
+          table().apply_grad({.dy = s.dy, .saved = of, .dx = dx});
           EXPECT_LT(error(to_vector(dx), constant), tolerance(c.dtype));
         }
   }
@@ -545,12 +535,13 @@ TEST(BatchNormKernels, Gradients) {
 TEST(BatchNormKernels, AVarianceBelowTheFloorHasNoGradient) {
   Generator random(9);
   const Step s({{3, 4, 5}, float64, MemoryFormat::contiguous}, random);
-  const kernels::NormalizationGrad of{s.to(false, false), s.x, {}};
+  const kernels::SavedForward of{s.to(false, false), s.x, {}};
   const Tensor sums = packet(4), moments = zeros({kernels::packet_size(4)}, {float64}),
                dx = poisoned(s.c);
   moments.data<double>()[0] = 15;
-  table().reduce_grad(s.dy, of, sums, {});
-  table().apply_grad(s.dy, of, sums, moments, {}, {0.1, true}, dx);
+  table().gradient_sums({.dy = s.dy, .saved = of, .sums = sums});
+  table().apply_grad(
+      {.dy = s.dy, .saved = of, .sums = sums, .moments = moments, .eps = {0.1, true}, .dx = dx});
   Values expected(s.vx.size());
   const Values s1 = slice(sums, 0);
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -569,12 +560,12 @@ TEST(BatchNormKernels, EmptyBatchesGiveZeroes) {
     EXPECT_EQ(slice(p, 1), Values(20, 0.0));
     EXPECT_EQ(table().mask_size(x), 0);
     for (const Tensor& residual : {Tensor(), x}) {
-      const kernels::NormalizationGrad of{
+      const kernels::SavedForward of{
           {zeros({20}, {float64}), ones({20}, {float64}), {}, {}, residual, true}, x, x};
       sums.fill_(nan);
-      table().apply(x, of.forward, x);
-      table().reduce_grad(x, of, sums, {});
-      table().apply_grad(x, of, sums, p, {}, {}, x);
+      table().apply(x, of.normalization, x);
+      table().gradient_sums({.dy = x, .saved = of, .sums = sums});
+      table().apply_grad({.dy = x, .saved = of, .sums = sums, .moments = p, .dx = x});
       EXPECT_EQ(slice(sums, 0), Values(20, 0.0));
       EXPECT_EQ(slice(sums, 1), Values(20, 0.0));
     }
@@ -617,13 +608,12 @@ TEST(BatchNormKernels, ForwardOfOneRankIsItsParts) {
     to.mean = full({c.channels()}, nan, {float64}), to.rstd = full({c.channels()}, nan, {float64});
     const Tensor p = packet(c.channels()), y = poisoned(c);
     const kernels::Epsilon eps{0.01, variant % 5 == 0};
-    table().forward(s.x, {}, p, {eps, tracking, 0.3, got}, to, y);
+    table().forward(s.x, p, {eps, tracking, 0.3, got}, to, y);
 
     const Tensor parts = packet(c.channels()), mean = full({c.channels()}, nan, {float64}),
                  rstd = full({c.channels()}, nan, {float64});
     table().moments(s.x, {}, parts);
-    table().finish(parts, eps, mean, rstd);
-    table().update(parts, tracking, 0.3, expected);
+    table().finalize_statistics({}, parts, {eps, tracking, 0.3, expected}, mean, rstd);
     EXPECT_EQ(p.data<double>()[0], parts.data<double>()[0]);
     EXPECT_LT(error(slice(p, 0), slice(parts, 0)), sum_tolerance(c.dtype));
     EXPECT_LT(error(slice(p, 1), slice(parts, 1)), sum_tolerance(c.dtype));
@@ -639,7 +629,8 @@ TEST(BatchNormKernels, ForwardOfOneRankIsItsParts) {
     }
     if (to.mask.defined()) {
       const Tensor masked = poisoned(c);
-      table().reduce_grad(s.dy, {to, s.x, {}}, packet(c.channels()), masked);
+      table().gradient_sums(
+          {.dy = s.dy, .saved = {to, s.x}, .sums = packet(c.channels()), .masked_dy = masked});
       Values passed = to_vector(y);
       for (std::size_t i = 0; i < passed.size(); ++i) passed[i] = passed[i] > 0 ? s.vdy[i] : 0;
       EXPECT_EQ(to_vector(masked), passed);
@@ -663,7 +654,7 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
     SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : "") + (masks ? " masked" : ""));
     const Tensor y = poisoned(c), mask = s.poisoned_mask(add, relu);
     table().apply(s.x, s.to(add, relu, mask), y);
-    const kernels::NormalizationGrad of = s.grad(add, relu, mask, y);
+    const kernels::SavedForward of = s.grad(add, relu, mask, y);
     const Tensor moments = zeros({kernels::packet_size(c.channels())}, {float64});
     moments.data<double>()[0] = static_cast<double>(s.vx.size()) /
                                 static_cast<double>(c.channels());
@@ -674,10 +665,26 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
                  masked_parts = masks ? poisoned(c) : Tensor();
     const Tensor dx_parts = poisoned(c), dy = in_place ? s.dy.clone() : s.dy,
                  dx = in_place ? dy : poisoned(c);
-    table().backward(dy, of, sums, masked, dw, db, moments, {}, {}, dx);
-    table().reduce_grad(s.dy, of, parts, masked_parts);
-    table().parameter_grad(parts, s.rstd, dw_parts, db_parts);
-    table().apply_grad(s.dy, of, parts, moments, {}, {}, dx_parts);
+    table().backward({.dy = dy,
+                      .saved = of,
+                      .moments = moments,
+                      .sums = sums,
+                      .masked_dy = masked,
+                      .weight_grad = dw,
+                      .bias_grad = db,
+                      .dx = dx});
+    table().gradient_sums({.dy = s.dy,
+                           .saved = of,
+                           .sums = parts,
+                           .masked_dy = masked_parts,
+                           .weight_grad = dw_parts,
+                           .bias_grad = db_parts});
+    table().apply_grad(
+        {.dy = s.dy, .saved = of, .sums = parts, .moments = moments, .dx = dx_parts});
+    Values of_weight = slice(parts, 1);
+    for (std::size_t i = 0; i < of_weight.size(); ++i) of_weight[i] *= s.vrstd[i];
+    EXPECT_EQ(to_vector(dw_parts), of_weight);
+    EXPECT_EQ(to_vector(db_parts), slice(parts, 0));
     // Sums cancel: their error is that of float32 sums of as many terms of order 1.
     const double scale = sum_tolerance(c.dtype) * 3 * std::sqrt(static_cast<double>(s.vx.size()));
     const auto close = [&](const Values& a, const Values& b) {
@@ -694,53 +701,80 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
     }
     EXPECT_LT(error(to_vector(dx), to_vector(dx_parts)), 2 * tolerance(c.dtype));
     const Tensor again = packet(c.channels()), dw_again = vector();
-    table().gradient_sums(s.dy, of, again, {}, dw_again, {}, {1, 2, 3, 9});
-    EXPECT_EQ(to_vector(again.slice(0, 0, kernels::packet_header)),
+    table().gradient_sums(
+        {.dy = s.dy, .saved = of, .header = header, .sums = again, .weight_grad = dw_again});
+    EXPECT_EQ(to_vector(again.slice(0, 0, kernels::packet_header_size)),
               Values({0, 0, 1, 2, 3, 9, 0, 0}));
     EXPECT_EQ(slice(again, 1), slice(parts, 1));
     EXPECT_EQ(to_vector(dw_again), to_vector(dw_parts));
   }
 }
 
-TEST(BatchNormKernels, MomentSumsAndSettleAreTheirParts) {
+// Expects `sums` to be those of `moments`, to the bit.
+void expect_sums(const Tensor& sums, const Tensor& moments) {
+  const std::int64_t C = moments.numel() / 2 - kernels::packet_header_size / 2;
+  const double n = moments.data<double>()[0];
+  const Values mean = slice(moments, 0), m2 = slice(moments, 1);
+  for (std::int64_t c = 0; c < C; ++c) {
+    const double* of = sums.data<double>() + kernels::packet_header_size + c;
+    const kernels::ChannelMoments channel{mean[static_cast<std::size_t>(c)],
+                                          m2[static_cast<std::size_t>(c)]};
+    if (sums.numel() == kernels::exact_packet_size(C)) {
+      const auto [first, second] = kernels::exact_sums_of(n, channel);
+      EXPECT_EQ(of[0], first.high);
+      EXPECT_EQ(of[C], second.high);
+      EXPECT_EQ(of[2 * C], first.low);
+      EXPECT_EQ(of[3 * C], second.low);
+    } else {
+      const double first = n * channel.mean;
+      const volatile double product = first * channel.mean;
+      EXPECT_EQ(of[0], first);
+      // Compilers are free to fuse the product with the sum.
+      EXPECT_TRUE(of[C] == channel.m2 + product ||
+                  of[C] == std::fma(first, channel.mean, channel.m2));
+    }
+  }
+}
+
+TEST(BatchNormKernels, SumsBecomeMomentsAgainAndMoveRunningStatistics) {
   Generator random(23);
   const Case c{{12, 10, 5, 5}, float32, MemoryFormat::channels_last};
   const Tensor x = random_tensor(c, random, 1, 30), mean = full({10}, nan, {float64}),
-               rstd = full({10}, nan, {float64});
-  for (const std::int64_t size : {kernels::packet_size(10), kernels::exact_packet_size(10)}) {
-    const Tensor moments = packet(10), sums = full({size}, nan, {float64}),
-                 expected = full({size}, nan, {float64});
-    table().moments(x, {}, moments);
-    table().to_sums(moments, expected);
-    table().moment_sums(x, {}, sums, {1, 2, 3, 9});
-    EXPECT_EQ(to_vector(sums.slice(0, 1, kernels::packet_header)), Values({0, 1, 2, 3, 9, 0, 0}));
-    const auto without_header = [&](const Tensor& t) {
-      return to_vector(t.slice(0, kernels::packet_header, size));
-    };
-    EXPECT_EQ(without_header(sums), without_header(expected));
-    EXPECT_EQ(sums.data<double>()[0], 300);
-    const Tensor back = packet(10);
-    // Where no ranks are said, the rest of the header may hold anything.
-    for (int i = 2; i < 8; ++i) expected.data<double>()[i] = nan;
-    const Tensor silent = packet(10);
-    table().settle(expected, silent, {{}, kernels::Tracking::momentum, 1, {}}, mean, rstd);
-    const kernels::RunningStatistics running{
-        zeros({10}, {float64}), ones({10}, {float64}), zeros({}, {int64}), {}};
-    table().settle(sums, back, {{}, kernels::Tracking::momentum, 1, running}, mean, rstd);
+               rstd = full({10}, nan, {float64}), moments = packet(10);
+  table().moments(x, {}, moments);
+  for (const bool exact : {false, true}) {
+    const Shape size{exact ? kernels::exact_packet_size(10) : kernels::packet_size(10)};
+    const Tensor back = packet(10), sums = full(size, nan, {float64});
+    table().moment_sums(x, {}, header, sums);
+    EXPECT_EQ(to_vector(sums.slice(0, 0, kernels::packet_header_size)),
+              Values({300, 0, 1, 2, 3, 9, 0, 0}));
+    expect_sums(sums, moments);
+    const Tensor poisoned_header = sums.clone();
+    // Without a number of ranks nobody reads the rest of the header.
+    for (int i = 2; i < 8; ++i) poisoned_header.data<double>()[i] = nan;
+    const Tensor without_ranks = packet(10);
+    table().finalize_statistics(poisoned_header, without_ranks, {.momentum = 1}, mean, rstd);
+    kernels::StatisticsUpdate update{
+        .momentum = 1,
+        .running = {zeros({10}, {float64}), ones({10}, {float64}), zeros({}, {int64}), {}}};
+    table().finalize_statistics(sums, back, update, mean, rstd);
     EXPECT_LT(error(slice(back, 0), slice(moments, 0)), 1e-15);
     EXPECT_LT(error(slice(back, 1), slice(moments, 1)), 1e-11);
-    EXPECT_EQ(slice(silent, 0), slice(back, 0));
-    EXPECT_EQ(slice(silent, 1), slice(back, 1));
+    EXPECT_EQ(slice(without_ranks, 0), slice(back, 0));
+    EXPECT_EQ(slice(without_ranks, 1), slice(back, 1));
     EXPECT_EQ(to_vector(mean), slice(back, 0));
-    EXPECT_LT(error(to_vector(running.mean), slice(moments, 0)), 1e-15);
-    EXPECT_EQ(running.batches.item<int>(), 1);
-    // The message says of two ranks that they do not agree, of one that it agrees with itself.
-    for (const double ranks : {2.0, 1.0})
-      table().settle(sums, back, {{}, kernels::Tracking::momentum, 1, running, ranks}, mean, rstd);
-    EXPECT_EQ(running.batches.item<int>(), 2);
-    table().settle({}, moments, {{}, kernels::Tracking::momentum, 1, running}, mean, rstd);
+    EXPECT_LT(error(to_vector(update.running.mean), slice(moments, 0)), 1e-15);
+    EXPECT_EQ(update.running.batches.item<int>(), 1);
+    // As sums of two ranks the fingerprints disagree; as that of one rank they agree.
+    for (const double ranks : {2.0, 1.0}) {
+      update.ranks = ranks;
+      table().finalize_statistics(sums, back, update, mean, rstd);
+    }
+    EXPECT_EQ(update.running.batches.item<int>(), 2);
+    update.ranks = 0;
+    table().finalize_statistics({}, moments, update, mean, rstd);
     EXPECT_EQ(to_vector(mean), slice(moments, 0));
-    EXPECT_EQ(running.batches.item<int>(), 3);
+    EXPECT_EQ(update.running.batches.item<int>(), 3);
   }
 }
 
@@ -756,7 +790,7 @@ TEST(BatchNormKernels, TheThreadCountChangesNoBit) {
         const Tensor p = packet(shape[1]), sums = packet(shape[1]);
         p.fill_(0), sums.fill_(0);
         table().moments(s.x, {}, p);
-        table().reduce_grad(s.dy, {s.to(false, true), s.x, {}}, sums, {});
+        table().gradient_sums({.dy = s.dy, .saved = {s.to(false, true), s.x}, .sums = sums});
         Values both = to_vector(p), second = to_vector(sums);
         both.insert(both.end(), second.begin(), second.end());
         results.push_back(both);

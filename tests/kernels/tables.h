@@ -11,11 +11,14 @@
 #include <tutti/kernels/embedding.h>
 #include <tutti/kernels/layer_norm.h>
 #include <tutti/kernels/matmul.h>
+#include <tutti/kernels/optimizer.h>
 #include <tutti/kernels/pooling.h>
 #include <tutti/kernels/reduce.h>
 #include <tutti/kernels/softmax.h>
 
 #include <map>
+#include <span>
+#include <vector>
 
 namespace tutti::testing {
 
@@ -40,14 +43,57 @@ class Moved {
     return {(*this)(n.mean),     (*this)(n.rstd), (*this)(n.weight), (*this)(n.bias),
             (*this)(n.residual), n.relu,          (*this)(n.mask)};
   }
-  kernels::NormalizationGrad operator()(const kernels::NormalizationGrad& g) {
-    return {(*this)(g.forward), (*this)(g.x), (*this)(g.output), g.weighted};
+  kernels::SavedForward operator()(const kernels::SavedForward& s) {
+    return {(*this)(s.normalization), (*this)(s.x), (*this)(s.output), s.weighted};
   }
-  kernels::Settlement operator()(const kernels::Settlement& s) {
-    return {s.eps, s.tracking, s.momentum, (*this)(s.running), s.ranks};
+  kernels::StatisticsUpdate operator()(const kernels::StatisticsUpdate& u) {
+    return {u.eps, u.tracking, u.momentum, (*this)(u.running), u.ranks};
+  }
+  kernels::GradientSums operator()(const kernels::GradientSums& a) {
+    return {.dy = (*this)(a.dy),
+            .saved = (*this)(a.saved),
+            .header = a.header,
+            .sums = (*this)(a.sums),
+            .masked_dy = (*this)(a.masked_dy),
+            .weight_grad = (*this)(a.weight_grad),
+            .bias_grad = (*this)(a.bias_grad)};
+  }
+  kernels::InputGradient operator()(const kernels::InputGradient& a) {
+    return {.dy = (*this)(a.dy),
+            .saved = (*this)(a.saved),
+            .sums = (*this)(a.sums),
+            .moments = (*this)(a.moments),
+            .position_weights = (*this)(a.position_weights),
+            .eps = a.eps,
+            .dx = (*this)(a.dx)};
+  }
+  kernels::LocalBackward operator()(const kernels::LocalBackward& a) {
+    return {.dy = (*this)(a.dy),
+            .saved = (*this)(a.saved),
+            .moments = (*this)(a.moments),
+            .position_weights = (*this)(a.position_weights),
+            .eps = a.eps,
+            .sums = (*this)(a.sums),
+            .masked_dy = (*this)(a.masked_dy),
+            .weight_grad = (*this)(a.weight_grad),
+            .bias_grad = (*this)(a.bias_grad),
+            .dx = (*this)(a.dx)};
   }
   kernels::Epilogue operator()(const kernels::Epilogue& e) {
     return {(*this)(e.bias), e.activation};
+  }
+  std::vector<Tensor> operator()(std::span<const Tensor> tensors) {
+    std::vector<Tensor> moved;
+    for (const Tensor& t : tensors) moved.push_back((*this)(t));
+    return moved;
+  }
+  std::vector<kernels::FusedUpdate> operator()(std::span<const kernels::FusedUpdate> updates) {
+    std::vector<kernels::FusedUpdate> moved;
+    for (const kernels::FusedUpdate& u : updates)
+      moved.push_back({(*this)(u.parameter), (*this)(u.gradient),
+                       (*this)(std::span<const Tensor>(u.states)), u.step, (*this)(u.found_inf),
+                       (*this)(u.skipped)});
+    return moved;
   }
   template <class Option>
   const Option& operator()(const Option& option) {
@@ -87,10 +133,18 @@ const Table& table() {
 
 inline const kernels::BatchNorm& batch_norm() {
   using T = kernels::BatchNorm;
-  return table<T, kernels::batch_norm, &T::moments, &T::to_sums, &T::from_sums, &T::finish,
-               &T::finish_running, &T::update, &T::mask_size, &T::apply, &T::reduce_grad,
-               &T::parameter_grad, &T::apply_grad, &T::moment_sums, &T::settle, &T::forward,
-               &T::gradient_sums, &T::backward>();
+  constexpr auto of = kernels::batch_norm;
+  static constexpr T moved{.moments = MovedCall<of, &T::moments>::call,
+                           .moment_sums = MovedCall<of, &T::moment_sums>::call,
+                           .finalize_statistics = MovedCall<of, &T::finalize_statistics>::call,
+                           .running_statistics = MovedCall<of, &T::running_statistics>::call,
+                           .mask_size = MovedCall<of, &T::mask_size>::call,
+                           .apply = MovedCall<of, &T::apply>::call,
+                           .forward = MovedCall<of, &T::forward>::call,
+                           .gradient_sums = MovedCall<of, &T::gradient_sums>::call,
+                           .apply_grad = MovedCall<of, &T::apply_grad>::call,
+                           .backward = MovedCall<of, &T::backward>::call};
+  return test_device().is_cpu() ? of(Device::cpu()) : moved;
 }
 inline const kernels::Convolution& convolution() {
   using T = kernels::Convolution;
@@ -111,6 +165,11 @@ inline const kernels::LayerNorm& layer_norm() {
 }
 inline const kernels::Matmul& matmul() {
   return table<kernels::Matmul, kernels::matmul, &kernels::Matmul::matmul>();
+}
+inline const kernels::Optimizer& optimizer() {
+  using T = kernels::Optimizer;
+  return table<T, kernels::optimizer, &T::sgd, &T::adam, &T::lars, &T::sums_of_squares, &T::clip,
+               &T::unscale>();
 }
 inline const kernels::Pooling& pooling() {
   using T = kernels::Pooling;

@@ -1,4 +1,4 @@
-// A timeline of several processes: their parts become one file, with the communication threads on
+// Traces of several processes: their files become one, in which the communication threads have
 // tracks of their own.
 #include "../distributed/trace_case.h"
 
@@ -19,7 +19,7 @@ TEST(Mpi, TraceShowsTheOverlapOnTheCommunicationThread) {
   for (int r = 0; r < group.size(); ++r) parts.push_back(path + ".rank" + std::to_string(r));
   group.barrier();
   {
-    trace::Recording recording(parts[static_cast<std::size_t>(group.rank())], group.rank());
+    trace::Profile profile(parts[static_cast<std::size_t>(group.rank())], group.rank());
     testing::run_traced_step(group);
   }
   group.barrier();

@@ -1,11 +1,12 @@
 // BatchNorm on one rank: values, gradients, running statistics, modes, and what it refuses.
 #include "kernels/compare.h"
 
-#include <tutti/autograd/checkpoint.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/core/trace.h>
+#include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/functional/layer_norm.h>
 #include <tutti/nn/sequential.h>
@@ -24,6 +25,7 @@ namespace {
 
 using autograd::gradcheck;
 using nn::BatchNorm;
+using nn::JointBatchNorm;
 using testing::relative_error;
 
 // y from elementary operations, whose gradients are checked elsewhere.
@@ -69,14 +71,16 @@ TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
   const auto file = std::filesystem::temp_directory_path() /
                     fmt::format("tutti_spans_{}.json", getpid());
   {
-    trace::Recording recording(file);
+    trace::Profile profile(file);
     (*layers[0])(x);
-    layers[1]->forward_relu(x);
-    layers[2]->forward_add(x, x);
-    layers[3]->forward_add_relu(x, x);
-    layers[4]->forward_weighted(x, ones({4}));
-    BatchNorm::forward_together({{*layers[5], x}, {*layers[6], x}});
-    recording.finish();
+    layers[1]->forward(x, {.relu = true});
+    layers[2]->forward(x, {.residual = x});
+    layers[3]->forward(x, {.residual = x, .relu = true});
+    layers[4]->forward(x, {.position_weights = ones({4})});
+    JointBatchNorm joint;
+    joint.start(*layers[5], x), joint.start(*layers[6], x);
+    joint.finish(0), joint.finish(1);
+    profile.finish();
   }
   std::map<std::string, int> spans;
   for (const auto& event : nlohmann::json::parse(std::ifstream(file)))
@@ -214,7 +218,7 @@ TEST(BatchNorm, EveryCombinationOfWhatNeedsAGradient) {
                  r = other.clone().requires_grad_(which & 2);
     layer.weight.requires_grad_(which & 4);
     layer.bias.requires_grad_(which & 8);
-    const Tensor y = layer.forward_add_relu(x, r);
+    const Tensor y = layer.forward(x, {.residual = r, .relu = true});
     ASSERT_EQ(y.requires_grad(), which != 0);
     if (which == 0) break;
     y.backward(dy);
@@ -237,8 +241,9 @@ TEST(BatchNorm, FusedFormsEqualTheSeparateOnes) {
     const auto run = [&](bool fused) {
       BatchNorm layer({.channels = 16});
       const Tensor x = values.clone().requires_grad_(), r = other.clone().requires_grad_();
-      const Tensor y = fused ? layer.forward_add_relu(layer.forward_relu(x), r)
-                             : relu(layer(relu(layer(x))) + r);
+      const Tensor y =
+          fused ? layer.forward(layer.forward(x, {.relu = true}), {.residual = r, .relu = true})
+                : relu(layer(relu(layer(x))) + r);
       y.backward(dy);
       return std::vector{y, x.grad(), r.grad(), layer.weight.grad(), layer.bias.grad()};
     };
@@ -257,25 +262,27 @@ TEST(BatchNorm, FusedFormsRunTheHooks) {
     seen.push_back(output.id());
     return Tensor();
   });
-  const std::vector<Tensor> outputs{layer.forward_relu(x),
-                                    layer.forward_add(x, r),
-                                    layer.forward_add_relu(x, r),
-                                    layer.forward_weighted(x, ones({4})),
-                                    BatchNorm::forward_together({{layer, x}})[0],
+  JointBatchNorm joint;
+  const auto alone = joint.start(layer, x);
+  const std::vector<Tensor> outputs{layer.forward(x, {.relu = true}),
+                                    layer.forward(x, {.residual = r}),
+                                    layer.forward(x, {.residual = r, .relu = true}),
+                                    layer.forward(x, {.position_weights = ones({4})}),
+                                    joint.finish(alone),
                                     layer(x)};
   ASSERT_EQ(seen.size(), outputs.size()) << "once each";
   for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], outputs[i].id()) << i;
   layer.add_forward_hook(
       [](nn::Layer&, const Tensor&, const Tensor& output) { return output * 2; });
-  EXPECT_EQ(to_vector(layer.forward_relu(x)), to_vector(outputs[0] * 2));
+  EXPECT_EQ(to_vector(layer.forward(x, {.relu = true})), to_vector(outputs[0] * 2));
 }
 
 TEST(BatchNorm, DoesNotWriteOverGradientsThatOthersHold) {
   BatchNorm layer({.channels = 2});
   const Tensor x = randn({3, 2, 4}).requires_grad_(), dy = randn({3, 2, 4});
   const auto before = to_vector(dy);
-  layer.forward_relu(x).backward(dy);
-  layer.forward_add_relu(x, x).backward(dy);
+  layer.forward(x, {.relu = true}).backward(dy);
+  layer.forward(x, {.residual = x, .relu = true}).backward(dy);
   EXPECT_EQ(to_vector(dy), before);
 }
 
@@ -293,8 +300,8 @@ TEST(BatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
           const Tensor x = values.clone().requires_grad_(), r = other.clone().requires_grad_();
           const Tensor sum_of = fused ? Tensor() : layer(x) + r;
           const Tensor y = !fused      ? rectified ? relu(sum_of) : sum_of
-                           : rectified ? layer.forward_add_relu(x, r)
-                                       : layer.forward_add(x, r);
+                           : rectified ? layer.forward(x, {.residual = r, .relu = true})
+                                       : layer.forward(x, {.residual = r});
           sum(y * y * y).backward();  // a fresh gradient for y
           return std::vector{x.grad(), r.grad(), layer.weight.grad(), layer.bias.grad()};
         };
@@ -311,7 +318,7 @@ TEST(BatchNorm, DoesNotKeepThePreActivation) {
                r = randn({8, 16, 32, 32}).requires_grad_();
   const std::size_t tensor_bytes = 8 * 16 * 32 * 32 * 4,
                     before = allocator(Device::cpu()).stats().live;
-  const Tensor y = layer.forward_add_relu(x, r);
+  const Tensor y = layer.forward(x, {.residual = r, .relu = true});
   EXPECT_LT(allocator(Device::cpu()).stats().live - before, tensor_bytes + 16384)
       << "only y itself";
 }
@@ -365,7 +372,7 @@ TEST(BatchNorm, PooledStatisticsMergeByTheSumsOfWeights) {
   for (int batch = 0; batch < 5; ++batch) {
     xs.push_back(randn({3, 2, 4}, {float64}, random) + batch);
     ws.push_back(rand({3, 4}, {float64}, random) * 0.5);
-    layer.forward_weighted(xs.back(), ws.back());
+    layer.forward(xs.back(), {.position_weights = ws.back()});
   }
   const Tensor x = cat(xs), w = cat(ws).reshape({15, 1, 4});
   const double n = sum(w).item<double>();
@@ -411,7 +418,7 @@ TEST(BatchNorm, MasksLeavePaddingOut) {
   BatchNorm layer({.channels = 3, .dtype = float64}), plain({.channels = 3, .dtype = float64});
   const Tensor x = randn({4, 3, 6}, {float64}, random), mask = ones({4, 6});
   mask.slice(1, 4, 6).fill_(0);
-  const Tensor y = layer.forward_weighted(x, mask), expected = plain(x.slice(2, 0, 4));
+  const Tensor y = layer.forward(x, {.position_weights = mask}), expected = plain(x.slice(2, 0, 4));
   EXPECT_LT(relative_error(y.slice(2, 0, 4), expected), 1e-13);
   EXPECT_LT(relative_error(layer.running_var, plain.running_var), 1e-13);
 }
@@ -501,8 +508,9 @@ TEST(BatchNorm, RefusesBadInputAndStaysAsItWas) {
   EXPECT_THROW(layer(zeros({2, 3, 5, 5}, {int64})), DTypeError);
   EXPECT_THROW(layer(zeros({2, 3, 5, 5}, {float16})), DTypeError);
   EXPECT_THROW(layer(zeros({1, 3, 1, 1})), ShapeError) << "one value per channel has no variance";
-  EXPECT_THROW(layer.forward_add_relu(zeros({2, 3, 5, 5}), zeros({2, 3, 5, 1})), ShapeError);
-  EXPECT_THROW(layer.forward_weighted(zeros({2, 3, 5, 5}), zeros({3})), ShapeError);
+  EXPECT_THROW(layer.forward(zeros({2, 3, 5, 5}), {.residual = zeros({2, 3, 5, 1}), .relu = true}),
+               ShapeError);
+  EXPECT_THROW(layer.forward(zeros({2, 3, 5, 5}), {.position_weights = zeros({3})}), ShapeError);
   EXPECT_THROW(nn::batch_norm(zeros({2, 0, 3}), {}), ShapeError) << "there is no channel";
   EXPECT_EQ(layer.num_batches_tracked.item<int>(), 0);
   EXPECT_EQ(to_vector(layer.running_var), (std::vector<double>{1, 1, 1}));
@@ -551,7 +559,7 @@ TEST(BatchNorm, RefusesTensorsThatDoNotFitTogether) {
 TEST(BatchNorm, PositionWeightsMayNotChangeBeforeBackward) {
   BatchNorm layer({.channels = 3});
   const Tensor w = ones({4, 5});
-  const Tensor y = layer.forward_weighted(randn({4, 3, 5}).requires_grad_(), w);
+  const Tensor y = layer.forward(randn({4, 3, 5}).requires_grad_(), {.position_weights = w});
   w.fill_(2);
   EXPECT_THROW(y.backward(ones({4, 3, 5})), Error);
 }
@@ -566,15 +574,17 @@ TEST(BatchNorm, KeepsFloat32UnderBFloat16) {
   EXPECT_EQ(layer.num_batches_tracked.dtype(), int64);
 }
 
-TEST(BatchNorm, CheckpointedForwardUpdatesStatisticsOnce) {
+TEST(BatchNorm, RecomputedForwardUpdatesStatisticsOnce) {
   Generator random(10);
   const Tensor values = randn({6, 3, 4}, {float64}, random),
                dy = randn({6, 3, 4}, {float64}, random);
-  const auto run = [&](bool checkpointed) {
+  const auto run = [&](bool recomputed) {
     BatchNorm layer({.channels = 3, .dtype = float64});
     const Tensor x = values.clone().requires_grad_();
-    const auto fn = [&](const std::vector<Tensor>& in) { return layer.forward_relu(layer(in[0])); };
-    (checkpointed ? checkpoint(fn, {x}) : fn({x})).backward(dy);
+    const auto fn = [&](const std::vector<Tensor>& in) {
+      return layer.forward(layer(in[0]), {.relu = true});
+    };
+    (recomputed ? recompute(fn, {x}) : fn({x})).backward(dy);
     EXPECT_EQ(layer.num_batches_tracked.item<int>(), 2);
     return std::vector{x.grad(), layer.weight.grad(), layer.running_mean, layer.running_var};
   };
@@ -582,20 +592,21 @@ TEST(BatchNorm, CheckpointedForwardUpdatesStatisticsOnce) {
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(to_vector(a[i]), to_vector(b[i])) << i;
 }
 
-TEST(BatchNorm, NestedCheckpointsUpdateStatisticsOnce) {
+TEST(BatchNorm, NestedRecomputationsUpdateStatisticsOnce) {
   Generator random(12);
   const Tensor values = randn({6, 3, 4}, {float64}, random),
                dy = randn({6, 3, 4}, {float64}, random);
-  const auto run = [&](bool checkpointed) {
+  const auto run = [&](bool recomputed) {
     BatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 3, .dtype = float64}),
         c({.channels = 3, .dtype = float64});
     const auto nest = [&](const auto& fn, const Tensor& x) {
-      return checkpointed
-                 ? checkpoint([&](const std::vector<Tensor>& in) { return fn(in[0]); }, {x})
-                 : fn(x);
+      return recomputed ? recompute([&](const std::vector<Tensor>& in) { return fn(in[0]); }, {x})
+                        : fn(x);
     };
-    const auto innermost = [&](const Tensor& x) { return c.forward_relu(x); };
-    const auto inner = [&](const Tensor& x) { return nest(innermost, b.forward_relu(x)); };
+    const auto innermost = [&](const Tensor& x) { return c.forward(x, {.relu = true}); };
+    const auto inner = [&](const Tensor& x) {
+      return nest(innermost, b.forward(x, {.relu = true}));
+    };
     const auto outer = [&](const Tensor& x) { return a(nest(inner, a(x))); };
     const Tensor x = values.clone().requires_grad_();
     nest(outer, x).backward(dy);

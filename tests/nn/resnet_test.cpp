@@ -124,8 +124,9 @@ TEST(ResNet, AProjectionSharesTheCollectivesOfTheLastNormalisation) {
                    again.for_normalization().traffic().calls;
           };
           const auto before = calls();
-          const Tensor z = kind == Kind::apart ? last.forward_add_relu(y, projection(x))
-                                               : projection.join(last, y, x);
+          const Tensor z = kind == Kind::apart
+                               ? last.forward(y, {.residual = projection(x), .relu = true})
+                               : projection.join(last, y, x);
           z.backward(randn({2, 8, 3, 3}));
           EXPECT_EQ(calls() - before, kind == Kind::joined ? 2 : 4);
           EXPECT_EQ(got.size(), 4u) << "every hook once";

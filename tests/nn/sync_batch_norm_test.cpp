@@ -3,9 +3,10 @@
 #include "distributed/messages.h"
 #include "distributed/sync_batch_norm_case.h"
 
-#include <tutti/autograd/checkpoint.h>
+#include <tutti/autograd/recompute.h>
 #include <tutti/distributed/diagnostics/replica_check.h>
 #include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/packet.h>
 
 #include <mutex>
@@ -16,6 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using distributed::run_ranks;
 using nn::BatchNorm;
+using nn::JointBatchNorm;
 using nn::SyncBatchNorm;
 using testing::expect_contains;
 using testing::relative_error;
@@ -41,6 +43,21 @@ Tensor shard(Generator& random, const ProcessGroup& group, const Shape& shape) {
       .slice(0, shape[0] * group.rank() / group.size(),
              shape[0] * (group.rank() + 1) / group.size())
       .clone();
+}
+
+struct Branch {
+  BatchNorm& layer;
+  Tensor x;
+  BatchNorm::ForwardOptions options = {};
+};
+
+// The outputs of layers that share a collective.
+std::vector<Tensor> forward_jointly(const std::vector<Branch>& branches) {
+  JointBatchNorm joint;
+  for (const Branch& branch : branches) joint.start(branch.layer, branch.x, branch.options);
+  std::vector<Tensor> outputs;
+  for (std::size_t i = 0; i < branches.size(); ++i) outputs.push_back(joint.finish(i));
+  return outputs;
 }
 
 class SyncBatchNormRanks : public ::testing::TestWithParam<int> {};
@@ -139,7 +156,7 @@ TEST(SyncBatchNorm, CountsBeyondFloat32AreExact) {
     SyncBatchNorm weighted({.channels = 1, .pooled = true, .dtype = float64});
     const Tensor w = group.rank() == 0 ? full({2}, 16777217, {float64})
                                        : full({2}, 0.25, {float64});
-    weighted.forward_weighted(full({2, 1}, group.rank(), {float64}), w);
+    weighted.forward(full({2, 1}, group.rank(), {float64}), {.position_weights = w});
     EXPECT_EQ(weighted.num_elements_tracked.item<double>(), 33554434.5);
     EXPECT_NEAR(to_vector(weighted.running_mean)[0] / (0.5 / 33554434.5), 1, 1e-14);
   });
@@ -271,7 +288,7 @@ TEST(SyncBatchNorm, MasksLeaveNaNOutOverRanks) {
       SyncBatchNorm layer({.channels = 4, .dtype = float64});
       const Tensor x =
           where(gt(inside, 0.5), values, full({}, padding, {float64})).requires_grad_();
-      layer.forward_weighted(x, mask).backward(dy);
+      layer.forward(x, {.position_weights = mask}).backward(dy);
       return std::vector{to_vector(x.grad()), to_vector(layer.weight.grad()),
                          to_vector(layer.running_var)};
     };
@@ -302,7 +319,7 @@ TEST(SyncBatchNorm, GradcheckOverRanks) {
                                 const Tensor& p) {
             nn::BatchNormArgs args;
             args.weight = w, args.bias = b;
-            args.sync = {group, 1};
+            args.group = group;
             if (residual_and_relu) args.residual = r, args.relu = true;
             return sum(nn::batch_norm(x, args) * p);
           };
@@ -398,13 +415,15 @@ TEST(SyncBatchNorm, WeightsThatSumToNothingOrToOneInAll) {
                  to_vector(layer.running_mean) == std::vector<double>{0, 0} &&
                  to_vector(layer.running_var) == std::vector<double>{1, 1};
         };
-        layer.forward_weighted(x, zeros({4})).backward(zeros({4, 2}));
+        layer.forward(x, {.position_weights = zeros({4})}).backward(zeros({4, 2}));
         EXPECT_TRUE(untouched());
         EXPECT_EQ(to_vector(x.grad()), std::vector<double>(8, 0.0));
         for (const double each : {0.1, 0.125})
-          EXPECT_THROW(layer.forward_weighted(x, full({4}, each, {float64})), ShapeError) << each;
+          EXPECT_THROW(layer.forward(x, {.position_weights = full({4}, each, {float64})}),
+                       ShapeError)
+              << each;
         EXPECT_TRUE(untouched());
-        layer.forward_weighted(x, full({4}, group.rank() == 0 ? 0 : 0.375));
+        layer.forward(x, {.position_weights = full({4}, group.rank() == 0 ? 0 : 0.375)});
         EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
         EXPECT_EQ(layer.num_elements_tracked.item<double>(), 1.5);
       },
@@ -447,7 +466,7 @@ TEST(SyncBatchNorm, RanksThatNeedDifferentGradientsDoNotWaitForEachOther) {
         layer.weight.requires_grad_(needs & 2);
         layer.bias.requires_grad_(needs & 4);
         const Tensor residual = dy.slice(0, from, to).clone().requires_grad_(needs & 8);
-        const Tensor y = layer.forward_add(x, residual);
+        const Tensor y = layer.forward(x, {.residual = residual});
         if (y.requires_grad()) y.backward(dy.slice(0, from, to));
         EXPECT_FALSE(refused) << first << " " << second;
         EXPECT_EQ(layer.weight.grad().defined(), (needs & 2) != 0);
@@ -530,11 +549,11 @@ TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
         }),
         "expected input of shape (N, C, H, W), got (3, 4, 2)");
   check(run([](nn::BatchNorm2d& bn) {
-          bn.forward_add(randn({3, 4, 2, 2}), randn({3, 4, 2, 1}));
+          bn.forward(randn({3, 4, 2, 2}), {.residual = randn({3, 4, 2, 1})});
         }),
         "expected a residual like the input");
   check(run([](nn::BatchNorm2d& bn) {
-          bn.forward_weighted(randn({3, 4, 2, 2}), full({3}, -1));
+          bn.forward(randn({3, 4, 2, 2}), {.position_weights = full({3}, -1)});
         }),
         "position weights of at least 0");
   check(run([](nn::BatchNorm2d& bn) {
@@ -550,8 +569,8 @@ TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
     Net net;
     SyncBatchNorm other({.channels = 3});
     const DType dtype = group.rank() == 0 ? float64 : float32;
-    BatchNorm::forward_together({{other, randn({3, 3}, {dtype})},
-                                 {net.bn, randn({3, group.rank() == 0 ? 4 : 5, 2, 2}, {dtype})}});
+    forward_jointly({{other, randn({3, 3}, {dtype})},
+                     {net.bn, randn({3, group.rank() == 0 ? 4 : 5, 2, 2}, {dtype})}});
   });
   expect_contains(errors[1], {"SyncBatchNorm 'bn' forward #1 on rank 1 of 2: ",
                               "expected input of shape (N, 4, ...)"});
@@ -579,13 +598,12 @@ TEST(SyncBatchNorm, ThePacketShowsThatRanksAreOutOfStep) {
   for (const bool differ : {false, true}) {
     const auto errors = errors_of(3, [&](const ProcessGroup& group) {
       const bool other = differ && group.rank() == 2;
-      const StatisticsSync sync{group, other ? 40 : 41};
-      const std::string name = "SyncBatchNorm 'layer3.0.bn2'";
+      const CallId id{"SyncBatchNorm 'layer3.0.bn2'", group, other ? 40 : 41};
       const Phase phase = other ? Phase::backward : Phase::forward;
       const Tensor packet = zeros({kernels::packet_size(3)}, {float64});
-      write_header(packet, sync, name, phase, {});
+      write_header(packet, make_header(id, phase, packet.numel()));
       group.for_normalization().all_reduce(packet).wait();
-      expect_agreement(packet, sync, name, phase);
+      checked_header(packet, id, phase);
       EXPECT_FALSE(differ);
     });
     for (std::size_t r = 0; r < 3; ++r) {
@@ -645,7 +663,7 @@ TEST(SyncBatchNorm, SeveralLayersShareOneCollective) {
     SyncBatchNorm a1({.channels = 3, .dtype = float64}), b1({.channels = 5, .dtype = float64});
     const Tensor xa = shard(random, group, {6, 3, 2}).requires_grad_(),
                  xb = shard(random, group, {6, 5}).requires_grad_();
-    const auto outputs = BatchNorm::forward_together({{a, xa}, {b, xb}});
+    const auto outputs = forward_jointly({{a, xa}, {b, xb}});
     EXPECT_EQ(group.for_normalization().traffic().calls, 1);
     EXPECT_EQ(to_vector(outputs[0]), to_vector(a1(xa)));
     EXPECT_EQ(to_vector(outputs[1]), to_vector(b1(xb)));
@@ -682,12 +700,13 @@ TEST(SyncBatchNorm, BranchesOfEveryKindShareOneCollective) {
           const auto before = group.for_normalization().traffic().calls;
           Tensor ya, yb, yc;
           if (together) {
-            BatchNorm::Together all;
-            const auto of_a = all.start(a, xa, weights), of_c = all.start(c, xc),
-                       of_b = all.start(b, xb);
-            yb = all.finish(of_b, {}, true), yc = all.finish(of_c), ya = all.finish(of_a);
+            JointBatchNorm all;
+            const auto of_a = all.start(a, xa, {.position_weights = weights}),
+                       of_c = all.start(c, xc), of_b = all.start(b, xb, {.relu = true});
+            yb = all.finish(of_b), yc = all.finish(of_c), ya = all.finish(of_a);
           } else {
-            ya = a.forward_weighted(xa, weights), yb = b.forward_relu(xb), yc = c(xc);
+            ya = a.forward(xa, {.position_weights = weights}), yb = b.forward(xb, {.relu = true}),
+            yc = c(xc);
           }
           (sum(ya * da) + sum((yb * db).to(float64)) + sum(yc * dc)).backward();
           EXPECT_EQ(group.for_normalization().traffic().calls - before, together ? 2 : 4);
@@ -727,12 +746,12 @@ TEST(SyncBatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
           const Tensor x = vx.clone().requires_grad_(), r = vr.clone().requires_grad_();
           Tensor y, z;
           if (kind == Kind::together) {
-            BatchNorm::Together both;
+            JointBatchNorm both;
             const auto of_x = both.start(layer, x), of_r = both.start(other, r);
             y = both.finish(of_x, r), z = both.finish(of_r, x);
           } else {
-            y = kind == Kind::fused ? layer.forward_add(x, r) : layer(x) + r;
-            z = kind == Kind::fused ? other.forward_add(r, x) : other(r) + x;
+            y = kind == Kind::fused ? layer.forward(x, {.residual = r}) : layer(x) + r;
+            z = kind == Kind::fused ? other.forward(r, {.residual = x}) : other(r) + x;
           }
           (sum(y * y * y) + sum(z * z * z)).backward();  // fresh gradients for y and z
           return std::vector{x.grad(), r.grad(), layer.weight.grad(), other.bias.grad()};
@@ -759,7 +778,7 @@ TEST(SyncBatchNorm, BranchesMayBeWalkedApart) {
     const auto run = [&](int kind) {  // one backward, one each, the same twice
       a.zero_grad(), b.zero_grad();
       const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_();
-      const auto y = BatchNorm::forward_together({{a, xa}, {b, xb}});
+      const auto y = forward_jointly({{a, xa}, {b, xb}});
       const auto before = group.for_normalization().traffic().calls;
       const Tensor la = sum(y[0] * da), lb = sum(y[1] * db);
       if (kind == 0) (la + lb).backward();
@@ -775,7 +794,7 @@ TEST(SyncBatchNorm, BranchesMayBeWalkedApart) {
     }
     // Where a branch is not used at all, the other ones' gradients are right too.
     const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_();
-    const auto y = BatchNorm::forward_together({{a, xa}, {b, xb}});
+    const auto y = forward_jointly({{a, xa}, {b, xb}});
     sum(y[1] * db).backward();
     EXPECT_EQ(to_vector(xb.grad()), to_vector(once[1]));
     EXPECT_FALSE(xa.grad().defined());
@@ -793,10 +812,10 @@ TEST(SyncBatchNorm, BranchesWhereRanksNeedDifferentGradients) {
       const Tensor xa = va.clone().requires_grad_(group.rank() == 0),
                    xb = vb.clone().requires_grad_(group.rank() == 1);
       if (together) {
-        const auto y = BatchNorm::forward_together({{a, xa, {}, true}, {b, xb}});
+        const auto y = forward_jointly({{a, xa, {.relu = true}}, {b, xb}});
         sum((y[0] + y[1]) * dy).backward();
       } else {
-        sum((a.forward_relu(xa) + b(xb)) * dy).backward();
+        sum((a.forward(xa, {.relu = true}) + b(xb)) * dy).backward();
       }
       return std::vector{group.rank() == 0 ? xa.grad() : xb.grad(), a.weight.grad(),
                          b.weight.grad()};
@@ -811,7 +830,7 @@ TEST(SyncBatchNorm, BranchesOfOneCollectiveHaveOneGroup) {
   const auto errors = errors_of(2, [](const ProcessGroup& group) {
     const ProcessGroup again = group.split(0);
     SyncBatchNorm a({.channels = 3, .group = group}), b({.channels = 3, .group = again});
-    BatchNorm::forward_together({{a, randn({4, 3})}, {b, randn({4, 3})}});
+    forward_jointly({{a, randn({4, 3})}, {b, randn({4, 3})}});
   });
   for (const auto& error : errors)
     expect_contains(error, {"different groups; one collective needs one group"});
@@ -819,7 +838,7 @@ TEST(SyncBatchNorm, BranchesOfOneCollectiveHaveOneGroup) {
 
 TEST(SyncBatchNorm, TheTwoPhasesComeInOrder) {
   BatchNorm a({.channels = 3}), b({.channels = 3});
-  BatchNorm::Together together;
+  JointBatchNorm together;
   const auto of_a = together.start(a, randn({4, 3}));
   EXPECT_EQ(a.num_batches_tracked.item<int>(), 0);
   const Tensor y = together.finish(of_a);
@@ -832,7 +851,7 @@ TEST(SyncBatchNorm, TheTwoPhasesComeInOrder) {
 // What start() saw must be what finish() normalises.
 TEST(SyncBatchNorm, InputsStayAsTheyAreBetweenThePhases) {
   BatchNorm layer({.channels = 3});
-  BatchNorm::Together together;
+  JointBatchNorm together;
   const Tensor x = randn({4, 3});
   const auto which = together.start(layer, x);
   x.fill_(1);
@@ -852,7 +871,7 @@ TEST(SyncBatchNorm, AResidualThatOneRankRefusesLeavesTheRanksAtTheSameCall) {
       [](const ProcessGroup& group) {
         SyncBatchNorm a({.channels = 3}), b({.channels = 3});
         const NoGrad no_grad;
-        BatchNorm::Together together;
+        JointBatchNorm together;
         const auto of_a = together.start(a, randn({4, 3})), of_b = together.start(b, randn({4, 3}));
         if (group.rank() == 0) {
           EXPECT_THROW(together.finish(of_a, randn({4, 2})),
@@ -861,7 +880,7 @@ TEST(SyncBatchNorm, AResidualThatOneRankRefusesLeavesTheRanksAtTheSameCall) {
           together.finish(of_a, randn({4, 3}));
           together.finish(of_b);
         }
-        BatchNorm::forward_together({{a, randn({4, 3})}, {b, randn({4, 3})}});
+        forward_jointly({{a, randn({4, 3})}, {b, randn({4, 3})}});
         EXPECT_EQ(a.num_batches_tracked.item<int>(), 2);
       },
       60s);
@@ -872,7 +891,7 @@ TEST(SyncBatchNorm, WhatCouldNotBeExchangedCannotBeFinished) {
       2,
       [](const ProcessGroup& group) {
         SyncBatchNorm one({.channels = 2}), enough({.channels = 2});
-        BatchNorm::Together together;
+        JointBatchNorm together;
         const auto of_one = together.start(one, zeros({group.rank(), 2})),
                    of_enough = together.start(enough, randn({3, 2}));
         EXPECT_THROW(together.finish(of_enough), ShapeError);
@@ -892,14 +911,14 @@ TEST(SyncBatchNorm, WhatCouldNotBeExchangedCannotBeFinished) {
       60s);
 }
 
-TEST(SyncBatchNorm, CheckpointsCommunicateOnceEachWay) {
+TEST(SyncBatchNorm, RecomputationsCommunicateOnceEachWay) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(10);
     SyncBatchNorm layer({.channels = 3, .dtype = float64}),
         plain({.channels = 3, .dtype = float64});
     const Tensor x = shard(random, group, {6, 3, 2}).requires_grad_(),
                  dy = shard(random, group, {6, 3, 2});
-    checkpoint([&](const std::vector<Tensor>& in) { return layer(in[0]); }, {x}).backward(dy);
+    recompute([&](const std::vector<Tensor>& in) { return layer(in[0]); }, {x}).backward(dy);
     EXPECT_EQ(group.for_normalization().traffic().calls, 2);
     EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
     const auto got = to_vector(x.grad());
@@ -910,7 +929,7 @@ TEST(SyncBatchNorm, CheckpointsCommunicateOnceEachWay) {
   });
 }
 
-TEST(SyncBatchNorm, NestedCheckpointsCommunicateOnceEachWay) {
+TEST(SyncBatchNorm, NestedRecomputationsCommunicateOnceEachWay) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(12);
     SyncBatchNorm layer({.channels = 3, .dtype = float64}),
@@ -918,7 +937,7 @@ TEST(SyncBatchNorm, NestedCheckpointsCommunicateOnceEachWay) {
     const Tensor x = shard(random, group, {6, 3, 2}).requires_grad_(),
                  dy = shard(random, group, {6, 3, 2});
     const auto inner = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
-    checkpoint([&](const std::vector<Tensor>& in) { return checkpoint(inner, in); }, {x})
+    recompute([&](const std::vector<Tensor>& in) { return recompute(inner, in); }, {x})
         .backward(dy);
     EXPECT_EQ(group.for_normalization().traffic().calls, 2);
     EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
@@ -930,21 +949,21 @@ TEST(SyncBatchNorm, NestedCheckpointsCommunicateOnceEachWay) {
   });
 }
 
-// The shared ones are computed first; what a checkpoint keeps of them is in the order of the
+// The shared ones are computed first; what recomputation saves of them is in the order of the
 // branches.
-TEST(SyncBatchNorm, LayersTogetherInsideACheckpoint) {
+TEST(SyncBatchNorm, LayersTogetherInsideARecomputation) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(13);
     const Tensor values = shard(random, group, {6, 3, 2}), dy = shard(random, group, {6, 3, 2});
-    const auto run = [&](bool checkpointed) {
+    const auto run = [&](bool recomputed) {
       BatchNorm local({.channels = 3, .dtype = float64});
       SyncBatchNorm shared({.channels = 3, .dtype = float64});
       const Tensor x = values.clone().requires_grad_();
       const auto fn = [&](const std::vector<Tensor>& in) {
-        const auto y = BatchNorm::forward_together({{local, in[0]}, {shared, exp(in[0])}});
+        const auto y = forward_jointly({{local, in[0]}, {shared, exp(in[0])}});
         return y[0] * y[1];
       };
-      (checkpointed ? checkpoint(fn, {x}) : fn({x})).backward(dy);
+      (recomputed ? recompute(fn, {x}) : fn({x})).backward(dy);
       return std::vector{x.grad(), local.weight.grad(), shared.weight.grad()};
     };
     const auto got = run(true), expected = run(false);
@@ -953,20 +972,20 @@ TEST(SyncBatchNorm, LayersTogetherInsideACheckpoint) {
   });
 }
 
-TEST(SyncBatchNorm, BranchesInsideACheckpointCommunicateOnceEachWay) {
+TEST(SyncBatchNorm, BranchesInsideARecomputationCommunicateOnceEachWay) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(54);
     const Tensor values = shard(random, group, {6, 3, 2}), dy = shard(random, group, {6, 3, 2});
-    const auto run = [&](bool checkpointed) {
+    const auto run = [&](bool recomputed) {
       SyncBatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 3, .dtype = float64});
       const Tensor x = values.clone().requires_grad_();
       const auto fn = [&](const std::vector<Tensor>& in) {
-        BatchNorm::Together both;
-        const auto of_a = both.start(a, in[0]), of_b = both.start(b, exp(in[0]));
-        return both.finish(of_b, both.finish(of_a), true);
+        JointBatchNorm both;
+        const auto of_a = both.start(a, in[0]), of_b = both.start(b, exp(in[0]), {.relu = true});
+        return both.finish(of_b, both.finish(of_a));
       };
       const auto before = group.for_normalization().traffic().calls;
-      (checkpointed ? checkpoint(fn, {x}) : fn({x})).backward(dy);
+      (recomputed ? recompute(fn, {x}) : fn({x})).backward(dy);
       EXPECT_EQ(group.for_normalization().traffic().calls - before, 2);
       EXPECT_EQ(b.num_batches_tracked.item<int>(), 1);
       return std::vector{x.grad(), a.weight.grad(), b.weight.grad(), b.running_var};
@@ -987,8 +1006,8 @@ TEST(SyncBatchNorm, OnlyCallsOfTheGroupItHasNowAreCounted) {
         layer.set_process_group(group);
         const auto fn = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
         for (int step = 0; step < 2;
-             ++step) {  // the second run of one rank's checkpoint is no call
-          const Tensor a = group.rank() == 0 ? checkpoint(fn, {x}) : layer(x), b = layer(x);
+             ++step) {  // the second run of one rank's recomputation is no call
+          const Tensor a = group.rank() == 0 ? recompute(fn, {x}) : layer(x), b = layer(x);
           b.backward(dy);
           a.backward(dy);
         }
@@ -1027,8 +1046,9 @@ TEST(SyncBatchNorm, WeightsAndPooledStatisticsAreShared) {
     const std::int64_t from = group.rank() * 2, to = 2 + group.rank() * 4;
     SyncBatchNorm layer({.channels = 3, .pooled = true, .dtype = float64});
     BatchNorm one({.channels = 3, .pooled = true, .dtype = float64});
-    const Tensor y = layer.forward_weighted(x.slice(0, from, to), w.slice(0, from, to)),
-                 whole = one.forward_weighted(x, w);
+    const Tensor y = layer.forward(x.slice(0, from, to),
+                                   {.position_weights = w.slice(0, from, to)}),
+                 whole = one.forward(x, {.position_weights = w});
     EXPECT_LT(relative_error(y, whole.slice(0, from, to)), 1e-12);
     layer(x.slice(0, from, to)), one(x);
     EXPECT_LT(relative_error(layer.running_var, one.running_var), 1e-12);

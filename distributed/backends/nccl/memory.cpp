@@ -35,7 +35,7 @@ void release(Block& block) noexcept {
   try {
     if (const auto& graph = cuda::Arena::current(block.stream.device())) {
       // Released during a capture: the graph uses it.
-      return graph->at_end(
+      return graph->when_graph_is_gone(
           [held = std::make_shared<Block>(std::move(block))](const cuda::Stream& last) {
             held->stream.wait(last);
             release(*held);

@@ -166,7 +166,7 @@ class NcclBackend : public Backend {
       const std::lock_guard lock(group_->mutex);
       ++group_->graph_collectives;
     }
-    graph->at_end([group = group_](const cuda::Stream& last) {
+    graph->when_graph_is_gone([group = group_](const cuda::Stream& last) {
       const std::lock_guard lock(group->mutex);
       --group->graph_collectives;
       group->stream.wait(last);

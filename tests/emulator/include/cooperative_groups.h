@@ -1,5 +1,5 @@
-// Stands in for CUDA's header of this name when a kernel is emulated: the grid of a cooperative
-// launch.
+// Replaces CUDA's header of this name when a kernel is emulated. It has only the grid of a
+// cooperative launch.
 #pragma once
 
 #include "../emulator.h"
@@ -7,7 +7,9 @@
 namespace cooperative_groups {
 
 struct grid_group {
-  void sync(emulator::Site at = emulator::Site::current()) const { emulator::grid_barrier(at); }
+  void sync(emulator::Location at = emulator::Location::current()) const {
+    emulator::grid_barrier(at);
+  }
 };
 inline grid_group this_grid() { return {}; }
 

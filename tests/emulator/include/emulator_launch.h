@@ -1,6 +1,6 @@
-// What core/cuda/launch.h does differently in the emulator: the types of a kernel's parameters are
-// known here only, so the kernel is registered with a function that reads them. The rest is the
-// library's, as on a GPU.
+// Defines the two functions of core/cuda/launch.h that differ in the emulator. Only the caller of
+// address_of knows the types of a kernel's parameters, so it registers the kernel together with a
+// function that reads them.
 #pragma once
 
 #include "../emulator.h"
@@ -10,6 +10,7 @@
 
 namespace tutti::cuda {
 
+/// The kernel's address, by which cudaLaunchKernelExC finds it. Registers the kernel.
 template <class... Parameters>
 const void* address_of(void (*kernel)(Parameters...)) {
   const void* address = reinterpret_cast<const void*>(kernel);
@@ -27,7 +28,7 @@ const void* address_of(void (*kernel)(Parameters...)) {
 /// The block's dynamic shared memory.
 template <class T>
 T* dynamic_shared() {
-  return reinterpret_cast<T*>(emulator::here.shared);
+  return reinterpret_cast<T*>(emulator::current_thread.shared);
 }
 
 }  // namespace tutti::cuda

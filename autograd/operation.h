@@ -1,0 +1,36 @@
+// Helpers of the differentiable functions: checks of arguments, and the allocation of outputs and
+// gradients. Private to autograd/ and nn/functional.
+#pragma once
+
+#include "../core/create.h"
+
+namespace tutti::autograd {
+
+/// Throws a DeviceError that names `op` unless both tensors are on one device.
+void expect_same_device(const char* op, const Tensor& a, const Tensor& b);
+
+/// Throws a DeviceError or DTypeError that names `op` unless both tensors have one device and one
+/// dtype.
+void expect_same_dtype_and_device(const char* op, const Tensor& a, const Tensor& b);
+
+/// Throws a DTypeError that names `op` if `number` has a fraction and `x` holds integers.
+void expect_number_fits(const char* op, const Tensor& x, double number);
+
+/// Throws a DTypeError that names `op` unless `x` has a floating dtype.
+void expect_floating(const char* op, const Tensor& x);
+
+/// Throws a DeviceError or DTypeError that names `op` unless `parameter` fits the input: both have
+/// one device and one dtype or, in mixed precision, the input has 16 bits and the parameter is
+/// float32. An undefined parameter fits.
+void expect_parameter(const char* op, const Tensor& input, const Tensor& parameter);
+
+/// Returns an uninitialised tensor of shape `shape`, in the layout of the first input that has this
+/// shape and is dense.
+Tensor empty_result(const Shape& shape, const std::vector<Tensor>& inputs, DType dtype);
+
+/// Returns a tensor to write a gradient of the shape and layout of `like` into: the incoming
+/// gradient `g` itself if nobody else holds it and its layout is the same, else a new tensor.
+/// Overwriting `g` saves a pass over memory that is not in the cache.
+Tensor gradient_buffer(const Tensor& g, const Tensor& like);
+
+}  // namespace tutti::autograd

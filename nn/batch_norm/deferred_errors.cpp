@@ -1,0 +1,47 @@
+#include "deferred_errors.h"
+
+#include "../../core/cuda/stream.h"
+
+namespace tutti::nn {
+
+void DeferredErrors::add(const Tensor& packet, const CallId& id, Phase phase, const Shape& input) {
+  const int device = packet.device().index();
+  if (cuda::current_stream(device).is_capturing()) return;
+  copies_.push_back({cuda::Readback(packet.raw(), device, sizeof(kernels::PacketHeader)), device,
+                     id, phase, input});
+}
+
+void DeferredErrors::throw_arrived() {
+  if (copies_.empty() || cuda::current_stream(copies_.front().device).is_capturing()) return;
+  while (!copies_.empty() && copies_.front().header.arrived()) {
+    const Copy copy = std::move(copies_.front());
+    copies_.pop_front();
+    try {
+      check(copy);
+    } catch (const Error& error) {
+      if (copy.id.group && copy.id.group->size() > 1) copy.id.group->abort(error.what());
+      throw;
+    }
+  }
+}
+
+void DeferredErrors::throw_all() {
+  if (!copies_.empty()) copies_.back().header.wait("batch norm: headers of packets");
+  throw_arrived();
+}
+
+void DeferredErrors::check(const Copy& copy) {
+  kernels::PacketHeader header = *static_cast<const kernels::PacketHeader*>(copy.header.data());
+  if (copy.id.group) check_copied_header(header, copy.id, copy.phase);
+  else header = {.count = header.count};  // In moments nothing else is defined.
+  if (copy.phase == Phase::forward) expect_variance(header, copy.id, copy.input);
+}
+
+kernels::PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
+                                           const Shape& input, DeferredErrors& deferred) {
+  if (packet.device().is_cpu()) return checked_header(packet, id, phase);
+  deferred.add(packet, id, phase, input);
+  return {.input_grad = 1, .backward = 1};
+}
+
+}  // namespace tutti::nn

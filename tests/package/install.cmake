@@ -1,0 +1,25 @@
+# Installs the build tree BUILD_DIR below PREFIX. Fails unless exactly the public headers of SOURCE_DIR are installed.
+cmake_minimum_required(VERSION 3.24)
+file(REMOVE_RECURSE ${PREFIX})
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${PREFIX} COMMAND_ECHO STDOUT OUTPUT_QUIET
+                COMMAND_ERROR_IS_FATAL ANY)
+
+include(${SOURCE_DIR}/cmake/public_headers.cmake)
+tutti_public_headers(${SOURCE_DIR} expected)
+list(APPEND expected tutti.h)
+list(SORT expected)
+file(GLOB_RECURSE installed RELATIVE ${PREFIX}/include/tutti ${PREFIX}/include/tutti/*)
+list(SORT installed)
+if(NOT installed STREQUAL expected)
+  message(FATAL_ERROR "These headers are installed:\n${installed}\nThese are public:\n${expected}")
+endif()
+foreach(private kernels/cpu kernels/cuda distributed/backends)
+  if(NOT EXISTS ${SOURCE_DIR}/${private})
+    message(FATAL_ERROR "This test names ${private} as a folder of private headers, but there is no such folder.")
+  elseif(EXISTS ${PREFIX}/include/tutti/${private})
+    message(FATAL_ERROR "Headers of ${private} are installed, but this folder is private. Find the public header that "
+                        "includes one of them.")
+  endif()
+endforeach()
+list(LENGTH installed count)
+message(STATUS "${count} public headers are installed, and no private one")
