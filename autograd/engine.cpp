@@ -5,54 +5,58 @@
 #include "record.h"
 
 #include <algorithm>
-#include <atomic>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace tutti::autograd {
 namespace {
 
-std::atomic<std::uint64_t> next_sequence{1};
-
-struct Run {  // the outermost backward of a thread
+// The outermost backward that runs on a thread. A recomputation runs a backward within it.
+struct OutermostBackward {
   std::uint64_t id = 0;
   int depth = 0;
-  std::vector<std::function<void()>> at_end;
+  std::vector<std::function<void()>> callbacks;
 };
-thread_local Run run;
-thread_local std::uint64_t runs = 0;
+thread_local OutermostBackward outermost;
+thread_local std::uint64_t backward_count = 0;
 thread_local const std::string* operation = nullptr;
 
-class RunScope {
+class DepthScope {
  public:
-  RunScope() {
-    if (run.depth++ == 0) run.id = ++runs;
+  DepthScope() {
+    if (outermost.depth++ == 0) outermost.id = ++backward_count;
   }
-  ~RunScope() {
-    if (--run.depth == 0) {
-      run.id = 0;
-      run.at_end.clear();
+  ~DepthScope() {
+    if (--outermost.depth == 0) {
+      outermost.id = 0;
+      outermost.callbacks.clear();
     }
   }
-  bool outermost() const { return run.depth == 1; }
+  DepthScope(const DepthScope&) = delete;
+  DepthScope& operator=(const DepthScope&) = delete;
+  bool is_outermost() const { return outermost.depth == 1; }
 };
 
+// Names the operation whose backward runs, for errors and for the trace.
 class OperationScope {
  public:
   explicit OperationScope(const std::string& name) : before_(operation), span_(name) {
     operation = &name;
   }
   ~OperationScope() { operation = before_; }
+  OperationScope(const OperationScope&) = delete;
+  OperationScope& operator=(const OperationScope&) = delete;
 
  private:
   const std::string* before_;
   trace::Span span_;
 };
 
-// A gradient on its way: the sum of what has arrived. It is added to in place where nobody else
-// holds it any more: an addition hands the same tensor to both inputs, and closures may keep what
-// they gave.
-class Arriving {
+// The sum of the gradients that have arrived for one tensor. A gradient is added in place only if
+// nobody else holds the sum: an addition passes one tensor on to both inputs, and closures may keep
+// what they return.
+class GradientSum {
  public:
   void add(const Tensor& gradient) {
     if (!gradient.defined()) return;
@@ -71,175 +75,186 @@ class Arriving {
 
 struct LeafState {
   Tensor leaf;
-  int outstanding = 0;  // edges into it that were not visited yet
-  Arriving gradient;
+  int outstanding = 0;  // edges into the leaf that have not been visited yet
+  GradientSum gradient;
 };
 
-class Walk;
-thread_local Walk* current_walk = nullptr;
+void expect_one_gradient_per_input(const Node& node, const std::vector<Tensor>& gradients) {
+  if (gradients.size() != node.edges.size())
+    fail<Error>("backward of '{}': expected {} gradients, one for each input, got {}", node.name,
+                node.edges.size(), gradients.size());
+}
 
-class WalkScope {  // a recomputation runs a backward within another
+void expect_like_input(const Node& node, std::size_t i, const Tensor& gradient) {
+  if (gradient.defined() &&
+      !(gradient.shape() == node.shapes[i] && gradient.dtype() == node.dtypes[i]))
+    fail<ShapeError>("backward of '{}': input {} has shape {} and dtype {}, its gradient {} and {}",
+                     node.name, i, to_string(node.shapes[i]), to_string(node.dtypes[i]),
+                     to_string(gradient.shape()), to_string(gradient.dtype()));
+}
+
+// Adds a complete gradient to the leaf's grad and runs the leaf's hooks.
+void accumulate(const Tensor& leaf, Tensor gradient) {
+  if (!gradient.defined()) return;
+  Meta& meta = *leaf.meta();
+  if (meta.grad.defined()) {
+    meta.grad.add_(gradient);
+  } else if (gradient.is_exclusive() && gradient.strides() == leaf.strides()) {
+    meta.grad = std::move(gradient);
+  } else {
+    // The copy has the leaf's layout, so that optimizers and buckets can treat both as flat memory.
+    const Tensor copy = empty_like(leaf.detach());
+    copy.copy_(gradient);
+    meta.grad = copy;
+  }
+  for (std::size_t i = 0; i < meta.hooks.size(); ++i) meta.hooks[i].second(meta.grad);
+}
+
+// One pass from a root to the leaves below it.
+class BackwardPass {
  public:
-  explicit WalkScope(Walk* walk) : before_(std::exchange(current_walk, walk)) {}
-  ~WalkScope() { current_walk = before_; }
-
- private:
-  Walk* before_;
-};
-
-class Walk {
- public:
-  Walk(const std::shared_ptr<Node>& root, Tensor gradient, bool retain_graph)
+  BackwardPass(const std::shared_ptr<Node>& root, const Tensor& gradient, bool retain_graph)
       : retain_graph_(retain_graph) {
-    discover(root.get());
-    arriving_[root.get()].add(gradient);
+    collect_nodes(root.get());
+    gradients_[root.get()].add(gradient);
   }
 
-  void go() {
-    const WalkScope scope(this);
-    for (Node* node : order_) {
-      if (!node->waits_for_ranks) compute_deferred_gradients();
-      const auto at = arriving_.find(node);
-      Tensor gradient = at == arriving_.end() ? Tensor() : at->second.take();
-      if (at != arriving_.end()) arriving_.erase(at);
-      std::vector<Tensor> gradients(node->edges.size());
-      if (gradient.defined()) gradients = apply(*node, std::move(gradient));
-      compute_deferred_gradients();  // where an operation that waits for ranks did not
-      Deferred owed{node, std::move(rest_), {}};
-      rest_ = nullptr;
-      for (std::size_t i = 0; i < gradients.size(); ++i) {
-        if (owed.rest && !gradients[i].defined()) owed.inputs.push_back(i);
-        else deliver(*node, i, std::move(gradients[i]));
-      }
-      deferred_ = std::move(owed);
-      // The operation that made an input may be next, and needs its gradient.
-      for (std::size_t i : deferred_.inputs)
-        if (node->edges[i].node) {
-          compute_deferred_gradients();
-          break;
-        }
-    }
-    compute_deferred_gradients();
-  }
-
+  void run();
   void defer(std::function<std::vector<Tensor>()> rest) { rest_ = std::move(rest); }
-
-  void compute_deferred_gradients() {
-    if (!deferred_.rest) return;
-    const Deferred now = std::exchange(deferred_, {});
-    const OperationScope scope(now.node->name);
-    std::vector<Tensor> gradients = now.rest();
-    expect_one_for_each_input(*now.node, gradients);
-    for (std::size_t i : now.inputs) deliver(*now.node, i, std::move(gradients[i]));
-  }
+  void compute_deferred_gradients();
 
  private:
-  struct Deferred {  // gradients of `node` that are still to be computed
+  // Gradients of `node` that are still to be computed, for the inputs listed.
+  struct Deferred {
     Node* node = nullptr;
     std::function<std::vector<Tensor>()> rest = {};
     std::vector<std::size_t> inputs = {};
   };
 
-  void discover(Node* root) {
-    std::vector<Node*> stack{root};
-    std::unordered_map<Node*, bool> seen{{root, true}};
-    while (!stack.empty()) {
-      Node* node = stack.back();
-      stack.pop_back();
-      order_.push_back(node);
-      if (node->freed)
-        fail<Error>(
-            "backward: the graph of '{}' was already freed by an earlier backward; run the forward "
-            "again or pass retain_graph = true the first time",
-            node->name);
-      for (const Edge& edge : node->edges) {
-        if (edge.node && seen.emplace(edge.node.get(), true).second)
-          stack.push_back(edge.node.get());
-        if (edge.leaf.defined()) {
-          LeafState& state = leaves_[edge.leaf.id()];
-          state.leaf = edge.leaf;
-          ++state.outstanding;
-        }
-      }
-    }
-    std::sort(order_.begin(), order_.end(),
-              [](Node* a, Node* b) { return a->sequence > b->sequence; });
-  }
-
-  std::vector<Tensor> apply(Node& node, Tensor gradient) {
-    const OperationScope scope(node.name);
-    std::vector<Tensor> gradients = node.backward(gradient);
-    if (!retain_graph_) {
-      node.backward = nullptr;  // frees what it saved as early as possible
-      node.freed = true;
-    }
-    expect_one_for_each_input(node, gradients);
-    return gradients;
-  }
-
-  static void expect_one_for_each_input(const Node& node, const std::vector<Tensor>& gradients) {
-    if (gradients.size() != node.edges.size())
-      fail<Error>("backward of '{}': expected {} gradients, one for each input, got {}", node.name,
-                  node.edges.size(), gradients.size());
-  }
-
-  void deliver(const Node& node, std::size_t i, Tensor gradient) {
-    const Edge& edge = node.edges[i];
-    if (!edge.node && !edge.leaf.defined()) return;
-    if (gradient.defined() &&
-        !(gradient.shape() == node.shapes[i] && gradient.dtype() == node.dtypes[i]))
-      fail<ShapeError>(
-          "backward of '{}': input {} has shape {} and dtype {}, its gradient {} and {}", node.name,
-          i, to_string(node.shapes[i]), to_string(node.dtypes[i]), to_string(gradient.shape()),
-          to_string(gradient.dtype()));
-    if (edge.node) {
-      if (gradient.defined()) arriving_[edge.node.get()].add(gradient);
-      return;
-    }
-    LeafState& state = leaves_[edge.leaf.id()];
-    state.gradient.add(gradient);
-    gradient = {};
-    if (--state.outstanding == 0) accumulate(state.leaf, state.gradient.take());
-  }
-
-  static void accumulate(const Tensor& leaf, Tensor gradient) {
-    if (!gradient.defined()) return;
-    Meta& meta = *leaf.meta();
-    if (meta.grad.defined()) {
-      meta.grad.add_(gradient);
-    } else if (gradient.is_exclusive() && gradient.strides() == leaf.strides()) {
-      meta.grad = std::move(gradient);
-    } else {
-      // In the leaf's own layout, so that optimizers and buckets can walk both as flat memory.
-      const Tensor copy = empty_like(leaf.detach());
-      copy.copy_(gradient);
-      meta.grad = copy;
-    }
-    for (std::size_t i = 0; i < meta.hooks.size(); ++i) meta.hooks[i].second(meta.grad);
-  }
+  void collect_nodes(Node* root);
+  void visit(Node& node);
+  std::vector<Tensor> apply(Node& node, Tensor gradient);
+  void deliver(const Node& node, std::size_t i, Tensor gradient);
 
   bool retain_graph_;
-  std::function<std::vector<Tensor>()> rest_;  // what the running closure handed to defer_gradients
+  std::function<std::vector<Tensor>()> rest_;  // what the running closure gave to defer_gradients
   Deferred deferred_;
   std::vector<Node*> order_;
-  std::unordered_map<Node*, Arriving> arriving_;
+  std::unordered_map<Node*, GradientSum> gradients_;
   std::unordered_map<const void*, LeafState> leaves_;
 };
 
-}  // namespace
+thread_local BackwardPass* current_pass = nullptr;
 
-void backward(const Tensor& root, Tensor gradient, bool retain_graph) {
-  if (!root.requires_grad())
-    fail<Error>(
-        "backward: the tensor does not require grad: nothing it was computed from did, or it was "
-        "computed under NoGrad or by a backward (there is no double backward)");
+class PassScope {
+ public:
+  explicit PassScope(BackwardPass* pass) : before_(std::exchange(current_pass, pass)) {}
+  ~PassScope() { current_pass = before_; }
+  PassScope(const PassScope&) = delete;
+  PassScope& operator=(const PassScope&) = delete;
+
+ private:
+  BackwardPass* before_;
+};
+
+void BackwardPass::run() {
+  const PassScope scope(this);
+  for (Node* node : order_) visit(*node);
+  compute_deferred_gradients();
+}
+
+// Lists the nodes below the root in the order of their visits, and counts the edges into each leaf.
+void BackwardPass::collect_nodes(Node* root) {
+  std::vector<Node*> stack{root};
+  std::unordered_set<Node*> seen{root};
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    order_.push_back(node);
+    if (node->freed)
+      fail<Error>(
+          "backward: the graph of '{}' was already freed by an earlier backward; run the forward "
+          "again or pass retain_graph = true the first time",
+          node->name);
+    for (const Edge& edge : node->edges) {
+      if (edge.node && seen.insert(edge.node.get()).second) stack.push_back(edge.node.get());
+      if (edge.leaf.defined()) {
+        LeafState& state = leaves_[edge.leaf.id()];
+        state.leaf = edge.leaf;
+        ++state.outstanding;
+      }
+    }
+  }
+  std::sort(order_.begin(), order_.end(),
+            [](Node* a, Node* b) { return a->sequence > b->sequence; });
+}
+
+void BackwardPass::visit(Node& node) {
+  if (!node.waits_for_ranks) compute_deferred_gradients();
+  Tensor gradient;
+  if (const auto found = gradients_.find(&node); found != gradients_.end()) {
+    gradient = found->second.take();
+    gradients_.erase(found);
+  }
+  std::vector<Tensor> gradients(node.edges.size());
+  if (gradient.defined()) gradients = apply(node, std::move(gradient));
+  compute_deferred_gradients();  // in case an operation that waits for ranks did not
+  Deferred deferred{&node, std::exchange(rest_, nullptr), {}};
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (deferred.rest && !gradients[i].defined()) deferred.inputs.push_back(i);
+    else deliver(node, i, std::move(gradients[i]));
+  }
+  deferred_ = std::move(deferred);
+  // The operation that computed an input may be the next one, and needs its gradient.
+  const auto has_node = [&](std::size_t i) { return node.edges[i].node != nullptr; };
+  if (std::ranges::any_of(deferred_.inputs, has_node)) compute_deferred_gradients();
+}
+
+void BackwardPass::compute_deferred_gradients() {
+  if (!deferred_.rest) return;
+  const Deferred now = std::exchange(deferred_, {});
+  const OperationScope scope(now.node->name);
+  std::vector<Tensor> gradients = now.rest();
+  expect_one_gradient_per_input(*now.node, gradients);
+  for (std::size_t i : now.inputs) deliver(*now.node, i, std::move(gradients[i]));
+}
+
+// Runs the closure of a node. It owns the gradient, so that the closure may overwrite it.
+std::vector<Tensor> BackwardPass::apply(Node& node, Tensor gradient) {
+  const OperationScope scope(node.name);
+  std::vector<Tensor> gradients = node.backward(gradient);
+  if (!retain_graph_) {
+    node.backward = nullptr;  // frees what it saved as early as possible
+    node.freed = true;
+  }
+  expect_one_gradient_per_input(node, gradients);
+  return gradients;
+}
+
+// Adds the gradient of input i to that of the operation or leaf that the input comes from.
+void BackwardPass::deliver(const Node& node, std::size_t i, Tensor gradient) {
+  const Edge& edge = node.edges[i];
+  if (!edge.node && !edge.leaf.defined()) return;
+  expect_like_input(node, i, gradient);
+  if (edge.node) {
+    if (gradient.defined()) gradients_[edge.node.get()].add(gradient);
+    return;
+  }
+  LeafState& state = leaves_[edge.leaf.id()];
+  state.gradient.add(gradient);
+  gradient = {};  // the sum may now hold the only handle
+  if (--state.outstanding == 0) accumulate(state.leaf, state.gradient.take());
+}
+
+// Checks the gradient that backward() begins with, or makes the default one.
+Tensor initial_gradient(const Tensor& root, const Tensor& gradient) {
   if (!gradient.defined()) {
     if (root.numel() != 1)
       fail<ShapeError>(
           "backward: a tensor of shape {} needs an explicit gradient; only a one-element tensor "
           "has the default gradient 1",
           to_string(root.shape()));
-    gradient = full(root.shape(), 1, {root.dtype(), root.device()});
+    return full(root.shape(), 1, {root.dtype(), root.device()});
   }
   if (!(gradient.shape() == root.shape()) || gradient.dtype() != root.dtype() ||
       gradient.device() != root.device())
@@ -247,41 +262,54 @@ void backward(const Tensor& root, Tensor gradient, bool retain_graph) {
                      to_string(root.shape()), to_string(root.dtype()), to_string(root.device()),
                      to_string(gradient.shape()), to_string(gradient.dtype()),
                      to_string(gradient.device()));
+  return gradient.detach();
+}
+
+// Returns the operation that computed the root. For a leaf it is an identity in front of the leaf.
+std::shared_ptr<Node> node_of(const Tensor& root) {
+  if (!root.is_leaf()) return root.meta()->node;
+  const auto identity = std::make_shared<Node>();
+  identity->name = "leaf";
+  identity->edges = {{nullptr, root}};
+  identity->shapes = {root.shape()};
+  identity->dtypes = {root.dtype()};
+  identity->backward = [](const Tensor& g) { return std::vector<Tensor>{g}; };
+  return identity;
+}
+
+}  // namespace
+
+void backward(const Tensor& root, const Tensor& gradient, bool retain_graph) {
+  if (!root.requires_grad())
+    fail<Error>(
+        "backward: the tensor does not require grad: nothing it was computed from did, or it was "
+        "computed under NoGrad or by a backward (there is no double backward)");
+  const Tensor initial = initial_gradient(root, gradient);
   const trace::Span span("backward");
   const NoGrad no_grad;
-  const RunScope scope;
-  if (root.is_leaf()) {
-    // The graph of a leaf is the leaf: an identity in front of it makes the general walk serve.
-    const auto identity = std::make_shared<Node>();
-    identity->name = "leaf";
-    identity->edges = {{nullptr, root}};
-    identity->shapes = {root.shape()};
-    identity->dtypes = {root.dtype()};
-    identity->backward = [](const Tensor& g) { return std::vector<Tensor>{g}; };
-    Walk(identity, gradient.detach(), retain_graph).go();
-  } else {
-    Walk(root.meta()->node, gradient.detach(), retain_graph).go();
-  }
-  if (scope.outermost()) {
-    // A callback may queue another one.
-    for (std::size_t i = 0; i < run.at_end.size(); ++i) std::function<void()>(run.at_end[i])();
-  }
+  const DepthScope depth;
+  BackwardPass(node_of(root), initial, retain_graph).run();
+  if (!depth.is_outermost()) return;
+  // A callback may add another one.
+  for (std::size_t i = 0; i < outermost.callbacks.size(); ++i)
+    std::function<void()>(outermost.callbacks[i])();
 }
 
 void at_end_of_backward(std::function<void()> callback) {
-  if (run.depth == 0) fail<Error>("at_end_of_backward: no backward is running on this thread");
-  run.at_end.push_back(std::move(callback));
+  if (outermost.depth == 0)
+    fail<Error>("at_end_of_backward: no backward is running on this thread");
+  outermost.callbacks.push_back(std::move(callback));
 }
 
-std::uint64_t current_backward() { return run.id; }
+std::uint64_t current_backward() { return outermost.id; }
 
 void defer_gradients(std::function<std::vector<Tensor>()> rest) {
-  if (!current_walk) fail<Error>("defer_gradients: no backward is running on this thread");
-  current_walk->defer(std::move(rest));
+  if (!current_pass) fail<Error>("defer_gradients: no backward is running on this thread");
+  current_pass->defer(std::move(rest));
 }
 
 void compute_deferred_gradients() {
-  if (current_walk) current_walk->compute_deferred_gradients();
+  if (current_pass) current_pass->compute_deferred_gradients();
 }
 
 void mark_waits_for_ranks(const Tensor& output) {
@@ -291,54 +319,6 @@ void mark_waits_for_ranks(const Tensor& output) {
 const std::string& current_operation() {
   static const std::string none;
   return operation ? *operation : none;
-}
-
-Saved::Saved(const Tensor& tensor) {
-  if (!tensor.defined()) return;
-  tensor_ = tensor.detach();
-  version_ = tensor_.storage()->version();
-}
-
-const Tensor& Saved::get() const {
-  if (tensor_.defined() && tensor_.storage()->version() != version_)
-    fail<Error>(
-        "backward of '{}': a tensor of shape {} that it saved was changed in place since (version "
-        "{}, expected {}); change a clone() instead, or run backward first",
-        current_operation(), to_string(tensor_.shape()), tensor_.storage()->version(), version_);
-  return tensor_;
-}
-
-bool needs_grad(const Tensor& tensor) {
-  return grad_enabled() && tensor.defined() && tensor.requires_grad();
-}
-
-Tensor record_node(std::string name, Tensor output, const std::vector<Tensor>& inputs,
-                   Backward backward) {
-  if (std::none_of(inputs.begin(), inputs.end(), needs_grad)) return output;
-  if (output.meta())
-    fail<Error>(
-        "record('{}'): the output already has a history or is an input; compute it from detached "
-        "tensors into a new one",
-        name);
-  const auto node = std::make_shared<Node>();
-  node->name = std::move(name);
-  node->sequence = next_sequence.fetch_add(1, std::memory_order_relaxed);
-  for (const Tensor& input : inputs) {
-    const bool needed = needs_grad(input);
-    if (needed && !is_floating(input.dtype()))
-      fail<DTypeError>("record('{}'): an input of dtype {} cannot require grad", node->name,
-                       to_string(input.dtype()));
-    node->edges.push_back(!needed           ? Edge{}
-                          : input.is_leaf() ? Edge{nullptr, input}
-                                            : Edge{input.meta()->node, {}});
-    node->shapes.push_back(input.defined() ? input.shape() : Shape{});
-    node->dtypes.push_back(input.defined() ? input.dtype() : DType::float32);
-  }
-  node->backward = std::move(backward);
-  Meta& meta = meta_of(output);
-  meta.requires_grad = true;
-  meta.node = node;
-  return output;
 }
 
 }  // namespace tutti::autograd

@@ -1,4 +1,5 @@
-// The engine: walks the graph backwards in one deterministic order, on the calling thread.
+// The engine runs backward: it visits the recorded operations in one deterministic order, on the
+// calling thread. Recording them is record.h's business.
 #pragma once
 
 #include "node.h"
@@ -7,17 +8,17 @@
 
 namespace tutti::autograd {
 
-/// See Tensor::backward. Operations run by descending sequence number, so in the same order on
-/// every rank that ran the same forward; a leaf's gradient is complete, and its hooks run, as soon
-/// as its last use was visited.
-void backward(const Tensor& root, Tensor gradient, bool retain_graph);
+/// Implements Tensor::backward. Operations are visited by descending sequence number, so in the
+/// same order on every rank that ran the same forward. A leaf's gradient is complete, and its hooks
+/// run, as soon as its last use has been visited.
+void backward(const Tensor& root, const Tensor& gradient, bool retain_graph);
 
-/// Runs `callback` when the outermost backward of this thread has visited everything, before it
-/// returns; dropped if that backward throws. Error outside of a backward. DataParallel finishes its
-/// buckets in one.
+/// Runs `callback` at the end of the thread's outermost backward, before that returns. If that
+/// backward throws, the callback is dropped. Throws an Error outside of a backward. DataParallel
+/// finishes its buckets in such a callback.
 void at_end_of_backward(std::function<void()> callback);
 
-/// A number that differs for every outermost backward of this thread; 0 outside.
+/// Returns a number that identifies the thread's outermost backward; 0 outside of one.
 std::uint64_t current_backward();
 
 }  // namespace tutti::autograd

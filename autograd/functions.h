@@ -1,11 +1,10 @@
-// The differentiable free functions on tensors: arithmetic with broadcasting, elementwise
-// mathematics, comparisons, reductions, softmax, joining. Each is one function: kernels compute,
-// `record` remembers. Matrix products, convolutions, normalisation and losses have files of their
-// own.
+// The differentiable functions on tensors: arithmetic, elementwise functions, comparisons,
+// reductions, softmax and joining. Matrix products, convolutions, normalisation and losses have
+// headers of their own.
 //
-// Operands must share a dtype (DTypeError) and a device (DeviceError); a number takes the tensor's
-// dtype. Shapes broadcast as in NumPy (ShapeError). Outputs keep the memory layout of the operand
-// that has their shape.
+// Tensors must have one dtype (else a DTypeError) and one device (else a DeviceError); a number
+// takes the dtype of the tensor. Shapes broadcast by NumPy's rule (else a ShapeError). The result
+// has the memory layout of the first argument that has its shape.
 #pragma once
 
 #include "../core/tensor.h"
@@ -14,7 +13,9 @@
 
 namespace tutti {
 
-// ---- arithmetic. Division and pow want a floating dtype.
+// ---- Arithmetic. Division and pow need a floating dtype.
+
+Tensor operator-(const Tensor& x);
 Tensor operator+(const Tensor& a, const Tensor& b);
 Tensor operator+(const Tensor& a, double b);
 Tensor operator+(double a, const Tensor& b);
@@ -27,63 +28,88 @@ Tensor operator*(double a, const Tensor& b);
 Tensor operator/(const Tensor& a, const Tensor& b);
 Tensor operator/(const Tensor& a, double b);
 Tensor operator/(double a, const Tensor& b);
-Tensor operator-(const Tensor& x);
-
-// ---- elementwise
-Tensor abs(const Tensor& x);  ///< gradient 0 at 0
-Tensor exp(const Tensor& x);
-Tensor log(const Tensor& x);
-Tensor sqrt(const Tensor& x);
-Tensor rsqrt(const Tensor& x);  ///< 1 / sqrt(x)
-Tensor square(const Tensor& x);
+/// Returns x to the power of `exponent`, element by element.
 Tensor pow(const Tensor& x, double exponent);
-Tensor sin(const Tensor& x);
-Tensor cos(const Tensor& x);
-Tensor tanh(const Tensor& x);
+
+// ---- Functions of each element. They need a floating dtype.
+
+Tensor abs(const Tensor& x);      ///< |x|; the gradient at 0 is 0
+Tensor exp(const Tensor& x);      ///< e^x
+Tensor log(const Tensor& x);      ///< the natural logarithm
+Tensor sqrt(const Tensor& x);     ///< the square root
+Tensor rsqrt(const Tensor& x);    ///< 1 / sqrt(x)
+Tensor square(const Tensor& x);   ///< x * x
+Tensor sin(const Tensor& x);      ///< the sine
+Tensor cos(const Tensor& x);      ///< the cosine
+Tensor tanh(const Tensor& x);     ///< the hyperbolic tangent
 Tensor sigmoid(const Tensor& x);  ///< 1 / (1 + exp(-x))
 Tensor relu(const Tensor& x);     ///< max(x, 0); NaN stays NaN
-Tensor gelu(const Tensor& x);     ///< x Phi(x) = 0.5 x (1 + erf(x / sqrt 2)), exact
-Tensor maximum(const Tensor& a,
-               const Tensor& b);  ///< where both are equal each gets half of the gradient
+Tensor gelu(const Tensor& x);     ///< 0.5 x (1 + erf(x / sqrt(2))), not the tanh approximation
+
+// ---- Choices between two tensors.
+
+/// Returns the larger element. If both are equal, each gets half of the gradient.
+Tensor maximum(const Tensor& a, const Tensor& b);
+/// Returns the smaller element. If both are equal, each gets half of the gradient.
 Tensor minimum(const Tensor& a, const Tensor& b);
-/// condition ? a : b, the three broadcast; `condition` is bool.
+/// Returns a where the bool tensor `condition` is true and b elsewhere; all three broadcast.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 
-// ---- comparisons: bool results, without gradient
-Tensor eq(const Tensor& a, const Tensor& b);
+// ---- Comparisons. They return bool tensors, without a gradient.
+
+Tensor eq(const Tensor& a, const Tensor& b);  ///< a == b
+/// @overload
 Tensor eq(const Tensor& a, double b);
-Tensor ne(const Tensor& a, const Tensor& b);
+Tensor ne(const Tensor& a, const Tensor& b);  ///< a != b
+/// @overload
 Tensor ne(const Tensor& a, double b);
-Tensor lt(const Tensor& a, const Tensor& b);
+Tensor lt(const Tensor& a, const Tensor& b);  ///< a < b
+/// @overload
 Tensor lt(const Tensor& a, double b);
-Tensor le(const Tensor& a, const Tensor& b);
+Tensor le(const Tensor& a, const Tensor& b);  ///< a <= b
+/// @overload
 Tensor le(const Tensor& a, double b);
-Tensor gt(const Tensor& a, const Tensor& b);
+Tensor gt(const Tensor& a, const Tensor& b);  ///< a > b
+/// @overload
 Tensor gt(const Tensor& a, double b);
-Tensor ge(const Tensor& a, const Tensor& b);
+Tensor ge(const Tensor& a, const Tensor& b);  ///< a >= b
+/// @overload
 Tensor ge(const Tensor& a, double b);
 
-// ---- reductions over all dimensions (shape ()) or over some, which disappear unless `keepdim`. No
-// dimension may be listed twice. bool and uint8 sum to int64.
+// ---- Reductions. Without `dims` they reduce all dimensions, to shape (). The dimensions in
+// `dims`, each listed once, disappear from the shape, or get size 1 with `keepdim`.
+
+/// Returns the sum; bool and uint8 sum to int64.
 Tensor sum(const Tensor& x);
+/// @overload
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim = false);
-Tensor mean(const Tensor& x);  ///< floating dtypes; NaN for an empty tensor
+/// Returns the mean of a floating tensor; NaN if it is empty.
+Tensor mean(const Tensor& x);
+/// @overload
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim = false);
-/// The extremes; equal ones share the gradient evenly. ShapeError where there is nothing to choose
-/// from.
+/// Returns the largest element. Equal ones share the gradient evenly. Throws a ShapeError if there
+/// is no element.
 Tensor max(const Tensor& x);
+/// @overload
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim = false);
+/// Returns the smallest element. Equal ones share the gradient evenly. Throws a ShapeError if there
+/// is no element.
 Tensor min(const Tensor& x);
+/// @overload
 Tensor min(const Tensor& x, const Dims& dims, bool keepdim = false);
-/// Index of the first largest element along `dim` (int64), without gradient.
+/// Returns the int64 index of the first largest element along `dim`, without a gradient.
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
 
-// ---- along one dimension
-Tensor softmax(const Tensor& x, std::int64_t dim);      ///< exp(x - max) / sum exp(x - max)
-Tensor log_softmax(const Tensor& x, std::int64_t dim);  ///< x - max - log sum exp(x - max)
+// ---- Softmax along one dimension.
 
-// ---- joining: shapes agree except along `dim` (cat) or entirely (stack, which inserts `dim`).
+Tensor softmax(const Tensor& x, std::int64_t dim);      ///< exp(x) / sum(exp(x))
+Tensor log_softmax(const Tensor& x, std::int64_t dim);  ///< x - log(sum(exp(x)))
+
+// ---- Joining.
+
+/// Joins tensors along `dim`; the other sizes must be equal.
 Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
+/// Joins tensors of one shape along a new dimension, `dim`.
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Arithmetic with broadcasting and comparisons.
+// Arithmetic with broadcasting, maximum, minimum, where, and comparisons.
 #include "../kernels/elementwise.h"
 #include "functions.h"
 #include "operation.h"
@@ -38,17 +38,20 @@ Tensor negate(const Tensor& x) {
   return out;
 }
 
-// Saved only where a gradient will ask for it.
+// Saves `x` only if a gradient needs it.
 Saved saved_if(bool needed, const Tensor& x) { return needed ? Saved(x) : Saved(); }
 
-// The larger (Binary::greater) or smaller (Binary::less) of two tensors.
-Tensor extremum(Binary op, Binary wins, const char* name, const Tensor& a, const Tensor& b) {
+// Returns the maximum or minimum. `chooses_first` is the comparison that is true where `a` is the
+// result.
+Tensor extremum(Binary op, Binary chooses_first, const char* name, const Tensor& a,
+                const Tensor& b) {
   const Tensor out = compute(op, name, a, b);
   return record(name, out, {a, b},
                 [=, x = Saved(a), y = Saved(b), need_a = needs_grad(a),
                  need_b = needs_grad(b)](const Tensor& g) {
                   const Tensor tie = eq(x, y).to(g.dtype()) * 0.5;
-                  const Tensor first = compute(wins, name, x, y, boolean).to(g.dtype()) + tie;
+                  const Tensor first = compute(chooses_first, name, x, y, boolean).to(g.dtype()) +
+                                       tie;
                   return std::vector{need_a ? sum_to(g * first, x.get().shape()) : Tensor(),
                                      need_b ? sum_to(g * (1 - first), y.get().shape()) : Tensor()};
                 });
@@ -137,7 +140,7 @@ Tensor pow(const Tensor& x, double exponent) {
   autograd::expect_floating("pow", x);
   return record("pow", compute(Binary::power, "pow", x, exponent), {x},
                 [exponent, saved = Saved(x)](const Tensor& g) {
-                  // d/dx x^0 is 0 everywhere, also where x^-1 is infinite.
+                  // The gradient of x^0 is 0 everywhere, also where x^-1 is infinite.
                   return exponent == 0 ? zeros_like(saved)
                                        : g * (pow(saved, exponent - 1) * exponent);
                 });
@@ -157,7 +160,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   autograd::expect_same_dtype_and_device("where", a, b);
   if (condition.device() != a.device())
     fail<DeviceError>(
-        "where: the condition is on {}, the operands on {}; move one with .to(device)",
+        "where: the condition is on {}, the tensors are on {}; move one with .to(device)",
         to_string(condition.device()), to_string(a.device()));
   const Shape shape =
       broadcast_shapes(condition.shape(), broadcast_shapes(a.shape(), b.shape(), "where"), "where");

@@ -18,24 +18,24 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
     Shape other = x.shape();
     if (other.size() == shape.size()) other[d] = shape[d];
     if (!(other == shape))
-      fail<ShapeError>("cat: shapes {} and {} differ outside of dimension {}",
+      fail<ShapeError>("cat: expected shapes that differ in dimension {2} only, got {0} and {1}",
                        to_string(first.shape()), to_string(x.shape()), d);
     sizes.push_back(x.shape()[d]);
     shape[d] += x.shape()[d];
   }
   const Tensor out = empty(shape, {first.dtype(), first.device()}, first.memory_format());
   std::vector<bool> needed;
-  std::int64_t at = 0;
+  std::int64_t start = 0;
   for (const Tensor& x : tensors) {
-    out.slice(d, at, at + x.shape()[d]).copy_(x.detach());
-    at += x.shape()[d];
+    out.slice(d, start, start + x.shape()[d]).copy_(x.detach());
+    start += x.shape()[d];
     needed.push_back(autograd::needs_grad(x));
   }
   return autograd::record("cat", out, tensors, [d, sizes, needed](const Tensor& g) {
     std::vector<Tensor> gradients(sizes.size());
-    std::int64_t start = 0;
-    for (std::size_t i = 0; i < sizes.size(); start += sizes[i++])
-      if (needed[i]) gradients[i] = g.slice(d, start, start + sizes[i]);
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < sizes.size(); begin += sizes[i++])
+      if (needed[i]) gradients[i] = g.slice(d, begin, begin + sizes[i]);
     return gradients;
   });
 }

@@ -20,23 +20,23 @@ Dims all_dims(const Tensor& x) {
   return dims;
 }
 
-// The shapes of a reduction: with size 1 in the reduced dimensions, and without them.
-struct Reduced {
+// The shape of a reduction in both forms: with size 1 in the reduced dimensions, and without them.
+struct ReducedShape {
   Shape kept, dropped;
-  std::int64_t count = 1;  // elements that become one
+  std::int64_t count = 1;  // how many elements are reduced to one
 
-  Reduced(const char* op, const Shape& shape, const Dims& dims) : kept(shape) {
-    std::array<bool, Dims::max_rank> gone{};
+  ReducedShape(const char* op, const Shape& shape, const Dims& dims) : kept(shape) {
+    std::array<bool, Dims::max_rank> reduced{};
     for (const std::int64_t dim : dims) {
       const int d = normalize_dim(dim, shape.size(), op);
-      if (gone[static_cast<std::size_t>(d)])
+      if (reduced[static_cast<std::size_t>(d)])
         fail<ShapeError>("{}: dimension {} occurs twice in {}", op, d, to_string(dims));
-      gone[static_cast<std::size_t>(d)] = true;
+      reduced[static_cast<std::size_t>(d)] = true;
       count *= shape[d];
       kept[d] = 1;
     }
     for (int d = 0; d < shape.size(); ++d)
-      if (!gone[static_cast<std::size_t>(d)]) dropped.push_back(shape[d]);
+      if (!reduced[static_cast<std::size_t>(d)]) dropped.push_back(shape[d]);
   }
 };
 
@@ -44,16 +44,16 @@ Tensor with_shape(const Tensor& dense, const Shape& shape) {
   return dense.alias(shape, dense_strides(shape), 0);
 }
 
-Tensor compute(Reduction op, const Tensor& x, const Reduced& to, bool keepdim, DType dtype) {
+Tensor compute(Reduction op, const Tensor& x, const ReducedShape& to, bool keepdim, DType dtype) {
   const Tensor out = empty(to.kept, {dtype, x.device()});
   kernels::reduce(x.device()).reduce(op, x, out);
   return keepdim ? out : with_shape(out, to.dropped);
 }
 
 Tensor extremum(Reduction op, const char* name, const Tensor& x, const Dims& dims, bool keepdim) {
-  const Reduced to(name, x.shape(), dims);
+  const ReducedShape to(name, x.shape(), dims);
   if (to.count == 0)
-    fail<ShapeError>("{}: nothing to choose from in dimensions {} of shape {}", name,
+    fail<ShapeError>("{}: expected at least one element in dimensions {} of shape {}", name,
                      to_string(dims), to_string(x.shape()));
   const Tensor y = compute(op, x, to, keepdim, x.dtype());
   return record(name, y, {x},
@@ -79,7 +79,7 @@ Tensor softmax_along(const Tensor& x, std::int64_t dim, bool log, const char* na
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
   if (x.dtype() == boolean || x.dtype() == uint8) return sum(x.to(int64), dims, keepdim);
-  const Reduced to("sum", x.shape(), dims);
+  const ReducedShape to("sum", x.shape(), dims);
   return record("sum", compute(Reduction::sum, x, to, keepdim, x.dtype()), {x},
                 [kept = to.kept, shape = x.shape()](const Tensor& g) {
                   return g.reshape(kept).expand(shape);
@@ -88,9 +88,9 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
   autograd::expect_floating("mean", x);
-  const Reduced to("mean", x.shape(), dims);
+  const ReducedShape to("mean", x.shape(), dims);
   const auto count = static_cast<double>(to.count);
-  // The sum of a 16-bit tensor may be beyond its dtype where the mean is not.
+  // The sum of a 16-bit tensor may exceed the range of its dtype when the mean does not.
   const Tensor y = compute(Reduction::sum, x, to, keepdim, accumulate_dtype(x.dtype())) / count;
   return record("mean", y.to(x.dtype()), {x},
                 [count, kept = to.kept, shape = x.shape()](const Tensor& g) {
@@ -113,9 +113,9 @@ Tensor min(const Tensor& x) { return min(x, all_dims(x)); }
 
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
   const int d = normalize_dim(dim, x.rank(), "argmax");
-  const Reduced to("argmax", x.shape(), {d});
+  const ReducedShape to("argmax", x.shape(), {d});
   if (to.count == 0)
-    fail<ShapeError>("argmax: nothing to choose from in dimension {} of shape {}", dim,
+    fail<ShapeError>("argmax: expected at least one element in dimension {} of shape {}", dim,
                      to_string(x.shape()));
   const Tensor out = empty(to.kept, {int64, x.device()});
   kernels::reduce(x.device()).argmax(x, d, out);

@@ -19,11 +19,11 @@ Tensor compute(Unary op, const char* name, const Tensor& x) {
   return out;
 }
 
-// The gradient of an activation from `kept`, its output or input, written over `g` where nobody
-// else sees that.
-Tensor activation_grad(Binary op, const Tensor& g, const Tensor& kept) {
-  const Tensor out = autograd::gradient_buffer(g, kept);
-  kernels::elementwise(g.device()).binary(op, g, kept, out);
+// Returns the gradient of an activation, computed from its saved output or input. It overwrites `g`
+// if nobody else holds that.
+Tensor activation_grad(Binary op, const Tensor& g, const Tensor& saved) {
+  const Tensor out = autograd::gradient_buffer(g, saved);
+  kernels::elementwise(g.device()).binary(op, g, saved, out);
   return out;
 }
 

@@ -1,6 +1,7 @@
-// NoGrad (record nothing), EnableGrad, Autocast (matrix products and convolutions in 16 bits):
-// guards, for one thread. What else a thread has unseen: its generator, OpenMP threads and CUDA
-// stream, and the backward or recompute() it runs.
+// Modes that a guard sets for the calling thread: NoGrad records no operations, EnableGrad records
+// them again, Autocast computes matrix products and convolutions in 16 bits. The other hidden state
+// of a thread is its generator (core/random.h), its number of OpenMP threads (core/parallel.h), its
+// CUDA streams (core/cuda/stream.h), and the backward or recompute() that it runs.
 #pragma once
 
 #include "../core/tensor.h"
@@ -9,8 +10,8 @@
 
 namespace tutti {
 
-/// While one lives, operations on the calling thread are not recorded and leaves may be changed in
-/// place.
+/// While a NoGrad exists, operations on the calling thread are not recorded, and leaves may be
+/// changed in place. NoGrad(false) changes nothing.
 class NoGrad {
  public:
   explicit NoGrad(bool on = true);
@@ -22,8 +23,8 @@ class NoGrad {
   bool before_;
 };
 
-/// Records again inside a NoGrad: for recomputation in a backward (recompute.h). Rarely what a
-/// user wants.
+/// EnableGrad records operations again inside a NoGrad. recompute() needs it in backward; users
+/// rarely do.
 class EnableGrad {
  public:
   EnableGrad();
@@ -35,12 +36,13 @@ class EnableGrad {
   bool before_;
 };
 
+/// Returns whether operations on the calling thread are recorded.
 bool grad_enabled();
 
-/// While one lives, matmul casts its operands to `dtype` (bfloat16 or float16), differentiably.
-/// Linear and convolution cast their input so and take float32 parameters as they are, whose
-/// gradients are then float32, too. Normalisation statistics, softmax and losses stay in float32.
-/// `Autocast(float32)` switches it off inside.
+/// While an Autocast exists, matmul casts its inputs to `dtype` (bfloat16 or float16), and the
+/// gradient flows back through the casts. Linear and convolution cast their input and use float32
+/// parameters as they are, whose gradients stay float32. Normalisation statistics, softmax and
+/// losses stay in float32. Autocast(float32) switches an outer Autocast off.
 class Autocast {
  public:
   explicit Autocast(DType dtype);
@@ -52,10 +54,11 @@ class Autocast {
   std::optional<DType> before_;
 };
 
-/// The dtype that Autocast asks for on this thread, if any.
+/// Returns the dtype of the thread's Autocast, if there is one.
 std::optional<DType> autocast_dtype();
-/// x cast as Autocast asks, differentiably; itself where it does not ask or x is not floating.
-/// DTypeError that names `op` for float16 on the CPU, which computes in bfloat16 only.
+/// Returns `x` cast to the dtype of the thread's Autocast, or `x` itself if there is none or x is
+/// not floating. Throws a DTypeError that names `op` for float16 on the CPU, which computes in
+/// bfloat16 only.
 Tensor autocast(const char* op, const Tensor& x);
 
 }  // namespace tutti

@@ -12,13 +12,11 @@ namespace {
 
 using Function = std::function<Tensor(const std::vector<Tensor>&)>;
 
-// The same values in the same layout, in memory of its own: strides, gaps and overlap (expanded
-// inputs) included.
+// Copies a tensor with all the memory that it spans, so that the copy has the same strides, gaps
+// and overlap.
 Tensor copy_of(const Tensor& x) {
-  std::int64_t reach = x.numel() ? 1 : 0;
-  for (int d = 0; d < x.rank() && reach; ++d) reach += (x.shape()[d] - 1) * x.strides()[d];
-  const auto storage =
-      std::make_shared<Storage>(static_cast<std::size_t>(reach) * size_of(x.dtype()), x.device());
+  const auto spanned = static_cast<std::size_t>(spanned_elements(x.shape(), x.strides()));
+  const auto storage = std::make_shared<Storage>(spanned * size_of(x.dtype()), x.device());
   copy_bytes(storage->data(), x.device(), x.raw(), x.device(), storage->bytes());
   return Tensor(storage, x.shape(), x.strides(), 0, x.dtype());
 }
@@ -30,17 +28,18 @@ double dot(const Tensor& a, const std::vector<double>& b) {
   return sum;
 }
 
-// The element of `x` whose row-major index is `i`, as a view of shape ().
+// Returns the element of `x` with the row-major index `i`, as a view of shape ().
 Tensor element(const Tensor& x, std::int64_t i) {
-  std::int64_t at = x.offset();
+  std::int64_t position = x.offset();
   for (int d = x.rank() - 1; d >= 0; --d) {
-    at += i % x.shape()[d] * x.strides()[d];
+    position += i % x.shape()[d] * x.strides()[d];
     i /= x.shape()[d];
   }
-  return x.alias({}, {}, at);
+  return x.alias({}, {}, position);
 }
 
-bool overlaps(const Tensor& x) {
+// Returns whether elements share memory, as in an expanded tensor.
+bool has_overlap(const Tensor& x) {
   for (int d = 0; d < x.rank(); ++d)
     if (x.strides()[d] == 0 && x.shape()[d] > 1) return true;
   return false;
@@ -57,9 +56,9 @@ class Check {
         fail<DTypeError>(
             "gradcheck: expected float64 inputs, input {} is {}; convert it with .to(float64)", i,
             to_string(inputs[i].dtype()));
-      if (floating && overlaps(inputs[i]))
+      if (floating && has_overlap(inputs[i]))
         fail<ShapeError>(
-            "gradcheck: elements of input {} share memory; expand it inside of the function", i);
+            "gradcheck: elements of input {} share memory; expand it inside the function", i);
       leaves_.push_back(copy_of(inputs[i]));
       if (floating) leaves_.back().requires_grad_();
       values_.push_back(to_vector(inputs[i]));
@@ -74,11 +73,13 @@ class Check {
   }
 
  private:
+  // Sets the message of a failed check and returns false.
   bool failed(std::string message) {
     result_.message = "gradcheck: " + std::move(message);
     return false;
   }
 
+  // Runs forward and backward and returns the reported gradients, which it clears.
   std::vector<std::vector<double>> backward_once() {
     const Tensor out = function_(leaves_);
     if (weights_.empty()) {
@@ -91,7 +92,7 @@ class Check {
       out.backward(tensor(weights_, out.shape(), {out.dtype(), out.device()}));
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
       if (!leaves_[i].requires_grad()) continue;
-      // A gradient that never came is zero.
+      // A leaf that backward did not reach has a zero gradient.
       gradients[i] = leaves_[i].grad().defined() ? to_vector(leaves_[i].grad())
                                                  : std::vector<double>(values_[i].size(), 0.0);
       leaves_[i].set_grad({});
@@ -99,6 +100,7 @@ class Check {
     return gradients;
   }
 
+  // Sets reported_; returns false if the function changes its inputs or is not deterministic.
   bool reported_gradients() {
     reported_ = backward_once();
     for (std::size_t i = 0; i < leaves_.size(); ++i)
@@ -109,11 +111,13 @@ class Check {
     return true;
   }
 
-  double projected() {
+  // Returns the weighted sum of the outputs.
+  double weighted_sum() {
     const NoGrad no_grad;
     return dot(function_(leaves_), weights_);
   }
 
+  // Compares the gradient of input i with central differences; returns false if they differ.
   bool compare(std::size_t i) {
     const std::vector<double>& reported = reported_[i];
     std::vector<double> numeric(reported.size());
@@ -123,9 +127,9 @@ class Check {
       const Tensor x = element(leaves_[i].detach(), static_cast<std::int64_t>(k));
       const double value = values_[i][k], h = options_.step * std::max(1.0, std::abs(value));
       x.fill_(value + h);
-      const double above = projected();
+      const double above = weighted_sum();
       x.fill_(value - h);
-      const double below = projected();
+      const double below = weighted_sum();
       x.fill_(value);
       numeric[k] = (above - below) / ((value + h) - (value - h));
       norm = std::hypot(norm, numeric[k]);
@@ -149,7 +153,7 @@ class Check {
   const GradcheckOptions& options_;
   std::vector<Tensor> leaves_;
   std::vector<std::vector<double>> values_, reported_;
-  std::vector<double> weights_;  // the random direction
+  std::vector<double> weights_;  // the random weights of the outputs
   GradcheckResult result_;
 };
 

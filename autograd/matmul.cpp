@@ -9,9 +9,9 @@
 namespace tutti {
 namespace {
 
-// Matrices as kernels like them: rows or columns dense. Anything else (a slice with a step, an
-// expanded row) is copied.
-Tensor as_operand(const Tensor& t) {
+// Kernels take matrices whose rows or columns are dense. Returns such a tensor itself, and a copy
+// of any other (a slice with a step, an expanded row).
+Tensor with_dense_rows_or_columns(const Tensor& t) {
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
   const std::int64_t row_step = t.strides()[t.rank() - 2], step = t.strides()[t.rank() - 1];
   const bool by_rows = (columns == 1 || step == 1) && (rows == 1 || row_step >= columns);
@@ -21,19 +21,20 @@ Tensor as_operand(const Tensor& t) {
 
 Tensor multiply(const Tensor& a, const Tensor& b, const Shape& shape) {
   const Tensor out = empty(shape, {a.dtype(), a.device()});
-  kernels::matmul(a.device()).matmul(as_operand(a), as_operand(b), {}, out);
+  kernels::matmul(a.device())
+      .matmul(with_dense_rows_or_columns(a), with_dense_rows_or_columns(b), {}, out);
   return out;
 }
 
 Tensor transposed(const Tensor& t) { return t.transpose(-2, -1); }
 
-// Both operands have the same rank, at least 2.
-Tensor batched(const Tensor& a, const Tensor& b) {
+// Multiplies two tensors of the same rank, at least 2, whose batch dimensions broadcast.
+Tensor batched_matmul(const Tensor& a, const Tensor& b) {
   const auto batch_of = [](const Tensor& t) {
     return Shape(t.shape().begin(), t.shape().end() - 2);
   };
   const Shape batch = broadcast_shapes(batch_of(a), batch_of(b), "matmul");
-  const auto shaped = [batch](std::int64_t rows, std::int64_t columns) {
+  const auto batch_shape = [batch](std::int64_t rows, std::int64_t columns) {
     Shape shape = batch;
     shape.push_back(rows);
     shape.push_back(columns);
@@ -41,17 +42,17 @@ Tensor batched(const Tensor& a, const Tensor& b) {
   };
   const Tensor left = a.detach(), right = b.detach();
   return autograd::record(
-      "matmul", multiply(left, right, shaped(a.size(-2), b.size(-1))), {a, b},
-      [left = autograd::Saved(left), right = autograd::Saved(right), shaped,
+      "matmul", multiply(left, right, batch_shape(a.size(-2), b.size(-1))), {a, b},
+      [left = autograd::Saved(left), right = autograd::Saved(right), batch_shape,
        for_a = autograd::needs_grad(a), for_b = autograd::needs_grad(b)](const Tensor& g) {
         const Tensor &x = left, &y = right;
         std::vector<Tensor> gradients(2);
         if (for_a)
           gradients[0] = autograd::sum_to(
-              multiply(g, transposed(y), shaped(x.size(-2), x.size(-1))), x.shape());
+              multiply(g, transposed(y), batch_shape(x.size(-2), x.size(-1))), x.shape());
         if (for_b)
           gradients[1] = autograd::sum_to(
-              multiply(transposed(x), g, shaped(y.size(-2), y.size(-1))), y.shape());
+              multiply(transposed(x), g, batch_shape(y.size(-2), y.size(-1))), y.shape());
         return gradients;
       });
 }
@@ -69,13 +70,15 @@ Tensor matmul(const Tensor& a_given, const Tensor& b_given) {
     fail<ShapeError>("matmul: expected tensors of at least one dimension, got shapes {} and {}",
                      to_string(a.shape()), to_string(b.shape()));
   if (a.device() != b.device())
-    fail<DeviceError>("matmul: operands are on {} and {}; move one with .to(device)",
-                      to_string(a.device()), to_string(b.device()));
+    fail<DeviceError>(
+        "matmul: expected tensors on one device, got {} and {}; move one with .to(device)",
+        to_string(a.device()), to_string(b.device()));
   a = autocast("matmul", a);
   b = autocast("matmul", b);
   if (a.dtype() != b.dtype())
-    fail<DTypeError>("matmul: operands are {} and {}; convert one with .to(dtype)",
-                     to_string(a.dtype()), to_string(b.dtype()));
+    fail<DTypeError>(
+        "matmul: expected tensors of one dtype, got {} and {}; convert one with .to(dtype)",
+        to_string(a.dtype()), to_string(b.dtype()));
   if (a.size(-1) != b.size(b.rank() == 1 ? 0 : -2))
     fail<ShapeError>("matmul: shapes {} and {} do not fit: inner sizes {} and {} differ",
                      to_string(a.shape()), to_string(b.shape()), a.size(-1),
@@ -85,13 +88,14 @@ Tensor matmul(const Tensor& a_given, const Tensor& b_given) {
   if (column) b = b.unsqueeze(1);
   Tensor out;
   if (b.rank() == 2 && a.rank() > 2) {
-    // One matrix for the whole batch: a single large product, also for its gradient.
+    // One matrix multiplies the whole batch: this and its gradient are one large product each.
     Shape shape = a.shape();
     shape[shape.size() - 1] = b.size(1);
-    out = batched(a.reshape({product(a.shape(), 0, a.rank() - 1), a.size(-1)}), b).reshape(shape);
+    out = batched_matmul(a.reshape({product(a.shape(), 0, a.rank() - 1), a.size(-1)}), b)
+              .reshape(shape);
   } else {
     const int rank = std::max(a.rank(), b.rank());
-    out = batched(with_leading_ones(a, rank), with_leading_ones(b, rank));
+    out = batched_matmul(with_leading_ones(a, rank), with_leading_ones(b, rank));
   }
   if (column) out = out.squeeze(-1);
   if (row) out = out.squeeze(column ? -1 : -2);

@@ -5,30 +5,30 @@
 namespace tutti::autograd {
 namespace {
 
-struct Remains {
+struct NodeContents {
   std::vector<Edge> edges;
   Backward backward;
 };
 
 }  // namespace
 
-// A chain of nodes owns itself link by link; destroying it recursively would overflow the stack on
-// a deep graph. The outermost destructor therefore collects what the inner ones leave and destroys
-// it in a loop.
+// Each node of a chain owns the next one, and destroying them recursively would overflow the stack
+// for a deep graph. The outermost destructor therefore collects the contents of the inner nodes and
+// destroys them in a loop.
 Node::~Node() {
-  thread_local std::vector<Remains>* pile = nullptr;
-  if (pile) {
-    pile->push_back({std::move(edges), std::move(backward)});
+  thread_local std::vector<NodeContents>* pending = nullptr;
+  if (pending) {
+    pending->push_back({std::move(edges), std::move(backward)});
     return;
   }
-  std::vector<Remains> mine;
-  pile = &mine;
-  mine.push_back({std::move(edges), std::move(backward)});
-  while (!mine.empty()) {
-    const Remains next = std::move(mine.back());
-    mine.pop_back();
+  std::vector<NodeContents> contents;
+  pending = &contents;
+  contents.push_back({std::move(edges), std::move(backward)});
+  while (!contents.empty()) {
+    const NodeContents next = std::move(contents.back());
+    contents.pop_back();
   }
-  pile = nullptr;
+  pending = nullptr;
 }
 
 Meta& meta_of(const Tensor& tensor) {

@@ -1,6 +1,7 @@
-// The graph: Node (one recorded operation), Edge (where a gradient goes next) and Meta (what a
-// tensor carries). A tensor's Meta owns the Node that made it, a Node owns the Nodes of its inputs:
-// the graph lives as long as something computed from it. Walking it is the engine's business.
+// The autograd graph consists of Nodes (recorded operations), Edges (where a gradient goes next)
+// and the Meta of each tensor. A tensor's Meta owns the Node that computed it and a Node owns the
+// Nodes of its inputs, so the graph lives as long as a tensor computed by it. Visiting the graph is
+// the engine's business.
 #pragma once
 
 #include "../core/tensor.h"
@@ -14,27 +15,30 @@ namespace tutti::autograd {
 
 struct Node;
 
-/// Maps the gradient of an operation's output to the gradients of its inputs; undefined means none.
+/// A Backward maps the gradient of an operation's output to one gradient for each input; an
+/// undefined tensor stands for no gradient.
 using Backward = std::function<std::vector<Tensor>(const Tensor& gradient)>;
 
-/// Where the gradient of one input goes: to the operation that made it, to a leaf, or (both empty)
-/// nowhere.
+/// An Edge says where the gradient of one input goes: to the operation that computed the input, to
+/// a leaf, or nowhere if both members are empty.
 struct Edge {
   std::shared_ptr<Node> node;
   Tensor leaf;
 };
 
+/// A Node is one recorded operation. `edges`, `shapes` and `dtypes` have one entry for each input;
+/// gradients are checked against the latter two.
 struct Node {
   std::string name;
-  std::uint64_t sequence =
-      0;                    ///< grows with every recorded operation: consumers come after producers
-  std::vector<Edge> edges;  ///< one for each input
-  std::vector<Shape> shapes;  ///< of the inputs, to check the gradients against
+  /// Grows with every recorded operation of the process, so consumers come after producers.
+  std::uint64_t sequence = 0;
+  std::vector<Edge> edges;
+  std::vector<Shape> shapes;
   std::vector<DType> dtypes;
-  Backward backward;  ///< empty once the graph was freed
+  Backward backward;  ///< empty once the graph has been freed
   bool freed = false;
-  bool waits_for_ranks = false;  ///< its backward waits for other ranks and calls
-                                 ///< compute_deferred_gradients() meanwhile
+  /// The backward waits for other ranks and calls compute_deferred_gradients() before it does.
+  bool waits_for_ranks = false;
 
   Node() = default;
   Node(const Node&) = delete;
@@ -42,23 +46,25 @@ struct Node {
   ~Node();
 };
 
-/// Called when the gradient of a leaf is complete for this backward. It may replace the gradient (a
-/// bucket view).
+/// A LeafHook is called when the gradient of a leaf is complete for this backward. It may replace
+/// the gradient, for example by a view of a bucket.
 using LeafHook = std::function<void(Tensor& gradient)>;
 
+/// Meta is the autograd state of a tensor.
 struct Meta {
   bool requires_grad = false;
-  Tensor grad;                 ///< leaves only
-  std::shared_ptr<Node> node;  ///< the operation that made this tensor; empty for a leaf
+  Tensor grad;                 ///< set for leaves only
+  std::shared_ptr<Node> node;  ///< the operation that computed this tensor; null for a leaf
   std::vector<std::pair<std::uint64_t, LeafHook>> hooks;
 };
 
-/// The Meta of a tensor, made where there is none.
+/// Returns the Meta of a tensor and makes one if there is none.
 Meta& meta_of(const Tensor& tensor);
 
-/// Adds a hook to a leaf that requires grad; the result removes it. Hooks run in the order they
-/// were added.
+/// Adds a hook to a leaf that requires grad and returns its id. Hooks run in the order in which
+/// they were added. Throws an Error for any other tensor.
 std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook);
+/// Removes the hook with this id, if the leaf has it.
 void remove_leaf_hook(const Tensor& leaf, std::uint64_t id);
 
 }  // namespace tutti::autograd

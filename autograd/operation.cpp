@@ -7,15 +7,16 @@ namespace tutti::autograd {
 void expect_same_device(const char* op, const Tensor& a, const Tensor& b) {
   if (a.device() != b.device())
     fail<DeviceError>(
-        "{}: operands must be on one device, got {} and {}; move one with .to(device)", op,
+        "{}: expected tensors on one device, got {} and {}; move one with .to(device)", op,
         to_string(a.device()), to_string(b.device()));
 }
 
 void expect_same_dtype_and_device(const char* op, const Tensor& a, const Tensor& b) {
   expect_same_device(op, a, b);
   if (a.dtype() != b.dtype())
-    fail<DTypeError>("{}: operands must share a dtype, got {} and {}; convert one with .to(dtype)",
-                     op, to_string(a.dtype()), to_string(b.dtype()));
+    fail<DTypeError>(
+        "{}: expected tensors of one dtype, got {} and {}; convert one with .to(dtype)", op,
+        to_string(a.dtype()), to_string(b.dtype()));
 }
 
 void expect_number_fits(const char* op, const Tensor& x, double number) {
@@ -42,10 +43,10 @@ void expect_parameter(const char* op, const Tensor& input, const Tensor& paramet
                      to_string(input.dtype()), to_string(parameter.dtype()));
 }
 
-Tensor empty_result(const Shape& shape, const std::vector<Tensor>& operands, DType dtype) {
-  for (const Tensor& x : operands)
+Tensor empty_result(const Shape& shape, const std::vector<Tensor>& inputs, DType dtype) {
+  for (const Tensor& x : inputs)
     if (x.shape() == shape && x.is_dense()) return empty_like(x, dtype);
-  return empty(shape, {dtype, operands.front().device()});
+  return empty(shape, {dtype, inputs.front().device()});
 }
 
 Tensor gradient_buffer(const Tensor& g, const Tensor& like) {

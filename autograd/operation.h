@@ -1,37 +1,36 @@
-// What the differentiable functions share: checks of operands, outputs in the right layout, and
-// gradients that may overwrite the incoming one. An implementation detail of
-// autograd/functions*.cpp and nn/functional.
+// Helpers of the differentiable functions: checks of arguments, and the allocation of outputs and
+// gradients. Private to autograd/ and nn/functional.
 #pragma once
 
 #include "../core/create.h"
 
 namespace tutti::autograd {
 
-/// DeviceError that names `op` unless both are on one device.
+/// Throws a DeviceError that names `op` unless both tensors are on one device.
 void expect_same_device(const char* op, const Tensor& a, const Tensor& b);
 
-/// The same, and a DTypeError unless both have one dtype.
+/// Throws a DeviceError or DTypeError that names `op` unless both tensors have one device and one
+/// dtype.
 void expect_same_dtype_and_device(const char* op, const Tensor& a, const Tensor& b);
 
-/// DTypeError that names `op` unless tensors of x's dtype can be computed with `number`: integers
-/// take whole ones.
+/// Throws a DTypeError that names `op` if `number` has a fraction and `x` holds integers.
 void expect_number_fits(const char* op, const Tensor& x, double number);
 
-/// DTypeError that names `op` unless `x` holds floating numbers.
+/// Throws a DTypeError that names `op` unless `x` has a floating dtype.
 void expect_floating(const char* op, const Tensor& x);
 
-/// DeviceError or DTypeError that names `op` unless `parameter` (undefined: there is none) fits the
-/// input: both have one dtype or, in mixed precision, the input has 16 bits and the parameter is
-/// float32.
+/// Throws a DeviceError or DTypeError that names `op` unless `parameter` fits the input: both have
+/// one device and one dtype or, in mixed precision, the input has 16 bits and the parameter is
+/// float32. An undefined parameter fits.
 void expect_parameter(const char* op, const Tensor& input, const Tensor& parameter);
 
-/// Uninitialised, of shape `shape`, in the layout of the first operand that has this shape and is
-/// dense.
-Tensor empty_result(const Shape& shape, const std::vector<Tensor>& operands, DType dtype);
+/// Returns an uninitialised tensor of shape `shape`, in the layout of the first input that has this
+/// shape and is dense.
+Tensor empty_result(const Shape& shape, const std::vector<Tensor>& inputs, DType dtype);
 
-/// Where the gradient of something shaped like `like` can be written: `g` itself when nobody else
-/// can see it and it lies as `like` does, else a new tensor. Saves a pass over memory that is not
-/// in the cache.
+/// Returns a tensor to write a gradient of the shape and layout of `like` into: the incoming
+/// gradient `g` itself if nobody else holds it and its layout is the same, else a new tensor.
+/// Overwriting `g` saves a pass over memory that is not in the cache.
 Tensor gradient_buffer(const Tensor& g, const Tensor& like);
 
 }  // namespace tutti::autograd

@@ -1,11 +1,14 @@
-// record: how an operation becomes differentiable. Compute the output with kernels, then
+// record() makes an operation differentiable. Compute the output with kernels, then record it:
 //
-//   return autograd::record("swish", y, {x}, [s, y](const Tensor& g) { return g * (s + y * (1 -
-//   s)); });
+//   using autograd::Saved;
+//   return autograd::record("swish", y, {x}, [s = Saved(s), y = Saved(y)](const Tensor& g) {
+//     return g * (s + y * (1 - s));
+//   });
 //
-// The closure is all that is saved. It runs without recording. Tensors that must not change before
-// backward go into it as `Saved`; the output may go into it only detached (Saved does that), or the
-// graph would own itself.
+// The closure computes the gradient of the inputs from that of the output. It owns everything that
+// is saved for backward, and it runs without being recorded itself. Capture tensors as `Saved`: it
+// notices changes in place, and it detaches, without which an output would keep its own graph
+// alive.
 #pragma once
 
 #include "grad_mode.h"
@@ -16,11 +19,12 @@
 
 namespace tutti::autograd {
 
-/// A tensor kept for backward: detached, with its version. Reading it after somebody changed the
-/// data in place is an Error that names the operation.
+/// Saved is a tensor kept for backward, detached, with its version. Reading it after the data was
+/// changed in place throws an Error that names the operation.
 class Saved {
  public:
-  Saved() = default;  ///< nothing saved
+  /// Saves nothing.
+  Saved() = default;
   Saved(const Tensor& tensor);
   const Tensor& get() const;
   operator const Tensor&() const { return get(); }
@@ -31,16 +35,17 @@ class Saved {
   std::uint64_t version_ = 0;
 };
 
-/// True where operations on `tensor` are to be recorded now. Undefined tensors need nothing.
+/// Returns whether operations on `tensor` are to be recorded now; false for an undefined tensor.
 bool needs_grad(const Tensor& tensor);
 
+/// Does what record() does, for a closure that is a Backward already.
 Tensor record_node(std::string name, Tensor output, const std::vector<Tensor>& inputs,
                    Backward backward);
 
-/// Attaches the graph to `output` where any input needs a gradient, and returns it. `backward` maps
-/// the gradient of the output to that of the only input (a Tensor) or of every input (a
-/// std::vector<Tensor>, one each, undefined for none). Undefined inputs (an absent bias) are
-/// allowed. Gradients must have their input's shape and dtype.
+/// Attaches the graph to `output` if any input needs a gradient, and returns `output`. `backward`
+/// maps the gradient of the output to the gradient of the only input (a Tensor) or of all inputs (a
+/// std::vector<Tensor> with one entry each, undefined for no gradient). A gradient must have the
+/// shape and dtype of its input. Inputs may be undefined, such as an absent bias.
 template <class Closure>
 Tensor record(std::string name, Tensor output, const std::vector<Tensor>& inputs,
               Closure backward) {
@@ -52,26 +57,28 @@ Tensor record(std::string name, Tensor output, const std::vector<Tensor>& inputs
   else return record_node(std::move(name), std::move(output), inputs, std::move(backward));
 }
 
-/// For a closure whose gradients come in two halves: it returns the first (undefined for what is
-/// still to come) and hands `rest` to the engine, which calls it before the next operation's
-/// backward, or within that, where it waits for other ranks (compute_deferred_gradients). `rest`
-/// returns a gradient for every input again; those given already are not looked at. Convolution
-/// does it: the gradient of its input unblocks a SyncBatchNorm, whose all-reduce then hides that of
-/// its weight.
+/// Lets a closure return some gradients now and compute the others later. The closure returns an
+/// undefined tensor for each deferred gradient and passes `rest`, which returns a gradient for
+/// every input again; those that were returned before are ignored. The engine calls `rest` before
+/// the next operation's backward, or during it while that waits for other ranks.
+///
+/// Convolution defers the gradient of its weight: the gradient of its input starts the all-reduce
+/// of the SyncBatchNorm before it, and the weight's gradient is computed while that travels.
 void defer_gradients(std::function<std::vector<Tensor>()> rest);
 
-/// Called from a closure that waits for other ranks: does what was deferred, if anything was.
+/// Computes the deferred gradients, if there are any. The backward of an operation that waits for
+/// other ranks calls this before it waits.
 void compute_deferred_gradients();
 
-/// Says that the operation that made `output` calls compute_deferred_gradients(). No effect where
-/// it was not recorded.
+/// Declares that the backward of the operation that computed `output` calls
+/// compute_deferred_gradients(). Does nothing if the operation was not recorded.
 void mark_waits_for_ranks(const Tensor& output);
 
-/// Sums `x` over the dimensions that broadcasting added or grew, so that it gets `shape`: the
-/// gradient of a broadcast.
+/// Sums `x` over the dimensions that broadcasting added or enlarged, so that it gets `shape`. This
+/// is the gradient of a broadcast.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 
-/// The operation whose backward runs now on this thread; empty outside. For error messages.
+/// Returns the name of the operation whose backward runs on this thread; empty outside of one.
 const std::string& current_operation();
 
 }  // namespace tutti::autograd

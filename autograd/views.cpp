@@ -1,4 +1,5 @@
-// The views of a tensor and its copies: members of Tensor through which a gradient flows back.
+// The members of Tensor that make views and copies, through which a gradient flows back, and those
+// that change a tensor in place.
 #include "../core/create.h"
 #include "../kernels/elementwise.h"
 #include "../kernels/reduce.h"
@@ -12,10 +13,10 @@ namespace {
 
 using autograd::record;
 
-// The strides that show a strided tensor as `shape` without copying, if there are any: every run of
-// dimensions that can be merged must split evenly into the new sizes. Neither has a size of 0.
+// Returns the strides of a view of `x` with another shape, if such a view exists: every group of
+// dimensions that can be merged must split evenly into the new sizes. Neither shape has a size 0.
 std::optional<Strides> view_strides(const Tensor& x, const Shape& shape) {
-  Shape sizes;  // without those of 1, whose strides mean nothing
+  Shape sizes;  // without sizes of 1, whose strides do not matter
   Strides steps;
   for (int d = 0; d < x.rank(); ++d) {
     if (x.shape()[d] == 1) continue;
@@ -25,19 +26,21 @@ std::optional<Strides> view_strides(const Tensor& x, const Shape& shape) {
   Strides strides = Dims::filled(shape.size(), 1);
   int to = shape.size() - 1;
   for (int from = sizes.size() - 1; from >= 0; --from) {
-    std::int64_t run = sizes[from], step = steps[from];
-    for (; from > 0 && steps[from - 1] == sizes[from] * steps[from]; --from) run *= sizes[from - 1];
-    for (; to >= 0 && (run > 1 || shape[to] == 1); --to) {
-      if (run % shape[to] != 0) return std::nullopt;
+    std::int64_t merged = sizes[from], step = steps[from];
+    for (; from > 0 && steps[from - 1] == sizes[from] * steps[from]; --from)
+      merged *= sizes[from - 1];
+    for (; to >= 0 && (merged > 1 || shape[to] == 1); --to) {
+      if (merged % shape[to] != 0) return std::nullopt;
       strides[to] = step;
       step *= shape[to];
-      run /= shape[to];
+      merged /= shape[to];
     }
-    if (run != 1) return std::nullopt;
+    if (merged != 1) return std::nullopt;
   }
-  return strides;  // what is left are sizes of 1
+  return strides;  // the dimensions that are left have size 1
 }
 
+// Replaces a size of -1 and checks that the new shape has as many elements as the tensor.
 Shape infer_shape(const Tensor& x, Shape shape) {
   int unknown = -1;
   std::int64_t known = 1;
@@ -52,12 +55,13 @@ Shape infer_shape(const Tensor& x, Shape shape) {
   }
   if (unknown >= 0 && known > 0 && x.numel() % known == 0) shape[unknown] = x.numel() / known;
   if ((unknown >= 0 && shape[unknown] < 0) || numel(shape) != x.numel())
-    fail<ShapeError>("reshape: cannot show {} elements of shape {} as {}", x.numel(),
+    fail<ShapeError>("reshape: cannot reshape {} elements of shape {} to {}", x.numel(),
                      to_string(x.shape()), to_string(shape));
   return shape;
 }
 
-void expect_in_place(const Tensor& x, const char* op) {
+// Throws an Error unless `x` may be changed in place.
+void expect_writable(const Tensor& x, const char* op) {
   if (x.requires_grad() && (grad_enabled() || !x.is_leaf()))
     fail<Error>(
         "{}: changing a tensor that {} in place would lose its gradient; use the operation that "
@@ -68,8 +72,8 @@ void expect_in_place(const Tensor& x, const char* op) {
       fail<ShapeError>("{}: elements of an expanded tensor share memory; clone() it first", op);
 }
 
-// A gradient does not flow through a change in place: better an error than one that is silently
-// lost.
+// A gradient does not flow through a change in place. An error is better than a gradient that is
+// silently lost.
 void expect_no_gradient(const Tensor& source, const char* op) {
   if (autograd::needs_grad(source))
     fail<Error>(
@@ -78,9 +82,10 @@ void expect_no_gradient(const Tensor& source, const char* op) {
         op);
 }
 
-// The gradient of a view: zeros of the input's shape with `g` written where the view looked.
+// Returns the gradient of a view: zeros in the shape of the input, with `g` in the elements of the
+// view. `view` makes that view of the new tensor.
 template <class View>
-Tensor scatter(const Shape& shape, const Tensor& g, View view) {
+Tensor gradient_of_view(const Shape& shape, const Tensor& g, View view) {
   const Tensor whole = zeros(shape, {g.dtype(), g.device()});
   view(whole).copy_(g);
   return whole;
@@ -156,11 +161,11 @@ Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t stop,
   Shape to_shape = shape();
   Strides to_strides = strides();
   to_shape[d] = to > from ? (to - from - 1) / step + 1 : 0;
-  if (to_shape[d] > 1) to_strides[d] *= step;  // otherwise never used, and it might overflow
+  if (to_shape[d] > 1) to_strides[d] *= step;  // else it is never used and might overflow
   return record("slice", alias(to_shape, to_strides, offset() + from * strides()[d]), {*this},
                 [=, shape = shape()](const Tensor& g) {
-                  return scatter(shape, g,
-                                 [=](const Tensor& x) { return x.slice(d, from, to, step); });
+                  return gradient_of_view(
+                      shape, g, [=](const Tensor& x) { return x.slice(d, from, to, step); });
                 });
 }
 
@@ -176,7 +181,7 @@ Tensor Tensor::select(std::int64_t dim, std::int64_t index) const {
 Tensor Tensor::expand(const Shape& wanted) const {
   const int extra = wanted.size() - rank();
   if (extra < 0)
-    fail<ShapeError>("expand: cannot show shape {} as {}: too few dimensions",
+    fail<ShapeError>("expand: cannot expand shape {} to {}: too few dimensions",
                      tutti::to_string(shape()), tutti::to_string(wanted));
   Shape target = wanted;
   Strides to_strides = Dims::filled(wanted.size(), 0);
@@ -184,7 +189,7 @@ Tensor Tensor::expand(const Shape& wanted) const {
     if (target[i] == -1) target[i] = shape()[i - extra];
     if (target[i] == shape()[i - extra]) to_strides[i] = strides()[i - extra];
     else if (shape()[i - extra] != 1)
-      fail<ShapeError>("expand: cannot show shape {} as {}: only sizes of 1 grow",
+      fail<ShapeError>("expand: cannot expand shape {} to {}: only sizes of 1 can grow",
                        tutti::to_string(shape()), tutti::to_string(wanted));
   }
   return record("expand", alias(target, to_strides, offset()), {*this},
@@ -194,7 +199,9 @@ Tensor Tensor::expand(const Shape& wanted) const {
 Tensor Tensor::squeeze(std::int64_t dim) const {
   const int d = normalize_dim(dim, rank(), "squeeze");
   if (shape()[d] != 1)
-    fail<ShapeError>("squeeze: dimension {} of shape {} is not 1", d, tutti::to_string(shape()));
+    fail<ShapeError>(
+        "squeeze: expected a dimension of size 1, but dimension {} of shape {} is larger", d,
+        tutti::to_string(shape()));
   Shape to_shape = shape();
   Strides to_strides = strides();
   to_shape.erase(d);
@@ -215,7 +222,8 @@ Tensor Tensor::unsqueeze(std::int64_t dim) const {
 
 Tensor Tensor::contiguous(MemoryFormat format) const {
   if (is_contiguous(format)) {
-    // Already laid out so; exact strides still record the intent where sizes of 1 leave it open.
+    // The elements are in order already. Sizes of 1 may leave the format open; exact strides fix
+    // it.
     const Strides exact = dense_strides(shape(), format);
     if (strides() == exact) return *this;
     return record("contiguous", alias(shape(), exact, offset()), {*this},
@@ -251,7 +259,7 @@ Tensor Tensor::to(Device wanted) const {
 }
 
 const Tensor& Tensor::fill_(double value) const {
-  expect_in_place(*this, "fill_");
+  expect_writable(*this, "fill_");
   kernels::elementwise(device()).fill(*this, value);
   storage()->bump_version();
   return *this;
@@ -260,7 +268,7 @@ const Tensor& Tensor::fill_(double value) const {
 const Tensor& Tensor::zero_() const { return fill_(0); }
 
 const Tensor& Tensor::copy_(const Tensor& source) const {
-  expect_in_place(*this, "copy_");
+  expect_writable(*this, "copy_");
   expect_no_gradient(source, "copy_");
   if (!(broadcast_shapes(shape(), source.shape(), "copy_") == shape()))
     fail<ShapeError>("copy_: shape {} does not broadcast to {}", tutti::to_string(source.shape()),
@@ -272,7 +280,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
 }
 
 const Tensor& Tensor::add_(const Tensor& other, double scale) const {
-  expect_in_place(*this, "add_");
+  expect_writable(*this, "add_");
   expect_no_gradient(other, "add_");
   autograd::expect_same_device("add_", *this, other);
   if (!(broadcast_shapes(shape(), other.shape(), "add_") == shape()))
@@ -284,7 +292,7 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
 }
 
 const Tensor& Tensor::mul_(double factor) const {
-  expect_in_place(*this, "mul_");
+  expect_writable(*this, "mul_");
   autograd::expect_number_fits("mul_", *this, factor);
   kernels::elementwise(device()).binary_scalar(kernels::Binary::multiply, *this, factor, false,
                                                *this);

@@ -1,6 +1,6 @@
-// oneDNN's batch normalisation in training. It has no residual: add and ReLU are its binary
-// primitive with a ReLU after it, and its ReLU's backward. Running statistics are not its business,
-// so it has a little less to do.
+// The peer that is oneDNN's batch normalization in training. It has no residual, so add and ReLU
+// are its binary primitive with a ReLU after it, and the backward of its ReLU. It keeps no running
+// statistics, so it has slightly less to do than the other peers.
 #include "batch_norm_peers.h"
 
 #include <dnnl.hpp>
@@ -17,7 +17,7 @@ using Arguments = std::unordered_map<int, memory>;
 
 const auto flags = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
 
-// oneDNN 3 makes primitive descriptors at once, oneDNN 2 by way of operation descriptors.
+// oneDNN 3 makes primitive descriptors directly, oneDNN 2 from operation descriptors.
 #if DNNL_VERSION_MAJOR >= 3
 auto normalization_forward(const dnnl::engine& e, const memory::desc& x) {
   return dnnl::batch_normalization_forward::primitive_desc(e, prop_kind::forward_training, x, x,

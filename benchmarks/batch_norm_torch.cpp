@@ -1,5 +1,5 @@
-// PyTorch's batch_norm, autograd included, in this process. Add and ReLU follow in place, the best
-// PyTorch offers.
+// The peer that is PyTorch's batch_norm, autograd included, in this process. Add and ReLU follow in
+// place, which is the fastest way that PyTorch offers.
 #include "batch_norm_peers.h"
 
 #include <torch/torch.h>
@@ -11,7 +11,7 @@ torch::ScalarType type_of(DType dtype) {
   return dtype == bfloat16 ? torch::kBFloat16 : torch::kFloat32;
 }
 
-// The same memory as a tensor of the other library; the owner outlives the view.
+// These return the same memory as a tensor of the other library. The owner must outlive the view.
 torch::Tensor torch_view(const Tensor& t) {
   const std::vector<std::int64_t> shape(t.shape().begin(), t.shape().end()),
       strides(t.strides().begin(), t.strides().end());

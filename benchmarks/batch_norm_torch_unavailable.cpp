@@ -1,4 +1,4 @@
-// Stands in for batch_norm_torch.cpp where there is no PyTorch.
+// This file is compiled instead of batch_norm_torch.cpp where there is no PyTorch.
 #include "batch_norm_peers.h"
 
 namespace tutti::benchmarks {

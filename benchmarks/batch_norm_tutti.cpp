@@ -1,4 +1,4 @@
-// nn::BatchNorm as a user calls it, autograd included.
+// The peer that is nn::BatchNorm, as a user calls it, autograd included.
 #include "batch_norm_peers.h"
 
 #include <tutti/nn/batch_norm/layer.h>

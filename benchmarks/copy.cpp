@@ -16,7 +16,7 @@ typedef float Line __attribute__((vector_size(64)));
 void copy_plain(Line* to, const Line* from, std::int64_t lines) {
   for (std::int64_t i = 0; i < lines; ++i) {
     to[i] = from[i];
-    asm volatile("" ::: "memory");  // else the compiler makes a memcpy of it
+    asm volatile("" ::: "memory");  // keeps the compiler from turning the loop into memcpy
   }
 }
 

@@ -1,9 +1,10 @@
-// What stands in the JSON beside every figure: on what it was measured.
+// Describes the machine in the context of Google Benchmark, which --benchmark_out writes beside the
+// figures.
 #pragma once
 
 namespace tutti::benchmarks {
 
-/// Processor, compiler and library versions into Google Benchmark's context.
+/// Adds the processor and the compiler.
 void add_machine_context();
 
 }  // namespace tutti::benchmarks

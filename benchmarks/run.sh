@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the benchmarks, runs all of them and writes what docs/benchmarks.md shows into benchmarks/results/.
-# The machine should have nothing else to do: the load before and after stands in the results.
+# Builds the benchmarks, runs all of them, writes their tables into benchmarks/results/ and copies these into
+# docs/benchmarks.md. The machine should have nothing else to do; machine.txt records the load before and after.
 set -eu
 cd "$(dirname "$0")/.."
 build=build/release
@@ -22,17 +22,15 @@ if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_RO
 } >$out/machine.txt
 
 for threads in 1 2; do
-  $build/benchmarks/sync_batch_norm --threads=$threads --benchmark_out=$out/sync_batch_norm_$threads.json \
-    >$out/sync_batch_norm_$threads.txt
+  $build/benchmarks/sync_batch_norm --threads=$threads >$out/sync_batch_norm_$threads.txt
 done
-raw=$(mktemp)  # not into a pipe, whose exit status is that of its last command
+raw=$(mktemp)  # a file, because the exit status of a pipe is that of its last command only
 trap 'rm -f "$raw"' EXIT
 for again in 1 2 3; do mpirun -n 2 --bind-to core $build/benchmarks/sync_batch_norm_mpi; done >"$raw"
 grep -v '^$' "$raw" >$out/sync_batch_norm_mpi.txt
 for ranks in 2 4; do
   mpirun --oversubscribe -n $ranks $build/benchmarks/scaling >$out/scaling_$ranks.txt
 done
-$build/benchmarks/resnet20_step --benchmark_out=$out/resnet20_step.json >$out/resnet20_step.txt
-sed -i -e '/"host_name"/d' -e 's/^ *//' $out/*.json
+$build/benchmarks/resnet20_step >$out/resnet20_step.txt
 python3 benchmarks/tables.py
 echo "load:      $(cut -d' ' -f1-3 /proc/loadavg) after" >>$out/machine.txt

@@ -1,7 +1,8 @@
-// What a training step costs on n ranks: measures the parameters of the model of docs/scaling.md
-// (compute, latency and bandwidth of the collectives), predicts from them the step of a ResNet-20
-// with SyncBatchNorm and gradient buckets here and on more ranks, and measures that step too. Then
-// whether a large all-reduce overlaps with compute. Run under a launcher: mpirun -n 2 scaling
+// Measures what a training step costs on n ranks. The program measures the parameters of the model
+// in docs/scaling.md (compute, latency and bandwidth of the collectives), predicts from them the
+// step of a ResNet-20 with SyncBatchNorm and gradient buckets, here and on more ranks, and measures
+// that step, too. Then it measures whether a large all-reduce overlaps with compute. Run it under a
+// launcher: mpirun -n 2 scaling
 #include "timing.h"
 
 #include <fmt/format.h>
@@ -28,11 +29,13 @@ namespace {
 constexpr std::int64_t local_batch = 32;
 constexpr int warm_up = 3, all_steps = warm_up + 15;
 
-struct Line {  // seconds = latency + per_byte * bytes
+// The time of a collective: latency + per_byte * bytes, in seconds.
+struct Line {
   double latency = 0, per_byte = 0;
 };
 
-// Relative errors count, or the large sizes would decide alone.
+// Fits a line by least squares of the relative errors; with absolute ones the large sizes would
+// decide alone.
 Line fit(const std::vector<double>& bytes, const std::vector<double>& seconds) {
   double w = 0, x = 0, y = 0, xx = 0, xy = 0;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -48,12 +51,13 @@ Line fit(const std::vector<double>& bytes, const std::vector<double>& seconds) {
   return latency > 0 ? Line{latency, slope} : Line{0, xy / xx};
 }
 
+// The model of docs/scaling.md.
 class Model {
  public:
   Model(int ranks, const Line& small, const Line& large)
       : cores_(static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN))) {
-    // What the implementation does: a small all-reduce is n - 1 messages of all of it, a large one
-    // 3 (n - 1) messages (fingerprints, scatter, gather) and 2 (n - 1) / n of the data.
+    // A small all-reduce sends n - 1 messages with all of the data. A large one sends 3 (n - 1)
+    // messages (fingerprints, scatter, gather) and 2 (n - 1) / n of the data.
     const double peers = ranks - 1;
     small_ = {small.latency / peers, small.per_byte / peers};
     large_ = {large.latency / (3 * peers), large.per_byte * ranks / (2 * peers)};
@@ -67,14 +71,14 @@ class Model {
   double large(double ranks, double bytes) const {
     return 3 * (ranks - 1) * large_.latency + 2 * (ranks - 1) / ranks * large_.per_byte * bytes;
   }
-  double all_reduce(double ranks, double bytes) const {  // as the MPI backend does it
+  // Returns the time of the algorithm that the MPI backend chooses.
+  double all_reduce(double ranks, double bytes) const {
     return bytes <= static_cast<double>(distributed::mpi::inline_limit(static_cast<int>(ranks)))
                ? flat(ranks, bytes)
                : large(ranks, bytes);
   }
-  double sharing(double ranks) const {
-    return std::max(1.0, ranks / cores_);
-  }  // of one host's cores
+  // Returns how many ranks share a core of this host.
+  double sharing(double ranks) const { return std::max(1.0, ranks / cores_); }
   std::string parameters() const {
     return fmt::format(
         "small: {:.1f} us + {:.3f} ns/byte a message; large: {:.1f} us a message, {:.3f} ns/byte",
@@ -86,8 +90,8 @@ class Model {
   double cores_;
 };
 
-// Of one all-reduce among many in a row, in the best of several rounds; the ranks keep step by
-// themselves.
+// Returns the time of one all-reduce among many in a row, in the best of several rounds. The
+// collectives themselves keep the ranks together.
 double all_reduce_seconds(const ProcessGroup& group, std::int64_t bytes, int calls) {
   const Tensor data = zeros({bytes / 8}, {.dtype = float64});
   std::vector<double> times;
@@ -101,6 +105,7 @@ double all_reduce_seconds(const ProcessGroup& group, std::int64_t bytes, int cal
   return *std::min_element(times.begin(), times.end());
 }
 
+// A training step of a ResNet-20 whose norms and gradients are synchronized over a group.
 struct Step {
   nn::ResNet net{{.depth = 20, .channels = 1}};
   distributed::DataParallel ddp;
@@ -127,8 +132,8 @@ struct Step {
   }
 };
 
-// The median steps of the slowest rank; the two take turns. `aside` keeps the ranks together
-// between steps.
+// Returns the median times of the two steps, which take turns, on the slowest rank. `aside` keeps
+// the ranks together between steps.
 std::pair<double, double> step_seconds(Step& alone, Step& together, const ProcessGroup& aside) {
   std::vector<double> times[2];
   for (int i = 0; i < all_steps; ++i)
@@ -142,8 +147,8 @@ std::pair<double, double> step_seconds(Step& alone, Step& together, const Proces
   return {slowest.data<double>()[0], slowest.data<double>()[1]};
 }
 
-// Compute and a 25 MiB all-reduce, each alone and both at once; and an all-reduce to which the
-// others come late, where what is to be hidden is waiting, which needs no core.
+// Measures compute and a 25 MiB all-reduce, each alone and both at once. Then it measures an
+// all-reduce to which the other ranks come late: there compute hides waiting, which needs no core.
 void measure_overlap(const ProcessGroup& group) {
   const Tensor bucket = zeros({25 * 1024 * 1024 / 4}), a = randn({256, 256}), b = randn({256, 256});
   int products = 1;
@@ -157,7 +162,7 @@ void measure_overlap(const ProcessGroup& group) {
     work.wait();
   };
   for (int i = 0; i < 3; ++i) communicate();
-  // As much compute as the all-reduce takes; the same on every rank.
+  // Compute takes as long as the all-reduce, and is the same on every rank.
   const Tensor ratio = full({},
                             seconds_of(communicate) / (seconds_of([&] {
                                                          products = 20;
@@ -200,7 +205,8 @@ void measure_overlap(const ProcessGroup& group) {
       1e3 * c, 1e3 * late, 1e3 * median(beside), 100 * hidden / c);
 }
 
-void run(const ProcessGroup& group) {
+// Measures all-reduces of small and large sizes, prints their times, and fits the model.
+Model measure_model(const ProcessGroup& group) {
   const bool first = group.rank() == 0;
   std::vector<double> sizes, small, large_sizes, large;
   for (const std::int64_t bytes : {64, 1024, 4096, 16384, 32768, 65536}) {
@@ -214,64 +220,98 @@ void run(const ProcessGroup& group) {
     large.push_back(all_reduce_seconds(group, kib * 1024, kib > 4000 ? 4 : 20));
     if (first) fmt::print("all-reduce of {:6} KiB {:10.1f} us\n", kib, 1e6 * large.back());
   }
-  const Model model(group.size(), fit(sizes, small), fit(large_sizes, large));
+  return Model(group.size(), fit(sizes, small), fit(large_sizes, large));
+}
 
-  Step alone{ProcessGroup()}, together(group);
-  const ProcessGroup aside = group.split(0);
-  distributed::StragglerMonitor monitor(group);
-  const auto [compute, measured] = step_seconds(alone, together, aside);
-  const distributed::StragglerMonitor::Report waits = monitor.report();
-  std::vector<double> packets, buckets;  // bytes
-  for (nn::BatchNorm* norm : together.norms())
-    for (int pass = 0; pass < 2; ++pass)
-      packets.push_back(8.0 * (2.0 * static_cast<double>(norm->options().channels) + 8));
-  const StateDict parameters = together.net.named_parameters();
-  for (const auto& names : together.ddp.buckets()) {
+// The sizes in bytes of the collectives of one step.
+struct Traffic {
+  std::vector<double> statistics, buckets;
+};
+
+Traffic traffic_of(Step& step) {
+  Traffic traffic;
+  for (nn::BatchNorm* norm : step.norms())
+    for (int pass = 0; pass < 2; ++pass)  // forward and backward
+      traffic.statistics.push_back(8.0 * (2.0 * static_cast<double>(norm->options().channels) + 8));
+  const StateDict parameters = step.net.named_parameters();
+  for (const auto& names : step.ddp.buckets()) {
     double bytes = 0;
     for (const auto& [name, tensor] : parameters)
       if (std::find(names.begin(), names.end(), name) != names.end())
         bytes += 4.0 * static_cast<double>(tensor.numel());
-    buckets.push_back(bytes);
+    traffic.buckets.push_back(bytes);
   }
-  const auto sum_over = [](const std::vector<double>& all, const auto& cost) {
-    double sum = 0;
-    for (const double bytes : all) sum += cost(bytes);
-    return sum;
-  };
-  if (first) {
-    const double n = group.size(),
-                 own = compute / model.sharing(n);  // of a rank that has a core to itself
-    const double syncs =
-        sum_over(packets, [&](double bytes) { return model.all_reduce(n, bytes); });
-    const double last = model.large(n, buckets.back());
-    fmt::print("parameters at {} ranks: {}\n", group.size(), model.parameters());
-    fmt::print(
-        "a step at {} ranks: compute {:.1f} ms, {} statistics {:.2f} ms, last of {} buckets {:.2f} "
-        "ms: predicted {:.1f} ms, measured {:.1f} ms; held up in collectives for {:.1f} ms a step, "
-        "mean of the ranks\n",
-        group.size(), 1e3 * compute, packets.size(), 1e3 * syncs, buckets.size(), 1e3 * last,
-        1e3 * (compute + syncs + last), 1e3 * measured,
-        1e3 * std::reduce(waits.waited_seconds.begin(), waits.waited_seconds.end()) / n /
-            all_steps);
-    fmt::print(
-        "\nPredicted from these, ms; one rank to a core from 8 ranks on, one host's latencies\n"
-        "| ranks | compute | statistics, n - 1 messages | statistics, log2 n messages | statistics "
-        "in groups of 8 | buckets, not hidden | "
-        "step, n - 1 messages | step, groups of 8 |\n| --- | --- | --- | --- | --- | --- | --- | "
-        "--- |\n");
-    for (const int ranks : {2, 4, 8, 16, 64, 256, 1024, 4096}) {
-      const double c = own * (ranks < 8 ? model.sharing(ranks) : 1), g = std::min(ranks, 8);
-      const double flat = sum_over(packets, [&](double b) { return model.all_reduce(ranks, b); });
-      const double tree = sum_over(packets, [&](double b) { return model.tree(ranks, b); });
-      const double grouped = sum_over(packets, [&](double b) { return model.all_reduce(g, b); });
-      const double all = sum_over(buckets, [&](double b) { return model.large(ranks, b); }),
-                   tail = model.large(ranks, buckets.back());
-      const double exposed =
-          std::max(tail, all - c / 2);  // what does not fit into backward, at least the last one
-      fmt::print("| {} | {:.1f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.1f} |\n", ranks,
-                 1e3 * c, 1e3 * flat, 1e3 * tree, 1e3 * grouped, 1e3 * exposed,
-                 1e3 * (c + flat + exposed), 1e3 * (c + grouped + exposed));
-    }
+  return traffic;
+}
+
+template <class Cost>
+double sum_over(const std::vector<double>& sizes, const Cost& cost) {
+  double sum = 0;
+  for (const double bytes : sizes) sum += cost(bytes);
+  return sum;
+}
+
+// What was measured of a step on this number of ranks, in seconds.
+struct Measured {
+  double compute = 0, step = 0, waited = 0;
+};
+
+void print_this_world(const Model& model, const Traffic& traffic, int ranks,
+                      const Measured& measured) {
+  const double n = ranks;
+  const double statistics =
+      sum_over(traffic.statistics, [&](double bytes) { return model.all_reduce(n, bytes); });
+  const double last = model.large(n, traffic.buckets.back());
+  fmt::print("parameters at {} ranks: {}\n", ranks, model.parameters());
+  fmt::print(
+      "a step at {} ranks: compute {:.1f} ms, {} statistics {:.2f} ms, last of {} buckets {:.2f} "
+      "ms: predicted {:.1f} ms, measured {:.1f} ms; held up in collectives for {:.1f} ms a step, "
+      "mean of the ranks\n",
+      ranks, 1e3 * measured.compute, traffic.statistics.size(), 1e3 * statistics,
+      traffic.buckets.size(), 1e3 * last, 1e3 * (measured.compute + statistics + last),
+      1e3 * measured.step, 1e3 * measured.waited);
+}
+
+// Prints the predictions. `compute` is that of a rank that has a core to itself.
+void print_predictions(const Model& model, const Traffic& traffic, double compute) {
+  fmt::print(
+      "\nPredicted from these, ms; one rank to a core from 8 ranks on, one host's latencies\n"
+      "| ranks | compute | statistics, n - 1 messages | statistics, log2 n messages | statistics "
+      "in groups of 8 | buckets, not hidden | "
+      "step, n - 1 messages | step, groups of 8 |\n| --- | --- | --- | --- | --- | --- | --- | "
+      "--- |\n");
+  for (const int ranks : {2, 4, 8, 16, 64, 256, 1024, 4096}) {
+    const double c = compute * (ranks < 8 ? model.sharing(ranks) : 1), g = std::min(ranks, 8);
+    const auto statistics = [&](double n) {
+      return sum_over(traffic.statistics, [&](double bytes) { return model.all_reduce(n, bytes); });
+    };
+    const double flat = statistics(ranks), grouped = statistics(g);
+    const double tree =
+        sum_over(traffic.statistics, [&](double bytes) { return model.tree(ranks, bytes); });
+    const double all =
+        sum_over(traffic.buckets, [&](double bytes) { return model.large(ranks, bytes); });
+    // Backward, half of the compute, hides buckets, but never the last one.
+    const double exposed = std::max(model.large(ranks, traffic.buckets.back()), all - c / 2);
+    fmt::print("| {} | {:.1f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.1f} |\n", ranks,
+               1e3 * c, 1e3 * flat, 1e3 * tree, 1e3 * grouped, 1e3 * exposed,
+               1e3 * (c + flat + exposed), 1e3 * (c + grouped + exposed));
+  }
+}
+
+void run(const ProcessGroup& group) {
+  const Model model = measure_model(group);
+  Step alone{ProcessGroup()}, together(group);
+  const ProcessGroup aside = group.split(0);
+  distributed::StragglerMonitor monitor(group);
+  const auto [compute, step] = step_seconds(alone, together, aside);
+  const auto waited = monitor.report().waited_seconds;
+  if (group.rank() == 0) {
+    const double ranks = group.size();
+    const double mean_waited = std::reduce(waited.begin(), waited.end()) / ranks / all_steps;
+    const Traffic traffic = traffic_of(together);
+    print_this_world(model, traffic, group.size(),
+                     {.compute = compute, .step = step, .waited = mean_waited});
+    print_predictions(model, traffic, compute / model.sharing(ranks));
   }
   measure_overlap(group);
 }

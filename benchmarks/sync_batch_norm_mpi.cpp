@@ -1,6 +1,6 @@
-// What synchronising adds to a batch norm layer: forward and backward with the ranks of the world
-// against the same layer alone, on batches so small that the difference is seen. Run under a
-// launcher: mpirun -n 2 sync_batch_norm_mpi
+// Measures what synchronization adds to a batch norm layer: forward and backward over the ranks of
+// the world against the same layer alone, on batches so small that the difference shows. Run it
+// under a launcher: mpirun -n 2 sync_batch_norm_mpi
 #include "machine.h"
 #include "timing.h"
 
@@ -32,8 +32,8 @@ void step(nn::BatchNorm& layer, const Tensor& x, const Tensor& dy, const Process
   layer.zero_grad();
 }
 
-// The two layers take turns. What a rank waits for another one is part of the time: ranks start
-// together.
+// The two layers take turns. Ranks start together, so the time that a rank waits for another one
+// counts.
 void measure(benchmark::State& state, const ProcessGroup& group, std::int64_t channels) {
   nn::BatchNorm alone({.channels = channels}), together({.channels = channels, .group = group});
   const Tensor x = randn({8, channels, 2, 2}).contiguous(MemoryFormat::channels_last),
@@ -60,7 +60,7 @@ void measure(benchmark::State& state, const ProcessGroup& group, std::int64_t ch
                                         1e6;
 }
 
-// A table on rank 0, nothing on the others.
+// Prints the table on rank 0, and nothing on the others.
 class Table final : public benchmark::BenchmarkReporter {
  public:
   explicit Table(const ProcessGroup& group) : group_(group) {}

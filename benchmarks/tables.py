@@ -5,7 +5,7 @@ import re
 
 root = pathlib.Path(__file__).resolve().parent.parent
 results = root / 'benchmarks' / 'results'
-HEAVY = 12  # MiB: what counts as larger than the cache
+HEAVY = 12  # MiB: tensors from this size on count as larger than the cache
 
 
 def rows_of(name):

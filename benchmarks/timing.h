@@ -1,4 +1,4 @@
-// What every benchmark here measures with.
+// The clock and the median that every benchmark here uses.
 #pragma once
 
 #include <algorithm>

@@ -8,7 +8,8 @@
 namespace tutti {
 namespace {
 
-// Fills a new tensor, in row-major order, with the values that `next` gives.
+// Returns a new tensor whose element i, in row-major order, is next(i). The values are made on the
+// CPU and copied to another device once.
 template <class Next>
 Tensor generate(const Shape& shape, TensorOptions options, Next next) {
   const Tensor host = empty(shape, {options.dtype, Device::cpu()});
@@ -28,12 +29,14 @@ Tensor generate(const Shape& shape, TensorOptions options, Next next) {
   return result;
 }
 
-// The bits of a value in a dtype, as a device writes them.
-std::uint64_t bits_of(double value, DType dtype) {
-  const Tensor one = full({}, value, {.dtype = dtype});
+// Describes the elements of `out`, and the bits of `value` in its dtype, for kernels that do not
+// know dtypes.
+cuda::Elements elements_of(const Tensor& out, double value) {
+  const std::size_t width = size_of(out.dtype());
+  const Tensor one = full({}, value, {.dtype = out.dtype()});
   std::uint64_t bits = 0;
-  std::memcpy(&bits, one.raw(), size_of(dtype));
-  return bits;
+  std::memcpy(&bits, one.raw(), width);
+  return {out.raw(), out.device().index(), width, out.numel(), bits};
 }
 
 }  // namespace
@@ -75,8 +78,7 @@ Tensor full(const Shape& shape, double value, TensorOptions options) {
   if (options.device.is_cpu())
     return generate(shape, options, [value](std::int64_t) { return value; });
   const Tensor result = empty(shape, options);
-  cuda::fill(result.raw(), options.device.index(), size_of(options.dtype),
-             bits_of(value, options.dtype), result.numel());
+  cuda::fill(elements_of(result, value));
   return result;
 }
 
@@ -87,7 +89,7 @@ Tensor arange(std::int64_t n, TensorOptions options) {
 }
 
 Tensor rand(const Shape& shape, TensorOptions options, Generator& generator) {
-  // No more bits than the dtype holds: rounding 1 - 2^-53 to it would give 1.
+  // Draws only as many bits as the dtype holds: rounding 1 - 2^-53 to float32 would give 1.
   const int bits = options.dtype == float64   ? 53
                    : options.dtype == float32 ? 24
                    : options.dtype == float16 ? 11
@@ -113,8 +115,7 @@ Tensor bernoulli(double p, const Shape& shape, TensorOptions options, Generator&
   if (options.device.is_cpu())
     return generate(shape, options, [&](std::int64_t) { return generator.next() < below ? 1 : 0; });
   const Tensor result = empty(shape, options);
-  cuda::bernoulli(result.raw(), options.device.index(), size_of(options.dtype),
-                  bits_of(1, options.dtype), result.numel(), generator, below);
+  cuda::bernoulli(elements_of(result, 1), generator, below);
   return result;
 }
 
@@ -140,25 +141,23 @@ Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void
 }
 
 std::vector<double> to_vector(const Tensor& tensor) {
-  // The whole reach of the view is copied to the host once; elements are then picked by their
-  // strides.
+  // All memory that the view spans is copied to the host once. Elements are then found there by
+  // their strides.
   const std::int64_t count = tensor.numel();
   std::vector<double> values(static_cast<std::size_t>(count));
   if (count == 0) return values;
-  std::int64_t reach = 1;
-  for (int d = 0; d < tensor.rank(); ++d) reach += (tensor.shape()[d] - 1) * tensor.strides()[d];
+  const auto spanned = static_cast<std::size_t>(spanned_elements(tensor.shape(), tensor.strides()));
   dispatch(AllTypes{}, tensor.dtype(), "to_vector", [&]<class T>() {
-    const auto host = std::make_unique<T[]>(static_cast<std::size_t>(reach));
-    copy_bytes(host.get(), Device::cpu(), tensor.raw(), tensor.device(),
-               static_cast<std::size_t>(reach) * sizeof(T));
+    const auto host = std::make_unique<T[]>(spanned);
+    copy_bytes(host.get(), Device::cpu(), tensor.raw(), tensor.device(), spanned * sizeof(T));
     Dims index = Dims::filled(tensor.rank(), 0);
-    std::int64_t at = 0;
+    std::int64_t position = 0;
     for (double& value : values) {
-      value = static_cast<double>(host[static_cast<std::size_t>(at)]);
+      value = static_cast<double>(host[static_cast<std::size_t>(position)]);
       for (int d = tensor.rank() - 1; d >= 0; --d) {
-        at += tensor.strides()[d];
+        position += tensor.strides()[d];
         if (++index[d] < tensor.shape()[d]) break;
-        at -= index[d] * tensor.strides()[d];
+        position -= index[d] * tensor.strides()[d];
         index[d] = 0;
       }
     }

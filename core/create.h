@@ -1,6 +1,6 @@
-// Making tensors: uninitialised, constant, counted, random, from C++ values, or around somebody
-// else's memory. Constants and masks are made where they are to be; other values on the CPU, and
-// copied once to another device.
+// The functions that make tensors: uninitialised, constant, counted, random, from C++ values, or
+// around memory of the caller. Constants and random masks are made on the device; other values are
+// made on the CPU and copied to another device once.
 #pragma once
 
 #include "random.h"
@@ -10,50 +10,69 @@
 
 namespace tutti {
 
+/// The dtype and the device of a new tensor.
 struct TensorOptions {
   DType dtype = DType::float32;
   Device device = Device::cpu();
 };
 
+// ---- Uninitialised tensors.
+
+/// Returns a tensor whose elements are not initialised.
 Tensor empty(const Shape& shape, TensorOptions options = {},
              MemoryFormat format = MemoryFormat::contiguous);
-/// Uninitialised, with the shape of `like` and its layout where that is dense (else contiguous).
+/// Returns a tensor with the shape of `like`, and with its strides if `like` is dense.
 Tensor empty_like(const Tensor& like);
+/// @overload
 Tensor empty_like(const Tensor& like, DType dtype);
 
+// ---- Constant and counted values.
+
+/// Returns a tensor of zeros.
 Tensor zeros(const Shape& shape, TensorOptions options = {});
+/// Returns a tensor of ones.
 Tensor ones(const Shape& shape, TensorOptions options = {});
+/// Returns a tensor whose elements are all `value`.
 Tensor full(const Shape& shape, double value, TensorOptions options = {});
+/// Returns zeros with the shape, dtype and device of `like`.
 Tensor zeros_like(const Tensor& like);
-/// 0, 1, ..., n-1 as int64 unless asked otherwise.
+/// Returns 0, 1, ..., n-1.
 Tensor arange(std::int64_t n, TensorOptions options = {.dtype = DType::int64});
 
-/// Uniform in [0, 1), standard normal, and integers below `bound`, drawn in row-major order.
+// ---- Random values, drawn in row-major order.
+
+/// Draws from the uniform distribution on [0, 1).
 Tensor rand(const Shape& shape, TensorOptions options = {},
             Generator& generator = default_generator());
+/// Draws from the standard normal distribution.
 Tensor randn(const Shape& shape, TensorOptions options = {},
              Generator& generator = default_generator());
+/// Draws integers uniformly from 0..bound-1.
 Tensor randint(std::int64_t bound, const Shape& shape,
                TensorOptions options = {.dtype = DType::int64},
                Generator& generator = default_generator());
-/// 1 with probability `p`, else 0: one 32-bit draw for each element, in row-major order. ValueError
-/// for a p outside [0, 1].
+/// Draws 1 with probability `p`, else 0, from one 32-bit number for each element. Throws a
+/// ValueError for a `p` outside [0, 1].
 Tensor bernoulli(double p, const Shape& shape, TensorOptions options = {},
                  Generator& generator = default_generator());
 
-/// The values in row-major order, converted to `options.dtype`. ShapeError where their number does
-/// not fit.
-Tensor tensor(const std::vector<double>& values, const Shape& shape, TensorOptions options = {});
-Tensor tensor(const std::vector<double>& values, TensorOptions options = {});  ///< one dimension
-Tensor scalar(double value, TensorOptions options = {});                       ///< shape ()
+// ---- Values and memory of the caller.
 
-/// A view of memory that its owner keeps alive, for ever where a collective on it fails; the last
-/// view runs `release`.
+/// Returns a tensor of the values, in row-major order, converted to `options.dtype`. Throws a
+/// ShapeError if their number does not fit the shape.
+Tensor tensor(const std::vector<double>& values, const Shape& shape, TensorOptions options = {});
+/// Returns a tensor of one dimension.
+Tensor tensor(const std::vector<double>& values, TensorOptions options = {});
+/// Returns a tensor of shape ().
+Tensor scalar(double value, TensorOptions options = {});
+
+/// Wraps memory that must outlive every view of it; the last view calls `release`. After a failed
+/// collective on it the memory must never be freed, since the transport may still write to it.
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release = {},
                  Device device = Device::cpu());
 
-/// Every element in row-major order, converted to double, copied to the host: for tests and
-/// printing.
+/// Returns every element in row-major order, converted to double and copied to the host. Meant for
+/// tests and printing.
 std::vector<double> to_vector(const Tensor& tensor);
 
 }  // namespace tutti

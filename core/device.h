@@ -1,20 +1,22 @@
-// Device: where a tensor's bytes live and its operations run. A plain value: naming a CUDA device
-// is always legal; using one where there is none throws a DeviceError that says why (see
-// core/cuda/runtime.h).
+// Device says where a tensor's bytes are and where its operations run. It is a plain value: naming
+// a CUDA device is always legal. Using one that does not exist throws a DeviceError that says why
+// (see core/cuda/runtime.h).
 #pragma once
 
 #include <string>
 
 namespace tutti {
 
+/// The kinds of devices.
 enum class DeviceType { cpu, cuda };
 
+/// The CPU, or a CUDA device by its index.
 class Device {
  public:
   Device() = default;
   static Device cpu() { return {}; }
   static Device cuda(int index = 0) { return Device(DeviceType::cuda, index); }
-  /// "cpu", "cuda" or "cuda:1"; ValueError for anything else.
+  /// Parses "cpu", "cuda" or "cuda:1". Throws a ValueError for anything else.
   static Device from_string(const std::string& text);
 
   DeviceType type() const { return type_; }
@@ -29,6 +31,7 @@ class Device {
   int index_ = 0;
 };
 
-std::string to_string(Device device);  ///< "cpu", "cuda:0"
+/// Returns "cpu" or "cuda:0".
+std::string to_string(Device device);
 
 }  // namespace tutti

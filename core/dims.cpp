@@ -45,8 +45,7 @@ std::int64_t numel(const Shape& shape) {
   bool overflow = false;
   for (std::int64_t size : shape) {
     if (size < 0) fail<ShapeError>("shape {}: sizes must not be negative", to_string(shape));
-    // A zero elsewhere does not excuse a product that cannot be represented: strides would
-    // overflow.
+    // A size of 0 counts as 1: if the product of the others overflows, the strides would, too.
     overflow |= __builtin_mul_overflow(count, std::max<std::int64_t>(size, 1), &count);
   }
   if (overflow)
@@ -66,6 +65,19 @@ Strides dense_strides(const Shape& shape, MemoryFormat format) {
     step *= std::max<std::int64_t>(shape[i], 1);
   }
   return strides;
+}
+
+std::int64_t spanned_elements(const Shape& shape, const Strides& strides) {
+  std::int64_t count = 1;
+  for (int i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 0) return 0;
+    std::int64_t step = 0;
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &step) ||
+        __builtin_add_overflow(count, step, &count))
+      fail<ShapeError>("view of shape {} with strides {} overflows 64 bits", to_string(shape),
+                       to_string(strides));
+  }
+  return count;
 }
 
 int normalize_dim(std::int64_t dim, int rank, const char* op) {

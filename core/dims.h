@@ -1,6 +1,6 @@
-// Dims: a short list of 64-bit integers held inline (shapes, strides, lists of dimensions), and the
-// arithmetic on shapes that every layer of the library shares: counting, broadcasting, default
-// strides.
+// Dims is a short list of 64-bit integers: a shape, strides, or a list of dimensions. This header
+// also has the arithmetic on shapes that every layer of the library uses: counting, broadcasting,
+// strides. It knows nothing of tensors.
 #pragma once
 
 #include "error.h"
@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-/// At most `max_rank` integers, no heap allocation. Used as shape, as strides (in elements) and as
-/// a list of dimensions.
+/// Dims holds at most `max_rank` integers inline, without heap allocation. Strides count elements,
+/// not bytes.
 class Dims {
  public:
   static constexpr int max_rank = 8;
@@ -26,7 +26,7 @@ class Dims {
   Dims(It first, It last) {
     assign(first, last);
   }
-  /// `rank` copies of `value`.
+  /// Returns `rank` copies of `value`.
   static Dims filled(int rank, std::int64_t value);
 
   int size() const { return size_; }
@@ -53,30 +53,40 @@ class Dims {
   int size_ = 0;
 };
 
+/// The sizes of the dimensions of a tensor.
 using Shape = Dims;
+/// The distances, in elements, between neighbours along each dimension.
 using Strides = Dims;
 
-/// How the dimensions of an activation (N, C, ...) are laid out. `channels_last` puts C innermost:
-/// NHWC, NDHWC.
+/// MemoryFormat says how the dimensions of an activation (N, C, ...) are laid out in memory.
+/// `channels_last` makes C the innermost dimension: NHWC, NDHWC.
 enum class MemoryFormat { contiguous, channels_last };
 
-std::string to_string(const Dims& dims);  ///< "(8, 3, 32, 32)"
+/// Returns the list as "(8, 3, 32, 32)".
+std::string to_string(const Dims& dims);
+/// Returns "contiguous" or "channels_last".
 std::string to_string(MemoryFormat format);
 
-/// Number of elements; ShapeError for a negative size or a product beyond 64 bits.
+/// Returns the number of elements of a shape. Throws a ShapeError for a negative size or a product
+/// beyond 64 bits.
 std::int64_t numel(const Shape& shape);
 
-/// Dense strides of a shape. Below rank 3 both formats are the same.
+/// Returns the strides of a dense tensor. Below rank 3 both formats have the same.
 Strides dense_strides(const Shape& shape, MemoryFormat format = MemoryFormat::contiguous);
 
-/// Turns a possibly negative dimension into 0..rank-1; ShapeError that names `op` where it is
-/// outside.
+/// Returns how many elements of memory a view spans, from its first to its last element with the
+/// gaps between them; 0 for an empty shape. Throws a ShapeError if that overflows 64 bits.
+std::int64_t spanned_elements(const Shape& shape, const Strides& strides);
+
+/// Turns a dimension that may be negative into 0..rank-1. Throws a ShapeError that names `op` if it
+/// is out of range.
 int normalize_dim(std::int64_t dim, int rank, const char* op);
 
-/// The shape two shapes broadcast to (NumPy's rule); ShapeError that names `op` where they do not.
+/// Returns the shape that two shapes broadcast to, by NumPy's rule. Throws a ShapeError that names
+/// `op` if they do not broadcast.
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op);
 
-/// The product of the sizes from dimension `first` up to, not including, `last`.
+/// Returns the product of the sizes of the dimensions first..last-1.
 std::int64_t product(const Dims& dims, int first, int last);
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
-// The element types: their names, sizes and C++ types, and `dispatch`, which turns a DType at run
-// time into a C++ type at compile time. bfloat16 and float16 are storage types here: kernels
-// compute in float32.
+// DType lists the element types, with their names, sizes and C++ types, and `dispatch` turns a
+// DType at run time into a C++ type at compile time. bfloat16 and float16 are storage types:
+// kernels convert them to float32 and compute in that.
 #pragma once
 
 #include "error.h"
@@ -12,6 +12,7 @@
 
 namespace tutti {
 
+/// The type of the elements of a tensor.
 enum class DType : std::uint8_t { float32, float64, bfloat16, float16, int64, uint8, boolean };
 
 inline constexpr DType float32 = DType::float32;
@@ -22,7 +23,7 @@ inline constexpr DType int64 = DType::int64;
 inline constexpr DType uint8 = DType::uint8;
 inline constexpr DType boolean = DType::boolean;
 
-/// The upper half of a float32; conversion rounds to nearest even and keeps NaN a NaN.
+/// BFloat16 is the upper half of a float32. Conversion rounds to nearest even and keeps NaN a NaN.
 struct BFloat16 {
   std::uint16_t bits = 0;
   BFloat16() = default;
@@ -34,7 +35,7 @@ struct BFloat16 {
   operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
-/// IEEE binary16; conversion rounds to nearest even.
+/// Float16 is IEEE binary16. Conversion rounds to nearest even.
 struct Float16 {
   std::uint16_t bits = 0;
   Float16() = default;
@@ -45,14 +46,17 @@ struct Float16 {
   static float decode(std::uint16_t bits);
 };
 
+/// Returns the size of an element in bytes.
 std::size_t size_of(DType dtype);
+/// Returns whether the dtype is one of the four floating-point types.
 bool is_floating(DType dtype);
-std::string to_string(DType dtype);  ///< "float32", ..., "bool"
-DType dtype_from_string(
-    const std::string&);  ///< ValueError that lists the names where there is no such dtype
+/// Returns "float32", ..., "bool".
+std::string to_string(DType dtype);
+/// Parses a name that to_string() returns. Throws a ValueError that lists the names for any other.
+DType dtype_from_string(const std::string& name);
 
-/// The dtype in which sums over `dtype` are taken and stored: float32 for the 16-bit types, else
-/// itself.
+/// Returns the dtype in which sums over `dtype` are computed and stored: float32 for the 16-bit
+/// types, else `dtype` itself.
 inline DType accumulate_dtype(DType dtype) {
   return dtype == bfloat16 || dtype == float16 ? float32 : dtype;
 }
@@ -68,20 +72,26 @@ template <> struct dtype_of<std::uint8_t> { static constexpr DType value = DType
 template <> struct dtype_of<bool>         { static constexpr DType value = DType::boolean; };
 // clang-format on
 
-/// accumulate_dtype for C++ types: what floating elements of type T are computed and summed in.
+/// Accumulate is accumulate_dtype for C++ types: the type in which floating elements of type T are
+/// computed and summed.
 template <class T>
 using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// A list of element types, and the lists that kernels are written for.
+/// Types is a list of element types for `dispatch`.
 template <class... T>
 struct Types {};
-using FloatTypes = Types<float, double>;           ///< what reference code computes in
-using RealTypes = Types<float, double, BFloat16>;  ///< what a CPU trains in
+/// The types that reference code computes in.
+using FloatTypes = Types<float, double>;
+/// The types that CPU kernels train in.
+using RealTypes = Types<float, double, BFloat16>;
+/// All types of elements.
 using AllTypes = Types<float, double, BFloat16, Float16, std::int64_t, std::uint8_t, bool>;
 
-/// Calls `body.operator()<T>()` with the T of the list whose dtype is `dtype`; DTypeError that
-/// names `op` where the list has none. Use: dispatch(RealTypes{}, x.dtype(), "relu", [&]<class T>()
-/// { ... });
+/// Calls `body.operator()<T>()` with the T of the list whose dtype is `dtype`. Throws a DTypeError
+/// that names `op` if the list has no such type.
+/// @code
+///   dispatch(RealTypes{}, x.dtype(), "relu", [&]<class T>() { ... });
+/// @endcode
 template <class... T, class Body>
 void dispatch(Types<T...>, DType dtype, const char* op, Body&& body) {
   const bool found =

@@ -1,65 +1,75 @@
-// The error types of the library and `fail`, the one way it raises them.
+// The error types of the library, and `fail`, which formats and throws one of them.
 //
-// Every message says what was expected, what came, and what to do. The library never prints and
-// never exits: it throws one of these. Formatting lives here so that no other header needs to
-// include fmt.
+// Every message says what was expected, what came, and what to do. The library reports errors only
+// by throwing these types. It prints and ends the process in one case, when nobody is left to
+// catch an exception: a rank of an MPI job that reaches its exit while other ranks are missing
+// prints one line to stderr and calls MPI_Abort (distributed/backends/mpi/runtime.cpp).
+//
+// Sources that include this header may use fmt::format, with fmt 9 and later.
 #pragma once
 
 #include <fmt/core.h>
+#if FMT_VERSION >= 110000  // fmt/core.h, which compiles faster, has no fmt::format any more
+#include <fmt/format.h>
+#endif
 
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace tutti {
 
-/// Base of every error that the library raises on purpose.
+/// Error is the base class of every error that the library throws on purpose.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// An argument outside its legal range: a negative eps, zero channels, an unknown name.
+/// A ValueError reports an argument outside its legal range: a negative eps, zero channels, an
+/// unknown name.
 class ValueError : public Error {
  public:
   using Error::Error;
 };
 
-/// Shapes that do not fit together, or a size that overflows 64 bits.
+/// A ShapeError reports shapes that do not fit together, or a size that overflows 64 bits.
 class ShapeError : public Error {
  public:
   using Error::Error;
 };
 
-/// A dtype that the operation or the device cannot compute in.
+/// A DTypeError reports a dtype that the operation or the device cannot compute in.
 class DTypeError : public Error {
  public:
   using Error::Error;
 };
 
-/// A device that is absent, not built in, or different from the other operands'.
+/// A DeviceError reports a device that is absent, not built in, or not the device of the other
+/// arguments.
 class DeviceError : public Error {
  public:
   using Error::Error;
 };
 
-/// A file that is not what it should be, or a state dict that does not fit the object it is loaded
-/// into.
+/// A CheckpointError reports a file that is not a valid checkpoint, or a state dict that does not
+/// fit the object it is loaded into.
 class CheckpointError : public Error {
  public:
   using Error::Error;
 };
 
-/// Where a collective stood when it failed. Fields that are not known are -1 or empty.
+/// CollectiveInfo says which collective failed and where. A field that is not known is -1 or empty.
 struct CollectiveInfo {
   int rank = -1;
   int world_size = -1;
   std::string operation;       ///< "all_reduce", "broadcast", ...
-  std::int64_t sequence = -1;  ///< the how-manieth collective of its group, from 1
-  std::string name;            ///< what it was for: a layer or a bucket
+  std::int64_t sequence = -1;  ///< the number of the collective in its group, counted from 1
+  std::string name;            ///< the layer or bucket that the collective served
 };
 
-/// A collective that failed. The message already contains everything in `info()`.
+/// A DistributedError reports a collective that failed. Its message contains everything in
+/// `info()`.
 class DistributedError : public Error {
  public:
   explicit DistributedError(const std::string& message, CollectiveInfo info = {})
@@ -70,7 +80,7 @@ class DistributedError : public Error {
   CollectiveInfo info_;
 };
 
-/// A wait that reached its deadline: a rank that never came.
+/// A TimeoutError reports that another rank did not arrive before the deadline.
 class TimeoutError : public DistributedError {
  public:
   using DistributedError::DistributedError;

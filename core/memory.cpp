@@ -18,9 +18,9 @@ namespace {
 constexpr std::size_t alignment = 64;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-// Requests are rounded up to one of eight steps per power of two, so that a block fits later
-// requests of nearly its size: at most 12.5% is wasted, and a training step finds every block of
-// the step before it.
+// Rounds a request up to one of eight sizes per power of two, so that a block fits later requests
+// of nearly its size. At most 12.5% is wasted, and a training step finds every block of the step
+// before it.
 std::size_t size_class(std::size_t bytes) {
   if (bytes <= 512) return (bytes + alignment - 1) / alignment * alignment;
   const std::size_t step = std::bit_floor(bytes - 1) / 8;
@@ -43,7 +43,7 @@ class CpuAllocator final : public Allocator {
       }
     }
     void* block = from_system(size);
-    if (!block) {  // what is cached may be what is missing
+    if (!block) {  // the cache may hold the memory that the system lacks
       trim();
       block = from_system(size);
     }
@@ -52,7 +52,7 @@ class CpuAllocator final : public Allocator {
       fail<Error>(
           "out of memory on cpu: asked for {} bytes while {} bytes are live and {} are cached",
           bytes, stats_.live, stats_.cached);
-    if (size >= huge_page) madvise(block, size, MADV_HUGEPAGE);  // a hint: failure costs speed only
+    if (size >= huge_page) madvise(block, size, MADV_HUGEPAGE);  // only a hint
     ++stats_.system_allocations;
     count_live(size);
     return block;
@@ -102,7 +102,7 @@ class CpuAllocator final : public Allocator {
 }  // namespace
 
 Allocator& allocator(Device device) {
-  // Never destroyed: tensors of static storage duration may outlive any static allocator.
+  // It is never destroyed: tensors of static storage duration may outlive any static allocator.
   static auto* cpu = new CpuAllocator;
   return device.is_cpu() ? static_cast<Allocator&>(*cpu) : cuda::allocator(device.index());
 }

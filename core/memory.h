@@ -1,7 +1,7 @@
-// Where bytes come from: one Allocator per device, and Storage, the refcounted block that tensors
-// share. Blocks are kept and reused, because a fresh large block costs page faults on every
-// training step. Moving bytes between devices is here too; what the bytes mean is the tensor's
-// business.
+// Memory: one Allocator for each device, Storage, which is the block of memory that tensors share,
+// and functions that copy bytes between devices. Allocators keep released blocks and reuse them,
+// because a fresh large block costs page faults in every training step. This header does not know
+// what the bytes mean; that is core/tensor.h's business.
 #pragma once
 
 #include "device.h"
@@ -14,36 +14,36 @@
 
 namespace tutti {
 
-/// Bytes of one device. `live` is held by tensors, `cached` is kept for reuse, `peak` is the
-/// highest `live`.
+/// MemoryStats counts the bytes of one device.
 struct MemoryStats {
-  std::size_t live = 0;
-  std::size_t cached = 0;
-  std::size_t peak = 0;
-  std::size_t system_allocations = 0;  ///< how often the system was asked for memory, ever
+  std::size_t live = 0;                ///< bytes in use by tensors
+  std::size_t cached = 0;              ///< bytes kept for reuse
+  std::size_t peak = 0;                ///< the highest `live` so far
+  std::size_t system_allocations = 0;  ///< how often the system was asked for memory so far
 };
 
-/// A device's source of memory. Thread-safe.
+/// An Allocator hands out the memory of one device. It is thread-safe.
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  /// At least `bytes` bytes, 64-byte aligned, uninitialised. Error (with what is live) when there
-  /// are none left.
+  /// Returns at least `bytes` bytes, uninitialised and aligned to 64 bytes. Throws an Error that
+  /// says how many bytes are live if none are left.
   virtual void* allocate(std::size_t bytes) = 0;
-  /// Gives a block back; `bytes` as it was asked for.
+  /// Takes a block back. `bytes` is the size that allocate() was called with.
   virtual void release(void* block, std::size_t bytes) noexcept = 0;
   virtual MemoryStats stats() const = 0;
   /// Returns what is cached to the system.
   virtual void trim() = 0;
 };
 
+/// Returns the allocator of a device.
 Allocator& allocator(Device device);
 
-/// A block of memory with an owner, shared by every tensor that views it.
+/// A Storage is a block of memory that every tensor with a view of it shares.
 class Storage {
  public:
   Storage(std::size_t bytes, Device device);
-  /// Wraps memory that somebody else owns; `release` runs when the last view is gone.
+  /// Wraps memory that the caller owns. `release` runs when the last view is gone.
   Storage(void* data, std::size_t bytes, Device device, std::function<void()> release);
   ~Storage();
   Storage(const Storage&) = delete;
@@ -53,7 +53,8 @@ class Storage {
   std::size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
 
-  /// Counts the in-place changes; a tensor saved for backward remembers it (autograd/record.h).
+  /// Returns the number of changes in place so far. A tensor saved for backward remembers the
+  /// version and is refused if it has changed (autograd/record.h).
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -65,10 +66,11 @@ class Storage {
   std::atomic<std::uint64_t> version_{0};
 };
 
-/// Copies bytes between any two devices. Ordered after earlier work on either; asynchronous where
-/// the device is.
+/// Copies bytes between any two devices, after earlier work on both. The copy is asynchronous
+/// between CUDA devices; see cuda::copy_bytes for copies from and to the host.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device,
                 std::size_t bytes);
+/// Sets bytes of a device to zero, after earlier work on it.
 void zero_bytes(void* data, Device device, std::size_t bytes);
 
 }  // namespace tutti

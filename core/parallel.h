@@ -1,24 +1,25 @@
-// How many threads the calling rank computes with, and the one loop that uses them. OpenMP
-// underneath, which oneDNN shares: its thread count is a property of the calling thread, so ranks
-// that are threads of one process each have their own and do not fight for the cores.
+// The number of threads that a rank computes with, and parallel_for, the loop that uses them. Both
+// are built on OpenMP, which oneDNN uses too. OpenMP's thread count belongs to the calling thread,
+// so ranks that are threads of one process each have their own and share the cores.
 #pragma once
 
 #include <cstdint>
 
 namespace tutti {
 
-/// Threads used by work started from the calling thread (at least 1). Default: all cores.
+/// Sets how many threads the calling thread computes with, at least 1. The default is all cores.
 void set_num_threads(int threads);
+/// Returns how many threads the calling thread computes with.
 int num_threads();
-/// Cores this process may run on (its affinity mask).
+/// Returns how many cores this process may run on, by its affinity mask.
 int available_cores();
 
 namespace detail {
 void run_parallel(int threads, void (*body)(int thread, int threads, void* context), void* context);
 }
 
-/// Calls body(begin, end) on disjoint ranges that cover [0, n), in parallel where n is at least 2 *
-/// grain. The split depends on n, grain and num_threads() alone. `body` must not throw.
+/// Calls body(begin, end) for disjoint ranges that cover [0, n), in parallel if n is at least
+/// 2 * grain. The ranges depend on n, grain and num_threads() alone. `body` must not throw.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
   if (n <= 0) return;

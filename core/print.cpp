@@ -1,5 +1,5 @@
-// Printing a tensor: nested brackets, at most six entries a dimension, then shape, dtype and
-// device.
+// Prints a tensor: nested brackets with at most six entries for each dimension, then its shape,
+// dtype and device.
 #include "create.h"
 
 #include <ostream>
@@ -7,15 +7,16 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t edge = 3;  // entries shown at each end of a dimension
+constexpr std::int64_t edge_items = 3;  // entries shown at each end of a dimension
 
+// Appends dimension `dim` and those after it. `first` is the row-major index of their first value.
 void print(std::string& text, const std::vector<double>& values, const Tensor& tensor, int dim,
-           std::int64_t at) {
+           std::int64_t first) {
   if (dim == tensor.rank()) {
     text +=
         is_floating(tensor.dtype())
-            ? fmt::format("{:.4g}", values[static_cast<std::size_t>(at)])
-            : fmt::format("{}", static_cast<std::int64_t>(values[static_cast<std::size_t>(at)]));
+            ? fmt::format("{:.4g}", values[static_cast<std::size_t>(first)])
+            : fmt::format("{}", static_cast<std::int64_t>(values[static_cast<std::size_t>(first)]));
     return;
   }
   const std::int64_t size = tensor.shape()[dim],
@@ -25,11 +26,11 @@ void print(std::string& text, const std::vector<double>& values, const Tensor& t
     if (i)
       text += dim + 1 < tensor.rank() ? ",\n" + std::string(static_cast<std::size_t>(dim) + 1, ' ')
                                       : ", ";
-    if (size > 2 * edge && i == edge) {
+    if (size > 2 * edge_items && i == edge_items) {
       text += "..., ";
-      i = size - edge;
+      i = size - edge_items;
     }
-    print(text, values, tensor, dim + 1, at + i * inner);
+    print(text, values, tensor, dim + 1, first + i * inner);
   }
   text += ']';
 }

@@ -9,6 +9,7 @@
 #include <numeric>
 
 namespace tutti {
+
 void Generator::set_state(State state) {
   state_ = state;
   refill();
@@ -38,7 +39,8 @@ double Generator::normal() {
 std::int64_t Generator::below(std::int64_t bound) {
   if (bound <= 0) fail<ValueError>("Generator::below: expected a positive bound, got {}", bound);
   const auto n = static_cast<std::uint64_t>(bound);
-  const std::uint64_t unbiased = ~std::uint64_t{0} - ~std::uint64_t{0} % n;  // a multiple of n
+  // Numbers from the largest multiple of n on are drawn again: they would favour small results.
+  const std::uint64_t unbiased = ~std::uint64_t{0} - ~std::uint64_t{0} % n;
   for (;;) {
     const std::uint64_t high = next(), low = next(), value = (high << 32) | low;
     if (value < unbiased) return static_cast<std::int64_t>(value % n);

@@ -1,6 +1,6 @@
-// Generator: an explicit stream of random numbers. Philox4x32-10 (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011): the n-th number is a function of (seed, n) alone, so that
-// a stream can be saved, moved and, on a GPU, produced by many threads with the same result.
+// Generator is an explicit stream of random numbers from Philox4x32-10 (Salmon et al., "Parallel
+// random numbers: as easy as 1, 2, 3", SC 2011). The n-th number is a function of (seed, n) alone,
+// so a stream can be saved, moved and, on a GPU, produced by many threads with the same result.
 #pragma once
 
 #include <array>
@@ -9,22 +9,28 @@
 
 namespace tutti {
 
+/// A stream of random numbers, which its seed and its position determine.
 class Generator {
  public:
+  /// The state of a generator.
   struct State {
     std::uint64_t seed = 0;
-    std::uint64_t position = 0;  ///< how many 32-bit numbers were drawn
+    std::uint64_t position = 0;  ///< how many 32-bit numbers have been drawn
     bool operator==(const State&) const = default;
   };
 
   explicit Generator(std::uint64_t seed = 0) { set_state({seed, 0}); }
 
-  std::uint32_t next();  ///< 32 uniform bits
-  double uniform();      ///< in [0, 1), 53 bits
+  /// Returns 32 uniform bits.
+  std::uint32_t next();
+  /// Returns a uniform number in [0, 1) with 53 random bits.
+  double uniform();
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  double normal();  ///< mean 0, standard deviation 1 (Box-Muller, two draws each)
-  std::int64_t below(
-      std::int64_t bound);  ///< uniform in 0..bound-1, unbiased; ValueError unless bound > 0
+  /// Returns a normal number with mean 0 and standard deviation 1 (Box-Muller, two uniforms each).
+  double normal();
+  /// Returns a uniform integer in 0..bound-1, without bias. Throws a ValueError unless bound > 0.
+  std::int64_t below(std::int64_t bound);
+  /// Returns 0..n-1 in random order.
   std::vector<std::int64_t> permutation(std::int64_t n);
 
   State state() const { return state_; }
@@ -36,11 +42,11 @@ class Generator {
   std::array<std::uint32_t, 4> block_{};
 };
 
-/// The calling thread's generator: what layers initialise themselves and Dropout draws from unless
-/// told otherwise. Thread-local, so that ranks which are threads neither race nor depend on each
-/// other's timing.
+/// Returns the calling thread's generator, from which layers initialise themselves and Dropout
+/// draws unless told otherwise. It is thread-local, so ranks that are threads neither race nor
+/// depend on each other's timing.
 Generator& default_generator();
-/// Restarts the calling thread's default generator.
+/// Restarts the calling thread's default generator with another seed.
 void manual_seed(std::uint64_t seed);
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <set>
 
 namespace tutti {
@@ -45,15 +46,14 @@ std::size_t bytes_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype());
 }
 
-// ---- writing
+// ---- Reading.
 
-// ---- reading
-
+// What the header says of one tensor. The byte range counts from the end of the header.
 struct Entry {
   std::string name;
   DType dtype;
   Shape shape;
-  std::uint64_t begin, end;  // in the data part of the file
+  std::uint64_t begin, end;
 };
 
 template <class... Args>
@@ -63,7 +63,7 @@ template <class... Args>
                         fmt::format(text, std::forward<Args>(args)...));
 }
 
-// Refuses what nlohmann would silently accept: a key that occurs twice.
+// Parses the JSON header. Refuses a key that occurs twice, which nlohmann accepts silently.
 Json parse_header(const std::string& path, const std::string& text) {
   std::set<std::string> names;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -81,11 +81,12 @@ Json parse_header(const std::string& path, const std::string& text) {
   }
 }
 
+bool is_unsigned_list(const Json& json) {
+  return json.is_array() && std::all_of(json.begin(), json.end(),
+                                        [](const Json& n) { return n.is_number_unsigned(); });
+}
+
 Entry parse_entry(const std::string& path, const std::string& name, const Json& json) {
-  const auto unsigned_list = [](const Json& list) {
-    return list.is_array() && std::all_of(list.begin(), list.end(),
-                                          [](const Json& n) { return n.is_number_unsigned(); });
-  };
   if (!json.is_object() || !json.contains("dtype") || !json.contains("shape") ||
       !json.contains("data_offsets"))
     reject(path, "tensor '{}': expected an object with dtype, shape and data_offsets", name);
@@ -96,9 +97,9 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   if (known == dtype_names.end())
     reject(path, "tensor '{}': unknown dtype {}; expected F32, F64, BF16, F16, I64, U8 or BOOL",
            name, dtype.dump());
-  if (!unsigned_list(shape))
+  if (!is_unsigned_list(shape))
     reject(path, "tensor '{}': shape is not a list of sizes: {}", name, shape.dump());
-  if (!unsigned_list(offsets) || offsets.size() != 2 || offsets[0] > offsets[1])
+  if (!is_unsigned_list(offsets) || offsets.size() != 2 || offsets[0] > offsets[1])
     reject(path, "tensor '{}': data_offsets are not [begin, end]: {}", name, offsets.dump());
 
   Entry entry{
@@ -118,15 +119,17 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   return entry;
 }
 
-// Together the tensors must cover the data exactly: no overlap, no hole, nothing beyond the end of
-// the file.
-void check_ranges(const std::string& path, std::vector<const Entry*> entries,
+// Refuses tensors that do not cover the data exactly: without overlap, without holes, and up to the
+// end of the file.
+void check_ranges(const std::string& path, const std::vector<Entry>& entries,
                   std::uint64_t data_bytes) {
-  std::sort(entries.begin(), entries.end(), [](auto* a, auto* b) {
+  std::vector<const Entry*> sorted;
+  for (const Entry& entry : entries) sorted.push_back(&entry);
+  std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) {
     return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
   });
   std::uint64_t covered = 0;
-  for (const Entry* entry : entries) {
+  for (const Entry* entry : sorted) {
     if (entry->end > data_bytes)
       reject(
           path,
@@ -151,9 +154,37 @@ Metadata parse_metadata(const std::string& path, const Json& json) {
   return metadata;
 }
 
-}  // namespace
+// Reads the length at the beginning of the file and returns the text of the header.
+std::string read_header(const std::string& path, std::ifstream& file, std::uint64_t file_bytes) {
+  std::uint64_t length = 0;
+  if (file_bytes < sizeof length || !file.read(reinterpret_cast<char*>(&length), sizeof length))
+    reject(path, "{} bytes are too few for a safetensors file", file_bytes);
+  if (length > max_header || length > file_bytes - sizeof length)
+    reject(path,
+           "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file",
+           length, file_bytes);
+  std::string text(static_cast<std::size_t>(length), '\0');
+  if (!file.read(text.data(), static_cast<std::streamsize>(length))) reject(path, "cannot be read");
+  return text;
+}
 
-void save_safetensors(const std::string& path, const StateDict& tensors, const Metadata& metadata) {
+Tensor read_tensor(const std::string& path, std::ifstream& file, std::uint64_t data_begin,
+                   const Entry& entry) {
+  Tensor tensor = empty(entry.shape, {.dtype = entry.dtype});
+  file.seekg(static_cast<std::streamoff>(data_begin + entry.begin));
+  if (!file.read(static_cast<char*>(tensor.raw()), static_cast<std::streamsize>(bytes_of(tensor))))
+    reject(path, "tensor '{}' cannot be read", entry.name);
+  if (entry.dtype == boolean) {
+    const auto* bytes = static_cast<const std::uint8_t*>(tensor.raw());
+    if (std::any_of(bytes, bytes + tensor.numel(), [](std::uint8_t b) { return b > 1; }))
+      reject(path, "tensor '{}': a BOOL is neither 0 nor 1", entry.name);
+  }
+  return tensor;
+}
+
+// ---- Writing.
+
+void check_names(const std::string& path, const StateDict& tensors) {
   std::set<std::string> names{metadata_key};
   for (const auto& [name, tensor] : tensors) {
     if (!names.insert(name).second)
@@ -162,19 +193,30 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
     if (!tensor.defined())
       fail<CheckpointError>("save_safetensors: '{}': tensor '{}' is undefined", path, name);
   }
+}
 
-  // The header keeps the order given; the data lies by falling element size, so that every tensor
-  // is aligned.
-  std::vector<std::size_t> order(tensors.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+// The order in which the data of the tensors is written, and where each tensor begins.
+struct DataLayout {
+  std::vector<std::size_t> order, begins;
+};
+
+// The data is written by falling element size, so that every tensor is aligned.
+DataLayout data_layout(const StateDict& tensors) {
+  DataLayout layout{std::vector<std::size_t>(tensors.size()),
+                    std::vector<std::size_t>(tensors.size())};
+  std::iota(layout.order.begin(), layout.order.end(), std::size_t{0});
+  std::stable_sort(layout.order.begin(), layout.order.end(), [&](std::size_t a, std::size_t b) {
     return size_of(tensors[a].second.dtype()) > size_of(tensors[b].second.dtype());
   });
-  std::vector<std::size_t> begins(tensors.size());
   std::size_t end = 0;
-  for (const std::size_t i : order)
-    begins[i] = std::exchange(end, end + bytes_of(tensors[i].second));
+  for (const std::size_t i : layout.order)
+    layout.begins[i] = std::exchange(end, end + bytes_of(tensors[i].second));
+  return layout;
+}
 
+// Returns the header, which keeps the order of the state dict, padded to a multiple of 8 bytes.
+std::string header_text(const std::string& path, const StateDict& tensors, const Metadata& metadata,
+                        const DataLayout& layout) {
   Json header = Json::object();
   if (!metadata.empty()) header[metadata_key] = metadata;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -183,7 +225,7 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
     for (const std::int64_t size : tensor.shape()) shape.push_back(size);
     header[name] = {{"dtype", name_of(tensor.dtype())},
                     {"shape", std::move(shape)},
-                    {"data_offsets", {begins[i], begins[i] + bytes_of(tensor)}}};
+                    {"data_offsets", {layout.begins[i], layout.begins[i] + bytes_of(tensor)}}};
   }
   std::string text;
   try {
@@ -193,13 +235,21 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
                           error.what());
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
 
+}  // namespace
+
+void save_safetensors(const std::string& path, const StateDict& tensors, const Metadata& metadata) {
+  check_names(path, tensors);
+  const DataLayout layout = data_layout(tensors);
+  const std::string header = header_text(path, tensors, metadata, layout);
   try {
     AtomicFile file(path);
-    const std::uint64_t length = text.size();
+    const std::uint64_t length = header.size();
     file.write(&length, sizeof length);
-    file.write(text.data(), text.size());
-    for (const std::size_t i : order) {
+    file.write(header.data(), header.size());
+    for (const std::size_t i : layout.order) {
       const Tensor host = tensors[i].second.detach().to(Device::cpu()).contiguous();
       file.write(host.raw(), bytes_of(host));
     }
@@ -215,41 +265,20 @@ StateDict load_safetensors(const std::string& path, Metadata* metadata) {
   if (error) reject(path, "cannot be read: {}", error.message());
   std::ifstream file(path, std::ios::binary);
   if (!file) reject(path, "cannot be opened: {}", std::strerror(errno));
-
-  std::uint64_t length = 0;
-  if (file_bytes < sizeof length || !file.read(reinterpret_cast<char*>(&length), sizeof length))
-    reject(path, "{} bytes are too few for a safetensors file", file_bytes);
-  if (length > max_header || length > file_bytes - sizeof length)
-    reject(path,
-           "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file",
-           length, file_bytes);
-  std::string text(static_cast<std::size_t>(length), '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(length))) reject(path, "cannot be read");
-  const Json header = parse_header(path, text);
+  const std::string text = read_header(path, file, file_bytes);
+  const std::uint64_t data_begin = sizeof(std::uint64_t) + text.size();
 
   Metadata found;
   std::vector<Entry> entries;
+  const Json header = parse_header(path, text);
   for (const auto& [name, json] : header.items())
     if (name == metadata_key) found = parse_metadata(path, json);
     else entries.push_back(parse_entry(path, name, json));
-  std::vector<const Entry*> pointers;
-  for (const Entry& entry : entries) pointers.push_back(&entry);
-  check_ranges(path, pointers, file_bytes - sizeof length - length);
+  check_ranges(path, entries, file_bytes - data_begin);
 
   StateDict tensors;
-  for (const Entry& entry : entries) {
-    Tensor tensor = empty(entry.shape, {.dtype = entry.dtype});
-    file.seekg(static_cast<std::streamoff>(sizeof length + length + entry.begin));
-    if (!file.read(static_cast<char*>(tensor.raw()),
-                   static_cast<std::streamsize>(bytes_of(tensor))))
-      reject(path, "tensor '{}' cannot be read", entry.name);
-    if (entry.dtype == boolean) {
-      const auto* bytes = static_cast<const std::uint8_t*>(tensor.raw());
-      if (std::any_of(bytes, bytes + tensor.numel(), [](std::uint8_t b) { return b > 1; }))
-        reject(path, "tensor '{}': a BOOL is neither 0 nor 1", entry.name);
-    }
-    tensors.emplace_back(entry.name, std::move(tensor));
-  }
+  for (const Entry& entry : entries)
+    tensors.emplace_back(entry.name, read_tensor(path, file, data_begin, entry));
   if (metadata) *metadata = std::move(found);
   return tensors;
 }

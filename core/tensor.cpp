@@ -16,24 +16,27 @@ struct TensorImpl {
 
 namespace {
 
-// The last element a view reaches, counted from the start of its storage; -1 for an empty view.
-std::int64_t last_element(const Shape& shape, const Strides& strides, std::int64_t offset) {
-  std::int64_t last = offset;
-  for (int i = 0; i < shape.size(); ++i) {
-    if (shape[i] == 0) return -1;
-    std::int64_t reach = 0;
-    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) ||
-        __builtin_add_overflow(last, reach, &last))
-      fail<ShapeError>("view of shape {} with strides {} overflows 64 bits", to_string(shape),
-                       to_string(strides));
-  }
-  return last;
-}
-
+// Compares strides, but not those of dimensions of size 1, which do not matter.
 bool same_strides(const Shape& shape, const Strides& a, const Strides& b) {
   for (int i = 0; i < shape.size(); ++i)
     if (shape[i] != 1 && a[i] != b[i]) return false;
   return true;
+}
+
+void expect_inside(const Storage& storage, const Shape& shape, const Strides& strides,
+                   std::int64_t offset, DType dtype) {
+  const std::int64_t spanned = spanned_elements(shape, strides);
+  if (spanned == 0) return;
+  std::int64_t end = 0;
+  if (__builtin_add_overflow(offset, spanned, &end))
+    fail<ShapeError>("view of shape {} with strides {} and offset {} overflows 64 bits",
+                     to_string(shape), to_string(strides), offset);
+  const std::size_t available = storage.bytes() / size_of(dtype);
+  if (static_cast<std::size_t>(end) > available)
+    fail<ShapeError>(
+        "view of shape {} with strides {} and offset {} needs {} elements of {}, the storage holds "
+        "{}",
+        to_string(shape), to_string(strides), offset, end, to_string(dtype), available);
 }
 
 }  // namespace
@@ -48,13 +51,7 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strid
       std::any_of(strides.begin(), strides.end(), [](std::int64_t s) { return s < 0; }))
     fail<ShapeError>("view of shape {}: offset {} and strides {} must not be negative",
                      tutti::to_string(shape), offset, tutti::to_string(strides));
-  const std::int64_t last = last_element(shape, strides, offset);
-  if (last >= 0 && static_cast<std::size_t>(last) + 1 > storage->bytes() / size_of(dtype))
-    fail<ShapeError>(
-        "view of shape {} with strides {} and offset {} needs {} elements of {}, the storage holds "
-        "{}",
-        tutti::to_string(shape), tutti::to_string(strides), offset, last + 1,
-        tutti::to_string(dtype), storage->bytes() / size_of(dtype));
+  expect_inside(*storage, shape, strides, offset, dtype);
   impl_ = std::make_shared<TensorImpl>(
       TensorImpl{std::move(storage), shape, strides, offset, count, dtype, nullptr});
 }
@@ -81,7 +78,7 @@ bool Tensor::is_contiguous(MemoryFormat format) const {
 
 MemoryFormat Tensor::memory_format() const {
   if (rank() < 3) return MemoryFormat::contiguous;
-  // Shapes such as (N, 1, H, W) are dense in both formats; exact strides then tell what was meant.
+  // Shapes such as (N, 1, H, W) are dense in both formats; the exact strides say which is meant.
   if (strides() == dense_strides(shape(), MemoryFormat::contiguous))
     return MemoryFormat::contiguous;
   if (strides() == dense_strides(shape(), MemoryFormat::channels_last))
@@ -112,7 +109,7 @@ bool Tensor::is_dense() const {
 }
 
 void* Tensor::raw() const {
-  if (!impl().storage->data()) return nullptr;  // an empty storage, whatever the offset
+  if (!impl().storage->data()) return nullptr;  // an empty storage has no address to offset
   return static_cast<char*>(impl().storage->data()) +
          static_cast<std::size_t>(offset()) * size_of(dtype());
 }

@@ -1,7 +1,6 @@
-// Tensor: a value handle on a strided view of a shared Storage. Copying a Tensor copies the handle,
-// never the data. This folder defines what a tensor *is* (tensor.cpp) and how one is made
-// (create.h); the members that a gradient flows through, and the state that autograd attaches, are
-// defined in autograd/.
+// Tensor is a handle on a strided view of a shared Storage; copying a Tensor copies the handle and
+// never the data. core/ defines what a tensor is (tensor.cpp) and how one is made (create.h);
+// autograd/ defines the members that a gradient flows through and the autograd state.
 #pragma once
 
 #include "dims.h"
@@ -17,108 +16,135 @@
 namespace tutti {
 
 namespace autograd {
-struct Meta;  // what autograd knows of a tensor; defined in autograd/node.h
+struct Meta;  // the autograd state of a tensor; defined in autograd/node.h
 }
 struct TensorImpl;
 
+/// A handle on an array of numbers with shape, strides, dtype and device. Copies share the array.
 class Tensor {
  public:
-  /// The undefined tensor: `defined()` is false and everything else throws or is empty.
+  /// Makes the undefined tensor: `defined()` is false, and most other members throw an Error.
   Tensor() = default;
 
-  // ---- what it is
+  /// Wraps a storage. Throws a ShapeError if the view would reach outside of it.
+  Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides,
+         std::int64_t offset, DType dtype);
+
+  // ---- Properties. Strides and offsets count elements; negative dimensions count from the end.
+
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const;
-  const Strides& strides() const;             ///< in elements
-  std::int64_t size(std::int64_t dim) const;  ///< negative dims count from the end
+  const Strides& strides() const;
+  std::int64_t size(std::int64_t dim) const;
   int rank() const { return shape().size(); }
   std::int64_t numel() const;
   DType dtype() const;
   Device device() const;
-  std::int64_t offset() const;  ///< of the first element in the storage, in elements
+  /// Returns the position of the first element in the storage.
+  std::int64_t offset() const;
   const std::shared_ptr<Storage>& storage() const;
 
-  /// True where the elements lie densely in the order of `format`. Strides of size-1 dimensions do
-  /// not count.
+  /// Returns whether the elements lie densely in the order of `format`. The strides of dimensions
+  /// of size 1 do not matter.
   bool is_contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
-  /// channels_last where the strides are exactly that format's; contiguous otherwise.
+  /// Returns channels_last if the strides are exactly those of that format, else contiguous.
   MemoryFormat memory_format() const;
-  /// True where the elements fill one block of memory without gaps or overlap, in whatever order.
+  /// Returns whether the elements fill one block of memory without gaps or overlap, in any order.
   bool is_dense() const;
+  /// Returns whether this handle is the only one and its storage has no other view. Such a tensor
+  /// may be overwritten without anybody noticing.
+  bool is_exclusive() const;
+  /// Returns whether two handles refer to one tensor object, not merely to equal values.
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+  /// Returns the identity of the tensor object, for use as a key.
+  const void* id() const { return impl_.get(); }
 
-  void* raw() const;  ///< address of the first element, untyped
+  // ---- Access to the elements.
+
+  /// Returns the address of the first element. Throws a DTypeError if T is not the C++ type of the
+  /// dtype.
   template <class T>
   T* data() const {
     expect_dtype(dtype_of<T>::value);
     return static_cast<T*>(raw());
   }
-  /// The only element as a C++ value, converted; copies from the device. ShapeError unless numel()
-  /// is 1.
+  /// Returns the address of the first element without its type.
+  void* raw() const;
+  /// Returns the only element, converted to T, and copies it from its device. Throws a ShapeError
+  /// unless numel() is 1.
   template <class T>
   T item() const {
     return static_cast<T>(item_as_double());
   }
-  /// Two handles on one tensor object (not merely equal values).
-  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
-  const void* id() const { return impl_.get(); }
-  /// True where this handle is the only one and its storage has no other view: it may be written
-  /// over unseen.
-  bool is_exclusive() const;
+  /// Returns the values (abbreviated), the shape and the dtype as text for people.
+  std::string to_string() const;
 
-  /// Another view of the same storage, with no history. `offset` counts from the start of the
-  /// storage. ShapeError where it would reach outside.
-  Tensor alias(const Shape& shape, const Strides& strides, std::int64_t offset) const;
-  std::string to_string() const;  ///< values (abbreviated), shape, dtype; for people
+  // ---- Views. They share the storage, and the gradient flows back through them.
 
-  // ---- views: share storage; the gradient flows back through them
-  Tensor reshape(Shape shape) const;  ///< one size may be -1; copies only where no view can do it
+  /// Returns the elements in another shape, in which one size may be -1. Copies only if no view has
+  /// that shape.
+  Tensor reshape(Shape shape) const;
   Tensor flatten(std::int64_t first = 0, std::int64_t last = -1) const;
   Tensor permute(const Dims& order) const;
   Tensor transpose(std::int64_t a, std::int64_t b) const;
   Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t stop,
                std::int64_t step = 1) const;
   Tensor select(std::int64_t dim, std::int64_t index) const;
-  Tensor expand(const Shape& shape) const;  ///< sizes of 1 grow; -1 keeps a size
+  /// Repeats dimensions of size 1 without copying; -1 keeps a size.
+  Tensor expand(const Shape& shape) const;
   Tensor squeeze(std::int64_t dim) const;
   Tensor unsqueeze(std::int64_t dim) const;
+  /// Returns another view of the storage, through which no gradient flows. `offset` counts from the
+  /// start of the storage. Throws a ShapeError if the view would reach outside of it.
+  Tensor alias(const Shape& shape, const Strides& strides, std::int64_t offset) const;
 
-  // ---- copies: the gradient flows back through them
-  Tensor contiguous(
-      MemoryFormat format = MemoryFormat::contiguous) const;  ///< itself where it is already
+  // ---- Copies. The gradient flows back through them. A tensor that already is as asked for is
+  // returned itself, except by clone().
+
+  Tensor contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
   Tensor clone() const;
-  Tensor to(DType dtype) const;  ///< itself where nothing changes
+  Tensor to(DType dtype) const;
   Tensor to(Device device) const;
 
-  // ---- in place: no gradient flows; an Error on a tensor that has a history or, outside NoGrad,
-  // where this or the source needs one
+  // ---- Changes in place. No gradient flows through them, so they throw an Error for a tensor that
+  // an operation computed and that requires grad, and outside of NoGrad also if this tensor or the
+  // source requires grad.
+
   const Tensor& fill_(double value) const;
   const Tensor& zero_() const;
-  const Tensor& copy_(const Tensor& source) const;  ///< broadcasts and converts
+  /// Copies the elements of `source`, broadcast and converted.
+  const Tensor& copy_(const Tensor& source) const;
+  /// Adds scale * other, broadcast.
   const Tensor& add_(const Tensor& other, double scale = 1) const;
   const Tensor& mul_(double factor) const;
 
-  // ---- autograd
+  // ---- Autograd.
+
   bool requires_grad() const;
-  const Tensor& requires_grad_(bool value = true) const;  ///< Error on a tensor that was computed
-  bool is_leaf() const;                     ///< made by the user, not by a recorded operation
-  Tensor grad() const;                      ///< undefined until a backward reached this leaf
-  void set_grad(const Tensor& grad) const;  ///< an undefined tensor clears it
-  Tensor detach() const;                    ///< the same storage, no history
-  /// Adds d(this)/d(leaf), times `gradient` (default: 1, for a one-element tensor), to the grad of
-  /// every leaf below. Frees what the graph saved unless `retain_graph`. The gradients themselves
-  /// have no history: there is no double backward.
+  /// Throws an Error for a tensor that an operation computed and a DTypeError for integers.
+  const Tensor& requires_grad_(bool value = true) const;
+  /// Returns whether no recorded operation computed this tensor.
+  bool is_leaf() const;
+  /// Returns the gradient; undefined until a backward has reached this leaf.
+  Tensor grad() const;
+  /// Sets the gradient, or clears it if `grad` is undefined.
+  void set_grad(const Tensor& grad) const;
+  /// Returns a view of the same storage that autograd does not know.
+  Tensor detach() const;
+  /// Adds d(this)/d(leaf), times `gradient`, to the grad of every leaf that this tensor was
+  /// computed from. `gradient` defaults to 1 for a tensor of one element. Frees what the graph
+  /// saved unless `retain_graph`. Gradients are not recorded: there is no double backward.
   void backward(const Tensor& gradient = {}, bool retain_graph = false) const;
-  /// Replaces storage, shape, strides and dtype by those of `source` in every handle of this
-  /// tensor: how a module moves its parameters without an optimizer losing them. Keeps
-  /// requires_grad, drops the gradient.
+  /// Replaces storage, shape, strides and dtype by those of `source` in every handle of this leaf,
+  /// so that a module can move its parameters while optimizers keep their handles. Keeps
+  /// requires_grad and clears the gradient.
   void set_data(const Tensor& source) const;
-  /// What autograd attached. Created on demand by autograd::meta_of, for implementations only.
+
+  // ---- For autograd itself.
+
+  /// Returns the autograd state; null until autograd::meta_of() makes one.
   const std::shared_ptr<autograd::Meta>& meta() const;
   void set_meta(std::shared_ptr<autograd::Meta> meta) const;
-
-  /// Wraps a storage. ShapeError where the view would reach outside of it.
-  Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides,
-         std::int64_t offset, DType dtype);
 
  private:
   const TensorImpl& impl() const;

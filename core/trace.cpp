@@ -4,7 +4,7 @@
 #include "cuda/ranges.h"
 #include "error.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>

@@ -5,7 +5,8 @@
 namespace tutti::distributed {
 namespace {
 
-constexpr std::int64_t tile = 1024;  // elements: the accumulator stays in the first-level cache
+// In elements: the accumulator stays in the first-level cache.
+constexpr std::int64_t tile = 1024;
 
 template <class T>
 struct Accumulator {

@@ -1,18 +1,20 @@
-// Watcher: a thread that looks after collectives nobody waits for, so that they too keep their
-// deadlines. Every 50 ms it calls one function; what there is to look at belongs to the backend.
+// Watcher: a thread that calls one function every 50 ms. World uses it to keep the deadlines of
+// collectives that nobody waits for.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <thread>
 
 namespace tutti::distributed {
 
+/// A thread that calls a function at intervals.
 class Watcher {
  public:
-  /// `look` must not throw. It may destroy the watcher.
-  explicit Watcher(std::function<void()> look);
-  /// Waits for a `look` in progress.
+  /// `check` must not throw. It may destroy the watcher.
+  explicit Watcher(std::function<void()> check);
+  /// Waits for a call of `check` in progress, unless it is called by that very call.
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
@@ -22,9 +24,5 @@ class Watcher {
   std::shared_ptr<State> state_;
   std::thread thread_;
 };
-
-/// A number that is another one in the child of a fork: groups, their threads and MPI belong to the
-/// process that made them. Costs a load.
-std::uint64_t process_generation();
 
 }  // namespace tutti::distributed

@@ -1,12 +1,13 @@
-// An operation and a layer of one's own. Swish with a trained slope, y = x sigmoid(beta x)
-// (Ramachandran, Zoph and Le, "Searching for activation functions", 2017): the operation is one
-// function, the layer adds its parameter. The program checks the gradient, then fits a small
-// network made with it to a curve.
+// Writes an operation and a layer outside of the library: Swish with a trained slope, y = x
+// sigmoid(beta x) (Ramachandran, Zoph and Le, "Searching for activation functions", 2017): the
+// operation is one function, the layer adds its parameter. The program checks the gradient, then
+// fits a small network made with it to a curve.
 #include <tutti/tutti.h>
 
 #include <cstdio>
 using namespace tutti;
 
+// [snippet]
 // A differentiable operation computes its output from detached inputs, then records how gradients
 // flow back: the closure is all that is kept. Saved tensors are checked: changing one in place
 // before backward is an error, not a wrong gradient.
@@ -21,12 +22,15 @@ Tensor swish(const Tensor& x, const Tensor& beta) {
             autograd::sum_to(g * square(x.get()) * slope, beta.get().shape())};
       });
 }
+// [/snippet]
 
+// [snippet]
 // A layer is a struct: parameters are references that add_parameter hands out.
 struct Swish : nn::Layer {
   Tensor& beta = add_parameter("beta", ones({1}));
   Tensor forward(const Tensor& x) override { return swish(x, beta); }
 };
+// [/snippet]
 
 int main() {
   const TensorOptions wide{.dtype = float64};

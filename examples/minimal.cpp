@@ -1,5 +1,5 @@
-// Learns which points lie inside the unit circle. Run it alone, or on several ranks: mpirun -n 2
-// minimal
+// This program learns which points lie inside the unit circle. Run it alone, or on several ranks:
+// mpirun -n 2 minimal
 #include <tutti/tutti.h>
 
 #include <cstdio>
@@ -14,7 +14,7 @@ int main() {
   net.append<nn::Linear>({.in = 32, .out = 2});
   distributed::DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
   optim::SGD sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9});
-  Generator points(1 + group.rank());  // every rank has data of its own
+  Generator points(1 + group.rank());  // every rank draws its own data
   for (int step = 1; step <= 300; ++step) {
     const Tensor x = randn({64, 2}, {}, points), labels = gt(sum(square(x), {1}), 1).to(int64);
     const Tensor loss = nn::cross_entropy(net(x), labels);

@@ -1,7 +1,8 @@
-// The main job: trains a ResNet on one rank or many. This file is the program around
-// examples/train: which ranks there are, and what becomes of errors: one line, and exit code 2 for
-// a wrong flag or bad data, 1 for anything else.
+// train_resnet: trains a ResNet on one rank or many. This file is the program around
+// examples/train: it decides which ranks there are, and turns errors into one line and an exit
+// code, 2 for a wrong flag or bad data and 1 for anything else.
 #include "train/checkpoint.h"
+#include "train/placement.h"
 #include "train/timeline.h"
 #include "train/trainer.h"
 
@@ -19,13 +20,13 @@ namespace {
 using namespace tutti;
 using namespace tutti::examples;
 
-/// Thrown where another rank has the error and says it.
+// What ranks throw when another rank has the error, and prints it.
 struct FailedElsewhere {};
 
-/// Calls `prepare` on every rank. Where it throws on one, all end: the first such rank with its
-/// error.
+// Calls `prepare` on every rank. If it throws on any, all ranks fail: the first such rank with its
+// error, the others with FailedElsewhere.
 template <class Prepare>
-void agree(const ProcessGroup& group, const Prepare& prepare) {
+void prepare_on_all(const ProcessGroup& group, const Prepare& prepare) {
   std::exception_ptr problem;
   try {
     prepare();
@@ -39,15 +40,17 @@ void agree(const ProcessGroup& group, const Prepare& prepare) {
   if (who < group.size()) throw FailedElsewhere{};
 }
 
-// Whether each of this host's ranks can have a device of its own, through NCCL then.
+// Returns whether each of this host's ranks can have a device of its own. NCCL needs that.
 bool one_device_each(const TrainOptions& options, int ranks_here) {
   return options.device.is_cuda() && distributed::nccl::why_unavailable().empty() &&
          options.device.index() + ranks_here <= cuda::device_count();
 }
 
-// The processes' group to train with: NCCL's where all of them can have a device of their own.
-ProcessGroup group_for(const TrainOptions& options, const ProcessGroup& world) {
-  if (world.size() == 1 || !options.device.is_cuda() || world.backend() == "nccl") return world;
+// Returns the group to train with: an NCCL group where all processes can have a device of their
+// own, else `world`.
+ProcessGroup training_group(const TrainOptions& options, const ProcessGroup& world) {
+  if (world.size() == 1 || !options.device.is_cuda() || world.capabilities().cuda_tensors)
+    return world;
   const Tensor fit = full({}, one_device_each(options, world.local_rank() + 1), {.dtype = int64});
   world.all_reduce(fit, distributed::ReduceOp::min, {.name = "a device for each rank"}).wait();
   if (fit.item<int>() == 0) return world;
@@ -55,51 +58,68 @@ ProcessGroup group_for(const TrainOptions& options, const ProcessGroup& world) {
       {.backend = "nccl", .device = device_of_rank(options, world.local_rank()).index()});
 }
 
-void run(int argc, char** argv, const ProcessGroup& world) {
-  TrainOptions options;
-  bool wanted = false;
-  Datasets data;
-  agree(world, [&] {
-    wanted = parse(argc, argv, options, world.rank() == 0);
-    if (!wanted) return;
+// What every rank needs before training; `is_wanted` is false where only help was asked for.
+struct Job {
+  bool is_wanted = false;
+  TrainOptions options = {};
+  Datasets data = {};
+};
+
+// Finds out what could go wrong before any rank begins: flags, data, device, run folder,
+// checkpoint.
+Job prepare(int argc, char** argv, const ProcessGroup& world) {
+  Job job;
+  TrainOptions& options = job.options;
+  prepare_on_all(world, [&] {
+    job.is_wanted = parse(argc, argv, options, world.rank() == 0);
+    if (!job.is_wanted) return;
     if (options.ranks > 1 && world.size() > 1)
       fail<UsageError>("--ranks {} and {} processes: use one of the two", options.ranks,
                        world.size());
     if (options.device.is_cuda())
-      empty({1}, {.device = options.device});  // says why, where there is none
-    data = load_datasets(options.dataset, options.data);
+      empty({1}, {.device = options.device});  // throws, with the reason, where there is none
+    job.data = load_datasets(options.dataset, options.data);
     if (world.rank() == 0) RunFolder::prepare(options.out);
     if (world.rank() == 0 && options.resume)
       load_checkpoint(options, std::max(options.ranks, world.size()));
   });
-  if (!wanted) return;
-  std::optional<Timeline> timeline;  // written in any case, also where training fails
-  world.barrier({.name = "start"});
-  agree(world, [&] {
-    if (!options.trace.empty()) timeline.emplace(options.trace, world);
-  });
+  return job;
+}
+
+// Trains on the threads of this process, or as one rank of the processes of `world`.
+void train_on_ranks(const TrainOptions& options, const Datasets& data, const ProcessGroup& world) {
   const auto train_rank = [&](const ProcessGroup& group) {
     if (!options.sharded) return void(train(options, data, group, stdout));
     const Datasets own{shard(data.train, group.rank(), group.size()), data.test};
     train(options, own, group, stdout);
   };
-  // Threads have devices 0, 1, ... there.
-  const bool through_nccl = one_device_each(options, options.ranks) && options.device.index() == 0;
+  if (options.ranks == 1) return train_rank(training_group(options, world));
+  // With NCCL thread r uses device r, so this works from device 0 only.
+  const bool use_nccl = one_device_each(options, options.ranks) && options.device.index() == 0;
+  distributed::run_ranks(options.ranks, train_rank, {.backend = use_nccl ? "nccl" : "local"});
+}
+
+void run(int argc, char** argv, const ProcessGroup& world) {
+  const Job job = prepare(argc, argv, world);
+  if (!job.is_wanted) return;
+  std::optional<Timeline> timeline;  // its destructor writes the file, also where training fails
+  world.barrier({.name = "start"});
+  prepare_on_all(world, [&] {
+    if (!job.options.trace.empty()) timeline.emplace(job.options.trace, world);
+  });
   try {
-    if (options.ranks == 1) train_rank(group_for(options, world));
-    else
-      distributed::run_ranks(options.ranks, train_rank,
-                             {.backend = through_nccl ? "nccl" : "local"});
+    train_on_ranks(job.options, job.data, world);
   } catch (const std::exception& error) {
-    world.abort(error.what());  // the others may be waiting for this rank
+    world.abort(error.what());  // the other ranks may be waiting for this one
     throw;
   }
   if (timeline) timeline->finish();
 }
 
-int say(const ProcessGroup& world, const std::string& message, int code) {
-  const std::string who = world.size() > 1 ? fmt::format(" (rank {})", world.rank()) : "";
-  fmt::print(stderr, "train_resnet{}: {}\n", who, message);
+// Prints an error, and returns the exit code.
+int report(const ProcessGroup& world, const std::string& message, int code) {
+  const std::string rank = world.size() > 1 ? fmt::format(" (rank {})", world.rank()) : "";
+  fmt::print(stderr, "train_resnet{}: {}\n", rank, message);
   return code;
 }
 
@@ -114,16 +134,16 @@ int main(int argc, char** argv) {
   } catch (const FailedElsewhere&) {
     return 2;
   } catch (const UsageError& error) {
-    return say(world, error.what(), 2);
+    return report(world, error.what(), 2);
   } catch (const DataError& error) {
-    return say(world, error.what(), 2);
+    return report(world, error.what(), 2);
   } catch (const CheckpointError& error) {
-    return say(world, error.what(), 2);
+    return report(world, error.what(), 2);
   } catch (const ValueError& error) {
-    return say(world, error.what(), 2);
+    return report(world, error.what(), 2);
   } catch (const DeviceError& error) {
-    return say(world, error.what(), 2);
+    return report(world, error.what(), 2);
   } catch (const std::exception& error) {
-    return say(world, error.what(), 1);
+    return report(world, error.what(), 1);
   }
 }

@@ -1,28 +1,31 @@
-// What a device must be able to do for an optimizer: one fused pass over each parameter, for a
-// whole list of parameters in one call (a GPU does the list in one launch). All tensors of one item
-// are dense with equal strides, so that they are walked as flat memory. Norms stay on the device:
-// no step needs a value on the host.
+// The kernels of the optimizers: fused updates of whole lists of parameters, sums of squares,
+// gradient clipping and unscaling. A GPU takes a list in one launch. Every kernel sees tensors as
+// flat memory, so all tensors of one parameter are dense with equal strides. Norms stay on the
+// device, so that no step waits for the host. The formulas stand in optimizer_math.h.
 #pragma once
 
 #include "../core/tensor.h"
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tutti::kernels {
 
-/// One parameter and what belongs to it. `gradient` has the parameter's dtype, the state
-/// accumulate_dtype of it.
-struct ParameterUpdate {
+/// One parameter in one step.
+struct FusedUpdate {
+  /// The kernel writes the parameter in place. The gradient has the parameter's dtype.
   Tensor parameter, gradient;
-  Tensor first, second;  ///< momentum; or Adam's two moments; undefined where the method has none
-  std::int64_t step =
-      1;  ///< how many updates this parameter had, this one and skipped ones included
-  /// Loss scaling's verdict (optim::GradScaler), which stays on the device: float32 of one element,
-  /// or undefined. Where `found_inf` is not 0 this update changes nothing and adds 1 to `skipped`.
-  /// The number that counts, for Adam's bias corrections and for what a first update does
-  /// differently, is step - skipped.
-  Tensor found_inf, skipped;
+  /// The state tensors, in accumulate_dtype of the parameter's dtype: the momentum of SGD and LARS
+  /// (none for SGD without momentum), the two moments of Adam. The kernel writes them in place.
+  std::vector<Tensor> states = {};
+  /// The number of this update of the parameter, counted from 1. It counts skipped updates too.
+  std::int64_t step = 1;
+  /// The verdict of loss scaling (optim::GradScaler), which stays on the device: float32 of one
+  /// element, or undefined. Where `found_inf` is not 0, the kernel adds 1 to `skipped` and changes
+  /// nothing else. Formulas that depend on the step number (Adam's bias corrections, SGD's first
+  /// momentum) use step - skipped.
+  Tensor found_inf = {}, skipped = {};
 };
 
 struct SgdStep {
@@ -32,46 +35,48 @@ struct SgdStep {
 
 struct AdamStep {
   double lr, beta1, beta2, eps, weight_decay;
-  bool decoupled;  ///< AdamW: the decay shrinks the parameter instead of joining the gradient
+  /// AdamW: the weight decay shrinks the parameter instead of joining the gradient.
+  bool decoupled;
 };
 
 struct LarsStep {
   double lr, momentum, weight_decay, trust_coefficient, eps;
-  bool adapt;  ///< false: the local rate is 1
+  /// Where false, the local rate is 1.
+  bool adapt;
 };
 
-/// A step's numbers as a graph's replays find them, on the device, instead of those given at the
-/// capture: those of the step in the order of its members, a flag as 0 or 1, but Adam's
-/// `decoupled`; then `step` of each update. Null: as they are given.
+/// The options and step numbers of a captured step, which the host refreshes on the device before
+/// each replay of the graph. First come the members of the ...Step struct in order, a flag as 0 or
+/// 1, without Adam's `decoupled`; then `FusedUpdate::step` of each update. Null outside a capture:
+/// the kernel then uses the values in its arguments.
 using ReplayScalars = const double*;
 
-struct OptimizerSteps {
-  /// `first`: the momentum buffer, undefined where momentum is 0. In a first update it becomes the
-  /// gradient, undampened.
-  void (*sgd)(const SgdStep& step, std::span<const ParameterUpdate> updates, ReplayScalars live);
-  void (*adam)(const AdamStep& step, std::span<const ParameterUpdate> updates, ReplayScalars live);
-  /// `squares`: sums of squares of the parameters, then of the gradients; float64, 2 *
-  /// updates.size() elements.
-  void (*lars)(const LarsStep& step, std::span<const ParameterUpdate> updates,
-               const Tensor& squares, ReplayScalars live);
-  /// out[i] = sum of x^2 over tensors[i], taken in float64; does not depend on the thread count.
+struct Optimizer {
+  void (*sgd)(const SgdStep& step, std::span<const FusedUpdate> updates, ReplayScalars scalars);
+  void (*adam)(const AdamStep& step, std::span<const FusedUpdate> updates, ReplayScalars scalars);
+  /// `squares` holds the sums of squares of all parameters, then of all gradients: float64 of
+  /// 2 * updates.size() elements.
+  void (*lars)(const LarsStep& step, std::span<const FusedUpdate> updates, const Tensor& squares,
+               ReplayScalars scalars);
+  /// Sets out[i] to the sum of x^2 over tensors[i], computed in float64. The result does not
+  /// depend on the number of threads.
   void (*sums_of_squares)(std::span<const Tensor> tensors, const Tensor& out);
-  /// norm = sqrt(sum of `squares`); multiplies the tensors by max_norm / (norm + 1e-6) where that
-  /// is below 1.
+  /// Sets `norm` to the square root of the sum of `squares`, and multiplies the tensors by
+  /// max_norm / (norm + 1e-6) where that is below 1. Both are float64.
   void (*clip)(std::span<const Tensor> tensors, const Tensor& squares, double max_norm,
                const Tensor& norm);
-  /// Divides the tensors by `scale` and sets `found_inf` to 1 where an element is not finite, else
-  /// leaves it. Both float32 of one element.
+  /// Divides the tensors by `scale`, and sets `found_inf` to 1 where an element is infinite or
+  /// NaN; otherwise `found_inf` keeps its value. Both are float32 of one element.
   void (*unscale)(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf);
 };
 
 namespace cpu {
-const OptimizerSteps& optimizer();
+const Optimizer& optimizer();
 }
 namespace cuda {
-const OptimizerSteps& optimizer();
+const Optimizer& optimizer();
 }
-inline const OptimizerSteps& optimizer(Device device) {
+inline const Optimizer& optimizer(Device device) {
   return device.is_cpu() ? cpu::optimizer() : cuda::optimizer();
 }
 

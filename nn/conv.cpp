@@ -30,11 +30,12 @@ bool all_are(const Dims& dims, std::int64_t value) {
 Conv::Conv(int spatial, const char* name, const Options& options)
     : name_(name),
       options_(checked(name, options)),
-      kernel_(spatial_option(name, "kernel", options.kernel.values(), spatial, 1)),
-      geometry_{.stride = spatial_option(name, "stride", options.stride.values(), spatial, 1),
-                .padding = spatial_option(name, "padding", options.padding.values(), spatial, 0),
-                .dilation = spatial_option(name, "dilation", options.dilation.values(), spatial, 1),
-                .groups = options.groups},
+      kernel_(expand_option(name, "kernel", options.kernel.values(), spatial, 1)),
+      conv_options_{
+          .stride = expand_option(name, "stride", options.stride.values(), spatial, 1),
+          .padding = expand_option(name, "padding", options.padding.values(), spatial, 0),
+          .dilation = expand_option(name, "dilation", options.dilation.values(), spatial, 1),
+          .groups = options.groups},
       weight(add_parameter("weight", empty(weight_shape(options, kernel_)))),
       bias(add_parameter("bias", options.bias ? empty({options.out}) : Tensor())) {
   init::default_(weight, bias);
@@ -44,15 +45,18 @@ Tensor Conv::forward(const Tensor& input) {
   if (input.rank() != weight.rank())
     fail<ShapeError>("{}: expected an input of rank {} with {} channels, got shape {}", name_,
                      weight.rank(), options_.in, tutti::to_string(input.shape()));
-  return convolution(input, weight, bias, geometry_);
+  return convolution(input, weight, bias, conv_options_);
 }
 
 std::string Conv::describe() const {
   std::string text =
       fmt::format("{}, {}, kernel={}", options_.in, options_.out, to_short_string(kernel_));
-  if (!all_are(geometry_.stride, 1)) text += ", stride=" + to_short_string(geometry_.stride);
-  if (!all_are(geometry_.padding, 0)) text += ", padding=" + to_short_string(geometry_.padding);
-  if (!all_are(geometry_.dilation, 1)) text += ", dilation=" + to_short_string(geometry_.dilation);
+  if (!all_are(conv_options_.stride, 1))
+    text += ", stride=" + to_short_string(conv_options_.stride);
+  if (!all_are(conv_options_.padding, 0))
+    text += ", padding=" + to_short_string(conv_options_.padding);
+  if (!all_are(conv_options_.dilation, 1))
+    text += ", dilation=" + to_short_string(conv_options_.dilation);
   if (options_.groups != 1) text += fmt::format(", groups={}", options_.groups);
   if (!options_.bias) text += ", bias=false";
   return text;

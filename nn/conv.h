@@ -1,24 +1,26 @@
-// Convolution layers over one to three spatial dimensions. One implementation; Conv1d/2d/3d fix the
-// rank.
+// Convolution layers over one to three spatial dimensions. Conv implements them all; Conv1d, Conv2d
+// and Conv3d fix the number of dimensions. The operation itself is nn::convolution.
 #pragma once
 
-#include "extent.h"
 #include "functional/conv.h"
 #include "module.h"
+#include "spatial_option.h"
 
 namespace tutti::nn {
 
-/// y = cross-correlation of x (N, in, ...) with weight (out, in / groups, kernel...), plus bias.
-/// See nn::convolution.
+/// A layer that computes the cross-correlation of x (N, in, ...) with weight (out, in / groups,
+/// kernel...), plus bias (nn::convolution).
 class Conv : public Layer {
  public:
   struct Options {
-    std::int64_t in = 0;  ///< channels
+    /// The numbers of channels of input and output.
+    std::int64_t in = 0;
     std::int64_t out = 0;
-    Extent kernel = {};  ///< this and the next three: one number, or one for each spatial dimension
-    Extent stride = 1;
-    Extent padding = 0;  ///< zeros on either side
-    Extent dilation = 1;
+    SpatialOption kernel = {};
+    SpatialOption stride = 1;
+    /// How many zeros are added on either side of each spatial dimension.
+    SpatialOption padding = 0;
+    SpatialOption dilation = 1;
     std::int64_t groups = 1;
     bool bias = true;
   };
@@ -28,35 +30,37 @@ class Conv : public Layer {
   const Options& options() const { return options_; }
 
  protected:
-  /// Weight and bias start as U(-1/sqrt(f), 1/sqrt(f)), f = in / groups * kernel size. ValueError
-  /// for channels, kernel, stride or dilation below 1, a negative padding, or groups that do not
-  /// divide the channels.
+  /// Draws weight and bias from U(-1/sqrt(f), 1/sqrt(f)) with f = in / groups * kernel size.
+  /// ValueError for channels, kernel, stride or dilation below 1, a negative padding, or groups
+  /// that do not divide the channels.
   Conv(int spatial, const char* name, const Options& options);
 
  private:
   const char* name_;
   Options options_;
   Dims kernel_;
-  kernels::ConvOptions geometry_;
+  ConvOptions conv_options_;
 
  public:
-  Tensor& weight;  ///< (out, in / groups, kernel...)
-  Tensor& bias;    ///< (out); undefined where there is none
+  /// The weight has shape (out, in / groups, kernel...).
+  Tensor& weight;
+  /// The bias has shape (out,), or is undefined if the layer has none.
+  Tensor& bias;
 };
 
-/// (N, in, L) -> (N, out, L').
+/// Maps (N, in, L) to (N, out, L').
 class Conv1d : public Conv {
  public:
   explicit Conv1d(const Options& options) : Conv(1, "Conv1d", options) {}
 };
 
-/// (N, in, H, W) -> (N, out, H', W').
+/// Maps (N, in, H, W) to (N, out, H', W').
 class Conv2d : public Conv {
  public:
   explicit Conv2d(const Options& options) : Conv(2, "Conv2d", options) {}
 };
 
-/// (N, in, D, H, W) -> (N, out, D', H', W').
+/// Maps (N, in, D, H, W) to (N, out, D', H', W').
 class Conv3d : public Conv {
  public:
   explicit Conv3d(const Options& options) : Conv(3, "Conv3d", options) {}

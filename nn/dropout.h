@@ -1,21 +1,22 @@
-// Dropout as a layer: active in training, the identity in evaluation.
+// Dropout as a layer. It drops elements in training and returns its input in evaluation.
 #pragma once
 
 #include "module.h"
 
 namespace tutti::nn {
 
+/// A layer that zeroes random elements in training (nn::dropout).
 class Dropout : public Layer {
  public:
   struct Options {
-    double p =
-        0.5;  ///< probability that an element is zeroed; the others are scaled by 1 / (1 - p)
+    /// The probability that an element is zeroed. The others are scaled by 1 / (1 - p).
+    double p = 0.5;
   };
   Dropout() : Dropout(Options{}) {}
   /// ValueError unless 0 <= p <= 1.
   explicit Dropout(const Options& options);
 
-  /// Draws from the calling thread's default generator.
+  /// Draws its random numbers from the calling thread's default generator.
   Tensor forward(const Tensor& input) override;
   std::string describe() const override;
   const Options& options() const { return options_; }

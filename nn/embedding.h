@@ -1,27 +1,32 @@
-// Embedding: a trained table of rows, looked up by integer.
+// Embedding: a layer that looks up rows of a trained table by integer indices.
 #pragma once
 
 #include "module.h"
 
 namespace tutti::nn {
 
+/// A layer that maps each integer index to a row of its weight (nn::embedding).
 class Embedding : public Layer {
  public:
   struct Options {
-    std::int64_t count = 0;  ///< rows
-    std::int64_t dim = 0;    ///< width of a row
-    std::optional<std::int64_t> padding_idx =
-        {};  ///< a row that starts at zero and gets no gradient
+    /// The number of rows.
+    std::int64_t count = 0;
+    /// The number of elements in a row.
+    std::int64_t dim = 0;
+    /// A row that starts at zero and gets no gradient.
+    std::optional<std::int64_t> padding_idx = {};
   };
-  /// Rows start as N(0, 1). ValueError unless count and dim are positive and padding_idx is a row.
+  /// Draws the rows from N(0, 1). ValueError unless count and dim are positive and padding_idx is
+  /// the index of a row.
   explicit Embedding(const Options& options);
 
-  /// `indices` int64 of any shape; the result has shape indices.shape + (dim).
+  /// Takes int64 indices of any shape and returns a tensor of shape indices.shape + (dim,).
   Tensor forward(const Tensor& indices) override;
   std::string describe() const override;
   const Options& options() const { return options_; }
 
-  Tensor& weight;  ///< (count, dim)
+  /// The table has shape (count, dim).
+  Tensor& weight;
 
  private:
   Options options_;

@@ -9,10 +9,11 @@
 namespace tutti::nn::init {
 namespace {
 
-double to_unit(std::uint32_t bits) { return (bits + 0.5) * 0x1p-32; }  // in (0, 1)
+// Maps a 32-bit random number to (0, 1).
+double to_unit(std::uint32_t bits) { return (bits + 0.5) * 0x1p-32; }
 
-// Fills `tensor` with pairs of values, each made of two 32-bit draws by pair(u, v) with u and v in
-// (0, 1).
+// Fills `tensor` with pairs of values. pair(u, v) makes each pair from two 32-bit random numbers,
+// which are scaled to (0, 1).
 template <class Pair>
 void fill_pairs(const Tensor& tensor, Generator& generator, const Pair& pair) {
   if (!is_floating(tensor.dtype()))
@@ -56,7 +57,7 @@ void centred_uniform(const Tensor& tensor, double bound, Generator& generator) {
 
 std::int64_t fan_of(const Tensor& weight, Fan fan) {
   if (weight.rank() < 2)
-    fail<ShapeError>("init: expected a weight of rank 2 or more, got shape {}; it has no fan",
+    fail<ShapeError>("init: expected a weight of rank 2 or more, got shape {}",
                      to_string(weight.shape()));
   return weight.size(fan == Fan::in ? 1 : 0) * product(weight.shape(), 2, weight.rank());
 }
@@ -79,8 +80,8 @@ void normal_(const Tensor& tensor, double mean, double std, Generator& generator
   if (!(std >= 0) || !std::isfinite(std) || !std::isfinite(mean))
     fail<ValueError>("init::normal_: expected a finite mean and a finite std >= 0, got {} and {}",
                      mean, std);
-  fill_pairs(tensor, generator, [=](double u, double v) {  // Box and Muller
-    // float32 is exact enough for initial values, and twice as fast.
+  // Box and Muller's method. float32 is exact enough for initial values and twice as fast.
+  fill_pairs(tensor, generator, [=](double u, double v) {
     const float radius = std::sqrt(-2 * std::log(static_cast<float>(u)));
     const float angle = 2 * std::numbers::pi_v<float> * static_cast<float>(v);
     return std::pair(mean + std * radius * std::cos(angle), mean + std * radius * std::sin(angle));
@@ -105,7 +106,7 @@ void xavier_normal_(const Tensor& weight, double gain, Generator& generator) {
 
 void default_(const Tensor& weight, const Tensor& bias, Generator& generator) {
   const double bound = 1 / std::sqrt(static_cast<double>(fan_of(weight, Fan::in)));
-  centred_uniform(weight, bound, generator);  // PyTorch spells it kaiming_uniform(a = sqrt(5))
+  centred_uniform(weight, bound, generator);  // The same as PyTorch's kaiming_uniform(a = sqrt(5)).
   if (bias.defined()) centred_uniform(bias, bound, generator);
 }
 

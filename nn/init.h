@@ -1,49 +1,54 @@
-// Initial values: fills a tensor in place with the schemes that PyTorch's torch.nn.init has. Values
-// are drawn in row-major order whatever the memory format, and do not depend on the number of
-// threads. Which layer uses which scheme is the layer's business.
+// Initial values: functions that fill a tensor in place, after PyTorch's torch.nn.init. Values are
+// drawn in row-major order for every memory format, and do not depend on the number of threads.
+// Each layer chooses its scheme itself.
 #pragma once
 
 #include "../core/create.h"
 
 namespace tutti::nn::init {
 
-/// Inputs (in) or outputs (out) of a unit, counted with the receptive field: which variance stays
-/// the same, that of the activations or that of the gradients.
+/// The number of inputs (in) or outputs (out) of a unit. Scaling by the one keeps the variance of
+/// the activations constant, scaling by the other that of the gradients.
 enum class Fan { in, out };
 
-/// size(1) * receptive field for `in`, size(0) * receptive field for `out`. ShapeError below
-/// rank 2.
+/// Returns size(1) times the receptive field for `in`, size(0) times the receptive field for `out`.
+/// ShapeError for a rank below 2.
 std::int64_t fan_of(const Tensor& weight, Fan fan);
 
+/// Sets every element to `value`.
 void constant_(const Tensor& tensor, double value);
-/// U(low, high). ValueError unless low <= high and both are finite.
+/// Draws from U(low, high). ValueError unless low <= high and both are finite.
 void uniform_(const Tensor& tensor, double low = 0, double high = 1,
               Generator& generator = default_generator());
-/// N(mean, std^2). ValueError for a negative or non-finite std.
+/// Draws from N(mean, std^2). ValueError for a negative or non-finite std.
 void normal_(const Tensor& tensor, double mean = 0, double std = 1,
              Generator& generator = default_generator());
 
-/// He et al., "Delving deep into rectifiers" (2015): std = sqrt(2 / ((1 + slope^2) fan)), where
-/// `slope` is that of the leaky ReLU which follows (0: ReLU). The uniform form has the same
-/// variance: bound = sqrt(3) std.
+/// The options of Kaiming initialisation (He et al., "Delving deep into rectifiers", 2015): std =
+/// sqrt(2 / ((1 + slope^2) fan)) and bound = sqrt(3) std, where `slope` is that of the leaky ReLU
+/// which follows the layer (0: ReLU).
 struct Kaiming {
   double slope = 0;
   Fan fan = Fan::in;
 };
+/// Draws from U(-bound, bound) with the bound of Kaiming.
 void kaiming_uniform_(const Tensor& weight, Kaiming options = {},
                       Generator& generator = default_generator());
+/// Draws from N(0, std^2) with the std of Kaiming.
 void kaiming_normal_(const Tensor& weight, Kaiming options = {},
                      Generator& generator = default_generator());
 
-/// Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks"
-/// (2010): std = gain sqrt(2 / (fan_in + fan_out)).
+/// Draws from U(-bound, bound) with bound = sqrt(3) std and std = gain sqrt(2 / (fan_in + fan_out))
+/// (Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks",
+/// 2010).
 void xavier_uniform_(const Tensor& weight, double gain = 1,
                      Generator& generator = default_generator());
+/// Draws from N(0, std^2) with the same std.
 void xavier_normal_(const Tensor& weight, double gain = 1,
                     Generator& generator = default_generator());
 
-/// What PyTorch's linear and convolution layers start with: weight and bias from U(-1/sqrt(fan_in),
-/// 1/sqrt(fan_in)). An undefined bias is left alone.
+/// Draws weight and bias from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as PyTorch's linear and
+/// convolution layers do. The bias may be undefined.
 void default_(const Tensor& weight, const Tensor& bias, Generator& generator = default_generator());
 
 }  // namespace tutti::nn::init

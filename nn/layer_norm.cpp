@@ -9,7 +9,7 @@ namespace {
 
 LayerNorm::Options checked(LayerNorm::Options o) {
   if (o.shape.empty())
-    fail<ShapeError>("LayerNorm: expected the shape to normalise over, got none");
+    fail<ShapeError>("LayerNorm: expected the shape to normalise over, got an empty one");
   for (const std::int64_t size : o.shape)
     if (size < 1)
       fail<ValueError>("LayerNorm: expected sizes of at least 1, got {}", to_string(o.shape));
@@ -17,7 +17,9 @@ LayerNorm::Options checked(LayerNorm::Options o) {
     fail<ValueError>("LayerNorm: expected a finite eps of at least 0, got {}", o.eps);
   if (o.dtype != float32 && o.dtype != float64)
     fail<DTypeError>(
-        "LayerNorm: parameters are float32 or float64, got {}; inputs may be of any floating dtype",
+        "LayerNorm: expected parameters in float32 or float64, got {}; inputs may have any "
+        "floating "
+        "dtype",
         to_string(o.dtype));
   return o;
 }

@@ -1,25 +1,29 @@
-// LayerNorm as a layer.
+// Layer normalisation as a layer.
 #pragma once
 
 #include "module.h"
 
 namespace tutti::nn {
 
-/// layer_norm over the last dimensions of its input, `shape`. Parameters are kept in float32 or
-/// float64 whatever the module is moved to.
+/// A layer that normalises over the last dimensions of its input, which must be `shape`
+/// (nn::layer_norm). Its parameters stay in float32 or float64 when the module is moved to a 16-bit
+/// dtype.
 class LayerNorm : public Layer {
  public:
   struct Options {
-    Shape shape;  ///< {8}, or {3, 8}
+    /// The dimensions to normalise over, such as {8} or {3, 8}.
+    Shape shape;
     double eps = 1e-5;
-    bool affine = true;  ///< weight (1 at first) and bias at all
-    bool bias = true;    ///< 0 at first
+    /// Whether the layer has a weight, which starts at 1, and may have a bias.
+    bool affine = true;
+    /// Whether the layer has a bias, which starts at 0.
+    bool bias = true;
     DType dtype = float32;
     Device device = {};
   };
 
   /// ShapeError for an empty shape, ValueError for sizes below 1 and a negative or non-finite eps,
-  /// DTypeError.
+  /// DTypeError for a dtype other than float32 and float64.
   explicit LayerNorm(Options options);
 
   Tensor forward(const Tensor& x) override;
@@ -30,6 +34,7 @@ class LayerNorm : public Layer {
   Options options_;
 
  public:
+  /// Weight and bias have the shape `shape`, or are undefined if the layer has none.
   Tensor& weight;
   Tensor& bias;
 

@@ -1,4 +1,4 @@
-// Linear: y = x W^T + b, with an activation if asked for.
+// Linear: the fully connected layer, y = x W^T + b, with an optional activation.
 #pragma once
 
 #include "functional/linear.h"
@@ -6,19 +6,22 @@
 
 namespace tutti::nn {
 
+/// A layer that computes x W^T + b, and an activation after it (nn::linear).
 class Linear : public Layer {
  public:
   struct Options {
-    std::int64_t in = 0;  ///< features
+    /// The numbers of features of input and output.
+    std::int64_t in = 0;
     std::int64_t out = 0;
     bool bias = true;
-    Activation activation = Activation::none;  ///< as a layer of its own would do it, see linear()
+    /// An activation that follows, as if it were a layer of its own (nn::linear).
+    Activation activation = Activation::none;
   };
-  /// Weight and bias start as U(-1/sqrt(in), 1/sqrt(in)). ValueError unless in and out are
+  /// Draws weight and bias from U(-1/sqrt(in), 1/sqrt(in)). ValueError unless in and out are
   /// positive.
   explicit Linear(const Options& options);
 
-  /// (..., in) -> (..., out)
+  /// Maps (..., in) to (..., out).
   Tensor forward(const Tensor& input) override;
   std::string describe() const override;
   const Options& options() const { return options_; }
@@ -27,8 +30,10 @@ class Linear : public Layer {
   Options options_;
 
  public:
-  Tensor& weight;  ///< (out, in)
-  Tensor& bias;    ///< (out); undefined where there is none
+  /// The weight has shape (out, in).
+  Tensor& weight;
+  /// The bias has shape (out,), or is undefined if the layer has none.
+  Tensor& bias;
 };
 
 }  // namespace tutti::nn

@@ -1,4 +1,4 @@
-// Losses as modules, for those who configure them with the model; the functions do the work.
+// Losses as modules, which keep their options. The operations are in functional/loss.h.
 #pragma once
 
 #include "functional/loss.h"
@@ -6,6 +6,7 @@
 
 namespace tutti::nn {
 
+/// The cross-entropy of logits and class indices (nn::cross_entropy).
 class CrossEntropyLoss : public Module {
  public:
   using Options = CrossEntropyOptions;
@@ -13,7 +14,7 @@ class CrossEntropyLoss : public Module {
   /// ValueError for a label smoothing outside [0, 1].
   explicit CrossEntropyLoss(const Options& options);
 
-  /// See nn::cross_entropy.
+  /// Returns nn::cross_entropy() with these options.
   Tensor operator()(const Tensor& logits, const Tensor& targets) const;
   std::string describe() const override;
   const Options& options() const { return options_; }
@@ -22,6 +23,7 @@ class CrossEntropyLoss : public Module {
   Options options_;
 };
 
+/// The mean squared error (nn::mse_loss).
 class MSELoss : public Module {
  public:
   struct Options {
@@ -30,7 +32,7 @@ class MSELoss : public Module {
   MSELoss() : MSELoss(Options{}) {}
   explicit MSELoss(const Options& options) : options_(options) {}
 
-  /// See nn::mse_loss.
+  /// Returns nn::mse_loss() with these options.
   Tensor operator()(const Tensor& input, const Tensor& target) const;
   std::string describe() const override;
   const Options& options() const { return options_; }

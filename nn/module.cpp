@@ -16,7 +16,7 @@ std::string join(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;
 }
 
-// Each module once, at its first path.
+// Lists each module once, at its first path.
 template <class M>
 void visit_modules(M& module, const std::string& prefix, std::set<const Module*>& seen,
                    std::vector<std::pair<std::string, M*>>& found) {
@@ -48,7 +48,7 @@ Module::~Module() {
     if (child->parent_ == this) child->parent_ = nullptr;
 }
 
-// ---- building
+// ---- Building.
 
 void Module::check_name(const std::string& name) const {
   if (name.empty() || name.find('.') != std::string::npos)
@@ -103,7 +103,7 @@ void Module::insert_child(const std::string& name, std::shared_ptr<Module> child
   children_.emplace_back(name, std::move(child));
 }
 
-// ---- looking
+// ---- Reading.
 
 StateDict Module::collect(NamedTensors Module::*kind) const {
   StateDict found;
@@ -144,8 +144,8 @@ std::string Module::type_name() const {
   char* demangled = abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status);
   std::string name = status == 0 ? demangled : typeid(*this).name();
   std::free(demangled);
-  const std::size_t scope =
-      name.rfind("::", name.find('<'));  // drop namespaces, keep template arguments
+  // Without namespaces, with template arguments.
+  const std::size_t scope = name.rfind("::", name.find('<'));
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }
 
@@ -173,7 +173,7 @@ std::string Module::to_string() const {
   return text + fmt::format("{} parameters", parameter_count());
 }
 
-// ---- changing
+// ---- Changing.
 
 void Module::apply(const std::function<void(Module&)>& fn) {
   std::set<const Module*> seen;
@@ -193,8 +193,8 @@ void Module::to(std::optional<Device> device, std::optional<DType> dtype,
     fail<DTypeError>("{}.to: expected a floating dtype, got {}; integer state keeps its own",
                      type_name(), tutti::to_string(*dtype));
   const NoGrad no_grad;
-  std::vector<std::pair<Tensor, Tensor>>
-      moves;  // computed first, so that a failure changes nothing
+  // All moved tensors are computed first, so that a failure changes nothing.
+  std::vector<std::pair<Tensor, Tensor>> moves;
   std::set<const void*> seen;
   for (const auto& [path, module] : named_modules())
     for (const NamedTensors* kind : {&module->parameters_, &module->buffers_})
@@ -216,7 +216,7 @@ void Module::zero_grad() {
   for (const Tensor& parameter : parameters()) parameter.set_grad({});
 }
 
-// ---- state
+// ---- Saving and loading.
 
 void Module::collect_state(const std::string& prefix, StateDict& state) const {
   for (const NamedTensors* kind : {&parameters_, &buffers_})
@@ -277,7 +277,7 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
   return report;
 }
 
-// ---- Layer
+// ---- Layer.
 
 Tensor Layer::operator()(const Tensor& input) {
   const trace::Span here = span();

@@ -1,6 +1,6 @@
-// Module: a tree of named children, parameters and buffers. A module owns what is added to it;
-// members are references that `add` hands out, so a model is a plain struct. What a module computes
-// is a Layer's business.
+// Module: a tree of named child modules, parameters and buffers, which it owns. The add functions
+// return references, so that a model is a plain struct of references. Layer is a module that
+// computes one tensor from one tensor.
 #pragma once
 
 #include "../core/create.h"
@@ -15,12 +15,14 @@
 
 namespace tutti::nn {
 
-/// What load_state_dict did not find and what it found too much; both empty after a strict load.
+/// The names that load_state_dict did not find in the state, and those that the module does not
+/// have. Both are empty after a strict load.
 struct LoadReport {
   std::vector<std::string> missing;
   std::vector<std::string> unexpected;
 };
 
+/// A named part of a model: a tree of modules with parameters and buffers.
 class Module {
  public:
   Module() = default;
@@ -28,10 +30,10 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // ---- building. Each throws ValueError where the name is empty, holds a '.', or is taken in this
-  // module.
+  // ---- Building. Each function throws ValueError if the name is empty, contains a '.', or is
+  // already used in this module.
   /// Makes a T and adds it as a child: add<Conv2d>("conv", {.in = 3, .out = 8}) or
-  /// add<Block>("block", 64).
+  /// add<Block>("block", 64). Returns the child.
   template <class T>
   requires requires { typename T::Options; }
   T& add(const std::string& name, const typename T::Options& options) {
@@ -41,67 +43,76 @@ class Module {
   requires std::is_constructible_v<T, Args...> T& add(const std::string& name, Args&&... args) {
     return add_child(name, std::make_shared<T>(std::forward<Args>(args)...));
   }
-  /// Adds an existing module. The same one may be added under several names (shared weights).
-  /// ValueError where it is null or contains this module.
+  /// Adds an existing module. The same module may be added under several names (shared weights).
+  /// ValueError if it is null or contains this module.
   template <class T>
   T& add_child(const std::string& name, const std::shared_ptr<T>& child) {
     insert_child(name, child);
     return *child;
   }
-  /// A trained tensor; requires grad from now on. An undefined tensor registers an absent parameter
-  /// (no bias).
+  /// Adds a tensor that is trained: it requires a gradient from now on. An undefined tensor stands
+  /// for a parameter that this module does not have, such as an absent bias.
   Tensor& add_parameter(const std::string& name, Tensor tensor);
-  /// State that is saved but not trained.
+  /// Adds a tensor that is saved but not trained.
   Tensor& add_buffer(const std::string& name, Tensor tensor);
 
-  // ---- looking. Names are paths: "layer1.0.bn1.weight". Shared tensors and modules appear once,
-  // at their first path.
+  // ---- Reading. Names are paths, such as "layer1.0.bn1.weight". Shared tensors and modules are
+  // listed once, at their first path.
   StateDict named_parameters() const;
   StateDict named_buffers() const;
   std::vector<Tensor> parameters() const;
   using Children = std::vector<std::pair<std::string, std::shared_ptr<Module>>>;
-  const Children& children() const { return children_; }  ///< direct ones, in the order of adding
-  /// This module ("") and every one below it, depth first, parents before children, in the order of
-  /// adding.
+  /// Returns the direct children, in the order in which they were added.
+  const Children& children() const { return children_; }
+  /// Returns this module (under the name "") and every module below it, depth first, parents before
+  /// children.
   std::vector<std::pair<std::string, Module*>> named_modules();
   std::vector<std::pair<std::string, const Module*>> named_modules() const;
-  /// From the root of the tree that it was first added to: "layer1.0.bn1"; "" for a root.
+  /// Returns the path from the root of the tree that this module was first added to, such as
+  /// "layer1.0.bn1". A root returns "".
   std::string path() const;
+  /// Returns the number of elements of all parameters.
   std::int64_t parameter_count() const;
-  virtual std::string type_name() const;  ///< "Conv2d"; defaults to the C++ class name
-  virtual std::string describe() const;   ///< the options, as in "3, 64, kernel=3"; default empty
-  std::string to_string() const;          ///< the tree with options, shapes and parameter count
+  /// Returns the name of the class without its namespace, such as "Conv2d".
+  virtual std::string type_name() const;
+  /// Returns the options, as in "3, 64, kernel=3". The default is an empty string.
+  virtual std::string describe() const;
+  /// Returns the tree with options, shapes and parameter count, one module on a line.
+  std::string to_string() const;
 
-  // ---- changing
-  void apply(const std::function<void(Module&)>& fn);  ///< every module, children before parents
+  // ---- Changing.
+  /// Calls `fn` for every module of the tree, children before parents.
+  void apply(const std::function<void(Module&)>& fn);
+  /// Switches every module of the tree to training, or to evaluation with eval().
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
-  /// Parameters and floating buffers move in place: handles (an optimizer's) stay valid, gradients
-  /// of what moved are dropped. Integer buffers keep their dtype. `format` applies to tensors of
-  /// rank 4 and 5. DTypeError for a dtype that is not floating, DeviceError for a device that is
-  /// not there; nothing has changed then.
+  /// Moves parameters and buffers in place: other handles on them (an optimizer's) stay valid, and
+  /// the gradients of the tensors that moved are dropped. Integer buffers keep their dtype.
+  /// `format` applies to tensors of rank 4 and 5. DTypeError for a dtype that is not floating,
+  /// DeviceError for a device that does not exist; nothing changes then.
   void to(std::optional<Device> device, std::optional<DType> dtype = {},
           std::optional<MemoryFormat> format = {});
   void to(DType dtype) { to(std::nullopt, dtype); }
   void to(Device device, MemoryFormat format) { to(device, std::nullopt, format); }
   void to(MemoryFormat format) { to(std::nullopt, std::nullopt, format); }
-  void zero_grad();  ///< clears the gradients
+  /// Clears the gradients of all parameters.
+  void zero_grad();
 
-  // ---- state: PyTorch's names
-  /// Parameters and buffers, detached, sharing storage; what is shared stands under each of its
-  /// paths.
+  // ---- Saving and loading, under the names that PyTorch uses.
+  /// Returns parameters and buffers, detached, which share their storage with the module. A shared
+  /// tensor is listed under each of its paths.
   StateDict state_dict() const;
-  /// Copies values in, converting dtypes. CheckpointError (and nothing changed) where a shape
-  /// differs, a name occurs twice or, if `strict`, a name is missing or unexpected; the message
-  /// lists all of them.
+  /// Copies the values of `state` into the module and converts dtypes. CheckpointError, and no
+  /// change, if a shape differs, a name occurs twice or, if `strict`, a name is missing or
+  /// unexpected; the message lists all such names.
   LoadReport load_state_dict(const StateDict& state, bool strict = true);
 
  protected:
-  /// The dtype that `own`, a floating tensor of this module, takes when the module is moved to
-  /// `requested`. Normalisation keeps float32.
+  /// Returns the dtype that `own`, a floating tensor of this module, takes when the module is moved
+  /// to `requested`. Normalisation layers keep float32.
   virtual DType own_dtype(const Tensor& /*own*/, DType requested) const { return requested; }
-  /// Called after train(), to() and load_state_dict(), for modules that keep derived state.
+  /// Runs after train(), to() and load_state_dict(). Modules that keep derived state override it.
   virtual void changed() {}
 
  private:
@@ -109,7 +120,7 @@ class Module {
     std::string name;
     Tensor tensor;
   };
-  // unique_ptr: references handed out stay valid while more are added.
+  // Behind unique_ptr the references that were returned stay valid while more tensors are added.
   using NamedTensors = std::vector<std::unique_ptr<Named>>;
 
   Tensor& insert_tensor(NamedTensors& into, const std::string& name, Tensor tensor);
@@ -122,27 +133,29 @@ class Module {
 
   NamedTensors parameters_, buffers_;
   Children children_;
-  const Module* parent_ = nullptr;  // where it was added first; cleared when that one dies
+  // The module that this one was first added to; null after that one's destruction.
+  const Module* parent_ = nullptr;
   std::string name_;
   bool training_ = true;
 };
 
-/// A module from one tensor to one tensor.
+/// A module that computes one tensor from one tensor.
 class Layer : public Module {
  public:
   virtual Tensor forward(const Tensor& input) = 0;
-  /// forward, then the hooks.
+  /// Calls forward(), then the hooks.
   Tensor operator()(const Tensor& input);
 
-  /// Runs after every forward with (layer, input, output); a defined result replaces the output.
+  /// Adds a function that runs after every forward with (layer, input, output). A defined result
+  /// replaces the output.
   using ForwardHook = std::function<Tensor(Layer&, const Tensor&, const Tensor&)>;
   void add_forward_hook(ForwardHook hook) { hooks_.push_back(std::move(hook)); }
 
  protected:
-  /// The output after all hooks, for layers that have other forms of forward too.
+  /// Runs all hooks and returns the output. Layers that have other forms of forward call it.
   Tensor run_hooks(const Tensor& input, Tensor output);
-  /// The layer's span in a trace, under its path (a root's: its type), which those forms begin
-  /// with.
+  /// Opens the layer's span in a trace, named by its path, or by its type for a root. Other forms
+  /// of forward begin with it.
   trace::Span span() const;
 
  private:

@@ -49,7 +49,7 @@ std::string AvgPool2d::describe() const {
 }
 
 AdaptiveAvgPool2d::AdaptiveAvgPool2d(const Options& options)
-    : output_(spatial_option("AdaptiveAvgPool2d", "output", options.output.values(), 2, 1)) {}
+    : output_(expand_option("AdaptiveAvgPool2d", "output", options.output.values(), 2, 1)) {}
 
 Tensor AdaptiveAvgPool2d::forward(const Tensor& input) {
   expect_rank4("AdaptiveAvgPool2d", input);

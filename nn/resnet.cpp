@@ -4,7 +4,7 @@
 #include "batch_norm/joint.h"
 #include "init.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -12,15 +12,17 @@
 namespace tutti::nn {
 namespace {
 
-struct Plan {
+struct Architecture {
   std::int64_t depth;
-  bool cifar;  // 3x3 stem, three stages of 16, 32, 64 channels, option A shortcuts
+  // For small images: a 3x3 convolution first, three stages of 16, 32 and 64 channels, and
+  // shortcuts without parameters.
+  bool small_images;
   bool bottleneck;
-  std::vector<std::int64_t> blocks;  // of each stage
+  std::vector<std::int64_t> blocks;  // The number of blocks in each stage.
 };
 
-const std::vector<Plan>& plans() {
-  static const std::vector<Plan> all{
+const std::vector<Architecture>& architectures() {
+  static const std::vector<Architecture> all{
       {20, true, false, {3, 3, 3}},     {32, true, false, {5, 5, 5}},
       {44, true, false, {7, 7, 7}},     {56, true, false, {9, 9, 9}},
       {18, false, false, {2, 2, 2, 2}}, {34, false, false, {3, 4, 6, 3}},
@@ -29,25 +31,25 @@ const std::vector<Plan>& plans() {
   return all;
 }
 
-const Plan& plan_of(std::int64_t depth) {
-  for (const Plan& plan : plans())
-    if (plan.depth == depth) return plan;
+const Architecture& architecture_of(std::int64_t depth) {
+  for (const Architecture& architecture : architectures())
+    if (architecture.depth == depth) return architecture;
   fail<ValueError>("ResNet: expected a depth of 20, 32, 44, 56, 18, 34, 50, 101 or 152, got {}",
                    depth);
 }
 
 ResNet::Options checked(ResNet::Options options) {
-  const Plan& plan = plan_of(options.depth);
+  const Architecture& architecture = architecture_of(options.depth);
   if (options.channels < 1)
-    fail<ValueError>("ResNet: expected channels of at least 1, got {}", options.channels);
+    fail<ValueError>("ResNet: expected at least 1 channel, got {}", options.channels);
   if (options.classes < 0)
-    fail<ValueError>("ResNet: expected classes of at least 1, got {}", options.classes);
-  if (options.classes == 0) options.classes = plan.cifar ? 10 : 1000;
+    fail<ValueError>("ResNet: expected at least 1 class, got {}", options.classes);
+  if (options.classes == 0) options.classes = architecture.small_images ? 10 : 1000;
   return options;
 }
 
-// Option A: every stride-th position of x, between zeros for the channels that are new. One pass in
-// the layout of x.
+// The shortcut without parameters (option A): returns every stride-th position of x, with zeros for
+// the new channels on both sides. It takes one pass, in the layout of x.
 Tensor pad_shortcut(const Tensor& x, std::int64_t channels, std::int64_t stride) {
   const std::int64_t first = (channels - x.size(1)) / 2, last = first + x.size(1);
   const auto strided = [stride](const Tensor& t) {
@@ -69,7 +71,7 @@ Tensor pad_shortcut(const Tensor& x, std::int64_t channels, std::int64_t stride)
 
 }  // namespace
 
-// ---- blocks
+// ---- Blocks.
 
 Projection::Projection(const Options& o)
     : conv(append<Conv2d>(
@@ -132,11 +134,11 @@ Tensor Bottleneck::forward(const Tensor& x) {
   return downsample ? downsample->join(bn3, y, x) : bn3.forward(y, {.residual = x, .relu = true});
 }
 
-// ---- the network
+// ---- The network.
 
 ResNet::ResNet(const Options& options)
     : options_(checked(options)),
-      conv1(add<Conv2d>("conv1", plan_of(options.depth).cifar
+      conv1(add<Conv2d>("conv1", architecture_of(options.depth).small_images
                                      ? Conv2d::Options{.in = options.channels,
                                                        .out = 16,
                                                        .kernel = 3,
@@ -149,19 +151,21 @@ ResNet::ResNet(const Options& options)
                                                        .padding = 3,
                                                        .bias = false})),
       bn1(add<BatchNorm2d>("bn1", {.channels = conv1.options().out})) {
-  const Plan& plan = plan_of(options.depth);
-  if (!plan.cifar) maxpool = &add<MaxPool2d>("maxpool", {.kernel = 3, .stride = 2, .padding = 1});
+  const Architecture& architecture = architecture_of(options.depth);
+  if (!architecture.small_images)
+    maxpool = &add<MaxPool2d>("maxpool", {.kernel = 3, .stride = 2, .padding = 1});
   std::int64_t in = conv1.options().out, width = in;
-  for (std::size_t stage = 0; stage < plan.blocks.size(); ++stage, width *= 2) {
+  for (std::size_t stage = 0; stage < architecture.blocks.size(); ++stage, width *= 2) {
     auto& blocks = add<Sequential>("layer" + std::to_string(stage + 1));
     stages.push_back(&blocks);
-    for (std::int64_t i = 0; i < plan.blocks[stage]; ++i) {
+    for (std::int64_t i = 0; i < architecture.blocks[stage]; ++i) {
       const std::int64_t stride = stage > 0 && i == 0 ? 2 : 1;
-      if (plan.bottleneck) blocks.append<Bottleneck>({.in = in, .width = width, .stride = stride});
+      if (architecture.bottleneck)
+        blocks.append<Bottleneck>({.in = in, .width = width, .stride = stride});
       else
         blocks.append<BasicBlock>(
-            {.in = in, .out = width, .stride = stride, .project = !plan.cifar});
-      in = plan.bottleneck ? 4 * width : width;
+            {.in = in, .out = width, .stride = stride, .project = !architecture.small_images});
+      in = architecture.bottleneck ? 4 * width : width;
     }
   }
   avgpool = &add<AdaptiveAvgPool2d>("avgpool");
@@ -190,7 +194,8 @@ std::string ResNet::describe() const {
 
 std::vector<std::string> resnet_names() {
   std::vector<std::string> names;
-  for (const Plan& plan : plans()) names.push_back(fmt::format("resnet{}", plan.depth));
+  for (const Architecture& architecture : architectures())
+    names.push_back(fmt::format("resnet{}", architecture.depth));
   return names;
 }
 
@@ -198,10 +203,10 @@ std::shared_ptr<ResNet> resnet(const std::string& name, ResNet::Options options)
   const std::vector<std::string> names = resnet_names();
   for (std::size_t i = 0; i < names.size(); ++i)
     if (names[i] == name) {
-      options.depth = plans()[i].depth;
+      options.depth = architectures()[i].depth;
       return std::make_shared<ResNet>(options);
     }
-  fail<ValueError>("unknown network '{}'; expected one of {}", name, fmt::join(names, ", "));
+  fail<ValueError>("resnet: expected one of {}, got '{}'", fmt::join(names, ", "), name);
 }
 
 }  // namespace tutti::nn

@@ -1,7 +1,7 @@
 // The residual networks of He et al., "Deep residual learning for image recognition" (2015):
-// ResNet-20/32/44/56 for small images (section 4.2) and ResNet-18/34/50/101/152 as torchvision
-// builds them (the stride of a bottleneck is in its 3x3 convolution), with torchvision's names, so
-// that weights travel both ways.
+// ResNet-20/32/44/56 for small images (section 4.2), and ResNet-18/34/50/101/152 as torchvision
+// builds them, with the stride of a bottleneck in its 3x3 convolution. Parameters have
+// torchvision's names, so that weights can be exchanged with it.
 #pragma once
 
 #include "batch_norm/layer.h"
@@ -12,7 +12,7 @@
 
 namespace tutti::nn {
 
-/// The shortcut of a block that changes the shape: a 1x1 convolution and its normalisation.
+/// The shortcut of a block that changes the shape: a 1x1 convolution and a batch normalisation.
 class Projection : public Sequential {
  public:
   struct Options {
@@ -28,19 +28,19 @@ class Projection : public Sequential {
   BatchNorm2d& bn;
 };
 
-/// Two 3x3 convolutions, and a shortcut around them.
+/// A block of two 3x3 convolutions with a shortcut around them.
 class BasicBlock : public Layer {
  public:
   struct Options {
     std::int64_t in = 0, out = 0, stride = 1;
-    /// Where the block changes the shape, its shortcut is a 1x1 convolution (option B of the
-    /// paper), else every stride-th position with zeros for the new channels, which has no
-    /// parameters (option A).
+    /// Selects the shortcut of a block that changes the shape: a 1x1 convolution (option B of the
+    /// paper), or every stride-th position with zeros for the new channels, which has no parameters
+    /// (option A).
     bool project = true;
   };
   explicit BasicBlock(const Options& options);
 
-  /// (N, in, H, W) -> (N, out, ceil(H / stride), ceil(W / stride))
+  /// Maps (N, in, H, W) to (N, out, ceil(H / stride), ceil(W / stride)).
   Tensor forward(const Tensor& x) override;
 
  private:
@@ -51,10 +51,12 @@ class BasicBlock : public Layer {
   BatchNorm2d& bn1;
   Conv2d& conv2;
   BatchNorm2d& bn2;
-  Projection* downsample = nullptr;  ///< null where there is nothing to project
+  /// Null if the shortcut has no parameters.
+  Projection* downsample = nullptr;
 };
 
-/// 1x1, 3x3 and 1x1 convolutions, and a shortcut around them. The block has 4 * width channels out.
+/// A block of a 1x1, a 3x3 and a 1x1 convolution with a shortcut around them. Its output has
+/// 4 * width channels.
 class Bottleneck : public Layer {
  public:
   struct Options {
@@ -73,20 +75,25 @@ class Bottleneck : public Layer {
   Projection* downsample = nullptr;
 };
 
+/// A residual network that classifies images.
 class ResNet : public Layer {
  public:
   struct Options {
-    std::int64_t depth = 18;    ///< 20, 32, 44, 56 (CIFAR style) or 18, 34, 50, 101, 152
-    std::int64_t classes = 0;   ///< 0: 10 for the CIFAR style, 1000 for the others
-    std::int64_t channels = 3;  ///< of the images
-    bool zero_init_residual =
-        false;  ///< the last normalisation of each block starts at 0: the block is an identity
+    /// 20, 32, 44, 56 (for small images) or 18, 34, 50, 101, 152.
+    std::int64_t depth = 18;
+    /// The number of classes; 0 stands for 10 in networks for small images, for 1000 in the others.
+    std::int64_t classes = 0;
+    /// The number of channels of the images.
+    std::int64_t channels = 3;
+    /// Whether the weight of the last normalisation of each block starts at 0, which makes the
+    /// block an identity at first.
+    bool zero_init_residual = false;
   };
-  /// Convolutions start as N(0, 2 / fan_out), as in torchvision. ValueError for another depth, or
-  /// for negative classes or channels below 1.
+  /// Draws the weights of convolutions from N(0, 2 / fan_out), as torchvision does. ValueError for
+  /// another depth, for negative classes or for channels below 1.
   explicit ResNet(const Options& options);
 
-  /// (N, channels, H, W) -> logits (N, classes)
+  /// Maps images (N, channels, H, W) to logits (N, classes).
   Tensor forward(const Tensor& x) override;
   std::string describe() const override;
 
@@ -96,17 +103,19 @@ class ResNet : public Layer {
  public:
   Conv2d& conv1;
   BatchNorm2d& bn1;
-  MaxPool2d* maxpool = nullptr;     ///< not in the CIFAR style
-  std::vector<Sequential*> stages;  ///< layer1, layer2, ...
+  /// Null in networks for small images.
+  MaxPool2d* maxpool = nullptr;
+  /// The children "layer1", "layer2", ...
+  std::vector<Sequential*> stages;
   AdaptiveAvgPool2d* avgpool = nullptr;
   Linear* fc = nullptr;
 };
 
-/// The names that resnet() knows: "resnet20", "resnet32", ...
+/// Returns the names that resnet() knows: "resnet20", "resnet32", ...
 std::vector<std::string> resnet_names();
 
-/// The network called "resnet18", ..., its depth in `options` set by the name. ValueError, listing
-/// the names, for another one.
+/// Makes the network of this name; the name sets `options.depth`. ValueError that lists the names
+/// if there is no such network.
 std::shared_ptr<ResNet> resnet(const std::string& name, ResNet::Options options = {});
 
 }  // namespace tutti::nn

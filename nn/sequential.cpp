@@ -12,8 +12,8 @@ Tensor Sequential::forward(const Tensor& input) {
     auto* const layer = dynamic_cast<Layer*>(child.get());
     if (!layer)
       fail<Error>(
-          "Sequential '{}': child '{}' ({}) is not a Layer: it has no forward from one tensor to "
-          "one tensor",
+          "Sequential '{}': expected every child to be a Layer, which computes one tensor from one "
+          "tensor; child '{}' ({}) is not",
           path(), name, child->type_name());
     x = (*layer)(x);
   }

@@ -1,18 +1,20 @@
-// Sequential: layers one after the other, named "0", "1", ... as in PyTorch.
+// Sequential: a list of layers, each of which runs on the output of the one before. They are named
+// "0", "1", ... as in PyTorch.
 #pragma once
 
 #include "module.h"
 
 namespace tutti::nn {
 
+/// A layer that runs its children one after the other.
 class Sequential : public Layer {
  public:
   Sequential() = default;
-  /// Sequential net{std::make_shared<Linear>(...), std::make_shared<ReLU>()};
+  /// Adds existing layers: Sequential net{std::make_shared<Linear>(...), ...}.
   Sequential(std::initializer_list<std::shared_ptr<Layer>> layers);
 
-  using Module::add;  // under a name of one's own; runs in its turn like the others
-  /// Makes a T and adds it at the end, under its index: append<Linear>({.in = 3, .out = 4}).
+  using Module::add;  // A layer with a name of its own runs in its turn like the others.
+  /// Makes a T and adds it at the end, named by its index: append<Linear>({.in = 3, .out = 4}).
   template <class T>
   requires requires { typename T::Options; }
   T& append(const typename T::Options& options) { return add<T>(next_name(), options); }
@@ -21,8 +23,8 @@ class Sequential : public Layer {
     return add<T>(next_name(), std::forward<Args>(args)...);
   }
 
-  /// Each layer on the output of the one before; the input itself where there are none. Error where
-  /// a child is no Layer.
+  /// Runs all layers in order. Without layers it returns the input. Error if a child is not a
+  /// Layer.
   Tensor forward(const Tensor& input) override;
 
  private:

@@ -1,43 +1,46 @@
 // Adam (Kingma and Ba, ICLR 2015) and AdamW (Loshchilov and Hutter, "Decoupled weight decay
-// regularization", ICLR 2019) with the bias corrections of the first:
-//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+// regularization", ICLR 2019), both with Adam's bias corrections:
+//
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
 //   p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)
-// They differ in the weight decay: Adam adds weight_decay p to g, AdamW first shrinks p by 1 - lr
-// weight_decay.
+//
+// They differ in the weight decay: Adam adds weight_decay p to g; AdamW first multiplies p by
+// 1 - lr weight_decay.
 #pragma once
 
 #include "optimizer.h"
 
 namespace tutti::optim {
 
-class Adam : public Optimizer {
- public:
-  struct Options {
-    double lr = 1e-3;
-    double beta1 = 0.9;
-    double beta2 = 0.999;
-    double eps = 1e-8;
-    double weight_decay = 0;
-  };
-  using Group = ParameterGroup<Options>;
+/// The options of Adam.
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
 
+/// Adam; the formulas stand at the top of this file.
+class Adam : public OptimizerWith<AdamOptions> {
+ public:
   Adam(std::vector<Tensor> parameters, Options options)
       : Adam({{std::move(parameters), options}}) {}
   explicit Adam(const std::vector<Group>& groups) : Adam("Adam", groups, false) {}
 
  protected:
+  /// `decoupled` selects the weight decay of AdamW.
   Adam(std::string name, const std::vector<Group>& groups, bool decoupled);
-  std::vector<Option> options(int group) override;
-  void check_options(int group) const override;
-  int state_count(int) const override { return 2; }
-  void update(int group, std::span<const kernels::ParameterUpdate> updates,
-              kernels::ReplayScalars live) override;
+  bool is_capturable() const override { return true; }
+  void update_group(int group, std::span<const kernels::FusedUpdate> updates,
+                    const double* scalars) override;
 
  private:
-  std::vector<Options> options_;
   bool decoupled_;
 };
 
+/// Adam with decoupled weight decay.
 class AdamW : public Adam {
  public:
   struct Options {

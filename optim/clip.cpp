@@ -16,9 +16,9 @@ Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
   const TensorOptions options{.dtype = float64, .device = gradients.front().device()};
   const Tensor squares = empty({static_cast<std::int64_t>(gradients.size())}, options),
                norm = empty({}, options);
-  const auto& steps = kernels::optimizer(options.device);
-  steps.sums_of_squares(gradients, squares);
-  steps.clip(gradients, squares, max_norm, norm);
+  const auto& table = kernels::optimizer(options.device);
+  table.sums_of_squares(gradients, squares);
+  table.clip(gradients, squares, max_norm, norm);
   for (const Tensor& g : gradients) g.storage()->bump_version();
   return norm;
 }

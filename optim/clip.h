@@ -1,4 +1,4 @@
-// Gradient clipping by the global norm.
+// Gradient clipping by the global norm, between backward and the optimizer's step.
 #pragma once
 
 #include "../core/tensor.h"
@@ -7,11 +7,11 @@
 
 namespace tutti::optim {
 
-/// The Euclidean norm over all gradients together, as a float64 tensor of shape () (reading it with
-/// item() is the caller's choice: on a GPU that waits). Where it exceeds `max_norm`, every gradient
-/// is multiplied in place by max_norm / (norm + 1e-6); otherwise none changes. Parameters without a
-/// gradient do not count. ValueError unless max_norm is a number above 0; DeviceError where
-/// gradients are on several devices.
+/// Returns the Euclidean norm over all gradients together, as a float64 tensor of shape (). The
+/// host does not wait for it; item() does. If the norm exceeds `max_norm`, every gradient is
+/// multiplied in place by max_norm / (norm + 1e-6); otherwise none changes. Parameters without a
+/// gradient do not count. ValueError unless max_norm is above 0; DeviceError if gradients are on
+/// several devices.
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm);
 
 }  // namespace tutti::optim

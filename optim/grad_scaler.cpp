@@ -4,6 +4,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
+#include "../kernels/optimizer.h"
 #include "gradients.h"
 
 #include <cmath>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr double largest = std::numeric_limits<float>::max();
 
-// Why these numbers cannot be used; empty where they can.
+// Returns why these numbers cannot be used; empty if they can.
 std::string problem(double scale, const GradScaler::Options& o) {
   if (!(scale > 0 && scale <= largest))
     return fmt::format("the scale must be above 0 and finite, got {}", scale);
@@ -22,7 +23,7 @@ std::string problem(double scale, const GradScaler::Options& o) {
     return fmt::format("growth_factor must be above 1 and finite, got {}", o.growth_factor);
   if (!(o.backoff_factor > 0 && o.backoff_factor < 1))
     return fmt::format("backoff_factor must be above 0 and below 1, got {}", o.backoff_factor);
-  if (o.growth_interval < 1 || o.growth_interval > (1 << 24))  // counted in float32
+  if (o.growth_interval < 1 || o.growth_interval > (1 << 24))  // The tracker is float32.
     return fmt::format("growth_interval must be 1 to {}, got {}", 1 << 24, o.growth_interval);
   return {};
 }
@@ -78,8 +79,8 @@ void GradScaler::step(Optimizer& optimizer) {
   try {
     optimizer.step(verdicts_[&optimizer].found_inf);
   } catch (...) {
-    if (cuda::is_capturing(scale_.device()))
-      verdicts_[&optimizer].unscaled = false;  // nor has that been done
+    // A capture that fails has not unscaled the gradients either.
+    if (cuda::is_capturing(scale_.device())) verdicts_[&optimizer].unscaled = false;
     throw;
   }
   verdicts_[&optimizer].stepped = true;

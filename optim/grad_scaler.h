@@ -1,7 +1,7 @@
 // GradScaler: loss scaling for float16, whose gradients would underflow (Micikevicius et al.,
-// "Mixed precision training", ICLR 2018), with the scale found by trial as in torch.amp.GradScaler.
-// A step whose gradients overflowed is skipped. Whether it did, and the scale, stay on the device:
-// no step waits for the host.
+// "Mixed precision training", ICLR 2018). It adapts the scale as torch.amp.GradScaler does: a step
+// whose gradients overflowed is skipped, and the scale shrinks. The scale and the verdict stay on
+// the device, so that the host never waits.
 #pragma once
 
 #include "optimizer.h"
@@ -10,15 +10,17 @@
 
 namespace tutti::optim {
 
-/// Use:  scaler.scale(loss).backward();  scaler.step(sgd);  scaler.update();
-/// Where gradients are averaged over ranks, an overflow on one of them reaches all, so that all
+/// Scales losses:  scaler.scale(loss).backward();  scaler.step(sgd);  scaler.update();
+/// If gradients are averaged over ranks, an overflow on one rank reaches all of them, so that all
 /// skip the same steps.
 class GradScaler {
  public:
   struct Options {
     double init_scale = 65536;
-    double growth_factor = 2;  ///< of the scale, after `growth_interval` steps without an overflow
-    double backoff_factor = 0.5;  ///< of the scale, after an overflow
+    /// The scale is multiplied by it after `growth_interval` steps without an overflow.
+    double growth_factor = 2;
+    /// The scale is multiplied by it after an overflow.
+    double backoff_factor = 0.5;
     std::int64_t growth_interval = 2000;
   };
 
@@ -26,36 +28,37 @@ class GradScaler {
   /// ValueError for factors on the wrong side of 1, or an interval or scale that is not positive.
   explicit GradScaler(Options options);
 
-  /// loss times the scale: what backward starts from.
+  /// Returns loss times the scale, from which backward starts.
   Tensor scale(const Tensor& loss);
-  /// Divides the optimizer's gradients by the scale, in place: for clipping between backward and
-  /// step(), which otherwise does it. Error where it was done already since the last update();
-  /// DTypeError for float16 gradients, which it would flush to zero; DeviceError where gradients
-  /// are on several devices.
+  /// Divides the optimizer's gradients by the scale, in place. Call it before clipping; otherwise
+  /// step() does it. Error if it was called already since the last update(); DTypeError for float16
+  /// gradients, which would underflow; DeviceError if gradients are on several devices.
   void unscale_(Optimizer& optimizer);
-  /// The optimizer's step, unless one of its gradients is infinite or NaN. Error where it was done
-  /// already.
+  /// Calls the optimizer's step(), which changes nothing if one of the gradients is infinite or
+  /// NaN. Error if it was called already since the last update().
   void step(Optimizer& optimizer);
-  /// Adapts the scale to what the steps since the last call found. Error where there was none.
+  /// Adapts the scale to the verdicts since the last update(). Error if there are none.
   void update();
 
-  /// The scale as it is now; waits for the device.
+  /// Returns the present scale; waits for the device.
   double current_scale() const;
-  /// "scale", "growth_tracker" and the options but init_scale, float64 numbers of shape ().
+  /// Returns "scale", "growth_tracker" and the options except init_scale, as float64 tensors of
+  /// shape ().
   StateDict state_dict() const;
-  /// CheckpointError, and no change, where something is missing or out of range.
+  /// CheckpointError, and no change, if a number is missing or out of range.
   void load_state_dict(const StateDict& state);
 
  private:
+  // Whether the gradients of an optimizer overflowed since the last update().
   struct Verdict {
-    Tensor found_inf = {};  // float32, shape ()
+    Tensor found_inf = {};  // float32 of shape ().
     bool unscaled = false, stepped = false;
   };
   void move_to(Device device);
 
   Options options_;
-  Tensor scale_,
-      tracker_;  // float32, shape (): the scale, and how many steps went well since it last changed
+  // float32 of shape (): the scale, and the number of good steps since the scale last changed.
+  Tensor scale_, tracker_;
   std::map<const Optimizer*, Verdict> verdicts_;
 };
 

@@ -1,5 +1,5 @@
-// The gradients of a list of parameters as kernels want them: for clipping and loss scaling, which
-// change them in place.
+// The gradients of a list of parameters, as the kernels of clipping and loss scaling need them. An
+// implementation detail of optim/.
 #pragma once
 
 #include "../core/tensor.h"
@@ -8,8 +8,9 @@
 
 namespace tutti::optim {
 
-/// Of every parameter that has one, made dense where it is not. DeviceError that names `op` where
-/// they are on several devices. Call inside NoGrad.
+/// Returns the gradients of the parameters that have one. A gradient that is not dense is replaced
+/// by a dense copy. DeviceError that names `op` if they are on several devices. Call it inside
+/// NoGrad.
 std::vector<Tensor> dense_gradients(const char* op, const std::vector<Tensor>& parameters);
 
 }  // namespace tutti::optim

@@ -1,12 +1,12 @@
 #include "optimizer.h"
 
+#include "../autograd/functions.h"
 #include "../autograd/grad_mode.h"
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
+#include "../kernels/optimizer.h"
 
-#include <charconv>
 #include <cmath>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -19,32 +19,12 @@ bool same_layout(const Tensor& a, const Tensor& b) {
   return true;
 }
 
-// `tensor` in the layout and on the device of `parameter`: itself where it is so already, as nearly
-// always.
+// Returns `tensor` in the layout and on the device of `parameter`: itself in nearly all cases.
 Tensor matched(const Tensor& tensor, const Tensor& parameter) {
   if (tensor.device() == parameter.device() && same_layout(tensor, parameter)) return tensor;
   const Tensor result = empty_like(parameter, tensor.dtype());
   result.copy_(tensor.detach());
   return result;
-}
-
-std::string exact(double value) { return fmt::format("{:.17g}", value); }
-
-double parse(const Metadata& metadata, const std::string& key) {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) fail<CheckpointError>("optimizer state: '{}' is missing", key);
-  const std::string& text = found->second;
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size())
-    fail<CheckpointError>("optimizer state: '{}' is '{}', expected a number", key, text);
-  return value;
-}
-
-const Tensor* find_tensor(const StateDict& tensors, const std::string& name) {
-  for (const auto& [key, tensor] : tensors)
-    if (key == name) return &tensor;
-  return nullptr;
 }
 
 }  // namespace
@@ -64,7 +44,9 @@ Optimizer::Optimizer(std::string name, std::vector<std::string> state_names,
             name_, index, to_string(p.shape()));
       if (!seen.insert(p.id()).second)
         fail<ValueError>("{}: parameter {} was given twice", name_, index);
-      slots_.push_back({.parameter = p, .group = static_cast<int>(group_sizes_.size())});
+      slots_.push_back({.parameter = p,
+                        .group = static_cast<int>(group_sizes_.size()),
+                        .states = std::vector<Tensor>(state_names_.size())});
     }
     group_sizes_.push_back(static_cast<std::int64_t>(group.size()));
   }
@@ -81,286 +63,354 @@ std::vector<Tensor> Optimizer::parameters() const {
   return result;
 }
 
-// Gives every parameter its count of skipped steps.
-void Optimizer::count_skipped(const Tensor& found_inf) {
+int Optimizer::state_count(int /*group*/) const { return static_cast<int>(state_names_.size()); }
+
+// ---- A step. Everything is checked before anything changes.
+
+void Optimizer::step(const Tensor& found_inf) {
+  const NoGrad no_grad;
+  const Autocast off(float32);
+  const std::vector<std::size_t> due = slots_with_gradient();
+  for (const std::size_t i : due) {
+    check_parameter(i);
+    check_states(i);
+    check_capture(i, found_inf);
+  }
+  if (found_inf.defined()) {
+    check_found_inf(found_inf);
+    make_skip_counts(found_inf.device());
+  }
+  // Neighbours in the same group and on the same device are updated together.
+  for (std::size_t first = 0, last = 0; first < due.size(); first = last) {
+    const Slot& slot = slots_[due[first]];
+    const auto joins = [&](const Slot& next) {
+      return next.group == slot.group && next.parameter.device() == slot.parameter.device();
+    };
+    while (last < due.size() && joins(slots_[due[last]])) ++last;
+    update_slots(Slots(due).subspan(first, last - first), found_inf);
+  }
+}
+
+std::vector<std::size_t> Optimizer::slots_with_gradient() const {
+  std::vector<std::size_t> result;
+  result.reserve(slots_.size());
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].parameter.grad().defined()) result.push_back(i);
+  return result;
+}
+
+void Optimizer::check_parameter(std::size_t index) const {
+  const Tensor &p = slots_[index].parameter, g = p.grad();
+  if (!is_floating(p.dtype()))
+    fail<DTypeError>(
+        "{}: parameter {}: expected a floating dtype, got {}; convert it with .to(dtype)", name_,
+        index, to_string(p.dtype()));
+  if (!p.is_dense())
+    fail<ShapeError>(
+        "{}: parameter {} of shape {}: expected elements that are dense in memory, got strides {}; "
+        "pass set_data() a contiguous() tensor",
+        name_, index, to_string(p.shape()), to_string(p.strides()));
+  if (!(g.shape() == p.shape()))
+    fail<ShapeError>(
+        "{}: gradient of parameter {}: expected the parameter's shape {}, got {}; clear it with "
+        "zero_grad() and run backward again",
+        name_, index, to_string(p.shape()), to_string(g.shape()));
+  if (g.dtype() != p.dtype())
+    fail<DTypeError>(
+        "{}: gradient of parameter {}: expected the parameter's dtype {}, got {}; clear it with "
+        "zero_grad() and run backward again",
+        name_, index, to_string(p.dtype()), to_string(g.dtype()));
+  if (g.device() != p.device())
+    fail<DeviceError>(
+        "{}: gradient of parameter {}: expected it on {} like the parameter, got it on {}; clear "
+        "it with zero_grad() and run backward again",
+        name_, index, to_string(p.device()), to_string(g.device()));
+}
+
+// A state may be on another device or in another layout: it follows its parameter.
+void Optimizer::check_states(std::size_t index) const {
+  const Slot& slot = slots_[index];
+  const Tensor& p = slot.parameter;
+  const auto needed = static_cast<std::size_t>(state_count(slot.group));
+  for (std::size_t k = 0; k < needed; ++k) {
+    const Tensor& state = slot.states[k];
+    if (!state.defined()) continue;
+    if (!(state.shape() == p.shape()))
+      fail<ShapeError>(
+          "{}: state '{}' of parameter {}: expected the parameter's shape {}, got {}; make a new "
+          "optimizer after changing the shape of a parameter",
+          name_, state_names_[k], index, to_string(p.shape()), to_string(state.shape()));
+    if (const DType dtype = accumulate_dtype(p.dtype()); state.dtype() != dtype)
+      fail<DTypeError>(
+          "{}: state '{}' of parameter {}: expected {} for a parameter in {}, got {}; make a new "
+          "optimizer after changing the dtype of a parameter",
+          name_, state_names_[k], index, to_string(dtype), to_string(p.dtype()),
+          to_string(state.dtype()));
+  }
+}
+
+void Optimizer::check_found_inf(const Tensor& found_inf) const {
   if (found_inf.dtype() != float32 || found_inf.numel() != 1)
     fail<ValueError>("{}: expected found_inf as one float32 element, got {} {}", name_,
                      to_string(found_inf.dtype()), to_string(found_inf.shape()));
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].parameter.device() != found_inf.device())
+      fail<DeviceError>(
+          "{}: found_inf is on {}, parameter {} on {}; move one of them with .to(device)", name_,
+          to_string(found_inf.device()), i, to_string(slots_[i].parameter.device()));
+}
+
+// While a graph is captured, memory that is made for the first time would be cleared on every
+// replay, and numbers of the host would be frozen.
+void Optimizer::check_capture(std::size_t index, const Tensor& found_inf) const {
+  const Slot& slot = slots_[index];
+  if (!cuda::is_capturing(slot.parameter.device())) return;
+  if (!is_capturable())
+    fail<DeviceError>(
+        "{}: the step cannot be captured into a graph, since its update_one() computes with "
+        "options that the graph would freeze; leave step() out of the graph and call it after "
+        "each replay()",
+        name_);
+  bool exists = !found_inf.defined() || slot.skipped.defined();
+  for (int k = 0; k < state_count(slot.group); ++k) {
+    const Tensor& state = slot.states[static_cast<std::size_t>(k)];
+    exists = exists && state.defined() && state.device() == slot.parameter.device() &&
+             same_layout(state, slot.parameter);
+  }
+  if (!exists)
+    fail<DeviceError>(
+        "{}: the step cannot be captured into a graph, since parameter {} of shape {} has no state "
+        "yet (or a state for another device or layout); run a step without a graph before",
+        name_, index, to_string(slot.parameter.shape()));
+}
+
+// Gives every parameter its count of skipped steps.
+void Optimizer::make_skip_counts(Device device) {
   const auto count = static_cast<std::int64_t>(slots_.size());
   Tensor zero;
   for (std::int64_t i = 0; i < count; ++i) {
     Slot& slot = slots_[static_cast<std::size_t>(i)];
-    if (slot.parameter.device() != found_inf.device())
-      fail<DeviceError>("{}: found_inf is on {}, parameter {} on {}", name_,
-                        to_string(found_inf.device()), i, to_string(slot.parameter.device()));
     if (slot.skipped.defined()) continue;
-    if (!zero.defined()) zero = zeros({count}, {.device = found_inf.device()});
+    if (!zero.defined()) zero = zeros({count}, {.device = device});
     slot.skipped = zero.select(0, i);
   }
 }
 
-// Before a step of this parameter is captured: whatever it made for the first time would be cleared
-// on every replay.
-void Optimizer::expect_state(std::size_t index, const Tensor& found_inf) const {
-  const Slot& slot = slots_[index];
-  bool there = !found_inf.defined() || slot.skipped.defined();
-  for (int k = 0; k < state_count(slot.group); ++k) {
-    const Tensor& state = slot.state[static_cast<std::size_t>(k)];
-    there = there && state.defined() && state.device() == slot.parameter.device() &&
-            same_layout(state, slot.parameter);
-  }
-  if (!there)
-    fail<DeviceError>(
-        "{}: the step cannot be captured into a graph, since the state of parameter {} of shape {} "
-        "is not there yet (or was made for another device or layout): run a step as it is before",
-        name_, index, to_string(slot.parameter.shape()));
+// Updates parameters of one group that are on one device.
+void Optimizer::update_slots(Slots slots, const Tensor& found_inf) {
+  const Slot& first = slots_[slots.front()];
+  const bool captured = cuda::is_capturing(first.parameter.device());
+  std::vector<kernels::FusedUpdate> updates;
+  updates.reserve(slots.size());
+  for (const std::size_t i : slots) updates.push_back(prepare(slots_[i], found_inf));
+  update_group(first.group, updates, captured ? replay_scalars(slots, updates) : nullptr);
+  for (const auto& u : updates) u.parameter.storage()->bump_version();
+  if (captured) return;  // Each replay counts.
+  for (const std::size_t i : slots) ++slots_[i].steps;
 }
 
-// What the host gives the kernels of a step, for a graph: every replay is the next step of these
-// parameters.
-kernels::ReplayScalars Optimizer::record(int group, const std::vector<std::size_t>& slots,
-                                         const std::vector<kernels::ParameterUpdate>& updates) {
+// Makes the states that are missing, and brings tensors into the parameter's layout.
+kernels::FusedUpdate Optimizer::prepare(Slot& slot, const Tensor& found_inf) const {
+  kernels::FusedUpdate u{.parameter = slot.parameter,
+                         .gradient = matched(slot.parameter.grad(), slot.parameter),
+                         .step = slot.steps + 1,
+                         .found_inf = found_inf};
+  const auto needed = static_cast<std::size_t>(state_count(slot.group));
+  u.states.reserve(needed);
+  for (std::size_t k = 0; k < needed; ++k) {
+    Tensor& state = slot.states[k];
+    if (state.defined()) {
+      state = matched(state, slot.parameter);
+    } else {
+      state = empty_like(slot.parameter, accumulate_dtype(slot.parameter.dtype()));
+      state.zero_();
+    }
+    u.states.push_back(state);
+  }
+  if (slot.skipped.defined()) u.skipped = slot.skipped = slot.skipped.to(slot.parameter.device());
+  return u;
+}
+
+// ---- A captured step
+
+// Returns device memory that every replay of the graph fills with the options and step numbers of
+// that moment (kernels::ReplayScalars). Every replay counts as a step of these parameters.
+const double* Optimizer::replay_scalars(Slots slots,
+                                        std::span<const kernels::FusedUpdate> updates) {
   std::vector<const void*> addresses;
   for (const auto& u : updates) addresses.push_back(u.parameter.raw());
-  const auto write = [this, group, slots, updates, addresses](void* to) {
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      const Slot& slot = slots_[slots[i]];
-      const auto same = [](const Tensor& a, const Tensor& b) {
-        return a.defined() && b.defined() && a.is_same(b);
-      };
-      bool there = slot.parameter.raw() == addresses[i];
-      for (const int k : {0, 1}) {
-        const Tensor& recorded = k == 0 ? updates[i].first : updates[i].second;
-        const bool needed = state_count(group) > k;
-        there = there && needed == recorded.defined() &&
-                (!needed || same(slot.state[static_cast<std::size_t>(k)], recorded));
-      }
-      if (updates[i].skipped.defined()) there = there && same(slot.skipped, updates[i].skipped);
-      if (!there)
-        fail<DeviceError>(
-            "{}: parameter {} or its state is not where it was when the graph was captured "
-            "(load_state_dict, Module::to, momentum turned on or off): capture the step again",
-            name_, slots[i]);
-    }
+  const int group = slots_[slots.front()].group;
+  const std::vector<Option>& options = options_[static_cast<std::size_t>(group)];
+  const auto write = [this, addresses, &options, indices = std::vector(slots.begin(), slots.end()),
+                      captured = std::vector(updates.begin(), updates.end())](void* to) {
+    for (std::size_t i = 0; i < indices.size(); ++i)
+      check_not_moved(indices[i], captured[i], addresses[i]);
     auto* numbers = static_cast<double*>(to);
-    for (const Option& o : options(group)) *numbers++ = o.number ? *o.number : *o.flag ? 1 : 0;
-    for (const std::size_t i : slots) *numbers++ = static_cast<double>(++slots_[i].steps);
+    for (const Option& o : options)
+      *numbers++ =
+          std::visit([](const auto* value) { return static_cast<double>(*value); }, o.value);
+    for (const std::size_t i : indices) *numbers++ = static_cast<double>(++slots_[i].steps);
   };
-  const std::size_t bytes = (options(group).size() + slots.size()) * sizeof(double);
+  const std::size_t bytes = (options.size() + slots.size()) * sizeof(double);
   return static_cast<const double*>(
       cuda::refresh_before_replay(updates.front().parameter.device(), bytes, write));
 }
 
-void Optimizer::step(const Tensor& found_inf) {
-  const NoGrad no_grad;
-  std::vector<bool> captured;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const Tensor& p = slots_[i].parameter;
-    captured.push_back(cuda::is_capturing(p.device()));
-    if (captured[i] && p.grad().defined()) expect_state(i, found_inf);
+void Optimizer::check_not_moved(std::size_t index, const kernels::FusedUpdate& captured,
+                                const void* address) const {
+  const Slot& slot = slots_[index];
+  bool same = slot.parameter.raw() == address &&
+              static_cast<std::size_t>(state_count(slot.group)) == captured.states.size();
+  for (std::size_t k = 0; same && k < captured.states.size(); ++k)
+    same = slot.states[k].defined() && slot.states[k].is_same(captured.states[k]);
+  if (captured.skipped.defined())
+    same = same && slot.skipped.defined() && slot.skipped.is_same(captured.skipped);
+  if (!same)
+    fail<DeviceError>(
+        "{}: parameter {} or its state is not where it was when the graph was captured "
+        "(load_state_dict, Module::to, momentum turned on or off): capture the step again",
+        name_, index);
+}
+
+// ---- Methods in tensor arithmetic
+
+void Optimizer::update_one(const ParameterUpdate& /*update*/) {
+  fail<Error>("{}: expected the optimizer to override update_one() or update_group()", name_);
+}
+
+void Optimizer::update_group(int group, std::span<const kernels::FusedUpdate> updates,
+                             const double* /*scalars*/) {
+  for (const kernels::FusedUpdate& u : updates) call_update_one(group, u);
+}
+
+// Calls update_one() with float32 or wider tensors. A step that overflowed is skipped: by the host
+// for parameters on the CPU; on CUDA the device selects between the old values and the new ones,
+// which update_one() then writes into copies.
+void Optimizer::call_update_one(int group, const kernels::FusedUpdate& u) {
+  const Device device = u.parameter.device();
+  const DType dtype = u.parameter.dtype(), wide = accumulate_dtype(dtype);
+  const bool may_skip = u.found_inf.defined(), selects = may_skip && !device.is_cpu();
+  if (may_skip && !selects && u.found_inf.item<float>() != 0) {
+    *u.skipped.data<float>() += 1;
+    return;
   }
-  if (found_inf.defined()) count_skipped(found_inf);
-  std::vector<kernels::ParameterUpdate> updates;
-  std::vector<std::size_t> which;  // of the slots
-  const auto run = [&](int group) {
-    if (updates.empty()) return;
-    update(group, updates, captured[which.front()] ? record(group, which, updates) : nullptr);
-    for (const auto& u : updates) u.parameter.storage()->bump_version();
-    updates.clear();
-    which.clear();
-  };
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    if (const Tensor gradient = slot.parameter.grad(); gradient.defined()) {
-      if (!updates.empty() && updates.front().parameter.device() != slot.parameter.device())
-        run(slot.group);
-      kernels::ParameterUpdate u;
-      u.parameter = slot.parameter;
-      u.gradient = matched(gradient, slot.parameter);
-      const int states =
-          state_count(slot.group);  // may be fewer than before: a momentum that was set to 0
-      for (int k = 0; k < states; ++k) {
-        Tensor& state = slot.state[static_cast<std::size_t>(k)];
-        if (!state.defined()) {
-          state = empty_like(slot.parameter, accumulate_dtype(slot.parameter.dtype()));
-          state.zero_();
-        } else {
-          state = matched(state, slot.parameter);
-        }
-      }
-      if (states > 0) u.first = slot.state[0];
-      if (states > 1) u.second = slot.state[1];
-      u.step = captured[i] ? slot.steps : ++slot.steps;
-      u.found_inf = found_inf;
-      if (slot.skipped.defined())
-        u.skipped = slot.skipped = slot.skipped.to(slot.parameter.device());
-      updates.push_back(std::move(u));
-      which.push_back(i);
-    }
-    if (i + 1 == slots_.size() || slots_[i + 1].group != slot.group) run(slot.group);
+  const Tensor old = u.parameter.detach().to(wide);
+  const Tensor parameter = selects && dtype == wide ? old.clone() : old;
+  std::vector<Tensor> states;
+  for (const Tensor& state : u.states) states.push_back(selects ? state.clone() : state.detach());
+  Tensor step = full({}, static_cast<double>(u.step), {wide, device});
+  if (u.skipped.defined()) step = step - u.skipped.to(wide);
+  update_one({parameter, u.gradient.to(wide), states, step, group});
+  if (!selects) {
+    if (dtype != wide) u.parameter.copy_(parameter);
+    return;
+  }
+  const Tensor skips = ne(u.found_inf.reshape({}), 0);
+  u.parameter.copy_(where(skips, u.parameter.detach().to(wide), parameter));
+  for (std::size_t k = 0; k < states.size(); ++k)
+    u.states[k].copy_(where(skips, u.states[k], states[k]));
+  u.skipped.add_(skips.to(float32));
+}
+
+// ---- Options
+
+void Optimizer::set_options(std::vector<std::vector<Option>> options) {
+  options_ = std::move(options);
+  check_all_options();
+}
+
+void Optimizer::check_all_options() const {
+  for (int g = 0; g < group_count(); ++g) {
+    for (const Option& o : options_[static_cast<std::size_t>(g)]) check_range(o);
+    check_options(g);
   }
 }
 
-double* Optimizer::find(const char* option, int group) const {
+void Optimizer::check_range(const Option& option) const {
+  const auto* const number = std::get_if<double*>(&option.value);
+  if (!number) return;
+  const double value = **number;
+  if (std::isfinite(value) && value >= option.low && value < option.below) return;
+  if (option.below == std::numeric_limits<double>::infinity())
+    fail<ValueError>("{}: {} must be a finite number of at least {}, got {}", name_, option.name,
+                     option.low, value);
+  fail<ValueError>("{}: {} must be at least {} and below {}, got {}", name_, option.name,
+                   option.low, option.below, value);
+}
+
+// Returns the position of a number in the table of options, or -1.
+int Optimizer::find_option(const char* name, int group) const {
   if (group < 0 || group >= group_count())
-    fail<ValueError>("{}: there is no parameter group {}, only {} of them", name_, group,
-                     group_count());
-  // options() hands out addresses, so it is not const; find() is shared by readers and writers.
-  for (const Option& o : const_cast<Optimizer*>(this)->options(group))
-    if (o.number && std::string(o.name) == option) return o.number;
-  return nullptr;
+    fail<ValueError>("{}: expected a parameter group from 0 to {}, got {}", name_,
+                     group_count() - 1, group);
+  const std::vector<Option>& options = options_[static_cast<std::size_t>(group)];
+  for (std::size_t k = 0; k < options.size(); ++k)
+    if (std::string(options[k].name) == name && std::holds_alternative<double*>(options[k].value))
+      return static_cast<int>(k);
+  return -1;
 }
 
-double Optimizer::number(const char* option, int group) const { return *find(option, group); }
+double Optimizer::number(const char* name, int group) const {
+  const int k = find_option(name, group);
+  if (k < 0)
+    fail<ValueError>("{}: expected an option '{}', but its table of options has none", name_, name);
+  return option_values()[static_cast<std::size_t>(group)][static_cast<std::size_t>(k)];
+}
 
-void Optimizer::set_number(const char* option, int first, int last, double value) {
-  std::vector<double> before;
-  for (int g = first; g <= last; ++g) before.push_back(std::exchange(*find(option, g), value));
+void Optimizer::set_number(const char* name, int first_group, int last_group, double value) {
+  OptionValues values = option_values();
+  for (int g = first_group; g <= last_group; ++g) {
+    number(name, g);  // Throws if there is no such group or option.
+    const auto k = static_cast<std::size_t>(find_option(name, g));
+    values[static_cast<std::size_t>(g)][k] = value;
+  }
+  change_options(values);
+}
+
+Optimizer::OptionValues Optimizer::option_values() const {
+  OptionValues values;
+  for (const auto& group : options_) {
+    auto& of_group = values.emplace_back();
+    for (const Option& o : group)
+      of_group.push_back(
+          std::visit([](const auto* value) { return static_cast<double>(*value); }, o.value));
+  }
+  return values;
+}
+
+void Optimizer::assign_options(const OptionValues& values) {
+  for (std::size_t g = 0; g < options_.size(); ++g)
+    for (std::size_t k = 0; k < options_[g].size(); ++k) {
+      const double value = values[g][k];
+      if (auto* const number = std::get_if<double*>(&options_[g][k].value)) **number = value;
+      else *std::get<bool*>(options_[g][k].value) = value != 0;
+    }
+}
+
+// Sets all options. ValueError, and no change, if a group refuses its values.
+void Optimizer::change_options(const OptionValues& values) {
+  const OptionValues before = option_values();
+  assign_options(values);
   try {
-    for (int g = first; g <= last; ++g) check_options(g);
+    check_all_options();
   } catch (...) {
-    for (int g = first; g <= last; ++g)
-      *find(option, g) = before[static_cast<std::size_t>(g - first)];
+    assign_options(before);
     throw;
   }
 }
 
-const char* Optimizer::momentum_name() const { return find("momentum", 0) ? "momentum" : "beta1"; }
+const char* Optimizer::momentum_name() const {
+  if (find_option("momentum", 0) >= 0) return "momentum";
+  if (find_option("beta1", 0) >= 0) return "beta1";
+  fail<ValueError>("{}: expected an option 'momentum' or 'beta1', but its table has neither",
+                   name_);
+}
 
 void Optimizer::set_learning_rate(double lr) { set_number("lr", 0, group_count() - 1, lr); }
 void Optimizer::set_learning_rate(int group, double lr) { set_number("lr", group, group, lr); }
 double Optimizer::momentum(int group) const { return number(momentum_name(), group); }
 void Optimizer::set_momentum(double momentum) {
   set_number(momentum_name(), 0, group_count() - 1, momentum);
-}
-
-OptimizerState Optimizer::state_dict() const {
-  OptimizerState state;
-  std::vector<double> steps;
-  for (const Slot& slot : slots_)
-    steps.push_back(static_cast<double>(slot.steps) -
-                    (slot.skipped.defined() ? slot.skipped.item<double>() : 0));
-  state.tensors.emplace_back("steps", tensor(steps, {.dtype = int64}));
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    for (std::size_t k = 0; k < state_names_.size(); ++k) {
-      const Slot& slot = slots_[i];
-      Tensor saved;
-      if (steps[i] == 0) continue;  // so has no state yet, or zeros, if what it did was skipped
-      if (slot.state[k].defined()) saved = slot.state[k].clone();
-      else if (static_cast<int>(k) < state_count(slot.group))  // needed from the next step on
-        saved = zeros(slot.parameter.shape(), {.dtype = accumulate_dtype(slot.parameter.dtype())});
-      if (saved.defined())
-        state.tensors.emplace_back(fmt::format("{}.{}", i, state_names_[k]), saved);
-    }
-  state.metadata["optimizer"] = name_;
-  state.metadata["groups"] = std::to_string(group_count());
-  for (int g = 0; g < group_count(); ++g) {
-    state.metadata[fmt::format("group.{}.parameters", g)] =
-        std::to_string(group_sizes_[static_cast<std::size_t>(g)]);
-    for (const Option& o : const_cast<Optimizer*>(this)->options(g))
-      state.metadata[fmt::format("group.{}.{}", g, o.name)] = o.number  ? exact(*o.number)
-                                                              : *o.flag ? "1"
-                                                                        : "0";
-  }
-  return state;
-}
-
-void Optimizer::load_state_dict(const OptimizerState& state) {
-  // Everything is read and checked first; then nothing can fail any more.
-  const auto method = state.metadata.find("optimizer");
-  if (method == state.metadata.end() || method->second != name_)
-    fail<CheckpointError>("optimizer state: expected that of {}, got that of {}", name_,
-                          method == state.metadata.end() ? "no optimizer" : method->second);
-  if (const double groups = parse(state.metadata, "groups"); groups != group_count())
-    fail<CheckpointError>("optimizer state: expected {} parameter groups, got {}", group_count(),
-                          groups);
-  for (int g = 0; g < group_count(); ++g)
-    if (const double size = parse(state.metadata, fmt::format("group.{}.parameters", g));
-        size != static_cast<double>(group_sizes_[static_cast<std::size_t>(g)]))
-      fail<CheckpointError>("optimizer state: group {} has {} parameters, expected {}", g, size,
-                            group_sizes_[static_cast<std::size_t>(g)]);
-  const Tensor* const steps = find_tensor(state.tensors, "steps");
-  if (!steps || steps->dtype() != int64 ||
-      steps->shape() != Shape{static_cast<std::int64_t>(slots_.size())})
-    fail<CheckpointError>("optimizer state: expected 'steps' as {} int64 numbers", slots_.size());
-  std::vector<std::vector<double>> before(static_cast<std::size_t>(group_count()));
-  const auto assign = [](const Option& o, double value) {
-    o.number ? void(*o.number = value) : void(*o.flag = value != 0);
-  };
-  std::vector<std::vector<double>> after = before;
-  for (int g = 0; g < group_count(); ++g)
-    for (const Option& o : options(g)) {
-      before[static_cast<std::size_t>(g)].push_back(o.number ? *o.number : *o.flag);
-      after[static_cast<std::size_t>(g)].push_back(
-          parse(state.metadata, fmt::format("group.{}.{}", g, o.name)));
-    }
-  const auto set_all = [&](const std::vector<std::vector<double>>& values) {
-    for (int g = 0; g < group_count(); ++g) {
-      std::size_t k = 0;
-      for (const Option& o : options(g)) assign(o, values[static_cast<std::size_t>(g)][k++]);
-    }
-  };
-  // How many state tensors a parameter needs depends on the options: they are tried on, and set for
-  // good at the end.
-  std::vector<int> needed;
-  set_all(after);
-  try {
-    for (int g = 0; g < group_count(); ++g) {
-      check_options(g);
-      needed.push_back(state_count(g));
-    }
-  } catch (const ValueError& error) {
-    set_all(before);
-    fail<CheckpointError>("optimizer state: {}", error.what());
-  }
-  set_all(before);
-  const std::vector<double> counts = to_vector(*steps);
-  std::vector<std::array<Tensor, 2>> loaded(slots_.size());
-  std::size_t used = 1;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    constexpr double most = 0x1p53;  // above, float64 does not count every step
-    if (!(counts[i] >= 0 && counts[i] <= most))
-      fail<CheckpointError>("optimizer state: parameter {} has made {} steps, expected 0 to {}", i,
-                            counts[i], most);
-    if (counts[i] == 0) continue;  // so has no state yet
-    for (std::size_t k = 0; k < state_names_.size(); ++k) {
-      const std::string name = fmt::format("{}.{}", i, state_names_[k]);
-      const Tensor* const found = find_tensor(state.tensors, name);
-      if (!found && static_cast<int>(k) >= needed[static_cast<std::size_t>(slots_[i].group)])
-        continue;
-      if (!found)
-        fail<CheckpointError>("optimizer state: '{}' is missing, after {} steps", name, counts[i]);
-      const Tensor& p = slots_[i].parameter;
-      const DType dtype = accumulate_dtype(p.dtype());
-      if (found->shape() != p.shape() || found->dtype() != dtype)
-        fail<CheckpointError>("optimizer state: '{}' is {} {}, expected {} {} as its parameter",
-                              name, to_string(found->dtype()), to_string(found->shape()),
-                              to_string(dtype), to_string(p.shape()));
-      loaded[i][k] = empty_like(p, dtype);
-      loaded[i][k].copy_(*found);
-      ++used;
-    }
-  }
-  if (used != state.tensors.size())
-    fail<CheckpointError>(
-        "optimizer state: {} of its {} tensors belong to no parameter of this {}, or to one "
-        "without steps",
-        state.tensors.size() - used, state.tensors.size(), name_);
-  set_all(after);
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].steps = static_cast<std::int64_t>(counts[i]);
-    slots_[i].skipped = {};
-    slots_[i].state = std::move(loaded[i]);
-  }
-}
-
-void Optimizer::expect(const char* option, double value, double low, double high) const {
-  if (std::isfinite(value) && value >= low && value < high) return;
-  if (high == std::numeric_limits<double>::infinity())
-    fail<ValueError>("{}: {} must be a finite number of at least {}, got {}", name_, option, low,
-                     value);
-  fail<ValueError>("{}: {} must be at least {} and below {}, got {}", name_, option, low, high,
-                   value);
 }
 
 }  // namespace tutti::optim

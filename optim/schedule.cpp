@@ -11,12 +11,14 @@ void expect_steps(const char* schedule, std::int64_t steps) {
   if (steps < 1) fail<ValueError>("{}: expected at least 1 step, got {}", schedule, steps);
 }
 
+// Interpolates between two values along a line or along half a cosine.
 double along(double from, double to, double part, bool linear) {
   return linear ? from + (to - from) * part
                 : to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * part));
 }
 
-// `low` at step 0, `high` at the end of the warm part, `end` at the last step.
+// Returns the schedule that goes from `low` at step 0 to `high` at the end of the warm part and to
+// `end` at the last step.
 Schedule cycle(OneCycle o, double low, double high, double end) {
   expect_steps("one_cycle", o.steps);
   if (!(o.warm_fraction >= 0 && o.warm_fraction <= 1))
@@ -28,7 +30,7 @@ Schedule cycle(OneCycle o, double low, double high, double end) {
     const double last = static_cast<double>(o.steps - 1),
                  at = std::min(static_cast<double>(step), last);
     const double top = o.warm_fraction * static_cast<double>(o.steps) -
-                       1;  // may fall between two steps
+                       1;  // May lie between two steps.
     if (at <= top) return along(low, high, top > 0 ? at / top : 1, o.linear);
     return along(high, end, last > top ? (at - top) / (last - top) : 1, o.linear);
   };

@@ -1,6 +1,6 @@
 // Learning-rate schedules. A Schedule is a function of the step number alone, so it has no state to
-// lose; a Scheduler applies one to an optimizer step by step. Values are relative to the rate the
-// optimizer was made with.
+// save. A Scheduler applies one to an optimizer step by step. Its values are factors on the
+// learning rate that the optimizer had at first.
 #pragma once
 
 #include "optimizer.h"
@@ -9,56 +9,66 @@
 
 namespace tutti::optim {
 
-/// Step number (from 0) -> factor on the learning rate, or, for momentum, the value itself.
+/// A function from the step number, counted from 0, to a factor on the learning rate. A schedule of
+/// the momentum returns the momentum itself.
 using Schedule = std::function<double(std::int64_t step)>;
 
-/// gamma^(step / every), the division rounded down.
+/// The factor is gamma^(step / every), with the division rounded down.
 struct StepDecay {
   std::int64_t every;
   double gamma = 0.1;
 };
+/// Returns the schedule of these options; ValueError for options out of range.
 Schedule step_decay(StepDecay options);
 
-/// From 1 at step 0 to `minimum` at `steps` along half a cosine (Loshchilov and Hutter, "SGDR",
-/// ICLR 2017, without restarts), and `minimum` from then on.
+/// The factor falls from 1 at step 0 to `minimum` at `steps` along half a cosine (Loshchilov and
+/// Hutter, "SGDR", ICLR 2017, without restarts), and stays there.
 struct Cosine {
   std::int64_t steps;
   double minimum = 0;
 };
+/// Returns the schedule of these options; ValueError for options out of range.
 Schedule cosine(Cosine options);
 
-/// Linearly from `start` at step 0 to 1 at `steps`; from there `then`, counted from its own step 0,
-/// or 1.
+/// The factor rises linearly from `start` at step 0 to 1 at `steps`. From there it is that of
+/// `then`, whose steps are counted from 0 again, or 1 without a `then`.
 struct LinearWarmup {
   std::int64_t steps;
   double start = 1.0 / 3;
 };
+/// Returns the schedule of these options; ValueError for options out of range.
 Schedule linear_warmup(LinearWarmup options, Schedule then = {});
 
-/// Smith and Topin's one-cycle policy ("Super-convergence", 2018) as PyTorch's OneCycleLR runs it,
-/// relative to the peak: from 1/div up to 1 during `warm_fraction` of the steps, then down to
-/// 1/(div final_div) at the last, along half cosines (or lines). Steps past the last stay there.
+/// Smith and Topin's one-cycle policy ("Super-convergence", 2018) as PyTorch's OneCycleLR computes
+/// it, relative to the peak. The factor rises from 1/div to 1 during `warm_fraction` of the steps
+/// and falls to 1/(div final_div) at the last step, along half cosines or lines. It stays there
+/// after the last step.
 struct OneCycle {
   std::int64_t steps;
   double warm_fraction = 0.3;
   double div = 25;
   double final_div = 1e4;
   bool linear = false;
-  double base_momentum = 0.85;  ///< at the peak; used by one_cycle_momentum alone
-  double max_momentum = 0.95;   ///< at the start and the end
+  /// The momentum at the peak of the learning rate, and at the start and the end. Only
+  /// one_cycle_momentum() uses them.
+  double base_momentum = 0.85;
+  double max_momentum = 0.95;
 };
+/// Returns the schedule of these options; ValueError for options out of range.
 Schedule one_cycle(OneCycle options);
-/// The momentum that goes with it (Adam's beta1): high where the rate is low.
+/// Returns the schedule of the momentum (Adam's beta1): it is high where the learning rate is low.
 Schedule one_cycle_momentum(OneCycle options);
 
+/// Sets the learning rate of an optimizer, and its momentum, step by step.
 class Scheduler {
  public:
-  /// Sets the rate (and the momentum, where `momentum` is given) of step 0. The optimizer must
+  /// Sets the learning rate of step 0, and the momentum if `momentum` is given. The optimizer must
   /// outlive the scheduler.
   Scheduler(Optimizer& optimizer, Schedule rate, Schedule momentum = {});
-  /// Call after every optimizer step.
+  /// Goes on to the next step. Call it after every step of the optimizer.
   void step() { set_position(position_ + 1); }
-  /// How many steps were taken. Setting it is how a resumed run goes on; ValueError when negative.
+  /// The number of steps taken. A resumed run sets it. ValueError, and no change, for a negative
+  /// position or a rate or momentum that the optimizer refuses.
   std::int64_t position() const { return position_; }
   void set_position(std::int64_t position);
 

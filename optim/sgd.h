@@ -1,38 +1,38 @@
 // Stochastic gradient descent with momentum, dampening, Nesterov's variant and weight decay, as
 // PyTorch defines it:
-//   g += weight_decay p;  b = momentum b + (1 - dampening) g  (b = g at first);  p -= lr (nesterov
-//   ? g + momentum b : b)
-// Where momentum is turned on after a parameter's first step, b starts from 0.
+//
+//   g += weight_decay p
+//   b = momentum b + (1 - dampening) g      (in the first update: b = g)
+//   p -= lr (nesterov ? g + momentum b : b)
+//
+// If momentum is turned on after a parameter's first step, b starts from 0.
 #pragma once
 
 #include "optimizer.h"
 
 namespace tutti::optim {
 
-class SGD : public Optimizer {
- public:
-  struct Options {
-    double lr = 1e-3;
-    double momentum = 0;
-    double dampening = 0;
-    double weight_decay = 0;
-    bool nesterov = false;  ///< needs momentum and no dampening
-  };
-  using Group = ParameterGroup<Options>;
+/// The options of SGD.
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  /// Nesterov's variant needs a momentum above 0 and a dampening of 0.
+  bool nesterov = false;
+};
 
+/// Stochastic gradient descent, with momentum if it is not 0.
+class SGD : public OptimizerWith<SGDOptions> {
+ public:
   SGD(std::vector<Tensor> parameters, Options options) : SGD({{std::move(parameters), options}}) {}
   explicit SGD(const std::vector<Group>& groups);
 
  protected:
-  std::vector<Option> options(int group) override;
-  void check_options(int group) const override;
-  int state_count(int group) const override { return at(group).momentum != 0; }
-  void update(int group, std::span<const kernels::ParameterUpdate> updates,
-              kernels::ReplayScalars live) override;
-
- private:
-  const Options& at(int group) const { return options_[static_cast<std::size_t>(group)]; }
-  std::vector<Options> options_;
+  bool is_capturable() const override { return true; }
+  int state_count(int group) const override { return options(group).momentum != 0; }
+  void update_group(int group, std::span<const kernels::FusedUpdate> updates,
+                    const double* scalars) override;
 };
 
 }  // namespace tutti::optim

@@ -1,7 +1,9 @@
 # Checks the layering of the library from its #include lines: a folder includes only folders to its left.
 #   core -> kernels -> autograd -> distributed -> { nn, optim }
-# optim includes neither nn nor distributed; process_group.h and the backends include core only; inside the library
-# every project include is relative, so that an embedder's own folders can never be picked up.
+# optim includes neither nn nor distributed. Process groups, their backends and the rendezvous include core only. Inside
+# distributed/ each file of this list includes only files to its left, and the backends see no more than them:
+#   group_info, fork, collective, watcher, world, reduce, backend
+# Inside the library every project include is relative, so that an embedder's own folders can never be picked up.
 cmake_minimum_required(VERSION 3.24)
 set(allowed_core core)
 set(allowed_kernels core kernels)
@@ -9,6 +11,7 @@ set(allowed_autograd core kernels autograd)
 set(allowed_distributed core kernels autograd distributed)
 set(allowed_nn core kernels autograd distributed nn)
 set(allowed_optim core kernels autograd optim)
+set(foundation group_info fork collective watcher world reduce backend)
 
 set(violations "")
 set(checked 0)
@@ -17,11 +20,19 @@ foreach(layer core kernels autograd distributed nn optim)
        ${SOURCE_DIR}/${layer}/*.cu ${SOURCE_DIR}/${layer}/*.cuh)
   foreach(file ${files})
     set(allowed ${allowed_${layer}})
-    if(file MATCHES "^distributed/(backends|launch/rendezvous)/|^distributed/(process_group|backend)\\.")
+    # The part of distributed/ that the file belongs to, if it is one with rules of its own.
+    set(part "")
+    string(REGEX REPLACE "^distributed/([a-z_]+)\\.[a-z]+$" "\\1" stem ${file})
+    list(FIND foundation "${stem}" level)
+    if(NOT level EQUAL -1)
+      set(part foundation)
+    elseif(file MATCHES "^distributed/backends/")
+      set(part backend)
+    elseif(file MATCHES "^distributed/(launch/rendezvous/|process_group\\.|submit\\.|broadcast_text\\.|backends\\.)")
+      set(part group)
+    endif()
+    if(part)
       set(allowed core distributed)
-      set(backend TRUE)
-    else()
-      set(backend FALSE)
     endif()
     get_filename_component(folder ${SOURCE_DIR}/${file} DIRECTORY)
     get_filename_component(own_folder ${file} DIRECTORY)
@@ -39,10 +50,20 @@ foreach(layer core kernels autograd distributed nn optim)
         string(REGEX REPLACE "/.*" "" target_layer ${target})
         if(NOT target_layer IN_LIST allowed)
           string(APPEND violations "${file} includes ${target}: allowed are ${allowed}\n")
-        elseif(backend AND target_layer STREQUAL "distributed"
-               AND NOT target MATCHES "^distributed/(process_group|backend|broadcast_text|diagnostics/fault_injection|reduce|watcher|launch/thread_world|launch/rendezvous/store)\\.h$"
-               AND (own_folder STREQUAL "distributed" OR NOT target MATCHES "^${own_folder}/"))
-          string(APPEND violations "${file} includes ${target}: a backend sees only process_group.h, backend.h, broadcast_text.h, reduce.h, watcher.h, diagnostics/fault_injection.h, launch/thread_world.h, launch/rendezvous/store.h and its own folder\n")
+        elseif(part AND target_layer STREQUAL "distributed")
+          string(REGEX REPLACE "^distributed/([a-z_]+)\\.h$" "\\1" target_stem ${target})
+          list(FIND foundation "${target_stem}" target_level)
+          if(part STREQUAL "foundation")
+            if(target_level EQUAL -1 OR target_level GREATER level)
+              string(APPEND violations "${file} includes ${target}: below process groups the order is ${foundation}\n")
+            endif()
+          elseif(target_level EQUAL -1
+                 AND NOT target MATCHES "^distributed/(diagnostics/fault_injection|launch/rendezvous/store)\\.h$"
+                 AND NOT (part STREQUAL "group" AND target MATCHES "^distributed/(process_group|submit|broadcast_text|backends)\\.h$")
+                 AND NOT (file MATCHES "^distributed/backends\\." AND target MATCHES "^distributed/backends/")
+                 AND (own_folder STREQUAL "distributed" OR NOT target MATCHES "^${own_folder}/"))
+            string(APPEND violations "${file} includes ${target}: a ${part} file sees only ${foundation}, fault_injection, store and its own folder\n")
+          endif()
         endif()
       endif()
     endforeach()

@@ -1,7 +1,7 @@
-// The library's side of benchmarks/gpu/run.py, as a shared library with a C interface, so that
-// tutti and PyTorch run in one process, in turns, on the same device. A job is something to repeat;
-// time() repeats it and says how long it took, by the device's own clock. On the CPU it works too,
-// which is how the script is tried out without a GPU.
+// tutti's side of benchmarks/gpu/run.py: a shared library with a C interface, so that tutti and
+// PyTorch take turns in one process, on the same device. A Job is work to repeat; time() repeats it
+// and returns how long that took by the device's own clock. It runs on the CPU, too, to try out the
+// script without a GPU.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
@@ -30,7 +30,7 @@ class Job {
   virtual ~Job() = default;
   virtual void once(std::int64_t i) = 0;
 
-  /// Milliseconds for `count` repetitions, begun when the device had nothing else to do.
+  /// Returns the milliseconds of `count` repetitions, which begin when the device is idle.
   double time(std::int64_t count) {
     if (device_.is_cpu()) {
       const auto begin = std::chrono::steady_clock::now();
@@ -57,7 +57,7 @@ struct Shape4 {
   std::int64_t n, c, h, w;
 };
 
-// Forward and backward of one normalisation layer, over sets of inputs that together are larger
+// Forward and backward of one normalization layer, over sets of inputs that together are larger
 // than the caches.
 class Normalisation final : public Job {
  public:
@@ -66,7 +66,7 @@ class Normalisation final : public Job {
       : Job(device),
         add_relu_(add_relu),
         layer_({.channels = s.c, .device = device, .group = std::move(group)}) {
-    // Drawing numbers takes the host longer than all the rest: the sets differ in where they are.
+    // The sets hold the same numbers, because drawing them on the host takes longer than all else.
     const Tensor drawn = randn({s.n, s.c, s.h, s.w}).to(device);
     const auto make = [&](double factor) { return (drawn * factor).to(dtype).contiguous(format); };
     for (std::int64_t i = 0; i < sets; ++i)
@@ -91,7 +91,7 @@ class Normalisation final : public Job {
   std::vector<Set> inputs_;
 };
 
-// A whole training step of a ResNet: autocast, cross-entropy, SGD with momentum; by option as a
+// A whole training step of a ResNet: autocast, cross-entropy, SGD with momentum. By option it is a
 // CUDA graph.
 class Training final : public Job {
  public:
@@ -108,7 +108,8 @@ class Training final : public Job {
         net_->parameters(), optim::SGD::Options{.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4});
     images_ = randn({batch, 3, size, size}).to(device).contiguous(MemoryFormat::channels_last);
     labels_ = randint(1000, {batch}).to(device);
-    for (int i = 0; i < 3; ++i) step();  // buckets are rebuilt, plans and pools filled
+    for (int i = 0; i < 3; ++i)
+      step();  // buckets are reordered, plans made and memory pools filled
     if (graph) graph_.emplace(device, [this] { step(); });
   }
   void once(std::int64_t) override { graph_ ? graph_->replay() : step(); }
@@ -154,7 +155,7 @@ DType dtype_named(const std::string& name) {
   return name == "bfloat16" ? bfloat16 : name == "float16" ? float16 : float32;
 }
 
-// One rank: the whole path of a group, its collectives included.
+// Returns an NCCL group of one rank, which goes through the whole path of a collective.
 std::optional<ProcessGroup> one_rank(bool synchronised) {
   if (!synchronised) return {};
   static const ProcessGroup group =
@@ -194,7 +195,7 @@ void* tutti_copy(const char* device, std::int64_t bytes) {
   return guarded([&] { return new Copy(Device::from_string(device), bytes); });
 }
 
-/// Milliseconds for `count` repetitions; negative where it failed.
+/// Returns the milliseconds of `count` repetitions; negative where it failed.
 double tutti_time(void* job, std::int64_t count) {
   try {
     return static_cast<Job*>(job)->time(count);

@@ -1,6 +1,6 @@
-// The allocator of a CUDA device: the driver's stream-ordered pool does the work, this file keeps
-// the figures, knows which stream a block belongs to, and explains when there is none left. While a
-// graph is captured, its arena (arena.h) stands between.
+// The allocator of a CUDA device. The driver's stream-ordered pool allocates and reuses memory;
+// this file counts bytes, remembers which stream a block belongs to, and reports when no memory is
+// left. While a thread captures a graph, the graph's arena (arena.h) allocates instead of the pool.
 #include "arena.h"
 #include "check.h"
 #include "runtime.h"
@@ -19,8 +19,8 @@ class PoolAllocator final : public Allocator {
   explicit PoolAllocator(int device) : device_(device) {
     const DeviceScope scope(device);
     check(cudaDeviceGetDefaultMemPool(&pool_, device), "cudaDeviceGetDefaultMemPool", "allocator");
-    std::uint64_t keep_all =
-        ~std::uint64_t{0};  // without it every synchronisation gives the memory back
+    // Without this setting every synchronisation returns the pool's memory to the system.
+    std::uint64_t keep_all = ~std::uint64_t{0};
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_all),
           "cudaMemPoolSetAttribute", "allocator");
   }
@@ -44,20 +44,11 @@ class PoolAllocator final : public Allocator {
   void release(void* block, std::size_t bytes) noexcept override {
     try {
       const Owner owner = forget(block, bytes);
-      const std::shared_ptr<Arena>& capture = Arena::current(device_);
-      if (capture && owner.arena == capture) capture->release(block, owner.stream);
-      else if (owner.arena && capture)
-        capture->when_graph_is_gone(
-            [arena = owner.arena](const Stream& last) { arena->record_use(last); });
+      if (Arena::current(device_)) release_during_capture(block, owner);
       else if (owner.arena) owner.arena->record_use(current_stream(device_));
-      else if (capture)
-        capture->when_graph_is_gone([=](const Stream& last) {
-          owner.stream.wait(last);
-          cudaFreeAsync(block, owner.stream.get());
-        });
       else cudaFreeAsync(block, owner.stream.get());
-    } catch (const std::exception&) {  // at the end of the program CUDA may be gone already, and
-                                       // its memory with it
+    } catch (const std::exception&) {
+      // At the end of the program CUDA may be gone already, and its memory with it.
     }
   }
 
@@ -71,15 +62,26 @@ class PoolAllocator final : public Allocator {
   }
 
   void trim() override {
-    synchronize(device_);  // what is freed only later on a stream is not given back
+    synchronize(device_);  // memory that a stream has yet to free cannot be trimmed
     check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo", "trim");
   }
 
  private:
   struct Owner {
     Stream stream;
-    std::shared_ptr<Arena> arena;  // null: the pool's own
+    std::shared_ptr<Arena> arena;  // null for a block of the pool
   };
+
+  // A block from outside the capture stays in use until the captured graph is gone.
+  void release_during_capture(void* block, const Owner& owner) {
+    const std::shared_ptr<Arena>& capture = Arena::current(device_);
+    if (owner.arena == capture) return capture->release(block, owner.stream);
+    capture->when_graph_is_gone([=](const Stream& last) {
+      if (owner.arena) return owner.arena->record_use(last);
+      owner.stream.wait(last);
+      cudaFreeAsync(block, owner.stream.get());
+    });
+  }
 
   Owner forget(void* block, std::size_t bytes) {
     const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// Every call of CUDA's libraries goes through a check: errors name the call and the operation that
-// made it.
+// check() turns the error of a CUDA call into a DeviceError that names the call and the operation.
+// Every call of the CUDA runtime goes through it.
 #pragma once
 
 #include "../error.h"
@@ -8,11 +8,12 @@
 
 namespace tutti::cuda {
 
-/// DeviceError unless `status` is cudaSuccess. `call`: the function of CUDA's; `op`: ours that
-/// called it, with shapes where they matter.
+/// Throws a DeviceError unless `status` is cudaSuccess. `call` names the CUDA function and `op` the
+/// operation of the library that called it, with shapes if they matter.
 inline void check(cudaError_t status, const char* call, const char* op) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // an error that is not sticky must not be reported again by the next call
+  cudaGetLastError();  // clears an error that is not sticky, so that the next call does not report
+                       // it again
   fail<DeviceError>("{}: {} failed: {} ({})", op, call, cudaGetErrorString(status),
                     cudaGetErrorName(status));
 }

@@ -23,22 +23,29 @@ __global__ void fill_kernel(U* out, U bits, std::int64_t count) {
   for (std::int64_t i = first_index(); i < count; i += index_step()) out[i] = bits;
 }
 
-// Work is cut at the generator's blocks of four numbers, of which the first and the last may be
-// used in part. `base`, in a graph: seed and position are there, and the draw begins `position`
-// after that.
 template <class U>
-__global__ void bernoulli_kernel(U* out, U bits, std::int64_t count, std::uint64_t seed,
-                                 std::uint64_t position, const std::uint64_t* base,
-                                 std::uint64_t below) {
-  if (base) seed = base[0], position += base[1];
-  const std::uint64_t first = position / 4,
-                      last = (position + static_cast<std::uint64_t>(count) + 3) / 4;
+struct BernoulliArguments {
+  U* out;
+  U bits;
+  std::int64_t count;
+  std::uint64_t seed, position;
+  const std::uint64_t* base;  // in a graph: seed and position of the generator at the replay
+  std::uint64_t below;
+};
+
+// A thread draws whole blocks of four numbers, of which the first and the last may be used in part.
+// In a graph `base` holds the seed, and the draw begins `position` numbers after base[1].
+template <class U>
+__global__ void bernoulli_kernel(BernoulliArguments<U> a) {
+  if (a.base) a.seed = a.base[0], a.position += a.base[1];
+  const std::uint64_t first = a.position / 4,
+                      last = (a.position + static_cast<std::uint64_t>(a.count) + 3) / 4;
   for (std::uint64_t block = first + static_cast<std::uint64_t>(first_index()); block < last;
        block += static_cast<std::uint64_t>(index_step())) {
-    const PhiloxBlock drawn = philox(seed, block);
+    const PhiloxBlock drawn = philox(a.seed, block);
     for (int j = 0; j < 4; ++j) {
-      const std::int64_t i = static_cast<std::int64_t>(4 * block - position) + j;
-      if (i >= 0 && i < count) out[i] = drawn.words[j] < below ? bits : U(0);
+      const std::int64_t i = static_cast<std::int64_t>(4 * block - a.position) + j;
+      if (i >= 0 && i < a.count) a.out[i] = drawn.words[j] < a.below ? a.bits : U(0);
     }
   }
 }
@@ -51,7 +58,7 @@ Grid grid_of(std::int64_t work, int device) {
 }
 
 template <class Body>
-void by_width(std::size_t width, const Body& body) {
+void dispatch_by_width(std::size_t width, const Body& body) {
   switch (width) {
     case 1: return body(std::uint8_t{});
     case 2: return body(std::uint16_t{});
@@ -62,34 +69,34 @@ void by_width(std::size_t width, const Body& body) {
 
 }  // namespace
 
-void fill(void* data, int device, std::size_t width, std::uint64_t bits, std::int64_t count) {
-  const DeviceScope scope(device);
-  by_width(width, [&](auto zero) {
+void fill(const Elements& out) {
+  const DeviceScope scope(out.device);
+  dispatch_by_width(out.width, [&](auto zero) {
     using U = decltype(zero);
-    launch("fill", fill_kernel<U>, grid_of(count, device), static_cast<U*>(data),
-           static_cast<U>(bits), count);
+    launch("fill", fill_kernel<U>, grid_of(out.count, out.device), static_cast<U*>(out.data),
+           static_cast<U>(out.bits), out.count);
   });
 }
 
-void bernoulli(void* data, int device, std::size_t width, std::uint64_t bits, std::int64_t count,
-               Generator& generator, std::uint64_t below) {
-  const DeviceScope scope(device);
+void bernoulli(const Elements& out, Generator& generator, std::uint64_t below) {
+  const DeviceScope scope(out.device);
   const Generator::State state = generator.state();
   HostValues::RandomOffset from{nullptr, state.position};
-  if (current_stream(device).is_capturing()) {
-    HostValues* const values = HostValues::current(device);
+  if (current_stream(out.device).is_capturing()) {
+    HostValues* const values = HostValues::current(out.device);
     if (!values)
       fail<DeviceError>(
           "bernoulli: expected a capture by cuda::Graph, which gives each replay new random "
           "numbers; this stream is captured by other means");
     from = values->random_offset("bernoulli", generator);
   }
-  by_width(width, [&](auto zero) {
+  dispatch_by_width(out.width, [&](auto zero) {
     using U = decltype(zero);
-    launch("bernoulli", bernoulli_kernel<U>, grid_of(count / 4 + 2, device), static_cast<U*>(data),
-           static_cast<U>(bits), count, state.seed, from.offset, from.base, below);
+    launch("bernoulli", bernoulli_kernel<U>, grid_of(out.count / 4 + 2, out.device),
+           BernoulliArguments<U>{static_cast<U*>(out.data), static_cast<U>(out.bits), out.count,
+                                 state.seed, from.offset, from.base, below});
   });
-  generator.set_state({state.seed, state.position + static_cast<std::uint64_t>(count)});
+  generator.set_state({state.seed, state.position + static_cast<std::uint64_t>(out.count)});
 }
 
 }  // namespace tutti::cuda

@@ -1,5 +1,5 @@
-// Values that core itself makes on a device: constants, and random masks with the same numbers as
-// on the CPU.
+// The values that core makes on a device: constants, and random masks with the same numbers as on
+// the CPU.
 #pragma once
 
 #include "../random.h"
@@ -9,13 +9,22 @@
 
 namespace tutti::cuda {
 
-/// Writes `count` elements of `width` bytes (1, 2, 4 or 8), each the low bytes of `bits`.
-void fill(void* data, int device, std::size_t width, std::uint64_t bits, std::int64_t count);
+/// The elements that a function below writes, and the bits of the value that it writes into them.
+/// `width` is the size of an element: 1, 2, 4 or 8 bytes, the low ones of `bits`.
+struct Elements {
+  void* data;
+  int device;
+  std::size_t width;
+  std::int64_t count;
+  std::uint64_t bits;
+};
 
-/// Element i becomes `bits` where the generator's i-th number from now on is smaller than `below`,
-/// else 0. The generator moves on by `count` numbers. In a graph every replay draws from where the
-/// generator then is.
-void bernoulli(void* data, int device, std::size_t width, std::uint64_t bits, std::int64_t count,
-               Generator& generator, std::uint64_t below);
+/// Writes the value into every element.
+void fill(const Elements& out);
+
+/// Writes the value into element i if the generator's i-th next number is smaller than `below`, and
+/// 0 if not. The generator advances by `count` numbers. In a graph every replay draws from where
+/// the generator is at that time.
+void bernoulli(const Elements& out, Generator& generator, std::uint64_t below);
 
 }  // namespace tutti::cuda

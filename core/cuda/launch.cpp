@@ -7,13 +7,15 @@
 namespace tutti::cuda {
 namespace {
 
-constexpr std::size_t without_asking = 48 << 10;
+// A kernel gets this much dynamic shared memory without a call of cudaFuncSetAttribute.
+constexpr std::size_t default_shared_bytes = 48 << 10;
 
-// The limit is the kernel's, not the launch's: while the lock is held, no other thread lowers it.
+// Raises the limit of a kernel's dynamic shared memory. The limit belongs to the kernel and not to
+// the launch, so the returned lock keeps other threads from lowering it before the launch.
 std::unique_lock<std::mutex> allow_shared_bytes(const char* op, const void* kernel,
                                                 std::size_t bytes) {
   static auto* mutex = new std::mutex;
-  if (bytes <= without_asking) return {};
+  if (bytes <= default_shared_bytes) return {};
   std::unique_lock lock(*mutex);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),

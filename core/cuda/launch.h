@@ -1,6 +1,6 @@
-// launch: how every kernel of ours starts, on the calling thread's current device and stream. For
-// .cu files. The emulator of tests/emulator, which runs kernels on the CPU, replaces the two small
-// templates in the middle.
+// launch() starts a kernel on the calling thread's current device and stream; every kernel of the
+// library starts here. The header is for .cu files. tests/emulator, which runs kernels on the CPU,
+// replaces the two small templates in the middle.
 #pragma once
 
 #include "check.h"
@@ -12,14 +12,15 @@ namespace tutti::cuda {
 
 struct Grid {
   dim3 blocks = 1;
-  dim3 threads = 256;  ///< of one block
-  std::size_t shared_bytes =
-      0;                     ///< dynamic shared memory, beyond 48 KiB too where the device has it
-  bool cooperative = false;  ///< all blocks run at once and may wait for each other
+  dim3 threads = 256;  ///< the threads of one block
+  /// Dynamic shared memory of a block; more than 48 KiB are allowed if the device has them.
+  std::size_t shared_bytes = 0;
+  /// All blocks run at once and may wait for each other.
+  bool cooperative = false;
 };
 
-/// Enqueues a kernel by its address. A grid of no blocks is nothing to do. DeviceError that names
-/// `op` and the grid.
+/// Enqueues a kernel by its address; does nothing for a grid without blocks. Throws a DeviceError
+/// that names `op` and the grid if the launch fails.
 void enqueue(const char* op, const void* kernel, const Grid& grid, void** arguments);
 
 }  // namespace tutti::cuda
@@ -36,7 +37,7 @@ const void* address_of(void (*kernel)(Parameters...)) {
 }
 
 #ifdef __CUDACC__
-/// The block's dynamic shared memory, 16-byte aligned.
+/// Returns the dynamic shared memory of the block, aligned to 16 bytes.
 template <class T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];
@@ -50,12 +51,12 @@ __device__ T* dynamic_shared() {
 
 namespace tutti::cuda {
 
-/// Starts kernel(arguments...), each converted to the parameter's type.
+/// Enqueues kernel(arguments...); each argument is converted to the type of its parameter.
 template <class... Parameters, class... Arguments>
 void launch(const char* op, void (*kernel)(Parameters...), const Grid& grid,
             Arguments&&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments),
-                "launch: as many arguments as the kernel has parameters");
+                "launch: expected as many arguments as the kernel has parameters");
   std::tuple<Parameters...> values(static_cast<Parameters>(std::forward<Arguments>(arguments))...);
   std::apply(
       [&](auto&... value) {

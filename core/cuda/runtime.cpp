@@ -12,44 +12,43 @@
 namespace tutti::cuda {
 namespace {
 
-struct Found {
+struct Devices {
   int count = 0;
-  std::string why;
+  std::string why_none;
 };
 
-// Asked once: what a process finds at its first question stays true for it.
-const Found& found() {
-  static const Found found = [] {
-    Found result;
-    int driver = 0;
-    const cudaError_t status = cudaGetDeviceCount(&result.count);
-    if (status == cudaSuccess && result.count > 0) return result;
-    result.count = 0;
-    cudaGetLastError();
-    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
-      result.why =
-          "tutti was built with CUDA, but this machine has no NVIDIA driver (libcuda.so.1); use "
-          "Device::cpu()";
-    else if (status == cudaErrorInsufficientDriver)
-      result.why = fmt::format(
-          "the NVIDIA driver supports CUDA {}.{}, tutti was built with {}.{}: update the driver",
-          driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    else if (status == cudaSuccess || status == cudaErrorNoDevice)
-      result.why =
-          visible
-              ? fmt::format("the NVIDIA driver shows no CUDA device (CUDA_VISIBLE_DEVICES is '{}')",
-                            visible)
-              : "this machine has an NVIDIA driver, but no CUDA device";
-    else
-      result.why = fmt::format("cudaGetDeviceCount failed: {} ({})", cudaGetErrorString(status),
-                               cudaGetErrorName(status));
-    return result;
-  }();
-  return found;
+// Says why cudaGetDeviceCount, which returned `status`, found no device.
+std::string why_no_device(cudaError_t status) {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+    return "tutti was built with CUDA, but this machine has no NVIDIA driver (libcuda.so.1); use "
+           "Device::cpu()";
+  if (status == cudaErrorInsufficientDriver)
+    return fmt::format(
+        "the NVIDIA driver supports CUDA {}.{}, tutti was built with {}.{}: update the driver",
+        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  if (status != cudaSuccess && status != cudaErrorNoDevice)
+    return fmt::format("cudaGetDeviceCount failed: {} ({})", cudaGetErrorString(status),
+                       cudaGetErrorName(status));
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!visible) return "this machine has an NVIDIA driver, but no CUDA device";
+  return fmt::format("the NVIDIA driver shows no CUDA device (CUDA_VISIBLE_DEVICES is '{}')",
+                     visible);
 }
 
-Properties ask(int device) {
+// The driver is asked once: its first answer stays true for the process.
+const Devices& devices() {
+  static const Devices devices = [] {
+    Devices found;
+    const cudaError_t status = cudaGetDeviceCount(&found.count);
+    if (status == cudaSuccess && found.count > 0) return found;
+    cudaGetLastError();
+    return Devices{0, why_no_device(status)};
+  }();
+  return devices;
+}
+
+Properties query_properties(int device) {
   cudaDeviceProp p{};
   check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties", "properties");
   return {p.name,
@@ -63,8 +62,9 @@ Properties ask(int device) {
           p.totalGlobalMem};
 }
 
-// Large copies go piece by piece: the device moves one while the host fills the next.
-constexpr std::size_t piece = std::size_t{8} << 20;
+// Large copies are cut into pieces of this size: the device moves one while the host fills the
+// next.
+constexpr std::size_t piece_bytes = std::size_t{8} << 20;
 
 void to_device(void* to, int device, const void* from, std::size_t bytes) {
   const DeviceScope scope(device);
@@ -72,11 +72,11 @@ void to_device(void* to, int device, const void* from, std::size_t bytes) {
   if (stream.is_capturing())
     fail<DeviceError>(
         "copy of {} bytes from the host to cuda:{}: cannot be captured into a graph, since a "
-        "replay would copy what the host had at capture: copy before it, into a tensor that the "
-        "graph reads",
+        "replay would copy what the host had at capture: copy before the capture, into a tensor "
+        "that the graph reads",
         bytes, device);
   for (std::size_t done = 0; done < bytes;) {
-    const std::size_t count = std::min(piece, bytes - done);
+    const std::size_t count = std::min(piece_bytes, bytes - done);
     PinnedBuffer staging(count);
     std::memcpy(staging.data(), static_cast<const char*>(from) + done, count);
     check(cudaMemcpyAsync(static_cast<char*>(to) + done, staging.data(), count,
@@ -90,7 +90,7 @@ void to_device(void* to, int device, const void* from, std::size_t bytes) {
 void to_host(void* to, const void* from, int device, std::size_t bytes) {
   const DeviceScope scope(device);
   const Stream& stream = current_stream(device);
-  if (bytes > piece) {  // the driver's own staging overlaps the two halves of the way
+  if (bytes > piece_bytes) {  // the driver's own staging overlaps its two copies
     if (!stream.is_capturing())
       check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream.get()),
             "cudaMemcpyAsync", "copy to the host");
@@ -116,13 +116,13 @@ void between_devices(void* to, int to_device, const void* from, int from_device,
   else
     check(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream.get()),
           "cudaMemcpyPeerAsync", "copy between devices");
-  source.wait(stream);  // the source may be written over or released there
+  source.wait(stream);  // later work there may overwrite or release the source
 }
 
 }  // namespace
 
-int device_count() { return found().count; }
-std::string why_unavailable() { return found().why; }
+int device_count() { return devices().count; }
+std::string why_unavailable() { return devices().why_none; }
 
 const Properties& properties(int device) {
   const DeviceScope scope(device);  // checks the index
@@ -131,7 +131,7 @@ const Properties& properties(int device) {
       new std::vector<std::unique_ptr<const Properties>>(static_cast<std::size_t>(device_count()));
   const std::lock_guard lock(*mutex);
   auto& entry = (*known)[static_cast<std::size_t>(device)];
-  if (!entry) entry = std::make_unique<const Properties>(ask(device));
+  if (!entry) entry = std::make_unique<const Properties>(query_properties(device));
   return *entry;
 }
 

@@ -1,7 +1,7 @@
-// The CUDA runtime as the rest of core sees it: devices, memory, moving bytes. Compiled from the
-// real sources where the library is built with CUDA, else from unavailable.cpp, which throws a
-// DeviceError that says how to build it in. Needs no header of CUDA's, as stream.h and graph.h;
-// check.h, launch.h and pinned.h are for a build with CUDA only.
+// The CUDA runtime as the rest of the library sees it: devices, memory, copies, waits. A build with
+// CUDA compiles the real sources. A build without it compiles unavailable.cpp, whose functions
+// throw a DeviceError that says how to build CUDA in. This header, stream.h, graph.h and settings.h
+// need no header of CUDA; check.h, launch.h and pinned_buffer.h do.
 #pragma once
 
 #include "../memory.h"
@@ -10,12 +10,13 @@
 
 namespace tutti::cuda {
 
-/// How many CUDA devices can be used; 0 without CUDA, without a driver or without a GPU.
+/// Returns how many CUDA devices can be used: 0 without CUDA, without a driver or without a GPU.
 int device_count();
-/// Why device_count() is 0: "built without CUDA", "no driver", ... Empty where there is a device.
+/// Returns why device_count() is 0 ("built without CUDA", "no driver", ...), and an empty text if
+/// there is a device.
 std::string why_unavailable();
 
-/// What launch decisions need to know of a device.
+/// Properties are the facts about a device that launches depend on.
 struct Properties {
   std::string name;
   int major = 0, minor = 0;  ///< compute capability
@@ -26,24 +27,27 @@ struct Properties {
   std::size_t l2_bytes = 0;
   std::size_t memory_bytes = 0;
 };
+/// Returns the properties of a device.
 const Properties& properties(int device);
 
-/// Stream-ordered memory of cudaMallocAsync: a block belongs to the stream that was current when it
-/// was allocated. Whoever uses it on another stream orders the two with events before it is
-/// released.
+/// Returns the allocator of a device, which uses cudaMallocAsync. A block belongs to the stream
+/// that was current when it was allocated. Code that uses the block on another stream must order
+/// the two streams by events before the block is released.
 Allocator& allocator(int device);
 
-/// On the current stream of the device. To the host: complete on return, one counted
-/// synchronisation. From the host: staged in pinned memory, so that the source may be reused at
-/// once.
+/// Copies bytes on the current stream of the device. A copy to the host is complete on return and
+/// counts as one wait. A copy from the host goes through pinned memory, so the source may be reused
+/// at once.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device,
                 std::size_t bytes);
+/// Sets bytes to zero on the current stream of the device.
 void zero_bytes(void* data, int device, std::size_t bytes);
 
-/// How often the library made any thread wait for a device, ever. A training step adds nothing to
-/// it.
+/// Returns how often the library has made a thread wait for a device so far. A training step adds
+/// nothing to it.
 std::int64_t synchronizations();
-/// Waits for everything on the device (counted): for benchmarks and before reading clocks.
+/// Waits for all work of the device, and counts the wait. Benchmarks call it before they read a
+/// clock.
 void synchronize(int device);
 
 }  // namespace tutti::cuda

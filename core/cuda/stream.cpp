@@ -11,7 +11,7 @@
 namespace tutti::cuda {
 namespace {
 
-std::atomic<std::int64_t> waits{0};
+std::atomic<std::int64_t> waits{0};  // how often a host thread has waited for a device
 
 void expect_device(int device) {
   const int count = device_count();
@@ -26,8 +26,8 @@ int current_device() {
   return device;
 }
 
-// The calling thread's stream on each device; empty for the device's own.
-std::optional<Stream>& slot(int device) {
+// Returns the calling thread's stream on a device; empty for the device's default stream.
+std::optional<Stream>& own_stream(int device) {
   thread_local std::deque<std::optional<Stream>> streams;  // a deque: references stay valid
   const auto i = static_cast<std::size_t>(device);
   while (streams.size() <= i) streams.emplace_back();
@@ -46,7 +46,7 @@ struct Stream::State {
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  ~State() { cudaStreamDestroy(handle); }  // what is enqueued still runs
+  ~State() { cudaStreamDestroy(handle); }  // enqueued work still runs
 };
 
 Stream Stream::create(int device, bool high_priority) {
@@ -102,7 +102,7 @@ struct Event::State {
 };
 
 void Event::record(const Stream& stream) {
-  const DeviceScope scope(stream.device());  // an event belongs to the device it was made on
+  const DeviceScope scope(stream.device());  // an event is made on its stream's device
   if (!state_) state_ = std::make_shared<const State>(kind_);
   check(cudaEventRecord(state_->handle, stream.get()), "cudaEventRecord", "Event::record");
 }
@@ -132,7 +132,7 @@ CUevent_st* Event::get() const { return state_ ? state_->handle : nullptr; }
 
 const Stream& default_stream(int device) {
   expect_device(device);
-  // Never destroyed: tensors of static storage duration are released on them.
+  // The streams are never destroyed: tensors of static storage duration are released on them.
   static auto* mutex = new std::mutex;
   static auto* streams = new std::deque<std::optional<Stream>>;  // a deque: references stay valid
   const std::lock_guard lock(*mutex);
@@ -145,7 +145,7 @@ const Stream& default_stream(int device) {
 
 const Stream& current_stream(int device) {
   if (device < 0) expect_device(device);
-  const auto& own = slot(device);
+  const auto& own = own_stream(device);
   return own ? *own : default_stream(device);
 }
 
@@ -164,10 +164,10 @@ DeviceScope::~DeviceScope() {
 
 StreamScope::StreamScope(const Stream& stream)
     : device_(stream.device()), previous_(current_stream(stream.device())) {
-  slot(stream.device()) = stream;
+  own_stream(stream.device()) = stream;
 }
 
-StreamScope::~StreamScope() { slot(previous_.device()) = previous_; }
+StreamScope::~StreamScope() { own_stream(previous_.device()) = previous_; }
 
 std::int64_t synchronizations() { return waits.load(std::memory_order_relaxed); }
 

@@ -1,32 +1,33 @@
-// Streams and events: the order in which a device works. Each device has one default stream that
-// all threads share, so that what one thread enqueued before it handed a tensor over is ordered
-// before what the next one does with it; StreamScope gives the calling thread another. Every wait
-// of the host goes through here and is counted.
+// Streams and events order the work of a device. Each device has one default stream that all
+// threads share: what one thread enqueued before it passed a tensor on comes before what the next
+// thread does with it. StreamScope gives the calling thread another stream. Every wait of the host
+// goes through this header and is counted (cuda::synchronizations() in runtime.h).
 #pragma once
 
 #include <memory>
+#include <utility>
 
-struct CUstream_st;  // cudaStream_t is a pointer to it
-struct CUevent_st;
+struct CUstream_st;  // cudaStream_t is CUstream_st*
+struct CUevent_st;   // cudaEvent_t is CUevent_st*
 
 namespace tutti::cuda {
 
 class Event;
 
-/// A handle on a stream; copies share it.
+/// A Stream is a handle on a CUDA stream; copies share the stream.
 class Stream {
  public:
-  /// A new stream beside the default one, which neither waits for the other.
+  /// Makes a new stream. It and the default stream do not wait for each other.
   static Stream create(int device, bool high_priority = false);
 
   int device() const;
   CUstream_st* get() const;
-  /// What comes later on this stream waits for the event; the host does not.
+  /// Makes later work of this stream wait for the event. The host does not wait.
   void wait(const Event& event) const;
-  /// What comes later on this stream waits for everything so far on `earlier`.
+  /// Makes later work of this stream wait for all work so far on `earlier`.
   void wait(const Stream& earlier) const;
-  /// The host waits (counted); `op` names who, for errors. DeviceError while the stream is captured
-  /// into a graph.
+  /// Makes the host wait for the stream, and counts the wait. `op` names the caller for errors.
+  /// Throws a DeviceError while the stream is captured into a graph.
   void synchronize(const char* op) const;
   bool is_capturing() const;
   bool operator==(const Stream&) const = default;
@@ -38,18 +39,22 @@ class Stream {
   std::shared_ptr<const State> state_;
 };
 
-/// A point on a stream. Copies share it; not recorded yet, it has always passed.
+/// An Event marks a point on a stream; copies share it. An event that was never recorded counts as
+/// passed.
 class Event {
  public:
   enum class Kind { ordering, timing };
   explicit Event(Kind kind = Kind::ordering) : kind_(kind) {}
   void record(const Stream& stream);
   bool recorded() const { return state_ != nullptr; }
-  bool passed() const;                     ///< asks, without waiting
-  void synchronize(const char* op) const;  ///< the host waits (counted)
-  /// Of two Kind::timing events that both passed.
+  /// Returns whether the device has passed the event, without waiting.
+  bool passed() const;
+  /// Makes the host wait for the event, and counts the wait. `op` names the caller for errors.
+  void synchronize(const char* op) const;
+  /// Returns the time between two events of Kind::timing that have both passed.
   double milliseconds_since(const Event& earlier) const;
-  CUevent_st* get() const;  ///< null before record()
+  /// Returns null before record().
+  CUevent_st* get() const;
 
  private:
   struct State;
@@ -57,16 +62,16 @@ class Event {
   std::shared_ptr<const State> state_;
 };
 
-/// The device's own stream, made on first use. Not CUDA's legacy stream: that could not be captured
-/// into a graph.
+/// Returns the device's default stream, made on first use. It is not CUDA's legacy default stream,
+/// which cannot be captured into a graph.
 const Stream& default_stream(int device);
-/// Where the calling thread's work on a device goes.
+/// Returns the stream that the calling thread's work on a device goes to.
 const Stream& current_stream(int device);
-/// The same on the calling thread's current device.
+/// Returns current_stream() of the calling thread's current device.
 const Stream& current_stream();
 
-/// Makes a device the calling thread's current one, which launch() uses. Every function that takes
-/// tensors to kernels begins with one.
+/// A DeviceScope makes a device the calling thread's current one, which launch() uses. Every
+/// function that launches kernels on tensors begins with one.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);
@@ -78,7 +83,7 @@ class DeviceScope {
   int previous_;
 };
 
-/// Makes a stream, and its device, the calling thread's current one.
+/// A StreamScope makes a stream, and its device, the calling thread's current one.
 class StreamScope {
  public:
   explicit StreamScope(const Stream& stream);

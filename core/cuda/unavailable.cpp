@@ -1,5 +1,5 @@
-// Stands in for core/cuda where the library is built without CUDA: there is no device, and using
-// one says why.
+// Stands in for core/cuda in a build without CUDA: there is no device, and using one throws a
+// DeviceError that says why.
 #include "../error.h"
 #include "generate.h"
 #include "graph.h"
@@ -23,10 +23,8 @@ const Properties& properties(int) { refuse(); }
 Allocator& allocator(int) { refuse(); }
 void copy_bytes(void*, Device, const void*, Device, std::size_t) { refuse(); }
 void zero_bytes(void*, int, std::size_t) { refuse(); }
-void fill(void*, int, std::size_t, std::uint64_t, std::int64_t) { refuse(); }
-void bernoulli(void*, int, std::size_t, std::uint64_t, std::int64_t, Generator&, std::uint64_t) {
-  refuse();
-}
+void fill(const Elements&) { refuse(); }
+void bernoulli(const Elements&, Generator&, std::uint64_t) { refuse(); }
 std::int64_t synchronizations() { return 0; }
 void synchronize(int) { refuse(); }
 

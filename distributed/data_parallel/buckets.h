@@ -1,5 +1,5 @@
-// How gradients are laid out in buckets: which parameter lies in which, and where. Their memory
-// comes from the group that will send them; no communication in here.
+// The layout of gradients in buckets: which parameter lies in which bucket, and where. The memory
+// of a bucket comes from the group that will send it; nothing here communicates.
 #pragma once
 
 #include "../../core/state_dict.h"
@@ -7,20 +7,24 @@
 
 namespace tutti::distributed {
 
-/// A flat tensor in which the gradients of `parameters` (indices) lie, each at a 64-byte boundary.
+/// A flat tensor that holds the gradients of some parameters, each at a 64-byte boundary.
 struct Bucket {
   Tensor flat;
-  std::vector<std::size_t> parameters;
-  std::vector<Tensor> views;  ///< of `flat`, one for each parameter, in that parameter's own layout
-  std::string label;          ///< "bucket 2: layer2.0.*, layer1.*"
+  std::vector<std::size_t> parameters;  ///< Indices of the parameters, in the order they lie here.
+  /// One view of `flat` for each parameter, with that parameter's shape and strides.
+  std::vector<Tensor> views;
+  std::string label;  ///< For errors and traces: "bucket 2: layer2.0.*, layer1.*".
 };
 
-/// Fills buckets in the order given, one open bucket for each (dtype, device); it is closed before
-/// it would exceed `cap_bytes` (`first_bytes` for the first), so that only a single large parameter
-/// makes a bucket larger than that. The buckets come in the order in which the last of their
-/// parameters does.
+/// How large buckets become. The first one is smaller, so that communication starts early.
+struct BucketSizes {
+  std::int64_t first_bytes = 0, cap_bytes = 0;
+};
+
+/// Puts the parameters into buckets in the given order. Parameters of one dtype and device share a
+/// bucket, up to its size; a parameter that is larger has a bucket of its own. The buckets are
+/// ordered by the position of their last parameter in `order`.
 std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<std::size_t>& order,
-                                 std::int64_t first_bytes, std::int64_t cap_bytes,
-                                 const ProcessGroup& group = {});
+                                 const BucketSizes& sizes, const ProcessGroup& group = {});
 
 }  // namespace tutti::distributed

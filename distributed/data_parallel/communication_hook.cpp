@@ -5,20 +5,21 @@
 namespace tutti::distributed {
 namespace {
 
+// Waits for the all-reduce of a compressed bucket, and copies the result back into the bucket.
 class Decompress : public Work::State {
  public:
-  Decompress(Work work, Tensor from, Tensor to)
-      : work_(std::move(work)), from_(std::move(from)), to_(std::move(to)) {}
+  Decompress(Work work, Tensor compressed, Tensor bucket)
+      : work_(std::move(work)), compressed_(std::move(compressed)), bucket_(std::move(bucket)) {}
   void wait() override {
     work_.wait();
-    if (from_.defined()) to_.copy_(from_);
-    from_ = {};
+    if (compressed_.defined()) bucket_.copy_(compressed_);
+    compressed_ = {};  // a second wait() copies nothing
   }
   bool is_done() override { return work_.is_done(); }
 
  private:
   Work work_;
-  Tensor from_, to_;
+  Tensor compressed_, bucket_;
 };
 
 }  // namespace
@@ -27,10 +28,10 @@ CommunicationHook compress_gradients(DType dtype) {
   if (dtype != bfloat16 && dtype != float16)
     fail<DTypeError>("compress_gradients: expected bfloat16 or float16, got {}", to_string(dtype));
   return [dtype](const ProcessGroup& group, const Tensor& bucket, CallOptions options) {
-    const Tensor small = empty_like(bucket, dtype);
-    small.copy_(bucket);
-    Work work = group.all_reduce(small, ReduceOp::sum, std::move(options));
-    return Work(std::make_shared<Decompress>(std::move(work), small, bucket));
+    const Tensor compressed = empty_like(bucket, dtype);
+    compressed.copy_(bucket);
+    Work work = group.all_reduce(compressed, ReduceOp::sum, std::move(options));
+    return Work(std::make_shared<Decompress>(std::move(work), compressed, bucket));
   };
 }
 

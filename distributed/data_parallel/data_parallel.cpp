@@ -10,8 +10,8 @@
 namespace tutti::distributed {
 namespace {
 
-// One line for each tensor: what must be the same on every rank.
-std::vector<std::string> inventory(const StateDict& parameters, const StateDict& buffers) {
+// Describes in one line for each tensor what must be the same on every rank.
+std::vector<std::string> describe_model(const StateDict& parameters, const StateDict& buffers) {
   std::vector<std::string> lines;
   const auto list = [&](const char* kind, const StateDict& tensors) {
     for (const auto& [name, tensor] : tensors) {
@@ -36,44 +36,49 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-// Compares hashes; only where they differ do the texts travel, so that every rank can say where.
-void check_same_model(const ProcessGroup& group, const std::vector<std::string>& mine) {
+// Throws an error that shows the first line in which rank 0 and rank `r` differ, if there is one.
+void compare_lines(const std::vector<std::string>& of_rank_0, const std::vector<std::string>& of_r,
+                   int r) {
+  for (std::size_t i = 0; i < std::max(of_rank_0.size(), of_r.size()); ++i) {
+    const std::string zero = i < of_rank_0.size() ? of_rank_0[i] : "nothing more";
+    const std::string other = i < of_r.size() ? of_r[i] : "nothing more";
+    if (zero != other)
+      fail<DistributedError>(
+          "DataParallel: the models differ at tensor {}: rank 0 has {}, rank {} has {}. Every rank "
+          "must build the same model",
+          i, zero, r, other);
+  }
+}
+
+// Compares hashes of the descriptions. Only where these differ do the texts travel, so that every
+// rank can say what is different.
+void check_same_model(const ProcessGroup& group, const std::vector<std::string>& description) {
   std::string text;
-  for (const std::string& line : mine) text += line + "\n";
-  std::int64_t facts[2] = {static_cast<std::int64_t>(Hash64().add(text).value()),
-                           static_cast<std::int64_t>(text.size())};
-  const Tensor all = empty({group.size(), 2}, {.dtype = int64});
-  group.all_gather(from_blob(facts, {2}, int64), all, {.name = "DataParallel: compare the models"})
+  for (const std::string& line : description) text += line + "\n";
+  std::int64_t mine[2] = {static_cast<std::int64_t>(Hash64().add(text).value()),
+                          static_cast<std::int64_t>(text.size())};
+  const Tensor hashes_and_sizes = empty({group.size(), 2}, {.dtype = int64});
+  group
+      .all_gather(from_blob(mine, {2}, int64), hashes_and_sizes,
+                  {.name = "DataParallel: compare the models"})
       .wait();
-  const std::int64_t* of_ranks = all.data<std::int64_t>();
+  const auto* all = hashes_and_sizes.data<std::int64_t>();
   std::int64_t longest = 0;
   bool same = true;
   for (int r = 0; r < group.size(); ++r) {
-    longest = std::max(longest, of_ranks[2 * r + 1]);
-    same = same && of_ranks[2 * r] == of_ranks[0] && of_ranks[2 * r + 1] == of_ranks[1];
+    longest = std::max(longest, all[2 * r + 1]);
+    same = same && std::equal(all, all + 2, all + 2 * r);
   }
   if (same) return;
   const Tensor padded = zeros({longest}, {.dtype = uint8}),
                texts = empty({group.size(), longest}, {.dtype = uint8});
   std::memcpy(padded.raw(), text.data(), text.size());
-  group.all_gather(padded, texts, {.name = "DataParallel: tell the models"}).wait();
+  group.all_gather(padded, texts, {.name = "DataParallel: show the models"}).wait();
   const auto lines_of = [&](int rank) {
     const char* begin = static_cast<const char*>(texts.raw()) + rank * longest;
-    return split_lines(std::string(begin, static_cast<std::size_t>(of_ranks[2 * rank + 1])));
+    return split_lines(std::string(begin, static_cast<std::size_t>(all[2 * rank + 1])));
   };
-  const std::vector<std::string> first = lines_of(0);
-  for (int r = 1; r < group.size(); ++r) {
-    const std::vector<std::string> other = lines_of(r);
-    for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      const std::string here = i < first.size() ? first[i] : "nothing more";
-      const std::string there = i < other.size() ? other[i] : "nothing more";
-      if (here != there)
-        fail<DistributedError>(
-            "DataParallel: the models differ at tensor {}: rank 0 has {}, rank {} has {}. Every "
-            "rank must build the same model",
-            i, here, r, there);
-    }
-  }
+  for (int r = 1; r < group.size(); ++r) compare_lines(lines_of(0), lines_of(r), r);
 }
 
 void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root) {
@@ -89,9 +94,9 @@ DataParallel::DataParallel(StateDict parameters, StateDict buffers, ProcessGroup
     fail<ValueError>(
         "DataParallel: bucket_cap_mb and first_bucket_mb must be positive, got {} and {}",
         options.bucket_cap_mb, options.first_bucket_mb);
-  const std::vector<std::string> lines = inventory(parameters, buffers_);
+  const std::vector<std::string> description = describe_model(parameters, buffers_);
   if (group_.size() == 1) return;
-  check_same_model(group_, lines);
+  check_same_model(group_, description);
   broadcast_all(group_, parameters, 0);
   broadcast_all(group_, buffers_, 0);
   std::erase_if(parameters,

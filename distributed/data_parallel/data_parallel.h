@@ -1,6 +1,6 @@
-// DataParallel: the same model on every rank of a group, each rank with its own share of the batch.
-// Makes the models equal at the start and averages the gradients during backward. It knows
-// parameters and buffers by name, not modules.
+// DataParallel: trains the same model on every rank of a group, each rank with its own share of the
+// batch. It makes the models equal at the start and averages the gradients during backward. It
+// knows parameters and buffers by name, and no modules.
 #pragma once
 
 #include "../../core/state_dict.h"
@@ -12,47 +12,55 @@ namespace tutti::distributed {
 
 class Reducer;
 
+/// The choices of DataParallel.
 struct DataParallelOptions {
-  double bucket_cap_mb = 25;   ///< MiB of gradients that travel together
-  double first_bucket_mb = 1;  ///< the first bucket is smaller, so that communication starts early
-  /// Parameters may get no gradient, or one in several parts (weights shared with recomputed
-  /// blocks), different ones on every rank and in every step. Costs one small collective more in
-  /// each backward, and buckets with unused parameters start only at its end. Off: an unused
-  /// parameter, or one whose gradient comes in parts on some ranks only, is an error that names it.
+  double bucket_cap_mb = 25;   ///< How many MiB of gradients travel together at most.
+  double first_bucket_mb = 1;  ///< Less for the first bucket, so that communication starts early.
+  /// Allows parameters that get no gradient, or one in several parts (weights shared with
+  /// recomputed blocks), different ones on every rank and in every step. This costs one small
+  /// collective more in each backward, and buckets with unused parameters start only at its end.
+  /// Without it, an unused parameter, or one whose gradient comes in parts on some ranks only, is
+  /// an error that names it.
   bool find_unused_parameters = false;
-  /// Lays the buckets out anew, once, in the order in which the gradients of rank 0's first
-  /// backward came.
+  /// Lays out the buckets anew, once, in the order in which rank 0's first backward produced the
+  /// gradients.
   bool reorder_buckets = true;
-  CommunicationHook communication = {};  ///< default: all-reduce in the gradients' own dtype
+  /// How a bucket is summed over the ranks; by default an all-reduce in the gradients' dtype.
+  CommunicationHook communication = {};
 };
 
-/// While it lives, every backward() averages the gradients over the ranks before it returns:
+/// While the object lives, every backward() averages the gradients over the ranks before it
+/// returns:
 ///
 ///   DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
 ///   cross_entropy(net(images), labels).backward();   // collective
 ///
-/// Gradients become views of buckets in the parameters' own layout, valid until the next averaging
-/// backward. Buckets are reduced in one fixed order on every rank, each as soon as all of its
-/// gradients are there, while backward goes on. What is averaged is the parameter's whole gradient,
-/// with what no_sync() scopes have accumulated: the mean over the ranks, whatever their batch
-/// sizes. To weight uneven ranks by their samples, scale each loss by size * local batch / global
-/// batch. Leaf hooks added to a parameter after this object see an undefined gradient (it is in its
-/// bucket).
+/// Gradients become views of buckets, with the shape and strides of their parameters, valid until
+/// the next averaging backward. The buckets are reduced in one fixed order on every rank, each as
+/// soon as all of its gradients are there, while backward continues.
 ///
-/// One object serves one thread. On a group of one it does nothing at all.
+/// The average covers the whole gradient of a parameter, with what no_sync() scopes have
+/// accumulated. It is the mean over the ranks, whatever their batch sizes; to weight uneven ranks
+/// by their samples, multiply each mean loss by size * local batch / global batch (Join gives such
+/// factors). Leaf hooks that are added to a parameter after this object see an undefined gradient,
+/// because it lies in its bucket by then.
+///
+/// One object serves one thread. On a group of one rank it does nothing.
 class DataParallel {
  public:
-  /// Collective. Checks that names, shapes, dtypes and requires_grad are the same on every rank
-  /// (DistributedError that shows the first difference and both ranks), then copies parameters and
-  /// buffers from rank 0. Parameters that do not require grad now are never averaged.
+  /// Checks that names, shapes, dtypes and requires_grad are the same on every rank, then copies
+  /// parameters and buffers from rank 0. This call is collective. Throws a DistributedError that
+  /// shows the first difference on both ranks. Parameters that do not require a gradient now are
+  /// never averaged.
   DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group,
                DataParallelOptions options = {});
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  /// Backwards that run while one lives leave the gradients local, where the forward ran does not
-  /// matter; the next one outside, or synchronize_gradients(), averages all that has accumulated.
+  /// A scope in which backward leaves the gradients local. It does not matter where the forward
+  /// ran. The next backward outside of the scope, or synchronize_gradients(), averages all that has
+  /// accumulated.
   class NoSync {
    public:
     ~NoSync();
@@ -66,16 +74,17 @@ class DataParallel {
   };
   [[nodiscard]] NoSync no_sync();
 
-  /// Collective: averages the gradients as they are now, an absent one counting as zeros.
+  /// Averages the gradients as they are now; an absent one counts as zeros. This call is
+  /// collective.
   void synchronize_gradients();
-  /// Collective: copies the buffers of rank `root` to all ranks. The buffers of synchronised layers
-  /// are equal anyway; those of plain batch norm are each rank's own until this is called, say
-  /// before a checkpoint.
+  /// Copies the buffers of rank `root` to all ranks. This call is collective. The buffers of
+  /// SyncBatchNorm are equal anyway; those of plain batch norm are each rank's own until this is
+  /// called, for example before a checkpoint.
   void broadcast_buffers(int root = 0);
 
   const ProcessGroup& group() const { return group_; }
-  /// The names of the parameters in each bucket, in the order of the buckets. Empty on a group of
-  /// one.
+  /// Returns the names of the parameters in each bucket, in the order of the buckets; empty on a
+  /// group of one rank.
   std::vector<std::vector<std::string>> buckets() const;
 
  private:

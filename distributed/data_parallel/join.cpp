@@ -22,7 +22,7 @@ bool Join::step(std::int64_t samples) {
       std::count_if(of_ranks.begin(), of_ranks.end(), [](std::int64_t n) { return n > 0; }));
   weight_ = weight_of(samples);
   if (active_ == 0 || active_ == group_.size()) return active_ > 0;
-  if (options_.uneven == Uneven::error) refuse(of_ranks);
+  if (options_.uneven == Uneven::error) throw_uneven(of_ranks);
   return options_.uneven == Uneven::shadow;
 }
 
@@ -36,7 +36,7 @@ double Join::weight_of(std::int64_t samples) const {
   return 0;
 }
 
-void Join::refuse(const std::vector<std::int64_t>& samples) const {
+void Join::throw_uneven(const std::vector<std::int64_t>& samples) const {
   std::vector<int> with, without;
   for (int r = 0; r < group_.size(); ++r)
     (samples[static_cast<std::size_t>(r)] > 0 ? with : without).push_back(r);

@@ -1,8 +1,7 @@
 // Join: training where the ranks have different numbers of batches. Before each step the ranks tell
-// each other how many samples they have for it; one that has none goes through the step with an
-// empty batch, so that every collective of forward and backward (gradient buckets, SyncBatchNorm)
-// comes in the usual order by itself and counts it as nothing. It knows a group, and neither models
-// nor data.
+// each other how many samples they have for it. A rank that has none goes through the step with an
+// empty batch, so that it takes part in every collective of forward and backward (gradient buckets,
+// SyncBatchNorm) and contributes nothing. Join knows a group, and neither models nor data.
 #pragma once
 
 #include "../process_group.h"
@@ -12,59 +11,66 @@
 
 namespace tutti::distributed {
 
-/// What becomes of a step for which only some ranks have samples.
+/// What happens in a step for which only some ranks have samples.
 enum class Uneven {
-  shadow,  ///< it is made; those without take part with an empty batch, until all have run out
-  stop,    ///< neither it nor any other is made: all stop together with the first
-  error,   ///< DistributedError, on every rank, that names those without
+  shadow,  ///< The step is made; ranks without samples take part with an empty batch.
+  stop,    ///< All ranks stop with the first one that has no samples.
+  error,   ///< Every rank gets a DistributedError that names the ranks without samples.
 };
 
-/// Over what the gradients of a step are a mean. The same where all ranks have equally many
-/// samples.
+/// What the gradients of a step are a mean over. The choice matters only where the ranks have
+/// different numbers of samples.
 enum class Divisor {
-  samples,       ///< over the samples of all ranks: every sample counts alike
-  active_ranks,  ///< over the ranks that have any: the mean of their means
-  world_size,    ///< over all ranks, those without counting as zeros: steps become smaller towards
-                 ///< the end
+  samples,       ///< The samples of all ranks: every sample has the same weight.
+  active_ranks,  ///< The ranks that have samples: the mean of their means.
+  world_size,    ///< All ranks, where those without samples count as zeros: steps become smaller as
+                 ///< ranks run out.
 };
 
+/// The choices of Join.
 struct JoinOptions {
   Uneven uneven = Uneven::shadow;
   Divisor divide_by = Divisor::samples;
 };
 
+/// Decides step by step whether to continue, and with which weight:
+///
 ///   distributed::Join join(group);
-///   while (join.step(loader.next_size())) {                       // 0 where this rank has none
-///   left
-///     const Batch batch = loader.next();                          // then of shape (0, C, H, W)
-///     const Tensor sum = cross_entropy(net(batch.images), batch.labels, {.reduction =
-///     LossReduction::sum}); sgd.zero_grad(); (sum * join.weight()).backward(); sgd.step(); //
-///     everywhere: the ranks stay equal
+///   while (join.step(loader.next_size())) {  // 0 where this rank has run out
+///     const Batch batch = loader.next();     // then of shape (0, C, H, W)
+///     const Tensor loss_sum = cross_entropy(net(batch.images), batch.labels,
+///                                           {.reduction = LossReduction::sum});
+///     sgd.zero_grad();
+///     (loss_sum * join.weight()).backward();
+///     sgd.step();                            // on every rank: they stay equal
 ///   }
 ///
-/// Every layer of this library takes an empty batch; its gradients are zeros and running statistics
-/// stay as they are.
+/// Every layer of this library accepts an empty batch; its gradients are zeros, and running
+/// statistics stay as they are.
 class Join {
  public:
   explicit Join(ProcessGroup group, JoinOptions options = {})
       : group_(std::move(group)), options_(options) {}
 
-  /// Collective: one all-gather of 8 bytes a rank (none on a group of one). `samples` is what this
-  /// rank has for the next step. Returns whether the step is to be made, the same on every rank.
-  /// ValueError where `samples` is negative.
+  /// Begins a step for which this rank has `samples` samples. Returns whether the step is to be
+  /// made, the same on every rank. This call is collective: one all-gather of 8 bytes a rank, none
+  /// on a group of one. Throws a ValueError where `samples` is negative.
   [[nodiscard]] bool step(std::int64_t samples);
 
   // ---- about the step that has begun
-  std::int64_t samples() const { return total_; }  ///< of all ranks
-  int active_ranks() const { return active_; }     ///< that have any
-  /// What the *sum* of this rank's losses is to be multiplied with, so that DataParallel's mean
-  /// over the ranks is the mean that `divide_by` says. (The sum, since the mean over an empty batch
-  /// is not a number.)
+
+  /// The samples of all ranks.
+  std::int64_t samples() const { return total_; }
+  /// The number of ranks that have samples.
+  int active_ranks() const { return active_; }
+  /// The factor for the sum of this rank's losses with which DataParallel's mean over the ranks is
+  /// the mean that `divide_by` asks for. It applies to the sum, because the mean over an empty
+  /// batch is not a number.
   double weight() const { return weight_; }
 
  private:
   double weight_of(std::int64_t samples) const;
-  [[noreturn]] void refuse(const std::vector<std::int64_t>& samples) const;
+  [[noreturn]] void throw_uneven(const std::vector<std::int64_t>& samples) const;
 
   ProcessGroup group_;
   JoinOptions options_;

@@ -15,25 +15,27 @@ bool same_view(const Tensor& a, const Tensor& b) {
   return a.raw() == b.raw() && a.strides() == b.strides();
 }
 
-// Runs a communication hook, or the wait for what it started. Where that throws, the other ranks
-// are told: they may be waiting for this one. No effect where the group is broken already.
+// Runs a communication hook, or waits for what it has started. If that throws, the group is
+// aborted, because the other ranks may be waiting for this one. A group that is broken stays as it
+// is.
 template <class Run>
-void guarded(const ProcessGroup& group, const Bucket& bucket, const Run& run) {
-  const auto tell = [&](const char* what) {
+void abort_on_error(const ProcessGroup& group, const Bucket& bucket, const Run& run) {
+  const auto abort = [&](const char* what) {
     group.abort(fmt::format("the communication hook failed at {}: {}", bucket.label, what));
   };
   try {
     run();
   } catch (const std::exception& error) {
-    tell(error.what());
+    abort(error.what());
     throw;
   } catch (...) {
-    tell("an exception that is no std::exception");
+    abort("an exception that is no std::exception");
     throw;
   }
 }
 
-// A rank that has nothing late is at another call, unless it was asked to expect that.
+// Returns the name of the collective for a late part of a gradient. Where only some ranks have such
+// a part, the others are at another collective, and the error for that shows this name.
 CallOptions late_call(const std::string& parameter) {
   return {.name = "late gradient of " + parameter +
                   "; if not on every rank, set find_unused_parameters"};
@@ -51,10 +53,10 @@ Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions o
     options_.communication = [](const ProcessGroup& ranks, const Tensor& bucket, CallOptions call) {
       return ranks.all_reduce(bucket, ReduceOp::sum, std::move(call));
     };
-  // Backward meets the parameters in about the reverse of the order in which the model lists them.
+  // Gradients arrive in about the reverse of the order in which the model lists its parameters.
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
-  lay_out(order);
+  lay_out_buckets(order);
   for (std::size_t p = 0; p < parameters_.size(); ++p)
     hooks_.push_back(autograd::add_leaf_hook(
         parameters_[p].second, [this, p](Tensor& gradient) { on_gradient(p, gradient); }));
@@ -65,40 +67,43 @@ void Reducer::detach() {
     autograd::remove_leaf_hook(parameters_[p].second, hooks_[p]);
 }
 
-void Reducer::lay_out(const std::vector<std::size_t>& order) {
+void Reducer::lay_out_buckets(const std::vector<std::size_t>& order) {
   const auto bytes = [](double mb) { return static_cast<std::int64_t>(mb * 1024 * 1024); };
-  buckets_ = make_buckets(parameters_, order, bytes(options_.first_bucket_mb),
-                          bytes(options_.bucket_cap_mb), group_);
+  buckets_ = make_buckets(
+      parameters_, order,
+      {.first_bytes = bytes(options_.first_bucket_mb), .cap_bytes = bytes(options_.bucket_cap_mb)},
+      group_);
   for (std::size_t b = 0; b < buckets_.size(); ++b)
     for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i) {
-      State& state = states_[buckets_[b].parameters[i]];
+      ParameterState& state = states_[buckets_[b].parameters[i]];
       state.bucket = b;
-      state.place = i;
+      state.index = i;
     }
   order_ = order;
-  clear();
+  reset();
 }
 
 const Tensor& Reducer::view(std::size_t parameter) const {
-  return buckets_[states_[parameter].bucket].views[states_[parameter].place];
+  return buckets_[states_[parameter].bucket].views[states_[parameter].index];
 }
 
-void Reducer::clear() {
+// Makes ready for the next backward. After a backward that has failed, buckets may still be on
+// their way: they must not be written to before their collectives are done.
+void Reducer::reset() {
   for (std::size_t b = 0; b < works_.size(); ++b) {
     try {
-      // Of a backward that failed: the bucket is in use until then.
-      guarded(group_, buckets_[b], [&] { works_[b].wait(); });
+      abort_on_error(group_, buckets_[b], [&] { works_[b].wait(); });
     } catch (...) {
-      // The group is broken; the next collective says so again.
+      // The group is broken; its next collective throws the same error.
     }
   }
   works_.clear();
   arrivals_.clear();
   pending_.clear();
   for (const Bucket& bucket : buckets_) pending_.push_back(bucket.parameters.size());
-  for (State& state : states_) {
+  for (ParameterState& state : states_) {
     state.arrived = false;
-    state.empty = false;
+    state.unused = false;
     state.late = {};
   }
   backward_ = 0;
@@ -107,26 +112,26 @@ void Reducer::clear() {
 void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
   if (paused_ > 0) return;
   if (backward_ != autograd::current_backward()) {
-    if (backward_ != 0) clear();  // the last one threw on its way
+    if (backward_ != 0) reset();  // the last backward threw before its end
     backward_ = autograd::current_backward();
-    autograd::at_end_of_backward([this] { finish(); });
+    autograd::at_end_of_backward([this] { finish_backward(); });
   }
-  State& state = states_[parameter];
+  ParameterState& state = states_[parameter];
   const double share = 1.0 / group_.size();
   if (!state.arrived) {
-    take(parameter, gradient);
+    copy_to_bucket(parameter, gradient);
   } else {
-    // Beside the bucket even where that has not started: on another rank, where gradients come in
-    // another order, it may have.
+    // The late part stays beside the bucket, even where the bucket has not started here: on another
+    // rank, where gradients arrive in another order, it may have.
     if (!state.late.defined()) state.late = zeros_like(view(parameter));
     kernels::elementwise(gradient.device()).axpy(share, gradient, state.late);
   }
   gradient = {};
-  launch_ready();
+  start_full_buckets();
 }
 
-// Copies and divides in one pass; dividing before the sum keeps 16-bit gradients from overflowing.
-void Reducer::take(std::size_t parameter, const Tensor& gradient) {
+// Copies and divides in one pass. Dividing before the sum keeps 16-bit gradients from overflowing.
+void Reducer::copy_to_bucket(std::size_t parameter, const Tensor& gradient) {
   const Tensor& to = view(parameter);
   if (!(gradient.shape() == to.shape()) || gradient.dtype() != to.dtype() ||
       gradient.device() != to.device())
@@ -146,48 +151,48 @@ void Reducer::take(std::size_t parameter, const Tensor& gradient) {
   --pending_[states_[parameter].bucket];
 }
 
-void Reducer::launch_ready() {
+void Reducer::start_full_buckets() {
   while (works_.size() < buckets_.size() && pending_[works_.size()] == 0) {
     const Bucket& bucket = buckets_[works_.size()];
-    guarded(group_, bucket, [&] {
+    abort_on_error(group_, bucket, [&] {
       works_.push_back(options_.communication(group_, bucket.flat, {.name = bucket.label}));
     });
   }
 }
 
-void Reducer::finish() {
+void Reducer::finish_backward() {
   try {
     if (arrivals_.size() < parameters_.size()) {
-      if (!options_.find_unused_parameters) refuse_unused();
-      contribute_unused();
+      if (!options_.find_unused_parameters) fail_for_missing_gradients();
+      fill_missing_gradients();
     }
-    hand_out(options_.find_unused_parameters);
+    assign_averages(options_.find_unused_parameters);
   } catch (...) {
-    clear();
+    reset();
     throw;
   }
   std::vector<std::size_t> arrivals = std::move(arrivals_);
-  clear();
-  if (!reordered_) reorder(std::move(arrivals));
+  reset();
+  if (!reordered_) follow_order_of_rank_0(std::move(arrivals));
 }
 
 void Reducer::synchronize() {
   if (autograd::current_backward() != 0)
-    fail<Error>("synchronize_gradients: called inside of a backward");
-  clear();
+    fail<Error>("synchronize_gradients: called inside of a backward; call it after backward()");
+  reset();
   try {
-    contribute_unused();
-    hand_out(true);
+    fill_missing_gradients();
+    assign_averages(true);
   } catch (...) {
-    clear();
+    reset();
     throw;
   }
-  clear();
+  reset();
 }
 
-// All ranks that miss the same parameters meet here and the group stays usable. One that misses
-// none is at the next bucket instead, and both sides learn what the other does.
-void Reducer::refuse_unused() {
+// Ranks that miss the same gradients all call a barrier first, so that the group stays usable. A
+// rank that misses none is at its next bucket instead; the error for that shows both sides.
+void Reducer::fail_for_missing_gradients() {
   std::string names;
   int shown = 0;
   const auto missing = static_cast<int>(parameters_.size() - arrivals_.size());
@@ -202,48 +207,39 @@ void Reducer::refuse_unused() {
       missing, parameters_.size(), group_.rank(), names);
 }
 
-// What has accumulated before, or zeros.
-void Reducer::contribute_unused() {
+// Fills the buckets with the gradients that no_sync() scopes have accumulated, or with zeros.
+void Reducer::fill_missing_gradients() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    State& state = states_[p];
+    ParameterState& state = states_[p];
     if (state.arrived) continue;
     const Tensor gradient = parameters_[p].second.grad();
     if (gradient.defined()) {
-      take(p, gradient);
+      copy_to_bucket(p, gradient);
     } else {
       view(p).zero_();
       state.arrived = true;
-      state.empty = true;
+      state.unused = true;
       --pending_[state.bucket];
     }
   }
-  launch_ready();
+  start_full_buckets();
 }
 
-std::vector<std::vector<std::string>> Reducer::bucket_names() const {
-  std::vector<std::vector<std::string>> names;
-  for (const Bucket& bucket : buckets_) {
-    names.emplace_back();
-    for (const std::size_t p : bucket.parameters) names.back().push_back(parameters_[p].first);
-  }
-  return names;
-}
-
-// Waits for the buckets and gives every parameter its average; with `uneven`, where the ranks may
-// have used different parameters, all but those that are empty everywhere.
-void Reducer::hand_out(bool uneven) {
+// Waits for the buckets and gives every parameter its average. Where the ranks may have used
+// different parameters, a parameter that no rank has used keeps its gradient undefined.
+void Reducer::assign_averages(bool ranks_may_differ) {
   const auto count = static_cast<std::int64_t>(parameters_.size());
-  const Tensor flags =
-      empty({2, count}, {.dtype = uint8});  // what has a gradient, and what has one that came late
+  // For each parameter: whether it has a gradient, and whether a part of that came late.
+  const Tensor flags = empty({2, count}, {.dtype = uint8});
   auto *used = flags.data<std::uint8_t>(), *late = used + count;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    used[p] = !states_[p].empty;
+    used[p] = !states_[p].unused;
     late[p] = states_[p].late.defined();
   }
-  if (uneven)
+  if (ranks_may_differ)
     group_.all_reduce(flags, ReduceOp::max, {.name = "which parameters have gradients"}).wait();
   for (std::size_t b = 0; b < works_.size(); ++b)
-    guarded(group_, buckets_[b], [&] { works_[b].wait(); });
+    abort_on_error(group_, buckets_[b], [&] { works_[b].wait(); });
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     if (late[p]) {
       Tensor& sum = states_[p].late;
@@ -255,13 +251,22 @@ void Reducer::hand_out(bool uneven) {
   }
 }
 
-void Reducer::reorder(std::vector<std::size_t> arrivals) {
+void Reducer::follow_order_of_rank_0(std::vector<std::size_t> arrivals) {
   reordered_ = true;
   const Tensor order = empty({static_cast<std::int64_t>(arrivals.size())}, {.dtype = int64});
   std::copy(arrivals.begin(), arrivals.end(), order.data<std::int64_t>());
   group_.broadcast(order, 0, {.name = "the order of the gradients"}).wait();
   std::copy_n(order.data<std::int64_t>(), arrivals.size(), arrivals.begin());
-  if (arrivals != order_) lay_out(arrivals);
+  if (arrivals != order_) lay_out_buckets(arrivals);
+}
+
+std::vector<std::vector<std::string>> Reducer::bucket_names() const {
+  std::vector<std::vector<std::string>> names;
+  for (const Bucket& bucket : buckets_) {
+    names.emplace_back();
+    for (const std::size_t p : bucket.parameters) names.back().push_back(parameters_[p].first);
+  }
+  return names;
 }
 
 }  // namespace tutti::distributed

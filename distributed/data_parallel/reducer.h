@@ -1,11 +1,11 @@
-// Reducer: averages gradients during backward. A leaf hook on every parameter copies its gradient,
-// divided by the number of ranks, into a bucket; buckets start in their fixed order, whatever order
-// gradients come in, so that every rank issues the same collectives; a callback at the end of
-// backward waits for them. DataParallel owns it.
+// Reducer: averages gradients during backward; DataParallel owns it. A leaf hook on every parameter
+// copies its gradient, divided by the number of ranks, into a bucket. Buckets start in their fixed
+// order, in whatever order gradients arrive, so that every rank issues the same collectives. A
+// callback at the end of backward waits for them and gives every parameter its average.
 //
-// While a backward runs, the gradient of a parameter that has arrived is taken away (it is in its
-// bucket): should more of it come in the same backward (weights shared with a recomputed block),
-// that lands beside the bucket, which may be under way on some rank, and is averaged at the end.
+// While a backward runs, a parameter whose gradient is in its bucket has no gradient of its own. If
+// more of it arrives in the same backward (weights shared with a recomputed block), that part is
+// kept beside the bucket, which may be on its way already, and is averaged at the end.
 #pragma once
 
 #include "buckets.h"
@@ -19,44 +19,51 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  void detach();  ///< removes the hooks
+  /// Removes the hooks from the parameters.
+  void detach();
+  /// Enters (true) or leaves (false) a no_sync() scope; scopes may nest.
   void pause(bool on) { paused_ += on ? 1 : -1; }
-  void synchronize();  ///< see DataParallel::synchronize_gradients
+  /// Does what DataParallel::synchronize_gradients() says.
+  void synchronize();
   std::vector<std::vector<std::string>> bucket_names() const;
 
  private:
-  struct State {  // of one parameter in the present backward
-    std::size_t bucket = 0, place = 0;
-    bool arrived = false;
-    bool empty = false;  // as far as this rank knows: no backward has given it a gradient
-    Tensor late;         // what came after the first gradient
+  /// A parameter in the present backward.
+  struct ParameterState {
+    std::size_t bucket = 0;  ///< The bucket in which its gradient lies,
+    std::size_t index = 0;   ///< and the index there.
+    bool arrived = false;    ///< Its bucket has its gradient.
+    bool unused = false;     ///< This rank has no gradient for it, and contributes zeros.
+    Tensor late;             ///< What arrived after the first part of its gradient.
   };
 
-  void lay_out(const std::vector<std::size_t>& order);
-  void on_gradient(std::size_t parameter, Tensor& gradient);
-  void take(std::size_t parameter, const Tensor& gradient);
-  void launch_ready();
-  void finish();
-  void refuse_unused();
-  void contribute_unused();
-  void hand_out(bool uneven);
-  void reorder(std::vector<std::size_t> arrivals);
-  void clear();
+  void lay_out_buckets(const std::vector<std::size_t>& order);
   const Tensor& view(std::size_t parameter) const;
 
+  // In the order of a backward.
+  void on_gradient(std::size_t parameter, Tensor& gradient);
+  void copy_to_bucket(std::size_t parameter, const Tensor& gradient);
+  void start_full_buckets();
+  void finish_backward();
+  void fail_for_missing_gradients();
+  void fill_missing_gradients();
+  void assign_averages(bool ranks_may_differ);
+  void follow_order_of_rank_0(std::vector<std::size_t> arrivals);
+  void reset();
+
   StateDict parameters_;
-  std::vector<State> states_;
+  std::vector<ParameterState> states_;
   std::vector<std::uint64_t> hooks_;
   ProcessGroup group_;
   DataParallelOptions options_;
   std::vector<std::size_t> order_;  // of the parameters in the buckets
   std::vector<Bucket> buckets_;
-  std::vector<std::size_t> pending_;   // by bucket: parameters that have not arrived
-  std::vector<Work> works_;            // of the buckets that have started
-  std::vector<std::size_t> arrivals_;  // parameters in the order they came
-  std::uint64_t backward_ = 0;         // the one in progress
-  int paused_ = 0;
-  bool reordered_ = false;
+  std::vector<std::size_t> pending_;   // for each bucket, the parameters that have not arrived
+  std::vector<Work> works_;            // the collectives of the buckets that have started
+  std::vector<std::size_t> arrivals_;  // the parameters in the order in which they arrived
+  std::uint64_t backward_ = 0;         // the backward in progress; 0 for none
+  int paused_ = 0;                     // the number of no_sync() scopes
+  bool reordered_ = false;             // the buckets have their final order
 };
 
 }  // namespace tutti::distributed

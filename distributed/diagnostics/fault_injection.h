@@ -4,9 +4,13 @@
 // one atomic counter.
 #pragma once
 
-#include "../process_group.h"
+#include "../../core/error.h"
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace tutti::distributed {
 

@@ -15,7 +15,7 @@ class StragglerMonitor::Log {
   explicit Log(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {
     if (backend_->observer)
       fail<Error>("StragglerMonitor: group '{}' has a monitor already; destroy that one first",
-                  backend_->place().group);
+                  backend_->info().group);
     clear();
   }
   ~Log() { backend_->observer = {}; }

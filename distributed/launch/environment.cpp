@@ -1,9 +1,13 @@
-// Which world this process belongs to: the backend that its launch asks for, and world().
+// ProcessGroup::from_environment() and world(): how the processes of a launch become one world. The
+// launch (launch.h) says which ranks there are; this file chooses the backend and brings the ranks
+// together.
+#include "../backends.h"
 #include "../backends/mpi/mpi.h"
-#include "../backends/nccl/nccl.h"
 #include "launch.h"
 #include "rendezvous/store.h"
 #include "thread_world.h"
+
+#include <algorithm>
 
 namespace tutti::distributed {
 namespace {
@@ -14,37 +18,47 @@ ProcessGroup& process_world() {
 }
 thread_local const ProcessGroup* thread_world = nullptr;
 
-// "single" for one process, unless it wants NCCL's collectives all the same. MPI is not touched
-// then: its initialisation takes half a second.
-std::string choose_backend(const WorldOptions& options, const Launch& launch) {
-  if (!options.backend.empty() && options.backend != "mpi" && options.backend != "nccl")
+const BackendEntry& first_backend_of(ProcessLaunch launch) {
+  const auto all = backends();
+  return *std::find_if(all.begin(), all.end(),
+                       [&](const BackendEntry& entry) { return entry.launch == launch; });
+}
+
+// Returns null for one process, unless it asks for a backend whose group of one communicates. MPI
+// is not touched then, because its initialisation takes half a second.
+const BackendEntry* choose_backend(const WorldOptions& options, const Launch& launch) {
+  const BackendEntry* wanted = find_backend(options.backend);
+  if (!options.backend.empty() && (!wanted || wanted->launch == ProcessLaunch::none))
     fail<ValueError>("from_environment: unknown backend '{}': expected mpi or nccl",
                      options.backend);
-  if (launch.size == 1 && !mpi::is_initialized() && options.backend != "nccl") return "single";
+  const bool one_process = launch.size == 1 && !mpi::is_initialized();
+  if (one_process && !(wanted && wanted->capabilities.issues_alone)) return nullptr;
   const bool mpi_finds_us = launch.by_mpi || mpi::is_initialized();
-  if (options.backend.empty() && mpi_finds_us) return "mpi";
-  if (options.backend.empty() || options.backend == "nccl") {
-    const std::string why = nccl::why_unavailable();
-    if (why.empty()) return "nccl";
-    if (options.backend == "nccl")
-      fail<DistributedError>("from_environment: the nccl backend cannot be used here: {}", why);
-    fail<DistributedError>(
-        "from_environment: {} ask for {} processes without an MPI launcher, which only the nccl "
-        "backend can do, and that is not there: {}. For CPU tensors start it as 'mpirun -n {} "
-        "PROGRAM'",
-        launch.found, launch.size, why, launch.size);
-  }
-  if (!mpi_finds_us)
+  const BackendEntry& chosen = wanted ? *wanted
+                                      : first_backend_of(mpi_finds_us ? ProcessLaunch::mpi_launcher
+                                                                      : ProcessLaunch::rendezvous);
+  if (chosen.launch == ProcessLaunch::mpi_launcher) {
+    if (mpi_finds_us) return &chosen;
     fail<DistributedError>(
         "from_environment: MPI cannot find processes that no MPI launcher started ({}); start them "
         "as 'mpirun -n {} PROGRAM'",
         launch.found, launch.size);
-  return "mpi";
+  }
+  const std::string why = chosen.why_unavailable();
+  if (why.empty()) return &chosen;
+  if (wanted)
+    fail<DistributedError>("from_environment: the {} backend cannot be used here: {}", chosen.name,
+                           why);
+  fail<DistributedError>(
+      "from_environment: {} ask for {} processes without an MPI launcher, which only the {} "
+      "backend can do, and that is not available: {}. For CPU tensors start it as 'mpirun -n {} "
+      "PROGRAM'",
+      launch.found, launch.size, chosen.name, why, launch.size);
 }
 
-// Where the ranks of an NCCL world meet.
-std::shared_ptr<rendezvous::Store> meeting_place(const WorldOptions& options,
-                                                 const Launch& launch) {
+// Opens the store through which the ranks of an NCCL world find each other.
+std::shared_ptr<rendezvous::Store> open_rendezvous(const WorldOptions& options,
+                                                   const Launch& launch) {
   const rendezvous::Member alone{.run_id = launch.run_id, .timeout = options.timeout};
   const auto in_memory = [&] {
     return rendezvous::in_memory(std::make_shared<rendezvous::SharedTable>(), alone);
@@ -55,19 +69,24 @@ std::shared_ptr<rendezvous::Store> meeting_place(const WorldOptions& options,
                             {launch.rank, launch.size, launch.run_id, options.timeout});
   if (!launch.by_mpi && !mpi::is_initialized())
     fail<DistributedError>(
-        "from_environment: nobody says where the ranks meet; found {}. Set MASTER_ADDR and "
-        "MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\" or \"file:PATH\"",
+        "from_environment: no address at which the ranks find each other; found {}. Set "
+        "MASTER_ADDR and MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\" or "
+        "\"file:PATH\"",
         launch.found);
-  const auto over_mpi = mpi::make_world(options.timeout, launch.size);
+  const auto over_mpi = mpi::make_world({.expected_size = launch.size, .timeout = options.timeout});
   return over_mpi ? rendezvous::over(ProcessGroup(over_mpi), options.timeout) : in_memory();
 }
 
 std::shared_ptr<Backend> make_world(const WorldOptions& options, const Launch& launch) {
-  const std::string backend = choose_backend(options, launch);
-  if (backend == "single") return nullptr;
-  if (backend == "mpi") return mpi::make_world(options.timeout, launch.size, options.local_rank);
-  return nccl::make_world(meeting_place(options, launch),
-                          {.local_rank = launch.local_rank, .device = options.device});
+  const BackendEntry* backend = choose_backend(options, launch);
+  if (!backend) return nullptr;
+  // MPI counts the ranks of a host itself, unless the caller tells the local rank.
+  const bool counts = backend->launch == ProcessLaunch::mpi_launcher;
+  return backend->make_world({.expected_size = launch.size,
+                              .local_rank = counts ? options.local_rank : launch.local_rank,
+                              .device = options.device,
+                              .timeout = options.timeout,
+                              .open_store = [&] { return open_rendezvous(options, launch); }});
 }
 
 }  // namespace
@@ -87,10 +106,10 @@ ProcessGroup ProcessGroup::from_environment(const WorldOptions& options) {
   const Launch launch = find_launch(options);
   const auto backend = make_world(options, launch);
   if (backend && options.world_size > 0 &&
-      (backend->place().rank != options.rank || backend->place().size != options.world_size))
+      (backend->info().rank != options.rank || backend->info().size != options.world_size))
     fail<ValueError>(
         "from_environment: this is rank {} of {} for MPI, but rank {} and world_size {} were given",
-        backend->place().rank, backend->place().size, options.rank, options.world_size);
+        backend->info().rank, backend->info().size, options.rank, options.world_size);
   return process_world() = backend ? ProcessGroup(backend) : ProcessGroup();
 }
 

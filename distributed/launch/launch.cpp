@@ -7,25 +7,27 @@
 namespace tutti::distributed {
 namespace {
 
-// The variables of one kind of launcher. The first three that are complete win in this order: a
-// launcher may run inside the job of a later one, as mpirun does inside of srun's.
-struct Family {
+// The variables of one kind of launcher. Of the first three kinds below, the first one that is set
+// counts: a launcher may run inside the job of a later one, as mpirun does inside of srun.
+struct Variables {
   const char *rank, *size, *local_rank;
   bool by_mpi;
 };
-constexpr Family open_mpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                             "OMPI_COMM_WORLD_LOCAL_RANK", true};
-constexpr Family pmi = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", true};
-// Not SLURM_NTASKS: a batch script has it too, without being one of the tasks.
-constexpr Family slurm = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", true};
-constexpr Family torchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", false};
+constexpr Variables open_mpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                "OMPI_COMM_WORLD_LOCAL_RANK", true};
+constexpr Variables pmi = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", true};
+// SLURM_NTASKS is set in a batch script, too, which is none of the tasks; SLURM_STEP_NUM_TASKS is
+// not.
+constexpr Variables slurm = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", true};
+constexpr Variables torchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", false};
 
 std::string text_of(const char* variable) {
   const char* text = std::getenv(variable);
   return text ? text : "";
 }
 
-std::string list(std::initializer_list<const char*> variables) {
+// Lists those of the variables that are set: "RANK=1 WORLD_SIZE=4".
+std::string list_set(std::initializer_list<const char*> variables) {
   std::string found;
   for (const char* variable : variables)
     if (const std::string text = text_of(variable); !text.empty())
@@ -34,12 +36,13 @@ std::string list(std::initializer_list<const char*> variables) {
 }
 
 std::string everything_found() {
-  return list({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
-               "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "RANK", "WORLD_SIZE", "LOCAL_RANK",
-               "MASTER_ADDR", "MASTER_PORT"});
+  return list_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
+                   "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                   "MASTER_ADDR", "MASTER_PORT"});
 }
 
-std::optional<int> number(const char* variable, const char* meaning, int least) {
+// Reads a number of at least `least`; nothing where the variable is not set.
+std::optional<int> read_number(const char* variable, const char* meaning, int least) {
   const std::string text = text_of(variable);
   if (text.empty()) return {};
   int value = 0;
@@ -50,26 +53,27 @@ std::optional<int> number(const char* variable, const char* meaning, int least) 
   return value;
 }
 
-std::optional<Launch> read(const Family& family) {
-  const auto size = number(family.size, "the number of processes", 1);
-  const auto rank = number(family.rank, "the rank of this process", 0);
-  // SLURM_PROCID alone is a batch script; one process needs no rank.
-  if (!size && (!rank || family.rank == slurm.rank)) return {};
+// Reads one launcher's variables; nothing where they are not set.
+std::optional<Launch> read(const Variables& variables) {
+  const auto size = read_number(variables.size, "the number of processes", 1);
+  const auto rank = read_number(variables.rank, "the rank of this process", 0);
+  // SLURM_PROCID alone means a batch script. A single process needs no rank.
+  if (!size && (!rank || variables.rank == slurm.rank)) return {};
   if (size == 1 && !rank) return {};
   if (!size || !rank)
     fail<DistributedError>(
         "from_environment: {} is set and {} is not; found {}. Start the processes with 'mpirun -n "
         "{} PROGRAM', srun or torchrun, which set both, or unset {} to run alone",
-        size ? family.size : family.rank, size ? family.rank : family.size, everything_found(),
-        size ? *size : *rank + 1, size ? family.size : family.rank);
+        size ? variables.size : variables.rank, size ? variables.rank : variables.size,
+        everything_found(), size ? *size : *rank + 1, size ? variables.size : variables.rank);
   if (*rank >= *size)
-    fail<DistributedError>("from_environment: {}={} is no rank of {}={}", family.rank, *rank,
-                           family.size, *size);
+    fail<DistributedError>("from_environment: {}={} is no rank of {}={}", variables.rank, *rank,
+                           variables.size, *size);
   return Launch{.rank = *rank,
                 .size = *size,
-                .local_rank = number(family.local_rank, "a local rank", 0).value_or(-1),
-                .by_mpi = family.by_mpi,
-                .found = list({family.rank, family.size, family.local_rank})};
+                .local_rank = read_number(variables.local_rank, "a local rank", 0).value_or(-1),
+                .by_mpi = variables.by_mpi,
+                .found = list_set({variables.rank, variables.size, variables.local_rank})};
 }
 
 Launch read_environment() {
@@ -84,15 +88,15 @@ Launch read_environment() {
   if (may_nest || !text_of("TORCHELASTIC_RUN_ID").empty()) return *inner;
   fail<DistributedError>(
       "from_environment: two launchers contradict each other: {} and {}; unset the variables of "
-      "the "
-      "one that is not meant, or pass rank and world_size",
+      "the one that is not meant, or pass rank and world_size",
       outer->found, inner->found);
 }
 
-// Where torchrun's agent serves a store of its own at MASTER_PORT, ours takes the port after it.
+// Returns "HOST:PORT" of rank 0, or nothing. Where torchrun's agent serves its own store at
+// MASTER_PORT, ours takes the next port.
 std::string master_address() {
   const std::string host = text_of("MASTER_ADDR");
-  const auto port = number("MASTER_PORT", "a port", 1);
+  const auto port = read_number("MASTER_PORT", "a port", 1);
   if (host.empty() || !port) return {};
   return fmt::format("{}:{}", host,
                      *port + (text_of("TORCHELASTIC_USE_AGENT_STORE") == "True" ? 1 : 0));
@@ -110,21 +114,20 @@ std::string run_id() {
 }  // namespace
 
 Launch find_launch(const WorldOptions& options) {
-  const bool explicit_place = options.rank >= 0 || options.world_size > 0;
-  if (explicit_place && (options.rank < 0 || options.rank >= options.world_size))
+  const bool is_explicit = options.rank >= 0 || options.world_size > 0;
+  if (is_explicit && (options.rank < 0 || options.rank >= options.world_size))
     fail<ValueError>(
         "from_environment: rank and world_size go together, with 0 <= rank < world_size; got rank "
-        "{} and "
-        "world_size {}",
+        "{} and world_size {}",
         options.rank, options.world_size);
-  Launch launch = explicit_place ? Launch{.rank = options.rank,
-                                          .size = options.world_size,
-                                          .found = fmt::format("rank={} world_size={}",
-                                                               options.rank, options.world_size)}
-                                 : read_environment();
-  if (explicit_place)
-    for (const Family& family : {open_mpi, pmi, slurm})
-      launch.by_mpi |= !text_of(family.size).empty();
+  Launch launch = is_explicit ? Launch{.rank = options.rank,
+                                       .size = options.world_size,
+                                       .found = fmt::format("rank={} world_size={}", options.rank,
+                                                            options.world_size)}
+                              : read_environment();
+  if (is_explicit)
+    for (const Variables& variables : {open_mpi, pmi, slurm})
+      launch.by_mpi |= !text_of(variables.size).empty();
   if (options.local_rank >= 0) launch.local_rank = options.local_rank;
   launch.rendezvous = options.rendezvous.empty() ? master_address() : options.rendezvous;
   launch.run_id = options.run_id.empty() ? run_id() : options.run_id;

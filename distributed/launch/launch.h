@@ -1,6 +1,6 @@
-// What the environment says about the run this process belongs to: the variables of mpirun, PMI
-// launchers, srun and torchrun, under the explicit arguments of from_environment(). Reads only;
-// nothing is started here.
+// Launch: which run this process belongs to, as the environment variables of mpirun, PMI launchers,
+// srun or torchrun say; explicit arguments of from_environment() override them. Nothing is started
+// here.
 #pragma once
 
 #include "../process_group.h"
@@ -10,15 +10,16 @@ namespace tutti::distributed {
 struct Launch {
   int rank = 0;
   int size = 1;
-  int local_rank = -1;          ///< -1 where nobody said
-  bool by_mpi = false;          ///< started by a launcher whose processes MPI can find
-  std::string found = {};       ///< "RANK=1 WORLD_SIZE=4 MASTER_ADDR=node1": for messages
-  std::string rendezvous = {};  ///< as WorldOptions::rendezvous; empty where nobody said
+  int local_rank = -1;          ///< -1 where it is unknown.
+  bool by_mpi = false;          ///< The launcher is one whose processes MPI can find.
+  std::string found = {};       ///< For messages: "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1".
+  std::string rendezvous = {};  ///< As WorldOptions::rendezvous; empty where it is unknown.
   std::string run_id = {};
 };
 
-/// DistributedError that lists what was found where a set of variables is partial, says nonsense or
-/// contradicts another; ValueError for arguments that do.
+/// Reads the variables and the options. Throws a DistributedError that lists what was found where
+/// the variables of a launcher are incomplete, are no numbers, or contradict those of another
+/// launcher; throws a ValueError where the options are incomplete.
 Launch find_launch(const WorldOptions& options);
 
 }  // namespace tutti::distributed

@@ -1,13 +1,11 @@
-// run_ranks: one thread for each rank of a world in this process, which meets in a local hub or
-// through NCCL.
+// run_ranks: runs a function on ranks that are threads of this process. It starts and joins the
+// threads and passes the first exception on; the backend makes the world.
 #include "../../core/parallel.h"
 #include "../../core/trace.h"
-#include "../backends/local/hub.h"
-#include "../backends/nccl/nccl.h"
+#include "../backends.h"
 #include "thread_world.h"
 
 #include <exception>
-#include <numeric>
 #include <thread>
 
 namespace tutti::distributed {
@@ -23,44 +21,18 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-// How the threads become ranks of one world, and tell each other what became of them.
-struct Meet {
-  std::function<std::shared_ptr<Backend>(int rank)> join;
-  std::function<void(const Failure&)> fail;
-  std::function<void(int rank)> leave;
-  std::shared_ptr<Watcher> watcher;
-};
-
-Meet in_a_hub(int n, std::chrono::milliseconds timeout) {
-  const auto domain = std::make_shared<local::Domain>(n);
-  std::vector<int> everybody(static_cast<std::size_t>(n));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  const auto hub = std::make_shared<local::Hub>(domain, everybody, "world");
-  return {.join =
-              [=](int rank) {
-                return std::make_shared<local::LocalBackend>(
-                    hub, Backend::Place{rank, n, rank, "world", "local", timeout});
-              },
-          .fail = [domain](const Failure& why) { domain->fail(why); },
-          .leave = [domain](int rank) { domain->leave(rank); },
-          .watcher = n > 1 ? std::make_shared<Watcher>([domain] { domain->look(); }) : nullptr};
-}
-
-Meet through_nccl(int n, std::chrono::milliseconds timeout) {
-  if (const std::string why = nccl::why_unavailable(); !why.empty())
-    fail<DistributedError>("run_ranks: the nccl backend cannot be used here: {}", why);
-  const auto table = std::make_shared<rendezvous::SharedTable>();
-  return {.join =
-              [=](int rank) {
-                return nccl::make_world(rendezvous::in_memory(table, {rank, n, {}, timeout}),
-                                        {.local_rank = rank});
-              },
-          .fail =
-              [=](const Failure& why) {
-                rendezvous::in_memory(table, {0, n})->fail(why);
-              },
-          .leave = [](int) {},  // whose group is gone is seen in the table
-          .watcher = nullptr};
+// The backend that is asked for, which must have ranks that are threads.
+const BackendEntry& backend_of_threads(const std::string& name) {
+  std::string known;
+  for (const BackendEntry& entry : backends()) {
+    if (!entry.make_thread_ranks) continue;
+    known += (known.empty() ? "" : " or ") + std::string(entry.name);
+    if (name != entry.name) continue;
+    if (const std::string why = entry.why_unavailable(); !why.empty())
+      fail<DistributedError>("run_ranks: the {} backend cannot be used here: {}", name, why);
+    return entry;
+  }
+  fail<ValueError>("run_ranks: unknown backend '{}': expected {}", name, known);
 }
 
 }  // namespace
@@ -68,26 +40,24 @@ Meet through_nccl(int n, std::chrono::milliseconds timeout) {
 void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
                const RunOptions& options) {
   if (n < 1) fail<ValueError>("run_ranks: expected at least 1 rank, got {}", n);
-  if (options.backend != "local" && options.backend != "nccl")
-    fail<ValueError>("run_ranks: unknown backend '{}': expected local or nccl", options.backend);
   const int threads_each = std::max(1, num_threads() / n);
   std::mutex mutex;
-  std::exception_ptr first;
-  const Meet meet = options.backend == "nccl" ? through_nccl(n, options.timeout)
-                                              : in_a_hub(n, options.timeout);
+  std::exception_ptr first;  // by time
+  const RanksAsThreads world =
+      backend_of_threads(options.backend).make_thread_ranks(n, options.timeout);
   const auto failed = [&](int rank) {
     const std::string what = text_of(std::current_exception());
     {
       const std::lock_guard lock(mutex);
       if (!first) first = std::current_exception();
     }
-    meet.fail({.what = fmt::format("rank {} failed: {}", rank, what)});
+    world.fail({.what = fmt::format("rank {} failed: {}", rank, what)});
   };
   const auto run = [&](int rank) {
     try {
       set_num_threads(threads_each);
       trace::name_thread("main", rank);
-      const ProcessGroup group(meet.join(rank));
+      const ProcessGroup group(world.join(rank));
       const ThreadWorld scope(group);
       try {
         fn(group);
@@ -97,7 +67,7 @@ void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
     } catch (...) {
       failed(rank);
     }
-    meet.leave(rank);
+    world.depart(rank);
   };
   std::vector<std::jthread> ranks;
   try {
@@ -105,11 +75,13 @@ void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
   } catch (const std::exception& error) {
     const std::string why =
         fmt::format("no thread for rank {} of {}: {}", ranks.size(), n, error.what());
-    meet.fail({.what = why});
-    ranks.clear();  // those that had started would have waited for the others
+    world.fail({.what = why});
+    ranks.clear();  // joins those that had started, which the failure has released
+    world.finish();
     fail<DistributedError>("run_ranks: {}", why);
   }
   ranks.clear();  // joins
+  world.finish();
   if (first) std::rethrow_exception(first);
 }
 

@@ -1,12 +1,11 @@
-// What world() returns on this thread. Set by run_ranks for its threads and by from_environment for
-// the process.
+// ThreadWorld: sets what world() returns on this thread. run_ranks() uses it for its threads.
 #pragma once
 
 #include "../process_group.h"
 
 namespace tutti::distributed {
 
-/// While one lives, world() is `group` on this thread. The group must outlive it.
+/// While the object lives, world() returns `group` on this thread. The group must outlive it.
 class ThreadWorld {
  public:
   explicit ThreadWorld(const ProcessGroup& group);

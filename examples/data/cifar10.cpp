@@ -1,4 +1,5 @@
-// CIFAR-10's binary batches: records of one label byte and 3 x 32 x 32 pixels, plane by plane.
+// load_cifar10(): reads CIFAR-10's binary batches. A record is one label byte and 3 x 32 x 32
+// pixels, one plane after the other; a Dataset has the channels of a pixel side by side.
 #include "dataset.h"
 
 #include <filesystem>

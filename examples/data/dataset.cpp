@@ -58,7 +58,7 @@ Dataset make_synthetic(std::int64_t count, std::int64_t channels, std::int64_t s
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t label = generator.below(data.classes);
     data.labels.push_back(static_cast<std::uint8_t>(label));
-    // A wave whose direction, wavelength and phase per channel say the class.
+    // The class decides direction and wavelength of a wave; its phase differs by channel and image.
     const double angle = std::numbers::pi * static_cast<double>(label) / 10,
                  shift = generator.uniform();
     for (std::int64_t y = 0; y < size; ++y)

@@ -1,5 +1,5 @@
-// Dataset: labelled images in memory as bytes, and where they come from. What a batch looks like
-// (order, augmentation, normalisation) is the loader's business.
+// Dataset: labelled images in memory as bytes, and the functions that read them from files. The
+// loader makes batches of them: order, augmentation and normalization are its business.
 #pragma once
 
 #include <tutti/core/error.h>
@@ -10,8 +10,8 @@
 
 namespace tutti::examples {
 
-/// A data file that is missing, truncated or not what its name says. The message is one line that
-/// names the file.
+/// A data file is missing, truncated or not what its name says. The message is one line that names
+/// the file.
 class DataError : public Error {
  public:
   using Error::Error;
@@ -19,11 +19,14 @@ class DataError : public Error {
 
 struct Dataset {
   std::int64_t count = 0, channels = 0, height = 0, width = 0, classes = 0;
-  std::vector<std::uint8_t> images = {};         ///< count x height x width x channels
-  std::vector<std::uint8_t> labels = {};         ///< below `classes`
-  std::vector<float> mean = {}, deviation = {};  ///< per channel, of pixels scaled to [0, 1]
-  int crop_padding = 0;  ///< training images are shifted by up to this many pixels
+  std::vector<std::uint8_t> images = {};  ///< The pixels: (count, height, width, channels).
+  std::vector<std::uint8_t> labels = {};  ///< One for each image, below `classes`.
+  /// Mean and standard deviation of each channel, of pixels scaled to [0, 1].
+  std::vector<float> mean = {}, deviation = {};
+  /// Training images are shifted by up to this many pixels in each direction.
+  int crop_padding = 0;
 
+  /// Returns the number of bytes of one image.
   std::int64_t image_size() const { return height * width * channels; }
 };
 
@@ -31,23 +34,26 @@ struct Datasets {
   Dataset train, test;
 };
 
-/// "fashion-mnist", "mnist", "cifar10" and "synthetic".
+/// Returns "fashion-mnist", "mnist", "cifar10" and "synthetic".
 const std::vector<std::string>& dataset_names();
-/// Where a dataset is looked for unless told otherwise; empty for "synthetic".
+/// Returns the folder in which a dataset is looked for by default; empty for "synthetic".
 std::string default_folder(const std::string& name);
-/// DataError where a file is missing, truncated or corrupt; ValueError for an unknown name.
+/// Loads a dataset by name. Throws a DataError where a file is missing, truncated or corrupt, and a
+/// ValueError for an unknown name.
 Datasets load_datasets(const std::string& name, const std::string& folder);
 
-/// The rank's part where every rank gets one: of n samples those from n rank / ranks to n (rank +
-/// 1) / ranks.
+/// Returns this rank's part of the data: of n samples those from n rank / ranks up to, and without,
+/// n (rank + 1) / ranks.
 Dataset shard(const Dataset& data, int rank, int ranks);
 
-/// The MNIST family: IDX files, gzipped or not (http://yann.lecun.com/exdb/mnist/).
+/// Loads a dataset of the MNIST family from its IDX files, gzipped or not
+/// (http://yann.lecun.com/exdb/mnist/). `prefix` is "train" or "t10k".
 Dataset load_idx(const std::string& folder, const std::string& prefix);
-/// CIFAR-10 in its binary version (https://www.cs.toronto.edu/~kriz/cifar.html).
+/// Loads CIFAR-10 from the files of its binary version
+/// (https://www.cs.toronto.edu/~kriz/cifar.html).
 Dataset load_cifar10(const std::string& folder, const std::vector<std::string>& files);
-/// Made up: every class is a smooth pattern of its own under noise. The same for the same
-/// arguments.
+/// Makes up images: every class has a smooth pattern of its own, under noise. The images are the
+/// same for the same arguments.
 Dataset make_synthetic(std::int64_t count, std::int64_t channels, std::int64_t size,
                        std::uint64_t seed);
 

@@ -1,5 +1,5 @@
-// The IDX files of the MNIST family, read through zlib, which also reads files that are not
-// compressed.
+// load_idx(): reads the IDX files of the MNIST family. zlib reads files that are not compressed,
+// too.
 #include "dataset.h"
 
 #include <zlib.h>
@@ -34,7 +34,7 @@ class GzFile {
            static_cast<std::uint32_t>(b[2]) << 8 | b[3];
   }
   std::vector<std::uint8_t> read_bytes(std::size_t bytes) {
-    // Grown as data comes, so that a header which lies about its size costs no memory.
+    // The result grows as data arrives, so that a header with a wrong size costs no memory.
     std::vector<std::uint8_t> result;
     while (result.size() < bytes) {
       const std::size_t at = result.size(), part = std::min<std::size_t>(bytes - at, 1 << 24);
@@ -43,7 +43,7 @@ class GzFile {
     }
     return result;
   }
-  /// Also where zlib compares the checksum.
+  // Throws unless the file ends here. At the end zlib compares the checksum, too.
   void expect_end() {
     char byte = 0;
     const int got = gzread(file_.get(), &byte, 1);
@@ -55,7 +55,7 @@ class GzFile {
     if (got < 0 || error != Z_OK)
       fail<DataError>("data file {} is corrupt: its checksum is wrong", path_);
   }
-  [[noreturn]] void not_idx(std::uint32_t magic, std::uint32_t expected) {
+  [[noreturn]] void throw_wrong_magic(std::uint32_t magic, std::uint32_t expected) {
     fail<DataError>("data file {} is corrupt: it starts with {:#010x}, expected {:#010x}", path_,
                     magic, expected);
   }
@@ -76,8 +76,8 @@ GzFile open(const std::string& folder, const std::string& name) {
 }  // namespace
 
 Dataset load_idx(const std::string& folder, const std::string& prefix) {
-  constexpr std::uint32_t image_magic = 0x803,
-                          label_magic = 0x801;  // unsigned bytes in 3 and 1 dimensions
+  // The magic numbers of files of unsigned bytes in 3 dimensions and in 1.
+  constexpr std::uint32_t image_magic = 0x803, label_magic = 0x801;
   if (!std::filesystem::is_directory(folder))
     fail<DataError>(
         "data folder {} is missing; give another with --data (Debian's package "
@@ -85,7 +85,7 @@ Dataset load_idx(const std::string& folder, const std::string& prefix) {
         folder);
   GzFile images = open(folder, prefix + "-images-idx3-ubyte");
   if (const auto magic = images.read_number(); magic != image_magic)
-    images.not_idx(magic, image_magic);
+    images.throw_wrong_magic(magic, image_magic);
   Dataset data{.count = images.read_number(),
                .channels = 1,
                .height = images.read_number(),
@@ -100,7 +100,7 @@ Dataset load_idx(const std::string& folder, const std::string& prefix) {
 
   GzFile labels = open(folder, prefix + "-labels-idx1-ubyte");
   if (const auto magic = labels.read_number(); magic != label_magic)
-    labels.not_idx(magic, label_magic);
+    labels.throw_wrong_magic(magic, label_magic);
   if (const std::int64_t count = labels.read_number(); count != data.count)
     fail<DataError>("data file {} is corrupt: it has {} labels for {} images", labels.path(), count,
                     data.count);

@@ -17,15 +17,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr const char* format = "tutti train_resnet 1";
-constexpr std::int64_t columns = 8;  // of a row of metrics
+constexpr std::int64_t columns = 8;  // of the table that holds the rows of metrics
 
-// Options that may differ between the two parts of a run. The others make it another one.
-constexpr std::array free_options = {
+// Options that may change when a run is resumed. A change of any other makes it another run.
+constexpr std::array options_that_may_change = {
     "data", "ranks", "threads", "device", "log_every", "checkpoint_every", "out"};
 
 Json comparable(const TrainOptions& o) {
   Json json = Json::parse(to_json(o));
-  for (const char* name : free_options) json.erase(name);
+  for (const char* name : options_that_may_change) json.erase(name);
   return json;
 }
 
@@ -59,14 +59,14 @@ std::vector<Metrics> to_rows(const Tensor& table) {
   return rows;
 }
 
-// A checkpoint as the tensors and texts of one file.
-struct Packed {
+// A checkpoint as the tensors and the metadata of one safetensors file.
+struct FileContents {
   StateDict tensors;
   Metadata metadata;
 };
 
-Packed pack(const Checkpoint& c) {
-  Packed packed;
+FileContents pack(const Checkpoint& c) {
+  FileContents packed;
   for (const auto& [name, tensor] : c.model) packed.tensors.emplace_back("model." + name, tensor);
   for (const auto& [name, tensor] : c.optimizer.tensors)
     packed.tensors.emplace_back("optimizer." + name, tensor);
@@ -90,33 +90,38 @@ std::int64_t number(const Metadata& metadata, const std::string& key) {
   return value;
 }
 
-Checkpoint unpack(const Packed& packed, int ranks) {
-  Checkpoint c;
-  const auto part = [](const std::string& name, const char* prefix) {
-    return name.starts_with(prefix) ? name.substr(std::strlen(prefix)) : std::string();
+// Returns `name` without its prefix; empty where it begins otherwise.
+std::string without_prefix(const std::string& name, const char* prefix) {
+  return name.starts_with(prefix) ? name.substr(std::strlen(prefix)) : std::string();
+}
+
+// Puts one tensor of the file where it belongs.
+void unpack_tensor(const std::string& name, const Tensor& tensor, int ranks, Checkpoint& c) {
+  const auto is = [&](const char* expected, DType dtype, const Shape& shape) {
+    return name == expected && tensor.dtype() == dtype && tensor.shape() == shape;
   };
-  for (const auto& [name, tensor] : packed.tensors) {
-    if (const std::string model = part(name, "model."); !model.empty())
-      c.model.emplace_back(model, tensor);
-    else if (const std::string state = part(name, "optimizer."); !state.empty())
-      c.optimizer.tensors.emplace_back(state, tensor);
-    else if (const std::string scaler = part(name, "scaler."); !scaler.empty())
-      c.scaler.emplace_back(scaler, tensor);
-    else if (name == "random" && tensor.dtype() == int64 && tensor.shape() == Shape{ranks, 2})
-      c.random = tensor;
-    else if (name == "sums" && tensor.dtype() == float64 && tensor.shape() == Shape{ranks, 2})
-      c.sums = tensor;
-    else if (name == "rows" && tensor.dtype() == float64 && tensor.shape().size() == 2 &&
-             tensor.size(1) == columns)
-      c.rows = to_rows(tensor);
-    else
-      fail<CheckpointError>("tensor '{}' of shape {} does not belong there", name,
-                            to_string(tensor.shape()));
-  }
+  if (const std::string model = without_prefix(name, "model."); !model.empty())
+    c.model.emplace_back(model, tensor);
+  else if (const std::string state = without_prefix(name, "optimizer."); !state.empty())
+    c.optimizer.tensors.emplace_back(state, tensor);
+  else if (const std::string scaler = without_prefix(name, "scaler."); !scaler.empty())
+    c.scaler.emplace_back(scaler, tensor);
+  else if (is("random", int64, {ranks, 2})) c.random = tensor;
+  else if (is("sums", float64, {ranks, 2})) c.sums = tensor;
+  else if (tensor.shape().size() == 2 && is("rows", float64, {tensor.size(0), columns}))
+    c.rows = to_rows(tensor);
+  else
+    fail<CheckpointError>("tensor '{}' of shape {} does not belong there", name,
+                          to_string(tensor.shape()));
+}
+
+Checkpoint unpack(const FileContents& packed, int ranks) {
+  Checkpoint c;
+  for (const auto& [name, tensor] : packed.tensors) unpack_tensor(name, tensor, ranks, c);
   if (!c.random.defined() || !c.sums.defined() || c.model.empty())
     fail<CheckpointError>("it is not complete");
   for (const auto& [key, text] : packed.metadata)
-    if (const std::string option = part(key, "optimizer."); !option.empty())
+    if (const std::string option = without_prefix(key, "optimizer."); !option.empty())
       c.optimizer.metadata[option] = text;
   c.step = number(packed.metadata, "step");
   c.steps = number(packed.metadata, "steps");
@@ -148,7 +153,7 @@ std::string checkpoint_path(const TrainOptions& options) {
 }
 
 void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint) {
-  Packed packed = pack(checkpoint);
+  FileContents packed = pack(checkpoint);
   packed.metadata["format"] = format;
   packed.metadata["options"] = comparable(options).dump();
   packed.metadata["ranks"] = std::to_string(checkpoint.random.size(0));
@@ -158,7 +163,7 @@ void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint) 
 std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks) {
   const std::string path = checkpoint_path(options);
   if (options.out.empty() || !std::filesystem::exists(path)) return {};
-  Packed packed;
+  FileContents packed;
   packed.tensors = load_safetensors(path, &packed.metadata);
   try {
     check_same_run(options, ranks, packed.metadata);
@@ -170,9 +175,10 @@ std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks
   }
 }
 
-std::optional<Checkpoint> share(std::optional<Checkpoint> mine, const ProcessGroup& group) {
-  // The list of what follows, then every tensor.
-  Packed packed;
+// First travels a list of what the checkpoint holds, then every tensor.
+std::optional<Checkpoint> broadcast_checkpoint(std::optional<Checkpoint> mine,
+                                               const ProcessGroup& group) {
+  FileContents packed;
   std::string list;
   if (mine) {
     packed = pack(*mine);

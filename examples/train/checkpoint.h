@@ -1,7 +1,8 @@
-// Checkpoint: everything a run needs to go on as if it had never stopped, to the bit: weights,
-// optimizer, loss scale, random numbers, the sums of a row of metrics that is not complete, and the
-// rows so far. What follows from the options and the step (the order of the data, the schedule) is
-// not in it. Rank 0 writes and reads the file, whole or not at all.
+// Checkpoint: everything that a run needs to continue with the same bits as if it had never
+// stopped: weights, optimizer, loss scale, random numbers, the sums of an incomplete row of
+// metrics, and the rows so far. It does not hold what follows from the options and the step, such
+// as the order of the data and the schedule. Rank 0 writes and reads the file; a write that is
+// interrupted leaves the old file.
 #pragma once
 
 #include "options.h"
@@ -13,28 +14,31 @@
 namespace tutti::examples {
 
 struct Checkpoint {
-  std::int64_t step = 0;   ///< steps made
-  std::int64_t steps = 0;  ///< that the run has in all
-  StateDict model;
-  optim::OptimizerState optimizer;
-  StateDict scaler;  ///< of the loss; empty where nothing is scaled
-  Tensor random;     ///< int64 (ranks, 2): seed and position of each rank's default generator
-  Tensor sums;       ///< float64 (ranks, 2): see Tally
-  std::int64_t samples = 0;  ///< likewise
-  std::vector<Metrics> rows;
+  std::int64_t step = 0;   ///< The number of steps that were made.
+  std::int64_t steps = 0;  ///< The number of steps of the whole run.
+  StateDict model = {};
+  optim::OptimizerState optimizer = {};
+  StateDict scaler = {};  ///< The state of the GradScaler; empty where there is none.
+  Tensor random = {};     ///< int64 (ranks, 2): seed and position of each rank's default generator.
+  Tensor sums = {};       ///< float64 (ranks, 2): each rank's MetricSums::sums().
+  std::int64_t samples = 0;  ///< The samples that `sums` counts, of all ranks.
+  std::vector<Metrics> rows = {};
 };
 
-/// OUT/checkpoint.safetensors
+/// Returns OUT/checkpoint.safetensors.
 std::string checkpoint_path(const TrainOptions& options);
 
-/// On rank 0.
+/// Writes the file. Only rank 0 calls it.
 void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint);
 
-/// The file of the run folder; nothing where there is none. CheckpointError in one line where it is
-/// damaged, or is of a run with other options or another number of ranks.
+/// Reads the file of the run folder; returns nothing where there is none. Throws a CheckpointError
+/// of one line where the file is damaged, or comes from a run with other options or another number
+/// of ranks.
 std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks);
 
-/// Collective: what rank 0 has, on every rank. Only rank 0 needs to see the file.
-std::optional<Checkpoint> share(std::optional<Checkpoint> mine, const ProcessGroup& group);
+/// Returns rank 0's checkpoint on every rank; the others pass nothing. This call is collective.
+/// Only rank 0 needs to see the file.
+std::optional<Checkpoint> broadcast_checkpoint(std::optional<Checkpoint> mine,
+                                               const ProcessGroup& group);
 
 }  // namespace tutti::examples

@@ -1,4 +1,4 @@
-// The picture of a run: two panels, training as a line, test results as dots.
+// curves_svg(): the picture of a run, in two panels. Training is a line, test results are dots.
 #include "run_folder.h"
 
 #include <fmt/format.h>
@@ -17,12 +17,12 @@ constexpr const char* test_color = "#d1495b";
 
 struct Panel {
   std::string title;
-  double low, high;  // of the vertical axis
+  double low, high;  // the ends of the vertical axis
   std::function<double(const Metrics&)> train;
   std::function<std::optional<double>(const Metrics&)> test;
 };
 
-// A round number of about a fifth of the range: 1, 2 or 5 times a power of ten.
+// Returns the distance between ticks: 1, 2 or 5 times a power of ten, about a fifth of the range.
 double tick_of(double range) {
   const double power = std::pow(10, std::floor(std::log10(range / 5)));
   const double part = range / 5 / power;

@@ -5,7 +5,7 @@
 #include <tutti/core/parallel.h>
 #include <tutti/nn/resnet.h>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -19,7 +19,7 @@ namespace {
 
 using distributed::Uneven;
 
-// Turns a text into a value, with the library's own message where it cannot.
+// Adds a flag whose text `parse` turns into a value; a ValueError becomes the flag's error.
 template <class Parse>
 CLI::Option* add_parsed(CLI::App& app, const std::string& flag, Parse parse,
                         const std::string& help) {
@@ -35,8 +35,8 @@ CLI::Option* add_parsed(CLI::App& app, const std::string& flag, Parse parse,
       help);
 }
 
-// Refuses what is no number from `low` to `high`: in one line, where CLI11's own limits print in
-// 309 digits.
+// Accepts numbers from `low` to `high`. CLI11's own validators print the limits of a double with
+// 309 digits; this one prints `expected`.
 template <class Number>
 CLI::Validator in_range(Number low, Number high, const std::string& expected,
                         const std::string& in_help) {
@@ -52,7 +52,7 @@ CLI::Validator in_range(Number low, Number high, const std::string& expected,
       in_help);
 }
 
-// Far above any use, far below what would overflow in a product of two.
+// The limits `most` are far above any use, and so low that a product of two does not overflow.
 CLI::Validator positive(std::int64_t most) {
   return in_range<std::int64_t>(1, most, fmt::format("a positive whole number of at most {}", most),
                                 "POSITIVE");
@@ -75,18 +75,35 @@ CLI::Validator between(Number low, Number high) {
   return in_range(low, high, fmt::format("a number from {} to {}", low, high), "in " + range);
 }
 
-}  // namespace
+// ---- values that are words
 
-bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) {
-  CLI::App app(
-      "Trains a ResNet on images, on one rank or many, with synchronised batch normalisation.\n"
-      "Ranks are threads of this process (--ranks N) or processes (mpirun -n N train_resnet ...); "
-      "the same\n"
-      "seed and global batch give the same loss curve in every arrangement.",
-      "train_resnet");
-  app.get_formatter()->column_width(34);
-  // Of a flag given twice: it may come after a script's own, such as quickstart.sh's.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+Uneven uneven_from_string(const std::string& text) {
+  if (text == "shadow") return Uneven::shadow;
+  if (text == "stop") return Uneven::stop;
+  if (text == "error") return Uneven::error;
+  fail<ValueError>("unknown way '{}': expected shadow, stop or error", text);
+}
+
+const char* to_string(Uneven uneven) {
+  return uneven == Uneven::shadow ? "shadow" : uneven == Uneven::stop ? "stop" : "error";
+}
+
+DType precision_from_string(const std::string& text) {
+  if (text == "bf16") return bfloat16;
+  if (text == "fp16") return float16;
+  if (text == "float32" || text == "float64") return dtype_from_string(text);
+  fail<ValueError>("unknown precision '{}': expected float32, bf16, fp16 or float64", text);
+}
+
+MemoryFormat memory_format_from_string(const std::string& text) {
+  if (text == "channels_last") return MemoryFormat::channels_last;
+  if (text == "contiguous") return MemoryFormat::contiguous;
+  fail<ValueError>("unknown memory format '{}': expected channels_last or contiguous", text);
+}
+
+// ---- the flags, in the order of the help text
+
+void add_data_flags(CLI::App& app, TrainOptions& o) {
   app.add_option("--dataset", o.dataset, "What to train on")
       ->check(CLI::IsMember(dataset_names()))
       ->capture_default_str();
@@ -96,6 +113,9 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   app.add_option("--model", o.model,
                  "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152")
       ->capture_default_str();
+}
+
+void add_length_flags(CLI::App& app, TrainOptions& o) {
   app.add_option("--epochs", o.epochs, "Passes over the training images")
       ->check(positive(1'000'000))
       ->capture_default_str();
@@ -115,6 +135,9 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
                  "Threads each rank computes with, 0 for its share of the cores")
       ->check(between(0, std::max(256, available_cores())))
       ->capture_default_str();
+}
+
+void add_optimizer_flags(CLI::App& app, TrainOptions& o) {
   app.add_option("--lr", o.lr, "Learning rate at the peak of the one-cycle schedule")
       ->check(positive())
       ->capture_default_str();
@@ -130,6 +153,9 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   app.add_option("--seed", o.seed, "Seed of the weights, the shuffling and the augmentation")
       ->check(not_negative_whole<std::uint64_t>())
       ->capture_default_str();
+}
+
+void add_rank_flags(CLI::App& app, TrainOptions& o) {
   app.add_flag("--sync-bn,!--no-sync-bn", o.sync_bn,
                "Batch normalisation over the global batch (the default), or over each rank's own "
                "part of it");
@@ -137,24 +163,15 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
                "Each rank trains on its own part of the images, in batches of its own, instead of "
                "on its part of every global batch");
   add_parsed(
-      app, "--uneven",
-      [&](const std::string& text) {
-        if (text == "shadow") o.uneven = Uneven::shadow;
-        else if (text == "stop") o.uneven = Uneven::stop;
-        else if (text == "error") o.uneven = Uneven::error;
-        else fail<ValueError>("unknown way '{}': expected shadow, stop or error", text);
-      },
+      app, "--uneven", [&](const std::string& text) { o.uneven = uneven_from_string(text); },
       "With --sharded, ranks whose images are used up before those of the others in an epoch: "
       "shadow (go on with empty batches), stop (the epoch ends for all) or error [shadow]");
+}
+
+void add_device_flags(CLI::App& app, TrainOptions& o) {
   add_parsed(
       app, "--precision",
-      [&](const std::string& text) {
-        if (text != "float32" && text != "bf16" && text != "fp16" && text != "float64")
-          fail<ValueError>("unknown precision '{}': expected float32, bf16, fp16 or float64", text);
-        o.precision = text == "bf16"   ? bfloat16
-                      : text == "fp16" ? float16
-                                       : dtype_from_string(text);
-      },
+      [&](const std::string& text) { o.precision = precision_from_string(text); },
       "float32; bf16: convolutions and matrix products in bfloat16, all else in float32; fp16: the "
       "same in float16, with loss scaling, on cuda only; or float64: plain reference code, slow "
       "[float32]");
@@ -168,14 +185,11 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
                "why and goes on without");
   add_parsed(
       app, "--memory-format",
-      [&](const std::string& text) {
-        if (text != "channels_last" && text != "contiguous")
-          fail<ValueError>("unknown memory format '{}': expected channels_last or contiguous",
-                           text);
-        o.memory_format = text == "contiguous" ? MemoryFormat::contiguous
-                                               : MemoryFormat::channels_last;
-      },
+      [&](const std::string& text) { o.memory_format = memory_format_from_string(text); },
       "channels_last (fast) or contiguous [channels_last]");
+}
+
+void add_output_flags(CLI::App& app, TrainOptions& o) {
   app.add_option("--log-every", o.log_every, "Steps between two lines of metrics.jsonl")
       ->check(positive(1'000'000'000))
       ->capture_default_str();
@@ -192,14 +206,10 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
                  "the run short: a step has hundreds of events");
   app.add_option("--out", o.out,
                  "Run folder for metrics, weights and curves (default: runs/DATASET-MODEL)");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    if (print_help) std::cout << app.help();
-    return false;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(std::string(error.what()) + "; --help explains the flags");
-  }
+}
+
+// Checks what no single flag can check, and fills in the defaults that depend on other flags.
+void complete(TrainOptions& o) {
   if (const auto known = nn::resnet_names(); std::ranges::find(known, o.model) == known.end())
     fail<UsageError>("--model: expected one of {}, got {}; --help explains the flags",
                      fmt::join(known, ", "), o.model);
@@ -208,6 +218,32 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
         "--precision fp16 needs --device cuda; on the cpu use bf16; --help explains the flags");
   if (o.data.empty()) o.data = default_folder(o.dataset);
   if (o.out.empty()) o.out = "runs/" + o.dataset + "-" + o.model;
+}
+
+}  // namespace
+
+bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) {
+  CLI::App app(
+      "Trains a ResNet on images, on one rank or many, with synchronised batch normalisation.\n"
+      "Ranks are threads of this process (--ranks N) or processes (mpirun -n N train_resnet ...); "
+      "the same\nseed and global batch give the same loss curve in every arrangement.",
+      "train_resnet");
+  app.get_formatter()->column_width(34);
+  // A flag that is given twice counts as given last: scripts such as quickstart.sh set some of
+  // their own and pass on the user's.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  for (const auto add_flags : {add_data_flags, add_length_flags, add_optimizer_flags,
+                               add_rank_flags, add_device_flags, add_output_flags})
+    add_flags(app, o);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    if (print_help) std::cout << app.help();
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(std::string(error.what()) + "; --help explains the flags");
+  }
+  complete(o);
   return true;
 }
 
@@ -227,9 +263,7 @@ std::string to_json(const TrainOptions& o) {
                                     {"seed", o.seed},
                                     {"sync_bn", o.sync_bn},
                                     {"sharded", o.sharded},
-                                    {"uneven", o.uneven == Uneven::shadow ? "shadow"
-                                               : o.uneven == Uneven::stop ? "stop"
-                                                                          : "error"},
+                                    {"uneven", to_string(o.uneven)},
                                     {"precision", to_string(o.precision)},
                                     {"device", to_string(o.device)},
                                     {"cuda_graph", o.cuda_graph},

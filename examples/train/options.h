@@ -1,4 +1,4 @@
-// What the trainer can be told, and how it is told on the command line.
+// TrainOptions: what the trainer can be told, and the command line that tells it.
 #pragma once
 
 #include <tutti/core/dtype.h>
@@ -12,47 +12,47 @@ namespace tutti::examples {
 
 struct TrainOptions {
   std::string dataset = "fashion-mnist";
-  std::string data;  ///< folder; empty for the dataset's usual one
+  std::string data;  ///< The folder of the data files; empty for the dataset's usual one.
   std::string model = "resnet20";
   std::int64_t epochs = 2;
-  std::int64_t max_steps = 0;     ///< stop after so many steps; 0 for no limit
-  std::int64_t batch_size = 128;  ///< over all ranks
-  int ranks = 1;                  ///< threads of this process that are ranks
-  int threads = 0;                ///< that each rank computes with; 0 for its share of the cores
-  double lr = 0.1;                ///< peak of the one-cycle schedule
-  double momentum = 0.9;          ///< 0: cycled against the rate, from 0.95 down to 0.85 and back
+  std::int64_t max_steps = 0;     ///< The run stops after so many steps; 0 for no limit.
+  std::int64_t batch_size = 128;  ///< The global batch, over all ranks.
+  int ranks = 1;                  ///< The number of ranks that are threads of this process.
+  int threads = 0;  ///< The threads that each rank computes with; 0 for its share of the cores.
+  double lr = 0.1;  ///< The peak of the one-cycle schedule.
+  double momentum = 0.9;  ///< 0 to schedule it against the rate, from 0.95 down to 0.85 and back.
   bool nesterov = true;
   double weight_decay = 5e-4;
   std::uint64_t seed = 0;
   bool sync_bn = true;
-  bool sharded =
-      false;  ///< every rank has training images of its own, more or fewer than the others
-  distributed::Uneven uneven =
-      distributed::Uneven::shadow;  ///< what becomes of the ranks that run out of those
-  DType precision =
-      float32;  ///< or float64; or bfloat16, float16: through Autocast, with float32 weights
+  /// Every rank has training images of its own, maybe more or fewer than the others.
+  bool sharded = false;
+  /// What happens when some ranks have used up their own images.
+  distributed::Uneven uneven = distributed::Uneven::shadow;
+  /// float32 or float64; or bfloat16 or float16, through Autocast with float32 weights.
+  DType precision = float32;
   Device device = {};
-  bool cuda_graph = false;  ///< record steps as a CUDA graph and replay them
+  bool cuda_graph = false;  ///< Steps are captured as a CUDA graph and replayed.
   MemoryFormat memory_format = MemoryFormat::channels_last;
-  std::int64_t log_every = 10;  ///< steps between two lines of metrics
-  std::int64_t checkpoint_every =
-      0;  ///< steps between two checkpoints, beside those at an epoch's end; 0 for none
-  bool resume = false;  ///< go on from the run folder's checkpoint, where it has one
-  std::string trace;    ///< file for a timeline; empty for none
-  std::string out;      ///< run folder; empty for runs/DATASET-MODEL
+  std::int64_t log_every = 10;  ///< Steps between two rows of metrics.
+  /// Steps between two checkpoints, in addition to those at the end of each epoch; 0 for none.
+  std::int64_t checkpoint_every = 0;
+  bool resume = false;  ///< The run continues from the run folder's checkpoint, if there is one.
+  std::string trace;    ///< The file of a timeline; empty for none.
+  std::string out;      ///< The run folder; empty for runs/DATASET-MODEL.
 };
 
-/// A wrong flag or value; the message is one line.
+/// A wrong flag or value. The message is one line.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-/// Reads the command line. Returns false where help was asked for, after printing it (if
-/// `print_help`). UsageError.
+/// Reads the command line into `options`. Returns false where help was asked for, after printing it
+/// (if `print_help`). Throws a UsageError.
 bool parse(int argc, const char* const* argv, TrainOptions& options, bool print_help = true);
 
-/// The options as they stand after defaults were filled in, as JSON text: what config.json holds.
+/// Returns the options, with defaults filled in, as the JSON text that config.json holds.
 std::string to_json(const TrainOptions& options);
 
 }  // namespace tutti::examples

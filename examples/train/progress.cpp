@@ -17,14 +17,8 @@ int columns_of(std::FILE* out) {
 
 }  // namespace
 
-Progress::Progress(std::FILE* out, std::int64_t epochs, std::int64_t steps_per_epoch,
-                   std::int64_t begin, std::int64_t total_steps)
-    : out_(out),
-      terminal_(out && isatty(fileno(out))),
-      epochs_(epochs),
-      steps_per_epoch_(steps_per_epoch),
-      begin_(begin),
-      total_steps_(total_steps) {}
+Progress::Progress(std::FILE* out, const RunLength& length, std::int64_t first_step)
+    : out_(out), terminal_(out && isatty(fileno(out))), length_(length), first_step_(first_step) {}
 
 void Progress::say(const std::string& line) {
   if (!out_) return;
@@ -32,50 +26,57 @@ void Progress::say(const std::string& line) {
   std::fflush(out_);
 }
 
-std::string Progress::time_left(const Metrics& m) const {
-  const double spent = std::chrono::duration<double>(Clock::now() - start_).count();
-  const double step = spent / static_cast<double>(std::max<std::int64_t>(m.step - begin_, 1));
-  const auto left =
-      static_cast<std::int64_t>(step * static_cast<double>(total_steps_ - m.step) + 0.5);
-  return left < 3600 ? fmt::format("{}:{:02}", left / 60, left % 60)
-                     : fmt::format("{}:{:02}:{:02}", left / 3600, left / 60 % 60, left % 60);
-}
-
-std::string Progress::describe(const Metrics& m) const {
-  const std::int64_t in_epoch = m.step - (m.epoch - 1) * steps_per_epoch_;
-  if (m.images_per_second == 0)
-    return fmt::format("step {}/{}", in_epoch, steps_per_epoch_);  // no figures yet
-  return fmt::format("step {}/{}  loss {:.4f}  accuracy {:.4f}  {:.0f} images/s  {} left", in_epoch,
-                     steps_per_epoch_, m.train_loss, m.train_accuracy, m.images_per_second,
-                     time_left(m));
-}
-
 void Progress::update(const Metrics& m) {
   if (!out_) return;
   const auto now = Clock::now();
-  if (now - shown_ <
-      (terminal_ ? std::chrono::milliseconds(200) : std::chrono::milliseconds(10000)))
+  if (now - shown_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10)))
     return;
   shown_ = now;
-  const std::string head = fmt::format("epoch {}/{}  ", m.epoch, epochs_), figures = describe(m);
+  const std::string head = fmt::format("epoch {}/{}  ", m.epoch, length_.epochs),
+                    figures = describe(m);
   if (!terminal_) return say(head + figures);
-  const std::int64_t room = columns_of(out_) - 5 -
-                            static_cast<std::int64_t>(head.size() + figures.size());
-  const auto size = static_cast<std::size_t>(std::clamp<std::int64_t>(room, 0, 40));
-  const std::int64_t in_epoch = m.step - (m.epoch - 1) * steps_per_epoch_;
-  const std::size_t done = size * static_cast<std::size_t>(in_epoch) /
-                           static_cast<std::size_t>(steps_per_epoch_);
-  const std::string bar = size < 5 ? "" : fmt::format("[{:.<{}}]  ", std::string(done, '#'), size);
-  // Never longer than a line, which a carriage return could not take back.
-  const std::string line =
-      (head + bar + figures).substr(0, static_cast<std::size_t>(columns_of(out_) - 1));
+  const std::int64_t columns = columns_of(out_);
+  const auto used = static_cast<std::int64_t>(head.size() + figures.size());
+  // A line that is longer than the terminal could not be taken back by a carriage return.
+  const std::string line = (head + bar(m, columns - 5 - used) + figures)
+                               .substr(0, static_cast<std::size_t>(columns - 1));
   fmt::print(out_, "\r\033[K{}", line);
   std::fflush(out_);
 }
 
 void Progress::epoch_done(const Metrics& m) {
-  say(fmt::format("epoch {}/{}  {}  test loss {:.4f}  test accuracy {:.4f}", m.epoch, epochs_,
-                  describe(m), m.test_loss.value_or(0), m.test_accuracy.value_or(0)));
+  say(fmt::format("epoch {}/{}  {}  test loss {:.4f}  test accuracy {:.4f}", m.epoch,
+                  length_.epochs, describe(m), m.test_loss.value_or(0),
+                  m.test_accuracy.value_or(0)));
+}
+
+std::int64_t Progress::step_in_epoch(const Metrics& m) const {
+  return m.step - (m.epoch - 1) * length_.steps_per_epoch;
+}
+
+std::string Progress::describe(const Metrics& m) const {
+  const std::string step = fmt::format("step {}/{}", step_in_epoch(m), length_.steps_per_epoch);
+  if (m.images_per_second == 0) return step;  // there is no row yet
+  return fmt::format("{}  loss {:.4f}  accuracy {:.4f}  {:.0f} images/s  {} left", step,
+                     m.train_loss, m.train_accuracy, m.images_per_second, time_left(m));
+}
+
+std::string Progress::time_left(const Metrics& m) const {
+  const double spent = std::chrono::duration<double>(Clock::now() - start_).count();
+  const double per_step = spent /
+                          static_cast<double>(std::max<std::int64_t>(m.step - first_step_, 1));
+  const auto left =
+      static_cast<std::int64_t>(per_step * static_cast<double>(length_.steps - m.step) + 0.5);
+  return left < 3600 ? fmt::format("{}:{:02}", left / 60, left % 60)
+                     : fmt::format("{}:{:02}:{:02}", left / 3600, left / 60 % 60, left % 60);
+}
+
+// Returns a bar of at most 40 columns; nothing where there is too little room for one.
+std::string Progress::bar(const Metrics& m, std::int64_t columns) const {
+  if (columns < 5) return {};
+  const std::int64_t size = std::min<std::int64_t>(columns, 40);
+  const auto done = static_cast<std::size_t>(size * step_in_epoch(m) / length_.steps_per_epoch);
+  return fmt::format("[{:.<{}}]  ", std::string(done, '#'), size);
 }
 
 }  // namespace tutti::examples

@@ -1,5 +1,5 @@
-// What a person sees while training runs: a bar that redraws itself on a terminal, a plain line now
-// and then elsewhere.
+// Progress: what a person sees while training runs. On a terminal it is a bar that redraws itself,
+// elsewhere a plain line every ten seconds.
 #pragma once
 
 #include "run_folder.h"
@@ -9,29 +9,36 @@
 
 namespace tutti::examples {
 
+/// How long a run is. `steps` may be less than epochs * steps_per_epoch.
+struct RunLength {
+  std::int64_t epochs = 0, steps_per_epoch = 0, steps = 0;
+};
+
 class Progress {
  public:
-  /// `out` is written to, never closed; null shows nothing. `begin` steps were made before, in
-  /// another process.
-  Progress(std::FILE* out, std::int64_t epochs, std::int64_t steps_per_epoch, std::int64_t begin,
-           std::int64_t total_steps);
+  /// Writes to `out`, which it never closes; null shows nothing. `first_step` steps were made
+  /// earlier, by another process.
+  Progress(std::FILE* out, const RunLength& length, std::int64_t first_step);
 
-  /// A line that stays.
+  /// Prints a line that stays.
   void say(const std::string& line);
-  /// After every step; `metrics` holds the figures of the last row, with `step` being the current
-  /// one.
+  /// Shows where training is; to be called after every step. `metrics` holds the figures of the
+  /// last row, with the present step and epoch.
   void update(const Metrics& metrics);
-  /// At the end of an epoch, with test results.
+  /// Prints the line of an epoch that has ended, with its test results.
   void epoch_done(const Metrics& metrics);
 
  private:
   using Clock = std::chrono::steady_clock;
+  std::int64_t step_in_epoch(const Metrics& metrics) const;
   std::string describe(const Metrics& metrics) const;
   std::string time_left(const Metrics& metrics) const;
+  std::string bar(const Metrics& metrics, std::int64_t columns) const;
 
   std::FILE* out_;
   bool terminal_;
-  std::int64_t epochs_, steps_per_epoch_, begin_, total_steps_;
+  RunLength length_;
+  std::int64_t first_step_;
   Clock::time_point start_ = Clock::now(), shown_ = start_;
 };
 

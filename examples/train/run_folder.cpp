@@ -9,10 +9,10 @@
 #include <filesystem>
 
 namespace tutti::examples {
-
 namespace {
 
-// Who waited for whom: lists by rank, and the skew of each gradient bucket.
+// Adds who waited for whom: lists with one number for each rank, and the skew of each gradient
+// bucket.
 void add_straggler_report(nlohmann::ordered_json& row,
                           const distributed::StragglerMonitor::Report& report) {
   row["straggler"] = report.straggler();
@@ -41,14 +41,13 @@ std::string line_of(const Metrics& m) {
 
 }  // namespace
 
-RunFolder::RunFolder(std::string path, std::vector<Metrics> rows)
-    : path_(std::move(path)), rows_(std::move(rows)) {
+RunFolder::RunFolder(std::string path, const std::vector<Metrics>& rows) : path_(std::move(path)) {
   prepare(path_);
-  // The lines as they were, with what a checkpoint does not keep; what came after the checkpoint
-  // happens again.
+  // Lines that are there already stay as they are, since they hold more than a checkpoint does.
+  // Those of steps after the checkpoint go: the steps are made again.
   std::ifstream old(path_ + "/metrics.jsonl");
   std::string lines;
-  for (const Metrics& m : rows_) {
+  for (const Metrics& m : rows) {
     std::string line;
     lines += std::getline(old, line) && !old.eof() ? line + "\n" : line_of(m);
   }
@@ -68,10 +67,11 @@ void RunFolder::write_config(const std::string& json) { write_whole("config.json
 void RunFolder::add(const Metrics& m) {
   metrics_ << line_of(m) << std::flush;
   if (!metrics_) fail<Error>("cannot write {}/metrics.jsonl: is the disk full?", path_);
-  rows_.push_back(m);
 }
 
-void RunFolder::draw_curves() { write_whole("curves.svg", curves_svg(rows_)); }
+void RunFolder::draw_curves(const std::vector<Metrics>& rows) {
+  write_whole("curves.svg", curves_svg(rows));
+}
 
 void RunFolder::save_weights(const StateDict& tensors, const Metadata& metadata) {
   save_safetensors(path_ + "/model.safetensors", tensors, metadata);

@@ -1,5 +1,6 @@
-// The run folder: metrics.jsonl (one line at a time), config.json, curves.svg and the weights.
-// Whole files appear at once or not at all. Only rank 0 has one.
+// RunFolder: the files of a run: metrics.jsonl, which grows by a line at a time, config.json,
+// curves.svg and model.safetensors. Each of the last three appears as a whole or not at all. Only
+// rank 0 has a run folder. Checkpoints are checkpoint.h's business.
 #pragma once
 
 #include <tutti/core/state_dict.h>
@@ -12,31 +13,32 @@
 
 namespace tutti::examples {
 
-/// A row of metrics.jsonl: training figures since the row before; test figures at the end of an
-/// epoch.
+/// A row of metrics.jsonl: the training figures since the row before, and test figures at the end
+/// of an epoch.
 struct Metrics {
-  std::int64_t epoch = 0;  ///< from 1
-  std::int64_t step = 0;   ///< from 1, over all epochs
+  std::int64_t epoch = 0;  ///< Counted from 1.
+  std::int64_t step = 0;   ///< Counted from 1, over all epochs.
   double train_loss = 0;
   double train_accuracy = 0;
-  double images_per_second = 0;  ///< of training, over all ranks
+  double images_per_second = 0;  ///< Training images of all ranks; evaluation does not count.
   double learning_rate = 0;
   std::optional<double> test_loss = {};
   std::optional<double> test_accuracy = {};
-  std::optional<distributed::StragglerMonitor::Report> stragglers =
-      {};  ///< of the epoch, where there are several ranks
+  /// What the ranks waited for in the epoch; only in its last row, where there are several ranks.
+  std::optional<distributed::StragglerMonitor::Report> stragglers = {};
 };
 
 class RunFolder {
  public:
-  /// Makes the folder and starts new metrics, with the rows of the part of the run that was before.
-  /// UsageError where it cannot be written.
-  explicit RunFolder(std::string path, std::vector<Metrics> rows = {});
-  /// Makes the folder; UsageError where it cannot be made or written to.
+  /// Makes the folder and begins metrics.jsonl with `rows`, those that a resumed run has already.
+  /// Throws a UsageError where the folder cannot be written.
+  RunFolder(std::string path, const std::vector<Metrics>& rows);
+  /// Makes the folder. Throws a UsageError where it cannot be made or written to.
   static void prepare(const std::string& path);
   void write_config(const std::string& json);
+  /// Appends a line to metrics.jsonl.
   void add(const Metrics& metrics);
-  void draw_curves();  ///< of all rows so far
+  void draw_curves(const std::vector<Metrics>& rows);
   void save_weights(const StateDict& tensors, const Metadata& metadata);
   const std::string& path() const { return path_; }
 
@@ -45,10 +47,9 @@ class RunFolder {
 
   std::string path_;
   std::ofstream metrics_;
-  std::vector<Metrics> rows_;
 };
 
-/// Loss and accuracy over the steps, side by side, as an SVG picture.
+/// Returns an SVG picture of loss and accuracy over the steps, side by side.
 std::string curves_svg(const std::vector<Metrics>& rows);
 
 }  // namespace tutti::examples

@@ -1,5 +1,5 @@
-// The trainer: one rank's part of a training run, from seed to weights. A function, so that tests
-// can call it under any group; the program around it is train_resnet.cpp.
+// The trainer: one rank's part of a training run, from seed to weights. It is a function, so that
+// tests can call it under any group; the program around it is train_resnet.cpp.
 #pragma once
 
 #include "../data/dataset.h"
@@ -13,25 +13,17 @@
 namespace tutti::examples {
 
 struct TrainResult {
-  std::vector<Metrics> rows;  ///< the same on every rank
-  StateDict state;            ///< this rank's weights and buffers at the end
+  std::vector<Metrics> rows;  ///< The same on every rank.
+  StateDict state;            ///< This rank's weights and buffers at the end.
   double test_accuracy = 0;
 };
 
-/// Trains and evaluates. Every rank of `group` calls it with the same options; `options.ranks` is
-/// not looked at. The data are the same on every rank; with `options.sharded`, `data.train` is this
-/// rank's own. Rank 0 writes the run folder `options.out` (none where that is empty) and to
-/// `screen` (nothing where that is null). Error, on every rank, where the loss is no longer finite.
-/// Sets the calling thread's number of threads.
+/// Trains and evaluates a network. Every rank of `group` calls it with the same options, of which
+/// `ranks` is not read. The data are the same on every rank; with `options.sharded`, `data.train`
+/// is this rank's own. Rank 0 writes the run folder `options.out` (none where it is empty) and to
+/// `screen` (nothing where it is null). Throws an Error on every rank where the loss is no longer
+/// finite. Sets the calling thread's number of threads.
 TrainResult train(const TrainOptions& options, const Datasets& data, const ProcessGroup& group,
                   std::FILE* screen);
-
-/// The device that a rank trains on: with CUDA one of its own where its host has as many, else it
-/// shares one.
-Device device_of_rank(const TrainOptions& options, int local_rank);
-
-/// This rank's share of the cores: those it may run on, over the ranks of `group` that may run on
-/// the same ones.
-int fair_threads(const ProcessGroup& group);
 
 }  // namespace tutti::examples

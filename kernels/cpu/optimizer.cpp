@@ -1,15 +1,13 @@
-// Optimizer steps on the CPU: every parameter in one vectorised pass, split over the threads where
-// it is large.
-#include "../optimizer.h"
+// The optimizers' kernels on the CPU. Each parameter takes one vectorised pass, which is split over
+// the threads where the parameter is large. The formulas stand in ../optimizer_math.h.
+#include "../optimizer_math.h"
 
 #include "../../core/parallel.h"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <limits>
-#include <vector>
 
 namespace tutti::kernels::cpu {
 namespace {
@@ -18,9 +16,9 @@ using Trained = Types<float, double, BFloat16, Float16>;
 
 constexpr std::int64_t grain = 16384;
 
-// Which update of its parameter this is, skipped ones not counted, from 1; 0 where it is to be
-// skipped itself.
-std::int64_t counted_step(const ParameterUpdate& u) {
+// Returns the number of this update of its parameter, counted from 1 without the skipped ones.
+// Where this update is to be skipped, counts it as skipped and returns 0.
+std::int64_t counted_step(const FusedUpdate& u) {
   if (!u.skipped.defined()) return u.step;
   float& skipped = *u.skipped.data<float>();
   if (u.found_inf.defined() && *u.found_inf.data<float>() != 0) {
@@ -30,107 +28,79 @@ std::int64_t counted_step(const ParameterUpdate& u) {
   return u.step - static_cast<std::int64_t>(skipped);
 }
 
-void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, ReplayScalars) {
-  for (const ParameterUpdate& u : updates) {
+void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, ReplayScalars) {
+  for (const FusedUpdate& u : updates) {
     const std::int64_t step = counted_step(u);
     if (step == 0) continue;
     dispatch(Trained{}, u.parameter.dtype(), "sgd", [&]<class T>() {
       using C = Accumulate<T>;
-      const C lr = C(s.lr), decay = C(s.weight_decay);
+      const auto method = SgdUpdate<C>::of(s, static_cast<double>(step));
       T* p = u.parameter.data<T>();
       const T* g = u.gradient.data<T>();
-      if (!u.first.defined()) {
+      if (u.states.empty()) {
         parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t i = begin; i < end; ++i)
-            p[i] = T(C(p[i]) - lr * (C(g[i]) + decay * C(p[i])));
+          for (std::int64_t i = begin; i < end; ++i) p[i] = T(method.updated(C(p[i]), C(g[i])));
         });
         return;
       }
-      C* m = u.first.data<C>();
-      // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient +
-      // momentum * buffer.
-      const C keep = step == 1 ? C(0) : C(s.momentum), take = step == 1 ? C(1) : C(1 - s.dampening);
-      const C along_gradient = s.nesterov ? C(1) : C(0),
-              along_buffer = s.nesterov ? C(s.momentum) : C(1);
+      C* m = u.states[0].data<C>();
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-        for (std::int64_t i = begin; i < end; ++i) {
-          const C gradient = C(g[i]) + decay * C(p[i]);
-          const C buffer = keep * m[i] + take * gradient;
-          m[i] = buffer;
-          p[i] = T(C(p[i]) - lr * (along_gradient * gradient + along_buffer * buffer));
-        }
+        for (std::int64_t i = begin; i < end; ++i) p[i] = T(method.updated(C(p[i]), C(g[i]), m[i]));
       });
     });
   }
 }
 
-void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, ReplayScalars) {
-  for (const ParameterUpdate& u : updates) {
-    const auto step = static_cast<double>(counted_step(u));
+void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars) {
+  for (const FusedUpdate& u : updates) {
+    const std::int64_t step = counted_step(u);
     if (step == 0) continue;
     dispatch(Trained{}, u.parameter.dtype(), "adam", [&]<class T>() {
       using C = Accumulate<T>;
-      const double correction1 = 1 - std::pow(s.beta1, step);
-      const double correction2 = 1 - std::pow(s.beta2, step);
-      const C rate = C(s.lr / correction1), root = C(1 / std::sqrt(correction2)), eps = C(s.eps);
-      const C beta1 = C(s.beta1), take1 = C(1 - s.beta1), beta2 = C(s.beta2),
-              take2 = C(1 - s.beta2);
-      const C decay = s.decoupled ? C(0) : C(s.weight_decay);
-      const C shrink = s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1);
+      const auto method = AdamUpdate<C>::of(s, static_cast<double>(step));
       T* p = u.parameter.data<T>();
       const T* g = u.gradient.data<T>();
-      C* m = u.first.data<C>();
-      C* v = u.second.data<C>();
+      C* m = u.states[0].data<C>();
+      C* v = u.states[1].data<C>();
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-        for (std::int64_t i = begin; i < end; ++i) {
-          const C gradient = C(g[i]) + decay * C(p[i]);
-          m[i] = beta1 * m[i] + take1 * gradient;
-          v[i] = beta2 * v[i] + take2 * gradient * gradient;
-          p[i] = T(shrink * C(p[i]) - rate * m[i] / (std::sqrt(v[i]) * root + eps));
-        }
+        for (std::int64_t i = begin; i < end; ++i)
+          p[i] = T(method.updated(C(p[i]), C(g[i]), m[i], v[i]));
       });
     });
   }
 }
 
-void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares,
+void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares,
           ReplayScalars) {
   const double* square = squares.data<double>();
   for (std::size_t k = 0; k < updates.size(); ++k) {
-    const ParameterUpdate& u = updates[k];
+    const FusedUpdate& u = updates[k];
     if (counted_step(u) == 0) continue;
-    const double weight = std::sqrt(square[k]), slope = std::sqrt(square[updates.size() + k]);
-    const bool adapts = s.adapt && weight > 0 && slope > 0;
-    const double local =
-        adapts ? s.trust_coefficient * weight / (slope + s.weight_decay * weight + s.eps) : 1;
     dispatch(Trained{}, u.parameter.dtype(), "lars", [&]<class T>() {
       using C = Accumulate<T>;
-      const C rate = C(s.lr * local), momentum = C(s.momentum), decay = C(s.weight_decay);
+      const auto method = LarsUpdate<C>::of(s, square[k], square[updates.size() + k]);
       T* p = u.parameter.data<T>();
       const T* g = u.gradient.data<T>();
-      C* m = u.first.data<C>();
+      C* m = u.states[0].data<C>();
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-        for (std::int64_t i = begin; i < end; ++i) {
-          m[i] = momentum * m[i] + rate * (C(g[i]) + decay * C(p[i]));
-          p[i] = T(C(p[i]) - m[i]);
-        }
+        for (std::int64_t i = begin; i < end; ++i) p[i] = T(method.updated(C(p[i]), C(g[i]), m[i]));
       });
     });
   }
 }
 
-// Chunks of fixed size, summed in order: the thread count decides only who computes which.
+// Sums chunks of a fixed size in order, so that the number of threads decides only which thread
+// computes which chunk.
 template <class T>
 double sum_of_squares(const T* x, std::int64_t n) {
   const std::int64_t chunks = (n + grain - 1) / grain;
   std::vector<double> partial(static_cast<std::size_t>(chunks));
   parallel_for(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c = begin; c < end; ++c) {
-      constexpr std::int64_t lanes =
-          16;  // independent sums, so that the loop vectorises as written
+      constexpr std::int64_t lanes = 16;  // Independent sums let the compiler vectorise the loop.
       std::array<double, lanes> sum{};
       std::int64_t i = c * grain;
       const std::int64_t stop = std::min(n, i + grain);
@@ -165,7 +135,7 @@ void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_nor
   const double* square = squares.data<double>();
   double total = 0;
   for (std::size_t k = 0; k < tensors.size(); ++k) total += square[k];
-  const double length = std::sqrt(total), factor = max_norm / (length + 1e-6);
+  const double length = std::sqrt(total), factor = clip_factor(max_norm, length);
   norm.data<double>()[0] = length;
   if (factor >= 1) return;
   for (const Tensor& x : tensors)
@@ -201,8 +171,13 @@ void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor&
 
 }  // namespace
 
-const OptimizerSteps& optimizer() {
-  static constexpr OptimizerSteps table{sgd, adam, lars, sums_of_squares, clip, unscale};
+const Optimizer& optimizer() {
+  static constexpr Optimizer table{.sgd = sgd,
+                                   .adam = adam,
+                                   .lars = lars,
+                                   .sums_of_squares = sums_of_squares,
+                                   .clip = clip,
+                                   .unscale = unscale};
   return table;
 }
 

@@ -1,6 +1,7 @@
-// Optimizer steps on CUDA: as many parameters in one launch as the arguments of a kernel have room
-// for. A block does one piece of one tensor; nothing is read back.
-#include "../optimizer.h"
+// The optimizers' kernels on CUDA. One launch takes as many tensors as the arguments of a kernel
+// have room for, and a block computes one piece of one tensor. The host reads nothing back. The
+// formulas stand in ../optimizer_math.h.
+#include "../optimizer_math.h"
 #include "vector.h"
 #include "workspace.h"
 
@@ -9,30 +10,32 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-constexpr int threads = 256, lanes = 4, most_tensors = 44;  // 4 KB of arguments
-constexpr std::int64_t piece = 64 * threads;                // elements of a block
+constexpr int threads = 256, lanes = 4;
+constexpr int most_tensors = 44;              // The arguments of a kernel have 4 KB.
+constexpr std::int64_t piece = 64 * threads;  // The number of elements that a block computes.
 
-/// One tensor and what belongs to it.
+/// The device addresses of a FusedUpdate. Kernels that take plain tensors set `parameter` and
+/// `gradient` to the same address.
 struct Entry {
   void *parameter = nullptr, *first = nullptr, *second = nullptr;
   const void* gradient = nullptr;
   std::int64_t size = 0;
-  double number = 0;  ///< how many updates, or which of the tensors: as the kernel needs
-  const float* found_inf = nullptr;  ///< loss scaling's verdict
+  double step = 0;
+  const float* found_inf = nullptr;
   float* skipped = nullptr;
 };
 
-/// The tensors of one launch; those of entry i are pieces [begin[i], begin[i + 1]).
+/// The tensors of one launch. Blocks [begin[i], begin[i + 1]) compute the pieces of entry i.
 struct List {
   Entry entries[most_tensors];
   std::int64_t begin[most_tensors + 1] = {};
-  int index[most_tensors] = {};  ///< of the caller's list
+  int index[most_tensors] = {};  ///< The position of each entry in the caller's list.
   int count = 0;
-  int before = 0;  ///< tensors of launches before this one
+  int before = 0;  ///< The number of tensors in the launches before this one.
 };
 static_assert(sizeof(List) <= 3840);
 
-/// The entry that block `at` works on. Few enough for each thread to look for itself.
+/// Returns the entry that block `at` works on. The list is short, so each thread searches it.
 __device__ int entry_at(const List& list, std::int64_t at) {
   int low = 0, high = list.count;
   while (high - low > 1) {
@@ -71,111 +74,79 @@ __device__ bool may_pack(const Entry& e) {
   return bits % (lanes * sizeof(double)) == 0;
 }
 
-// ---- the methods: what becomes of parameter p with gradient g and state m, v; formulas as in
-// kernels/cpu/optimizer.cpp. Each is what a block needs of a step's numbers, which its first thread
-// makes: of those given, or of a graph's live ones.
+// ---- The methods. `Arguments` is what the host passes to the kernel. `from_replay` reads the
+// options of a replay, of which there are `options`; the step numbers follow them. `of` computes
+// the factors of update `k`, once in each block. `apply` updates one element.
 
 template <class C>
-struct Sgd {
-  using Given = SgdStep;
-  static constexpr int numbers = 5;
-  C lr, decay, keep, take, along_gradient, along_buffer;
+struct Sgd : SgdUpdate<C> {
+  using Arguments = SgdStep;
+  static constexpr int options = 5;
 
-  static __device__ SgdStep live(const SgdStep&, ReplayScalars n) {
+  static __device__ SgdStep from_replay(const SgdStep&, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4] != 0};
   }
-  // A first buffer is zero and takes the gradient whole; Nesterov steps along gradient + momentum *
-  // buffer.
   static __device__ Sgd of(const SgdStep& s, double step, int) {
-    return {C(s.lr),
-            C(s.weight_decay),
-            step == 1 ? C(0) : C(s.momentum),
-            step == 1 ? C(1) : C(1 - s.dampening),
-            s.nesterov ? C(1) : C(0),
-            s.nesterov ? C(s.momentum) : C(1)};
+    return {SgdUpdate<C>::of(s, step)};
   }
-  __device__ C step(C p, C g, C& m, C&, bool has_state) const {
-    const C gradient = g + decay * p;
-    if (!has_state) return p - lr * gradient;
-    m = keep * m + take * gradient;
-    return p - lr * (along_gradient * gradient + along_buffer * m);
+  __device__ C apply(C p, C g, C& m, C&, bool has_state) const {
+    return has_state ? this->updated(p, g, m) : this->updated(p, g);
   }
 };
 
 template <class C>
-struct Adam {
-  using Given = AdamStep;
-  static constexpr int numbers = 5;
-  C beta1, take1, beta2, take2, eps, decay, shrink, rate, root;
+struct Adam : AdamUpdate<C> {
+  using Arguments = AdamStep;
+  static constexpr int options = 5;
 
-  static __device__ AdamStep live(const AdamStep& s, ReplayScalars n) {
+  static __device__ AdamStep from_replay(const AdamStep& s, ReplayScalars n) {
     return {n[0], n[1], n[2], n[3], n[4], s.decoupled};
   }
   static __device__ Adam of(const AdamStep& s, double step, int) {
-    return {C(s.beta1),
-            C(1 - s.beta1),
-            C(s.beta2),
-            C(1 - s.beta2),
-            C(s.eps),
-            s.decoupled ? C(0) : C(s.weight_decay),
-            s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1),
-            C(s.lr / (1 - pow(s.beta1, step))),
-            C(1 / sqrt(1 - pow(s.beta2, step)))};
+    return {AdamUpdate<C>::of(s, step)};
   }
-  __device__ C step(C p, C g, C& m, C& v, bool) const {
-    const C gradient = g + decay * p;
-    m = beta1 * m + take1 * gradient;
-    v = beta2 * v + take2 * gradient * gradient;
-    return shrink * p - rate * m / (sqrt(v) * root + eps);
-  }
+  __device__ C apply(C p, C g, C& m, C& v, bool) const { return this->updated(p, g, m, v); }
 };
 
-struct LarsGiven {
+/// The arguments of LARS: its options, and the sums of squares of all `count` parameters and then
+/// of all gradients.
+struct LarsArguments {
   LarsStep step;
   const double* squares;
-  int all;  // tensors
+  int count;
 };
 
 template <class C>
-struct Lars {
-  using Given = LarsGiven;
-  static constexpr int numbers = 6;
-  C momentum, decay, rate;
+struct Lars : LarsUpdate<C> {
+  using Arguments = LarsArguments;
+  static constexpr int options = 6;
 
-  static __device__ LarsGiven live(const LarsGiven& g, ReplayScalars n) {
-    return {{n[0], n[1], n[2], n[3], n[4], n[5] != 0}, g.squares, g.all};
+  static __device__ LarsArguments from_replay(const LarsArguments& g, ReplayScalars n) {
+    return {{n[0], n[1], n[2], n[3], n[4], n[5] != 0}, g.squares, g.count};
   }
-  static __device__ Lars of(const LarsGiven& g, double, int k) {
-    const LarsStep& s = g.step;
-    const double weight = sqrt(g.squares[k]), slope = sqrt(g.squares[g.all + k]);
-    const bool adapts = s.adapt && weight > 0 && slope > 0;
-    return {
-        C(s.momentum), C(s.weight_decay),
-        C(s.lr *
-          (adapts ? s.trust_coefficient * weight / (slope + s.weight_decay * weight + s.eps) : 1))};
+  static __device__ Lars of(const LarsArguments& g, double, int k) {
+    return {LarsUpdate<C>::of(g.step, g.squares[k], g.squares[g.count + k])};
   }
-  __device__ C step(C p, C g, C& m, C&, bool) const {
-    m = momentum * m + rate * (g + decay * p);
-    return p - m;
-  }
+  __device__ C apply(C p, C g, C& m, C&, bool) const { return this->updated(p, g, m); }
 };
 
 template <class T, class Method>
-__global__ __launch_bounds__(threads) void step_kernel(List list, typename Method::Given given,
-                                                       ReplayScalars live) {
+__global__ __launch_bounds__(threads) void step_kernel(List list,
+                                                       typename Method::Arguments arguments,
+                                                       ReplayScalars scalars) {
   using C = Accumulate<T>;
   __shared__ Method made;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
-  if (e.skipped && e.found_inf &&
-      *e.found_inf != 0) {  // nobody reads `skipped` in this launch, then
+  if (e.skipped && e.found_inf && *e.found_inf != 0) {  // No other block reads `skipped` now.
     if (threadIdx.x == 0 && blockIdx.x == list.begin[k]) *e.skipped += 1;
     return;
   }
   if (threadIdx.x == 0) {
-    const double step = live ? live[Method::numbers + list.index[k]] : e.number;
+    const double step = scalars ? scalars[Method::options + list.index[k]] : e.step;
     const double skipped = e.skipped ? static_cast<double>(*e.skipped) : 0;
-    made = Method::of(live ? Method::live(given, live) : given, step - skipped, list.index[k]);
+    made = Method::of(scalars ? Method::from_replay(arguments, scalars) : arguments, step - skipped,
+                      list.index[k]);
   }
   __syncthreads();
   const Method method = made;
@@ -194,7 +165,7 @@ __global__ __launch_bounds__(threads) void step_kernel(List list, typename Metho
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
       m[i] = ms.values[i], v[i] = vs.values[i];
-      p[i] = method.step(ps[i], gs[i], m[i], v[i], e.first != nullptr);
+      p[i] = method.apply(ps[i], gs[i], m[i], v[i], e.first != nullptr);
     }
     write<T>(e.parameter, at, count, aligned, p);
     if (e.first) write<C>(e.first, at, count, aligned, m);
@@ -202,9 +173,9 @@ __global__ __launch_bounds__(threads) void step_kernel(List list, typename Metho
   }
 }
 
-// ---- norms
+// ---- Norms.
 
-/// The sum over a block, in every thread.
+/// Returns the sum over a block to every thread.
 __device__ double sum_of_block(double v) {
   __shared__ double partial[threads / 32];
   for (int bits = 16; bits > 0; bits /= 2) v += __shfl_xor_sync(0xffffffffu, v, bits);
@@ -216,7 +187,7 @@ __device__ double sum_of_block(double v) {
   return total;
 }
 
-// Every block sums a piece; the last one of a tensor sums the pieces.
+// Every block sums a piece. The last block of a tensor to finish sums its pieces.
 template <class T>
 __global__ __launch_bounds__(threads) void squares_kernel(List list, double* pieces,
                                                           unsigned* counters, double* out) {
@@ -252,7 +223,7 @@ __global__ __launch_bounds__(threads) void clip_kernel(List list, const double* 
   using C = Accumulate<T>;
   double total = 0;
   for (std::int64_t i = threadIdx.x; i < all; i += threads) total += squares[i];
-  const double length = sqrt(sum_of_block(total)), factor = max_norm / (length + 1e-6);
+  const double length = sqrt(sum_of_block(total)), factor = clip_factor(max_norm, length);
   if (blockIdx.x == 0 && threadIdx.x == 0 && list.before == 0) *norm = length;
   if (factor >= 1 || list.count == 0) return;
   const int k = entry_at(list, blockIdx.x);
@@ -294,10 +265,10 @@ __global__ __launch_bounds__(threads) void unscale_kernel(List list, const float
     }
     write<T>(e.parameter, at, count, aligned, x);
   }
-  if (!finite) *found_inf = 1;  // whoever writes it writes the same
+  if (!finite) *found_inf = 1;  // All threads that write it write the same value.
 }
 
-// ---- host side
+// ---- Host side.
 
 void add(List& list, const Entry& e, std::size_t index) {
   const std::int64_t pieces = std::max<std::int64_t>(1, (e.size + piece - 1) / piece);
@@ -312,7 +283,7 @@ tutti::cuda::Grid grid_of(const List& list) {
           .threads = threads};
 }
 
-// Calls send.operator()<T>(list) with lists of up to most_tensors entries of one dtype.
+// Calls send.operator()<T>(list) with lists of up to most_tensors entries of one dtype T.
 template <class Items, class ToEntry, class Send>
 void in_lists(const Items& items, const char* op, const ToEntry& to_entry, const Send& send) {
   int sent = 0;
@@ -334,12 +305,15 @@ void in_lists(const Items& items, const char* op, const ToEntry& to_entry, const
 }
 
 struct FromUpdate {
-  static DType dtype(const ParameterUpdate& u) { return u.parameter.dtype(); }
-  Entry operator()(const ParameterUpdate& u) const {
+  static DType dtype(const FusedUpdate& u) { return u.parameter.dtype(); }
+  Entry operator()(const FusedUpdate& u) const {
     const auto at = [](const Tensor& t) { return t.defined() ? t.raw() : nullptr; };
+    const auto state = [&](std::size_t k) {
+      return k < u.states.size() ? at(u.states[k]) : nullptr;
+    };
     return {at(u.parameter),
-            at(u.first),
-            at(u.second),
+            state(0),
+            state(1),
             at(u.gradient),
             u.parameter.numel(),
             static_cast<double>(u.step),
@@ -355,29 +329,29 @@ struct FromTensor {
   }
 };
 
-template <template <class> class Method, class Given>
-void run(const char* op, std::span<const ParameterUpdate> updates, const Given& given,
-         ReplayScalars live) {
+template <template <class> class Method, class Arguments>
+void run(const char* op, std::span<const FusedUpdate> updates, const Arguments& arguments,
+         ReplayScalars scalars) {
   if (updates.empty()) return;
   const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
   in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
-    tutti::cuda::launch(op, step_kernel<T, Method<Accumulate<T>>>, grid_of(list), list, given,
-                        live);
+    tutti::cuda::launch(op, step_kernel<T, Method<Accumulate<T>>>, grid_of(list), list, arguments,
+                        scalars);
   });
 }
 
-void sgd(const SgdStep& s, std::span<const ParameterUpdate> updates, ReplayScalars live) {
-  run<Sgd>("sgd", updates, s, live);
+void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, ReplayScalars scalars) {
+  run<Sgd>("sgd", updates, s, scalars);
 }
 
-void adam(const AdamStep& s, std::span<const ParameterUpdate> updates, ReplayScalars live) {
-  run<Adam>("adam", updates, s, live);
+void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars scalars) {
+  run<Adam>("adam", updates, s, scalars);
 }
 
-void lars(const LarsStep& s, std::span<const ParameterUpdate> updates, const Tensor& squares,
-          ReplayScalars live) {
-  run<Lars>("lars", updates, LarsGiven{s, squares.data<double>(), static_cast<int>(updates.size())},
-            live);
+void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares,
+          ReplayScalars scalars) {
+  run<Lars>("lars", updates,
+            LarsArguments{s, squares.data<double>(), static_cast<int>(updates.size())}, scalars);
 }
 
 void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {
@@ -414,8 +388,13 @@ void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor&
 
 }  // namespace
 
-const OptimizerSteps& optimizer() {
-  static constexpr OptimizerSteps table{sgd, adam, lars, sums_of_squares, clip, unscale};
+const Optimizer& optimizer() {
+  static constexpr Optimizer table{.sgd = sgd,
+                                   .adam = adam,
+                                   .lars = lars,
+                                   .sums_of_squares = sums_of_squares,
+                                   .clip = clip,
+                                   .unscale = unscale};
   return table;
 }
 

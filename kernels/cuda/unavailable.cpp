@@ -1,5 +1,5 @@
-// Stands in for the CUDA kernels where the library is built without them: asking for a table
-// throws.
+// Replaces the CUDA kernels where the library is built without them: asking for a table throws
+// DeviceError.
 #include "../../core/cuda/runtime.h"
 #include "../batch_norm.h"
 #include "../convolution.h"
@@ -24,7 +24,7 @@ const Convolution& convolution() { refuse(); }
 const Elementwise& elementwise() { refuse(); }
 const Embedding& embedding() { refuse(); }
 const Matmul& matmul() { refuse(); }
-const OptimizerSteps& optimizer() { refuse(); }
+const Optimizer& optimizer() { refuse(); }
 const Pooling& pooling() { refuse(); }
 const LayerNorm& layer_norm() { refuse(); }
 const Reduce& reduce() { refuse(); }

@@ -1,5 +1,5 @@
-// The activations under the names of the nn layer. They are elementwise functions like any other,
-// so they live in autograd/functions.h.
+// The activation functions under names of the namespace nn. They are elementwise functions like any
+// other, so they are defined in autograd/functions.h.
 #pragma once
 
 #include "../../autograd/functions.h"

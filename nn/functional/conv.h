@@ -1,4 +1,4 @@
-// Convolution as a differentiable function. The layers around it are nn/conv.h's business.
+// Convolution as a differentiable function. The layers that use it are in nn/conv.h.
 #pragma once
 
 #include "../../kernels/convolution.h"
@@ -7,20 +7,23 @@ namespace tutti::nn {
 
 using kernels::ConvOptions;
 
-/// Cross-correlation of x (N, I, ...) over one to three spatial dimensions with weight (O,
-/// I/groups, ...), plus bias (O) where defined: (N, O, ...) with sizes floor((in + 2 padding -
-/// dilation (kernel - 1) - 1) / stride) + 1. An empty batch is legal. The result is channels_last
-/// where x or weight is, else contiguous; so is the input's gradient. Autocast casts x and computes
-/// in its dtype; weight, bias and their gradients keep theirs. ShapeError, DTypeError, DeviceError
-/// for operands that do not fit; ValueError for options out of range.
+/// Returns the cross-correlation of x (N, I, ...) over one to three spatial dimensions with weight
+/// (O, I/groups, ...), plus bias (O) if it is defined. The result has shape (N, O, ...) with sizes
+/// floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1. An empty batch is legal. The
+/// result and the gradient of x are channels_last if x or weight is, else contiguous. Autocast
+/// casts x and computes in its dtype; weight, bias and their gradients keep theirs. ShapeError,
+/// DTypeError or DeviceError for tensors that do not fit together; ValueError for options out of
+/// range.
 Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                    const ConvOptions& options = {});
 
-/// The same for x of rank 3, 4 and 5 only.
+/// The same operation for x (N, I, L) only.
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const ConvOptions& options = {});
+/// The same operation for x (N, I, H, W) only.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const ConvOptions& options = {});
+/// The same operation for x (N, I, D, H, W) only.
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const ConvOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Dropout as a function.
+// Dropout as a differentiable function.
 #pragma once
 
 #include "../../core/random.h"
@@ -6,9 +6,9 @@
 
 namespace tutti::nn {
 
-/// In training, zeroes each element with probability `p` and scales the others by 1 / (1 - p);
-/// otherwise returns `x`. One 32-bit number is drawn for each element in row-major order, whatever
-/// the memory layout or the thread count. ValueError unless 0 <= p <= 1.
+/// In training, zeroes each element with probability `p` and scales the others by 1 / (1 - p).
+/// Otherwise it returns `x`. It draws one 32-bit number for each element in row-major order, for
+/// every memory layout and number of threads. ValueError unless 0 <= p <= 1.
 Tensor dropout(const Tensor& x, double p, bool training,
                Generator& generator = default_generator());
 

@@ -1,4 +1,4 @@
-// Embedding look-up as a function.
+// The look-up of table rows as a differentiable function.
 #pragma once
 
 #include "../../core/tensor.h"
@@ -7,9 +7,10 @@
 
 namespace tutti::nn {
 
-/// Rows of `weight` (V, D) picked by `indices` (int64, any shape): shape indices.shape + (D). The
-/// gradient of `weight` is dense; that of row `padding_idx` is zero. ShapeError, DTypeError,
-/// DeviceError; ValueError for a padding_idx or (on the CPU) an index outside the table.
+/// Returns the rows of `weight` (V, D) that `indices` (int64, any shape) name: a tensor of shape
+/// indices.shape + (D,). The gradient of `weight` is dense, and zero for row `padding_idx`.
+/// ShapeError, DTypeError or DeviceError for tensors that do not fit together; ValueError for a
+/// padding_idx or (on the CPU) an index outside the table.
 Tensor embedding(const Tensor& indices, const Tensor& weight,
                  std::optional<std::int64_t> padding_idx = {});
 

@@ -61,8 +61,8 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
        parameters = weight.defined() ? weight.dtype() : float32, &kernels](const Tensor& gradient) {
         const Tensor copy = gradient.is_contiguous() ? Tensor() : gradient.contiguous();
         const Tensor& dy = copy.defined() ? copy : gradient;
-        const bool reuse =
-            dy.is_exclusive();  // nobody else holds it: its memory, in the cache, takes dx
+        // If nobody else holds dy, dx is written over it, which is in the cache.
+        const bool reuse = dy.is_exclusive();
         const TensorOptions like{parameters, dy.device()};
         Tensor dx, d_weight, d_bias;
         if (needs_weight) d_weight = empty(shape, like);

@@ -35,7 +35,7 @@ void check(const Tensor& logits, const Tensor& targets, const CrossEntropyOption
                      options.label_smoothing);
 }
 
-// One loss for each target.
+// Returns one loss for each target.
 Tensor losses_of(const Tensor& logits, const Tensor& targets,
                  const kernels::CrossEntropyRule& rule) {
   const TensorOptions kind{accumulate_dtype(logits.dtype()), logits.device()};
@@ -61,7 +61,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   if (options.reduction == LossReduction::none) return losses;
   const Tensor total = sum(losses);
   if (options.reduction == LossReduction::sum) return total;
-  // Counted on the device: reading the number back would make the host wait.
+  // The device counts the targets: reading the number back would make the host wait.
   const Tensor counted = sum(ne(targets, static_cast<double>(options.ignore_index)));
   return total / counted.to(total.dtype());
 }

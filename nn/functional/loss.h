@@ -1,29 +1,33 @@
-// Losses as functions. All compute in float32 or wider: bfloat16 inputs give a float32 loss.
+// Losses as differentiable functions. They compute in float32 or wider: 16-bit inputs give a
+// float32 loss.
 #pragma once
 
 #include "../../core/tensor.h"
 
 namespace tutti::nn {
 
-/// `mean` divides by the number of elements that count, `none` keeps one loss for each.
+/// `mean` divides by the number of targets that count; `none` returns one loss for each target.
 enum class LossReduction { mean, sum, none };
 
+/// The options of cross_entropy().
 struct CrossEntropyOptions {
   LossReduction reduction = LossReduction::mean;
-  std::int64_t ignore_index =
-      -100;                    ///< targets with this value count nothing, not even in the mean
-  double label_smoothing = 0;  ///< in [0, 1]
+  /// Targets with this value have no loss, and the mean does not count them.
+  std::int64_t ignore_index = -100;
+  /// From 0 to 1.
+  double label_smoothing = 0;
 };
 
-/// -log softmax(logits)[target]. `logits` (N, C) or (N, C, d1, ...), unnormalised; `targets` int64
-/// (N) or (N, d1, ...), from 0 to C-1. With label smoothing s the target distribution is (1-s)
-/// one-hot + s/C uniform. The mean of no targets is NaN. ShapeError, DTypeError, DeviceError;
-/// ValueError for a smoothing or (on the CPU) a target outside its range.
+/// Returns -log softmax(logits)[target]. `logits`, unnormalised, have shape (N, C) or (N, C, d1,
+/// ...); `targets` are int64 from 0 to C-1, of shape (N) or (N, d1, ...). With label smoothing s
+/// the target distribution is (1-s) one-hot + s/C uniform. The mean of no targets is NaN.
+/// ShapeError, DTypeError or DeviceError for tensors that do not fit together; ValueError for a
+/// smoothing or (on the CPU) a target outside its range.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options = {});
 
-/// (input - target)^2, elementwise; shapes must be equal (ShapeError: broadcasting here is nearly
-/// always a mistake).
+/// Returns (input - target)^2, elementwise. ShapeError unless both shapes are equal: broadcasting
+/// in a loss is nearly always a mistake.
 Tensor mse_loss(const Tensor& input, const Tensor& target,
                 LossReduction reduction = LossReduction::mean);
 

@@ -22,24 +22,24 @@ Tensor empty_output(const Tensor& x, const Dims& spatial, DType dtype) {
   return empty(shape, {dtype, x.device()}, x.memory_format());
 }
 
-// The options with one number for each spatial dimension, checked; `sizes` gets those of the
-// output.
+// Checks the arguments, and returns the options with one number for each spatial dimension. Sets
+// `sizes` to the spatial sizes of the output.
 PoolOptions check(const char* op, const Tensor& x, const PoolOptions& given, Dims& sizes) {
   const int rank = spatial_rank(op, x);
   const PoolOptions options = pool_options(op, given, rank);
-  numel(options.kernel);  // throws where the window's area overflows
-  sizes = spatial_output(op, x.shape(), options.kernel, options.stride, options.padding,
-                         Dims::filled(rank, 1));
+  numel(options.kernel);  // Throws if the number of elements in a window overflows.
+  sizes = output_sizes(op, x.shape(),
+                       {options.kernel, options.stride, options.padding, Dims::filled(rank, 1)});
   return options;
 }
 
-// What backward needs to know of an input whose values it does not need.
-struct Like {
+// The kind of a tensor whose values backward does not need.
+struct TensorKind {
   Shape shape;
   TensorOptions options;
   MemoryFormat format;
 
-  explicit Like(const Tensor& t)
+  explicit TensorKind(const Tensor& t)
       : shape(t.shape()), options{t.dtype(), t.device()}, format(t.memory_format()) {}
   Tensor make() const { return empty(shape, options, format); }
 };
@@ -48,11 +48,11 @@ struct Like {
 
 PoolOptions pool_options(const char* op, const PoolOptions& given, int rank) {
   PoolOptions options = given;
-  options.kernel = spatial_option(op, "kernel", given.kernel, rank, 1);
+  options.kernel = expand_option(op, "kernel", given.kernel, rank, 1);
   options.stride = given.stride.empty() ? options.kernel
-                                        : spatial_option(op, "stride", given.stride, rank, 1);
+                                        : expand_option(op, "stride", given.stride, rank, 1);
   options.padding = given.padding.empty() ? Dims::filled(rank, 0)
-                                          : spatial_option(op, "padding", given.padding, rank, 0);
+                                          : expand_option(op, "padding", given.padding, rank, 0);
   for (int d = 0; d < rank; ++d)
     if (options.padding[d] > options.kernel[d] / 2)
       fail<ValueError>("{}: expected padding of at most half of the kernel {}, got {}", op,
@@ -70,8 +70,8 @@ Tensor max_pool(const Tensor& x, const PoolOptions& given) {
     index = empty_output(x, sizes, kernels::pool_index_dtype(options.kernel));
   kernels.max_forward(x.detach(), options, y, index);
   return autograd::record("max_pool", y, {x},
-                          [&kernels, options, index, like = Like(x)](const Tensor& dy) {
-                            const Tensor dx = like.make();
+                          [&kernels, options, index, kind = TensorKind(x)](const Tensor& dy) {
+                            const Tensor dx = kind.make();
                             kernels.max_backward(dy, index, options, dx);
                             return dx;
                           });
@@ -84,8 +84,8 @@ Tensor avg_pool(const Tensor& x, const PoolOptions& given) {
   const Tensor y = empty_output(x, sizes, x.dtype());
   kernels.average_forward(x.detach(), options, y);
   return autograd::record("avg_pool", y, {x},
-                          [&kernels, options, like = Like(x)](const Tensor& dy) {
-                            const Tensor dx = like.make();
+                          [&kernels, options, kind = TensorKind(x)](const Tensor& dy) {
+                            const Tensor dx = kind.make();
                             kernels.average_backward(dy, options, dx);
                             return dx;
                           });
@@ -93,12 +93,12 @@ Tensor avg_pool(const Tensor& x, const PoolOptions& given) {
 
 Tensor adaptive_avg_pool(const Tensor& x, const Dims& output) {
   const char* op = "adaptive_avg_pool";
-  const Dims sizes = spatial_option(op, "output size", output, spatial_rank(op, x), 1);
+  const Dims sizes = expand_option(op, "output size", output, spatial_rank(op, x), 1);
   const auto& kernels = kernels::pooling(x.device());
   const Tensor y = empty_output(x, sizes, x.dtype());
   kernels.adaptive_average_forward(x.detach(), y);
-  return autograd::record(op, y, {x}, [&kernels, like = Like(x)](const Tensor& dy) {
-    const Tensor dx = like.make();
+  return autograd::record(op, y, {x}, [&kernels, kind = TensorKind(x)](const Tensor& dy) {
+    const Tensor dx = kind.make();
     kernels.adaptive_average_backward(dy, dx);
     return dx;
   });

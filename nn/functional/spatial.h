@@ -1,20 +1,28 @@
-// What convolution and pooling share: options that hold one number for each spatial dimension, and
-// output sizes.
+// What convolution and pooling share: options with one number for each spatial dimension, and the
+// shapes of outputs. An implementation detail of nn/.
 #pragma once
 
 #include "../../core/dims.h"
 
 namespace tutti::nn {
 
-/// `values` for `rank` spatial dimensions: a single value counts for all. ValueError that names
-/// `op` and the option where the count is wrong or a value is below `least`.
-Dims spatial_option(const char* op, const char* name, const Dims& values, int rank,
-                    std::int64_t least);
+/// Returns `values` with one number for each of `rank` spatial dimensions; a single value is
+/// repeated. ValueError that names `op` and the option if the count is wrong or a value is below
+/// `minimum`.
+Dims expand_option(const char* op, const char* name, const Dims& values, int rank,
+                   std::int64_t minimum);
 
-/// floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1 for every spatial dimension of
-/// `input` (N, C, ...). ShapeError where the kernel reaches beyond the padded input, or any of the
-/// numbers is 2^31 or more.
-Dims spatial_output(const char* op, const Shape& input, const Dims& kernel, const Dims& stride,
-                    const Dims& padding, const Dims& dilation);
+/// The windows of a convolution or pooling, with one number for each spatial dimension.
+struct Windows {
+  Dims kernel, stride, padding, dilation;
+};
+
+/// Returns the spatial sizes of the output for `input` (N, C, ...): floor((in + 2 padding -
+/// dilation (kernel - 1) - 1) / stride) + 1. ShapeError if a window is larger than the padded
+/// input, or if any of the numbers is 2^31 or more.
+Dims output_sizes(const char* op, const Shape& input, const Windows& windows);
+
+/// Returns "3" if all numbers are equal, else "(3, 5)": for describe().
+std::string to_short_string(const Dims& dims);
 
 }  // namespace tutti::nn

@@ -1,4 +1,4 @@
-// The engine: accumulation, order, hooks, callbacks, saved tensors, deep graphs.
+// Tests of the engine: accumulation, order, hooks, callbacks, saved tensors, deep graphs.
 #include <tutti/autograd/engine.h>
 #include <tutti/autograd/record.h>
 #include <tutti/core/create.h>
@@ -13,7 +13,7 @@ namespace {
 using autograd::record;
 using autograd::Saved;
 
-// y = factor * x, recorded as `name`.
+// Returns factor * x, recorded as `name`.
 Tensor scale(const Tensor& x, double factor, const std::string& name = "scale") {
   const Tensor y = x.detach().clone();
   y.mul_(factor);
@@ -42,7 +42,7 @@ TEST(Engine, AccumulatesOverUsesAndOverBackwards) {
 }
 
 TEST(Engine, LeafGradientsNeverShareMemory) {
-  // Addition hands the same tensor to both inputs; both leaves must end up with their own.
+  // Addition passes the same gradient to both inputs; each leaf must end up with its own.
   const Tensor a = full({2}, 1).requires_grad_(), b = full({2}, 1).requires_grad_();
   add(a, b).backward(ones({2}));
   EXPECT_NE(a.grad().raw(), b.grad().raw());
@@ -50,8 +50,8 @@ TEST(Engine, LeafGradientsNeverShareMemory) {
   EXPECT_EQ(to_vector(b.grad()), (std::vector<double>{1, 1}));
 }
 
-// Identity that notes where the gradient that came to it lies, and hands on a new one, or `kept`
-// where there is one.
+// An identity that notes the address of the gradient that it gets, and passes on `kept` if that is
+// defined, else a new gradient.
 Tensor witness(const Tensor& x, std::vector<const void*>& seen, const Tensor& kept = {}) {
   return record("witness", x.detach().clone(), {x}, [&seen, kept](const Tensor& g) {
     const Tensor made = kept.defined() ? kept : g.clone();
@@ -74,21 +74,21 @@ TEST(Engine, SecondGradientIsAddedInPlaceOnlyWhereNobodyElseHoldsTheFirst) {
   EXPECT_EQ(arrived[0], made[0]) << "the first gradient was copied though it was nobody else's";
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2, 2}));
 
-  // Held as a handle, as another view of its storage, or as an expanded tensor, whose elements
-  // share memory.
+  // Somebody holds the gradient as a handle or as another view of its storage, or it is an expanded
+  // tensor, whose elements share memory.
   const Tensor held = full({3}, 5), whole = full({2, 3}, 5), one = full({1}, 5);
   for (const Tensor& kept : {held, whole.select(0, 1), one.expand({3})}) {
     x.set_grad({});
     y = source();
     const Tensor second = witness(y, made),
-                 first = witness(y, made, kept);  // backward comes to the later one first
+                 first = witness(y, made, kept);  // backward visits the later one first
     add(first, second).backward(ones({3}));
     EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{6, 6, 6}));
   }
   for (const Tensor& kept : {held, whole, one})
     EXPECT_EQ(to_vector(kept), std::vector<double>(kept.numel(), 5));
 
-  // The same gradient twice.
+  // Both inputs get the same gradient.
   x.set_grad({});
   y = source();
   add(y, y).backward(ones({3}));
@@ -255,8 +255,7 @@ TEST(Engine, DeepGraphNeitherOverflowsNorLeaks) {
     for (int i = 0; i < 100000; ++i) y = scale(y, 1);
     y.backward();
     EXPECT_EQ(x.grad().item<double>(), 1);
-    // A graph that is dropped without a backward, whose closures hold their (undetached) inputs
-    // too.
+    // This graph is dropped without a backward, and its closures hold their inputs, not detached.
     for (int i = 0; i < 100000; ++i)
       z = record("holds", z.detach().clone(), {z}, [z](const Tensor& g) { return g; });
   }
@@ -288,7 +287,7 @@ TEST(Engine, ThreadsRunTheirOwnGraphs) {
   for (auto& thread : threads) thread.join();
 }
 
-// a * b, whose gradient for b comes in the second half; `log` says when.
+// Returns a * b, whose gradient for b is deferred; `log` says when it is computed.
 Tensor product_in_halves(const Tensor& a, const Tensor& b, std::vector<std::string>& log) {
   const Tensor y = a.detach().clone();
   y.mul_(b.item<double>());
@@ -306,7 +305,7 @@ Tensor product_in_halves(const Tensor& a, const Tensor& b, std::vector<std::stri
   });
 }
 
-// Identity; a waiting one does what is deferred after its "start".
+// An identity. If it waits for ranks, it computes the deferred gradients after its "start".
 Tensor pass(const Tensor& x, bool waits, std::vector<std::string>& log) {
   const Tensor y = record("pass", x.detach().clone(), {x}, [waits, &log](const Tensor& g) {
     log.push_back("start");
@@ -340,7 +339,7 @@ TEST(Engine, DeferredGradientsOfComputedInputsAndOfTheLastOperationComeInTime) {
   Log log;
   const Tensor x = full({}, 3).requires_grad_(), w = full({}, 5).requires_grad_();
   product_in_halves(x, pass(w, true, log), log)
-      .backward();  // the waiting operation made the second input
+      .backward();  // the operation that waits for ranks computed the second input
   EXPECT_EQ(log, (Log{"first half", "second half of product", "start", "end"}));
   EXPECT_EQ(w.grad().item<double>(), 3);
   log.clear();

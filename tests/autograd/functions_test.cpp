@@ -1,5 +1,5 @@
-// Every differentiable free function: its values against plain C++, its gradient against central
-// differences, and the errors of operands that do not fit together.
+// Tests of every differentiable free function: its values against plain C++, its gradient against
+// central differences, and its errors for tensors that do not fit together.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
@@ -17,11 +17,11 @@ using Inputs = std::vector<Tensor>;
 const TensorOptions f64{.dtype = float64};
 
 Tensor random(const Shape& shape, double low = -2, double high = 2) {
-  static Generator generator(17);  // shared, so that every call gives other numbers
+  static Generator generator(17);  // shared, so that every call draws other numbers
   return rand(shape, f64, generator) * (high - low) + low;
 }
 
-// Away from `points` by 0.05, so that a kink there does not spoil the difference.
+// Draws numbers at least 0.05 away from `points`, where a kink would spoil the difference.
 Tensor away_from_zero(const Shape& shape) {
   const Tensor x = random(shape);
   return where(lt(x, 0), x - 0.05, x + 0.05);
@@ -248,7 +248,7 @@ TEST(FunctionsJoin, CatAndStack) {
   EXPECT_THROW(cat({}), ShapeError);
 }
 
-TEST(FunctionsLayout, OutputsKeepTheLayoutOfTheirOperands) {
+TEST(FunctionsLayout, OutputsKeepTheLayoutOfTheirInputs) {
   const Tensor x = empty({2, 3, 4, 5}, {}, MemoryFormat::channels_last).fill_(1);
   const Tensor scale = ones({1, 3, 1, 1});
   EXPECT_EQ(relu(x).memory_format(), MemoryFormat::channels_last);
@@ -257,7 +257,7 @@ TEST(FunctionsLayout, OutputsKeepTheLayoutOfTheirOperands) {
   EXPECT_EQ((x + x * 2).memory_format(), MemoryFormat::channels_last);
 }
 
-TEST(FunctionsErrors, OperandsThatDoNotFit) {
+TEST(FunctionsErrors, TensorsThatDoNotFit) {
   const Tensor a = ones({2, 3}), b = ones({2, 3}, f64);
   EXPECT_THROW(a + b, DTypeError);
   EXPECT_THROW(a + ones({2, 2}), ShapeError);
@@ -273,9 +273,9 @@ TEST(FunctionsErrors, OperandsThatDoNotFit) {
     a + b;
     FAIL();
   } catch (const DTypeError& error) {
-    EXPECT_NE(
-        std::string(error.what()).find("add: operands must share a dtype, got float32 and float64"),
-        std::string::npos)
+    EXPECT_NE(std::string(error.what())
+                  .find("add: expected tensors of one dtype, got float32 and float64"),
+              std::string::npos)
         << error.what();
   }
 }

@@ -1,4 +1,4 @@
-// gradcheck itself: it passes what is right and names what is wrong.
+// Tests of gradcheck itself: it passes right gradients and names wrong ones.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/record.h>
@@ -17,7 +17,7 @@ using Inputs = std::vector<Tensor>;
 
 const TensorOptions f64{.dtype = float64};
 
-// x^2 with the gradient `slope` * x.
+// Returns x^2 with the gradient `slope` * x, which is right for a slope of 2.
 Tensor square_with(const Tensor& x, double slope) {
   const Tensor in = x.detach();
   return record("square", in * in, {x}, [in, slope](const Tensor& g) { return g * in * slope; });

@@ -1,4 +1,4 @@
-// The differentiable matrix product: its rules for vectors and batches, gradients and errors.
+// Tests of the differentiable matrix product: vectors, batches, gradients and errors.
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/matmul.h>
@@ -50,8 +50,8 @@ TEST(Matmul, BatchesAreTheProductsOfTheirMatrices) {
 }
 
 TEST(Matmul, OddStrides) {
-  // Steps of two in both directions, and one row shown many times: neither is a matrix that a
-  // kernel takes.
+  // Kernels take neither of these matrices: one has steps of two in both directions, the other is
+  // one row expanded.
   const Tensor a = randn({6, 8}, f64), b = randn({1, 5}, f64);
   const auto result = gradcheck(
       [](const std::vector<Tensor>& in) {

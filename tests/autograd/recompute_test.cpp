@@ -1,5 +1,5 @@
-// Recomputation (activation checkpointing): the same gradients, less saved memory, random draws
-// repeated, the tape replayed.
+// Tests of recomputation: the gradients are the same, less memory is saved, random draws are
+// repeated, and the tape is loaded.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/matmul.h>
 #include <tutti/autograd/recompute.h>
@@ -43,7 +43,7 @@ TEST(Recompute, RepeatsRandomDrawsAndLeavesTheGeneratorWhereItWas) {
   const Tensor y =
       recompute([](const std::vector<Tensor>& in) { return nn::dropout(in[0], 0.5, true); }, {x});
   const Generator::State after = default_generator().state();
-  default_generator().next();  // what follows in the model draws too
+  default_generator().next();  // the rest of the model draws numbers, too
   const Generator::State moved = default_generator().state();
   sum(y).backward();
   EXPECT_EQ(to_vector(x.grad()), to_vector(y))
@@ -70,7 +70,7 @@ TEST(Recompute, SavesOnlyItsInputs) {
 
 TEST(Recompute, TapeIsSavedInTheFirstRunAndLoadedInTheSecond) {
   int computed = 0;
-  // An operation with a side effect that must happen once: it leaves its factor on the tape.
+  // This operation has a side effect that must happen once, so it saves its factor on the tape.
   const auto once = [&](const Tensor& x) {
     auto* tape = autograd::RecomputeTape::current();
     Tensor factor;

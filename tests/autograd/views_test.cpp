@@ -1,4 +1,4 @@
-// Views and copies of a tensor: what they show, what they share, and how gradients flow back
+// Tests of views and copies: which elements they have, what they share, and how gradients flow back
 // through them.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
@@ -37,7 +37,7 @@ TEST_P(Views, GradientFromEveryLayout) {
                        random({5, 4, 2, 3}).permute({2, 3, 1, 0}),
                        random({2, 6, 4, 5}).slice(1, 1, 6, 2)};
   for (const Tensor& in : layouts) {
-    // Squared, so that the gradient depends on the position.
+    // The square makes the gradient depend on the position.
     const auto result =
         gradcheck([&](const Inputs& v) { return square(GetParam().view(v[0])); }, {in});
     EXPECT_TRUE(result) << result.message;
@@ -86,7 +86,8 @@ TEST(ViewsShare, WritesThroughAViewAreSeenInTheWhole) {
   x.reshape({6}).select(0, 5).fill_(7);
   EXPECT_EQ(to_vector(x), (std::vector<double>{0, 5, 0, 0, 5, 7}));
   EXPECT_EQ(x.reshape({3, 2}).raw(), x.raw());
-  EXPECT_NE(x.transpose(0, 1).reshape({6}).raw(), x.raw());  // no view can do it: a copy
+  EXPECT_NE(x.transpose(0, 1).reshape({6}).raw(),
+            x.raw());  // no view has this shape, so it is a copy
   EXPECT_NE(x.clone().raw(), x.raw());
   EXPECT_TRUE(x.contiguous().is_same(x));
 }
@@ -170,7 +171,7 @@ TEST(InPlace, RefusesWhatWouldLoseAGradient) {
 }
 
 TEST(InPlace, RefusesAnotherDeviceAndNumbersThatDoNotFit) {
-  // Memory that claims to be a device's: nobody may look into it.
+  // This memory only claims to be a device's, so nothing may read it.
   float host[2] = {1, 1};
   const Tensor elsewhere(std::make_shared<Storage>(host, sizeof host, Device::cuda(), nullptr), {2},
                          {1}, 0, float32);

@@ -1,4 +1,4 @@
-// Shapes: counting, overflow, broadcasting, default strides.
+// Tests of shapes: counting, overflow, broadcasting, dense strides.
 #include <tutti/core/create.h>
 
 #include <gtest/gtest.h>

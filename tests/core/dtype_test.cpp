@@ -1,4 +1,4 @@
-// The 16-bit types against their definitions, and dispatch.
+// Tests of the 16-bit types against their definitions, and of dispatch.
 #include <tutti/core/dtype.h>
 
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@ namespace {
 
 float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-// Numbers around every rounding boundary of `T`: its neighbours, the midpoint and the floats beside
-// the midpoint. Rounding to nearest even is then decided by arithmetic in double, which is exact
+// Checks conversions around every rounding boundary of `T`: its neighbours, the midpoint and the
+// floats beside the midpoint. The expected value comes from arithmetic in double, which is exact
 // here.
 template <class T>
 void check_rounding(std::uint16_t largest_finite) {
@@ -72,7 +72,7 @@ TEST(BFloat16Type, IsTheUpperHalfOfAFloat) {
 TEST(BFloat16Type, RoundsToNearestEven) {
   check_rounding<BFloat16>(0x7f7f);
   EXPECT_EQ(BFloat16(std::numeric_limits<float>::max()).bits, 0x7f80);  // rounds to infinity
-  // A NaN whose payload sits in the lower half must not become infinity.
+  // A NaN whose payload is in the lower half must not become infinity.
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(from_bits(0x7f800001)))));
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(from_bits(0xffffffff)))));
 }

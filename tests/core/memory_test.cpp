@@ -1,4 +1,4 @@
-// The CPU allocator reuses blocks, counts them, and serves several threads.
+// Tests that the CPU allocator reuses blocks, counts them, and serves several threads.
 #include <tutti/core/create.h>
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 Allocator& cpu() { return allocator(Device::cpu()); }
 
-// Tensors of many sizes, some of which live longer than others, as in a training step.
+// Makes tensors of many sizes, some of which live longer than others, as in a training step.
 void step() {
   std::vector<Tensor> kept;
   for (std::int64_t n = 1; n < 3'000'000; n = n * 3 + 7) {
@@ -76,8 +76,8 @@ TEST(CpuAllocator, SaysWhatIsLiveWhenThereIsNoneLeft) {
   }
 }
 
-// In a child process, which may use a little more than it has, and whose cache is then full of
-// blocks of another size.
+// The test runs in a child process whose memory is limited to little more than it has, and whose
+// cache is full of blocks of another size.
 TEST(CpuAllocator, GivesItsCacheBackBeforeItFails) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs more address space than a limit would leave";
@@ -95,7 +95,7 @@ TEST(CpuAllocator, GivesItsCacheBackBeforeItFails) {
     } catch (const Error&) {}
     for (void* each : blocks) cpu().release(each, block);
     if (cpu().stats().cached < 4 * block)
-      _exit(3);  // nothing to give back: this would test nothing
+      _exit(3);  // the cache is empty, so the test would show nothing
     cpu().release(cpu().allocate(3 * block), 3 * block);
     _exit(0);
   };
@@ -111,7 +111,7 @@ TEST(CpuAllocator, ServesSeveralThreads) {
       for (int i = 0; i < 300; ++i) {
         const Tensor x = empty({1 + (i * 37 + t) % 500}, {int64});
         std::fill_n(x.data<std::int64_t>(), x.numel(), t);
-        const Tensor shared = x;  // refcounts are touched too
+        const Tensor shared = x;  // changes the reference counts, too
         for (std::int64_t k = 0; k < x.numel(); ++k) torn += x.data<std::int64_t>()[k] != t;
       }
     });

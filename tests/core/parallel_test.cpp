@@ -1,5 +1,5 @@
-// parallel_for covers its range exactly once, whatever the sizes, and knows how many threads it may
-// use.
+// Tests that parallel_for covers its range exactly once for every size, and keeps to the number of
+// threads that it may use.
 #include <tutti/core/error.h>
 #include <tutti/core/parallel.h>
 

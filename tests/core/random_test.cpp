@@ -1,5 +1,5 @@
-// The generator: known answers of Philox4x32-10, streams that can be saved and moved, and what is
-// drawn from them.
+// Tests of the generator: known answers of Philox4x32-10, streams that can be saved and moved, and
+// the numbers that are drawn from them.
 #include <tutti/core/create.h>
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST(Random, UniformFillsItsInterval) {
 }
 
 TEST(Random, FloatsStayBelowOne) {
-  // 1 - 2^-53 would round to 1 in a narrower type.
+  // The uniform number 1 - 2^-53 would round to 1 in a narrower type.
   Generator generator(12);
   for (const DType dtype : {float32, bfloat16, float16}) {
     const auto values = to_vector(rand({20000}, {dtype}, generator));

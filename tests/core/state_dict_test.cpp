@@ -1,4 +1,5 @@
-// safetensors: round trips, a file of the reference implementation, and files that must be refused.
+// Tests of safetensors files: round trips, a file of the reference implementation, and files that
+// must be refused.
 #include <tutti/core/create.h>
 #include <tutti/core/state_dict.h>
 
@@ -15,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of its own for every test, removed afterwards.
+// Gives every test a folder of its own, which it removes afterwards.
 class SafeTensors : public testing::Test {
  protected:
   void SetUp() override {
@@ -159,18 +160,18 @@ TEST_F(SafeTensors, RefusesFilesThatAreNotWhatTheyClaim) {
   expect(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4, "takes 8 bytes");
   expect(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4, "data_offsets");
   expect(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", 4, "data_offsets");
-  expect(
-      R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551616]}})",
-      4, "'t'");
-  expect(
-      R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
-      3, "tensor 'u' begins at byte 1 of the data, expected 2: it overlaps");
-  expect(
-      R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"u":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
-      3, "a hole");
-  expect(
-      R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-      2, "'t' occurs twice");
+  expect(R"({"t":{"dtype":"F32","shape":[1],)"
+         R"("data_offsets":[18446744073709551612,18446744073709551616]}})",
+         4, "'t'");
+  expect(R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+         R"("u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+         3, "tensor 'u' begins at byte 1 of the data, expected 2: it overlaps");
+  expect(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+         R"("u":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+         3, "a hole");
+  expect(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+         R"("t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+         2, "'t' occurs twice");
   expect(R"({"__metadata__":{"k":3}})", 0, "__metadata__");
   expect(R"({"__metadata__":[]})", 0, "__metadata__");
   std::ofstream(path, std::ios::binary) << "short";

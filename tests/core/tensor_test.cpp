@@ -1,5 +1,5 @@
-// What a tensor is: handles, bounds, memory formats, making and printing; devices that are not
-// there.
+// Tests of tensors as such: handles, bounds, memory formats, creation and printing, and devices
+// that do not exist.
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 
@@ -62,7 +62,7 @@ TEST(MemoryFormats, AreReadFromTheStrides) {
 }
 
 TEST(MemoryFormats, AmbiguousShapesRememberWhatWasMeant) {
-  // One channel, or one pixel: dense in both formats, told apart by the exact strides.
+  // With one channel or one pixel a tensor is dense in both formats; the exact strides decide.
   for (const Shape& shape : {Shape{2, 1, 4, 5}, Shape{2, 3, 1, 1}, Shape{1, 1, 1, 1}}) {
     const Tensor a = empty(shape), b = empty(shape, {}, last);
     for (const Tensor& x : {a, b}) {

@@ -1,5 +1,5 @@
-// The timeline: what is written, that it nests, and that nothing is recorded, written or lost where
-// it should not be.
+// Tests of the trace: what a Profile writes, that spans nest, and that nothing is recorded, written
+// or lost by mistake.
 #include <tutti/core/cuda/ranges.h>
 #include <tutti/core/error.h>
 #include <tutti/core/trace.h>
@@ -43,7 +43,7 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
   };
   { const trace::Span ignored(name); }
   const int others = cuda::has_ranges() ? 1 : 0;  // a build with CUDA hands every name to NVTX
-  EXPECT_EQ(named, others);                       // nobody records
+  EXPECT_EQ(named, others);                       // no Profile exists
   {
     trace::Profile profile(path_, 5);
     const trace::Span outer("outer");
@@ -67,7 +67,7 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
   EXPECT_EQ(begin.at("id"), end.at("id"));
   EXPECT_NEAR(end.at("ts").get<double>() - begin.at("ts").get<double>(), 3000, 0.01);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()),
-            1);  // no draft is left
+            1);  // no temporary file is left
 }
 
 TEST_F(Trace, EveryThreadHasItsTrack) {

@@ -1,6 +1,7 @@
-// What every process group must do, whatever its backend: each operation, dtype and size against
-// the reduction in rank order computed here in plain loops. Called on all ranks at once, as threads
-// or as processes.
+// The conformance suite of process groups: what every backend must do. It compares each operation,
+// dtype and size with a reduction in rank order that is computed here in plain loops. All ranks,
+// threads or processes, call it at once. The name of the backend does not matter, its capabilities
+// do.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -18,8 +19,8 @@ inline const std::vector<DType> all_dtypes = {float32, float64, bfloat16, float1
                                               int64,   uint8,   boolean};
 inline const std::vector<std::int64_t> sizes = {0, 1, 7, 1025, 33000};
 
-/// What rank `rank` contributes at element `i`: exactly the same wherever it is computed. The
-/// floating values are not exactly representable sums, so the order of the additions shows.
+/// Returns what rank `rank` contributes at element `i`, the same value wherever it is computed. The
+/// sums of floating-point values are inexact, so the order of the additions shows.
 inline double contribution(DType dtype, int rank, std::int64_t i) {
   const std::int64_t h = (i * 2654435761 + rank * 40503 + 12345) % 1000003;
   if (dtype == boolean) return static_cast<double>((h >> 3) % 5 == 0);
@@ -36,7 +37,7 @@ inline Tensor contributed(DType dtype, const Shape& shape, int rank, std::int64_
   return tensor(values, shape, {.dtype = dtype}).to(device);
 }
 
-/// The reduction in rank order, in the dtype's accumulator, of what the tensors hold.
+/// Returns the reduction of the tensors' values in rank order, in the accumulator of the dtype.
 inline std::vector<double> reference(DType dtype, ReduceOp op, const std::vector<Tensor>& ranks) {
   std::vector<std::vector<double>> values;
   for (const Tensor& each : ranks) values.push_back(to_vector(each));
@@ -63,13 +64,13 @@ inline bool has_op(DType dtype, ReduceOp op) {
          !(op == ReduceOp::sum && dtype == boolean);
 }
 
-/// The same bits as the reference; through NCCL, which adds in an order of its own and rounds every
-/// partial sum to the dtype, within n roundings of the sum of absolute values.
+/// Expects the bits of the reference. Where the backend does not add in rank order and rounds every
+/// partial sum to the dtype, it expects values within n roundings of the sum of absolute values.
 inline void expect_reduced(const Tensor& result, ReduceOp op, const std::vector<Tensor>& ranks,
                            const ProcessGroup& group, const std::string& what) {
   const DType dtype = result.dtype();
   const std::vector<double> values = to_vector(result), expected = reference(dtype, op, ranks);
-  if (group.backend() != "nccl" || !is_floating(dtype) || op == ReduceOp::min ||
+  if (group.capabilities().rank_order_sums || !is_floating(dtype) || op == ReduceOp::min ||
       op == ReduceOp::max) {
     ASSERT_EQ(values, expected) << what;
     return;
@@ -153,7 +154,7 @@ inline void check_all_gather_and_broadcast(const ProcessGroup& group, Device dev
     }
 }
 
-/// Tensors with gaps, transposed and channels_last ones; only the elements of the view may change.
+/// Checks tensors with gaps and transposed ones; only the elements of the view may change.
 inline void check_strided(const ProcessGroup& group, Device device) {
   const int size = group.size();
   const double sum = size * (size + 1) / 2.0;
@@ -163,7 +164,7 @@ inline void check_strided(const ProcessGroup& group, Device device) {
     for (std::int64_t j = 0; j < 8; ++j)
       EXPECT_EQ(base.select(0, i).select(0, j).item<double>(), j % 3 == 1 ? sum : group.rank() + 1);
 
-  // The same logical tensor in another layout on every rank.
+  // The same logical tensor has another layout on every second rank.
   const Tensor order = contributed(float32, {3, 5}, 0, 0, device);
   const Tensor mine = group.rank() % 2 ? order.clone()
                                        : order.transpose(0, 1).contiguous().transpose(0, 1);
@@ -181,8 +182,8 @@ inline void check_strided(const ProcessGroup& group, Device device) {
   EXPECT_EQ(to_vector(output), std::vector<double>(3, (size + 1) / 2.0));
 }
 
-/// Tensors of several dimensions without elements, in any layout: calls like others, after which
-/// nothing is out of step.
+/// Checks tensors without elements, of several dimensions and layouts. Calls on them count as any
+/// other, and the ranks stay in step.
 inline void check_empty(const ProcessGroup& group, Device device) {
   const std::int64_t size = group.size();
   const auto nothing = [&](const Shape& shape) { return zeros(shape, {.device = device}); };
@@ -204,8 +205,8 @@ inline void check_empty(const ProcessGroup& group, Device device) {
   EXPECT_EQ(x.select(0, 1).item<int>(), size);
 }
 
-/// Every operation at once, small and large, contiguous and not, waited for in an order of its own
-/// on each rank.
+/// Checks all operations at once, small and large, contiguous and not. Each rank waits for them in
+/// another order.
 inline void check_all_operations_in_flight(const ProcessGroup& group, Device device) {
   struct Flight {
     distributed::Work work;
@@ -237,15 +238,15 @@ inline void check_all_operations_in_flight(const ProcessGroup& group, Device dev
                          scattered, constant(n, size * scale)});
     }
   for (std::size_t i = 0; i < flights.size(); ++i) {
-    Flight& flight = flights[(i * 7 + static_cast<std::size_t>(rank)) %
-                             flights.size()];  // 7 and 16 have no common factor
+    // 7 and the 16 calls have no common factor, so each is waited for once.
+    Flight& flight = flights[(i * 7 + static_cast<std::size_t>(rank)) % flights.size()];
     flight.work.wait();
-    flight.work.wait();  // again does nothing
+    flight.work.wait();  // a second wait does nothing
     ASSERT_EQ(to_vector(flight.result), flight.expected) << "rank " << rank << " of " << size;
   }
 }
 
-/// Many calls in flight, small and large mixed, waited for out of order; two groups at once.
+/// Checks many calls in flight, small and large ones of two groups, waited for in reverse order.
 inline void check_asynchronous(const ProcessGroup& group, Device device) {
   const double sum = group.size() * (group.size() + 1) / 2.0;
   std::vector<Tensor> tensors;
@@ -260,8 +261,8 @@ inline void check_asynchronous(const ProcessGroup& group, Device device) {
   group.barrier();
   for (int i = 11; i >= 0; --i) {
     work[static_cast<std::size_t>(i)].wait();
-    // Where devices wait for each other, wait() returns before.
-    EXPECT_TRUE(work[static_cast<std::size_t>(i)].is_done() || group.backend() == "nccl");
+    // Where the device waits instead of the host, wait() returns before the collective is done.
+    EXPECT_TRUE(work[static_cast<std::size_t>(i)].is_done() || group.capabilities().device_waits);
     EXPECT_EQ(to_vector(tensors[static_cast<std::size_t>(i)]),
               std::vector<double>(static_cast<std::size_t>(i % 3 == 0 ? 40000 : 5), sum * (i + 1)));
   }
@@ -269,7 +270,7 @@ inline void check_asynchronous(const ProcessGroup& group, Device device) {
 
 inline void check_split(const ProcessGroup& group, Device device) {
   const int rank = group.rank(), size = group.size();
-  // Odd and even ranks, in reverse order.
+  // The odd and the even ranks form a group each, in reverse order.
   const ProcessGroup half = group.split(rank % 2, -rank);
   EXPECT_EQ(half.size(), rank % 2 ? size / 2 : (size + 1) / 2);
   EXPECT_EQ(half.rank(), half.size() - 1 - rank / 2);
@@ -293,8 +294,8 @@ inline void check_split(const ProcessGroup& group, Device device) {
   }
 }
 
-/// The world, its normalisation twin, halves and pairs (split by other colours and keys) at the
-/// same time.
+/// Checks several groups at the same time: the world, its halves and pairs of ranks, and the
+/// normalization group of each.
 inline void check_several_groups_in_flight(const ProcessGroup& group, Device device) {
   const int rank = group.rank();
   const ProcessGroup halves = group.split(rank % 2), pairs = group.split(rank / 2, -rank);
@@ -327,7 +328,7 @@ inline void check_several_groups_in_flight(const ProcessGroup& group, Device dev
   }
 }
 
-/// Wrong arguments are refused on the spot, and the group works afterwards.
+/// Checks that wrong arguments are refused at once, and that the group works afterwards.
 inline void check_arguments(const ProcessGroup& group, Device device) {
   const Tensor x = ones({3}, {.device = device}), before = x.clone();
   EXPECT_THROW(group.broadcast(x, group.size()).wait(), ValueError);
@@ -347,7 +348,7 @@ inline void check_arguments(const ProcessGroup& group, Device device) {
   EXPECT_EQ(group.traffic().calls - calls, group.size() > 1 ? 1 : 0);
 }
 
-/// Of tensors on `device`.
+/// Checks everything above with tensors on `device`.
 inline void check_conformance_on(const ProcessGroup& group, Device device) {
   check_all_reduce(group, device);
   check_reduce_scatter(group, device);

@@ -1,5 +1,5 @@
-// DataParallel on any process group, against gradients that every rank computes for all ranks by
-// itself.
+// DataParallel on any process group, compared with gradients that every rank computes by itself for
+// all ranks.
 #pragma once
 
 #include <tutti/autograd/functions.h>
@@ -15,7 +15,8 @@
 
 namespace tutti::testing {
 
-/// Three layers of 6 x 6 and biases, in float64; every rank starts from other values unless `same`.
+/// Makes three layers of 6 x 6 and biases, in float64. Every rank starts from other values unless
+/// `same`.
 inline StateDict small_model(const ProcessGroup& group, bool same = false) {
   Generator generator(same ? 7 : 100 + group.rank());
   StateDict parameters;
@@ -29,8 +30,8 @@ inline StateDict small_model(const ProcessGroup& group, bool same = false) {
   return parameters;
 }
 
-/// A scalar from the layers [first, last) of the model and data that depends on the rank and the
-/// step.
+/// Returns a scalar loss from the layers [first, last) of the model, on data that differ by rank
+/// and step.
 inline Tensor loss_of(const StateDict& model, int rank, int step, std::size_t first = 0,
                       std::size_t last = 3) {
   Generator generator(1000 * step + rank);
@@ -59,8 +60,8 @@ inline void expect_close(const Tensor& a, const Tensor& b, double tolerance,
   EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm)) << what;
 }
 
-/// The gradients are the mean over ranks of what `losses` gives, called with a model of its own for
-/// every rank.
+/// Expects that the gradients of `model` are the mean over the ranks of what `backward` computes
+/// for each rank, on a copy of the model.
 inline void expect_mean(const StateDict& model, const ProcessGroup& group,
                         const std::function<void(const StateDict&, int rank)>& backward,
                         double tolerance = 1e-13) {
@@ -98,7 +99,7 @@ inline void check_gradients_are_averaged(const ProcessGroup& group) {
     expect_mean(model, group,
                 [&](const StateDict& copy, int r) { loss_of(copy, r, step).backward(); });
   }
-  // Once more on top of what is there, which is the same on every rank.
+  // One more backward adds to the gradients that are there, which are the same on every rank.
   loss_of(model, group.rank(), 3).backward();
   expect_mean(model, group, [&](const StateDict& copy, int r) {
     loss_of(copy, r, 2).backward();
@@ -116,8 +117,8 @@ inline void check_communication_starts_before_backward_ends(const ProcessGroup& 
   distributed::DataParallel ddp(model, {}, group, small_buckets);
   const Tensor& weight = model[0].second;
   std::int64_t before = 0, at_first_layer = 0;
-  // The first layer's weight goes through an operation that looks at the counter when backward
-  // comes to it.
+  // The first layer's weight goes through an operation that reads the counter when backward reaches
+  // it.
   const Tensor spy =
       autograd::record("spy", weight.detach().clone(), {weight}, [&](const Tensor& g) {
         at_first_layer = group.traffic().calls;
@@ -144,7 +145,7 @@ inline void check_no_sync(const ProcessGroup& group) {
     const auto scope = ddp.no_sync();
     const auto calls = group.traffic().calls;
     loss_of(model, rank, 0).backward();
-    outside = loss_of(model, rank, 2);  // what counts is where backward runs
+    outside = loss_of(model, rank, 2);  // its backward runs outside of the scope
     EXPECT_EQ(group.traffic().calls, calls);
   }
   {
@@ -178,7 +179,7 @@ inline void check_unused_parameters(const ProcessGroup& group) {
         EXPECT_NE(std::string(error.what()).find("'c.weight', 'c.bias'"), std::string::npos)
             << error.what();
       }
-      // The group and the object go on.
+      // The group and the object stay usable.
       clear_gradients(model);
       loss_of(model, group.rank(), 1).backward();
       expect_mean(model, group,
@@ -190,7 +191,7 @@ inline void check_unused_parameters(const ProcessGroup& group) {
   distributed::DataParallel ddp(model, {}, group, options);
   for (int step = 0; step < 3; ++step) {
     clear_gradients(model);
-    // Layer a everywhere, b on rank 0 only, c never; in the last step all.
+    // Every rank uses layer a, rank 0 alone uses b, and none uses c; in the last step all use all.
     const auto backward = [&](const StateDict& copy, int r) {
       loss_of(copy, r, step, 0, step == 2 ? 3 : r == 0 ? 2 : 1).backward();
     };
@@ -208,7 +209,7 @@ inline void check_unused_parameters(const ProcessGroup& group) {
   }
 }
 
-/// Weights used twice, and in a recomputed block besides: gradients come in several parts.
+/// Uses weights twice, and in a recomputed block besides, so that gradients come in several parts.
 inline void check_shared_and_recomputed(const ProcessGroup& group) {
   const StateDict model = small_model(group);
   distributed::DataParallel ddp(model, {}, group, small_buckets);
@@ -231,8 +232,8 @@ inline void check_shared_and_recomputed(const ProcessGroup& group) {
   }
 }
 
-/// The same weights, shared by recomputed blocks on rank 0 and used plainly on the others, which
-/// use one layer less.
+/// Shares weights between recomputed blocks on rank 0. The other ranks use them without
+/// recomputation, and one layer less.
 inline void check_shared_on_some_ranks(const ProcessGroup& group) {
   const StateDict model = small_model(group);
   auto options = small_buckets;
@@ -292,7 +293,7 @@ inline void check_compression(const ProcessGroup& group) {
   }
 }
 
-/// A backward that throws half way, on every rank alike, leaves a clean state.
+/// A backward that throws half way, on all ranks alike, leaves a clean state.
 inline void check_failed_backward(const ProcessGroup& group) {
   const StateDict model = small_model(group);
   distributed::DataParallel ddp(model, {}, group, small_buckets);

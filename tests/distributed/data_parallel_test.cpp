@@ -22,7 +22,7 @@ class DataParallelRanks : public ::testing::TestWithParam<int> {};
 TEST_P(DataParallelRanks, Works) { run_ranks(GetParam(), testing::check_data_parallel, 60s); }
 INSTANTIATE_TEST_SUITE_P(Ranks, DataParallelRanks, ::testing::Values(1, 2, 3));
 
-// Runs fn on `ranks` ranks; every one of them must throw a DistributedError with these texts.
+// Runs fn on `ranks` ranks. Every one of them must throw a DistributedError with these texts.
 void expect_error_everywhere(int ranks, const std::function<void(const ProcessGroup&)>& fn,
                              const std::vector<std::string>& parts) {
   run_ranks(
@@ -76,10 +76,11 @@ TEST(DataParallel, GradientsThatComeLateOnOneRankSayWhatToSet) {
               matmul(tanh(matmul(in[0], model[0].second) + model[1].second), model[2].second) +
               model[3].second);
         };
-        for (int i = 0; i < 2; ++i)  // shared, and on rank 0 computed again in backward, so that
-                                     // its gradient comes in two parts
-          x = tanh(matmul(group.rank() == 0 ? recompute(block, {x}) : block({x}), model[4].second) +
-                   model[5].second);
+        // The block is shared, and recomputed on rank 0, where its gradient comes in two parts.
+        for (int i = 0; i < 2; ++i)
+          x = tanh(
+              matmul(group.rank() == 0 ? recompute(block, {x}) : block({x}), model[4].second) +
+              model[5].second);
         sum(x).backward();
         group.barrier();
       },
@@ -104,7 +105,7 @@ TEST(DataParallel, ABucketThatFailsIsNamedWithItsLayersSizeRankAndNumbers) {
   run_ranks(
       2,
       [&](const ProcessGroup& group) {
-        StateDict model;  // each of the others fills a bucket
+        StateDict model;  // all but the first two parameters fill a bucket each
         for (const auto& [name, count] :
              std::vector<std::pair<std::string, std::int64_t>>{{"layer3.0.weight", 1500000},
                                                                {"layer3.1.bias", 50000},
@@ -113,8 +114,8 @@ TEST(DataParallel, ABucketThatFailsIsNamedWithItsLayersSizeRankAndNumbers) {
                                                                {"c", 1550000},
                                                                {"d", 1550000}})
           model.emplace_back(name, ones({count}).requires_grad_());
-        // The deadline is that of the last to come to the last bucket: nobody else can miss it,
-        // however busy the machine.
+        // Only the rank that comes last to the last bucket has a short deadline, so no other rank
+        // can miss it, however busy the machine is.
         const auto communicate = [&](const ProcessGroup& ranks, const Tensor& bucket,
                                      CallOptions call) {
           const bool last = call.name.starts_with("bucket 4"), late = last && ranks.rank() == 0;
@@ -145,7 +146,7 @@ TEST(DataParallel, BucketsAreNamedInFewWords) {
   const auto label = [](const std::vector<std::string>& all, std::vector<std::size_t> members) {
     StateDict parameters;
     for (const std::string& name : all) parameters.emplace_back(name, ones({1}));
-    return make_buckets(parameters, members, 1 << 20, 1 << 20).at(0).label;
+    return make_buckets(parameters, members, {1 << 20, 1 << 20}).at(0).label;
   };
   const std::vector<std::string> net = {"conv1.weight",
                                         "layer2.0.conv1.weight",
@@ -162,13 +163,13 @@ TEST(DataParallel, BucketsAreNamedInFewWords) {
   EXPECT_EQ(label(net, {3, 2, 1}), "bucket 0: layer2.*");
   EXPECT_EQ(label(net, {1, 3, 4, 5}), "bucket 0: layer2.*, layer3.*");
   EXPECT_EQ(label(net, {8, 7, 6, 5, 4, 3, 2, 1, 0}), "bucket 0: scale, fc.*, layer3.* and 2 more");
-  // What all of the model's parameters share says nothing.
+  // A prefix that all parameters of the model share is left out of the comparison.
   EXPECT_EQ(label({"net.a.0.w", "net.a.1.w", "net.b.w"}, {2, 1, 0}), "bucket 0: net.b.w, net.a.*");
   EXPECT_EQ(label({"w"}, {0}), "bucket 0: w");
 }
 
-// In the first backward rank 1's hook goes wrong; every rank must hear of it, there or at its next
-// collective.
+// Gives rank 1 a hook that fails in the first backward. Every rank must get its error, in that
+// backward or at its next collective.
 void expect_failure_everywhere(const CommunicationHook& of_rank_1) {
   std::atomic<int> errors = 0;
   run_ranks(
@@ -201,7 +202,7 @@ TEST(DataParallel, AHookThatThrowsFailsOnEveryRank) {
   });
 }
 
-TEST(DataParallel, SoDoesAHookWhoseWorkThrows) {
+TEST(DataParallel, AHookWhoseWorkThrowsFailsOnEveryRank) {
   struct Broken : Work::State {
     void wait() override { throw std::runtime_error("no compressor"); }
     bool is_done() override { return true; }
@@ -212,7 +213,7 @@ TEST(DataParallel, SoDoesAHookWhoseWorkThrows) {
   });
 }
 
-TEST(DataParallel, RefusesOptionsThatMeanNothing) {
+TEST(DataParallel, RefusesInvalidOptions) {
   EXPECT_THROW(DataParallel({}, {}, ProcessGroup(), {.bucket_cap_mb = 0}), ValueError);
   EXPECT_THROW(compress_gradients(float32), DTypeError);
 }
@@ -232,7 +233,7 @@ TEST(DataParallel, GradientsAreViewsOfFewBucketsAndHooksGoWithTheObject) {
   });
 }
 
-// The layers in another order on rank 1, so that gradients arrive in another order too.
+// Uses the layers in another order on rank 1, so that gradients arrive in another order there.
 Tensor loss_in_another_order(const StateDict& model, int rank, int step) {
   StateDict order = model;
   if (rank == 1) {
@@ -274,8 +275,8 @@ TEST(DataParallel, BucketsFollowTheOrderOfRank0AndAreLaidOutAnewOnce) {
     std::vector<std::vector<std::string>> after_first;
     for (int step = 0; step < 3; ++step) {
       testing::clear_gradients(model);
-      // First rank 0 meets the layers a, b, c and so their gradients c, b, a; afterwards the other
-      // way round.
+      // In the first step rank 0 uses the layers a, b, c, so their gradients arrive as c, b, a. In
+      // later steps it is the other way round.
       const int as_rank = step == 0 ? group.rank() : 1;
       loss_in_another_order(model, as_rank, step).backward();
       testing::expect_mean(model, group, [&](const StateDict& copy, int r) {
@@ -291,8 +292,9 @@ TEST(DataParallel, BucketsFollowTheOrderOfRank0AndAreLaidOutAnewOnce) {
 
 TEST(DataParallel, BucketsHaveOneDTypeTheFirstIsSmallAndTheCapHolds) {
   run_ranks(2, [](const ProcessGroup& group) {
-    StateDict model;  // of 4 KiB each, one in three of them with elements of half the size; the
-                      // large one comes last
+    // The parameters have 4 KiB each, every third one in a dtype of half the size. Gradients arrive
+    // in reverse, so the large one comes last.
+    StateDict model;
     model.emplace_back("large", ones({10000}).requires_grad_());
     for (int i = 0; i < 30; ++i)
       model.emplace_back(std::to_string(i), ones({i % 3 == 1 ? 2048 : 1024},
@@ -325,7 +327,7 @@ TEST(DataParallel, LargeSixteenBitGradientsDoNotOverflowOnTheWay) {
     const Tensor parameter = zeros({100}).requires_grad_();
     DataParallel ddp({{"parameter", parameter}}, {}, group,
                      {.communication = compress_gradients(float16)});
-    sum(parameter * 60000.0).backward();  // three of them are more than float16 holds
+    sum(parameter * 60000.0).backward();  // the sum over 3 ranks exceeds float16
     EXPECT_EQ(to_vector(parameter.grad()), std::vector<double>(100, 60000));
   });
 }
@@ -337,7 +339,7 @@ TEST(DataParallel, BuffersStayEachRanksOwnUntilTheyAreAskedFor) {
     auto& norm = net.append<nn::BatchNorm1d>({.channels = 4});
     DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
     Generator data(group.rank());
-    // Two forwards before one backward: nothing that the first one saved has changed in between.
+    // Two forwards before one backward: the second changes nothing that the first has saved.
     const Tensor first = sum(square(net(randn({5, 3}, {}, data)))),
                  second = sum(square(net(randn({5, 3}, {}, data))));
     const auto calls = group.traffic().calls;

@@ -1,4 +1,4 @@
-// State dicts that have to be equal to the bit: those of two runs, or of the ranks of a group.
+// Expectations that state dicts are equal to the bit: those of two runs, or of a group's ranks.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -17,7 +17,7 @@ inline void expect_equal_bits(const StateDict& a, const StateDict& b) {
   }
 }
 
-/// Called by every rank.
+/// Every rank calls it.
 inline void expect_equal_bits_on_every_rank(const StateDict& state, const ProcessGroup& group) {
   for (const auto& [name, tensor] : state) {
     Shape shape = tensor.shape();

@@ -1,5 +1,5 @@
-// Faults on purpose, in ranks that are threads: what the other ranks see, that work nobody waits
-// for keeps its deadline, and that a fork is found out. What happens to processes is in tests/mpi.
+// Injected faults in ranks that are threads: what the other ranks see, the deadline of work that
+// nobody waits for, and groups in a forked process. Faults of processes are in tests/mpi.
 #include "messages.h"
 #include "process.h"
 
@@ -77,8 +77,8 @@ TEST(Fault, ADroppedCallIsNamedByTheOthersAndFailsItsOwnRank) {
       3,
       [&](const ProcessGroup& group) {
         for (int i = 0; i < 2; ++i) group.all_reduce(ones({4})).wait();
-        // The deadline is that of the last to come: nobody else can miss it, however busy the
-        // machine.
+        // Only the rank that comes last has a short deadline, so no other rank can miss it, however
+        // busy the machine is.
         if (group.rank() == 2) rank_0_is_there.get_future().wait();
         const auto timeout = group.rank() == 2 ? 100ms : 60s;
         const Work work =
@@ -92,15 +92,15 @@ TEST(Fault, ADroppedCallIsNamedByTheOthersAndFailsItsOwnRank) {
       60s);
 }
 
-TEST(Fault, OneThatIsGoneStrikesNobody) {
+TEST(Fault, AFaultThatIsGoneAffectsNobody) {
   { const InjectFault fault({.rank = 0}); }
   run_ranks(2, [](const ProcessGroup& group) { group.barrier(); });
 }
 
-// Every rank in turn, at each place where a rank can be: the others' exceptions carry the first
+// Each rank throws in turn, at each kind of collective. The other ranks' exceptions carry the
 // cause.
 TEST(Fault, AThrowAnywhereReachesEverybodyWithItsCause) {
-  struct Place {
+  struct Where {
     std::string group;
     std::int64_t collective;
   };
@@ -115,13 +115,13 @@ TEST(Fault, AThrowAnywhereReachesEverybodyWithItsCause) {
       (sum(layer(full({2, 3}, group.rank() + 1.0).requires_grad_())) + sum(head)).backward();
     }
   };
-  // The 1st of the normalisation group is a forward, its 4th a backward; the first calls of the
-  // world build DataParallel.
-  for (const Place& place : {Place{"world", 1}, Place{"world", 7}, Place{"world/normalization", 1},
-                             Place{"world/normalization", 3}, Place{"world/normalization", 4}})
+  // The first collectives of the world construct DataParallel. Of the normalization group, the 1st
+  // is a forward, the 4th a backward.
+  for (const Where& where : {Where{"world", 1}, Where{"world", 7}, Where{"world/normalization", 1},
+                             Where{"world/normalization", 3}, Where{"world/normalization", 4}})
     for (int bad = 0; bad < 3; ++bad) {
-      SCOPED_TRACE(fmt::format("rank {} at #{} of {}", bad, place.collective, place.group));
-      const InjectFault fault({.rank = bad, .collective = place.collective, .group = place.group});
+      SCOPED_TRACE(fmt::format("rank {} at #{} of {}", bad, where.collective, where.group));
+      const InjectFault fault({.rank = bad, .collective = where.collective, .group = where.group});
       std::vector<std::string> seen(3);
       const std::string cause = message_of<InjectedError>([&] {
         run_ranks(
@@ -166,7 +166,7 @@ TEST(Watcher, WorkThatNobodyWaitsForKeepsItsDeadline) {
       60s);
 }
 
-TEST(Watcher, AlsoInASubgroupAndWhereTheWorkIsThrownAway) {
+TEST(Watcher, WorkOfASubgroupThatIsThrownAwayKeepsItsDeadline) {
   std::promise<void> seen;
   run_ranks(
       3,
@@ -196,8 +196,8 @@ TEST(Fork, AChildIsToldThatTheGroupIsNotItsOwn) {
         if (group.rank() == 0) {
           const pid_t child = fork();
           if (child == 0) {
-            // Nothing but exit codes here: the other threads are gone, with whatever locks they
-            // held.
+            // The child reports by its exit code only: the other threads are gone, and locks that
+            // they held stay locked.
             int code = 1;
             try {
               group.barrier();
@@ -209,7 +209,7 @@ TEST(Fork, AChildIsToldThatTheGroupIsNotItsOwn) {
           }
           testing::expect_exit(child, 42);
         }
-        group.barrier();  // the parent goes on
+        group.barrier();  // the parent can go on using the group
       },
       60s);
 }

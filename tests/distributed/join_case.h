@@ -1,5 +1,5 @@
-// Uneven numbers of batches on any process group: training in a Join against one process that has
-// the samples of all ranks, step by step.
+// Join on any process group: training with uneven numbers of batches, compared step by step with
+// one process that has the samples of all ranks.
 #pragma once
 
 #include "data_parallel_case.h"
@@ -18,12 +18,12 @@
 
 namespace tutti::testing {
 
-/// Rank 1 runs out first, then rank 2; rank 3 has none from the start.
+/// Returns the number of a rank's batches: rank 1 runs out first, then rank 2; rank 3 has none.
 inline std::int64_t batches_of(int rank) {
   return std::array{4, 1, 3, 0}[static_cast<std::size_t>(rank % 4)];
 }
 
-/// Of another size on every rank; empty where the rank has run out.
+/// Returns images and labels. Their number differs by rank, and is 0 where the rank has run out.
 inline std::pair<Tensor, Tensor> uneven_batch(int rank, std::int64_t step) {
   Generator generator(static_cast<std::uint64_t>(1 + 100 * step + rank));
   const std::int64_t n = step < batches_of(rank) ? 5 + rank : 0;
@@ -50,7 +50,7 @@ inline std::unique_ptr<nn::Sequential> small_net(const ProcessGroup& group) {
   return net;
 }
 
-/// The loss of a step as the whole world's samples in one process give it.
+/// Returns the loss of a step on the samples of all ranks, in one process.
 inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step,
                          distributed::Divisor divisor) {
   std::vector<Tensor> images, labels;
@@ -77,8 +77,8 @@ inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step,
 inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divisor) {
   const auto net = small_net(group), alone = small_net(ProcessGroup());
   auto options = small_buckets;
-  options.find_unused_parameters = divisor ==
-                                   distributed::Divisor::active_ranks;  // with and without
+  // One of the divisors runs with find_unused_parameters, the others without.
+  options.find_unused_parameters = divisor == distributed::Divisor::active_ranks;
   distributed::DataParallel ddp(net->named_parameters(), net->named_buffers(), group, options);
   const optim::SGD::Options rates{.lr = 0.01, .momentum = 0.9};
   optim::SGD sgd(net->parameters(), rates), sgd_alone(alone->parameters(), rates);
@@ -105,15 +105,15 @@ inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divi
     sgd_alone.step();
   }
   EXPECT_EQ(steps, 4);
-  // Everything, running statistics too, and the same bits on every rank. Rounding, which small
-  // batches multiply, is at 1e-12 here; a wrong weight of one step would show at 1e-3.
+  // Parameters and running statistics agree. Rounding, which small batches multiply, is at 1e-12
+  // here; a wrong weight of one step would show at 1e-3.
   const StateDict mine = net->state_dict(), reference = alone->state_dict();
   for (std::size_t i = 0; i < mine.size(); ++i)
     expect_close(mine[i].second, reference[i].second, 1e-10, mine[i].first);
   expect_equal_bits_on_every_rank(mine, group);
 }
 
-/// One step from what no_sync() scopes have accumulated over uneven batches.
+/// Makes one step from gradients that no_sync() scopes have accumulated over uneven batches.
 inline void check_accumulating(const ProcessGroup& group) {
   const auto net = small_net(group), alone = small_net(ProcessGroup());
   distributed::DataParallel ddp(net->named_parameters(), net->named_buffers(), group,
@@ -159,7 +159,7 @@ inline void check_stopping(const ProcessGroup& group) {
               std::string::npos)
         << error.what();
   }
-  EXPECT_TRUE(strict.step(1));  // the group is still good
+  EXPECT_TRUE(strict.step(1));  // the group is still usable
   EXPECT_FALSE(strict.step(0));
 }
 

@@ -1,5 +1,5 @@
-// Join over ranks that are threads: the shared cases, what goes through the layers when a batch is
-// empty, and groups of statistics none of whose ranks has samples.
+// Join over ranks that are threads: the shared cases, layers that get an empty batch, and groups of
+// statistics in which no rank has samples.
 #include "join_case.h"
 
 #include <tutti/nn/dropout.h>
@@ -46,7 +46,7 @@ TEST(Join, AnEmptyBatchGivesZerosEverywhereAndLeavesRunningStatisticsAlone) {
   EXPECT_EQ(to_vector(norm.running_var), var);
 }
 
-// Ranks 2 and 3 share statistics, and have run out both.
+// Ranks 2 and 3 share statistics, and have both run out.
 TEST(Join, AGroupOfStatisticsWithoutAnySampleStaysFinite) {
   run_ranks(
       4,

@@ -1,5 +1,5 @@
-// What becomes of a collective whose group goes first, on any backend. Called by every rank of
-// `group`.
+// A test for every backend: a collective outlives the handles of its group. Every rank of `group`
+// calls it.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -10,8 +10,8 @@
 namespace tutti::testing {
 
 inline void check_a_group_may_go_before_its_work(const ProcessGroup& group) {
-  for (const std::int64_t n :
-       {100, 30000}) {  // over MPI, one that the caller exchanges and one that a thread does
+  // With MPI the caller carries out the first size, and the communication thread the second.
+  for (const std::int64_t n : {100, 30000}) {
     const Tensor x = ones({n});
     distributed::Work work;
     {

@@ -1,5 +1,5 @@
-// Groups come and go: nothing is left behind after many cycles, failures included, and they may be
-// destroyed in any order.
+// Tests of the life of groups: after many cycles, failures included, no memory, thread or
+// descriptor is left, and groups may be destroyed in any order.
 #include "lifecycle_case.h"
 #include "messages.h"
 #include "resources.h"
@@ -27,23 +27,23 @@ void cycle(int i) {
     DataParallel ddp({{"w", ones({3}).requires_grad_()}}, {}, group);
     if (group.rank() == 2) {
       if (i % 4 == 0) throw ValueError("gave up");
-      if (i % 4 == 1) return;  // leaves
+      if (i % 4 == 1) return;  // departs
       if (i % 4 == 2) group.abort("gave up");
     }
     if (i % 4 == 3)
-      (void)group.all_reduce(ones({group.rank() == 2 ? 7 : 8}));  // disagrees, and nobody waits
+      (void)group.all_reduce(ones({group.rank() == 2 ? 7 : 8}));  // disagrees; no rank waits
     const Work late = half.all_reduce(ones({20}));
     EXPECT_THROW(group.barrier(), DistributedError);
   };
   try {
     run_ranks(3, rank, 60s);
   } catch (const Error&) {
-    // The exception of the rank at fault.
+    // The exception of the rank at fault is expected.
   }
 }
 
 TEST(Lifecycle, AHundredCyclesOfFailureLeaveNothingBehind) {
-  cycle(0);  // for threads that stay
+  cycle(0);  // starts the threads that stay
   const auto first = testing::Resources::now();
   for (int i = 0; i < 20; ++i) cycle(i);
   const auto before = testing::Resources::settled(first);
@@ -85,15 +85,15 @@ TEST(Lifecycle, LayersAndDataParallelKeepTheGroupTheyNeed) {
         own.reset();
         const auto step = [&] { sum((*layer)(full({2, 2}, group.rank()))).backward(); };
         step();
-        ddp.reset();  // before the tensors, with its hooks
+        ddp.reset();  // goes before the tensors that have its hooks
         step();
         ddp = std::make_unique<DataParallel>(layer->named_parameters(), layer->named_buffers(),
                                              group);
         step();
         const Tensor gradient = layer->weight.grad();
-        layer.reset();  // before the DataParallel
+        layer.reset();  // goes before the DataParallel
         ddp.reset();
-        EXPECT_EQ(to_vector(gradient).size(), 2u);  // a view of a bucket that is gone
+        EXPECT_EQ(to_vector(gradient).size(), 2u);  // it is a view of a bucket that is gone
       },
       60s);
 }

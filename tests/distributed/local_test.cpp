@@ -1,10 +1,10 @@
-// Ranks as threads: the conformance suite, and what happens when a rank dies, leaves, hangs or
-// disagrees.
+// Tests of groups whose ranks are threads: the conformance suite, and what happens when a rank
+// throws, returns early, hangs or disagrees.
 #include "conformance.h"
 #include "messages.h"
 
 #include <tutti/core/parallel.h>
-#include <tutti/distributed/backends/local/hub.h>
+#include <tutti/distributed/backends/local/local.h>
 
 #include <future>
 #include <thread>
@@ -95,11 +95,12 @@ TEST(Failures, AMissingRankIsNamedAtTheDeadline) {
     const Tensor x = ones({10});
     if (group.rank() == 1) {
       others_failed.get_future().wait();
-      // Too late: the same cause, and the group stays broken.
+      // A call that comes too late gets the same cause, because the group stays broken.
       expect_contains(message_of<TimeoutError>([&] { group.all_reduce(x).wait(); }),
                       {"rank 1 did not arrive"});
     } else {
-      // The deadline is that of the last to come: rank 0 cannot miss it, however busy the machine.
+      // The last rank to come has the shortest timeout, so rank 0 cannot miss the deadline, however
+      // busy the machine is.
       if (group.rank() == 2) rank_0_is_there.get_future().wait();
       const auto timeout = group.rank() == 2 ? 50ms : 60s;
       Work work = group.all_reduce(x, ReduceOp::sum, {.name = "bucket 4", .timeout = timeout});
@@ -145,16 +146,15 @@ TEST(Failures, MismatchesShowBothSidesOnEveryRank) {
 }
 
 TEST(Failures, AResultThatCannotBeComputedFailsOnEveryRank) {
-  const auto domain = std::make_shared<local::Domain>(2);
-  const auto hub = std::make_shared<local::Hub>(domain, std::vector<int>{0, 1}, "world");
+  const RanksAsThreads threads = local::make_thread_ranks(2, 60s);
   const auto rank = [&](int r) {
-    local::LocalBackend backend(
-        hub, {.rank = r, .size = 2, .group = "world", .kind = "local", .timeout = 60s});
-    // ProcessGroup never lets an undefined tensor through: here it stands for memory that runs out.
+    const std::shared_ptr<Backend> backend = threads.join(r);
+    // Computing on an undefined tensor throws, as it would where memory runs out. ProcessGroup
+    // never lets one through.
     const Collective call{.operation = Operation::all_reduce, .sequence = 1, .timeout = 60s};
-    expect_contains(message_of<DistributedError>([&] { backend.submit(call)->wait(); }),
+    expect_contains(message_of<DistributedError>([&] { backend->submit(call)->wait(); }),
                     {"all_reduce #1", "could not compute the result"});
-    EXPECT_THROW(backend.submit({.sequence = 2, .timeout = 60s}), DistributedError);
+    EXPECT_THROW(backend->submit({.sequence = 2, .timeout = 60s}), DistributedError);
   };
   std::jthread other(rank, 1);
   rank(0);

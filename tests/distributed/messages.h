@@ -1,4 +1,4 @@
-// For tests of failures: the text of an exception, and what has to be in it.
+// Helpers for tests of failures: they catch an exception and check its text.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace tutti::testing {
 
-// The message of the E that fn throws.
+// Returns the message of the E that fn throws. Any other outcome fails the test.
 template <class E>
 std::string message_of(const std::function<void()>& fn) {
   try {

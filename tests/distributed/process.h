@@ -1,4 +1,4 @@
-// Real processes for tests that start, stop and kill them, and the ports at which they meet.
+// Processes for tests that start, stop and kill them, and ports for their rendezvous.
 #pragma once
 
 #include <arpa/inet.h>
@@ -20,10 +20,10 @@ extern char** environ;
 
 namespace tutti::testing {
 
-// A process and what it prints. Killed with its owner, so that no test leaves one behind.
+// A process and what it prints. The destructor kills it, so that no test leaves one behind.
 class Process {
  public:
-  /// `variables` ("NAME=value") come before those of this process.
+  /// Starts the command. `variables` ("NAME=value") override those of this process.
   explicit Process(std::vector<std::string> command, std::vector<std::string> variables = {}) {
     int out[2];
     if (pipe2(out, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
@@ -50,21 +50,21 @@ class Process {
     if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
     if (out_ >= 0) close(out_);
   }
-  /// How it ended; waits for it. Negative: by that signal.
+  /// Waits for its end. Returns its exit code, or minus the number of the signal that ended it.
   int exit_code() {
     int status = 0;
     waitpid(std::exchange(pid_, -1), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
   void signal(int number) const { kill(pid_, number); }
-  int output() const { return out_; }  ///< for poll()
-  /// The next line that it prints; empty at its end.
+  int output() const { return out_; }  ///< The descriptor to poll().
+  /// Returns the next line that it prints; empty at its end.
   std::string line() const {
     std::string text;
     for (char c = 0; read(out_, &c, 1) == 1 && c != '\n';) text += c;
     return text;
   }
-  /// Everything else that it prints, to its end.
+  /// Returns everything else that it prints, up to its end.
   std::string rest() const {
     std::string text;
     for (char c = 0; read(out_, &c, 1) == 1;) text += c;
@@ -76,7 +76,7 @@ class Process {
   int out_ = -1;
 };
 
-// Waits for a child of fork(), which has to come to its end by itself and with this code.
+// Waits for a child of fork(), which must end by itself with this exit code.
 inline void expect_exit(pid_t child, int code) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -84,7 +84,7 @@ inline void expect_exit(pid_t child, int code) {
   EXPECT_EQ(WEXITSTATUS(status), code);
 }
 
-// A listening socket of our own on 127.0.0.1.
+// A listening socket on 127.0.0.1.
 struct Listener {
   Listener() : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address = {};
@@ -100,7 +100,7 @@ struct Listener {
   int fd, port = 0;
 };
 
-// A port that was free a moment ago.
+// Returns a port that was free a moment ago.
 inline std::string free_port() { return std::to_string(Listener().port); }
 
 }  // namespace tutti::testing

@@ -1,6 +1,6 @@
-// One rank of a rendezvous, as a process of its own: what rendezvous_test.cpp starts, stops and
-// kills. Usage: rendezvous_rank ADDRESS RANK SIZE RUN_ID TIMEOUT_MS [stay]. Prints what it met, or
-// the error; with `stay` it then waits until the run fails and prints why.
+// One rank of a rendezvous in a process of its own, which rendezvous_test.cpp starts, stops and
+// kills. Usage: rendezvous_rank ADDRESS RANK SIZE RUN_ID TIMEOUT_MS [stay]. It prints the values of
+// all ranks, or the error. With `stay` it then waits until the run fails, and prints why.
 #include <tutti/distributed/launch/rendezvous/store.h>
 
 #include <cstdio>

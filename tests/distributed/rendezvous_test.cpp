@@ -1,5 +1,5 @@
-// How ranks find each other: real processes over TCP and through a file, strangers and stale runs
-// among them; and what from_environment() makes of the launchers' variables.
+// How ranks find each other: processes over TCP and through a file, strangers and processes of
+// other runs among them; and how from_environment() reads the launchers' variables.
 #include "messages.h"
 #include "process.h"
 
@@ -44,7 +44,7 @@ struct Rank {
   }
 };
 
-// The path of a file that is neither there before nor left behind.
+// The path of a file that does not exist yet, and is removed at the end.
 struct TemporaryFile {
   explicit TemporaryFile(const char* name)
       : path((std::filesystem::temp_directory_path() /
@@ -72,8 +72,8 @@ sockaddr_in local_address(const std::string& port) {
   return address;
 }
 
-// A connection to rank 0, which may still be starting.
-int call(const std::string& port) {
+// Connects to rank 0, which may still be starting.
+int connect_to_rank_0(const std::string& port) {
   const sockaddr_in address = local_address(port);
   for (int i = 0; i < 1000; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -109,7 +109,7 @@ TEST_P(Rendezvous, AllArrive) {
 
 TEST_P(Rendezvous, TheAbsentAreNamedAtTheDeadline) {
   const std::string at = address();
-  // Long enough for a process to start on a busy machine.
+  // The deadline leaves time for a process to start on a busy machine.
   const Process two = Rank{at, 2, 4, "run 1", 5500ms}.start(),
                 zero = Rank{at, 0, 4, "run 1", 5500ms}.start();
   expect_contains(zero.line(), {"timeout: rendezvous at",
@@ -120,7 +120,7 @@ TEST_P(Rendezvous, TheAbsentAreNamedAtTheDeadline) {
 TEST_P(Rendezvous, AStaleRunIsTurnedAway) {
   const std::string at = address();
   Process zero = Rank{at, 0, 2}.start();
-  // The first to come to a file decides which run meets there.
+  // The first process that opens the file decides whose run it belongs to.
   while (at.starts_with("file:") && !has_begun(at.substr(5))) std::this_thread::sleep_for(10ms);
   const Process stale = Rank{at, 1, 2, "run 0"}.start();
   expect_contains(stale.line(), {"error: ", "run 'run 1'", "this is run 'run 0'"});
@@ -135,7 +135,7 @@ TEST_P(Rendezvous, TwoOfTheSameRankAreNotTakenForOne) {
   const std::string at = address();
   const Process zero = Rank{at, 0, 3}.start(), one = Rank{at, 1, 3}.start(),
                 another = Rank{at, 1, 3}.start();
-  // Whichever of them is the second; the first waits for rank 2.
+  // Either of the two may be the second one; the first one waits for rank 2.
   pollfd ends[] = {{one.output(), POLLIN, 0}, {another.output(), POLLIN, 0}};
   ASSERT_EQ(poll(ends, 2, 15000), 1);
   expect_contains((ends[0].revents ? one : another).line(),
@@ -151,9 +151,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, Rendezvous, ::testing::Values("127.0.0.1", "local
 TEST(TcpRendezvous, StrangersAreTurnedAwayAndDisturbNobody) {
   const std::string port = free_port(), at = "127.0.0.1:" + port;
   Process zero = Rank{at, 0, 2}.start();
-  const int silent = call(port);
-  // Not the magic; the magic and a length beyond reason; the magic and a message too short for what
-  // it announces.
+  const int silent = connect_to_rank_0(port);
+  // The texts are: no magic; the magic and a length beyond any message; the magic and a message
+  // that is shorter than its contents claim.
   const std::string huge(
       "tutti/1\n\xff\xff\xff\x7f"
       "data",
@@ -163,7 +163,7 @@ TEST(TcpRendezvous, StrangersAreTurnedAwayAndDisturbNobody) {
           "\x01\x00\x00\x00",
           16);
   for (const std::string& text : {std::string("GET / HTTP/1.0\r\n\r\n"), huge, torn}) {
-    const int fd = call(port);
+    const int fd = connect_to_rank_0(port);
     EXPECT_EQ(send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
     pollfd ends{fd, POLLIN, 0};
     EXPECT_EQ(poll(&ends, 1, 4000), 1) << "not hung up on: " << text;
@@ -179,8 +179,8 @@ TEST(TcpRendezvous, StrangersAreTurnedAwayAndDisturbNobody) {
   close(silent);
 }
 
-// As rank 1 does when rank 0 takes too long to answer: it hangs up, and comes again.
-TEST(TcpRendezvous, ARankThatLosesItsPatienceMayComeAgain) {
+// Rank 1 hangs up when rank 0 takes too long to answer, and connects again.
+TEST(TcpRendezvous, ARankThatHangsUpBeforeTheAnswerMayConnectAgain) {
   const std::string port = free_port(), at = "127.0.0.1:" + port;
   Process zero = Rank{at, 0, 2}.start();
   const std::string greeting(
@@ -191,7 +191,7 @@ TEST(TcpRendezvous, ARankThatLosesItsPatienceMayComeAgain) {
       "run 1",
       29);
   const auto greet = [&] {
-    const int fd = call(port);
+    const int fd = connect_to_rank_0(port);
     EXPECT_EQ(send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(greeting.size()));
     return fd;
@@ -199,7 +199,7 @@ TEST(TcpRendezvous, ARankThatLosesItsPatienceMayComeAgain) {
   int fd = greet();
   pollfd answered{fd, POLLIN, 0};
   EXPECT_EQ(poll(&answered, 1, 15000), 1);
-  close(fd);  // with its answer
+  close(fd);  // after rank 0's answer
   zero.signal(SIGSTOP);
   fd = greet();
   close(fd);  // before rank 0 has looked at it
@@ -231,7 +231,7 @@ TEST(TcpRendezvous, WhoeverElseAnswersIsNotTakenForRankZero) {
   close(guest);
 }
 
-TEST(TcpRendezvous, AnAnswerBeyondReasonIsNotWaitedFor) {
+TEST(TcpRendezvous, AnAnswerThatClaimsToBeHugeIsNotWaitedFor) {
   const Listener liar;
   Process one = Rank{"127.0.0.1:" + std::to_string(liar.port), 1, 2, "run 1", 500ms}.start();
   const int guest = accept(liar.fd, nullptr, nullptr);
@@ -240,7 +240,7 @@ TEST(TcpRendezvous, AnAnswerBeyondReasonIsNotWaitedFor) {
   one.exit_code();
   rusage used = {};
   getrusage(RUSAGE_CHILDREN, &used);
-  EXPECT_LT(used.ru_maxrss, 2'000'000);  // KiB: no room was made for what had been announced, 4 GiB
+  EXPECT_LT(used.ru_maxrss, 2'000'000);  // KiB: it did not allocate the 4 GiB that were announced
   close(guest);
 }
 
@@ -286,7 +286,7 @@ TEST(FileRendezvous, OtherFilesAreLeftAloneAndTornRecordsOverwritten) {
   const auto zero = rendezvous::open_file(path, {0, 2, "run", 5s});
   zero->set("a", "1");
   std::ofstream(path, std::ios::app)
-      << std::string("\x05\0\0\0\x09\0\0\0half", 12);  // a writer died here
+      << std::string("\x05\0\0\0\x09\0\0\0half", 12);  // a writer died in this record
   const auto one = rendezvous::open_file(path, {1, 2, "run", 5s});
   EXPECT_EQ(one->put("a", "2"), "1");
   EXPECT_EQ(one->put("b", "2"), "2");
@@ -385,7 +385,7 @@ TEST_F(Launchers, EachIsUnderstood) {
   EXPECT_EQ(launch.run_id, "77.2");
   EXPECT_EQ(launch.rendezvous, "");
 
-  // torchrun, started by srun once on each node: torchrun's processes are the ranks.
+  // srun has started one torchrun on each node; torchrun's processes are the ranks.
   set({{"RANK", "11"},
        {"WORLD_SIZE", "64"},
        {"LOCAL_RANK", "3"},
@@ -401,7 +401,7 @@ TEST_F(Launchers, EachIsUnderstood) {
   setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
   EXPECT_EQ(find_launch({}).rendezvous, "node1:29401");
 
-  // Explicit arguments come first.
+  // Explicit arguments override the variables.
   launch = find_launch({.rank = 1,
                         .world_size = 2,
                         .local_rank = 0,

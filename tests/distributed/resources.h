@@ -1,4 +1,5 @@
-// What a process holds, to see that cycles of making and destroying leave nothing behind.
+// Resources: what a process holds. Tests compare it before and after many cycles of making and
+// destroying objects.
 #pragma once
 
 #include <tutti/core/memory.h>
@@ -25,9 +26,9 @@ struct Resources {
     return {count("/proc/self/fd"), count("/proc/self/task"), allocator(Device::cpu()).stats().live,
             mallinfo2().uordblks};
   }
-  /// Once no more threads and tensors are there than `most` has: a thread that was joined may be
-  /// seen a moment longer, and a watcher lets go of what was thrown away when it looks. On a busy
-  /// machine that takes time, but no longer than this.
+  /// Waits until there are no more threads and tensors than in `most`, for 20 s at most: the system
+  /// may show a joined thread a moment longer, and the watcher releases abandoned collectives only
+  /// at its next check. Returns what is there then.
   static Resources settled(const Resources& most) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     Resources here = now();
@@ -39,8 +40,9 @@ struct Resources {
   }
 };
 
-/// After many cycles: a leak in each shows as their number. `before` may count a thread too many,
-/// one that was about to end, so that nothing here asks for equality. `heap`: bytes that may stay.
+/// Expects that no more is held than before many cycles, so a leak in each cycle shows. `heap` is
+/// how many bytes may stay. Nothing is compared for equality, because `before` may count a thread
+/// that was about to end.
 inline void expect_nothing_left(const Resources& before, std::size_t heap) {
   const auto after = Resources::settled(before);
   EXPECT_LE(after.descriptors, before.descriptors);

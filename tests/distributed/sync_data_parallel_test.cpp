@@ -1,5 +1,6 @@
-// SyncBatchNorm inside DataParallel: converting before or after wrapping gives the same gradients
-// and statistics, and the two kinds of collectives go through communicators of their own.
+// SyncBatchNorm inside of DataParallel: converting the network before or after DataParallel is made
+// gives the same gradients and statistics, and both kinds of collectives have their own
+// communicator.
 #include <tutti/autograd/functions.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/nn/batch_norm/convert.h>
@@ -88,8 +89,8 @@ TEST(SyncDataParallel, TwoForwardsBeforeOneBackward) {
   });
 }
 
-// As BatchNorm says: mean losses scaled by world_size * local_batch / global_batch train as one
-// process on the whole batch.
+// Mean losses that are scaled by world_size * local_batch / global_batch train as one process does
+// on the whole batch.
 TEST(SyncDataParallel, ScaledLossesOfUnevenRanksMatchOneProcess) {
   distributed::run_ranks(3, [](const ProcessGroup& group) {
     const std::vector<std::int64_t> sizes{4, 0, 7};
@@ -124,13 +125,13 @@ TEST(SyncDataParallel, ScaledLossesOfUnevenRanksMatchOneProcess) {
   });
 }
 
-// After the start DataParallel never copies a buffer: what a layer keeps on a rank stays there.
+// After its construction DataParallel never copies a buffer by itself.
 TEST(SyncDataParallel, BuffersOfSynchronisedLayersAreLeftAlone) {
   distributed::run_ranks(2, [](const ProcessGroup& group) {
     Net net;
     nn::convert_sync_batchnorm(net, group);
     DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
-    net.bn1.running_mean.fill_(100 * group.rank());  // as they never are
+    net.bn1.running_mean.fill_(100 * group.rank());  // in practice they are equal
     for (int step = 0; step < 2; ++step) sum(net(randn({3, 5}))).backward();
     const double here = to_vector(net.bn1.running_mean)[0];
     EXPECT_NEAR(here, 81 * group.rank(), 5);

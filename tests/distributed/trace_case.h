@@ -1,5 +1,5 @@
-// One traced training step on any process group, made so that on rank 0 the first bucket is under
-// way while backward computes, and what its timeline must show.
+// One traced training step on any process group, and what its timeline must show. On rank 0 the
+// first bucket is on its way while backward computes.
 #pragma once
 
 #include <tutti/autograd/functions.h>
@@ -17,11 +17,11 @@
 
 namespace tutti::testing {
 
-constexpr std::int64_t traced_width =
-    128;  // weights of 128 KiB in float64: beyond what goes with the fingerprint
+/// Weights of 128 x 128 in float64 have 128 KiB: too much to travel with the fingerprint.
+constexpr std::int64_t traced_width = 128;
 
-/// Three layers, a bucket each. On the other ranks backward begins by waiting for rank 0 to be in
-/// its last operation, so bucket 0 of rank 0 cannot be done before.
+/// Runs a step of three layers with a bucket each. On the other ranks backward begins by waiting
+/// until rank 0 is in its last operation, so rank 0's bucket 0 cannot be done before that.
 inline void run_traced_step(const ProcessGroup& group) {
   Generator generator(1);
   StateDict model;
@@ -29,14 +29,15 @@ inline void run_traced_step(const ProcessGroup& group) {
     model.emplace_back(
         layer, randn({traced_width, traced_width}, {.dtype = float64}, generator).requires_grad_());
   distributed::DataParallel ddp(model, {}, group, {.bucket_cap_mb = 0.1, .first_bucket_mb = 0.1});
-  const auto meet = [&](const Tensor& gradient) {
-    group.for_normalization().barrier({.name = "meet"});
+  const auto wait_for_all = [&](const Tensor& gradient) {
+    group.for_normalization().barrier({.name = "all ranks are there"});
     return gradient;
   };
   const bool first = group.rank() == 0;
-  const auto spy = [&](const char* name, const Tensor& x, bool meets) {
-    return autograd::record(name, x.detach().clone(), {x},
-                            [meets, meet](const Tensor& g) { return meets ? meet(g) : g; });
+  const auto spy = [&](const char* name, const Tensor& x, bool waits) {
+    return autograd::record(name, x.detach().clone(), {x}, [waits, wait_for_all](const Tensor& g) {
+      return waits ? wait_for_all(g) : g;
+    });
   };
   Tensor x = matmul(randn({4, traced_width}, {.dtype = float64}, generator),
                     spy("late", model[0].second, first));
@@ -48,7 +49,7 @@ inline nlohmann::json read_trace(const std::string& path) {
   return nlohmann::json::parse(std::ifstream(path));
 }
 
-/// Two spans of one track are one in the other, or apart.
+/// Expects that two spans of one track are either nested or apart.
 inline void expect_nesting(const nlohmann::json& events) {
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
   for (const auto& e : events)
@@ -108,7 +109,7 @@ inline void expect_traced_step(const nlohmann::json& events, int ranks) {
       EXPECT_GE(s.details.at(bucket).at("wait_us").get<double>(), 0);
     }
   }
-  // The overlap: rank 0 computes while its first bucket is under way.
+  // The overlap: rank 0 computes while its first bucket is on its way.
   const auto bucket = seen.at(0).collectives.at("bucket 0: c");
   const auto late = seen.at(0).spans.at("late");
   EXPECT_LT(bucket.first, late.first);

@@ -1,3 +1,4 @@
+// Traces of ranks that are threads.
 #include "trace_case.h"
 
 #include <unistd.h>

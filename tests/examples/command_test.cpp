@@ -1,4 +1,4 @@
-// The program train_resnet as a user meets it: help, wrong flags, bad data, a short run.
+// The program train_resnet as a user runs it: help, wrong flags, bad data, a short run.
 #include <gtest/gtest.h>
 #include <zlib.h>
 #include <nlohmann/json.hpp>
@@ -65,7 +65,8 @@ class Command : public testing::Test {
       (fs::temp_directory_path() / ("tutti_command_" + std::to_string(getpid()))).string();
 };
 
-// What the help says of each flag, by its name; an explanation may be on the line below its flag.
+// Returns what the help says about each flag, by its name. An explanation may begin on the line
+// below its flag.
 std::map<std::string, std::string> explanations(const std::string& help) {
   constexpr std::size_t column = 34;
   std::map<std::string, std::string> result;
@@ -159,7 +160,7 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
       "--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 --resume --out " + folder_ +
       "/run ";
   const std::string file = folder_ + "/run/checkpoint.safetensors";
-  ASSERT_EQ(run(arguments, 1).code, 0);  // there is none yet
+  ASSERT_EQ(run(arguments, 1).code, 0);  // there is no checkpoint yet
   ASSERT_TRUE(fs::exists(file));
   expect_refusal(arguments + "--lr 0.5", "lr = 0.1, this one has 0.5");
   expect_refusal(arguments + "--uneven stop", "uneven = \"shadow\", this one has \"stop\"");
@@ -201,8 +202,8 @@ TEST_F(Command, ATimelineShowsWhatEveryRankDid) {
   for (const char* name : {"load", "forward", "backward", "optimizer"})
     EXPECT_EQ(ranks[name], twice) << name;
   for (const char* name : {"step 1", "step 2", "evaluate"}) EXPECT_EQ(ranks[name], once) << name;
-  // Statistics and gradients; buckets are laid out anew after the first step, and so have two
-  // names.
+  // Statistics and gradients are there. Buckets have two names, because they are laid out anew
+  // after the first step.
   const auto ranks_of = [&](const std::string& text) {
     std::multiset<int> all;
     for (const auto& [name, of] : ranks)

@@ -1,4 +1,5 @@
-// The data files: what is read, and what is said of those that are missing, truncated or corrupt.
+// Data files: what is read from them, and the errors for files that are missing, truncated or
+// corrupt.
 #include "data/dataset.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +42,7 @@ class DataTest : public testing::Test {
       std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
     }
   }
-  // One line that names the file and says what is wrong.
+  // Expects an error of one line that names the file and contains `what`.
   void expect_error(const std::string& file, const std::string& what) {
     try {
       load_idx(folder_, "train");

@@ -1,5 +1,5 @@
-// Batches: the same for any number of ranks, a new order and new augmentation every epoch,
-// normalised as stated.
+// Batches of the loader: the same for any number of ranks, a new order and augmentation in every
+// epoch, normalized by mean and standard deviation.
 #include "data/loader.h"
 
 #include <tutti/core/create.h>
@@ -91,7 +91,7 @@ TEST(Loader, TestImagesComeInOrderNormalisedAndUnchanged) {
 }
 
 TEST(Loader, AugmentationFlipsAndShifts) {
-  // One bright pixel in an otherwise black image: where does it go?
+  // The image is black but for one bright pixel, and the test looks where that goes.
   Dataset data{.count = 1, .channels = 1, .height = 8, .width = 8, .classes = 10};
   data.images.assign(64, 0);
   data.images[3 * 8 + 2] = 255;

@@ -1,8 +1,9 @@
-// The trainer as a function: the same mathematics for any number of ranks, and what it leaves
-// behind.
+// train() as a function: the same mathematics for any number of ranks, the files that a run leaves,
+// and resumed runs.
 #include "train/trainer.h"
 #include "distributed/equal_bits.h"
 #include "train/checkpoint.h"
+#include "train/placement.h"
 #include "train/progress.h"
 
 #include <tutti/core/create.h>
@@ -26,13 +27,13 @@ namespace {
 namespace fs = std::filesystem;
 using tutti::testing::expect_equal_bits;
 
-// 30 images in batches of 10, which three ranks share unevenly.
+// Returns 30 images: three batches of 10, which three ranks share unevenly.
 const Datasets& even_data() {
   static const Datasets data{make_synthetic(30, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
   return data;
 }
 
-// One image more than two batches: of the third batch all ranks but one have nothing.
+// Returns one image more than two batches have: all ranks but one get nothing of the third batch.
 const Datasets& odd_data() {
   static const Datasets data{make_synthetic(21, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
   return data;
@@ -58,8 +59,8 @@ std::vector<TrainResult> train_on(int ranks, const TrainOptions& options,
   return results;
 }
 
-// Trains on one rank and on several, and compares every step's loss, test results, and the ranks
-// with each other.
+// Trains on one rank and on several, and compares the loss of every step, the test results, and the
+// ranks with each other.
 void expect_same_curve(const TrainOptions& options, const Datasets& data, double tolerance) {
   const TrainResult alone = train_on(1, options, data).front();
   EXPECT_EQ(alone.rows.size(), 6u);
@@ -87,18 +88,18 @@ void expect_same_curve(const TrainOptions& options, const Datasets& data, double
 }
 
 TEST(Trainer, AnyNumberOfThreadRanksFollowsTheSameLossCurve) {
-  // Ranks sum in another order, which changes a value by some 1e-16 of it; steps of training, with
-  // batches whose deepest statistics come from few pixels, multiply that (1e-13 was seen). A wrong
-  // scale of one gradient or statistic shows at 1e-2.
+  // Several ranks sum in another order than one, which changes values by about 1e-16. Training
+  // steps multiply that, where the deepest statistics come from few pixels, to about 1e-13. A wrong
+  // scale of one gradient or statistic would show at 1e-2.
   TrainOptions options = small_options();
   options.precision = float64;
   expect_same_curve(options, odd_data(), 1e-10);
 }
 
-TEST(Trainer, AlsoInFloat32) {
-  // The same in the precision people train in, where rounding starts at 1e-7. Statistics of few
-  // pixels multiply it, to 3e-5 within these steps; so the rate is low and no batch consists of a
-  // single image, or chaos would exceed any tolerance.
+TEST(Trainer, AnyNumberOfThreadRanksFollowsTheSameLossCurveInFloat32) {
+  // In float32 rounding starts at 1e-7, and statistics of few pixels multiply it to 3e-5 within
+  // these steps. The rate is low and no batch consists of a single image, because otherwise the
+  // difference would grow beyond any tolerance.
   TrainOptions options = small_options();
   options.lr = 0.002;
   expect_same_curve(options, even_data(), 1e-3);
@@ -127,7 +128,7 @@ std::vector<TrainResult> train_on_shards(const TrainOptions& options,
 TEST(Trainer, RanksWithImagesOfTheirOwnRunOutOneAfterTheOther) {
   TrainOptions options = small_options();
   options.sharded = true;
-  options.batch_size = 15;  // 5 on each rank: 4, 1 and 2 batches
+  options.batch_size = 15;  // 5 for each rank, so the ranks have 4, 1 and 2 batches
   options.epochs = 1;
   const auto results = train_on_shards(options, {20, 5, 8});
   ASSERT_EQ(results[0].rows.size(), 4u);
@@ -226,7 +227,8 @@ TEST(Trainer, TheMetricsNameTheStraggler) {
   std::ifstream metrics(folder / "metrics.jsonl");
   nlohmann::json last;
   for (std::string line; std::getline(metrics, line);) {
-    EXPECT_TRUE(last.is_null() || !last.contains("straggler"));  // one row in each epoch has it
+    EXPECT_TRUE(last.is_null() ||
+                !last.contains("straggler"));  // only one row in each epoch has it
     last = nlohmann::json::parse(line);
   }
   EXPECT_EQ(last.at("straggler"), 1);
@@ -241,9 +243,8 @@ TEST(Trainer, TheMetricsNameTheStraggler) {
   fs::remove_all(folder);
 }
 
-// A run that a fault stops, and that goes on from its last checkpoint, against one that nothing
-// stops. `from_end` says how many collectives before its end the first one is stopped: some three
-// are a step.
+// Compares a run that a fault stops, and that is resumed from its last checkpoint, with one that
+// nothing stops. The fault comes `from_end` collectives before the end; a step has about three.
 void expect_resumes_to_the_bit(TrainOptions options, const Datasets& data, std::int64_t from_end) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_resume_{}", getpid());
   const auto contents = [](const fs::path& path) {
@@ -291,14 +292,14 @@ void expect_resumes_to_the_bit(TrainOptions options, const Datasets& data, std::
     EXPECT_EQ(nlohmann::json::parse(line).at("train_loss"), whole[0].rows.at(lines).train_loss);
   EXPECT_EQ(lines, whole[0].rows.size());
 
-  // Of a finished run there is nothing left to do.
+  // Resuming a finished run changes nothing.
   const auto again = train_on(2, options, data);
   expect_equal_bits(again[0].state, whole[0].state);
   fs::remove_all(folder);
 }
 
-TEST(Trainer, GoesOnFromACheckpointToTheBit) {
-  // Stopped in the second epoch. A checkpoint after every step, too: the fault then falls between
+TEST(Trainer, ResumesFromACheckpointToTheBit) {
+  // The run stops in the second epoch. With a checkpoint after every step, it is resumed between
   // two rows of metrics.
   TrainOptions options = small_options();
   expect_resumes_to_the_bit(options, even_data(), 8);
@@ -306,7 +307,7 @@ TEST(Trainer, GoesOnFromACheckpointToTheBit) {
   expect_resumes_to_the_bit(options, even_data(), 13);
 }
 
-TEST(Trainer, AlsoWithoutSyncBatchNormAndWithAMomentumThatCycles) {
+TEST(Trainer, ResumesToTheBitWithoutSyncBatchNormAndWithAScheduledMomentum) {
   TrainOptions options = small_options();
   options.sync_bn = false;
   options.momentum = 0;
@@ -329,7 +330,8 @@ TEST(Checkpoint, HoldsTheLossScale) {
   made.sums = zeros({2, 2}, {.dtype = float64});
   save_checkpoint(options, made);
   distributed::run_ranks(2, [&](const ProcessGroup& group) {
-    const auto found = share(group.rank() == 0 ? load_checkpoint(options, 2) : std::nullopt, group);
+    const auto found =
+        broadcast_checkpoint(group.rank() == 0 ? load_checkpoint(options, 2) : std::nullopt, group);
     expect_equal_bits(found.value().scaler, made.scaler);
   });
   fs::remove_all(folder);
@@ -337,10 +339,10 @@ TEST(Checkpoint, HoldsTheLossScale) {
 
 TEST(Progress, TimeLeftCountsTheStepsOfThisProcess) {
   std::FILE* screen = std::tmpfile();
-  Progress progress(screen, 10, 100, 900, 1000);
+  Progress progress(screen, {.epochs = 10, .steps_per_epoch = 100, .steps = 1000}, 900);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   progress.epoch_done(
-      {.epoch = 10, .step = 901, .images_per_second = 1});  // 99 more, of 100 ms or longer
+      {.epoch = 10, .step = 901, .images_per_second = 1});  // 99 more steps of at least 100 ms
   std::rewind(screen);
   int minutes = 0, seconds = 0;
   char line[200] = "";
@@ -352,10 +354,10 @@ TEST(Progress, TimeLeftCountsTheStepsOfThisProcess) {
   EXPECT_GE(60 * minutes + seconds, 9) << line;
 }
 
-TEST(Trainer, FairThreadsDividesTheCores) {
+TEST(Placement, RanksDivideTheCoresAmongThem) {
   distributed::run_ranks(2, [](const ProcessGroup& group) {
-    EXPECT_GE(fair_threads(group), 1);
-    EXPECT_LE(2 * fair_threads(group), std::max(2, fair_threads(ProcessGroup())));
+    EXPECT_GE(threads_of_rank(group), 1);
+    EXPECT_LE(2 * threads_of_rank(group), std::max(2, threads_of_rank(ProcessGroup())));
   });
 }
 

@@ -115,7 +115,7 @@ TEST(GraphStep, SaysWhatIsMissingBeforeAndLostAfter) {
   optim::Adam adam({p}, {.lr = 0.5});
   expect_contains(
       message_of<DeviceError>([&] { cuda::Graph(test_device(), [&] { adam.step(); }); }),
-      {"Adam", "parameter 0 of shape (5,)", "run a step as it is before"});
+      {"Adam", "parameter 0 of shape (5,)", "run a step without a graph before"});
   as_nothing_happened(adam);
   optim::GradScaler scaler({.init_scale = 4});
   scaler.scale(ones({}, there()));  // moves the scale to the device

@@ -437,7 +437,7 @@ void optimizer_steps(const Size& s) {
   steps.unscale(gradients, scale, found);
   expect_elements(g, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 4; });
   EXPECT_EQ(found.item<float>(), 0);
-  kernels::ParameterUpdate update;
+  kernels::FusedUpdate update;
   update.parameter = p;
   update.gradient = g;
   steps.sgd({.lr = 2, .momentum = 0, .dampening = 0, .weight_decay = 0, .nesterov = false},

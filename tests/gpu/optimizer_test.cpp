@@ -1,5 +1,6 @@
-// The optimizers' steps on a device against the CPU's, over lists longer than one launch takes,
-// with parts of tensors that begin anywhere, empty ones, several dtypes and skipped updates.
+// The optimizers' kernels on a device against those of the CPU: lists that are longer than one
+// launch takes, empty tensors, several dtypes, skipped updates, and the scalars of a replay.
+// tests/kernels/optimizer_test.cpp compares single kernels with formulas in float64.
 #include "../kernels/compare.h"
 #include "../test_device.h"
 
@@ -13,11 +14,11 @@
 namespace tutti {
 namespace {
 
-using kernels::ParameterUpdate;
+using kernels::FusedUpdate;
 using testing::test_device;
 
 struct Lists {
-  std::vector<ParameterUpdate> here, there;
+  std::vector<FusedUpdate> here, there;
 };
 
 Tensor moved(const Tensor& t) { return t.defined() ? t.to(test_device()) : Tensor(); }
@@ -29,19 +30,18 @@ Lists updates(Generator& random, bool second, bool overflow) {
                 state = accumulate_dtype(dtype);
     const std::int64_t n = i == 7 ? 0 : i == 8 ? 40000 : 1 + random.below(50);
     const auto values = [&](DType d) { return randn({n}, {float64}, random).to(d); };
-    ParameterUpdate u{values(dtype),
-                      values(dtype),
-                      values(state),
-                      second ? values(state) : Tensor(),
-                      1 + i % 4,
-                      {},
-                      {}};
-    if (second) u.second = full({n}, 0.5, {state});
+    FusedUpdate u{.parameter = values(dtype),
+                  .gradient = values(dtype),
+                  .states = {values(state)},
+                  .step = 1 + i % 4};
+    if (second) u.states.push_back(full({n}, 0.5, {state}));
     if (i % 2 == 0)
       u.found_inf = full({1}, overflow ? 1 : 0), u.skipped = full({1}, i % 4 == 3 ? 1 : 0);
     lists.here.push_back(u);
-    lists.there.push_back({moved(u.parameter), moved(u.gradient), moved(u.first), moved(u.second),
-                           u.step, moved(u.found_inf), moved(u.skipped)});
+    FusedUpdate& there = lists.there.emplace_back(u);
+    for (Tensor* t : {&there.parameter, &there.gradient, &there.found_inf, &there.skipped})
+      *t = moved(*t);
+    for (Tensor& t : there.states) t = moved(t);
   }
   return lists;
 }
@@ -54,21 +54,21 @@ void expect_same(const Tensor& there, const Tensor& here, double tolerance) {
 void expect_same(const Lists& lists) {
   for (std::size_t i = 0; i < lists.here.size(); ++i) {
     SCOPED_TRACE(i);
-    const ParameterUpdate &a = lists.there[i], &b = lists.here[i];
+    const FusedUpdate &a = lists.there[i], &b = lists.here[i];
     const DType dtype = b.parameter.dtype();
     expect_same(a.parameter, b.parameter,
                 dtype == float64   ? 1e-14
                 : dtype == float32 ? 1e-6
                                    : 4e-3);
-    expect_same(a.first, b.first, dtype == float64 ? 1e-14 : 1e-6);
-    expect_same(a.second, b.second, dtype == float64 ? 1e-14 : 1e-6);
+    for (std::size_t k = 0; k < b.states.size(); ++k)
+      expect_same(a.states[k], b.states[k], dtype == float64 ? 1e-14 : 1e-6);
     expect_same(a.skipped, b.skipped, 0);
   }
 }
 
-// What a graph's replays read instead of the numbers given at the capture, which are others.
-Tensor live_numbers(std::vector<double> numbers, std::vector<ParameterUpdate>& updates) {
-  for (ParameterUpdate& u : updates) {
+// Returns the numbers that a replay reads on the device, and spoils those given at the capture.
+Tensor replay_scalars(std::vector<double> numbers, std::vector<FusedUpdate>& updates) {
+  for (FusedUpdate& u : updates) {
     numbers.push_back(static_cast<double>(u.step));
     u.step = 1000;
   }
@@ -79,16 +79,16 @@ TEST(Optimizer, StepsAreTheCpus) {
   Generator random(1);
   const auto &cpu = kernels::optimizer(Device::cpu()), &device = kernels::optimizer(test_device());
   for (int run = 0; run < 4; ++run) {
-    const bool overflow = run % 2, live = run / 2;
+    const bool overflow = run % 2, scalars = run / 2;
     for (const bool nesterov : {false, true}) {
       Lists lists = updates(random, false, overflow);
       const kernels::SgdStep step{0.1, 0.9, nesterov ? 0.0 : 0.2, 0.01, nesterov};
       cpu.sgd(step, lists.here, nullptr);
       const std::vector<double> numbers{step.lr, step.momentum, step.dampening, step.weight_decay,
                                         nesterov ? 1.0 : 0.0};
-      if (live)
+      if (scalars)
         device.sgd({9, 9, 9, 9, !nesterov}, lists.there,
-                   live_numbers(numbers, lists.there).data<double>());
+                   replay_scalars(numbers, lists.there).data<double>());
       else device.sgd(step, lists.there, nullptr);
       expect_same(lists);
     }
@@ -98,9 +98,9 @@ TEST(Optimizer, StepsAreTheCpus) {
       cpu.adam(step, lists.here, nullptr);
       const std::vector<double> numbers{step.lr, step.beta1, step.beta2, step.eps,
                                         step.weight_decay};
-      if (live)
+      if (scalars)
         device.adam({9, 9, 9, 9, 9, decoupled}, lists.there,
-                    live_numbers(numbers, lists.there).data<double>());
+                    replay_scalars(numbers, lists.there).data<double>());
       else device.adam(step, lists.there, nullptr);
       expect_same(lists);
     }
@@ -112,9 +112,9 @@ TEST(Optimizer, StepsAreTheCpus) {
     const Tensor there = squares.to(test_device());
     const std::vector<double> numbers{
         step.lr, step.momentum, step.weight_decay, step.trust_coefficient, step.eps, 1};
-    if (live)
+    if (scalars)
       device.lars({9, 9, 9, 9, 9, false}, lists.there, there,
-                  live_numbers(numbers, lists.there).data<double>());
+                  replay_scalars(numbers, lists.there).data<double>());
     else device.lars(step, lists.there, there, nullptr);
     expect_same(lists);
   }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Fills third_party/debs (git ignores it) with what tests/gpu/run.sh needs on a machine that reaches no package registry:
-# Debian's packages of the libraries we build with, and the images. Run it on a Debian machine with a registry; under
-# 40 MB in all. CUDA, cuDNN, NCCL, CMake, a C++ compiler and, for comparison, PyTorch are the GPU machine's own.
+# Downloads the Debian packages that tests/gpu/run.sh needs on a machine without a package registry to third_party/debs,
+# which git ignores: the libraries that we build with, and the images. Run it on a Debian machine with a registry. The
+# packages must be smaller than 40 MB together. The GPU machine itself has CUDA, cuDNN, NCCL, CMake, a C++ compiler and,
+# for comparisons, PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 libfmt-dev libfmt9 nlohmann-json3-dev libcli11-dev libgtest-dev
@@ -15,6 +16,6 @@ done
 bytes=$(cat ./*.deb | wc -c)
 echo "prepare: ${#packages[@]} packages, $((bytes / 1000000)) MB in third_party/debs"
 if [ "$bytes" -gt 40000000 ]; then
-  echo "prepare: that is more than the 40 MB that may travel; remove the packages that are older versions" >&2
+  echo "prepare: expected at most 40 MB; remove older versions of the packages from third_party/debs" >&2
   exit 1
 fi

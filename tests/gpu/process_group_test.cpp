@@ -1,6 +1,6 @@
-// Process groups of CUDA tensors: staged through the host in the groups whose ranks are threads
-// (mpi: tests/gpu/ranks), and the nccl backend with one thread for each device. Ranks as processes
-// that share one GPU: tests/gpu/ranks.
+// Tests of process groups with CUDA tensors whose ranks are threads: the local backend, which
+// stages them through the host, and the nccl backend with one thread for each device. Ranks as
+// processes are tested in tests/gpu/ranks.
 #include "../distributed/conformance.h"
 #include "../distributed/messages.h"
 #include "../test_device.h"
@@ -66,11 +66,11 @@ class Nccl : public ::testing::TestWithParam<int> {
                   std::chrono::milliseconds timeout = 60s) {
     run_ranks(ranks(), fn, {.backend = "nccl", .timeout = timeout});
   }
-  /// Of every rank together.
+  /// Expects that all ranks together hold `each` registered bytes per rank.
   static void expect_registered(const ProcessGroup& group, std::size_t each) {
-    std::this_thread::sleep_for(300ms);  // for the watcher to let go of what is done
-    group.barrier();                     // the call frees what is no longer in use
-    group.barrier();                     // on every rank
+    std::this_thread::sleep_for(300ms);  // until the watcher has dropped the calls that are done
+    group.barrier();                     // frees what is no longer in use
+    group.barrier();                     // until every rank has done so
     EXPECT_EQ(nccl::registered_bytes(), each * static_cast<std::size_t>(group.size()));
     group.barrier();
   }
@@ -107,8 +107,8 @@ TEST_P(Nccl, BucketsAreRegisteredAndGoWithTheirTensors) {
       DataParallel ddp(model, {}, group, {.bucket_cap_mb = 0.008, .first_bucket_mb = 0.001});
       EXPECT_EQ(ddp.buckets().size(), 2u);
       expect_registered(group, 3 * 1008 * sizeof(float));
-      for (int step = 0; step < 3;
-           ++step) {  // in another order than expected: the buckets are laid out anew, once
+      // The gradients arrive in another order than expected, so the buckets are laid out anew once.
+      for (int step = 0; step < 3; ++step) {
         Tensor loss = sum(model[2].second);
         for (const std::size_t p : {1, 0}) loss = sum(model[p].second) + loss;
         for (const auto& [_, parameter] : model) parameter.set_grad({});
@@ -121,7 +121,7 @@ TEST_P(Nccl, BucketsAreRegisteredAndGoWithTheirTensors) {
     expect_registered(group, 3 * 1008 * sizeof(float));  // the gradients are views
     for (const auto& [_, parameter] : model) parameter.set_grad({});
     expect_registered(group, 0);
-    // Of the host, and what NCCL refuses, as everywhere else.
+    // Tensors of the host, and sizes that NCCL refuses, are allocated as without NCCL.
     EXPECT_TRUE(group.empty({3}, {}).device().is_cpu());
     EXPECT_THROW(group.empty({std::int64_t{1} << 50}, {.device = own(group)}), DeviceError);
     expect_registered(group, 0);
@@ -149,7 +149,7 @@ TEST_P(Nccl, MemoryLetGoInACaptureStaysWithTheGraph) {
 TEST_P(Nccl, TheHostWaitsForNothing) {
   run([](const ProcessGroup& group) {
     const Tensor x = ones({100000}, {.device = own(group)});
-    group.all_reduce(x).wait();  // connects
+    group.all_reduce(x).wait();  // sets up connections
     group.for_normalization().all_reduce(x).wait();
     const auto before = cuda::synchronizations();
     for (int i = 0; i < 20; ++i) {
@@ -157,14 +157,14 @@ TEST_P(Nccl, TheHostWaitsForNothing) {
       group.for_normalization().all_reduce(x, ReduceOp::max).wait();
       work.wait();
     }
-    group.barrier();  // which does wait, by asking
+    group.barrier();  // the host waits here, but by polling
     EXPECT_EQ(cuda::synchronizations(), before);
   });
 }
 
 TEST_P(Nccl, OrdersWithTheCallersStream) {
   run([](const ProcessGroup& group) {
-    // On a stream of the caller's, whose work before and after the collective must not overtake it.
+    // The caller has a stream of its own, whose work must not overtake the collective.
     const cuda::StreamScope scope(cuda::Stream::create(own(group).index()));
     for (int i = 0; i < 30; ++i) {
       const Tensor x = full({5000}, i, {.device = own(group)});
@@ -209,10 +209,10 @@ TEST_P(Nccl, AGraphKeepsTheGroupThatIsInIt) {
     std::optional<cuda::Graph> graph;
     {
       const ProcessGroup part = group.split(0);
-      part.all_reduce(x).wait();  // connects
+      part.all_reduce(x).wait();  // sets up connections
       graph.emplace(own(group), [&] { part.all_reduce(x).wait(); });
     }
-    std::this_thread::sleep_for(200ms);  // the watcher looks
+    std::this_thread::sleep_for(200ms);  // the watcher checks
     x.fill_(1);
     graph->replay();
     EXPECT_EQ(to_vector(x), std::vector<double>(1000, group.size()));
@@ -231,10 +231,10 @@ TEST_P(Nccl, AReplayUnderWayIsNotCutOff) {
       part.all_reduce(x).wait();
       cuda::Graph graph(own(group), [&] { part.all_reduce(x).wait(); });
       x.fill_(1);
-      if (group.rank() == 0) group.all_reduce(y).wait();  // on the device, for the others
+      if (group.rank() == 0) group.all_reduce(y).wait();  // its device waits for the others
       graph.replay();
     }
-    std::this_thread::sleep_for(300ms);  // the watchers look: everybody has let go
+    std::this_thread::sleep_for(300ms);  // the watchers check: every rank has released the group
     if (group.rank() != 0) {
       const cuda::StreamScope beside(cuda::Stream::create(own(group).index()));
       group.all_reduce(y).wait();
@@ -271,7 +271,7 @@ TEST_P(Nccl, AFailureEndsEveryGroupThoughAGraphHoldsOne) {
       group.for_normalization().all_reduce(packet).wait();
       ++waiting;
     }
-    to_vector(packet);  // nobody's device waits for ever, while the graph lives
+    to_vector(packet);  // no device hangs, although the graph lives
     expect_contains(message_of<DistributedError>([&] { group.barrier(); }),
                     {"rank 1 gave up", "no space left"});
   });
@@ -305,14 +305,14 @@ TEST_P(Nccl, AMissingRankIsNamedAtTheDeadline) {
     if (group.rank() == 1) {
       while (failed < group.size() - 1) std::this_thread::sleep_for(5ms);
     } else {
-      // The wait is the device's: the host hears of it at a later call, here the barrier.
+      // Only the device waits; the host gets the error in a later call, here the barrier.
       group.all_reduce(x, ReduceOp::sum, {.name = "bucket 4", .timeout = 700ms}).wait();
       expect_contains(message_of<TimeoutError>([&] { group.barrier(); }),
                       {"all_reduce #2 of group 'world' (bucket 4, 40 B)",
                        "rank 1 did not arrive within 700 ms", "it last completed #1"});
       ++failed;
     }
-    // Everywhere, and for good.
+    // The failure is the same on every rank and in every later call.
     expect_contains(message_of<TimeoutError>([&] { group.barrier(); }), {"rank 1 did not arrive"});
     expect_contains(message_of<TimeoutError>([&] { group.all_reduce(x).wait(); }),
                     {"rank 1 did not arrive"});

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The register and spill report of the normalisation and optimizer kernels, as Markdown: what docs/kernels.md shows.
-# Needs nvcc and no GPU. Usage: tests/gpu/report.sh [architecture ...]   (default: 80 90)
+# Prints the registers and spills of the normalisation and optimizer kernels as the Markdown table of docs/kernels.md.
+# It needs nvcc but no GPU. Usage: tests/gpu/report.sh [architecture ...]   (default: 80 90)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 archs=("${@:-80}"); [ $# -eq 0 ] && archs=(80 90)

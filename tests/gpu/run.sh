@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one call on a machine with the CUDA image and no package registry: builds, runs every
-# test that touches a GPU, the small ones under compute-sanitizer, NCCL ranks as processes that share one GPU, the main
-# job, then the benchmarks. Ends with a table, and fails if any line of it failed. Under 9 minutes on 16 cores.
-#   tests/gpu/prepare.sh     beforehand, where there is a registry: fills third_party/debs
-#   tests/gpu/run.sh         all; or only the steps named: build tests sanitizer nccl train benchmarks
-# What it says and measures goes to $OUT, else build/gpu/out: summary.txt, run.log, gpu.md, gpu.json.
+# Runs everything that needs a GPU, on a machine with CUDA and without a package registry: builds, runs every test of
+# label gpu, the small tests under compute-sanitizer, NCCL ranks as processes that share one GPU, train_resnet, and the
+# benchmarks. It prints a table of these steps and fails if one of them failed. It takes under 9 minutes on 16 cores.
+#   tests/gpu/prepare.sh     must have filled third_party/debs before, on a machine with a registry
+#   tests/gpu/run.sh         runs all steps, or those that are named: build tests sanitizer nccl train benchmarks
+# The results go to $OUT, or else to build/gpu/out: summary.txt, run.log, gpu.md, gpu.json.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD/build/gpu/packages out=${OUT:-$PWD/build/gpu/out} build=$PWD/build/gpu/build logs=$PWD/build/gpu/logs
@@ -14,8 +14,8 @@ mkdir -p "$root" "$out" "$logs"
 : >"$out/run.log"
 summary=() failures=0 all_seconds=525
 
-# step NAME SECONDS COMMAND...: runs it with its limit, or what is left of all; its output in $logs/NAME.log, and one
-# after the other in $out/run.log: few files come back from a lent machine.
+# step NAME SECONDS COMMAND... runs the command for at most SECONDS, or for the rest of all_seconds. Its output goes to
+# $logs/NAME.log and, after that of the other steps, to $out/run.log, because few files come back from a remote machine.
 step() {
   local name=$1 limit=$2 begin=$SECONDS status
   shift 2
@@ -55,7 +55,7 @@ export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export CMAKE_PREFIX_PATH=$root/usr OMP_WAIT_POLICY=passive
 images=$root/usr/share/datasets/fashion-mnist
 
-# cuDNN and NCCL: the system's, or those that PyTorch's wheels brought.
+# cuDNN and NCCL are the system's or, if it has none, those of PyTorch's wheels.
 hints=()
 wheels=$(python3 -c 'import nvidia, os; print(list(nvidia.__path__)[0])' 2>/dev/null || true)
 for name in cudnn nccl; do
@@ -75,8 +75,8 @@ fi
 
 wanted tests && step tests 120 ctest --test-dir "$build" -L '^gpu$' -E NcclProcesses -j 8 --no-tests=error --output-on-failure
 if wanted sanitizer; then
-  # Small*: few launches on a few hundred elements, since these tools slow kernels down a hundredfold and more. The last two
-  # see only kernels of ours: what happens inside of NVIDIA's libraries is not our business.
+  # These tools slow kernels down more than a hundredfold, so they run the suites Small*, which have few launches on a few
+  # hundred elements. racecheck and initcheck run our own kernels only, not those of NVIDIA's libraries.
   for tool in memcheck racecheck initcheck; do
     filter='SmallKernels*'
     [ "$tool" = memcheck ] && filter='Small*'

@@ -7,6 +7,7 @@
 #include <tutti/core/cuda/stream.h>
 #include <tutti/core/tensor.h>
 #include <tutti/distributed/backend.h>
+#include <tutti/distributed/process_group.h>
 
 #include <functional>
 
@@ -17,7 +18,12 @@ class TwinBackend : public distributed::Backend {
   using Log = std::function<void(const std::string&)>;
   explicit TwinBackend(int device, Log log = {}, double noise = 0,
                        const std::string& name = "twins")
-      : Backend({.rank = 0, .size = 2, .local_rank = 0, .group = name, .kind = "twins"}),
+      : Backend({.rank = 0,
+                 .size = 2,
+                 .local_rank = 0,
+                 .group = name,
+                 .backend = "twins",
+                 .world_ranks = {0, 1}}),
         stream_(cuda::Stream::create(device, true)),
         log_(std::move(log)),
         noise_(noise) {}

@@ -1,6 +1,6 @@
-// The tables of kernels that a suite tests: the CPU's, or those of another device behind a copy
-// there and back. The tests so stay one description in tensors of the CPU; the kernels see the same
-// strides, offsets, aliases and poison.
+// The tables of kernels that a suite tests: those of the CPU, or those of another device with every
+// tensor copied there and back. So a test is written once, with tensors of the CPU; the kernels of
+// any device see the same strides, offsets, aliases and poisoned memory.
 #pragma once
 
 #include "../test_device.h"
@@ -11,16 +11,19 @@
 #include <tutti/kernels/embedding.h>
 #include <tutti/kernels/layer_norm.h>
 #include <tutti/kernels/matmul.h>
+#include <tutti/kernels/optimizer.h>
 #include <tutti/kernels/pooling.h>
 #include <tutti/kernels/reduce.h>
 #include <tutti/kernels/softmax.h>
 
 #include <map>
+#include <span>
+#include <vector>
 
 namespace tutti::testing {
 
-/// The tensors of one call on the test's device: every storage is copied there whole, once, and
-/// back.
+/// Copies the tensors of one call to the test's device and back. Every storage is copied once, as a
+/// whole.
 class Moved {
  public:
   Tensor operator()(const Tensor& t) {
@@ -78,6 +81,19 @@ class Moved {
   }
   kernels::Epilogue operator()(const kernels::Epilogue& e) {
     return {(*this)(e.bias), e.activation};
+  }
+  std::vector<Tensor> operator()(std::span<const Tensor> tensors) {
+    std::vector<Tensor> moved;
+    for (const Tensor& t : tensors) moved.push_back((*this)(t));
+    return moved;
+  }
+  std::vector<kernels::FusedUpdate> operator()(std::span<const kernels::FusedUpdate> updates) {
+    std::vector<kernels::FusedUpdate> moved;
+    for (const kernels::FusedUpdate& u : updates)
+      moved.push_back({(*this)(u.parameter), (*this)(u.gradient),
+                       (*this)(std::span<const Tensor>(u.states)), u.step, (*this)(u.found_inf),
+                       (*this)(u.skipped)});
+    return moved;
   }
   template <class Option>
   const Option& operator()(const Option& option) {
@@ -149,6 +165,11 @@ inline const kernels::LayerNorm& layer_norm() {
 }
 inline const kernels::Matmul& matmul() {
   return table<kernels::Matmul, kernels::matmul, &kernels::Matmul::matmul>();
+}
+inline const kernels::Optimizer& optimizer() {
+  using T = kernels::Optimizer;
+  return table<T, kernels::optimizer, &T::sgd, &T::adam, &T::lars, &T::sums_of_squares, &T::clip,
+               &T::unscale>();
 }
 inline const kernels::Pooling& pooling() {
   using T = kernels::Pooling;

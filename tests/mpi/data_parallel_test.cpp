@@ -1,3 +1,4 @@
+// DataParallel over ranks that are processes: the cases that threads run, too.
 #include "../distributed/data_parallel_case.h"
 
 namespace tutti {

@@ -1,7 +1,7 @@
-// The fault matrix: real processes are killed, stopped, leave and throw, each rank in turn, at
-// start-up, inside the forward of SyncBatchNorm, in the middle of a bucket and while MPI is
-// finalised. Every job ends in time with an error that names the rank, leaves no process behind and
-// no half-written checkpoint. Starts mpirun itself, a few at a time.
+// The fault matrix: each rank in turn is killed, stopped, exits or throws, at start-up, inside the
+// forward of SyncBatchNorm, in the middle of a bucket and while MPI is finalised. Every job must
+// end in time with an error that names the rank, and leave neither a process nor a half-written
+// checkpoint. The tests start mpirun themselves, a few at a time.
 #include <tutti/core/state_dict.h>
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ struct Outcome {
   std::vector<std::string> survivors;  // processes of the job that are still there
 };
 
-// The processes that have `marker` among their arguments.
+// Returns the processes that have `marker` among their arguments.
 std::vector<std::string> processes_with(const std::string& marker) {
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {
@@ -97,7 +97,7 @@ Outcome run_job(int ranks, const std::string& fault, const std::string& folder) 
   int status = 0;
   waitpid(job, &status, 0);
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  // mpirun kills what is left of a job, and may be gone a moment before it.
+  // mpirun kills the processes that are left, and may end a moment before they do.
   const auto grace = Clock::now() + 3s;
   while (!(outcome.survivors = processes_with(folder)).empty() && Clock::now() < grace)
     std::this_thread::sleep_for(10ms);
@@ -110,16 +110,16 @@ struct Case {
   std::string fault;
   std::vector<std::string> expected;  // regular expressions
 
-  // Whether rank 0 has certainly written its first checkpoint when the job ends: where it is itself
-  // at fault, in the second step, or the other one is stopped or at its exit. Where that one ends
-  // in mid-run, mpirun may end rank 0 before.
+  // Returns whether rank 0 has certainly written its first checkpoint when the job ends. It has
+  // where it fails itself, in the second step, and where the other rank is stopped or exiting.
+  // Where the other rank ends in mid-run, mpirun may end rank 0 before.
   bool leaves_checkpoint() const {
     const auto has = [&](const char* text) { return fault.find(text) != std::string::npos; };
     return !has("when=start") && (has("rank=0") || has("action=stop") || has("when=exit"));
   }
 };
 
-// What the job prints for a fault of rank `bad`; `other` is a rank that survives.
+// The jobs and what each prints. `bad` is the rank with the fault, `other` one that survives.
 std::vector<Case> matrix() {
   std::vector<Case> cases;
   // In the victim's second step the forward begins with #3 of the normalisation group, and the
@@ -137,7 +137,7 @@ std::vector<Case> matrix() {
     const std::string not_started = caught + "from_environment: .*";
     const std::string killed = fmt::format("process rank {} with PID .* exited on signal 9", bad);
     const std::string never_came = bad == 1 ? "rank 1 did not come"
-                                            : "there is no word from rank 0";
+                                            : "there is no answer from rank 0";
 
     add(2, bad, "action=kill,when=start", {killed});
     add(2, bad, "action=kill," + forward, {killed});
@@ -152,17 +152,18 @@ std::vector<Case> matrix() {
          fmt::format("rank {} stopped in the middle of the transfer and did not go on within 3 s",
                      bad)});
     add(2, bad, "action=stop,when=exit",
-        {fmt::format("tutti: rank {} is at its exit and ends the job: ", other) + never_came});
+        {fmt::format("tutti: rank {} is exiting and ends the job: ", other) + never_came});
 
     add(2, bad, "action=exit,when=start",
-        {not_started + (bad == 1 ? "rank 1 came to an exit instead" : "rank 0 is at its exit")});
+        {not_started + (bad == 1 ? "rank 1 is exiting instead"
+                                 : "rank 0 is exiting, rank 1 in from_environment")});
     add(2, bad, "action=exit," + forward,
         {in_forward +
-         fmt::format("rank {} will never arrive: its process is at its exit; it last completed #2",
+         fmt::format("rank {} will never arrive: its process is exiting; it last completed #2",
                      bad)});
     add(2, bad, "action=exit," + bucket,
         {caught + in_bucket +
-         fmt::format("rank {} will never arrive: its process is at its exit; it last completed #11",
+         fmt::format("rank {} will never arrive: its process is exiting; it last completed #11",
                      bad)});
     add(2, bad, "action=exit,when=exit",
         {fmt::format("mpi(run|exec) has exited due to process rank {} with PID", bad)});
@@ -170,7 +171,7 @@ std::vector<Case> matrix() {
     const std::string injected = fmt::format("injected fault of rank {} in group 'world", bad);
     add(2, bad, "action=raise,when=start",
         {fmt::format("rank {} caught: ", bad) + injected,
-         not_started + (bad == 1 ? "rank 1 came to an exit" : "rank 0 is at its")});
+         not_started + (bad == 1 ? "rank 1 is exiting instead" : "rank 0 is exiting, rank 1 in")});
     add(2, bad, "action=raise," + forward,
         {in_forward + injected + "/normalization' at collective #3"});
     add(2, bad, "action=raise,when=data," + bucket,
@@ -178,7 +179,7 @@ std::vector<Case> matrix() {
     add(2, bad, "action=raise,when=exit",
         {fmt::format("process rank {} with PID .* exited on signal 6", bad)});
   }
-  // Of three, both survivors say the same.
+  // With three ranks, both survivors say the same.
   add(3, 1, "action=stop," + forward,
       {"rank 0 caught: .*rank 1 did not arrive", "rank 2 caught: .*rank 1 did not arrive"});
   add(3, 2, "action=stop,when=start",
@@ -206,8 +207,8 @@ TEST(Faults, EndEveryJobInTimeWithTheNameOfTheRank) {
           if (cases[c].ranks == 2) run(c);
       });
   }
-  // Survivors that have to meet each other need the cores at about the same time: one job after the
-  // other.
+  // Jobs with several survivors run one after the other, because these need the cores at about the
+  // same time to meet each other.
   for (std::size_t c = 0; c < cases.size(); ++c)
     if (cases[c].ranks > 2) run(c);
   for (std::size_t c = 0; c < cases.size(); ++c) {

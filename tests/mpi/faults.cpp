@@ -1,6 +1,6 @@
-// One fault in one process of a job, and what the others see of it. Run by ctest under mpirun,
-// which expects the text that the survivors print and that the job ends. Usage: mpi_faults FAULT;
-// rank 1 is the one at fault. One without a fault, own_mpi: MPI is the application's.
+// A program in which rank 1 fails in a chosen way, and the others print what they get. ctest starts
+// it under mpirun, and expects that text and that the job ends. Usage: mpi_faults FAULT. With
+// own_mpi and comes_late no rank fails: the application initialises MPI, or a rank is late.
 #include <tutti/core/create.h>
 #include <tutti/distributed/process_group.h>
 
@@ -16,7 +16,7 @@
 using namespace tutti;
 using namespace std::chrono_literals;
 
-// MPI's own answer to whether messages have come is an error in this process, for a while.
+// While set, MPI_Testsome returns an error in this process.
 std::atomic<bool> mpi_is_broken{false};
 extern "C" int MPI_Testsome(int n, MPI_Request* requests, int* count, int* which,
                             MPI_Status* statuses) {
@@ -25,7 +25,8 @@ extern "C" int MPI_Testsome(int n, MPI_Request* requests, int* count, int* which
 
 namespace {
 
-// Still under way when MPI is finalised; what became of them is said after that.
+// Collectives that are still under way when MPI is finalised. Its destructor, which runs after
+// that, prints those that were not done.
 struct Unwaited {
   std::vector<distributed::Work> works;
   ~Unwaited() {
@@ -37,15 +38,15 @@ struct Unwaited {
   }
 } unwaited;
 
-// The group's timeout where nobody is missing: two processes may well come to a call a second apart
-// on a busy machine.
+// A `timeout` of zero, the group's, is for calls to which all ranks come: on a busy machine two
+// processes may come a second apart.
 void collective(const ProcessGroup& group, std::int64_t n, std::chrono::milliseconds timeout = {}) {
   group.all_reduce(ones({n}), distributed::ReduceOp::sum, {.name = "layer3", .timeout = timeout})
       .wait();
 }
 
-// What rank 1 does instead of its second collective. Returns to go on to the collective with `n`
-// elements.
+// What rank 1 does instead of its second collective. Where it returns, the rank goes on to that
+// collective, with `n` elements.
 void misbehave(const ProcessGroup& group, const std::string& fault, std::int64_t& n) {
   if (fault == "stopped" || fault == "misses_split" || fault == "never_exits" ||
       fault == "unwaited")
@@ -60,7 +61,8 @@ void misbehave(const ProcessGroup& group, const std::string& fault, std::int64_t
   if (fault == "differs") n = 100000;
 }
 
-// Rank 1 starts MPI, so that rank 0 gets that far, but never comes to from_environment.
+// Rank 1 initialises MPI, because MPI_Init of rank 0 waits for that, but never calls
+// from_environment().
 int join_alone() {
   MPI_Init(nullptr, nullptr);
   int rank = 0;
@@ -70,13 +72,13 @@ int join_alone() {
     ProcessGroup::from_environment(1s);
   } catch (const TimeoutError& error) {
     std::fprintf(stderr, "rank %d caught: %s\n", rank, error.what());
-    MPI_Abort(MPI_COMM_WORLD, 3);  // who initialised MPI has to end it
+    MPI_Abort(MPI_COMM_WORLD, 3);  // the application has initialised MPI and must end it
   }
   return 0;
 }
 
-// Who initialised MPI finalises it, whatever groups there were in between. A second finalising
-// would end in an error.
+// The application initialises MPI and finalises it, with a group in between. If the library
+// finalised MPI too, that would be an error.
 int own_mpi() {
   int provided = 0, finalized = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
@@ -93,8 +95,8 @@ int own_mpi() {
   return right ? 0 : 2;
 }
 
-// Rank 1 comes to from_environment, gives up waiting, and only then rank 0 comes: it is told, and
-// both may try again.
+// Rank 1 calls from_environment() and gives up waiting before rank 0 calls it. Rank 0 is told so,
+// and both try again.
 int come_late() {
   MPI_Init(nullptr, nullptr);
   int rank = 0;
@@ -105,7 +107,7 @@ int come_late() {
       ProcessGroup::from_environment(timeout);
     } catch (const DistributedError& error) {
       std::fprintf(stderr, "rank %d caught: %s\n", rank, error.what());
-      const char* expected = rank == 0 ? "rank 1 has given up waiting" : "no word from rank 0";
+      const char* expected = rank == 0 ? "rank 1 has given up waiting" : "no answer from rank 0";
       return std::string(error.what()).find(expected) != std::string::npos;
     }
     return false;
@@ -139,7 +141,7 @@ int main(int argc, char** argv) {
     if (fault == "stopped_in_large" && group.rank() == 1) raise(SIGSTOP);
     if (group.rank() == 1) misbehave(group, fault, n);
     if (fault == "misses_split") group.split(0);
-    if (fault == "leaves_behind") {  // a collective of a group that nobody holds any more
+    if (fault == "leaves_behind") {  // a collective of a group that has no handle any more
       distributed::Work work;
       {
         const ProcessGroup other = group.split(0);
@@ -153,8 +155,7 @@ int main(int argc, char** argv) {
       for (int i = 0; i < 3; ++i) unwaited.works.push_back(group.all_reduce(ones({1000000})));
       return 0;
     }
-    if (fault ==
-        "unwaited") {  // nobody waits for this one; the next call finds that the group has failed
+    if (fault == "unwaited") {  // no rank waits for it; the next call finds that the world failed
       const distributed::Work work =
           group.all_reduce(ones({n}), distributed::ReduceOp::sum, {.name = "early", .timeout = 1s});
       while (!work.is_done()) usleep(1000);

@@ -1,3 +1,4 @@
+// Join over ranks that are processes: the cases that threads run, too.
 #include "../distributed/join_case.h"
 
 namespace tutti {

@@ -1,5 +1,5 @@
-// The MPI tests: every process runs the same tests on the same world. Rank 0 prints as usual, the
-// others only their failures; the run fails where any rank does.
+// The main program of the MPI tests: every process runs the same tests on the same world. Rank 0
+// prints as usual, the others print only failures; the run fails if any rank fails.
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/distributed/process_group.h>

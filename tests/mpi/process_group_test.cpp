@@ -1,4 +1,5 @@
-// The conformance suite on processes, and what only processes can get wrong.
+// Tests of groups whose ranks are MPI processes: the conformance suite, and what only processes can
+// get wrong.
 #include "../distributed/conformance.h"
 #include "../distributed/lifecycle_case.h"
 #include "../distributed/messages.h"
@@ -38,7 +39,7 @@ TEST(Mpi, AnExplicitLocalRankStands) {
 TEST(Mpi, Conforms) { testing::check_conformance(world()); }
 
 TEST(Mpi, LargeOnesAreReducedInRankOrderToo) {
-  // More than one block of the pipeline, of a size that no number of ranks divides.
+  // The tensor has more than one block of the pipeline, and no number of ranks divides its size.
   const std::int64_t n = (std::int64_t{1} << 19) * world().size() + 12345;
   std::vector<Tensor> ranks;
   for (int r = 0; r < world().size(); ++r) ranks.push_back(testing::contributed(bfloat16, {n}, r));
@@ -48,7 +49,7 @@ TEST(Mpi, LargeOnesAreReducedInRankOrderToo) {
 }
 
 TEST(Mpi, EqualsRanksAsThreadsToTheBit) {
-  // Above 8 ranks, the one in the middle no longer travels with its fingerprint.
+  // With more than 8 ranks, the middle size no longer travels with its fingerprint.
   static_assert(mpi::inline_limit(2) == 65536 && mpi::inline_limit(8) == 65536 &&
                 mpi::inline_limit(12) == 43690 && mpi::inline_limit(64) == 8192 &&
                 mpi::inline_limit(4096) == 8192);
@@ -83,7 +84,7 @@ TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
     { const Work thrown_away = half.all_reduce(ones({10})); }
     half.barrier();
   };
-  world().all_reduce(ones({10})).wait();  // the watcher has started
+  world().all_reduce(ones({10})).wait();  // starts the watcher
   auto before = testing::Resources::now();
   const auto hundred = [&] {
     for (int i = 0; i < 100; ++i) cycle();
@@ -93,20 +94,20 @@ TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
   hundred();
   world().barrier();
   const auto first = before;
-  // What MPI keeps for reuse may still grow in one of the hundreds, a leak does in all.
+  // A leak grows in every hundred cycles; what MPI keeps for reuse does not.
   const double grown = std::min({hundred(), hundred(), hundred()});
   EXPECT_LT(grown, 16 << 10);
   testing::expect_nothing_left(first, 256 << 10);
 }
 
 TEST(Mpi, WorldsThatFailComeAndGo) {
-  // A failed world keeps its communicators, on purpose (see Communicator::abandon): 43 to 48 kB,
-  // seen per world.
+  // A failed world keeps its communicators on purpose (Communicator::abandon): 43 to 48 kB per
+  // world have been seen.
   const auto cycle = [](int i) {
     const ProcessGroup group = ProcessGroup::from_environment(60s);
     const auto work = [&] {
       for (const std::int64_t n : {100, 30000}) group.all_reduce(ones({n})).wait();
-      group.barrier();  // nobody fails while others still move data, whose memory MPI would keep
+      group.barrier();  // no rank fails while another moves data, whose memory MPI would keep
     };
     const bool bad = group.rank() == i % group.size();
     if (i % 2 == 1) {
@@ -115,7 +116,7 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
     } else {
       testing::expect_contains(
           testing::message_of<DistributedError>([&] {
-            work();  // the others may hear of it while they still wait in its barrier
+            work();  // the others may get the failure while they wait in the barrier
             if (bad) group.abort("gave up");
             for (;;) group.barrier();
           }),
@@ -134,7 +135,7 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
 TEST(Mpi, AChildOfAForkIsToldAndEndsInPeace) {
   world()
       .all_reduce(ones({30000}))
-      .wait();  // with a communication thread, that the child does not have
+      .wait();  // starts a communication thread, which the child does not have
   Work small = world().all_reduce(ones({3})), large = world().all_reduce(ones({30000}));
   std::fflush(nullptr);
   const pid_t child = fork();
@@ -150,7 +151,7 @@ TEST(Mpi, AChildOfAForkIsToldAndEndsInPeace) {
                                 work->wait();
                               }).find("forked from") == std::string::npos)
         code = 3;
-    std::exit(code);  // with all destructors, of which none may touch MPI
+    std::exit(code);  // runs all destructors, of which none may touch MPI
   }
   testing::expect_exit(child, 42);
   small.wait();

@@ -1,4 +1,4 @@
-// A timeline of several processes: their parts become one file, with the communication threads on
+// Traces of several processes: their files become one, in which the communication threads have
 // tracks of their own.
 #include "../distributed/trace_case.h"
 

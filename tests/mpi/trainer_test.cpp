@@ -1,4 +1,5 @@
-// The trainer over processes: the loss curve of one process, and ranks that stay identical.
+// The trainer over processes: it follows the loss curve of one process, and all ranks stay
+// identical.
 #include "train/trainer.h"
 #include "../distributed/equal_bits.h"
 
@@ -8,9 +9,8 @@ namespace tutti::examples {
 namespace {
 
 TEST(MpiTrainer, ProcessesFollowTheSameLossCurveAsOne) {
-  // As in tests/examples/trainer_test.cpp: uneven slices, a last batch that leaves ranks with
-  // nothing, and float64, in which a difference of 1e-10 is far above rounding and far below any
-  // mistake.
+  // As in tests/examples/trainer_test.cpp, slices are uneven and the last batch leaves ranks with
+  // nothing. In float64 a difference of 1e-10 is far above rounding and far below any mistake.
   const ProcessGroup& group = distributed::world();
   const Datasets data{make_synthetic(21, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
   TrainOptions options;

@@ -1,6 +1,6 @@
-// The program of the fault matrix: a little training with SyncBatchNorm, DataParallel and a
-// checkpoint after each step. TUTTI_FAULT says what goes wrong where. Usage: mpi_victim FOLDER
-// (whose name finds the processes again).
+// The program that the fault matrix starts: a short training with SyncBatchNorm, DataParallel and a
+// checkpoint after each step. TUTTI_FAULT says which rank fails, where and how. Usage: mpi_victim
+// FOLDER; the tests find the processes by the folder's name.
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>

@@ -1,4 +1,6 @@
-// What every optimizer shares: arguments, in-place updates, saving and loading.
+// Tests of what all optimizers share: arguments, checks of every step, in-place updates, saving and
+// loading.
+#include <tutti/autograd/functions.h>
 #include <tutti/autograd/record.h>
 #include <tutti/core/parallel.h>
 #include <tutti/kernels/optimizer.h>
@@ -6,16 +8,21 @@
 #include <tutti/optim/lars.h>
 #include <tutti/optim/sgd.h>
 
+#include "../distributed/messages.h"
+#include "amsgrad.h"
 #include "fixture.h"
 
 #include <unistd.h>
 #include <filesystem>
 #include <limits>
+#include <memory>
 
 namespace tutti {
 namespace {
 
 using namespace optim;
+using testing::expect_contains;
+using testing::message_of;
 
 TEST(Optimizer, InvalidArguments) {
   const auto p = start();
@@ -51,7 +58,7 @@ TEST(Optimizer, LearningRateAndMomentumPerGroup) {
   EXPECT_THROW(sgd.set_learning_rate(-0.5), ValueError);
   EXPECT_EQ(sgd.learning_rate(0), 0.2);
   EXPECT_THROW(sgd.learning_rate(2), ValueError);
-  // The second group refuses what the first accepts: neither changes.
+  // The second group refuses the value that the first one accepts, so neither changes.
   SGD uneven({SGD::Group{{p[0]}, {.momentum = 0.5}},
               SGD::Group{{p[1]}, {.momentum = 0.9, .nesterov = true}}});
   EXPECT_THROW(uneven.set_momentum(0), ValueError);
@@ -72,7 +79,7 @@ TEST(Optimizer, WithoutMomentumTheBufferOfEarlierStepsIsNotUsed) {
   EXPECT_EQ(to_vector(p), std::vector<double>(3, 0.875));
   sgd.set_momentum(0);
   sgd.step();
-  EXPECT_EQ(to_vector(p), std::vector<double>(3, 0.75));  // dampening is the buffer's
+  EXPECT_EQ(to_vector(p), std::vector<double>(3, 0.75));  // Dampening belongs to momentum.
 }
 
 TEST(Optimizer, ZeroGradClears) {
@@ -105,6 +112,105 @@ TEST(Optimizer, ParametersMovedToAnotherLayoutKeepTheirState) {
     if (step == 1) a.set_data(a.detach().contiguous(MemoryFormat::channels_last));
   }
   EXPECT_EQ(to_vector(a), to_vector(b));
+}
+
+// Every method with states, on two parameters with gradients, after one step.
+struct Stepped {
+  std::vector<Tensor> p = {rand({3, 4}, {float32}).requires_grad_(),
+                           rand({2, 6}, {float32}).requires_grad_()};
+  std::unique_ptr<Optimizer> optimizer;
+
+  template <class Method>
+  explicit Stepped(Method* /*tag*/, typename Method::Options options)
+      : optimizer(std::make_unique<Method>(p, options)) {
+    give();
+    optimizer->step();
+  }
+  void give() const {
+    for (const Tensor& x : p) x.set_grad(ones(x.shape(), {x.dtype()}));
+  }
+  // Expects an E that names what is in `parts`, and that nothing has changed.
+  template <class E>
+  void expect_refused(const std::vector<std::string>& parts, const Tensor& found_inf = {}) const {
+    const OptimizerState before = optimizer->state_dict();
+    std::vector<std::vector<double>> values;
+    for (const Tensor& x : p) values.push_back(to_vector(x));
+    expect_contains(message_of<E>([&] { optimizer->step(found_inf); }), parts);
+    for (std::size_t k = 0; k < p.size(); ++k) EXPECT_EQ(to_vector(p[k]), values[k]);
+    const OptimizerState after = optimizer->state_dict();
+    ASSERT_EQ(after.tensors.size(), before.tensors.size());
+    for (std::size_t i = 0; i < after.tensors.size(); ++i)
+      EXPECT_EQ(to_vector(after.tensors[i].second), to_vector(before.tensors[i].second))
+          << before.tensors[i].first;
+  }
+};
+
+std::vector<Stepped> methods_with_states() {
+  std::vector<Stepped> result;
+  result.emplace_back(static_cast<SGD*>(nullptr), SGD::Options{.lr = 0.1, .momentum = 0.9});
+  result.emplace_back(static_cast<Adam*>(nullptr), Adam::Options{.lr = 0.1});
+  result.emplace_back(static_cast<AdamW*>(nullptr), AdamW::Options{.lr = 0.1});
+  result.emplace_back(static_cast<LARS*>(nullptr), LARS::Options{.lr = 0.1});
+  result.emplace_back(static_cast<Amsgrad*>(nullptr), Amsgrad::Options{.lr = 0.1});
+  return result;
+}
+
+// The last parameter does not fit, so all others would have moved before it.
+TEST(Optimizer, AParameterOfAnotherShapeIsRefusedBeforeAnythingChanges) {
+  for (const Stepped& s : methods_with_states())
+    for (const Shape& shape : {Shape{5, 7}, Shape{6, 2}, Shape{1}}) {
+      s.p[1].set_data(ones(shape));
+      s.give();
+      s.expect_refused<ShapeError>({"parameter 1", "expected", to_string(shape), "(2, 6)"});
+    }
+}
+
+TEST(Optimizer, AParameterOfAnotherDtypeIsRefusedBeforeAnythingChanges) {
+  for (const Stepped& s : methods_with_states()) {
+    s.p[1].set_data(s.p[1].detach().to(float64));
+    s.give();
+    s.expect_refused<DTypeError>({"parameter 1", "expected float64", "got float32"});
+    s.p[1].set_data(s.p[1].detach().to(bfloat16));
+    s.give();
+    s.optimizer->step();  // Its state is float32, too.
+  }
+}
+
+TEST(Optimizer, AParameterWithGapsInMemoryIsRefused) {
+  for (const Stepped& s : methods_with_states()) {
+    s.p[1].set_data(ones({2, 12}).slice(1, 0, 12, 2));
+    s.give();
+    s.expect_refused<ShapeError>({"parameter 1", "dense", "(12, 2)"});
+  }
+}
+
+TEST(Optimizer, AGradientThatDoesNotFitIsRefused) {
+  for (const Stepped& s : methods_with_states()) {
+    s.give();
+    autograd::meta_of(s.p[1]).grad = ones({6, 2});
+    s.expect_refused<ShapeError>({"gradient of parameter 1", "(2, 6)", "(6, 2)"});
+    autograd::meta_of(s.p[1]).grad = ones({2, 6}, {float64});
+    s.expect_refused<DTypeError>({"gradient of parameter 1", "float32", "float64"});
+  }
+}
+
+TEST(Optimizer, AWrongVerdictOfLossScalingIsRefused) {
+  for (const Stepped& s : methods_with_states()) {
+    s.give();
+    s.expect_refused<ValueError>({"found_inf"}, zeros({2}));
+    s.expect_refused<ValueError>({"found_inf"}, zeros({}, {float64}));
+  }
+}
+
+TEST(Optimizer, WithoutStatesAParameterMayChangeItsShape) {
+  const Tensor p = ones({3}).requires_grad_();
+  SGD sgd({p}, {.lr = 0.5});
+  p.set_grad(ones({3}));
+  sgd.step();
+  p.set_data(ones({2, 2}));
+  p.set_grad(ones({2, 2}));
+  sgd.step();
+  EXPECT_EQ(to_vector(p), std::vector<double>(4, 0.5));
 }
 
 TEST(Optimizer, SixteenBitParametersKeepStateInFloat32) {
@@ -208,7 +314,7 @@ TEST(Optimizer, AStateThatDoesNotFitChangesNothing) {
 }
 
 TEST(Optimizer, MomentumTurnedOnBetweenSavingAndTheNextStep) {
-  // Saved between the step before momentum was turned on and the step after.
+  // The state is saved after the last step without momentum, when momentum is already turned on.
   const auto p = start(), q = start();
   SGD whole(p, {.lr = 0.1, .dampening = 0.25}), first(q, {.lr = 0.1, .dampening = 0.25}),
       second(q, {});
@@ -227,7 +333,7 @@ TEST(Optimizer, MomentumTurnedOnBetweenSavingAndTheNextStep) {
   OptimizerState bad = first.state_dict();
   bad.tensors.resize(1);
   EXPECT_THROW(second.load_state_dict(bad), CheckpointError);
-  bad.metadata["group.0.momentum"] = "0";  // needs none
+  bad.metadata["group.0.momentum"] = "0";  // Needs no state.
   second.load_state_dict(bad);
   EXPECT_EQ(second.momentum(), 0);
 }

@@ -13,7 +13,7 @@ add_package_test(include_rules COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_S
 # The README shows examples/minimal.cpp, and docs/*.md show parts of the examples, word for word.
 add_package_test(readme_program COMMAND ${CMAKE_COMMAND} -DREADME=${PROJECT_SOURCE_DIR}/README.md
                  -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp -P ${package}/readme_program.cmake)
-add_package_test(doc_snippets COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -P ${package}/doc_snippets.cmake)
+add_package_test(doc_snippets COMMAND ${PROJECT_SOURCE_DIR}/docs/snippets.sh)
 
 # Every public class and function has a comment that doxygen finds. Without doxygen the test counts as skipped.
 add_package_test(api_reference COMMAND ${PROJECT_SOURCE_DIR}/docs/api.sh --offline)

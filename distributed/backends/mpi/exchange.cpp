@@ -1,6 +1,7 @@
 #include "exchange.h"
 
 #include "../../reduce.h"
+#include "library.h"
 #include "mpi.h"
 
 #include <algorithm>
@@ -9,11 +10,10 @@
 namespace tutti::distributed::mpi {
 namespace {
 
-constexpr std::size_t header = 128;
-static_assert(sizeof(Fingerprint) <= header && std::is_trivially_copyable_v<Fingerprint>);
+constexpr std::size_t header_bytes = 128;
+static_assert(sizeof(Fingerprint) <= header_bytes && std::is_trivially_copyable_v<Fingerprint>);
 
-// What this rank sends to each other one: everything, its slice, or (broadcast) nothing but for the
-// root.
+// How much data this rank has for each other one: its slice in a reduce-scatter, else all of it.
 std::size_t bytes_to_each(const Collective& call, int size) {
   const auto bytes = static_cast<std::size_t>(call.bytes());
   return call.operation == Operation::reduce_scatter ? bytes / static_cast<std::size_t>(size)
@@ -22,38 +22,44 @@ std::size_t bytes_to_each(const Collective& call, int size) {
 
 }  // namespace
 
-Exchange::Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collective& call,
-                   const Backend::Place& place)
+Exchange::Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collective& call)
     : comm_(std::move(comm)),
-      rank_(place.rank),
-      size_(place.size),
-      has_data_(bytes_to_each(call, place.size) <= inline_limit(place.size)),
-      mine_(fingerprint(call)) {
-  const std::size_t bytes = bytes_to_each(call, size_);
-  const bool sliced = call.operation == Operation::reduce_scatter;
+      call_(call),
+      deadline_(Deadline::after(call.timeout)),
+      rank_(group().rank),
+      size_(group().size),
+      has_data_(bytes_to_each(call, size_) <= inline_limit(size_)),
+      own_print_(fingerprint(call)) {
+  post();
+}
+
+void Exchange::post() {
+  const std::size_t bytes = bytes_to_each(call_, size_);
+  const bool sliced = call_.operation == Operation::reduce_scatter;
   const bool sends = has_data_ && bytes > 0 &&
-                     (call.operation != Operation::broadcast || call.root == rank_);
-  const std::size_t message = header + (sends ? bytes : 0);
-  slot_ = header + inline_limit(size_);
-  received_.reset(new char[slot_ * static_cast<std::size_t>(
-                                       size_)]);  // uninitialised: most of it is never touched
-  sending_.reset(new char[sends && sliced ? message * static_cast<std::size_t>(size_) : message]);
-  requests_.assign(2 * static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
+                     (call_.operation != Operation::broadcast || call_.root == rank_);
+  const std::size_t message = header_bytes + (sends ? bytes : 0);
+  const auto size = static_cast<std::size_t>(size_);
+  slot_bytes_ = header_bytes + inline_limit(size_);
+  received_.reset(new char[slot_bytes_ * size]);  // uninitialised: most of it is never touched
+  sending_.reset(new char[sends && sliced ? message * size : message]);
+  requests_.assign(2 * size, MPI_REQUEST_NULL);
   finished_.resize(requests_.size());
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
-      check(
-          MPI_Irecv(received_.get() + slot_ * static_cast<std::size_t>(r), static_cast<int>(slot_),
-                    MPI_BYTE, r, 0, comm_->get(), &requests_[static_cast<std::size_t>(r)]),
-          "MPI_Irecv");
+      check(MPI_Irecv(received_.get() + slot_bytes_ * static_cast<std::size_t>(r),
+                      static_cast<int>(slot_bytes_), MPI_BYTE, r, 0, comm_->get(),
+                      &requests_[static_cast<std::size_t>(r)]),
+            "MPI_Irecv");
   const auto fill = [&](char* to, std::size_t from) {
-    std::memcpy(to, &mine_, sizeof(mine_));
-    std::memset(to + sizeof(mine_), 0, header - sizeof(mine_));
-    if (sends) std::memcpy(to + header, static_cast<const char*>(call.input.raw()) + from, bytes);
+    std::memcpy(to, &own_print_, sizeof(own_print_));
+    std::memset(to + sizeof(own_print_), 0, header_bytes - sizeof(own_print_));
+    if (sends)
+      std::memcpy(to + header_bytes, static_cast<const char*>(call_.input.raw()) + from, bytes);
   };
   if (!(sends && sliced)) fill(sending_.get(), 0);
   for (int step = 1; step < size_; ++step) {
-    const int r = (rank_ + step) % size_;  // not everybody to rank 0 first
+    const int r = (rank_ + step) % size_;  // so that not all ranks send to rank 0 first
     char* from = sending_.get();
     if (sends && sliced)
       fill(from += message * static_cast<std::size_t>(r), bytes * static_cast<std::size_t>(r));
@@ -65,10 +71,10 @@ Exchange::Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collecti
 
 Exchange::~Exchange() {
   if (complete_) return;
-  // In a group that has failed nothing is received any more; where only nobody waited, the next
-  // call would get this one's.
+  // In a failed world the receives can be cancelled. In any other, nobody has waited for this
+  // collective; then they must stay, or the next collective would receive these messages.
   try {
-    if (!is_gone() && comm_->domain().failure()) {
+    if (is_usable() && comm_->world().poll()) {
       for (int r = 0; r < size_; ++r) {
         MPI_Request& receive = requests_[static_cast<std::size_t>(r)];
         if (receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
@@ -76,11 +82,11 @@ Exchange::~Exchange() {
       if (poll()) return;
     }
   } catch (const std::exception&) {
-    // Of MPI, which then did not take them back.
+    // MPI reports an error: the requests have not been cancelled.
   }
-  // MPI may still read and write what it was given.
-  keep_for_ever(std::shared_ptr<char[]>(std::move(received_)));
-  keep_for_ever(std::shared_ptr<char[]>(std::move(sending_)));
+  // MPI may still read and write this memory.
+  never_free(std::shared_ptr<char[]>(std::move(received_)));
+  never_free(std::shared_ptr<char[]>(std::move(sending_)));
 }
 
 bool Exchange::poll() {
@@ -94,86 +100,62 @@ bool Exchange::poll() {
                                  [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
 }
 
-std::vector<int> Exchange::missing() const {
-  std::vector<int> ranks;
+Stall Exchange::stall() const {
+  Stall stall{.last_completed = comm_->group().last_met};
   for (int r = 0; r < size_; ++r)
-    if (requests_[static_cast<std::size_t>(r)] != MPI_REQUEST_NULL) ranks.push_back(r);
-  return ranks;
+    if (requests_[static_cast<std::size_t>(r)] != MPI_REQUEST_NULL) stall.missing.push_back(r);
+  return stall;
 }
 
-const char* Exchange::from(int rank) const {
-  return received_.get() + slot_ * static_cast<std::size_t>(rank);
+void Exchange::wait_for_agreement(bool patient) {
+  mpi::wait(*this, comm_->world(), patient);
+  if (std::string why = disagreement(); !why.empty()) {
+    const Failure failure{.at = describe(call_, group()), .what = std::move(why)};
+    comm_->world().fail(failure);
+    throw_failure(failure, call_, group());
+  }
+  std::atomic<std::int64_t>& last_met = comm_->group().last_met;
+  if (last_met < call_.sequence) last_met = call_.sequence;
 }
 
 std::string Exchange::disagreement() const {
-  std::vector<Fingerprint> prints(static_cast<std::size_t>(size_), mine_);
+  std::vector<Fingerprint> prints(static_cast<std::size_t>(size_), own_print_);
   for (int r = 0; r < size_; ++r)
-    if (r != rank_) std::memcpy(&prints[static_cast<std::size_t>(r)], from(r), sizeof(Fingerprint));
+    if (r != rank_)
+      std::memcpy(&prints[static_cast<std::size_t>(r)], message_from(r), sizeof(Fingerprint));
   return distributed::disagreement(prints);
 }
 
-void Exchange::compute(const Collective& call) const {
-  const auto bytes = bytes_to_each(call, size_);
+const char* Exchange::message_from(int rank) const {
+  return received_.get() + slot_bytes_ * static_cast<std::size_t>(rank);
+}
+
+void Exchange::compute() const {
+  const auto bytes = bytes_to_each(call_, size_);
   if (bytes == 0) return;
   const auto slice =
-      call.operation == Operation::reduce_scatter ? bytes * static_cast<std::size_t>(rank_) : 0;
-  const char* own = static_cast<const char*>(call.input.raw()) + slice;
-  char* output = static_cast<char*>(call.output.raw());
-  const auto data = [&](int r) { return r == rank_ ? own : from(r) + header; };
-  switch (call.operation) {
+      call_.operation == Operation::reduce_scatter ? bytes * static_cast<std::size_t>(rank_) : 0;
+  const char* own = static_cast<const char*>(call_.input.raw()) + slice;
+  char* output = static_cast<char*>(call_.output.raw());
+  const auto data = [&](int r) { return r == rank_ ? own : message_from(r) + header_bytes; };
+  switch (call_.operation) {
     case Operation::all_reduce:
     case Operation::reduce_scatter: {
       std::vector<const void*> inputs;
       for (int r = 0; r < size_; ++r) inputs.push_back(data(r));
       void* const outputs[] = {output};
-      return reduce_in_rank_order(call.input.dtype(), call.op, inputs, outputs,
-                                  static_cast<std::int64_t>(bytes / size_of(call.input.dtype())));
+      return reduce_in_rank_order(call_.input.dtype(), call_.op, inputs, outputs,
+                                  static_cast<std::int64_t>(bytes / size_of(call_.input.dtype())));
     }
     case Operation::all_gather:
       for (int r = 0; r < size_; ++r)
         std::memcpy(output + bytes * static_cast<std::size_t>(r), data(r), bytes);
       return;
     case Operation::broadcast:
-      if (call.root != rank_) std::memcpy(output, data(call.root), bytes);
+      if (call_.root != rank_) std::memcpy(output, data(call_.root), bytes);
       return;
     case Operation::barrier: return;
   }
-}
-
-namespace {
-
-auto explain(const Collective& call, const std::atomic<std::int64_t>& met) {
-  return [&](const std::vector<int>& ranks, bool left) {
-    return left ? departure(
-                      ranks,
-                      ranks.size() == 1 ? "process is at its exit" : "processes are at their exit",
-                      met)
-                : absence(ranks, call.timeout, met);
-  };
-}
-
-}  // namespace
-
-bool give_up(const Exchange& exchange, const Collective& call, const Backend::Place& place,
-             const std::atomic<std::int64_t>& met, std::chrono::steady_clock::time_point deadline) {
-  return give_up(
-      exchange.comm().domain(), exchange.comm().get(), call, place, deadline,
-      [&] { return exchange.missing(); }, explain(call, met));
-}
-
-void meet(Exchange& exchange, const Collective& call, const Backend::Place& place,
-          std::atomic<std::int64_t>& met, bool patient,
-          std::chrono::steady_clock::time_point deadline) {
-  Domain& domain = exchange.comm().domain();
-  wait_until(
-      domain, exchange.comm().get(), call, place, patient, deadline,
-      [&] { return exchange.poll(); }, [&] { return exchange.missing(); }, explain(call, met));
-  if (std::string why = exchange.disagreement(); !why.empty()) {
-    const Failure failure{.at = describe(call, place), .what = std::move(why)};
-    domain.fail(failure);
-    raise(failure, call, place);
-  }
-  if (met < call.sequence) met = call.sequence;
 }
 
 }  // namespace tutti::distributed::mpi

@@ -1,5 +1,5 @@
-// The MPI backend as the rest of the library sees it. Compiled from unavailable.cpp where CMake
-// found no MPI.
+// The MPI backend as the rest of the library sees it: ranks are processes that an MPI launcher
+// started. It is compiled from unavailable.cpp where CMake found no MPI.
 #pragma once
 
 #include "../../backend.h"
@@ -8,23 +8,28 @@
 
 namespace tutti::distributed::mpi {
 
-/// The world of this job, made by a collective call of all its processes; null where this process
-/// is alone. `expected_size` is what the launcher's variables said, a negative `local_rank` is
-/// counted by MPI. DistributedError with a hint where MPI is not built in or sees fewer processes
-/// than expected.
-std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expected_size,
-                                    int local_rank = -1);
+inline constexpr Capabilities capabilities = {};
 
-/// Data up to this many bytes for each of n - 1 peers travels with the fingerprint; more of it is
-/// reduced in parts, by the communication thread. 64 KiB for up to 8 ranks (SyncBatchNorm of 2,048
-/// channels is 33 kB), then 512 KiB / n, at least 8 KiB: from 4 ranks on at or above where the
-/// model of docs/scaling.md says that the other way becomes quicker.
+/// Returns an empty string where this library was built with MPI, else what to install.
+std::string why_unavailable();
+
+/// Makes the world of this job; every process of the job calls it. Returns null where this process
+/// is alone. Throws a DistributedError where MPI is not built in or sees fewer processes than
+/// `expected_size`, and a TimeoutError where not all of them come.
+std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options);
+
+/// Returns whether MPI has been initialised, by the application or by an earlier world. Then MPI
+/// decides what the world is.
+bool is_initialized();
+
+/// Data of up to this many bytes for each of n - 1 peers travels in one message with the
+/// fingerprint; larger data is reduced in parts by the communication thread. It is 64 KiB for up to
+/// 8 ranks (SyncBatchNorm of 2,048 channels sends 33 kB), then 512 KiB / n, but at least 8 KiB.
+/// From 4 ranks on this is at or above the size from which the other way is quicker
+/// (docs/scaling.md).
 constexpr std::size_t inline_limit(int ranks) {
   return std::clamp<std::size_t>((std::size_t{512} << 10) / static_cast<std::size_t>(ranks),
                                  8 << 10, 64 << 10);
 }
-
-/// Whether the application has already initialised MPI itself: then it decides what the world is.
-bool is_initialized();
 
 }  // namespace tutti::distributed::mpi

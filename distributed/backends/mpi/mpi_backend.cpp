@@ -1,151 +1,166 @@
-// The MPI backend: small collectives on the caller's thread, complete when the messages of the
-// exchange are in; large ones on the Bulk thread. A group has two communicators, for the exchange
-// and for bulk data.
-#include "../../diagnostics/fault_injection.h"
-#include "bulk.h"
-#include "gate.h"
+// The MPI backend: the caller's thread exchanges the messages of small collectives, and a
+// communication thread carries out large ones. A group has two communicators: one for exchanges,
+// one for large data.
 #include "mpi.h"
+
+#include "../../diagnostics/fault_injection.h"
+#include "communication_thread.h"
+#include "library.h"
+#include "mpi_transport.h"
+#include "timed_barrier.h"
 
 #include <numeric>
 
 namespace tutti::distributed::mpi {
 namespace {
 
-class SmallWork : public Work::State, public Watched {
+// A collective whose data travels with its exchange. The caller completes it in wait(); until then
+// the watcher keeps its deadline.
+class SmallCollective : public Work::State, public Watched {
  public:
-  SmallWork(std::shared_ptr<Domain> domain, std::unique_ptr<Exchange> exchange,
-            const Collective& call, const Backend::Place& place,
-            std::shared_ptr<std::atomic<std::int64_t>> met)
-      : domain_(std::move(domain)),
-        exchange_(std::move(exchange)),
-        call_(call),
-        place_(place),
-        met_(std::move(met)),
-        deadline_(deadline_after(call.timeout)) {}
+  SmallCollective(std::shared_ptr<World> world, std::unique_ptr<Exchange> exchange)
+      : world_(std::move(world)), exchange_(std::move(exchange)) {}
+
   void wait() override {
     const std::lock_guard lock(mutex_);
     if (!exchange_) return;
-    domain_->unwatch(*this);
+    world_->unwatch(*this);
     try {
-      meet(*exchange_, call_, place_, *met_, false, deadline_);
-      exchange_->compute(call_);
+      exchange_->wait_for_agreement(false);
+      exchange_->compute();
     } catch (const std::exception& error) {
-      domain_->fail({.at = describe(call_, place_),
-                     .what = error.what()});  // no effect where it has failed already
+      fail(error);
       throw;
     }
     exchange_.reset();
   }
+
   bool is_done() override {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock && (!exchange_ || exchange_->poll() || domain_->failure());
+    return lock && (!exchange_ || exchange_->poll() || world_->poll());
   }
-  bool look() noexcept override {
+
+  bool check() noexcept override {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return false;  // who waits for it keeps the deadline
+    if (!lock) return false;  // the thread that waits keeps the deadline
     try {
-      return !exchange_ || exchange_->poll() || domain_->failure() ||
-             give_up(*exchange_, call_, place_, *met_, deadline_);
+      return !exchange_ || exchange_->poll() || world_->poll() || world_->give_up(*exchange_);
     } catch (const std::exception& error) {
-      domain_->fail({.at = describe(call_, place_), .what = error.what()});
+      fail(error);
       return true;
     }
   }
 
  private:
-  std::shared_ptr<Domain> domain_;
+  // Has no effect where the error is that the world has failed.
+  void fail(const std::exception& error) {
+    world_->fail({.at = describe(exchange_->call(), exchange_->group()), .what = error.what()});
+  }
+
+  std::shared_ptr<World> world_;
   std::mutex mutex_;
-  std::unique_ptr<Exchange> exchange_;
-  Collective call_;
-  Backend::Place place_;
-  std::shared_ptr<std::atomic<std::int64_t>> met_;
-  std::chrono::steady_clock::time_point deadline_;
+  std::unique_ptr<Exchange> exchange_;  // null when done
 };
 
 class MpiBackend : public Backend {
  public:
-  MpiBackend(std::shared_ptr<Domain> domain, MPI_Comm parent, const std::vector<int>& members,
-             Place place)
-      : Backend(std::move(place)),
-        domain_(std::move(domain)),
-        comm_(std::make_shared<GroupCommunicator>(domain_, parent, members, 1)),
-        bulk_(
-            std::make_shared<Bulk>(std::make_shared<GroupCommunicator>(domain_, parent, members, 2),
-                                   this->place(), met_)) {}
+  MpiBackend(std::shared_ptr<World> world, MPI_Comm parent, const std::vector<int>& members,
+             GroupInfo info)
+      : Backend(std::move(info), world), world_(std::move(world)) {
+    const auto group = std::shared_ptr<GroupState>(new GroupState{world_, shared_info()});
+    comm_ = std::make_shared<GroupCommunicator>(group, parent, members, 1);
+    thread_ = std::make_shared<CommunicationThread>(
+        std::make_shared<GroupCommunicator>(group, parent, members, 2));
+  }
 
   bool accepts(Device device) const override { return device.is_cpu(); }
 
   std::shared_ptr<Work::State> submit(const Collective& call) override {
-    if (const auto failure = domain_->failure()) raise(*failure, call, place());
-    auto exchange = std::make_unique<Exchange>(comm_, call, place());
-    if (!exchange->has_data()) return bulk_->submit(call, std::move(exchange));
-    auto work = std::make_shared<SmallWork>(domain_, std::move(exchange), call, place(), met_);
-    domain_->watch(work);
+    if (const auto failure = world_->poll()) throw_failure(*failure, call, info());
+    auto exchange = std::make_unique<Exchange>(comm_, call);
+    if (!exchange->has_data()) return thread_->submit(std::move(exchange));
+    auto work = std::make_shared<SmallCollective>(world_, std::move(exchange));
+    world_->watch(work);
     return work;
   }
 
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                     const std::string& name) override {
-    return std::make_shared<MpiBackend>(domain_, comm_->get(), members, place_in(members, name));
+    return std::make_shared<MpiBackend>(world_, comm_->get(), members,
+                                        subgroup_info(members, name));
   }
 
-  void abort(const std::string& cause) override {
-    domain_->fail({.what = fmt::format("rank {} gave up: {}", place().rank, cause)});
-  }
-
-  std::optional<Failure> failure() override { return domain_->failure(); }
+  std::optional<Failure> failure() override { return world_->poll(); }
 
  private:
-  std::shared_ptr<Domain> domain_;
-  std::shared_ptr<std::atomic<std::int64_t>> met_ = std::make_shared<std::atomic<std::int64_t>>(0);
+  std::shared_ptr<World> world_;
   std::shared_ptr<GroupCommunicator> comm_;
-  std::shared_ptr<Bulk> bulk_;  // shared with the calls under way
+  std::shared_ptr<CommunicationThread> thread_;  // shared with its collectives under way
 };
 
-}  // namespace
+// Waits until all processes have called from_environment().
+void wait_for_all_to_start(const GroupInfo& info) {
+  TimedBarrier barrier(TimedBarrier::Purpose::start);
+  barrier.wait(deadline_after(info.timeout));
+  if (barrier.absent().empty()) return;
+  CollectiveInfo where{
+      .rank = info.rank, .world_size = info.size, .operation = "from_environment", .name = {}};
+  if (!barrier.timed_out())
+    throw DistributedError(
+        fmt::format("from_environment: rank {} waits for all {} processes to call it, but {}",
+                    info.rank, info.size, barrier.absent()),
+        std::move(where));
+  note_missing_rank();
+  throw TimeoutError(
+      fmt::format("from_environment: rank {} waited {} for all {} processes to call it, but {}; "
+                  "look for one that hangs or has ended before, or pass a longer timeout",
+                  info.rank, distributed::to_string(info.timeout), info.size, barrier.absent()),
+      std::move(where));
+}
 
-std::shared_ptr<Backend> make_world(std::chrono::milliseconds timeout, int expected_size,
-                                    int local_rank) {
-  ensure_initialized(timeout);
-  Backend::Place place{.group = "world", .kind = "mpi", .timeout = timeout};
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &place.rank), "MPI_Comm_rank");
-  check(MPI_Comm_size(MPI_COMM_WORLD, &place.size), "MPI_Comm_size");
-  if (place.size < expected_size)
-    fail<DistributedError>(
-        "from_environment: {} processes were expected, but MPI sees {}; start them with this MPI's "
-        "own mpirun, or with 'srun --mpi=pmix' (or pmi2)",
-        expected_size, place.size == 1 ? "this one alone" : fmt::format("only {}", place.size));
-  if (place.size == 1) return nullptr;
-  faults::read_environment();
-  faults::inject(Fault::Moment::start, place.rank, "world");
-  Gate gate(Gate::Purpose::start);
-  gate.wait(deadline_after(timeout));
-  if (!gate.absent().empty()) {
-    CollectiveInfo info{
-        .rank = place.rank, .world_size = place.size, .operation = "from_environment", .name = {}};
-    if (!gate.late())
-      throw DistributedError(
-          fmt::format("from_environment: rank {} waits for all {} processes to call it, but {}",
-                      place.rank, place.size, gate.absent()),
-          std::move(info));
-    note_somebody_missing();
-    throw TimeoutError(
-        fmt::format("from_environment: rank {} waited {} for all {} processes to call it, but {}; "
-                    "look for one that hangs or has ended before, or pass a longer timeout",
-                    place.rank, distributed::to_string(timeout), place.size, gate.absent()),
-        std::move(info));
-  }
+// The number of this rank among those of its host. All processes call it.
+int count_local_rank() {
+  int local_rank = 0;
   MPI_Comm host = MPI_COMM_NULL;
   check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
         "MPI_Comm_split_type");
-  check(MPI_Comm_rank(host, &place.local_rank), "MPI_Comm_rank");
+  check(MPI_Comm_rank(host, &local_rank), "MPI_Comm_rank");
   MPI_Comm_free(&host);
-  if (local_rank >= 0) place.local_rank = local_rank;
-  std::vector<int> everybody(static_cast<std::size_t>(place.size));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  const auto domain = std::make_shared<Domain>(place.size);
-  keep_world(domain);
-  return std::make_shared<MpiBackend>(domain, MPI_COMM_WORLD, everybody, place);
+  return local_rank;
+}
+
+}  // namespace
+
+std::string why_unavailable() { return {}; }
+
+std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
+  initialize(options.timeout);
+  GroupInfo info{
+      .group = "world", .backend = "mpi", .timeout = options.timeout, .capabilities = capabilities};
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &info.rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &info.size), "MPI_Comm_size");
+  if (info.size < options.expected_size)
+    fail<DistributedError>(
+        "from_environment: {} processes were expected, but MPI sees {}; start them with this MPI's "
+        "own mpirun, or with 'srun --mpi=pmix' (or pmi2)",
+        options.expected_size,
+        info.size == 1 ? "this one alone" : fmt::format("only {}", info.size));
+  if (info.size == 1) return nullptr;
+  faults::read_environment();
+  faults::inject(Fault::Moment::start, info.rank, "world");
+  wait_for_all_to_start(info);
+  info.local_rank = count_local_rank();
+  if (options.local_rank >= 0) info.local_rank = options.local_rank;
+  info.world_ranks.resize(static_cast<std::size_t>(info.size));
+  std::iota(info.world_ranks.begin(), info.world_ranks.end(), 0);
+  const auto world =
+      std::make_shared<World>(World::Options{.transport = std::make_unique<MpiTransport>(info.size),
+                                             .departed_one = "its process is exiting",
+                                             .departed_many = "their processes are exiting",
+                                             .has_watcher = allows_threads()});
+  keep_until_exit(world, info.rank);
+  const std::vector<int> all = info.world_ranks;
+  return std::make_shared<MpiBackend>(world, MPI_COMM_WORLD, all, std::move(info));
 }
 
 }  // namespace tutti::distributed::mpi

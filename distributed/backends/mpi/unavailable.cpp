@@ -1,12 +1,16 @@
+// The MPI backend where CMake found no MPI.
 #include "mpi.h"
 
 namespace tutti::distributed::mpi {
 
-std::shared_ptr<Backend> make_world(std::chrono::milliseconds, int expected_size, int) {
-  fail<DistributedError>(
-      "the launcher started {} processes, but this library was built without MPI; install "
-      "libopenmpi-dev and openmpi-bin, then configure with -DTUTTI_MPI=ON",
-      expected_size);
+std::string why_unavailable() {
+  return "this library was built without MPI; install libopenmpi-dev and openmpi-bin, then "
+         "configure with -DTUTTI_MPI=ON";
+}
+
+std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
+  fail<DistributedError>("the launcher started {} processes, but {}", options.expected_size,
+                         why_unavailable());
 }
 
 bool is_initialized() { return false; }

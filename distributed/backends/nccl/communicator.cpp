@@ -21,13 +21,13 @@ void check(ncclResult_t result, const char* call, ncclComm_t comm) {
                          details && *details ? ": " : "", details ? details : "");
 }
 
-// NCCL enqueues each collective on a thread of its own, which is soon done: so looks come before
-// sleep.
+// NCCL enqueues each collective on a thread of its own, which is soon done: so this polls many
+// times before it sleeps.
 void Communicator::finish(ncclResult_t result, const char* name, ncclComm_t comm,
                           const Poll& poll) {
-  for (int looks = 0; result == ncclInProgress; ++looks) {
+  for (int polls = 0; result == ncclInProgress; ++polls) {
     poll();
-    if (looks > 2000) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (polls > 2000) std::this_thread::sleep_for(std::chrono::microseconds(50));
     else std::this_thread::yield();
     check(ncclCommGetAsyncError(comm, &result), "ncclCommGetAsyncError", comm);
   }
@@ -46,7 +46,7 @@ void Communicator::split(Communicator& parent, int color, int key, const Poll& p
   const std::scoped_lock lock(mutex_, parent.mutex_);
   if (!parent.comm_) fail<DistributedError>("ncclCommSplit: the communicator has been aborted");
   ncclConfig_t config = non_blocking();
-  // It is the parent that is in progress, and only afterwards is the child there.
+  // NCCL reports the progress of the split on the parent; the child exists only afterwards.
   finish(ncclCommSplit(parent.comm_, color, key, &parent.child_, &config), "ncclCommSplit",
          parent.comm_, poll);
   comm_ = std::exchange(parent.child_, nullptr);
@@ -67,7 +67,7 @@ bool Communicator::deregister(void* registration) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || ending_) return false;
   if (comm_ && registration)
-    ncclCommDeregister(comm_, registration);  // one that was aborted has forgotten it
+    ncclCommDeregister(comm_, registration);  // an aborted communicator has no registrations
   return true;
 }
 
@@ -88,11 +88,11 @@ void Communicator::abort() {
   if (!comm_) return;
   ending_ = true;
   end_ = std::jthread([this, comm = std::exchange(comm_, nullptr)] {
-    cudaStreamCaptureMode mode =
-        cudaStreamCaptureModeRelaxed;  // disturbs no graph that another thread captures
+    // Must not disturb a graph that another thread captures.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaThreadExchangeStreamCaptureMode(&mode);
     cudaSetDevice(device_);
-    ncclCommAbort(comm);  // whatever it answers, nothing is left to be done with it
+    ncclCommAbort(comm);  // an error changes nothing: there is no other way to free it
     if (child_) ncclCommAbort(child_);
     ending_ = false;
   });

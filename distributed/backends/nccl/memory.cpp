@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include "../../../core/cuda/arena.h"
+#include "../../fork.h"
 #include "nccl.h"
 
 #include <algorithm>
@@ -9,19 +10,18 @@ namespace tutti::distributed::nccl {
 namespace {
 
 struct Block {
-  std::shared_ptr<Channel> channel;
+  std::shared_ptr<GroupState> group;
   void* data = nullptr;
   std::size_t bytes = 0;
-  void* registration = nullptr;  // null where NCCL did not want it
-  cuda::Stream stream;  // as other memory, it is free after what this stream, on which it was made,
-                        // had to do
+  void* registration = nullptr;  // null where NCCL has refused to register it
+  cuda::Stream stream;  // the block may be freed after the work of this stream, its maker's
   cuda::Event unused{};
 };
 
 struct Released {
   std::mutex mutex;
   std::vector<Block> blocks;
-  std::atomic<std::size_t> count = 0;  // of them, to be asked without the lock
+  std::atomic<std::size_t> count = 0;  // of `blocks`, to be read without the lock
 };
 Released& released() {
   static auto* all = new Released;
@@ -30,11 +30,11 @@ Released& released() {
 
 std::atomic<std::size_t> all_bytes = 0;
 
-// May run anywhere: in a watcher that lets go of a collective, or when the program ends.
+// May run on any thread: on a watcher that drops a collective, or when the program ends.
 void release(Block& block) noexcept {
   try {
     if (const auto& graph = cuda::Arena::current(block.stream.device())) {
-      // Let go of during a capture: the graph uses it.
+      // Released during a capture: the graph uses it.
       return graph->when_graph_is_gone(
           [held = std::make_shared<Block>(std::move(block))](const cuda::Stream& last) {
             held->stream.wait(last);
@@ -45,13 +45,13 @@ void release(Block& block) noexcept {
     const std::lock_guard lock(released().mutex);
     released().blocks.push_back(std::move(block));
     ++released().count;
-  } catch (const std::exception&) {  // at the end of the program CUDA may be gone already, and its
-                                     // memory with it
+  } catch (const std::exception&) {
+    // At the end of the program CUDA may be gone already, and its memory with it.
   }
 }
 
 bool try_free(Block& block) {
-  if (!block.unused.passed() || !block.channel->communicator.deregister(block.registration))
+  if (!block.unused.passed() || !block.group->communicator.deregister(block.registration))
     return false;
   block.registration = nullptr;
   if (ncclMemFree(block.data) == ncclSuccess) all_bytes -= block.bytes;
@@ -62,7 +62,7 @@ bool try_free(Block& block) {
 
 std::size_t registered_bytes() { return all_bytes; }
 
-Tensor registered_empty(const std::shared_ptr<Channel>& channel, const Shape& shape,
+Tensor registered_empty(const std::shared_ptr<GroupState>& group, const Shape& shape,
                         TensorOptions options) {
   const int device = options.device.index();
   const cuda::DeviceScope scope(device);
@@ -77,7 +77,7 @@ Tensor registered_empty(const std::shared_ptr<Channel>& channel, const Shape& sh
   }
   all_bytes += bytes;
   const auto block = std::make_shared<Block>(
-      Block{channel, data, bytes, channel->communicator.register_memory(data, bytes), stream});
+      Block{group, data, bytes, group->communicator.register_memory(data, bytes), stream});
   return from_blob(
       data, shape, options.dtype,
       [block, process = process_generation()] {

@@ -1,20 +1,20 @@
-// Memory that NCCL moves best, for what is sent often (gradient buckets): from ncclMemAlloc and
-// registered, once, on its group's communicator. Not stream-ordered: it is freed by a later call of
-// this device's groups, when the last view is gone and the device has come to the end of its use.
-// Not in the watcher: freeing may wait for the device.
+// Memory for tensors that are sent often, such as gradient buckets: allocated by ncclMemAlloc and
+// registered once on the communicator of its group. It is not stream-ordered. When the last view of
+// it is gone, a later call of the same device's groups frees it, once the device has finished using
+// it. The watcher thread does not, because freeing may wait for the device.
 #pragma once
 
 #include "../../../core/create.h"
-#include "domain.h"
+#include "group_registry.h"
 
 namespace tutti::distributed::nccl {
 
-/// Uninitialised, on the channel's device; as others are where NCCL has no such memory, or while a
-/// graph is captured.
-Tensor registered_empty(const std::shared_ptr<Channel>& channel, const Shape& shape,
+/// Returns an uninitialised tensor on the group's device. It is an ordinary tensor where NCCL has
+/// no such memory, and while a graph is captured.
+Tensor registered_empty(const std::shared_ptr<GroupState>& group, const Shape& shape,
                         TensorOptions options);
 
-/// Frees what was released on a device and is no longer in use.
+/// Frees the memory of a device that has been released and is no longer in use.
 void free_released(int device);
 
 }  // namespace tutti::distributed::nccl

@@ -1,5 +1,5 @@
-// The NCCL backend as the rest of the library sees it. Compiled from unavailable.cpp where CMake
-// found no CUDA or NCCL.
+// The NCCL backend as the rest of the library sees it: ranks are processes or threads that have a
+// GPU each. It is compiled from unavailable.cpp where CMake found no CUDA or NCCL.
 #pragma once
 
 #include "../../backend.h"
@@ -7,23 +7,36 @@
 
 namespace tutti::distributed::nccl {
 
-/// Empty where this process can use NCCL; else "built without NCCL", "no CUDA device: ...".
+inline constexpr Capabilities capabilities = {.graph_capture = true,
+                                              .rank_order_sums = false,
+                                              .cuda_tensors = true,
+                                              .device_waits = true,
+                                              .issues_alone = true};
+
+/// Returns an empty string where this process can use NCCL; else "built without NCCL", "no CUDA
+/// device: ...".
 std::string why_unavailable();
 
-/// Bytes of memory from ProcessGroup::empty() that NCCL gave, in this process: in no device's
-/// MemoryStats.
+/// Returns how many bytes of this process ProcessGroup::empty() has allocated with NCCL. No
+/// device's MemoryStats count them.
 std::size_t registered_bytes();
 
 struct Options {
-  int local_rank = -1;  ///< negative: counted among the ranks of this host
-  int device = -1;      ///< negative: the local rank
+  int local_rank = -1;  ///< If negative, the ranks of this host are counted.
+  int device = -1;      ///< If negative, the device of the local rank.
 };
 
-/// The world of the ranks that meet in `store`; collective among them, at most as long as its
-/// timeout. DeviceError where the device is not there, DistributedError where two ranks have the
-/// same GPU (unless TUTTI_NCCL_SHARE_GPU=1, for tests: then each rank needs an NCCL_HOSTID of its
-/// own).
+/// Makes the world of the ranks that meet in `store`. All of them call it, and wait for each other
+/// for at most the store's timeout. Throws a DeviceError where the device does not exist, and a
+/// DistributedError where two ranks have the same GPU (unless TUTTI_NCCL_SHARE_GPU=1, for tests;
+/// then each rank needs an NCCL_HOSTID of its own).
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& store,
                                     const Options& options);
+
+/// Makes the world of this process in the store that `options` opens.
+std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions& options);
+
+/// Makes a world of threads, where rank r uses the device r.
+RanksAsThreads make_thread_ranks(int ranks, std::chrono::milliseconds timeout);
 
 }  // namespace tutti::distributed::nccl

@@ -1,8 +1,8 @@
-// The NCCL backend: a group has a communicator and a stream of its own. submit() lets that stream
-// wait for the caller's current one and enqueues the collective; Work::wait() lets the caller's
-// current stream wait for it. The host waits in neither, only in barrier(): so an error that comes
-// later is thrown by the group's next call. What the device computed from an aborted collective is
-// garbage, but the failure is known before the device goes on.
+// The NCCL backend: each group has a communicator and a stream of its own. submit() lets that
+// stream wait for the caller's current one and enqueues the collective; Work::wait() lets the
+// caller's current stream wait for it. The host waits in barrier() only, so an error that comes
+// later is thrown by the group's next call. What the device computes from an aborted collective is
+// garbage, but the failure is known to the host before the device goes on.
 #include "nccl.h"
 
 #include "../../../core/create.h"
@@ -10,7 +10,7 @@
 #include "../../../core/cuda/check.h"
 #include "../../../core/cuda/runtime.h"
 #include "../../diagnostics/fault_injection.h"
-#include "domain.h"
+#include "group_registry.h"
 #include "memory.h"
 
 #include <unistd.h>
@@ -32,7 +32,7 @@ ncclDataType_t type_of(DType dtype) {
     case DType::float16: return ncclFloat16;
     case DType::int64: return ncclInt64;
     case DType::uint8:
-    case DType::boolean: return ncclUint8;  // 0 and 1: min and max are what they should be
+    case DType::boolean: return ncclUint8;  // of 0 and 1, min and max are right
   }
   tutti::fail<DTypeError>("nccl: no such dtype");
 }
@@ -50,128 +50,130 @@ ncclRedOp_t op_of(ReduceOp op) {
 
 class NcclWork : public Work::State {
  public:
-  NcclWork(std::shared_ptr<Domain> domain, std::shared_ptr<Pending> pending,
-           const Backend::Place& place)
-      : domain_(std::move(domain)), pending_(std::move(pending)), place_(place) {}
+  NcclWork(std::shared_ptr<GroupRegistry> registry, std::shared_ptr<GroupState> group,
+           std::shared_ptr<IssuedCall> issued)
+      : registry_(std::move(registry)), group_(std::move(group)), issued_(std::move(issued)) {}
 
   void wait() override {
-    domain_->check(pending_->call, place_);
-    const cuda::DeviceScope scope(domain_->device());
-    if (pending_->call.operation == Operation::barrier) return wait_on_the_host();
-    cuda::current_stream(domain_->device()).wait(pending_->done);
+    throw_if_failed();
+    const cuda::DeviceScope scope(registry_->device());
+    if (issued_->call.operation == Operation::barrier) return wait_on_host();
+    cuda::current_stream(registry_->device()).wait(issued_->done);
   }
-  bool is_done() override { return domain_->failure() || pending_->done.passed(); }
+  bool is_done() override { return registry_->world()->failure() || issued_->done.passed(); }
 
  private:
   // The watcher keeps the deadline.
-  void wait_on_the_host() {
-    for (int looks = 0; !pending_->done.passed(); ++looks) {
-      domain_->check(pending_->call, place_);
-      if (looks > 1000) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  void wait_on_host() {
+    for (int polls = 0; !issued_->done.passed(); ++polls) {
+      throw_if_failed();
+      if (polls > 1000) std::this_thread::sleep_for(std::chrono::microseconds(50));
       else std::this_thread::yield();
     }
-    domain_->check(pending_->call, place_);
+    throw_if_failed();
   }
+  void throw_if_failed() const { registry_->world()->throw_if_failed(issued_->call, group_->info); }
 
-  std::shared_ptr<Domain> domain_;
-  std::shared_ptr<Pending> pending_;
-  Backend::Place place_;
+  std::shared_ptr<GroupRegistry> registry_;
+  std::shared_ptr<GroupState> group_;
+  std::shared_ptr<IssuedCall> issued_;
 };
+
+// Polled while NCCL sets something up that all ranks take part in: keeps the group's timeout.
+Poll poll_step(GroupRegistry& registry, const std::string& what, const GroupInfo& info) {
+  return [&registry, what, deadline = Deadline::after(info.timeout), info] {
+    registry.world()->check_step(what, deadline, info);
+  };
+}
 
 class NcclBackend : public Backend {
  public:
-  NcclBackend(std::shared_ptr<Domain> domain, std::shared_ptr<Channel> channel)
-      : Backend(channel->place), domain_(std::move(domain)), channel_(std::move(channel)) {
-    domain_->add(channel_);
+  NcclBackend(std::shared_ptr<GroupRegistry> registry, std::shared_ptr<GroupState> group)
+      : Backend(group->info, registry->world()),
+        registry_(std::move(registry)),
+        group_(std::move(group)) {
+    registry_->add(group_);
   }
-  ~NcclBackend() override { domain_->retire(*channel_); }
+  ~NcclBackend() override { registry_->release(*group_); }
 
   Tensor empty(const Shape& shape, TensorOptions options) override {
     if (!accepts(options.device)) return Backend::empty(shape, options);
-    return registered_empty(channel_, shape, options);
+    return registered_empty(group_, shape, options);
   }
 
   bool accepts(Device device) const override { return device == staging_device(); }
-  Device staging_device() const override { return Device::cuda(domain_->device()); }
-  bool issues_alone() const override { return true; }  // what is measured on one GPU has them, too
+  Device staging_device() const override { return Device::cuda(registry_->device()); }
 
   std::shared_ptr<Work::State> submit(const Collective& call) override {
-    domain_->check(call, place());
-    const cuda::DeviceScope scope(domain_->device());
-    const cuda::Stream& caller = cuda::current_stream(domain_->device());
-    const auto pending = std::make_shared<Pending>();
-    pending->call = call;
-    if (call.operation == Operation::barrier) pending->call.input = pending->call.output = token();
-    pending->print = fingerprint(call);
-    pending->ready.record(caller);
-    // In a graph nothing happens yet, and what a replay does is out of our sight but for NCCL's own
-    // errors.
+    World& world = *registry_->world();
+    world.throw_if_failed(call, info());
+    const cuda::DeviceScope scope(registry_->device());
+    const cuda::Stream& caller = cuda::current_stream(registry_->device());
+    const auto issued = std::make_shared<IssuedCall>();
+    issued->call = call;
+    if (call.operation == Operation::barrier) issued->call.input = issued->call.output = token();
+    issued->print = fingerprint(call);
+    issued->ready.record(caller);
+    // A call that is captured in a graph is not watched: it does nothing yet, and its replays are
+    // seen only through NCCL's own errors.
     if (caller.is_capturing()) {
-      stay_with_the_graph();
+      hold_for_graph();
     } else {
-      free_released(domain_->device());
-      const std::lock_guard lock(channel_->mutex);
-      channel_->issued = call.sequence;
-      channel_->pending.push_back(pending);
+      free_released(registry_->device());
+      const std::lock_guard lock(group_->mutex);
+      group_->last_issued = call.sequence;
+      group_->calls.push_back(issued);
     }
-    channel_->stream.wait(pending->ready);
+    group_->stream.wait(issued->ready);
     try {
-      enqueue(pending->call);
+      enqueue(issued->call);
     } catch (const Error& error) {
-      domain_->fail({.at = describe(call, place()),
-                     .what = fmt::format("rank {}: {}", place().rank, error.what())});
-      domain_->check(call, place());
+      world.fail({.at = describe(call, info()),
+                  .what = fmt::format("rank {}: {}", info().rank, error.what())});
+      world.throw_if_failed(call, info());
     }
-    const std::lock_guard lock(channel_->mutex);
-    pending->done.record(channel_->stream);
-    pending->launched = true;
-    return std::make_shared<NcclWork>(domain_, pending, place());
+    const std::lock_guard lock(group_->mutex);
+    issued->done.record(group_->stream);
+    issued->launched = true;
+    return std::make_shared<NcclWork>(registry_, group_, issued);
   }
 
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                     const std::string& name) override {
-    const cuda::DeviceScope scope(domain_->device());
-    const Place there = place_in(members, name);
-    std::vector<int> world_ranks;
-    for (const int member : members)
-      world_ranks.push_back(channel_->world_ranks[static_cast<std::size_t>(member)]);
-    // Every rank of this group counts every split, so the number tells them apart; the colour tells
-    // whose part it is.
+    const cuda::DeviceScope scope(registry_->device());
+    // Every rank of this group counts every split, so the number tells splits apart; the colour
+    // tells the groups of one split apart.
     const int color = members.empty() ? NCCL_SPLIT_NOCOLOR
                                       : *std::min_element(members.begin(), members.end());
-    const auto child = std::make_shared<Channel>(
-        fmt::format("{}.{}:{}", channel_->key, ++splits_, color), there, std::move(world_ranks),
-        cuda::Stream::create(domain_->device(), true));
-    child->communicator.split(channel_->communicator, color, there.rank,
-                              domain_->until(deadline_after(place().timeout),
-                                             fmt::format("creating group '{}'", name), place()));
+    const auto child = std::make_shared<GroupState>(
+        fmt::format("{}.{}:{}", group_->key, ++splits_, color), subgroup_info(members, name),
+        cuda::Stream::create(registry_->device(), true));
+    child->communicator.split(
+        group_->communicator, color, child->info.rank,
+        poll_step(*registry_, fmt::format("creating group '{}'", name), info()));
     if (members.empty()) return nullptr;
-    return std::make_shared<NcclBackend>(domain_, child);
+    return std::make_shared<NcclBackend>(registry_, child);
   }
 
-  void stay_out() override { subgroup({}, "none"); }  // ncclCommSplit needs all ranks
-  std::optional<Failure> failure() override { return domain_->failure(); }
-  void abort(const std::string& cause) override {
-    domain_->fail({.what = fmt::format("rank {} gave up: {}", place().rank, cause)});
-  }
+  void join_no_subgroup() override { subgroup({}, "none"); }  // ncclCommSplit needs all ranks
 
  private:
-  // Until the last replay is over the channel is in use, its group gone or not.
-  void stay_with_the_graph() {
-    const auto& graph = cuda::Arena::current(domain_->device());
+  // Keeps the group in use until the last replay of the graph that is being captured is over.
+  void hold_for_graph() {
+    const auto& graph = cuda::Arena::current(registry_->device());
     if (!graph) return;  // captured by other means than cuda::Graph
     {
-      const std::lock_guard lock(channel_->mutex);
-      ++channel_->recorded;
+      const std::lock_guard lock(group_->mutex);
+      ++group_->graph_collectives;
     }
-    graph->when_graph_is_gone([channel = channel_](const cuda::Stream& last) {
-      const std::lock_guard lock(channel->mutex);
-      --channel->recorded;
-      channel->stream.wait(last);
+    graph->when_graph_is_gone([group = group_](const cuda::Stream& last) {
+      const std::lock_guard lock(group->mutex);
+      --group->graph_collectives;
+      group->stream.wait(last);
     });
   }
 
-  // What a barrier sums.
+  // The tensor that a barrier sums.
   const Tensor& token() {
     if (!token_.defined()) token_ = zeros({1}, {.dtype = uint8, .device = staging_device()});
     return token_;
@@ -179,16 +181,16 @@ class NcclBackend : public Backend {
 
   void enqueue(const Collective& call) {
     const std::int64_t elements = call.input.numel();
-    if (elements == 0) return;  // the same everywhere, or the fingerprints differ
+    if (elements == 0) return;  // on every rank, or the fingerprints differ
     const void* input = call.input.raw();
     void* output = call.output.raw();
     const auto count = static_cast<std::size_t>(elements);
     const ncclDataType_t type = type_of(call.input.dtype());
     const ncclRedOp_t op = op_of(call.op);
-    const cudaStream_t stream = channel_->stream.get();
-    const Poll poll = [&] { domain_->check(call, place()); };
+    const cudaStream_t stream = group_->stream.get();
+    const Poll poll = [&] { registry_->world()->throw_if_failed(call, info()); };
     const auto run = [&](const char* name, const auto& function) {
-      channel_->communicator.run(name, function, poll);
+      group_->communicator.run(name, function, poll);
     };
     switch (call.operation) {
       case Operation::barrier:
@@ -206,19 +208,19 @@ class NcclBackend : public Backend {
         });
       case Operation::reduce_scatter:
         return run("ncclReduceScatter", [&](ncclComm_t comm) {
-          return ncclReduceScatter(input, output, count / static_cast<std::size_t>(place().size),
+          return ncclReduceScatter(input, output, count / static_cast<std::size_t>(info().size),
                                    type, op, comm, stream);
         });
     }
   }
 
-  std::shared_ptr<Domain> domain_;
-  std::shared_ptr<Channel> channel_;
+  std::shared_ptr<GroupRegistry> registry_;
+  std::shared_ptr<GroupState> group_;
   Tensor token_;
   int splits_ = 0;
 };
 
-// Which computer this is; NCCL_HOSTID overrides it, as for NCCL.
+// Identifies this host. NCCL_HOSTID overrides it, as it does for NCCL.
 std::string host() {
   if (const char* id = std::getenv("NCCL_HOSTID"); id && *id) return id;
   char name[256] = "";
@@ -228,7 +230,7 @@ std::string host() {
   return fmt::format("{} {}", name, boot);
 }
 
-// By which a GPU is the same for every process that sees it.
+// Identifies a GPU for every process that sees it.
 std::string identity(int device) {
   cudaDeviceProp properties = {};
   cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties", "nccl");
@@ -257,14 +259,17 @@ std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
   const rendezvous::Member& member = store->member();
   const std::vector<std::string> hosts = store->gather("hosts", host());
   const auto me = hosts.begin() + member.rank;
-  Backend::Place place{.rank = member.rank,
-                       .size = member.size,
-                       .group = "world",
-                       .kind = "nccl",
-                       .timeout = member.timeout};
-  place.local_rank = options.local_rank >= 0 ? options.local_rank
-                                             : static_cast<int>(std::count(hosts.begin(), me, *me));
-  const int device = options.device >= 0 ? options.device : place.local_rank;
+  GroupInfo info{.rank = member.rank,
+                 .size = member.size,
+                 .group = "world",
+                 .backend = "nccl",
+                 .timeout = member.timeout,
+                 .capabilities = capabilities};
+  info.local_rank = options.local_rank >= 0 ? options.local_rank
+                                            : static_cast<int>(std::count(hosts.begin(), me, *me));
+  info.world_ranks.resize(static_cast<std::size_t>(member.size));
+  std::iota(info.world_ranks.begin(), info.world_ranks.end(), 0);
+  const int device = options.device >= 0 ? options.device : info.local_rank;
   const cuda::DeviceScope scope(device);  // DeviceError where it is not there
 
   std::string mine = identity(device);
@@ -277,16 +282,12 @@ std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
   expect_different_devices(gpus);
   std::memcpy(id.internal, gpus[0].data() + 32, sizeof(id.internal));
 
-  const auto domain = std::make_shared<Domain>(store, device);
-  std::vector<int> everybody(static_cast<std::size_t>(member.size));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  const auto channel =
-      std::make_shared<Channel>("world", place, everybody, cuda::Stream::create(device));
-  channel->communicator.join(
-      id, member.rank, member.size,
-      domain->until(deadline_after(member.timeout), "creating NCCL's communicator", place));
-  close_at_exit(domain);
-  return std::make_shared<NcclBackend>(domain, channel);
+  const auto registry = std::make_shared<GroupRegistry>(store, device);
+  const auto group = std::make_shared<GroupState>("world", info, cuda::Stream::create(device));
+  group->communicator.join(id, member.rank, member.size,
+                           poll_step(*registry, "creating NCCL's communicator", info));
+  close_at_exit(registry);
+  return std::make_shared<NcclBackend>(registry, group);
 }
 
 }  // namespace
@@ -310,6 +311,26 @@ std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& st
     } catch (const Error&) {}
     throw;
   }
+}
+
+std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions& options) {
+  return make_world(options.open_store(),
+                    {.local_rank = options.local_rank, .device = options.device});
+}
+
+RanksAsThreads make_thread_ranks(int ranks, std::chrono::milliseconds timeout) {
+  const auto table = std::make_shared<rendezvous::SharedTable>();
+  return {.join =
+              [=](int rank) {
+                return make_world(rendezvous::in_memory(table, {rank, ranks, {}, timeout}),
+                                  {.local_rank = rank});
+              },
+          .fail =
+              [=](const Failure& failure) {
+                rendezvous::in_memory(table, {0, ranks})->fail(failure);
+              },
+          .depart = [](int) {},  // the others see in the table that the rank's group is released
+          .finish = [] {}};
 }
 
 }  // namespace tutti::distributed::nccl

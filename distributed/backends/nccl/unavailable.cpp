@@ -1,3 +1,4 @@
+// The NCCL backend where CMake found no CUDA or NCCL.
 #include "nccl.h"
 
 namespace tutti::distributed::nccl {
@@ -10,6 +11,14 @@ std::string why_unavailable() {
 std::size_t registered_bytes() { return 0; }
 
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>&, const Options&) {
+  fail<DistributedError>("nccl: {}", why_unavailable());
+}
+
+std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions&) {
+  fail<DistributedError>("nccl: {}", why_unavailable());
+}
+
+RanksAsThreads make_thread_ranks(int, std::chrono::milliseconds) {
   fail<DistributedError>("nccl: {}", why_unavailable());
 }
 

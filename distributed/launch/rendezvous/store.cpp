@@ -1,25 +1,26 @@
 #include "store.h"
 
-#include "../../broadcast_text.h"
-
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 #include <random>
 #include <thread>
 
 namespace tutti::distributed::rendezvous {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr const char* failure_key = "failure";
+constexpr std::size_t tag_size = 9;  // of the random number in front of a gathered value
 
 CollectiveInfo info(const Member& member) {
   return {.rank = member.rank, .world_size = member.size, .operation = "rendezvous", .name = {}};
+}
+
+// A failure in the table is one letter, 't' for a timeout, then `at`, a newline, and `what`.
+std::string encode(const Failure& why) {
+  std::string at = why.at;
+  std::replace(at.begin(), at.end(), '\n', ' ');
+  return fmt::format("{}{}\n{}", why.timeout ? 't' : ' ', at, why.what);
 }
 
 Failure decode(const std::string& text) {
@@ -29,44 +30,11 @@ Failure decode(const std::string& text) {
           .timeout = text[0] == 't'};
 }
 
-class MemoryStore : public Store {
- public:
-  MemoryStore(std::shared_ptr<SharedTable> table, const Member& member)
-      : Store(member), table_(std::move(table)) {}
-  std::string where() const override { return "this process"; }
-  Values request(const Request& request) override {
-    const std::lock_guard lock(table_->mutex);
-    return table_->table.apply(request);
-  }
-
- private:
-  std::shared_ptr<SharedTable> table_;
-};
-
-// By which names other hosts may reach this one: its addresses, those of this host only first (they
-// are the fastest and lead nowhere from elsewhere, where the run id tells that nobody of this run
-// is there).
-std::vector<std::string> own_addresses() {
-  std::vector<std::string> loopback = {"127.0.0.1"}, others;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) == 0) {
-    for (const ifaddrs* each = list; each; each = each->ifa_next) {
-      if (!each->ifa_addr) continue;
-      const int family = each->ifa_addr->sa_family;
-      if (family != AF_INET && family != AF_INET6) continue;
-      char text[NI_MAXHOST];
-      const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      if (getnameinfo(each->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0)
-        continue;
-      const std::string address = text;
-      if (!address.starts_with("127.") && address != "::1" && !address.starts_with("fe80:"))
-        others.push_back(address);
-    }
-    freeifaddrs(list);
-  }
-  loopback.insert(loopback.end(), others.begin(), others.end());
-  return loopback;
+// The keys of gather(): the value of each rank, and rank 0's word that all values are there.
+std::string key_of_rank(const std::string& name, int rank) {
+  return name + "/" + std::to_string(rank);
 }
+std::string completion_key(const std::string& name) { return name + " complete"; }
 
 }  // namespace
 
@@ -106,100 +74,58 @@ std::optional<Failure> Store::failure() {
   return found.empty() ? std::nullopt : std::optional(decode(found.begin()->second));
 }
 
-Failure Store::fail(const Failure& why) {
-  std::string at = why.at;
-  std::replace(at.begin(), at.end(), '\n', ' ');
-  return decode(put(failure_key, fmt::format("{}{}\n{}", why.timeout ? 't' : ' ', at, why.what)));
-}
+Failure Store::fail(const Failure& why) { return decode(put(failure_key, encode(why))); }
 
 std::vector<std::string> Store::gather(const std::string& name, const std::string& value) {
-  using namespace std::chrono_literals;
   const auto deadline = deadline_after(member_.timeout);
-  const auto own = name + "/" + std::to_string(member_.rank);
-  // Told apart by a number that no other process draws, or two of the same rank would pass for one.
+  // A random number that no other process draws tells two processes of the same rank apart.
   const std::string mine = fmt::format("{:08x} {}", std::random_device()(), value);
-  if (put(own, mine) != mine)
+  if (put(key_of_rank(name, member_.rank), mine) != mine)
     throw DistributedError(
         fmt::format("rendezvous at {}: another process has already come as rank {} of run '{}'; is "
                     "the rank set twice, or is this the store of an earlier run?",
                     where(), member_.rank, member_.run_id),
         info(member_));
-  // Rank 0 looks who is there; the others wait for its word, which costs the store much less than
-  // if all looked.
-  const std::string complete = name + " complete";
-  auto pause = 1ms;
-  for (;;) {
-    Values all;
-    if (member_.rank == 0 || !list(complete).empty()) all = list(name + "/");
-    if (static_cast<int>(all.size()) == member_.size) {
-      if (member_.rank == 0) put(complete, "");
-      std::vector<std::string> values;
-      for (int rank = 0; rank < member_.size; ++rank)
-        values.push_back(all.at(name + "/" + std::to_string(rank)).substr(9));
-      return values;
-    }
+  for (auto pause = 1ms;; pause = std::min(2 * pause, 50ms)) {
+    if (auto values = values_if_complete(name)) return *std::move(values);
     if (const auto broken = failure())
       throw DistributedError(
           fmt::format("rendezvous at {}: the run has failed: {}", where(), broken->what),
           info(member_));
-    if (std::chrono::steady_clock::now() >= deadline) break;
+    if (std::chrono::steady_clock::now() >= deadline) throw_absence(name);
     std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, 50ms);
   }
+}
+
+// Rank 0 reads all keys, over and over; the others only ask for rank 0's word that all are there,
+// which costs the store much less than if every rank read everything.
+std::optional<std::vector<std::string>> Store::values_if_complete(const std::string& name) {
+  Values all;
+  if (member_.rank == 0 || !list(completion_key(name)).empty()) all = list(name + "/");
+  if (static_cast<int>(all.size()) != member_.size) return {};
+  if (member_.rank == 0) put(completion_key(name), "");
+  std::vector<std::string> values;
+  for (int rank = 0; rank < member_.size; ++rank)
+    values.push_back(all.at(key_of_rank(name, rank)).substr(tag_size));
+  return values;
+}
+
+void Store::throw_absence(const std::string& name) {
   const Values present = list(name + "/");
   std::vector<int> absent;
   for (int rank = 0; rank < member_.size; ++rank)
-    if (!present.contains(name + "/" + std::to_string(rank))) absent.push_back(rank);
+    if (!present.contains(key_of_rank(name, rank))) absent.push_back(rank);
+  const std::string timeout = distributed::to_string(member_.timeout);
   if (absent.empty())
     throw TimeoutError(fmt::format("rendezvous at {}: all {} ranks are there, but rank 0 did not "
                                    "say so within {}; look whether it hangs or has ended",
-                                   where(), member_.size, distributed::to_string(member_.timeout)),
+                                   where(), member_.size, timeout),
                        info(member_));
   throw TimeoutError(
       fmt::format("rendezvous at {}: {} of {} did not come within {}; look for one that hangs, has "
                   "ended, or was given another address or run id than '{}'",
-                  where(), ranks_to_string(absent), member_.size,
-                  distributed::to_string(member_.timeout), member_.run_id),
+                  where(), ranks_to_string(absent), member_.size, timeout, member_.run_id),
       info(member_));
-}
-
-std::shared_ptr<Store> in_memory(std::shared_ptr<SharedTable> table, const Member& member) {
-  return std::make_shared<MemoryStore>(std::move(table), member);
-}
-
-std::shared_ptr<Store> open(const std::string& address, const Member& member) {
-  if (address.starts_with("file:")) return open_file(address.substr(5), member);
-  const auto colon = address.rfind(':');
-  int port = 0;
-  if (colon != std::string::npos)
-    std::from_chars(address.data() + colon + 1, address.data() + address.size(), port);
-  if (colon == 0 || port < 1 || port > 65535)
-    fail<ValueError>("rendezvous: expected an address HOST:PORT or file:PATH, got '{}'", address);
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']'))
-    host = host.substr(1, host.size() - 2);  // [::1]:29500
-  return member.rank == 0 ? serve_tcp(host, port, member) : connect_tcp({host}, port, member);
-}
-
-std::shared_ptr<Store> over(const ProcessGroup& group, std::chrono::milliseconds timeout) {
-  Member member{group.rank(), group.size(), {}, timeout};
-  if (group.rank() == 0) {
-    std::random_device random;
-    member.run_id = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-    auto store = serve_tcp("", 0, member);
-    std::string message = store->where().substr(store->where().rfind(':') + 1) + " " +
-                          member.run_id;
-    for (const std::string& address : own_addresses()) message += " " + address;
-    broadcast_text(group, message, "rendezvous");
-    return store;
-  }
-  std::vector<std::string> words(1);
-  for (const char c : broadcast_text(group, {}, "rendezvous")) {
-    if (c == ' ') words.emplace_back();
-    else words.back() += c;
-  }
-  member.run_id = words[1];
-  return connect_tcp({words.begin() + 2, words.end()}, std::atoi(words[0].c_str()), member);
 }
 
 }  // namespace tutti::distributed::rendezvous

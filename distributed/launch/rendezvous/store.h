@@ -1,40 +1,48 @@
-// Store: a few keys and values that all ranks of a run can see, for what has to be known before
-// there are collectives (who is there, where, the NCCL unique id) and after they have broken (the
-// first cause). One rank serves it over TCP, or it is a file that all can lock, or memory where
-// ranks are threads. No data of a collective goes through it.
+// Store: a small table of keys and values that all ranks of a run can see. It holds what the ranks
+// must know before there are collectives (who is there, where, the NCCL unique id) and after they
+// have broken (the first cause). Rank 0 serves it over TCP, or it is a file that all ranks can
+// lock, or memory where ranks are threads. The data of collectives never goes through it.
 #pragma once
 
-#include "../../backend.h"
+#include "../../world.h"
 
 #include <unistd.h>
 
 #include <map>
 #include <mutex>
 
+namespace tutti::distributed {
+class ProcessGroup;
+}
+
 namespace tutti::distributed::rendezvous {
 
-/// Who asks. Ranks meet only with their like: the same run id and world size, each rank once.
+/// The rank that uses a store. Only ranks with the same run id and world size share one, each rank
+/// once.
 struct Member {
   int rank = 0;
   int size = 1;
   std::string run_id = {};
-  std::chrono::milliseconds timeout =
-      ProcessGroup::default_timeout;  ///< for the start and for each request
+  /// How long opening the store, gather() and each request may take.
+  std::chrono::milliseconds timeout = default_group_timeout;
 };
 
 using Values = std::map<std::string, std::string>;
 
 struct Request {
+  /// `put` writes a value unless the key has one, `set` in any case, `list` reads all keys that
+  /// begin with `key`, and `leave` says that this rank needs the store no longer.
   enum class Operation : std::uint8_t { put, set, list, leave };
   Operation operation = Operation::list;
   std::string key = {};
   std::string value = {};
 };
 
-/// The table behind every kind of store. `put` keeps a value that is there, `set` replaces it; both
-/// answer with what stands under the key now. `list` answers with all keys that begin with `key`.
+/// The table behind every kind of store.
 struct Table {
   Values values;
+  /// Carries out a request. Returns the keys that it found, with their values: for `put` and `set`
+  /// the key itself with the value that it has now.
   Values apply(const Request& request);
 };
 
@@ -46,50 +54,62 @@ class Store {
   Store& operator=(const Store&) = delete;
 
   const Member& member() const { return member_; }
-  bool is_forked() const { return getpid() != owner_; }  ///< this is the copy in a child process
-  virtual std::string where() const = 0;                 ///< "node1:29500", for messages
-  /// Thread-safe. DistributedError where the store cannot be reached any more.
+  /// Whether this object is a copy in a child of fork(), which must leave the store alone.
+  bool is_forked() const { return getpid() != owner_; }
+  /// Returns where the store is, for messages: "node1:29500".
+  virtual std::string where() const = 0;
+  /// Carries out a request. This is thread-safe. Throws a DistributedError where the store can no
+  /// longer be reached.
   virtual Values request(const Request& request) = 0;
 
-  /// Writes `value` unless the key has one; returns what it has now: the first writer wins.
+  /// Writes `value` unless the key has one, so that the first writer wins. Returns the value that
+  /// the key has now.
   std::string put(const std::string& key, const std::string& value);
   void set(const std::string& key, const std::string& value);
+  /// Returns all keys that begin with `prefix`, with their values.
   Values list(const std::string& prefix);
 
-  /// Why the run is broken, if it is. The first to `fail` decides; fail returns what stands.
+  /// Returns why the run is broken, if it is.
   std::optional<Failure> failure();
+  /// Breaks the run, unless it is broken already. Returns the failure that counts, the first one.
   Failure fail(const Failure& why);
 
-  /// Every rank calls it with the same `name`, once, and gets the values of all, by rank. At the
-  /// deadline a TimeoutError that names the absent ranks; a DistributedError where the run has
-  /// failed or two say the same rank.
+  /// Gives `value` to all ranks, and returns the values of all, by rank. Every rank calls it once
+  /// with the same `name`. Throws a TimeoutError that names the absent ranks at the deadline, and a
+  /// DistributedError where the run has failed or two processes have the same rank.
   std::vector<std::string> gather(const std::string& name, const std::string& value);
 
  private:
+  std::optional<std::vector<std::string>> values_if_complete(const std::string& name);
+  [[noreturn]] void throw_absence(const std::string& name);
+
   Member member_;
   pid_t owner_ = getpid();
 };
 
-/// The store of this run, at `address`: "HOST:PORT", where rank 0 listens and the others connect,
-/// or "file:PATH", a file that all hosts see. A TCP store lets in only those who greet it with the
-/// run id; a rank whose connection breaks without a farewell fails the run. Errors say what was
-/// tried and how long.
+/// Opens the store of this run at `address`: "HOST:PORT", where rank 0 listens and the others
+/// connect, or "file:PATH", a file that all hosts see. A TCP store serves only processes that greet
+/// it with the run id, and a rank whose connection breaks before it has left fails the run. Errors
+/// say what was tried and how long.
 std::shared_ptr<Store> open(const std::string& address, const Member& member);
 
-/// The store of ranks that are threads: `table` is shared by them.
+/// The table of ranks that are threads of one process.
 struct SharedTable {
   std::mutex mutex;
   Table table;
 };
+/// Opens a store over a table that the ranks share.
 std::shared_ptr<Store> in_memory(std::shared_ptr<SharedTable> table, const Member& member);
 
-/// A TCP store for a group that can already broadcast: rank 0 listens on a port that the system
-/// chooses, and tells.
+/// Opens a TCP store for the ranks of a group that can already broadcast: rank 0 listens on a port
+/// that the system chooses, and broadcasts where. This call is collective.
 std::shared_ptr<Store> over(const ProcessGroup& group, std::chrono::milliseconds timeout);
 
-// The two kinds behind open().
-std::shared_ptr<Store> serve_tcp(const std::string& host, int port,
-                                 const Member& member);  ///< rank 0; port 0: any
+// ---- the kinds of store behind open()
+
+/// Opens a TCP store on rank 0. Port 0 lets the system choose one.
+std::shared_ptr<Store> serve_tcp(const std::string& host, int port, const Member& member);
+/// Opens a TCP store on another rank; rank 0 is at one of the hosts.
 std::shared_ptr<Store> connect_tcp(const std::vector<std::string>& hosts, int port,
                                    const Member& member);
 std::shared_ptr<Store> open_file(const std::string& path, const Member& member);

@@ -1,7 +1,7 @@
-// Ranks as processes on CUDA devices: every process runs the same tests on the same world.
-// Usage: gpu_ranks BACKEND [RENDEZVOUS], which is where NCCL ranks find each other where the
-// environment does not say. Started by mpirun (mpi: tensors are staged; all ranks share the first
-// device) or by nccl_processes_test.cpp.
+// Tests of ranks that are processes with CUDA tensors: every process runs the same tests on the
+// same world. Usage: gpu_ranks BACKEND [RENDEZVOUS]. RENDEZVOUS is where NCCL ranks find each other
+// if the environment does not say so. mpirun starts it with BACKEND mpi, where all ranks share the
+// first device and tensors are staged; nccl_processes_test.cpp starts it with BACKEND nccl.
 #include "../../distributed/conformance.h"
 #include "../../distributed/messages.h"
 #include "../captured_step.h"
@@ -18,19 +18,20 @@ namespace {
 
 using namespace distributed;
 
-// The device of this rank; one for all where the test mode says so, and where only the host moves
-// data.
-Device own_device(const std::string& backend) {
+// Returns the device of this rank. All ranks share one where TUTTI_NCCL_SHARE_GPU says so, and
+// where the backend moves data on the host.
+Device own_device() {
   const char* shared = std::getenv("TUTTI_NCCL_SHARE_GPU");
-  return backend == "nccl" && !shared ? Device::cuda(world().local_rank()) : Device::cuda(0);
+  return world().capabilities().cuda_tensors && !shared ? Device::cuda(world().local_rank())
+                                                        : Device::cuda(0);
 }
 
-TEST(GpuRanks, Conform) { testing::check_conformance_on(world(), own_device(world().backend())); }
+TEST(GpuRanks, Conform) { testing::check_conformance_on(world(), own_device()); }
 
 TEST(GpuRanks, TensorsOfTheHostToo) { testing::check_conformance(world()); }
 
 TEST(GpuRanks, ManyStepsOfSmallAndLargeOnes) {
-  const Device device = own_device(world().backend());
+  const Device device = own_device();
   for (int step = 0; step < 20; ++step) {
     const Tensor bucket = full({1 << 20}, world().rank() + 1.0, {.device = device});
     Work large = world().all_reduce(bucket, ReduceOp::sum, {.name = "bucket"});
@@ -43,14 +44,14 @@ TEST(GpuRanks, ManyStepsOfSmallAndLargeOnes) {
 }
 
 TEST(GpuRanks, AReplayedStepComesToTheSameBits) {
-  if (world().backend() != "nccl")
+  if (!world().capabilities().graph_capture)
     GTEST_SKIP() << "only the collectives of NCCL can be captured, these pass through the host";
   testing::StepCase c;
   c.optimizer = [](const std::vector<Tensor>& parameters) {
     return std::make_unique<optim::AdamW>(parameters, optim::AdamW::Options{.lr = 0.01});
   };
   c.clip = 0.5;
-  const Device device = own_device(world().backend());
+  const Device device = own_device();
   const auto eager = testing::train_captured(c, device, world(), testing::never);
   EXPECT_EQ(testing::train_captured(c, device, world(), 4), eager) << "rank " << world().rank();
 }

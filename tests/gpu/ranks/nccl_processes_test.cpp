@@ -1,6 +1,6 @@
-// NCCL ranks as processes, started here with torchrun's variables: several that share one GPU, each
-// posing as a host of its own (NCCL_HOSTID), and where there are several GPUs one for each. Then
-// with a fault in one of them. They meet over TCP or in a file.
+// Tests of NCCL ranks that are processes. Each test starts gpu_ranks with the variables of
+// torchrun: ranks that share one GPU and pretend to be on hosts of their own (NCCL_HOSTID), one
+// rank for each GPU, and ranks of which one fails. They meet over TCP or in a file.
 #include "../../distributed/messages.h"
 #include "../../distributed/process.h"
 
@@ -18,7 +18,7 @@ namespace {
 using testing::expect_contains;
 using testing::Process;
 
-// `rendezvous`, if any, takes the place of the master's address.
+// Starts the processes of a world. A `rendezvous`, if given, replaces the master's address.
 std::vector<Process> start(int ranks, bool share, const std::string& fault = {},
                            const std::string& rendezvous = {}) {
   const std::string port = testing::free_port();

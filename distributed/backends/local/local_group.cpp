@@ -1,0 +1,242 @@
+#include "local_group.h"
+
+#include "../../reduce.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace tutti::distributed::local {
+namespace {
+
+// Computes the results of all ranks, whose calls have arrived and agree.
+void compute_results(const std::vector<std::optional<Collective>>& calls) {
+  const Collective& first = *calls.front();
+  if (first.operation == Operation::barrier) return;
+  const std::size_t ranks = calls.size();
+  const std::int64_t count = first.input.numel();
+  const auto bytes = static_cast<std::size_t>(first.bytes());
+  const DType dtype = first.input.dtype();
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+  for (const auto& call : calls) {
+    inputs.push_back(call->input.raw());
+    outputs.push_back(call->output.raw());
+  }
+  switch (first.operation) {
+    case Operation::all_reduce:
+      return reduce_in_rank_order(dtype, first.op, inputs, outputs, count);
+    case Operation::all_gather:
+      for (void* output : outputs)
+        for (std::size_t r = 0; r < ranks; ++r)
+          if (bytes > 0) std::memcpy(static_cast<char*>(output) + r * bytes, inputs[r], bytes);
+      return;
+    case Operation::broadcast:
+      for (std::size_t r = 0; r < ranks; ++r)
+        if (bytes > 0 && r != static_cast<std::size_t>(first.root))
+          std::memcpy(outputs[r], inputs[static_cast<std::size_t>(first.root)], bytes);
+      return;
+    case Operation::reduce_scatter: {
+      const std::size_t slice = bytes / ranks;
+      for (std::size_t r = 0; r < ranks; ++r) {
+        std::vector<const void*> slices;
+        for (const void* input : inputs)
+          slices.push_back(static_cast<const char*>(input) + r * slice);
+        reduce_in_rank_order(dtype, first.op, slices, {&outputs[r], 1},
+                             count / static_cast<std::int64_t>(ranks));
+      }
+      return;
+    }
+    case Operation::barrier: return;
+  }
+}
+
+class LocalWork : public Work::State {
+ public:
+  LocalWork(std::shared_ptr<LocalGroup> group, std::shared_ptr<Round> round, const Collective& call,
+            std::shared_ptr<const GroupInfo> info)
+      : group_(std::move(group)), round_(std::move(round)), call_(call), info_(std::move(info)) {}
+  void wait() override { group_->wait(*round_, call_, *info_); }
+  bool is_done() override { return group_->is_done(*round_); }
+  Clock::time_point done_at() const override { return round_->done_at; }
+
+ private:
+  std::shared_ptr<LocalGroup> group_;
+  std::shared_ptr<Round> round_;
+  Collective call_;
+  std::shared_ptr<const GroupInfo> info_;
+};
+
+// Lets the World's watcher check a group for as long as the group lives.
+class WatchedGroup : public Watched {
+ public:
+  explicit WatchedGroup(std::weak_ptr<LocalGroup> group) : group_(std::move(group)) {}
+  bool check() noexcept override {
+    const auto group = group_.lock();
+    if (group) group->check_rounds();
+    return !group;
+  }
+
+ private:
+  std::weak_ptr<LocalGroup> group_;
+};
+
+}  // namespace
+
+std::shared_ptr<Work::State> LocalBackend::submit(const Collective& call) {
+  return std::make_shared<LocalWork>(group_, group_->arrive(call, info()), call, shared_info());
+}
+
+std::shared_ptr<Backend> LocalBackend::subgroup(const std::vector<int>& members,
+                                                const std::string& name) {
+  const GroupInfo there = subgroup_info(members, name);
+  return std::make_shared<LocalBackend>(group_->subgroup(members, subgroups_[members]++, there),
+                                        there);
+}
+
+std::shared_ptr<Round> LocalGroup::arrive(const Collective& call, const GroupInfo& caller) {
+  World::Lock lock = world_->lock();
+  if (const auto failure = world_->failure(lock)) throw_failure(*failure, call, caller);
+  std::shared_ptr<Round>& slot = rounds_[call.sequence];
+  if (!slot) slot = std::make_shared<Round>(*this);
+  const std::shared_ptr<Round> round = slot;
+  round->add(caller.rank, call);
+  last_calls_[static_cast<std::size_t>(caller.rank)] = call.sequence;
+  if (!round->is_complete()) return round;
+
+  rounds_.erase(call.sequence);
+  std::vector<Fingerprint> prints;
+  for (const auto& each : round->calls) prints.push_back(fingerprint(*each));
+  if (std::string why = disagreement(prints); !why.empty()) {
+    world_->fail({.at = describe(call, caller), .what = std::move(why)}, lock);
+    throw_failure(*world_->failure(lock), call, caller);
+  }
+  compute(*round, call, caller, lock);
+  return round;
+}
+
+// Releases the lock while it computes, and locks again.
+void LocalGroup::compute(Round& round, const Collective& call, const GroupInfo& caller,
+                         World::Lock& lock) {
+  round.stage = Round::Stage::computing;
+  lock.unlock();
+  try {
+    compute_results(round.calls);
+  } catch (const std::exception& error) {
+    lock.lock();
+    // The ranks that wait for this round have no deadline while it is computed, so the parts that
+    // need no memory come first: there may be none left.
+    round.stage = Round::Stage::failed;
+    round.calls.clear();
+    world_->notify(lock);
+    Failure why;
+    try {
+      why = {.at = describe(call, caller),
+             .what = fmt::format("rank {} could not compute the result: {}", caller.rank,
+                                 error.what())};
+    } catch (const std::bad_alloc&) {}
+    world_->fail(why, lock);
+    throw_failure(*world_->failure(lock), call, caller);
+  }
+  lock.lock();
+  round.stage = Round::Stage::done;
+  round.done_at = Clock::now();
+  round.calls.clear();  // releases the tensors
+  world_->notify(lock);
+}
+
+void LocalGroup::wait(const Round& round, const Collective& call, const GroupInfo& caller) {
+  World::Lock lock = world_->lock();
+  while (round.stage != Round::Stage::done) {
+    if (round.stage == Round::Stage::computing) {
+      world_->wait(lock);  // the thread of another rank computes the result at this moment
+    } else {
+      if (!world_->failure(lock) && round.stage == Round::Stage::gathering)
+        world_->give_up(round, lock);
+      if (const auto failure = world_->failure(lock)) throw_failure(*failure, call, caller);
+      world_->wait_until(lock, round.deadline().at);
+    }
+  }
+}
+
+bool LocalGroup::is_done(const Round& round) {
+  const World::Lock lock = world_->lock();
+  return round.stage == Round::Stage::done ||
+         (round.stage != Round::Stage::computing && world_->failure(lock));
+}
+
+void LocalGroup::check_rounds() {
+  World::Lock lock = world_->lock();
+  if (world_->failure(lock)) return;
+  for (const auto& [sequence, round] : rounds_)
+    if (world_->give_up(*round, lock)) return;
+}
+
+std::int64_t LocalGroup::last_completed() const {
+  // The ranks that have arrived have completed what the slowest of the others has arrived at.
+  return *std::min_element(last_calls_.begin(), last_calls_.end());
+}
+
+Round::Round(const LocalGroup& group) : calls(group.info().world_ranks.size()), group_(group) {}
+
+void Round::add(int rank, const Collective& call) {
+  calls[static_cast<std::size_t>(rank)] = call;
+  ++arrived_;
+  if (const auto mine = Deadline::after(call.timeout); mine.at < deadline_.at) deadline_ = mine;
+}
+
+const Collective& Round::call() const {
+  return **std::find_if(calls.begin(), calls.end(),
+                        [](const auto& call) { return call.has_value(); });
+}
+
+const GroupInfo& Round::group() const { return group_.info(); }
+
+Stall Round::stall() const {
+  Stall stall{.last_completed = group_.last_completed()};
+  for (std::size_t r = 0; r < calls.size(); ++r)
+    if (!calls[r]) stall.missing.push_back(static_cast<int>(r));
+  return stall;
+}
+
+std::shared_ptr<LocalGroup> LocalGroup::create(std::shared_ptr<World> world, GroupInfo info) {
+  const std::shared_ptr<LocalGroup> group(new LocalGroup(std::move(world), std::move(info)));
+  if (group->info_.size > 1) group->world_->watch(std::make_shared<WatchedGroup>(group));
+  return group;
+}
+
+std::shared_ptr<LocalGroup> LocalGroup::subgroup(const std::vector<int>& members, int number,
+                                                 const GroupInfo& info) {
+  const World::Lock lock = world_->lock();
+  const auto key = std::pair(members, number);
+  Subgroup& entry = subgroups_[key];
+  if (!entry.group) entry.group = create(world_, info);
+  const std::shared_ptr<LocalGroup> group = entry.group;
+  if (++entry.taken == members.size()) subgroups_.erase(key);
+  return group;
+}
+
+RanksAsThreads make_thread_ranks(int ranks, std::chrono::milliseconds timeout) {
+  GroupInfo info{.size = ranks,
+                 .group = "world",
+                 .backend = "local",
+                 .timeout = timeout,
+                 .capabilities = capabilities,
+                 .world_ranks = std::vector<int>(static_cast<std::size_t>(ranks))};
+  std::iota(info.world_ranks.begin(), info.world_ranks.end(), 0);
+  const auto world =
+      std::make_shared<World>(World::Options{.departed_one = "its function has returned",
+                                             .departed_many = "their functions have returned"});
+  const auto group = LocalGroup::create(world, info);
+  return {.join =
+              [=](int rank) {
+                GroupInfo mine = info;
+                mine.rank = mine.local_rank = rank;
+                return std::make_shared<LocalBackend>(group, mine);
+              },
+          .fail = [world](const Failure& why) { world->fail(why); },
+          .depart = [world](int rank) { world->depart(rank); },
+          .finish = [world] { world->stop_watching(); }};
+}
+
+}  // namespace tutti::distributed::local

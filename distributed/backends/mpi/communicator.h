@@ -1,0 +1,64 @@
+// MPI communicators with an owner: Communicator alone, and GroupCommunicator, which is shared by a
+// group and everything under way on it.
+#pragma once
+
+#include "../../world.h"
+
+#include <mpi.h>
+
+#include <utility>
+
+namespace tutti::distributed::mpi {
+
+/// A communicator that is freed with its owner, unless MPI is not usable any more or a failure left
+/// messages in it.
+class Communicator {
+ public:
+  Communicator() = default;
+  /// Makes a communicator of the ranks `members` of `parent`, in this order. All of them call it.
+  Communicator(MPI_Comm parent, const std::vector<int>& members, int tag);
+  Communicator(Communicator&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
+  Communicator& operator=(Communicator&& other) noexcept {
+    std::swap(comm_, other.comm_);
+    return *this;
+  }
+  ~Communicator();
+  MPI_Comm get() const { return comm_; }
+  /// Never frees the communicator: messages of a failed collective may still arrive in it.
+  void abandon() { comm_ = MPI_COMM_NULL; }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
+/// What a group shares with all of its collectives.
+struct GroupState {
+  std::shared_ptr<World> world;
+  std::shared_ptr<const GroupInfo> info;
+  /// The number of the latest collective that all ranks have been seen to call.
+  std::atomic<std::int64_t> last_met{0};
+};
+
+/// One communicator of a group. The group and all that is under way on it share it, and the last of
+/// them frees it.
+class GroupCommunicator {
+ public:
+  GroupCommunicator(std::shared_ptr<GroupState> group, MPI_Comm parent,
+                    const std::vector<int>& members, int tag)
+      : group_(std::move(group)), comm_(parent, members, tag) {}
+  /// Abandons the communicator where the world has failed.
+  ~GroupCommunicator();
+  GroupCommunicator(const GroupCommunicator&) = delete;
+  GroupCommunicator& operator=(const GroupCommunicator&) = delete;
+
+  MPI_Comm get() const { return comm_.get(); }
+  GroupState& group() const { return *group_; }
+  World& world() const { return *group_->world; }
+  const GroupInfo& info() const { return *group_->info; }
+
+ private:
+  std::shared_ptr<GroupState> group_;
+  Communicator comm_;
+};
+
+}  // namespace tutti::distributed::mpi

@@ -1,0 +1,152 @@
+#include "library.h"
+
+#include "../../diagnostics/fault_injection.h"
+#include "../../fork.h"
+#include "exchange.h"
+#include "mpi.h"
+#include "timed_barrier.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+namespace tutti::distributed::mpi {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::atomic<bool> rank_is_missing{false};
+std::chrono::milliseconds exit_timeout{0};
+std::uint64_t process = 0;  // the process_generation() that uses MPI, plus 1
+
+struct LatestWorld {
+  std::shared_ptr<World> world;
+  int rank = 0;
+};
+
+// Never destroyed by itself, because it has to go before MPI does.
+LatestWorld& latest_world() {
+  static auto& latest = *new LatestWorld;
+  return latest;
+}
+
+bool is_finalized() {
+  int flag = 0;
+  MPI_Finalized(&flag);
+  return flag != 0;
+}
+
+// Waits until all processes have come to their exit. Returns an empty text then, else who has not.
+// The others may be waiting for a collective of this rank: after a moment they are told that it has
+// departed, unless its own threads still work on collectives. Where a rank is known to be missing,
+// the others get one second, in which those that are there can say so.
+std::string wait_for_all_at_exit() {
+  const auto begin = Clock::now();
+  const auto deadline =
+      deadline_after(rank_is_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
+  bool told = false;
+  for (;;) {
+    TimedBarrier barrier(TimedBarrier::Purpose::exit);
+    barrier.wait(deadline, [&] {
+      if (told || unfinished_collectives() > 0 || Clock::now() < begin + 100ms) return;
+      if (const LatestWorld& latest = latest_world(); latest.world)
+        latest.world->depart(latest.rank);
+      told = true;
+    });
+    // A rank that came for another purpose learns here that it comes in vain, and comes again.
+    if (barrier.absent().empty() || barrier.timed_out()) return barrier.absent();
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+// Waits until the library's own threads have finished their collectives, and keeps them from
+// calling MPI again. Returns false where that takes too long.
+bool take_mpi() {
+  const auto deadline = deadline_after(exit_timeout);
+  while (unfinished_collectives() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  return usage_mutex().try_lock_until(deadline);
+}
+
+void finalize_at_exit() {
+  if (!is_usable()) return;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  faults::inject(Fault::Moment::exit, rank, "world");
+  const std::string absent = wait_for_all_at_exit();
+  if (!rank_is_missing && absent.empty() && take_mpi()) {
+    latest_world().world.reset();
+    MPI_Finalize();
+    return;
+  }
+  std::fprintf(
+      stderr, "tutti: rank %d is exiting and ends the job: %s\n", rank,
+      absent.empty() ? "the communication of a collective is still under way" : absent.c_str());
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+}  // namespace
+
+void check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail<DistributedError>("{} failed: {}", call, text);
+}
+
+bool is_initialized() {
+  int flag = 0;
+  MPI_Initialized(&flag);
+  return flag != 0;
+}
+
+bool allows_threads() {
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&provided);
+  return provided == MPI_THREAD_MULTIPLE;
+}
+
+void initialize(std::chrono::milliseconds timeout) {
+  if (is_finalized())
+    fail<DistributedError>("from_environment: MPI has already been finalised in this process");
+  if (process == 0) process = process_generation() + 1;
+  if (is_initialized()) return;
+  // MPI_Init reads these. What the user has set, by mpirun --mca or in the environment, wins.
+  // "vader" became "sm" in Open MPI 5.
+  const std::string eager = std::to_string(eager_bytes);
+  for (const char* name : {"OMPI_MCA_btl_vader_eager_limit", "OMPI_MCA_btl_sm_eager_limit"})
+    setenv(name, eager.c_str(), 0);
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  exit_timeout = timeout;
+  std::atexit(finalize_at_exit);
+}
+
+void note_missing_rank() { rank_is_missing = true; }
+
+bool is_usable() {
+  return !is_finalized() && (process == 0 || process == process_generation() + 1);
+}
+
+std::shared_timed_mutex& usage_mutex() {
+  static auto& mutex = *new std::shared_timed_mutex;
+  return mutex;
+}
+
+std::atomic<int>& unfinished_collectives() {
+  static std::atomic<int> count{0};
+  return count;
+}
+
+void never_free(std::shared_ptr<void> memory) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(memory));
+}
+
+void keep_until_exit(std::shared_ptr<World> world, int rank) {
+  latest_world() = {std::move(world), rank};
+}
+
+}  // namespace tutti::distributed::mpi

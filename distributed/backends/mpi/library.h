@@ -1,0 +1,44 @@
+// The MPI library of this process: initialises MPI where nobody has, finalises it when the process
+// exits, and says which threads may call it at the moment. What it sends are only the messages of
+// the TimedBarrier before finalising.
+#pragma once
+
+#include "../../world.h"
+
+#include <mpi.h>
+
+#include <shared_mutex>
+
+namespace tutti::distributed::mpi {
+
+/// Throws a DistributedError that says what `call` reported, unless `code` is MPI_SUCCESS.
+void check(int code, const char* call);
+
+/// Initialises MPI where nobody has; the launcher decides how long that waits for processes that do
+/// not start. Then MPI is finalised when the process exits. MPI_Finalize waits for every rank
+/// without a deadline. So where a rank was found missing, or does not exit within `exit_timeout`
+/// of this one, MPI_Abort ends the job instead, after a line on standard error that names the rank:
+/// no caller is left that could catch an exception.
+void initialize(std::chrono::milliseconds exit_timeout);
+
+/// Records that a rank was found missing, so that this process ends with MPI_Abort.
+void note_missing_rank();
+
+/// Returns false once MPI has been finalised, and in the child of a fork.
+bool is_usable();
+/// Returns whether a second thread may call MPI.
+bool allows_threads();
+/// The library's own threads hold this mutex shared while they call MPI. Finalising MPI locks it
+/// exclusively and never unlocks it.
+std::shared_timed_mutex& usage_mutex();
+/// How many collectives the library's own threads have yet to finish; finalising waits for them.
+std::atomic<int>& unfinished_collectives();
+
+/// Keeps memory that MPI may still use after a failure: a message to a rank that never arrives
+/// cannot be cancelled.
+void never_free(std::shared_ptr<void> memory);
+
+/// Keeps the world of the latest from_environment() until MPI is finalised, when it must be gone.
+void keep_until_exit(std::shared_ptr<World> world, int rank);
+
+}  // namespace tutti::distributed::mpi

@@ -1,0 +1,58 @@
+// TimedBarrier: a barrier of all processes of MPI_COMM_WORLD that has a deadline and can say who is
+// missing. It precedes what blocks in MPI without a deadline: creating communicators and finalising
+// (the all-gather in split() does this for subgroups). Rank 0 collects messages from the others and
+// answers them. A rank that gives up waiting tells rank 0 and may come again: the latest message of
+// a rank counts. A rank that stops right after the barrier has passed it.
+#pragma once
+
+#include "library.h"
+
+#include <functional>
+#include <vector>
+
+namespace tutti::distributed::mpi {
+
+class TimedBarrier {
+ public:
+  enum class Purpose : std::int32_t { start, exit, gave_up };
+
+  /// Tells rank 0 that this process has come and for which purpose. Does not wait.
+  explicit TimedBarrier(Purpose purpose);
+  ~TimedBarrier();
+  TimedBarrier(const TimedBarrier&) = delete;
+  TimedBarrier& operator=(const TimedBarrier&) = delete;
+
+  /// Waits until all processes have come or the deadline has passed, and calls `in_between` between
+  /// two polls. A rank other than 0 waits one second longer, because rank 0 knows the names.
+  void wait(Clock::time_point deadline, const std::function<void()>& in_between = {});
+
+  /// After wait(): an empty text where all came for the same purpose, else who did not: "rank 3 did
+  /// not come", "rank 1 is exiting instead".
+  const std::string& absent() const { return absent_; }
+  /// After wait(): whether a rank did not come at all, as opposed to for another purpose.
+  bool timed_out() const { return timed_out_; }
+
+ private:
+  struct Memory {  // which MPI reads and writes
+    Purpose purpose, gave_up = Purpose::gave_up;
+    std::vector<Purpose> came;  // on rank 0, by rank
+    struct Answer {
+      std::int32_t timed_out;
+      char text[252];
+    } answer = {};
+  };
+  bool poll();
+  void give_up();
+  void read_answer();
+  void collect();
+  void decide(std::string absent, bool timed_out);
+
+  std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
+  // On rank 0 the receives by rank; on another one the message to rank 0 and its answer.
+  std::vector<MPI_Request> requests_;
+  int rank_ = 0;
+  bool decided_ = false, timed_out_ = false;
+  std::string absent_;
+};
+
+}  // namespace tutti::distributed::mpi

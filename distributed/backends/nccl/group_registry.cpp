@@ -1,0 +1,329 @@
+#include "group_registry.h"
+
+#include "../../../core/cuda/check.h"
+#include "../../fork.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+namespace tutti::distributed::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+// After this time a collective is compared with those of the other ranks.
+constexpr auto slow = 1s;
+// How long close() waits for the other ranks, and for graphs.
+constexpr auto longest_close = 10s;
+constexpr std::size_t most_prints = 4;
+
+// What a rank publishes about one group.
+struct Report {
+  std::int64_t last_issued = 0, calls = 0;
+  Fingerprint prints[most_prints];  // of its oldest calls
+};
+
+using Reports = std::map<std::string, Report>;  // by the key of the group
+
+// In the store: key, zero byte and report of each group as plain bytes, one after the other.
+std::string encode(const Reports& reports) {
+  std::string text;
+  for (const auto& [key, report] : reports) {
+    text += key;
+    text += '\0';
+    text.append(reinterpret_cast<const char*>(&report), sizeof(report));
+  }
+  return text;
+}
+
+Reports decode(const std::string& text) {
+  Reports reports;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\0', at);
+    if (end == std::string::npos || text.size() - end - 1 < sizeof(Report)) break;
+    std::memcpy(static_cast<void*>(&reports[text.substr(at, end - at)]), text.data() + end + 1,
+                sizeof(Report));
+    at = end + 1 + sizeof(Report);
+  }
+  return reports;
+}
+
+std::string released_key(const GroupState& group) { return fmt::format("released/{}/", group.key); }
+std::string state_key(int world_rank) { return fmt::format("state/{}", world_rank); }
+
+// Failures reach the other ranks through the store, where the first to write one decides.
+class StoreTransport : public World::Transport {
+ public:
+  explicit StoreTransport(std::shared_ptr<rendezvous::Store> store) : store_(std::move(store)) {}
+  Failure send_failure(const Failure& failure) override {
+    try {
+      return store_->fail(failure);
+    } catch (const Error&) {
+      return failure;  // the store cannot be reached, so no other rank can be told
+    }
+  }
+  std::optional<World::Notice> receive() override {
+    if (auto failure = store_->failure()) return World::Notice(std::move(*failure));
+    return {};
+  }
+
+ private:
+  std::shared_ptr<rendezvous::Store> store_;
+};
+
+std::shared_ptr<World> make_world_over(const std::shared_ptr<rendezvous::Store>& store) {
+  return std::make_shared<World>(
+      World::Options{.transport = std::make_unique<StoreTransport>(store),
+                     .departed_one = "its group has been destroyed",
+                     .departed_many = "their groups have been destroyed"});
+}
+
+struct OpenRegistries {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<GroupRegistry>> all;
+};
+OpenRegistries& open_registries() {
+  static auto* registries = new OpenRegistries;
+  return *registries;
+}
+
+void close_all() {
+  std::vector<std::weak_ptr<GroupRegistry>> all;
+  {
+    const std::lock_guard lock(open_registries().mutex);
+    all.swap(open_registries().all);
+  }
+  for (const auto& each : all)
+    if (const auto registry = each.lock()) registry->close();
+}
+
+}  // namespace
+
+// Lets the World's watcher check a registry, which outlives the watcher thread.
+class GroupRegistry::WatchedRegistry : public Watched {
+ public:
+  explicit WatchedRegistry(GroupRegistry& registry) : registry_(registry) {}
+  bool check() noexcept override {
+    registry_.check();
+    return false;
+  }
+
+ private:
+  GroupRegistry& registry_;
+};
+
+// The oldest call of a group, for World::give_up(). Its time counts from when this rank's inputs
+// are ready, because what its own device has still to do is no fault of another rank.
+class GroupRegistry::OldestCall : public PendingCollective {
+ public:
+  OldestCall(rendezvous::Store& store, const GroupState& group, const IssuedCall& issued)
+      : store_(store), group_(group), issued_(issued) {}
+  const Collective& call() const override { return issued_.call; }
+  const GroupInfo& group() const override { return group_.info; }
+  Deadline deadline() const override {
+    return Deadline::after(call().timeout, *issued_.waiting_since);
+  }
+  Clock::time_point inspect_from() const override {
+    return *issued_.waiting_since + std::min<Clock::duration>(slow, call().timeout / 2);
+  }
+  Stall stall() const override;
+
+ private:
+  rendezvous::Store& store_;
+  const GroupState& group_;
+  const IssuedCall& issued_;
+};
+
+Stall GroupRegistry::OldestCall::stall() const {
+  const Fingerprint& print = issued_.print;
+  // All ranks have completed what comes before, because it is done on this rank.
+  Stall stall{.last_completed = print.sequence - 1};
+  const rendezvous::Values states = store_.list("state/");
+  std::vector<Fingerprint> prints;
+  for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
+    prints.push_back(print);
+    if (static_cast<int>(r) == group_.info.rank) continue;
+    const auto found = states.find(state_key(group_.info.world_ranks[r]));
+    const Report report = found == states.end() ? Report{} : decode(found->second)[group_.key];
+    if (report.last_issued < print.sequence) {
+      stall.missing.push_back(static_cast<int>(r));
+      stall.last_completed = std::min(stall.last_completed, report.last_issued);
+    }
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, most_prints); ++i)
+      if (report.prints[i].sequence == print.sequence) prints.back() = report.prints[i];
+  }
+  stall.disagreement = disagreement(prints);
+  const rendezvous::Values released = store_.list(released_key(group_));
+  for (const int r : stall.missing)
+    if (released.contains(released_key(group_) + std::to_string(r))) stall.departed.push_back(r);
+  return stall;
+}
+
+GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)
+    : store_(std::move(store)),
+      device_(device),
+      world_(make_world_over(store_)),
+      process_(process_generation()) {
+  world_->watch(std::make_shared<WatchedRegistry>(*this));
+}
+
+GroupRegistry::~GroupRegistry() { close(); }
+
+void GroupRegistry::add(std::shared_ptr<GroupState> group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(std::move(group));
+}
+
+void GroupRegistry::release(GroupState& group) {
+  const std::lock_guard lock(group.mutex);
+  group.released = true;
+}
+
+void GroupRegistry::close() {
+  if (process_ != process_generation()) {
+    // In the child of a fork everything belongs to the parent, NCCL's communicators too.
+    new std::vector(std::move(groups_));
+    return;
+  }
+  const auto patience = std::min<Clock::duration>(longest_close, member().timeout);
+  {
+    std::unique_lock lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+    for (const auto& group : groups_) release(*group);
+    changed_.wait_for(lock, patience, [&] { return world_->failure() || groups_.empty(); });
+  }
+  world_->stop_watching();
+  for (const auto deadline = Clock::now() + patience;
+       abort_all(), !groups_.empty() && Clock::now() < deadline;)
+    std::this_thread::sleep_for(1ms);
+  if (!groups_.empty())
+    new std::vector(std::move(groups_));  // the graphs that hold them may outlive this registry
+}
+
+void GroupRegistry::check() noexcept {
+  try {
+    // What this thread asks of CUDA must not disturb a graph that another thread captures.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    if (checks_ == 0) {
+      cuda::check(cudaSetDevice(device_), "cudaSetDevice", "nccl");
+      cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode",
+                  "nccl");
+    }
+    // With many ranks each of them asks the store less often, because rank 0 serves it.
+    if (!world_->failure() && checks_++ % (1 + member().size / 256) == 0) check_groups();
+  } catch (const std::exception& error) {
+    world_->fail({.what = fmt::format("rank {}: {}", member().rank, error.what())});
+  }
+  if (world_->failure()) abort_all();
+  changed_.notify_all();
+}
+
+void GroupRegistry::check_groups() {
+  if (world_->poll()) return;
+  std::vector<std::shared_ptr<GroupState>> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    groups = groups_;
+  }
+  publish_calls();
+  for (const auto& group : groups) {
+    check_oldest_call(*group);
+    if (world_->failure()) return;
+    free_if_unused(*group);
+  }
+}
+
+void GroupRegistry::publish_calls() {
+  Reports reports;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      const std::lock_guard inner(group->mutex);
+      Report& report = reports[group->key];
+      report.last_issued = group->last_issued;
+      report.calls = static_cast<std::int64_t>(group->calls.size());
+      for (std::size_t i = 0; i < std::min(group->calls.size(), most_prints); ++i)
+        report.prints[i] = group->calls[i]->print;
+    }
+  }
+  std::string text = encode(reports);
+  if (text == published_) return;
+  store_->set(state_key(member().rank), text);
+  published_ = std::move(text);
+}
+
+// Drops the calls that are done and keeps the deadline of the oldest that is not.
+void GroupRegistry::check_oldest_call(GroupState& group) {
+  std::shared_ptr<IssuedCall> oldest;
+  {
+    const std::lock_guard lock(group.mutex);
+    while (!group.calls.empty() && group.calls.front()->launched &&
+           group.calls.front()->done.passed())
+      group.calls.pop_front();
+    if (!group.calls.empty()) oldest = group.calls.front();
+  }
+  if (const std::string error = group.communicator.asynchronous_error(); !error.empty()) {
+    // When a rank dies, NCCL often reports it before the store does, but without the rank's name.
+    if (!group.error_since) group.error_since = Clock::now();
+    if (Clock::now() - *group.error_since > slow)
+      return world_->fail({.at = oldest ? describe(oldest->call, group.info) : "", .what = error});
+  }
+  if (!oldest) return;
+  if (!oldest->waiting_since) {
+    const std::lock_guard lock(group.mutex);
+    if (!oldest->launched || oldest->ready.passed()) oldest->waiting_since = Clock::now();
+    return;
+  }
+  world_->give_up(OldestCall(*store_, group, *oldest));
+}
+
+void GroupRegistry::free_if_unused(GroupState& group) {
+  {
+    const std::lock_guard lock(group.mutex);
+    if (!group.released || !group.calls.empty() || group.graph_collectives > 0) return;
+    if (!group.last.recorded()) group.last.record(group.stream);
+  }
+  if (!group.last.passed()) return;
+  const std::string prefix = released_key(group);
+  if (!group.release_published) store_->set(prefix + std::to_string(group.info.rank), "");
+  group.release_published = true;
+  if (store_->list(prefix).size() < group.info.world_ranks.size()) return;
+  // No member uses it. Unlike ncclCommDestroy, abort() waits for no other rank.
+  group.communicator.abort();
+  if (!group.communicator.ending()) remove(group);
+}
+
+// Aborts the communicators of all groups at once, because the end of each waits for the device, and
+// may wait for a graph that the program destroys only when it has got its error.
+void GroupRegistry::abort_all() {
+  std::vector<std::shared_ptr<GroupState>> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    groups = groups_;
+  }
+  for (const auto& group : groups) group->communicator.abort();
+  std::erase_if(groups, [](const auto& group) { return group->communicator.ending(); });
+  for (const auto& group : groups) remove(*group);
+}
+
+// Forgets a group whose communicator has been freed.
+void GroupRegistry::remove(GroupState& group) {
+  {
+    const std::lock_guard lock(group.mutex);
+    group.calls.clear();
+  }
+  const std::lock_guard lock(mutex_);
+  std::erase_if(groups_, [&](const auto& other) { return other.get() == &group; });
+}
+
+void close_at_exit(const std::shared_ptr<GroupRegistry>& registry) {
+  const std::lock_guard lock(open_registries().mutex);
+  static const int registered = std::atexit(close_all);
+  (void)registered;
+  std::erase_if(open_registries().all, [](const auto& each) { return each.expired(); });
+  open_registries().all.push_back(registry);
+}
+
+}  // namespace tutti::distributed::nccl

@@ -1,0 +1,101 @@
+// GroupRegistry: the groups of one world on one rank, as the watcher thread sees them. The watcher
+// drops collectives that are done, hands those that take long to World::give_up(), asks NCCL for
+// errors, aborts all communicators once the world has failed, and frees communicators that no
+// member uses any more.
+//
+// The ranks' agreement on a collective is not checked in advance, which would cost a second
+// collective. Each rank writes the fingerprints of its collectives under way to the rendezvous
+// store, and a rank that waits for more than a second compares them.
+#pragma once
+
+#include "../../../core/cuda/stream.h"
+#include "../../launch/rendezvous/store.h"
+#include "communicator.h"
+
+#include <condition_variable>
+#include <deque>
+
+namespace tutti::distributed::nccl {
+
+/// A collective that this rank has issued and the device has not finished. It keeps its tensors
+/// alive.
+struct IssuedCall {
+  Collective call;
+  Fingerprint print;
+  cuda::Event ready;      ///< The device has computed the inputs.
+  cuda::Event done;       ///< The device has finished the collective.
+  bool launched = false;  ///< `done` has been recorded.
+  /// Since when the collective has waited for nothing but the other ranks.
+  std::optional<Clock::time_point> waiting_since = {};
+};
+
+/// A group's communicator, stream and calls. It lives until all members have released the group and
+/// no graph holds it.
+struct GroupState {
+  GroupState(std::string group_key, GroupInfo group_info, cuda::Stream own)
+      : key(std::move(group_key)), info(std::move(group_info)), stream(std::move(own)) {}
+
+  const std::string key;  ///< The same on every member, and of no other group.
+  const GroupInfo info;
+  const cuda::Stream stream;  ///< Where the group's collectives run.
+  Communicator communicator{stream.device()};
+
+  std::mutex mutex;  ///< Guards what follows.
+  std::deque<std::shared_ptr<IssuedCall>> calls;
+  std::int64_t last_issued = 0;
+  int graph_collectives = 0;  ///< How many collectives CUDA graphs hold.
+  bool released = false;      ///< No handle of the group is left on this rank.
+
+  // Used by the watcher thread only.
+  std::optional<Clock::time_point> error_since = {};
+  cuda::Event last = cuda::Event();  ///< Recorded after the stream's last work.
+  bool release_published = false;
+};
+
+class GroupRegistry {
+ public:
+  GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device);
+  ~GroupRegistry();
+  GroupRegistry(const GroupRegistry&) = delete;
+  GroupRegistry& operator=(const GroupRegistry&) = delete;
+
+  int device() const { return device_; }
+  const std::shared_ptr<World>& world() const { return world_; }
+  void add(std::shared_ptr<GroupState> group);
+  /// Marks a group as released. Its communicator is freed when all members have released it and no
+  /// graph holds it; until then other members may be receiving.
+  void release(GroupState& group);
+  /// Releases all groups, waits up to 10 s until they are freed, and ends the watcher.
+  void close();
+
+ private:
+  class WatchedRegistry;
+  class OldestCall;
+
+  const rendezvous::Member& member() const { return store_->member(); }
+  // On the watcher thread.
+  void check() noexcept;
+  void check_groups();
+  void publish_calls();
+  void check_oldest_call(GroupState& group);
+  void free_if_unused(GroupState& group);
+  // On any thread.
+  void abort_all();
+  void remove(GroupState& group);
+
+  const std::shared_ptr<rendezvous::Store> store_;
+  const int device_;
+  const std::shared_ptr<World> world_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<GroupState>> groups_;
+  bool closed_ = false;
+  std::int64_t checks_ = 0;  // used by the watcher thread only, as is the next one
+  std::string published_;
+  const std::uint64_t process_;
+};
+
+/// Closes the registry at the latest when the process exits, before CUDA is gone.
+void close_at_exit(const std::shared_ptr<GroupRegistry>& registry);
+
+}  // namespace tutti::distributed::nccl

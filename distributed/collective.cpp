@@ -1,0 +1,125 @@
+#include "collective.h"
+
+#include "../core/error.h"
+#include "../core/hash.h"
+#include "fork.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::distributed {
+
+Work::Work(std::shared_ptr<State> state)
+    : state_(std::move(state)), process_(process_generation()) {}
+
+void Work::wait() {
+  if (!state_) return;
+  if (process_ != process_generation())
+    fail<DistributedError>(
+        "Work::wait: this collective belongs to the process that this one was forked from, which "
+        "alone can wait for it; wait before a fork, or start the child with exec");
+  state_->wait();
+}
+
+bool Work::is_done() const {
+  return !state_ || process_ != process_generation() || state_->is_done();
+}
+
+std::string to_string(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::mean: return "mean";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
+  }
+  return "?";
+}
+
+std::string to_string(Operation operation) {
+  switch (operation) {
+    case Operation::all_reduce: return "all_reduce";
+    case Operation::all_gather: return "all_gather";
+    case Operation::broadcast: return "broadcast";
+    case Operation::reduce_scatter: return "reduce_scatter";
+    case Operation::barrier: return "barrier";
+  }
+  return "?";
+}
+
+std::int64_t Collective::bytes() const {
+  return input.defined() ? input.numel() * static_cast<std::int64_t>(size_of(input.dtype())) : 0;
+}
+
+bool Fingerprint::operator==(const Fingerprint& other) const {
+  return sequence == other.sequence && count == other.count && name_hash == other.name_hash &&
+         root == other.root && operation == other.operation && op == other.op &&
+         dtype == other.dtype;
+}
+
+Fingerprint fingerprint(const Collective& call) {
+  Fingerprint print;
+  print.sequence = call.sequence;
+  print.count = call.input.defined() ? call.input.numel() : 0;
+  print.name_hash = Hash64().add(std::string_view(call.name)).value();
+  print.root = call.root;
+  print.operation = call.operation;
+  print.op = static_cast<std::uint8_t>(call.op);
+  print.dtype = call.input.defined() ? static_cast<std::uint8_t>(call.input.dtype()) : 0;
+  std::memcpy(print.name, call.name.data(), std::min(call.name.size(), sizeof(print.name) - 1));
+  return print;
+}
+
+std::string to_string(const Fingerprint& print) {
+  std::string text = to_string(print.operation);
+  if (print.operation == Operation::all_reduce || print.operation == Operation::reduce_scatter)
+    text += fmt::format("({})", to_string(static_cast<ReduceOp>(print.op)));
+  if (print.operation == Operation::broadcast) text += fmt::format("(root {})", print.root);
+  text += fmt::format(" #{}", print.sequence);
+  if (print.operation != Operation::barrier)
+    text +=
+        fmt::format(" of {} x {}", tutti::to_string(static_cast<DType>(print.dtype)), print.count);
+  const std::string name(print.name, strnlen(print.name, sizeof(print.name)));
+  return name.empty() ? text : fmt::format("{} ({})", text, name);
+}
+
+std::string disagreement(std::span<const Fingerprint> prints) {
+  for (std::size_t r = 1; r < prints.size(); ++r)
+    if (!(prints[r] == prints[0]))
+      return fmt::format(
+          "the ranks are at different calls: rank 0 at {}, rank {} at {}. Every rank must issue "
+          "the same collectives in the same order",
+          to_string(prints[0]), r, to_string(prints[r]));
+  return {};
+}
+
+std::string describe(const Collective& call, const GroupInfo& group) {
+  std::string text =
+      fmt::format("{} #{} of group '{}'", to_string(call.operation), call.sequence, group.group);
+  std::string about = call.name;
+  if (call.operation != Operation::barrier) {
+    const auto bytes = static_cast<double>(call.bytes());
+    if (!about.empty()) about += ", ";
+    about += bytes < 1e3   ? fmt::format("{:.0f} B", bytes)
+             : bytes < 1e6 ? fmt::format("{:.1f} kB", bytes / 1e3)
+                           : fmt::format("{:.1f} MB", bytes / 1e6);
+  }
+  return about.empty() ? text : fmt::format("{} ({})", text, about);
+}
+
+std::string ranks_to_string(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+std::string to_string(std::chrono::milliseconds duration) {
+  return duration.count() % 1000 == 0 ? fmt::format("{} s", duration.count() / 1000)
+                                      : fmt::format("{} ms", duration.count());
+}
+
+Clock::time_point deadline_after(std::chrono::milliseconds timeout, Clock::time_point start) {
+  return start + std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
+}
+
+}  // namespace tutti::distributed

@@ -1,0 +1,122 @@
+// Collective: one call of a collective operation by one rank, and the vocabulary that everything
+// in distributed/ shares: operations, call options, fingerprints and the texts that describe a
+// call. This header lies below worlds, backends and process groups and includes none of them.
+#pragma once
+
+#include "../core/tensor.h"
+#include "group_info.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace tutti::distributed {
+
+/// How a collective combines the values of the ranks.
+enum class ReduceOp { sum, mean, min, max };
+/// The collective operations.
+enum class Operation : std::uint8_t { all_reduce, all_gather, broadcast, reduce_scatter, barrier };
+
+/// Returns the name of the reduction, such as "sum".
+std::string to_string(ReduceOp op);
+/// Returns the name of the operation, such as "all_reduce".
+std::string to_string(Operation operation);
+
+/// What a caller may say about one call. `name` tells what the call is for (a layer, a bucket) and
+/// stands in every error; a `timeout` of zero means the group's.
+struct CallOptions {
+  std::string name = {};
+  std::chrono::milliseconds timeout{0};
+};
+
+/// A collective that has been started. Its tensors must not be touched before wait() returns.
+/// Where the backend's capabilities say `device_waits`, wait() returns at once and orders the
+/// caller's current stream after the collective instead.
+class [[nodiscard]] Work {
+ public:
+  /// What a backend implements.
+  struct State {
+    virtual ~State() = default;
+    /// Returns when the collective is done. Throws the failure of the group, which is a
+    /// TimeoutError where a deadline has passed.
+    virtual void wait() = 0;
+    /// Returns whether the collective is done or has failed. Never blocks.
+    virtual bool is_done() = 0;
+    /// Returns, after wait(), when the collective was done. A default-constructed time point means
+    /// that the return of wait() tells it best.
+    virtual std::chrono::steady_clock::time_point done_at() const { return {}; }
+  };
+
+  /// Makes a Work that is already done.
+  Work() = default;
+  explicit Work(std::shared_ptr<State> state);
+  /// Waits until the collective is done and throws what went wrong. In the child of a fork it
+  /// throws a DistributedError, because the parent's collectives never complete there.
+  void wait();
+  bool is_done() const;
+
+ private:
+  std::shared_ptr<State> state_;
+  std::uint64_t process_ = 0;  // the process_generation() that issued it
+};
+
+/// One call of one rank, after its arguments have been checked. Both tensors are row-major without
+/// gaps, on a device that the backend accepts, without autograd history. all_reduce and broadcast
+/// work in place: input and output are the same tensor. A barrier has neither.
+struct Collective {
+  Operation operation = Operation::barrier;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  Tensor input = {};
+  Tensor output = {};
+  std::string name = {};
+  std::int64_t sequence = 0;  ///< The number of this collective in its group, counted from 1.
+  std::chrono::milliseconds timeout{0};  ///< How long a wait for it may last.
+
+  std::int64_t bytes() const;  ///< Of the input.
+};
+
+/// What must be equal on all ranks for their calls to be one collective. Backends send it as plain
+/// bytes.
+struct Fingerprint {
+  std::int64_t sequence = 0;
+  std::int64_t count = 0;  ///< The number of elements of the input.
+  std::uint64_t name_hash = 0;
+  std::int32_t root = 0;
+  Operation operation = Operation::barrier;
+  std::uint8_t op = 0;
+  std::uint8_t dtype = 0;
+  char name[89] = {};  ///< The beginning of the name, for the error text; not compared.
+
+  bool operator==(const Fingerprint& other) const;
+};
+
+/// Returns the fingerprint of a call.
+Fingerprint fingerprint(const Collective& call);
+
+/// Returns a text such as "all_reduce(sum) #8 of float32 x 1024 (layer1.bn)".
+std::string to_string(const Fingerprint& print);
+
+/// Compares the ranks' fingerprints. Returns an empty string where all are equal; else a text that
+/// shows rank 0's call and that of the first rank that differs from it.
+std::string disagreement(std::span<const Fingerprint> prints);
+
+/// Returns a text such as "all_reduce #808 of group 'world' (bucket 4, 6.2 MB)".
+std::string describe(const Collective& call, const GroupInfo& group);
+
+/// Returns "rank 3" or "ranks 1, 2 and 3".
+std::string ranks_to_string(std::span<const int> ranks);
+
+/// Returns "250 ms" or "30 s".
+std::string to_string(std::chrono::milliseconds duration);
+
+/// The clock of deadlines.
+using Clock = std::chrono::steady_clock;
+
+/// Returns start + timeout. A timeout of more than a year counts as a year, so that the sum does
+/// not overflow.
+Clock::time_point deadline_after(std::chrono::milliseconds timeout,
+                                 Clock::time_point start = Clock::now());
+
+}  // namespace tutti::distributed

@@ -1,0 +1,14 @@
+// submit(): the steps between a checked collective and the backend, which are the same for every
+// backend: it copies tensors that have gaps or are on another device, numbers and counts the call,
+// injects faults, measures times and copies the result back.
+#pragma once
+
+#include "backend.h"
+
+namespace tutti::distributed {
+
+/// Starts the collective `call` on the caller's tensors. The other fields of `call` that the caller
+/// must set are operation, op and root.
+Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOptions options);
+
+}  // namespace tutti::distributed

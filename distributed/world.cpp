@@ -1,0 +1,204 @@
+#include "world.h"
+
+#include "../core/error.h"
+
+#include <algorithm>
+
+namespace tutti::distributed {
+namespace {
+
+[[noreturn]] void throw_error(const Failure& failure, const std::string& text,
+                              CollectiveInfo info) {
+  if (failure.timeout) throw TimeoutError(text, std::move(info));
+  throw DistributedError(text, std::move(info));
+}
+
+std::string last_completed(std::span<const int> ranks, std::int64_t completed) {
+  return fmt::format("{} last completed {}", ranks.size() == 1 ? "it" : "they",
+                     completed == 0 ? "none" : fmt::format("#{}", completed));
+}
+
+// The text for ranks that have departed; `how` is "its process is exiting".
+std::string departure(const Stall& stall, const char* how) {
+  const std::string ranks = ranks_to_string(stall.departed);
+  if (stall.in_transfer)
+    return fmt::format("{} stopped in the middle of the transfer: {}", ranks, how);
+  return fmt::format("{} will never arrive: {}; {}", ranks, how,
+                     last_completed(stall.departed, stall.last_completed));
+}
+
+// The text for ranks that are missing at the deadline.
+std::string absence(const Stall& stall, std::chrono::milliseconds timeout) {
+  if (stall.missing.empty())
+    return fmt::format(
+        "all ranks have issued it, but it did not end within {}: a device or the network hangs",
+        to_string(timeout));
+  const std::string ranks = ranks_to_string(stall.missing);
+  if (stall.in_transfer)
+    return fmt::format("{} stopped in the middle of the transfer and did not go on within {}",
+                       ranks, to_string(timeout));
+  return fmt::format("{} did not arrive within {}; {}", ranks, to_string(timeout),
+                     last_completed(stall.missing, stall.last_completed));
+}
+
+}  // namespace
+
+void throw_failure(const Failure& failure, const Collective& call, const GroupInfo& group) {
+  const std::string here = describe(call, group);
+  const std::string cause =
+      failure.at.empty() || failure.at == here ? failure.what : failure.at + ": " + failure.what;
+  const std::string text =
+      fmt::format("{}: {}{} [rank {} of {}]", here,
+                  failure.at == here ? "" : "not done, because the group has failed: ", cause,
+                  group.rank, group.size);
+  throw_error(failure, text,
+              {group.rank, group.size, to_string(call.operation), call.sequence, call.name});
+}
+
+void World::fail(const Failure& failure) {
+  if (has_failed_) return;
+  Lock here = lock();
+  fail(failure, here);
+}
+
+void World::fail(const Failure& failure, Lock&) {
+  if (failure_) return;
+  set_failure(options_.transport ? options_.transport->send_failure(failure) : failure);
+}
+
+void World::set_failure(Failure failure) {
+  failure_ = std::move(failure);
+  has_failed_ = true;
+  changed_.notify_all();
+}
+
+std::optional<Failure> World::failure() const {
+  if (!has_failed_) return {};
+  const std::lock_guard here(mutex_);
+  return failure_;
+}
+
+std::optional<Failure> World::poll() {
+  const std::lock_guard here(mutex_);
+  while (!failure_ && options_.transport) {
+    std::optional<Notice> notice = options_.transport->receive();
+    if (!notice) break;
+    if (const int* rank = std::get_if<int>(&*notice)) {
+      departed_.emplace(*rank, Clock::now());
+      has_departures_ = true;
+    } else {
+      set_failure(std::move(std::get<Failure>(*notice)));
+    }
+  }
+  return failure_;
+}
+
+void World::throw_if_failed(const Collective& call, const GroupInfo& group) const {
+  if (const auto why = failure()) throw_failure(*why, call, group);
+}
+
+void World::depart(int rank) {
+  const std::lock_guard here(mutex_);
+  if (failure_) return;
+  departed_.emplace(rank, Clock::now());
+  has_departures_ = true;
+  if (options_.transport) options_.transport->send_departure();
+  changed_.notify_all();
+}
+
+bool World::give_up(const PendingCollective& pending) {
+  if (!is_worth_asking(pending)) return false;
+  Stall stall = pending.stall();  // without the lock: it may ask a server
+  Lock here = lock();
+  const auto why = verdict(pending, std::move(stall));
+  if (why) fail(*why, here);
+  return why.has_value();
+}
+
+bool World::give_up(const PendingCollective& pending, Lock& lock) {
+  if (!is_worth_asking(pending)) return false;
+  const auto why = verdict(pending, pending.stall());
+  if (why) fail(*why, lock);
+  return why.has_value();
+}
+
+// Cheap, because every wait asks it again and again.
+bool World::is_worth_asking(const PendingCollective& pending) const {
+  if (has_departures_) return true;
+  const auto now = Clock::now();
+  return now >= pending.deadline().at || now >= pending.inspect_from();
+}
+
+std::optional<Failure> World::verdict(const PendingCollective& pending, Stall stall) const {
+  Failure why{.at = describe(pending.call(), pending.group())};
+  add_departed(stall, pending.group());
+  if (!stall.disagreement.empty()) {
+    why.what = std::move(stall.disagreement);
+  } else if (!stall.departed.empty()) {
+    why.what = departure(
+        stall, stall.departed.size() == 1 ? options_.departed_one : options_.departed_many);
+  } else if (Clock::now() >= pending.deadline().at) {
+    why.what = absence(stall, pending.deadline().timeout);
+    why.timeout = true;
+  } else {
+    return {};
+  }
+  return why;
+}
+
+void World::add_departed(Stall& stall, const GroupInfo& group) const {
+  if (departed_.empty()) return;
+  const auto delay = options_.transport ? options_.transport->departure_delay()
+                                        : std::chrono::milliseconds(0);
+  for (const int rank : stall.missing) {
+    const auto found = departed_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
+    if (found != departed_.end() && Clock::now() >= found->second + delay)
+      stall.departed.push_back(rank);
+  }
+}
+
+void World::check_step(const std::string& what, const Deadline& deadline, const GroupInfo& group) {
+  if (Clock::now() >= deadline.at)
+    fail({.at = what,
+          .what = fmt::format("not all ranks were there within {}", to_string(deadline.timeout)),
+          .timeout = true});
+  const auto why = failure();
+  if (!why) return;
+  throw_error(*why,
+              fmt::format("{}: {}{}{} [rank {} of {}]", what, why->at, why->at.empty() ? "" : ": ",
+                          why->what, group.rank, group.size),
+              {.rank = group.rank, .world_size = group.size, .operation = what, .name = {}});
+}
+
+void World::watch(const std::shared_ptr<Watched>& watched) {
+  const std::lock_guard here(watch_mutex_);
+  watched->position_ = watched_.insert(watched_.end(), watched);
+  if (!watcher_ && options_.has_watcher)
+    watcher_.emplace([this] {
+      const auto check = [this] { check_watched(); };
+      if (options_.transport) options_.transport->guard(check);
+      else check();
+    });
+}
+
+void World::unwatch(Watched& watched) {
+  const std::lock_guard here(watch_mutex_);
+  if (!watched.position_) return;
+  watched_.erase(*watched.position_);
+  watched.position_.reset();
+}
+
+void World::stop_watching() { watcher_.reset(); }
+
+void World::check_watched() {
+  std::vector<std::shared_ptr<Watched>> all;
+  {
+    const std::lock_guard here(watch_mutex_);
+    all.assign(watched_.begin(), watched_.end());
+  }
+  for (const auto& watched : all)
+    if (watched->check()) unwatch(*watched);
+  // Releasing the last of them may destroy this object.
+}
+
+}  // namespace tutti::distributed

@@ -1,0 +1,184 @@
+// World: the ranks that were started together, as one rank sees them. It owns what is the same for
+// every backend: the first failure, which ranks have departed, the deadlines of collectives, the
+// watcher thread and the texts of failures. It moves no data; backends do, and give the world a
+// Transport that carries failures and departures to the other ranks. Whatever concerns every
+// collective of every backend (records, further deadlines) belongs here.
+#pragma once
+
+#include "collective.h"
+#include "watcher.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <limits>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <variant>
+#include <vector>
+
+namespace tutti::distributed {
+
+/// Why a world has failed. From then on every call in all of its groups fails with this cause.
+struct Failure {
+  std::string at = {};    ///< The collective, as describe() names it; empty if there was none.
+  std::string what = {};  ///< The cause.
+  bool timeout = false;   ///< Whether a deadline has passed, which makes it a TimeoutError.
+};
+
+/// Throws `failure` as the rank of `group` sees it that is in `call`: a TimeoutError or a
+/// DistributedError.
+[[noreturn]] void throw_failure(const Failure& failure, const Collective& call,
+                                const GroupInfo& group);
+
+/// A point in time, and the timeout that led to it, which error texts name.
+struct Deadline {
+  Clock::time_point at = Clock::time_point::max();
+  std::chrono::milliseconds timeout{0};
+
+  static Deadline after(std::chrono::milliseconds timeout, Clock::time_point start = Clock::now()) {
+    return {deadline_after(timeout, start), timeout};
+  }
+};
+
+/// What a backend knows about a collective that is not done. Ranks are those of the group.
+struct Stall {
+  std::vector<int> missing = {};    ///< The ranks that have not done their part.
+  std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
+  std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.
+  std::string disagreement = {};    ///< Where the ranks are at different calls: both calls.
+  bool in_transfer = false;         ///< All ranks had arrived, and their data was being moved.
+};
+
+/// A collective that is not done, as World::give_up() asks about it.
+class PendingCollective {
+ public:
+  virtual ~PendingCollective() = default;
+  virtual const Collective& call() const = 0;
+  virtual const GroupInfo& group() const = 0;
+  virtual Deadline deadline() const = 0;
+  /// From this time on stall() is asked although neither the deadline has passed nor a rank has
+  /// departed.
+  virtual Clock::time_point inspect_from() const { return Clock::time_point::max(); }
+  /// Finds out why the collective is not done. Does not wait for other ranks.
+  virtual Stall stall() const = 0;
+};
+
+/// Something that the watcher thread checks every 50 ms until it is done.
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  /// Moves the collective on and keeps its deadline. Does not wait for other ranks. Returns true
+  /// when there is nothing left to check.
+  virtual bool check() noexcept = 0;
+
+ private:
+  friend class World;
+  std::optional<std::list<std::shared_ptr<Watched>>::iterator> position_;
+};
+
+/// What the groups of one world share: the first failure, who has left, and the deadlines.
+class World {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+
+  /// A notice from another rank: its failure, or the rank in the world that has departed.
+  using Notice = std::variant<Failure, int>;
+
+  /// How failures and departures reach ranks that have a World object of their own. World calls it
+  /// under its lock, except for guard().
+  class Transport {
+   public:
+    virtual ~Transport() = default;
+    /// Tells all other ranks. Returns the failure that counts: where another rank was known to be
+    /// first, that rank's. Must not throw.
+    virtual Failure send_failure(const Failure& failure) = 0;
+    /// Tells all other ranks that this one will issue no more collectives. Must not throw.
+    virtual void send_departure() {}
+    /// Returns what another rank has sent, if anything has arrived.
+    virtual std::optional<Notice> receive() = 0;
+    /// How long after the notice of a departure everything has arrived that was sent before it.
+    virtual std::chrono::milliseconds departure_delay() const {
+      return std::chrono::milliseconds(0);
+    }
+    /// Calls `check` on the watcher thread, or does not where that thread must not use the
+    /// transport now.
+    virtual void guard(const std::function<void()>& check) { check(); }
+  };
+
+  struct Options {
+    /// Null where all ranks are threads that share this World object.
+    std::unique_ptr<Transport> transport = {};
+    /// What a departure means, for one rank and for several: "its process is exiting".
+    const char* departed_one = "it has departed";
+    const char* departed_many = "they have departed";
+    /// False where a second thread must not use the transport; then only waits keep deadlines.
+    bool has_watcher = true;
+  };
+
+  explicit World(Options options) : options_(std::move(options)) {}
+  /// Stops the watcher before the transport goes.
+  ~World() { stop_watching(); }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  /// Breaks all groups of this world on every rank. Only the first failure counts.
+  void fail(const Failure& failure);
+  void fail(const Failure& failure, Lock& lock);
+
+  /// Returns the first failure, if this rank knows of one. Costs one load where there is none.
+  std::optional<Failure> failure() const;
+  std::optional<Failure> failure(const Lock&) const { return failure_; }
+  /// Receives what the other ranks have sent, then returns failure().
+  std::optional<Failure> poll();
+  /// Throws failure(), if there is one, as the rank of `group` sees it that is in `call`.
+  void throw_if_failed(const Collective& call, const GroupInfo& group) const;
+
+  /// Announces that `rank` of the world, which is this one, will issue no more collectives.
+  void depart(int rank);
+
+  /// Fails the world where `pending` will never be done: its deadline has passed, a missing rank
+  /// has departed, or the ranks disagree. Returns whether the world has failed through it.
+  bool give_up(const PendingCollective& pending);
+  bool give_up(const PendingCollective& pending, Lock& lock);
+  /// For a step that all ranks take together but that is no collective, such as creating a
+  /// communicator: call this repeatedly while it is not done. Throws the failure of the world, and
+  /// fails the world once the deadline has passed. `what` names the step.
+  void check_step(const std::string& what, const Deadline& deadline, const GroupInfo& group);
+
+  /// Keeps `watched` and checks it until it is done or unwatched. Starts the watcher.
+  void watch(const std::shared_ptr<Watched>& watched);
+  void unwatch(Watched& watched);
+  /// Ends the watcher thread after a check in progress.
+  void stop_watching();
+
+  /// For a backend whose ranks share this object: its own state is guarded by the same lock, so
+  /// that one wait sees its own changes, failures and departures.
+  Lock lock() { return Lock(mutex_); }
+  void wait(Lock& lock) { changed_.wait(lock); }
+  void wait_until(Lock& lock, Clock::time_point time) { changed_.wait_until(lock, time); }
+  void notify(const Lock&) { changed_.notify_all(); }
+
+ private:
+  void set_failure(Failure failure);
+  bool is_worth_asking(const PendingCollective& pending) const;
+  std::optional<Failure> verdict(const PendingCollective& pending, Stall stall) const;
+  void add_departed(Stall& stall, const GroupInfo& group) const;
+  void check_watched();
+
+  Options options_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Failure> failure_;
+  std::atomic<bool> has_failed_ = false;
+  std::map<int, Clock::time_point> departed_;  // by rank in the world: when this one was told
+  std::atomic<bool> has_departures_ = false;
+
+  std::mutex watch_mutex_;
+  std::list<std::shared_ptr<Watched>> watched_;
+  std::optional<Watcher> watcher_;  // started by the first watch()
+};
+
+}  // namespace tutti::distributed

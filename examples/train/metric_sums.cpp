@@ -1,0 +1,34 @@
+#include "metric_sums.h"
+
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/grad_mode.h>
+#include <tutti/core/create.h>
+
+#include <algorithm>
+
+namespace tutti::examples {
+
+MetricSums::MetricSums(Device device) : sums_(zeros({2}, {.dtype = float64, .device = device})) {}
+
+void MetricSums::add(const Tensor& loss_sum, const Tensor& logits, const Tensor& labels) {
+  const NoGrad no_grad;
+  const Tensor correct = eq(argmax(logits.detach(), 1), labels);
+  sums_.slice(0, 0, 1).add_(loss_sum.detach().to(float64));
+  sums_.slice(0, 1, 2).add_(sum(correct).to(float64));
+}
+
+LossAndAccuracy MetricSums::take(const ProcessGroup& group) {
+  group.all_reduce(sums_, distributed::ReduceOp::sum, {.name = "metrics"}).wait();
+  const std::vector<double> sums = to_vector(sums_);
+  const auto samples = static_cast<double>(std::max<std::int64_t>(samples_, 1));
+  sums_.zero_();
+  samples_ = 0;
+  return {.loss = sums[0] / samples, .accuracy = sums[1] / samples};
+}
+
+void MetricSums::restore(const Tensor& sums, std::int64_t samples) {
+  sums_.copy_(sums);
+  samples_ = samples;
+}
+
+}  // namespace tutti::examples

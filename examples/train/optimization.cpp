@@ -1,0 +1,45 @@
+#include "optimization.h"
+
+#include <tutti/core/trace.h>
+
+namespace tutti::examples {
+namespace {
+
+bool schedules_momentum(const TrainOptions& o) { return o.momentum == 0; }
+
+optim::SGD::Options sgd_options(const TrainOptions& o) {
+  return {.lr = o.lr,
+          .momentum = schedules_momentum(o) ? 0.95 : o.momentum,
+          .weight_decay = o.weight_decay,
+          .nesterov = o.nesterov};
+}
+
+}  // namespace
+
+Optimization::Optimization(std::vector<Tensor> parameters, const TrainOptions& options,
+                           std::int64_t total_steps)
+    : sgd_(std::move(parameters), sgd_options(options)),
+      schedule_(sgd_, optim::one_cycle({.steps = total_steps}),
+                schedules_momentum(options) ? optim::one_cycle_momentum({.steps = total_steps})
+                                            : optim::Schedule{}) {
+  if (options.precision == float16) scaler_.emplace();
+}
+
+void Optimization::backward(const Tensor& loss) {
+  (scaler_ ? scaler_->scale(loss) : loss).backward();
+}
+
+void Optimization::update() {
+  const trace::Span span("optimizer");
+  if (!scaler_) return sgd_.step();
+  scaler_->step(sgd_);
+  scaler_->update();
+}
+
+void Optimization::restore(const Checkpoint& checkpoint) {
+  sgd_.load_state_dict(checkpoint.optimizer);
+  if (scaler_) scaler_->load_state_dict(checkpoint.scaler);
+  schedule_.set_position(checkpoint.step);
+}
+
+}  // namespace tutti::examples

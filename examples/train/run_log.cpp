@@ -1,0 +1,35 @@
+#include "run_log.h"
+
+#include <fmt/format.h>
+
+namespace tutti::examples {
+
+RunLog::RunLog(const TrainOptions& options, bool is_rank_0, std::FILE* screen,
+               const RunLength& length, const Checkpoint* checkpoint)
+    : rows_(checkpoint ? checkpoint->rows : std::vector<Metrics>()),
+      progress_(is_rank_0 ? screen : nullptr, length, checkpoint ? checkpoint->step : 0) {
+  if (!is_rank_0 || options.out.empty()) return;
+  folder_.emplace(options.out, rows_);
+  folder_->write_config(to_json(options));
+}
+
+void RunLog::add_row(const Metrics& row) {
+  rows_.push_back(row);
+  if (folder_) folder_->add(row);
+}
+
+void RunLog::add_epoch(const Metrics& row) {
+  add_row(row);
+  progress_.epoch_done(row);
+  if (folder_) folder_->draw_curves(rows_);
+}
+
+void RunLog::save_weights(const StateDict& state, const Metadata& metadata) {
+  if (!folder_) return;
+  folder_->save_weights(state, metadata);
+  say(fmt::format(
+      "metrics  {0}/metrics.jsonl\nweights  {0}/model.safetensors\ncurves   {0}/curves.svg",
+      folder_->path()));
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,40 @@
+// RunLog: the rows of metrics of a run, and where rank 0 shows them: the run folder and the screen.
+// The other ranks keep the rows and show nothing.
+#pragma once
+
+#include "checkpoint.h"
+#include "options.h"
+#include "progress.h"
+#include "run_folder.h"
+
+namespace tutti::examples {
+
+class RunLog {
+ public:
+  /// On rank 0 this opens the run folder (none where options.out is empty) and writes config.json.
+  /// `screen` may be null. With `checkpoint` the log begins with that run's rows.
+  RunLog(const TrainOptions& options, bool is_rank_0, std::FILE* screen, const RunLength& length,
+         const Checkpoint* checkpoint);
+
+  /// Prints a line that stays on the screen.
+  void say(const std::string& line) { progress_.say(line); }
+  /// Shows a step that gives no row.
+  void show_step(const Metrics& metrics) { progress_.update(metrics); }
+  /// Adds a row in the middle of an epoch.
+  void add_row(const Metrics& row);
+  /// Adds the row that ends an epoch, with test results, and draws the curves anew.
+  void add_epoch(const Metrics& row);
+  /// Saves the weights of a finished run, and says where everything is.
+  void save_weights(const StateDict& state, const Metadata& metadata);
+
+  /// Whether this rank writes a run folder.
+  bool has_folder() const { return folder_.has_value(); }
+  const std::vector<Metrics>& rows() const { return rows_; }
+
+ private:
+  std::vector<Metrics> rows_;
+  std::optional<RunFolder> folder_;
+  Progress progress_;
+};
+
+}  // namespace tutti::examples

@@ -1,0 +1,302 @@
+#include "training_run.h"
+
+#include "evaluation.h"
+#include "placement.h"
+
+#include <tutti/autograd/functions.h>
+#include <tutti/core/create.h>
+#include <tutti/core/parallel.h>
+#include <tutti/core/random.h>
+#include <tutti/core/trace.h>
+#include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/functional/loss.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tutti::examples {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// ---- set up
+
+// The dtype of weights and images; 16-bit precisions go through Autocast.
+DType storage_dtype(const TrainOptions& o) { return o.precision == float64 ? float64 : float32; }
+
+// Returns what rank 0 finds in the run folder, on every rank.
+std::optional<Checkpoint> find_checkpoint(const TrainOptions& o, const ProcessGroup& group) {
+  if (!o.resume) return {};
+  return broadcast_checkpoint(group.rank() == 0 ? load_checkpoint(o, group.size()) : std::nullopt,
+                              group);
+}
+
+std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const Dataset& data,
+                                     const ProcessGroup& group, Device device) {
+  manual_seed(o.seed);
+  auto net = nn::resnet(o.model, {.classes = data.classes, .channels = data.channels});
+  net->to(device, storage_dtype(o), o.memory_format);
+  if (o.sync_bn) nn::convert_sync_batchnorm(*net, group);
+  return net;
+}
+
+Loader::Options train_loader_options(const TrainOptions& o, const ProcessGroup& group,
+                                     Device device) {
+  Loader::Options options{.batch_size = o.batch_size,
+                          .seed = o.seed,
+                          .rank = group.rank(),
+                          .ranks = group.size(),
+                          .format = o.memory_format,
+                          .dtype = storage_dtype(o),
+                          .device = device};
+  if (o.sharded) {  // the loader of a shard knows of no other rank
+    options.batch_size = std::max<std::int64_t>(o.batch_size / group.size(), 1);
+    options.seed = o.seed + static_cast<std::uint64_t>(group.rank());
+    options.rank = 0;
+    options.ranks = 1;
+  }
+  return options;
+}
+
+Loader::Options test_loader_options(const TrainOptions& o, const ProcessGroup& group,
+                                    Device device) {
+  return {.batch_size = std::max<std::int64_t>(o.batch_size, 250),
+          .training = false,
+          .seed = o.seed,
+          .rank = group.rank(),
+          .ranks = group.size(),
+          .format = o.memory_format,
+          .dtype = storage_dtype(o),
+          .device = device};
+}
+
+// Returns a length that is the same on every rank. Ranks that have shards may have different
+// numbers of batches: the most of them count, or the fewest where all stop with the first.
+RunLength find_length(const TrainOptions& o, const Loader& loader, const ProcessGroup& group) {
+  using distributed::ReduceOp;
+  const Tensor batches =
+      full({}, static_cast<double>(loader.batches_per_epoch()), {.dtype = int64});
+  const bool stop = o.uneven == distributed::Uneven::stop;
+  group.all_reduce(batches, stop ? ReduceOp::min : ReduceOp::max, {.name = "steps per epoch"})
+      .wait();
+  const auto steps_per_epoch = batches.item<std::int64_t>();
+  const std::int64_t steps = o.epochs * steps_per_epoch;
+  return {.epochs = o.epochs,
+          .steps_per_epoch = steps_per_epoch,
+          .steps = o.max_steps > 0 ? std::min(o.max_steps, steps) : steps};
+}
+
+const Checkpoint* check_length(const std::optional<Checkpoint>& checkpoint,
+                               const RunLength& length) {
+  if (!checkpoint) return nullptr;
+  if (checkpoint->steps != length.steps)
+    fail<CheckpointError>(
+        "cannot resume: the checkpoint is of a run of {} steps, this one has {}: other data?",
+        checkpoint->steps, length.steps);
+  return &*checkpoint;
+}
+
+// Decides whether steps are captured as a CUDA graph.
+GraphChoice choose_graph(const TrainOptions& o, const ProcessGroup& group, Device device) {
+  if (!o.cuda_graph) return {};
+  if (device.is_cpu()) return {.why_not = "needs --device cuda"};
+  if (group.size() > 1 && !group.capabilities().graph_capture)
+    return {.why_not = fmt::format("the ranks' group ({}) passes CUDA tensors through the host",
+                                   group.backend())};
+  if (o.sharded)
+    return {
+        .why_not = "with --sharded the batches of the ranks change independently of each other"};
+  return {.device = device};
+}
+
+// ---- random numbers and sums in a checkpoint: one row for each rank
+
+Tensor random_state() {
+  const Generator::State state = default_generator().state();
+  const Tensor numbers = empty({2}, {.dtype = int64});
+  numbers.data<std::int64_t>()[0] = static_cast<std::int64_t>(state.seed);
+  numbers.data<std::int64_t>()[1] = static_cast<std::int64_t>(state.position);
+  return numbers;
+}
+
+void set_random_state(const Tensor& numbers) {
+  default_generator().set_state({static_cast<std::uint64_t>(numbers.data<std::int64_t>()[0]),
+                                 static_cast<std::uint64_t>(numbers.data<std::int64_t>()[1])});
+}
+
+Tensor gather_rows(const Tensor& mine, const ProcessGroup& group) {
+  const Tensor all = empty({group.size(), mine.size(0)}, {.dtype = mine.dtype()});
+  group.all_gather(mine, all, {.name = "checkpoint"}).wait();
+  return all;
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(const TrainOptions& options, const Datasets& data,
+                         const ProcessGroup& group, std::FILE* screen)
+    : options_(options),
+      data_(data),
+      group_(group),
+      device_(device_of_rank(options, group.local_rank())),
+      checkpoint_(find_checkpoint(options, group)),
+      net_(make_net(options, data.train, group, device_)),
+      data_parallel_(net_->named_parameters(), net_->named_buffers(), group),
+      train_loader_(data.train, train_loader_options(options, group, device_)),
+      test_loader_(data.test, test_loader_options(options, group, device_)),
+      length_(find_length(options, train_loader_, group)),
+      optimization_(net_->parameters(), options, length_.steps),
+      log_(options, group.rank() == 0, screen, length_, check_length(checkpoint_, length_)),
+      straggler_monitor_(group),
+      join_(group, {.uneven = options.uneven}),
+      step_runner_([this](const Batch& batch) { compute_step(batch); },
+                   choose_graph(options, group, device_),
+                   [this](const std::string& line) { log_.say(line); }),
+      sums_(device_) {
+  if (size_of(options.precision) == 2) autocast_.emplace(options.precision);
+  log_.say(headline());
+}
+
+std::string TrainingRun::headline() const {
+  const auto plural = [](int n) { return n > 1 ? "s" : ""; };
+  return fmt::format(
+      "{} ({} parameters) on {}: {} training and {} test images, {} rank{} ({}) of {} thread{}, "
+      "global batch {}, {}, {}",
+      options_.model, net_->parameter_count(), options_.dataset, data_.train.count,
+      data_.test.count, group_.size(), plural(group_.size()), group_.backend(), num_threads(),
+      plural(num_threads()), options_.batch_size, to_string(options_.precision),
+      options_.sync_bn ? "SyncBatchNorm" : "BatchNorm of each rank");
+}
+
+void TrainingRun::restore() {
+  if (checkpoint_) restore_from(*checkpoint_);
+  else if (options_.resume) log_.say("no checkpoint yet: from the beginning");
+  checkpoint_.reset();
+  row_start_ = Clock::now();
+}
+
+void TrainingRun::restore_from(const Checkpoint& from) {
+  net_->load_state_dict(from.model);
+  optimization_.restore(from);
+  step_ = from.step;
+  if (!from.rows.empty()) row_ = from.rows.back();
+  row_.test_loss = row_.test_accuracy = {};
+  sums_.restore(from.sums.select(0, group_.rank()), from.samples);
+  set_random_state(from.random.select(0, group_.rank()));
+  log_.say(fmt::format("going on after step {} of {}", step_, length_.steps));
+}
+
+void TrainingRun::train_epoch() {
+  for (;;) {
+    train_step();
+    const bool ends_epoch = step_ % length_.steps_per_epoch == 0;
+    if (ends_epoch || is_done()) return;
+    if (step_ % options_.log_every == 0) {
+      log_.add_row(next_row());
+      row_start_ = Clock::now();
+    }
+    if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
+      if (!options_.out.empty()) share_buffers();
+      save_checkpoint();
+    }
+    log_.show_step(row_);
+  }
+}
+
+void TrainingRun::train_step() {
+  const trace::Span span([&] { return fmt::format("step {}", step_ + 1); });
+  const Batch batch = load_batch();
+  step_runner_.run(batch);
+  sums_.count(batch.global_size);
+  row_.epoch = step_ / length_.steps_per_epoch + 1;
+  row_.step = ++step_;
+  row_.learning_rate = optimization_.learning_rate();
+  optimization_.advance_schedule();
+}
+
+Batch TrainingRun::load_batch() {
+  Batch batch = [&] {
+    const trace::Span span("load");
+    return train_loader_.batch(step_ / length_.steps_per_epoch, step_ % length_.steps_per_epoch);
+  }();
+  if (!options_.sharded) return batch;  // every rank knows the size of the global batch
+  if (!join_.step(batch.global_size)) fail<Error>("step {}: no rank has images", step_ + 1);
+  batch.global_size = join_.samples();
+  return batch;
+}
+
+// What the device does in a step; a CUDA graph captures this function.
+void TrainingRun::compute_step(const Batch& batch) {
+  Tensor logits, loss_sum;
+  {
+    const trace::Span span("forward");
+    logits = (*net_)(batch.images);
+    loss_sum = nn::cross_entropy(logits, batch.labels, {.reduction = nn::LossReduction::sum});
+  }
+  optimization_.zero_grad();
+  // DataParallel averages over the ranks. With this factor the average is the gradient of the mean
+  // loss over the global batch, however unevenly the ranks share it.
+  optimization_.backward(
+      loss_sum * (static_cast<double>(group_.size()) / static_cast<double>(batch.global_size)));
+  sums_.add(loss_sum, logits, batch.labels);
+  optimization_.update();
+}
+
+// Returns the training figures since the last row. This call is collective.
+Metrics TrainingRun::next_row() {
+  const auto samples = static_cast<double>(sums_.samples());
+  const LossAndAccuracy means = sums_.take(group_);
+  row_.train_loss = means.loss;
+  row_.train_accuracy = means.accuracy;
+  row_.images_per_second = samples /
+                           std::chrono::duration<double>(Clock::now() - row_start_).count();
+  if (!std::isfinite(row_.train_loss))
+    fail<Error>("the loss is not finite at step {}; try a smaller --lr than {}", row_.step,
+                options_.lr);
+  return row_;
+}
+
+// Copies rank 0's running statistics to all ranks where those of plain batch norm differ: they are
+// the ones that are evaluated and saved. This call is collective.
+void TrainingRun::share_buffers() {
+  if (!options_.sync_bn) data_parallel_.broadcast_buffers();
+}
+
+void TrainingRun::evaluate_epoch() {
+  Metrics row = next_row();
+  nn::check_batch_statistics(*net_);
+  share_buffers();
+  const LossAndAccuracy test = evaluate(*net_, test_loader_, data_.test.count, group_, device_);
+  row.test_loss = test.loss;
+  row.test_accuracy = test.accuracy;
+  if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
+  log_.add_epoch(row);
+  row_start_ = Clock::now();
+}
+
+void TrainingRun::save_checkpoint() {
+  if (options_.out.empty()) return;
+  const Tensor random = gather_rows(random_state(), group_),
+               sums = gather_rows(sums_.sums(), group_);
+  if (!log_.has_folder()) return;
+  examples::save_checkpoint(options_, {.step = step_,
+                                       .steps = length_.steps,
+                                       .model = net_->state_dict(),
+                                       .optimizer = optimization_.optimizer_state(),
+                                       .scaler = optimization_.scaler_state(),
+                                       .random = random,
+                                       .sums = sums,
+                                       .samples = sums_.samples(),
+                                       .rows = log_.rows()});
+}
+
+TrainResult TrainingRun::finish() {
+  TrainResult result{.rows = log_.rows(), .state = net_->state_dict()};
+  result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
+  log_.save_weights(result.state, {{"model", options_.model},
+                                   {"dataset", options_.dataset},
+                                   {"step", std::to_string(length_.steps)}});
+  log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
+  return result;
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,101 @@
+// Runs oneDNN primitives, together with the reorders that they need, and keeps them per thread
+// under a key of everything they depend on. Only onednn.cpp includes this file and decides what the
+// primitives compute.
+#pragma once
+
+#include "../../core/parallel.h"
+#include "../convolution.h"
+#include "../pooling.h"
+
+#include <dnnl.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tutti::kernels::cpu::onednn {
+
+using dnnl::memory;
+using Desc = memory::desc;
+
+const dnnl::engine& engine();
+dnnl::primitive_attr attributes();
+
+/// A oneDNN primitive with the reorders between the layouts of the caller's tensors and those that
+/// the primitive wants (for weights only: activations are described as they are). It belongs to one
+/// thread.
+class OnednnPrimitive {
+ public:
+  enum class Direction { in, out };
+
+  template <class PrimitiveDesc>
+  void set_primitive(const PrimitiveDesc& desc) {
+    primitive_ = dnnl::primitive(desc.get());
+    reserve_scratchpad(desc.scratchpad_desc());
+  }
+  /// Adds an argument (DNNL_ARG_...), which the caller has in layout `given` and the primitive in
+  /// layout `wanted`. The order of calls is the order of the pointers of run().
+  void add(int argument, Direction direction, const Desc& given, const Desc& wanted);
+  void run(std::initializer_list<void*> pointers);
+
+ private:
+  struct Argument {
+    int id;  // DNNL_ARG_...
+    Direction direction;
+    memory given;   // the caller's memory
+    memory wanted;  // memory of our own, where the layout differs
+    dnnl::reorder reorder;
+    std::size_t offset;  // of `wanted` in the scratch memory
+  };
+  void reserve_scratchpad(const Desc& desc);
+
+  dnnl::primitive primitive_;
+  std::vector<Argument> arguments_;
+  Desc scratchpad_;
+  std::size_t bytes_ = 0, scratchpad_bytes_ = 0;
+};
+
+/// Everything a primitive depends on, as bytes: also the thread count.
+class PrimitiveKey {
+ public:
+  explicit PrimitiveKey(char operation) : text_(1, operation) { add(num_threads()); }
+  void add(std::int64_t value) {
+    text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  void add(const Dims& dims) {
+    add(dims.size());
+    text_.append(reinterpret_cast<const char*>(dims.begin()),
+                 static_cast<std::size_t>(dims.size()) * sizeof(std::int64_t));
+  }
+  void add(const Tensor& tensor) {
+    if (!tensor.defined()) return add(-1);
+    add(static_cast<std::int64_t>(tensor.dtype()));
+    add(tensor.shape());
+    add(tensor.strides());
+  }
+  void add(const PoolOptions& options) {
+    add(options.kernel);
+    add(options.stride);
+    add(options.padding);
+    add(options.count_include_pad);
+  }
+  void add(const ConvOptions& options) {
+    add(options.stride);
+    add(options.padding);
+    add(options.dilation);
+    add(options.groups);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// Runs the primitive of `key` on the tensors' memory; `build` makes it the first time. Each thread
+/// keeps its own primitives, because their memory objects hold the pointers of the call. Returns
+/// false where oneDNN has no such primitive (`build` threw dnnl_unimplemented); throws Error that
+/// names `op` where it fails otherwise.
+bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<void*> pointers,
+                const std::function<void(OnednnPrimitive&)>& build);
+
+}  // namespace tutti::kernels::cpu::onednn

@@ -1,0 +1,370 @@
+// The persistent kernels: a cooperative launch of one block per multiprocessor whose shared memory
+// holds x (backward: x and the gradient) between the reduction and what is made of it, so that
+// memory is read once.
+//
+// channels_last only. Rows are cut into slices of up to 128 bytes of channels; a slice is held by a
+// team of blocks, each of which has a share of its rows. All teams reduce, all blocks wait for each
+// other, every block merges what its team has found, and goes on with what it holds. More slices
+// than teams make several such rounds.
+#include "batch_norm_persistent.h"
+
+#include "batch_norm_gradient.h"
+#include "batch_norm_moments.h"
+#include "workspace.h"
+
+#include <cooperative_groups.h>
+
+namespace tutti::kernels::cuda {
+namespace {
+
+constexpr int widest_slice = 8,
+              narrowest_slice =
+                  4;       // vectors of 16 bytes: 128 bytes, a line of the cache, and half of one
+constexpr int fields = 6;  // numbers of a channel in shared memory
+
+struct Plan {
+  int across = 0, down = 0;  // threads of a block: vectors of a row x rows
+  int depth = 0;             // vectors of each tensor that a thread holds
+  int teams = 0, members = 0, slices = 0, rounds = 0;
+  int scratch = 0;  // numbers
+  std::size_t shared_bytes = 0;
+
+  std::size_t blocks() const {
+    return static_cast<std::size_t>(teams) * static_cast<std::size_t>(members);
+  }
+};
+
+template <class T>
+struct Held {
+  static constexpr int V = full_width<T>;
+  using A = Accumulate<T>;
+  Pack<T, V>* packs;  // [tensor][depth][thread]
+  double* scratch;
+  A* channels;  // [field][channel of the slice]
+
+  __device__ Held(const Plan& plan, int tensors) {
+    packs = tutti::cuda::dynamic_shared<Pack<T, V>>();
+    scratch = reinterpret_cast<double*>(packs + tensors * plan.depth * row_threads);
+    channels = reinterpret_cast<A*>(scratch + plan.scratch);
+  }
+  __device__ Pack<T, V>& at(int tensor, int i, const Plan& plan) {
+    return packs[(tensor * plan.depth + i) * row_threads + static_cast<int>(threadIdx.x)];
+  }
+};
+
+// Where block `block` of this round leaves its partial results; rounds take turns between two
+// places, because a block may be one round ahead of another.
+__device__ std::int64_t place(int round, int block) {
+  return round % 2 * static_cast<std::int64_t>(gridDim.x) + block;
+}
+
+template <class T, bool add>
+__global__ __launch_bounds__(row_threads, 1) void persistent_forward_kernel(
+    const T* x, const T* residual, T* y, std::uint8_t* mask, Values weight, Values bias, bool relu,
+    Geometry g, Plan plan, Partials partials, Statistics to) {
+  constexpr int V = full_width<T>, U = 4;
+  using A = Accumulate<T>;
+  Held<T> held(plan, 1);
+  const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
+            member = block % plan.members;
+  const int width = plan.across * V;
+  const Counters before = read_counters(to);
+  for (int round = 0; round < plan.rounds; ++round) {
+    const int slice = round * plan.teams + team;
+    RowWalk<V> walk(g, slice, member, plan.members, false);
+    const int count = static_cast<int>(walk.count);
+    ShiftedSums<A, V, true> sums;
+    for (int i = 0; i < count; i += U) {
+      Pack<T, V> packs[U];
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+        if (i + u < count) packs[u] = load<T, V>(x, walk.span()), walk.next();
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+        if (i + u < count) {
+          held.at(0, i + u, plan) = packs[u];
+          sums.add(packs[u], Span{0, 0, V});
+        }
+      sums.end_batch();
+    }
+    double n;
+    ChannelMoments moments[V];
+    block_moments(sums, plan.across, plan.down, held.scratch, n, moments);
+    if (static_cast<int>(threadIdx.x) < plan.across)
+      for (int k = 0; k < V; ++k)
+        partials.values[place(round, block) * width + static_cast<int>(threadIdx.x) * V + k] = {
+            moments[k].mean, moments[k].m2};
+    if (threadIdx.x == 0) partials.counts[place(round, block)] = n;
+    cooperative_groups::this_grid().sync();
+
+    const std::int64_t first = place(round, team * plan.members),
+                       channel = static_cast<std::int64_t>(slice) * width;
+    merge_chunks(partials.values + first * width, partials.counts + first, plan.members, width, 0,
+                 width, held.scratch, [&](std::int64_t c, double of_n, ChannelMoments of) {
+                   if (channel + c >= g.channels) return;
+                   if (member == 0) put_statistics(to, before, channel + c, of_n, of);
+                   A values[3];
+                   put_output_coefficients(of.mean,
+                                           rstd_of(of_n > 0 ? of.m2 * (1 / of_n) : 0, to.eps),
+                                           weight[channel + c], bias[channel + c], values);
+                   for (int f = 0; f < 3; ++f) held.channels[f * width + c] = values[f];
+                 });
+    __syncthreads();
+    if (count == 0) continue;
+    const Affine<A, V> f(held.channels, width, plan.across);
+    RowWalk<V> out(g, slice, member, plan.members, false);
+    for (int i = 0; i < count; i += U) {
+      Pack<T, V> residuals[U];
+      Span spans[U];
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+        if (i + u < count) {
+          spans[u] = out.span();
+          if constexpr (add) residuals[u] = load<T, V>(residual, spans[u]);
+          out.next();
+        }
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+        if (i + u < count) {
+          const Pack<T, V> pack = held.at(0, i + u, plan);
+          A result[V];
+#pragma unroll
+          for (int v = 0; v < V; ++v) {
+            A z = (pack[v] - f.center[v]) * f.scale[v] + f.shift[v];
+            if constexpr (add) z += residuals[u][v];
+            result[v] = relu && z < A(0) ? A(0) : z;
+          }
+          const auto output = Pack<T, V>::of(result);
+          store<T, V>(y, spans[u], output);
+          if constexpr (add)
+            if (mask != nullptr) mask[out.byte(spans[u])] = mask_byte(output, spans[u]);
+        }
+    }
+  }
+  // Everybody read the counters before the first wait.
+  if (block == 0 && threadIdx.x == 0) put_counters(to, before, static_cast<double>(g.outer));
+}
+
+template <class T, bool from_mask>
+__global__ __launch_bounds__(row_threads, 1) void persistent_backward_kernel(
+    const T* dy, const T* x, const std::uint8_t* mask, T* masked, T* dx, Channels of,
+    GradRules rules, Geometry g, Plan plan, Partials partials, GradTargets to,
+    const double* moments, double floor) {
+  constexpr int V = full_width<T>, U = 3;
+  using A = Accumulate<T>;
+  Held<T> held(plan, 2);
+  const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
+            member = block % plan.members;
+  const int width = plan.across * V, x_thread = static_cast<int>(threadIdx.x) % plan.across;
+  const int y_thread = static_cast<int>(threadIdx.x) / plan.across;
+  for (int round = 0; round < plan.rounds; ++round) {
+    const int slice = round * plan.teams + team;
+    const std::int64_t channel = static_cast<std::int64_t>(slice) * width;
+    __syncthreads();  // with what was shared of the last slice's channels
+    share_channels<3>(held.channels, channel, width, g.channels, [&](std::int64_t c, A* values) {
+      put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+    });
+    RowWalk<V> walk(g, slice, member, plan.members, false);
+    const int count = static_cast<int>(walk.count);
+    GradSums<A, V, true> sums;
+    if (count > 0) {
+      const Affine<A, V> f(held.channels, width, plan.across);
+      for (int i = 0; i < count; i += U) {
+        Pack<T, V> gradients[U], packs[U];
+        unsigned passed[U];
+        Span spans[U];
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+          if (i + u < count) {
+            spans[u] = walk.span();
+            gradients[u] = load<T, V>(dy, spans[u]);
+            packs[u] = load<T, V>(x, spans[u]);
+            passed[u] = from_mask ? mask[walk.byte(spans[u])] : 0;
+            walk.next();
+          }
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+          if (i + u < count) {
+            A result[V];
+#pragma unroll
+            for (int v = 0; v < V; ++v) {
+              const A x_v = packs[u][v];
+              result[v] = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v,
+                                                     f.center[v], f.scale[v], f.shift[v],
+                                                     rules.relu);
+              sums.add(v, result[v], x_v - f.center[v], rules.weighted);
+            }
+            sums.end_vector();
+            const Pack<T, V> g_pack =
+                Pack<T, V>::of(result);  // exact: each element is one of dy or 0
+            held.at(0, i + u, plan) = g_pack;
+            held.at(1, i + u, plan) = packs[u];
+            if (masked != nullptr) store<T, V>(masked, spans[u], g_pack);
+          }
+      }
+    }
+    sums.fold();
+    sum_down(sums.totals, x_thread, y_thread, plan.across, plan.down, held.scratch);
+    if (y_thread == 0)
+      for (int k = 0; k < V; ++k)
+        partials.values[place(round, block) * width + x_thread * V + k] = {sums.totals[k],
+                                                                           sums.totals[V + k]};
+    cooperative_groups::this_grid().sync();
+
+    sum_chunks(
+        partials.values + place(round, team * plan.members) * width, plan.members, width, 0, width,
+        held.scratch, [&](std::int64_t c, double first, double second) {
+          const std::int64_t at = channel + c;
+          if (at >= g.channels) return;
+          if (member == 0) put_grad_sums<A>(to, at, first, second);
+          const double mean = of.mean[at], n = moments[0];
+          second = around_mean(second, first, mean, static_cast<double>(static_cast<A>(mean)));
+          A values[3];
+          put_gradient_coefficients(mean, of.rstd[at], of.weight[at], n, {first, second},
+                                    moments[packet_header_size + g.channels + at], floor, values);
+          for (int f = 0; f < 3; ++f) held.channels[(3 + f) * width + c] = values[f];
+        });
+    __syncthreads();
+    if (count == 0) continue;
+    A center[V];
+    take(center, held.channels, 0, width, plan.across);
+    const GradAffine<A, V> d(held.channels, width, plan.across);
+    RowWalk<V> out(g, slice, member, plan.members, false);
+    for (int i = 0; i < count; ++i) {
+      const Pack<T, V> g_pack = held.at(0, i, plan), x_pack = held.at(1, i, plan);
+      A result[V];
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+        result[v] = d.a[v] * g_pack[v] + (d.b[v] * (x_pack[v] - center[v]) + d.c[v]);
+      store<T, V>(dx, out.span(), Pack<T, V>::of(result));
+      out.next();
+    }
+  }
+}
+
+// ---- host side
+
+// Whether x, with `tensors` tensors like it held, fits, and how: as one line of the cache per row
+// and slice, else as half of one. Several rounds are worth their waiting only where each of them
+// fills half of the device's shared memory.
+template <class T>
+Plan plan_of(const Tensor& x, int tensors) {
+  constexpr int V = full_width<T>;
+  const auto& device = tutti::cuda::properties(x.device().index());
+  const std::int64_t vectors = x.size(1) / V, rows = x.numel() / x.size(1),
+                     blocks = device.multiprocessors;
+  const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  for (const int widest : {widest_slice, narrowest_slice}) {
+    Plan p;
+    p.across = static_cast<int>(std::min<std::int64_t>(vectors, widest));
+    p.down = row_threads / p.across;
+    p.scratch = moments_scratch<V>(p.across, p.down);
+    const std::size_t other = sizeof(double) *
+                              static_cast<std::size_t>(p.scratch + fields * p.across * V);
+    const std::size_t layer = static_cast<std::size_t>(tensors) * row_threads *
+                              16;  // bytes: one vector of each thread
+    if (device.shared_bytes_per_block < other + layer) return {};
+    const auto deepest = static_cast<std::int64_t>((device.shared_bytes_per_block - other) / layer);
+    const std::int64_t fewest = up(rows, deepest * p.down);
+    if (fewest > blocks) continue;
+    const std::int64_t slices = up(vectors, p.across), rounds = up(slices, blocks / fewest),
+                       teams = up(slices, rounds);
+    const std::int64_t members = std::min(blocks / teams, up(rows, p.down));
+    if (rounds > 1 &&
+        2 * teams * rows * p.across * p.down < blocks * deepest * row_threads * p.down)
+      continue;
+    p.slices = static_cast<int>(slices), p.rounds = static_cast<int>(rounds),
+    p.teams = static_cast<int>(teams);
+    p.members = static_cast<int>(members), p.depth = static_cast<int>(up(rows, members * p.down));
+    p.shared_bytes = other + layer * static_cast<std::size_t>(p.depth);
+    return p;
+  }
+  return {};
+}
+
+template <class T>
+Geometry geometry_of(const Tensor& x, const Plan& plan) {
+  Geometry g;
+  g.channels = x.size(1);
+  g.vectors = g.channels / full_width<T>;
+  g.outer = x.numel() / g.channels;
+  g.across = plan.across;
+  g.down = plan.down;
+  return g;
+}
+
+// Calls body.operator()<T>(plan) and is true where the plan holds.
+template <class Body>
+bool with_plan(const Tensor& x, int tensors, bool aligned, const Body& body) {
+  if (!aligned || x.numel() == 0 || !is_rows(x)) return false;
+  bool done = false;
+  dispatch(TrainTypes{}, x.dtype(), "batch_norm", [&]<class H>() {
+    using T = DeviceType<H>;
+    if (x.size(1) % full_width<T> != 0) return;
+    const Plan plan = plan_of<T>(x, tensors);
+    if (plan.rounds == 0) return;
+    body.template operator()<T>(plan);
+    done = true;
+  });
+  return done;
+}
+
+template <class T>
+T* at(const Tensor& t) {
+  return t.defined() ? static_cast<T*>(t.raw()) : nullptr;
+}
+
+template <class T>
+Workspace workspace_of(const Tensor& x, const Plan& plan) {
+  const auto blocks = static_cast<std::int64_t>(plan.blocks());
+  return Workspace(x.device(), 2 * blocks * plan.across * full_width<T>, 2 * blocks);
+}
+
+tutti::cuda::Grid grid_of(const Plan& plan) {
+  return {.blocks = static_cast<unsigned>(plan.blocks()),
+          .threads = row_threads,
+          .shared_bytes = plan.shared_bytes,
+          .cooperative = true};
+}
+
+}  // namespace
+
+bool persistent_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
+                        const Tensor& y) {
+  const bool aligned = is_aligned(x) && is_aligned(y) && is_aligned(to.residual);
+  return with_plan(x, 1, aligned, [&]<class T>(const Plan& plan) {
+    const Workspace workspace = workspace_of<T>(x, plan);
+    const auto kernel = to.residual.defined() ? persistent_forward_kernel<T, true>
+                                              : persistent_forward_kernel<T, false>;
+    tutti::cuda::launch("batch_norm forward", kernel, grid_of(plan), at<T>(x), at<T>(to.residual),
+                        at<T>(y), mask_of(to), values_of(to.weight, 1), values_of(to.bias, 0),
+                        to.relu, geometry_of<T>(x, plan), plan, workspace.partials(), statistics);
+  });
+}
+
+bool persistent_backward(const LocalBackward& arguments) {
+  const auto& [dy, saved, moments, position_weights, eps, sums, masked_dy, weight_grad, bias_grad,
+               dx] = arguments;
+  const Normalization& n = saved.normalization;
+  const bool from_mask = n.relu && n.residual.defined();
+  const bool aligned = is_aligned(dy) && is_aligned(saved.x) && is_aligned(masked_dy) &&
+                       is_aligned(dx);
+  return with_plan(saved.x, 2, aligned, [&]<class T>(const Plan& plan) {
+    const Workspace workspace = workspace_of<T>(dy, plan);
+    const GradTargets to{saved.x.size(1),
+                         sums.data<double>(),
+                         n.mean.data<double>(),
+                         n.rstd.data<double>(),
+                         target_of(weight_grad),
+                         target_of(bias_grad),
+                         {}};
+    const auto kernel = from_mask ? persistent_backward_kernel<T, true>
+                                  : persistent_backward_kernel<T, false>;
+    tutti::cuda::launch("batch_norm backward", kernel, grid_of(plan), at<T>(dy), at<T>(saved.x),
+                        mask_of(n), at<T>(masked_dy), at<T>(dx), channels_of(n),
+                        GradRules{n.relu, saved.weighted}, geometry_of<T>(saved.x, plan), plan,
+                        workspace.partials(), to, moments.data<double>(), gradient_floor(eps));
+  });
+}
+
+}  // namespace tutti::kernels::cuda
