@@ -28,6 +28,7 @@ Tensor operator*(double a, const Tensor& b);
 Tensor operator/(const Tensor& a, const Tensor& b);
 Tensor operator/(const Tensor& a, double b);
 Tensor operator/(double a, const Tensor& b);
+/// Returns x to the power of `exponent`, element by element.
 Tensor pow(const Tensor& x, double exponent);
 
 // ---- Functions of each element. They need a floating dtype.
@@ -57,16 +58,22 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // ---- Comparisons. They return bool tensors, without a gradient.
 
 Tensor eq(const Tensor& a, const Tensor& b);  ///< a == b
+/// @overload
 Tensor eq(const Tensor& a, double b);
 Tensor ne(const Tensor& a, const Tensor& b);  ///< a != b
+/// @overload
 Tensor ne(const Tensor& a, double b);
 Tensor lt(const Tensor& a, const Tensor& b);  ///< a < b
+/// @overload
 Tensor lt(const Tensor& a, double b);
 Tensor le(const Tensor& a, const Tensor& b);  ///< a <= b
+/// @overload
 Tensor le(const Tensor& a, double b);
 Tensor gt(const Tensor& a, const Tensor& b);  ///< a > b
+/// @overload
 Tensor gt(const Tensor& a, double b);
 Tensor ge(const Tensor& a, const Tensor& b);  ///< a >= b
+/// @overload
 Tensor ge(const Tensor& a, double b);
 
 // ---- Reductions. Without `dims` they reduce all dimensions, to shape (). The dimensions in
@@ -74,17 +81,21 @@ Tensor ge(const Tensor& a, double b);
 
 /// Returns the sum; bool and uint8 sum to int64.
 Tensor sum(const Tensor& x);
+/// @overload
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// Returns the mean of a floating tensor; NaN if it is empty.
 Tensor mean(const Tensor& x);
+/// @overload
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// Returns the largest element. Equal ones share the gradient evenly. Throws a ShapeError if there
 /// is no element.
 Tensor max(const Tensor& x);
+/// @overload
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// Returns the smallest element. Equal ones share the gradient evenly. Throws a ShapeError if there
 /// is no element.
 Tensor min(const Tensor& x);
+/// @overload
 Tensor min(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// Returns the int64 index of the first largest element along `dim`, without a gradient.
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);

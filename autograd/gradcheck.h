@@ -10,6 +10,7 @@
 
 namespace tutti::autograd {
 
+/// The step and the tolerance of gradcheck().
 struct GradcheckOptions {
   /// The step of the central difference, before it is multiplied by max(1, |x|).
   double step = 1e-6;
@@ -20,6 +21,7 @@ struct GradcheckOptions {
   std::uint64_t seed = 0;
 };
 
+/// What gradcheck() found. It converts to true if the check passed.
 struct GradcheckResult {
   double worst = 0;  ///< the largest relative error found
   /// Empty if the check passed; else it names the input, the element and both numbers.

@@ -64,6 +64,7 @@ Meta& meta_of(const Tensor& tensor);
 /// Adds a hook to a leaf that requires grad and returns its id. Hooks run in the order in which
 /// they were added. Throws an Error for any other tensor.
 std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook);
+/// Removes the hook with this id, if the leaf has it.
 void remove_leaf_hook(const Tensor& leaf, std::uint64_t id);
 
 }  // namespace tutti::autograd

@@ -10,6 +10,7 @@
 
 namespace tutti {
 
+/// The dtype and the device of a new tensor.
 struct TensorOptions {
   DType dtype = DType::float32;
   Device device = Device::cpu();
@@ -17,17 +18,23 @@ struct TensorOptions {
 
 // ---- Uninitialised tensors.
 
+/// Returns a tensor whose elements are not initialised.
 Tensor empty(const Shape& shape, TensorOptions options = {},
              MemoryFormat format = MemoryFormat::contiguous);
 /// Returns a tensor with the shape of `like`, and with its strides if `like` is dense.
 Tensor empty_like(const Tensor& like);
+/// @overload
 Tensor empty_like(const Tensor& like, DType dtype);
 
 // ---- Constant and counted values.
 
+/// Returns a tensor of zeros.
 Tensor zeros(const Shape& shape, TensorOptions options = {});
+/// Returns a tensor of ones.
 Tensor ones(const Shape& shape, TensorOptions options = {});
+/// Returns a tensor whose elements are all `value`.
 Tensor full(const Shape& shape, double value, TensorOptions options = {});
+/// Returns zeros with the shape, dtype and device of `like`.
 Tensor zeros_like(const Tensor& like);
 /// Returns 0, 1, ..., n-1.
 Tensor arange(std::int64_t n, TensorOptions options = {.dtype = DType::int64});

@@ -7,8 +7,10 @@
 
 namespace tutti {
 
+/// The kinds of devices.
 enum class DeviceType { cpu, cuda };
 
+/// The CPU, or a CUDA device by its index.
 class Device {
  public:
   Device() = default;

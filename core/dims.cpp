@@ -45,7 +45,7 @@ std::int64_t numel(const Shape& shape) {
   bool overflow = false;
   for (std::int64_t size : shape) {
     if (size < 0) fail<ShapeError>("shape {}: sizes must not be negative", to_string(shape));
-    // Sizes of 0 count as 1 here: if another product overflowed, the strides would, too.
+    // A size of 0 counts as 1: if the product of the others overflows, the strides would, too.
     overflow |= __builtin_mul_overflow(count, std::max<std::int64_t>(size, 1), &count);
   }
   if (overflow)

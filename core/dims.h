@@ -53,7 +53,9 @@ class Dims {
   int size_ = 0;
 };
 
+/// The sizes of the dimensions of a tensor.
 using Shape = Dims;
+/// The distances, in elements, between neighbours along each dimension.
 using Strides = Dims;
 
 /// MemoryFormat says how the dimensions of an activation (N, C, ...) are laid out in memory.
@@ -62,6 +64,7 @@ enum class MemoryFormat { contiguous, channels_last };
 
 /// Returns the list as "(8, 3, 32, 32)".
 std::string to_string(const Dims& dims);
+/// Returns "contiguous" or "channels_last".
 std::string to_string(MemoryFormat format);
 
 /// Returns the number of elements of a shape. Throws a ShapeError for a negative size or a product

@@ -12,6 +12,7 @@
 
 namespace tutti {
 
+/// The type of the elements of a tensor.
 enum class DType : std::uint8_t { float32, float64, bfloat16, float16, int64, uint8, boolean };
 
 inline constexpr DType float32 = DType::float32;
@@ -47,6 +48,7 @@ struct Float16 {
 
 /// Returns the size of an element in bytes.
 std::size_t size_of(DType dtype);
+/// Returns whether the dtype is one of the four floating-point types.
 bool is_floating(DType dtype);
 /// Returns "float32", ..., "bool".
 std::string to_string(DType dtype);
@@ -82,12 +84,14 @@ struct Types {};
 using FloatTypes = Types<float, double>;
 /// The types that CPU kernels train in.
 using RealTypes = Types<float, double, BFloat16>;
+/// All types of elements.
 using AllTypes = Types<float, double, BFloat16, Float16, std::int64_t, std::uint8_t, bool>;
 
 /// Calls `body.operator()<T>()` with the T of the list whose dtype is `dtype`. Throws a DTypeError
 /// that names `op` if the list has no such type.
-///
+/// @code
 ///   dispatch(RealTypes{}, x.dtype(), "relu", [&]<class T>() { ... });
+/// @endcode
 template <class... T, class Body>
 void dispatch(Types<T...>, DType dtype, const char* op, Body&& body) {
   const bool found =

@@ -36,6 +36,7 @@ class Allocator {
   virtual void trim() = 0;
 };
 
+/// Returns the allocator of a device.
 Allocator& allocator(Device device);
 
 /// A Storage is a block of memory that every tensor with a view of it shares.
@@ -69,6 +70,7 @@ class Storage {
 /// between CUDA devices; see cuda::copy_bytes for copies from and to the host.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device,
                 std::size_t bytes);
+/// Sets bytes of a device to zero, after earlier work on it.
 void zero_bytes(void* data, Device device, std::size_t bytes);
 
 }  // namespace tutti

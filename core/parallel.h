@@ -9,6 +9,7 @@ namespace tutti {
 
 /// Sets how many threads the calling thread computes with, at least 1. The default is all cores.
 void set_num_threads(int threads);
+/// Returns how many threads the calling thread computes with.
 int num_threads();
 /// Returns how many cores this process may run on, by its affinity mask.
 int available_cores();

@@ -9,8 +9,10 @@
 
 namespace tutti {
 
+/// A stream of random numbers, which its seed and its position determine.
 class Generator {
  public:
+  /// The state of a generator.
   struct State {
     std::uint64_t seed = 0;
     std::uint64_t position = 0;  ///< how many 32-bit numbers have been drawn

@@ -12,6 +12,7 @@
 
 namespace tutti {
 
+/// Named tensors, in the order of a module.
 using StateDict = std::vector<std::pair<std::string, Tensor>>;
 
 /// Metadata is text that a file stores beside the tensors ("epoch": "3").

@@ -20,6 +20,7 @@ struct Meta;  // the autograd state of a tensor; defined in autograd/node.h
 }
 struct TensorImpl;
 
+/// A handle on an array of numbers with shape, strides, dtype and device. Copies share the array.
 class Tensor {
  public:
   /// Makes the undefined tensor: `defined()` is false, and most other members throw an Error.

@@ -12,6 +12,7 @@
 
 namespace tutti::trace {
 
+/// The clock of all times in a trace.
 using Clock = std::chrono::steady_clock;
 
 namespace detail {

@@ -23,6 +23,7 @@ struct Timing {
   double waited = 0;  ///< How many seconds the caller spent in wait().
 };
 
+/// One rank's part of a process group, as a transport implements it.
 class Backend {
  public:
   /// `world` may be null for a backend that cannot fail.

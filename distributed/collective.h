@@ -13,10 +13,14 @@
 
 namespace tutti::distributed {
 
+/// How a collective combines the values of the ranks.
 enum class ReduceOp { sum, mean, min, max };
+/// The collective operations.
 enum class Operation : std::uint8_t { all_reduce, all_gather, broadcast, reduce_scatter, barrier };
 
+/// Returns the name of the reduction, such as "sum".
 std::string to_string(ReduceOp op);
+/// Returns the name of the operation, such as "all_reduce".
 std::string to_string(Operation operation);
 
 /// What a caller may say about one call. `name` tells what the call is for (a layer, a bucket) and
@@ -88,6 +92,7 @@ struct Fingerprint {
   bool operator==(const Fingerprint& other) const;
 };
 
+/// Returns the fingerprint of a call.
 Fingerprint fingerprint(const Collective& call);
 
 /// Returns a text such as "all_reduce(sum) #8 of float32 x 1024 (layer1.bn)".
@@ -106,6 +111,7 @@ std::string ranks_to_string(std::span<const int> ranks);
 /// Returns "250 ms" or "30 s".
 std::string to_string(std::chrono::milliseconds duration);
 
+/// The clock of deadlines.
 using Clock = std::chrono::steady_clock;
 
 /// Returns start + timeout. A timeout of more than a year counts as a year, so that the sum does

@@ -27,6 +27,7 @@ struct Capabilities {
   bool issues_alone = false;
 };
 
+/// A rank's position in a group, and the group's name and backend.
 struct GroupInfo {
   int rank = 0;  ///< -1 for a rank that split() put into no group; then `size` is 0.
   int size = 1;

@@ -41,6 +41,7 @@ struct WorldOptions {
   std::chrono::milliseconds timeout = default_group_timeout;
 };
 
+/// A handle on a group of ranks that call collectives together. Copies share the group.
 class ProcessGroup {
  public:
   static constexpr std::chrono::milliseconds default_timeout = default_group_timeout;
@@ -114,6 +115,7 @@ class ProcessGroup {
 /// where there is none, a group of one.
 const ProcessGroup& world();
 
+/// The backend and the timeout of run_ranks().
 struct RunOptions {
   std::string backend = "local";  ///< "local", or "nccl" with rank r on Device::cuda(r).
   std::chrono::milliseconds timeout = ProcessGroup::default_timeout;
@@ -123,6 +125,7 @@ struct RunOptions {
 /// ranks get it as a DistributedError, so none of them hangs.
 void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
                const RunOptions& options);
+/// @overload
 void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
                std::chrono::milliseconds timeout = ProcessGroup::default_timeout);
 

@@ -9,6 +9,7 @@
 
 namespace tutti::distributed {
 
+/// A thread that calls a function at intervals.
 class Watcher {
  public:
   /// `check` must not throw. It may destroy the watcher.

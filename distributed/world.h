@@ -79,6 +79,7 @@ class Watched {
   std::optional<std::list<std::shared_ptr<Watched>>::iterator> position_;
 };
 
+/// What the groups of one world share: the first failure, who has left, and the deadlines.
 class World {
  public:
   using Lock = std::unique_lock<std::mutex>;

@@ -20,6 +20,7 @@ struct PacketHeader {
   double fingerprint_squared = 0;  ///< h^2.
   double unused[2] = {0, 0};
 };
+/// The size of a PacketHeader, in float64 numbers.
 inline constexpr std::int64_t packet_header_size = sizeof(PacketHeader) / sizeof(double);
 
 /// A packet is what crosses between kernels and ranks: a dense float64 tensor that begins with a
@@ -56,6 +57,7 @@ enum class Tracking {
   pooled       ///< By counts, as if all batches had been one.
 };
 
+/// The running statistics of a layer and their counts.
 struct RunningStatistics {
   Tensor mean, var;  ///< float32 or float64, [C]; `var` is unbiased.
   Tensor batches;    ///< int64, (): how many batches have been tracked.
@@ -187,6 +189,7 @@ const BatchNorm& batch_norm();
 namespace cuda {
 const BatchNorm& batch_norm();
 }
+/// Returns the batch-norm kernels of `device`.
 inline const BatchNorm& batch_norm(Device device) {
   return device.is_cpu() ? cpu::batch_norm() : cuda::batch_norm();
 }

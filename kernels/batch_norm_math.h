@@ -114,4 +114,110 @@ TUTTI_HOST_DEVICE inline ChannelMoments moments_of(DoubleDouble n, ExactChannelS
   return {n.high > 0 ? about + rest / n.high : 0, m2 < 0 ? 0 : m2};
 }
 
+/// Chan's formula: adds moments of a set whose share of all elements is `share` to the moments of
+/// the `n` elements before it. (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm
+/// for computing sample variances", 1979.)
+TUTTI_HOST_DEVICE inline void merge(double n, double share, ChannelMoments set, double& mean,
+                                    double& m2) {
+  const double delta = set.mean - mean;
+  mean += delta * share;
+  m2 += set.m2 + delta * delta * n * share;
+}
+
+/// Moments from sums of x - pivot and (x - pivot)^2 over n elements.
+TUTTI_HOST_DEVICE inline ChannelMoments moments_around(double pivot, double n, double sum,
+                                                       double squares) {
+  const double offset = n > 0 ? sum / n : 0, m2 = squares - sum * offset;
+  return {n > 0 ? pivot + offset : 0, !(n > 0) || m2 < 0 ? 0 : m2};
+}
+
+// ---- statistics
+
+TUTTI_HOST_DEVICE inline double rstd_of(double variance, Epsilon eps) {
+  if (!eps.floor) variance += eps.value;
+  else if (variance < eps.value) variance = eps.value;  // fmax would turn NaN into a number
+  return 1 / std::sqrt(variance);
+}
+
+struct RunningMoments {
+  double mean, var;  ///< `var` is unbiased.
+};
+
+/// How far the running statistics move, after `batches` batches including this one.
+TUTTI_HOST_DEVICE inline double fraction_of(Tracking tracking, double momentum,
+                                            std::int64_t batches) {
+  return tracking == Tracking::cumulative ? 1 / static_cast<double>(batches) : momentum;
+}
+
+/// Tracking::momentum and Tracking::cumulative, for a batch of n > 1 elements.
+TUTTI_HOST_DEVICE inline RunningMoments moved(RunningMoments old, double fraction, double n,
+                                              ChannelMoments batch) {
+  return {(1 - fraction) * old.mean + fraction * batch.mean,
+          (1 - fraction) * old.var + fraction * batch.m2 / (n - 1)};
+}
+
+/// Tracking::pooled, after `elements` elements before this batch of n > 1.
+TUTTI_HOST_DEVICE inline RunningMoments pooled(RunningMoments old, double elements, double n,
+                                               ChannelMoments batch) {
+  const double share = n / (elements + n), delta = batch.mean - old.mean;
+  const double total = (elements > 0 ? (elements - 1) * old.var : 0) + batch.m2 +
+                       (elements > 0 ? delta * delta * elements * share : 0);
+  return {elements > 0 ? old.mean + delta * share : batch.mean, total / (elements + n - 1)};
+}
+
+// ---- the output and the gradient of the input
+
+/// z = (x - center) scale + shift, computed in A. The center is the mean rounded to A, and what the
+/// rounding lost is part of the shift, so that nothing is lost if the mean is many standard
+/// deviations from 0.
+template <class A>
+struct OutputCoefficients {
+  A center, scale, shift;
+};
+
+template <class A>
+TUTTI_HOST_DEVICE inline OutputCoefficients<A> output_coefficients(double mean, double rstd,
+                                                                   double weight, double bias) {
+  const A center = static_cast<A>(mean);
+  const double scale = weight * rstd;
+  return {center, static_cast<A>(scale),
+          static_cast<A>(bias - (mean - static_cast<double>(center)) * scale)};
+}
+
+/// sum g (x - mean) from sum g (x - center) and sum g.
+TUTTI_HOST_DEVICE inline double around_mean(double second, double first, double mean,
+                                            double center) {
+  return second - (mean - center) * first;
+}
+
+/// dx = of_g g + of_x (x - center) + constant, where g is dy as it is below the ReLU.
+template <class A>
+struct GradientCoefficients {
+  A of_g, of_x, constant;
+};
+
+/// If mean and rstd are constants, as running statistics are.
+template <class A>
+TUTTI_HOST_DEVICE inline GradientCoefficients<A> gradient_coefficients(double rstd, double weight) {
+  return {static_cast<A>(weight * rstd), A(0), A(0)};
+}
+
+/// With S1 = sum g and S2 = sum g (x - mean) over the n elements of all ranks:
+///   dx = weight rstd (g - S1 / n - (x - mean) rstd^2 S2 / n)
+/// A variance below `floor`, which replaced it, is a constant; without a floor it is -1.
+template <class A>
+TUTTI_HOST_DEVICE inline GradientCoefficients<A> gradient_coefficients(double mean, double rstd,
+                                                                       double weight, double per_n,
+                                                                       ChannelSums gradient_sums,
+                                                                       double m2, double floor) {
+  const double scale = weight * rstd;
+  const double varying = -scale * rstd * rstd * gradient_sums.second * per_n;
+  const double of_x = m2 * per_n < floor ? 0 : varying;
+  const double center = static_cast<double>(static_cast<A>(mean));
+  return {static_cast<A>(scale), static_cast<A>(of_x),
+          static_cast<A>(-scale * gradient_sums.first * per_n - of_x * (mean - center))};
+}
+
+TUTTI_HOST_DEVICE inline double gradient_floor(Epsilon eps) { return eps.floor ? eps.value : -1; }
+
 }  // namespace tutti::kernels

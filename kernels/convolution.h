@@ -1,7 +1,7 @@
-// What a device must be able to do for convolution (cross-correlation) over one to three spatial
-// dimensions. Tensors are contiguous or channels_last, activations (N, C, ...) and weights (O,
-// I/groups, ...) alike, and come out in the layout that the caller allocated. Shapes are the
-// caller's to check (nn/functional/conv.h does).
+// The convolution kernels (cross-correlation) that every device provides, over one to three spatial
+// dimensions. Activations (N, C, ...) and weights (O, I/groups, ...) are contiguous or
+// channels_last, and results are written in the layout that the caller allocated. The caller checks
+// the shapes (nn/functional/conv.h does).
 #pragma once
 
 #include "../core/tensor.h"
@@ -17,9 +17,9 @@ struct ConvOptions {
   std::int64_t groups = 1;
 };
 
-/// x (N, I, ...), w (O, I/groups, ...), bias (O) or undefined, y (N, O, ...). An empty batch is
-/// legal. With 16-bit activations w, bias, dw and db may have their dtype or float32; sums are
-/// taken in float32. Otherwise one dtype.
+/// x (N, I, ...), w (O, I/groups, ...), bias (O) or undefined, y (N, O, ...). The batch may be
+/// empty. With 16-bit activations, w, bias, dw and db have their dtype or float32, and sums are
+/// taken in float32. Otherwise all tensors have one dtype.
 struct Convolution {
   void (*forward)(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions&,
                   const Tensor& y);

@@ -1,61 +1,24 @@
-// What a device must be able to do element by element. Tensors may have any strides; inputs
-// broadcast to the output's shape. Nothing is recorded or made to be returned here: callers pass
-// outputs of the right shape and dtype.
+// The elementwise kernels that every device provides. Tensors may have any strides; inputs
+// broadcast to the output's shape. Callers pass outputs of the right shape and dtype: kernels
+// neither record gradients nor allocate results.
 #pragma once
 
 #include "../core/tensor.h"
+#include "elementwise_functions.h"
 
 namespace tutti::kernels {
 
-enum class Unary {
-  negate,
-  absolute,
-  exp,
-  log,
-  sqrt,
-  rsqrt,
-  reciprocal,
-  square,
-  sine,
-  cosine,
-  tanh,
-  sigmoid,
-  relu,
-  gelu,
-  sign
-};
-
-enum class Binary {
-  add,
-  subtract,
-  multiply,
-  divide,
-  power,
-  maximum,
-  minimum,
-  equal,
-  not_equal,
-  less,
-  less_equal,
-  greater,
-  greater_equal,  // output: bool
-  // gradient of an activation: first operand the incoming gradient, second what it says
-  relu_grad,     // output y:  y > 0 ? g : 0
-  gelu_grad,     // input x (exact gelu, 0.5 x (1 + erf(x / sqrt 2)))
-  sigmoid_grad,  // output y:  g y (1 - y)
-  tanh_grad      // output y:  g (1 - y^2)
-};
-
 struct Elementwise {
   void (*fill)(const Tensor& out, double value);
-  /// out = in, converted between any two dtypes.
+  /// out = in. Any dtype converts to any other.
   void (*copy)(const Tensor& in, const Tensor& out);
+  /// out = op(in). 16-bit types are computed in float32.
   void (*unary)(Unary op, const Tensor& in, const Tensor& out);
-  /// Operands share a dtype. 16-bit types compute in float32.
+  /// out = op(a, b). a and b have one dtype; 16-bit types are computed in float32.
   void (*binary)(Binary op, const Tensor& a, const Tensor& b, const Tensor& out);
-  /// The same with a number for the second operand (`reversed`: for the first).
+  /// out = op(a, b), or op(b, a) where `reversed`, with a number b.
   void (*binary_scalar)(Binary op, const Tensor& a, double b, bool reversed, const Tensor& out);
-  /// y += alpha * x; x may have another dtype (gradients in bfloat16 onto float32).
+  /// y += alpha * x. x may have another dtype: bfloat16 gradients are added to float32 ones.
   void (*axpy)(double alpha, const Tensor& x, const Tensor& y);
   /// out = condition ? a : b
   void (*where)(const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& out);
@@ -67,7 +30,7 @@ const Elementwise& elementwise();
 namespace cuda {
 const Elementwise& elementwise();
 }
-/// The table of a device. Every family of kernels has one, built the same way.
+/// The table of a device. Every family of kernels has one.
 inline const Elementwise& elementwise(Device device) {
   return device.is_cpu() ? cpu::elementwise() : cuda::elementwise();
 }

@@ -1,5 +1,5 @@
-// What a device must be able to do for embedding tables: look rows up, and add gradients back to
-// them.
+// The kernels for embedding tables that every device provides: they look rows up and add gradients
+// to them.
 #pragma once
 
 #include "../core/tensor.h"
@@ -7,12 +7,12 @@
 namespace tutti::kernels {
 
 struct Embedding {
-  /// out[i..., :] = weight[indices[i...], :]. `indices` int64 of any shape and strides, `out`
-  /// contiguous of shape indices.shape + (D). On the CPU an index outside the table is a
-  /// ValueError; a GPU writes NaN there.
+  /// out[i..., :] = weight[indices[i...], :]. `indices` is int64 of any shape and strides, `out` is
+  /// contiguous of shape indices.shape + (D). An index outside the table is a ValueError on the
+  /// CPU; a GPU writes NaN there.
   void (*gather)(const Tensor& weight, const Tensor& indices, const Tensor& out);
-  /// weight_grad[indices[i...], :] += g[i..., :], added in row-major order of the indices:
-  /// deterministic.
+  /// weight_grad[indices[i...], :] += g[i..., :]. Gradients are added in row-major order of the
+  /// indices, so that results are deterministic.
   void (*scatter_add)(const Tensor& g, const Tensor& indices, const Tensor& weight_grad);
 };
 

@@ -1,26 +1,26 @@
-// What a device must be able to do for matrix products, batched.
+// The matrix product kernel that every device provides, with batches and an epilogue.
 #pragma once
 
 #include "../core/tensor.h"
 
 namespace tutti::kernels {
 
-/// Joined to a product: what libraries can do to an element before they store it. No gelu, since
-/// cuBLASLt's is the tanh approximation and ours (kernels/elementwise.h) is exact.
+/// What a library can apply to an element of a product before it stores it. gelu is not among them:
+/// cuBLASLt has the tanh approximation, while tutti's gelu is exact.
 enum class Activation { none, relu };
 
 /// z -> activation(z + bias)
 struct Epilogue {
-  Tensor bias = {};  ///< (n), dense; undefined: none
+  Tensor bias = {};  ///< (n), dense; undefined for none
   Activation activation = Activation::none;
 };
 
 /// The matrix product of a device.
 struct Matmul {
   /// out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at least 2;
-  /// batch dimensions of size 1 in a or b broadcast. Operands may be strided (transposed). With a
-  /// 16-bit a the others may have its dtype or float32, and sums are taken in float32; otherwise
-  /// one dtype. k = 0: the epilogue of zeros.
+  /// batch dimensions of size 1 in a or b broadcast. Tensors may have any strides. With a 16-bit a
+  /// the others have its dtype or float32, and sums are taken in float32; otherwise all have one
+  /// dtype. With k = 0 the result is the epilogue of zeros.
   void (*matmul)(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
 };
 

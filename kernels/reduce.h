@@ -1,18 +1,17 @@
-// What a device must be able to do along dimensions: sums and extrema.
+// The reductions along dimensions that every device provides: sums and extrema.
 #pragma once
 
 #include "../core/tensor.h"
+#include "reduce_functions.h"
 
 namespace tutti::kernels {
 
-enum class Reduction { sum, max, min };
-
 struct Reduce {
-  /// `out` has the rank of `in`, with size 1 in every reduced dimension. Sums of 16-bit types are
-  /// taken in float32, and kept in it where `out` is. An empty sum is 0; an empty max or min is the
-  /// caller's error. The result does not depend on the thread count.
+  /// `out` has the rank of `in`, with size 1 in every reduced dimension. Sums are taken in float32
+  /// or wider; `out` may be float32 where `in` has 16 bits. An empty sum is 0; the caller refuses
+  /// an empty max or min. The result does not depend on the thread count.
   void (*reduce)(Reduction op, const Tensor& in, const Tensor& out);
-  /// Index (int64) of the first largest element along `dim`; `out` has size 1 there.
+  /// Writes the index (int64) of the first largest element along `dim`, where `out` has size 1.
   void (*argmax)(const Tensor& in, int dim, const Tensor& out);
 };
 

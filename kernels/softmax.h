@@ -1,6 +1,6 @@
-// What a device must be able to do along the class dimension: softmax, log-softmax, and
-// cross-entropy with its gradient. Tensors may have any strides; 16-bit types compute in float32;
-// losses and normalisers are float32 or wider (accumulate_dtype of the logits).
+// The kernels along the class dimension that every device provides: softmax, log-softmax, and
+// cross-entropy with its gradient. Tensors may have any strides; 16-bit types are computed in
+// float32; losses and normalizers are float32 or wider (accumulate_dtype of the logits).
 #pragma once
 
 #include "../core/tensor.h"
@@ -15,15 +15,15 @@ struct CrossEntropyRule {
 
 struct Softmax {
   void (*forward)(const Tensor& in, int dim, bool log, const Tensor& out);
-  /// From the output `y`: y (g - sum g y), or g - exp(y) sum g for the logarithm.
+  /// Computes the gradient from the output `y`: y (g - sum g y), or g - exp(y) sum g where `log`.
   void (*backward)(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor& out);
   /// `logits` (N, C, d...), `targets` int64 (N, d...). Writes for every position the loss and
-  /// the normalizer log sum_c exp(logits_c - max logits), both of the targets' shape. On the CPU a
-  /// target outside [0, C) that is not ignored is a ValueError (before anything is written to
-  /// `losses`); a GPU writes NaN there.
+  /// the normalizer log sum_c exp(logits_c - max logits), both of the targets' shape. A target
+  /// outside [0, C) that is not ignored is a ValueError on the CPU, before anything is written to
+  /// `losses`; a GPU writes NaN there.
   void (*cross_entropy)(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
                         const Tensor& losses, const Tensor& normalizers);
-  /// Gradient of sum(g * losses); `g` has the targets' shape and the losses' dtype.
+  /// Writes the gradient of sum(g * losses); `g` has the targets' shape and the losses' dtype.
   void (*cross_entropy_grad)(const Tensor& g, const Tensor& logits, const Tensor& targets,
                              const CrossEntropyRule& rule, const Tensor& normalizers,
                              const Tensor& out);

@@ -5,6 +5,7 @@
 
 namespace tutti::nn {
 
+/// A layer that zeroes random elements in training (nn::dropout).
 class Dropout : public Layer {
  public:
   struct Options {

@@ -5,6 +5,7 @@
 
 namespace tutti::nn {
 
+/// A layer that maps each integer index to a row of its weight (nn::embedding).
 class Embedding : public Layer {
  public:
   struct Options {

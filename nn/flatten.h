@@ -5,6 +5,7 @@
 
 namespace tutti::nn {
 
+/// A layer that joins the dimensions from `first` to `last` into one.
 class Flatten : public Layer {
  public:
   struct Options {

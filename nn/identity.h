@@ -5,6 +5,7 @@
 
 namespace tutti::nn {
 
+/// A layer that returns its input.
 class Identity : public Layer {
  public:
   Tensor forward(const Tensor& input) override { return input; }

@@ -15,6 +15,7 @@ enum class Fan { in, out };
 /// ShapeError for a rank below 2.
 std::int64_t fan_of(const Tensor& weight, Fan fan);
 
+/// Sets every element to `value`.
 void constant_(const Tensor& tensor, double value);
 /// Draws from U(low, high). ValueError unless low <= high and both are finite.
 void uniform_(const Tensor& tensor, double low = 0, double high = 1,
@@ -23,22 +24,26 @@ void uniform_(const Tensor& tensor, double low = 0, double high = 1,
 void normal_(const Tensor& tensor, double mean = 0, double std = 1,
              Generator& generator = default_generator());
 
-/// He et al., "Delving deep into rectifiers" (2015): std = sqrt(2 / ((1 + slope^2) fan)), where
-/// `slope` is that of the leaky ReLU which follows (0: ReLU). The uniform form has the same
-/// variance: bound = sqrt(3) std.
+/// The options of Kaiming initialisation (He et al., "Delving deep into rectifiers", 2015): std =
+/// sqrt(2 / ((1 + slope^2) fan)) and bound = sqrt(3) std, where `slope` is that of the leaky ReLU
+/// which follows the layer (0: ReLU).
 struct Kaiming {
   double slope = 0;
   Fan fan = Fan::in;
 };
+/// Draws from U(-bound, bound) with the bound of Kaiming.
 void kaiming_uniform_(const Tensor& weight, Kaiming options = {},
                       Generator& generator = default_generator());
+/// Draws from N(0, std^2) with the std of Kaiming.
 void kaiming_normal_(const Tensor& weight, Kaiming options = {},
                      Generator& generator = default_generator());
 
-/// Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks"
-/// (2010): std = gain sqrt(2 / (fan_in + fan_out)).
+/// Draws from U(-bound, bound) with bound = sqrt(3) std and std = gain sqrt(2 / (fan_in + fan_out))
+/// (Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks",
+/// 2010).
 void xavier_uniform_(const Tensor& weight, double gain = 1,
                      Generator& generator = default_generator());
+/// Draws from N(0, std^2) with the same std.
 void xavier_normal_(const Tensor& weight, double gain = 1,
                     Generator& generator = default_generator());
 

@@ -6,6 +6,7 @@
 
 namespace tutti::nn {
 
+/// A layer that computes x W^T + b, and an activation after it (nn::linear).
 class Linear : public Layer {
  public:
   struct Options {

@@ -6,6 +6,7 @@
 
 namespace tutti::nn {
 
+/// The cross-entropy of logits and class indices (nn::cross_entropy).
 class CrossEntropyLoss : public Module {
  public:
   using Options = CrossEntropyOptions;
@@ -22,6 +23,7 @@ class CrossEntropyLoss : public Module {
   Options options_;
 };
 
+/// The mean squared error (nn::mse_loss).
 class MSELoss : public Module {
  public:
   struct Options {

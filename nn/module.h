@@ -22,6 +22,7 @@ struct LoadReport {
   std::vector<std::string> unexpected;
 };
 
+/// A named part of a model: a tree of modules with parameters and buffers.
 class Module {
  public:
   Module() = default;

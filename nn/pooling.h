@@ -8,6 +8,7 @@
 
 namespace tutti::nn {
 
+/// A layer that takes the largest element of every window (nn::max_pool).
 class MaxPool2d : public Layer {
  public:
   struct Options {
@@ -28,6 +29,7 @@ class MaxPool2d : public Layer {
   PoolOptions options_;
 };
 
+/// A layer that takes the mean of every window (nn::avg_pool).
 class AvgPool2d : public Layer {
  public:
   struct Options {

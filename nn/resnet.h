@@ -75,6 +75,7 @@ class Bottleneck : public Layer {
   Projection* downsample = nullptr;
 };
 
+/// A residual network that classifies images.
 class ResNet : public Layer {
  public:
   struct Options {

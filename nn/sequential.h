@@ -6,6 +6,7 @@
 
 namespace tutti::nn {
 
+/// A layer that runs its children one after the other.
 class Sequential : public Layer {
  public:
   Sequential() = default;

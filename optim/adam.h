@@ -13,6 +13,7 @@
 
 namespace tutti::optim {
 
+/// The options of Adam.
 struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -21,6 +22,7 @@ struct AdamOptions {
   double weight_decay = 0;
 };
 
+/// Adam; the formulas stand at the top of this file.
 class Adam : public OptimizerWith<AdamOptions> {
  public:
   Adam(std::vector<Tensor> parameters, Options options)
@@ -38,6 +40,7 @@ class Adam : public OptimizerWith<AdamOptions> {
   bool decoupled_;
 };
 
+/// Adam with decoupled weight decay.
 class AdamW : public Adam {
  public:
   struct Options {

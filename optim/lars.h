@@ -14,6 +14,7 @@
 
 namespace tutti::optim {
 
+/// The options of LARS. `adapt` = false sets the local rate to 1.
 struct LARSOptions {
   double lr = 1e-1;
   double momentum = 0.9;
@@ -23,6 +24,7 @@ struct LARSOptions {
   bool adapt = true;
 };
 
+/// Momentum SGD with a local learning rate for each parameter.
 class LARS : public OptimizerWith<LARSOptions> {
  public:
   LARS(std::vector<Tensor> parameters, Options options)

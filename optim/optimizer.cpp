@@ -93,6 +93,7 @@ void Optimizer::step(const Tensor& found_inf) {
 
 std::vector<std::size_t> Optimizer::slots_with_gradient() const {
   std::vector<std::size_t> result;
+  result.reserve(slots_.size());
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (slots_[i].parameter.grad().defined()) result.push_back(i);
   return result;
@@ -200,6 +201,7 @@ void Optimizer::update_slots(Slots slots, const Tensor& found_inf) {
   const Slot& first = slots_[slots.front()];
   const bool captured = cuda::is_capturing(first.parameter.device());
   std::vector<kernels::FusedUpdate> updates;
+  updates.reserve(slots.size());
   for (const std::size_t i : slots) updates.push_back(prepare(slots_[i], found_inf));
   update_group(first.group, updates, captured ? replay_scalars(slots, updates) : nullptr);
   for (const auto& u : updates) u.parameter.storage()->bump_version();
@@ -214,6 +216,7 @@ kernels::FusedUpdate Optimizer::prepare(Slot& slot, const Tensor& found_inf) con
                          .step = slot.steps + 1,
                          .found_inf = found_inf};
   const auto needed = static_cast<std::size_t>(state_count(slot.group));
+  u.states.reserve(needed);
   for (std::size_t k = 0; k < needed; ++k) {
     Tensor& state = slot.states[k];
     if (state.defined()) {

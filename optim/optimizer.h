@@ -54,6 +54,7 @@ struct ParameterUpdate {
   int group = 0;
 };
 
+/// The base class of all optimizers. Own optimizers derive from OptimizerWith.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -76,21 +77,24 @@ class Optimizer {
   /// replay instead). A replay throws DeviceError if a parameter or its state has moved since the
   /// capture (load_state_dict, Module::to); capture the step again then.
   void step(const Tensor& found_inf = {});
-  /// The parameters of all groups, in order.
+  /// Returns the parameters of all groups, in order.
   std::vector<Tensor> parameters() const;
 
+  /// Returns the number of parameter groups.
   int group_count() const { return static_cast<int>(group_sizes_.size()); }
-  /// The option "lr".
+  /// Returns the option "lr" of a group.
   double learning_rate(int group = 0) const { return number("lr", group); }
-  /// Sets the learning rate of every group, or of one. ValueError, and no change, unless it is
-  /// finite and at least 0.
+  /// Sets the learning rate of every group, or of one. ValueError, and no change, for a value
+  /// outside the option's range.
   void set_learning_rate(double lr);
   void set_learning_rate(int group, double lr);
-  /// The option "momentum", or "beta1" for methods without one. ValueError if there is neither.
+  /// Returns the option "momentum" of a group, or "beta1" for methods without a momentum.
+  /// ValueError if there is neither.
   double momentum(int group = 0) const;
-  /// Sets it for every group. ValueError, and no change, if a group refuses the value.
+  /// Sets the momentum of every group. ValueError, and no change, if a group refuses the value.
   void set_momentum(double momentum);
 
+  /// Returns copies of the states, and the options.
   OptimizerState state_dict() const;
   /// CheckpointError, and no change, if the state is of another method, does not fit the parameters
   /// or is incomplete.
@@ -111,10 +115,8 @@ class Optimizer {
   /// Tells the base class where the options of all groups are stored, and checks them.
   void set_options(std::vector<std::vector<Option>> options);
 
-  const std::string& name() const { return name_; }
-
-  /// Computes the new value of one parameter and of its states. It runs without recording for
-  /// autograd and without autocast, and is not called for skipped steps, or its results are thrown
+  /// Computes the new values of one parameter and of its states. Nothing is recorded for autograd
+  /// and autocast is off. For a skipped step, update_one() is not called or its results are thrown
   /// away. If it throws, the parameters before this one keep their new values.
   virtual void update_one(const ParameterUpdate& update);
   /// Updates the parameters of one group that are on one device. The default calls update_one()
@@ -224,6 +226,7 @@ class OptimizerWith : public Optimizer {
   using Options = OptionsType;
   using Group = ParameterGroup<Options>;
 
+  /// Returns the present options of a group.
   const Options& options(int group = 0) const { return values_[static_cast<std::size_t>(group)]; }
 
  protected:

@@ -18,6 +18,7 @@ struct StepDecay {
   std::int64_t every;
   double gamma = 0.1;
 };
+/// Returns the schedule of these options; ValueError for options out of range.
 Schedule step_decay(StepDecay options);
 
 /// The factor falls from 1 at step 0 to `minimum` at `steps` along half a cosine (Loshchilov and
@@ -26,6 +27,7 @@ struct Cosine {
   std::int64_t steps;
   double minimum = 0;
 };
+/// Returns the schedule of these options; ValueError for options out of range.
 Schedule cosine(Cosine options);
 
 /// The factor rises linearly from `start` at step 0 to 1 at `steps`. From there it is that of
@@ -34,6 +36,7 @@ struct LinearWarmup {
   std::int64_t steps;
   double start = 1.0 / 3;
 };
+/// Returns the schedule of these options; ValueError for options out of range.
 Schedule linear_warmup(LinearWarmup options, Schedule then = {});
 
 /// Smith and Topin's one-cycle policy ("Super-convergence", 2018) as PyTorch's OneCycleLR computes
@@ -51,10 +54,12 @@ struct OneCycle {
   double base_momentum = 0.85;
   double max_momentum = 0.95;
 };
+/// Returns the schedule of these options; ValueError for options out of range.
 Schedule one_cycle(OneCycle options);
-/// The momentum (Adam's beta1) of the same policy: it is high where the learning rate is low.
+/// Returns the schedule of the momentum (Adam's beta1): it is high where the learning rate is low.
 Schedule one_cycle_momentum(OneCycle options);
 
+/// Sets the learning rate of an optimizer, and its momentum, step by step.
 class Scheduler {
  public:
   /// Sets the learning rate of step 0, and the momentum if `momentum` is given. The optimizer must

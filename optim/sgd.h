@@ -12,6 +12,7 @@
 
 namespace tutti::optim {
 
+/// The options of SGD.
 struct SGDOptions {
   double lr = 1e-3;
   double momentum = 0;
@@ -21,6 +22,7 @@ struct SGDOptions {
   bool nesterov = false;
 };
 
+/// Stochastic gradient descent, with momentum if it is not 0.
 class SGD : public OptimizerWith<SGDOptions> {
  public:
   SGD(std::vector<Tensor> parameters, Options options) : SGD({{std::move(parameters), options}}) {}

@@ -27,6 +27,7 @@ struct Properties {
   std::size_t l2_bytes = 0;
   std::size_t memory_bytes = 0;
 };
+/// Returns the properties of a device.
 const Properties& properties(int device);
 
 /// Returns the allocator of a device, which uses cudaMallocAsync. A block belongs to the stream
@@ -39,6 +40,7 @@ Allocator& allocator(int device);
 /// at once.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device,
                 std::size_t bytes);
+/// Sets bytes to zero on the current stream of the device.
 void zero_bytes(void* data, int device, std::size_t bytes);
 
 /// Returns how often the library has made a thread wait for a device so far. A training step adds

@@ -6,6 +6,7 @@
 
 namespace tutti::cuda {
 
+/// The switches; cuda::settings() returns the only instance.
 struct Settings {
   /// Matrix products and convolutions in float32 may round their inputs to TF32 (10 bits of
   /// mantissa), which tensor cores multiply several times faster.

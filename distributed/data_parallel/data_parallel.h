@@ -12,6 +12,7 @@ namespace tutti::distributed {
 
 class Reducer;
 
+/// The choices of DataParallel.
 struct DataParallelOptions {
   double bucket_cap_mb = 25;   ///< How many MiB of gradients travel together at most.
   double first_bucket_mb = 1;  ///< Less for the first bucket, so that communication starts early.

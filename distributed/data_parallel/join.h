@@ -27,6 +27,7 @@ enum class Divisor {
                  ///< ranks run out.
 };
 
+/// The choices of Join.
 struct JoinOptions {
   Uneven uneven = Uneven::shadow;
   Divisor divide_by = Divisor::samples;

@@ -190,7 +190,7 @@ void Reducer::synchronize() {
   reset();
 }
 
-// Ranks that miss the same gradients meet at a barrier first, so that the group stays usable. A
+// Ranks that miss the same gradients all call a barrier first, so that the group stays usable. A
 // rank that misses none is at its next bucket instead; the error for that shows both sides.
 void Reducer::fail_for_missing_gradients() {
   std::string names;

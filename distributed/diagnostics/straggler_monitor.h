@@ -12,6 +12,7 @@
 
 namespace tutti::distributed {
 
+/// Measures which rank the others wait for, and for how long.
 class StragglerMonitor {
  public:
   /// Starts to observe `group`. Throws an Error if another monitor observes the group already. For

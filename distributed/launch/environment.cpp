@@ -51,8 +51,8 @@ const BackendEntry* choose_backend(const WorldOptions& options, const Launch& la
                            why);
   fail<DistributedError>(
       "from_environment: {} ask for {} processes without an MPI launcher, which only the {} "
-      "backend "
-      "can do, and that is not available: {}. For CPU tensors start it as 'mpirun -n {} PROGRAM'",
+      "backend can do, and that is not available: {}. For CPU tensors start it as 'mpirun -n {} "
+      "PROGRAM'",
       launch.found, launch.size, chosen.name, why, launch.size);
 }
 
@@ -70,8 +70,8 @@ std::shared_ptr<rendezvous::Store> open_rendezvous(const WorldOptions& options,
   if (!launch.by_mpi && !mpi::is_initialized())
     fail<DistributedError>(
         "from_environment: no address at which the ranks find each other; found {}. Set "
-        "MASTER_ADDR and "
-        "MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\" or \"file:PATH\"",
+        "MASTER_ADDR and MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\" or "
+        "\"file:PATH\"",
         launch.found);
   const auto over_mpi = mpi::make_world({.expected_size = launch.size, .timeout = options.timeout});
   return over_mpi ? rendezvous::over(ProcessGroup(over_mpi), options.timeout) : in_memory();

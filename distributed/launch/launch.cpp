@@ -88,8 +88,7 @@ Launch read_environment() {
   if (may_nest || !text_of("TORCHELASTIC_RUN_ID").empty()) return *inner;
   fail<DistributedError>(
       "from_environment: two launchers contradict each other: {} and {}; unset the variables of "
-      "the "
-      "one that is not meant, or pass rank and world_size",
+      "the one that is not meant, or pass rank and world_size",
       outer->found, inner->found);
 }
 

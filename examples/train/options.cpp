@@ -226,8 +226,7 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   CLI::App app(
       "Trains a ResNet on images, on one rank or many, with synchronised batch normalisation.\n"
       "Ranks are threads of this process (--ranks N) or processes (mpirun -n N train_resnet ...); "
-      "the same\n"
-      "seed and global batch give the same loss curve in every arrangement.",
+      "the same\nseed and global batch give the same loss curve in every arrangement.",
       "train_resnet");
   app.get_formatter()->column_width(34);
   // A flag that is given twice counts as given last: scripts such as quickstart.sh set some of

@@ -1,5 +1,5 @@
-// Timeline: the trace of a run (--trace). Every process records a Profile, and rank 0 joins them into one
-// file at the end.
+// Timeline: the trace of a run (--trace). Every process records a Profile, and rank 0 joins them
+// into one file at the end.
 #pragma once
 
 #include <tutti/core/trace.h>

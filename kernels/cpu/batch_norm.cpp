@@ -1,8 +1,8 @@
 // The per-channel kernels of batch norm on the CPU, and the table.
 #include "../../core/create.h"
 #include "../batch_norm_math.h"
-#include "batch_norm_tables.h"
-#include "batch_norm_view.h"
+#include "batch_norm_layout.h"
+#include "batch_norm_passes.h"
 
 #include <cmath>
 
@@ -34,8 +34,7 @@ void from_exact_sums(std::int64_t C, const double* sums, double* moments) {
   const double *first_low = second + C, *second_low = first_low + C;
   moments[0] = n.high;
   for (std::int64_t c = 0; c < C; ++c) {
-    const ChannelMoments of =
-        moments_of(n, {{first[c], first_low[c]}, {second[c], second_low[c]}});
+    const ChannelMoments of = moments_of(n, {{first[c], first_low[c]}, {second[c], second_low[c]}});
     mean[c] = of.mean;
     m2[c] = of.m2;
   }
@@ -73,15 +72,10 @@ void from_sums(const Tensor& sums, const Tensor& moments) {
   }
 }
 
-double rstd_of(double var, Epsilon eps) {
-  if (!eps.floor) var += eps.value;
-  else if (var < eps.value) var = eps.value;  // fmax would make a number of NaN
-  return 1 / std::sqrt(var);
-}
-
-void finish(const Tensor& packet, Epsilon eps, const Tensor& mean, const Tensor& rstd) {
-  const std::int64_t C = channels_of(packet);
-  const double *data = packet.data<double>(), *means = data + packet_header_size, *m2 = means + C;
+// Writes mean and rstd from moments.
+void finish(const Tensor& moments, Epsilon eps, const Tensor& mean, const Tensor& rstd) {
+  const std::int64_t C = channels_of(moments);
+  const double *data = moments.data<double>(), *means = data + packet_header_size, *m2 = means + C;
   double *to_mean = mean.data<double>(), *to_rstd = rstd.data<double>();
   const double per_n = data[0] > 0 ? 1 / data[0] : 0;
   for (std::int64_t c = 0; c < C; ++c) {
@@ -101,37 +95,39 @@ void running_statistics(const RunningStatistics& running, Epsilon eps, const Ten
   }
 }
 
-void update(const Tensor& packet, Tracking tracking, double momentum,
-            const RunningStatistics& running) {
-  const std::int64_t C = channels_of(packet);
-  const double *data = packet.data<double>(), *mean = data + packet_header_size, *m2 = mean + C,
-               n = data[0];
+// Calls next(running moments, batch moments) for every channel and stores what it returns.
+template <class Next>
+void for_each_running(const Tensor& moments, const RunningStatistics& running, const Next& next) {
+  const std::int64_t C = channels_of(moments);
+  const double *batch_mean = moments.data<double>() + packet_header_size, *m2 = batch_mean + C;
+  dispatch(FloatTypes{}, running.mean.dtype(), "batch_norm", [&]<class T>() {
+    T *mean = running.mean.data<T>(), *var = running.var.data<T>();
+    for (std::int64_t c = 0; c < C; ++c) {
+      const RunningMoments to =
+          next({static_cast<double>(mean[c]), static_cast<double>(var[c])}, {batch_mean[c], m2[c]});
+      mean[c] = static_cast<T>(to.mean);
+      var[c] = static_cast<T>(to.var);
+    }
+  });
+}
+
+void update_running(const Tensor& moments, const StatisticsUpdate& update) {
+  const RunningStatistics& running = update.running;
+  const double n = moments.data<double>()[0];
   if (!(n > 1)) return;
   const std::int64_t batches = ++*running.batches.data<std::int64_t>();
-  dispatch(FloatTypes{}, running.mean.dtype(), "batch_norm", [&]<class T>() {
-    T *to_mean = running.mean.data<T>(), *to_var = running.var.data<T>();
-    if (tracking == Tracking::pooled) {
-      double& elements = *running.elements.data<double>();
-      const double before = elements, share = n / (before + n);
-      for (std::int64_t c = 0; c < C; ++c) {
-        const double delta = mean[c] - static_cast<double>(to_mean[c]);
-        const double total = (before > 0 ? (before - 1) * static_cast<double>(to_var[c]) : 0) +
-                             m2[c] + (before > 0 ? delta * delta * before * share : 0);
-        to_mean[c] =
-            static_cast<T>(before > 0 ? static_cast<double>(to_mean[c]) + delta * share : mean[c]);
-        to_var[c] = static_cast<T>(total / (before + n - 1));
-      }
-      elements += n;
-      return;
-    }
-    const double factor = tracking == Tracking::cumulative ? 1 / static_cast<double>(batches)
-                                                           : momentum;
-    for (std::int64_t c = 0; c < C; ++c) {
-      to_mean[c] =
-          static_cast<T>((1 - factor) * static_cast<double>(to_mean[c]) + factor * mean[c]);
-      to_var[c] =
-          static_cast<T>((1 - factor) * static_cast<double>(to_var[c]) + factor * m2[c] / (n - 1));
-    }
+  if (update.tracking == Tracking::pooled) {
+    double& elements = *running.elements.data<double>();
+    for_each_running(moments, running,
+                     [n, before = elements](RunningMoments old, ChannelMoments batch) {
+                       return pooled(old, before, n, batch);
+                     });
+    elements += n;
+    return;
+  }
+  const double fraction = fraction_of(update.tracking, update.momentum, batches);
+  for_each_running(moments, running, [n, fraction](RunningMoments old, ChannelMoments batch) {
+    return moved(old, fraction, n, batch);
   });
 }
 
@@ -177,7 +173,7 @@ void finalize_statistics(const Tensor& sums, const Tensor& moments, const Statis
   }
   if (sums.defined()) from_sums(sums, moments);
   finish(moments, how.eps, mean, rstd);
-  if (agree && how.running.mean.defined()) update(moments, how.tracking, how.momentum, how.running);
+  if (agree && how.running.mean.defined()) update_running(moments, how);
 }
 
 void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& update,
@@ -192,7 +188,7 @@ void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& upd
 std::int64_t mask_size(const Tensor&) { return 0; }
 
 void gradient_sums(const GradientSums& of) {
-  batch_norm_reduce_grad(of.dy, of.saved, of.sums, of.masked_dy);
+  batch_norm_reduce_grad(of);
   PacketHeader& header = header_of(of.sums.data<double>());
   header = of.header;
   header.count = header.count_low = 0;

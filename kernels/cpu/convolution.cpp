@@ -1,5 +1,5 @@
-// Convolution on the CPU: oneDNN for float32 and bfloat16, the reference for float64 and whatever
-// oneDNN lacks.
+// Convolution on the CPU: oneDNN computes float32 and bfloat16, the reference computes float64 and
+// whatever oneDNN has no kernel for.
 #include "../convolution.h"
 
 #include "../../core/memory.h"
@@ -13,6 +13,7 @@ void check_dtype(const Tensor& activation) {
   dispatch(RealTypes{}, activation.dtype(), "convolution", []<class T>() {});
 }
 
+// `dense` has no gaps in memory.
 void zero(const Tensor& dense) {
   zero_bytes(dense.raw(), dense.device(),
              static_cast<std::size_t>(dense.numel()) * size_of(dense.dtype()));
@@ -49,7 +50,8 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
 }  // namespace
 
 const Convolution& convolution() {
-  static constexpr Convolution table{forward, backward_input, backward_weight};
+  static constexpr Convolution table{
+      .forward = forward, .backward_input = backward_input, .backward_weight = backward_weight};
   return table;
 }
 

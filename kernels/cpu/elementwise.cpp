@@ -1,9 +1,15 @@
-#include "elementwise_loops.h"
+#include "elementwise_kernels.h"
 
 namespace tutti::kernels::cpu {
 
 const Elementwise& elementwise() {
-  static constexpr Elementwise table{fill, copy, unary, binary, binary_scalar, axpy, where};
+  static constexpr Elementwise table{.fill = fill,
+                                     .copy = copy,
+                                     .unary = unary,
+                                     .binary = binary,
+                                     .binary_scalar = binary_scalar,
+                                     .axpy = axpy,
+                                     .where = where};
   return table;
 }
 

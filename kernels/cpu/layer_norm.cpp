@@ -1,8 +1,10 @@
-// Layer normalisation on the CPU. A row is read twice or three times while it is in the cache: sum,
-// squared deviations, result. Sums run in float32 over at most `run` values and in float64 beyond.
+// Layer normalisation on the CPU. A row is read two or three times while it is in the cache: for
+// its sum, its squared deviations, and the result. Sums of 16-bit and float32 elements run in
+// float32 over at most `values_in_float` values (or `rows_in_float` rows) and in float64 beyond.
 #include "../layer_norm.h"
 
 #include "../../core/parallel.h"
+#include "../layer_norm_functions.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,8 +13,9 @@
 namespace tutti::kernels::cpu {
 namespace {
 
-constexpr std::int64_t run = 1024, rows_in_float = 64;
+constexpr std::int64_t values_in_float = 1024, rows_in_float = 64;
 
+// The elements of `t` as numbers of type A; `absent` for each of them where `t` is undefined.
 template <class A>
 std::vector<A> values_of(const Tensor& t, std::int64_t n, double absent) {
   std::vector<A> values(static_cast<std::size_t>(n), static_cast<A>(absent));
@@ -25,130 +28,27 @@ std::vector<A> values_of(const Tensor& t, std::int64_t n, double absent) {
   return values;
 }
 
-std::int64_t grain(std::int64_t width) {
-  return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(width, 1));
+// Calls body(row) for every row, from several threads.
+template <class Body>
+void for_each_row(std::int64_t rows, std::int64_t width, const Body& body) {
+  parallel_for(rows, std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(width, 1)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t r = begin; r < end; ++r) body(r);
+               });
 }
 
-// sum of f(i) over [0, n), in runs.
+// The sum of f(i) over [0, n).
 template <class A, class F>
 double sum_of(std::int64_t n, const F& f) {
   double total = 0;
-  for (std::int64_t first = 0; first < n; first += run) {
-    const std::int64_t last = std::min(n, first + run);
+  for (std::int64_t first = 0; first < n; first += values_in_float) {
+    const std::int64_t last = std::min(n, first + values_in_float);
     A sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (std::int64_t i = first; i < last; ++i) sum += f(i);
     total += static_cast<double>(sum);
   }
   return total;
-}
-
-template <class T>
-void forward_as(std::int64_t rows, std::int64_t width, const T* x, const Tensor& weight,
-                const Tensor& bias, double eps, T* y, double* mean, double* rstd) {
-  using A = Accumulate<T>;
-  const std::vector<A> w = values_of<A>(weight, width, 1), b = values_of<A>(bias, width, 0);
-  parallel_for(rows, grain(width), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      const T* __restrict in = x + r * width;
-      T* __restrict out = y + r * width;
-      const A* __restrict scale = w.data(), * __restrict shift = b.data();
-      // Around the first value, so that nothing is lost at a large mean; what the mean's rounding
-      // lost is put back.
-      const A first = A(in[0]), n = static_cast<A>(width);
-      const double offset = sum_of<A>(width, [&](std::int64_t i) { return A(in[i]) - first; }) /
-                            static_cast<double>(n);
-      mean[r] = static_cast<double>(first) + offset;
-      const A center = static_cast<A>(mean[r]),
-              rest = static_cast<A>(mean[r] - static_cast<double>(center));
-      const double squares = sum_of<A>(width, [&](std::int64_t i) {
-        const A d = (A(in[i]) - center) - rest;
-        return d * d;
-      });
-      rstd[r] = 1 / std::sqrt(squares / static_cast<double>(width) + eps);
-      const A factor = static_cast<A>(rstd[r]);
-#pragma omp simd
-      for (std::int64_t i = 0; i < width; ++i)
-        out[i] = T((A(in[i]) - center - rest) * factor * scale[i] + shift[i]);
-    }
-  });
-}
-
-template <class T>
-void input_grad_as(std::int64_t rows, std::int64_t width, const T* dy, const T* x,
-                   const double* mean, const double* rstd, const Tensor& weight, T* dx) {
-  using A = Accumulate<T>;
-  const std::vector<A> w = values_of<A>(weight, width, 1);
-  parallel_for(rows, grain(width), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      const T *in = x + r * width, *g = dy + r * width;
-      T* out = dx + r * width;
-      const A* scale = w.data();
-      const A center = static_cast<A>(mean[r]),
-              rest = static_cast<A>(mean[r] - static_cast<double>(center));
-      const A factor = static_cast<A>(rstd[r]);
-      const double n = static_cast<double>(width);
-      const A s1 =
-          static_cast<A>(sum_of<A>(width, [&](std::int64_t i) { return A(g[i]) * scale[i]; }) / n);
-      const A s2 = static_cast<A>(rstd[r] *
-                                  sum_of<A>(width,
-                                            [&](std::int64_t i) {
-                                              return A(g[i]) * scale[i] *
-                                                     (A(in[i]) - center - rest);
-                                            }) /
-                                  n);
-      // dx may be dy: every element is read before it is written, by the same iteration.
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < width; ++i)
-        out[i] = T(factor * (A(g[i]) * scale[i] - s1 - (A(in[i]) - center - rest) * factor * s2));
-    }
-  });
-}
-
-template <class T>
-void parameter_grad_as(std::int64_t rows, std::int64_t width, const T* dy, const T* x,
-                       const double* mean, const double* rstd, const Tensor& weight_grad,
-                       const Tensor& bias_grad) {
-  using A = Accumulate<T>;
-  const auto size = static_cast<std::size_t>(width);
-  const std::int64_t chunks =
-      std::clamp<std::int64_t>(std::min(rows / 16, rows * width / 32768), 1, 32);
-  std::vector<double> partial(static_cast<std::size_t>(chunks) * 2 * size);
-  parallel_for(
-      chunks, std::max<std::int64_t>(1, 32768 * chunks / std::max<std::int64_t>(rows * width, 1)),
-      [&](std::int64_t begin, std::int64_t end) {
-        std::vector<A> sums(2 * size);
-        for (std::int64_t k = begin; k < end; ++k) {
-          double* totals = partial.data() + static_cast<std::size_t>(k) * 2 * size;
-          const std::int64_t last = rows * (k + 1) / chunks;
-          for (std::int64_t r = rows * k / chunks; r < last;) {
-            std::fill(sums.begin(), sums.end(), A(0));
-            A* __restrict dw = sums.data(), * __restrict db = dw + size;
-            for (const std::int64_t stop = std::min(last, r + rows_in_float); r < stop; ++r) {
-              const T* __restrict in = x + r * width, * __restrict g = dy + r * width;
-              const A center = static_cast<A>(mean[r]),
-                      rest = static_cast<A>(mean[r] - static_cast<double>(center));
-              const A factor = static_cast<A>(rstd[r]);
-              for (std::int64_t i = 0; i < width; ++i) {
-                dw[i] += A(g[i]) * ((A(in[i]) - center - rest) * factor);
-                db[i] += A(g[i]);
-              }
-            }
-            for (std::size_t i = 0; i < 2 * size; ++i) totals[i] += static_cast<double>(sums[i]);
-          }
-        }
-      });
-  for (std::int64_t k = 1; k < chunks; ++k)
-    for (std::size_t i = 0; i < 2 * size; ++i)
-      partial[i] += partial[static_cast<std::size_t>(k) * 2 * size + i];
-  const auto write = [&](const Tensor& to, std::size_t from) {
-    if (!to.defined()) return;
-    dispatch(FloatTypes{}, to.dtype(), "layer_norm", [&]<class P>() {
-      for (std::size_t i = 0; i < size; ++i) to.data<P>()[i] = static_cast<P>(partial[from + i]);
-    });
-  };
-  write(weight_grad, 0);
-  write(bias_grad, size);
 }
 
 std::int64_t width_of(const Tensor& x, const Tensor& mean) {
@@ -160,8 +60,32 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, double e
   const std::int64_t width = width_of(x, mean);
   if (width == 0) return;
   dispatch(RealTypes{}, x.dtype(), "layer_norm", [&]<class T>() {
-    forward_as(mean.numel(), width, x.data<T>(), weight, bias, eps, y.data<T>(),
-               mean.data<double>(), rstd.data<double>());
+    using A = Accumulate<T>;
+    const std::vector<A> w = values_of<A>(weight, width, 1), b = values_of<A>(bias, width, 0);
+    const T* x_data = x.data<T>();
+    T* y_data = y.data<T>();
+    double *means = mean.data<double>(), *rstds = rstd.data<double>();
+    for_each_row(mean.numel(), width, [&](std::int64_t r) {
+      const T* __restrict in = x_data + r * width;
+      T* __restrict out = y_data + r * width;
+      const A* __restrict scale = w.data(), * __restrict shift = b.data();
+      // The sum runs over differences from the first value, so that nothing is lost at a large
+      // mean.
+      const A first = A(in[0]);
+      const double sum = sum_of<A>(width, [&](std::int64_t i) { return A(in[i]) - first; });
+      const double row_mean = static_cast<double>(first) + sum / static_cast<double>(width);
+      const SplitMean<A> split(row_mean);
+      const double squares = sum_of<A>(width, [&](std::int64_t i) {
+        const A d = split.deviation(A(in[i]));
+        return d * d;
+      });
+      const double row_rstd = 1 / std::sqrt(squares / static_cast<double>(width) + eps);
+      const RowStatistics<A> row(row_mean, row_rstd);
+#pragma omp simd
+      for (std::int64_t i = 0; i < width; ++i) out[i] = T(row.output(A(in[i]), scale[i], shift[i]));
+      means[r] = row_mean;
+      rstds[r] = row_rstd;
+    });
   });
 }
 
@@ -170,24 +94,93 @@ void input_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Ten
   const std::int64_t width = width_of(x, mean);
   if (width == 0) return;
   dispatch(RealTypes{}, x.dtype(), "layer_norm", [&]<class T>() {
-    input_grad_as(mean.numel(), width, dy.data<T>(), x.data<T>(), mean.data<double>(),
-                  rstd.data<double>(), weight, dx.data<T>());
+    using A = Accumulate<T>;
+    const std::vector<A> w = values_of<A>(weight, width, 1);
+    const T *x_data = x.data<T>(), *dy_data = dy.data<T>();
+    T* dx_data = dx.data<T>();
+    const double *means = mean.data<double>(), *rstds = rstd.data<double>();
+    for_each_row(mean.numel(), width, [&](std::int64_t r) {
+      const T *in = x_data + r * width, *g = dy_data + r * width;
+      T* out = dx_data + r * width;
+      const A* scale = w.data();
+      const double n = static_cast<double>(width), row_rstd = rstds[r];
+      const RowStatistics<A> row(means[r], row_rstd);
+      const double sum = sum_of<A>(width, [&](std::int64_t i) { return A(g[i]) * scale[i]; });
+      const double sum_of_products = sum_of<A>(
+          width, [&](std::int64_t i) { return A(g[i]) * scale[i] * row.mean.deviation(A(in[i])); });
+      const A mean_of_g = static_cast<A>(sum / n);
+      const A mean_of_gz = static_cast<A>(row_rstd * sum_of_products / n);
+      // dx may be dy: every element is read before it is written, by the same iteration.
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < width; ++i)
+        out[i] = T(row.input_grad(A(in[i]), A(g[i]) * scale[i], mean_of_g, mean_of_gz));
+    });
+  });
+}
+
+// The sums over all rows of dy z, and after them those of dy, `width` of each. Chunks of rows,
+// whose number follows from the shape alone, are summed apart and added in order.
+template <class T>
+std::vector<double> parameter_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                   const Tensor& rstd, std::int64_t width) {
+  using A = Accumulate<T>;
+  const auto size = static_cast<std::size_t>(width);
+  const std::int64_t rows = mean.numel();
+  const T *x_data = x.data<T>(), *dy_data = dy.data<T>();
+  const double *means = mean.data<double>(), *rstds = rstd.data<double>();
+  const std::int64_t chunks =
+      std::clamp<std::int64_t>(std::min(rows / 16, rows * width / 32768), 1, 32);
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, 32768 * chunks / std::max<std::int64_t>(rows * width, 1));
+  std::vector<double> partial(static_cast<std::size_t>(chunks) * 2 * size);
+  parallel_for(chunks, grain, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<A> sums(2 * size);
+    for (std::int64_t k = begin; k < end; ++k) {
+      double* totals = partial.data() + static_cast<std::size_t>(k) * 2 * size;
+      const std::int64_t last = rows * (k + 1) / chunks;
+      for (std::int64_t r = rows * k / chunks; r < last;) {
+        std::fill(sums.begin(), sums.end(), A(0));
+        A* __restrict dw = sums.data(), * __restrict db = dw + size;
+        for (const std::int64_t stop = std::min(last, r + rows_in_float); r < stop; ++r) {
+          const T* __restrict in = x_data + r * width, * __restrict g = dy_data + r * width;
+          const RowStatistics<A> row(means[r], rstds[r]);
+          for (std::int64_t i = 0; i < width; ++i) {
+            dw[i] += A(g[i]) * row.normalized(A(in[i]));
+            db[i] += A(g[i]);
+          }
+        }
+        for (std::size_t i = 0; i < 2 * size; ++i) totals[i] += static_cast<double>(sums[i]);
+      }
+    }
+  });
+  for (std::size_t k = 1; k < static_cast<std::size_t>(chunks); ++k)
+    for (std::size_t i = 0; i < 2 * size; ++i) partial[i] += partial[k * 2 * size + i];
+  partial.resize(2 * size);
+  return partial;
+}
+
+void write(const double* values, const Tensor& to) {
+  if (!to.defined()) return;
+  dispatch(FloatTypes{}, to.dtype(), "layer_norm", [&]<class P>() {
+    for (std::int64_t i = 0; i < to.numel(); ++i) to.data<P>()[i] = static_cast<P>(values[i]);
   });
 }
 
 void parameter_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                     const Tensor& weight_grad, const Tensor& bias_grad) {
-  const Tensor& any = weight_grad.defined() ? weight_grad : bias_grad;
+  const std::int64_t width = (weight_grad.defined() ? weight_grad : bias_grad).numel();
   dispatch(RealTypes{}, x.dtype(), "layer_norm", [&]<class T>() {
-    parameter_grad_as(mean.numel(), any.numel(), dy.data<T>(), x.data<T>(), mean.data<double>(),
-                      rstd.data<double>(), weight_grad, bias_grad);
+    const std::vector<double> sums = parameter_sums<T>(dy, x, mean, rstd, width);
+    write(sums.data(), weight_grad);
+    write(sums.data() + width, bias_grad);
   });
 }
 
 }  // namespace
 
 const LayerNorm& layer_norm() {
-  static constexpr LayerNorm table{forward, input_grad, parameter_grad};
+  static constexpr LayerNorm table{
+      .forward = forward, .input_grad = input_grad, .parameter_grad = parameter_grad};
   return table;
 }
 

@@ -1,5 +1,5 @@
-// Matrix products on the CPU: oneDNN for float32 and bfloat16, the reference for float64 and
-// whatever oneDNN lacks.
+// Matrix products on the CPU: oneDNN computes float32 and bfloat16, the reference computes float64
+// and whatever oneDNN has no kernel for.
 #include "../matmul.h"
 
 #include "../elementwise.h"
@@ -14,15 +14,15 @@ void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const 
   if (out.numel() == 0) return;
   if (a.dtype() == float64 || a.size(-1) == 0 || !onednn::matmul(a, b, epilogue.bias, out))
     return reference::matmul(a, b, epilogue, out);
-  // Not as oneDNN's post-op, whose relu makes a NaN 0 (seen with 2.6.3): a diverged network would
-  // look healthy.
+  // oneDNN could apply relu as a post-op, but version 2.6.3 then turns NaN into 0, and a diverged
+  // network would look healthy.
   if (epilogue.activation == Activation::relu) elementwise().unary(Unary::relu, out, out);
 }
 
 }  // namespace
 
 const Matmul& matmul() {
-  static constexpr Matmul table{multiply};
+  static constexpr Matmul table{.matmul = multiply};
   return table;
 }
 

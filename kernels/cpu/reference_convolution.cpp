@@ -1,50 +1,57 @@
 #include "reference_convolution.h"
 
 #include "../../core/parallel.h"
-#include "triple.h"
+#include "spatial.h"
 
 #include <algorithm>
-#include <array>
+#include <optional>
 
 namespace tutti::kernels::cpu::reference {
 namespace {
 
-struct Geometry {
-  Triple stride, padding, dilation;
+// Which input, output and kernel positions belong together.
+struct PositionMap {
+  SpatialDims stride, padding, dilation;
 
-  explicit Geometry(const ConvOptions& options)
-      : stride(triple(options.stride, 0, 1)),
-        padding(triple(options.padding, 0, 0)),
-        dilation(triple(options.dilation, 0, 1)) {}
-  // The input position that output position `out` meets at kernel position `k`, and back; false
-  // outside.
-  bool input(const Triple& out, const Triple& k, const Triple& size, Triple& in) const {
+  explicit PositionMap(const ConvOptions& options)
+      : stride(spatial_dims(options.stride, 0, 1)),
+        padding(spatial_dims(options.padding, 0, 0)),
+        dilation(spatial_dims(options.dilation, 0, 1)) {}
+  // The input position that output position `out` sees at kernel position `k`; none in the padding.
+  std::optional<SpatialDims> input(const SpatialDims& out, const SpatialDims& k,
+                                   const SpatialDims& size) const {
+    SpatialDims in;
     for (std::size_t d = 0; d < 3; ++d) {
       in[d] = out[d] * stride[d] - padding[d] + k[d] * dilation[d];
-      if (in[d] < 0 || in[d] >= size[d]) return false;
+      if (in[d] < 0 || in[d] >= size[d]) return {};
     }
-    return true;
+    return in;
   }
-  bool output(const Triple& in, const Triple& k, const Triple& size, Triple& out) const {
+  // The output position that sees input position `in` at kernel position `k`, where there is one.
+  std::optional<SpatialDims> output(const SpatialDims& in, const SpatialDims& k,
+                                    const SpatialDims& size) const {
+    SpatialDims out;
     for (std::size_t d = 0; d < 3; ++d) {
       const std::int64_t scaled = in[d] + padding[d] - k[d] * dilation[d];
-      if (scaled < 0 || scaled % stride[d] != 0 || scaled / stride[d] >= size[d]) return false;
+      if (scaled < 0 || scaled % stride[d] != 0 || scaled / stride[d] >= size[d]) return {};
       out[d] = scaled / stride[d];
     }
-    return true;
+    return out;
   }
 };
 
+// Calls body(position) for every position of a volume, in row-major order.
 template <class Body>
-void for_each(const Triple& size, Body&& body) {
+void for_each_position(const SpatialDims& size, const Body& body) {
   for (std::int64_t d = 0; d < size[0]; ++d)
     for (std::int64_t h = 0; h < size[1]; ++h)
-      for (std::int64_t w = 0; w < size[2]; ++w) body(Triple{d, h, w});
+      for (std::int64_t w = 0; w < size[2]; ++w) body(SpatialDims{d, h, w});
 }
 
-// The dtype of weights and biases may differ from that of the activations.
+// Calls body.operator()<T, W>() with the element types of activations and weights, which may
+// differ.
 template <class Body>
-void with_types(const Tensor& activation, const Tensor& weight, Body&& body) {
+void dispatch_both(const Tensor& activation, const Tensor& weight, Body&& body) {
   dispatch(RealTypes{}, activation.dtype(), "convolution", [&]<class T>() {
     dispatch(RealTypes{}, weight.dtype(), "convolution",
              [&]<class W>() { body.template operator()<T, W>(); });
@@ -56,7 +63,7 @@ T rounded(double value) {
   return T(static_cast<Accumulate<T>>(value));
 }
 
-double element(const Tensor& vector, std::int64_t i) {
+double element_of(const Tensor& vector, std::int64_t i) {
   double value = 0;
   dispatch(RealTypes{}, vector.dtype(), "convolution", [&]<class B>() {
     value = static_cast<double>(vector.data<B>()[i * vector.strides()[0]]);
@@ -64,8 +71,8 @@ double element(const Tensor& vector, std::int64_t i) {
   return value;
 }
 
-// How many of `count` outputs a thread takes at least, where all of them together cost y.numel() *
-// w.numel() / outs multiplications: starting threads costs more than a small convolution.
+// The least number of outputs that is worth a thread, where `count` outputs together cost y.numel()
+// * w.numel() / outs multiplications.
 std::int64_t grain_of(std::int64_t count, const Tensor& y, const Tensor& w) {
   const std::int64_t cost = y.numel() * w.numel() / std::max<std::int64_t>(w.shape()[0] * count, 1);
   return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(cost, 1));
@@ -75,10 +82,10 @@ std::int64_t grain_of(std::int64_t count, const Tensor& y, const Tensor& w) {
 
 void convolution_forward(const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y_tensor) {
-  with_types(x_tensor, w_tensor, [&]<class T, class W>() {
-    const Volumes<T> x(x_tensor), y(y_tensor);
-    const Volumes<W> w(w_tensor);
-    const Geometry geometry(options);
+  dispatch_both(x_tensor, w_tensor, [&]<class T, class W>() {
+    const SpatialView<T> x(x_tensor), y(y_tensor);
+    const SpatialView<W> w(w_tensor);
+    const PositionMap positions(options);
     const std::int64_t outs = w_tensor.shape()[0], ins = w_tensor.shape()[1],
                        per_group = outs / options.groups;
     const std::int64_t planes = y_tensor.shape()[0] * outs;
@@ -86,14 +93,14 @@ void convolution_forward(const Tensor& x_tensor, const Tensor& w_tensor, const T
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i) {
                      const std::int64_t n = i / outs, o = i % outs, first = o / per_group * ins;
-                     const double start = bias.defined() ? element(bias, o) : 0;
-                     for_each(y.size, [&](const Triple& out) {
+                     const double start = bias.defined() ? element_of(bias, o) : 0;
+                     for_each_position(y.size, [&](const SpatialDims& out) {
                        double sum = start;
-                       for_each(w.size, [&](const Triple& k) {
-                         Triple in;
-                         if (!geometry.input(out, k, x.size, in)) return;
+                       for_each_position(w.size, [&](const SpatialDims& k) {
+                         const auto in = positions.input(out, k, x.size);
+                         if (!in) return;
                          for (std::int64_t c = 0; c < ins; ++c)
-                           sum += static_cast<double>(x.at(n, first + c, in)) *
+                           sum += static_cast<double>(x.at(n, first + c, *in)) *
                                   static_cast<double>(w.at(o, c, k));
                        });
                        y.at(n, o, out) = rounded<T>(sum);
@@ -105,10 +112,10 @@ void convolution_forward(const Tensor& x_tensor, const Tensor& w_tensor, const T
 
 void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor,
                                 const ConvOptions& options, const Tensor& dx_tensor) {
-  with_types(dy_tensor, w_tensor, [&]<class T, class W>() {
-    const Volumes<T> dy(dy_tensor), dx(dx_tensor);
-    const Volumes<W> w(w_tensor);
-    const Geometry geometry(options);
+  dispatch_both(dy_tensor, w_tensor, [&]<class T, class W>() {
+    const SpatialView<T> dy(dy_tensor), dx(dx_tensor);
+    const SpatialView<W> w(w_tensor);
+    const PositionMap positions(options);
     const std::int64_t ins = dx_tensor.shape()[1], per_group = ins / options.groups,
                        outs = w_tensor.shape()[0] / options.groups;
     const std::int64_t planes = dx_tensor.shape()[0] * ins;
@@ -116,13 +123,13 @@ void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor,
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i) {
                      const std::int64_t n = i / ins, c = i % ins, first = c / per_group * outs;
-                     for_each(dx.size, [&](const Triple& in) {
+                     for_each_position(dx.size, [&](const SpatialDims& in) {
                        double sum = 0;
-                       for_each(w.size, [&](const Triple& k) {
-                         Triple out;
-                         if (!geometry.output(in, k, dy.size, out)) return;
+                       for_each_position(w.size, [&](const SpatialDims& k) {
+                         const auto out = positions.output(in, k, dy.size);
+                         if (!out) return;
                          for (std::int64_t o = 0; o < outs; ++o)
-                           sum += static_cast<double>(dy.at(n, first + o, out)) *
+                           sum += static_cast<double>(dy.at(n, first + o, *out)) *
                                   static_cast<double>(w.at(first + o, c % per_group, k));
                        });
                        dx.at(n, c, in) = rounded<T>(sum);
@@ -135,23 +142,22 @@ void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor,
 void convolution_backward_weight(const Tensor& x_tensor, const Tensor& dy_tensor,
                                  const ConvOptions& options, const Tensor& dw_tensor,
                                  const Tensor& db) {
-  with_types(x_tensor, dw_tensor, [&]<class T, class W>() {
-    const Volumes<T> x(x_tensor), dy(dy_tensor);
-    const Volumes<W> dw(dw_tensor);
-    const Geometry geometry(options);
+  dispatch_both(x_tensor, dw_tensor, [&]<class T, class W>() {
+    const SpatialView<T> x(x_tensor), dy(dy_tensor);
+    const SpatialView<W> dw(dw_tensor);
+    const PositionMap positions(options);
     const std::int64_t batch = x_tensor.shape()[0], outs = dw_tensor.shape()[0],
                        ins = dw_tensor.shape()[1], per_group = outs / options.groups;
     parallel_for(outs * ins, grain_of(outs * ins, dy_tensor, dw_tensor),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i) {
                      const std::int64_t o = i / ins, c = i % ins, channel = o / per_group * ins + c;
-                     for_each(dw.size, [&](const Triple& k) {
+                     for_each_position(dw.size, [&](const SpatialDims& k) {
                        double sum = 0;
                        for (std::int64_t n = 0; n < batch; ++n)
-                         for_each(dy.size, [&](const Triple& out) {
-                           Triple in;
-                           if (geometry.input(out, k, x.size, in))
-                             sum += static_cast<double>(x.at(n, channel, in)) *
+                         for_each_position(dy.size, [&](const SpatialDims& out) {
+                           if (const auto in = positions.input(out, k, x.size))
+                             sum += static_cast<double>(x.at(n, channel, *in)) *
                                     static_cast<double>(dy.at(n, o, out));
                          });
                        dw.at(o, c, k) = rounded<W>(sum);
@@ -162,7 +168,8 @@ void convolution_backward_weight(const Tensor& x_tensor, const Tensor& dy_tensor
     for (std::int64_t o = 0; o < outs; ++o) {
       double sum = 0;
       for (std::int64_t n = 0; n < batch; ++n)
-        for_each(dy.size, [&](const Triple& out) { sum += static_cast<double>(dy.at(n, o, out)); });
+        for_each_position(
+            dy.size, [&](const SpatialDims& out) { sum += static_cast<double>(dy.at(n, o, out)); });
       dispatch(RealTypes{}, db.dtype(), "convolution",
                [&]<class B>() { db.data<B>()[o * db.strides()[0]] = rounded<B>(sum); });
     }

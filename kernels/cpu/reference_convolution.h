@@ -1,6 +1,6 @@
-// Convolution written plainly, for any floating dtype, layout and stride, summed in float64: what
-// float64 tensors run on, what is left where oneDNN has no kernel, and the oracle of the tests.
-// Arguments as in kernels/convolution.h.
+// A plain convolution for any floating dtype, layout and stride, with sums in float64. float64
+// tensors run on it, and so does whatever oneDNN has no kernel for; the tests use it as their
+// reference. The arguments are those of kernels/convolution.h.
 #pragma once
 
 #include "../convolution.h"

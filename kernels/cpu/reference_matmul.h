@@ -1,6 +1,6 @@
-// The matrix product written plainly, for any floating dtype and strides, summed in float64: what
-// float64 tensors run on, what is left where oneDNN has no kernel, and the oracle of the tests.
-// Arguments as in kernels/matmul.h.
+// A plain matrix product for any floating dtype and strides, with sums in float64. float64 tensors
+// run on it, and so does whatever oneDNN has no kernel for; the tests use it as their reference.
+// The arguments are those of kernels/matmul.h.
 #pragma once
 
 #include "../matmul.h"

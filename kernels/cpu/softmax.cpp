@@ -1,29 +1,36 @@
-// Softmax and cross-entropy on the CPU: one line of classes at a time, sums in float64.
-#include "../softmax.h"
+// Softmax and cross-entropy on the CPU: a slice of classes at a time, with sums in float64.
+#include "../softmax_functions.h"
 
-#include "lines.h"
-#include "operand.h"
+#include "block_access.h"
+#include "dim_slices.h"
 #include "vector_math.h"
-
-#include <cmath>
 
 namespace tutti::kernels::cpu {
 namespace {
 
-// A line of classes, visited in dense pieces of the compute type. `body(values, first, count)`.
+// The logits of all classes at one position.
+template <class T>
+struct Slice {
+  const T* data;
+  std::int64_t length, stride;
+
+  const T& operator[](std::int64_t i) const { return data[i * stride]; }
+};
+
+// Calls body(values, first, count) for dense pieces of a slice in the compute type.
 template <class C, class T, class Body>
-void in_pieces(const T* x, std::int64_t n, std::int64_t step, const Body& body) {
-  Buffer<C> buffer;
-  for (std::int64_t first = 0; first < n; first += Block::max_count) {
-    const std::int64_t count = std::min(Block::max_count, n - first);
+void for_each_piece(const Slice<T>& slice, const Body& body) {
+  BlockBuffer<C> buffer;
+  for (std::int64_t first = 0; first < slice.length; first += Block::max_count) {
+    const std::int64_t count = std::min(Block::max_count, slice.length - first);
     if constexpr (std::is_same_v<C, T>) {
-      if (step == 1) {
-        body(x + first, first, count);
+      if (slice.stride == 1) {
+        body(slice.data + first, first, count);
         continue;
       }
     }
     for (std::int64_t i = 0; i < count; ++i)
-      buffer[static_cast<std::size_t>(i)] = convert<C>(x[(first + i) * step]);
+      buffer[static_cast<std::size_t>(i)] = convert<C>(slice[first + i]);
     body(std::as_const(buffer).data(), first, count);
   }
 }
@@ -32,76 +39,80 @@ void in_pieces(const T* x, std::int64_t n, std::int64_t step, const Body& body) 
 template <class C>
 C largest_in(const C* values, std::int64_t count, C largest) {
 #pragma omp simd reduction(max : largest)
-  for (std::int64_t i = 0; i < count; ++i) largest = values[i] > largest ? values[i] : largest;
+  for (std::int64_t i = 0; i < count; ++i) largest = larger_logit(values[i], largest);
   return largest;
 }
 
 template <class C>
-double sum_exp(const C* values, std::int64_t count, C shift) {
+double sum_exp(const C* values, std::int64_t count, C reference) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t i = 0; i < count; ++i)
-    sum += static_cast<double>(vector_exp(values[i] - shift));
+    sum += static_cast<double>(Math::exp(values[i] - reference));
   return sum;
 }
 
-// out = factor * (exp(x - a - b) - even)
 template <class C>
-void scaled_exp(const C* values, std::int64_t count, C a, C b, C factor, C even, C* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = factor * (vector_exp(values[i] - a - b) - even);
-}
-
-// The largest of a line; NaN may be missed here, it comes out of the exponentials. 0 for a line of
-// -inf only, so that its logarithms are -inf.
-template <class C, class T>
-C largest_of(const T* x, std::int64_t n, std::int64_t step) {
+C reference_of(const auto& slice) {
   C largest = -std::numeric_limits<C>::infinity();
-  in_pieces<C>(x, n, step, [&](const C* values, std::int64_t, std::int64_t count) {
+  for_each_piece<C>(slice, [&](const C* values, std::int64_t, std::int64_t count) {
     largest = largest_in(values, count, largest);
   });
-  return largest == -std::numeric_limits<C>::infinity() ? C(0) : largest;
+  return reference_logit(largest);
 }
 
-// log sum exp(x - largest)
-template <class C, class T>
-double log_sum_of(const T* x, std::int64_t n, std::int64_t step, C largest) {
+// log sum exp(x - reference)
+template <class C>
+double log_sum_of(const auto& slice, C reference) {
   double total = 0;
-  in_pieces<C>(x, n, step, [&](const C* values, std::int64_t, std::int64_t count) {
-    total += sum_exp(values, count, largest);
+  for_each_piece<C>(slice, [&](const C* values, std::int64_t, std::int64_t count) {
+    total += sum_exp(values, count, reference);
   });
   return std::log(total);
 }
 
+// factor * (probability - subtracted), in a dense array
+template <class C>
+struct ScaledProbabilities {
+  C reference, log_sum;
+  C factor = C(1), subtracted = C(0);
+
+  void compute(const C* values, std::int64_t count, C* out) const {
+    for (std::int64_t i = 0; i < count; ++i)
+      out[i] = factor * (Math::exp(log_probability(values[i], reference, log_sum)) - subtracted);
+  }
+};
+
 template <class T, class C>
-void store(const C* values, T* to, std::int64_t step, std::int64_t count) {
-  if (step == 1)
+void store(const C* values, T* to, std::int64_t stride, std::int64_t count) {
+  if (stride == 1)
     for (std::int64_t i = 0; i < count; ++i) to[i] = convert<T>(values[i]);
   else
-    for (std::int64_t i = 0; i < count; ++i) to[i * step] = convert<T>(values[i]);
+    for (std::int64_t i = 0; i < count; ++i) to[i * stride] = convert<T>(values[i]);
 }
 
 void forward(const Tensor& in, int dim, bool log, const Tensor& out) {
   if (in.numel() == 0) return;
   dispatch(RealTypes{}, in.dtype(), "softmax", [&]<class T>() {
-    using C = Compute<T>;
+    using C = ComputeType<T>;
     const T* from = in.data<T>();
     T* to = out.data<T>();
-    const std::int64_t n = in.shape()[dim], in_step = in.strides()[dim],
-                       out_step = out.strides()[dim];
-    const Lines<2> lines(without(in.shape(), dim),
-                         {without(in.strides(), dim), without(out.strides(), dim)});
-    lines.run(n, [=](const auto& at) {
-      const T* x = from + at[0];
-      T* y = to + at[1];
-      const C largest = largest_of<C>(x, n, in_step);
-      const C shift = static_cast<C>(log_sum_of<C>(x, n, in_step, largest));
-      in_pieces<C>(x, n, in_step, [&](const C* values, std::int64_t first, std::int64_t count) {
-        Buffer<C> result;
+    const std::int64_t length = in.shape()[dim], in_stride = in.strides()[dim],
+                       out_stride = out.strides()[dim];
+    const DimSlices<2> slices(without_dim(in.shape(), dim),
+                              {without_dim(in.strides(), dim), without_dim(out.strides(), dim)});
+    slices.for_each(length, [=](const auto& offsets) {
+      const Slice<T> x{from + offsets[0], length, in_stride};
+      T* y = to + offsets[1];
+      const C reference = reference_of<C>(x);
+      const C log_sum = static_cast<C>(log_sum_of<C>(x, reference));
+      for_each_piece<C>(x, [&](const C* values, std::int64_t first, std::int64_t count) {
+        BlockBuffer<C> result;
         if (log)
           for (std::int64_t i = 0; i < count; ++i)
-            result[static_cast<std::size_t>(i)] = values[i] - largest - shift;
-        else scaled_exp(values, count, largest, shift, C(1), C(0), result.data());
-        store(result.data(), y + first * out_step, out_step, count);
+            result[static_cast<std::size_t>(i)] = log_probability(values[i], reference, log_sum);
+        else ScaledProbabilities<C>{reference, log_sum}.compute(values, count, result.data());
+        store(result.data(), y + first * out_stride, out_stride, count);
       });
     });
   });
@@ -110,34 +121,34 @@ void forward(const Tensor& in, int dim, bool log, const Tensor& out) {
 void backward(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor& out) {
   if (y.numel() == 0) return;
   dispatch(RealTypes{}, y.dtype(), "softmax", [&]<class T>() {
-    using C = Compute<T>;
+    using C = ComputeType<T>;
     const T* gradient = g.data<T>();
     const T* output = y.data<T>();
     T* to = out.data<T>();
-    const std::int64_t n = y.shape()[dim], g_step = g.strides()[dim], y_step = y.strides()[dim],
-                       out_step = out.strides()[dim];
-    const Lines<3> lines(
-        without(y.shape(), dim),
-        {without(g.strides(), dim), without(y.strides(), dim), without(out.strides(), dim)});
-    lines.run(n, [=](const auto& at) {
-      const T* dy = gradient + at[0];
-      const T* v = output + at[1];
-      T* dx = to + at[2];
-      double total = 0;
-#pragma omp simd reduction(+ : total)
+    const std::int64_t n = y.shape()[dim], g_stride = g.strides()[dim], y_stride = y.strides()[dim],
+                       out_stride = out.strides()[dim];
+    const DimSlices<3> slices(without_dim(y.shape(), dim),
+                              {without_dim(g.strides(), dim), without_dim(y.strides(), dim),
+                               without_dim(out.strides(), dim)});
+    slices.for_each(n, [=](const auto& offsets) {
+      const T* dy = gradient + offsets[0];
+      const T* value = output + offsets[1];
+      T* dx = to + offsets[2];
+      double sum = 0;
+#pragma omp simd reduction(+ : sum)
       for (std::int64_t i = 0; i < n; ++i) {
-        const double term = static_cast<double>(convert<C>(dy[i * g_step]));
-        total += log ? term : term * static_cast<double>(convert<C>(v[i * y_step]));
+        const double term = static_cast<double>(convert<C>(dy[i * g_stride]));
+        sum += log ? term : term * static_cast<double>(convert<C>(value[i * y_stride]));
       }
-      const C t = static_cast<C>(total);
+      const C total = static_cast<C>(sum);
       if (log)
         for (std::int64_t i = 0; i < n; ++i)
-          dx[i * out_step] =
-              convert<T>(convert<C>(dy[i * g_step]) - vector_exp(convert<C>(v[i * y_step])) * t);
+          dx[i * out_stride] = convert<T>(log_softmax_grad<Math>(
+              convert<C>(dy[i * g_stride]), convert<C>(value[i * y_stride]), total));
       else
         for (std::int64_t i = 0; i < n; ++i)
-          dx[i * out_step] =
-              convert<T>(convert<C>(v[i * y_step]) * (convert<C>(dy[i * g_step]) - t));
+          dx[i * out_stride] = convert<T>(
+              softmax_grad(convert<C>(dy[i * g_stride]), convert<C>(value[i * y_stride]), total));
     });
   });
 }
@@ -145,9 +156,9 @@ void backward(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor&
 // Throws before any thread starts: a parallel body must not.
 void check_targets(const Tensor& targets, std::int64_t classes, const CrossEntropyRule& rule) {
   const std::int64_t* data = targets.data<std::int64_t>();
-  const Lines<1> all(targets.shape(), {targets.strides()});
-  all.run_range(0, targets.numel(), [&](const auto& at) {
-    const std::int64_t target = data[at[0]];
+  const DimSlices<1> all(targets.shape(), {targets.strides()});
+  all.for_each_in(0, targets.numel(), [&](const auto& offsets) {
+    const std::int64_t target = data[offsets[0]];
     if (target != rule.ignore_index && (target < 0 || target >= classes))
       fail<ValueError>("cross_entropy: expected targets from 0 to {} (or ignore_index {}), got {}",
                        classes - 1, rule.ignore_index, target);
@@ -158,35 +169,32 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
                    const Tensor& losses, const Tensor& normalizers) {
   check_targets(targets, logits.shape()[1], rule);
   dispatch(RealTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
-    using C = Compute<T>;
+    using C = ComputeType<T>;
     const T* from = logits.data<T>();
     const std::int64_t* target = targets.data<std::int64_t>();
     C* loss = losses.data<C>();
     C* normalizer = normalizers.data<C>();
-    const std::int64_t n = logits.shape()[1], step = logits.strides()[1];
-    const Lines<4> lines(targets.shape(), {without(logits.strides(), 1), targets.strides(),
-                                           losses.strides(), normalizers.strides()});
-    lines.run(n, [=](const auto& at) {
-      const T* x = from + at[0];
-      const std::int64_t t = target[at[1]];
-      const C largest = largest_of<C>(x, n, step);
-      const double log_sum = log_sum_of<C>(x, n, step, largest);
-      normalizer[at[3]] = static_cast<C>(log_sum);
+    const std::int64_t classes = logits.shape()[1], stride = logits.strides()[1];
+    const DimSlices<4> slices(targets.shape(), {without_dim(logits.strides(), 1), targets.strides(),
+                                                losses.strides(), normalizers.strides()});
+    slices.for_each(classes, [=](const auto& offsets) {
+      const Slice<T> x{from + offsets[0], classes, stride};
+      const std::int64_t t = target[offsets[1]];
+      const C reference = reference_of<C>(x);
+      const double log_sum = log_sum_of<C>(x, reference);
+      normalizer[offsets[3]] = static_cast<C>(log_sum);
       double value = 0;
       if (t != rule.ignore_index) {
-        // Relative to the largest logit: log sum exp(x) itself would cancel where logits are large.
-        const auto nll = [&](std::int64_t i) {
-          return static_cast<double>(largest) - static_cast<double>(convert<C>(x[i * step])) +
-                 log_sum;
+        const auto loss_of = [&](std::int64_t i) {
+          return negative_log_likelihood(static_cast<double>(convert<C>(x[i])),
+                                         static_cast<double>(reference), log_sum);
         };
-        value = (1 - rule.label_smoothing) * nll(t);
-        if (rule.label_smoothing != 0) {
-          double all = 0;
-          for (std::int64_t i = 0; i < n; ++i) all += nll(i);
-          value += rule.label_smoothing / static_cast<double>(n) * all;
-        }
+        double sum = 0;
+        if (rule.label_smoothing != 0)
+          for (std::int64_t i = 0; i < classes; ++i) sum += loss_of(i);
+        value = smoothed_loss(rule, loss_of(t), sum, classes);
       }
-      loss[at[2]] = static_cast<C>(value);
+      loss[offsets[2]] = static_cast<C>(value);
     });
   });
 }
@@ -195,38 +203,40 @@ void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& tar
                         const CrossEntropyRule& rule, const Tensor& normalizers,
                         const Tensor& out) {
   dispatch(RealTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
-    using C = Compute<T>;
+    using C = ComputeType<T>;
     const T* from = logits.data<T>();
     const std::int64_t* target = targets.data<std::int64_t>();
     const C* scale = g.data<C>();
     const C* normalizer = normalizers.data<C>();
     T* to = out.data<T>();
-    const std::int64_t n = logits.shape()[1], step = logits.strides()[1],
-                       out_step = out.strides()[1];
-    const C even = static_cast<C>(rule.label_smoothing / static_cast<double>(n));
-    const C hit = static_cast<C>(1 - rule.label_smoothing);
-    const Lines<5> lines(targets.shape(),
-                         {without(logits.strides(), 1), targets.strides(), g.strides(),
-                          normalizers.strides(), without(out.strides(), 1)});
-    lines.run(n, [=](const auto& at) {
-      const T* x = from + at[0];
-      const std::int64_t t = target[at[1]];
-      const C factor = scale[at[2]];
-      T* dx = to + at[4];
-      if (t == rule.ignore_index) {
-        for (std::int64_t i = 0; i < n; ++i)
-          dx[i * out_step] = convert<T>(C(0));  // whatever the logits are
+    const std::int64_t classes = logits.shape()[1], stride = logits.strides()[1],
+                       out_stride = out.strides()[1];
+    const TargetDistribution<C> wanted(rule, classes);
+    const DimSlices<5> slices(targets.shape(),
+                              {without_dim(logits.strides(), 1), targets.strides(), g.strides(),
+                               normalizers.strides(), without_dim(out.strides(), 1)});
+    slices.for_each(classes, [=](const auto& offsets) {
+      const Slice<T> x{from + offsets[0], classes, stride};
+      const std::int64_t t = target[offsets[1]];
+      T* dx = to + offsets[4];
+      if (t == rule.ignore_index) {  // 0, whatever the logits are
+        for (std::int64_t i = 0; i < classes; ++i) dx[i * out_stride] = convert<T>(C(0));
         return;
       }
-      const C largest = largest_of<C>(x, n, step), shift = normalizer[at[3]];
-      in_pieces<C>(x, n, step, [&](const C* values, std::int64_t first, std::int64_t count) {
-        Buffer<C> result;
-        scaled_exp(values, count, largest, shift, factor, even, result.data());
+      const ScaledProbabilities<C> gradient{.reference = reference_of<C>(x),
+                                            .log_sum = normalizer[offsets[3]],
+                                            .factor = scale[offsets[2]],
+                                            .subtracted = wanted.each};
+      for_each_piece<C>(x, [&](const C* values, std::int64_t first, std::int64_t count) {
+        BlockBuffer<C> result;
+        gradient.compute(values, count, result.data());
         if (t >= first && t < first + count) {
-          const C probability = vector_exp(values[t - first] - largest - shift);
-          result[static_cast<std::size_t>(t - first)] = factor * (probability - even - hit);
+          const C probability =
+              Math::exp(log_probability(values[t - first], gradient.reference, gradient.log_sum));
+          result[static_cast<std::size_t>(t - first)] = gradient.factor *
+                                                        (probability - wanted.each - wanted.target);
         }
-        store(result.data(), dx + first * out_step, out_step, count);
+        store(result.data(), dx + first * out_stride, out_stride, count);
       });
     });
   });
@@ -235,7 +245,10 @@ void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& tar
 }  // namespace
 
 const Softmax& softmax() {
-  static constexpr Softmax table{forward, backward, cross_entropy, cross_entropy_grad};
+  static constexpr Softmax table{.forward = forward,
+                                 .backward = backward,
+                                 .cross_entropy = cross_entropy,
+                                 .cross_entropy_grad = cross_entropy_grad};
   return table;
 }
 

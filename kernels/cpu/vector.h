@@ -1,8 +1,8 @@
-// Loops that are written once and run on vectors of 64 bytes with a scalar rest: for kernels whose
-// loops the compiler does not vectorise well by itself. Built on the vector extension of GCC and
-// Clang, so it compiles for any processor; 16-bit elements are computed in float32. Vectors cross
-// no call that is not inlined, so it does not matter that how they are passed depends on the
-// processor (-Wno-psabi).
+// Loops that are written once and run on vectors of 64 bytes, with scalars for the rest. Kernels
+// use them where the compiler does not vectorise loops well by itself. The vector extension of GCC
+// and Clang compiles for any processor; 16-bit elements are computed in float32. How vectors are
+// passed to functions depends on the processor (-Wno-psabi), which does not matter: all calls are
+// inlined.
 #pragma once
 
 #include "../../core/dtype.h"
@@ -17,7 +17,7 @@
 
 namespace tutti::kernels::cpu {
 
-/// One element at a time.
+/// Loads, stores and computes one element at a time.
 template <class T>
 struct Scalar {
   using A = Accumulate<T>;
@@ -29,7 +29,7 @@ struct Scalar {
   [[gnu::always_inline]] static void put(A* p, V v) { *p = v; }
 };
 
-/// As many elements at a time as fill 64 bytes with numbers of type A.
+/// Loads, stores and computes as many elements at a time as fill 64 bytes with numbers of type A.
 template <class T>
 struct Vector {
   using A = Accumulate<T>;
@@ -73,8 +73,8 @@ struct Vector {
   typedef std::uint16_t Half __attribute__((vector_size(32)));
 };
 
-/// The sum of a vector's numbers, by halves. (By shuffles: whose address is taken does not stay in
-/// registers.)
+/// The sum of a vector's numbers, by halves. The halves are shuffles, because a vector whose
+/// address is taken does not stay in registers.
 template <class V>
 [[gnu::always_inline]] inline auto total(V v) {
   constexpr std::size_t half = sizeof(V) / sizeof(v[0]) / 2;
@@ -89,12 +89,12 @@ template <class V>
   }
 }
 
-/// For masks: which number of a vector comes where.
+/// The positions of a vector's numbers, for masks.
 template <class A>
 inline constexpr A counting[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/// body(i, lanes) for i = 0, ... n - 1 in steps of lanes.width, `lanes` being a Vector<T> and for
-/// the rest a Scalar<T>.
+/// Calls body(i, lanes) for i from 0 to n - 1 in steps of lanes.width. `lanes` is a Vector<T>, and
+/// a Scalar<T> for the rest.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_lanes(std::int64_t n, const Body& body) {
   std::int64_t i = 0;
@@ -102,8 +102,9 @@ template <class T, class Body>
   for (; i < n; ++i) body(i, Scalar<T>{});
 }
 
-/// Two sums at once: body(i, lanes, a, b) adds to a and b, which are numbers or vectors like
-/// `lanes`. Several pairs take turns, so that an addition need not wait for the one before it.
+/// Computes two sums at once: body(i, lanes, a, b) adds to a and b, which are numbers or vectors
+/// like `lanes`. Several pairs of sums take turns, so that an addition need not wait for the
+/// previous one.
 template <class T, class Body>
 [[gnu::always_inline]] inline void sum_lanes(std::int64_t n, Accumulate<T>& first,
                                              Accumulate<T>& second, const Body& body) {
@@ -124,8 +125,8 @@ template <class T, class Body>
   second = rest_b + total(b[0]);
 }
 
-/// The same for short n of which there are many: adds to Vector<T>::width partial sums each, whose
-/// total comes later.
+/// sum_lanes for many runs of short n: it adds to Vector<T>::width partial sums of each kind, which
+/// the caller adds up at the end.
 template <class T, class Body>
 [[gnu::always_inline]] inline void accumulate_lanes(std::int64_t n, Accumulate<T>* first,
                                                     Accumulate<T>* second, const Body& body) {

@@ -2,7 +2,7 @@
 // table.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
-#include "batch_norm_resident.h"
+#include "batch_norm_persistent.h"
 #include "batch_norm_statistics.h"
 
 namespace tutti::kernels::cuda {
@@ -23,24 +23,21 @@ __global__ void finalize_kernel(const double* sums, bool exact, const double* mo
   }
   double n = 0;
   for (std::int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    double mean, m2;
-    if (sums) get_sums(sums, exact, C, c, n, mean, m2);
-    else
-      n = moments[0], mean = moments[packet_header_size + c],
-      m2 = moments[packet_header_size + C + c];
-    put_statistics(to, before, c, n, mean, m2);
+    ChannelMoments channel{moments[packet_header_size + c], moments[packet_header_size + C + c]};
+    if (sums) channel = get_moments(sums, exact, C, c, n);
+    else n = moments[0];
+    put_statistics(to, before, c, n, channel);
   }
   __syncthreads();
   if (threadIdx.x == 0) put_counters(to, before, n);
 }
 
 __global__ void running_statistics_kernel(Values mean, Values var, std::int64_t channels,
-                                          double eps, bool floor, double* to_mean,
-                                          double* to_rstd) {
+                                          Epsilon eps, double* to_mean, double* to_rstd) {
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (c >= channels) return;
   to_mean[c] = mean[c];
-  to_rstd[c] = rstd_of(var[c], eps, floor);
+  to_rstd[c] = rstd_of(var[c], eps);
 }
 
 tutti::cuda::Grid one_thread_each(std::int64_t channels) {
@@ -52,20 +49,19 @@ std::int64_t channels_in(const Tensor& packet) { return (packet.numel() - packet
 
 // ---- the table
 
-void moments(const Tensor& x, const Tensor& weights, const Tensor& packet) {
+void moments(const Tensor& x, const Tensor& position_weights, const Tensor& moments) {
   const tutti::cuda::DeviceScope scope(x.device().index());
-  Statistics to = statistics_of(x.size(1));
-  add_moments(to, packet);
-  launch_moments(x, weights, to);
+  launch_moments(x, position_weights, {.channels = x.size(1), .moments = moments.data<double>()});
 }
 
 void moment_sums(const Tensor& x, const Tensor& position_weights, const PacketHeader& header,
                  const Tensor& sums) {
   const tutti::cuda::DeviceScope scope(x.device().index());
-  Statistics to = statistics_of(x.size(1));
-  to.header = header;
-  add_sums(to, sums);
-  launch_moments(x, position_weights, to);
+  launch_moments(x, position_weights,
+                 {.channels = x.size(1),
+                  .sums = sums.data<double>(),
+                  .exact = sums.numel() != packet_size(x.size(1)),
+                  .header = header});
 }
 
 void finalize_statistics(const Tensor& sums, const Tensor& moments, const StatisticsUpdate& update,
@@ -85,7 +81,7 @@ void running_statistics(const RunningStatistics& running, Epsilon eps, const Ten
   const std::int64_t C = mean.numel();
   tutti::cuda::launch("batch_norm running_statistics", running_statistics_kernel,
                       one_thread_each(C), values_of(running.mean, 0), values_of(running.var, 1), C,
-                      eps.value, eps.floor, mean.data<double>(), rstd.data<double>());
+                      eps, mean.data<double>(), rstd.data<double>());
 }
 
 std::int64_t mask_size(const Tensor& x) {
@@ -102,14 +98,14 @@ void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& upd
   const tutti::cuda::DeviceScope scope(x.device().index());
   const Statistics statistics =
       statistics_of(moments, x.size(1), update, normalization.mean, normalization.rstd);
-  if (resident_forward(x, statistics, normalization, y)) return;
+  if (persistent_forward(x, statistics, normalization, y)) return;
   launch_moments(x, {}, statistics);
   batch_norm_apply(x, normalization, y);
 }
 
 void backward(const LocalBackward& of) {
   const tutti::cuda::DeviceScope scope(of.dy.device().index());
-  if (!of.position_weights.defined() && resident_backward(of)) return;
+  if (!of.position_weights.defined() && persistent_backward(of)) return;
   batch_norm_gradient_sums({.dy = of.dy,
                             .saved = of.saved,
                             .sums = of.sums,

@@ -20,7 +20,8 @@ __global__ __launch_bounds__(threads_of<rows>,
   const int width = g.across * K;
   share_channels<3>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels,
                     [&](std::int64_t c, A* values) {
-                      affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+                      put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c],
+                                              values);
                     });
   if (walk.count == 0) return;
   const Affine<A, K> f(shared, width, g.across);

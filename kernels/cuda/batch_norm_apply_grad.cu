@@ -18,13 +18,14 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
   const int width = g.across * K;
   share_channels<6>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels,
                     [&](std::int64_t c, A* values) {
-                      affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+                      put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c],
+                                              values);
                       const double n = from.sums ? from.moments[0] : 0;
                       const double *sums = from.sums + packet_header_size + c,
                                    *m2 = from.moments + packet_header_size + g.channels + c;
-                      gradient_of(of.mean[c], of.rstd[c], of.weight[c], n, n > 0 ? sums[0] : 0,
-                                  n > 0 ? sums[g.channels] : 0, n > 0 ? *m2 : 0, from.floor,
-                                  values + 3);
+                      const ChannelSums of_all{n > 0 ? sums[0] : 0, n > 0 ? sums[g.channels] : 0};
+                      put_gradient_coefficients(of.mean[c], of.rstd[c], of.weight[c], n, of_all,
+                                                n > 0 ? *m2 : 0, from.floor, values + 3);
                     });
   if (walk.count == 0) return;
   const Affine<A, K> f(shared, width, g.across);

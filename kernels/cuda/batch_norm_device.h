@@ -177,18 +177,17 @@ __device__ void take(A (&to)[K], const A* shared, int f, int width, int across) 
   for (int k = 0; k < K; ++k) to[k] = shared[f * width + first + k];
 }
 
-/// z = (x - center) scale + shift. The center is the mean rounded to A and what the rounding lost
-/// is in the shift, so that nothing is lost where the mean is many standard deviations from 0.
+/// The fields of an Affine below.
 template <class A>
-__device__ void affine_of(double mean, double rstd, double weight, double bias,
-                          A* center_scale_shift) {
-  const A center = static_cast<A>(mean);
-  center_scale_shift[0] = center;
-  center_scale_shift[1] = static_cast<A>(weight * rstd);
-  center_scale_shift[2] =
-      static_cast<A>(bias - (mean - static_cast<double>(center)) * (weight * rstd));
+__device__ void put_output_coefficients(double mean, double rstd, double weight, double bias,
+                                        A* center_scale_shift) {
+  const OutputCoefficients<A> of = output_coefficients<A>(mean, rstd, weight, bias);
+  center_scale_shift[0] = of.center;
+  center_scale_shift[1] = of.scale;
+  center_scale_shift[2] = of.shift;
 }
 
+/// The OutputCoefficients of the K channels that the calling thread works on.
 template <class A, int K>
 struct Affine {
   A center[K], scale[K], shift[K];
@@ -286,8 +285,7 @@ __device__ void merge_chunks(const double2* values, const double* counts, int ch
   }
   sum_down(v, x, y, width, down, scratch);
   if (y != 0 || !live) return;
-  const double n = v[0], offset = n == 0 ? 0 : v[1] / n, m2 = v[2] - v[1] * offset;
-  put(channel + x, n, n == 0 ? 0 : pivot + offset, m2 < 0 ? 0 : m2);
+  put(channel + x, v[0], moments_around(pivot, v[0], v[1], v[2]));
 }
 
 /// The first channel of the calling block, whose threads are at `own`.

@@ -1,5 +1,5 @@
-// The arithmetic of the backward passes on the device; both the streaming and the resident kernels
-// go by it.
+// The arithmetic of the backward passes on the device; both the streaming and the persistent
+// kernels go by it.
 //
 // With g = dy where the ReLU passed and 0 elsewhere, S1 = sum g, S2 = sum g (x - mean) and N over
 // all ranks:
@@ -69,7 +69,7 @@ struct GradTargets {
 /// `second` was taken around the mean rounded to A.
 template <class A>
 __device__ void put_grad_sums(const GradTargets& to, std::int64_t c, double first, double second) {
-  second -= (to.mean[c] - static_cast<double>(static_cast<A>(to.mean[c]))) * first;
+  second = around_mean(second, first, to.mean[c], static_cast<double>(static_cast<A>(to.mean[c])));
   if (c == 0) put_header(to.sums, to.header, 0, 0);
   to.sums[packet_header_size + c] = first;
   to.sums[packet_header_size + to.channels + c] = second;
@@ -85,23 +85,23 @@ struct GradSources {
 
 inline GradSources sources_of(const Tensor& sums, const Tensor& moments, Epsilon eps) {
   if (!sums.defined()) return {};
-  return {sums.data<double>(), moments.data<double>(), eps.floor ? eps.value : -1};
+  return {sums.data<double>(), moments.data<double>(), gradient_floor(eps)};
 }
 
-/// dx = a g + b (x - center) + c for a channel.
+/// The fields of a GradAffine below, from the gradient sums and M2 over n elements; n is 0 if mean
+/// and rstd are constants.
 template <class A>
-__device__ void gradient_of(double mean, double rstd, double weight, double n, double s1, double s2,
-                            double m2, double floor, A* a_b_c) {
-  const double factor = weight * rstd, per_n = 1 / n, of_x = -factor * rstd * rstd * s2 * per_n;
-  const double kept = m2 * per_n < floor ? 0 : of_x;
-  const bool varies = n > 0;  // else mean and rstd are constants
-  a_b_c[0] = static_cast<A>(factor);
-  a_b_c[1] = varies ? static_cast<A>(kept) : A(0);
-  a_b_c[2] = varies ? static_cast<A>(-factor * s1 * per_n -
-                                     kept * (mean - static_cast<double>(static_cast<A>(mean))))
-                    : A(0);
+__device__ void put_gradient_coefficients(double mean, double rstd, double weight, double n,
+                                          ChannelSums sums, double m2, double floor, A* fields) {
+  const GradientCoefficients<A> of =
+      n > 0 ? gradient_coefficients<A>(mean, rstd, weight, 1 / n, sums, m2, floor)
+            : gradient_coefficients<A>(rstd, weight);
+  fields[0] = of.of_g;
+  fields[1] = of.of_x;
+  fields[2] = of.constant;
 }
 
+/// The GradientCoefficients of the K channels that the calling thread works on.
 template <class A, int K>
 struct GradAffine {
   A a[K], b[K], c[K];

@@ -40,25 +40,27 @@ __global__ __launch_bounds__(threads_of<rows>,
     sums.end_batch();
   }
 
-  double n, mean[K], m2[K];
-  block_moments(sums, g.across, g.down, scratch, n, mean, m2);
+  double n;
+  ChannelMoments moments[K];
+  block_moments(sums, g.across, g.down, scratch, n, moments);
   const std::int64_t channel = (static_cast<std::int64_t>(tile) * g.across + threadIdx.x) * K;
   const Counters before = read_counters(to);
   const std::int64_t end = static_cast<int>(threadIdx.x) < g.across ? g.channels
                                                                     : 0;  // row 0 has the sums
   if (g.chunks == 1) {
     for (int k = 0; k < K; ++k)
-      if (channel + k < end) put_statistics(to, before, channel + k, n, mean[k], m2[k]);
+      if (channel + k < end) put_statistics(to, before, channel + k, n, moments[k]);
   } else {
     for (int k = 0; k < K; ++k)
-      if (channel + k < end) partials.values[chunk * g.channels + channel + k] = {mean[k], m2[k]};
+      if (channel + k < end)
+        partials.values[chunk * g.channels + channel + k] = {moments[k].mean, moments[k].m2};
     if (threadIdx.x == 0) partials.counts[tile * g.chunks + chunk] = n;
     int* flag = reinterpret_cast<int*>(scratch);
     if (!is_last(partials.counters + 1 + tile, g.chunks, flag)) return;
     merge_chunks(partials.values, partials.counts + tile * g.chunks, g.chunks, g.channels,
                  static_cast<std::int64_t>(tile) * g.across * K, g.across * K, scratch,
-                 [&](std::int64_t c, double count, double of_mean, double of_m2) {
-                   put_statistics(to, before, c, count, of_mean, of_m2);
+                 [&](std::int64_t c, double count, ChannelMoments of_all) {
+                   put_statistics(to, before, c, count, of_all);
                    scratch[0] = count;  // the same from every thread; see below
                  });
     __syncthreads();

@@ -1,5 +1,5 @@
 // The sums of one thread over the values of one or more channels, from which moments are made; both
-// the streaming and the resident kernels go by it.
+// the streaming and the persistent kernels go by it.
 //
 // Runs are summed in float32 as deviations from a shift and folded into float64 sums around the
 // same shift, which then moves to the mean so far. Only deviations from a value near the mean are
@@ -127,7 +127,7 @@ constexpr int moments_scratch(int across, int down) {
 /// the first row that has any element; then they add up. Every thread of the block calls it.
 template <class A, int V, bool rows>
 __device__ void block_moments(ShiftedSums<A, V, rows>& of, int across, int down, double* scratch,
-                              double& n, double (&mean)[rows ? V : 1], double (&m2)[rows ? V : 1]) {
+                              double& n, ChannelMoments (&moments)[rows ? V : 1]) {
   constexpr int K = rows ? V : 1;
   const int x = static_cast<int>(threadIdx.x) % across, y = static_cast<int>(threadIdx.x) / across;
   int* lowest = reinterpret_cast<int*>(scratch);
@@ -156,9 +156,7 @@ __device__ void block_moments(ShiftedSums<A, V, rows>& of, int across, int down,
   n = v[2 * K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
-    const double offset = n > 0 ? v[k] / n : 0, rest = v[K + k] - v[k] * offset;
-    mean[k] = n > 0 ? pivots[x * K + k] + offset : 0;
-    m2[k] = !(n > 0) || rest < 0 ? 0 : rest;
+    moments[k] = moments_around(pivots[x * K + k], n, v[k], v[K + k]);
   }
 }
 

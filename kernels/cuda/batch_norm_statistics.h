@@ -14,8 +14,8 @@ struct Statistics {
   bool exact = false;                          ///< sums in high and low parts
   PacketHeader header;                         ///< of the sums
   double ranks = 0;                            ///< whose messages are to agree, or nothing moves
-  double *mean = nullptr, *rstd = nullptr, eps = 0;
-  bool floor = false;
+  double *mean = nullptr, *rstd = nullptr;
+  Epsilon eps;
   void *running_mean = nullptr, *running_var = nullptr;
   bool running_wide = false;
   std::int64_t* batches = nullptr;
@@ -24,79 +24,39 @@ struct Statistics {
   double momentum = 0;
 };
 
-// ---- sums that carry more digits than a double has: see kernels/batch_norm.h. A product is
-// written as a fused multiply-add, so that the compiler does not fuse it into the addition after
-// it.
-
-struct Double2 {
-  double high, low;
-};
-
-__device__ inline Double2 exact_sum(double a, double b) {
-  const double sum = a + b, of_b = sum - a;
-  return {sum, (a - (sum - of_b)) + (b - of_b)};
-}
-__device__ inline Double2 exact_product(double a, double b) {
-  const double product = fma(a, b, 0.0);
-  return {product, fma(a, b, -product)};
-}
-
-/// A high part of 26 bits, and the rest. What is infinite or NaN has no rest.
-__device__ inline void split(Double2 from, double& high, double& low) {
-  const double cut = __longlong_as_double(__double_as_longlong(from.high) & ~((1LL << 27) - 1));
-  const bool finite = from.high - from.high == 0;
-  high = finite ? cut : from.high;
-  low = finite ? (from.high - cut) + from.low : 0;
-}
-
-__device__ inline void put_sums(const Statistics& to, std::int64_t c, double n, double mean,
-                                double m2) {
+__device__ inline void put_sums(const Statistics& to, std::int64_t c, double n,
+                                ChannelMoments moments) {
   double* of = to.sums + packet_header_size + c;
   const std::int64_t C = to.channels;
   if (!to.exact) {
     if (c == 0) put_header(to.sums, to.header, n, 0);
-    of[0] = n * mean;
-    of[C] = m2 + n * mean * mean;
+    const ChannelSums sums = sums_of(n, moments);
+    of[0] = sums.first;
+    of[C] = sums.second;
     return;
   }
   if (c == 0) {
-    double high, low;
-    split({n, 0}, high, low);
-    put_header(to.sums, to.header, high, low);
+    const DoubleDouble count = split({n, 0});
+    put_header(to.sums, to.header, count.high, count.low);
   }
-  const Double2 first = exact_product(n, mean), second = exact_product(first.high, mean);
-  const Double2 total = exact_sum(second.high, m2);
-  split(first, of[0], of[2 * C]);
-  split({total.high, total.low + (second.low + first.low * mean)}, of[C], of[3 * C]);
+  const ExactChannelSums sums = exact_sums_of(n, moments);
+  of[0] = sums.first.high;
+  of[C] = sums.second.high;
+  of[2 * C] = sums.first.low;
+  of[3 * C] = sums.second.low;
 }
 
-/// Count, mean and M2 of channel c from sums.
-__device__ inline void get_sums(const double* sums, bool exact, std::int64_t C, std::int64_t c,
-                                double& n, double& mean, double& m2) {
+/// Reads the count and the moments of channel c from sums over all ranks.
+__device__ inline ChannelMoments get_moments(const double* sums, bool exact, std::int64_t C,
+                                             std::int64_t c, double& n) {
   const double* of = sums + packet_header_size + c;
   if (!exact) {
-    n = sums[0];
-    mean = n > 0 ? of[0] / n : 0;
-    m2 = of[C] - of[0] * mean;
-  } else {
-    const Double2 count = exact_sum(sums[0], sums[1]);
-    const Double2 first = exact_sum(of[0], of[2 * C]), second = exact_sum(of[C], of[3 * C]);
-    // Squares around `about`, the mean but for its rounding: second - about first - about (first -
-    // n about).
-    n = count.high;
-    const double about = n > 0 ? first.high / n : 0;
-    const Double2 whole = exact_product(n, about), square = exact_product(about, first.high);
-    const double rest = (first.high - whole.high) + (first.low - whole.low - count.low * about);
-    m2 = (second.high - square.high) + (second.low - square.low - about * first.low) - about * rest;
-    mean = n > 0 ? about + rest / n : 0;
+    n = header_of(sums).count;
+    return moments_of(n > 0 ? 1 / n : 0, ChannelSums{of[0], of[C]});
   }
-  if (m2 < 0) m2 = 0;  // NaN stays
-}
-
-__device__ inline double rstd_of(double var, double eps, bool floor) {
-  if (!floor) var += eps;
-  else if (var < eps) var = eps;
-  return 1 / sqrt(var);
+  const DoubleDouble count = exact_sum(header_of(sums).count, header_of(sums).count_low);
+  n = count.high;
+  return moments_of(count, ExactChannelSums{{of[0], of[2 * C]}, {of[C], of[3 * C]}});
 }
 
 /// The counters of the running statistics, to be read before anybody moves them.
@@ -110,40 +70,33 @@ __device__ inline Counters read_counters(const Statistics& to) {
 }
 
 __device__ inline void put_running(const Statistics& to, const Counters& before, std::int64_t c,
-                                   double n, double mean, double m2) {
+                                   double n, ChannelMoments batch) {
   const Target means{to.running_mean, to.running_wide}, vars{to.running_var, to.running_wide};
-  const double old_mean = Values{to.running_mean, to.running_wide, 0}[c],
-               old_var = Values{to.running_var, to.running_wide, 0}[c];
-  if (to.tracking == Tracking::pooled) {
-    const double so_far = before.elements, delta = mean - old_mean, share = n / (so_far + n);
-    const double total = so_far > 0 ? (so_far - 1) * old_var + m2 + delta * delta * so_far * share
-                                    : m2;
-    means.put(c, so_far > 0 ? old_mean + delta * share : mean);
-    vars.put(c, total / (so_far + n - 1));
-    return;
-  }
-  const double factor = to.tracking == Tracking::cumulative
-                            ? 1 / static_cast<double>(before.batches + 1)
-                            : to.momentum;
-  means.put(c, (1 - factor) * old_mean + factor * mean);
-  vars.put(c, (1 - factor) * old_var + factor * m2 / (n - 1));
+  const RunningMoments old{Values{to.running_mean, to.running_wide, 0}[c],
+                           Values{to.running_var, to.running_wide, 0}[c]};
+  const RunningMoments next =
+      to.tracking == Tracking::pooled
+          ? pooled(old, before.elements, n, batch)
+          : moved(old, fraction_of(to.tracking, to.momentum, before.batches + 1), n, batch);
+  means.put(c, next.mean);
+  vars.put(c, next.var);
 }
 
 /// Everything of channel c but the counters of the running statistics. One thread for each channel,
 /// of any block.
 __device__ inline void put_statistics(const Statistics& to, const Counters& before, std::int64_t c,
-                                      double n, double mean, double m2) {
+                                      double n, ChannelMoments moments) {
   if (to.moments) {
     if (c == 0) to.moments[0] = n;
-    to.moments[packet_header_size + c] = mean;
-    to.moments[packet_header_size + to.channels + c] = m2;
+    to.moments[packet_header_size + c] = moments.mean;
+    to.moments[packet_header_size + to.channels + c] = moments.m2;
   }
-  if (to.sums) put_sums(to, c, n, mean, m2);
+  if (to.sums) put_sums(to, c, n, moments);
   if (to.mean) {
-    to.mean[c] = mean;
-    to.rstd[c] = rstd_of(n > 0 ? m2 / n : 0, to.eps, to.floor);
+    to.mean[c] = moments.mean;
+    to.rstd[c] = rstd_of(n > 0 ? moments.m2 * (1 / n) : 0, to.eps);
   }
-  if (to.running_mean && n > 1) put_running(to, before, c, n, mean, m2);
+  if (to.running_mean && n > 1) put_running(to, before, c, n, moments);
 }
 
 /// By one thread, when everybody has read them.
@@ -155,49 +108,25 @@ __device__ inline void put_counters(const Statistics& to, const Counters& before
 
 // ---- host side
 
-inline Statistics statistics_of(std::int64_t channels) {
-  Statistics to;
-  to.channels = channels;
-  return to;
-}
-
-inline void add_moments(Statistics& to, const Tensor& moments) {
-  to.moments = moments.data<double>();
-}
-
-inline void add_sums(Statistics& to, const Tensor& sums) {
-  to.sums = sums.data<double>();
-  to.exact = sums.numel() != packet_size(to.channels);
-}
-
-inline void add_finish(Statistics& to, Epsilon eps, const Tensor& mean, const Tensor& rstd) {
-  to.mean = mean.data<double>();
-  to.rstd = rstd.data<double>();
-  to.eps = eps.value;
-  to.floor = eps.floor;
-}
-
-inline void add_update(Statistics& to, Tracking tracking, double momentum,
-                       const RunningStatistics& running) {
-  if (!running.mean.defined()) return;
+/// Everything that a StatisticsUpdate asks for.
+inline Statistics statistics_of(const Tensor& moments, std::int64_t channels,
+                                const StatisticsUpdate& update, const Tensor& mean,
+                                const Tensor& rstd) {
+  Statistics to{.channels = channels,
+                .moments = moments.data<double>(),
+                .ranks = update.ranks,
+                .mean = mean.data<double>(),
+                .rstd = rstd.data<double>(),
+                .eps = update.eps,
+                .tracking = update.tracking,
+                .momentum = update.momentum};
+  const RunningStatistics& running = update.running;
+  if (!running.mean.defined()) return to;
   to.running_mean = running.mean.raw();
   to.running_var = running.var.raw();
   to.running_wide = running.mean.dtype() == float64;
   to.batches = running.batches.data<std::int64_t>();
-  to.elements = tracking == Tracking::pooled ? running.elements.data<double>() : nullptr;
-  to.tracking = tracking;
-  to.momentum = momentum;
-}
-
-/// Everything that follows from a batch's moments.
-inline Statistics statistics_of(const Tensor& moments, std::int64_t channels,
-                                const StatisticsUpdate& how, const Tensor& mean,
-                                const Tensor& rstd) {
-  Statistics to = statistics_of(channels);
-  add_moments(to, moments);
-  add_finish(to, how.eps, mean, rstd);
-  add_update(to, how.tracking, how.momentum, how.running);
-  to.ranks = how.ranks;
+  to.elements = to.tracking == Tracking::pooled ? running.elements.data<double>() : nullptr;
   return to;
 }
 

@@ -1,7 +1,7 @@
-// Convolution on CUDA devices: cuDNN's plans (cudnn_graph.h), found once for each problem, thread
-// and device, and run on the current stream. cuDNN wants one dtype and one layout for all operands:
-// what differs (float32 weights of 16-bit activations, a weight in the other layout) is copied
-// first, and gradients of weights in 16 bits are converted after.
+// Convolution on CUDA devices: cuDNN's execution plans (cudnn_graph.h) are found once for each
+// problem, thread and device, and run on the current stream. cuDNN wants one dtype and one layout
+// for all tensors. A tensor that differs (float32 weights of 16-bit activations, a weight in the
+// other layout) is copied before, and a result that differs is copied after.
 #include "../convolution.h"
 
 #include "../../core/create.h"
@@ -10,7 +10,7 @@
 #include "../elementwise.h"
 #include "../reduce.h"
 #include "cudnn_graph.h"
-#include "per_thread.h"
+#include "thread_state.h"
 
 #include <algorithm>
 #include <limits>
@@ -19,36 +19,37 @@
 namespace tutti::kernels::cuda {
 namespace {
 
+using cudnn::ConvolutionProblem;
 using cudnn::Direction;
-using cudnn::Plan;
-using cudnn::Problem;
+using cudnn::ExecutionPlan;
 using tutti::cuda::current_stream;
 using tutti::cuda::DeviceScope;
 using tutti::cuda::Event;
 using tutti::cuda::settings;
 using tutti::cuda::Stream;
 
-struct Library {
-  explicit Library(int) { cudnn::check(cudnnCreate(&handle), "convolution: cudnnCreate"); }
+struct Cudnn {
+  explicit Cudnn(int) { cudnn::check(cudnnCreate(&handle), "convolution: cudnnCreate"); }
 
   struct Plans {
-    std::optional<Plan> guessed, timed;
+    std::optional<ExecutionPlan> guessed, timed;
   };
   cudnnHandle_t handle = nullptr;
   std::map<std::vector<std::int64_t>, Plans> plans;
 };
 
+// Where the tensors of a problem are; `bias` is null for none.
 struct Addresses {
   void *x, *w, *y, *bias;
 };
 
-void execute(cudnnHandle_t handle, const Plan& plan, const Addresses& at, Device device) {
+void execute(cudnnHandle_t handle, const ExecutionPlan& plan, const Addresses& at, Device device) {
   const Storage workspace(static_cast<std::size_t>(plan.workspace), device);
-  const std::int64_t names[] = {cudnn::x_name, cudnn::w_name, cudnn::y_name, cudnn::bias_name};
+  const std::int64_t ids[] = {cudnn::x_id, cudnn::w_id, cudnn::y_id, cudnn::bias_id};
   void* const pointers[] = {at.x, at.w, at.y, at.bias};
   const std::int64_t count = at.bias ? 4 : 3;
   cudnn::Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, names);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace.data());
   pack.finalize();
@@ -56,9 +57,10 @@ void execute(cudnnHandle_t handle, const Plan& plan, const Addresses& at, Device
                "cudnnBackendExecute");
 }
 
-// The fastest of several plans, each run on the real operands: every run writes the same output.
-Plan fastest(cudnnHandle_t handle, std::vector<Plan> plans, const Addresses& at, Device device,
-             const Stream& stream) {
+// Finds the fastest of several plans by running each of them on the real tensors. Every run writes
+// the same output.
+ExecutionPlan fastest(cudnnHandle_t handle, std::vector<ExecutionPlan> plans, const Addresses& at,
+                      Device device, const Stream& stream) {
   std::size_t best = 0;
   double shortest = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < plans.size(); ++i) try {
@@ -73,32 +75,32 @@ Plan fastest(cudnnHandle_t handle, std::vector<Plan> plans, const Addresses& at,
         if (time < shortest) shortest = time, best = i;
       }
     } catch (const Error&) {
-      // One that needs more memory than there is, say: the others remain, and where none does the
-      // caller's run tells.
+      // A plan may need more memory than there is. Where all fail, the caller's run reports it.
     }
   return std::move(plans[best]);
 }
 
-const Plan& plan_for(Library& library, const Problem& problem, const Addresses& at, Device device,
-                     const Stream& stream) {
-  Library::Plans& known = library.plans[problem.key()];
+const ExecutionPlan& plan_for(Cudnn& cudnn_state, const ConvolutionProblem& problem,
+                              const Addresses& at, Device device, const Stream& stream) {
+  Cudnn::Plans& known = cudnn_state.plans[problem.key()];
   const bool tune = settings().autotune;
   if (tune && known.timed) return *known.timed;
-  const bool time_now =
-      tune && !stream.is_capturing();  // timing waits, which nobody may while a graph is captured
+  // Timing waits for the device, which is forbidden while a graph is captured.
+  const bool time_now = tune && !stream.is_capturing();
   if (!time_now && known.guessed) return *known.guessed;
-  std::vector<Plan> plans =
-      cudnn::find_plans(problem, {.handle = library.handle}, time_now ? 8 : 1);
+  std::vector<ExecutionPlan> plans =
+      cudnn::find_execution_plans(problem, {.handle = cudnn_state.handle}, time_now ? 8 : 1);
   if (plans.empty())
     fail<DeviceError>("{}: cuDNN has no {}algorithm for this", problem.text(),
                       problem.deterministic ? "deterministic " : "");
-  // A plan stays for good: kernels of it may be on their way when a better one is found.
+  // Plans are never freed: kernels of one may still be running when a better one is found.
   if (time_now)
-    return known.timed.emplace(fastest(library.handle, std::move(plans), at, device, stream));
+    return known.timed.emplace(fastest(cudnn_state.handle, std::move(plans), at, device, stream));
   return known.guessed.emplace(std::move(plans.front()));
 }
 
-// As cuDNN's plans expect the bias, whose address is not part of a problem.
+// The bias, or a copy: dense, of `dtype` and aligned to 16 bytes, as plans expect it, since its
+// address is not part of a problem.
 Tensor dense_bias(const Tensor& bias, DType dtype) {
   if (!bias.defined()) return bias;
   const bool aligned = reinterpret_cast<std::uintptr_t>(bias.raw()) % 16 == 0;
@@ -108,7 +110,7 @@ Tensor dense_bias(const Tensor& bias, DType dtype) {
   return copy;
 }
 
-// `t` as cuDNN is to see it: itself, or a copy.
+// `t`, or a copy of it with this dtype and layout.
 Tensor matched(const Tensor& t, DType dtype, MemoryFormat format) {
   if (t.dtype() == dtype && t.is_contiguous(format)) return t;
   const Tensor copy = empty(t.shape(), {dtype, t.device()}, format);
@@ -116,14 +118,14 @@ Tensor matched(const Tensor& t, DType dtype, MemoryFormat format) {
   return copy;
 }
 
-// The same for a result: itself, or what is to be copied into it.
-Tensor target(const Tensor& t, DType dtype, MemoryFormat format) {
+// For a result: `t`, or a tensor with this dtype and layout that is to be copied into it.
+Tensor result_for(const Tensor& t, DType dtype, MemoryFormat format) {
   return t.dtype() == dtype && t.is_contiguous(format)
              ? t
              : empty(t.shape(), {dtype, t.device()}, format);
 }
 
-// The layout in which the fewest have to be copied; of activations above all.
+// The layout in which the fewest tensors have to be copied, above all the fewest activations.
 MemoryFormat format_of(const Tensor& x, const Tensor& w, const Tensor& y) {
   constexpr MemoryFormat last = MemoryFormat::channels_last;
   const bool both_first = x.is_contiguous() && y.is_contiguous();
@@ -132,29 +134,35 @@ MemoryFormat format_of(const Tensor& x, const Tensor& w, const Tensor& y) {
   return both_last || (!both_first && y.is_contiguous(last)) ? last : MemoryFormat::contiguous;
 }
 
-// x, w and y have `format` and one dtype.
-void run(Direction direction, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias,
-         const ConvOptions& options, MemoryFormat format) {
-  const auto operand = [format](const Tensor& t) {
-    return cudnn::operand(t.dtype(), t.shape(), format, t.raw());
+// The tensors of a convolution, of one dtype and one layout. In the backward directions `y` is its
+// gradient, and one of the others is a gradient that is computed.
+struct ConvolutionTensors {
+  Tensor x, w, y, bias = {};
+  MemoryFormat format;
+};
+
+void run(Direction direction, const ConvolutionTensors& tensors, const ConvOptions& options) {
+  const auto& [x, w, y, bias, format] = tensors;
+  const auto describe = [memory_format = format](const Tensor& t) {
+    return cudnn::describe(t.dtype(), t.shape(), memory_format, t.raw());
   };
-  Problem problem{.direction = direction,
-                  .x = operand(x),
-                  .w = operand(w),
-                  .y = operand(y),
-                  .stride = cudnn::spatial(options.stride, 1),
-                  .padding = cudnn::spatial(options.padding, 0),
-                  .dilation = cudnn::spatial(options.dilation, 1),
-                  .allow_tf32 = settings().allow_tf32,
-                  .deterministic = settings().deterministic};
+  ConvolutionProblem problem{.direction = direction,
+                             .x = describe(x),
+                             .w = describe(w),
+                             .y = describe(y),
+                             .stride = cudnn::spatial(options.stride, 1),
+                             .padding = cudnn::spatial(options.padding, 0),
+                             .dilation = cudnn::spatial(options.dilation, 1),
+                             .allow_tf32 = settings().allow_tf32,
+                             .deterministic = settings().deterministic};
   if (bias.defined()) problem.bias = bias.dtype();
   const Addresses at{x.raw(), w.raw(), y.raw(), bias.defined() ? bias.raw() : nullptr};
-  Library& library = per_thread<Library>(x.device().index());
+  Cudnn& cudnn_state = thread_state<Cudnn>(x.device().index());
   const Stream& stream = current_stream(x.device().index());
-  cudnn::check(cudnnSetStream(library.handle, stream.get()), "convolution: cudnnSetStream");
-  const Plan& plan = plan_for(library, problem, at, x.device(), stream);
+  cudnn::check(cudnnSetStream(cudnn_state.handle, stream.get()), "convolution: cudnnSetStream");
+  const ExecutionPlan& plan = plan_for(cudnn_state, problem, at, x.device(), stream);
   try {
-    execute(library.handle, plan, at, x.device());
+    execute(cudnn_state.handle, plan, at, x.device());
   } catch (const DeviceError& error) {
     fail<DeviceError>("{}: {}", problem.text(), error.what());
   }
@@ -170,9 +178,14 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOpt
   const DeviceScope scope(x.device().index());
   const DType dtype = x.dtype();
   const MemoryFormat format = format_of(x, w, y);
-  const Tensor out = target(y, dtype, format);
-  run(Direction::forward, matched(x, dtype, format), matched(w, dtype, format), out,
-      dense_bias(bias, dtype), options, format);
+  const Tensor out = result_for(y, dtype, format);
+  run(Direction::forward,
+      {.x = matched(x, dtype, format),
+       .w = matched(w, dtype, format),
+       .y = out,
+       .bias = dense_bias(bias, dtype),
+       .format = format},
+      options);
   copy_back(out, y);
 }
 
@@ -182,9 +195,10 @@ void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
   const DeviceScope scope(dy.device().index());
   const DType dtype = dy.dtype();
   const MemoryFormat format = format_of(dy, w, dx);
-  const Tensor out = target(dx, dtype, format);
-  run(Direction::backward_input, out, matched(w, dtype, format), matched(dy, dtype, format), {},
-      options, format);
+  const Tensor out = result_for(dx, dtype, format);
+  run(Direction::backward_input,
+      {.x = out, .w = matched(w, dtype, format), .y = matched(dy, dtype, format), .format = format},
+      options);
   copy_back(out, dx);
 }
 
@@ -198,8 +212,9 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
   }
   const DType dtype = x.dtype();
   const MemoryFormat format = format_of(x, dw, dy);
-  const Tensor gradient = matched(dy, dtype, format), out = target(dw, dtype, format);
-  run(Direction::backward_weight, matched(x, dtype, format), out, gradient, {}, options, format);
+  const Tensor gradient = matched(dy, dtype, format), out = result_for(dw, dtype, format);
+  run(Direction::backward_weight,
+      {.x = matched(x, dtype, format), .w = out, .y = gradient, .format = format}, options);
   copy_back(out, dw);
   if (!db.defined()) return;
   Shape shape = Dims::filled(dy.rank(), 1);
@@ -213,7 +228,8 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
 }  // namespace
 
 const Convolution& convolution() {
-  static constexpr Convolution table{forward, backward_input, backward_weight};
+  static constexpr Convolution table{
+      .forward = forward, .backward_input = backward_input, .backward_weight = backward_weight};
   return table;
 }
 

@@ -17,12 +17,12 @@ cudnnDataType_t data_type(DType dtype) {
   }
 }
 
-Descriptor tensor(const Operand& t, Name name, bool is_virtual = false) {
+Descriptor tensor(const TensorDescription& t, TensorId id, bool is_virtual = false) {
   Descriptor d(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   d.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, data_type(t.dtype));
   d.set(CUDNN_ATTR_TENSOR_DIMENSIONS, t.shape);
   d.set(CUDNN_ATTR_TENSOR_STRIDES, t.strides);
-  d.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, static_cast<std::int64_t>(name));
+  d.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, static_cast<std::int64_t>(id));
   d.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, t.alignment);
   if (is_virtual) d.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, true);
   d.finalize();
@@ -63,31 +63,30 @@ Attributes attributes(Direction direction) {
           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
 }
 
-// The operation graph. cuDNN keeps what it needs of the descriptors it is built from.
-Descriptor graph_of(const Problem& p, const Target& target) {
-  const bool wide = p.x.dtype == float64;
-  const cudnnDataType_t sums = wide ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
-  Descriptor convolution(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
-  convolution.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, sums);
-  convolution.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
-                  CUDNN_CROSS_CORRELATION);
-  convolution.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, static_cast<std::int64_t>(p.stride.size()));
-  convolution.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, p.padding);
-  convolution.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, p.padding);
-  convolution.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, p.dilation);
-  convolution.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, p.stride);
-  convolution.finalize();
+Descriptor convolution_of(const ConvolutionProblem& p, cudnnDataType_t sums) {
+  Descriptor d(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  d.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, sums);
+  d.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, CUDNN_CROSS_CORRELATION);
+  d.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, static_cast<std::int64_t>(p.stride.size()));
+  d.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, p.padding);
+  d.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, p.padding);
+  d.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, p.dilation);
+  d.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, p.stride);
+  d.finalize();
+  return d;
+}
 
+// The convolution of x and w, in one of its directions, with `y` for its third tensor.
+Descriptor operation_of(const ConvolutionProblem& p, cudnnDataType_t sums, const Descriptor& y) {
   const Attributes a = attributes(p.direction);
-  const Descriptor x = tensor(p.x, x_name), w = tensor(p.w, w_name), y = tensor(p.y, y_name);
-  const Operand unrounded{wide ? float64 : float32, p.y.shape, p.y.strides};
-  const Descriptor sum = p.bias ? tensor(unrounded, sum_name, true) : Descriptor();
+  const Descriptor convolution = convolution_of(p, sums);
+  const Descriptor x = tensor(p.x, x_id), w = tensor(p.w, w_id);
   Descriptor operation(a.type);
   operation.set(a.convolution, convolution);
   operation.set(a.x, x);
   operation.set(a.w, w);
-  operation.set(a.y, p.bias ? sum : y);
-  if (wide) {
+  operation.set(a.y, y);
+  if (sums == CUDNN_DATA_DOUBLE) {
     operation.set(a.alpha, CUDNN_TYPE_DOUBLE, 1.0);
     operation.set(a.beta, CUDNN_TYPE_DOUBLE, 0.0);
   } else {
@@ -95,37 +94,58 @@ Descriptor graph_of(const Problem& p, const Target& target) {
     operation.set(a.beta, CUDNN_TYPE_FLOAT, 0.0f);
   }
   operation.finalize();
+  return operation;
+}
 
-  std::vector<cudnnBackendDescriptor_t> operations{operation.get()};
-  Descriptor addition;
+// y = sum + bias
+Descriptor bias_addition(const ConvolutionProblem& p, cudnnDataType_t sums, const Descriptor& sum,
+                         const Descriptor& y) {
+  const Dims ones = Dims::filled(p.y.shape.size(), 1);
+  TensorDescription description{*p.bias, ones, ones};
+  description.shape[1] = p.y.shape[1];
+  description.strides[0] = description.shape[1];
+  const Descriptor bias = tensor(description, bias_id);
+  Descriptor add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  add.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
+  add.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, sums);
+  add.finalize();
+  Descriptor operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, add);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, sum);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, bias);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+  operation.finalize();
+  return operation;
+}
+
+// The operation graph: the convolution, and the addition of a bias to its unrounded sums. cuDNN
+// keeps what it needs of the descriptors that it is built from.
+Descriptor graph_of(const ConvolutionProblem& p, const PlanTarget& target) {
+  const bool wide = p.x.dtype == float64;
+  const cudnnDataType_t sums = wide ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+  const Descriptor y = tensor(p.y, y_id);
+  std::vector<Descriptor> operations;
   if (p.bias) {
-    Operand one{*p.bias, Dims::filled(p.y.shape.size(), 1), Dims::filled(p.y.shape.size(), 1)};
-    one.shape[1] = p.y.shape[1];
-    one.strides[0] = one.shape[1];
-    const Descriptor bias = tensor(one, bias_name);
-    Descriptor add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    add.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
-    add.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, sums);
-    add.finalize();
-    addition = Descriptor(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    addition.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, add);
-    addition.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, sum);
-    addition.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, bias);
-    addition.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-    addition.finalize();
-    operations.push_back(addition.get());
+    const TensorDescription unrounded{wide ? float64 : float32, p.y.shape, p.y.strides};
+    const Descriptor sum = tensor(unrounded, sum_id, true);
+    operations.push_back(operation_of(p, sums, sum));
+    operations.push_back(bias_addition(p, sums, sum, y));
+  } else {
+    operations.push_back(operation_of(p, sums, y));
   }
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const Descriptor& operation : operations) raw.push_back(operation.get());
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   if (target.handle) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-            static_cast<std::int64_t>(operations.size()), operations.data());
+            static_cast<std::int64_t>(raw.size()), raw.data());
   graph.finalize();
   return graph;
 }
 
-// What the heuristics propose, best first.
+// The engine configurations that the heuristics propose, best first.
 std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeurMode_t mode,
-                                       const Target& target) {
+                                       const PlanTarget& target) {
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
@@ -146,7 +166,9 @@ std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeur
   return result;
 }
 
-bool acceptable(const Descriptor& configuration, const Problem& p) {
+// Whether the engine of a configuration computes as precisely and as reproducibly as the problem
+// asks.
+bool is_acceptable(const Descriptor& configuration, const ConvolutionProblem& p) {
   const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
   std::int64_t count = 0;
@@ -203,7 +225,8 @@ Dims spatial(const Dims& option, std::int64_t filler) {
   return result;
 }
 
-Operand operand(DType dtype, const Shape& given, MemoryFormat format, const void* address) {
+TensorDescription describe(DType dtype, const Shape& given, MemoryFormat format,
+                           const void* address) {
   Shape shape = given;
   if (shape.size() == 3) shape.insert(2, 1);
   const auto bits = reinterpret_cast<std::uintptr_t>(address);
@@ -212,7 +235,7 @@ Operand operand(DType dtype, const Shape& given, MemoryFormat format, const void
       bits == 0 ? 16 : std::min<std::int64_t>(16, static_cast<std::int64_t>(bits & (~bits + 1)))};
 }
 
-std::string Problem::text() const {
+std::string ConvolutionProblem::text() const {
   const char* name = direction == Direction::forward ? "convolution"
                      : direction == Direction::backward_input
                          ? "convolution, gradient of the input"
@@ -223,11 +246,11 @@ std::string Problem::text() const {
                      to_string(dilation));
 }
 
-std::vector<std::int64_t> Problem::key() const {
+std::vector<std::int64_t> ConvolutionProblem::key() const {
   std::vector<std::int64_t> key{static_cast<std::int64_t>(direction), allow_tf32, deterministic,
                                 bias ? static_cast<std::int64_t>(*bias) : -1, stride.size()};
   const auto append = [&](const Dims& dims) { key.insert(key.end(), dims.begin(), dims.end()); };
-  for (const Operand* t : {&x, &w, &y}) {
+  for (const TensorDescription* t : {&x, &w, &y}) {
     key.push_back(static_cast<std::int64_t>(t->dtype));
     key.push_back(t->alignment);
     append(t->shape);
@@ -237,27 +260,36 @@ std::vector<std::int64_t> Problem::key() const {
   return key;
 }
 
-std::vector<Plan> find_plans(const Problem& problem, const Target& target, std::size_t limit) {
-  std::vector<Plan> plans;
+namespace {
+
+// None where cuDNN cannot run the configuration.
+std::optional<ExecutionPlan> plan_of(const Descriptor& configuration, const PlanTarget& target) {
+  ExecutionPlan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+  if (target.handle)
+    plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+  if (target.properties)
+    plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
+  plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+  if (!plan.descriptor.try_finalize()) return {};
+  std::int64_t count = 0;
+  check(cudnnBackendGetAttribute(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                 CUDNN_TYPE_INT64, 1, &count, &plan.workspace),
+        "cudnnBackendGetAttribute");
+  return plan;
+}
+
+}  // namespace
+
+std::vector<ExecutionPlan> find_execution_plans(const ConvolutionProblem& problem,
+                                                const PlanTarget& target, std::size_t limit) {
+  std::vector<ExecutionPlan> plans;
   try {
     const Descriptor graph = graph_of(problem, target);
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
       for (const Descriptor& configuration : configurations(graph, mode, target)) {
         if (plans.size() == limit) return plans;
-        if (!acceptable(configuration, problem)) continue;
-        Plan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
-        if (target.handle)
-          plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
-        if (target.properties)
-          plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
-        plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
-        if (!plan.descriptor.try_finalize()) continue;
-        std::int64_t count = 0;
-        check(cudnnBackendGetAttribute(plan.descriptor.get(),
-                                       CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-                                       1, &count, &plan.workspace),
-              "cudnnBackendGetAttribute");
-        plans.push_back(std::move(plan));
+        if (!is_acceptable(configuration, problem)) continue;
+        if (auto plan = plan_of(configuration, target)) plans.push_back(std::move(*plan));
       }
   } catch (const DeviceError& error) {
     fail<DeviceError>("{}: {}", problem.text(), error.what());

@@ -1,7 +1,7 @@
-// Convolutions as operation graphs of cuDNN's backend API: describing one, and finding execution
-// plans for it. Nothing here touches device memory or needs a device: given a device's properties
-// instead of a handle, plans are built on any machine, which is how the tests build them. Running
-// one is convolution.cpp's business.
+// Convolutions as operation graphs of cuDNN's backend API: this file describes one and finds
+// execution plans for it. It touches no device memory and needs no device: from a device's
+// properties instead of a handle, plans are built on any machine, as the tests do. convolution.cpp
+// runs the plans.
 #pragma once
 
 #include "../../core/tensor.h"
@@ -16,10 +16,10 @@
 
 namespace tutti::kernels::cuda::cudnn {
 
-/// DeviceError with the call and cuDNN's own words unless `status` is a success.
+/// Throws DeviceError with the call and cuDNN's own words unless `status` is a success.
 void check(cudnnStatus_t status, const char* call);
 
-/// A backend descriptor with an owner.
+/// Owns a backend descriptor.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -46,7 +46,7 @@ class Descriptor {
   void set(cudnnBackendAttributeName_t name, const Dims& values);
   void set(cudnnBackendAttributeName_t name, const Descriptor& value);
   void finalize();
-  /// False where cuDNN cannot do what is described.
+  /// Returns false where cuDNN cannot do what is described.
   bool try_finalize() { return cudnnBackendFinalize(descriptor_) == CUDNN_STATUS_SUCCESS; }
 
  private:
@@ -55,27 +55,28 @@ class Descriptor {
 
 /// A tensor as cuDNN sees it: four or five dimensions, every stride what the layout says, also
 /// those of size 1.
-struct Operand {
+struct TensorDescription {
   DType dtype = float32;
   Shape shape = {};
   Strides strides = {};
   std::int64_t alignment = 16;  ///< of its address, in bytes
 };
 
-/// Of a tensor of one to three spatial dimensions, dense in `format`; one dimension becomes two.
-Operand operand(DType dtype, const Shape& shape, MemoryFormat format,
-                const void* address = nullptr);
-/// An option with one number for each of one to three dimensions as cuDNN wants it; `filler` for a
-/// dimension put in.
+/// Describes a tensor of one to three spatial dimensions that is dense in `format`; one dimension
+/// becomes two.
+TensorDescription describe(DType dtype, const Shape& shape, MemoryFormat format,
+                           const void* address = nullptr);
+/// An option with one number for each of one to three dimensions, as cuDNN wants it: one dimension
+/// becomes two, with `filler` for the first.
 Dims spatial(const Dims& option, std::int64_t filler);
 
 enum class Direction { forward, backward_input, backward_weight };
 
-/// One convolution, whole: equal problems have equal plans. In the backward directions `y` is its
-/// gradient, and so is what the direction computes.
-struct Problem {
+/// Everything a plan depends on. In the backward directions `y` is its gradient, and the tensor
+/// that the direction computes is a gradient, too.
+struct ConvolutionProblem {
   Direction direction = Direction::forward;
-  Operand x, w, y;
+  TensorDescription x, w, y;
   std::optional<DType> bias =
       {};  ///< forward only: added to the sums before they are rounded to y's dtype
   Dims stride, padding, dilation;  ///< as spatial() gives them
@@ -85,24 +86,25 @@ struct Problem {
   std::vector<std::int64_t> key() const;  ///< for caches: different problems, different keys
 };
 
-/// The names of a graph's tensors.
-enum Name : std::int64_t { x_name = 1, w_name = 2, y_name = 3, bias_name = 4, sum_name = 5 };
+/// The identifiers of a graph's tensors.
+enum TensorId : std::int64_t { x_id = 1, w_id = 2, y_id = 3, bias_id = 4, sum_id = 5 };
 
-/// Where a plan will run: on a handle's device, or on one with these properties.
-struct Target {
+/// Where a plan will run: on the device of a handle, or on one with these properties.
+struct PlanTarget {
   cudnnHandle_t handle = nullptr;
   const Descriptor* properties = nullptr;
 };
 
-/// Something cudnnBackendExecute can run, and the bytes of workspace it needs.
-struct Plan {
+/// What cudnnBackendExecute runs, and the bytes of workspace that it needs.
+struct ExecutionPlan {
   Descriptor descriptor;
   std::int64_t workspace = 0;
 };
 
-/// Up to `limit` plans, what cuDNN's heuristics think fastest first; none where cuDNN cannot
-/// compute the problem. Products are summed in float32 (float64 for float64); float32 inputs are
-/// rounded only where TF32 is allowed.
-std::vector<Plan> find_plans(const Problem& problem, const Target& target, std::size_t limit);
+/// Finds up to `limit` plans, in the order of the speed that cuDNN's heuristics expect; none where
+/// cuDNN cannot compute the problem. Sums are taken in float32 (float64 for float64); float32
+/// inputs are rounded only where TF32 is allowed.
+std::vector<ExecutionPlan> find_execution_plans(const ConvolutionProblem& problem,
+                                                const PlanTarget& target, std::size_t limit);
 
 }  // namespace tutti::kernels::cuda::cudnn

@@ -1,18 +1,29 @@
 // Elements of any dtype, read and written as the type that kernels compute in. The dtype is a
-// run-time switch, uniform for a launch: these kernels wait for memory, and one compiled kernel
-// serves all dtypes.
+// run-time value, the same for a whole launch: these kernels wait for memory, and so one compiled
+// kernel serves all dtypes. Kernels whose dtype is a template parameter use vector.h.
 #pragma once
 
-#include "layout.h"
+#include "../element_types.h"
+#include "offset_calculator.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <type_traits>
 
+namespace tutti::kernels {
+
+template <>
+inline constexpr bool is_16_bit_float<__nv_bfloat16> = true;
+template <>
+inline constexpr bool is_16_bit_float<__half> = true;
+
+}  // namespace tutti::kernels
+
 namespace tutti::kernels::cuda {
 
-// Grid-stride loops: where a thread begins, and how far apart its pieces of work are.
+/// Where a thread begins in a kernel whose threads loop over the work with a stride of the whole
+/// grid, and that stride.
 __device__ inline std::int64_t first_index() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
@@ -20,34 +31,24 @@ __device__ inline std::int64_t index_step() {
   return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
 }
 
-/// What elements of a dtype are computed in: float for the 16-bit types, int64 for the integers.
-template <class T>
-struct ComputeOf {
-  using type = T;
+/// The mathematical functions of kernels/elementwise_functions.h: CUDA's.
+struct Math {
+  // clang-format off
+  template <class T> TUTTI_HOST_DEVICE static T abs(T x) { return ::fabs(x); }
+  template <class T> TUTTI_HOST_DEVICE static T exp(T x) { return ::exp(x); }
+  template <class T> TUTTI_HOST_DEVICE static T log(T x) { return ::log(x); }
+  template <class T> TUTTI_HOST_DEVICE static T sqrt(T x) { return ::sqrt(x); }
+  template <class T> TUTTI_HOST_DEVICE static T sin(T x) { return ::sin(x); }
+  template <class T> TUTTI_HOST_DEVICE static T cos(T x) { return ::cos(x); }
+  template <class T> TUTTI_HOST_DEVICE static T tanh(T x) { return ::tanh(x); }
+  template <class T> TUTTI_HOST_DEVICE static T erf(T x) { return ::erf(x); }
+  template <class T> TUTTI_HOST_DEVICE static T pow(T x, T y) { return ::pow(x, y); }
+  // clang-format on
 };
-template <>
-struct ComputeOf<BFloat16> {
-  using type = float;
-};
-template <>
-struct ComputeOf<Float16> {
-  using type = float;
-};
-template <>
-struct ComputeOf<std::uint8_t> {
-  using type = std::int64_t;
-};
-template <>
-struct ComputeOf<bool> {
-  using type = std::int64_t;
-};
-template <class T>
-using Compute = typename ComputeOf<T>::type;
 
-/// The types that a GPU trains in.
+/// The dtypes that a GPU trains in.
 using TrainTypes = Types<float, double, BFloat16, Float16>;
 
-/// How the device spells a dtype.
 template <class T>
 struct DeviceTypeOf {
   using type = T;
@@ -60,39 +61,32 @@ template <>
 struct DeviceTypeOf<Float16> {
   using type = __half;
 };
+/// CUDA's own type for elements of type T.
 template <class T>
 using DeviceType = typename DeviceTypeOf<T>::type;
 
-template <class To, class From>
-__device__ inline To convert(From value) {
-  if constexpr (std::is_same_v<To, From>) return value;
-  else if constexpr (std::is_same_v<From, __nv_bfloat16>)
-    return convert<To>(__bfloat162float(value));
-  else if constexpr (std::is_same_v<From, __half>) return convert<To>(__half2float(value));
-  else if constexpr (std::is_same_v<To, __nv_bfloat16>)
-    return __float2bfloat16(static_cast<float>(value));
-  else if constexpr (std::is_same_v<To, __half>) return __float2half(static_cast<float>(value));
-  else if constexpr (std::is_same_v<To, bool>) return value != From(0);
-  else return static_cast<To>(value);
-}
-
-/// An operand of a kernel: where, and in which dtype.
-struct Operand {
+/// A pointer with the dtype of what it points to.
+struct TypedPointer {
   void* base = nullptr;
   DType dtype = DType::float32;
-  Operand() = default;
-  explicit Operand(const Tensor& x) : base(x.raw()), dtype(x.dtype()) {}
+  TypedPointer() = default;
+  explicit TypedPointer(const Tensor& x) : base(x.raw()), dtype(x.dtype()) {}
 };
 
-/// What a thread loads or stores at once.
-template <class T>
-struct alignas(Layout::pack * sizeof(T)) Quad {
-  T elements[Layout::pack];
+/// N elements that a thread loads or stores at once.
+template <class T, int N = OffsetCalculator::vector_size>
+struct alignas(N * sizeof(T)) AlignedVector {
+  T elements[N];
 };
 
-/// Calls body(T{}) with the device's type of a dtype. bool is read and written as bytes of 0 and 1.
+/// The elements of a unit of work, in the compute type.
+template <class C>
+using UnitValues = C[OffsetCalculator::vector_size];
+
+/// Calls body(T{}) with the device's type T of a dtype. bool is read and written as bytes of 0 and
+/// 1.
 template <class Body>
-__device__ inline void with_type(DType dtype, const Body& body) {
+__device__ inline void dispatch_on_device(DType dtype, const Body& body) {
   switch (dtype) {
     case DType::float32: return body(float{});
     case DType::float64: return body(double{});
@@ -104,57 +98,71 @@ __device__ inline void with_type(DType dtype, const Body& body) {
   }
 }
 
-/// `count` elements from `at` on; one, repeated, where the operand is constant.
+/// Loads `count` elements from `at` on as type C; one element, repeated, where the tensor is
+/// `constant`.
+template <class C, class T>
+__device__ inline void load_elements(const T* from, int count, bool constant,
+                                     UnitValues<C>& values) {
+  constexpr int size = OffsetCalculator::vector_size;
+  if (constant) {
+    const C value = convert<C>(*from);
+    for (C& v : values) v = value;
+  } else if (count == size) {
+    const auto vector = *reinterpret_cast<const AlignedVector<T>*>(from);
+#pragma unroll
+    for (int j = 0; j < size; ++j) values[j] = convert<C>(vector.elements[j]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < size; ++j) values[j] = j < count ? convert<C>(from[j]) : C(0);
+  }
+}
+
+/// Stores the first `count` values as elements of type T.
+template <class T, class C>
+__device__ inline void store_elements(T* to, int count, const UnitValues<C>& values) {
+  constexpr int size = OffsetCalculator::vector_size;
+  if (count == size) {
+    AlignedVector<T> vector;
+#pragma unroll
+    for (int j = 0; j < size; ++j) vector.elements[j] = convert<T>(values[j]);
+    *reinterpret_cast<AlignedVector<T>*>(to) = vector;
+  } else {
+#pragma unroll
+    for (int j = 0; j < size; ++j)
+      if (j < count) to[j] = convert<T>(values[j]);
+  }
+}
+
+/// load_elements from `at` on, of the tensor's dtype.
 template <class C>
-__device__ inline void load(const Operand& x, std::int64_t at, int count, bool constant,
-                            C (&values)[Layout::pack]) {
-  with_type(x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* from = static_cast<const T*>(x.base) + at;
-    if (constant) {
-      const C value = convert<C>(*from);
-      for (C& v : values) v = value;
-    } else if (count == Layout::pack) {
-      const Quad<T> pack = *reinterpret_cast<const Quad<T>*>(from);
-#pragma unroll
-      for (int j = 0; j < Layout::pack; ++j) values[j] = convert<C>(pack.elements[j]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < Layout::pack; ++j) values[j] = j < count ? convert<C>(from[j]) : C(0);
-    }
+__device__ inline void load(const TypedPointer& x, std::int64_t at, int count, bool constant,
+                            UnitValues<C>& values) {
+  dispatch_on_device(x.dtype, [&](auto zero) {
+    load_elements<C>(static_cast<const decltype(zero)*>(x.base) + at, count, constant, values);
   });
 }
 
+/// store_elements from `at` on, in the tensor's dtype.
 template <class C>
-__device__ inline void store(const Operand& x, std::int64_t at, int count,
-                             const C (&values)[Layout::pack]) {
-  with_type(x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    T* to = static_cast<T*>(x.base) + at;
-    if (count == Layout::pack) {
-      Quad<T> pack;
-#pragma unroll
-      for (int j = 0; j < Layout::pack; ++j) pack.elements[j] = convert<T>(values[j]);
-      *reinterpret_cast<Quad<T>*>(to) = pack;
-    } else {
-#pragma unroll
-      for (int j = 0; j < Layout::pack; ++j)
-        if (j < count) to[j] = convert<T>(values[j]);
-    }
+__device__ inline void store(const TypedPointer& x, std::int64_t at, int count,
+                             const UnitValues<C>& values) {
+  dispatch_on_device(x.dtype, [&](auto zero) {
+    store_elements<decltype(zero), C>(static_cast<decltype(zero)*>(x.base) + at, count, values);
   });
 }
 
-/// One element.
+/// Loads and stores one element.
 template <class C>
-__device__ inline C load_one(const Operand& x, std::int64_t at) {
+__device__ inline C load_one(const TypedPointer& x, std::int64_t at) {
   C value{};
-  with_type(x.dtype,
-            [&](auto zero) { value = convert<C>(static_cast<const decltype(zero)*>(x.base)[at]); });
+  dispatch_on_device(x.dtype, [&](auto zero) {
+    value = convert<C>(static_cast<const decltype(zero)*>(x.base)[at]);
+  });
   return value;
 }
 template <class C>
-__device__ inline void store_one(const Operand& x, std::int64_t at, C value) {
-  with_type(x.dtype, [&](auto zero) {
+__device__ inline void store_one(const TypedPointer& x, std::int64_t at, C value) {
+  dispatch_on_device(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     static_cast<T*>(x.base)[at] = convert<T>(value);
   });

@@ -1,115 +1,89 @@
-// Elementwise functions of two tensors, or of a tensor and a number: compiled for float, double and
-// int64, the function is a switch in the kernel.
+// Elementwise functions of two tensors, or of a tensor and a number. A kernel is compiled for
+// float, double and int64; the operation is a run-time value, the same for a whole launch.
 #include "../../core/cuda/stream.h"
 #include "element.h"
-#include "elementwise_loops.h"
+#include "elementwise_kernels.h"
 
 namespace tutti::kernels::cuda {
 namespace {
 
+// The second argument of an operation: a tensor, or a number that stands second or first.
 template <class C>
-struct Values {
-  C x[Layout::pack], y[Layout::pack];
+struct SecondArgument {
+  enum class Kind { tensor, number, number_first };
+  Kind kind;
+  TypedPointer tensor = {};
+  C number = C(0);
 };
 
-template <class C, class F>
-__device__ void each(Values<C>& v, const F& f) {
+// x[j] = op(x[j], y[j])
+template <class C>
+__device__ void apply(Binary op, UnitValues<C>& x, const UnitValues<C>& y) {
+  with_operation(op, [&]<Binary each>() {
+    if constexpr (!std::is_void_v<ResultOf<each, Math, C>>) {
 #pragma unroll
-  for (int j = 0; j < Layout::pack; ++j) v.x[j] = static_cast<C>(f(v.x[j], v.y[j]));
-}
-
-template <class C>
-__device__ void apply_to_reals(Binary op, Values<C>& v) {
-  if constexpr (std::is_floating_point_v<C>) {
-    switch (op) {
-      case Binary::divide: return each(v, [](C x, C y) { return x / y; });
-      case Binary::power: return each(v, [](C x, C y) { return pow(x, y); });
-      case Binary::relu_grad: return each(v, [](C g, C y) { return y > C(0) ? g : C(0); });
-      case Binary::gelu_grad:
-        return each(v, [](C g, C x) {
-          // d/dx x Phi(x) = Phi(x) + x phi(x), with the normal density phi
-          const C phi = C(0.39894228040143267794) * exp(C(-0.5) * x * x);
-          return g * (C(0.5) * (C(1) + erf(x * C(0.70710678118654752440))) + x * phi);
-        });
-      case Binary::sigmoid_grad: return each(v, [](C g, C y) { return g * y * (C(1) - y); });
-      case Binary::tanh_grad: return each(v, [](C g, C y) { return g * (C(1) - y * y); });
-      default: return;
+      for (int j = 0; j < OffsetCalculator::vector_size; ++j)
+        x[j] = static_cast<C>(evaluate<each, Math>(x[j], y[j]));
     }
-  }
+  });
 }
 
 template <class C>
-__device__ void apply(Binary op, Values<C>& v) {
-  switch (op) {
-    case Binary::add: return each(v, [](C x, C y) { return x + y; });
-    case Binary::subtract: return each(v, [](C x, C y) { return x - y; });
-    case Binary::multiply: return each(v, [](C x, C y) { return x * y; });
-    case Binary::maximum: return each(v, [](C x, C y) { return x > y || x != x ? x : y; });
-    case Binary::minimum: return each(v, [](C x, C y) { return x < y || x != x ? x : y; });
-    case Binary::equal: return each(v, [](C x, C y) { return x == y; });
-    case Binary::not_equal: return each(v, [](C x, C y) { return x != y; });
-    case Binary::less: return each(v, [](C x, C y) { return x < y; });
-    case Binary::less_equal: return each(v, [](C x, C y) { return x <= y; });
-    case Binary::greater: return each(v, [](C x, C y) { return x > y; });
-    case Binary::greater_equal: return each(v, [](C x, C y) { return x >= y; });
-    default: return apply_to_reals(op, v);
-  }
-}
-
-bool has_integers(Binary op) {
-  switch (op) {
-    case Binary::divide:
-    case Binary::power:
-    case Binary::relu_grad:
-    case Binary::gelu_grad:
-    case Binary::sigmoid_grad:
-    case Binary::tanh_grad: return false;
-    default: return true;
-  }
-}
-
-// How the second operand takes part: as a tensor, or as a number that stands second or first.
-enum class Second { tensor, number, number_first };
-
-template <class C>
-__global__ __launch_bounds__(block_threads) void binary_kernel(Binary op, Layout layout, Operand a,
-                                                               Operand b, Second second, C number,
-                                                               Operand out) {
-  for (std::int64_t unit = first_index(); unit < layout.units; unit += index_step()) {
-    const Place<3> place = layout.place<3>(unit);
-    Values<C> values;
-    load(a, place.at[1], place.count, layout.constant[1],
-         second == Second::number_first ? values.y : values.x);
-    if (second == Second::tensor) load(b, place.at[2], place.count, layout.constant[2], values.y);
+__global__ __launch_bounds__(block_threads) void binary_kernel(Binary op,
+                                                               OffsetCalculator calculator,
+                                                               TypedPointer a, SecondArgument<C> b,
+                                                               TypedPointer out) {
+  using Kind = typename SecondArgument<C>::Kind;
+  for (std::int64_t unit = first_index(); unit < calculator.units; unit += index_step()) {
+    const Offsets<3> offsets = calculator.offsets<3>(unit);
+    UnitValues<C> x, y;
+    load(a, offsets.at[1], offsets.count, calculator.constant[1],
+         b.kind == Kind::number_first ? y : x);
+    if (b.kind == Kind::tensor)
+      load(b.tensor, offsets.at[2], offsets.count, calculator.constant[2], y);
     else
-      for (C& v : second == Second::number_first ? values.x : values.y) v = number;
-    apply(op, values);
-    store(out, place.at[0], place.count, values.x);
+      for (C& v : b.kind == Kind::number_first ? x : y) v = b.number;
+    apply<C>(op, x, y);
+    store(out, offsets.at[0], offsets.count, x);
   }
 }
 
-void run(Binary op, const Layout& layout, const Tensor& a, Operand b, Second second, double number,
+// Calls body.operator()<C>() with the compute type of `dtype`.
+template <class Body>
+void dispatch_compute_type(Binary op, DType dtype, const Body& body) {
+  dispatch(AllTypes{}, dtype, "elementwise", [&]<class T>() {
+    if (!is_floating(dtype) && !is_defined_for_integers(op))
+      fail<DTypeError>(
+          "elementwise: this operation needs a floating dtype; convert with .to(float32)");
+    body.template operator()<ComputeType<T>>();
+  });
+}
+
+template <class C>
+void run(Binary op, const OffsetCalculator& calculator, const Tensor& a, const SecondArgument<C>& b,
          const Tensor& out) {
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
-  dispatch(AllTypes{}, a.dtype(), "elementwise", [&]<class T>() {
-    using C = Compute<T>;
-    if (!std::is_floating_point_v<C> && !has_integers(op))
-      fail<DTypeError>(
-          "elementwise: this operation needs a floating dtype; convert with .to(float32)");
-    tutti::cuda::launch("elementwise", binary_kernel<C>, grid_for(layout.units, device), op, layout,
-                        Operand(a), b, second, static_cast<C>(number), Operand(out));
-  });
+  tutti::cuda::launch("elementwise", binary_kernel<C>, grid_for(calculator.units, device), op,
+                      calculator, TypedPointer(a), b, TypedPointer(out));
 }
 
 }  // namespace
 
 void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) {
-  run(op, Layout{&out, &a, &b}, a, Operand(b), Second::tensor, 0, out);
+  dispatch_compute_type(op, a.dtype(), [&]<class C>() {
+    run<C>(op, OffsetCalculator{&out, &a, &b}, a,
+           {.kind = SecondArgument<C>::Kind::tensor, .tensor = TypedPointer(b)}, out);
+  });
 }
 
 void binary_scalar(Binary op, const Tensor& a, double b, bool reversed, const Tensor& out) {
-  run(op, Layout{&out, &a}, a, {}, reversed ? Second::number_first : Second::number, b, out);
+  dispatch_compute_type(op, a.dtype(), [&]<class C>() {
+    using Kind = typename SecondArgument<C>::Kind;
+    run<C>(op, OffsetCalculator{&out, &a}, a,
+           {.kind = reversed ? Kind::number_first : Kind::number, .number = static_cast<C>(b)},
+           out);
+  });
 }
 
 }  // namespace tutti::kernels::cuda

@@ -1,12 +1,12 @@
-// Embedding tables. Gradients are added back without atomics, in the order of the positions: (row,
-// position) pairs are sorted, and each row's positions are then one run, added up by one group of
-// threads.
+// Embedding tables on CUDA devices. Gradients are added to the table without atomics, in the order
+// of the positions: (row, position) pairs are sorted, so that the positions of each row are
+// neighbours, and one group of threads adds them.
 #include "../embedding.h"
 
 #include "../../core/create.h"
 #include "../../core/cuda/stream.h"
 #include "element.h"
-#include "elementwise_loops.h"
+#include "elementwise_kernels.h"
 
 #include <bit>
 #include <cmath>
@@ -22,26 +22,33 @@ Tensor dense(const Tensor& x) {
   return result;
 }
 
-template <class U>
-__global__ __launch_bounds__(block_threads) void gather_kernel(
-    const U* weight, std::int64_t rows, std::int64_t row, std::int64_t column,
-    const std::int64_t* indices, std::int64_t elements, std::int64_t width, U absent, U* out) {
-  for (std::int64_t i = first_index(); i < elements; i += index_step()) {
-    const std::int64_t position = i / width, index = indices[position];
-    out[i] = index >= 0 && index < rows ? weight[index * row + (i - position * width) * column]
-                                        : absent;
-  }
-}
+// A matrix of `rows` rows in memory.
+template <class T>
+struct TableView {
+  T* data;
+  std::int64_t rows, width, row_stride, column_stride;
 
+  TableView(T* elements, const Tensor& t)
+      : data(elements),
+        rows(t.shape()[0]),
+        width(t.shape()[1]),
+        row_stride(t.strides()[0]),
+        column_stride(t.strides()[1]) {}
+  __device__ T& at(std::int64_t row, std::int64_t column) const {
+    return data[row * row_stride + column * column_stride];
+  }
+};
+
+// out = the rows that `indices` name; `absent` in each element where there is no such row.
 template <class U>
-void gather_as(const Tensor& weight, const Tensor& indices, const Tensor& out, int device) {
-  const Tensor nan = full({}, is_floating(weight.dtype()) ? NAN : 0, {.dtype = weight.dtype()});
-  U absent = 0;
-  std::memcpy(&absent, nan.raw(), sizeof absent);
-  tutti::cuda::launch("embedding", gather_kernel<U>, grid_for(out.numel(), device),
-                      static_cast<const U*>(weight.raw()), weight.shape()[0], weight.strides()[0],
-                      weight.strides()[1], indices.data<std::int64_t>(), out.numel(),
-                      weight.shape()[1], absent, static_cast<U*>(out.raw()));
+__global__ __launch_bounds__(block_threads) void gather_kernel(TableView<const U> weight,
+                                                               const std::int64_t* indices,
+                                                               std::int64_t elements, U absent,
+                                                               U* out) {
+  for (std::int64_t i = first_index(); i < elements; i += index_step()) {
+    const std::int64_t position = i / weight.width, row = indices[position];
+    out[i] = row >= 0 && row < weight.rows ? weight.at(row, i - position * weight.width) : absent;
+  }
 }
 
 void gather(const Tensor& weight, const Tensor& indices, const Tensor& out) {
@@ -49,16 +56,18 @@ void gather(const Tensor& weight, const Tensor& indices, const Tensor& out) {
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
   const Tensor positions = dense(indices);
-  switch (size_of(weight.dtype())) {
-    case 1: return gather_as<std::uint8_t>(weight, positions, out, device);
-    case 2: return gather_as<std::uint16_t>(weight, positions, out, device);
-    case 4: return gather_as<std::uint32_t>(weight, positions, out, device);
-    default: return gather_as<std::uint64_t>(weight, positions, out, device);
-  }
+  const Tensor nan = full({}, is_floating(weight.dtype()) ? NAN : 0, {.dtype = weight.dtype()});
+  dispatch_width(size_of(weight.dtype()), [&]<class U>() {
+    U absent = 0;
+    std::memcpy(&absent, nan.raw(), sizeof absent);
+    const TableView<const U> table(static_cast<const U*>(weight.raw()), weight);
+    tutti::cuda::launch("embedding", gather_kernel<U>, grid_for(out.numel(), device), table,
+                        positions.data<std::int64_t>(), out.numel(), absent,
+                        static_cast<U*>(out.raw()));
+  });
 }
 
-// ---- the sort: bitonic (Batcher 1968), of keys that are a row and a position. Fewer than 2^32 of
-// either.
+// ---- the sort: a bitonic one (Batcher 1968). A key is a row and a position, 32 bits each.
 
 constexpr int tile = 2 * block_threads;  // keys that a block sorts in shared memory
 constexpr std::uint64_t no_key = ~std::uint64_t{0};
@@ -68,17 +77,17 @@ __global__ __launch_bounds__(block_threads) void keys_kernel(const std::int64_t*
                                                              std::int64_t padded,
                                                              std::uint64_t* keys) {
   for (std::int64_t i = first_index(); i < padded; i += index_step()) {
-    const bool valid = i < count && indices[i] >= 0 &&
-                       indices[i] < rows;  // others belong to no row
+    // Other indices belong to no row.
+    const bool valid = i < count && indices[i] >= 0 && indices[i] < rows;
     keys[i] = valid ? static_cast<std::uint64_t>(indices[i]) << 32 | static_cast<std::uint64_t>(i)
                     : no_key;
   }
 }
 
-// Compares the keys `step` apart of pair number `pair`, within runs of `run` keys that are sorted
-// up and down in turn.
-__device__ inline void compare(std::uint64_t* keys, std::int64_t first_key, std::int64_t pair,
-                               std::int64_t step, std::int64_t run) {
+// Puts one pair of keys in order: pair number `pair` of those whose keys lie `step` apart. Runs of
+// `run` keys are sorted upwards and downwards in turn.
+__device__ inline void order_pair(std::uint64_t* keys, std::int64_t first_key, std::int64_t pair,
+                                  std::int64_t step, std::int64_t run) {
   const std::int64_t low = 2 * step * (pair / step) + pair % step;
   const bool up = ((first_key + low) & run) == 0;
   const std::uint64_t a = keys[low], b = keys[low + step];
@@ -93,10 +102,10 @@ __global__ __launch_bounds__(block_threads) void sort_step_kernel(std::uint64_t*
                                                                   std::int64_t step,
                                                                   std::int64_t run) {
   for (std::int64_t pair = first_index(); pair < padded / 2; pair += index_step())
-    compare(keys, 0, pair, step, run);
+    order_pair(keys, 0, pair, step, run);
 }
 
-// All steps that stay within a tile, for runs from `first_run` to `last_run`.
+// Does all steps that stay within a tile, for runs from `first_run` to `last_run`.
 __global__ __launch_bounds__(block_threads) void sort_tile_kernel(std::uint64_t* keys,
                                                                   std::int64_t first_run,
                                                                   std::int64_t last_run) {
@@ -107,7 +116,7 @@ __global__ __launch_bounds__(block_threads) void sort_tile_kernel(std::uint64_t*
   __syncthreads();
   for (std::int64_t run = first_run; run <= last_run; run *= 2)
     for (std::int64_t step = run / 2 < tile / 2 ? run / 2 : tile / 2; step > 0; step /= 2) {
-      compare(own, first, threadIdx.x, step, run);
+      order_pair(own, first, threadIdx.x, step, run);
       __syncthreads();
     }
   for (int i = static_cast<int>(threadIdx.x); i < tile; i += block_threads)
@@ -139,24 +148,27 @@ Tensor sorted_keys(const Tensor& indices, std::int64_t rows, int device) {
   return memory;
 }
 
-// A warp for each key that is the first of its row; the others have nothing to do.
-constexpr int row_threads = 32;
+// ---- the sum
 
+constexpr int threads_per_row = 32;
+
+// A warp adds the gradients of a row: the warp of the row's first key. The others have nothing to
+// do.
 template <class A>
 __global__ __launch_bounds__(block_threads) void add_rows_kernel(const std::uint64_t* keys,
-                                                                 std::int64_t count, Operand g,
-                                                                 std::int64_t width, A* weight_grad,
-                                                                 std::int64_t row,
-                                                                 std::int64_t column) {
-  for (std::int64_t i = first_index() / row_threads; i < count; i += index_step() / row_threads) {
-    const std::uint64_t key = keys[i], own = key >> 32;
-    if (key == no_key || (i > 0 && keys[i - 1] >> 32 == own)) continue;
-    for (std::int64_t c = threadIdx.x % row_threads; c < width; c += row_threads) {
-      A* const to = weight_grad + static_cast<std::int64_t>(own) * row + c * column;
-      A sum = *to;
-      for (std::int64_t j = i; j < count && keys[j] >> 32 == own; ++j)
+                                                                 std::int64_t count, TypedPointer g,
+                                                                 TableView<A> weight_grad) {
+  const std::int64_t width = weight_grad.width;
+  for (std::int64_t i = first_index() / threads_per_row; i < count;
+       i += index_step() / threads_per_row) {
+    const std::uint64_t key = keys[i], row = key >> 32;
+    if (key == no_key || (i > 0 && keys[i - 1] >> 32 == row)) continue;
+    for (std::int64_t c = threadIdx.x % threads_per_row; c < width; c += threads_per_row) {
+      A& to = weight_grad.at(static_cast<std::int64_t>(row), c);
+      A sum = to;
+      for (std::int64_t j = i; j < count && keys[j] >> 32 == row; ++j)
         sum += load_one<A>(g, static_cast<std::int64_t>(keys[j] & 0xffffffffu) * width + c);
-      *to = sum;
+      to = sum;
     }
   }
 }
@@ -165,22 +177,21 @@ void scatter_add(const Tensor& g, const Tensor& indices, const Tensor& weight_gr
   if (g.numel() == 0) return;
   const int device = g.device().index();
   const tutti::cuda::DeviceScope scope(device);
-  const std::int64_t count = indices.numel(), width = weight_grad.shape()[1];
+  const std::int64_t count = indices.numel();
   const Tensor positions = dense(indices), gradient = dense(g);
   const Tensor keys = sorted_keys(positions, weight_grad.shape()[0], device);
   dispatch(TrainTypes{}, g.dtype(), "embedding", [&]<class T>() {
-    using A = Compute<T>;
-    tutti::cuda::launch("embedding", add_rows_kernel<A>, grid_for(count * row_threads, device),
+    using A = ComputeType<T>;
+    tutti::cuda::launch("embedding", add_rows_kernel<A>, grid_for(count * threads_per_row, device),
                         reinterpret_cast<const std::uint64_t*>(keys.data<std::int64_t>()), count,
-                        Operand(gradient), width, weight_grad.data<A>(), weight_grad.strides()[0],
-                        weight_grad.strides()[1]);
+                        TypedPointer(gradient), TableView<A>(weight_grad.data<A>(), weight_grad));
   });
 }
 
 }  // namespace
 
 const Embedding& embedding() {
-  static constexpr Embedding table{gather, scatter_add};
+  static constexpr Embedding table{.gather = gather, .scatter_add = scatter_add};
   return table;
 }
 

@@ -1,7 +1,9 @@
-// Layer normalisation on CUDA: a warp for each row of up to `short_row` values, else a block. A row
-// is read twice or three times, all but the first from the cache. Sums run in float32 over a vector
-// and in float64 beyond.
+// Layer normalisation on CUDA devices: a warp for each row of up to `short_row` values, else a
+// block. A row is read two or three times, all but the first time from the cache. Sums run in
+// float32 over the elements that a thread loads at once, and in float64 beyond.
 #include "../layer_norm.h"
+
+#include "../layer_norm_functions.h"
 #include "batch_norm_gradient.h"
 #include "workspace.h"
 
@@ -10,7 +12,7 @@ namespace {
 
 constexpr int threads = 256, warps = threads / 32, short_row = 2048;
 
-/// The sum over the threads of a row: over the warp, or over the block where `by_block`.
+// The sum over the threads of a row: over the block where `by_block`, else over the warp.
 __device__ double sum_over_row(double v, bool by_block, double* scratch) {
   for (int bits = 16; bits > 0; bits /= 2) v += __shfl_xor_sync(0xffffffffu, v, bits);
   if (!by_block) return v;
@@ -22,7 +24,7 @@ __device__ double sum_over_row(double v, bool by_block, double* scratch) {
   return total;
 }
 
-// Calls body(position of the first element of a vector) for the calling thread's vectors of a row.
+// Calls body(i) for the calling thread's part of a row: elements i, ... i + V - 1.
 template <int V, class Body>
 __device__ void for_row(std::int64_t width, bool by_block, const Body& body) {
   const int lane = by_block ? static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x) % 32;
@@ -38,17 +40,36 @@ __device__ std::int64_t row_step(bool by_block) {
   return by_block ? gridDim.x : static_cast<std::int64_t>(gridDim.x) * warps;
 }
 
+// x, or dy and x, as rows of `width` elements.
+struct RowShape {
+  std::int64_t rows, width;
+  bool by_block;  // a block for each row, else a warp
+};
+
+// What the kernels know and write of each row.
+struct RowMoments {
+  double *mean, *rstd;
+
+  explicit RowMoments(const Tensor& means, const Tensor& rstds)
+      : mean(means.data<double>()), rstd(rstds.data<double>()) {}
+};
+
+// The weight and bias of each column.
+struct Parameters {
+  Values weight, bias;
+};
+
 template <class T, int V>
-__global__ __launch_bounds__(threads) void forward_kernel(std::int64_t rows, std::int64_t width,
-                                                          bool by_block, const T* x, Values weight,
-                                                          Values bias, double eps, T* y,
-                                                          double* mean, double* rstd) {
+__global__ __launch_bounds__(threads) void forward_kernel(RowShape shape, const T* x,
+                                                          Parameters parameters, double eps, T* y,
+                                                          RowMoments moments) {
   using A = Accumulate<T>;
   __shared__ double scratch[warps];
-  for (std::int64_t r = first_row(by_block); r < rows; r += row_step(by_block)) {
+  const std::int64_t width = shape.width;
+  const bool by_block = shape.by_block;
+  for (std::int64_t r = first_row(by_block); r < shape.rows; r += row_step(by_block)) {
     const T* in = x + r * width;
-    // Around the first value, so that nothing is lost at a large mean; what the mean's rounding
-    // lost is put back.
+    // The sum runs over differences from the first value, so that nothing is lost at a large mean.
     const A first = convert<A>(in[0]);
     double sum = 0;
     for_row<V>(width, by_block, [&](std::int64_t i) {
@@ -58,49 +79,49 @@ __global__ __launch_bounds__(threads) void forward_kernel(std::int64_t rows, std
       for (int v = 0; v < V; ++v) s += pack[v] - first;
       sum += static_cast<double>(s);
     });
-    const double of_row = static_cast<double>(first) +
-                          sum_over_row(sum, by_block, scratch) / static_cast<double>(width);
-    const A center = static_cast<A>(of_row),
-            rest = static_cast<A>(of_row - static_cast<double>(center));
+    const double mean = static_cast<double>(first) +
+                        sum_over_row(sum, by_block, scratch) / static_cast<double>(width);
+    const SplitMean<A> split(mean);
     double squares = 0;
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V});
       A s = 0;
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const A d = (pack[v] - center) - rest;
+        const A d = split.deviation(pack[v]);
         s += d * d;
       }
       squares += static_cast<double>(s);
     });
-    const double scale =
+    const double rstd =
         1 / sqrt(sum_over_row(squares, by_block, scratch) / static_cast<double>(width) + eps);
-    const A factor = static_cast<A>(scale);
+    const RowStatistics<A> row(mean, rstd);
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V});
       A result[V];
 #pragma unroll
       for (int v = 0; v < V; ++v)
-        result[v] = (pack[v] - center - rest) * factor * weight.get<A>(i + v) + bias.get<A>(i + v);
+        result[v] =
+            row.output(pack[v], parameters.weight.get<A>(i + v), parameters.bias.get<A>(i + v));
       store<T, V>(y + r * width, Span{i, 0, V}, Pack<T, V>::of(result));
     });
-    if (threadIdx.x % (by_block ? threads : 32) == 0) mean[r] = of_row, rstd[r] = scale;
+    if (threadIdx.x % (by_block ? threads : 32) == 0)
+      moments.mean[r] = mean, moments.rstd[r] = rstd;
   }
 }
 
 template <class T, int V>
-__global__ __launch_bounds__(threads) void input_grad_kernel(std::int64_t rows, std::int64_t width,
-                                                             bool by_block, const T* dy, const T* x,
-                                                             const double* mean, const double* rstd,
+__global__ __launch_bounds__(threads) void input_grad_kernel(RowShape shape, const T* dy,
+                                                             const T* x, RowMoments moments,
                                                              Values weight, T* dx) {
   using A = Accumulate<T>;
   __shared__ double scratch[warps];
-  for (std::int64_t r = first_row(by_block); r < rows; r += row_step(by_block)) {
+  const std::int64_t width = shape.width;
+  const bool by_block = shape.by_block;
+  for (std::int64_t r = first_row(by_block); r < shape.rows; r += row_step(by_block)) {
     const T *in = x + r * width, *g = dy + r * width;
-    const A center = static_cast<A>(mean[r]),
-            rest = static_cast<A>(mean[r] - static_cast<double>(center));
-    const A factor = static_cast<A>(rstd[r]);
-    double sum1 = 0, sum2 = 0;
+    const RowStatistics<A> row(moments.mean[r], moments.rstd[r]);
+    double sum = 0, sum_of_products = 0;
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V}),
                        gradient = load<T, V>(g, Span{i, 0, V});
@@ -109,14 +130,15 @@ __global__ __launch_bounds__(threads) void input_grad_kernel(std::int64_t rows, 
       for (int v = 0; v < V; ++v) {
         const A scaled = gradient[v] * weight.get<A>(i + v);
         a += scaled;
-        b += scaled * (pack[v] - center - rest);
+        b += scaled * row.mean.deviation(pack[v]);
       }
-      sum1 += static_cast<double>(a);
-      sum2 += static_cast<double>(b);
+      sum += static_cast<double>(a);
+      sum_of_products += static_cast<double>(b);
     });
     const double n = static_cast<double>(width);
-    const A s1 = static_cast<A>(sum_over_row(sum1, by_block, scratch) / n);
-    const A s2 = static_cast<A>(rstd[r] * sum_over_row(sum2, by_block, scratch) / n);
+    const A mean_of_g = static_cast<A>(sum_over_row(sum, by_block, scratch) / n);
+    const A mean_of_gz =
+        static_cast<A>(moments.rstd[r] * sum_over_row(sum_of_products, by_block, scratch) / n);
     // dx may be dy: a thread reads what it will write before it does.
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V}),
@@ -124,20 +146,31 @@ __global__ __launch_bounds__(threads) void input_grad_kernel(std::int64_t rows, 
       A result[V];
 #pragma unroll
       for (int v = 0; v < V; ++v)
-        result[v] = factor * (gradient[v] * weight.get<A>(i + v) - s1 -
-                              (pack[v] - center - rest) * factor * s2);
+        result[v] =
+            row.input_grad(pack[v], gradient[v] * weight.get<A>(i + v), mean_of_g, mean_of_gz);
       store<T, V>(dx + r * width, Span{i, 0, V}, Pack<T, V>::of(result));
     });
   }
 }
 
-// The columns are what channels are to batch norm, and so the walk and the sums are its.
+// Where the gradients of weight and bias go, each if wanted.
+struct ParameterGradients {
+  Target weight, bias;
+
+  __device__ void put(std::int64_t column, double of_bias, double of_weight) const {
+    weight.put(column, of_weight);
+    bias.put(column, of_bias);
+  }
+};
+
+// Columns are to these sums what channels are to those of batch norm's gradient, whose loops over
+// rows and reductions over blocks serve here, too.
 template <class T, int V>
 __global__ __launch_bounds__(row_threads,
                              1) void parameter_grad_kernel(const T* dy, const T* x,
-                                                           const double* mean, const double* rstd,
-                                                           Geometry g, Partials partials,
-                                                           Target weight_grad, Target bias_grad) {
+                                                           RowMoments moments, Geometry g,
+                                                           Partials partials,
+                                                           ParameterGradients gradients) {
   using A = Accumulate<T>;
   constexpr int U = 2;
   double* scratch = tutti::cuda::dynamic_shared<double>();
@@ -146,25 +179,23 @@ __global__ __launch_bounds__(row_threads,
   GradSums<A, V, true> sums;
   for (std::int64_t left = walk.count; left > 0; left -= U) {
     const int live = left < U ? static_cast<int>(left) : U;
-    Pack<T, V> gradients[U], packs[U];
+    Pack<T, V> gradient_packs[U], packs[U];
     double means[U], rstds[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (u >= live) continue;
-      gradients[u] = load<T, V>(dy, walk.span());
+      gradient_packs[u] = load<T, V>(dy, walk.span());
       packs[u] = load<T, V>(x, walk.span());
-      means[u] = mean[walk.row], rstds[u] = rstd[walk.row];
+      means[u] = moments.mean[walk.row], rstds[u] = moments.rstd[walk.row];
       walk.next();
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (u >= live) continue;
-      const A center = static_cast<A>(means[u]),
-              rest = static_cast<A>(means[u] - static_cast<double>(center));
-      const A factor = static_cast<A>(rstds[u]);
+      const RowStatistics<A> row(means[u], rstds[u]);
 #pragma unroll
       for (int v = 0; v < V; ++v)
-        sums.add(v, gradients[u][v], (packs[u][v] - center - rest) * factor, false);
+        sums.add(v, gradient_packs[u][v], row.normalized(packs[u][v]), false);
       sums.end_vector();
     }
   }
@@ -174,8 +205,7 @@ __global__ __launch_bounds__(row_threads,
   sum_down(sums.totals, x_thread, y_thread, g.across, g.down, scratch);
   const std::int64_t first = (static_cast<std::int64_t>(tile) * g.across + x_thread) * V;
   const auto put = [&](std::int64_t c, double of_bias, double of_weight) {
-    weight_grad.put(c, of_weight);
-    bias_grad.put(c, of_bias);
+    gradients.put(c, of_bias, of_weight);
   };
   if (y_thread == 0 && first < g.channels)
     for (int v = 0; v < V; ++v) {
@@ -191,24 +221,24 @@ __global__ __launch_bounds__(row_threads,
 
 // ---- host side
 
-// Calls body.operator()<T, V>(by_block, grid).
+// Calls body.operator()<T, V>(shape, grid).
 template <class Body>
-void with_rows(const Tensor& x, std::int64_t rows, std::int64_t width, bool aligned,
-               const Body& body) {
-  const bool by_block = width > short_row;
-  const std::int64_t blocks =
-      std::min<std::int64_t>(by_block ? rows : (rows + warps - 1) / warps, 1 << 20);
-  const tutti::cuda::Grid grid{.blocks = static_cast<unsigned>(blocks), .threads = threads};
+void dispatch_rows(const Tensor& x, std::int64_t rows, std::int64_t width, bool aligned,
+                   const Body& body) {
+  const RowShape shape{rows, width, width > short_row};
+  const std::int64_t blocks = shape.by_block ? rows : (rows + warps - 1) / warps;
+  const tutti::cuda::Grid grid{
+      .blocks = static_cast<unsigned>(std::min<std::int64_t>(blocks, 1 << 20)), .threads = threads};
   dispatch(TrainTypes{}, x.dtype(), "layer_norm", [&]<class H>() {
     using T = DeviceType<H>;
     constexpr int V = full_width<T>;
-    aligned&& width % V == 0 ? body.template operator()<T, V>(by_block, grid)
-                             : body.template operator()<T, 1>(by_block, grid);
+    aligned&& width % V == 0 ? body.template operator()<T, V>(shape, grid)
+                             : body.template operator()<T, 1>(shape, grid);
   });
 }
 
 template <class T>
-T* at(const Tensor& t) {
+T* data_of(const Tensor& t) {
   return static_cast<T*>(t.raw());
 }
 
@@ -221,12 +251,13 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, double e
   const std::int64_t rows = mean.numel(), width = width_of(x, mean);
   if (width == 0) return;
   const tutti::cuda::DeviceScope scope(x.device().index());
-  with_rows(x, rows, width, is_aligned(x) && is_aligned(y),
-            [&]<class T, int V>(bool by_block, const tutti::cuda::Grid& grid) {
-              tutti::cuda::launch("layer_norm forward", forward_kernel<T, V>, grid, rows, width,
-                                  by_block, at<T>(x), values_of(weight, 1), values_of(bias, 0), eps,
-                                  at<T>(y), mean.data<double>(), rstd.data<double>());
-            });
+  const Parameters parameters{values_of(weight, 1), values_of(bias, 0)};
+  dispatch_rows(x, rows, width, is_aligned(x) && is_aligned(y),
+                [&]<class T, int V>(const RowShape& shape, const tutti::cuda::Grid& grid) {
+                  tutti::cuda::launch("layer_norm forward", forward_kernel<T, V>, grid, shape,
+                                      data_of<T>(x), parameters, eps, data_of<T>(y),
+                                      RowMoments(mean, rstd));
+                });
 }
 
 void input_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
@@ -235,12 +266,12 @@ void input_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Ten
   if (width == 0) return;
   const tutti::cuda::DeviceScope scope(x.device().index());
   const bool aligned = is_aligned(x) && is_aligned(dy) && is_aligned(dx);
-  with_rows(x, rows, width, aligned,
-            [&]<class T, int V>(bool by_block, const tutti::cuda::Grid& grid) {
-              tutti::cuda::launch("layer_norm input_grad", input_grad_kernel<T, V>, grid, rows,
-                                  width, by_block, at<T>(dy), at<T>(x), mean.data<double>(),
-                                  rstd.data<double>(), values_of(weight, 1), at<T>(dx));
-            });
+  dispatch_rows(x, rows, width, aligned,
+                [&]<class T, int V>(const RowShape& shape, const tutti::cuda::Grid& grid) {
+                  tutti::cuda::launch("layer_norm input_grad", input_grad_kernel<T, V>, grid, shape,
+                                      data_of<T>(dy), data_of<T>(x), RowMoments(mean, rstd),
+                                      values_of(weight, 1), data_of<T>(dx));
+                });
 }
 
 void parameter_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
@@ -249,26 +280,27 @@ void parameter_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const
   if (!any.defined() || any.numel() == 0) return;
   const tutti::cuda::DeviceScope scope(x.device().index());
   const std::int64_t rows = mean.numel(), width = any.numel();
-  with_rows(x, rows, width, is_aligned(x) && is_aligned(dy),
-            [&]<class T, int V>(bool, const tutti::cuda::Grid&) {
-              const Geometry g = cut_rows<V>(x.device(), rows, width, 2, 1);
-              const Workspace workspace(x.device(), g.chunks > 1 ? g.chunks * width : 0, 0);
-              const std::size_t scratch =
-                  static_cast<std::size_t>(2 * V * g.across * ((g.down + 1) / 2) + 2);
-              const tutti::cuda::Grid grid{.blocks = blocks_of(g),
-                                           .threads = row_threads,
-                                           .shared_bytes = sizeof(double) * scratch};
-              tutti::cuda::launch("layer_norm parameter_grad", parameter_grad_kernel<T, V>, grid,
-                                  at<T>(dy), at<T>(x), mean.data<double>(), rstd.data<double>(), g,
-                                  workspace.partials(), target_of(weight_grad),
-                                  target_of(bias_grad));
-            });
+  const ParameterGradients gradients{target_of(weight_grad), target_of(bias_grad)};
+  dispatch_rows(x, rows, width, is_aligned(x) && is_aligned(dy),
+                [&]<class T, int V>(const RowShape&, const tutti::cuda::Grid&) {
+                  const Geometry g = cut_rows<V>(x.device(), rows, width, 2, 1);
+                  const Workspace workspace(x.device(), g.chunks > 1 ? g.chunks * width : 0, 0);
+                  const std::size_t scratch =
+                      static_cast<std::size_t>(2 * V * g.across * ((g.down + 1) / 2) + 2);
+                  const tutti::cuda::Grid grid{.blocks = blocks_of(g),
+                                               .threads = row_threads,
+                                               .shared_bytes = sizeof(double) * scratch};
+                  tutti::cuda::launch("layer_norm parameter_grad", parameter_grad_kernel<T, V>,
+                                      grid, data_of<T>(dy), data_of<T>(x), RowMoments(mean, rstd),
+                                      g, workspace.partials(), gradients);
+                });
 }
 
 }  // namespace
 
 const LayerNorm& layer_norm() {
-  static constexpr LayerNorm table{forward, input_grad, parameter_grad};
+  static constexpr LayerNorm table{
+      .forward = forward, .input_grad = input_grad, .parameter_grad = parameter_grad};
   return table;
 }
 

@@ -1,7 +1,8 @@
-// Matrix products on CUDA devices, through cuBLASLt. Row-major out = a b is computed as out^T = b^T
-// a^T, which is what cuBLASLt sees in the same memory (matmul_layout.h). What its heuristics choose
-// for a shape is kept, for each thread and device. Sums are taken in float32 (float64 for float64),
-// also between parts of a long sum.
+// Matrix products on CUDA devices, through cuBLASLt. cuBLASLt takes memory as column-major, so that
+// the row-major product out = a b is computed as out^T = b^T a^T in the same memory
+// (matmul_layout.h). The algorithm that its heuristics choose for a problem is kept, for each
+// thread and device. Sums are taken in float32 (float64 for float64), also between parts of a long
+// sum.
 #include "../matmul.h"
 
 #include "../../core/create.h"
@@ -9,7 +10,7 @@
 #include "../../core/cuda/stream.h"
 #include "../elementwise.h"
 #include "matmul_layout.h"
-#include "per_thread.h"
+#include "thread_state.h"
 
 #include <cublasLt.h>
 
@@ -37,9 +38,9 @@ struct Destroy {
 };
 template <class T, auto destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<T>, Destroy<destroy>>;
-using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+using OperationDescriptor = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using LayoutDescriptor = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using PreferenceDescriptor = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
@@ -55,10 +56,10 @@ cudaDataType_t data_type(DType dtype) {
   }
 }
 
-// One product, or a batch of them, as cuBLASLt is told it: `first` is b^T, `second` a^T, `out`
+// One product or a batch of them, as cuBLASLt sees it: `first` is b^T, `second` is a^T, `out` is
 // out^T.
-struct Problem {
-  DType operands, result;
+struct MatmulProblem {
+  DType inputs, result;
   MatrixLayout first, second, out;
   BatchDim batch;
   std::uint32_t first_alignment, second_alignment, out_alignment;  // in bytes
@@ -66,7 +67,7 @@ struct Problem {
   bool allow_tf32;
 
   std::vector<std::int64_t> key() const {
-    std::vector<std::int64_t> key{static_cast<std::int64_t>(operands),
+    std::vector<std::int64_t> key{static_cast<std::int64_t>(inputs),
                                   static_cast<std::int64_t>(result),
                                   batch.count,
                                   batch.a,
@@ -83,20 +84,22 @@ struct Problem {
   }
 };
 
-struct Plan {
-  Operation operation;
-  Layout first, second, out;
+// A problem as cuBLASLt runs it.
+struct MatmulAlgorithm {
+  OperationDescriptor operation;
+  LayoutDescriptor first, second, out;
   cublasLtMatmulAlgo_t algorithm;
   std::size_t workspace = 0;
-  bool joins = false;  // the epilogue; else the bias is in `out` before, and added to, and the
-                       // activation comes after
+  // Whether it computes the epilogue, too. Else `out` holds the bias before, to which the product
+  // is added, and the activation comes after.
+  bool has_epilogue = false;
 };
 
 // A factor in the type that cuBLASLt computes in.
-class Scale {
+class ScaleFactor {
  public:
-  Scale(DType operands, double value)
-      : wide_(operands == float64), double_(value), float_(static_cast<float>(value)) {}
+  ScaleFactor(DType inputs, double value)
+      : wide_(inputs == float64), double_(value), float_(static_cast<float>(value)) {}
   const void* get() const { return wide_ ? static_cast<const void*>(&double_) : &float_; }
 
  private:
@@ -105,34 +108,36 @@ class Scale {
   float float_;
 };
 
-struct Library {
-  explicit Library(int) { check(cublasLtCreate(&handle), "cublasLtCreate"); }
+struct CublasLt {
+  explicit CublasLt(int) { check(cublasLtCreate(&handle), "cublasLtCreate"); }
   cublasLtHandle_t handle = nullptr;
-  std::map<std::vector<std::int64_t>, Plan> plans;
+  std::map<std::vector<std::int64_t>, MatmulAlgorithm> algorithms;
 };
 
 template <class T>
-void set(const Operation& operation, cublasLtMatmulDescAttributes_t name, T value) {
+void set(const OperationDescriptor& operation, cublasLtMatmulDescAttributes_t name, T value) {
   check(cublasLtMatmulDescSetAttribute(operation.get(), name, &value, sizeof value),
         "cublasLtMatmulDescSetAttribute");
 }
 template <class T>
-void set(const Layout& layout, cublasLtMatrixLayoutAttribute_t name, T value) {
+void set(const LayoutDescriptor& layout, cublasLtMatrixLayoutAttribute_t name, T value) {
   check(cublasLtMatrixLayoutSetAttribute(layout.get(), name, &value, sizeof value),
         "cublasLtMatrixLayoutSetAttribute");
 }
 template <class T>
-void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t name, T value) {
+void set(const PreferenceDescriptor& preference, cublasLtMatmulPreferenceAttributes_t name,
+         T value) {
   check(cublasLtMatmulPreferenceSetAttribute(preference.get(), name, &value, sizeof value),
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
-Layout layout(const MatrixLayout& m, DType dtype, std::int64_t count, std::int64_t step) {
+LayoutDescriptor layout_of(const MatrixLayout& m, DType dtype, std::int64_t count,
+                           std::int64_t step) {
   cublasLtMatrixLayout_t raw = nullptr;
   check(cublasLtMatrixLayoutCreate(&raw, data_type(dtype), static_cast<std::uint64_t>(m.rows),
                                    static_cast<std::uint64_t>(m.columns), m.leading),
         "cublasLtMatrixLayoutCreate");
-  Layout result(raw);
+  LayoutDescriptor result(raw);
   if (count > 1) {
     if (count > std::numeric_limits<std::int32_t>::max())
       fail<ShapeError>("matmul: expected fewer than 2^31 products in a batch on a GPU, got {}",
@@ -143,11 +148,11 @@ Layout layout(const MatrixLayout& m, DType dtype, std::int64_t count, std::int64
   return result;
 }
 
-// False where cuBLASLt has none.
-bool find_algorithm(cublasLtHandle_t handle, const Problem& p, Plan& plan) {
+// Writes algorithm and workspace; returns false where cuBLASLt has no algorithm.
+bool find_algorithm(cublasLtHandle_t handle, const MatmulProblem& p, MatmulAlgorithm& chosen) {
   cublasLtMatmulPreference_t raw = nullptr;
   check(cublasLtMatmulPreferenceCreate(&raw), "cublasLtMatmulPreferenceCreate");
-  const Preference preference(raw);
+  const PreferenceDescriptor preference(raw);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{32} << 20);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.first_alignment);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.second_alignment);
@@ -159,13 +164,13 @@ bool find_algorithm(cublasLtHandle_t handle, const Problem& p, Plan& plan) {
   cublasLtMatmulHeuristicResult_t result{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.out.get(),
-      plan.out.get(), preference.get(), 1, &result, &count);
+      handle, chosen.operation.get(), chosen.first.get(), chosen.second.get(), chosen.out.get(),
+      chosen.out.get(), preference.get(), 1, &result, &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return false;
-  plan.algorithm = result.algo;
-  plan.workspace = result.workspaceSize;
+  chosen.algorithm = result.algo;
+  chosen.workspace = result.workspaceSize;
   return true;
 }
 
@@ -175,40 +180,40 @@ cublasLtEpilogue_t epilogue_of(const Epilogue& e) {
   return e.bias.defined() ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-Plan make_plan(cublasLtHandle_t handle, const Problem& p, const void* bias) {
-  Plan plan;
-  const bool wide = p.operands == float64, tf32 = p.operands == float32 && p.allow_tf32;
+MatmulAlgorithm make_algorithm(cublasLtHandle_t handle, const MatmulProblem& p, const void* bias) {
+  MatmulAlgorithm chosen;
+  const bool wide = p.inputs == float64, tf32 = p.inputs == float32 && p.allow_tf32;
   cublasLtMatmulDesc_t raw = nullptr;
   const cublasComputeType_t narrow = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   check(cublasLtMatmulDescCreate(&raw, wide ? CUBLAS_COMPUTE_64F : narrow,
                                  wide ? CUDA_R_64F : CUDA_R_32F),
         "cublasLtMatmulDescCreate");
-  plan.operation.reset(raw);
-  const auto turn = [](bool transposed) {
+  chosen.operation.reset(raw);
+  const auto operation_of = [](bool transposed) {
     return static_cast<std::int32_t>(transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   };
-  set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, turn(p.first.transposed));
-  set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, turn(p.second.transposed));
-  plan.first = layout(p.first, p.operands, p.batch.count, p.batch.b);
-  plan.second = layout(p.second, p.operands, p.batch.count, p.batch.a);
-  plan.out = layout(p.out, p.result, p.batch.count, p.batch.out);
-  const auto join = [&](cublasLtEpilogue_t epilogue) {
-    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
+  set(chosen.operation, CUBLASLT_MATMUL_DESC_TRANSA, operation_of(p.first.transposed));
+  set(chosen.operation, CUBLASLT_MATMUL_DESC_TRANSB, operation_of(p.second.transposed));
+  chosen.first = layout_of(p.first, p.inputs, p.batch.count, p.batch.b);
+  chosen.second = layout_of(p.second, p.inputs, p.batch.count, p.batch.a);
+  chosen.out = layout_of(p.out, p.result, p.batch.count, p.batch.out);
+  const auto set_epilogue = [&](cublasLtEpilogue_t epilogue) {
+    set(chosen.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
   };
   if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !wide) {  // float64 has none
-    join(p.epilogue);
+    set_epilogue(p.epilogue);
     if (bias) {
-      set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+      set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
           static_cast<std::int32_t>(data_type(p.result)));
-      set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+      set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
-    plan.joins = true;
-    if (find_algorithm(handle, p, plan)) return plan;
-    join(CUBLASLT_EPILOGUE_DEFAULT);
-    plan.joins = false;
+    chosen.has_epilogue = true;
+    if (find_algorithm(handle, p, chosen)) return chosen;
+    set_epilogue(CUBLASLT_EPILOGUE_DEFAULT);
+    chosen.has_epilogue = false;
   }
-  if (!find_algorithm(handle, p, plan)) fail<DeviceError>("cuBLASLt has no algorithm for this");
-  return plan;
+  if (!find_algorithm(handle, p, chosen)) fail<DeviceError>("cuBLASLt has no algorithm for this");
+  return chosen;
 }
 
 std::uint32_t alignment(const void* address) {
@@ -240,51 +245,51 @@ void activate(Activation activation, const Tensor& out) {
   if (activation == Activation::relu) elementwise().unary(Unary::relu, out, out);
 }
 
-// One product or one strided batch of them: a (count, m, k), b (count, k, n), out (count, m, n),
-// with strides that layouts can say; an operand that serves the whole batch has stride 0 there. A
-// bias has out's dtype.
+// Computes one product or one strided batch of them: a (count, m, k), b (count, k, n), out (count,
+// m, n), with strides that MatrixLayout can express and stride 0 where one matrix serves the whole
+// batch. A bias has out's dtype.
 void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
   const Device device = out.device();
   const Tensor& bias = epilogue.bias;
-  const Problem p{.operands = a.dtype(),
-                  .result = out.dtype(),
-                  .first = *transposed_layout(b),
-                  .second = *transposed_layout(a),
-                  .out = *transposed_layout(out),
-                  .batch = {out.shape()[0], a.strides()[0], b.strides()[0], out.strides()[0]},
-                  .first_alignment = alignment(b.raw()),
-                  .second_alignment = alignment(a.raw()),
-                  .out_alignment = alignment(out.raw()),
-                  .epilogue = epilogue_of(epilogue),
-                  .allow_tf32 = settings().allow_tf32};
+  const MatmulProblem p{.inputs = a.dtype(),
+                        .result = out.dtype(),
+                        .first = *transposed_layout(b),
+                        .second = *transposed_layout(a),
+                        .out = *transposed_layout(out),
+                        .batch = {out.shape()[0], a.strides()[0], b.strides()[0], out.strides()[0]},
+                        .first_alignment = alignment(b.raw()),
+                        .second_alignment = alignment(a.raw()),
+                        .out_alignment = alignment(out.raw()),
+                        .epilogue = epilogue_of(epilogue),
+                        .allow_tf32 = settings().allow_tf32};
   const void* added = bias.defined() ? bias.raw() : nullptr;
-  Library& library = per_thread<Library>(device.index());
-  auto known = library.plans.find(p.key());
-  if (known == library.plans.end())
-    known = library.plans.emplace(p.key(), make_plan(library.handle, p, added)).first;
-  const Plan& plan = known->second;
-  const bool added_to = added && !plan.joins;
-  if (added_to) elementwise().copy(broadcast(bias, out), out);
-  else if (added) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, added);
-  const Scale one(p.operands, 1), keep(p.operands, added_to ? 1 : 0);
-  const Storage workspace(plan.workspace, device);
-  check(cublasLtMatmul(library.handle, plan.operation.get(), one.get(), b.raw(), plan.first.get(),
-                       a.raw(), plan.second.get(), keep.get(), out.raw(), plan.out.get(), out.raw(),
-                       plan.out.get(), &plan.algorithm, workspace.data(), plan.workspace,
-                       current_stream(device.index()).get()),
+  CublasLt& cublas = thread_state<CublasLt>(device.index());
+  auto known = cublas.algorithms.find(p.key());
+  if (known == cublas.algorithms.end())
+    known = cublas.algorithms.emplace(p.key(), make_algorithm(cublas.handle, p, added)).first;
+  const MatmulAlgorithm& chosen = known->second;
+  const bool adds_to_bias = added && !chosen.has_epilogue;
+  if (adds_to_bias) elementwise().copy(broadcast(bias, out), out);
+  else if (added) set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, added);
+  const ScaleFactor one(p.inputs, 1), keep(p.inputs, adds_to_bias ? 1 : 0);
+  const Storage workspace(chosen.workspace, device);
+  check(cublasLtMatmul(cublas.handle, chosen.operation.get(), one.get(), b.raw(),
+                       chosen.first.get(), a.raw(), chosen.second.get(), keep.get(), out.raw(),
+                       chosen.out.get(), out.raw(), chosen.out.get(), &chosen.algorithm,
+                       workspace.data(), chosen.workspace, current_stream(device.index()).get()),
         "cublasLtMatmul");
-  if (!plan.joins) activate(epilogue.activation, out);
+  if (!chosen.has_epilogue) activate(epilogue.activation, out);
 }
 
-// `t` as an operand: itself, or a copy where its dtype or its strides cannot be.
-Tensor operand(const Tensor& t, DType dtype) {
+// `t` as cuBLASLt can read it: itself, or a copy where its dtype or its strides do not fit.
+Tensor readable(const Tensor& t, DType dtype) {
   return t.dtype() == dtype && transposed_layout(t) ? t : contiguous(t, dtype);
 }
 
-// Element `index` (row-major) of the batch dimensions that are looped over, as (count, rows,
-// columns) of the last one.
-Tensor chunk(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t index,
-             std::int64_t BatchDim::*step) {
+// The matrices (count, rows, columns) of the last batch dimension, at position `index` (row-major)
+// of the others, which are looped over.
+Tensor batch_at(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t index,
+                std::int64_t BatchDim::*step) {
   const BatchDim inner = dims.empty() ? BatchDim{} : dims.back();
   std::int64_t offset = t.offset();
   for (std::size_t d = dims.empty() ? 0 : dims.size() - 1; d-- > 0; index /= dims[d].count)
@@ -296,8 +301,8 @@ Tensor chunk(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t in
 
 void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epilogue,
               const Tensor& out) {
-  const DType operands = a_given.dtype();
-  data_type(operands);  // throws for one that has no products
+  const DType dtype = a_given.dtype();
+  data_type(dtype);  // throws for a dtype without products
   if (out.numel() == 0) return;
   const DeviceScope scope(out.device().index());
   if (a_given.size(-1) == 0) {
@@ -306,27 +311,28 @@ void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epil
     return activate(epilogue.activation, out);
   }
   const auto layout = transposed_layout(out);
-  const bool direct =
-      layout && (out.dtype() == operands || (out.dtype() == float32 && size_of(operands) == 2));
+  const bool direct = layout &&
+                      (out.dtype() == dtype || (out.dtype() == float32 && size_of(dtype) == 2));
   if (!direct || layout->transposed) {
-    if (direct && !epilogue.bias.defined())  // by columns: the transposed problem is by rows
+    // A column-major output is the row-major output of the transposed problem.
+    if (direct && !epilogue.bias.defined())
       return multiply(transposed(b_given), transposed(a_given), epilogue, transposed(out));
-    const Tensor rows = empty(out.shape(), {operands, out.device()});
+    const Tensor rows = empty(out.shape(), {dtype, out.device()});
     multiply(a_given, b_given, epilogue, rows);
     return elementwise().copy(rows, out);
   }
-  const Tensor a = operand(a_given, operands), b = operand(b_given, operands);
+  const Tensor a = readable(a_given, dtype), b = readable(b_given, dtype);
   const Tensor& bias = epilogue.bias;
-  const bool as_it_is = !bias.defined() || (bias.dtype() == out.dtype() && bias.is_contiguous() &&
-                                            alignment(bias.raw()) >= 16);
-  const Epilogue joined{as_it_is ? bias : contiguous(bias, out.dtype()), epilogue.activation};
+  const bool usable = !bias.defined() || (bias.dtype() == out.dtype() && bias.is_contiguous() &&
+                                          alignment(bias.raw()) >= 16);
+  const Epilogue joined{usable ? bias : contiguous(bias, out.dtype()), epilogue.activation};
   const std::vector<BatchDim> dims = batch_dims(a, b, out);
-  std::int64_t chunks = 1;
-  for (std::size_t d = 0; d + 1 < dims.size(); ++d) chunks *= dims[d].count;
+  std::int64_t batches = 1;
+  for (std::size_t d = 0; d + 1 < dims.size(); ++d) batches *= dims[d].count;
   try {
-    for (std::int64_t i = 0; i < chunks; ++i)
-      run(chunk(a, dims, i, &BatchDim::a), chunk(b, dims, i, &BatchDim::b), joined,
-          chunk(out, dims, i, &BatchDim::out));
+    for (std::int64_t i = 0; i < batches; ++i)
+      run(batch_at(a, dims, i, &BatchDim::a), batch_at(b, dims, i, &BatchDim::b), joined,
+          batch_at(out, dims, i, &BatchDim::out));
   } catch (const DeviceError& error) {
     fail<DeviceError>("matmul of {} {} and {} {}: {}", to_string(a.dtype()), to_string(a.shape()),
                       to_string(b.dtype()), to_string(b.shape()), error.what());
@@ -336,7 +342,7 @@ void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epil
 }  // namespace
 
 const Matmul& matmul() {
-  static constexpr Matmul table{multiply};
+  static constexpr Matmul table{.matmul = multiply};
   return table;
 }
 

@@ -1,6 +1,5 @@
-// How matrices of any strides are told to a library that knows column-major matrices, a flag for
-// "transposed" and one batch dimension. Plain arithmetic on shapes: it needs no CUDA, and its tests
-// run everywhere.
+// Matrices of any strides, described for a library that knows column-major matrices, a flag for
+// "transposed" and one batch dimension. This is plain arithmetic on shapes; it needs no CUDA.
 #pragma once
 
 #include "../../core/tensor.h"
@@ -11,19 +10,20 @@
 
 namespace tutti::kernels::cuda {
 
-/// A matrix in memory, column by column, each `leading` elements after the one before.
+/// A column-major matrix in memory, whose columns begin `leading` elements apart.
 struct MatrixLayout {
   std::int64_t rows = 0, columns = 0, leading = 0;
-  bool transposed = false;  ///< what is meant is its transpose
+  bool transposed = false;  ///< the matrix that is meant is its transpose
   bool operator==(const MatrixLayout&) const = default;
 };
 
-/// The *transpose* of the matrix in the last two dimensions of `t`: what a row-major matrix is to
-/// such a library. Nothing where neither rows nor columns are dense, or they overlap.
+/// The *transpose* of the matrix in the last two dimensions of `t`, which is how such a library
+/// sees a row-major matrix. Nothing where neither rows nor columns are dense, or where they
+/// overlap.
 inline std::optional<MatrixLayout> transposed_layout(const Tensor& t) {
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
   const std::int64_t row_step = t.strides()[t.rank() - 2], column_step = t.strides()[t.rank() - 1];
-  // Strides of size-1 dimensions say nothing.
+  // The stride of a dimension of size 1 has no meaning.
   if ((columns == 1 || column_step == 1) && (rows == 1 || row_step >= columns))
     return MatrixLayout{columns, rows, rows == 1 ? columns : row_step, false};
   if ((rows == 1 || row_step == 1) && (columns == 1 || column_step >= rows))
@@ -31,15 +31,15 @@ inline std::optional<MatrixLayout> transposed_layout(const Tensor& t) {
   return std::nullopt;
 }
 
-/// One batch dimension: how many matrices, and how far apart they are in each tensor; 0 where one
-/// serves all.
+/// One batch dimension: how many matrices it has, and how far apart they are in each tensor, in
+/// elements; 0 where one matrix serves all.
 struct BatchDim {
   std::int64_t count = 1, a = 0, b = 0, out = 0;
   bool operator==(const BatchDim&) const = default;
 };
 
 /// The batch dimensions of a product, as few as the strides allow; none for a single matrix. The
-/// last is the longest: that one is given to the library, the others are looped over.
+/// last one is the longest: the library takes that one, and the caller loops over the others.
 inline std::vector<BatchDim> batch_dims(const Tensor& a, const Tensor& b, const Tensor& out) {
   std::vector<BatchDim> dims;
   for (int d = 0; d < out.rank() - 2; ++d) {

@@ -1,11 +1,13 @@
-// Pooling on CUDA devices. Outputs are gathered: each element of a result is computed once, from
-// all windows it has a part in, so nothing is zeroed first, nothing is added atomically and results
-// do not depend on the launch. A row of threads works along the dimension that lies densely in
-// memory: channels in channels_last, several at once where they fit, else positions. Sums are taken
-// in float32 (float64 for float64), row by row of a window.
+// Pooling on CUDA devices. Each element of a result is computed once, from all windows it belongs
+// to, so that nothing is zeroed first, nothing is added atomically and results do not depend on the
+// launch. A row of threads works along the dimension that is dense in memory: channels in
+// channels_last, several at once where they fit, else positions. Sums are taken in float32 (float64
+// for float64), row by row of a window.
 #include "../pooling.h"
 
 #include "../../core/cuda/stream.h"
+#include "../pooling_windows.h"
+#include "../reduce_functions.h"
 #include "element.h"
 
 #include <algorithm>
@@ -17,86 +19,79 @@ using tutti::cuda::DeviceScope;
 using tutti::cuda::Grid;
 using tutti::cuda::launch;
 
-// What one thread computes: `channel` on (V of them) at `p`.
-struct Place {
-  std::int64_t n, channel;
+// A position in the three spatial dimensions; one and two dimensions are three with sizes of 1.
+struct Position {
   int p[3];
+
+  __device__ int& operator[](int d) { return p[d]; }
+  __device__ int operator[](int d) const { return p[d]; }
 };
 
-// A tensor (N, C, D, H, W) in memory; one and two spatial dimensions are three with sizes of 1.
-struct View {
+// What one thread computes at a time: channels from `channel` on (V of them) of sample n, at `at`.
+struct Element {
+  std::int64_t n, channel;
+  Position at;
+};
+
+// A tensor (N, C, D, H, W) in memory.
+struct SpatialView {
   void* base = nullptr;
-  std::int64_t batch = 0, channel = 0, step[3] = {};
+  std::int64_t batch_stride = 0, channel_stride = 0, stride[3] = {};
 
-  View() = default;
-  explicit View(const Tensor& t) : base(t.raw()), batch(t.strides()[0]), channel(t.strides()[1]) {
-    for (int d = 2; d < t.rank(); ++d) step[3 - t.rank() + d] = t.strides()[d];
+  SpatialView() = default;
+  explicit SpatialView(const Tensor& t)
+      : base(t.raw()), batch_stride(t.strides()[0]), channel_stride(t.strides()[1]) {
+    for (int d = 2; d < t.rank(); ++d) stride[3 - t.rank() + d] = t.strides()[d];
   }
-  // Of a place's sample and channel at another position, and of the place itself.
-  __device__ std::int64_t at(const Place& place, const int (&p)[3]) const {
-    return place.n * batch + place.channel * channel + p[0] * step[0] + p[1] * step[1] +
-           p[2] * step[2];
+  // The offset of position `p` in the element's sample and channel, and that of the element itself.
+  __device__ std::int64_t offset(const Element& e, const Position& p) const {
+    return e.n * batch_stride + e.channel * channel_stride + p[0] * stride[0] + p[1] * stride[1] +
+           p[2] * stride[2];
   }
-  __device__ std::int64_t at(const Place& place) const { return at(place, place.p); }
+  __device__ std::int64_t offset(const Element& e) const { return offset(e, e.at); }
 };
 
-// A half-open range of positions.
-struct Range {
-  int begin, end;
-};
+using Range = PositionRange<int>;
 
-struct Geometry {
-  std::int64_t batch = 0, channels = 0;
-  int in[3] = {1, 1, 1}, out[3] = {1, 1, 1};
-  int kernel[3] = {1, 1, 1}, stride[3] = {1, 1, 1}, padding[3] = {};
+struct PoolWindows {
+  PoolDimension<int> dimensions[3];
   bool adaptive = false, count_padding = false;
 
   // The input that output o of dimension d looks at.
   __device__ Range window(int d, int o) const {
-    if (adaptive) {
-      const std::int64_t wide = in[d];
-      return {static_cast<int>(o * wide / out[d]),
-              static_cast<int>(((o + 1) * wide + out[d] - 1) / out[d])};
-    }
-    const int origin = o * stride[d] - padding[d];
-    return {max(origin, 0), min(origin + kernel[d], in[d])};
+    const PoolDimension<int>& of = dimensions[d];
+    return adaptive ? adaptive_window(o, of.in, of.out) : of.window(o);
   }
-  // The outputs that look at input i.
-  __device__ Range covering(int d, int i) const {
-    if (adaptive) {
-      const std::int64_t wide = out[d];
-      return {static_cast<int>(i * wide / in[d]),
-              static_cast<int>(((i + 1) * wide + in[d] - 1) / in[d])};
-    }
-    const int last = i + padding[d], first = last - kernel[d] + 1;
-    return {first <= 0 ? 0 : (first + stride[d] - 1) / stride[d],
-            min(last / stride[d] + 1, out[d])};
+  // The outputs of dimension d that look at input i.
+  __device__ Range outputs(int d, int i) const {
+    const PoolDimension<int>& of = dimensions[d];
+    return adaptive ? adaptive_window(i, of.out, of.in) : of.outputs(i);
   }
   // What the average of output o divides by.
-  __device__ std::int64_t count(const int (&o)[3]) const {
+  __device__ std::int64_t divisor(const Position& o) const {
     std::int64_t product = 1;
 #pragma unroll
     for (int d = 0; d < 3; ++d) {
       const Range range = window(d, o[d]);
-      product *= count_padding ? kernel[d] : range.end - range.begin;
+      product *= count_padding ? dimensions[d].kernel : range.end - range.begin;
     }
     return product;
   }
   // The row-major number of input position p in the window of output o.
-  __device__ std::int64_t position(const int (&o)[3], const int (&p)[3]) const {
+  __device__ std::int64_t position_in_window(const Position& o, const Position& p) const {
     std::int64_t number = 0;
 #pragma unroll
     for (int d = 0; d < 3; ++d)
-      number = number * kernel[d] + p[d] - (o[d] * stride[d] - padding[d]);
+      number = number * dimensions[d].kernel + p[d] - dimensions[d].origin(o[d]);
     return number;
   }
 };
 
 // How the elements of a result are given to threads: `rows` rows of `length` pieces of work. In
-// channels_last a row is all channels, V at once, of all positions along w; else all positions
-// along w of one channel.
+// channels_last a row is all channels, V at once, of all positions along W; else it is all
+// positions along W of one channel.
 struct Rows {
-  std::int64_t rows, length;
+  std::int64_t rows, length, channels;
   int size[3];
   bool channels_inside;
 };
@@ -115,75 +110,122 @@ __device__ std::int64_t divide(std::int64_t i, std::int64_t by, int& remainder) 
   return quotient;
 }
 
+// Calls body(const Element&) for the calling thread's elements of a result.
 template <int V, class Body>
-__device__ void for_each_place(const Rows& r, std::int64_t channels, const Body& body) {
+__device__ void for_each_element(const Rows& r, const Body& body) {
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   for (std::int64_t row = first; row < r.rows;
        row += static_cast<std::int64_t>(gridDim.x) * blockDim.y) {
-    Place place;
-    std::int64_t rest = divide(row, r.size[1], place.p[1]);
-    rest = divide(rest, r.size[0], place.p[0]);
+    Element e;
+    std::int64_t rest = divide(row, r.size[1], e.at[1]);
+    rest = divide(rest, r.size[0], e.at[0]);
     int channel = 0;
-    place.n = r.channels_inside ? rest : divide(rest, channels, channel);
-    place.channel = channel;
+    e.n = r.channels_inside ? rest : divide(rest, r.channels, channel);
+    e.channel = channel;
     for (std::int64_t i = threadIdx.x; i < r.length; i += blockDim.x) {
       if (r.channels_inside) {
         int group = 0;
-        place.p[2] = static_cast<int>(divide(i, channels / V, group));
-        place.channel = static_cast<std::int64_t>(group) * V;
+        e.at[2] = static_cast<int>(divide(i, r.channels / V, group));
+        e.channel = static_cast<std::int64_t>(group) * V;
       } else {
-        place.p[2] = static_cast<int>(i);
+        e.at[2] = static_cast<int>(i);
       }
-      body(place);
+      body(e);
     }
   }
 }
 
 template <class T, int V>
-struct alignas(V * sizeof(T)) Pack {
-  T elements[V];
-};
-template <class T, int V>
-__device__ Pack<T, V> load(const View& view, std::int64_t at) {
-  return *reinterpret_cast<const Pack<T, V>*>(static_cast<const T*>(view.base) + at);
+__device__ AlignedVector<T, V> load(const SpatialView& view, std::int64_t offset) {
+  return *reinterpret_cast<const AlignedVector<T, V>*>(static_cast<const T*>(view.base) + offset);
 }
 template <class T, int V>
-__device__ void store(const View& view, std::int64_t at, const Pack<T, V>& pack) {
-  *reinterpret_cast<Pack<T, V>*>(static_cast<T*>(view.base) + at) = pack;
+__device__ void store(const SpatialView& view, std::int64_t offset,
+                      const AlignedVector<T, V>& vector) {
+  *reinterpret_cast<AlignedVector<T, V>*>(static_cast<T*>(view.base) + offset) = vector;
 }
 
-template <class T>
-using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
 template <class T, int V>
-__device__ void store_sums(const View& view, const Place& to, const Sum<T> (&sums)[V]) {
-  Pack<T, V> pack;
+__device__ void store_sums(const SpatialView& view, const Element& to,
+                           const Accumulate<T> (&sums)[V]) {
+  AlignedVector<T, V> vector;
 #pragma unroll
-  for (int v = 0; v < V; ++v) pack.elements[v] = convert<T>(sums[v]);
-  store<T, V>(view, view.at(to), pack);
+  for (int v = 0; v < V; ++v) vector.elements[v] = convert<T>(sums[v]);
+  store<T, V>(view, view.offset(to), vector);
+}
+
+// Calls body(p) for the positions of three ranges, in row-major order.
+template <class Body>
+__device__ void for_each_position(const Range& d, const Range& h, const Range& w,
+                                  const Body& body) {
+  Position p;
+  for (p[0] = d.begin; p[0] < d.end; ++p[0])
+    for (p[1] = h.begin; p[1] < h.end; ++p[1])
+      for (p[2] = w.begin; p[2] < w.end; ++p[2]) body(p);
 }
 
 // Calls body(o) for every output that looks at input p.
 template <class Body>
-__device__ void for_covering(const Geometry& g, const int (&p)[3], const Body& body) {
-  const Range d = g.covering(0, p[0]), h = g.covering(1, p[1]), w = g.covering(2, p[2]);
-  int o[3];
-  for (o[0] = d.begin; o[0] < d.end; ++o[0])
-    for (o[1] = h.begin; o[1] < h.end; ++o[1])
-      for (o[2] = w.begin; o[2] < w.end; ++o[2]) body(o);
+__device__ void for_each_output(const PoolWindows& windows, const Position& p, const Body& body) {
+  for_each_position(windows.outputs(0, p[0]), windows.outputs(1, p[1]), windows.outputs(2, p[2]),
+                    body);
 }
 
 constexpr int threads = 256;
 
-// y, and unless index.base is null where in each window it was found: the first largest element,
-// NaN above all others.
+// The index of max pooling, of bytes or of int64; base is null where it is not wanted.
+struct IndexView {
+  SpatialView view;
+  bool is_byte = false;
+
+  IndexView() = default;
+  explicit IndexView(const Tensor& index) {
+    if (!index.defined()) return;
+    view = SpatialView(index);
+    is_byte = index.dtype() == uint8;
+  }
+  template <int V>
+  __device__ void store_positions(const Element& e, const int (&positions)[V]) const {
+    if (!view.base) return;
+    const std::int64_t offset = view.offset(e);
+    if (is_byte) {
+      AlignedVector<std::uint8_t, V> bytes;
+#pragma unroll
+      for (int v = 0; v < V; ++v) bytes.elements[v] = static_cast<std::uint8_t>(positions[v]);
+      store<std::uint8_t, V>(view, offset, bytes);
+    } else {
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+        static_cast<std::int64_t*>(view.base)[offset + v * view.channel_stride] = positions[v];
+    }
+  }
+  // Which of V channels of output o took their maximum from `position`.
+  template <int V>
+  __device__ void compare(const Element& e, const Position& o, std::int64_t position,
+                          bool (&equal)[V]) const {
+    const std::int64_t offset = view.offset(e, o);
+    if (is_byte) {
+      const auto bytes = load<std::uint8_t, V>(view, offset);
+#pragma unroll
+      for (int v = 0; v < V; ++v) equal[v] = bytes.elements[v] == position;
+    } else {
+      const auto* positions = static_cast<const std::int64_t*>(view.base);
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+        equal[v] = positions[offset + v * view.channel_stride] == position;
+    }
+  }
+};
+
+// The first largest element of each window, NaN above all others, and where it was found.
 template <class T, int V>
-__global__ __launch_bounds__(threads) void max_forward_kernel(Geometry g, Rows rows, View x, View y,
-                                                              View index, bool index_is_byte) {
-  for_each_place<V>(rows, g.channels, [&](const Place& to) {
-    const Range wd = g.window(0, to.p[0]), wh = g.window(1, to.p[1]), ww = g.window(2, to.p[2]);
-    Pack<T, V> best;
-    Sum<T> largest[V];
+__global__ __launch_bounds__(threads) void max_forward_kernel(PoolWindows windows, Rows rows,
+                                                              SpatialView x, SpatialView y,
+                                                              IndexView index) {
+  using A = Accumulate<T>;
+  for_each_element<V>(rows, [&](const Element& to) {
+    AlignedVector<T, V> best;
+    A largest[V];
     int where[V];
 #pragma unroll
     for (int v = 0; v < V; ++v) {
@@ -191,83 +233,63 @@ __global__ __launch_bounds__(threads) void max_forward_kernel(Geometry g, Rows r
       where[v] = -1;
       best.elements[v] = convert<T>(largest[v]);
     }
-    int p[3];
-    for (p[0] = wd.begin; p[0] < wd.end; ++p[0])
-      for (p[1] = wh.begin; p[1] < wh.end; ++p[1])
-        for (p[2] = ww.begin; p[2] < ww.end; ++p[2]) {
-          const Pack<T, V> pack = load<T, V>(x, x.at(to, p));
-          const int position = static_cast<int>(g.position(to.p, p));
+    for_each_position(windows.window(0, to.at[0]), windows.window(1, to.at[1]),
+                      windows.window(2, to.at[2]), [&](const Position& p) {
+                        const AlignedVector<T, V> values = load<T, V>(x, x.offset(to, p));
+                        const int position = static_cast<int>(windows.position_in_window(to.at, p));
 #pragma unroll
-          for (int v = 0; v < V; ++v) {
-            const Sum<T> value = convert<Sum<T>>(pack.elements[v]);
-            const bool better = where[v] < 0 || value > largest[v] ||
-                                (value != value && largest[v] == largest[v]);
-            if (better)
-              largest[v] = value, where[v] = position, best.elements[v] = pack.elements[v];
-          }
-        }
-    store<T, V>(y, y.at(to), best);
-    if (!index.base) return;
-    const std::int64_t at = index.at(to);
-    if (index_is_byte) {
-      Pack<std::uint8_t, V> bytes;
-#pragma unroll
-      for (int v = 0; v < V; ++v) bytes.elements[v] = static_cast<std::uint8_t>(where[v]);
-      store<std::uint8_t, V>(index, at, bytes);
-    } else {
-#pragma unroll
-      for (int v = 0; v < V; ++v)
-        static_cast<std::int64_t*>(index.base)[at + v * index.channel] = where[v];
-    }
+                        for (int v = 0; v < V; ++v) {
+                          const A value = convert<A>(values.elements[v]);
+                          if (where[v] < 0 || is_larger(value, largest[v]))
+                            largest[v] = value, where[v] = position,
+                            best.elements[v] = values.elements[v];
+                        }
+                      });
+    store<T, V>(y, y.offset(to), best);
+    index.store_positions(to, where);
   });
 }
 
 template <class T, int V>
-__global__ __launch_bounds__(threads) void max_backward_kernel(Geometry g, Rows rows, View dy,
-                                                               View index, View dx,
-                                                               bool index_is_byte) {
-  for_each_place<V>(rows, g.channels, [&](const Place& to) {
-    Sum<T> sum[V] = {};
-    for_covering(g, to.p, [&](const int(&o)[3]) {
-      const std::int64_t mine = g.position(o, to.p), at = index.at(to, o);
-      const Pack<T, V> pack = load<T, V>(dy, dy.at(to, o));
+__global__ __launch_bounds__(threads) void max_backward_kernel(PoolWindows windows, Rows rows,
+                                                               SpatialView dy, IndexView index,
+                                                               SpatialView dx) {
+  using A = Accumulate<T>;
+  for_each_element<V>(rows, [&](const Element& to) {
+    A sum[V] = {};
+    for_each_output(windows, to.at, [&](const Position& o) {
+      const AlignedVector<T, V> gradients = load<T, V>(dy, dy.offset(to, o));
       bool taken[V];
-      if (index_is_byte) {
-        const Pack<std::uint8_t, V> bytes = load<std::uint8_t, V>(index, at);
+      index.compare(to, o, windows.position_in_window(o, to.at), taken);
 #pragma unroll
-        for (int v = 0; v < V; ++v) taken[v] = bytes.elements[v] == mine;
-      } else {
-#pragma unroll
-        for (int v = 0; v < V; ++v)
-          taken[v] = static_cast<const std::int64_t*>(index.base)[at + v * index.channel] == mine;
-      }
-#pragma unroll
-      for (int v = 0; v < V; ++v)
-        sum[v] += taken[v] ? convert<Sum<T>>(pack.elements[v]) : Sum<T>(0);
+      for (int v = 0; v < V; ++v) sum[v] += taken[v] ? convert<A>(gradients.elements[v]) : A(0);
     });
     store_sums<T>(dx, to, sum);
   });
 }
 
 template <class T, int V>
-__global__ __launch_bounds__(threads) void average_forward_kernel(Geometry g, Rows rows, View x,
-                                                                  View y) {
-  for_each_place<V>(rows, g.channels, [&](const Place& to) {
-    const Range wd = g.window(0, to.p[0]), wh = g.window(1, to.p[1]), ww = g.window(2, to.p[2]);
-    Sum<T> sum[V] = {};
-    int p[3];
-    for (p[0] = wd.begin; p[0] < wd.end; ++p[0])
-      for (p[1] = wh.begin; p[1] < wh.end; ++p[1]) {
-        Sum<T> row[V] = {};  // sums of sums: the error grows with the edge, not the area
-        for (p[2] = ww.begin; p[2] < ww.end; ++p[2]) {
-          const Pack<T, V> pack = load<T, V>(x, x.at(to, p));
+__global__ __launch_bounds__(threads) void average_forward_kernel(PoolWindows windows, Rows rows,
+                                                                  SpatialView x, SpatialView y) {
+  using A = Accumulate<T>;
+  for_each_element<V>(rows, [&](const Element& to) {
+    const Range d = windows.window(0, to.at[0]), h = windows.window(1, to.at[1]),
+                w = windows.window(2, to.at[2]);
+    A sum[V] = {};
+    Position p;
+    for (p[0] = d.begin; p[0] < d.end; ++p[0])
+      for (p[1] = h.begin; p[1] < h.end; ++p[1]) {
+        A row[V] =
+            {};  // rows are summed first: the error grows with the window's edge, not its area
+        for (p[2] = w.begin; p[2] < w.end; ++p[2]) {
+          const AlignedVector<T, V> values = load<T, V>(x, x.offset(to, p));
 #pragma unroll
-          for (int v = 0; v < V; ++v) row[v] += convert<Sum<T>>(pack.elements[v]);
+          for (int v = 0; v < V; ++v) row[v] += convert<A>(values.elements[v]);
         }
 #pragma unroll
         for (int v = 0; v < V; ++v) sum[v] += row[v];
       }
-    const Sum<T> scale = Sum<T>(1) / Sum<T>(g.count(to.p));
+    const A scale = A(1) / A(windows.divisor(to.at));
 #pragma unroll
     for (int v = 0; v < V; ++v) sum[v] *= scale;
     store_sums<T>(y, to, sum);
@@ -275,19 +297,22 @@ __global__ __launch_bounds__(threads) void average_forward_kernel(Geometry g, Ro
 }
 
 template <class T, int V>
-__global__ __launch_bounds__(threads) void average_backward_kernel(Geometry g, Rows rows, View dy,
-                                                                   View dx) {
-  for_each_place<V>(rows, g.channels, [&](const Place& to) {
-    Sum<T> sum[V] = {};
-    for_covering(g, to.p, [&](const int(&o)[3]) {
-      const Sum<T> scale = Sum<T>(1) / Sum<T>(g.count(o));
-      const Pack<T, V> pack = load<T, V>(dy, dy.at(to, o));
+__global__ __launch_bounds__(threads) void average_backward_kernel(PoolWindows windows, Rows rows,
+                                                                   SpatialView dy, SpatialView dx) {
+  using A = Accumulate<T>;
+  for_each_element<V>(rows, [&](const Element& to) {
+    A sum[V] = {};
+    for_each_output(windows, to.at, [&](const Position& o) {
+      const A scale = A(1) / A(windows.divisor(o));
+      const AlignedVector<T, V> gradients = load<T, V>(dy, dy.offset(to, o));
 #pragma unroll
-      for (int v = 0; v < V; ++v) sum[v] += scale * convert<Sum<T>>(pack.elements[v]);
+      for (int v = 0; v < V; ++v) sum[v] += scale * convert<A>(gradients.elements[v]);
     });
     store_sums<T>(dx, to, sum);
   });
 }
+
+// ---- host side
 
 // Positions, windows and channels are counted in 32 bits; only rows of them, and addresses, take
 // more.
@@ -296,45 +321,40 @@ void expect_32_bits(std::int64_t number, const char* what) {
     fail<ShapeError>("pooling: expected {} below 2^31 on a GPU, got {}", what, number);
 }
 
-Geometry geometry(const Tensor& x, const Tensor& y) {
+PoolWindows adaptive_windows(const Tensor& x, const Tensor& y) {
   for (int d = 1; d < x.rank(); ++d)
     expect_32_bits(std::max(x.shape()[d], y.shape()[d]), d == 1 ? "channels" : "a size");
-  Geometry g;
-  g.batch = x.shape()[0];
-  g.channels = x.shape()[1];
+  PoolWindows windows;
+  windows.adaptive = true;
   for (int d = 2; d < x.rank(); ++d) {
-    g.in[3 - x.rank() + d] = static_cast<int>(x.shape()[d]);
-    g.out[3 - x.rank() + d] = static_cast<int>(y.shape()[d]);
+    PoolDimension<int>& dimension = windows.dimensions[3 - x.rank() + d];
+    dimension.in = static_cast<int>(x.shape()[d]);
+    dimension.out = static_cast<int>(y.shape()[d]);
   }
-  return g;
+  return windows;
 }
 
-Geometry geometry(const Tensor& x, const Tensor& y, const PoolOptions& options) {
-  Geometry g = geometry(x, y);
-  const int skip = 3 - options.kernel.size();
-  expect_32_bits(product(options.kernel, 0, options.kernel.size()), "elements of a window");
-  for (int d = skip; d < 3; ++d) {
-    const int i = d - skip;
+PoolWindows pool_windows(const Tensor& x, const Tensor& y, const PoolOptions& options) {
+  PoolWindows windows = adaptive_windows(x, y);
+  windows.adaptive = false;
+  windows.count_padding = options.count_include_pad;
+  const int given = options.kernel.size();
+  expect_32_bits(product(options.kernel, 0, given), "elements of a window");
+  for (int i = 0; i < given; ++i) {
     expect_32_bits(
         x.shape()[2 + i] + 2 * options.padding[i] + options.kernel[i] + options.stride[i],
         "a size with padding, kernel and stride");
-    g.kernel[d] = static_cast<int>(options.kernel[d - skip]);
-    g.stride[d] = static_cast<int>(options.stride[d - skip]);
-    g.padding[d] = static_cast<int>(options.padding[d - skip]);
+    PoolDimension<int>& dimension = windows.dimensions[3 - given + i];
+    dimension.kernel = static_cast<int>(options.kernel[i]);
+    dimension.stride = static_cast<int>(options.stride[i]);
+    dimension.padding = static_cast<int>(options.padding[i]);
   }
-  g.count_padding = options.count_include_pad;
-  return g;
+  return windows;
 }
 
-Geometry adaptive_geometry(const Tensor& x, const Tensor& y) {
-  Geometry g = geometry(x, y);
-  g.adaptive = true;
-  return g;
-}
-
-// True where `width` neighbouring channels of every tensor (undefined ones do not count) can be
-// loaded at once.
-bool channels_in_packs(std::initializer_list<const Tensor*> tensors, int width) {
+// Whether `width` neighbouring channels of every tensor (undefined ones do not count) can be loaded
+// at once.
+bool can_load_channels(std::initializer_list<const Tensor*> tensors, int width) {
   for (const Tensor* t : tensors) {
     if (!t->defined()) continue;
     const std::size_t bytes = static_cast<std::size_t>(width) * size_of(t->dtype());
@@ -347,20 +367,23 @@ bool channels_in_packs(std::initializer_list<const Tensor*> tensors, int width) 
   return true;
 }
 
-// Calls body.operator()<T, V>(rows, grid) for the elements of `to`.
+// Launches a kernel over the elements of `to`. body.operator()<T, V>(rows, grid) does it.
 template <class Body>
-void for_each_element(const char* op, const Tensor& to,
-                      std::initializer_list<const Tensor*> tensors, const Body& body) {
+void dispatch_elements(const char* op, const Tensor& to,
+                       std::initializer_list<const Tensor*> tensors, const Body& body) {
   dispatch(TrainTypes{}, to.dtype(), op, [&]<class Host>() {
     using T = DeviceType<Host>;
     constexpr int full = 16 / static_cast<int>(sizeof(T));
-    const Geometry g = geometry(to, to);
-    const bool inside = to.strides()[1] == 1 && g.channels > 1,
-               packed = inside && channels_in_packs(tensors, full);
-    const std::int64_t channels = inside ? packed ? g.channels / full : g.channels : 1;
-    const Rows rows{g.batch * (inside ? 1 : g.channels) * g.in[0] * g.in[1],
-                    g.in[2] * channels,
-                    {g.in[0], g.in[1], g.in[2]},
+    int size[3] = {1, 1, 1};
+    for (int d = 2; d < to.rank(); ++d) size[3 - to.rank() + d] = static_cast<int>(to.shape()[d]);
+    const std::int64_t batch = to.shape()[0], channels = to.shape()[1];
+    const bool inside = to.strides()[1] == 1 && channels > 1,
+               several = inside && can_load_channels(tensors, full);
+    const std::int64_t of_row = !inside ? 1 : several ? channels / full : channels;
+    const Rows rows{batch * (inside ? 1 : channels) * size[0] * size[1],
+                    size[2] * of_row,
+                    channels,
+                    {size[0], size[1], size[2]},
                     inside};
     unsigned along = 32;
     while (along < threads && along < rows.length) along *= 2;
@@ -368,7 +391,7 @@ void for_each_element(const char* op, const Tensor& to,
                        blocks = (rows.rows + per_block - 1) / per_block;
     const Grid grid{.blocks = static_cast<unsigned>(std::min<std::int64_t>(blocks, 1 << 20)),
                     .threads = dim3(along, static_cast<unsigned>(per_block))};
-    if (packed) body.template operator()<T, full>(rows, grid);
+    if (several) body.template operator()<T, full>(rows, grid);
     else body.template operator()<T, 1>(rows, grid);
   });
 }
@@ -377,69 +400,70 @@ void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
                  const Tensor& index) {
   if (y.numel() == 0) return;
   const DeviceScope scope(x.device().index());
-  const Geometry g = geometry(x, y, options);
-  const bool bytes = index.defined() && index.dtype() == uint8;
-  const View to_index = index.defined() ? View(index) : View();
-  for_each_element("max pooling", y, {&x, &y, bytes ? &index : &y},
-                   [&]<class T, int V>(const Rows& rows, const Grid& grid) {
-                     launch("max pooling", max_forward_kernel<T, V>, grid, g, rows, View(x),
-                            View(y), to_index, bytes);
-                   });
+  const PoolWindows windows = pool_windows(x, y, options);
+  const IndexView to_index(index);
+  dispatch_elements("max pooling", y, {&x, &y, to_index.is_byte ? &index : &y},
+                    [&]<class T, int V>(const Rows& rows, const Grid& grid) {
+                      launch("max pooling", max_forward_kernel<T, V>, grid, windows, rows,
+                             SpatialView(x), SpatialView(y), to_index);
+                    });
 }
 
 void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options,
                   const Tensor& dx) {
   if (dx.numel() == 0) return;
   const DeviceScope scope(dx.device().index());
-  const Geometry g = geometry(dx, dy, options);
-  const bool bytes = index.dtype() == uint8;
-  for_each_element("gradient of max pooling", dx, {&dy, bytes ? &index : &dy, &dx},
-                   [&]<class T, int V>(const Rows& rows, const Grid& grid) {
-                     launch("gradient of max pooling", max_backward_kernel<T, V>, grid, g, rows,
-                            View(dy), View(index), View(dx), bytes);
-                   });
+  const PoolWindows windows = pool_windows(dx, dy, options);
+  const IndexView from_index(index);
+  const char* op = "gradient of max pooling";
+  dispatch_elements(op, dx, {&dy, from_index.is_byte ? &index : &dy, &dx},
+                    [&]<class T, int V>(const Rows& rows, const Grid& grid) {
+                      launch(op, max_backward_kernel<T, V>, grid, windows, rows, SpatialView(dy),
+                             from_index, SpatialView(dx));
+                    });
 }
 
-void average(const Geometry& g, const Tensor& x, const Tensor& y) {
+void average_forward_over(const PoolWindows& windows, const Tensor& x, const Tensor& y) {
   if (y.numel() == 0) return;
   const DeviceScope scope(x.device().index());
-  for_each_element(
-      "average pooling", y, {&x, &y}, [&]<class T, int V>(const Rows& rows, const Grid& grid) {
-        launch("average pooling", average_forward_kernel<T, V>, grid, g, rows, View(x), View(y));
-      });
+  const char* op = "average pooling";
+  dispatch_elements(op, y, {&x, &y}, [&]<class T, int V>(const Rows& rows, const Grid& grid) {
+    launch(op, average_forward_kernel<T, V>, grid, windows, rows, SpatialView(x), SpatialView(y));
+  });
 }
 
-void average_gradient(const Geometry& g, const Tensor& dy, const Tensor& dx) {
+void average_backward_over(const PoolWindows& windows, const Tensor& dy, const Tensor& dx) {
   if (dx.numel() == 0) return;
   const DeviceScope scope(dx.device().index());
   const char* op = "gradient of average pooling";
-  for_each_element(op, dx, {&dy, &dx}, [&]<class T, int V>(const Rows& rows, const Grid& grid) {
-    launch(op, average_backward_kernel<T, V>, grid, g, rows, View(dy), View(dx));
+  dispatch_elements(op, dx, {&dy, &dx}, [&]<class T, int V>(const Rows& rows, const Grid& grid) {
+    launch(op, average_backward_kernel<T, V>, grid, windows, rows, SpatialView(dy),
+           SpatialView(dx));
   });
 }
 
 void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y) {
-  average(geometry(x, y, options), x, y);
+  average_forward_over(pool_windows(x, y, options), x, y);
 }
 void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx) {
-  average_gradient(geometry(dx, dy, options), dy, dx);
+  average_backward_over(pool_windows(dx, dy, options), dy, dx);
 }
 void adaptive_average_forward(const Tensor& x, const Tensor& y) {
-  average(adaptive_geometry(x, y), x, y);
+  average_forward_over(adaptive_windows(x, y), x, y);
 }
 void adaptive_average_backward(const Tensor& dy, const Tensor& dx) {
-  average_gradient(adaptive_geometry(dx, dy), dy, dx);
+  average_backward_over(adaptive_windows(dx, dy), dy, dx);
 }
 
 }  // namespace
 
 const Pooling& pooling() {
-  static constexpr Pooling table{max_forward,
-                                 max_backward,
-                                 average_forward,
-                                 average_backward,
-                                 adaptive_average_forward,
-                                 adaptive_average_backward};
+  static constexpr Pooling table{.max_forward = max_forward,
+                                 .max_backward = max_backward,
+                                 .average_forward = average_forward,
+                                 .average_backward = average_backward,
+                                 .adaptive_average_forward = adaptive_average_forward,
+                                 .adaptive_average_backward = adaptive_average_backward};
   return table;
 }
 

@@ -1,78 +1,72 @@
-// Reductions: a block of threads takes a tile of outputs and an interval of what is reduced; where
-// outputs are few, the intervals are many, and a second launch adds their partial results in order.
-// Everything is combined in float64 (int64 for integers), in an order that follows from the shapes
-// alone.
+// Reductions on CUDA devices. A block of threads takes a tile of outputs and an interval of what is
+// reduced. Where outputs are few, there are many intervals, and a second launch combines their
+// partial results in order. Everything is combined in float64 (int64 for integers), in an order
+// that follows from the shapes alone.
 #include "../reduce.h"
 
 #include "../../core/create.h"
 #include "../../core/cuda/stream.h"
-#include "elementwise_loops.h"
-#include "lines.h"
+#include "dim_slices.h"
+#include "elementwise_kernels.h"
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 namespace tutti::kernels::cuda {
 namespace {
 
-struct Combine {
-  Reduction op;
-  template <class A>
-  __device__ A operator()(A a, A b) const {
-    if (op == Reduction::sum) return a + b;
-    return (op == Reduction::max ? b > a : b < a) || b != b ? b : a;  // NaN wins
+// How a reduction is spread over the threads of a launch.
+struct ReductionLaunch {
+  OffsetCalculator kept;     // units are outputs; tensors: in and out
+  OffsetCalculator reduced;  // units are reduced for each output; tensor: in
+  int outputs;               // of one block at a time; the threads share their reductions
+  // Neighbouring threads take neighbouring outputs, or else neighbouring elements of one output.
+  bool across;
+  std::int64_t interval;         // units of `reduced` that one block reduces
+  std::int64_t output_step = 0;  // from the result of an interval to that of the next
+
+  std::int64_t tiles() const { return (kept.units + outputs - 1) / outputs; }
+  std::int64_t intervals() const { return (reduced.units + interval - 1) / interval; }
+  tutti::cuda::Grid grid() const {
+    const auto x = static_cast<unsigned>(std::min<std::int64_t>(tiles(), 1 << 20));
+    return {.blocks = dim3(x, static_cast<unsigned>(intervals())), .threads = block_threads};
   }
 };
 
 template <class A>
-A start_of(Reduction op) {
-  using Limits = std::numeric_limits<A>;
-  if (op == Reduction::sum) return A(0);
-  if constexpr (Limits::has_infinity)
-    return op == Reduction::max ? -Limits::infinity() : Limits::infinity();
-  return op == Reduction::max ? Limits::lowest() : Limits::max();
-}
-
-struct Plan {
-  Layout kept, reduced;  // kept: in and out; reduced: in
-  int outputs;           // of one block at a time; the other threads share their reductions
-  bool across;  // neighbouring threads take neighbouring outputs, else neighbouring elements of one
-  std::int64_t interval;  // units that one block reduces
-};
-
-template <class A>
-__global__ __launch_bounds__(block_threads) void reduce_kernel(Combine combine, Plan plan, A start,
-                                                               Operand in, Operand out,
-                                                               std::int64_t out_step) {
+__global__ __launch_bounds__(block_threads) void reduce_kernel(Reduction op, ReductionLaunch launch,
+                                                               A identity, TypedPointer in,
+                                                               TypedPointer out) {
   __shared__ A partial[block_threads];
-  const int thread = static_cast<int>(threadIdx.x), sharers = block_threads / plan.outputs;
-  const int output = plan.across ? thread % plan.outputs : thread / sharers;
-  const int share = plan.across ? thread / plan.outputs : thread % sharers;
-  const int next = plan.across ? plan.outputs : 1;  // how far apart the sharers of an output are
-  const std::int64_t begin = plan.interval * blockIdx.y;
-  const std::int64_t end = begin + plan.interval < plan.reduced.units ? begin + plan.interval
-                                                                      : plan.reduced.units;
-  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * plan.outputs;
-       first < plan.kept.units; first += static_cast<std::int64_t>(gridDim.x) * plan.outputs) {
-    const bool valid = first + output < plan.kept.units;
-    const Place<2> to = plan.kept.place<2>(valid ? first + output : first);
-    A total = start;
+  const int thread = static_cast<int>(threadIdx.x), sharers = block_threads / launch.outputs;
+  const int output = launch.across ? thread % launch.outputs : thread / sharers;
+  const int share = launch.across ? thread / launch.outputs : thread % sharers;
+  const int next = launch.across ? launch.outputs : 1;  // from one sharer of an output to another
+  const std::int64_t begin = launch.interval * blockIdx.y;
+  const std::int64_t end = begin + launch.interval < launch.reduced.units ? begin + launch.interval
+                                                                          : launch.reduced.units;
+  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * launch.outputs;
+       first < launch.kept.units; first += static_cast<std::int64_t>(gridDim.x) * launch.outputs) {
+    const bool valid = first + output < launch.kept.units;
+    const Offsets<2> to = launch.kept.offsets<2>(valid ? first + output : first);
+    A total = identity;
     for (std::int64_t unit = begin + share; unit < end; unit += sharers) {
-      const Place<1> from = plan.reduced.place<1>(unit);
-      A values[Layout::pack];
-      load(in, to.at[0] + from.at[0], from.count, plan.reduced.constant[0], values);
+      const Offsets<1> from = launch.reduced.offsets<1>(unit);
+      UnitValues<A> values;
+      load(in, to.at[0] + from.at[0], from.count, launch.reduced.constant[0], values);
 #pragma unroll
-      for (int j = 0; j < Layout::pack; ++j)
-        if (j < from.count) total = combine(total, values[j]);
+      for (int j = 0; j < OffsetCalculator::vector_size; ++j)
+        if (j < from.count) total = combine(op, total, values[j]);
     }
     partial[thread] = total;
     __syncthreads();
     for (int half = sharers / 2; half > 0; half /= 2) {
-      if (share < half) partial[thread] = combine(partial[thread], partial[thread + half * next]);
+      if (share < half)
+        partial[thread] = combine(op, partial[thread], partial[thread + half * next]);
       __syncthreads();
     }
-    if (share == 0 && valid) store_one(out, to.at[1] + out_step * blockIdx.y, partial[thread]);
+    if (share == 0 && valid)
+      store_one(out, to.at[1] + launch.output_step * blockIdx.y, partial[thread]);
     __syncthreads();  // before the next tile writes
   }
 }
@@ -89,71 +83,65 @@ Tensor dimensions(const Tensor& x, const Tensor& in, const Tensor& out, bool red
   return x.alias(shape, strides, x.offset());
 }
 
-Plan plan_for(const Tensor& in, const Tensor& out) {
-  const Tensor kept_in = dimensions(in, in, out, false), kept_out = dimensions(out, in, out, false),
-               reduced_in = dimensions(in, in, out, true);
-  bool may_pack = true;
-  for (const std::int64_t stride : kept_in.strides())
-    may_pack = may_pack && stride % Layout::pack == 0;
-  const Tensor *kept[] = {&kept_in, &kept_out}, *reduced[] = {&reduced_in};
-  Plan plan{Layout(kept, 2, false), Layout(reduced, 1, may_pack), 1, false, 0};
-  const std::int64_t outputs = plan.kept.units, units = plan.reduced.units;
-  const std::int64_t step = plan.reduced.packed ? 1 : plan.reduced.strides[0][0];
-  plan.across = outputs > 1 && (units == 1 || plan.kept.strides[0][0] < step);
-  if (plan.across)
-    plan.outputs =
-        static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(outputs, 32))));
-  else
-    plan.outputs = units >= 1024 ? 1
-                   : units > 32
-                       ? 8
-                       : 256 / static_cast<int>(std::bit_ceil(static_cast<unsigned>(units)));
+OffsetCalculator kept_offsets(const Tensor& in, const Tensor& out, const Tensor& result) {
+  const Tensor from = dimensions(in, in, out, false), to = dimensions(result, in, out, false);
+  const Tensor* tensors[] = {&from, &to};
+  return OffsetCalculator(tensors, false);
+}
+
+OffsetCalculator reduced_offsets(const Tensor& in, const Tensor& out) {
+  bool may_vectorize = true;
+  for (const std::int64_t stride : dimensions(in, in, out, false).strides())
+    may_vectorize = may_vectorize && stride % OffsetCalculator::vector_size == 0;
+  const Tensor reduced = dimensions(in, in, out, true);
+  const Tensor* tensors[] = {&reduced};
+  return OffsetCalculator(tensors, may_vectorize);
+}
+
+int round_up_to_power_of_two(std::int64_t n) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n)));
+}
+
+ReductionLaunch launch_for(const Tensor& in, const Tensor& out) {
+  ReductionLaunch launch{kept_offsets(in, out, out), reduced_offsets(in, out), 1, false, 0};
+  const std::int64_t outputs = launch.kept.units, units = launch.reduced.units;
+  const std::int64_t step = launch.reduced.vectorized ? 1 : launch.reduced.strides[0][0];
+  launch.across = outputs > 1 && (units == 1 || launch.kept.strides[0][0] < step);
+  if (launch.across) launch.outputs = round_up_to_power_of_two(std::min<std::int64_t>(outputs, 32));
+  else if (units <= 32) launch.outputs = block_threads / round_up_to_power_of_two(units);
+  else launch.outputs = units < 1024 ? 8 : 1;
   // Enough blocks to fill a device, none with less than eight units for a thread.
   constexpr std::int64_t enough_blocks = 1024, enough_units = 8;
-  const std::int64_t tiles = (outputs + plan.outputs - 1) / plan.outputs,
-                     sharers = block_threads / plan.outputs;
-  const std::int64_t wanted = std::max<std::int64_t>(1, enough_blocks / tiles);
+  const std::int64_t sharers = block_threads / launch.outputs;
+  const std::int64_t wanted = std::max<std::int64_t>(1, enough_blocks / launch.tiles());
   const std::int64_t intervals =
       std::clamp<std::int64_t>(units / (sharers * enough_units), 1, wanted);
-  plan.interval = (units + intervals - 1) / intervals;
-  return plan;
+  launch.interval = (units + intervals - 1) / intervals;
+  return launch;
 }
 
 template <class A>
 void reduce_as(Reduction op, const Tensor& in, const Tensor& out) {
-  const Plan plan = plan_for(in, out);
-  const std::int64_t outputs = plan.kept.units,
-                     intervals = (plan.reduced.units + plan.interval - 1) / plan.interval;
-  const std::int64_t tiles = (outputs + plan.outputs - 1) / plan.outputs;
-  const tutti::cuda::Grid grid{
-      .blocks = dim3(static_cast<unsigned>(std::min<std::int64_t>(tiles, 1 << 20)),
-                     static_cast<unsigned>(intervals)),
-      .threads = block_threads};
-  if (intervals == 1) {
-    tutti::cuda::launch("reduce", reduce_kernel<A>, grid, Combine{op}, plan, start_of<A>(op),
-                        Operand(in), Operand(out), 0);
-    return;
-  }
-  // Partial results: one dense copy of the output's shape for each interval, outermost.
+  const auto run = [&](const ReductionLaunch& launch, const Tensor& result) {
+    tutti::cuda::launch("reduce", reduce_kernel<A>, launch.grid(), op, launch, identity_of<A>(op),
+                        TypedPointer(in), TypedPointer(result));
+  };
+  ReductionLaunch launch = launch_for(in, out);
+  if (launch.intervals() == 1) return run(launch, out);
+  // Partial results: for each interval a dense copy of the output's shape.
   Shape shape = out.shape();
-  shape.insert(0, intervals);
-  const Tensor partial = empty(shape, {dtype_of<A>::value, in.device()}),
-               first = partial.select(0, 0);
-  Plan to_partial = plan;
-  const Tensor kept_in = dimensions(in, in, out, false),
-               kept_partial = dimensions(first, in, out, false);
-  const Tensor* kept[] = {&kept_in, &kept_partial};
-  to_partial.kept = Layout(kept, 2, false);
-  tutti::cuda::launch("reduce", reduce_kernel<A>, grid, Combine{op}, to_partial, start_of<A>(op),
-                      Operand(in), Operand(partial), out.numel());
-  Shape one = shape;
-  one[0] = 1;
+  shape.insert(0, launch.intervals());
+  const Tensor partial = empty(shape, {dtype_of<A>::value, in.device()});
+  launch.kept = kept_offsets(in, out, partial.select(0, 0));
+  launch.output_step = out.numel();
+  run(launch, partial);
+  shape[0] = 1;
   Strides strides = out.strides();
   strides.insert(0, 0);
-  reduce_as<A>(op, partial, out.alias(one, strides, out.offset()));
+  reduce_as<A>(op, partial, out.alias(shape, strides, out.offset()));
 }
 
-void reduce_all(Reduction op, const Tensor& in, const Tensor& out) {
+void reduce_tensor(Reduction op, const Tensor& in, const Tensor& out) {
   if (out.numel() == 0) return;
   if (in.numel() == 0) return fill(out, 0);
   const tutti::cuda::DeviceScope scope(out.device().index());
@@ -170,35 +158,34 @@ struct Candidate {
   std::int64_t index;
 };
 
+// Whether `a` is a better maximum than `b`: larger, or as large and earlier.
 template <class A>
-__device__ bool before(const Candidate<A>& a, const Candidate<A>& b) {
-  const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-  if (a_nan || b_nan) return a_nan && (!b_nan || a.index < b.index);  // the first NaN wins
-  return a.value > b.value || (a.value == b.value && a.index < b.index);
+__device__ bool is_better(const Candidate<A>& a, const Candidate<A>& b) {
+  if (is_larger(a.value, b.value)) return true;
+  return !is_larger(b.value, a.value) && a.index < b.index;
 }
 
 template <class A>
-__global__ __launch_bounds__(block_threads) void argmax_kernel(Lines lines, Operand in,
-                                                               std::int64_t step,
+__global__ __launch_bounds__(block_threads) void argmax_kernel(DimSlices slices, SlicePointer in,
                                                                std::int64_t* out) {
   __shared__ Candidate<A> candidates[block_threads];
   const int thread = static_cast<int>(threadIdx.x);
-  for_lines<2>(lines, [&](const Place<2>& place, int lane, bool valid) {
-    Candidate<A> best{A(0), lines.length};  // none yet
-    for (std::int64_t i = lane; i < lines.length; i += lines.group) {
-      const Candidate<A> here{load_one<A>(in, place.at[0] + i * step), i};
-      if (i == lane || before(here, best)) best = here;
+  for_each_slice<2>(slices, [&](const SliceWork<2>& work) {
+    Candidate<A> best{A(0), slices.length};  // none yet
+    for (std::int64_t i = work.lane; i < slices.length; i += slices.group) {
+      const Candidate<A> here{in.load<A>(work.offsets.at[0], i), i};
+      if (i == work.lane || is_better(here, best)) best = here;
     }
     candidates[thread] = best;
     __syncthreads();
-    for (int half = lines.group / 2; half > 0; half /= 2) {
-      if (lane < half && candidates[thread + half].index < lines.length &&
-          (candidates[thread].index >= lines.length ||
-           before(candidates[thread + half], candidates[thread])))
+    for (int half = slices.group / 2; half > 0; half /= 2) {
+      if (work.lane < half && candidates[thread + half].index < slices.length &&
+          (candidates[thread].index >= slices.length ||
+           is_better(candidates[thread + half], candidates[thread])))
         candidates[thread] = candidates[thread + half];
       __syncthreads();
     }
-    if (lane == 0 && valid) out[place.at[1]] = candidates[thread].index;
+    if (work.lane == 0 && work.valid) out[work.offsets.at[1]] = candidates[thread].index;
     __syncthreads();
   });
 }
@@ -207,21 +194,19 @@ void argmax(const Tensor& in, int dim, const Tensor& out) {
   if (out.numel() == 0) return;
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
-  const Tensor in_starts = starts_of(in, dim), out_starts = starts_of(out, dim);
-  const Lines lines(in, dim, in_starts, {&out_starts});
-  const std::int64_t step = in.strides()[dim];
-  if (is_floating(in.dtype()))
-    tutti::cuda::launch("argmax", argmax_kernel<double>, lines.grid(device), lines, Operand(in),
-                        step, out.data<std::int64_t>());
-  else
-    tutti::cuda::launch("argmax", argmax_kernel<std::int64_t>, lines.grid(device), lines,
-                        Operand(in), step, out.data<std::int64_t>());
+  const SlicedTensor sliced_out(out, dim);
+  const DimSlices slices(SlicedTensor(in, dim), {&sliced_out.starts});
+  const auto run = [&](auto kernel) {
+    tutti::cuda::launch("argmax", kernel, slices.grid(device), slices, SlicePointer(in, dim),
+                        out.data<std::int64_t>());
+  };
+  is_floating(in.dtype()) ? run(argmax_kernel<double>) : run(argmax_kernel<std::int64_t>);
 }
 
 }  // namespace
 
 const Reduce& reduce() {
-  static constexpr Reduce table{reduce_all, argmax};
+  static constexpr Reduce table{.reduce = reduce_tensor, .argmax = argmax};
   return table;
 }
 

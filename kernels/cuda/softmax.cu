@@ -1,10 +1,11 @@
-// Softmax and cross-entropy: a group of threads for each line of classes, which it reads for its
-// largest value, again for the sum of exponentials (float64), and once more to write. Nothing is
-// thrown for a target out of range, which the host cannot see: its loss and its gradient are NaN.
-#include "../softmax.h"
+// Softmax and cross-entropy on CUDA devices. A group of threads reads a slice of classes for its
+// largest value, again for the sum of exponentials (in float64), and once more to write the result.
+// The host cannot see a target out of range, so nothing is thrown: its loss and its gradient are
+// NaN.
+#include "../softmax_functions.h"
 
 #include "../../core/cuda/stream.h"
-#include "lines.h"
+#include "dim_slices.h"
 
 #include <cmath>
 
@@ -13,126 +14,134 @@ namespace {
 
 template <class C>
 struct Normalizer {
-  C largest;       // 0 for a line of -inf only, so that its logarithms are -inf
-  double log_sum;  // of exp(x - largest)
+  C reference;
+  double log_sum;  // of exp(x - reference)
 };
 
-// Called by all threads of the block.
-template <class C>
-__device__ Normalizer<C> normalizer_of(const Lines& lines, const Operand& in, std::int64_t at,
-                                       std::int64_t step, int lane) {
-  const C lowest = -C(INFINITY);
-  C largest = lowest;
-  for (std::int64_t i = lane; i < lines.length; i += lines.group) {
-    const C x = load_one<C>(in, at + i * step);
-    largest = x > largest ? x : largest;  // NaN comes out of the exponentials
-  }
-  largest = over_group(largest, lines.group, Larger{});
-  if (largest == lowest) largest = C(0);
+// All threads of the block must call it.
+template <class C, int K>
+__device__ C reference_of(const DimSlices& slices, const SlicePointer& x, std::int64_t start,
+                          const SliceWork<K>& work) {
+  C largest = -C(INFINITY);
+  for (std::int64_t i = work.lane; i < slices.length; i += slices.group)
+    largest = larger_logit(x.load<C>(start, i), largest);
+  largest = reduce_over_group(largest, slices.group, [](C a, C b) { return larger_logit(b, a); });
+  return reference_logit(largest);
+}
+
+// All threads of the block must call it.
+template <class C, int K>
+__device__ Normalizer<C> normalizer_of(const DimSlices& slices, const SlicePointer& x,
+                                       std::int64_t start, const SliceWork<K>& work) {
+  const C reference = reference_of<C>(slices, x, start, work);
   double sum = 0;
-  for (std::int64_t i = lane; i < lines.length; i += lines.group)
-    sum += static_cast<double>(exp(load_one<C>(in, at + i * step) - largest));
-  return {largest, log(over_group(sum, lines.group, Sum{}))};
+  for (std::int64_t i = work.lane; i < slices.length; i += slices.group)
+    sum += static_cast<double>(Math::exp(x.load<C>(start, i) - reference));
+  return {reference, log(sum_over_group(sum, slices.group))};
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void forward_kernel(Lines lines, bool logarithm,
-                                                                Operand in, std::int64_t in_step,
-                                                                Operand out,
-                                                                std::int64_t out_step) {
-  for_lines<2>(lines, [&](const Place<2>& place, int lane, bool valid) {
-    const Normalizer<C> normalizer = normalizer_of<C>(lines, in, place.at[0], in_step, lane);
-    if (!valid) return;
-    const C shift = static_cast<C>(normalizer.log_sum);
-    for (std::int64_t i = lane; i < lines.length; i += lines.group) {
-      const C y = load_one<C>(in, place.at[0] + i * in_step) - normalizer.largest - shift;
-      store_one(out, place.at[1] + i * out_step, logarithm ? y : static_cast<C>(exp(y)));
+__global__ __launch_bounds__(block_threads) void forward_kernel(DimSlices slices, bool logarithm,
+                                                                SlicePointer in, SlicePointer out) {
+  for_each_slice<2>(slices, [&](const SliceWork<2>& work) {
+    const std::int64_t from = work.offsets.at[0], to = work.offsets.at[1];
+    const Normalizer<C> normalizer = normalizer_of<C>(slices, in, from, work);
+    if (!work.valid) return;
+    const C log_sum = static_cast<C>(normalizer.log_sum);
+    for (std::int64_t i = work.lane; i < slices.length; i += slices.group) {
+      const C y = log_probability(in.load<C>(from, i), normalizer.reference, log_sum);
+      out.store(to, i, logarithm ? y : Math::exp(y));
     }
   });
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void backward_kernel(Lines lines, bool logarithm,
-                                                                 Operand g, std::int64_t g_step,
-                                                                 Operand y, std::int64_t y_step,
-                                                                 Operand out,
-                                                                 std::int64_t out_step) {
-  for_lines<3>(lines, [&](const Place<3>& place, int lane, bool valid) {
+__global__ __launch_bounds__(block_threads) void backward_kernel(DimSlices slices, bool logarithm,
+                                                                 SlicePointer g, SlicePointer y,
+                                                                 SlicePointer out) {
+  for_each_slice<3>(slices, [&](const SliceWork<3>& work) {
+    const std::int64_t y_start = work.offsets.at[0], g_start = work.offsets.at[1];
     double sum = 0;
-    for (std::int64_t i = lane; i < lines.length; i += lines.group) {
-      const double term = load_one<double>(g, place.at[1] + i * g_step);
-      sum += logarithm ? term : term * load_one<double>(y, place.at[0] + i * y_step);
+    for (std::int64_t i = work.lane; i < slices.length; i += slices.group) {
+      const double term = g.load<double>(g_start, i);
+      sum += logarithm ? term : term * y.load<double>(y_start, i);
     }
-    const C total = static_cast<C>(over_group(sum, lines.group, Sum{}));
-    if (!valid) return;
-    for (std::int64_t i = lane; i < lines.length; i += lines.group) {
-      const C dy = load_one<C>(g, place.at[1] + i * g_step),
-              value = load_one<C>(y, place.at[0] + i * y_step);
-      store_one(out, place.at[2] + i * out_step,
-                logarithm ? dy - static_cast<C>(exp(value)) * total : value * (dy - total));
+    const C total = static_cast<C>(sum_over_group(sum, slices.group));
+    if (!work.valid) return;
+    for (std::int64_t i = work.lane; i < slices.length; i += slices.group) {
+      const C dy = g.load<C>(g_start, i), value = y.load<C>(y_start, i);
+      out.store(
+          work.offsets.at[2], i,
+          logarithm ? log_softmax_grad<Math>(dy, value, total) : softmax_grad(dy, value, total));
     }
   });
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void cross_entropy_kernel(
-    Lines lines, CrossEntropyRule rule, Operand logits, std::int64_t step,
-    const std::int64_t* targets, C* losses, C* normalizers) {
-  for_lines<4>(lines, [&](const Place<4>& place, int lane, bool valid) {
-    const std::int64_t at = place.at[0], target = targets[place.at[1]];
-    const Normalizer<C> normalizer = normalizer_of<C>(lines, logits, at, step, lane);
-    // Relative to the largest logit: log sum exp(x) itself would cancel where logits are large.
-    const auto nll = [&](std::int64_t i) {
-      return static_cast<double>(normalizer.largest) - load_one<double>(logits, at + i * step) +
-             normalizer.log_sum;
+struct CrossEntropyOutputs {
+  C *losses, *normalizers;
+};
+
+template <class C>
+__global__ __launch_bounds__(block_threads) void cross_entropy_kernel(DimSlices slices,
+                                                                      CrossEntropyRule rule,
+                                                                      SlicePointer logits,
+                                                                      const std::int64_t* targets,
+                                                                      CrossEntropyOutputs<C> out) {
+  for_each_slice<4>(slices, [&](const SliceWork<4>& work) {
+    const auto& at = work.offsets.at;
+    const std::int64_t start = at[0], target = targets[at[1]];
+    const Normalizer<C> normalizer = normalizer_of<C>(slices, logits, start, work);
+    const auto loss_of = [&](std::int64_t i) {
+      return negative_log_likelihood(logits.load<double>(start, i),
+                                     static_cast<double>(normalizer.reference), normalizer.log_sum);
     };
-    double all = 0;
+    double sum = 0;
     if (rule.label_smoothing != 0) {
-      for (std::int64_t i = lane; i < lines.length; i += lines.group) all += nll(i);
-      all = over_group(all, lines.group, Sum{});
+      for (std::int64_t i = work.lane; i < slices.length; i += slices.group) sum += loss_of(i);
+      sum = sum_over_group(sum, slices.group);
     }
-    if (lane != 0 || !valid) return;
+    if (work.lane != 0 || !work.valid) return;
     double loss = 0;
     if (target != rule.ignore_index) {
-      if (target >= 0 && target < lines.length)
-        loss = (1 - rule.label_smoothing) * nll(target) +
-               (rule.label_smoothing != 0
-                    ? rule.label_smoothing / static_cast<double>(lines.length) * all
-                    : 0);
-      else loss = NAN;
+      const bool in_range = target >= 0 && target < slices.length;
+      loss = in_range ? smoothed_loss(rule, loss_of(target), sum, slices.length) : NAN;
     }
-    losses[place.at[2]] = static_cast<C>(loss);
-    normalizers[place.at[3]] = static_cast<C>(normalizer.log_sum);
+    out.losses[at[2]] = static_cast<C>(loss);
+    out.normalizers[at[3]] = static_cast<C>(normalizer.log_sum);
   });
 }
 
 template <class C>
-__global__ __launch_bounds__(block_threads) void cross_entropy_grad_kernel(
-    Lines lines, CrossEntropyRule rule, const C* g, Operand logits, std::int64_t step,
-    const std::int64_t* targets, const C* normalizers, Operand out, std::int64_t out_step) {
-  const C even = static_cast<C>(rule.label_smoothing / static_cast<double>(lines.length));
-  const C hit = static_cast<C>(1 - rule.label_smoothing);
-  for_lines<5>(lines, [&](const Place<5>& place, int lane, bool valid) {
-    const std::int64_t at = place.at[0], target = targets[place.at[1]];
-    const C lowest = -C(INFINITY);
-    C largest = lowest;
-    for (std::int64_t i = lane; i < lines.length; i += lines.group) {
-      const C x = load_one<C>(logits, at + i * step);
-      largest = x > largest ? x : largest;
-    }
-    largest = over_group(largest, lines.group, Larger{});
-    if (largest == lowest) largest = C(0);
-    if (!valid) return;
+struct CrossEntropyInputs {
+  const C* g;
+  SlicePointer logits;
+  const std::int64_t* targets;
+  const C* normalizers;
+};
+
+template <class C>
+__global__ __launch_bounds__(block_threads) void cross_entropy_grad_kernel(DimSlices slices,
+                                                                           CrossEntropyRule rule,
+                                                                           CrossEntropyInputs<C> in,
+                                                                           SlicePointer out) {
+  const TargetDistribution<C> wanted(rule, slices.length);
+  for_each_slice<5>(slices, [&](const SliceWork<5>& work) {
+    const auto& at = work.offsets.at;
+    const std::int64_t target = in.targets[at[1]];
+    const C reference = reference_of<C>(slices, in.logits, at[0], work);
+    if (!work.valid) return;
     const bool ignored = target == rule.ignore_index,
-               absurd = !ignored && (target < 0 || target >= lines.length);
-    const C factor = absurd ? C(NAN) : g[place.at[2]], shift = normalizers[place.at[3]];
-    for (std::int64_t i = lane; i < lines.length; i += lines.group) {
+               out_of_range = !ignored && (target < 0 || target >= slices.length);
+    const C factor = out_of_range ? C(NAN) : in.g[at[2]], log_sum = in.normalizers[at[3]];
+    for (std::int64_t i = work.lane; i < slices.length; i += slices.group) {
       C value = C(0);  // where ignored, whatever the logits are
       if (!ignored) {
-        const C probability = exp(load_one<C>(logits, at + i * step) - largest - shift);
-        value = factor * (probability - even - (i == target ? hit : C(0)));
+        const C probability =
+            Math::exp(log_probability(in.logits.template load<C>(at[0], i), reference, log_sum));
+        value = factor * (probability - wanted.each - (i == target ? wanted.target : C(0)));
       }
-      store_one(out, place.at[4] + i * out_step, value);
+      out.store(at[4], i, value);
     }
   });
 }
@@ -141,11 +150,11 @@ void forward(const Tensor& in, int dim, bool logarithm, const Tensor& out) {
   if (in.numel() == 0) return;
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
-  const Tensor in_starts = starts_of(in, dim), out_starts = starts_of(out, dim);
-  const Lines lines(in, dim, in_starts, {&out_starts});
+  const SlicedTensor sliced_in(in, dim), sliced_out(out, dim);
+  const DimSlices slices(sliced_in, {&sliced_out.starts});
   dispatch(TrainTypes{}, in.dtype(), "softmax", [&]<class T>() {
-    tutti::cuda::launch("softmax", forward_kernel<Compute<T>>, lines.grid(device), lines, logarithm,
-                        Operand(in), in.strides()[dim], Operand(out), out.strides()[dim]);
+    tutti::cuda::launch("softmax", forward_kernel<ComputeType<T>>, slices.grid(device), slices,
+                        logarithm, SlicePointer(in, dim), SlicePointer(out, dim));
   });
 }
 
@@ -153,13 +162,12 @@ void backward(const Tensor& g, const Tensor& y, int dim, bool logarithm, const T
   if (y.numel() == 0) return;
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
-  const Tensor y_starts = starts_of(y, dim), g_starts = starts_of(g, dim),
-               out_starts = starts_of(out, dim);
-  const Lines lines(y, dim, y_starts, {&g_starts, &out_starts});
+  const SlicedTensor sliced_y(y, dim), sliced_g(g, dim), sliced_out(out, dim);
+  const DimSlices slices(sliced_y, {&sliced_g.starts, &sliced_out.starts});
   dispatch(TrainTypes{}, y.dtype(), "softmax", [&]<class T>() {
-    tutti::cuda::launch("softmax_grad", backward_kernel<Compute<T>>, lines.grid(device), lines,
-                        logarithm, Operand(g), g.strides()[dim], Operand(y), y.strides()[dim],
-                        Operand(out), out.strides()[dim]);
+    tutti::cuda::launch("softmax_grad", backward_kernel<ComputeType<T>>, slices.grid(device),
+                        slices, logarithm, SlicePointer(g, dim), SlicePointer(y, dim),
+                        SlicePointer(out, dim));
   });
 }
 
@@ -168,13 +176,12 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
   if (targets.numel() == 0) return;
   const int device = logits.device().index();
   const tutti::cuda::DeviceScope scope(device);
-  const Tensor starts = starts_of(logits, 1);
-  const Lines lines(logits, 1, starts, {&targets, &losses, &normalizers});
+  const DimSlices slices(SlicedTensor(logits, 1), {&targets, &losses, &normalizers});
   dispatch(TrainTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
-    using C = Compute<T>;
-    tutti::cuda::launch("cross_entropy", cross_entropy_kernel<C>, lines.grid(device), lines, rule,
-                        Operand(logits), logits.strides()[1], targets.data<std::int64_t>(),
-                        losses.data<C>(), normalizers.data<C>());
+    using C = ComputeType<T>;
+    tutti::cuda::launch("cross_entropy", cross_entropy_kernel<C>, slices.grid(device), slices, rule,
+                        SlicePointer(logits, 1), targets.data<std::int64_t>(),
+                        CrossEntropyOutputs<C>{losses.data<C>(), normalizers.data<C>()});
   });
 }
 
@@ -184,21 +191,24 @@ void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& tar
   if (logits.numel() == 0) return;
   const int device = logits.device().index();
   const tutti::cuda::DeviceScope scope(device);
-  const Tensor starts = starts_of(logits, 1), out_starts = starts_of(out, 1);
-  const Lines lines(logits, 1, starts, {&targets, &g, &normalizers, &out_starts});
+  const SlicedTensor sliced_out(out, 1);
+  const DimSlices slices(SlicedTensor(logits, 1), {&targets, &g, &normalizers, &sliced_out.starts});
   dispatch(TrainTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
-    using C = Compute<T>;
-    tutti::cuda::launch("cross_entropy_grad", cross_entropy_grad_kernel<C>, lines.grid(device),
-                        lines, rule, g.data<C>(), Operand(logits), logits.strides()[1],
-                        targets.data<std::int64_t>(), normalizers.data<C>(), Operand(out),
-                        out.strides()[1]);
+    using C = ComputeType<T>;
+    const CrossEntropyInputs<C> in{g.data<C>(), SlicePointer(logits, 1),
+                                   targets.data<std::int64_t>(), normalizers.data<C>()};
+    tutti::cuda::launch("cross_entropy_grad", cross_entropy_grad_kernel<C>, slices.grid(device),
+                        slices, rule, in, SlicePointer(out, 1));
   });
 }
 
 }  // namespace
 
 const Softmax& softmax() {
-  static constexpr Softmax table{forward, backward, cross_entropy, cross_entropy_grad};
+  static constexpr Softmax table{.forward = forward,
+                                 .backward = backward,
+                                 .cross_entropy = cross_entropy,
+                                 .cross_entropy_grad = cross_entropy_grad};
   return table;
 }
 

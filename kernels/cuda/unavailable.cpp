@@ -1,5 +1,5 @@
-// Stands in for the CUDA kernels where the library is built without them: asking for a table
-// throws.
+// Replaces the CUDA kernels where the library is built without them: asking for a table throws
+// DeviceError.
 #include "../../core/cuda/runtime.h"
 #include "../batch_norm.h"
 #include "../convolution.h"

@@ -1,6 +1,6 @@
-// How the normalisations' and optimizers' kernels see memory: V elements of one thread at a time,
-// 16 bytes where alignment allows, computed in float32 (float64 for float64). Unlike in element.h
-// the dtype is a template parameter.
+// Memory as the kernels of the normalisations and of the optimizers see it: a thread loads and
+// stores V elements at a time, 16 bytes where alignment allows, and computes in float32 (float64
+// for float64). Unlike in element.h, the dtype is a template parameter.
 #pragma once
 
 #include "element.h"
@@ -9,10 +9,11 @@
 
 namespace tutti::kernels::cuda {
 
+/// Elements of type T in 16 bytes.
 template <class T>
 constexpr int full_width = 16 / static_cast<int>(sizeof(T));
 
-/// V elements, loaded and stored by one instruction.
+/// V elements that one instruction loads or stores.
 template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T values[V];
@@ -33,8 +34,9 @@ struct alignas(sizeof(T) * V) Pack {
   }
 };
 
-// 16-bit elements two by two: each of its own would take a whole register. In plain words, because
-// what has a copy constructor, as CUDA's pairs have, is not loaded and stored 16 bytes at a time.
+// 16-bit elements are held in pairs: each element alone would take a whole register. The pairs are
+// stored as plain words, because CUDA's own pair types have a copy constructor, and the compiler
+// does not load and store such types 16 bytes at a time.
 template <class T, class Pair>
 struct alignas(16) PackOfPairs {
   std::uint32_t words[4];
@@ -80,8 +82,7 @@ struct Pack<__nv_bfloat16, 8> : PackOfPairs<__nv_bfloat16, __nv_bfloat162> {
   }
 };
 
-/// Lanes [first, last) of the Pack at element `at` of some tensor; the others belong to somebody
-/// else.
+/// Lanes [first, last) of the Pack at element `at` of a tensor. Other threads own the other lanes.
 struct Span {
   std::int64_t at;
   int first, last;
@@ -89,7 +90,8 @@ struct Span {
       0;  ///< the number of the Pack, of a walk that needs to know (batch_norm_device.h)
 };
 
-/// One by one where the tensor is not `aligned`, or others have lanes of the same Pack.
+/// Loads a Pack. Elements are loaded one by one where the tensor is not `aligned` or where the span
+/// is only a part of the Pack.
 template <class T, int V, bool aligned = true>
 __device__ inline Pack<T, V> load(const T* from, const Span& s) {
   if (aligned && s.last - s.first == V) return *reinterpret_cast<const Pack<T, V>*>(from + s.at);
@@ -110,7 +112,7 @@ __device__ inline void store(T* to, const Span& s, const Pack<T, V>& pack) {
     if (v >= s.first && v < s.last) to[s.at + v] = pack.element(v);
 }
 
-/// Float32 or float64 numbers, or one and the same for every index.
+/// Float32 or float64 numbers, or the same number for every index.
 struct Values {
   const void* data = nullptr;
   bool wide = false;
@@ -130,7 +132,7 @@ inline Values values_of(const Tensor& t, double absent) {
                      : Values{nullptr, false, absent};
 }
 
-/// Where float32 or float64 numbers go, if anywhere.
+/// The output of float32 or float64 numbers; without data, they are dropped.
 struct Target {
   void* data = nullptr;
   bool wide = false;
@@ -146,7 +148,7 @@ inline Target target_of(const Tensor& t) {
   return t.defined() ? Target{t.raw(), t.dtype() == float64} : Target{};
 }
 
-/// Undefined, or at an address where a Pack of 16 bytes may stand.
+/// Whether `t` is undefined or begins at an address where a Pack of 16 bytes may be.
 inline bool is_aligned(const Tensor& t) {
   return !t.defined() || reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0;
 }

@@ -1,4 +1,4 @@
-// Memory that lives for one launch.
+// Workspace: device memory for the partial sums of one launch.
 #pragma once
 
 #include "../../core/create.h"
@@ -7,10 +7,10 @@
 
 namespace tutti::kernels::cuda {
 
-/// Given back, in stream order, when it goes out of scope: right after the launch.
+/// The destructor gives the memory back in stream order, so that it may run right after the launch.
 class Workspace {
  public:
-  /// For `values` double2 and `counts` numbers.
+  /// Allocates `values` pairs of doubles and `counts` doubles.
   Workspace(Device device, std::int64_t values, std::int64_t counts)
       : device_(device.index()), values_(values) {
     if (values > 0) memory_ = empty({2 * values + counts}, {float64, device});

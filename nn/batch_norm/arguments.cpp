@@ -6,19 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace tutti::nn {
 namespace {
-
-void check_options(const Call& call) {
-  const BatchNormArgs& args = call.args;
-  if (!(std::isfinite(args.eps.value) && args.eps.value >= 0))
-    fail<ValueError>("{}: expected a finite eps of at least 0, got {}", to_string(call.id),
-                     args.eps.value);
-  if (!(args.momentum >= 0 && args.momentum <= 1))
-    fail<ValueError>("{}: expected a momentum in [0, 1], got {}", to_string(call.id),
-                     args.momentum);
-}
 
 // Returns the number of channels that the layer is for, whatever x has.
 std::int64_t expected_channels(const Tensor& x, const BatchNormArgs& args) {
@@ -46,8 +37,11 @@ void check_input(const Call& call) {
                      to_string(call.id), to_string(x.dtype()), to_string(x.device()));
 }
 
-void check_devices(const Call& call) {
+// The tensors that lie beside the input: where they are, and the shape and dtype of those per
+// channel.
+void check_tensors(const Call& call) {
   const BatchNormArgs& args = call.args;
+  const Shape& input = call.input.shape();
   for (const Tensor* own : {&args.weight, &args.bias, &args.running.mean, &args.running.var,
                             &args.running.batches, &args.running.elements, &args.position_weights})
     if (own->defined() && own->device() != call.input.device())
@@ -55,17 +49,18 @@ void check_devices(const Call& call) {
           "{}: input is on {}, the layer's tensors or the position weights are on {}; move one of "
           "them with .to(device)",
           to_string(call.id), to_string(call.input.device()), to_string(own->device()));
-}
-
-void check_per_channel(const Call& call, const Tensor& t, const char* name) {
-  if (!t.defined()) return;
-  const Shape& input = call.input.shape();
-  if (!(t.shape() == Shape{input[1]}))
-    fail<ShapeError>("{}: expected {} of shape ({}) for input of shape {}, got {}",
-                     to_string(call.id), name, input[1], to_string(input), to_string(t.shape()));
-  if (t.dtype() != float32 && t.dtype() != float64)
-    fail<DTypeError>("{}: expected {} in float32 or float64, got {}", to_string(call.id), name,
-                     to_string(t.dtype()));
+  for (const auto& [own, name] : {std::pair{&args.weight, "weight"}, std::pair{&args.bias, "bias"},
+                                  std::pair{&args.running.mean, "running mean"},
+                                  std::pair{&args.running.var, "running variance"}}) {
+    if (!own->defined()) continue;
+    if (!(own->shape() == Shape{input[1]}))
+      fail<ShapeError>("{}: expected {} of shape ({}) for input of shape {}, got {}",
+                       to_string(call.id), name, input[1], to_string(input),
+                       to_string(own->shape()));
+    if (own->dtype() != float32 && own->dtype() != float64)
+      fail<DTypeError>("{}: expected {} in float32 or float64, got {}", to_string(call.id), name,
+                       to_string(own->dtype()));
+  }
 }
 
 void check_counter(const Call& call, const Tensor& t, const char* name, DType dtype) {
@@ -97,15 +92,17 @@ void check_running_statistics(const Call& call) {
 }
 
 void check_arguments(const Call& call) {
-  check_options(call);
+  const BatchNormArgs& args = call.args;
+  if (!(std::isfinite(args.eps.value) && args.eps.value >= 0))
+    fail<ValueError>("{}: expected a finite eps of at least 0, got {}", to_string(call.id),
+                     args.eps.value);
+  if (!(args.momentum >= 0 && args.momentum <= 1))
+    fail<ValueError>("{}: expected a momentum in [0, 1], got {}", to_string(call.id),
+                     args.momentum);
   check_input(call);
-  check_devices(call);
-  check_per_channel(call, call.args.weight, "weight");
-  check_per_channel(call, call.args.bias, "bias");
-  check_per_channel(call, call.args.running.mean, "running mean");
-  check_per_channel(call, call.args.running.var, "running variance");
+  check_tensors(call);
   check_running_statistics(call);
-  check_residual(call, call.args.residual);
+  check_residual(call, args.residual);
 }
 
 // Looks at the values of the weights where that takes no waiting for a device.
@@ -123,7 +120,6 @@ void check_weight_values(const Call& call, const Tensor& weights) {
 // Returns one weight for every position, in the order of the rows or planes of x: in float32, or
 // float64 if they came so.
 Tensor dense_position_weights(const Call& call) {
-  if (!call.args.position_weights.defined()) return {};
   Tensor w = call.args.position_weights.detach();
   Shape positions = call.input.shape();
   positions.erase(1);
@@ -143,12 +139,6 @@ Tensor dense_position_weights(const Call& call) {
   return w;
 }
 
-void check_same_group(const Call& call, const Call* partner) {
-  if (partner && call.is_synchronized && !(*partner->args.group == *call.args.group))
-    fail<ValueError>("{} and {} have different groups; one collective needs one group",
-                     to_string(partner->id), to_string(call.id));
-}
-
 [[noreturn]] void fail_not_a_member(const CallId& id) {
   throw DistributedError(
       fmt::format("{}: this rank is no member of its group '{}'; give the layer a group that has "
@@ -157,19 +147,17 @@ void check_same_group(const Call& call, const Call* partner) {
       {.operation = "all_reduce", .sequence = id.number, .name = id.name});
 }
 
-bool is_recomputing() {
-  const auto* tape = autograd::RecomputeTape::current();
-  return tape && tape->is_recomputing();
-}
-
 }  // namespace
 
 Call checked_call(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history, const Call* partner) {
+  const auto* tape = autograd::RecomputeTape::current();
   Call call{.args = args,
             .id = {args.name, args.group, history->synchronized_calls + 1},
             .input = x,
-            .is_recomputation = args.use_batch_statistics && is_recomputing(),
+            .needed = {autograd::needs_grad(x), autograd::needs_grad(args.weight),
+                       autograd::needs_grad(args.bias), autograd::needs_grad(args.residual)},
+            .is_recomputation = args.use_batch_statistics && tape && tape->is_recomputing(),
             .history = history};
   const bool shares = args.use_batch_statistics && args.group;
   if (shares && args.group->rank() < 0) fail_not_a_member(call.id);
@@ -177,22 +165,17 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
   history->deferred_errors.throw_arrived();
   try {
     check_arguments(call);
-    check_same_group(call, partner);
+    if (partner && call.is_synchronized && !(*partner->args.group == *args.group))
+      fail<ValueError>("{} and {} have different groups; one collective needs one group",
+                       to_string(partner->id), to_string(call.id));
     call.x = dense(x, format_of(x));
-    call.position_weights = dense_position_weights(call);
+    if (args.position_weights.defined()) call.position_weights = dense_position_weights(call);
   } catch (const Error&) {
     if (call.is_synchronized && !call.is_recomputation)
       announce_refusal(call.id, kernels::packet_size(expected_channels(x, args)), x.device());
     throw;
   }
   return call;
-}
-
-NeededGradients needed_gradients(const Call& call) {
-  return {.input = autograd::needs_grad(call.input),
-          .weight = autograd::needs_grad(call.args.weight),
-          .bias = autograd::needs_grad(call.args.bias),
-          .residual = autograd::needs_grad(call.args.residual)};
 }
 
 void check_residual(const Call& call, const Tensor& residual) {

@@ -16,6 +16,12 @@ struct CallHistory {
   DeferredErrors deferred_errors;
 };
 
+/// Which gradients the backward of a call computes.
+struct NeededGradients {
+  bool input = false, weight = false, bias = false, residual = false;
+  bool any() const { return input || weight || bias || residual; }
+};
+
 /// One call of batch_norm.
 struct Call {
   BatchNormArgs args;
@@ -23,6 +29,7 @@ struct Call {
   Tensor input = {};             ///< x as given, with its autograd history
   Tensor x = {};                 ///< x dense, without history
   Tensor position_weights = {};  ///< dense, one for every position; undefined: all 1
+  NeededGradients needed = {};
   bool is_synchronized = false;  ///< the batch is that of all ranks of args.group, not of this one
   /// autograd::recompute runs the call for the second time: the statistics of the first are
   /// replayed.
@@ -38,14 +45,6 @@ struct Call {
     return computes_statistics() && !is_synchronized && !position_weights.defined();
   }
 };
-
-/// Which gradients the backward of a call computes.
-struct NeededGradients {
-  bool input = false, weight = false, bias = false, residual = false;
-  bool any() const { return input || weight || bias || residual; }
-};
-
-NeededGradients needed_gradients(const Call& call);
 
 /// Checks the arguments and makes a Call of them. Throws what batch_norm documents for arguments,
 /// and tells the other ranks about it, which wait for this rank's statistics. Before that, it

@@ -67,14 +67,10 @@ LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) 
   return local;
 }
 
-Tensor new_input_gradient(const BackwardContext& context, const LocalGradients& local) {
-  return local.can_overwrite_dy ? local.dy : empty_like(context.x.get());
-}
-
 // All steps of a rank alone: sums and gradients.
 std::vector<Tensor> backward_in_one_kernel(const BackwardContext& context, const Tensor& gradient) {
   const LocalGradients local = allocate(context, gradient);
-  const Tensor dx = new_input_gradient(context, local);
+  const Tensor dx = local.can_overwrite_dy ? local.dy : empty_like(context.x.get());
   kernels_of(context).backward({.dy = local.dy,
                                 .saved = saved_forward(context),
                                 .moments = context.statistics.moments,
@@ -109,7 +105,7 @@ BackwardContext::BackwardContext(const Call& call, const Output& output)
       eps(call.args.eps),
       relu(call.args.relu),
       has_residual(call.args.residual.defined()),
-      needed(needed_gradients(call)),
+      needed(call.needed),
       id(call.id),
       all_reduces(call.is_synchronized && output.statistics.input_gradient_needed),
       history(call.history) {
@@ -139,7 +135,7 @@ LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy)
 
 Tensor input_gradient(const BackwardContext& context, const LocalGradients& local) {
   if (!context.needed.input) return {};
-  const Tensor dx = new_input_gradient(context, local);
+  const Tensor dx = local.can_overwrite_dy ? local.dy : empty_like(context.x.get());
   kernels::SavedForward saved = saved_forward(context);
   if (local.is_masked) saved.normalization.relu = false;  // dy has passed through it already.
   const Tensor& moments = context.statistics.moments;

@@ -43,23 +43,8 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
 
 namespace {
 
-// Tells the other ranks which call this is, and what its backward will need. The first run of a
-// function that recompute() will run again records nothing, but the second run does.
-kernels::PacketHeader forward_header(const Call& call, std::int64_t elements) {
-  const bool will_be_recomputed = autograd::RecomputeTape::current() != nullptr;
-  const NeededGradients needed = needed_gradients(call);
-  kernels::PacketHeader header = make_header(call.id, Phase::forward, elements);
-  header.input_grad = will_be_recomputed || needed.input;
-  header.backward = will_be_recomputed || needed.any();
-  return header;
-}
-
 double values_per_channel(const Tensor& x) {
   return static_cast<double>(x.numel()) / static_cast<double>(std::max<std::int64_t>(1, x.size(1)));
-}
-
-Tensor new_packet(const Call& call, std::int64_t elements) {
-  return empty({elements}, {float64, call.x.device()});
 }
 
 Statistics new_statistics(const Call& call) {
@@ -84,31 +69,27 @@ kernels::StatisticsUpdate statistics_update(const Call& call) {
 
 // The backward finds by a mask where a ReLU after a residual let values pass. A device whose mask
 // has no bytes reads y instead.
-Tensor new_mask(const Call& call) {
-  if (!needed_gradients(call).any() || !call.args.relu || !call.args.residual.defined()) return {};
-  const std::int64_t bytes = call.kernels().mask_size(call.x);
-  return bytes > 0 ? empty({bytes}, {uint8, call.x.device()}) : Tensor();
-}
-
 kernels::Normalization normalization_of(const Call& call, const Statistics& statistics) {
   const auto dense_or_undefined = [](const Tensor& t, MemoryFormat format) {
     return t.defined() ? dense(t, format) : Tensor();
   };
   const BatchNormArgs& args = call.args;
+  const bool is_masked = call.needed.any() && args.relu && args.residual.defined();
+  const std::int64_t mask_bytes = is_masked ? call.kernels().mask_size(call.x) : 0;
   return {.mean = statistics.mean,
           .rstd = statistics.rstd,
           .weight = dense_or_undefined(args.weight, MemoryFormat::contiguous),
           .bias = dense_or_undefined(args.bias, MemoryFormat::contiguous),
           .residual = dense_or_undefined(args.residual, format_of(call.x)),
           .relu = args.relu,
-          .mask = new_mask(call)};
+          .mask = mask_bytes > 0 ? empty({mask_bytes}, {uint8, call.x.device()}) : Tensor()};
 }
 
 // All steps of a rank alone: moments, statistics, running statistics and output.
 Output forward_in_one_kernel(const Call& call) {
   expect_variance({.count = values_per_channel(call.x)}, call.id, call.x.shape());
   Statistics statistics = new_statistics(call);
-  statistics.moments = new_packet(call, kernels::packet_size(call.channels()));
+  statistics.moments = empty({kernels::packet_size(call.channels())}, {float64, call.x.device()});
   const kernels::Normalization normalization = normalization_of(call, statistics);
   const Tensor y = empty_like(call.x);
   call.kernels().forward(call.x, statistics.moments, statistics_update(call), normalization, y);
@@ -119,19 +100,24 @@ Output forward_in_one_kernel(const Call& call) {
 }  // namespace
 
 Tensor local_sums(const Call& call) {
-  const std::int64_t size = kernels::packet_size(call.channels());
-  if (!call.is_synchronized) {
-    const Tensor moments = new_packet(call, size);
-    call.kernels().moments(call.x, call.position_weights, moments);
-    return moments;
-  }
   // M2 of float32 values is summed in float32, to which sums of squares in float64 are exact; that
   // of float64 values needs more digits.
-  const Tensor sums = new_packet(
-      call, call.x.dtype() == float64 ? kernels::exact_packet_size(call.channels()) : size);
-  call.kernels().moment_sums(call.x, call.position_weights, forward_header(call, sums.numel()),
-                             sums);
-  return sums;
+  const bool is_exact = call.is_synchronized && call.x.dtype() == float64;
+  const std::int64_t size = is_exact ? kernels::exact_packet_size(call.channels())
+                                     : kernels::packet_size(call.channels());
+  const Tensor packet = empty({size}, {float64, call.x.device()});
+  if (!call.is_synchronized) {
+    call.kernels().moments(call.x, call.position_weights, packet);
+    return packet;
+  }
+  // The first run of a function that recompute() will run again records no backward, but the second
+  // run does.
+  const bool will_be_recomputed = autograd::RecomputeTape::current() != nullptr;
+  kernels::PacketHeader header = make_header(call.id, Phase::forward, size);
+  header.input_grad = will_be_recomputed || call.needed.input;
+  header.backward = will_be_recomputed || call.needed.any();
+  call.kernels().moment_sums(call.x, call.position_weights, header, packet);
+  return packet;
 }
 
 kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet) {
@@ -154,7 +140,7 @@ Statistics finalize_statistics(const Call& call, const Tensor& packet,
   Statistics statistics = new_statistics(call);
   statistics.input_gradient_needed = header.input_grad > 0;
   const std::int64_t size = kernels::packet_size(call.channels());
-  statistics.moments = packet.numel() == size ? packet : new_packet(call, size);
+  statistics.moments = packet.numel() == size ? packet : empty({size}, {float64, call.x.device()});
   call.kernels().finalize_statistics(call.is_synchronized ? packet : Tensor(), statistics.moments,
                                      statistics_update(call), statistics.mean, statistics.rstd);
   return statistics;

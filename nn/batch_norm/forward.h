@@ -34,8 +34,8 @@ Tensor local_sums(const Call& call);
 /// The packet of a call that is not synchronised stays as it is.
 kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet);
 
-/// Returns what the header of a packet says about the whole batch, once the packet holds it: the
-/// part of all_reduce() after the collective.
+/// The part of all_reduce() after the collective, or in its place: returns what the packet of the
+/// whole batch says in its header.
 kernels::PacketHeader read_header(const Call& call, const Tensor& packet);
 
 /// Computes mean and rstd from the packet of the whole batch, and moves the running statistics.

@@ -17,6 +17,7 @@ struct InputDims {
   const char* shape = "(N, C, ...)";
 };
 
+/// The arguments of batch_norm() beside its input.
 struct BatchNormArgs {
   std::string name = "batch_norm";  ///< the layer, for errors: "SyncBatchNorm 'layer1.0.bn1'"
   InputDims input_dims = {};

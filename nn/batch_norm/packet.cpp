@@ -33,11 +33,6 @@ double fingerprint_of(const CallId& id, Phase phase, std::int64_t elements) {
   return static_cast<double>((hash ^ (hash >> 20) ^ (hash >> 40)) & 0xfffffu);
 }
 
-bool ranks_agree(const PacketHeader& header, const CallId& id) {
-  return kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared,
-                                     id.group->size());
-}
-
 [[noreturn]] void fail_collective(const CallId& id, Phase phase, const std::string& text) {
   throw DistributedError(
       text, {id.group->rank(), id.group->size(), "all_reduce", id.number, describe(id, phase)});
@@ -119,14 +114,17 @@ distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase
 
 PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase) {
   const PacketHeader& header = kernels::header_of(packet.data<double>());
-  if (!ranks_agree(header, id)) fail_disagreement(packet, id, phase);
-  if (phase == Phase::forward && header.input_grad > 0 && header.backward < id.group->size())
+  const int ranks = id.group->size();
+  if (!kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared, ranks))
+    fail_disagreement(packet, id, phase);
+  if (phase == Phase::forward && header.input_grad > 0 && header.backward < ranks)
     fail_without_backward(header, id);
   return header;
 }
 
 void check_copied_header(const PacketHeader& header, const CallId& id, Phase phase) {
-  if (!ranks_agree(header, id))
+  const int ranks = id.group->size();
+  if (!kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared, ranks))
     fail_collective(id, phase,
                     fmt::format("{} ({}): not every rank was there, as the device found meanwhile; "
                                 "every rank must run the same layers in the same order (on the CPU "
@@ -134,7 +132,7 @@ void check_copied_header(const PacketHeader& header, const CallId& id, Phase pha
                                 describe(id, phase), rank_of(id)));
   // On a device each rank that has any backward takes part in its collective, whether or not some
   // rank needs it.
-  if (phase == Phase::forward && header.backward > 0 && header.backward < id.group->size())
+  if (phase == Phase::forward && header.backward > 0 && header.backward < ranks)
     fail_without_backward(header, id);
 }
 

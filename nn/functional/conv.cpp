@@ -8,10 +8,14 @@
 namespace tutti::nn {
 namespace {
 
-// Checks the arguments, and returns the options with one number for each spatial dimension. Sets
-// `y_shape` to the shape of the output.
-ConvOptions check(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                  const ConvOptions& given, Shape& y_shape) {
+// The options with one number for each spatial dimension, and the shape of the output.
+struct Checked {
+  ConvOptions options;
+  Shape y_shape;
+};
+
+Checked check(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const ConvOptions& given) {
   if (x.rank() < 3 || x.rank() > 5)
     fail<ShapeError>(
         "{}: expected input (N, C, ...) with one to three spatial dimensions, got shape {}", op,
@@ -38,18 +42,18 @@ ConvOptions check(const char* op, const Tensor& x, const Tensor& weight, const T
     fail<ShapeError>("{}: expected bias of shape ({},), got {}", op, outs, to_string(bias.shape()));
   for (const Tensor& parameter : {weight, bias}) autograd::expect_parameter(op, x, parameter);
   const Dims kernel(weight.shape().begin() + 2, weight.shape().end());
-  y_shape = {x.shape()[0], outs};
+  Shape y_shape{x.shape()[0], outs};
   for (std::int64_t size :
        output_sizes(op, x.shape(), {kernel, options.stride, options.padding, options.dilation}))
     y_shape.push_back(size);
-  return options;
+  return {options, y_shape};
 }
 
 Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const Tensor& bias,
                 const ConvOptions& given_options) {
   const Tensor cast = autocast(op, given);
-  Shape y_shape;
-  const ConvOptions options = check(op, cast, weight, bias, given_options, y_shape);
+  const Checked checked = check(op, cast, weight, bias, given_options);
+  const ConvOptions& options = checked.options;
 
   constexpr MemoryFormat last = MemoryFormat::channels_last;
   const bool channels_last = cast.memory_format() == last || weight.memory_format() == last;
@@ -61,7 +65,7 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
   const Tensor b = bias.defined() ? bias.contiguous() : bias;
 
   const auto& kernels = kernels::convolution(x.device());
-  const Tensor y = empty(y_shape, {x.dtype(), x.device()}, format);
+  const Tensor y = empty(checked.y_shape, {x.dtype(), x.device()}, format);
   // cuDNN needs one dtype, so on CUDA a float32 weight is rounded once, for forward and backward.
   const Tensor used = x.device().is_cuda() ? w.detach().to(x.dtype()) : w.detach();
   kernels.forward(x.detach(), used, b.defined() ? b.detach() : b, options, y);
@@ -70,8 +74,9 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
              for_b = autograd::needs_grad(b);
   return autograd::record(
       op, y, {x, w, b},
-      [&kernels, options, format, for_x, for_w, for_b, used, x = autograd::Saved(x.detach()),
-       w = autograd::Saved(w.detach()), b = b.defined() ? b.detach() : b](const Tensor& gradient) {
+      [&kernels, options = checked.options, format, for_x, for_w, for_b, used,
+       x = autograd::Saved(x.detach()), w = autograd::Saved(w.detach()),
+       b = b.defined() ? b.detach() : b](const Tensor& gradient) {
         const Tensor dy = gradient.contiguous(format);
         std::vector<Tensor> result(3);
         if (for_x) {

@@ -17,11 +17,13 @@ using kernels::ConvOptions;
 Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                    const ConvOptions& options = {});
 
-/// The same operation for x of rank 3, 4 and 5 only.
+/// The same operation for x (N, I, L) only.
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const ConvOptions& options = {});
+/// The same operation for x (N, I, H, W) only.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const ConvOptions& options = {});
+/// The same operation for x (N, I, D, H, W) only.
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const ConvOptions& options = {});
 

@@ -9,6 +9,7 @@ namespace tutti::nn {
 /// `mean` divides by the number of targets that count; `none` returns one loss for each target.
 enum class LossReduction { mean, sum, none };
 
+/// The options of cross_entropy().
 struct CrossEntropyOptions {
   LossReduction reduction = LossReduction::mean;
   /// Targets with this value have no loss, and the mean does not count them.

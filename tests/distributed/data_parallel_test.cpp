@@ -78,9 +78,8 @@ TEST(DataParallel, GradientsThatComeLateOnOneRankSayWhatToSet) {
         };
         // The block is shared, and recomputed on rank 0, where its gradient comes in two parts.
         for (int i = 0; i < 2; ++i)
-          x = tanh(
-              matmul(group.rank() == 0 ? recompute(block, {x}) : block({x}), model[4].second) +
-              model[5].second);
+          x = tanh(matmul(group.rank() == 0 ? recompute(block, {x}) : block({x}), model[4].second) +
+                   model[5].second);
         sum(x).backward();
         group.barrier();
       },

@@ -44,14 +44,15 @@ struct Sizes {
   Shape x, w, y;
   Dims stride, padding, dilation;
 
-  Problem problem(Direction direction, DType dtype, MemoryFormat format, bool bias = false) const {
-    Problem p{.direction = direction,
-              .x = operand(dtype, x, format),
-              .w = operand(dtype, w, format),
-              .y = operand(dtype, y, format),
-              .stride = spatial(stride, 1),
-              .padding = spatial(padding, 0),
-              .dilation = spatial(dilation, 1)};
+  ConvolutionProblem problem(Direction direction, DType dtype, MemoryFormat format,
+                             bool bias = false) const {
+    ConvolutionProblem p{.direction = direction,
+                         .x = describe(dtype, x, format),
+                         .w = describe(dtype, w, format),
+                         .y = describe(dtype, y, format),
+                         .stride = spatial(stride, 1),
+                         .padding = spatial(padding, 0),
+                         .dilation = spatial(dilation, 1)};
     if (bias && direction == Direction::forward) p.bias = dtype;
     return p;
   }
@@ -61,7 +62,7 @@ class Plans : public ::testing::TestWithParam<int> {};
 
 TEST_P(Plans, ForEveryKindOfConvolution) {
   const Descriptor device = properties(GetParam());
-  const Target target{.properties = &device};
+  const PlanTarget target{.properties = &device};
   for (int i = 0; i < 18; ++i) {
     const testing::ConvolutionCase c =
         testing::random_convolution(1 + i % 3, i / 3 % 3, {5, 40, 5, 19});
@@ -69,13 +70,13 @@ TEST_P(Plans, ForEveryKindOfConvolution) {
     for (const DType dtype : {float32, float64, bfloat16, float16})
       for (const MemoryFormat format : formats)
         for (const Direction direction : directions) {
-          Problem p = sizes.problem(direction, dtype, format, pick(0, 1));
+          ConvolutionProblem p = sizes.problem(direction, dtype, format, pick(0, 1));
           p.allow_tf32 = pick(0, 1);
           p.deterministic = pick(0, 1);
           if (pick(0, 3) == 0)
-            for (Operand* t : {&p.x, &p.w, &p.y})
+            for (TensorDescription* t : {&p.x, &p.w, &p.y})
               t->alignment = static_cast<std::int64_t>(size_of(dtype));
-          EXPECT_EQ(find_plans(p, target, 1).size(), 1u)
+          EXPECT_EQ(find_execution_plans(p, target, 1).size(), 1u)
               << p.text() << " " << to_string(format) << ", bias " << p.bias.has_value()
               << ", deterministic " << p.deterministic;
         }
@@ -84,7 +85,7 @@ TEST_P(Plans, ForEveryKindOfConvolution) {
 
 TEST_P(Plans, ForTheShapesOfResNets) {
   const Descriptor device = properties(GetParam());
-  const Target target{.properties = &device};
+  const PlanTarget target{.properties = &device};
   struct Layer {
     std::int64_t in, out, size, kernel, stride;
   };
@@ -98,8 +99,8 @@ TEST_P(Plans, ForTheShapesOfResNets) {
                       {padding, padding},          {1, 1}};
     for (const DType dtype : {bfloat16, float16, float32})
       for (const Direction direction : directions) {
-        const Problem p = sizes.problem(direction, dtype, MemoryFormat::channels_last);
-        EXPECT_GE(find_plans(p, target, 8).size(), 3u)
+        const ConvolutionProblem p = sizes.problem(direction, dtype, MemoryFormat::channels_last);
+        EXPECT_GE(find_execution_plans(p, target, 8).size(), 3u)
             << p.text();  // something for autotuning to choose from
       }
   }
@@ -112,16 +113,16 @@ TEST_P(Plans, ForMoreThanTwoToThe31Elements) {
   for (const DType dtype : {float32, bfloat16})
     for (const MemoryFormat format : formats)
       for (const Direction direction : directions) {
-        const Problem p = sizes.problem(direction, dtype, format);
-        EXPECT_EQ(find_plans(p, {.properties = &device}, 1).size(), 1u) << p.text();
+        const ConvolutionProblem p = sizes.problem(direction, dtype, format);
+        EXPECT_EQ(find_execution_plans(p, {.properties = &device}, 1).size(), 1u) << p.text();
       }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cudnn, Plans, ::testing::Values(80, 90));
 
 TEST(Cudnn, OneDimensionBecomesTwo) {
-  const Operand rows = operand(float32, {2, 3, 5}, MemoryFormat::contiguous),
-                last = operand(float32, {2, 3, 5}, MemoryFormat::channels_last);
+  const TensorDescription rows = describe(float32, {2, 3, 5}, MemoryFormat::contiguous),
+                          last = describe(float32, {2, 3, 5}, MemoryFormat::channels_last);
   EXPECT_EQ(rows.shape, (Shape{2, 3, 1, 5}));
   EXPECT_EQ(rows.strides, (Strides{15, 5, 5, 1}));
   EXPECT_EQ(last.strides, (Strides{15, 1, 15, 3}));
@@ -131,8 +132,8 @@ TEST(Cudnn, OneDimensionBecomesTwo) {
 
 TEST(Cudnn, AlignmentOfAnAddress) {
   const auto at = [](std::uintptr_t address) {
-    return operand(float16, {1, 1, 1, 1}, MemoryFormat::contiguous,
-                   reinterpret_cast<const void*>(address))
+    return describe(float16, {1, 1, 1, 1}, MemoryFormat::contiguous,
+                    reinterpret_cast<const void*>(address))
         .alignment;
   };
   EXPECT_EQ(at(0x7000), 16);
@@ -142,30 +143,33 @@ TEST(Cudnn, AlignmentOfAnAddress) {
 
 TEST(Cudnn, DifferentProblemsHaveDifferentKeys) {
   const Sizes sizes{{4, 6, 9, 8}, {4, 6, 3, 3}, {4, 4, 9, 8}, {1, 1}, {1, 1}, {1, 1}};
-  std::vector<Problem> problems;
-  const Problem base = sizes.problem(Direction::forward, float32, MemoryFormat::contiguous);
+  std::vector<ConvolutionProblem> problems;
+  const ConvolutionProblem base =
+      sizes.problem(Direction::forward, float32, MemoryFormat::contiguous);
   const auto with = [&](auto change) {
-    Problem p = base;
+    ConvolutionProblem p = base;
     change(p);
     problems.push_back(std::move(p));
   };
-  with([](Problem&) {});
+  with([](ConvolutionProblem&) {});
   for (const Direction direction : {Direction::backward_input, Direction::backward_weight})
-    with([&](Problem& p) { p.direction = direction; });
-  with([](Problem& p) { p.allow_tf32 = true; });
-  with([](Problem& p) { p.deterministic = true; });
-  with([](Problem& p) { p.bias = float32; });
-  with([](Problem& p) { p.bias = float64; });
-  for (Operand Problem::*t : {&Problem::x, &Problem::w, &Problem::y}) {
-    with([&](Problem& p) { (p.*t).dtype = bfloat16; });
-    with([&](Problem& p) { (p.*t).alignment = 4; });
-    with([&](Problem& p) { (p.*t).shape[0] = 5; });
-    with([&](Problem& p) { (p.*t).strides[2] = 77; });
+    with([&](ConvolutionProblem& p) { p.direction = direction; });
+  with([](ConvolutionProblem& p) { p.allow_tf32 = true; });
+  with([](ConvolutionProblem& p) { p.deterministic = true; });
+  with([](ConvolutionProblem& p) { p.bias = float32; });
+  with([](ConvolutionProblem& p) { p.bias = float64; });
+  for (TensorDescription ConvolutionProblem::*t :
+       {&ConvolutionProblem::x, &ConvolutionProblem::w, &ConvolutionProblem::y}) {
+    with([&](ConvolutionProblem& p) { (p.*t).dtype = bfloat16; });
+    with([&](ConvolutionProblem& p) { (p.*t).alignment = 4; });
+    with([&](ConvolutionProblem& p) { (p.*t).shape[0] = 5; });
+    with([&](ConvolutionProblem& p) { (p.*t).strides[2] = 77; });
   }
-  for (Dims Problem::*dims : {&Problem::stride, &Problem::padding, &Problem::dilation})
-    for (const int d : {0, 1}) with([&](Problem& p) { (p.*dims)[d] = 2; });
+  for (Dims ConvolutionProblem::*dims :
+       {&ConvolutionProblem::stride, &ConvolutionProblem::padding, &ConvolutionProblem::dilation})
+    for (const int d : {0, 1}) with([&](ConvolutionProblem& p) { (p.*dims)[d] = 2; });
   std::set<std::vector<std::int64_t>> keys;
-  for (const Problem& p : problems) keys.insert(p.key());
+  for (const ConvolutionProblem& p : problems) keys.insert(p.key());
   EXPECT_EQ(keys.size(), problems.size());
 }
 
@@ -173,8 +177,8 @@ TEST(Cudnn, ErrorsNameShapes) {
   const Descriptor device = properties(90);
   Sizes sizes{{4, 6, 9, 8}, {4, 6, 3, 3}, {4, 4, 9, 7}, {1, 1}, {1, 1}, {1, 1}};  // y does not fit
   try {
-    find_plans(sizes.problem(Direction::forward, float32, MemoryFormat::contiguous),
-               {.properties = &device}, 1);
+    find_execution_plans(sizes.problem(Direction::forward, float32, MemoryFormat::contiguous),
+                         {.properties = &device}, 1);
     FAIL() << "accepted";
   } catch (const DeviceError& error) {
     EXPECT_NE(std::string(error.what()).find("y float32 (4, 4, 9, 7)"), std::string::npos)
@@ -182,8 +186,9 @@ TEST(Cudnn, ErrorsNameShapes) {
     EXPECT_NE(std::string(error.what()).find("cudnnBackendFinalize"), std::string::npos)
         << error.what();
   }
-  const Problem integers = sizes.problem(Direction::forward, int64, MemoryFormat::contiguous);
-  EXPECT_THROW(find_plans(integers, {.properties = &device}, 1), DTypeError);
+  const ConvolutionProblem integers =
+      sizes.problem(Direction::forward, int64, MemoryFormat::contiguous);
+  EXPECT_THROW(find_execution_plans(integers, {.properties = &device}, 1), DTypeError);
 }
 
 }  // namespace

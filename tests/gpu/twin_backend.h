@@ -7,6 +7,7 @@
 #include <tutti/core/cuda/stream.h>
 #include <tutti/core/tensor.h>
 #include <tutti/distributed/backend.h>
+#include <tutti/distributed/process_group.h>
 
 #include <functional>
 

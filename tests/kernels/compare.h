@@ -1,5 +1,5 @@
-// What the kernels' and other tests share: relative errors, poisoned outputs, random tensors and
-// small numbers.
+// Helpers of the tests of kernels and others: relative errors, poisoned outputs, random tensors and
+// small random numbers.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -10,8 +10,8 @@
 
 namespace tutti::testing {
 
-/// ||a - b|| / ||b||. NaN, which no bound admits, where an element is NaN (nobody wrote it) or the
-/// sizes differ.
+/// ||a - b|| / ||b||. The result is NaN, which is below no bound, where an element is NaN (no
+/// kernel wrote it) or the sizes differ.
 inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size()) return std::numeric_limits<double>::quiet_NaN();
   double difference = 0, norm = 0;
@@ -20,12 +20,12 @@ inline double relative_error(const std::vector<double>& a, const std::vector<dou
   return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
-/// The same, all elements in float64.
+/// The relative error of two tensors, in float64.
 inline double relative_error(const Tensor& a, const Tensor& b) {
   return relative_error(to_vector(a), to_vector(b));
 }
 
-/// Filled with NaN, so that an element that a kernel does not write is seen.
+/// A tensor filled with NaN, so that an element that a kernel does not write is found.
 inline Tensor poisoned(const Shape& shape, DType dtype,
                        MemoryFormat format = MemoryFormat::contiguous) {
   const Tensor t = empty(shape, {dtype}, format);
@@ -33,7 +33,7 @@ inline Tensor poisoned(const Shape& shape, DType dtype,
   return t;
 }
 
-/// Normally distributed, rounded to `dtype`, laid out as `format`.
+/// Normally distributed numbers, rounded to `dtype`, in layout `format`.
 inline Tensor normal(const Shape& shape, DType dtype,
                      MemoryFormat format = MemoryFormat::contiguous) {
   return randn(shape, {float64}).to(dtype).contiguous(format);

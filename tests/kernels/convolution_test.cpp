@@ -1,5 +1,5 @@
-// Convolution kernels: oneDNN's against the plain float64 reference over random shapes, and the
-// reference against numbers worked out by hand.
+// Convolution kernels: those of oneDNN are compared with the plain float64 reference over random
+// shapes, and the reference with numbers worked out by hand.
 #include "kernels/compare.h"
 #include "kernels/random_convolution.h"
 #include "kernels/tables.h"
@@ -96,8 +96,8 @@ INSTANTIATE_TEST_SUITE_P(Convolution, RandomConvolution,
                          ::testing::Combine(::testing::Values(1, 2, 3),
                                             ::testing::Values(0, 1, 2)));
 
-// Kernels must not depend on what their scratch memory held before: here NaN, from the convolution
-// before.
+// Kernels must not depend on what their scratch memory held before: here NaN of the previous
+// convolution.
 TEST(Convolution, ScratchMemoryIsNotReadBeforeItIsWritten) {
   const Threads one(1);
   const auto& table = testing::convolution();
@@ -115,7 +115,7 @@ TEST(Convolution, ScratchMemoryIsNotReadBeforeItIsWritten) {
   }
 }
 
-// The shapes of ResNets, small in number: what oneDNN's fastest kernels compute.
+// Some shapes of ResNets, which oneDNN's fastest kernels compute.
 TEST(Convolution, ShapesOfResNets) {
   const Threads one(1);
   const auto square = [](std::int64_t n, std::int64_t in, std::int64_t size, std::int64_t out,
@@ -179,7 +179,7 @@ TEST(Convolution, RefusesOtherDtypes) {
   }
 }
 
-// Ranks may be threads: plans and scratch memory must not be shared between them.
+// Ranks may be threads: primitives and scratch memory must not be shared between them.
 TEST(Convolution, FromSeveralThreadsAtOnce) {
   const ConvOptions options{{1, 1}, {1, 1}, {1, 1}, 1};
   constexpr MemoryFormat last = MemoryFormat::channels_last;

@@ -20,8 +20,8 @@ using testing_support::relative_error;
 
 const kernels::Elementwise& table() { return testing::elementwise(); }
 
-// What a result may be off by: the rounding of the output, with room for exp and its kin in
-// float32.
+// The relative error that a result may have: the rounding of the output, with room for exp and
+// similar functions in float32.
 double tolerance(DType dtype) {
   return dtype == float64    ? 1e-14
          : dtype == float32  ? 4e-7
@@ -145,7 +145,7 @@ TEST(ElementwiseKernels, BinaryMatchesPlainLoopsInEveryLayoutAndBroadcast) {
         }
         EXPECT_LE(relative_error(to_vector(out), expected), tolerance(dtype))
             << static_cast<int>(op) << " " << to_string(dtype) << " " << to_string(shape);
-        // A number in either place.
+        // The number is the first or the second argument.
         const double number = op == Binary::power ? 2 : 3;
         for (const bool reversed : {false, true}) {
           const Tensor all = poisoned(a.shape(), compares(op) ? boolean : dtype, generator);
@@ -191,7 +191,7 @@ TEST(ElementwiseKernels, CopyConvertsBetweenAllDtypes) {
         EXPECT_EQ(to_vector(out), expected)
             << to_string(from) << " to " << to_string(to) << " " << to_string(shape);
       }
-  // Values that only the exact path keeps.
+  // Values that a detour through float would change.
   const Tensor big = tensor({1}, {int64});
   big.data<std::int64_t>()[0] = (std::int64_t{1} << 53) + 1;
   const Tensor same = empty({1}, {int64});

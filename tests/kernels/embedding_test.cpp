@@ -1,5 +1,5 @@
-// Embedding kernels against plain loops: layouts of indices, tables and gradients, rows that occur
-// often, rarely, never.
+// Embedding kernels against plain loops, over layouts of indices, tables and gradients, with rows
+// that occur often, rarely or never.
 #include "random_layout.h"
 #include "tables.h"
 
@@ -42,8 +42,8 @@ TEST(EmbeddingKernels, AnIndexOutsideIsAnErrorOrNan) {
 
 TEST(EmbeddingKernels, GradientsAddUpInTheOrderOfThePositions) {
   Generator generator(402);
-  // Rows named once and a thousand times, tables of one row, and counts beside the powers of two
-  // that a sort goes by.
+  // Rows that occur once and a thousand times, tables of one row, and counts next to the powers of
+  // two that the sort on a GPU uses.
   for (const auto& [count, rows, width] : std::vector<std::array<std::int64_t, 3>>{
            {1, 1, 1}, {7, 1000, 3}, {511, 40, 5}, {513, 3, 33}, {1500, 1, 2}, {2600, 700, 1}})
     for (const DType dtype : testing::trained_dtypes()) {

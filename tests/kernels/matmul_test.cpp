@@ -19,7 +19,7 @@ using testing::poisoned;
 using testing::relative_error;
 using testing::Threads;
 
-// (..., rows, columns) stored by rows, or by columns.
+// A tensor (..., rows, columns) in row-major or column-major order.
 Tensor matrix(Shape shape, DType dtype, bool by_columns) {
   if (!by_columns) return normal(shape, dtype);
   std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
@@ -76,7 +76,7 @@ TEST(Matmul, AgreesWithTheReference) {
   }
 }
 
-// Of one shape: what is kept of a product must not serve another.
+// Products of one shape that differ otherwise: a cached primitive must not serve another product.
 TEST(Matmul, EpiloguesAreNotMixedUp) {
   for (const DType dtype : testing::trained_dtypes()) {
     const Tensor a = normal({9, 20}, dtype), b = normal({20, 17}, dtype),
@@ -100,7 +100,7 @@ TEST(Matmul, RowsOfALargerMatrix) {
   check(b.transpose(0, 1), a.transpose(0, 1), {}, poisoned({32, 8}, float32), 2e-6);
 }
 
-// Gaps, any order of dimensions, results by columns: layouts that no library knows.
+// Layouts that no library knows: gaps, any order of dimensions, column-major results.
 TEST(Matmul, AnyLayout) {
   Generator generator(static_cast<std::uint64_t>(pick(0, 1 << 30)));
   for (int i = 0; i < 60; ++i) {
@@ -123,7 +123,7 @@ TEST(Matmul, AnyLayout) {
   }
 }
 
-// oneDNN refused to run this one: the stride of the only row, 1, is no leading dimension.
+// oneDNN refused this product: the stride 1 of the only row is not a valid leading dimension.
 TEST(Matmul, StrideOfTheOnlyRow) {
   check(normal({1, 4}, float32), normal({9, 8}, float32).slice(1, 0, 4).transpose(0, 1), {},
         poisoned({9, 1}, float32).transpose(0, 1), 2e-6);
@@ -159,7 +159,7 @@ TEST(Matmul, EmptySizes) {
   }
 }
 
-// As relu(x) does it: what has diverged must not come out as 0.
+// relu(NaN) is NaN: a diverged network must not come out as 0.
 TEST(Matmul, ReluKeepsNaN) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (DType dtype : testing::trained_dtypes()) {

@@ -100,7 +100,7 @@ Tensor apply(const std::vector<double>& dense, const Plane& plane, const Tensor&
 double tolerance_of(DType dtype) {
   return dtype == float64 ? 1e-14 : dtype == float32 ? 5e-7 : 4e-3;
 }
-// oneDNN adds up the gradients of overlapping windows (here up to 64) in bfloat16.
+// oneDNN adds the gradients of overlapping windows (here up to 64) in bfloat16.
 double gradient_tolerance_of(DType dtype) { return dtype == bfloat16 ? 1e-2 : tolerance_of(dtype); }
 
 TEST(AveragePooling, IsTheMatrixOfItsDefinition) {
@@ -165,7 +165,7 @@ TEST(AdaptiveAveragePooling, IsTheMatrixOfItsDefinition) {
   }
 }
 
-// For one plane: the value and the first position of the largest element of every window, and the
+// The value and the first position of the largest element of every window of one plane, and the
 // gradient.
 void check_max(const Case& c, const Tensor& x, DType dtype, MemoryFormat format) {
   const auto& table = testing::pooling();

@@ -1,5 +1,5 @@
-// Random convolutions: sizes that fit together, odd and small, of inputs whose last column no
-// window may reach.
+// Random convolutions with odd, small sizes that fit together. Windows need not reach the last
+// column of an input.
 #pragma once
 
 #include "compare.h"

@@ -8,7 +8,7 @@
 
 namespace tutti::testing_support {
 
-/// 0 to 4 dimensions of 0 to 7 entries, now and then a long one.
+/// A shape of 0 to 4 dimensions with 0 to 7 entries, sometimes with a long one.
 inline Shape random_shape(Generator& generator, int min_rank = 0) {
   Shape shape;
   const auto rank = min_rank + static_cast<int>(generator.below(5 - min_rank));

@@ -16,7 +16,7 @@ using testing_support::relative_error;
 
 const kernels::Reduce& table() { return testing::reduce(); }
 
-// Row-major over `kept`: the definition.
+// The definition of a reduction, row-major over `kept`.
 std::vector<double> reference(Reduction op, const Tensor& x, const Shape& kept) {
   std::vector<double> result(static_cast<std::size_t>(numel(kept)), op == Reduction::sum ? 0
                                                                     : op == Reduction::max

@@ -16,9 +16,9 @@ const kernels::Softmax& table() { return testing::softmax(); }
 
 double tolerance(DType dtype) { return dtype == float64 ? 1e-13 : dtype == float32 ? 1e-6 : 5e-3; }
 
-struct Line {  // softmax of `n` values, the definition
+struct Slice {  // the definition of softmax for `n` values
   std::vector<double> probability, log;
-  explicit Line(const double* x, std::size_t n) {
+  explicit Slice(const double* x, std::size_t n) {
     double largest = -INFINITY, total = 0;
     for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, x[i]);
     for (std::size_t i = 0; i < n; ++i) total += std::exp(x[i] - largest);
@@ -42,13 +42,13 @@ TEST(SoftmaxKernels, MatchTheDefinitionInEveryLayout) {
           };
           const Tensor x = make(), y = random_layout(zeros(shape, {dtype}), generator).fill_(NAN);
           table().forward(x, dim, log, y);
-          // Lines last, so that they are contiguous runs of a vector.
+          // The class dimension goes last, so that every slice is a contiguous part of a vector.
           const auto in = to_vector(x.transpose(dim, 2)), out = to_vector(y.transpose(dim, 2));
           const auto n = static_cast<std::size_t>(classes);
           std::vector<double> expected;
           for (std::size_t i = 0; i < in.size(); i += n) {
-            const Line line(&in[i], n);
-            const auto& values = log ? line.log : line.probability;
+            const Slice slice(&in[i], n);
+            const auto& values = log ? slice.log : slice.probability;
             expected.insert(expected.end(), values.begin(), values.end());
           }
           EXPECT_LE(relative_error(out, expected), tolerance(dtype))
@@ -92,13 +92,13 @@ TEST(CrossEntropyKernels, MatchTheDefinition) {
         const auto n = static_cast<std::size_t>(classes);
         std::vector<double> loss, gradient;
         for (std::size_t i = 0; i < t.size(); ++i) {
-          const Line line(&in[i * n], n);
+          const Slice slice(&in[i * n], n);
           loss.push_back(0);
           for (std::size_t c = 0; c < n; ++c) {
             const double wanted = smoothing / static_cast<double>(n) +
                                   (static_cast<double>(c) == t[i] ? 1 - smoothing : 0);
-            if (t[i] >= 0) loss.back() -= wanted * line.log[c];
-            gradient.push_back(t[i] >= 0 ? scale[i] * (line.probability[c] - wanted) : 0);
+            if (t[i] >= 0) loss.back() -= wanted * slice.log[c];
+            gradient.push_back(t[i] >= 0 ? scale[i] * (slice.probability[c] - wanted) : 0);
           }
         }
         // Losses and gradients are exact up to the input's rounding, which the reference shares.
@@ -115,10 +115,10 @@ TEST(CrossEntropyKernels, LargeLogitsKeepTheirDifferences) {
   table().cross_entropy(x, t, {}, loss, normalizer);
   table().cross_entropy_grad(ones({1}), x, t, {}, normalizer, dx);
   const double small[] = {0, 1, -1};
-  const Line line(small, 3);
-  EXPECT_NEAR(loss.item<double>(), -line.log[0], 1e-6);
+  const Slice slice(small, 3);
+  EXPECT_NEAR(loss.item<double>(), -slice.log[0], 1e-6);
   EXPECT_LE(relative_error(to_vector(dx),
-                           {line.probability[0] - 1, line.probability[1], line.probability[2]}),
+                           {slice.probability[0] - 1, slice.probability[1], slice.probability[2]}),
             1e-6);
 }
 

@@ -1,6 +1,6 @@
-// The tables of kernels that a suite tests: the CPU's, or those of another device behind a copy
-// there and back. The tests so stay one description in tensors of the CPU; the kernels see the same
-// strides, offsets, aliases and poison.
+// The tables of kernels that a suite tests: those of the CPU, or those of another device with every
+// tensor copied there and back. So a test is written once, with tensors of the CPU; the kernels of
+// any device see the same strides, offsets, aliases and poisoned memory.
 #pragma once
 
 #include "../test_device.h"
@@ -22,8 +22,8 @@
 
 namespace tutti::testing {
 
-/// The tensors of one call on the test's device: every storage is copied there whole, once, and
-/// back.
+/// Copies the tensors of one call to the test's device and back. Every storage is copied once, as a
+/// whole.
 class Moved {
  public:
   Tensor operator()(const Tensor& t) {

@@ -137,7 +137,7 @@ std::vector<Case> matrix() {
     const std::string not_started = caught + "from_environment: .*";
     const std::string killed = fmt::format("process rank {} with PID .* exited on signal 9", bad);
     const std::string never_came = bad == 1 ? "rank 1 did not come"
-                                            : "there is no word from rank 0";
+                                            : "there is no answer from rank 0";
 
     add(2, bad, "action=kill,when=start", {killed});
     add(2, bad, "action=kill," + forward, {killed});

@@ -1,4 +1,4 @@
-// Reading the PyTorch fixtures, and comparing with them.
+// Functions that read the fixtures made by PyTorch and compare tensors with them.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -23,7 +23,7 @@ inline Tensors read_fixture(const std::string& file) {
   return result;
 }
 
-/// |a - b| / |b|, or |a - b| where b is zero; infinite for another shape or a NaN.
+/// Returns |a - b| / |b|, or |a - b| if b is zero; infinity for another shape or a NaN.
 inline double distance(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !(a.shape() == b.shape())) return INFINITY;
   const std::vector<double> x = to_vector(a), y = to_vector(b);

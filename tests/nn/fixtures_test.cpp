@@ -1,5 +1,5 @@
-// Forward and backward of every layer against PyTorch's (tests/fixtures/make_layers.py), in float64
-// and float32, and in every memory format: the layers are built here as they are there.
+// Forward and backward of every layer against PyTorch's results (tests/fixtures/make_layers.py), in
+// float64 and float32, and in every memory format.
 #include "fixture.h"
 
 #include <tutti/nn/activation.h>
@@ -22,13 +22,13 @@ constexpr auto contiguous = MemoryFormat::contiguous, channels_last = MemoryForm
 
 double tolerance_of(DType dtype) { return dtype == float64 ? 1e-10 : 1e-5; }
 
-// The tensors of one file, and how a layer is run on a case of it.
+// The tensors of one file. It runs a layer on each of its cases.
 class Family {
  public:
   explicit Family(const std::string& name)
       : all_(read_fixture("layers_" + name + ".safetensors")) {}
 
-  // Every case must have been checked, or a typing error could hide one.
+  // Every case must have been checked: a wrong name in a test could hide one.
   ~Family() {
     for (const auto& [key, tensor] : all_)
       EXPECT_TRUE(checked_.count(key.substr(0, key.find('.')))) << "nothing checked " << key;
@@ -85,7 +85,7 @@ class Family {
     return found->second;
   }
 
-  // The tensors whose names begin with `prefix`, without it.
+  // Returns the tensors whose names begin with `prefix`, under names without it.
   StateDict below(const std::string& prefix) const {
     StateDict result;
     for (const auto& [key, tensor] : all_)
@@ -106,7 +106,7 @@ class Family {
     const Tensor y = layer(x);
     EXPECT_LT(distance(y.detach(), at(name + ".y")), tolerance);
     EXPECT_EQ(y.dtype(), dtype);
-    if (y.rank() >= 4 && layer.type_name() != "LayerNorm") {  // that one is always row-major
+    if (y.rank() >= 4 && layer.type_name() != "LayerNorm") {  // LayerNorm is row-major
       EXPECT_TRUE(y.is_contiguous(format));
     }
 

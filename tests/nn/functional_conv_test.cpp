@@ -1,5 +1,4 @@
-// Convolution as a differentiable function: gradients, layouts, mixed precision, and the errors it
-// raises.
+// Tests of convolution as a differentiable function: gradients, layouts, mixed precision, errors.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
@@ -63,7 +62,7 @@ TEST(Conv, FormatIsTheInputsOrTheWeights) {
   EXPECT_EQ(nn::conv2d(x, w).memory_format(), MemoryFormat::contiguous);
   EXPECT_EQ(nn::conv2d(x.contiguous(last), w).memory_format(), last);
   EXPECT_EQ(nn::conv2d(x, w.contiguous(last)).memory_format(), last);
-  // One input channel looks the same in both formats; the weight of a channels_last model tells.
+  // An input with one channel has the same strides in both formats, so the weight decides.
   const Tensor w1 = randn({4, 1, 3, 3}).contiguous(last);
   EXPECT_EQ(nn::conv2d(randn({2, 1, 8, 8}), w1).memory_format(), last);
 }

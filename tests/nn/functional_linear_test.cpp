@@ -1,4 +1,4 @@
-// The fully connected map: values, gradients, joined activation, mixed precision and errors.
+// Tests of nn::linear: values, gradients, the activation, mixed precision and errors.
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
@@ -40,7 +40,7 @@ TEST(Linear, Gradcheck) {
     }
 }
 
-// Output and gradients, bit for bit: the same products of the same numbers.
+// The activation inside linear() gives the bits of relu() after it: the products are the same.
 TEST(Linear, JoinedReluIsReluOfLinear) {
   const auto expect_same = [](const Tensor& x, const Tensor& w, const Tensor& b) {
     SCOPED_TRACE(to_string(x.dtype()) + " " + to_string(x.shape()) + to_string(x.strides()) +
@@ -83,10 +83,10 @@ TEST(Linear, JoinedReluOfNaN) {
   EXPECT_TRUE(std::isnan(to_vector(y.detach())[0]));
   EXPECT_EQ(to_vector(y.detach())[1], 1);
   y.backward(ones({2, 1}));
-  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{0, 1}));  // as relu's
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{0, 1}));  // As relu() does.
 }
 
-// The output says where the gradient passes.
+// The saved output decides where the gradient passes.
 TEST(Linear, JoinedReluNoticesAChangedOutput) {
   const Tensor x = randn({2, 3}), w = randn({4, 3}).requires_grad_();
   const Tensor y = nn::linear(x, w, {}, Activation::relu);

@@ -1,5 +1,5 @@
-// Pooling as differentiable functions: gradients, layouts and errors. Values are the kernel tests'
-// business.
+// Tests of pooling as differentiable functions: gradients, layouts and errors. The tests of the
+// kernels check the values.
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/pooling.h>
@@ -15,7 +15,8 @@ using nn::PoolOptions;
 const TensorOptions f64{.dtype = float64};
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 
-// All different by at least 0.1, so that a small step does not change which is the largest.
+// Returns numbers that differ by at least 0.1, so that a small step does not change the largest
+// one.
 Tensor distinct(const Shape& shape) {
   std::vector<double> values;
   for (std::int64_t i = 0; i < numel(shape); ++i)

@@ -1,4 +1,4 @@
-// Initial values: moments and bounds of each scheme, independence of threads and layout.
+// Tests of initial values: moments and bounds of each scheme, for all layouts and thread counts.
 #include <tutti/core/parallel.h>
 #include <tutti/nn/init.h>
 
@@ -28,7 +28,7 @@ Moments moments_of(const Tensor& tensor) {
   return m;
 }
 
-// 55296 values: fan_in 48 * 9 = 432, fan_out 128 * 9 = 1152.
+// The weight has 55296 values, fan_in 48 * 9 = 432 and fan_out 128 * 9 = 1152.
 Tensor weight() { return full({128, 48, 3, 3}, std::nan("")); }
 constexpr double relative = 0.02;  // more than four standard errors of std over that many values
 

@@ -1,4 +1,4 @@
-// LayerNorm: values and gradients against elementary operations, layouts, dtypes, refusals.
+// Tests of LayerNorm: values and gradients against elementary operations, dtypes, errors.
 #include "kernels/compare.h"
 
 #include <tutti/autograd/functions.h>

@@ -1,4 +1,4 @@
-// What the layers refuse, how they print, what they start with, and Dropout's statistics.
+// Tests of the layers: errors, describe(), initial values, and the statistics of Dropout.
 #include <tutti/nn/activation.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/dropout.h>

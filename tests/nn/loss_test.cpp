@@ -1,5 +1,5 @@
-// Losses, embedding and dropout as functions: values against plain C++, gradients against central
-// differences.
+// Tests of losses, embedding and dropout as functions: values against plain C++, gradients against
+// central differences.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
@@ -25,7 +25,7 @@ Tensor random(const Shape& shape) {
   return randn(shape, f64, generator);
 }
 
-// The definition, term by term, over logits (N, C).
+// Computes the cross-entropy of logits (N, C) by its definition, term by term.
 std::vector<double> reference(const Tensor& logits, const std::vector<std::int64_t>& targets,
                               double smoothing, std::int64_t ignored) {
   const auto x = to_vector(logits);
@@ -177,7 +177,7 @@ TEST(Dropout, EdgesAndErrors) {
   EXPECT_EQ(to_vector(nn::dropout(x, 1, true)), (std::vector<double>{0, 0, 0}));
   EXPECT_THROW(nn::dropout(x, -0.1, true), ValueError);
   EXPECT_THROW(nn::dropout(x, std::nan(""), true), ValueError);
-  // The draws follow the index, not the memory.
+  // The random numbers follow the order of the indices, not that of the memory.
   Generator a(1), b(1);
   const Tensor image = ones({2, 3, 4, 4});
   const Tensor last = nn::dropout(image.contiguous(MemoryFormat::channels_last), 0.5, true, b);

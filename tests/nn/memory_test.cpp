@@ -1,5 +1,5 @@
-// A training step's memory: the second identical one, and all that follow, live on what the
-// allocator kept.
+// Tests of the memory of a training step: from the second equal step on, the allocator reuses its
+// blocks and asks the system for none.
 #include <tutti/core/create.h>
 #include <tutti/nn/activation.h>
 #include <tutti/nn/batch_norm/layer.h>
@@ -36,7 +36,7 @@ TEST(Memory, RepeatedTrainingStepsAskTheSystemForNothing) {
       optimizer.step();
     };
     step();
-    step();  // the first to have the optimizer's momentum alive from its start
+    step();  // The first step that begins with the optimizer's momentum.
     const MemoryStats before = allocator(Device::cpu()).stats();
     for (int i = 0; i < 5; ++i) step();
     const MemoryStats after = allocator(Device::cpu()).stats();

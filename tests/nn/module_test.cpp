@@ -1,4 +1,4 @@
-// The module tree: registration, names, state dicts, moving in place, printing, hooks.
+// Tests of Module: registration, names, state dicts, moving in place, printing, hooks.
 #include <tutti/nn/sequential.h>
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Scale : Layer {
   Tensor &weight, &bias, &count, &mean;
 };
 
-// Keeps float32 like a normalisation.
+// A layer that keeps float32, as normalisation layers do.
 struct Norm : Scale {
   using Scale::Scale;
   DType own_dtype(const Tensor&, DType requested) const override {
@@ -79,7 +79,7 @@ TEST(Module, RegisteringANameTwiceIsAnError) {
   EXPECT_THROW(net.add_buffer("x.y", zeros({1})), ValueError);
   EXPECT_THROW(net.add_child("none", std::shared_ptr<Scale>()), ValueError);
   EXPECT_THROW(net.add_parameter("integers", zeros({1}, {.dtype = int64})), DTypeError);
-  EXPECT_EQ(net.state_dict().size(), 11u);  // none of it left a trace
+  EXPECT_EQ(net.state_dict().size(), 11u);  // Nothing was added.
 }
 
 TEST(Module, AModuleCannotContainItself) {
@@ -165,7 +165,7 @@ TEST(Module, ToMemoryFormatReachesRankFourAndFive) {
   EXPECT_TRUE(five.is_contiguous(MemoryFormat::channels_last));
   EXPECT_TRUE(three.is_contiguous());
   EXPECT_FALSE(four.grad().defined());
-  EXPECT_TRUE(three.grad().defined());  // it did not move
+  EXPECT_TRUE(three.grad().defined());  // It did not move.
   net.zero_grad();
   EXPECT_FALSE(three.grad().defined());
 }

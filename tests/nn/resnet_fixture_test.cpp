@@ -1,6 +1,6 @@
-// ResNet-18 and ResNet-50 against torchvision's, ResNet-20 against a second writing of it
-// (tests/fixtures/ make_resnet.py): outputs, every gradient and every running statistic, from
-// weights that a formula gives on both sides.
+// Tests of ResNet-18 and ResNet-50 against torchvision's, and of ResNet-20 against a second
+// implementation in PyTorch (tests/fixtures/make_resnet.py): outputs, all gradients and all running
+// statistics. Both sides compute the weights by the same formula.
 #include "fixture.h"
 
 #include <tutti/nn/resnet.h>
@@ -10,7 +10,7 @@
 namespace tutti::nn {
 namespace {
 
-// Number i of the stream called `name`, in [-1, 1): see formula() in make_resnet.py.
+// Returns number i of the stream called `name`, in [-1, 1), as formula() in make_resnet.py does.
 double formula(std::uint64_t seed, std::int64_t i) {
   std::uint64_t z = seed + (static_cast<std::uint64_t>(i) + 1) * 0x9E3779B97F4A7C15ull;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -25,7 +25,7 @@ std::uint64_t seed_of(const std::string& name) {
   return seed;
 }
 
-// A float32 tensor with value(u, i) in row-major order, u from the stream called `name`.
+// Returns a float32 tensor of value(u, i) in row-major order, with u from the stream called `name`.
 template <class Value>
 Tensor make(const std::string& name, const Shape& shape, const Value& value) {
   const Tensor result = empty(shape);
@@ -51,8 +51,8 @@ Tensor parameter_value(const std::string& name, const Shape& shape) {
 
 class ResNetFixture : public testing::TestWithParam<std::pair<const char*, std::int64_t>> {
  protected:
-  // Norm and dot product with a formula vector, both relative to the norm expected. A wrong element
-  // somewhere shows in the dot product, a wrong scale in both.
+  // The norm and the dot product with a vector from the formula are compared, both relative to the
+  // expected norm. A wrong element changes the dot product, a wrong scale changes both.
   void expect_summary(const std::string& name, const Tensor& own) const {
     const auto expected = to_vector(fixture.at(GetParam().first + ("/" + name)));
     ASSERT_TRUE(own.defined()) << name;

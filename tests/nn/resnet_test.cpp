@@ -1,4 +1,4 @@
-// The ResNets' shapes, names and published parameter counts.
+// Tests of the ResNets: shapes, names, published parameter counts, joint collectives.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/nn/batch_norm/convert.h>

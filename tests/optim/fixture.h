@@ -1,5 +1,5 @@
-// The PyTorch trajectories in tests/fixtures/optim.safetensors, and how an optimizer of ours is run
-// along one.
+// The trajectories that PyTorch computed (tests/fixtures/optim.safetensors), and a function that
+// runs one of our optimizers along them.
 #pragma once
 
 #include <tutti/core/create.h>
@@ -21,7 +21,7 @@ inline Tensor fixture(const std::string& name) {
   throw std::out_of_range("no fixture " + name);
 }
 
-/// |a - b| / |b|, and 1 where a has a NaN.
+/// Returns |a - b| / |b|, and 1 if a has a NaN.
 inline double distance(const Tensor& a, const Tensor& b) {
   const std::vector<double> x = to_vector(a), y = to_vector(b);
   EXPECT_EQ(x.size(), y.size());
@@ -32,7 +32,7 @@ inline double distance(const Tensor& a, const Tensor& b) {
   return std::isfinite(result) ? result : 1;
 }
 
-/// The two parameters every trajectory starts from.
+/// Returns the two parameters from which every trajectory starts.
 inline std::vector<Tensor> start(DType dtype = float64) {
   std::vector<Tensor> result;
   for (const char* name : {"start.0", "start.1"})
@@ -50,7 +50,7 @@ inline void give_gradients(const std::vector<Tensor>& parameters, std::int64_t s
   }
 }
 
-/// Steps along the gradients and compares the parameters after each with PyTorch's.
+/// Steps along the gradients and compares the parameters after each step with PyTorch's.
 inline void expect_trajectory(const std::string& name, optim::Optimizer& optimizer,
                               const std::vector<Tensor>& parameters, double tolerance = 1e-12,
                               bool skip = false) {

@@ -1,5 +1,5 @@
-// Loss scaling: what reaches the parameters is as if there were no scale; what overflowed is
-// skipped, to the last bit of the optimizer's state; and the scale follows the rule of
+// Tests of loss scaling: parameters change as if there were no scale, a step that overflowed
+// changes no bit of parameters and optimizer state, and the scale follows the rule of
 // torch.amp.GradScaler.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
@@ -43,7 +43,7 @@ std::vector<std::vector<double>> values(const OptimizerState& state) {
   return result;
 }
 
-// A run in which random steps overflow, the first among them, against one that never knew of those
+// A run in which random steps overflow, the first one among them, against a run without those
 // steps.
 TEST(GradScaler, AnOverflowLeavesNoTrace) {
   std::mt19937 random(1);
@@ -96,12 +96,12 @@ TEST(GradScaler, TheScaleGrowsAndBacksOff) {
   };
   EXPECT_EQ(step(1), 8);
   EXPECT_EQ(step(1), 8);
-  EXPECT_EQ(step(infinity), 2);  // and counts from the beginning
+  EXPECT_EQ(step(infinity), 2);  // The count of good steps starts again.
   EXPECT_EQ(step(1), 2);
   EXPECT_EQ(step(1), 2);
   EXPECT_EQ(step(1), 8);
   EXPECT_EQ(step(1), 8);
-  // Never to infinity.
+  // The scale never grows to infinity.
   GradScaler large({.init_scale = 0x1p126, .growth_interval = 1});
   for (int i = 0; i < 4; ++i) {
     x.set_grad(ones({3}));
@@ -188,8 +188,7 @@ TEST(GradScaler, InvalidArguments) {
   EXPECT_EQ(to_vector(p), std::vector<double>(3, 1));
 }
 
-// The kernel over many sizes and dtypes: one bad element anywhere is seen, and every element is
-// divided.
+// The kernel finds one bad element anywhere and divides every element, for many sizes and dtypes.
 TEST(GradScaler, UnscaleKernel) {
   std::mt19937 random(1);
   const auto& table = kernels::optimizer(Device::cpu());
@@ -207,12 +206,12 @@ TEST(GradScaler, UnscaleKernel) {
           .fill_(-infinity);
       table.unscale(std::vector{b, a}, scalar(2), found);
       EXPECT_EQ(found.item<float>(), 1);
-      table.unscale(std::vector{ones({3})}, scalar(2), found);  // stays found
+      table.unscale(std::vector{ones({3})}, scalar(2), found);  // The verdict stays.
       EXPECT_EQ(found.item<float>(), 1);
     }
 }
 
-// Mixed precision as a user writes it: float32 parameters, 16-bit products.
+// Mixed precision as a user writes it: float32 parameters and 16-bit products.
 TEST(GradScaler, WithAutocast) {
   const Tensor w = randn({8, 8}).requires_grad_();
   SGD sgd({w}, {.lr = 0.1});

@@ -1,4 +1,5 @@
-// What every optimizer shares: arguments, in-place updates, saving and loading.
+// Tests of what all optimizers share: arguments, checks of every step, in-place updates, saving and
+// loading.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/record.h>
 #include <tutti/core/parallel.h>
@@ -57,7 +58,7 @@ TEST(Optimizer, LearningRateAndMomentumPerGroup) {
   EXPECT_THROW(sgd.set_learning_rate(-0.5), ValueError);
   EXPECT_EQ(sgd.learning_rate(0), 0.2);
   EXPECT_THROW(sgd.learning_rate(2), ValueError);
-  // The second group refuses what the first accepts: neither changes.
+  // The second group refuses the value that the first one accepts, so neither changes.
   SGD uneven({SGD::Group{{p[0]}, {.momentum = 0.5}},
               SGD::Group{{p[1]}, {.momentum = 0.9, .nesterov = true}}});
   EXPECT_THROW(uneven.set_momentum(0), ValueError);
@@ -78,7 +79,7 @@ TEST(Optimizer, WithoutMomentumTheBufferOfEarlierStepsIsNotUsed) {
   EXPECT_EQ(to_vector(p), std::vector<double>(3, 0.875));
   sgd.set_momentum(0);
   sgd.step();
-  EXPECT_EQ(to_vector(p), std::vector<double>(3, 0.75));  // dampening is the buffer's
+  EXPECT_EQ(to_vector(p), std::vector<double>(3, 0.75));  // Dampening belongs to momentum.
 }
 
 TEST(Optimizer, ZeroGradClears) {
@@ -313,7 +314,7 @@ TEST(Optimizer, AStateThatDoesNotFitChangesNothing) {
 }
 
 TEST(Optimizer, MomentumTurnedOnBetweenSavingAndTheNextStep) {
-  // Saved between the step before momentum was turned on and the step after.
+  // The state is saved after the last step without momentum, when momentum is already turned on.
   const auto p = start(), q = start();
   SGD whole(p, {.lr = 0.1, .dampening = 0.25}), first(q, {.lr = 0.1, .dampening = 0.25}),
       second(q, {});
@@ -332,7 +333,7 @@ TEST(Optimizer, MomentumTurnedOnBetweenSavingAndTheNextStep) {
   OptimizerState bad = first.state_dict();
   bad.tensors.resize(1);
   EXPECT_THROW(second.load_state_dict(bad), CheckpointError);
-  bad.metadata["group.0.momentum"] = "0";  // needs none
+  bad.metadata["group.0.momentum"] = "0";  // Needs no state.
   second.load_state_dict(bad);
   EXPECT_EQ(second.momentum(), 0);
 }

@@ -1,4 +1,4 @@
-// The schedules against PyTorch's, and the edges PyTorch leaves open.
+// Tests of the schedules against PyTorch's, and of the edge cases that PyTorch leaves undefined.
 #include <tutti/optim/schedule.h>
 #include <tutti/optim/sgd.h>
 
@@ -9,8 +9,8 @@ namespace {
 
 using namespace optim;
 
-// Runs a schedule on an SGD of rate 0.4 and compares every step's rate (and momentum) with
-// PyTorch's.
+// Runs a schedule on SGD with a learning rate of 0.4 and compares the rate, and the momentum, of
+// every step with PyTorch's.
 void check(const std::string& name, Schedule rate, Schedule momentum = {}) {
   SGD sgd({zeros({1}).requires_grad_()}, {.lr = 0.4, .momentum = 0.9});
   Scheduler scheduler(sgd, std::move(rate), momentum);

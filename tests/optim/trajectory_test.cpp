@@ -1,4 +1,4 @@
-// SGD, Adam, AdamW, LARS and gradient clipping against what PyTorch computed
+// Tests of SGD, Adam, AdamW, LARS and gradient clipping against the results of PyTorch
 // (tests/fixtures/make_optim.py).
 #include <tutti/optim/adam.h>
 #include <tutti/optim/clip.h>
@@ -60,8 +60,8 @@ TEST(Trajectory, Float32) {
 }
 
 TEST(Trajectory, AnyDenseLayoutOfParameterAndGradient) {
-  // Parameter 0 is stored transposed; the gradient comes row-major, and every third one as a
-  // strided view.
+  // Parameter 0 is stored transposed. Its gradient is row-major, and every third one is a view with
+  // gaps.
   const auto p = start();
   const Tensor wide = empty({4, 3}, {.dtype = float64}), transposed = wide.transpose(0, 1).detach();
   transposed.copy_(p[0].detach());

@@ -1,5 +1,5 @@
-// How strided matrices are told to cuBLASLt, without CUDA: every layout and batch must address what
-// it stands for.
+// How strided matrices are described to cuBLASLt: every layout and every batch must address the
+// elements that it stands for. This needs no CUDA.
 #include "kernels/compare.h"
 #include "kernels/random_layout.h"
 

@@ -24,7 +24,8 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_ke
   const int width = g.across * K;
   share_channels<3>(shared, static_cast<std::int64_t>(tile) * width, width, g.channels,
                     [&](std::int64_t c, A* values) {
-                      affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+                      put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c],
+                                              values);
                     });
   GradSums<A, V, rows> sums;
   if (walk.count > 0) {

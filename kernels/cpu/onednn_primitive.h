@@ -1,6 +1,6 @@
-// How the CPU kernels run oneDNN: plans (a primitive with the reorders it needs) kept per thread
-// under a key of all they depend on. Included by onednn.cpp only; what the plans compute is decided
-// there.
+// Runs oneDNN primitives, together with the reorders that they need, and keeps them per thread
+// under a key of everything they depend on. Only onednn.cpp includes this file and decides what the
+// primitives compute.
 #pragma once
 
 #include "../../core/parallel.h"
@@ -21,9 +21,10 @@ using Desc = memory::desc;
 const dnnl::engine& engine();
 dnnl::primitive_attr attributes();
 
-/// A primitive with the reorders between the caller's layouts and the ones it wants (weights only:
-/// activations are described as they are). Belongs to one thread.
-class Plan {
+/// A oneDNN primitive with the reorders between the layouts of the caller's tensors and those that
+/// the primitive wants (for weights only: activations are described as they are). It belongs to one
+/// thread.
+class OnednnPrimitive {
  public:
   enum class Direction { in, out };
 
@@ -32,30 +33,32 @@ class Plan {
     primitive_ = dnnl::primitive(desc.get());
     reserve_scratchpad(desc.scratchpad_desc());
   }
-  /// The order of calls is the order of the pointers given to run().
+  /// Adds an argument (DNNL_ARG_...), which the caller has in layout `given` and the primitive in
+  /// layout `wanted`. The order of calls is the order of the pointers of run().
   void add(int argument, Direction direction, const Desc& given, const Desc& wanted);
   void run(std::initializer_list<void*> pointers);
 
  private:
-  struct Operand {
-    int argument;
+  struct Argument {
+    int id;  // DNNL_ARG_...
     Direction direction;
-    memory outer, inner;  // the caller's memory, and ours where the layout differs
+    memory given;   // the caller's memory
+    memory wanted;  // memory of our own, where the layout differs
     dnnl::reorder reorder;
-    std::size_t offset;  // of `inner` in the scratch block
+    std::size_t offset;  // of `wanted` in the scratch memory
   };
   void reserve_scratchpad(const Desc& desc);
 
   dnnl::primitive primitive_;
-  std::vector<Operand> operands_;
+  std::vector<Argument> arguments_;
   Desc scratchpad_;
   std::size_t bytes_ = 0, scratchpad_bytes_ = 0;
 };
 
-/// Everything a plan depends on, as bytes; the thread count among it.
-class Key {
+/// Everything a primitive depends on, as bytes: also the thread count.
+class PrimitiveKey {
  public:
-  explicit Key(char operation) : text_(1, operation) { add(num_threads()); }
+  explicit PrimitiveKey(char operation) : text_(1, operation) { add(num_threads()); }
   void add(std::int64_t value) {
     text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
@@ -88,11 +91,11 @@ class Key {
   std::string text_;
 };
 
-/// Runs the plan of `key` on the tensors' memory, made by `build` the first time. Each thread keeps
-/// its own plans: their memory objects hold the pointers of the call. false where oneDNN has no
-/// such primitive (`build` threw dnnl_unimplemented); Error that names `op` where it fails
-/// otherwise.
-bool run(const char* op, const Key& key, std::initializer_list<void*> pointers,
-         const std::function<void(Plan&)>& build);
+/// Runs the primitive of `key` on the tensors' memory; `build` makes it the first time. Each thread
+/// keeps its own primitives, because their memory objects hold the pointers of the call. Returns
+/// false where oneDNN has no such primitive (`build` threw dnnl_unimplemented); throws Error that
+/// names `op` where it fails otherwise.
+bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<void*> pointers,
+                const std::function<void(OnednnPrimitive&)>& build);
 
 }  // namespace tutti::kernels::cpu::onednn

@@ -8,9 +8,9 @@ namespace tutti::kernels::cuda {
 
 /// moments, what `statistics` asks for, and apply; false where x does not fit, and nothing was done
 /// then.
-bool resident_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
-                      const Tensor& y);
+bool persistent_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
+                        const Tensor& y);
 /// reduce_grad, parameter_grad and apply_grad, likewise.
-bool resident_backward(const LocalBackward& arguments);
+bool persistent_backward(const LocalBackward& arguments);
 
 }  // namespace tutti::kernels::cuda

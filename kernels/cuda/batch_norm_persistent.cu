@@ -1,4 +1,4 @@
-// The resident kernels: a cooperative launch of one block per multiprocessor whose shared memory
+// The persistent kernels: a cooperative launch of one block per multiprocessor whose shared memory
 // holds x (backward: x and the gradient) between the reduction and what is made of it, so that
 // memory is read once.
 //
@@ -6,7 +6,7 @@
 // team of blocks, each of which has a share of its rows. All teams reduce, all blocks wait for each
 // other, every block merges what its team has found, and goes on with what it holds. More slices
 // than teams make several such rounds.
-#include "batch_norm_resident.h"
+#include "batch_norm_persistent.h"
 
 #include "batch_norm_gradient.h"
 #include "batch_norm_moments.h"
@@ -59,7 +59,7 @@ __device__ std::int64_t place(int round, int block) {
 }
 
 template <class T, bool add>
-__global__ __launch_bounds__(row_threads, 1) void resident_forward_kernel(
+__global__ __launch_bounds__(row_threads, 1) void persistent_forward_kernel(
     const T* x, const T* residual, T* y, std::uint8_t* mask, Values weight, Values bias, bool relu,
     Geometry g, Plan plan, Partials partials, Statistics to) {
   constexpr int V = full_width<T>, U = 4;
@@ -87,25 +87,26 @@ __global__ __launch_bounds__(row_threads, 1) void resident_forward_kernel(
         }
       sums.end_batch();
     }
-    double n, mean[V], m2[V];
-    block_moments(sums, plan.across, plan.down, held.scratch, n, mean, m2);
+    double n;
+    ChannelMoments moments[V];
+    block_moments(sums, plan.across, plan.down, held.scratch, n, moments);
     if (static_cast<int>(threadIdx.x) < plan.across)
       for (int k = 0; k < V; ++k)
         partials.values[place(round, block) * width + static_cast<int>(threadIdx.x) * V + k] = {
-            mean[k], m2[k]};
+            moments[k].mean, moments[k].m2};
     if (threadIdx.x == 0) partials.counts[place(round, block)] = n;
     cooperative_groups::this_grid().sync();
 
     const std::int64_t first = place(round, team * plan.members),
                        channel = static_cast<std::int64_t>(slice) * width;
     merge_chunks(partials.values + first * width, partials.counts + first, plan.members, width, 0,
-                 width, held.scratch,
-                 [&](std::int64_t c, double of_n, double of_mean, double of_m2) {
+                 width, held.scratch, [&](std::int64_t c, double of_n, ChannelMoments of) {
                    if (channel + c >= g.channels) return;
-                   if (member == 0) put_statistics(to, before, channel + c, of_n, of_mean, of_m2);
+                   if (member == 0) put_statistics(to, before, channel + c, of_n, of);
                    A values[3];
-                   affine_of(of_mean, rstd_of(of_n > 0 ? of_m2 / of_n : 0, to.eps, to.floor),
-                             weight[channel + c], bias[channel + c], values);
+                   put_output_coefficients(of.mean,
+                                           rstd_of(of_n > 0 ? of.m2 * (1 / of_n) : 0, to.eps),
+                                           weight[channel + c], bias[channel + c], values);
                    for (int f = 0; f < 3; ++f) held.channels[f * width + c] = values[f];
                  });
     __syncthreads();
@@ -145,7 +146,7 @@ __global__ __launch_bounds__(row_threads, 1) void resident_forward_kernel(
 }
 
 template <class T, bool from_mask>
-__global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(
+__global__ __launch_bounds__(row_threads, 1) void persistent_backward_kernel(
     const T* dy, const T* x, const std::uint8_t* mask, T* masked, T* dx, Channels of,
     GradRules rules, Geometry g, Plan plan, Partials partials, GradTargets to,
     const double* moments, double floor) {
@@ -161,7 +162,7 @@ __global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(
     const std::int64_t channel = static_cast<std::int64_t>(slice) * width;
     __syncthreads();  // with what was shared of the last slice's channels
     share_channels<3>(held.channels, channel, width, g.channels, [&](std::int64_t c, A* values) {
-      affine_of(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+      put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
     });
     RowWalk<V> walk(g, slice, member, plan.members, false);
     const int count = static_cast<int>(walk.count);
@@ -210,18 +211,19 @@ __global__ __launch_bounds__(row_threads, 1) void resident_backward_kernel(
                                                                            sums.totals[V + k]};
     cooperative_groups::this_grid().sync();
 
-    sum_chunks(partials.values + place(round, team * plan.members) * width, plan.members, width, 0,
-               width, held.scratch, [&](std::int64_t c, double first, double second) {
-                 const std::int64_t at = channel + c;
-                 if (at >= g.channels) return;
-                 if (member == 0) put_grad_sums<A>(to, at, first, second);
-                 const double mean = of.mean[at], n = moments[0];
-                 second -= (mean - static_cast<double>(static_cast<A>(mean))) * first;
-                 A values[3];
-                 gradient_of(mean, of.rstd[at], of.weight[at], n, first, second,
-                             moments[packet_header_size + g.channels + at], floor, values);
-                 for (int f = 0; f < 3; ++f) held.channels[(3 + f) * width + c] = values[f];
-               });
+    sum_chunks(
+        partials.values + place(round, team * plan.members) * width, plan.members, width, 0, width,
+        held.scratch, [&](std::int64_t c, double first, double second) {
+          const std::int64_t at = channel + c;
+          if (at >= g.channels) return;
+          if (member == 0) put_grad_sums<A>(to, at, first, second);
+          const double mean = of.mean[at], n = moments[0];
+          second = around_mean(second, first, mean, static_cast<double>(static_cast<A>(mean)));
+          A values[3];
+          put_gradient_coefficients(mean, of.rstd[at], of.weight[at], n, {first, second},
+                                    moments[packet_header_size + g.channels + at], floor, values);
+          for (int f = 0; f < 3; ++f) held.channels[(3 + f) * width + c] = values[f];
+        });
     __syncthreads();
     if (count == 0) continue;
     A center[V];
@@ -327,20 +329,20 @@ tutti::cuda::Grid grid_of(const Plan& plan) {
 
 }  // namespace
 
-bool resident_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
-                      const Tensor& y) {
+bool persistent_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
+                        const Tensor& y) {
   const bool aligned = is_aligned(x) && is_aligned(y) && is_aligned(to.residual);
   return with_plan(x, 1, aligned, [&]<class T>(const Plan& plan) {
     const Workspace workspace = workspace_of<T>(x, plan);
-    const auto kernel = to.residual.defined() ? resident_forward_kernel<T, true>
-                                              : resident_forward_kernel<T, false>;
+    const auto kernel = to.residual.defined() ? persistent_forward_kernel<T, true>
+                                              : persistent_forward_kernel<T, false>;
     tutti::cuda::launch("batch_norm forward", kernel, grid_of(plan), at<T>(x), at<T>(to.residual),
                         at<T>(y), mask_of(to), values_of(to.weight, 1), values_of(to.bias, 0),
                         to.relu, geometry_of<T>(x, plan), plan, workspace.partials(), statistics);
   });
 }
 
-bool resident_backward(const LocalBackward& arguments) {
+bool persistent_backward(const LocalBackward& arguments) {
   const auto& [dy, saved, moments, position_weights, eps, sums, masked_dy, weight_grad, bias_grad,
                dx] = arguments;
   const Normalization& n = saved.normalization;
@@ -356,13 +358,12 @@ bool resident_backward(const LocalBackward& arguments) {
                          target_of(weight_grad),
                          target_of(bias_grad),
                          {}};
-    const auto kernel = from_mask ? resident_backward_kernel<T, true>
-                                  : resident_backward_kernel<T, false>;
+    const auto kernel = from_mask ? persistent_backward_kernel<T, true>
+                                  : persistent_backward_kernel<T, false>;
     tutti::cuda::launch("batch_norm backward", kernel, grid_of(plan), at<T>(dy), at<T>(saved.x),
                         mask_of(n), at<T>(masked_dy), at<T>(dx), channels_of(n),
                         GradRules{n.relu, saved.weighted}, geometry_of<T>(saved.x, plan), plan,
-                        workspace.partials(), to, moments.data<double>(),
-                        eps.floor ? eps.value : -1.0);
+                        workspace.partials(), to, moments.data<double>(), gradient_floor(eps));
   });
 }
 

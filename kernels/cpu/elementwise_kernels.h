@@ -1,10 +1,10 @@
-// The parts of the CUDA elementwise table, one source file each: they are joined in
-// elementwise.cpp.
+// The functions of the elementwise table. Each source file defines some of them; elementwise.cpp
+// joins them in the table.
 #pragma once
 
 #include "../elementwise.h"
 
-namespace tutti::kernels::cuda {
+namespace tutti::kernels::cpu {
 
 void fill(const Tensor& out, double value);
 void copy(const Tensor& in, const Tensor& out);
@@ -14,4 +14,4 @@ void unary(Unary op, const Tensor& in, const Tensor& out);
 void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out);
 void binary_scalar(Binary op, const Tensor& a, double b, bool reversed, const Tensor& out);
 
-}  // namespace tutti::kernels::cuda
+}  // namespace tutti::kernels::cpu

@@ -1,0 +1,47 @@
+// What the two backward passes of batch norm on the CPU share: the gradient below the ReLU, called
+// g. It is dy where the ReLU has passed, and 0 elsewhere.
+#pragma once
+
+#include "batch_norm_layout.h"
+
+namespace tutti::kernels::cpu {
+
+/// What tells where the ReLU has passed.
+enum class ReluMask { none, from_input, from_output };
+
+/// The tensors of a backward pass from one element on.
+template <class T, class A, ReluMask mask>
+struct GradientSource {
+  const T* __restrict dy;
+  const T* __restrict x;
+  const T* __restrict y;  ///< Null unless the mask comes from the output.
+
+  GradientSource(const T* dy_, const T* x_, const T* y_) : dy(dy_), x(x_), y(y_) {}
+  GradientSource(const Tensor& gradient, const SavedForward& saved)
+      : dy(gradient.data<T>()),
+        x(saved.x.data<T>()),
+        y(mask == ReluMask::from_output ? saved.output.data<T>() : nullptr) {}
+
+  GradientSource at(std::int64_t offset) const {
+    return {dy + offset, x + offset, mask == ReluMask::from_output ? y + offset : y};
+  }
+  /// g of element i, where x is `x_i`.
+  template <class Lanes, class V, class K>
+  [[gnu::always_inline]] V g(std::int64_t i, Lanes lanes, V x_i, K center, K scale, K shift) const {
+    const V d = lanes.load(dy + i);
+    if constexpr (mask == ReluMask::from_input)
+      return (x_i - center) * scale + shift > V{} ? d : V{};
+    if constexpr (mask == ReluMask::from_output) return lanes.load(y + i) > V{} ? d : V{};
+    return d;
+  }
+};
+
+/// Calls body.operator()<mask>() with what tells where the ReLU has passed.
+template <class Body>
+void with_relu_mask(const Normalization& normalization, const Body& body) {
+  if (!normalization.relu) body.template operator()<ReluMask::none>();
+  else if (normalization.residual.defined()) body.template operator()<ReluMask::from_output>();
+  else body.template operator()<ReluMask::from_input>();
+}
+
+}  // namespace tutti::kernels::cpu

@@ -1,0 +1,16 @@
+// The passes over activations that the CPU's batch norm is made of, one file each: moments, apply,
+// the gradient sums and the gradient of the input. What happens per channel between them, and the
+// table, is the business of batch_norm.cpp.
+#pragma once
+
+#include "../batch_norm.h"
+
+namespace tutti::kernels::cpu {
+
+void batch_norm_moments(const Tensor& x, const Tensor& position_weights, const Tensor& moments);
+void batch_norm_apply(const Tensor& x, const Normalization& normalization, const Tensor& y);
+/// Writes `sums` without a header, and `masked_dy`; leaves the other outputs to the caller.
+void batch_norm_reduce_grad(const GradientSums& arguments);
+void batch_norm_apply_grad(const InputGradient& arguments);
+
+}  // namespace tutti::kernels::cpu

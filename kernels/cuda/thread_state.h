@@ -1,0 +1,45 @@
+// State that a thread keeps for each device: the handle of an NVIDIA library, which one thread at a
+// time may use, and the plans made with it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace tutti::kernels::cuda {
+
+/// Returns the calling thread's own State for a device. The first call makes it with State(device),
+/// with that device current. What a thread leaves behind when it ends serves the next thread that
+/// asks, so that ranks that come and go make nothing new. Nothing is ever destroyed: at the end of
+/// a process CUDA may be gone first.
+template <class State>
+State& thread_state(int device) {
+  struct Pool {
+    std::mutex mutex;
+    std::map<int, std::vector<std::unique_ptr<State>>> idle;
+  };
+  static Pool& pool = *new Pool;
+  struct OwnStates {
+    std::map<int, std::unique_ptr<State>> of_device;
+    ~OwnStates() {
+      const std::lock_guard lock(pool.mutex);
+      for (auto& [index, state] : of_device) pool.idle[index].push_back(std::move(state));
+    }
+  };
+  thread_local OwnStates own;
+  std::unique_ptr<State>& state = own.of_device[device];
+  if (!state) {
+    const std::lock_guard lock(pool.mutex);
+    auto& idle = pool.idle[device];
+    if (!idle.empty()) {
+      state = std::move(idle.back());
+      idle.pop_back();
+    }
+  }
+  if (!state) state = std::make_unique<State>(device);
+  return *state;
+}
+
+}  // namespace tutti::kernels::cuda

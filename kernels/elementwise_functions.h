@@ -1,0 +1,152 @@
+// The elementwise operations and their formulas, written once for the CPU and for CUDA kernels. A
+// new operation is an enumerator and its line in `evaluate`; both devices then have it. This file
+// has no loops and no dtypes: how tensors are read and written is the kernels' business.
+//
+// The template argument Math supplies exp, erf and the like, which each processor computes in its
+// own way: cpu::Math (cpu/vector_math.h) or cuda::Math (cuda/element.h).
+#pragma once
+
+#include "../core/host_device.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace tutti::kernels {
+
+/// Operations on one floating number. `count` is how many there are.
+enum class Unary {
+  negate,
+  absolute,
+  exp,
+  log,
+  sqrt,
+  rsqrt,
+  reciprocal,
+  square,
+  sine,
+  cosine,
+  tanh,
+  sigmoid,
+  relu,  // NaN stays NaN
+  gelu,  // the exact one: x Phi(x), not its tanh approximation
+  sign,
+  count
+};
+
+/// Operations on two numbers. `count` is how many there are.
+enum class Binary {
+  add,
+  subtract,
+  multiply,
+  divide,
+  power,
+  maximum,  // NaN if either is NaN
+  minimum,
+  equal,  // comparisons give a bool
+  not_equal,
+  less,
+  less_equal,
+  greater,
+  greater_equal,
+  // Gradients of activations: g is the incoming gradient, y the activation's output, x its input.
+  relu_grad,     // of (g, y)
+  gelu_grad,     // of (g, x)
+  sigmoid_grad,  // of (g, y)
+  tanh_grad,     // of (g, y)
+  count
+};
+
+template <Unary op, class Math, class T>
+TUTTI_HOST_DEVICE inline T evaluate(T x) {
+  if constexpr (op == Unary::negate) return -x;
+  else if constexpr (op == Unary::absolute) return Math::abs(x);
+  else if constexpr (op == Unary::exp) return Math::exp(x);
+  else if constexpr (op == Unary::log) return Math::log(x);
+  else if constexpr (op == Unary::sqrt) return Math::sqrt(x);
+  else if constexpr (op == Unary::rsqrt) return T(1) / Math::sqrt(x);
+  else if constexpr (op == Unary::reciprocal) return T(1) / x;
+  else if constexpr (op == Unary::square) return x * x;
+  else if constexpr (op == Unary::sine) return Math::sin(x);
+  else if constexpr (op == Unary::cosine) return Math::cos(x);
+  else if constexpr (op == Unary::tanh) return Math::tanh(x);
+  else if constexpr (op == Unary::sigmoid) return T(1) / (T(1) + Math::exp(-x));
+  else if constexpr (op == Unary::relu) return x > T(0) || x != x ? x : T(0);
+  else if constexpr (op == Unary::gelu)
+    return x * T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440)));
+  else if constexpr (op == Unary::sign) return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0));
+  else static_assert(op == Unary::count, "evaluate() lacks this operation");
+}
+
+/// The operations that only floating numbers have.
+template <Binary op, class Math, class T>
+TUTTI_HOST_DEVICE inline T evaluate_floating(T a, T b) {
+  const T g = a, x = b, y = b;
+  if constexpr (op == Binary::divide) return a / b;
+  else if constexpr (op == Binary::power) return Math::pow(a, b);
+  else if constexpr (op == Binary::relu_grad) return y > T(0) ? g : T(0);
+  else if constexpr (op == Binary::gelu_grad) {
+    // d/dx x Phi(x) = Phi(x) + x phi(x), with the normal density phi
+    const T phi = T(0.39894228040143267794) * Math::exp(T(-0.5) * x * x);
+    return g * (T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440))) + x * phi);
+  } else if constexpr (op == Binary::sigmoid_grad) return g * y * (T(1) - y);
+  else if constexpr (op == Binary::tanh_grad) return g * (T(1) - y * y);
+  else static_assert(op == Binary::count, "evaluate() lacks this operation");
+}
+
+/// Returns a T, a bool for comparisons, and nothing (void) where integers lack the operation.
+template <Binary op, class Math, class T>
+TUTTI_HOST_DEVICE inline auto evaluate(T a, T b) {
+  if constexpr (op == Binary::add) return a + b;
+  else if constexpr (op == Binary::subtract) return a - b;
+  else if constexpr (op == Binary::multiply) return a * b;
+  else if constexpr (op == Binary::maximum) return a > b || a != a ? a : b;
+  else if constexpr (op == Binary::minimum) return a < b || a != a ? a : b;
+  else if constexpr (op == Binary::equal) return a == b;
+  else if constexpr (op == Binary::not_equal) return a != b;
+  else if constexpr (op == Binary::less) return a < b;
+  else if constexpr (op == Binary::less_equal) return a <= b;
+  else if constexpr (op == Binary::greater) return a > b;
+  else if constexpr (op == Binary::greater_equal) return a >= b;
+  else if constexpr (std::is_floating_point_v<T>) return evaluate_floating<op, Math>(a, b);
+}
+
+/// What `evaluate` returns for a binary operation.
+template <Binary op, class Math, class T>
+using ResultOf = decltype(evaluate<op, Math>(T{}, T{}));
+
+namespace detail {
+
+template <class Operation>
+using AllOperations = std::make_index_sequence<static_cast<std::size_t>(Operation::count)>;
+
+template <class Operation, std::size_t... i, class Body>
+TUTTI_HOST_DEVICE inline void with_operation(Operation op, std::index_sequence<i...>,
+                                             const Body& body) {
+  (void)((op == static_cast<Operation>(i) &&
+          (body.template operator()<static_cast<Operation>(i)>(), true)) ||
+         ...);
+}
+
+template <std::size_t... i>
+constexpr bool is_defined_for_integers(Binary op, std::index_sequence<i...>) {
+  return ((op == static_cast<Binary>(i) &&
+           !std::is_void_v<ResultOf<static_cast<Binary>(i), void, std::int64_t>>) ||
+          ...);
+}
+
+}  // namespace detail
+
+/// Calls body.operator()<op>(), with the operation as a template argument.
+template <class Operation, class Body>
+TUTTI_HOST_DEVICE inline void with_operation(Operation op, const Body& body) {
+  detail::with_operation(op, detail::AllOperations<Operation>{}, body);
+}
+
+/// Whether integers have the operation, too.
+constexpr bool is_defined_for_integers(Binary op) {
+  return detail::is_defined_for_integers(op, detail::AllOperations<Binary>{});
+}
+
+}  // namespace tutti::kernels
