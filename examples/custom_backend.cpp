@@ -10,17 +10,18 @@
 #include <thread>
 using namespace tutti;
 
+// [snippet]
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// [snippet]
+// What the network costs: a collective takes the latency plus its bytes at this rate.
 struct Network {
   Seconds latency;
   double bytes_per_second;
 };
 
-// A collective that is done when the other backend has finished it and the network would have.
-// Backends whose wait() leaves the waiting to a device (NCCL) need another class.
+// A collective that is done when the other backend has finished it and the time of its arrival has
+// come. For a backend whose wait() leaves the waiting to a device (NCCL) this class is wrong.
 struct DelayedWork : distributed::Work::State {
   DelayedWork(std::shared_ptr<State> work, Clock::time_point arrival)
       : inner(std::move(work)), arrives_at(arrival) {}
@@ -35,7 +36,7 @@ struct DelayedWork : distributed::Work::State {
   Clock::time_point arrives_at;
 };
 
-// The base class gets no World: failures, aborts and deadlines are those of the other backend.
+// The base class gets no World, because failures and deadlines are those of the other backend.
 class SlowNetwork : public distributed::Backend {
  public:
   SlowNetwork(std::shared_ptr<Backend> inner, Network network)

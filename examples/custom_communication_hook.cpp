@@ -1,15 +1,16 @@
-// Writes a communication hook: what DataParallel calls for each gradient bucket instead of an
-// all-reduce. The hook here records what travels and then starts the usual all-reduce. The program
-// trains on two ranks that are threads, prints the record, and checks that both ranks agree.
+// Writes a communication hook, which DataParallel calls for each gradient bucket instead of an
+// all-reduce. This hook records the size of each bucket and then starts the usual all-reduce. The
+// program trains on two ranks that are threads, prints the record, and checks that both ranks have
+// equal weights.
 #include <tutti/tutti.h>
 
 #include <cstdio>
 using namespace tutti;
 
 // [snippet]
-// A hook gets a flat bucket whose values are divided by the number of ranks already. It starts the
-// exchange and returns a Work; after the wait the bucket must hold the sum over the ranks. It is
-// called in the same order on every rank, on the thread that runs backward.
+// A hook gets a flat bucket whose values are already divided by the number of ranks. It starts the
+// exchange and returns a Work, after whose wait() the bucket holds the sum over the ranks.
+// DataParallel calls it in the same order on every rank, on the thread that runs backward.
 struct RecordTraffic {
   std::vector<std::string>& record;
 

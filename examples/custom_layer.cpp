@@ -1,16 +1,16 @@
 // Writes an operation and a layer outside of the library: Swish with a trained slope, y = x
-// sigmoid(beta x) (Ramachandran, Zoph and Le, "Searching for activation functions", 2017): the
-// operation is one function, the layer adds its parameter. The program checks the gradient, then
-// fits a small network made with it to a curve.
+// sigmoid(beta x) (Ramachandran, Zoph and Le, "Searching for activation functions", 2017). The
+// operation is one function; the layer adds its parameter. The program checks the gradient and then
+// fits a small network with this layer to a curve.
 #include <tutti/tutti.h>
 
 #include <cstdio>
 using namespace tutti;
 
 // [snippet]
-// A differentiable operation computes its output from detached inputs, then records how gradients
-// flow back: the closure is all that is kept. Saved tensors are checked: changing one in place
-// before backward is an error, not a wrong gradient.
+// A differentiable operation computes its output from detached inputs and then records how
+// gradients flow back. Only what the closure captures is kept for backward. Changing a tensor that
+// is captured as Saved in place is an error in backward, not a wrong gradient.
 Tensor swish(const Tensor& x, const Tensor& beta) {
   const Tensor s = sigmoid(x.detach() * beta.detach());
   return autograd::record(
@@ -25,7 +25,7 @@ Tensor swish(const Tensor& x, const Tensor& beta) {
 // [/snippet]
 
 // [snippet]
-// A layer is a struct: parameters are references that add_parameter hands out.
+// A layer is a struct whose parameters are references that add_parameter() returns.
 struct Swish : nn::Layer {
   Tensor& beta = add_parameter("beta", ones({1}));
   Tensor forward(const Tensor& x) override { return swish(x, beta); }

@@ -5,7 +5,7 @@
 #include <cstdio>
 using namespace tutti;
 
-// What a host program keeps: a network with its weights, ready to predict.
+// A host program keeps a Classifier: a network with its weights, ready to predict.
 class Classifier {
  public:
   // Throws CheckpointError where the file is missing or its tensors do not fit the network.
