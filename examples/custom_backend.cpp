@@ -84,7 +84,7 @@ Seconds train(const ProcessGroup& group) {
 }
 
 int main() {
-  const Network network{.latency = std::chrono::milliseconds(5), .bytes_per_second = 100e6};
+  const Network network{.latency = std::chrono::milliseconds(20), .bytes_per_second = 100e6};
   bool passed = true;  // written by rank 0 only
   distributed::run_ranks(2, [&](const ProcessGroup& group) {
     const ProcessGroup slow(std::make_shared<SlowNetwork>(group.implementation(), network));
