@@ -17,7 +17,7 @@ __global__ void finalize_kernel(const double* sums, bool exact, const double* mo
                                 Statistics to) {
   const Counters before = read_counters(to);
   const std::int64_t C = to.channels;
-  if (to.ranks > 0) {
+  if (sums != nullptr && to.ranks > 0) {
     const PacketHeader& header = header_of(sums);
     if (!fingerprints_agree(header.fingerprint, header.fingerprint_squared, to.ranks))
       to.running_mean = nullptr;
