@@ -1,4 +1,5 @@
-// The per-channel kernels of batch norm on the CPU, and the table.
+// The table of the CPU's batch-norm kernels, and the steps that work on channels alone. The passes
+// over activations have a file each (batch_norm_passes.h).
 #include "../../core/create.h"
 #include "../batch_norm_math.h"
 #include "batch_norm_layout.h"
@@ -148,7 +149,7 @@ void parameter_grad(const Tensor& sums, const Tensor& rstd, const Tensor& weight
     });
 }
 
-// Several at once: here nothing is won by it, so they are what they are made of.
+// The entries that combine several steps. On the CPU they run one step after the other.
 
 void moment_sums(const Tensor& x, const Tensor& position_weights, const PacketHeader& header,
                  const Tensor& sums) {
@@ -167,7 +168,7 @@ void moment_sums(const Tensor& x, const Tensor& position_weights, const PacketHe
 void finalize_statistics(const Tensor& sums, const Tensor& moments, const StatisticsUpdate& how,
                          const Tensor& mean, const Tensor& rstd) {
   bool agree = true;
-  if (how.ranks > 0) {
+  if (sums.defined() && how.ranks > 0) {
     const PacketHeader& header = header_of(sums.data<double>());
     agree = fingerprints_agree(header.fingerprint, header.fingerprint_squared, how.ranks);
   }
@@ -183,8 +184,8 @@ void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& upd
   batch_norm_apply(x, normalization, y);
 }
 
-// None: the output, which the layer after this one keeps anyway, is read instead. A mask of bits
-// would have to be spread over the lanes of vectors again, for which there is no portable word.
+// The CPU stores no mask: it reads the output, which the next layer keeps anyway. A mask of bits
+// would have to be spread over the lanes of vectors, which portable code cannot express.
 std::int64_t mask_size(const Tensor&) { return 0; }
 
 void gradient_sums(const GradientSums& of) {
@@ -209,7 +210,7 @@ void backward(const LocalBackward& of) {
                      .position_weights = of.position_weights,
                      .eps = of.eps,
                      .dx = of.dx};
-  if (of.masked_dy.defined()) {
+  if (of.masked_dy.defined()) {  // the ReLU is in it already
     rest.dy = of.masked_dy;
     rest.saved.normalization.relu = false;
   }

@@ -1,5 +1,5 @@
-// The per-channel kernels of batch norm on CUDA, what stands for several steps at once, and the
-// table.
+// The table of CUDA's batch-norm kernels, the kernels that work on channels alone, and the choice
+// between the persistent kernels and separate passes.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 #include "batch_norm_persistent.h"
@@ -10,22 +10,25 @@ namespace {
 
 constexpr int channel_threads = 512;
 
-// From a packet of sums, or else of moments, to everything that `to` asks for. One block, so that
-// the counters are moved when all channels have seen them.
+// Computes everything that `to` asks for from a packet of sums, or of moments if `sums` is null. It
+// runs as one block, so that the counters of the running statistics move after every channel has
+// read them.
 __global__ void finalize_kernel(const double* sums, bool exact, const double* moments,
                                 Statistics to) {
   const Counters before = read_counters(to);
   const std::int64_t C = to.channels;
-  if (to.ranks > 0) {
+  if (sums != nullptr && to.ranks > 0) {
     const PacketHeader& header = header_of(sums);
     if (!fingerprints_agree(header.fingerprint, header.fingerprint_squared, to.ranks))
       to.running_mean = nullptr;
   }
   double n = 0;
   for (std::int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    ChannelMoments channel{moments[packet_header_size + c], moments[packet_header_size + C + c]};
+    ChannelMoments channel;
     if (sums) channel = get_moments(sums, exact, C, c, n);
-    else n = moments[0];
+    else
+      n = moments[0],
+      channel = {moments[packet_header_size + c], moments[packet_header_size + C + c]};
     put_statistics(to, before, c, n, channel);
   }
   __syncthreads();

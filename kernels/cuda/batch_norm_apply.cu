@@ -14,28 +14,28 @@ __global__ __launch_bounds__(threads_of<rows>,
                                                              bool relu, Geometry g) {
   using A = Accumulate<T>;
   constexpr int V = full_width<T>, U = batch_of < add ? 3 : 2, aligned >, K = rows ? V : 1;
-  Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
-                              g.chunks, true);
+  VectorIterator<V, rows, aligned> vectors(g, static_cast<int>(blockIdx.x),
+                                           static_cast<int>(blockIdx.y), g.chunks, true);
   A* shared = tutti::cuda::dynamic_shared<A>();
   const int width = g.across * K;
-  share_channels<3>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels,
+  share_channels<3>(shared, first_channel<V, rows>(g, vectors.channel), width, g.channels,
                     [&](std::int64_t c, A* values) {
                       put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c],
                                               values);
                     });
-  if (walk.count == 0) return;
+  if (vectors.count == 0) return;
   const Affine<A, K> f(shared, width, g.across);
-  for (std::int64_t left = walk.count; left > 0; left -= U) {
+  for (std::int64_t left = vectors.count; left > 0; left -= U) {
     const int live = left < U ? static_cast<int>(left) : U;
     Pack<T, V> packs[U], residuals[U];
     Span spans[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (u >= live) continue;
-      spans[u] = walk.span();
+      spans[u] = vectors.span();
       packs[u] = load<T, V, aligned>(x, spans[u]);
       if constexpr (add) residuals[u] = load<T, V, aligned>(residual, spans[u]);
-      walk.next();
+      vectors.next();
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
@@ -51,7 +51,7 @@ __global__ __launch_bounds__(threads_of<rows>,
       const auto output = Pack<T, V>::of(result);
       store<T, V, aligned>(y, spans[u], output);
       if constexpr (add)
-        if (mask != nullptr) mask[walk.byte(spans[u])] = mask_byte(output, spans[u]);
+        if (mask != nullptr) mask[vectors.byte(spans[u])] = mask_byte(output, spans[u]);
     }
   }
 }

@@ -12,11 +12,11 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
     GradSources from, Values weights, Geometry g) {
   using A = Accumulate<T>;
   constexpr int V = full_width<T>, U = batch_of<2, aligned>, K = rows ? V : 1;
-  Walk<V, rows, aligned> walk(g, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
-                              g.chunks, true);
+  VectorIterator<V, rows, aligned> vectors(g, static_cast<int>(blockIdx.x),
+                                           static_cast<int>(blockIdx.y), g.chunks, true);
   A* shared = tutti::cuda::dynamic_shared<A>();
   const int width = g.across * K;
-  share_channels<6>(shared, first_channel<V, rows>(g, walk.channel), width, g.channels,
+  share_channels<6>(shared, first_channel<V, rows>(g, vectors.channel), width, g.channels,
                     [&](std::int64_t c, A* values) {
                       put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c],
                                               values);
@@ -27,11 +27,11 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
                       put_gradient_coefficients(of.mean[c], of.rstd[c], of.weight[c], n, of_all,
                                                 n > 0 ? *m2 : 0, from.floor, values + 3);
                     });
-  if (walk.count == 0) return;
+  if (vectors.count == 0) return;
   const Affine<A, K> f(shared, width, g.across);
   const GradAffine<A, K> d(shared, width, g.across);
   const bool weighted = weights.data != nullptr;
-  for (std::int64_t left = walk.count; left > 0; left -= U) {
+  for (std::int64_t left = vectors.count; left > 0; left -= U) {
     const int live = left < U ? static_cast<int>(left) : U;
     Pack<T, V> gradients[U], packs[U];
     unsigned passed[U];
@@ -40,12 +40,12 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (u >= live) continue;
-      spans[u] = walk.span();
-      positions[u] = walk.position(spans[u]);
+      spans[u] = vectors.span();
+      positions[u] = vectors.position(spans[u]);
       gradients[u] = load<T, V, aligned>(dy, spans[u]);
       packs[u] = load<T, V, aligned>(x, spans[u]);
-      passed[u] = from_mask ? mask[walk.byte(spans[u])] : 0;
-      walk.next();
+      passed[u] = from_mask ? mask[vectors.byte(spans[u])] : 0;
+      vectors.next();
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {

@@ -1,17 +1,15 @@
-// What the CUDA batch norm kernels share: how they walk over a tensor, the per-channel numbers in
-// registers, and the reductions over the threads of a block and the blocks of a launch. All sums
-// have a fixed order for a fixed launch.
+// What the CUDA batch-norm kernels share: the order in which threads visit a tensor, per-channel
+// numbers in registers, and the reductions over the threads of a block and the blocks of a launch.
+// All sums have a fixed order for a fixed launch.
 //
-// channels_last is `outer` rows of C values: a thread owns V channels and walks down the rows.
-// contiguous is N x C planes: a block owns one channel and its threads walk over the planes, V
-// elements at a time; where planes do not start at multiples of V elements, the first and the last
-// vector of each are partly somebody else's. What is not `aligned`, because a tensor or, in
-// channels_last, a row does not start at a multiple of 16 bytes, is walked likewise, but loaded by
-// elements.
+// A channels_last tensor is `outer` rows of C values: a thread owns V channels and goes down the
+// rows. A contiguous tensor is N x C planes: a block owns one channel and its threads go over the
+// planes, V elements at a time; if planes do not start at multiples of V elements, the first and
+// the last vector of each plane belong to it in part only. If a tensor or a row does not start at a
+// multiple of 16 bytes (not `aligned`), the order is the same, but elements are loaded one by one.
 //
-// The mask of a ReLU is a byte for each vector, row by row or plane by plane: bit v says whether
-// lane v passed. So a byte has one owner in any shape, and 16-bit elements, whose vectors have 8,
-// take a bit each.
+// The mask of a ReLU has one byte for each vector, row by row or plane by plane, whose bit v says
+// whether lane v passed. So one thread writes a byte, whatever the shape.
 #pragma once
 
 #include "../../core/cuda/launch.h"
@@ -37,14 +35,14 @@ struct Geometry {
       chunks = 1;  ///< blocks: column tiles (channels, in planes) x shares of the rows (planes)
 };
 
-// ---- walks: the vectors of one thread, one after the other in either direction
+// ---- iterators: the vectors of one thread, one after the other in either direction
 
 template <int V, bool aligned = true>
-struct RowWalk {
+struct RowIterator {
   std::int64_t channels, vectors, channel, row, at, count, row_step, step;
 
   /// Rows of share `chunk` of `chunks`; from the last one where `backwards`.
-  __device__ RowWalk(const Geometry& g, int tile, int chunk, int chunks, bool backwards)
+  __device__ RowIterator(const Geometry& g, int tile, int chunk, int chunks, bool backwards)
       : channels(g.channels), vectors(g.vectors) {
     const int x = static_cast<int>(threadIdx.x) % g.across,
               y = static_cast<int>(threadIdx.x) / g.across;
@@ -72,12 +70,12 @@ struct RowWalk {
 };
 
 template <int V>
-struct PlaneWalk {
+struct PlaneIterator {
   std::int64_t channels, channel, count, sample, piece, vectors, sample_step, piece_step, inner,
       plane, sample_size;
   bool backwards;
 
-  __device__ PlaneWalk(const Geometry& g, int tile, int chunk, int chunks, bool from_end)
+  __device__ PlaneIterator(const Geometry& g, int tile, int chunk, int chunks, bool from_end)
       : channels(g.channels), vectors(g.vectors), inner(g.inner), backwards(from_end) {
     channel = from_end ? g.channels - 1 - tile : tile;
     const std::int64_t step = static_cast<std::int64_t>(chunks) * blockDim.x,
@@ -113,7 +111,7 @@ struct PlaneWalk {
 };
 
 template <int V, bool rows, bool aligned>
-using Walk = std::conditional_t<rows, RowWalk<V, aligned>, PlaneWalk<V>>;
+using VectorIterator = std::conditional_t<rows, RowIterator<V, aligned>, PlaneIterator<V>>;
 
 /// The byte of a mask for a vector of the output.
 template <class T, int V>

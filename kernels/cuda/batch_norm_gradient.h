@@ -1,10 +1,6 @@
-// The arithmetic of the backward passes on the device; both the streaming and the persistent
-// kernels go by it.
-//
-// With g = dy where the ReLU passed and 0 elsewhere, S1 = sum g, S2 = sum g (x - mean) and N over
-// all ranks:
-//   dx = weight rstd (g - S1 / N - (x - mean) rstd^2 S2 / N)
-// which is a g + b (x - center) + c for three numbers of the channel.
+// What the backward kernels of batch norm on CUDA share, streaming and persistent ones: the
+// gradient below the ReLU, its sums in one thread, and the coefficients of dx in shared memory. The
+// formulas stand in kernels/batch_norm_math.h.
 #pragma once
 
 #include "batch_norm_device.h"

@@ -11,15 +11,58 @@ namespace {
 template <bool aligned>
 constexpr int batch = aligned ? 3 : batch_of<2, false>;
 
+// Sums the calling thread's vectors around the rounded mean, and writes the gradient below the ReLU
+// if the caller wants it.
+template <class T, bool rows, bool aligned, bool from_mask>
+__device__ void sum_gradients(VectorIterator<full_width<T>, rows, aligned> vectors, const T* dy,
+                              const T* x, const std::uint8_t* mask, T* masked, GradRules rules,
+                              const Affine<Accumulate<T>, rows ? full_width<T> : 1>& f,
+                              GradSums<Accumulate<T>, full_width<T>, rows>& sums) {
+  using A = Accumulate<T>;
+  constexpr int V = full_width<T>, U = batch<aligned>;
+  for (std::int64_t left = vectors.count; left > 0; left -= U) {
+    const int live = left < U ? static_cast<int>(left) : U;
+    Pack<T, V> gradients[U], packs[U];
+    unsigned passed[U];
+    Span spans[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (u >= live) continue;
+      spans[u] = vectors.span();
+      gradients[u] = load<T, V, aligned>(dy, spans[u]);
+      packs[u] = load<T, V, aligned>(x, spans[u]);
+      passed[u] = from_mask ? mask[vectors.byte(spans[u])] : 0;
+      vectors.next();
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (u >= live) continue;
+      A result[V];
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const int k = rows ? v : 0;
+        const A x_v = packs[u][v];
+        const A g_v = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[k],
+                                                 f.scale[k], f.shift[k], rules.relu);
+        if (rows || (v >= spans[u].first && v < spans[u].last))
+          sums.add(v, g_v, x_v - f.center[k], rules.weighted);
+        result[v] = g_v;
+      }
+      sums.end_vector();
+      if (masked != nullptr) store<T, V, aligned>(masked, spans[u], Pack<T, V>::of(result));
+    }
+  }
+}
+
 template <class T, bool rows, bool aligned, bool from_mask>
 __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_kernel(
     const T* dy, const T* x, const std::uint8_t* mask, T* masked, Channels of, GradRules rules,
     Geometry g, Partials partials, GradTargets to) {
   using A = Accumulate<T>;
-  constexpr int V = full_width<T>, U = batch<aligned>, K = rows ? V : 1;
+  constexpr int V = full_width<T>, K = rows ? V : 1;
   double* scratch = tutti::cuda::dynamic_shared<double>();
   const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
-  Walk<V, rows, aligned> walk(g, tile, chunk, g.chunks, false);
+  const VectorIterator<V, rows, aligned> vectors(g, tile, chunk, g.chunks, false);
   A* shared = reinterpret_cast<A*>(scratch);
   const int width = g.across * K;
   share_channels<3>(shared, static_cast<std::int64_t>(tile) * width, width, g.channels,
@@ -28,40 +71,9 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_ke
                                               values);
                     });
   GradSums<A, V, rows> sums;
-  if (walk.count > 0) {
+  if (vectors.count > 0) {
     const Affine<A, K> f(shared, width, g.across);
-    for (std::int64_t left = walk.count; left > 0; left -= U) {
-      const int live = left < U ? static_cast<int>(left) : U;
-      Pack<T, V> gradients[U], packs[U];
-      unsigned passed[U];
-      Span spans[U];
-#pragma unroll
-      for (int u = 0; u < U; ++u) {
-        if (u >= live) continue;
-        spans[u] = walk.span();
-        gradients[u] = load<T, V, aligned>(dy, spans[u]);
-        packs[u] = load<T, V, aligned>(x, spans[u]);
-        passed[u] = from_mask ? mask[walk.byte(spans[u])] : 0;
-        walk.next();
-      }
-#pragma unroll
-      for (int u = 0; u < U; ++u) {
-        if (u >= live) continue;
-        A result[V];
-#pragma unroll
-        for (int v = 0; v < V; ++v) {
-          const int k = rows ? v : 0;
-          const A x_v = packs[u][v];
-          const A g_v = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[k],
-                                                   f.scale[k], f.shift[k], rules.relu);
-          if (rows || (v >= spans[u].first && v < spans[u].last))
-            sums.add(v, g_v, x_v - f.center[k], rules.weighted);
-          result[v] = g_v;
-        }
-        sums.end_vector();
-        if (masked != nullptr) store<T, V, aligned>(masked, spans[u], Pack<T, V>::of(result));
-      }
-    }
+    sum_gradients<T, rows, aligned, from_mask>(vectors, dy, x, mask, masked, rules, f, sums);
   }
   sums.fold();
   __syncthreads();  // what was shared of the channels is written over

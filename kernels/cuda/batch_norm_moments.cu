@@ -7,18 +7,13 @@
 namespace tutti::kernels::cuda {
 namespace {
 
+// Sums the calling thread's vectors.
 template <class T, bool rows, bool aligned, bool weighted>
-__global__ __launch_bounds__(threads_of<rows>,
-                             rows ? 1 : 2) void moments_kernel(const T* x, Values weights,
-                                                               Geometry g, Partials partials,
-                                                               Statistics to) {
-  using A = Accumulate<T>;
-  constexpr int V = full_width<T>, U = weighted ? 3 : batch_of<1>, K = rows ? V : 1;
-  double* scratch = tutti::cuda::dynamic_shared<double>();
-  const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
-  Walk<V, rows, aligned> walk(g, tile, chunk, g.chunks, false);
-  ShiftedSums<A, V, rows> sums;
-  for (std::int64_t left = walk.count; left > 0; left -= U) {
+__device__ void sum_vectors(VectorIterator<full_width<T>, rows, aligned> vectors, const T* x,
+                            const Values& weights,
+                            ShiftedSums<Accumulate<T>, full_width<T>, rows>& sums) {
+  constexpr int V = full_width<T>, U = weighted ? 3 : batch_of<1>;
+  for (std::int64_t left = vectors.count; left > 0; left -= U) {
     const int live = left < U ? static_cast<int>(left) : U;
     Pack<T, V> packs[U];
     Span spans[U];
@@ -26,10 +21,10 @@ __global__ __launch_bounds__(threads_of<rows>,
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (u >= live) continue;
-      spans[u] = walk.span();
-      if constexpr (weighted) positions[u] = walk.position(spans[u]);
+      spans[u] = vectors.span();
+      if constexpr (weighted) positions[u] = vectors.position(spans[u]);
       packs[u] = load<T, V, aligned>(x, spans[u]);
-      walk.next();
+      vectors.next();
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
@@ -39,7 +34,20 @@ __global__ __launch_bounds__(threads_of<rows>,
     }
     sums.end_batch();
   }
+}
 
+template <class T, bool rows, bool aligned, bool weighted>
+__global__ __launch_bounds__(threads_of<rows>,
+                             rows ? 1 : 2) void moments_kernel(const T* x, Values weights,
+                                                               Geometry g, Partials partials,
+                                                               Statistics to) {
+  using A = Accumulate<T>;
+  constexpr int V = full_width<T>, K = rows ? V : 1;
+  double* scratch = tutti::cuda::dynamic_shared<double>();
+  const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
+  const VectorIterator<V, rows, aligned> vectors(g, tile, chunk, g.chunks, false);
+  ShiftedSums<A, V, rows> sums;
+  sum_vectors<T, rows, aligned, weighted>(vectors, x, weights, sums);
   double n;
   ChannelMoments moments[K];
   block_moments(sums, g.across, g.down, scratch, n, moments);

@@ -1,4 +1,5 @@
-// The CUDA batch norm passes by file: what batch_norm.cu puts into the table.
+// The streaming passes of batch norm on CUDA that have a file each. batch_norm.cu puts them into
+// the table.
 #pragma once
 
 #include "../batch_norm.h"

@@ -2,10 +2,10 @@
 // holds x (backward: x and the gradient) between the reduction and what is made of it, so that
 // memory is read once.
 //
-// channels_last only. Rows are cut into slices of up to 128 bytes of channels; a slice is held by a
-// team of blocks, each of which has a share of its rows. All teams reduce, all blocks wait for each
-// other, every block merges what its team has found, and goes on with what it holds. More slices
-// than teams make several such rounds.
+// They take channels_last tensors only. Rows are cut into slices of up to 128 bytes of channels; a
+// team of blocks holds a slice, each block a share of its rows. All teams reduce, all blocks wait
+// for each other, and every block merges the results of its team and goes on with the rows it
+// holds. If there are more slices than teams, there are several such rounds.
 #include "batch_norm_persistent.h"
 
 #include "batch_norm_gradient.h"
@@ -22,7 +22,7 @@ constexpr int widest_slice = 8,
                   4;       // vectors of 16 bytes: 128 bytes, a line of the cache, and half of one
 constexpr int fields = 6;  // numbers of a channel in shared memory
 
-struct Plan {
+struct PersistentPlan {
   int across = 0, down = 0;  // threads of a block: vectors of a row x rows
   int depth = 0;             // vectors of each tensor that a thread holds
   int teams = 0, members = 0, slices = 0, rounds = 0;
@@ -42,27 +42,104 @@ struct Held {
   double* scratch;
   A* channels;  // [field][channel of the slice]
 
-  __device__ Held(const Plan& plan, int tensors) {
+  __device__ Held(const PersistentPlan& plan, int tensors) {
     packs = tutti::cuda::dynamic_shared<Pack<T, V>>();
     scratch = reinterpret_cast<double*>(packs + tensors * plan.depth * row_threads);
     channels = reinterpret_cast<A*>(scratch + plan.scratch);
   }
-  __device__ Pack<T, V>& at(int tensor, int i, const Plan& plan) {
+  __device__ Pack<T, V>& at(int tensor, int i, const PersistentPlan& plan) {
     return packs[(tensor * plan.depth + i) * row_threads + static_cast<int>(threadIdx.x)];
   }
 };
 
-// Where block `block` of this round leaves its partial results; rounds take turns between two
-// places, because a block may be one round ahead of another.
-__device__ std::int64_t place(int round, int block) {
+// The index at which block `block` of this round leaves its partial results. Rounds take turns
+// between two halves of the workspace, because a block may be one round ahead of another.
+__device__ std::int64_t partial_index(int round, int block) {
   return round % 2 * static_cast<std::int64_t>(gridDim.x) + block;
 }
 
-template <class T, bool add>
-__global__ __launch_bounds__(row_threads, 1) void persistent_forward_kernel(
-    const T* x, const T* residual, T* y, std::uint8_t* mask, Values weight, Values bias, bool relu,
-    Geometry g, Plan plan, Partials partials, Statistics to) {
+// The tensors of a forward and of a backward. Null pointers: not there, or not wanted.
+template <class T>
+struct ForwardTensors {
+  const T *x, *residual;
+  T* y;
+  std::uint8_t* mask;
+  bool relu;
+};
+template <class T>
+struct BackwardTensors {
+  const T *dy, *x;
+  const std::uint8_t* mask;
+  T *masked_dy, *dx;
+};
+
+// Loads the calling thread's vectors of x, holds them and sums them.
+template <class T>
+__device__ void hold_rows(Held<T>& held, const PersistentPlan& plan,
+                          RowIterator<full_width<T>> rows, const T* x,
+                          ShiftedSums<Accumulate<T>, full_width<T>, true>& sums) {
   constexpr int V = full_width<T>, U = 4;
+  const int count = static_cast<int>(rows.count);
+  for (int i = 0; i < count; i += U) {
+    Pack<T, V> packs[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (i + u < count) packs[u] = load<T, V>(x, rows.span()), rows.next();
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (i + u < count) {
+        held.at(0, i + u, plan) = packs[u];
+        sums.add(packs[u], Span{0, 0, V});
+      }
+    sums.end_batch();
+  }
+}
+
+// Writes the output of the held vectors, and the mask.
+template <class T, bool add>
+__device__ void apply_held(Held<T>& held, const PersistentPlan& plan,
+                           RowIterator<full_width<T>> rows, const ForwardTensors<T>& tensors) {
+  constexpr int V = full_width<T>, U = 4;
+  using A = Accumulate<T>;
+  const int count = static_cast<int>(rows.count);
+  const Affine<A, V> f(held.channels, plan.across * V, plan.across);
+  for (int i = 0; i < count; i += U) {
+    Pack<T, V> residuals[U];
+    Span spans[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (i + u < count) {
+        spans[u] = rows.span();
+        if constexpr (add) residuals[u] = load<T, V>(tensors.residual, spans[u]);
+        rows.next();
+      }
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (i + u < count) {
+        const Pack<T, V> pack = held.at(0, i + u, plan);
+        A result[V];
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          A z = (pack[v] - f.center[v]) * f.scale[v] + f.shift[v];
+          if constexpr (add) z += residuals[u][v];
+          result[v] = tensors.relu && z < A(0) ? A(0) : z;
+        }
+        const auto output = Pack<T, V>::of(result);
+        store<T, V>(tensors.y, spans[u], output);
+        if constexpr (add)
+          if (tensors.mask != nullptr)
+            tensors.mask[rows.byte(spans[u])] = mask_byte(output, spans[u]);
+      }
+  }
+}
+
+template <class T, bool add>
+__global__ __launch_bounds__(row_threads,
+                             1) void persistent_forward_kernel(ForwardTensors<T> tensors,
+                                                               Values weight, Values bias,
+                                                               Geometry g, PersistentPlan plan,
+                                                               Partials partials, Statistics to) {
+  constexpr int V = full_width<T>;
   using A = Accumulate<T>;
   Held<T> held(plan, 1);
   const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
@@ -71,33 +148,21 @@ __global__ __launch_bounds__(row_threads, 1) void persistent_forward_kernel(
   const Counters before = read_counters(to);
   for (int round = 0; round < plan.rounds; ++round) {
     const int slice = round * plan.teams + team;
-    RowWalk<V> walk(g, slice, member, plan.members, false);
-    const int count = static_cast<int>(walk.count);
+    const RowIterator<V> rows(g, slice, member, plan.members, false);
     ShiftedSums<A, V, true> sums;
-    for (int i = 0; i < count; i += U) {
-      Pack<T, V> packs[U];
-#pragma unroll
-      for (int u = 0; u < U; ++u)
-        if (i + u < count) packs[u] = load<T, V>(x, walk.span()), walk.next();
-#pragma unroll
-      for (int u = 0; u < U; ++u)
-        if (i + u < count) {
-          held.at(0, i + u, plan) = packs[u];
-          sums.add(packs[u], Span{0, 0, V});
-        }
-      sums.end_batch();
-    }
+    hold_rows(held, plan, rows, tensors.x, sums);
     double n;
     ChannelMoments moments[V];
     block_moments(sums, plan.across, plan.down, held.scratch, n, moments);
+    const std::int64_t own = partial_index(round, block);
     if (static_cast<int>(threadIdx.x) < plan.across)
       for (int k = 0; k < V; ++k)
-        partials.values[place(round, block) * width + static_cast<int>(threadIdx.x) * V + k] = {
-            moments[k].mean, moments[k].m2};
-    if (threadIdx.x == 0) partials.counts[place(round, block)] = n;
+        partials.values[own * width + static_cast<int>(threadIdx.x) * V + k] = {moments[k].mean,
+                                                                                moments[k].m2};
+    if (threadIdx.x == 0) partials.counts[own] = n;
     cooperative_groups::this_grid().sync();
 
-    const std::int64_t first = place(round, team * plan.members),
+    const std::int64_t first = partial_index(round, team * plan.members),
                        channel = static_cast<std::int64_t>(slice) * width;
     merge_chunks(partials.values + first * width, partials.counts + first, plan.members, width, 0,
                  width, held.scratch, [&](std::int64_t c, double of_n, ChannelMoments of) {
@@ -110,47 +175,82 @@ __global__ __launch_bounds__(row_threads, 1) void persistent_forward_kernel(
                    for (int f = 0; f < 3; ++f) held.channels[f * width + c] = values[f];
                  });
     __syncthreads();
-    if (count == 0) continue;
-    const Affine<A, V> f(held.channels, width, plan.across);
-    RowWalk<V> out(g, slice, member, plan.members, false);
-    for (int i = 0; i < count; i += U) {
-      Pack<T, V> residuals[U];
-      Span spans[U];
-#pragma unroll
-      for (int u = 0; u < U; ++u)
-        if (i + u < count) {
-          spans[u] = out.span();
-          if constexpr (add) residuals[u] = load<T, V>(residual, spans[u]);
-          out.next();
-        }
-#pragma unroll
-      for (int u = 0; u < U; ++u)
-        if (i + u < count) {
-          const Pack<T, V> pack = held.at(0, i + u, plan);
-          A result[V];
-#pragma unroll
-          for (int v = 0; v < V; ++v) {
-            A z = (pack[v] - f.center[v]) * f.scale[v] + f.shift[v];
-            if constexpr (add) z += residuals[u][v];
-            result[v] = relu && z < A(0) ? A(0) : z;
-          }
-          const auto output = Pack<T, V>::of(result);
-          store<T, V>(y, spans[u], output);
-          if constexpr (add)
-            if (mask != nullptr) mask[out.byte(spans[u])] = mask_byte(output, spans[u]);
-        }
-    }
+    if (rows.count > 0) apply_held<T, add>(held, plan, rows, tensors);
   }
-  // Everybody read the counters before the first wait.
+  // Every block has read the counters before the first grid-wide wait.
   if (block == 0 && threadIdx.x == 0) put_counters(to, before, static_cast<double>(g.outer));
+}
+
+// Loads the calling thread's vectors of dy and x, holds the gradient below the ReLU and x, sums
+// them, and writes the gradient if the caller wants it.
+template <class T, bool from_mask>
+__device__ void hold_gradient(Held<T>& held, const PersistentPlan& plan,
+                              RowIterator<full_width<T>> rows, const BackwardTensors<T>& tensors,
+                              GradRules rules, GradSums<Accumulate<T>, full_width<T>, true>& sums) {
+  constexpr int V = full_width<T>, U = 3;
+  using A = Accumulate<T>;
+  const int count = static_cast<int>(rows.count);
+  const Affine<A, V> f(held.channels, plan.across * V, plan.across);
+  for (int i = 0; i < count; i += U) {
+    Pack<T, V> gradients[U], packs[U];
+    unsigned passed[U];
+    Span spans[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (i + u < count) {
+        spans[u] = rows.span();
+        gradients[u] = load<T, V>(tensors.dy, spans[u]);
+        packs[u] = load<T, V>(tensors.x, spans[u]);
+        passed[u] = from_mask ? tensors.mask[rows.byte(spans[u])] : 0;
+        rows.next();
+      }
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (i + u < count) {
+        A result[V];
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          const A x_v = packs[u][v];
+          result[v] = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v, f.center[v],
+                                                 f.scale[v], f.shift[v], rules.relu);
+          sums.add(v, result[v], x_v - f.center[v], rules.weighted);
+        }
+        sums.end_vector();
+        // This is exact: each element is one of dy or 0.
+        const Pack<T, V> g_pack = Pack<T, V>::of(result);
+        held.at(0, i + u, plan) = g_pack;
+        held.at(1, i + u, plan) = packs[u];
+        if (tensors.masked_dy != nullptr) store<T, V>(tensors.masked_dy, spans[u], g_pack);
+      }
+  }
+}
+
+// Writes dx of the held vectors.
+template <class T>
+__device__ void apply_held_gradient(Held<T>& held, const PersistentPlan& plan,
+                                    RowIterator<full_width<T>> rows, T* dx) {
+  constexpr int V = full_width<T>;
+  using A = Accumulate<T>;
+  const int count = static_cast<int>(rows.count), width = plan.across * V;
+  A center[V];
+  take(center, held.channels, 0, width, plan.across);
+  const GradAffine<A, V> d(held.channels, width, plan.across);
+  for (int i = 0; i < count; ++i) {
+    const Pack<T, V> g_pack = held.at(0, i, plan), x_pack = held.at(1, i, plan);
+    A result[V];
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+      result[v] = d.a[v] * g_pack[v] + (d.b[v] * (x_pack[v] - center[v]) + d.c[v]);
+    store<T, V>(dx, rows.span(), Pack<T, V>::of(result));
+    rows.next();
+  }
 }
 
 template <class T, bool from_mask>
 __global__ __launch_bounds__(row_threads, 1) void persistent_backward_kernel(
-    const T* dy, const T* x, const std::uint8_t* mask, T* masked, T* dx, Channels of,
-    GradRules rules, Geometry g, Plan plan, Partials partials, GradTargets to,
-    const double* moments, double floor) {
-  constexpr int V = full_width<T>, U = 3;
+    BackwardTensors<T> tensors, Channels of, GradRules rules, Geometry g, PersistentPlan plan,
+    Partials partials, GradTargets to, const double* moments, double floor) {
+  constexpr int V = full_width<T>;
   using A = Accumulate<T>;
   Held<T> held(plan, 2);
   const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
@@ -160,85 +260,36 @@ __global__ __launch_bounds__(row_threads, 1) void persistent_backward_kernel(
   for (int round = 0; round < plan.rounds; ++round) {
     const int slice = round * plan.teams + team;
     const std::int64_t channel = static_cast<std::int64_t>(slice) * width;
-    __syncthreads();  // with what was shared of the last slice's channels
+    __syncthreads();  // until no thread reads the coefficients of the last slice
     share_channels<3>(held.channels, channel, width, g.channels, [&](std::int64_t c, A* values) {
       put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
     });
-    RowWalk<V> walk(g, slice, member, plan.members, false);
-    const int count = static_cast<int>(walk.count);
+    const RowIterator<V> rows(g, slice, member, plan.members, false);
     GradSums<A, V, true> sums;
-    if (count > 0) {
-      const Affine<A, V> f(held.channels, width, plan.across);
-      for (int i = 0; i < count; i += U) {
-        Pack<T, V> gradients[U], packs[U];
-        unsigned passed[U];
-        Span spans[U];
-#pragma unroll
-        for (int u = 0; u < U; ++u)
-          if (i + u < count) {
-            spans[u] = walk.span();
-            gradients[u] = load<T, V>(dy, spans[u]);
-            packs[u] = load<T, V>(x, spans[u]);
-            passed[u] = from_mask ? mask[walk.byte(spans[u])] : 0;
-            walk.next();
-          }
-#pragma unroll
-        for (int u = 0; u < U; ++u)
-          if (i + u < count) {
-            A result[V];
-#pragma unroll
-            for (int v = 0; v < V; ++v) {
-              const A x_v = packs[u][v];
-              result[v] = masked_gradient<from_mask>(gradients[u][v], x_v, passed[u], v,
-                                                     f.center[v], f.scale[v], f.shift[v],
-                                                     rules.relu);
-              sums.add(v, result[v], x_v - f.center[v], rules.weighted);
-            }
-            sums.end_vector();
-            const Pack<T, V> g_pack =
-                Pack<T, V>::of(result);  // exact: each element is one of dy or 0
-            held.at(0, i + u, plan) = g_pack;
-            held.at(1, i + u, plan) = packs[u];
-            if (masked != nullptr) store<T, V>(masked, spans[u], g_pack);
-          }
-      }
-    }
+    if (rows.count > 0) hold_gradient<T, from_mask>(held, plan, rows, tensors, rules, sums);
     sums.fold();
     sum_down(sums.totals, x_thread, y_thread, plan.across, plan.down, held.scratch);
     if (y_thread == 0)
       for (int k = 0; k < V; ++k)
-        partials.values[place(round, block) * width + x_thread * V + k] = {sums.totals[k],
-                                                                           sums.totals[V + k]};
+        partials.values[partial_index(round, block) * width + x_thread * V + k] = {
+            sums.totals[k], sums.totals[V + k]};
     cooperative_groups::this_grid().sync();
 
     sum_chunks(
-        partials.values + place(round, team * plan.members) * width, plan.members, width, 0, width,
-        held.scratch, [&](std::int64_t c, double first, double second) {
+        partials.values + partial_index(round, team * plan.members) * width, plan.members, width, 0,
+        width, held.scratch, [&](std::int64_t c, double first, double second) {
           const std::int64_t at = channel + c;
           if (at >= g.channels) return;
           if (member == 0) put_grad_sums<A>(to, at, first, second);
-          const double mean = of.mean[at], n = moments[0];
+          const double mean = of.mean[at];
           second = around_mean(second, first, mean, static_cast<double>(static_cast<A>(mean)));
           A values[3];
-          put_gradient_coefficients(mean, of.rstd[at], of.weight[at], n, {first, second},
+          put_gradient_coefficients(mean, of.rstd[at], of.weight[at], moments[0], {first, second},
                                     moments[packet_header_size + g.channels + at], floor, values);
           for (int f = 0; f < 3; ++f) held.channels[(3 + f) * width + c] = values[f];
         });
     __syncthreads();
-    if (count == 0) continue;
-    A center[V];
-    take(center, held.channels, 0, width, plan.across);
-    const GradAffine<A, V> d(held.channels, width, plan.across);
-    RowWalk<V> out(g, slice, member, plan.members, false);
-    for (int i = 0; i < count; ++i) {
-      const Pack<T, V> g_pack = held.at(0, i, plan), x_pack = held.at(1, i, plan);
-      A result[V];
-#pragma unroll
-      for (int v = 0; v < V; ++v)
-        result[v] = d.a[v] * g_pack[v] + (d.b[v] * (x_pack[v] - center[v]) + d.c[v]);
-      store<T, V>(dx, out.span(), Pack<T, V>::of(result));
-      out.next();
-    }
+    if (rows.count > 0) apply_held_gradient(held, plan, rows, tensors.dx);
   }
 }
 
@@ -248,14 +299,14 @@ __global__ __launch_bounds__(row_threads, 1) void persistent_backward_kernel(
 // and slice, else as half of one. Several rounds are worth their waiting only where each of them
 // fills half of the device's shared memory.
 template <class T>
-Plan plan_of(const Tensor& x, int tensors) {
+PersistentPlan plan_of(const Tensor& x, int tensors) {
   constexpr int V = full_width<T>;
   const auto& device = tutti::cuda::properties(x.device().index());
   const std::int64_t vectors = x.size(1) / V, rows = x.numel() / x.size(1),
                      blocks = device.multiprocessors;
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   for (const int widest : {widest_slice, narrowest_slice}) {
-    Plan p;
+    PersistentPlan p;
     p.across = static_cast<int>(std::min<std::int64_t>(vectors, widest));
     p.down = row_threads / p.across;
     p.scratch = moments_scratch<V>(p.across, p.down);
@@ -283,7 +334,7 @@ Plan plan_of(const Tensor& x, int tensors) {
 }
 
 template <class T>
-Geometry geometry_of(const Tensor& x, const Plan& plan) {
+Geometry geometry_of(const Tensor& x, const PersistentPlan& plan) {
   Geometry g;
   g.channels = x.size(1);
   g.vectors = g.channels / full_width<T>;
@@ -301,7 +352,7 @@ bool with_plan(const Tensor& x, int tensors, bool aligned, const Body& body) {
   dispatch(TrainTypes{}, x.dtype(), "batch_norm", [&]<class H>() {
     using T = DeviceType<H>;
     if (x.size(1) % full_width<T> != 0) return;
-    const Plan plan = plan_of<T>(x, tensors);
+    const PersistentPlan plan = plan_of<T>(x, tensors);
     if (plan.rounds == 0) return;
     body.template operator()<T>(plan);
     done = true;
@@ -315,12 +366,12 @@ T* at(const Tensor& t) {
 }
 
 template <class T>
-Workspace workspace_of(const Tensor& x, const Plan& plan) {
+Workspace workspace_of(const Tensor& x, const PersistentPlan& plan) {
   const auto blocks = static_cast<std::int64_t>(plan.blocks());
   return Workspace(x.device(), 2 * blocks * plan.across * full_width<T>, 2 * blocks);
 }
 
-tutti::cuda::Grid grid_of(const Plan& plan) {
+tutti::cuda::Grid grid_of(const PersistentPlan& plan) {
   return {.blocks = static_cast<unsigned>(plan.blocks()),
           .threads = row_threads,
           .shared_bytes = plan.shared_bytes,
@@ -332,13 +383,15 @@ tutti::cuda::Grid grid_of(const Plan& plan) {
 bool persistent_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
                         const Tensor& y) {
   const bool aligned = is_aligned(x) && is_aligned(y) && is_aligned(to.residual);
-  return with_plan(x, 1, aligned, [&]<class T>(const Plan& plan) {
+  return with_plan(x, 1, aligned, [&]<class T>(const PersistentPlan& plan) {
     const Workspace workspace = workspace_of<T>(x, plan);
     const auto kernel = to.residual.defined() ? persistent_forward_kernel<T, true>
                                               : persistent_forward_kernel<T, false>;
-    tutti::cuda::launch("batch_norm forward", kernel, grid_of(plan), at<T>(x), at<T>(to.residual),
-                        at<T>(y), mask_of(to), values_of(to.weight, 1), values_of(to.bias, 0),
-                        to.relu, geometry_of<T>(x, plan), plan, workspace.partials(), statistics);
+    tutti::cuda::launch(
+        "batch_norm forward", kernel, grid_of(plan),
+        ForwardTensors<T>{at<T>(x), at<T>(to.residual), at<T>(y), mask_of(to), to.relu},
+        values_of(to.weight, 1), values_of(to.bias, 0), geometry_of<T>(x, plan), plan,
+        workspace.partials(), statistics);
   });
 }
 
@@ -349,7 +402,7 @@ bool persistent_backward(const LocalBackward& arguments) {
   const bool from_mask = n.relu && n.residual.defined();
   const bool aligned = is_aligned(dy) && is_aligned(saved.x) && is_aligned(masked_dy) &&
                        is_aligned(dx);
-  return with_plan(saved.x, 2, aligned, [&]<class T>(const Plan& plan) {
+  return with_plan(saved.x, 2, aligned, [&]<class T>(const PersistentPlan& plan) {
     const Workspace workspace = workspace_of<T>(dy, plan);
     const GradTargets to{saved.x.size(1),
                          sums.data<double>(),
@@ -360,10 +413,11 @@ bool persistent_backward(const LocalBackward& arguments) {
                          {}};
     const auto kernel = from_mask ? persistent_backward_kernel<T, true>
                                   : persistent_backward_kernel<T, false>;
-    tutti::cuda::launch("batch_norm backward", kernel, grid_of(plan), at<T>(dy), at<T>(saved.x),
-                        mask_of(n), at<T>(masked_dy), at<T>(dx), channels_of(n),
-                        GradRules{n.relu, saved.weighted}, geometry_of<T>(saved.x, plan), plan,
-                        workspace.partials(), to, moments.data<double>(), gradient_floor(eps));
+    tutti::cuda::launch(
+        "batch_norm backward", kernel, grid_of(plan),
+        BackwardTensors<T>{at<T>(dy), at<T>(saved.x), mask_of(n), at<T>(masked_dy), at<T>(dx)},
+        channels_of(n), GradRules{n.relu, saved.weighted}, geometry_of<T>(saved.x, plan), plan,
+        workspace.partials(), to, moments.data<double>(), gradient_floor(eps));
   });
 }
 

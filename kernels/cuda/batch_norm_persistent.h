@@ -1,16 +1,16 @@
-// Forward and backward of one rank in one launch that reads its input once. docs/kernels.md says
-// when.
+// Forward and backward of one rank by persistent kernels: one launch that reads its input once.
+// docs/kernels.md says for which shapes they run.
 #pragma once
 
 #include "batch_norm_statistics.h"
 
 namespace tutti::kernels::cuda {
 
-/// moments, what `statistics` asks for, and apply; false where x does not fit, and nothing was done
-/// then.
+/// Computes moments, what `statistics` asks for, and the output. Returns false, and does nothing,
+/// if x does not fit.
 bool persistent_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
                         const Tensor& y);
-/// reduce_grad, parameter_grad and apply_grad, likewise.
+/// Computes gradient_sums and apply_grad. Returns false, and does nothing, if x does not fit.
 bool persistent_backward(const LocalBackward& arguments);
 
 }  // namespace tutti::kernels::cuda

@@ -1,21 +1,22 @@
-// What becomes of the moments of a channel, on the device: packet, sums for the other ranks, mean
-// and rstd, running statistics. Every part is optional, so that one launch does what follows in any
-// case.
+// What CUDA kernels do with the moments of a channel: write them into a packet, as moments or as
+// sums for the other ranks, write mean and rstd, and update the running statistics. Every part is
+// optional, so that one launch can do whatever its caller needs. The formulas stand in
+// kernels/batch_norm_math.h.
 #pragma once
 
 #include "batch_norm_device.h"
 
 namespace tutti::kernels::cuda {
 
-/// Null pointers: not asked for.
+/// What to write for each channel. Null pointers: not wanted.
 struct Statistics {
   std::int64_t channels = 0;
   double *moments = nullptr, *sums = nullptr;  ///< packets
   bool exact = false;                          ///< sums in high and low parts
-  PacketHeader header;                         ///< of the sums
+  PacketHeader header = {};                    ///< of the sums
   double ranks = 0;                            ///< whose messages are to agree, or nothing moves
   double *mean = nullptr, *rstd = nullptr;
-  Epsilon eps;
+  Epsilon eps = {};
   void *running_mean = nullptr, *running_var = nullptr;
   bool running_wide = false;
   std::int64_t* batches = nullptr;

@@ -175,19 +175,19 @@ __global__ __launch_bounds__(row_threads,
   constexpr int U = 2;
   double* scratch = tutti::cuda::dynamic_shared<double>();
   const int tile = static_cast<int>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
-  RowWalk<V> walk(g, tile, chunk, g.chunks, false);
+  RowIterator<V> rows(g, tile, chunk, g.chunks, false);
   GradSums<A, V, true> sums;
-  for (std::int64_t left = walk.count; left > 0; left -= U) {
+  for (std::int64_t left = rows.count; left > 0; left -= U) {
     const int live = left < U ? static_cast<int>(left) : U;
     Pack<T, V> gradient_packs[U], packs[U];
     double means[U], rstds[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (u >= live) continue;
-      gradient_packs[u] = load<T, V>(dy, walk.span());
-      packs[u] = load<T, V>(x, walk.span());
-      means[u] = moments.mean[walk.row], rstds[u] = moments.rstd[walk.row];
-      walk.next();
+      gradient_packs[u] = load<T, V>(dy, rows.span());
+      packs[u] = load<T, V>(x, rows.span());
+      means[u] = moments.mean[rows.row], rstds[u] = moments.rstd[rows.row];
+      rows.next();
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {

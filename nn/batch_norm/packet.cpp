@@ -22,17 +22,6 @@ std::string rank_of(const CallId& id) {
   return fmt::format("rank {} of {}", id.group->rank(), id.group->size());
 }
 
-// 20 bits, so that the sum of their squares is exact in float64.
-double fingerprint_of(const CallId& id, Phase phase, std::int64_t elements) {
-  const std::uint64_t hash = Hash64()
-                                 .add(id.name)
-                                 .add(static_cast<std::uint64_t>(id.number))
-                                 .add(static_cast<std::uint64_t>(phase))
-                                 .add(static_cast<std::uint64_t>(elements))
-                                 .value();
-  return static_cast<double>((hash ^ (hash >> 20) ^ (hash >> 40)) & 0xfffffu);
-}
-
 [[noreturn]] void fail_collective(const CallId& id, Phase phase, const std::string& text) {
   throw DistributedError(
       text, {id.group->rank(), id.group->size(), "all_reduce", id.number, describe(id, phase)});
@@ -82,7 +71,14 @@ std::string to_string(const CallId& id) {
 }
 
 PacketHeader make_header(const CallId& id, Phase phase, std::int64_t elements) {
-  const double h = fingerprint_of(id, phase, elements);
+  const std::uint64_t hash = Hash64()
+                                 .add(id.name)
+                                 .add(static_cast<std::uint64_t>(id.number))
+                                 .add(static_cast<std::uint64_t>(phase))
+                                 .add(static_cast<std::uint64_t>(elements))
+                                 .value();
+  // 20 bits, so that the sum of their squares is exact in float64.
+  const auto h = static_cast<double>((hash ^ (hash >> 20) ^ (hash >> 40)) & 0xfffffu);
   return {.fingerprint = h, .fingerprint_squared = h * h};
 }
 
