@@ -6,6 +6,20 @@
 namespace tutti::kernels::cuda {
 namespace {
 
+// Writes what a thread needs for channel c: three coefficients of the output, whose sign tells what
+// the ReLU let pass, and three of dx.
+template <class A>
+__device__ void put_coefficients(const Channels& of, const GradSources& from, std::int64_t channels,
+                                 std::int64_t c, A* values) {
+  put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+  const double n = from.sums ? from.moments[0] : 0;
+  const double *sums = from.sums + packet_header_size + c,
+               *m2 = from.moments + packet_header_size + channels + c;
+  const ChannelSums of_all{n > 0 ? sums[0] : 0, n > 0 ? sums[channels] : 0};
+  put_gradient_coefficients(of.mean[c], of.rstd[c], of.weight[c], n, of_all, n > 0 ? *m2 : 0,
+                            from.floor, values + 3);
+}
+
 template <class T, bool rows, bool aligned, bool from_mask>
 __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_kernel(
     const T* dy, const T* x, const std::uint8_t* mask, T* dx, Channels of, GradRules rules,
@@ -16,17 +30,9 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
                                            static_cast<int>(blockIdx.y), g.chunks, true);
   A* shared = tutti::cuda::dynamic_shared<A>();
   const int width = g.across * K;
-  share_channels<6>(shared, first_channel<V, rows>(g, vectors.channel), width, g.channels,
-                    [&](std::int64_t c, A* values) {
-                      put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c],
-                                              values);
-                      const double n = from.sums ? from.moments[0] : 0;
-                      const double *sums = from.sums + packet_header_size + c,
-                                   *m2 = from.moments + packet_header_size + g.channels + c;
-                      const ChannelSums of_all{n > 0 ? sums[0] : 0, n > 0 ? sums[g.channels] : 0};
-                      put_gradient_coefficients(of.mean[c], of.rstd[c], of.weight[c], n, of_all,
-                                                n > 0 ? *m2 : 0, from.floor, values + 3);
-                    });
+  share_channels<6>(
+      shared, first_channel<V, rows>(g, vectors.channel), width, g.channels,
+      [&](std::int64_t c, A* values) { put_coefficients(of, from, g.channels, c, values); });
   if (vectors.count == 0) return;
   const Affine<A, K> f(shared, width, g.across);
   const GradAffine<A, K> d(shared, width, g.across);
