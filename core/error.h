@@ -1,9 +1,9 @@
 // The error types of the library, and `fail`, which formats and throws one of them.
 //
 // Every message says what was expected, what came, and what to do. The library reports errors only
-// by throwing these types. It prints and ends the process in one case, when nobody is left to
+// by throwing these types. It prints and ends the process in one case, when no caller is left to
 // catch an exception: a rank of an MPI job that reaches its exit while other ranks are missing
-// prints one line to stderr and calls MPI_Abort (distributed/backends/mpi/runtime.cpp).
+// prints one line to stderr and calls MPI_Abort (distributed/backends/mpi/library.cpp).
 //
 // Sources that include this header may use fmt::format, with fmt 9 and later.
 #pragma once

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <vector>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 /// The device under test.
 inline Device& test_device() {
@@ -43,4 +43,4 @@ class Switch {
   bool before_;
 };
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

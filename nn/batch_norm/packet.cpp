@@ -31,7 +31,8 @@ std::string rank_of(const CallId& id) {
   fail_collective(
       id, Phase::forward,
       fmt::format("{} ({}): {} of the ranks need the gradient of their input, but only {} will run "
-                  "a backward (NoGrad, or nothing requires grad there), so it would wait for ever; "
+                  "a backward (NoGrad, or nothing requires grad there), so it would wait until its "
+                  "deadline; "
                   "run the forward in the same grad mode on every rank",
                   describe(id, Phase::forward), rank_of(id), header.input_grad, header.backward));
 }

@@ -36,7 +36,7 @@ struct UnaryCase {
 
 void PrintTo(const UnaryCase& c, std::ostream* out) { *out << c.name; }
 
-class Functions : public testing::TestWithParam<UnaryCase> {};
+class Functions : public ::testing::TestWithParam<UnaryCase> {};
 
 TEST_P(Functions, ValueAndGradient) {
   const auto& c = GetParam();
@@ -55,7 +55,7 @@ TEST_P(Functions, ValueAndGradient) {
 
 INSTANTIATE_TEST_SUITE_P(
     Unary, Functions,
-    testing::Values(
+    ::testing::Values(
         UnaryCase{"negate", [](const Tensor& x) { return -x; }, [](double v) { return -v; }, -2, 2},
         UnaryCase{"abs", abs, [](double v) { return std::abs(v); }, -2, 2},
         UnaryCase{"exp", exp, [](double v) { return std::exp(v); }, -2, 2},
@@ -96,7 +96,7 @@ struct BinaryCase {
 
 void PrintTo(const BinaryCase& c, std::ostream* out) { *out << c.name; }
 
-class BinaryFunctions : public testing::TestWithParam<BinaryCase> {};
+class BinaryFunctions : public ::testing::TestWithParam<BinaryCase> {};
 
 TEST_P(BinaryFunctions, ValueAndGradientWithBroadcasting) {
   const auto& c = GetParam();
@@ -121,7 +121,7 @@ TEST_P(BinaryFunctions, ValueAndGradientWithBroadcasting) {
 
 INSTANTIATE_TEST_SUITE_P(
     Binary, BinaryFunctions,
-    testing::Values(
+    ::testing::Values(
         BinaryCase{"add", operator+, [](double a, double b) { return a + b; }},
         BinaryCase{"subtract", operator-, [](double a, double b) { return a - b; }},
         BinaryCase{"multiply", operator*, [](double a, double b) { return a * b; }},

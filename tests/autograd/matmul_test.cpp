@@ -17,7 +17,7 @@ struct Case {
   Shape a, b, out;
 };
 
-class MatmulShapes : public testing::TestWithParam<Case> {};
+class MatmulShapes : public ::testing::TestWithParam<Case> {};
 
 TEST_P(MatmulShapes, ShapeAndGradient) {
   const Case& c = GetParam();
@@ -30,12 +30,12 @@ TEST_P(MatmulShapes, ShapeAndGradient) {
 
 INSTANTIATE_TEST_SUITE_P(
     Matmul, MatmulShapes,
-    testing::Values(Case{{3}, {3}, {}}, Case{{3}, {3, 2}, {2}}, Case{{2, 3}, {3}, {2}},
-                    Case{{2, 3}, {3, 4}, {2, 4}}, Case{{5, 2, 3}, {3, 4}, {5, 2, 4}},
-                    Case{{2, 3}, {5, 3, 4}, {5, 2, 4}}, Case{{5, 2, 3}, {5, 3, 4}, {5, 2, 4}},
-                    Case{{4, 1, 2, 3}, {5, 3, 2}, {4, 5, 2, 2}}, Case{{3}, {5, 3, 4}, {5, 4}},
-                    Case{{5, 2, 3}, {3}, {5, 2}}, Case{{0, 3}, {3, 4}, {0, 4}},
-                    Case{{2, 0}, {0, 4}, {2, 4}}),
+    ::testing::Values(Case{{3}, {3}, {}}, Case{{3}, {3, 2}, {2}}, Case{{2, 3}, {3}, {2}},
+                      Case{{2, 3}, {3, 4}, {2, 4}}, Case{{5, 2, 3}, {3, 4}, {5, 2, 4}},
+                      Case{{2, 3}, {5, 3, 4}, {5, 2, 4}}, Case{{5, 2, 3}, {5, 3, 4}, {5, 2, 4}},
+                      Case{{4, 1, 2, 3}, {5, 3, 2}, {4, 5, 2, 2}}, Case{{3}, {5, 3, 4}, {5, 4}},
+                      Case{{5, 2, 3}, {3}, {5, 2}}, Case{{0, 3}, {3, 4}, {0, 4}},
+                      Case{{2, 0}, {0, 4}, {2, 4}}),
     [](const auto& each) { return "case" + std::to_string(each.index); });
 
 TEST(Matmul, BatchesAreTheProductsOfTheirMatrices) {

@@ -29,7 +29,7 @@ struct ViewCase {
 
 void PrintTo(const ViewCase& c, std::ostream* out) { *out << c.name; }
 
-class Views : public testing::TestWithParam<ViewCase> {};
+class Views : public ::testing::TestWithParam<ViewCase> {};
 
 TEST_P(Views, GradientFromEveryLayout) {
   const Tensor x = random({2, 3, 4, 5});
@@ -46,7 +46,7 @@ TEST_P(Views, GradientFromEveryLayout) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Views,
-    testing::Values(
+    ::testing::Values(
         ViewCase{"reshape",
                  [](const Tensor& x) {
                    return x.reshape({6, -1, 5});

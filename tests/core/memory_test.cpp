@@ -99,7 +99,7 @@ TEST(CpuAllocator, GivesItsCacheBackBeforeItFails) {
     cpu().release(cpu().allocate(3 * block), 3 * block);
     _exit(0);
   };
-  EXPECT_EXIT(fill_and_ask(), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(fill_and_ask(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(CpuAllocator, ServesSeveralThreads) {

@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-class Parallel : public testing::Test {
+class Parallel : public ::testing::Test {
  protected:
   ~Parallel() override { set_num_threads(before_); }
   int before_ = num_threads();

@@ -17,11 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // Gives every test a folder of its own, which it removes afterwards.
-class SafeTensors : public testing::Test {
+class SafeTensors : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder = fs::path(testing::TempDir()) /
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder = fs::path(::testing::TempDir()) /
              (std::string("tutti_") + info->name() + std::to_string(::getpid()));
     fs::create_directories(folder);
     path = (folder / "file.safetensors").string();

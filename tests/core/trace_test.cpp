@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-class Trace : public testing::Test {
+class Trace : public ::testing::Test {
  protected:
   Trace() { fs::create_directories(folder_); }
   ~Trace() override { fs::remove_all(folder_); }

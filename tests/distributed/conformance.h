@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 using distributed::ReduceOp;
 
@@ -367,4 +367,4 @@ inline void check_conformance(const ProcessGroup& group) {
   check_conformance_on(group, Device::cpu());
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -13,7 +13,7 @@
 
 #include <cmath>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 /// Makes three layers of 6 x 6 and biases, in float64. Every rank starts from other values unless
 /// `same`.
@@ -319,4 +319,4 @@ inline void check_data_parallel(const ProcessGroup& group) {
   check_failed_backward(group);
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -19,7 +19,7 @@ using namespace distributed;
 using namespace std::chrono_literals;
 
 class DataParallelRanks : public ::testing::TestWithParam<int> {};
-TEST_P(DataParallelRanks, Works) { run_ranks(GetParam(), testing::check_data_parallel, 60s); }
+TEST_P(DataParallelRanks, Works) { run_ranks(GetParam(), test::check_data_parallel, 60s); }
 INSTANTIATE_TEST_SUITE_P(Ranks, DataParallelRanks, ::testing::Values(1, 2, 3));
 
 // Runs fn on `ranks` ranks. Every one of them must throw a DistributedError with these texts.
@@ -43,7 +43,7 @@ void expect_error_everywhere(int ranks, const std::function<void(const ProcessGr
 TEST(DataParallel, ModelsThatDifferAreRefusedAndTheDifferenceNamed) {
   const auto build = [](const std::function<void(StateDict&)>& change) {
     return [change](const ProcessGroup& group) {
-      StateDict model = testing::small_model(group);
+      StateDict model = test::small_model(group);
       if (group.rank() == 2) change(model);
       DataParallel(model, {}, group);
     };
@@ -68,8 +68,8 @@ TEST(DataParallel, GradientsThatComeLateOnOneRankSayWhatToSet) {
   expect_error_everywhere(
       2,
       [](const ProcessGroup& group) {
-        const StateDict model = testing::small_model(group);
-        DataParallel ddp(model, {}, group, testing::small_buckets);
+        const StateDict model = test::small_model(group);
+        DataParallel ddp(model, {}, group, test::small_buckets);
         Tensor x = ones({4, 6}, {.dtype = float64}).requires_grad_();
         const auto block = [&](const std::vector<Tensor>& in) {
           return tanh(
@@ -91,9 +91,9 @@ TEST(DataParallel, UnusedParametersThatDifferShowBothSides) {
   expect_error_everywhere(
       2,
       [](const ProcessGroup& group) {
-        const StateDict model = testing::small_model(group);
-        DataParallel ddp(model, {}, group, testing::small_buckets);
-        testing::loss_of(model, group.rank(), 0, 0, group.rank() == 0 ? 3 : 2).backward();
+        const StateDict model = test::small_model(group);
+        DataParallel ddp(model, {}, group, test::small_buckets);
+        test::loss_of(model, group.rank(), 0, 0, group.rank() == 0 ? 3 : 2).backward();
       },
       {"rank 0 at all_reduce", "bucket 0", "rank 1 at barrier",
        "no gradient for 'c.weight', 'c.bias'"});
@@ -135,7 +135,7 @@ TEST(DataParallel, ABucketThatFailsIsNamedWithItsLayersSizeRankAndNumbers) {
             "all_reduce #{} of group 'world' (bucket 4: layer3.*, 6.2 MB): rank 1 did not arrive "
             "within 100 ms; it last completed #{}",
             before + 5, before + 4);
-        const std::string text = testing::message_of<TimeoutError>([&] { loss.backward(); });
+        const std::string text = test::message_of<TimeoutError>([&] { loss.backward(); });
         EXPECT_EQ(text, fmt::format("{} [rank {} of 2]", expected, group.rank()));
       },
       60s);
@@ -174,12 +174,12 @@ void expect_failure_everywhere(const CommunicationHook& of_rank_1) {
   run_ranks(
       3,
       [&](const ProcessGroup& group) {
-        const StateDict model = testing::small_model(group);
-        auto options = testing::small_buckets;
+        const StateDict model = test::small_model(group);
+        auto options = test::small_buckets;
         if (group.rank() == 1) options.communication = of_rank_1;
         DataParallel ddp(model, {}, group, options);
         try {
-          testing::loss_of(model, group.rank(), 0).backward();
+          test::loss_of(model, group.rank(), 0).backward();
           group.barrier();
         } catch (const std::exception& error) {
           EXPECT_NE(std::string(error.what()).find("no compressor"), std::string::npos)
@@ -219,15 +219,15 @@ TEST(DataParallel, RefusesInvalidOptions) {
 
 TEST(DataParallel, GradientsAreViewsOfFewBucketsAndHooksGoWithTheObject) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const StateDict model = testing::small_model(group);
+    const StateDict model = test::small_model(group);
     {
       DataParallel ddp(model, {}, group);
-      testing::loss_of(model, group.rank(), 0).backward();
+      test::loss_of(model, group.rank(), 0).backward();
       EXPECT_EQ(model[0].second.grad().storage(), model[5].second.grad().storage());
     }
-    testing::clear_gradients(model);
+    test::clear_gradients(model);
     const auto calls = group.traffic().calls;
-    testing::loss_of(model, group.rank(), 0).backward();
+    test::loss_of(model, group.rank(), 0).backward();
     EXPECT_EQ(group.traffic().calls, calls);
   });
 }
@@ -239,14 +239,14 @@ Tensor loss_in_another_order(const StateDict& model, int rank, int step) {
     std::swap(order[0], order[4]);
     std::swap(order[1], order[5]);
   }
-  return testing::loss_of(order, rank, step);
+  return test::loss_of(order, rank, step);
 }
 
 TEST(DataParallel, BucketsStartInTheirOrderWhateverOrderTheGradientsComeIn) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const StateDict model = testing::small_model(group);
+    const StateDict model = test::small_model(group);
     std::vector<std::string> started;
-    auto options = testing::small_buckets;
+    auto options = test::small_buckets;
     options.reorder_buckets = false;
     options.communication = [&](const ProcessGroup& ranks, const Tensor& bucket, CallOptions call) {
       started.push_back(call.name.substr(0, call.name.find(':')));
@@ -254,13 +254,13 @@ TEST(DataParallel, BucketsStartInTheirOrderWhateverOrderTheGradientsComeIn) {
     };
     DataParallel ddp(model, {}, group, options);
     for (int step = 0; step < 2; ++step) {
-      testing::clear_gradients(model);
+      test::clear_gradients(model);
       started.clear();
       loss_in_another_order(model, group.rank(), step).backward();
       ASSERT_EQ(started.size(), ddp.buckets().size());
       for (std::size_t b = 0; b < started.size(); ++b)
         EXPECT_EQ(started[b], fmt::format("bucket {}", b));
-      testing::expect_mean(model, group, [&](const StateDict& copy, int r) {
+      test::expect_mean(model, group, [&](const StateDict& copy, int r) {
         loss_in_another_order(copy, r, step).backward();
       });
     }
@@ -269,16 +269,16 @@ TEST(DataParallel, BucketsStartInTheirOrderWhateverOrderTheGradientsComeIn) {
 
 TEST(DataParallel, BucketsFollowTheOrderOfRank0AndAreLaidOutAnewOnce) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const StateDict model = testing::small_model(group);
-    DataParallel ddp(model, {}, group, testing::small_buckets);
+    const StateDict model = test::small_model(group);
+    DataParallel ddp(model, {}, group, test::small_buckets);
     std::vector<std::vector<std::string>> after_first;
     for (int step = 0; step < 3; ++step) {
-      testing::clear_gradients(model);
+      test::clear_gradients(model);
       // In the first step rank 0 uses the layers a, b, c, so their gradients arrive as c, b, a. In
       // later steps it is the other way round.
       const int as_rank = step == 0 ? group.rank() : 1;
       loss_in_another_order(model, as_rank, step).backward();
-      testing::expect_mean(model, group, [&](const StateDict& copy, int r) {
+      test::expect_mean(model, group, [&](const StateDict& copy, int r) {
         loss_in_another_order(copy, step == 0 ? r : 1, step).backward();
       });
       if (step == 0) after_first = ddp.buckets();
@@ -356,16 +356,16 @@ TEST(DataParallel, BuffersStayEachRanksOwnUntilTheyAreAskedFor) {
 
 TEST(DataParallel, BucketsFollowTheOrderOfTheGradients) {
   run_ranks(2, [](const ProcessGroup& group) {
-    StateDict model = testing::small_model(group);
+    StateDict model = test::small_model(group);
     std::swap(model[0], model[4]);  // listed last to first, used first to last
     std::swap(model[1], model[5]);
-    DataParallel ddp(model, {}, group, testing::small_buckets);
+    DataParallel ddp(model, {}, group, test::small_buckets);
     EXPECT_EQ(ddp.buckets().front().front(), "a.bias");
     for (int step = 0; step < 2; ++step) {
-      testing::clear_gradients(model);
+      test::clear_gradients(model);
       std::swap(model[0], model[4]);
       std::swap(model[1], model[5]);
-      testing::loss_of(model, group.rank(), step).backward();
+      test::loss_of(model, group.rank(), step).backward();
       std::swap(model[0], model[4]);
       std::swap(model[1], model[5]);
     }

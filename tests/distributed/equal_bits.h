@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 inline void expect_equal_bits(const StateDict& a, const StateDict& b) {
   ASSERT_EQ(a.size(), b.size());
@@ -30,4 +30,4 @@ inline void expect_equal_bits_on_every_rank(const StateDict& state, const Proces
   }
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

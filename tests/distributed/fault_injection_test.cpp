@@ -20,8 +20,8 @@ namespace {
 
 using namespace distributed;
 using namespace std::chrono_literals;
-using testing::expect_contains;
-using testing::message_of;
+using test::expect_contains;
+using test::message_of;
 
 TEST(Fault, IsReadFromAText) {
   const auto faults = parse_faults(
@@ -207,7 +207,7 @@ TEST(Fork, AChildIsToldThatTheGroupIsNotItsOwn) {
             group.abort("must not reach the parent");
             _exit(code);
           }
-          testing::expect_exit(child, 42);
+          test::expect_exit(child, 42);
         }
         group.barrier();  // the parent can go on using the group
       },
@@ -232,7 +232,7 @@ TEST(Fork, AChildCannotWaitForItsParentsWork) {
             }
             _exit(code);
           }
-          testing::expect_exit(child, 42);
+          test::expect_exit(child, 42);
         }
         work.wait();
         EXPECT_EQ(to_vector(x), std::vector<double>(4, 2));
@@ -254,7 +254,7 @@ TEST(Fork, AChildMayMakeGroupsOfItsOwn) {
         20s);
     _exit(sum == 2 ? 42 : 1);
   }
-  testing::expect_exit(child, 42);
+  test::expect_exit(child, 42);
 }
 
 }  // namespace

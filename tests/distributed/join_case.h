@@ -16,7 +16,7 @@
 #include <tutti/nn/sequential.h>
 #include <tutti/optim/sgd.h>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 /// Returns the number of a rank's batches: rank 1 runs out first, then rank 2; rank 3 has none.
 inline std::int64_t batches_of(int rank) {
@@ -171,4 +171,4 @@ inline void check_join(const ProcessGroup& group) {
   check_stopping(group);
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -12,7 +12,7 @@ using namespace distributed;
 using namespace std::chrono_literals;
 
 class JoinRanks : public ::testing::TestWithParam<int> {};
-TEST_P(JoinRanks, Works) { run_ranks(GetParam(), testing::check_join, 60s); }
+TEST_P(JoinRanks, Works) { run_ranks(GetParam(), test::check_join, 60s); }
 INSTANTIATE_TEST_SUITE_P(Ranks, JoinRanks, ::testing::Values(1, 2, 3, 4));
 
 TEST(Join, RefusesANegativeNumber) {
@@ -51,7 +51,7 @@ TEST(Join, AGroupOfStatisticsWithoutAnySampleStaysFinite) {
   run_ranks(
       4,
       [](const ProcessGroup& world) {
-        const auto net = testing::small_net(world.split(world.rank() / 2));
+        const auto net = test::small_net(world.split(world.rank() / 2));
         DataParallel ddp(net->named_parameters(), net->named_buffers(), world);
         Join join(world);
         const std::int64_t n = world.rank() < 2 ? 3 : 0;

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 inline void check_a_group_may_go_before_its_work(const ProcessGroup& group) {
   // With MPI the caller carries out the first size, and the communication thread the second.
@@ -24,4 +24,4 @@ inline void check_a_group_may_go_before_its_work(const ProcessGroup& group) {
   }
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

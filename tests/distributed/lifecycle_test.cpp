@@ -44,15 +44,15 @@ void cycle(int i) {
 
 TEST(Lifecycle, AHundredCyclesOfFailureLeaveNothingBehind) {
   cycle(0);  // starts the threads that stay
-  const auto first = testing::Resources::now();
+  const auto first = test::Resources::now();
   for (int i = 0; i < 20; ++i) cycle(i);
-  const auto before = testing::Resources::settled(first);
+  const auto before = test::Resources::settled(first);
   for (int i = 0; i < 100; ++i) cycle(i);
-  testing::expect_nothing_left(before, 64000);
+  test::expect_nothing_left(before, 64000);
 }
 
 TEST(Lifecycle, AGroupMayGoBeforeItsWork) {
-  run_ranks(2, testing::check_a_group_may_go_before_its_work, 60s);
+  run_ranks(2, test::check_a_group_may_go_before_its_work, 60s);
 }
 
 TEST(Lifecycle, ASubgroupMayOutliveItsParent) {

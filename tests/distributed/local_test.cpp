@@ -15,11 +15,11 @@ namespace {
 using namespace distributed;
 using namespace std::chrono_literals;
 
-using testing::expect_contains;
-using testing::message_of;
+using test::expect_contains;
+using test::message_of;
 
 TEST(ProcessGroup, AloneConforms) {
-  testing::check_conformance(ProcessGroup());
+  test::check_conformance(ProcessGroup());
   EXPECT_EQ(ProcessGroup().traffic().calls, 0);
 }
 
@@ -42,7 +42,7 @@ TEST(ProcessGroup, BareStartOfAJobOfManyIsRefused) {
 
 class Local : public ::testing::TestWithParam<int> {};
 
-TEST_P(Local, Conforms) { run_ranks(GetParam(), testing::check_conformance, 60s); }
+TEST_P(Local, Conforms) { run_ranks(GetParam(), test::check_conformance, 60s); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Local, ::testing::Values(1, 2, 3, 5));
 

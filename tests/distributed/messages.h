@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 // Returns the message of the E that fn throws. Any other outcome fails the test.
 template <class E>
@@ -29,4 +29,4 @@ inline void expect_contains(const std::string& text, const std::vector<std::stri
     EXPECT_NE(text.find(part), std::string::npos) << part << "\nin: " << text;
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

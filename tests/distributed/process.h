@@ -18,7 +18,7 @@
 
 extern char** environ;
 
-namespace tutti::testing {
+namespace tutti::test {
 
 // A process and what it prints. The destructor kills it, so that no test leaves one behind.
 class Process {
@@ -103,4 +103,4 @@ struct Listener {
 // Returns a port that was free a moment ago.
 inline std::string free_port() { return std::to_string(Listener().port); }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

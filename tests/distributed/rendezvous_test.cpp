@@ -22,10 +22,10 @@ namespace {
 
 using namespace distributed;
 using namespace std::chrono_literals;
-using testing::expect_contains;
-using testing::free_port;
-using testing::Listener;
-using testing::Process;
+using test::expect_contains;
+using test::free_port;
+using test::Listener;
+using test::Process;
 using ::testing::TestWithParam;
 
 struct Rank {
@@ -312,7 +312,7 @@ TEST(Store, ARankZeroThatDoesNotSayThatAllAreThereIsNamed) {
   const auto zero = rendezvous::in_memory(table, {0, 2}),
              one = rendezvous::in_memory(table, {1, 2, {}, 50ms});
   zero->put("names/0", "here, and then it hangs");
-  expect_contains(testing::message_of<TimeoutError>([&] { one->gather("names", ""); }),
+  expect_contains(test::message_of<TimeoutError>([&] { one->gather("names", ""); }),
                   {"all 2 ranks are there, but rank 0 did not say so within 50 ms"});
 }
 

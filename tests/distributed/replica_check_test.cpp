@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::distributed {
+namespace tutti {
 namespace {
+
+using namespace distributed;
 
 StateDict state_of_a_rank() {
   Generator generator(3);
@@ -61,4 +63,4 @@ TEST(ReplicaCheckOverThreads, RefusesDifferentNumbersOfTensorsAndBadIntervals) {
 }
 
 }  // namespace
-}  // namespace tutti::distributed
+}  // namespace tutti

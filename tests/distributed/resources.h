@@ -12,7 +12,7 @@
 #include <iterator>
 #include <thread>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 struct Resources {
   std::ptrdiff_t descriptors = 0, threads = 0;
@@ -52,4 +52,4 @@ inline void expect_nothing_left(const Resources& before, std::size_t heap) {
             static_cast<double>(heap));
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <thread>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 using Seconds = std::chrono::duration<double>;
 
@@ -104,4 +104,4 @@ inline void check_straggler_monitor(const ProcessGroup& group) {
   EXPECT_EQ(monitor.report().collectives, 0);  // nothing has happened since
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

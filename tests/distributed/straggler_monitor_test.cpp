@@ -6,7 +6,7 @@ namespace {
 
 class StragglerMonitorRanks : public ::testing::TestWithParam<int> {};
 TEST_P(StragglerMonitorRanks, TheReportNamesTheStraggler) {
-  distributed::run_ranks(GetParam(), testing::check_straggler_monitor, std::chrono::seconds(60));
+  distributed::run_ranks(GetParam(), test::check_straggler_monitor, std::chrono::seconds(60));
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, StragglerMonitorRanks, ::testing::Values(1, 2, 3));
 

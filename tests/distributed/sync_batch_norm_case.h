@@ -16,7 +16,7 @@
 
 #include <cmath>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 namespace sync_batch_norm {
 
@@ -307,4 +307,4 @@ inline void check_sync_batch_norm_together(const ProcessGroup& group) {
     EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -15,7 +15,7 @@
 #include <fstream>
 #include <map>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 /// Weights of 128 x 128 in float64 have 128 KiB: too much to travel with the fingerprint.
 constexpr std::int64_t traced_width = 128;
@@ -116,4 +116,4 @@ inline void expect_traced_step(const nlohmann::json& events, int ranks) {
   EXPECT_GT(bucket.second, late.first);
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -13,9 +13,9 @@ TEST(DistributedTrace, CollectivesOverlapWithBackward) {
           .string();
   for (const int ranks : {2, 3}) {
     trace::Profile profile(path);
-    distributed::run_ranks(ranks, testing::run_traced_step, std::chrono::seconds(60));
+    distributed::run_ranks(ranks, test::run_traced_step, std::chrono::seconds(60));
     profile.finish();
-    testing::expect_traced_step(testing::read_trace(path), ranks);
+    test::expect_traced_step(test::read_trace(path), ranks);
   }
   std::filesystem::remove(path);
 }

@@ -57,7 +57,7 @@ void write_truncated(const std::string& path) {
   fs::resize_file(path, fs::file_size(path) / 2);
 }
 
-class Command : public testing::Test {
+class Command : public ::testing::Test {
  protected:
   Command() { fs::create_directories(folder_); }
   ~Command() override { fs::remove_all(folder_); }

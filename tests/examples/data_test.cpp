@@ -9,12 +9,14 @@
 #include <filesystem>
 #include <fstream>
 
-namespace tutti::examples {
+namespace tutti {
 namespace {
+
+using namespace examples;
 
 namespace fs = std::filesystem;
 
-class DataTest : public testing::Test {
+class DataTest : public ::testing::Test {
  protected:
   DataTest() {
     fs::create_directories(folder_);
@@ -151,4 +153,4 @@ TEST_F(DataTest, Cifar10TurnsPlanesIntoPixels) {
 }
 
 }  // namespace
-}  // namespace tutti::examples
+}  // namespace tutti

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <set>
 
-namespace tutti::examples {
+namespace tutti {
 namespace {
+
+using namespace examples;
 
 Dataset colored(std::int64_t count) {
   Dataset data = make_synthetic(count, 3, 8, 4);
@@ -119,4 +121,4 @@ TEST(Loader, BatchSizeMustBePositive) {
 }
 
 }  // namespace
-}  // namespace tutti::examples
+}  // namespace tutti

@@ -21,11 +21,13 @@
 #include <fstream>
 #include <thread>
 
-namespace tutti::examples {
+namespace tutti {
 namespace {
 
+using namespace examples;
+
 namespace fs = std::filesystem;
-using tutti::testing::expect_equal_bits;
+using tutti::test::expect_equal_bits;
 
 // Returns 30 images: three batches of 10, which three ranks share unevenly.
 const Datasets& even_data() {
@@ -362,4 +364,4 @@ TEST(Placement, RanksDivideTheCoresAmongThem) {
 }
 
 }  // namespace
-}  // namespace tutti::examples
+}  // namespace tutti

@@ -29,7 +29,7 @@
 #include <memory>
 #include <optional>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 struct StepCase {
   std::function<std::unique_ptr<optim::Optimizer>(const std::vector<Tensor>&)> optimizer;
@@ -113,4 +113,4 @@ inline std::vector<double> train_captured(const StepCase& c, Device device,
 
 constexpr int never = captured_steps;
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-using testing::test_device;
+using test::test_device;
 
 TEST(Create, ConstantsInEveryDtype) {
   for (const DType dtype : {float32, float64, bfloat16, float16, int64, uint8, boolean})

@@ -14,7 +14,7 @@ namespace tutti {
 namespace {
 
 using namespace kernels::cuda::cudnn;
-using testing::pick;
+using test::pick;
 
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 constexpr Direction directions[] = {Direction::forward, Direction::backward_input,
@@ -64,8 +64,7 @@ TEST_P(Plans, ForEveryKindOfConvolution) {
   const Descriptor device = properties(GetParam());
   const PlanTarget target{.properties = &device};
   for (int i = 0; i < 18; ++i) {
-    const testing::ConvolutionCase c =
-        testing::random_convolution(1 + i % 3, i / 3 % 3, {5, 40, 5, 19});
+    const test::ConvolutionCase c = test::random_convolution(1 + i % 3, i / 3 % 3, {5, 40, 5, 19});
     const Sizes sizes{c.x, c.w, c.y, c.options.stride, c.options.padding, c.options.dilation};
     for (const DType dtype : {float32, float64, bfloat16, float16})
       for (const MemoryFormat format : formats)

@@ -13,9 +13,9 @@
 namespace tutti {
 namespace {
 
-using testing::expect_contains;
-using testing::message_of;
-using testing::test_device;
+using test::expect_contains;
+using test::message_of;
+using test::test_device;
 
 std::vector<Tensor> parameters(DType dtype) {
   Generator random(3);

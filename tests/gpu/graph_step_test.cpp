@@ -16,13 +16,13 @@
 namespace tutti {
 namespace {
 
-using testing::captured_steps;
-using testing::expect_contains;
-using testing::message_of;
-using testing::never;
-using testing::StepCase;
-using testing::test_device;
-using testing::train_captured;
+using test::captured_steps;
+using test::expect_contains;
+using test::message_of;
+using test::never;
+using test::StepCase;
+using test::test_device;
+using test::train_captured;
 
 TensorOptions there() { return {float32, test_device()}; }
 

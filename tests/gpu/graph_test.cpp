@@ -16,7 +16,7 @@
 namespace tutti {
 namespace {
 
-using testing::test_device;
+using test::test_device;
 
 TensorOptions there() { return {float32, test_device()}; }
 

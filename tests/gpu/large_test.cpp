@@ -32,7 +32,7 @@ namespace {
 
 using kernels::Binary;
 using kernels::Unary;
-using testing::test_device;
+using test::test_device;
 using Index = std::int64_t;
 
 // The shape (rows, channels, edge, edge), or (rows, columns).
@@ -494,7 +494,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, LargeInSmall, ::testing::ValuesIn(families), n
 
 TEST_P(Large, ComputePastTheReachOf32Bits) {
   const int gigabytes = GetParam().gigabytes;
-  if (testing::emulated())
+  if (test::emulated())
     GTEST_SKIP() << "needs " << gigabytes << " GB of device memory; the emulator has 1 GB";
   try {
     empty({Index{gigabytes} << 30}, there(uint8));
@@ -511,9 +511,8 @@ TEST(LargeSizes, OfASingleDimensionAreRefusedWherePositionsHave32Bits) {
   const Tensor one = ones({1, 1, 1, 1}, there(float32)), y = empty_like(one);
   const Tensor x = one.alias({1, 1, 1, Index{1} << 31}, {0, 0, 0, 0}, 0);
   const auto& pool = kernels::pooling(test_device());
-  testing::expect_contains(
-      testing::message_of<ShapeError>([&] { pool.adaptive_average_forward(x, y); }),
-      {"pooling", "a size below 2^31", "got 2147483648"});
+  test::expect_contains(test::message_of<ShapeError>([&] { pool.adaptive_average_forward(x, y); }),
+                        {"pooling", "a size below 2^31", "got 2147483648"});
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 namespace tutti {
 namespace {
 
-using testing::relative_error;
-using testing::test_device;
+using test::relative_error;
+using test::test_device;
 
 TEST(LayerNorm, IsTheCpusInFloat64) {
   Generator random(1);

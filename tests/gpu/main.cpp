@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
       std::printf("skipped: %s\n", tutti::cuda::why_unavailable().c_str());
       return 77;
     }
-    tutti::testing::test_device() = tutti::Device::cuda(0);
+    tutti::test::test_device() = tutti::Device::cuda(0);
   }
   return RUN_ALL_TESTS();
 }

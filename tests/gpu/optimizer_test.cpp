@@ -15,7 +15,7 @@ namespace tutti {
 namespace {
 
 using kernels::FusedUpdate;
-using testing::test_device;
+using test::test_device;
 
 struct Lists {
   std::vector<FusedUpdate> here, there;
@@ -48,7 +48,7 @@ Lists updates(Generator& random, bool second, bool overflow) {
 
 void expect_same(const Tensor& there, const Tensor& here, double tolerance) {
   if (!here.defined()) return;
-  EXPECT_LE(testing::relative_error(there, here), tolerance);
+  EXPECT_LE(test::relative_error(there, here), tolerance);
 }
 
 void expect_same(const Lists& lists) {

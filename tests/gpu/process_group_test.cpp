@@ -25,15 +25,14 @@ namespace {
 
 using namespace distributed;
 using namespace std::chrono_literals;
-using testing::expect_contains;
-using testing::message_of;
-using testing::test_device;
+using test::expect_contains;
+using test::message_of;
+using test::test_device;
 
 TEST(StagedGroup, ConformsOnOneDevice) {
   for (const int ranks : {2, 3})
     run_ranks(
-        ranks,
-        [](const ProcessGroup& group) { testing::check_conformance_on(group, test_device()); },
+        ranks, [](const ProcessGroup& group) { test::check_conformance_on(group, test_device()); },
         120s);
 }
 
@@ -81,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, Nccl, ::testing::Values(2, 4));
 TEST_P(Nccl, Conforms) {
   run([](const ProcessGroup& group) {
     EXPECT_EQ(group.backend(), "nccl");
-    testing::check_conformance_on(group, own(group));
+    test::check_conformance_on(group, own(group));
   });
 }
 
@@ -222,7 +221,7 @@ TEST_P(Nccl, AGraphKeepsTheGroupThatIsInIt) {
 }
 
 TEST_P(Nccl, AReplayUnderWayIsNotCutOff) {
-  if (!testing::emulated())
+  if (!test::emulated())
     GTEST_SKIP() << "the ranks' orders of collectives differ, which NCCL does not promise to bear";
   run([](const ProcessGroup& group) {
     const Tensor x = ones({1000}, {.device = own(group)}), y = ones({10}, {.device = own(group)});

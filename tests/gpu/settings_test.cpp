@@ -15,10 +15,10 @@
 namespace tutti {
 namespace {
 
-using testing::normal;
-using testing::relative_error;
-using testing::Switch;
-using testing::test_device;
+using test::normal;
+using test::relative_error;
+using test::Switch;
+using test::test_device;
 
 constexpr MemoryFormat last = MemoryFormat::channels_last;
 const kernels::ConvOptions options{{1, 1}, {1, 1}, {1, 1}, 1};
@@ -94,7 +94,7 @@ TEST_F(Settings, AutotuneWaitsOnceForEachShape) {
   const Switch autotune(cuda::settings().autotune);
   const std::int64_t at_first = cuda::synchronizations();
   const Convolved tuned = convolve(x_there, w_there, dy_there);
-  if (!testing::emulated()) {  // the emulated cuDNN has no plans to choose from
+  if (!test::emulated()) {  // the emulated cuDNN has no plans to choose from
     EXPECT_GT(cuda::synchronizations(), at_first);
   }
   expect_close(tuned, reference(x, w, dy), 1e-5);

@@ -23,7 +23,7 @@
 namespace tutti {
 namespace {
 
-using testing::test_device;
+using test::test_device;
 using Results = std::vector<Tensor>;
 
 // Expects that compute() returns the same on the device and on the CPU, up to a relative error.
@@ -32,7 +32,7 @@ void expect_the_cpus(const Compute& compute, double tolerance) {
   const Results there = compute(test_device()), here = compute(Device::cpu());
   ASSERT_EQ(there.size(), here.size());
   for (std::size_t k = 0; k < here.size(); ++k)
-    EXPECT_LE(testing::relative_error(there[k], here[k]), tolerance) << "result " << k;
+    EXPECT_LE(test::relative_error(there[k], here[k]), tolerance) << "result " << k;
 }
 
 Tensor random(Generator& generator, const Shape& shape, DType dtype, Device device) {

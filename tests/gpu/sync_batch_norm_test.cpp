@@ -11,13 +11,13 @@ using distributed::run_ranks;
 using std::chrono::seconds;
 
 TEST(SyncBatchNormOnADevice, RanksEqualOneProcessOnTheWholeBatch) {
-  run_ranks(2, testing::check_sync_batch_norm_against_one_process, seconds(200));
+  run_ranks(2, test::check_sync_batch_norm_against_one_process, seconds(200));
 }
 TEST(SyncBatchNormOnADevice, RanksEqualOneProcessWithEveryOption) {
-  run_ranks(3, testing::check_sync_batch_norm_options_against_one_process, seconds(200));
+  run_ranks(3, test::check_sync_batch_norm_options_against_one_process, seconds(200));
 }
 TEST(SyncBatchNormOnADevice, BranchesShareOneCollective) {
-  run_ranks(2, testing::check_sync_batch_norm_together, seconds(200));
+  run_ranks(2, test::check_sync_batch_norm_together, seconds(200));
 }
 
 }  // namespace

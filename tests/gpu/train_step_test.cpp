@@ -26,10 +26,10 @@
 namespace tutti {
 namespace {
 
-using testing::expect_contains;
-using testing::message_of;
-using testing::test_device;
-using testing::twins;
+using test::expect_contains;
+using test::message_of;
+using test::test_device;
+using test::twins;
 
 TensorOptions there() { return {float32, test_device()}; }
 

@@ -15,10 +15,12 @@
 #include <cstdio>
 #include <filesystem>
 
-namespace tutti::examples {
+namespace tutti {
 namespace {
 
-using testing::test_device;
+using namespace examples;
+
+using test::test_device;
 
 TrainOptions options_on(Device device) {
   TrainOptions options;
@@ -46,7 +48,7 @@ std::string text_of(std::FILE* file) {
 }
 
 TEST(Trainer, AGraphChangesNoBit) {
-  const testing::Switch deterministic(
+  const test::Switch deterministic(
       cuda::settings().deterministic);  // without it cuDNN may give other bits in each run
   for (const DType precision : {float32, bfloat16, float16}) {
     TrainOptions options = options_on(test_device());
@@ -64,7 +66,7 @@ TEST(Trainer, AGraphChangesNoBit) {
     for (std::size_t i = 0; i < plain.rows.size(); ++i)
       EXPECT_EQ(graphed.rows[i].train_loss, plain.rows[i].train_loss) << i;
     EXPECT_EQ(graphed.test_accuracy, plain.test_accuracy);
-    testing::expect_equal_bits(graphed.state, plain.state);
+    test::expect_equal_bits(graphed.state, plain.state);
   }
 }
 
@@ -137,4 +139,4 @@ TEST(Trainer, RanksThatShareADeviceTrainAsOneOnTheCpuDoes) {
 }
 
 }  // namespace
-}  // namespace tutti::examples
+}  // namespace tutti

@@ -11,7 +11,7 @@
 
 #include <functional>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 class TwinBackend : public distributed::Backend {
  public:
@@ -88,4 +88,4 @@ inline ProcessGroup twins(Device device, TwinBackend::Log log = {}, double noise
   return ProcessGroup(std::make_shared<TwinBackend>(device.index(), std::move(log), noise));
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -47,8 +47,8 @@ std::vector<Case> cases() {
   for (const Shape& shape : shapes)
     for (const DType dtype : {float32, float64, bfloat16, float16})
       for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-        if (dtype == float16 && testing::test_device().is_cpu()) continue;  // only devices have it
-        if (testing::emulated() && shape[1] > 100 && dtype != float32) continue;
+        if (dtype == float16 && test::test_device().is_cpu()) continue;  // only devices have it
+        if (test::emulated() && shape[1] > 100 && dtype != float32) continue;
         all.push_back({shape, dtype, format});
       }
   return all;
@@ -78,7 +78,7 @@ Tensor packet(std::int64_t channels) {
 }
 
 double error(const Values& got, const Values& expected) {
-  return testing::relative_error(got, expected);
+  return test::relative_error(got, expected);
 }
 
 Values slice(const Tensor& packet, int half) {
@@ -112,7 +112,7 @@ Moments reference(const Case& c, const Values& x, const Values& position_weights
   return m;
 }
 
-const kernels::BatchNorm& table() { return testing::batch_norm(); }
+const kernels::BatchNorm& table() { return test::batch_norm(); }
 
 constexpr kernels::PacketHeader header{
     .input_grad = 1, .backward = 2, .fingerprint = 3, .fingerprint_squared = 9};

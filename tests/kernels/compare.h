@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 /// ||a - b|| / ||b||. The result is NaN, which is below no bound, where an element is NaN (no
 /// kernel wrote it) or the sizes differ.
@@ -57,4 +57,4 @@ class Threads {
   int before_;
 };
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -16,22 +16,22 @@ namespace tutti {
 namespace {
 
 using kernels::ConvOptions;
-using Case = testing::ConvolutionCase;
-using testing::normal;
-using testing::pick;
-using testing::poisoned;
-using testing::relative_error;
-using testing::Threads;
+using Case = test::ConvolutionCase;
+using test::normal;
+using test::pick;
+using test::poisoned;
+using test::relative_error;
+using test::Threads;
 namespace reference = kernels::cpu::reference;
 
 // oneDNN multiplies in float32 as it stands; cuDNN may choose an algorithm that transforms its
 // operands (Winograd's), and gives the gradient of a float32 weight, where activations have 16
 // bits, in 16 bits.
-double single() { return testing::test_device().is_cpu() ? 2e-6 : 1e-5; }
-double mixed() { return testing::test_device().is_cpu() ? 1e-5 : 8e-3; }
+double single() { return test::test_device().is_cpu() ? 2e-6 : 1e-5; }
+double mixed() { return test::test_device().is_cpu() ? 1e-5 : 8e-3; }
 // One element may be nearly all of a small result: rounding the bias and the sum to bfloat16 is
 // 2^-7 of it at most.
-double brain() { return testing::test_device().is_cpu() ? 4e-3 : 8e-3; }
+double brain() { return test::test_device().is_cpu() ? 4e-3 : 8e-3; }
 
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 
@@ -42,7 +42,7 @@ void check(const Case& c, DType dtype, DType parameters, MemoryFormat format,
            double parameter_tolerance) {
   SCOPED_TRACE(c.text() + " " + to_string(format) + " weight " + to_string(weight_format) + " " +
                to_string(dtype));
-  const auto& table = testing::convolution();
+  const auto& table = test::convolution();
   const Tensor x = normal(c.x, dtype, format), dy = normal(c.y, dtype, format);
   const Tensor w = normal(c.w, parameters, weight_format);
   const Tensor bias = with_bias ? normal({c.w[0]}, parameters) : Tensor();
@@ -78,13 +78,13 @@ TEST_P(RandomConvolution, AgreesWithTheReference) {
   for (int i = 0; i < 6; ++i)
     for (MemoryFormat format : formats) {
       const Threads threads(i == 0 ? 2 : 1);
-      const Case c = testing::random_convolution(
-          spatial, kind, {3, 20, spatial == 3 ? 3 : 5, spatial == 3 ? 8 : 13});
+      const Case c = test::random_convolution(spatial, kind,
+                                              {3, 20, spatial == 3 ? 3 : 5, spatial == 3 ? 8 : 13});
       const MemoryFormat weight_format = formats[pick(0, 1)];
       check(c, float32, float32, format, weight_format, i % 2 == 0, single(), single());
       check(c, bfloat16, bfloat16, format, weight_format, i % 2 == 0, brain(), brain());
       check(c, bfloat16, float32, format, weight_format, i % 2 == 0, brain(), mixed());
-      if (testing::test_device().is_cpu())
+      if (test::test_device().is_cpu())
         continue;  // whose float64 is the reference itself, and has no float16
       check(c, float64, float64, format, weight_format, i % 2 == 0, 1e-13, 1e-13);
       check(c, float16, float16, format, weight_format, i % 2 == 0, 1e-3, 1e-3);
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Convolution, RandomConvolution,
 // convolution.
 TEST(Convolution, ScratchMemoryIsNotReadBeforeItIsWritten) {
   const Threads one(1);
-  const auto& table = testing::convolution();
+  const auto& table = test::convolution();
   constexpr MemoryFormat last = MemoryFormat::channels_last;
   const ConvOptions plain{{1, 1}, {0, 0}, {1, 1}, 1}, wide{{3}, {2}, {1}, 3};
   const Tensor nan_x = poisoned({1, 64, 20, 20}, bfloat16, last),
@@ -142,7 +142,7 @@ TEST(Convolution, ReferenceByHand) {
   const Tensor x = tensor({3, 4, 5}, {1, 1, 3}, {float64}),
                w = tensor({1, 2}, {1, 1, 2}, {float64});
   const Tensor bias = tensor({0.5}, {float64}), y = poisoned({1, 1, 2}, float64);
-  const auto& table = testing::convolution();
+  const auto& table = test::convolution();
   table.forward(x, w, bias, options, y);
   EXPECT_EQ(to_vector(y), (std::vector{6.5, 14.5}));
   const Tensor dy = tensor({10, 100}, {1, 1, 2}, {float64}), dx = poisoned({1, 1, 3}, float64),
@@ -155,8 +155,8 @@ TEST(Convolution, ReferenceByHand) {
 }
 
 TEST(Convolution, EmptyBatch) {
-  const auto& table = testing::convolution();
-  for (DType dtype : testing::trained_dtypes()) {
+  const auto& table = test::convolution();
+  for (DType dtype : test::trained_dtypes()) {
     const ConvOptions options{{1, 1}, {1, 1}, {1, 1}, 1};
     const Tensor x = empty({0, 3, 8, 8}, {dtype}), y = empty({0, 5, 8, 8}, {dtype}),
                  w = normal({5, 3, 3, 3}, dtype);
@@ -171,11 +171,10 @@ TEST(Convolution, EmptyBatch) {
 
 TEST(Convolution, RefusesOtherDtypes) {
   for (DType dtype : {float16, int64}) {
-    if (dtype == float16 && testing::test_device().is_cuda()) continue;
+    if (dtype == float16 && test::test_device().is_cuda()) continue;
     const Tensor x = empty({1, 1, 4, 4}, {dtype}), w = empty({1, 1, 3, 3}, {dtype}),
                  y = empty({1, 1, 2, 2}, {dtype});
-    EXPECT_THROW(testing::convolution().forward(x, w, {}, {{1, 1}, {0, 0}, {1, 1}, 1}, y),
-                 DTypeError);
+    EXPECT_THROW(test::convolution().forward(x, w, {}, {{1, 1}, {0, 0}, {1, 1}, 1}, y), DTypeError);
   }
 }
 
@@ -185,7 +184,7 @@ TEST(Convolution, FromSeveralThreadsAtOnce) {
   constexpr MemoryFormat last = MemoryFormat::channels_last;
   const Tensor x = normal({4, 24, 9, 9}, float32, last), w = normal({40, 24, 3, 3}, float32);
   const Tensor expected = poisoned({4, 40, 9, 9}, float32, last);
-  const auto& table = testing::convolution();
+  const auto& table = test::convolution();
   table.forward(x, w, {}, options, expected);
   std::vector<double> errors(4, 1);
   std::vector<std::thread> threads;

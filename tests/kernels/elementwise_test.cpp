@@ -13,12 +13,12 @@ namespace {
 
 using kernels::Binary;
 using kernels::Unary;
-using testing_support::broadcastable;
-using testing_support::random_layout;
-using testing_support::random_shape;
-using testing_support::relative_error;
+using test::broadcastable;
+using test::finite_relative_error;
+using test::random_layout;
+using test::random_shape;
 
-const kernels::Elementwise& table() { return testing::elementwise(); }
+const kernels::Elementwise& table() { return test::elementwise(); }
 
 // The relative error that a result may have: the rounding of the output, with room for exp and
 // similar functions in float32.
@@ -66,7 +66,7 @@ TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
   Generator generator(101);
   for (int round = 0; round < 4; ++round)
     for (const auto& [op, reference] : unary_ops())
-      for (const DType dtype : testing::trained_dtypes()) {
+      for (const DType dtype : test::trained_dtypes()) {
         const bool positive = op == Unary::log || op == Unary::sqrt || op == Unary::rsqrt ||
                               op == Unary::reciprocal;
         Tensor x = randn(random_shape(generator), {float64}, generator).to(dtype);
@@ -76,7 +76,7 @@ TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
         table().unary(op, x, out);
         std::vector<double> expected = to_vector(x);
         for (double& v : expected) v = reference(v);
-        EXPECT_LE(relative_error(to_vector(out), expected), tolerance(dtype))
+        EXPECT_LE(finite_relative_error(to_vector(out), expected), tolerance(dtype))
             << static_cast<int>(op) << " " << to_string(dtype) << " " << to_string(x.shape());
       }
 }
@@ -121,7 +121,7 @@ TEST(ElementwiseKernels, BinaryMatchesPlainLoopsInEveryLayoutAndBroadcast) {
   Generator generator(102);
   for (int round = 0; round < 3; ++round)
     for (const auto& [op, reference, floating_only] : binary_ops())
-      for (const DType dtype : testing::trained_dtypes({int64, uint8})) {
+      for (const DType dtype : test::trained_dtypes({int64, uint8})) {
         if (floating_only && !is_floating(dtype)) continue;
         const Shape shape = random_shape(generator);
         // Small integers: sums and products fit every dtype, and comparisons meet equal ones.
@@ -143,7 +143,7 @@ TEST(ElementwiseKernels, BinaryMatchesPlainLoopsInEveryLayoutAndBroadcast) {
           expected[i] = reference(x[i], y[i]);
           if (expected[i] < 0 && !compares(op)) expected[i] += wrap;
         }
-        EXPECT_LE(relative_error(to_vector(out), expected), tolerance(dtype))
+        EXPECT_LE(finite_relative_error(to_vector(out), expected), tolerance(dtype))
             << static_cast<int>(op) << " " << to_string(dtype) << " " << to_string(shape);
         // The number is the first or the second argument.
         const double number = op == Binary::power ? 2 : 3;
@@ -155,7 +155,7 @@ TEST(ElementwiseKernels, BinaryMatchesPlainLoopsInEveryLayoutAndBroadcast) {
             v = reversed ? reference(number, v) : reference(v, number);
             if (v < 0 && !compares(op)) v += wrap;
           }
-          EXPECT_LE(relative_error(to_vector(all), values), tolerance(dtype))
+          EXPECT_LE(finite_relative_error(to_vector(all), values), tolerance(dtype))
               << static_cast<int>(op) << " " << to_string(dtype) << " number, reversed "
               << reversed;
         }
@@ -217,8 +217,8 @@ TEST(ElementwiseKernels, TransposedCopies) {
 TEST(ElementwiseKernels, AxpyAndWhere) {
   Generator generator(106);
   for (int round = 0; round < 8; ++round)
-    for (const DType x_type : testing::trained_dtypes())
-      for (const DType y_type : testing::trained_dtypes()) {
+    for (const DType x_type : test::trained_dtypes())
+      for (const DType y_type : test::trained_dtypes()) {
         const Shape shape = random_shape(generator);
         const Tensor x = random_layout(
             randn(broadcastable(shape, generator), {float64}, generator).to(x_type), generator);
@@ -227,7 +227,7 @@ TEST(ElementwiseKernels, AxpyAndWhere) {
         std::vector<double> expected = to_vector(y);
         for (std::size_t i = 0; i < a.size(); ++i) expected[i] += 0.5 * a[i];
         table().axpy(0.5, x, y);
-        EXPECT_LE(relative_error(to_vector(y), expected), tolerance(y_type));
+        EXPECT_LE(finite_relative_error(to_vector(y), expected), tolerance(y_type));
       }
   for (const DType dtype : {float32, float64, bfloat16, float16, int64, uint8, boolean}) {
     const Shape shape = random_shape(generator);
@@ -280,20 +280,20 @@ TEST(ElementwiseKernels, SpecialValues) {
   const double inf = INFINITY;
   const Tensor x = tensor({NAN, inf, -inf, 0, -0.0}), out = empty({5});
   table().unary(Unary::exp, x, out);
-  EXPECT_EQ(relative_error(to_vector(out), {NAN, inf, 0, 1, 1}), 0);
+  EXPECT_EQ(finite_relative_error(to_vector(out), {NAN, inf, 0, 1, 1}), 0);
   table().unary(Unary::tanh, x, out);
-  EXPECT_EQ(relative_error(to_vector(out), {NAN, 1, -1, 0, 0}), 0);
+  EXPECT_EQ(finite_relative_error(to_vector(out), {NAN, 1, -1, 0, 0}), 0);
   table().unary(Unary::sigmoid, x, out);
-  EXPECT_EQ(relative_error(to_vector(out), {NAN, 1, 0, 0.5, 0.5}), 0);
+  EXPECT_EQ(finite_relative_error(to_vector(out), {NAN, 1, 0, 0.5, 0.5}), 0);
   table().unary(Unary::relu, x, out);
-  EXPECT_EQ(relative_error(to_vector(out), {NAN, inf, 0, 0, 0}), 0);
+  EXPECT_EQ(finite_relative_error(to_vector(out), {NAN, inf, 0, 0, 0}), 0);
   table().binary_scalar(Binary::maximum, x, 1, true, out);
-  EXPECT_EQ(relative_error(to_vector(out), {NAN, inf, 1, 1, 1}), 0);
+  EXPECT_EQ(finite_relative_error(to_vector(out), {NAN, inf, 1, 1, 1}), 0);
 }
 
 TEST(ElementwiseKernels, SaysWhatItCannotCompute) {
   const Tensor half = zeros({2}, {float16}), whole = zeros({2}, {int64});
-  if (testing::test_device().is_cpu()) {
+  if (test::test_device().is_cpu()) {
     EXPECT_THROW(table().unary(Unary::exp, half, half), DTypeError);
     EXPECT_THROW(table().binary(Binary::add, half, half, half), DTypeError);
   }

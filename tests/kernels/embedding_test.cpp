@@ -8,9 +8,9 @@
 namespace tutti {
 namespace {
 
-using testing_support::random_layout;
+using test::random_layout;
 
-const kernels::Embedding& table() { return testing::embedding(); }
+const kernels::Embedding& table() { return test::embedding(); }
 
 TEST(EmbeddingKernels, GatherTakesTheRows) {
   Generator generator(401);
@@ -32,7 +32,7 @@ TEST(EmbeddingKernels, GatherTakesTheRows) {
 TEST(EmbeddingKernels, AnIndexOutsideIsAnErrorOrNan) {
   const Tensor weight = ones({3, 2}), out = full({1, 2}, 7);
   for (const double bad : {-1.0, 3.0})
-    if (testing::test_device().is_cpu()) {
+    if (test::test_device().is_cpu()) {
       EXPECT_THROW(table().gather(weight, tensor({bad}, {int64}), out), ValueError);
     } else {
       table().gather(weight, tensor({bad}, {int64}), out.fill_(7));
@@ -46,7 +46,7 @@ TEST(EmbeddingKernels, GradientsAddUpInTheOrderOfThePositions) {
   // two that the sort on a GPU uses.
   for (const auto& [count, rows, width] : std::vector<std::array<std::int64_t, 3>>{
            {1, 1, 1}, {7, 1000, 3}, {511, 40, 5}, {513, 3, 33}, {1500, 1, 2}, {2600, 700, 1}})
-    for (const DType dtype : testing::trained_dtypes()) {
+    for (const DType dtype : test::trained_dtypes()) {
       const DType wide = accumulate_dtype(dtype);
       const Tensor indices = random_layout(randint(rows, {count}, {int64}, generator), generator);
       const Tensor g =

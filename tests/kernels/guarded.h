@@ -8,7 +8,7 @@
 
 #include <vector>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 class Guarded {
  public:
@@ -49,4 +49,4 @@ class Guarded {
   std::vector<Block> blocks_;
 };
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

@@ -12,10 +12,10 @@
 namespace tutti {
 namespace {
 
-using testing::Guarded;
-using testing::relative_error;
+using test::Guarded;
+using test::relative_error;
 
-const kernels::LayerNorm& table() { return testing::layer_norm(); }
+const kernels::LayerNorm& table() { return test::layer_norm(); }
 
 double tolerance(DType dtype) { return dtype == float64 ? 1e-12 : dtype == float32 ? 3e-6 : 5e-3; }
 
@@ -75,7 +75,7 @@ void check(const Case& c, Generator& random) {
     return guarded((randn(shape, {float64}, random) + shift).to(dtype), random);
   };
   const auto poisoned = [&](const Shape& shape, DType dtype) {
-    return guarded(testing::poisoned(shape, dtype), random);
+    return guarded(test::poisoned(shape, dtype), random);
   };
   const Shape all{c.rows, c.size}, columns{c.size}, rows{c.rows};
   const Tensor x = normal(all, c.dtype, 3), dy = normal(all, c.dtype),
@@ -119,7 +119,7 @@ TEST(LayerNormKernels, MatchTheDefinition) {
   Generator random(701);
   for (const auto& [rows, size] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {1, 1}, {1, 7}, {5, 16}, {33, 33}, {300, 5}, {40, 130}, {2, 3000}, {9, 1024}})
-    for (const DType dtype : testing::trained_dtypes())
+    for (const DType dtype : test::trained_dtypes())
       for (const DType own : {float32, float64}) {
         const bool has_weight = random.below(4) != 0, has_bias = random.below(4) != 0;
         check({rows, size, dtype, own, has_weight, has_bias}, random);
@@ -128,8 +128,8 @@ TEST(LayerNormKernels, MatchTheDefinition) {
 
 TEST(LayerNormKernels, RandomSizes) {
   Generator random(702);
-  const auto dtypes = testing::trained_dtypes();
-  for (int i = 0; i < (testing::emulated() ? 15 : 60); ++i)
+  const auto dtypes = test::trained_dtypes();
+  for (int i = 0; i < (test::emulated() ? 15 : 60); ++i)
     check({.rows = 1 + random.below(70),
            .size = 1 + random.below(random.below(3) == 0 ? 900 : 40),
            .dtype = dtypes[static_cast<std::size_t>(
@@ -142,7 +142,7 @@ TEST(LayerNormKernels, RandomSizes) {
 
 TEST(LayerNormKernels, WithoutRowsTheParameterGradientsAreZero) {
   const Tensor none = empty({0, 4}), statistics = empty({0}, {float64}),
-               d_weight = testing::poisoned({4}, float32), d_bias = testing::poisoned({4}, float32);
+               d_weight = test::poisoned({4}, float32), d_bias = test::poisoned({4}, float32);
   table().forward(none, ones({4}), zeros({4}), eps, none, statistics, statistics);
   table().input_grad(none, none, statistics, statistics, ones({4}), none);
   table().parameter_grad(none, none, statistics, statistics, d_weight, d_bias);

@@ -14,7 +14,7 @@ using kernels::cuda::batch_dims;
 using kernels::cuda::BatchDim;
 using kernels::cuda::MatrixLayout;
 using kernels::cuda::transposed_layout;
-using testing::pick;
+using test::pick;
 
 TEST(MatmulLayout, KnownOnes) {
   const Tensor t = empty({6, 10});
@@ -32,7 +32,7 @@ TEST(MatmulLayout, AddressesTheTransposedMatrix) {
   Generator generator(static_cast<std::uint64_t>(pick(0, 1 << 30)));
   int said = 0;
   for (int i = 0; i < 400; ++i) {
-    const Tensor t = testing_support::random_layout(empty({pick(1, 4), pick(1, 5)}), generator);
+    const Tensor t = test::random_layout(empty({pick(1, 4), pick(1, 5)}), generator);
     const auto m = transposed_layout(t);
     if (!m) continue;
     ++said;
@@ -76,7 +76,7 @@ TEST(MatmulLayout, BatchesReachEveryMatrixOnce) {
     for (Shape* s : {&a_shape, &b_shape, &shape}) s->push_back(2), s->push_back(3);
     const bool dense = pick(0, 1);
     const auto tensor_of = [&](const Shape& s) {
-      return dense ? empty(s) : testing_support::random_layout(empty(s), generator);
+      return dense ? empty(s) : test::random_layout(empty(s), generator);
     };
     const Tensor a = tensor_of(a_shape), b = tensor_of(b_shape), out = tensor_of(shape);
     std::vector<BatchDim> all;

@@ -13,11 +13,11 @@ namespace {
 
 using kernels::Activation;
 using kernels::Epilogue;
-using testing::normal;
-using testing::pick;
-using testing::poisoned;
-using testing::relative_error;
-using testing::Threads;
+using test::normal;
+using test::pick;
+using test::poisoned;
+using test::relative_error;
+using test::Threads;
 
 // A tensor (..., rows, columns) in row-major or column-major order.
 Tensor matrix(Shape shape, DType dtype, bool by_columns) {
@@ -31,7 +31,7 @@ void check(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Ten
   SCOPED_TRACE("a " + to_string(a.shape()) + to_string(a.strides()) + " b " + to_string(b.shape()) +
                to_string(b.strides()) + " out " + to_string(out.strides()) + " " +
                to_string(a.dtype()));
-  testing::matmul().matmul(a, b, epilogue, out);
+  test::matmul().matmul(a, b, epilogue, out);
   const Tensor expected = poisoned(out.shape(), float64);
   const Tensor& bias = epilogue.bias;
   kernels::cpu::reference::matmul(a.to(float64), b.to(a.dtype()).to(float64),
@@ -67,7 +67,7 @@ TEST(Matmul, AgreesWithTheReference) {
     run(bfloat16, bfloat16, joined, bfloat16, 4e-3);
     run(bfloat16, float32, joined, bfloat16, 4e-3);
     run(bfloat16, bfloat16, no_bias, float32, 1e-5);
-    if (testing::test_device().is_cpu())
+    if (test::test_device().is_cpu())
       continue;  // whose float64 is the reference itself, and has no float16
     run(float64, float64, joined, float64, 1e-13);
     run(float16, float16, joined, float16, 1e-3);
@@ -78,7 +78,7 @@ TEST(Matmul, AgreesWithTheReference) {
 
 // Products of one shape that differ otherwise: a cached primitive must not serve another product.
 TEST(Matmul, EpiloguesAreNotMixedUp) {
-  for (const DType dtype : testing::trained_dtypes()) {
+  for (const DType dtype : test::trained_dtypes()) {
     const Tensor a = normal({9, 20}, dtype), b = normal({20, 17}, dtype),
                  out = poisoned({9, 17}, dtype);
     const double tolerance = dtype == float64 ? 1e-13 : dtype == float32 ? 2e-6 : 4e-3;
@@ -108,10 +108,8 @@ TEST(Matmul, AnyLayout) {
                        second = pick(1, 3);
     const bool with_bias = pick(0, 1);
     const Activation activation = pick(0, 1) ? Activation::relu : Activation::none;
-    for (const DType dtype : testing::trained_dtypes()) {
-      const auto laid_out = [&](const Tensor& t) {
-        return testing_support::random_layout(t, generator);
-      };
+    for (const DType dtype : test::trained_dtypes()) {
+      const auto laid_out = [&](const Tensor& t) { return test::random_layout(t, generator); };
       const Tensor a = laid_out(normal({first, pick(0, 2) ? second : 1, m, k}, dtype)),
                    b = laid_out(normal({pick(0, 2) ? first : 1, second, k, n}, dtype)),
                    out = laid_out(poisoned({first, second, m, n}, dtype));
@@ -133,15 +131,15 @@ TEST(Matmul, ReferenceByHand) {
   const Tensor a = tensor({1, 2, 3, 4, 5, 6}, {2, 3}, {float64}),
                b = tensor({1, 0, 0, 1, 10, 100}, {3, 2}, {float64});
   const Tensor out = poisoned({2, 2}, float64);
-  testing::matmul().matmul(a, b, {tensor({1000, 2000}, {float64})}, out);
+  test::matmul().matmul(a, b, {tensor({1000, 2000}, {float64})}, out);
   EXPECT_EQ(to_vector(out), (std::vector<double>{1031, 2302, 1064, 2605}));
-  testing::matmul().matmul(a, b, {tensor({-1032, 2000}, {float64}), Activation::relu}, out);
+  test::matmul().matmul(a, b, {tensor({-1032, 2000}, {float64}), Activation::relu}, out);
   EXPECT_EQ(to_vector(out), (std::vector<double>{0, 2302, 0, 2605}));
 }
 
 TEST(Matmul, EmptySizes) {
-  for (DType dtype : testing::trained_dtypes()) {
-    const auto& table = testing::matmul();
+  for (DType dtype : test::trained_dtypes()) {
+    const auto& table = test::matmul();
     table.matmul(empty({0, 3}, {dtype}), normal({3, 4}, dtype), {}, empty({0, 4}, {dtype}));
     table.matmul(empty({2, 0, 3}, {dtype}), normal({2, 3, 4}, dtype), {},
                  empty({2, 0, 4}, {dtype}));
@@ -162,11 +160,11 @@ TEST(Matmul, EmptySizes) {
 // relu(NaN) is NaN: a diverged network must not come out as 0.
 TEST(Matmul, ReluKeepsNaN) {
   const double infinity = std::numeric_limits<double>::infinity();
-  for (DType dtype : testing::trained_dtypes()) {
+  for (DType dtype : test::trained_dtypes()) {
     const Tensor a = tensor({NAN, infinity, -infinity, 1, -1, -0.0}, {6, 1}, {dtype}),
                  b = ones({1, 20}, {dtype});
     const Tensor out = poisoned({6, 20}, dtype);
-    testing::matmul().matmul(a, b, {zeros({20}, {dtype}), Activation::relu}, out);
+    test::matmul().matmul(a, b, {zeros({20}, {dtype}), Activation::relu}, out);
     for (std::int64_t j = 0; j < 20; ++j) {
       const std::vector<double> is = to_vector(out.select(1, j));
       EXPECT_TRUE(std::isnan(is[0])) << to_string(dtype);
@@ -178,9 +176,9 @@ TEST(Matmul, ReluKeepsNaN) {
 
 TEST(Matmul, RefusesOtherDtypes) {
   for (DType dtype : {float16, int64}) {
-    if (dtype == float16 && testing::test_device().is_cuda()) continue;
+    if (dtype == float16 && test::test_device().is_cuda()) continue;
     const Tensor a = empty({2, 2}, {dtype});
-    EXPECT_THROW(testing::matmul().matmul(a, a, {}, empty({2, 2}, {dtype})), DTypeError);
+    EXPECT_THROW(test::matmul().matmul(a, a, {}, empty({2, 2}, {dtype})), DTypeError);
   }
 }
 

@@ -14,12 +14,12 @@ namespace tutti {
 namespace {
 
 using kernels::FusedUpdate;
-using testing::Guarded;
-using testing::relative_error;
+using test::Guarded;
+using test::relative_error;
 
 using Values = std::vector<double>;
 
-const kernels::Optimizer& table() { return testing::optimizer(); }
+const kernels::Optimizer& table() { return test::optimizer(); }
 
 double tolerance(DType dtype) {
   return dtype == float64 ? 1e-14 : dtype == float32 ? 5e-7 : dtype == float16 ? 6e-4 : 5e-3;
@@ -37,7 +37,7 @@ class Lists {
 
   Shape shape(int index) {
     if (index == 3) return {0, 4};
-    if (index == 5) return {testing::emulated() ? 20000 : 40001};
+    if (index == 5) return {test::emulated() ? 20000 : 40001};
     Shape result;
     for (std::int64_t rank = random_.below(5); rank > 0; --rank)
       result.push_back(1 + random_.below(7));
@@ -237,7 +237,7 @@ TEST(OptimizerKernels, SumsOfSquaresAndClipping) {
   Lists lists(804);
   const std::vector<Tensor> tensors = lists.tensors();
   const auto count = static_cast<std::int64_t>(tensors.size());
-  const Tensor squares = testing::poisoned({count}, float64);
+  const Tensor squares = test::poisoned({count}, float64);
   table().sums_of_squares(tensors, squares);
   Values expected;
   double total = 0;
@@ -251,7 +251,7 @@ TEST(OptimizerKernels, SumsOfSquaresAndClipping) {
   for (const double max_norm : {2 * std::sqrt(total), std::sqrt(total) / 3}) {
     std::vector<Values> before;
     for (const Tensor& t : tensors) before.push_back(to_vector(t));
-    const Tensor norm = testing::poisoned({}, float64);
+    const Tensor norm = test::poisoned({}, float64);
     table().clip(tensors, squares, max_norm, norm);
     EXPECT_NEAR(norm.item<double>(), std::sqrt(total), 1e-13 * std::sqrt(total));
     const double factor = std::min(1.0, max_norm / (std::sqrt(total) + 1e-6));

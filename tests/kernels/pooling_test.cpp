@@ -10,11 +10,11 @@ namespace tutti {
 namespace {
 
 using kernels::PoolOptions;
-using testing::normal;
-using testing::pick;
-using testing::poisoned;
-using testing::relative_error;
-using testing::Threads;
+using test::normal;
+using test::pick;
+using test::poisoned;
+using test::relative_error;
+using test::Threads;
 
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 
@@ -47,9 +47,9 @@ Case random_case(int spatial) {
 // Calls body(output, first input and end of its window per dimension) for every output of one (n,
 // c) plane of three spatial dimensions, given a function from (dimension, output position) to the
 // window.
-using Triple = std::array<std::int64_t, 3>;
+using SpatialSizes = std::array<std::int64_t, 3>;
 struct Plane {
-  Triple in{1, 1, 1}, out{1, 1, 1};
+  SpatialSizes in{1, 1, 1}, out{1, 1, 1};
   Plane(const Shape& x, const Shape& y) {
     for (int d = 2; d < x.size(); ++d) {
       in[static_cast<std::size_t>(3 - x.size() + d)] = x[d];
@@ -67,10 +67,10 @@ std::vector<double> matrix(const Plane& plane, Weight&& weight) {
   std::vector<double> dense(static_cast<std::size_t>(plane.in_size() * plane.out_size()), 0.0);
   for (std::int64_t o = 0; o < plane.out_size(); ++o)
     for (std::int64_t i = 0; i < plane.in_size(); ++i) {
-      const Triple at{o / (plane.out[2] * plane.out[1]), o / plane.out[2] % plane.out[1],
-                      o % plane.out[2]};
-      const Triple from{i / (plane.in[2] * plane.in[1]), i / plane.in[2] % plane.in[1],
-                        i % plane.in[2]};
+      const SpatialSizes at{o / (plane.out[2] * plane.out[1]), o / plane.out[2] % plane.out[1],
+                            o % plane.out[2]};
+      const SpatialSizes from{i / (plane.in[2] * plane.in[1]), i / plane.in[2] % plane.in[1],
+                              i % plane.in[2]};
       double product = 1;
       for (int d = 0; d < 3; ++d)
         product *= weight(d, at[static_cast<std::size_t>(d)], from[static_cast<std::size_t>(d)]);
@@ -104,7 +104,7 @@ double tolerance_of(DType dtype) {
 double gradient_tolerance_of(DType dtype) { return dtype == bfloat16 ? 1e-2 : tolerance_of(dtype); }
 
 TEST(AveragePooling, IsTheMatrixOfItsDefinition) {
-  const auto& table = testing::pooling();
+  const auto& table = test::pooling();
   for (int i = 0; i < 36; ++i) {
     const Threads threads(i < 6 ? 2 : 1);
     const Case c = random_case(1 + i % 3);
@@ -120,7 +120,7 @@ TEST(AveragePooling, IsTheMatrixOfItsDefinition) {
       for (std::int64_t j = start; j < start + k; ++j) inside += j >= 0 && j < c.x[d - skip + 2];
       return 1.0 / static_cast<double>(c.options.count_include_pad ? k : inside);
     });
-    for (DType dtype : testing::trained_dtypes())
+    for (DType dtype : test::trained_dtypes())
       for (MemoryFormat format : formats) {
         const Tensor x = normal(c.x, dtype, format), dy = normal(c.y, dtype, format);
         const Tensor y = poisoned(c.y, dtype, format), dx = poisoned(c.x, dtype, format);
@@ -134,7 +134,7 @@ TEST(AveragePooling, IsTheMatrixOfItsDefinition) {
 }
 
 TEST(AdaptiveAveragePooling, IsTheMatrixOfItsDefinition) {
-  const auto& table = testing::pooling();
+  const auto& table = test::pooling();
   for (int i = 0; i < 24; ++i) {
     const Threads threads(i < 6 ? 2 : 1);
     Shape x_shape{pick(1, 3), pick(1, 40)}, y_shape = x_shape;
@@ -153,7 +153,7 @@ TEST(AdaptiveAveragePooling, IsTheMatrixOfItsDefinition) {
       const auto position = static_cast<double>(in);
       return position >= begin && position < end ? 1 / (end - begin) : 0.0;
     });
-    for (DType dtype : testing::trained_dtypes())
+    for (DType dtype : test::trained_dtypes())
       for (MemoryFormat format : formats) {
         const Tensor x = normal(x_shape, dtype, format), dy = normal(y_shape, dtype, format);
         const Tensor y = poisoned(y_shape, dtype, format), dx = poisoned(x_shape, dtype, format);
@@ -168,7 +168,7 @@ TEST(AdaptiveAveragePooling, IsTheMatrixOfItsDefinition) {
 // The value and the first position of the largest element of every window of one plane, and the
 // gradient.
 void check_max(const Case& c, const Tensor& x, DType dtype, MemoryFormat format) {
-  const auto& table = testing::pooling();
+  const auto& table = test::pooling();
   const Tensor y = poisoned(c.y, dtype, format), y_alone = poisoned(c.y, dtype, format);
   const Tensor index = empty(c.y, {kernels::pool_index_dtype(c.options.kernel)}, format);
   const Tensor dy = normal(c.y, dtype, format), dx = poisoned(c.x, dtype, format);
@@ -185,13 +185,13 @@ void check_max(const Case& c, const Tensor& x, DType dtype, MemoryFormat format)
   std::vector<double> expected, expected_dx(from.size(), 0.0), expected_index;
   for (std::int64_t p = 0; p < c.x[0] * c.x[1]; ++p)
     for (std::int64_t o = 0; o < plane.out_size(); ++o) {
-      const Triple at{o / (plane.out[2] * plane.out[1]), o / plane.out[2] % plane.out[1],
-                      o % plane.out[2]};
+      const SpatialSizes at{o / (plane.out[2] * plane.out[1]), o / plane.out[2] % plane.out[1],
+                            o % plane.out[2]};
       std::int64_t best = -1, position = 0;
       for (std::int64_t i = 0; i < plane.in_size();
            ++i) {  // row-major, so the first of equals stays
-        const Triple in{i / (plane.in[2] * plane.in[1]), i / plane.in[2] % plane.in[1],
-                        i % plane.in[2]};
+        const SpatialSizes in{i / (plane.in[2] * plane.in[1]), i / plane.in[2] % plane.in[1],
+                              i % plane.in[2]};
         bool inside = true;
         for (int d = 0; d < 3; ++d) {
           const auto s = static_cast<std::size_t>(d);
@@ -236,7 +236,7 @@ TEST(MaxPooling, TakesTheFirstLargestOfEveryWindow) {
     const Threads threads(i < 6 ? 2 : 1);
     const Case c = random_case(1 + i % 3);
     SCOPED_TRACE(c.text());
-    for (DType dtype : testing::trained_dtypes())
+    for (DType dtype : test::trained_dtypes())
       for (MemoryFormat format : formats) {
         check_max(c, normal(c.x, dtype, format), dtype, format);
         // Small integers: many ties.

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 struct ConvolutionCase {
   Shape x, w, y;
@@ -49,4 +49,4 @@ inline ConvolutionCase random_convolution(int spatial, int kind, const Convoluti
   return c;
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

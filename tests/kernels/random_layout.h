@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-namespace tutti::testing_support {
+namespace tutti::test {
 
 /// A shape of 0 to 4 dimensions with 0 to 7 entries, sometimes with a long one.
 inline Shape random_shape(Generator& generator, int min_rank = 0) {
@@ -57,7 +57,7 @@ inline Shape broadcastable(const Shape& shape, Generator& generator) {
 }
 
 /// ||a - b|| / ||b||, equal NaN and infinities not counted; infinite where only one of two is NaN.
-inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
+inline double finite_relative_error(const std::vector<double>& a, const std::vector<double>& b) {
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
@@ -69,4 +69,4 @@ inline double relative_error(const std::vector<double>& a, const std::vector<dou
   return difference == 0 ? 0 : std::sqrt(difference / norm);
 }
 
-}  // namespace tutti::testing_support
+}  // namespace tutti::test

@@ -10,11 +10,11 @@ namespace tutti {
 namespace {
 
 using kernels::Reduction;
-using testing_support::random_layout;
-using testing_support::random_shape;
-using testing_support::relative_error;
+using test::finite_relative_error;
+using test::random_layout;
+using test::random_shape;
 
-const kernels::Reduce& table() { return testing::reduce(); }
+const kernels::Reduce& table() { return test::reduce(); }
 
 // The definition of a reduction, row-major over `kept`.
 std::vector<double> reference(Reduction op, const Tensor& x, const Shape& kept) {
@@ -47,7 +47,7 @@ void check(Reduction op, const Tensor& x, const Shape& kept, Generator& generato
                            : x.dtype() == bfloat16 ? 4e-3
                            : x.dtype() == float16  ? 5e-4
                                                    : 0;
-  EXPECT_LE(relative_error(to_vector(out), reference(op, x, kept)), tolerance)
+  EXPECT_LE(finite_relative_error(to_vector(out), reference(op, x, kept)), tolerance)
       << static_cast<int>(op) << " " << to_string(x.dtype()) << " " << to_string(x.shape())
       << " -> " << to_string(kept);
 }
@@ -55,7 +55,7 @@ void check(Reduction op, const Tensor& x, const Shape& kept, Generator& generato
 TEST(ReduceKernels, MatchPlainLoopsInEveryLayout) {
   Generator generator(201);
   for (int round = 0; round < 60; ++round)
-    for (const DType dtype : testing::trained_dtypes({int64}))
+    for (const DType dtype : test::trained_dtypes({int64}))
       for (const Reduction op : {Reduction::sum, Reduction::max, Reduction::min}) {
         const Shape shape = random_shape(generator);
         if (op != Reduction::sum && numel(shape) == 0) continue;
@@ -113,7 +113,7 @@ TEST(ReduceKernels, NanAndInfinity) {
   const Tensor x = tensor({1, NAN, 3, -INFINITY, -INFINITY, -INFINITY}, {2, 3}),
                out = empty({2, 1});
   table().reduce(Reduction::max, x, out);
-  EXPECT_EQ(relative_error(to_vector(out), {NAN, -INFINITY}), 0);
+  EXPECT_EQ(finite_relative_error(to_vector(out), {NAN, -INFINITY}), 0);
   const Tensor lowest = full({40}, 0, {int64}), one = empty({1}, {int64});
   for (std::int64_t i = 0; i < 40; ++i) lowest.data<std::int64_t>()[i] = INT64_MIN;
   table().reduce(Reduction::max, lowest, one);

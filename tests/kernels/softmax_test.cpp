@@ -9,10 +9,10 @@
 namespace tutti {
 namespace {
 
-using testing_support::random_layout;
-using testing_support::relative_error;
+using test::finite_relative_error;
+using test::random_layout;
 
-const kernels::Softmax& table() { return testing::softmax(); }
+const kernels::Softmax& table() { return test::softmax(); }
 
 double tolerance(DType dtype) { return dtype == float64 ? 1e-13 : dtype == float32 ? 1e-6 : 5e-3; }
 
@@ -32,7 +32,7 @@ struct Slice {  // the definition of softmax for `n` values
 TEST(SoftmaxKernels, MatchTheDefinitionInEveryLayout) {
   Generator generator(301);
   for (const std::int64_t classes : {1, 2, 10, 33, 1100, 2100})
-    for (const DType dtype : testing::trained_dtypes())
+    for (const DType dtype : test::trained_dtypes())
       for (int dim = 0; dim < 3; ++dim)
         for (const bool log : {false, true}) {
           Shape shape{3, 2, 4};
@@ -51,7 +51,7 @@ TEST(SoftmaxKernels, MatchTheDefinitionInEveryLayout) {
             const auto& values = log ? slice.log : slice.probability;
             expected.insert(expected.end(), values.begin(), values.end());
           }
-          EXPECT_LE(relative_error(out, expected), tolerance(dtype))
+          EXPECT_LE(finite_relative_error(out, expected), tolerance(dtype))
               << classes << " " << to_string(dtype) << " " << dim;
           // Backward from the rounded output that the kernel itself would save.
           const Tensor g = make(), dx = random_layout(zeros(shape, {dtype}), generator).fill_(NAN);
@@ -63,14 +63,15 @@ TEST(SoftmaxKernels, MatchTheDefinitionInEveryLayout) {
             for (std::size_t j = i; j < i + n; ++j)
               expected[j] = log ? dy[j] - std::exp(out[j]) * total : out[j] * (dy[j] - total);
           }
-          EXPECT_LE(relative_error(to_vector(dx.transpose(dim, 2)), expected), tolerance(dtype));
+          EXPECT_LE(finite_relative_error(to_vector(dx.transpose(dim, 2)), expected),
+                    tolerance(dtype));
         }
 }
 
 TEST(CrossEntropyKernels, MatchTheDefinition) {
   Generator generator(302);
   for (const std::int64_t classes : {1, 10, 1500, 2100})
-    for (const DType dtype : testing::trained_dtypes())
+    for (const DType dtype : test::trained_dtypes())
       for (const double smoothing : {0.0, 0.1}) {
         const Shape shape{3, classes, 5}, positions{3, 5};
         const DType wide = accumulate_dtype(dtype);
@@ -102,9 +103,9 @@ TEST(CrossEntropyKernels, MatchTheDefinition) {
           }
         }
         // Losses and gradients are exact up to the input's rounding, which the reference shares.
-        EXPECT_LE(relative_error(to_vector(losses), loss), wide == float64 ? 1e-13 : 1e-6)
+        EXPECT_LE(finite_relative_error(to_vector(losses), loss), wide == float64 ? 1e-13 : 1e-6)
             << classes;
-        EXPECT_LE(relative_error(to_vector(dx.transpose(1, 2)), gradient), tolerance(dtype))
+        EXPECT_LE(finite_relative_error(to_vector(dx.transpose(1, 2)), gradient), tolerance(dtype))
             << classes;
       }
 }
@@ -117,8 +118,8 @@ TEST(CrossEntropyKernels, LargeLogitsKeepTheirDifferences) {
   const double small[] = {0, 1, -1};
   const Slice slice(small, 3);
   EXPECT_NEAR(loss.item<double>(), -slice.log[0], 1e-6);
-  EXPECT_LE(relative_error(to_vector(dx),
-                           {slice.probability[0] - 1, slice.probability[1], slice.probability[2]}),
+  EXPECT_LE(finite_relative_error(to_vector(dx), {slice.probability[0] - 1, slice.probability[1],
+                                                  slice.probability[2]}),
             1e-6);
 }
 
@@ -129,7 +130,7 @@ TEST(CrossEntropyKernels, MaskedClassesAndBadTargets) {
   EXPECT_NEAR(loss.item<double>(), std::log(1 + std::exp(1.0)), 1e-6);
   loss.fill_(7);
   for (const double bad : {-1.0, 3.0})
-    if (testing::test_device().is_cpu()) {
+    if (test::test_device().is_cpu()) {
       EXPECT_THROW(table().cross_entropy(x, tensor({bad}, {int64}), {}, loss, normalizer),
                    ValueError);
       EXPECT_EQ(loss.item<double>(), 7);

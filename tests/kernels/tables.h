@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-namespace tutti::testing {
+namespace tutti::test {
 
 /// Copies the tensors of one call to the test's device and back. Every storage is copied once, as a
 /// whole.
@@ -186,4 +186,4 @@ inline const kernels::Softmax& softmax() {
                &T::cross_entropy_grad>();
 }
 
-}  // namespace tutti::testing
+}  // namespace tutti::test

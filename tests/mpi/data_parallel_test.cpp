@@ -3,6 +3,6 @@
 
 namespace tutti {
 
-TEST(Mpi, DataParallelWorks) { testing::check_data_parallel(distributed::world()); }
+TEST(Mpi, DataParallelWorks) { test::check_data_parallel(distributed::world()); }
 
 }  // namespace tutti

@@ -3,6 +3,6 @@
 
 namespace tutti {
 
-TEST(Mpi, JoinWorks) { testing::check_join(distributed::world()); }
+TEST(Mpi, JoinWorks) { test::check_join(distributed::world()); }
 
 }  // namespace tutti

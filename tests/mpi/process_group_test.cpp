@@ -36,16 +36,16 @@ TEST(Mpi, AnExplicitLocalRankStands) {
             std::stoi(std::getenv("OMPI_COMM_WORLD_LOCAL_RANK")));
 }
 
-TEST(Mpi, Conforms) { testing::check_conformance(world()); }
+TEST(Mpi, Conforms) { test::check_conformance(world()); }
 
 TEST(Mpi, LargeOnesAreReducedInRankOrderToo) {
   // The tensor has more than one block of the pipeline, and no number of ranks divides its size.
   const std::int64_t n = (std::int64_t{1} << 19) * world().size() + 12345;
   std::vector<Tensor> ranks;
-  for (int r = 0; r < world().size(); ++r) ranks.push_back(testing::contributed(bfloat16, {n}, r));
+  for (int r = 0; r < world().size(); ++r) ranks.push_back(test::contributed(bfloat16, {n}, r));
   const Tensor mine = ranks[static_cast<std::size_t>(world().rank())].clone();
   world().all_reduce(mine, ReduceOp::mean).wait();
-  EXPECT_TRUE(to_vector(mine) == testing::reference(bfloat16, ReduceOp::mean, ranks));
+  EXPECT_TRUE(to_vector(mine) == test::reference(bfloat16, ReduceOp::mean, ranks));
 }
 
 TEST(Mpi, EqualsRanksAsThreadsToTheBit) {
@@ -55,10 +55,10 @@ TEST(Mpi, EqualsRanksAsThreadsToTheBit) {
                 mpi::inline_limit(4096) == 8192);
   const int size = world().size();
   for (const std::int64_t n : {33, 12000, 100000}) {
-    const Tensor here = testing::contributed(float32, {n}, world().rank());
+    const Tensor here = test::contributed(float32, {n}, world().rank());
     world().all_reduce(here, ReduceOp::mean).wait();
     run_ranks(size, [&](const ProcessGroup& threads) {
-      const Tensor there = testing::contributed(float32, {n}, threads.rank());
+      const Tensor there = test::contributed(float32, {n}, threads.rank());
       threads.all_reduce(there, ReduceOp::mean).wait();
       EXPECT_TRUE(to_vector(there) == to_vector(here));
     });
@@ -75,7 +75,7 @@ TEST(Mpi, ManyGroupsComeAndGo) {
   }
 }
 
-TEST(Mpi, AGroupMayGoBeforeItsWork) { testing::check_a_group_may_go_before_its_work(world()); }
+TEST(Mpi, AGroupMayGoBeforeItsWork) { test::check_a_group_may_go_before_its_work(world()); }
 
 TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
   const auto cycle = [] {
@@ -85,10 +85,10 @@ TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
     half.barrier();
   };
   world().all_reduce(ones({10})).wait();  // starts the watcher
-  auto before = testing::Resources::now();
+  auto before = test::Resources::now();
   const auto hundred = [&] {
     for (int i = 0; i < 100; ++i) cycle();
-    const auto after = testing::Resources::settled(before);
+    const auto after = test::Resources::settled(before);
     return static_cast<double>(after.heap) - static_cast<double>(std::exchange(before, after).heap);
   };
   hundred();
@@ -97,7 +97,7 @@ TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
   // A leak grows in every hundred cycles; what MPI keeps for reuse does not.
   const double grown = std::min({hundred(), hundred(), hundred()});
   EXPECT_LT(grown, 16 << 10);
-  testing::expect_nothing_left(first, 256 << 10);
+  test::expect_nothing_left(first, 256 << 10);
 }
 
 TEST(Mpi, WorldsThatFailComeAndGo) {
@@ -114,8 +114,8 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
       work();
       EXPECT_THROW(group.all_reduce(ones({bad ? 7 : 8})).wait(), DistributedError);
     } else {
-      testing::expect_contains(
-          testing::message_of<DistributedError>([&] {
+      test::expect_contains(
+          test::message_of<DistributedError>([&] {
             work();  // the others may get the failure while they wait in the barrier
             if (bad) group.abort("gave up");
             for (;;) group.barrier();
@@ -125,9 +125,9 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
     EXPECT_THROW(group.for_normalization().barrier(), DistributedError);
   };
   for (int i = 0; i < 10; ++i) cycle(i);
-  const auto before = testing::Resources::now();
+  const auto before = test::Resources::now();
   for (int i = 0; i < 100; ++i) cycle(i);
-  testing::expect_nothing_left(before, 100 * (64 << 10));
+  test::expect_nothing_left(before, 100 * (64 << 10));
   EXPECT_EQ(ProcessGroup::from_environment(60s).size(),
             std::stoi(std::getenv("OMPI_COMM_WORLD_SIZE")));  // world() works again
 }
@@ -147,13 +147,13 @@ TEST(Mpi, AChildOfAForkIsToldAndEndsInPeace) {
       code = std::string(error.what()).find("forked from") != std::string::npos ? 42 : 2;
     }
     for (Work* work : {&small, &large})
-      if (!work->is_done() || testing::message_of<DistributedError>([&] {
+      if (!work->is_done() || test::message_of<DistributedError>([&] {
                                 work->wait();
                               }).find("forked from") == std::string::npos)
         code = 3;
     std::exit(code);  // runs all destructors, of which none may touch MPI
   }
-  testing::expect_exit(child, 42);
+  test::expect_exit(child, 42);
   small.wait();
   large.wait();
   world().barrier();

@@ -3,6 +3,6 @@
 
 namespace tutti {
 
-TEST(Mpi, TheReportNamesTheStraggler) { testing::check_straggler_monitor(distributed::world()); }
+TEST(Mpi, TheReportNamesTheStraggler) { test::check_straggler_monitor(distributed::world()); }
 
 }  // namespace tutti

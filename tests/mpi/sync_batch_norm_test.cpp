@@ -7,21 +7,21 @@ namespace {
 using distributed::world;
 
 TEST(Mpi, SyncBatchNormEqualsOneProcessOnTheWholeBatch) {
-  testing::check_sync_batch_norm_against_one_process(world());
+  test::check_sync_batch_norm_against_one_process(world());
 }
 TEST(Mpi, SyncBatchNormEqualsOneProcessWithEveryOption) {
-  testing::check_sync_batch_norm_options_against_one_process(world());
+  test::check_sync_batch_norm_options_against_one_process(world());
 }
-TEST(Mpi, SyncBatchNormKeepsToItsGroup) { testing::check_sync_batch_norm_scope(world()); }
+TEST(Mpi, SyncBatchNormKeepsToItsGroup) { test::check_sync_batch_norm_scope(world()); }
 TEST(Mpi, SyncBatchNormNeedsMoreThanOneElementInAll) {
-  testing::check_sync_batch_norm_counts(world());
+  test::check_sync_batch_norm_counts(world());
 }
 TEST(Mpi, SyncBatchNormSharesOneCollectiveAmongBranches) {
-  testing::check_sync_batch_norm_together(world());
+  test::check_sync_batch_norm_together(world());
 }
 
 TEST(Mpi, SyncBatchNormEqualsThatOfThreadsToTheBit) {
-  namespace sync_batch_norm = testing::sync_batch_norm;
+  namespace sync_batch_norm = test::sync_batch_norm;
   const ProcessGroup& processes = world();
   for (const DType dtype : {float64, float32, bfloat16})
     for (const bool fused : {false, true})

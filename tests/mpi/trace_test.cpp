@@ -20,13 +20,13 @@ TEST(Mpi, TraceShowsTheOverlapOnTheCommunicationThread) {
   group.barrier();
   {
     trace::Profile profile(parts[static_cast<std::size_t>(group.rank())], group.rank());
-    testing::run_traced_step(group);
+    test::run_traced_step(group);
   }
   group.barrier();
   if (group.rank() == 0) trace::merge(parts, path);
   group.barrier();
-  const auto events = testing::read_trace(path);
-  testing::expect_traced_step(events, group.size());
+  const auto events = test::read_trace(path);
+  test::expect_traced_step(events, group.size());
   std::set<int> transfers;  // ranks
   std::map<std::pair<int, int>, std::string> threads;
   for (const auto& e : events) {

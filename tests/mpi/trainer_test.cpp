@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::examples {
+namespace tutti {
 namespace {
+
+using namespace examples;
 
 TEST(MpiTrainer, ProcessesFollowTheSameLossCurveAsOne) {
   // As in tests/examples/trainer_test.cpp, slices are uneven and the last batch leaves ranks with
@@ -28,8 +30,8 @@ TEST(MpiTrainer, ProcessesFollowTheSameLossCurveAsOne) {
   for (std::size_t i = 0; i < 6; ++i)
     EXPECT_NEAR(together.rows[i].train_loss / alone.rows[i].train_loss, 1, 1e-10)
         << "step " << i + 1;
-  testing::expect_equal_bits_on_every_rank(together.state, group);
+  test::expect_equal_bits_on_every_rank(together.state, group);
 }
 
 }  // namespace
-}  // namespace tutti::examples
+}  // namespace tutti

@@ -26,7 +26,7 @@ namespace {
 using autograd::gradcheck;
 using nn::BatchNorm;
 using nn::JointBatchNorm;
-using testing::relative_error;
+using test::relative_error;
 
 // y from elementary operations, whose gradients are checked elsewhere.
 Tensor reference(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {

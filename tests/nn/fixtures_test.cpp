@@ -15,8 +15,10 @@
 #include <tutti/nn/pooling.h>
 #include <tutti/nn/sequential.h>
 
-namespace tutti::nn {
+namespace tutti {
 namespace {
+
+using namespace nn;
 
 constexpr auto contiguous = MemoryFormat::contiguous, channels_last = MemoryFormat::channels_last;
 
@@ -252,4 +254,4 @@ TEST(LayerFixtures, Losses) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti

@@ -22,7 +22,7 @@ struct Case {
   ConvOptions options;
 };
 
-class ConvolutionGradient : public testing::TestWithParam<Case> {};
+class ConvolutionGradient : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ConvolutionGradient, Gradcheck) {
   const Case& c = GetParam();
@@ -44,7 +44,7 @@ TEST_P(ConvolutionGradient, Gradcheck) {
 
 INSTANTIATE_TEST_SUITE_P(
     Conv, ConvolutionGradient,
-    testing::Values(
+    ::testing::Values(
         Case{"plain1d", {2, 3, 7}, {4, 3, 3}, {}},
         Case{"strided", {2, 2, 5, 6}, {3, 2, 3, 2}, {.stride = {2, 1}, .padding = {1, 0}}},
         Case{"dilated", {1, 2, 7, 6}, {2, 2, 2, 3}, {.padding = {2}, .dilation = {2}}},

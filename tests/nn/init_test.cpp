@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tutti::nn {
+namespace tutti {
 namespace {
+
+using namespace nn;
 
 struct Moments {
   double mean = 0, std = 0, low = 0, high = 0, kurtosis = 0;
@@ -113,4 +115,4 @@ TEST(Init, WorksOnParametersAndRefusesNonsense) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti

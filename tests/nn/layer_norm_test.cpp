@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-using testing::relative_error;
+using test::relative_error;
 
 Tensor reference(const Tensor& x, int dims, const Tensor& weight, const Tensor& bias, double eps) {
   Dims last;

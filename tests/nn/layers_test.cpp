@@ -15,8 +15,10 @@
 #include <cmath>
 #include <limits>
 
-namespace tutti::nn {
+namespace tutti {
 namespace {
+
+using namespace nn;
 
 constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
 
@@ -168,4 +170,4 @@ TEST(Layers, DropoutScalesWhatItKeeps) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti

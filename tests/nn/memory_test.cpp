@@ -13,8 +13,10 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::nn {
+namespace tutti {
 namespace {
+
+using namespace nn;
 
 TEST(Memory, RepeatedTrainingStepsAskTheSystemForNothing) {
   for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
@@ -47,4 +49,4 @@ TEST(Memory, RepeatedTrainingStepsAskTheSystemForNothing) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti

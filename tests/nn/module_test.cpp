@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::nn {
+namespace tutti {
 namespace {
+
+using namespace nn;
 
 struct Scale : Layer {
   struct Options {
@@ -250,4 +252,4 @@ TEST(Sequential, RunsItsLayersInOrder) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 
-namespace tutti::nn {
+namespace tutti {
 namespace {
+
+using namespace nn;
 
 // Returns number i of the stream called `name`, in [-1, 1), as formula() in make_resnet.py does.
 double formula(std::uint64_t seed, std::int64_t i) {
@@ -49,7 +51,7 @@ Tensor parameter_value(const std::string& name, const Shape& shape) {
   });
 }
 
-class ResNetFixture : public testing::TestWithParam<std::pair<const char*, std::int64_t>> {
+class ResNetFixture : public ::testing::TestWithParam<std::pair<const char*, std::int64_t>> {
  protected:
   // The norm and the dot product with a vector from the formula are compared, both relative to the
   // expected norm. A wrong element changes the dot product, a wrong scale changes both.
@@ -98,9 +100,9 @@ TEST_P(ResNetFixture, AgreesWithTorchvision) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Nets, ResNetFixture,
-                         testing::Values(std::pair{"resnet20", 32}, std::pair{"resnet18", 64},
-                                         std::pair{"resnet50", 64}),
+                         ::testing::Values(std::pair{"resnet20", 32}, std::pair{"resnet18", 64},
+                                           std::pair{"resnet50", 64}),
                          [](const auto& net) { return std::string(net.param.first); });
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti

@@ -10,11 +10,13 @@
 #include <cmath>
 #include <map>
 
-namespace tutti::nn {
+namespace tutti {
 namespace {
 
+using namespace nn;
+
 using Count = std::pair<const char*, std::int64_t>;
-class ResNetCount : public testing::TestWithParam<Count> {};
+class ResNetCount : public ::testing::TestWithParam<Count> {};
 
 TEST_P(ResNetCount, IsThePublishedOne) {
   EXPECT_EQ(resnet(GetParam().first)->parameter_count(), GetParam().second);
@@ -23,13 +25,13 @@ TEST_P(ResNetCount, IsThePublishedOne) {
 // He et al. give 0.27, 0.46, 0.66 and 0.85 million (table 6); torchvision documents the others
 // exactly.
 INSTANTIATE_TEST_SUITE_P(Nets, ResNetCount,
-                         testing::Values(Count{"resnet20", 269'722}, Count{"resnet32", 464'154},
-                                         Count{"resnet44", 658'586}, Count{"resnet56", 853'018},
-                                         Count{"resnet18", 11'689'512},
-                                         Count{"resnet34", 21'797'672},
-                                         Count{"resnet50", 25'557'032},
-                                         Count{"resnet101", 44'549'160},
-                                         Count{"resnet152", 60'192'808}),
+                         ::testing::Values(Count{"resnet20", 269'722}, Count{"resnet32", 464'154},
+                                           Count{"resnet44", 658'586}, Count{"resnet56", 853'018},
+                                           Count{"resnet18", 11'689'512},
+                                           Count{"resnet34", 21'797'672},
+                                           Count{"resnet50", 25'557'032},
+                                           Count{"resnet101", 44'549'160},
+                                           Count{"resnet152", 60'192'808}),
                          [](const auto& net) { return std::string(net.param.first); });
 
 TEST(ResNet, NamesAreTorchvisions) {
@@ -191,4 +193,4 @@ TEST(ResNet, StartsAsTorchvisions) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti

@@ -19,8 +19,8 @@ using distributed::run_ranks;
 using nn::BatchNorm;
 using nn::JointBatchNorm;
 using nn::SyncBatchNorm;
-using testing::expect_contains;
-using testing::relative_error;
+using test::expect_contains;
+using test::relative_error;
 
 std::vector<std::string> errors_of(int ranks, const std::function<void(const ProcessGroup&)>& fn) {
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
@@ -62,19 +62,19 @@ std::vector<Tensor> forward_jointly(const std::vector<Branch>& branches) {
 
 class SyncBatchNormRanks : public ::testing::TestWithParam<int> {};
 TEST_P(SyncBatchNormRanks, EqualOneProcessOnTheWholeBatch) {
-  run_ranks(GetParam(), testing::check_sync_batch_norm_against_one_process, 60s);
+  run_ranks(GetParam(), test::check_sync_batch_norm_against_one_process, 60s);
 }
 TEST_P(SyncBatchNormRanks, EqualOneProcessWithEveryOption) {
-  run_ranks(GetParam(), testing::check_sync_batch_norm_options_against_one_process, 60s);
+  run_ranks(GetParam(), test::check_sync_batch_norm_options_against_one_process, 60s);
 }
 TEST_P(SyncBatchNormRanks, KeepToTheirGroup) {
-  run_ranks(GetParam(), testing::check_sync_batch_norm_scope, 60s);
+  run_ranks(GetParam(), test::check_sync_batch_norm_scope, 60s);
 }
 TEST_P(SyncBatchNormRanks, NeedMoreThanOneElementInAll) {
-  run_ranks(GetParam(), testing::check_sync_batch_norm_counts, 60s);
+  run_ranks(GetParam(), test::check_sync_batch_norm_counts, 60s);
 }
 TEST_P(SyncBatchNormRanks, ShareOneCollectiveAmongBranches) {
-  run_ranks(GetParam(), testing::check_sync_batch_norm_together, 60s);
+  run_ranks(GetParam(), test::check_sync_batch_norm_together, 60s);
 }
 INSTANTIATE_TEST_SUITE_P(Threads, SyncBatchNormRanks, ::testing::Values(1, 2, 3, 4));
 
@@ -838,25 +838,25 @@ TEST(SyncBatchNorm, BranchesOfOneCollectiveHaveOneGroup) {
 
 TEST(SyncBatchNorm, TheTwoPhasesComeInOrder) {
   BatchNorm a({.channels = 3}), b({.channels = 3});
-  JointBatchNorm together;
-  const auto of_a = together.start(a, randn({4, 3}));
+  JointBatchNorm joint;
+  const auto of_a = joint.start(a, randn({4, 3}));
   EXPECT_EQ(a.num_batches_tracked.item<int>(), 0);
-  const Tensor y = together.finish(of_a);
+  const Tensor y = joint.finish(of_a);
   EXPECT_EQ(a.num_batches_tracked.item<int>(), 1);
-  EXPECT_THROW(together.finish(of_a), Error);
-  EXPECT_THROW(together.finish(7), Error);
-  EXPECT_THROW(together.start(b, randn({4, 3})), Error);
+  EXPECT_THROW(joint.finish(of_a), Error);
+  EXPECT_THROW(joint.finish(7), Error);
+  EXPECT_THROW(joint.start(b, randn({4, 3})), Error);
 }
 
 // What start() saw must be what finish() normalises.
 TEST(SyncBatchNorm, InputsStayAsTheyAreBetweenThePhases) {
   BatchNorm layer({.channels = 3});
-  JointBatchNorm together;
+  JointBatchNorm joint;
   const Tensor x = randn({4, 3});
-  const auto which = together.start(layer, x);
+  const auto which = joint.start(layer, x);
   x.fill_(1);
   try {
-    together.finish(which);
+    joint.finish(which);
     ADD_FAILURE() << "normalised what the statistics are not of";
   } catch (const Error& error) {
     expect_contains(error.what(),
@@ -871,14 +871,14 @@ TEST(SyncBatchNorm, AResidualThatOneRankRefusesLeavesTheRanksAtTheSameCall) {
       [](const ProcessGroup& group) {
         SyncBatchNorm a({.channels = 3}), b({.channels = 3});
         const NoGrad no_grad;
-        JointBatchNorm together;
-        const auto of_a = together.start(a, randn({4, 3})), of_b = together.start(b, randn({4, 3}));
+        JointBatchNorm joint;
+        const auto of_a = joint.start(a, randn({4, 3})), of_b = joint.start(b, randn({4, 3}));
         if (group.rank() == 0) {
-          EXPECT_THROW(together.finish(of_a, randn({4, 2})),
+          EXPECT_THROW(joint.finish(of_a, randn({4, 2})),
                        ShapeError);  // and it leaves the other unfinished
         } else {
-          together.finish(of_a, randn({4, 3}));
-          together.finish(of_b);
+          joint.finish(of_a, randn({4, 3}));
+          joint.finish(of_b);
         }
         forward_jointly({{a, randn({4, 3})}, {b, randn({4, 3})}});
         EXPECT_EQ(a.num_batches_tracked.item<int>(), 2);
@@ -891,13 +891,13 @@ TEST(SyncBatchNorm, WhatCouldNotBeExchangedCannotBeFinished) {
       2,
       [](const ProcessGroup& group) {
         SyncBatchNorm one({.channels = 2}), enough({.channels = 2});
-        JointBatchNorm together;
-        const auto of_one = together.start(one, zeros({group.rank(), 2})),
-                   of_enough = together.start(enough, randn({3, 2}));
-        EXPECT_THROW(together.finish(of_enough), ShapeError);
+        JointBatchNorm joint;
+        const auto of_one = joint.start(one, zeros({group.rank(), 2})),
+                   of_enough = joint.start(enough, randn({3, 2}));
+        EXPECT_THROW(joint.finish(of_enough), ShapeError);
         for (const auto which : {of_one, of_enough}) {
           try {
-            together.finish(which);
+            joint.finish(which);
             ADD_FAILURE() << "an output without statistics";
           } catch (const Error& error) {
             expect_contains(error.what(), {"its exchange has failed"});

@@ -21,8 +21,8 @@ namespace tutti {
 namespace {
 
 using namespace optim;
-using testing::expect_contains;
-using testing::message_of;
+using test::expect_contains;
+using test::message_of;
 
 TEST(Optimizer, InvalidArguments) {
   const auto p = start();

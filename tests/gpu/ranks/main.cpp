@@ -26,9 +26,9 @@ Device own_device() {
                                                         : Device::cuda(0);
 }
 
-TEST(GpuRanks, Conform) { testing::check_conformance_on(world(), own_device()); }
+TEST(GpuRanks, Conform) { test::check_conformance_on(world(), own_device()); }
 
-TEST(GpuRanks, TensorsOfTheHostToo) { testing::check_conformance(world()); }
+TEST(GpuRanks, TensorsOfTheHostToo) { test::check_conformance(world()); }
 
 TEST(GpuRanks, ManyStepsOfSmallAndLargeOnes) {
   const Device device = own_device();
@@ -46,14 +46,14 @@ TEST(GpuRanks, ManyStepsOfSmallAndLargeOnes) {
 TEST(GpuRanks, AReplayedStepComesToTheSameBits) {
   if (!world().capabilities().graph_capture)
     GTEST_SKIP() << "only the collectives of NCCL can be captured, these pass through the host";
-  testing::StepCase c;
+  test::StepCase c;
   c.optimizer = [](const std::vector<Tensor>& parameters) {
     return std::make_unique<optim::AdamW>(parameters, optim::AdamW::Options{.lr = 0.01});
   };
   c.clip = 0.5;
   const Device device = own_device();
-  const auto eager = testing::train_captured(c, device, world(), testing::never);
-  EXPECT_EQ(testing::train_captured(c, device, world(), 4), eager) << "rank " << world().rank();
+  const auto eager = test::train_captured(c, device, world(), test::never);
+  EXPECT_EQ(test::train_captured(c, device, world(), 4), eager) << "rank " << world().rank();
 }
 
 }  // namespace

@@ -15,13 +15,13 @@
 namespace tutti {
 namespace {
 
-using testing::expect_contains;
-using testing::Process;
+using test::expect_contains;
+using test::Process;
 
 // Starts the processes of a world. A `rendezvous`, if given, replaces the master's address.
 std::vector<Process> start(int ranks, bool share, const std::string& fault = {},
                            const std::string& rendezvous = {}) {
-  const std::string port = testing::free_port();
+  const std::string port = test::free_port();
   std::vector<Process> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string r = std::to_string(rank);
@@ -85,7 +85,7 @@ TEST_F(NcclProcesses, AKilledRankIsNamedByTheOthers) {
 
 TEST_F(NcclProcesses, TheSameGpuTwiceIsRefused) {
   std::vector<Process> processes;
-  const std::string port = testing::free_port();
+  const std::string port = test::free_port();
   for (const char* rank : {"0", "1"})
     processes.emplace_back(
         std::vector<std::string>{GPU_RANKS, "nccl"},
