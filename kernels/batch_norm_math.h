@@ -127,8 +127,8 @@ TUTTI_HOST_DEVICE inline void merge(double n, double share, ChannelMoments set, 
 /// Moments from sums of x - pivot and (x - pivot)^2 over n elements.
 TUTTI_HOST_DEVICE inline ChannelMoments moments_around(double pivot, double n, double sum,
                                                        double squares) {
-  const double offset = n > 0 ? sum / n : 0, m2 = squares - sum * offset;
-  return {n > 0 ? pivot + offset : 0, !(n > 0) || m2 < 0 ? 0 : m2};
+  const double offset = n == 0 ? 0 : sum / n, m2 = squares - sum * offset;
+  return {n == 0 ? 0 : pivot + offset, m2 < 0 ? 0 : m2};
 }
 
 // ---- statistics

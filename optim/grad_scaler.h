@@ -35,7 +35,8 @@ class GradScaler {
   /// gradients, which would underflow; DeviceError if gradients are on several devices.
   void unscale_(Optimizer& optimizer);
   /// Calls the optimizer's step(), which changes nothing if one of the gradients is infinite or
-  /// NaN. Error if it was called already since the last update().
+  /// NaN. Error if it was called already since the last update(). If step() throws, call update()
+  /// before the next backward.
   void step(Optimizer& optimizer);
   /// Adapts the scale to the verdicts since the last update(). Error if there are none.
   void update();

@@ -320,10 +320,12 @@ void Optimizer::set_options(std::vector<std::vector<Option>> options) {
 }
 
 void Optimizer::check_all_options() const {
-  for (int g = 0; g < group_count(); ++g) {
-    for (const Option& o : options_[static_cast<std::size_t>(g)]) check_range(o);
-    check_options(g);
-  }
+  for (int g = 0; g < group_count(); ++g) check_group_options(g);
+}
+
+void Optimizer::check_group_options(int group) const {
+  for (const Option& o : options_[static_cast<std::size_t>(group)]) check_range(o);
+  check_options(group);
 }
 
 void Optimizer::check_range(const Option& option) const {
@@ -338,70 +340,49 @@ void Optimizer::check_range(const Option& option) const {
                    option.low, option.below, value);
 }
 
-// Returns the position of a number in the table of options, or -1.
-int Optimizer::find_option(const char* name, int group) const {
+void Optimizer::expect_group(int group) const {
   if (group < 0 || group >= group_count())
     fail<ValueError>("{}: expected a parameter group from 0 to {}, got {}", name_,
                      group_count() - 1, group);
-  const std::vector<Option>& options = options_[static_cast<std::size_t>(group)];
-  for (std::size_t k = 0; k < options.size(); ++k)
-    if (std::string(options[k].name) == name && std::holds_alternative<double*>(options[k].value))
-      return static_cast<int>(k);
-  return -1;
 }
 
-double Optimizer::number(const char* name, int group) const {
-  const int k = find_option(name, group);
-  if (k < 0)
+// Returns the address of a number in the options of a group; null if it has no such number.
+double* Optimizer::find_number(const char* name, int group) const {
+  expect_group(group);
+  for (const Option& o : options_[static_cast<std::size_t>(group)])
+    if (auto* const* number = std::get_if<double*>(&o.value);
+        number && std::string_view(o.name) == name)
+      return *number;
+  return nullptr;
+}
+
+double& Optimizer::number(const char* name, int group) const {
+  double* const found = find_number(name, group);
+  if (!found)
     fail<ValueError>("{}: expected an option '{}', but its table of options has none", name_, name);
-  return option_values()[static_cast<std::size_t>(group)][static_cast<std::size_t>(k)];
+  return *found;
 }
 
 void Optimizer::set_number(const char* name, int first_group, int last_group, double value) {
-  OptionValues values = option_values();
+  std::vector<std::pair<double*, double>> before;
   for (int g = first_group; g <= last_group; ++g) {
-    number(name, g);  // Throws if there is no such group or option.
-    const auto k = static_cast<std::size_t>(find_option(name, g));
-    values[static_cast<std::size_t>(g)][k] = value;
+    double& option = number(name, g);
+    before.emplace_back(&option, option);
   }
-  change_options(values);
-}
-
-Optimizer::OptionValues Optimizer::option_values() const {
-  OptionValues values;
-  for (const auto& group : options_) {
-    auto& of_group = values.emplace_back();
-    for (const Option& o : group)
-      of_group.push_back(
-          std::visit([](const auto* value) { return static_cast<double>(*value); }, o.value));
-  }
-  return values;
-}
-
-void Optimizer::assign_options(const OptionValues& values) {
-  for (std::size_t g = 0; g < options_.size(); ++g)
-    for (std::size_t k = 0; k < options_[g].size(); ++k) {
-      const double value = values[g][k];
-      if (auto* const number = std::get_if<double*>(&options_[g][k].value)) **number = value;
-      else *std::get<bool*>(options_[g][k].value) = value != 0;
-    }
-}
-
-// Sets all options. ValueError, and no change, if a group refuses its values.
-void Optimizer::change_options(const OptionValues& values) {
-  const OptionValues before = option_values();
-  assign_options(values);
   try {
-    check_all_options();
+    for (int g = first_group; g <= last_group; ++g) {
+      number(name, g) = value;
+      check_group_options(g);
+    }
   } catch (...) {
-    assign_options(before);
+    for (const auto& [option, old] : before) *option = old;
     throw;
   }
 }
 
 const char* Optimizer::momentum_name() const {
-  if (find_option("momentum", 0) >= 0) return "momentum";
-  if (find_option("beta1", 0) >= 0) return "beta1";
+  if (find_number("momentum", 0)) return "momentum";
+  if (find_number("beta1", 0)) return "beta1";
   fail<ValueError>("{}: expected an option 'momentum' or 'beta1', but its table has neither",
                    name_);
 }

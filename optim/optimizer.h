@@ -117,7 +117,8 @@ class Optimizer {
 
   /// Computes the new values of one parameter and of its states. Nothing is recorded for autograd
   /// and autocast is off. For a skipped step, update_one() is not called or its results are thrown
-  /// away. If it throws, the parameters before this one keep their new values.
+  /// away. If it throws, the parameters before this one keep their new values, but the step is not
+  /// counted for them: load a saved state before going on.
   virtual void update_one(const ParameterUpdate& update);
   /// Updates the parameters of one group that are on one device. The default calls update_one()
   /// for each. A method with a fused kernel overrides it; see kernels/optimizer.h for `updates` and
@@ -130,6 +131,8 @@ class Optimizer {
   virtual int state_count(int group) const;
   /// ValueError for options that do not go together. Ranges are checked before.
   virtual void check_options(int group) const = 0;
+  /// ValueError if there is no such group.
+  void expect_group(int group) const;
 
  private:
   struct Slot {
@@ -157,17 +160,17 @@ class Optimizer {
   void call_update_one(int group, const kernels::FusedUpdate& update);
 
   // Options by name.
-  int find_option(const char* name, int group) const;
-  double number(const char* name, int group) const;
+  double* find_number(const char* name, int group) const;
+  double& number(const char* name, int group) const;
   void set_number(const char* name, int first_group, int last_group, double value);
   const char* momentum_name() const;
-  OptionValues option_values() const;
-  void assign_options(const OptionValues& values);
-  void change_options(const OptionValues& values);
   void check_all_options() const;
+  void check_group_options(int group) const;
   void check_range(const Option& option) const;
 
-  // load_state_dict() in its order (optimizer_state.cpp).
+  // state_dict(), then load_state_dict() in its order (optimizer_state.cpp).
+  OptionValues option_values() const;
+  void assign_options(const OptionValues& values);
   void check_identity(const Metadata& metadata) const;
   OptionValues read_options(const Metadata& metadata) const;
   std::vector<double> read_counts(const StateDict& tensors) const;
@@ -226,8 +229,11 @@ class OptimizerWith : public Optimizer {
   using Options = OptionsType;
   using Group = ParameterGroup<Options>;
 
-  /// Returns the present options of a group.
-  const Options& options(int group = 0) const { return values_[static_cast<std::size_t>(group)]; }
+  /// Returns the present options of a group. ValueError if there is no such group.
+  const Options& options(int group = 0) const {
+    expect_group(group);
+    return values_[static_cast<std::size_t>(group)];
+  }
 
  protected:
   /// ValueError for an option out of range, and as the base class.

@@ -60,20 +60,40 @@ OptimizerState Optimizer::state_dict() const {
   return state;
 }
 
+Optimizer::OptionValues Optimizer::option_values() const {
+  OptionValues values;
+  for (const auto& group : options_) {
+    auto& of_group = values.emplace_back();
+    for (const Option& o : group)
+      of_group.push_back(
+          std::visit([](const auto* value) { return static_cast<double>(*value); }, o.value));
+  }
+  return values;
+}
+
+void Optimizer::assign_options(const OptionValues& values) {
+  for (std::size_t g = 0; g < options_.size(); ++g)
+    for (std::size_t k = 0; k < options_[g].size(); ++k) {
+      const double value = values[g][k];
+      if (auto* const number = std::get_if<double*>(&options_[g][k].value)) **number = value;
+      else *std::get<bool*>(options_[g][k].value) = value != 0;
+    }
+}
+
 // How many states a parameter needs depends on the options. They are therefore set before the
 // states are read, and set back if something does not fit. Afterwards nothing can fail any more.
 void Optimizer::load_state_dict(const OptimizerState& state) {
   check_identity(state.metadata);
   const OptionValues options = read_options(state.metadata), before = option_values();
   const std::vector<double> counts = read_counts(state.tensors);
-  try {
-    change_options(options);
-  } catch (const ValueError& error) {
-    fail<CheckpointError>("optimizer state: {}", error.what());
-  }
   std::vector<std::vector<Tensor>> states;
   try {
+    assign_options(options);
+    check_all_options();
     states = read_states(state.tensors, counts);
+  } catch (const ValueError& error) {
+    assign_options(before);
+    fail<CheckpointError>("optimizer state: {}", error.what());
   } catch (...) {
     assign_options(before);
     throw;

@@ -155,8 +155,7 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
   Call call{.args = args,
             .id = {args.name, args.group, history->synchronized_calls + 1},
             .input = x,
-            .needed = {autograd::needs_grad(x), autograd::needs_grad(args.weight),
-                       autograd::needs_grad(args.bias), autograd::needs_grad(args.residual)},
+            .needed = needed_gradients(x, args),
             .is_recomputation = args.use_batch_statistics && tape && tape->is_recomputing(),
             .history = history};
   const bool shares = args.use_batch_statistics && args.group;
@@ -176,6 +175,13 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
     throw;
   }
   return call;
+}
+
+NeededGradients needed_gradients(const Tensor& input, const BatchNormArgs& args) {
+  return {.input = autograd::needs_grad(input),
+          .weight = autograd::needs_grad(args.weight),
+          .bias = autograd::needs_grad(args.bias),
+          .residual = autograd::needs_grad(args.residual)};
 }
 
 void check_residual(const Call& call, const Tensor& residual) {

@@ -53,6 +53,9 @@ struct Call {
 Call checked_call(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history, const Call* partner = nullptr);
 
+/// Returns which of the tensors need a gradient in the present grad mode.
+NeededGradients needed_gradients(const Tensor& input, const BatchNormArgs& args);
+
 /// Throws ShapeError if `residual` is not like x.
 void check_residual(const Call& call, const Tensor& residual);
 

@@ -22,13 +22,15 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history) {
   const Call call = checked_call(x, args, history);  // A refusal reaches every rank.
 
-  // Three kinds of calls exchange nothing: on one rank alone, in evaluation, in a recomputation.
+  // These calls need no other rank's sums: one rank without position weights, evaluation,
+  // recomputation.
   if (call.fits_one_kernel()) return record_backward(call, forward_in_one_kernel(call));
   if (call.uses_running_statistics())
     return record_backward(call, apply(call, running_statistics(call)));
   if (call.is_recomputation) return record_backward(call, apply(call, saved_statistics(call)));
 
-  // Count, sum and sum of squares of every channel: of this rank, then of all, by one collective.
+  // Sums of every channel over all ranks, by one collective; a rank alone (with position weights)
+  // takes its own moments and exchanges nothing.
   const Tensor sums = local_sums(call);
   const kernels::PacketHeader header = all_reduce(call, sums);
   expect_variance(header, call.id, x.shape());
@@ -100,8 +102,8 @@ Output forward_in_one_kernel(const Call& call) {
 }  // namespace
 
 Tensor local_sums(const Call& call) {
-  // M2 of float32 values is summed in float32, to which sums of squares in float64 are exact; that
-  // of float64 values needs more digits.
+  // Sums of squares in float64 keep every digit of an M2 that was summed in float32. An M2 summed
+  // in float64 would lose digits, so float64 input sends exact sums.
   const bool is_exact = call.is_synchronized && call.x.dtype() == float64;
   const std::int64_t size = is_exact ? kernels::exact_packet_size(call.channels())
                                      : kernels::packet_size(call.channels());

@@ -56,8 +56,11 @@ struct BatchNormArgs {
 /// CPU, where reading values is free) a position weight that is negative or not finite. Nothing has
 /// changed then, and the other ranks get a DistributedError that says so. Throws ShapeError on
 /// every rank if there is one value per channel in all; no running statistic has changed then.
-/// Throws DistributedError if the ranks are at different layers, calls or phases, or disagree on
-/// whether there will be a backward.
+/// Throws DistributedError if the ranks are at different layers or phases (or at different calls of
+/// a layer), or disagree on whether there will be a backward.
+///
+/// The function counts no calls: all its calls have number 1, and on CUDA only the backward throws
+/// deferred errors. Layers remember both.
 ///
 /// On CUDA the host waits for nothing. What only the values tell (ranks that are at different
 /// calls, one value per channel over all ranks or in weights) is found on the device, which leaves

@@ -162,8 +162,8 @@ Tensor JointBatchNorm::finish(std::size_t number, const Tensor& residual) {
   if (residual.defined()) {
     check_residual(s.call, residual);
     s.call.args.residual = residual;
-    s.call.needed.residual = autograd::needs_grad(residual);
   }
+  s.call.needed = needed_gradients(s.call.input, s.call.args);  // The grad mode may have changed.
   const Output output = apply(s.call, s.statistics);
   const Tensor y = s.backward ? record_output(s.call, output, s.backward, number, s.link)
                               : record_backward(s.call, output);

@@ -277,6 +277,32 @@ TEST(BatchNorm, FusedFormsRunTheHooks) {
   EXPECT_EQ(to_vector(layer.forward(x, {.relu = true})), to_vector(outputs[0] * 2));
 }
 
+TEST(BatchNorm, JointLayersNeedTheGradientsOfTheGradModeAtFinish) {
+  BatchNorm layer({.channels = 2}), same({.channels = 2});
+  const Tensor x = randn({3, 2, 4}).requires_grad_(), r = randn({3, 2, 4}).requires_grad_(),
+               dy = randn({3, 2, 4});
+  JointBatchNorm joint;
+  {
+    const NoGrad no_grad;
+    joint.start(layer, x, {.residual = r, .relu = true});
+  }
+  joint.finish(0).backward(dy);
+  const auto gradients = [&] {
+    std::vector<std::vector<double>> result;
+    for (const Tensor& t : {x, r}) {
+      result.push_back(t.grad().defined() ? to_vector(t.grad()) : std::vector<double>());
+      t.set_grad({});
+    }
+    return result;
+  };
+  const auto got = gradients();
+  same.forward(x, {.residual = r, .relu = true}).backward(dy);
+  EXPECT_EQ(got, gradients());
+  ASSERT_TRUE(layer.weight.grad().defined() && layer.bias.grad().defined());
+  EXPECT_EQ(to_vector(layer.weight.grad()), to_vector(same.weight.grad()));
+  EXPECT_EQ(to_vector(layer.bias.grad()), to_vector(same.bias.grad()));
+}
+
 TEST(BatchNorm, DoesNotWriteOverGradientsThatOthersHold) {
   BatchNorm layer({.channels = 2});
   const Tensor x = randn({3, 2, 4}).requires_grad_(), dy = randn({3, 2, 4});
