@@ -26,7 +26,8 @@ struct Timing {
 /// One rank's part of a process group, as a transport implements it.
 class Backend {
  public:
-  /// `world` may be null for a backend that cannot fail.
+  /// A backend without a World (`world` is null) cannot fail, or overrides abort() and failure(),
+  /// as one must that passes its calls on to another backend.
   explicit Backend(GroupInfo info, std::shared_ptr<World> world = nullptr)
       : info_(std::make_shared<GroupInfo>(std::move(info))), world_(std::move(world)) {}
   virtual ~Backend() = default;
@@ -64,17 +65,20 @@ class Backend {
 
   /// Returns whether this process is the child of a fork and the group its parent's, which alone
   /// can use it.
-  bool belongs_to_parent() const { return process_ != process_generation(); }
+  bool belongs_to_parent() const { return process_.is_of_parent(); }
 
   // ProcessGroup keeps these here because copies of a handle share them.
   std::atomic<std::int64_t> calls{0};
   std::atomic<std::int64_t> bytes{0};
   std::function<void(const Timing&)> observer = {};  ///< Called after each wait() for a collective.
 
+ protected:
+  const std::shared_ptr<World>& world() const { return world_; }
+
  private:
   std::shared_ptr<const GroupInfo> info_;
   std::shared_ptr<World> world_;
-  std::uint64_t process_ = process_generation();
+  ProcessMark process_;
 };
 
 /// What a backend needs to make the world of this process, which is one rank of it.

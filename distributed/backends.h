@@ -1,6 +1,7 @@
 // The table of the backends: their names, what they can do, whether this process can use them, and
-// how they make a world. It is the only place that knows all of them; everything else asks a
-// group's capabilities().
+// how they make a world. It is the only place that knows all of them. Beside it, launching
+// (launch/environment.cpp) knows MPI, which may bring processes together for another backend.
+// Everything else asks a group's capabilities().
 #pragma once
 
 #include "backend.h"
@@ -12,12 +13,13 @@ namespace tutti::distributed {
 /// How the processes of a world find each other; `none` where ranks are always threads.
 enum class ProcessLaunch { none, mpi_launcher, rendezvous };
 
+/// A backend, whether this library was built with it or not.
 struct BackendEntry {
-  const char* name;
-  Capabilities capabilities;
+  const char* name;           ///< As in GroupInfo::backend, WorldOptions and RunOptions.
+  Capabilities capabilities;  ///< Those of its groups.
   /// Returns an empty string where this process can use the backend, else the reason.
   std::string (*why_unavailable)();
-  ProcessLaunch launch;
+  ProcessLaunch launch;  ///< How its processes find each other.
   /// Makes the world of this process. Every process of the world calls it. Returns null where this
   /// process is alone. The pointer is null where `launch` is none.
   std::shared_ptr<Backend> (*make_world)(const ProcessWorldOptions& options);

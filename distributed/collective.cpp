@@ -2,28 +2,25 @@
 
 #include "../core/error.h"
 #include "../core/hash.h"
-#include "fork.h"
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace tutti::distributed {
 
-Work::Work(std::shared_ptr<State> state)
-    : state_(std::move(state)), process_(process_generation()) {}
+Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 void Work::wait() {
   if (!state_) return;
-  if (process_ != process_generation())
+  if (process_.is_of_parent())
     fail<DistributedError>(
         "Work::wait: this collective belongs to the process that this one was forked from, which "
         "alone can wait for it; wait before a fork, or start the child with exec");
   state_->wait();
 }
 
-bool Work::is_done() const {
-  return !state_ || process_ != process_generation() || state_->is_done();
-}
+bool Work::is_done() const { return !state_ || process_.is_of_parent() || state_->is_done(); }
 
 std::string to_string(ReduceOp op) {
   switch (op) {
@@ -57,38 +54,41 @@ bool Fingerprint::operator==(const Fingerprint& other) const {
 }
 
 Fingerprint fingerprint(const Collective& call) {
-  Fingerprint print;
-  print.sequence = call.sequence;
-  print.count = call.input.defined() ? call.input.numel() : 0;
-  print.name_hash = Hash64().add(std::string_view(call.name)).value();
-  print.root = call.root;
-  print.operation = call.operation;
-  print.op = static_cast<std::uint8_t>(call.op);
-  print.dtype = call.input.defined() ? static_cast<std::uint8_t>(call.input.dtype()) : 0;
-  std::memcpy(print.name, call.name.data(), std::min(call.name.size(), sizeof(print.name) - 1));
-  return print;
+  Fingerprint fingerprint;
+  fingerprint.sequence = call.sequence;
+  fingerprint.count = call.input.defined() ? call.input.numel() : 0;
+  fingerprint.name_hash = Hash64().add(std::string_view(call.name)).value();
+  fingerprint.root = call.root;
+  fingerprint.operation = call.operation;
+  fingerprint.op = static_cast<std::uint8_t>(call.op);
+  fingerprint.dtype = call.input.defined() ? static_cast<std::uint8_t>(call.input.dtype()) : 0;
+  std::memcpy(fingerprint.name, call.name.data(),
+              std::min(call.name.size(), sizeof(fingerprint.name) - 1));
+  return fingerprint;
 }
 
-std::string to_string(const Fingerprint& print) {
-  std::string text = to_string(print.operation);
-  if (print.operation == Operation::all_reduce || print.operation == Operation::reduce_scatter)
-    text += fmt::format("({})", to_string(static_cast<ReduceOp>(print.op)));
-  if (print.operation == Operation::broadcast) text += fmt::format("(root {})", print.root);
-  text += fmt::format(" #{}", print.sequence);
-  if (print.operation != Operation::barrier)
-    text +=
-        fmt::format(" of {} x {}", tutti::to_string(static_cast<DType>(print.dtype)), print.count);
-  const std::string name(print.name, strnlen(print.name, sizeof(print.name)));
+std::string to_string(const Fingerprint& fingerprint) {
+  std::string text = to_string(fingerprint.operation);
+  if (fingerprint.operation == Operation::all_reduce ||
+      fingerprint.operation == Operation::reduce_scatter)
+    text += fmt::format("({})", to_string(static_cast<ReduceOp>(fingerprint.op)));
+  if (fingerprint.operation == Operation::broadcast)
+    text += fmt::format("(root {})", fingerprint.root);
+  text += fmt::format(" #{}", fingerprint.sequence);
+  if (fingerprint.operation != Operation::barrier)
+    text += fmt::format(" of {} x {}", tutti::to_string(static_cast<DType>(fingerprint.dtype)),
+                        fingerprint.count);
+  const std::string name(fingerprint.name, strnlen(fingerprint.name, sizeof(fingerprint.name)));
   return name.empty() ? text : fmt::format("{} ({})", text, name);
 }
 
-std::string disagreement(std::span<const Fingerprint> prints) {
-  for (std::size_t r = 1; r < prints.size(); ++r)
-    if (!(prints[r] == prints[0]))
+std::string disagreement(std::span<const Fingerprint> fingerprints) {
+  for (std::size_t r = 1; r < fingerprints.size(); ++r)
+    if (!(fingerprints[r] == fingerprints[0]))
       return fmt::format(
           "the ranks are at different calls: rank 0 at {}, rank {} at {}. Every rank must issue "
           "the same collectives in the same order",
-          to_string(prints[0]), r, to_string(prints[r]));
+          to_string(fingerprints[0]), r, to_string(fingerprints[r]));
   return {};
 }
 
@@ -104,6 +104,12 @@ std::string describe(const Collective& call, const GroupInfo& group) {
                            : fmt::format("{:.1f} MB", bytes / 1e6);
   }
   return about.empty() ? text : fmt::format("{} ({})", text, about);
+}
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 std::string ranks_to_string(std::span<const int> ranks) {

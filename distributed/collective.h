@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../core/tensor.h"
+#include "fork.h"
 #include "group_info.h"
 
 #include <cstdint>
@@ -58,7 +59,7 @@ class [[nodiscard]] Work {
 
  private:
   std::shared_ptr<State> state_;
-  std::uint64_t process_ = 0;  // the process_generation() that issued it
+  ProcessMark process_;  // of the process that issued it
 };
 
 /// One call of one rank, after its arguments have been checked. Both tensors are row-major without
@@ -96,14 +97,17 @@ struct Fingerprint {
 Fingerprint fingerprint(const Collective& call);
 
 /// Returns a text such as "all_reduce(sum) #8 of float32 x 1024 (layer1.bn)".
-std::string to_string(const Fingerprint& print);
+std::string to_string(const Fingerprint& fingerprint);
 
 /// Compares the ranks' fingerprints. Returns an empty string where all are equal; else a text that
 /// shows rank 0's call and that of the first rank that differs from it.
-std::string disagreement(std::span<const Fingerprint> prints);
+std::string disagreement(std::span<const Fingerprint> fingerprints);
 
 /// Returns a text such as "all_reduce #808 of group 'world' (bucket 4, 6.2 MB)".
 std::string describe(const Collective& call, const GroupInfo& group);
+
+/// Returns 0, 1, ..., size - 1.
+std::vector<int> all_ranks(int size);
 
 /// Returns "rank 3" or "ranks 1, 2 and 3".
 std::string ranks_to_string(std::span<const int> ranks);

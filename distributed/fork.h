@@ -9,4 +9,14 @@ namespace tutti::distributed {
 /// Returns a number that changes in the child of every fork. It costs one load.
 std::uint64_t process_generation();
 
+/// The mark of the process that made it, which a copy in the child of a fork keeps.
+class ProcessMark {
+ public:
+  /// Returns true in the child of a fork, where this mark and what bears it are the parent's.
+  bool is_of_parent() const { return generation_ != process_generation(); }
+
+ private:
+  std::uint64_t generation_ = process_generation();
+};
+
 }  // namespace tutti::distributed

@@ -31,9 +31,10 @@ struct Capabilities {
 struct GroupInfo {
   int rank = 0;  ///< -1 for a rank that split() put into no group; then `size` is 0.
   int size = 1;
-  int local_rank = 0;              ///< The number of this rank among the ranks of its host.
-  std::string group = "single";    ///< The group's name: "world", "world/split0", ...
-  std::string backend = "single";  ///< The backend's name in the table of backends.h.
+  int local_rank = 0;            ///< The number of this rank among the ranks of its host.
+  std::string group = "single";  ///< The group's name: "world", "world/split0", ...
+  /// "local", "mpi" or "nccl" (backends.h); "single", or "none" for a rank in no group.
+  std::string backend = "single";
   std::chrono::milliseconds timeout = default_group_timeout;
   Capabilities capabilities = {};
   std::vector<int> world_ranks = {0};  ///< The rank in the world of each member.

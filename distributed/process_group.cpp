@@ -8,7 +8,6 @@
 #include "submit.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace tutti::distributed {
 namespace {
@@ -93,10 +92,8 @@ ProcessGroup::ProcessGroup() : backend_(single()) {}
 ProcessGroup::ProcessGroup(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {
   if (!communicates()) return;
   faults::read_environment();
-  std::vector<int> all(static_cast<std::size_t>(size()));
-  std::iota(all.begin(), all.end(), 0);
   normalization_ = std::make_shared<ProcessGroup>();
-  normalization_->backend_ = backend_->subgroup(all, name() + "/normalization");
+  normalization_->backend_ = backend_->subgroup(all_ranks(size()), name() + "/normalization");
 }
 
 int ProcessGroup::rank() const { return backend_->info().rank; }

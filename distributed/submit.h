@@ -7,8 +7,8 @@
 
 namespace tutti::distributed {
 
-/// Starts the collective `call` on the caller's tensors. The other fields of `call` that the caller
-/// must set are operation, op and root.
+/// Starts a collective. The caller sets operation, op, root, input and output of `call`, with
+/// tensors of any strides and device; submit() sets name, timeout and sequence.
 Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOptions options);
 
 }  // namespace tutti::distributed

@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 struct Watcher::State {
   std::function<void()> check;
-  std::uint64_t process = process_generation();
+  ProcessMark process;
   std::mutex mutex;
   std::condition_variable stop;
   bool stopping = false;
@@ -33,7 +33,7 @@ Watcher::Watcher(std::function<void()> check) : state_(std::make_shared<State>()
 Watcher::~Watcher() {
   // The child of a fork has no such thread, and the mutex may be locked there with nobody to
   // unlock it.
-  if (state_->process != process_generation()) {
+  if (state_->process.is_of_parent()) {
     thread_.detach();
     return;
   }

@@ -107,52 +107,53 @@ void World::depart(int rank) {
 }
 
 bool World::give_up(const PendingCollective& pending) {
-  if (!is_worth_asking(pending)) return false;
+  // The time is taken before stall(), so that a rank that arrives meanwhile is not called absent.
+  const auto now = Clock::now();
+  if (!is_worth_asking(pending, now)) return false;
   Stall stall = pending.stall();  // without the lock: it may ask a server
   Lock here = lock();
-  const auto why = verdict(pending, std::move(stall));
+  const auto why = verdict(pending, std::move(stall), now);
   if (why) fail(*why, here);
   return why.has_value();
 }
 
 bool World::give_up(const PendingCollective& pending, Lock& lock) {
-  if (!is_worth_asking(pending)) return false;
-  const auto why = verdict(pending, pending.stall());
+  const auto now = Clock::now();
+  if (!is_worth_asking(pending, now)) return false;
+  const auto why = verdict(pending, pending.stall(), now);
   if (why) fail(*why, lock);
   return why.has_value();
 }
 
 // Cheap, because every wait asks it again and again.
-bool World::is_worth_asking(const PendingCollective& pending) const {
-  if (has_departures_) return true;
-  const auto now = Clock::now();
-  return now >= pending.deadline().at || now >= pending.inspect_from();
+bool World::is_worth_asking(const PendingCollective& pending, Clock::time_point now) const {
+  return has_departures_ || now >= pending.deadline().at || now >= pending.inspect_from();
 }
 
-std::optional<Failure> World::verdict(const PendingCollective& pending, Stall stall) const {
-  Failure why{.at = describe(pending.call(), pending.group())};
-  add_departed(stall, pending.group());
+std::optional<Failure> World::verdict(const PendingCollective& pending, Stall stall,
+                                      Clock::time_point stalled_at) const {
+  Failure why;
+  add_departed(stall, pending.group(), stalled_at);
   if (!stall.disagreement.empty()) {
     why.what = std::move(stall.disagreement);
   } else if (!stall.departed.empty()) {
     why.what = departure(
         stall, stall.departed.size() == 1 ? options_.departed_one : options_.departed_many);
-  } else if (Clock::now() >= pending.deadline().at) {
+  } else if (stalled_at >= pending.deadline().at) {
     why.what = absence(stall, pending.deadline().timeout);
     why.timeout = true;
   } else {
     return {};
   }
+  why.at = describe(pending.call(), pending.group());
   return why;
 }
 
-void World::add_departed(Stall& stall, const GroupInfo& group) const {
+void World::add_departed(Stall& stall, const GroupInfo& group, Clock::time_point stalled_at) const {
   if (departed_.empty()) return;
-  const auto delay = options_.transport ? options_.transport->departure_delay()
-                                        : std::chrono::milliseconds(0);
   for (const int rank : stall.missing) {
     const auto found = departed_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
-    if (found != departed_.end() && Clock::now() >= found->second + delay)
+    if (found != departed_.end() && stalled_at >= found->second + options_.departure_delay)
       stall.departed.push_back(rank);
   }
 }
@@ -173,7 +174,7 @@ void World::check_step(const std::string& what, const Deadline& deadline, const 
 void World::watch(const std::shared_ptr<Watched>& watched) {
   const std::lock_guard here(watch_mutex_);
   watched->position_ = watched_.insert(watched_.end(), watched);
-  if (!watcher_ && options_.has_watcher)
+  if (!watcher_ && options_.has_watcher && !stopped_)
     watcher_.emplace([this] {
       const auto check = [this] { check_watched(); };
       if (options_.transport) options_.transport->guard(check);
@@ -188,7 +189,10 @@ void World::unwatch(Watched& watched) {
   watched.position_.reset();
 }
 
-void World::stop_watching() { watcher_.reset(); }
+void World::stop_watching() {
+  stopped_ = true;
+  watcher_.reset();
+}
 
 void World::check_watched() {
   std::vector<std::shared_ptr<Watched>> all;

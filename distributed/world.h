@@ -70,8 +70,8 @@ class PendingCollective {
 class Watched {
  public:
   virtual ~Watched() = default;
-  /// Moves the collective on and keeps its deadline. Does not wait for other ranks. Returns true
-  /// when there is nothing left to check.
+  /// Lets what is watched make progress, and fails the world where it will never be done. Does not
+  /// wait for other ranks. Returns true when there is nothing left to check.
   virtual bool check() noexcept = 0;
 
  private:
@@ -99,10 +99,6 @@ class World {
     virtual void send_departure() {}
     /// Returns what another rank has sent, if anything has arrived.
     virtual std::optional<Notice> receive() = 0;
-    /// How long after the notice of a departure everything has arrived that was sent before it.
-    virtual std::chrono::milliseconds departure_delay() const {
-      return std::chrono::milliseconds(0);
-    }
     /// Calls `check` on the watcher thread, or does not where that thread must not use the
     /// transport now.
     virtual void guard(const std::function<void()>& check) { check(); }
@@ -114,6 +110,8 @@ class World {
     /// What a departure means, for one rank and for several: "its process is exiting".
     const char* departed_one = "it has departed";
     const char* departed_many = "they have departed";
+    /// How long after the notice of a departure all messages have arrived that were sent before it.
+    std::chrono::milliseconds departure_delay{0};
     /// False where a second thread must not use the transport; then only waits keep deadlines.
     bool has_watcher = true;
   };
@@ -148,10 +146,11 @@ class World {
   /// fails the world once the deadline has passed. `what` names the step.
   void check_step(const std::string& what, const Deadline& deadline, const GroupInfo& group);
 
-  /// Keeps `watched` and checks it until it is done or unwatched. Starts the watcher.
+  /// Keeps `watched` and checks it until it is done or unwatched. Starts the watcher, if the world
+  /// has one and it has not been stopped.
   void watch(const std::shared_ptr<Watched>& watched);
   void unwatch(Watched& watched);
-  /// Ends the watcher thread after a check in progress.
+  /// Ends the watcher thread after a check in progress. No later watch() starts it again.
   void stop_watching();
 
   /// For a backend whose ranks share this object: its own state is guarded by the same lock, so
@@ -163,9 +162,10 @@ class World {
 
  private:
   void set_failure(Failure failure);
-  bool is_worth_asking(const PendingCollective& pending) const;
-  std::optional<Failure> verdict(const PendingCollective& pending, Stall stall) const;
-  void add_departed(Stall& stall, const GroupInfo& group) const;
+  bool is_worth_asking(const PendingCollective& pending, Clock::time_point now) const;
+  std::optional<Failure> verdict(const PendingCollective& pending, Stall stall,
+                                 Clock::time_point stalled_at) const;
+  void add_departed(Stall& stall, const GroupInfo& group, Clock::time_point stalled_at) const;
   void check_watched();
 
   Options options_;
@@ -173,12 +173,15 @@ class World {
   std::condition_variable changed_;
   std::optional<Failure> failure_;
   std::atomic<bool> has_failed_ = false;
-  std::map<int, Clock::time_point> departed_;  // by rank in the world: when this one was told
+  std::map<int, Clock::time_point> departed_;  // by rank in the world: when this rank learnt of it
   std::atomic<bool> has_departures_ = false;
 
   std::mutex watch_mutex_;
   std::list<std::shared_ptr<Watched>> watched_;
   std::optional<Watcher> watcher_;  // started by the first watch()
+  // Atomic instead of guarded by watch_mutex_, because the destructor also runs in the child of a
+  // fork, where that mutex may stay locked.
+  std::atomic<bool> stopped_ = false;
 };
 
 }  // namespace tutti::distributed

@@ -8,7 +8,7 @@
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
-#include <tutti/distributed/backends/nccl/nccl.h>
+#include <tutti/distributed/backends.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -42,7 +42,7 @@ void prepare_on_all(const ProcessGroup& group, const Prepare& prepare) {
 
 // Returns whether each of this host's ranks can have a device of its own. NCCL needs that.
 bool one_device_each(const TrainOptions& options, int ranks_here) {
-  return options.device.is_cuda() && distributed::nccl::why_unavailable().empty() &&
+  return options.device.is_cuda() && distributed::find_backend("nccl")->why_unavailable().empty() &&
          options.device.index() + ranks_here <= cuda::device_count();
 }
 

@@ -127,13 +127,6 @@ void gather_totals(const RankTotals& mine, const ProcessGroup& group, Report& re
   }
 }
 
-Report empty_report(std::size_t ranks) {
-  return {.waited_seconds = std::vector<double>(ranks),
-          .held_up_seconds = std::vector<double>(ranks),
-          .came_last = std::vector<std::int64_t>(ranks),
-          .skews = {}};
-}
-
 }  // namespace
 
 StragglerMonitor::StragglerMonitor(ProcessGroup group) : group_(std::move(group)) {
@@ -150,7 +143,7 @@ int StragglerMonitor::Report::straggler() const {
 }
 
 StragglerMonitor::Report StragglerMonitor::report() {
-  if (!main_) return empty_report(1);
+  if (!main_) return {.waited_seconds = {0}, .held_up_seconds = {0}, .came_last = {0}, .skews = {}};
   std::vector<float> mine = main_->seconds();
   const std::size_t group_calls = mine.size();
   const std::vector<float> statistics = normalization_->seconds();

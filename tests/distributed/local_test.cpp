@@ -5,6 +5,7 @@
 
 #include <tutti/core/parallel.h>
 #include <tutti/distributed/backends/local/local.h>
+#include <tutti/distributed/world.h>
 
 #include <future>
 #include <thread>
@@ -38,6 +39,27 @@ TEST(ProcessGroup, BareStartOfAJobOfManyIsRefused) {
   expect_contains(message_of<DistributedError>([] { ProcessGroup::from_environment(); }),
                   {"WORLD_SIZE='four'"});
   unsetenv("WORLD_SIZE");
+}
+
+class CountedChecks : public Watched {
+ public:
+  bool check() noexcept override {
+    ++count;
+    return false;
+  }
+  std::atomic<int> count = 0;
+};
+
+TEST(World, ItsWatcherStaysStopped) {
+  World world{World::Options{}};
+  const auto before = std::make_shared<CountedChecks>();
+  world.watch(before);
+  while (before->count == 0) std::this_thread::sleep_for(1ms);
+  world.stop_watching();
+  const auto after = std::make_shared<CountedChecks>();
+  world.watch(after);
+  std::this_thread::sleep_for(200ms);
+  EXPECT_EQ(after->count, 0);
 }
 
 class Local : public ::testing::TestWithParam<int> {};

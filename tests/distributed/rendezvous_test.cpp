@@ -123,7 +123,7 @@ TEST_P(Rendezvous, AStaleRunIsTurnedAway) {
   // The first process that opens the file decides whose run it belongs to.
   while (at.starts_with("file:") && !has_begun(at.substr(5))) std::this_thread::sleep_for(10ms);
   const Process stale = Rank{at, 1, 2, "run 0"}.start();
-  expect_contains(stale.line(), {"error: ", "run 'run 1'", "this is run 'run 0'"});
+  expect_contains(stale.line(), {"error: ", "run 'run 1'", "this process to run 'run 0'"});
   Process one = Rank{at, 1, 2}.start();
   for (Process* rank : {&one, &zero}) {
     EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");

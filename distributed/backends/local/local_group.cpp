@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 namespace tutti::distributed::local {
 namespace {
@@ -105,9 +104,9 @@ std::shared_ptr<Round> LocalGroup::arrive(const Collective& call, const GroupInf
   if (!round->is_complete()) return round;
 
   rounds_.erase(call.sequence);
-  std::vector<Fingerprint> prints;
-  for (const auto& each : round->calls) prints.push_back(fingerprint(*each));
-  if (std::string why = disagreement(prints); !why.empty()) {
+  std::vector<Fingerprint> fingerprints;
+  for (const auto& each : round->calls) fingerprints.push_back(fingerprint(*each));
+  if (std::string why = disagreement(fingerprints); !why.empty()) {
     world_->fail({.at = describe(call, caller), .what = std::move(why)}, lock);
     throw_failure(*world_->failure(lock), call, caller);
   }
@@ -217,13 +216,12 @@ std::shared_ptr<LocalGroup> LocalGroup::subgroup(const std::vector<int>& members
 }
 
 RanksAsThreads make_thread_ranks(int ranks, std::chrono::milliseconds timeout) {
-  GroupInfo info{.size = ranks,
-                 .group = "world",
-                 .backend = "local",
-                 .timeout = timeout,
-                 .capabilities = capabilities,
-                 .world_ranks = std::vector<int>(static_cast<std::size_t>(ranks))};
-  std::iota(info.world_ranks.begin(), info.world_ranks.end(), 0);
+  const GroupInfo info{.size = ranks,
+                       .group = "world",
+                       .backend = "local",
+                       .timeout = timeout,
+                       .capabilities = capabilities,
+                       .world_ranks = all_ranks(ranks)};
   const auto world =
       std::make_shared<World>(World::Options{.departed_one = "its function has returned",
                                              .departed_many = "their functions have returned"});

@@ -2,7 +2,6 @@
 
 #include "../../../core/trace.h"
 #include "../../diagnostics/fault_injection.h"
-#include "../../fork.h"
 #include "library.h"
 #include "move_data.h"
 
@@ -32,10 +31,10 @@ class CommunicationThread::TaskWork : public Work::State {
 };
 
 CommunicationThread::CommunicationThread(std::shared_ptr<const GroupCommunicator> comm)
-    : comm_(std::move(comm)), threaded_(allows_threads()), process_(process_generation()) {}
+    : comm_(std::move(comm)), threaded_(allows_threads()) {}
 
 CommunicationThread::~CommunicationThread() {
-  if (process_ != process_generation()) {
+  if (process_.is_of_parent()) {
     // The child of a fork has no such thread. The mutex may be locked there with nobody to unlock
     // it, and the destructor of a condition variable waits for its waiters.
     if (thread_.joinable()) thread_.detach();

@@ -4,6 +4,7 @@
 // move_data() moves its data.
 #pragma once
 
+#include "../../fork.h"
 #include "exchange.h"
 
 #include <condition_variable>
@@ -38,7 +39,7 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
 
   std::shared_ptr<const GroupCommunicator> comm_;
   const bool threaded_;
-  const std::uint64_t process_;
+  const ProcessMark process_;
   std::mutex mutex_;
   std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   std::deque<std::shared_ptr<Task>> queue_;

@@ -6,23 +6,18 @@
 
 #include <mpi.h>
 
-#include <utility>
-
 namespace tutti::distributed::mpi {
 
 /// A communicator that is freed with its owner, unless MPI is not usable any more or a failure left
 /// messages in it.
 class Communicator {
  public:
-  Communicator() = default;
   /// Makes a communicator of the ranks `members` of `parent`, in this order. All of them call it.
   Communicator(MPI_Comm parent, const std::vector<int>& members, int tag);
-  Communicator(Communicator&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
-  Communicator& operator=(Communicator&& other) noexcept {
-    std::swap(comm_, other.comm_);
-    return *this;
-  }
   ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
   MPI_Comm get() const { return comm_; }
   /// Never frees the communicator: messages of a failed collective may still arrive in it.
   void abandon() { comm_ = MPI_COMM_NULL; }
@@ -32,18 +27,18 @@ class Communicator {
 };
 
 /// What a group shares with all of its collectives.
-struct GroupState {
+struct SharedGroupData {
   std::shared_ptr<World> world;
   std::shared_ptr<const GroupInfo> info;
-  /// The number of the latest collective that all ranks have been seen to call.
-  std::atomic<std::int64_t> last_met{0};
+  /// The number of the latest collective on which this rank has seen all ranks agree.
+  std::atomic<std::int64_t> last_agreed{0};
 };
 
 /// One communicator of a group. The group and all that is under way on it share it, and the last of
 /// them frees it.
 class GroupCommunicator {
  public:
-  GroupCommunicator(std::shared_ptr<GroupState> group, MPI_Comm parent,
+  GroupCommunicator(std::shared_ptr<SharedGroupData> group, MPI_Comm parent,
                     const std::vector<int>& members, int tag)
       : group_(std::move(group)), comm_(parent, members, tag) {}
   /// Abandons the communicator where the world has failed.
@@ -52,12 +47,12 @@ class GroupCommunicator {
   GroupCommunicator& operator=(const GroupCommunicator&) = delete;
 
   MPI_Comm get() const { return comm_.get(); }
-  GroupState& group() const { return *group_; }
+  SharedGroupData& group() const { return *group_; }
   World& world() const { return *group_->world; }
   const GroupInfo& info() const { return *group_->info; }
 
  private:
-  std::shared_ptr<GroupState> group_;
+  std::shared_ptr<SharedGroupData> group_;
   Communicator comm_;
 };
 

@@ -29,7 +29,7 @@ Exchange::Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collecti
       rank_(group().rank),
       size_(group().size),
       has_data_(bytes_to_each(call, size_) <= inline_limit(size_)),
-      own_print_(fingerprint(call)) {
+      own_fingerprint_(fingerprint(call)) {
   post();
 }
 
@@ -52,8 +52,8 @@ void Exchange::post() {
                       &requests_[static_cast<std::size_t>(r)]),
             "MPI_Irecv");
   const auto fill = [&](char* to, std::size_t from) {
-    std::memcpy(to, &own_print_, sizeof(own_print_));
-    std::memset(to + sizeof(own_print_), 0, header_bytes - sizeof(own_print_));
+    std::memcpy(to, &own_fingerprint_, sizeof(own_fingerprint_));
+    std::memset(to + sizeof(own_fingerprint_), 0, header_bytes - sizeof(own_fingerprint_));
     if (sends)
       std::memcpy(to + header_bytes, static_cast<const char*>(call_.input.raw()) + from, bytes);
   };
@@ -101,7 +101,7 @@ bool Exchange::poll() {
 }
 
 Stall Exchange::stall() const {
-  Stall stall{.last_completed = comm_->group().last_met};
+  Stall stall{.last_completed = comm_->group().last_agreed};
   for (int r = 0; r < size_; ++r)
     if (requests_[static_cast<std::size_t>(r)] != MPI_REQUEST_NULL) stall.missing.push_back(r);
   return stall;
@@ -114,16 +114,16 @@ void Exchange::wait_for_agreement(bool patient) {
     comm_->world().fail(failure);
     throw_failure(failure, call_, group());
   }
-  std::atomic<std::int64_t>& last_met = comm_->group().last_met;
-  if (last_met < call_.sequence) last_met = call_.sequence;
+  std::atomic<std::int64_t>& last_agreed = comm_->group().last_agreed;
+  if (last_agreed < call_.sequence) last_agreed = call_.sequence;
 }
 
 std::string Exchange::disagreement() const {
-  std::vector<Fingerprint> prints(static_cast<std::size_t>(size_), own_print_);
+  std::vector<Fingerprint> fingerprints(static_cast<std::size_t>(size_), own_fingerprint_);
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
-      std::memcpy(&prints[static_cast<std::size_t>(r)], message_from(r), sizeof(Fingerprint));
-  return distributed::disagreement(prints);
+      std::memcpy(&fingerprints[static_cast<std::size_t>(r)], message_from(r), sizeof(Fingerprint));
+  return distributed::disagreement(fingerprints);
 }
 
 const char* Exchange::message_from(int rank) const {

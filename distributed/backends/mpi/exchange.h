@@ -1,4 +1,4 @@
-// Exchange: the messages by which the ranks of a group meet at a collective. Each rank sends one
+// Exchange: the messages by which the ranks of a group agree on a collective. Each rank sends one
 // message to each other rank: its fingerprint and, where that is small, its data. Every receive has
 // room for the largest such message whatever the sender sends, and data is not read unless the
 // fingerprints agree. So ranks that disagree all learn both calls, and nothing is received into
@@ -54,7 +54,7 @@ class Exchange : public PendingMessages {
   Deadline deadline_;
   int rank_, size_;
   bool has_data_;
-  Fingerprint own_print_;
+  Fingerprint own_fingerprint_;
   std::unique_ptr<char[]> sending_, received_;
   std::size_t slot_bytes_ = 0;         // of one rank's message in received_
   std::vector<MPI_Request> requests_;  // receives by rank, then sends by rank; null for this rank

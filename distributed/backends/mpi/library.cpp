@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 namespace tutti::distributed::mpi {
@@ -17,7 +18,7 @@ using namespace std::chrono_literals;
 
 std::atomic<bool> rank_is_missing{false};
 std::chrono::milliseconds exit_timeout{0};
-std::uint64_t process = 0;  // the process_generation() that uses MPI, plus 1
+std::optional<ProcessMark> process;  // of the process that uses MPI
 
 struct LatestWorld {
   std::shared_ptr<World> world;
@@ -109,7 +110,7 @@ bool allows_threads() {
 void initialize(std::chrono::milliseconds timeout) {
   if (is_finalized())
     fail<DistributedError>("from_environment: MPI has already been finalised in this process");
-  if (process == 0) process = process_generation() + 1;
+  if (!process) process.emplace();
   if (is_initialized()) return;
   // MPI_Init reads these. What the user has set, by mpirun --mca or in the environment, wins.
   // "vader" became "sm" in Open MPI 5.
@@ -124,9 +125,7 @@ void initialize(std::chrono::milliseconds timeout) {
 
 void note_missing_rank() { rank_is_missing = true; }
 
-bool is_usable() {
-  return !is_finalized() && (process == 0 || process == process_generation() + 1);
-}
+bool is_usable() { return !is_finalized() && !(process && process->is_of_parent()); }
 
 std::shared_timed_mutex& usage_mutex() {
   static auto& mutex = *new std::shared_timed_mutex;

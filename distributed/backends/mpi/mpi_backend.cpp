@@ -9,8 +9,6 @@
 #include "mpi_transport.h"
 #include "timed_barrier.h"
 
-#include <numeric>
-
 namespace tutti::distributed::mpi {
 namespace {
 
@@ -66,8 +64,9 @@ class MpiBackend : public Backend {
  public:
   MpiBackend(std::shared_ptr<World> world, MPI_Comm parent, const std::vector<int>& members,
              GroupInfo info)
-      : Backend(std::move(info), world), world_(std::move(world)) {
-    const auto group = std::shared_ptr<GroupState>(new GroupState{world_, shared_info()});
+      : Backend(std::move(info), world) {
+    const auto group =
+        std::shared_ptr<SharedGroupData>(new SharedGroupData{std::move(world), shared_info()});
     comm_ = std::make_shared<GroupCommunicator>(group, parent, members, 1);
     thread_ = std::make_shared<CommunicationThread>(
         std::make_shared<GroupCommunicator>(group, parent, members, 2));
@@ -76,24 +75,23 @@ class MpiBackend : public Backend {
   bool accepts(Device device) const override { return device.is_cpu(); }
 
   std::shared_ptr<Work::State> submit(const Collective& call) override {
-    if (const auto failure = world_->poll()) throw_failure(*failure, call, info());
+    if (const auto failure = world()->poll()) throw_failure(*failure, call, info());
     auto exchange = std::make_unique<Exchange>(comm_, call);
     if (!exchange->has_data()) return thread_->submit(std::move(exchange));
-    auto work = std::make_shared<SmallCollective>(world_, std::move(exchange));
-    world_->watch(work);
+    auto work = std::make_shared<SmallCollective>(world(), std::move(exchange));
+    world()->watch(work);
     return work;
   }
 
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                     const std::string& name) override {
-    return std::make_shared<MpiBackend>(world_, comm_->get(), members,
+    return std::make_shared<MpiBackend>(world(), comm_->get(), members,
                                         subgroup_info(members, name));
   }
 
-  std::optional<Failure> failure() override { return world_->poll(); }
+  std::optional<Failure> failure() override { return world()->poll(); }
 
  private:
-  std::shared_ptr<World> world_;
   std::shared_ptr<GroupCommunicator> comm_;
   std::shared_ptr<CommunicationThread> thread_;  // shared with its collectives under way
 };
@@ -151,16 +149,15 @@ std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
   wait_for_all_to_start(info);
   info.local_rank = count_local_rank();
   if (options.local_rank >= 0) info.local_rank = options.local_rank;
-  info.world_ranks.resize(static_cast<std::size_t>(info.size));
-  std::iota(info.world_ranks.begin(), info.world_ranks.end(), 0);
+  info.world_ranks = all_ranks(info.size);
   const auto world =
       std::make_shared<World>(World::Options{.transport = std::make_unique<MpiTransport>(info.size),
                                              .departed_one = "its process is exiting",
                                              .departed_many = "their processes are exiting",
+                                             .departure_delay = std::chrono::milliseconds(200),
                                              .has_watcher = allows_threads()});
   keep_until_exit(world, info.rank);
-  const std::vector<int> all = info.world_ranks;
-  return std::make_shared<MpiBackend>(world, MPI_COMM_WORLD, all, std::move(info));
+  return std::make_shared<MpiBackend>(world, MPI_COMM_WORLD, info.world_ranks, info);
 }
 
 }  // namespace tutti::distributed::mpi

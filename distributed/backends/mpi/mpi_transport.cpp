@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 namespace tutti::distributed::mpi {
 
-MpiTransport::MpiTransport(int size) : size_(size) {
-  std::vector<int> all(static_cast<std::size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
-  comm_ = Communicator(MPI_COMM_WORLD, all, 0);
+MpiTransport::MpiTransport(int size) : comm_(MPI_COMM_WORLD, all_ranks(size), 0), size_(size) {
   start_receiving();
 }
 
@@ -52,10 +48,6 @@ std::optional<World::Notice> MpiTransport::receive() {
       .at = incoming_->at, .what = incoming_->what, .timeout = incoming_->timeout != 0};
   note_failure(failure);
   return failure;
-}
-
-std::chrono::milliseconds MpiTransport::departure_delay() const {
-  return std::chrono::milliseconds(200);
 }
 
 void MpiTransport::guard(const std::function<void()>& check) {

@@ -15,8 +15,6 @@ class MpiTransport : public World::Transport {
   Failure send_failure(const Failure& failure) override;
   void send_departure() override;
   std::optional<World::Notice> receive() override;
-  /// A departed rank's last messages may take a moment longer than the notice.
-  std::chrono::milliseconds departure_delay() const override;
   /// Checks only while MPI is not being finalised.
   void guard(const std::function<void()>& check) override;
 

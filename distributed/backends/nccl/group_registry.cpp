@@ -1,7 +1,6 @@
 #include "group_registry.h"
 
 #include "../../../core/cuda/check.h"
-#include "../../fork.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,12 +16,12 @@ using namespace std::chrono_literals;
 constexpr auto slow = 1s;
 // How long close() waits for the other ranks, and for graphs.
 constexpr auto longest_close = 10s;
-constexpr std::size_t most_prints = 4;
+constexpr std::size_t max_fingerprints = 4;
 
 // What a rank publishes about one group.
 struct Report {
   std::int64_t last_issued = 0, calls = 0;
-  Fingerprint prints[most_prints];  // of its oldest calls
+  Fingerprint fingerprints[max_fingerprints];  // of its oldest calls
 };
 
 using Reports = std::map<std::string, Report>;  // by the key of the group
@@ -50,7 +49,9 @@ Reports decode(const std::string& text) {
   return reports;
 }
 
-std::string released_key(const GroupState& group) { return fmt::format("released/{}/", group.key); }
+std::string released_key(const RegisteredGroup& group) {
+  return fmt::format("released/{}/", group.key);
+}
 std::string state_key(int world_rank) { return fmt::format("state/{}", world_rank); }
 
 // Failures reach the other ranks through the store, where the first to write one decides.
@@ -118,7 +119,7 @@ class GroupRegistry::WatchedRegistry : public Watched {
 // are ready, because what its own device has still to do is no fault of another rank.
 class GroupRegistry::OldestCall : public PendingCollective {
  public:
-  OldestCall(rendezvous::Store& store, const GroupState& group, const IssuedCall& issued)
+  OldestCall(rendezvous::Store& store, const RegisteredGroup& group, const IssuedCall& issued)
       : store_(store), group_(group), issued_(issued) {}
   const Collective& call() const override { return issued_.call; }
   const GroupInfo& group() const override { return group_.info; }
@@ -132,29 +133,30 @@ class GroupRegistry::OldestCall : public PendingCollective {
 
  private:
   rendezvous::Store& store_;
-  const GroupState& group_;
+  const RegisteredGroup& group_;
   const IssuedCall& issued_;
 };
 
 Stall GroupRegistry::OldestCall::stall() const {
-  const Fingerprint& print = issued_.print;
+  const Fingerprint& own = issued_.fingerprint;
   // All ranks have completed what comes before, because it is done on this rank.
-  Stall stall{.last_completed = print.sequence - 1};
+  Stall stall{.last_completed = own.sequence - 1};
   const rendezvous::Values states = store_.list("state/");
-  std::vector<Fingerprint> prints;
+  std::vector<Fingerprint> fingerprints;
   for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
-    prints.push_back(print);
+    fingerprints.push_back(own);
     if (static_cast<int>(r) == group_.info.rank) continue;
     const auto found = states.find(state_key(group_.info.world_ranks[r]));
     const Report report = found == states.end() ? Report{} : decode(found->second)[group_.key];
-    if (report.last_issued < print.sequence) {
+    if (report.last_issued < own.sequence) {
       stall.missing.push_back(static_cast<int>(r));
       stall.last_completed = std::min(stall.last_completed, report.last_issued);
     }
-    for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, most_prints); ++i)
-      if (report.prints[i].sequence == print.sequence) prints.back() = report.prints[i];
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, max_fingerprints); ++i)
+      if (report.fingerprints[i].sequence == own.sequence)
+        fingerprints.back() = report.fingerprints[i];
   }
-  stall.disagreement = disagreement(prints);
+  stall.disagreement = disagreement(fingerprints);
   const rendezvous::Values released = store_.list(released_key(group_));
   for (const int r : stall.missing)
     if (released.contains(released_key(group_) + std::to_string(r))) stall.departed.push_back(r);
@@ -162,27 +164,24 @@ Stall GroupRegistry::OldestCall::stall() const {
 }
 
 GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)
-    : store_(std::move(store)),
-      device_(device),
-      world_(make_world_over(store_)),
-      process_(process_generation()) {
+    : store_(std::move(store)), device_(device), world_(make_world_over(store_)) {
   world_->watch(std::make_shared<WatchedRegistry>(*this));
 }
 
 GroupRegistry::~GroupRegistry() { close(); }
 
-void GroupRegistry::add(std::shared_ptr<GroupState> group) {
+void GroupRegistry::add(std::shared_ptr<RegisteredGroup> group) {
   const std::lock_guard lock(mutex_);
   groups_.push_back(std::move(group));
 }
 
-void GroupRegistry::release(GroupState& group) {
+void GroupRegistry::release(RegisteredGroup& group) {
   const std::lock_guard lock(group.mutex);
   group.released = true;
 }
 
 void GroupRegistry::close() {
-  if (process_ != process_generation()) {
+  if (process_.is_of_parent()) {
     // In the child of a fork everything belongs to the parent, NCCL's communicators too.
     new std::vector(std::move(groups_));
     return;
@@ -222,7 +221,7 @@ void GroupRegistry::check() noexcept {
 
 void GroupRegistry::check_groups() {
   if (world_->poll()) return;
-  std::vector<std::shared_ptr<GroupState>> groups;
+  std::vector<std::shared_ptr<RegisteredGroup>> groups;
   {
     const std::lock_guard lock(mutex_);
     groups = groups_;
@@ -244,8 +243,8 @@ void GroupRegistry::publish_calls() {
       Report& report = reports[group->key];
       report.last_issued = group->last_issued;
       report.calls = static_cast<std::int64_t>(group->calls.size());
-      for (std::size_t i = 0; i < std::min(group->calls.size(), most_prints); ++i)
-        report.prints[i] = group->calls[i]->print;
+      for (std::size_t i = 0; i < std::min(group->calls.size(), max_fingerprints); ++i)
+        report.fingerprints[i] = group->calls[i]->fingerprint;
     }
   }
   std::string text = encode(reports);
@@ -255,7 +254,7 @@ void GroupRegistry::publish_calls() {
 }
 
 // Drops the calls that are done and keeps the deadline of the oldest that is not.
-void GroupRegistry::check_oldest_call(GroupState& group) {
+void GroupRegistry::check_oldest_call(RegisteredGroup& group) {
   std::shared_ptr<IssuedCall> oldest;
   {
     const std::lock_guard lock(group.mutex);
@@ -279,7 +278,7 @@ void GroupRegistry::check_oldest_call(GroupState& group) {
   world_->give_up(OldestCall(*store_, group, *oldest));
 }
 
-void GroupRegistry::free_if_unused(GroupState& group) {
+void GroupRegistry::free_if_unused(RegisteredGroup& group) {
   {
     const std::lock_guard lock(group.mutex);
     if (!group.released || !group.calls.empty() || group.graph_collectives > 0) return;
@@ -298,7 +297,7 @@ void GroupRegistry::free_if_unused(GroupState& group) {
 // Aborts the communicators of all groups at once, because the end of each waits for the device, and
 // may wait for a graph that the program destroys only when it has got its error.
 void GroupRegistry::abort_all() {
-  std::vector<std::shared_ptr<GroupState>> groups;
+  std::vector<std::shared_ptr<RegisteredGroup>> groups;
   {
     const std::lock_guard lock(mutex_);
     groups = groups_;
@@ -309,7 +308,7 @@ void GroupRegistry::abort_all() {
 }
 
 // Forgets a group whose communicator has been freed.
-void GroupRegistry::remove(GroupState& group) {
+void GroupRegistry::remove(RegisteredGroup& group) {
   {
     const std::lock_guard lock(group.mutex);
     group.calls.clear();

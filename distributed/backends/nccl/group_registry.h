@@ -9,6 +9,7 @@
 #pragma once
 
 #include "../../../core/cuda/stream.h"
+#include "../../fork.h"
 #include "../../launch/rendezvous/store.h"
 #include "communicator.h"
 
@@ -21,7 +22,7 @@ namespace tutti::distributed::nccl {
 /// alive.
 struct IssuedCall {
   Collective call;
-  Fingerprint print;
+  Fingerprint fingerprint;
   cuda::Event ready;      ///< The device has computed the inputs.
   cuda::Event done;       ///< The device has finished the collective.
   bool launched = false;  ///< `done` has been recorded.
@@ -31,8 +32,8 @@ struct IssuedCall {
 
 /// A group's communicator, stream and calls. It lives until all members have released the group and
 /// no graph holds it.
-struct GroupState {
-  GroupState(std::string group_key, GroupInfo group_info, cuda::Stream own)
+struct RegisteredGroup {
+  RegisteredGroup(std::string group_key, GroupInfo group_info, cuda::Stream own)
       : key(std::move(group_key)), info(std::move(group_info)), stream(std::move(own)) {}
 
   const std::string key;  ///< The same on every member, and of no other group.
@@ -61,11 +62,13 @@ class GroupRegistry {
 
   int device() const { return device_; }
   const std::shared_ptr<World>& world() const { return world_; }
-  void add(std::shared_ptr<GroupState> group);
+  void add(std::shared_ptr<RegisteredGroup> group);
   /// Marks a group as released. Its communicator is freed when all members have released it and no
   /// graph holds it; until then other members may be receiving.
-  void release(GroupState& group);
-  /// Releases all groups, waits up to 10 s until they are freed, and ends the watcher.
+  void release(RegisteredGroup& group);
+  /// Releases all groups, waits up to 10 s for the other ranks to release theirs, ends the watcher
+  /// and waits up to 10 s more for the graphs that hold communicators. A shorter timeout of the
+  /// store replaces the 10 s.
   void close();
 
  private:
@@ -77,22 +80,22 @@ class GroupRegistry {
   void check() noexcept;
   void check_groups();
   void publish_calls();
-  void check_oldest_call(GroupState& group);
-  void free_if_unused(GroupState& group);
+  void check_oldest_call(RegisteredGroup& group);
+  void free_if_unused(RegisteredGroup& group);
   // On any thread.
   void abort_all();
-  void remove(GroupState& group);
+  void remove(RegisteredGroup& group);
 
   const std::shared_ptr<rendezvous::Store> store_;
   const int device_;
   const std::shared_ptr<World> world_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<GroupState>> groups_;
+  std::vector<std::shared_ptr<RegisteredGroup>> groups_;
   bool closed_ = false;
   std::int64_t checks_ = 0;  // used by the watcher thread only, as is the next one
   std::string published_;
-  const std::uint64_t process_;
+  const ProcessMark process_;
 };
 
 /// Closes the registry at the latest when the process exits, before CUDA is gone.

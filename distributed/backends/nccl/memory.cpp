@@ -10,7 +10,7 @@ namespace tutti::distributed::nccl {
 namespace {
 
 struct Block {
-  std::shared_ptr<GroupState> group;
+  std::shared_ptr<RegisteredGroup> group;
   void* data = nullptr;
   std::size_t bytes = 0;
   void* registration = nullptr;  // null where NCCL has refused to register it
@@ -62,7 +62,7 @@ bool try_free(Block& block) {
 
 std::size_t registered_bytes() { return all_bytes; }
 
-Tensor registered_empty(const std::shared_ptr<GroupState>& group, const Shape& shape,
+Tensor registered_empty(const std::shared_ptr<RegisteredGroup>& group, const Shape& shape,
                         TensorOptions options) {
   const int device = options.device.index();
   const cuda::DeviceScope scope(device);
@@ -80,8 +80,8 @@ Tensor registered_empty(const std::shared_ptr<GroupState>& group, const Shape& s
       Block{group, data, bytes, group->communicator.register_memory(data, bytes), stream});
   return from_blob(
       data, shape, options.dtype,
-      [block, process = process_generation()] {
-        if (process == process_generation()) release(*block);
+      [block, process = ProcessMark()] {
+        if (!process.is_of_parent()) release(*block);
       },
       options.device);
 }

@@ -11,7 +11,7 @@ namespace tutti::distributed::nccl {
 
 /// Returns an uninitialised tensor on the group's device. It is an ordinary tensor where NCCL has
 /// no such memory, and while a graph is captured.
-Tensor registered_empty(const std::shared_ptr<GroupState>& group, const Shape& shape,
+Tensor registered_empty(const std::shared_ptr<RegisteredGroup>& group, const Shape& shape,
                         TensorOptions options);
 
 /// Frees the memory of a device that has been released and is no longer in use.

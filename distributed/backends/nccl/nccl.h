@@ -21,17 +21,12 @@ std::string why_unavailable();
 /// device's MemoryStats count them.
 std::size_t registered_bytes();
 
-struct Options {
-  int local_rank = -1;  ///< If negative, the ranks of this host are counted.
-  int device = -1;      ///< If negative, the device of the local rank.
-};
-
 /// Makes the world of the ranks that meet in `store`. All of them call it, and wait for each other
-/// for at most the store's timeout. Throws a DeviceError where the device does not exist, and a
-/// DistributedError where two ranks have the same GPU (unless TUTTI_NCCL_SHARE_GPU=1, for tests;
-/// then each rank needs an NCCL_HOSTID of its own).
+/// for at most the store's timeout. Of `options`, local_rank and device count. Throws a DeviceError
+/// where the device does not exist, and a DistributedError where two ranks have the same GPU
+/// (unless TUTTI_NCCL_SHARE_GPU=1, for tests; then each rank needs an NCCL_HOSTID of its own).
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& store,
-                                    const Options& options);
+                                    const ProcessWorldOptions& options);
 
 /// Makes the world of this process in the store that `options` opens.
 std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions& options);

@@ -19,7 +19,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <numeric>
 
 namespace tutti::distributed::nccl {
 namespace {
@@ -50,7 +49,7 @@ ncclRedOp_t op_of(ReduceOp op) {
 
 class NcclWork : public Work::State {
  public:
-  NcclWork(std::shared_ptr<GroupRegistry> registry, std::shared_ptr<GroupState> group,
+  NcclWork(std::shared_ptr<GroupRegistry> registry, std::shared_ptr<const GroupInfo> group,
            std::shared_ptr<IssuedCall> issued)
       : registry_(std::move(registry)), group_(std::move(group)), issued_(std::move(issued)) {}
 
@@ -72,10 +71,10 @@ class NcclWork : public Work::State {
     }
     throw_if_failed();
   }
-  void throw_if_failed() const { registry_->world()->throw_if_failed(issued_->call, group_->info); }
+  void throw_if_failed() const { registry_->world()->throw_if_failed(issued_->call, *group_); }
 
   std::shared_ptr<GroupRegistry> registry_;
-  std::shared_ptr<GroupState> group_;
+  std::shared_ptr<const GroupInfo> group_;
   std::shared_ptr<IssuedCall> issued_;
 };
 
@@ -88,7 +87,7 @@ Poll poll_step(GroupRegistry& registry, const std::string& what, const GroupInfo
 
 class NcclBackend : public Backend {
  public:
-  NcclBackend(std::shared_ptr<GroupRegistry> registry, std::shared_ptr<GroupState> group)
+  NcclBackend(std::shared_ptr<GroupRegistry> registry, std::shared_ptr<RegisteredGroup> group)
       : Backend(group->info, registry->world()),
         registry_(std::move(registry)),
         group_(std::move(group)) {
@@ -105,14 +104,14 @@ class NcclBackend : public Backend {
   Device staging_device() const override { return Device::cuda(registry_->device()); }
 
   std::shared_ptr<Work::State> submit(const Collective& call) override {
-    World& world = *registry_->world();
+    World& world = *this->world();
     world.throw_if_failed(call, info());
     const cuda::DeviceScope scope(registry_->device());
     const cuda::Stream& caller = cuda::current_stream(registry_->device());
     const auto issued = std::make_shared<IssuedCall>();
     issued->call = call;
     if (call.operation == Operation::barrier) issued->call.input = issued->call.output = token();
-    issued->print = fingerprint(call);
+    issued->fingerprint = fingerprint(call);
     issued->ready.record(caller);
     // A call that is captured in a graph is not watched: it does nothing yet, and its replays are
     // seen only through NCCL's own errors.
@@ -135,7 +134,7 @@ class NcclBackend : public Backend {
     const std::lock_guard lock(group_->mutex);
     issued->done.record(group_->stream);
     issued->launched = true;
-    return std::make_shared<NcclWork>(registry_, group_, issued);
+    return std::make_shared<NcclWork>(registry_, shared_info(), issued);
   }
 
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
@@ -145,7 +144,7 @@ class NcclBackend : public Backend {
     // tells the groups of one split apart.
     const int color = members.empty() ? NCCL_SPLIT_NOCOLOR
                                       : *std::min_element(members.begin(), members.end());
-    const auto child = std::make_shared<GroupState>(
+    const auto child = std::make_shared<RegisteredGroup>(
         fmt::format("{}.{}:{}", group_->key, ++splits_, color), subgroup_info(members, name),
         cuda::Stream::create(registry_->device(), true));
     child->communicator.split(
@@ -215,7 +214,7 @@ class NcclBackend : public Backend {
   }
 
   std::shared_ptr<GroupRegistry> registry_;
-  std::shared_ptr<GroupState> group_;
+  std::shared_ptr<RegisteredGroup> group_;
   Tensor token_;
   int splits_ = 0;
 };
@@ -255,7 +254,7 @@ void expect_different_devices(const std::vector<std::string>& gpus) {
 }
 
 std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
-                              const Options& options) {
+                              const ProcessWorldOptions& options) {
   const rendezvous::Member& member = store->member();
   const std::vector<std::string> hosts = store->gather("hosts", host());
   const auto me = hosts.begin() + member.rank;
@@ -264,11 +263,10 @@ std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
                  .group = "world",
                  .backend = "nccl",
                  .timeout = member.timeout,
-                 .capabilities = capabilities};
+                 .capabilities = capabilities,
+                 .world_ranks = all_ranks(member.size)};
   info.local_rank = options.local_rank >= 0 ? options.local_rank
                                             : static_cast<int>(std::count(hosts.begin(), me, *me));
-  info.world_ranks.resize(static_cast<std::size_t>(member.size));
-  std::iota(info.world_ranks.begin(), info.world_ranks.end(), 0);
   const int device = options.device >= 0 ? options.device : info.local_rank;
   const cuda::DeviceScope scope(device);  // DeviceError where it is not there
 
@@ -283,7 +281,7 @@ std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
   std::memcpy(id.internal, gpus[0].data() + 32, sizeof(id.internal));
 
   const auto registry = std::make_shared<GroupRegistry>(store, device);
-  const auto group = std::make_shared<GroupState>("world", info, cuda::Stream::create(device));
+  const auto group = std::make_shared<RegisteredGroup>("world", info, cuda::Stream::create(device));
   group->communicator.join(id, member.rank, member.size,
                            poll_step(*registry, "creating NCCL's communicator", info));
   close_at_exit(registry);
@@ -298,7 +296,7 @@ std::string why_unavailable() {
 }
 
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& store,
-                                    const Options& options) {
+                                    const ProcessWorldOptions& options) {
   faults::read_environment();
   faults::inject(Fault::Moment::start, store->member().rank, "world");
   try {
@@ -314,8 +312,7 @@ std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& st
 }
 
 std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions& options) {
-  return make_world(options.open_store(),
-                    {.local_rank = options.local_rank, .device = options.device});
+  return make_world(options.open_store(), options);
 }
 
 RanksAsThreads make_thread_ranks(int ranks, std::chrono::milliseconds timeout) {

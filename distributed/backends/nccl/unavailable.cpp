@@ -10,7 +10,8 @@ std::string why_unavailable() {
 
 std::size_t registered_bytes() { return 0; }
 
-std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>&, const Options&) {
+std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>&,
+                                    const ProcessWorldOptions&) {
   fail<DistributedError>("nccl: {}", why_unavailable());
 }
 

@@ -32,7 +32,8 @@ Taken take_greeting(std::string& input, Greeting& greeting) {
 std::string refusal_of(const Greeting& greeting, const Member& server,
                        const std::vector<bool>& present) {
   if (greeting.run_id != server.run_id)
-    return fmt::format("run '{}' meets there, this is run '{}'", server.run_id, greeting.run_id);
+    return fmt::format("rank 0 there belongs to run '{}', this process to run '{}'", server.run_id,
+                       greeting.run_id);
   if (greeting.size != server.size)
     return fmt::format("rank 0 was started for {} ranks, this one for {}", server.size,
                        greeting.size);

@@ -30,7 +30,7 @@ Failure decode(const std::string& text) {
           .timeout = text[0] == 't'};
 }
 
-// The keys of gather(): the value of each rank, and rank 0's word that all values are there.
+// The keys of gather(): the value of each rank, and rank 0's mark that all values are there.
 std::string key_of_rank(const std::string& name, int rank) {
   return name + "/" + std::to_string(rank);
 }
@@ -97,7 +97,7 @@ std::vector<std::string> Store::gather(const std::string& name, const std::strin
   }
 }
 
-// Rank 0 reads all keys, over and over; the others only ask for rank 0's word that all are there,
+// Rank 0 reads all keys, over and over; the others only ask for rank 0's mark that all are there,
 // which costs the store much less than if every rank read everything.
 std::optional<std::vector<std::string>> Store::values_if_complete(const std::string& name) {
   Values all;

@@ -4,9 +4,8 @@
 // lock, or memory where ranks are threads. The data of collectives never goes through it.
 #pragma once
 
+#include "../../fork.h"
 #include "../../world.h"
-
-#include <unistd.h>
 
 #include <map>
 #include <mutex>
@@ -55,7 +54,7 @@ class Store {
 
   const Member& member() const { return member_; }
   /// Whether this object is a copy in a child of fork(), which must leave the store alone.
-  bool is_forked() const { return getpid() != owner_; }
+  bool is_forked() const { return process_.is_of_parent(); }
   /// Returns where the store is, for messages: "node1:29500".
   virtual std::string where() const = 0;
   /// Carries out a request. This is thread-safe. Throws a DistributedError where the store can no
@@ -84,7 +83,7 @@ class Store {
   [[noreturn]] void throw_absence(const std::string& name);
 
   Member member_;
-  pid_t owner_ = getpid();
+  ProcessMark process_;
 };
 
 /// Opens the store of this run at `address`: "HOST:PORT", where rank 0 listens and the others

@@ -19,7 +19,6 @@ namespace tutti::distributed::rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
 
 // How long a request may take: a rank 0 that was stopped does not answer, and does not hang up.
 constexpr std::chrono::milliseconds request_timeout = 30s;

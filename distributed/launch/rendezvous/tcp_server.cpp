@@ -22,7 +22,6 @@ namespace tutti::distributed::rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
 
 constexpr auto leave_timeout = 10s;  // how long rank 0 stays for ranks that have not left
 
