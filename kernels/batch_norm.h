@@ -33,6 +33,11 @@ inline constexpr std::int64_t packet_header_size = sizeof(PacketHeader) / sizeof
 /// defined; in sums all of it is.
 inline std::int64_t packet_size(std::int64_t channels) { return packet_header_size + 2 * channels; }
 
+/// Returns the number of channels of a packet that is not of exact sums.
+inline std::int64_t packet_channels(const Tensor& packet) {
+  return (packet.numel() - packet_header_size) / 2;
+}
+
 /// Exact sums keep more digits than a double has, because M2 is what a cancellation leaves of
 /// M2 + n mean^2. The count and both sums are split into a high part of 26 bits and a low part, and
 /// C numbers follow of each kind:
@@ -138,6 +143,32 @@ struct LocalBackward {
   Tensor bias_grad = {};    ///< Output, if defined.
   Tensor dx;                ///< Output; may be dy itself if `masked_dy` is not.
 };
+
+/// Returns the arguments of the first half of backward.
+inline GradientSums gradient_sums_of(const LocalBackward& of) {
+  return {.dy = of.dy,
+          .saved = of.saved,
+          .sums = of.sums,
+          .masked_dy = of.masked_dy,
+          .weight_grad = of.weight_grad,
+          .bias_grad = of.bias_grad};
+}
+
+/// Returns the arguments of the second half of backward, which follows the first one.
+inline InputGradient input_gradient_of(const LocalBackward& of) {
+  InputGradient result{.dy = of.dy,
+                       .saved = of.saved,
+                       .sums = of.sums,
+                       .moments = of.moments,
+                       .position_weights = of.position_weights,
+                       .eps = of.eps,
+                       .dx = of.dx};
+  if (of.masked_dy.defined()) {  // The ReLU has been applied to it already.
+    result.dy = of.masked_dy;
+    result.saved.normalization.relu = false;
+  }
+  return result;
+}
 
 /// The table of a device's batch-norm kernels.
 ///

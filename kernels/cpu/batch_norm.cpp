@@ -10,8 +10,6 @@
 namespace tutti::kernels::cpu {
 namespace {
 
-std::int64_t channels_of(const Tensor& packet) { return (packet.numel() - packet_header_size) / 2; }
-
 void to_exact_sums(std::int64_t C, const double* moments, double* sums) {
   const double *mean = moments + packet_header_size, *m2 = mean + C, n = moments[0];
   const DoubleDouble count = split({n, 0});
@@ -43,7 +41,7 @@ void from_exact_sums(std::int64_t C, const double* sums, double* moments) {
 
 // Turns moments into sums, exact ones if the size of `sums` says so. `sums` may be `moments`.
 void to_sums(const Tensor& moments, const Tensor& sums) {
-  const std::int64_t C = channels_of(moments);
+  const std::int64_t C = packet_channels(moments);
   const double* data = moments.data<double>();
   if (sums.numel() != moments.numel()) return to_exact_sums(C, data, sums.data<double>());
   const double *mean = data + packet_header_size, *m2 = mean + C, n = data[0];
@@ -58,7 +56,7 @@ void to_sums(const Tensor& moments, const Tensor& sums) {
 
 // Turns sums back into moments. `moments` may be `sums` unless these are exact.
 void from_sums(const Tensor& sums, const Tensor& moments) {
-  const std::int64_t C = channels_of(moments);
+  const std::int64_t C = packet_channels(moments);
   double* data = moments.data<double>();
   if (sums.numel() != moments.numel()) return from_exact_sums(C, sums.data<double>(), data);
   const double *first = sums.data<double>() + packet_header_size, *second = first + C,
@@ -75,7 +73,7 @@ void from_sums(const Tensor& sums, const Tensor& moments) {
 
 // Writes mean and rstd from moments.
 void finish(const Tensor& moments, Epsilon eps, const Tensor& mean, const Tensor& rstd) {
-  const std::int64_t C = channels_of(moments);
+  const std::int64_t C = packet_channels(moments);
   const double *data = moments.data<double>(), *means = data + packet_header_size, *m2 = means + C;
   double *to_mean = mean.data<double>(), *to_rstd = rstd.data<double>();
   const double per_n = data[0] > 0 ? 1 / data[0] : 0;
@@ -99,7 +97,7 @@ void running_statistics(const RunningStatistics& running, Epsilon eps, const Ten
 // Calls next(running moments, batch moments) for every channel and stores what it returns.
 template <class Next>
 void for_each_running(const Tensor& moments, const RunningStatistics& running, const Next& next) {
-  const std::int64_t C = channels_of(moments);
+  const std::int64_t C = packet_channels(moments);
   const double *batch_mean = moments.data<double>() + packet_header_size, *m2 = batch_mean + C;
   dispatch(FloatTypes{}, running.mean.dtype(), "batch_norm", [&]<class T>() {
     T *mean = running.mean.data<T>(), *var = running.var.data<T>();
@@ -134,7 +132,7 @@ void update_running(const Tensor& moments, const StatisticsUpdate& update) {
 
 void parameter_grad(const Tensor& sums, const Tensor& rstd, const Tensor& weight_grad,
                     const Tensor& bias_grad) {
-  const std::int64_t C = channels_of(sums);
+  const std::int64_t C = packet_channels(sums);
   const double *s1 = sums.data<double>() + packet_header_size, *s2 = s1 + C,
                *r = rstd.data<double>();
   if (weight_grad.defined())
@@ -189,7 +187,7 @@ void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& upd
 std::int64_t mask_size(const Tensor&) { return 0; }
 
 void gradient_sums(const GradientSums& of) {
-  batch_norm_reduce_grad(of);
+  batch_norm_gradient_sums(of);
   PacketHeader& header = header_of(of.sums.data<double>());
   header = of.header;
   header.count = header.count_low = 0;
@@ -197,24 +195,8 @@ void gradient_sums(const GradientSums& of) {
 }
 
 void backward(const LocalBackward& of) {
-  gradient_sums({.dy = of.dy,
-                 .saved = of.saved,
-                 .sums = of.sums,
-                 .masked_dy = of.masked_dy,
-                 .weight_grad = of.weight_grad,
-                 .bias_grad = of.bias_grad});
-  InputGradient rest{.dy = of.dy,
-                     .saved = of.saved,
-                     .sums = of.sums,
-                     .moments = of.moments,
-                     .position_weights = of.position_weights,
-                     .eps = of.eps,
-                     .dx = of.dx};
-  if (of.masked_dy.defined()) {  // the ReLU is in it already
-    rest.dy = of.masked_dy;
-    rest.saved.normalization.relu = false;
-  }
-  batch_norm_apply_grad(rest);
+  gradient_sums(gradient_sums_of(of));
+  batch_norm_apply_grad(input_gradient_of(of));
 }
 
 }  // namespace

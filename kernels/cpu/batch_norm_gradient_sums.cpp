@@ -121,8 +121,8 @@ void sum_planes(const GradientSource<T, A, mask> from, T* masked, const Activati
 }
 
 template <class T, ReluMask mask, bool write, bool weighted>
-void reduce_grad_as(const ActivationLayout& v, const Tensor& dy, const SavedForward& of,
-                    double* sums, const Tensor& out) {
+void gradient_sums_as(const ActivationLayout& v, const Tensor& dy, const SavedForward& of,
+                      double* sums, const Tensor& out) {
   using A = Accumulate<T>;
   const std::int64_t C = v.channels, group = v.is_rows ? v.rows_in_group() : 1;
   const GradientSource<T, A, mask> in{
@@ -165,22 +165,22 @@ void reduce_grad_as(const ActivationLayout& v, const Tensor& dy, const SavedForw
 
 }  // namespace
 
-void batch_norm_reduce_grad(const GradientSums& arguments) {
+void batch_norm_gradient_sums(const GradientSums& arguments) {
   const SavedForward& saved = arguments.saved;
   const ActivationLayout layout(saved.x);
   dispatch(RealTypes{}, arguments.dy.dtype(), "batch_norm", [&]<class T>() {
     with_relu_mask(saved.normalization, [&]<ReluMask mask>() {
       if (saved.weighted)
         arguments.masked_dy.defined()
-            ? reduce_grad_as<T, mask, true, true>(
+            ? gradient_sums_as<T, mask, true, true>(
                   layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy)
-            : reduce_grad_as<T, mask, false, true>(
+            : gradient_sums_as<T, mask, false, true>(
                   layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy);
       else
         arguments.masked_dy.defined()
-            ? reduce_grad_as<T, mask, true, false>(
+            ? gradient_sums_as<T, mask, true, false>(
                   layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy)
-            : reduce_grad_as<T, mask, false, false>(
+            : gradient_sums_as<T, mask, false, false>(
                   layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy);
     });
   });

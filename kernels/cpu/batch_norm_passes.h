@@ -10,7 +10,7 @@ namespace tutti::kernels::cpu {
 void batch_norm_moments(const Tensor& x, const Tensor& position_weights, const Tensor& moments);
 void batch_norm_apply(const Tensor& x, const Normalization& normalization, const Tensor& y);
 /// Writes `sums` without a header, and `masked_dy`; leaves the other outputs to the caller.
-void batch_norm_reduce_grad(const GradientSums& arguments);
+void batch_norm_gradient_sums(const GradientSums& arguments);
 void batch_norm_apply_grad(const InputGradient& arguments);
 
 }  // namespace tutti::kernels::cpu

@@ -48,8 +48,6 @@ tutti::cuda::Grid one_thread_each(std::int64_t channels) {
           .threads = channel_threads};
 }
 
-std::int64_t channels_in(const Tensor& packet) { return (packet.numel() - packet_header_size) / 2; }
-
 // ---- the table
 
 void moments(const Tensor& x, const Tensor& position_weights, const Tensor& moments) {
@@ -70,7 +68,7 @@ void moment_sums(const Tensor& x, const Tensor& position_weights, const PacketHe
 void finalize_statistics(const Tensor& sums, const Tensor& moments, const StatisticsUpdate& update,
                          const Tensor& mean, const Tensor& rstd) {
   const tutti::cuda::DeviceScope scope(moments.device().index());
-  const Statistics to = statistics_of(moments, channels_in(moments), update, mean, rstd);
+  const Statistics to = statistics_of(moments, packet_channels(moments), update, mean, rstd);
   const bool exact = sums.defined() && sums.numel() != packet_size(to.channels);
   tutti::cuda::launch("batch_norm statistics", finalize_kernel,
                       tutti::cuda::Grid{.blocks = 1, .threads = channel_threads},
@@ -109,24 +107,8 @@ void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& upd
 void backward(const LocalBackward& of) {
   const tutti::cuda::DeviceScope scope(of.dy.device().index());
   if (!of.position_weights.defined() && persistent_backward(of)) return;
-  batch_norm_gradient_sums({.dy = of.dy,
-                            .saved = of.saved,
-                            .sums = of.sums,
-                            .masked_dy = of.masked_dy,
-                            .weight_grad = of.weight_grad,
-                            .bias_grad = of.bias_grad});
-  InputGradient rest{.dy = of.dy,
-                     .saved = of.saved,
-                     .sums = of.sums,
-                     .moments = of.moments,
-                     .position_weights = of.position_weights,
-                     .eps = of.eps,
-                     .dx = of.dx};
-  if (of.masked_dy.defined()) {
-    rest.dy = of.masked_dy;
-    rest.saved.normalization.relu = false;
-  }
-  batch_norm_apply_grad(rest);
+  batch_norm_gradient_sums(gradient_sums_of(of));
+  batch_norm_apply_grad(input_gradient_of(of));
 }
 
 }  // namespace

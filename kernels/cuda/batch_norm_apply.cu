@@ -13,7 +13,7 @@ __global__ __launch_bounds__(threads_of<rows>,
                                                              std::uint8_t* mask, Channels of,
                                                              bool relu, Geometry g) {
   using A = Accumulate<T>;
-  constexpr int V = full_width<T>, U = batch_of < add ? 3 : 2, aligned >, K = rows ? V : 1;
+  constexpr int V = full_width<T>, U = batch_of<(add ? 3 : 2), aligned>, K = rows ? V : 1;
   VectorIterator<V, rows, aligned> vectors(g, static_cast<int>(blockIdx.x),
                                            static_cast<int>(blockIdx.y), g.chunks, true);
   A* shared = tutti::cuda::dynamic_shared<A>();

@@ -55,7 +55,7 @@ __device__ void sum_gradients(VectorIterator<full_width<T>, rows, aligned> vecto
 }
 
 template <class T, bool rows, bool aligned, bool from_mask>
-__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void reduce_grad_kernel(
+__global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void gradient_sums_kernel(
     const T* dy, const T* x, const std::uint8_t* mask, T* masked, Channels of, GradRules rules,
     Geometry g, Partials partials, GradTargets to) {
   using A = Accumulate<T>;
@@ -123,9 +123,9 @@ void batch_norm_gradient_sums(const GradientSums& arguments) {
                          target_of(weight_grad),
                          target_of(bias_grad),
                          header};
-    const auto kernel = from_mask ? reduce_grad_kernel<T, rows, aligned, true>
-                                  : reduce_grad_kernel<T, rows, aligned, false>;
-    tutti::cuda::launch("batch_norm reduce_grad", kernel, grid, at(dy), at(saved.x), mask_of(n),
+    const auto kernel = from_mask ? gradient_sums_kernel<T, rows, aligned, true>
+                                  : gradient_sums_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm gradient_sums", kernel, grid, at(dy), at(saved.x), mask_of(n),
                         at(masked_dy), channels_of(n), GradRules{n.relu, saved.weighted}, g,
                         workspace.partials(), to);
   });

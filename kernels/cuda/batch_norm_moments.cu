@@ -69,13 +69,14 @@ __global__ __launch_bounds__(threads_of<rows>,
                  static_cast<std::int64_t>(tile) * g.across * K, g.across * K, scratch,
                  [&](std::int64_t c, double count, ChannelMoments of_all) {
                    put_statistics(to, before, c, count, of_all);
-                   scratch[0] = count;  // the same from every thread; see below
+                   // All threads write the same value, which is read after the barrier.
+                   scratch[0] = count;
                  });
     __syncthreads();
     n = scratch[0];
   }
   if (to.running_mean == nullptr) return;
-  // The last tile of all moves the counters, when nobody looks at them any more.
+  // The last tile to finish moves the counters, since every other block has read them by then.
   const double count = n;
   if (is_last(partials.counters, g.tiles, reinterpret_cast<int*>(scratch)) && threadIdx.x == 0)
     put_counters(to, before, count);

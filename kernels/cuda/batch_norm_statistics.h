@@ -14,7 +14,7 @@ struct Statistics {
   double *moments = nullptr, *sums = nullptr;  ///< packets
   bool exact = false;                          ///< sums in high and low parts
   PacketHeader header = {};                    ///< of the sums
-  double ranks = 0;                            ///< whose messages are to agree, or nothing moves
+  double ranks = 0;  ///< whose headers must agree; otherwise nothing moves
   double *mean = nullptr, *rstd = nullptr;
   Epsilon eps = {};
   void *running_mean = nullptr, *running_var = nullptr;
@@ -83,8 +83,8 @@ __device__ inline void put_running(const Statistics& to, const Counters& before,
   vars.put(c, next.var);
 }
 
-/// Everything of channel c but the counters of the running statistics. One thread for each channel,
-/// of any block.
+/// Writes everything of channel c except the counters. One thread calls it for each channel, in any
+/// block.
 __device__ inline void put_statistics(const Statistics& to, const Counters& before, std::int64_t c,
                                       double n, ChannelMoments moments) {
   if (to.moments) {
@@ -100,7 +100,8 @@ __device__ inline void put_statistics(const Statistics& to, const Counters& befo
   if (to.running_mean && n > 1) put_running(to, before, c, n, moments);
 }
 
-/// By one thread, when everybody has read them.
+/// Moves the counters of the running statistics. One thread calls it after all threads have read
+/// them.
 __device__ inline void put_counters(const Statistics& to, const Counters& before, double n) {
   if (!to.running_mean || !(n > 1)) return;
   *to.batches = before.batches + 1;
@@ -109,7 +110,7 @@ __device__ inline void put_counters(const Statistics& to, const Counters& before
 
 // ---- host side
 
-/// Everything that a StatisticsUpdate asks for.
+/// Returns the Statistics that a StatisticsUpdate asks for.
 inline Statistics statistics_of(const Tensor& moments, std::int64_t channels,
                                 const StatisticsUpdate& update, const Tensor& mean,
                                 const Tensor& rstd) {
@@ -131,7 +132,7 @@ inline Statistics statistics_of(const Tensor& moments, std::int64_t channels,
   return to;
 }
 
-/// The moments of x, and from them whatever `to` asks for: one launch.
+/// Computes the moments of x, and from them whatever `to` asks for, in one launch.
 void launch_moments(const Tensor& x, const Tensor& weights, const Statistics& to);
 
 }  // namespace tutti::kernels::cuda
