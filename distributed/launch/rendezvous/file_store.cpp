@@ -90,7 +90,8 @@ class FileStore : public Store {
                                     path_);
     if (there.compare(0, end + 1, header) != 0)
       tutti::fail<DistributedError>(
-          "rendezvous: {} belongs to run '{}', this is run '{}'; remove it if that run is over, or "
+          "rendezvous: {} belongs to run '{}', this process to run '{}'; remove it if that run is "
+          "over, or "
           "name another",
           path_, there.substr(std::strlen(magic), end - std::strlen(magic)), member().run_id);
     end_ = static_cast<off_t>(header.size());
