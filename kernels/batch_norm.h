@@ -23,9 +23,9 @@ struct PacketHeader {
 /// The size of a PacketHeader, in float64 numbers.
 inline constexpr std::int64_t packet_header_size = sizeof(PacketHeader) / sizeof(double);
 
-/// A packet is what crosses between kernels and ranks: a dense float64 tensor that begins with a
-/// PacketHeader. Two numbers for every channel follow, C of the first kind and then C of the
-/// second:
+/// A packet is the tensor that kernels and ranks exchange. It is dense, of dtype float64, and
+/// begins with a PacketHeader. Two numbers for every channel follow, C of the first kind and then C
+/// of the second:
 ///   moments         mean, M2 (the sum of squared deviations from the mean)
 ///   sums            n mean, M2 + n mean^2
 ///   gradient sums   sum dy, sum dy (x - mean)
@@ -38,18 +38,18 @@ inline std::int64_t packet_channels(const Tensor& packet) {
   return (packet.numel() - packet_header_size) / 2;
 }
 
-/// Exact sums keep more digits than a double has, because M2 is what a cancellation leaves of
-/// M2 + n mean^2. The count and both sums are split into a high part of 26 bits and a low part, and
-/// C numbers follow of each kind:
+/// Exact sums have more bits than a double, because M2 is recovered from M2 + n mean^2 by a
+/// subtraction that cancels leading digits. The count and both sums are split into a high part of
+/// 26 bits and a low part, and C numbers follow of each kind:
 ///   exact sums      n mean high, M2 + n mean^2 high, n mean low, M2 + n mean^2 low
-/// The high parts of the ranks add up without rounding as long as their ratio, times the number of
-/// ranks, stays below 2^27.
+/// The high parts of the ranks add up without rounding as long as the ratio of the largest to the
+/// smallest, times the number of ranks, stays below 2^27.
 inline std::int64_t exact_packet_size(std::int64_t channels) {
   return packet_header_size + 4 * channels;
 }
 
-/// rstd = 1 / sqrt(var + value), or 1 / sqrt(max(var, value)) if `floor` is set. If the variance is
-/// NaN, so is rstd.
+/// The epsilon in rstd = 1 / sqrt(var + value), or 1 / sqrt(max(var, value)) if `floor` is set. If
+/// the variance is NaN, so is rstd.
 struct Epsilon {
   double value = 1e-5;
   bool floor = false;
@@ -57,17 +57,18 @@ struct Epsilon {
 
 /// How running statistics move towards the statistics of a batch.
 enum class Tracking {
-  momentum,    ///< By a fixed fraction (an exponential moving average).
-  cumulative,  ///< By 1 / number of batches (their plain average, PyTorch's momentum=None).
-  pooled       ///< By counts, as if all batches had been one.
+  momentum,    ///< They move by a fixed fraction (an exponential moving average).
+  cumulative,  ///< They are the plain average over all batches (PyTorch's momentum=None).
+  pooled       ///< They are weighted by counts, as if all batches had been one batch.
 };
 
 /// The running statistics of a layer and their counts.
 struct RunningStatistics {
   Tensor mean, var;  ///< float32 or float64, [C]; `var` is unbiased.
   Tensor batches;    ///< int64, (): how many batches have been tracked.
-  Tensor elements;  ///< float64, (): elements per channel so far, or the sum of their weights. Only
-                    ///< Tracking::pooled needs it.
+  /// float64, (): elements per channel so far, or the sum of their weights. Only Tracking::pooled
+  /// needs it.
+  Tensor elements;
 };
 
 /// How finalize_statistics turns moments into mean and rstd, and what it does to the running
@@ -76,18 +77,19 @@ struct StatisticsUpdate {
   Epsilon eps = {};
   Tracking tracking = Tracking::momentum;
   double momentum = 0.1;
-  RunningStatistics running = {};  ///< Undefined tensors: there are none to update.
-  double ranks = 0;  ///< How many ranks' sums were added. If their fingerprints disagree, the
-                     ///< running statistics stay as they are. 0 skips the comparison.
+  RunningStatistics running = {};  ///< Undefined tensors mean that there are none to update.
+  /// The number of ranks whose sums were added. If their fingerprints disagree, the running
+  /// statistics do not change. 0 skips the comparison.
+  double ranks = 0;
 };
 
 /// The map from x to the output: z = (x - mean) rstd weight + bias + residual, then max(z, 0) if
 /// `relu` is set.
 ///
-/// After a residual, x no longer tells which elements the ReLU has passed, so the backward kernels
-/// have to be told. Where mask_size(x) is above 0 they read `mask`, whose order is the device's
-/// own: apply and forward write one bit per element, 1 where the output is above 0. On other
-/// devices they read SavedForward::output.
+/// After a residual, the backward kernels cannot compute from x which elements the ReLU has passed.
+/// If mask_size(x) is above 0, they read this from `mask`: apply and forward write one bit per
+/// element, 1 where the output is above 0, in an order that the device chooses. On other devices
+/// they read SavedForward::output.
 struct Normalization {
   Tensor mean, rstd;     ///< float64, [C]
   Tensor weight, bias;   ///< float32 or float64, [C]; undefined means 1 and 0.
@@ -98,11 +100,13 @@ struct Normalization {
 
 /// What a forward pass saves for the backward kernels.
 struct SavedForward {
-  Normalization normalization;  ///< Of `residual` only matters whether it is defined.
+  Normalization
+      normalization;  ///< Kernels use only whether its `residual` is defined, not its values.
   Tensor x;
-  Tensor output = {};     ///< Needed if a ReLU followed a residual and mask_size(x) is 0.
-  bool weighted = false;  ///< Positions have weights: x may hold anything, NaN included, where the
-                          ///< gradient is 0.
+  Tensor output = {};  ///< Needed if a ReLU followed a residual and mask_size(x) is 0.
+  /// Whether positions have weights. If so, x may hold anything, NaN included, where the gradient
+  /// is 0.
+  bool weighted = false;
 };
 
 /// The arguments of gradient_sums.
@@ -111,10 +115,11 @@ struct GradientSums {
   SavedForward saved;
   PacketHeader header = {};  ///< Written into `sums`, with a count of 0.
   Tensor sums;               ///< Output: this rank's gradient sums, [packet_size(C)].
-  Tensor masked_dy = {};     ///< Output, if defined: dy with zeros where the ReLU passed nothing,
-                             ///< which is the gradient of the residual. May be dy itself.
-  Tensor weight_grad = {};   ///< Output, if defined: this rank's share, [C].
-  Tensor bias_grad = {};     ///< Output, if defined: this rank's share, [C].
+  /// Output, if defined: dy with zeros where the ReLU passed nothing, which is the gradient of the
+  /// residual. May be dy itself.
+  Tensor masked_dy = {};
+  Tensor weight_grad = {};  ///< Output, if defined: this rank's share, [C].
+  Tensor bias_grad = {};    ///< Output, if defined: this rank's share, [C].
 };
 
 /// The arguments of apply_grad. Where the position weight is 0, dx depends on x only through the
@@ -122,8 +127,9 @@ struct GradientSums {
 struct InputGradient {
   Tensor dy;
   SavedForward saved;
-  Tensor sums = {};  ///< Gradient sums over all ranks. Undefined: mean and rstd are constants, as
-                     ///< running statistics are.
+  /// Gradient sums over all ranks. Undefined means that mean and rstd are constants, as running
+  /// statistics are.
+  Tensor sums = {};
   Tensor moments = {};  ///< Moments over all ranks; defined if `sums` is.
   Tensor position_weights = {};
   Epsilon eps = {};
@@ -163,7 +169,7 @@ inline InputGradient input_gradient_of(const LocalBackward& of) {
                        .position_weights = of.position_weights,
                        .eps = of.eps,
                        .dx = of.dx};
-  if (of.masked_dy.defined()) {  // The ReLU has been applied to it already.
+  if (of.masked_dy.defined()) {  // The first half has applied the ReLU to the gradient already.
     result.dy = of.masked_dy;
     result.saved.normalization.relu = false;
   }
@@ -181,22 +187,22 @@ inline InputGradient input_gradient_of(const LocalBackward& of) {
 struct BatchNorm {
   /// Writes count, mean and M2 of this rank's x.
   void (*moments)(const Tensor& x, const Tensor& position_weights, const Tensor& moments);
-  /// Writes this rank's moments as sums, with `header` and the count in front. The size of `sums`
-  /// decides: packet_size(C), or exact_packet_size(C) for exact sums.
+  /// Writes this rank's moments as sums, with `header` and the count in front. The sums are exact
+  /// if `sums` has exact_packet_size(C) elements, and not if it has packet_size(C).
   void (*moment_sums)(const Tensor& x, const Tensor& position_weights, const PacketHeader& header,
                       const Tensor& sums);
-  /// Writes the moments that `sums` over all ranks stand for, the mean and the rstd, and updates
-  /// the running statistics. `sums` may be `moments` itself; if it is undefined, `moments` is an
-  /// input. A count of 0 makes moments of 0. If the count is at most 1 or the fingerprints of the
-  /// ranks disagree, the running statistics do not change.
+  /// Computes moments, mean and rstd from `sums` over all ranks, and updates the running
+  /// statistics. `sums` may be `moments` itself; if it is undefined, `moments` is an input. A count
+  /// of 0 makes moments of 0. If the count is at most 1 or the fingerprints of the ranks disagree,
+  /// the running statistics do not change.
   void (*finalize_statistics)(const Tensor& sums, const Tensor& moments,
                               const StatisticsUpdate& update, const Tensor& mean,
                               const Tensor& rstd);
   /// Writes mean and rstd of the running statistics.
   void (*running_statistics)(const RunningStatistics& running, Epsilon eps, const Tensor& mean,
                              const Tensor& rstd);
-  /// The size of Normalization::mask in bytes for an output like x; 0 on a device that reads the
-  /// output instead.
+  /// Returns the size of Normalization::mask in bytes for an output like x; 0 on a device that
+  /// reads the output instead.
   std::int64_t (*mask_size)(const Tensor& x);
   /// Writes y, and the mask if it is defined.
   void (*apply)(const Tensor& x, const Normalization& normalization, const Tensor& y);

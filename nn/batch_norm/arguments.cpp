@@ -11,7 +11,8 @@
 namespace tutti::nn {
 namespace {
 
-// Returns the number of channels that the layer is for, whatever x has.
+// Returns the number of channels that the input must have. Only if no argument fixes it, it is that
+// of x.
 std::int64_t expected_channels(const Tensor& x, const BatchNormArgs& args) {
   if (args.channels > 0) return args.channels;
   for (const Tensor* own : {&args.running.mean, &args.weight, &args.bias})
@@ -37,8 +38,8 @@ void check_input(const Call& call) {
                      to_string(call.id), to_string(x.dtype()), to_string(x.device()));
 }
 
-// The tensors that lie beside the input: where they are, and the shape and dtype of those per
-// channel.
+// Checks that all other tensors are on the input's device, and the shape and dtype of those with
+// one value per channel.
 void check_tensors(const Call& call) {
   const BatchNormArgs& args = call.args;
   const Shape& input = call.input.shape();
@@ -72,7 +73,7 @@ void check_counter(const Call& call, const Tensor& t, const char* name, DType dt
                      to_string(dtype), to_string(t.dtype()));
 }
 
-// The running statistics are changed in place, so they have to fit each other too.
+// Checks the running statistics. Kernels change them in place, so they must also fit each other.
 void check_running_statistics(const Call& call) {
   const auto& [mean, var, batches, elements] = call.args.running;
   if (mean.defined() != var.defined())
@@ -105,7 +106,7 @@ void check_arguments(const Call& call) {
   check_residual(call, args.residual);
 }
 
-// Looks at the values of the weights where that takes no waiting for a device.
+// Checks the values of the weights on the CPU. On a device the host would have to wait for them.
 void check_weight_values(const Call& call, const Tensor& weights) {
   if (!weights.device().is_cpu()) return;
   dispatch(FloatTypes{}, weights.dtype(), "batch_norm", [&]<class T>() {
@@ -117,8 +118,8 @@ void check_weight_values(const Call& call, const Tensor& weights) {
   });
 }
 
-// Returns one weight for every position, in the order of the rows or planes of x: in float32, or
-// float64 if they came so.
+// Returns a dense tensor (N, ...) with one weight for every position, in float64 if the weights
+// were given in float64, else in float32.
 Tensor dense_position_weights(const Call& call) {
   Tensor w = call.args.position_weights.detach();
   Shape positions = call.input.shape();

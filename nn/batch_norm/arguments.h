@@ -10,7 +10,7 @@
 
 namespace tutti::nn {
 
-/// What a layer remembers of its earlier calls.
+/// The state that a layer keeps between its calls.
 struct CallHistory {
   std::int64_t synchronized_calls = 0;  ///< must be the same on every rank
   DeferredErrors deferred_errors;
@@ -28,11 +28,13 @@ struct Call {
   CallId id = {};
   Tensor input = {};             ///< x as given, with its autograd history
   Tensor x = {};                 ///< x dense, without history
-  Tensor position_weights = {};  ///< dense, one for every position; undefined: all 1
+  Tensor position_weights = {};  ///< dense, one for every position; undefined if all are 1
   NeededGradients needed = {};
-  bool is_synchronized = false;  ///< the batch is that of all ranks of args.group, not of this one
-  /// autograd::recompute runs the call for the second time: the statistics of the first are
-  /// replayed.
+  /// Whether the statistics are those of the batches of all ranks of args.group, not of this rank's
+  /// batch.
+  bool is_synchronized = false;
+  /// Whether this is the second run of recompute(), which loads the statistics that the first run
+  /// saved.
   bool is_recomputation = false;
   std::shared_ptr<CallHistory> history = {};
 
@@ -40,29 +42,33 @@ struct Call {
   std::int64_t channels() const { return x.size(1); }
   bool uses_running_statistics() const { return !args.use_batch_statistics; }
   bool computes_statistics() const { return args.use_batch_statistics && !is_recomputation; }
-  /// Whether this rank alone has all values that count, so that one kernel computes everything.
+  /// Returns whether one kernel can compute the whole call: it normalises by the batch of this rank
+  /// alone and has no position weights.
   bool fits_one_kernel() const {
     return computes_statistics() && !is_synchronized && !position_weights.defined();
   }
 };
 
-/// Checks the arguments and makes a Call of them. Throws what batch_norm documents for arguments,
-/// and tells the other ranks about it, which wait for this rank's statistics. Before that, it
-/// throws what the device has found about earlier calls. `partner`, if there is one, is another
-/// synchronised call whose collective this one is to share: it must be of the same group.
+/// Checks the arguments and returns a Call that holds them. First throws the oldest deferred error
+/// of earlier calls that has arrived. Throws the errors that batch_norm documents for its
+/// arguments; the other ranks, which would wait for this rank's statistics, then get an error too.
+/// `partner`, if not null, is a synchronised call that shares its collective with this one; the
+/// groups of both must be equal.
 Call checked_call(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history, const Call* partner = nullptr);
 
-/// Returns which of the tensors need a gradient in the present grad mode.
+/// Returns which of the tensors need a gradient in the current grad mode.
 NeededGradients needed_gradients(const Tensor& input, const BatchNormArgs& args);
 
-/// Throws ShapeError if `residual` is not like x.
+/// Throws ShapeError unless `residual` is undefined or has the shape, dtype and device of the
+/// input.
 void check_residual(const Call& call, const Tensor& residual);
 
 /// Returns x without history, dense in `format`: x itself if it is so already, else a copy.
 Tensor dense(const Tensor& x, MemoryFormat format);
 
-/// Returns the format in which x is dense, else the one that is nearer to its strides.
+/// Returns the memory format in which x is dense. For any other x it returns channels_last if the
+/// channels are neighbours in memory, else contiguous.
 MemoryFormat format_of(const Tensor& x);
 
 }  // namespace tutti::nn

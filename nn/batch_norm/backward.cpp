@@ -17,8 +17,8 @@ std::vector<Tensor> batch_norm_backward(const BackwardContext& context, const Te
   context.history->deferred_errors.throw_arrived();
   if (context.fits_one_kernel()) return backward_in_one_kernel(context, dy);
 
-  // Sum of dy and sum of dy (x - mean) of every channel: of this rank, which yields its share of
-  // the gradients of weight and bias, then of all ranks, by one collective.
+  // This rank's sums of dy and of dy (x - mean) of every channel give its share of the gradients of
+  // weight and bias. One collective then adds the sums of all ranks, which the gradient of x needs.
   const LocalGradients local = local_gradients(context, dy);
   all_reduce(context, local.sums);
 
@@ -45,8 +45,8 @@ kernels::SavedForward saved_forward(const BackwardContext& context) {
           .weighted = bool(context.position_weights)};
 }
 
-// The gradient of y in the format of x, and memory for what the kernels compute from it. The
-// gradient of x may replace one that nobody else holds: that memory is in the cache already.
+// Returns dy in the memory format of x, and allocates the outputs of the kernels. If nothing else
+// holds dy, the gradient of x may overwrite it, because that memory is in the cache already.
 LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) {
   const Tensor& x = context.x;
   const NeededGradients& needed = context.needed;
@@ -67,7 +67,7 @@ LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) 
   return local;
 }
 
-// All steps of a rank alone: sums and gradients.
+// Computes sums and gradients in one kernel, for a batch of this rank alone.
 std::vector<Tensor> backward_in_one_kernel(const BackwardContext& context, const Tensor& gradient) {
   const LocalGradients local = allocate(context, gradient);
   const Tensor dx = local.can_overwrite_dy ? local.dy : empty_like(context.x.get());

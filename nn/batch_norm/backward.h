@@ -7,30 +7,34 @@
 
 namespace tutti::nn {
 
-/// What the backward of a call keeps of its forward.
+/// The state that a forward saves for its backward.
 struct BackwardContext {
   autograd::Saved x, weight, bias, position_weights;
-  autograd::Saved y;  ///< only if it tells where the ReLU after a residual let values pass
-  Tensor mask;        ///< tells the same, on a device that stores it
+  /// The output, from which the backward reads where the ReLU after a residual passed values. Empty
+  /// if `mask` is defined or there is no such ReLU.
+  autograd::Saved y;
+  Tensor mask;  ///< one bit per element with the same information, on devices that store it
   Statistics statistics;
   kernels::Epsilon eps;
   bool relu = false, has_residual = false;
   NeededGradients needed;
-  CallId id;                 ///< of the call that has computed the statistics
-  bool all_reduces = false;  ///< the backward exchanges sums with the ranks of id.group
+  CallId id;                 ///< the call that computed the statistics
+  bool all_reduces = false;  ///< whether the backward adds its sums over the ranks of id.group
   std::shared_ptr<CallHistory> history;
 
   BackwardContext(const Call& call, const Output& output);
-  /// Whether the gradient of x follows from the batch of this rank alone.
+  /// Returns whether one kernel can compute all gradients: x needs one, and the batch is that of
+  /// this rank alone.
   bool fits_one_kernel() const;
 };
 
-/// What the backward computes before ranks exchange anything.
+/// The results of the first half of the backward, which needs no other rank.
 struct LocalGradients {
-  Tensor dy;                      ///< the gradient of the output, dense
-  bool is_masked = false;         ///< dy is 0 where the ReLU let nothing pass
-  bool can_overwrite_dy = false;  ///< nobody else holds dy: the gradient of x may replace it
-  Tensor sums;                    ///< the packet of this rank; undefined if nothing needs it
+  Tensor dy;               ///< the gradient of the output, dense
+  bool is_masked = false;  ///< whether dy has been set to 0 where the ReLU passed nothing
+  bool can_overwrite_dy =
+      false;    ///< whether nothing else holds dy, so that the gradient of x may replace it
+  Tensor sums;  ///< the packet of this rank's gradient sums; undefined if not needed
   Tensor weight, bias, residual;  ///< gradients; undefined if not needed
 };
 

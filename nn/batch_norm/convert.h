@@ -1,5 +1,5 @@
 // These functions turn the BatchNorm layers of a model into SyncBatchNorm and back. The two are one
-// class, so each function attaches a group to the layers or takes it off, in place; nothing else of
+// class, so each function gives the layers a group or removes it, in place; nothing else of
 // the model changes.
 #pragma once
 
@@ -9,7 +9,8 @@
 
 namespace tutti::nn {
 
-/// Decides by path and layer which layers are changed; an empty filter accepts all.
+/// A function that returns whether to change the layer at this path. An empty filter accepts all
+/// layers.
 using ConvertFilter = std::function<bool(const std::string& path, const BatchNorm& layer)>;
 
 /// Makes every BatchNorm in `module` (itself included) that has no group share its statistics with
@@ -20,9 +21,9 @@ std::vector<std::string> convert_sync_batchnorm(Module& module,
                                                 const ProcessGroup& group = distributed::world(),
                                                 const ConvertFilter& filter = {});
 
-/// Takes the group off every BatchNorm in `module` that got it from convert_sync_batchnorm. A layer
-/// that had a group of its own, such as a SyncBatchNorm, keeps it (layer.set_process_group({})
-/// takes it off). Returns the path of each layer that was reverted.
+/// Removes the group of every BatchNorm in `module` that got it from convert_sync_batchnorm. A
+/// layer that had a group of its own, such as a SyncBatchNorm, keeps it
+/// (layer.set_process_group({}) removes it). Returns the path of each layer that was reverted.
 std::vector<std::string> revert_sync_batchnorm(Module& module, const ConvertFilter& filter = {});
 
 /// Calls BatchNorm::check_statistics() of every layer in `module`.

@@ -33,7 +33,7 @@ void DeferredErrors::throw_all() {
 void DeferredErrors::check(const Copy& copy) {
   kernels::PacketHeader header = *static_cast<const kernels::PacketHeader*>(copy.header.data());
   if (copy.id.group) check_copied_header(header, copy.id, copy.phase);
-  else header = {.count = header.count};  // In moments nothing else is defined.
+  else header = {.count = header.count};  // Only the count is defined in moments.
   if (copy.phase == Phase::forward) expect_variance(header, copy.id, copy.input);
 }
 

@@ -1,7 +1,7 @@
-// DeferredErrors holds what a CUDA device still has to tell the host about earlier calls of a
-// layer. A device checks the headers of packets itself and leaves the running statistics as they
-// are where a check fails; the host gets a copy of each header and throws when it sees it. What is
-// wrong with a header is the business of packet.h.
+// DeferredErrors collects copies of the headers of packets in device memory, so that the host can
+// check them later without waiting. The device checks the same headers itself and leaves the
+// running statistics unchanged if a check fails; the host throws the error when the copy has
+// arrived. packet.h has the checks.
 #pragma once
 
 #include "../../core/cuda/readback.h"
@@ -11,15 +11,16 @@
 
 namespace tutti::nn {
 
+/// The errors that the device may find in earlier calls of one layer.
 class DeferredErrors {
  public:
-  /// Enqueues a copy of the header of a packet in device memory; does not wait for it. An `id`
-  /// without a group means that no ranks have exchanged anything, so that only the count is
-  /// checked. Does nothing while a CUDA graph is captured.
+  /// Enqueues a copy of the header of a packet in device memory and does not wait for it. If `id`
+  /// has no group, the packet has not been all-reduced and only its count is checked. Does nothing
+  /// while a CUDA graph is captured.
   void add(const Tensor& packet, const CallId& id, Phase phase, const Shape& input);
-  /// Checks the copies that have arrived, the oldest first, and throws the first error. It aborts
-  /// the group of that call then, since the other ranks may be anywhere by now. Never waits; does
-  /// nothing while a CUDA graph is captured.
+  /// Checks the headers that have arrived and throws the error of the oldest one that fails. It
+  /// first aborts the group of that call, since the other ranks may wait in any collective by now.
+  /// Never waits; does nothing while a CUDA graph is captured.
   void throw_arrived();
   /// Waits for the device, then checks all copies like throw_arrived().
   void throw_all();
@@ -37,9 +38,10 @@ class DeferredErrors {
   std::deque<Copy> copies_;
 };
 
-/// Reads the header of a packet that the ranks have summed. In host memory that happens at once;
-/// for a device the errors are deferred, and the result says what the host may assume: the count is
-/// unknown (0), and some rank needs the gradient of its input.
+/// Returns the header of a packet that has been summed over the ranks. A packet in host memory is
+/// checked at once. For a packet in device memory the check is deferred, and the result holds what
+/// the host must assume: the count is unknown (0), some rank needs the gradient of its input, and
+/// ranks will run a backward.
 kernels::PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
                                            const Shape& input, DeferredErrors& deferred);
 

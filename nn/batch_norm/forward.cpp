@@ -20,22 +20,22 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args) {
 
 Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history) {
-  const Call call = checked_call(x, args, history);  // A refusal reaches every rank.
+  const Call call = checked_call(x, args, history);  // An error reaches the other ranks too.
 
-  // These calls need no other rank's sums: one rank without position weights, evaluation,
-  // recomputation.
+  // Calls of one rank without position weights, in evaluation and in a recomputation need no sums
+  // of other ranks.
   if (call.fits_one_kernel()) return record_backward(call, forward_in_one_kernel(call));
   if (call.uses_running_statistics())
     return record_backward(call, apply(call, running_statistics(call)));
   if (call.is_recomputation) return record_backward(call, apply(call, saved_statistics(call)));
 
-  // Sums of every channel over all ranks, by one collective; a rank alone (with position weights)
-  // takes its own moments and exchanges nothing.
+  // One collective adds up the sums of every channel over all ranks. A rank alone (with position
+  // weights) computes its own moments instead, and exchanges nothing.
   const Tensor sums = local_sums(call);
   const kernels::PacketHeader header = all_reduce(call, sums);
   expect_variance(header, call.id, x.shape());
 
-  // Mean and 1 / sqrt(var + eps); the same kernel moves the running statistics.
+  // One kernel computes mean and 1 / sqrt(var + eps), and updates the running statistics.
   const Statistics statistics = finalize_statistics(call, sums, header);
   remember(call, statistics);
 
@@ -54,7 +54,8 @@ Statistics new_statistics(const Call& call) {
   return {.mean = per_channel(), .rstd = per_channel(), .call_number = call.id.number};
 }
 
-// How the kernels move the running statistics, which count as changed from here on.
+// Returns how the kernels update the running statistics. Marks these as changed in place, because
+// autograd would not notice a kernel's writes.
 kernels::StatisticsUpdate statistics_update(const Call& call) {
   const BatchNormArgs& args = call.args;
   kernels::StatisticsUpdate update{.eps = args.eps};
@@ -69,8 +70,9 @@ kernels::StatisticsUpdate statistics_update(const Call& call) {
   return update;
 }
 
-// The backward finds by a mask where a ReLU after a residual let values pass. A device whose mask
-// has no bytes reads y instead.
+// Returns the arguments of the kernels that compute the output. After a residual, the backward
+// reads from a mask where the ReLU passed values; on a device whose mask_size() is 0 it reads y
+// instead.
 kernels::Normalization normalization_of(const Call& call, const Statistics& statistics) {
   const auto dense_or_undefined = [](const Tensor& t, MemoryFormat format) {
     return t.defined() ? dense(t, format) : Tensor();
@@ -87,7 +89,8 @@ kernels::Normalization normalization_of(const Call& call, const Statistics& stat
           .mask = mask_bytes > 0 ? empty({mask_bytes}, {uint8, call.x.device()}) : Tensor()};
 }
 
-// All steps of a rank alone: moments, statistics, running statistics and output.
+// Computes moments, statistics, running statistics and output in one kernel, for a batch of this
+// rank alone.
 Output forward_in_one_kernel(const Call& call) {
   expect_variance({.count = values_per_channel(call.x)}, call.id, call.x.shape());
   Statistics statistics = new_statistics(call);
@@ -102,8 +105,8 @@ Output forward_in_one_kernel(const Call& call) {
 }  // namespace
 
 Tensor local_sums(const Call& call) {
-  // Sums of squares in float64 keep every digit of an M2 that was summed in float32. An M2 summed
-  // in float64 would lose digits, so float64 input sends exact sums.
+  // Sums of squares in float64 keep every digit of an M2 that was summed in float32. They would
+  // lose digits of an M2 that was summed in float64, so float64 input sends exact sums.
   const bool is_exact = call.is_synchronized && call.x.dtype() == float64;
   const std::int64_t size = is_exact ? kernels::exact_packet_size(call.channels())
                                      : kernels::packet_size(call.channels());

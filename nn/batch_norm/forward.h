@@ -7,16 +7,18 @@
 
 namespace tutti::nn {
 
-/// batch_norm with the history of the layer that calls it.
+/// Computes batch_norm(x, args) as the next call in `history`, which belongs to the calling layer.
 Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history);
 
-/// The statistics by which a call normalises, and what its backward must know of them.
+/// The statistics by which a call normalises, and where they come from.
 struct Statistics {
   Tensor mean = {}, rstd = {};  ///< float64, (C)
-  Tensor moments = {};  ///< a packet of count, mean and M2 over all ranks; undefined in evaluation
-  std::int64_t call_number = 0;        ///< of the call that has computed them
-  bool input_gradient_needed = false;  ///< on some rank, so that the backward all-reduces, too
+  /// The packet of count, mean and M2 over all ranks; undefined in evaluation.
+  Tensor moments = {};
+  std::int64_t call_number = 0;  ///< the number of the call that computed the statistics
+  /// Whether some rank needs the gradient of its input, for which the backward must all-reduce.
+  bool input_gradient_needed = false;
 };
 
 /// The output of a call, and how it was computed from x.
@@ -26,30 +28,30 @@ struct Output {
   kernels::Normalization normalization;
 };
 
-/// Computes the packet of this rank: sums that can be added over the ranks of a synchronised call;
-/// otherwise its moments, which are then those of the whole batch.
+/// Computes the packet of this rank. In a synchronised call it holds sums, which can be added over
+/// the ranks. In any other call it holds moments, and this rank's batch is the whole batch.
 Tensor local_sums(const Call& call);
 
-/// Adds the packets of all ranks, in place, by one collective and returns what their headers say.
-/// The packet of a call that is not synchronised stays as it is.
+/// Adds the packets of all ranks in place, by one collective, and returns the summed header. The
+/// packet of a call that is not synchronised does not change.
 kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet);
 
-/// The part of all_reduce() after the collective, or in its place: returns what the packet of the
-/// whole batch says in its header.
+/// Returns the header of the packet of the whole batch. all_reduce() ends with this step; a call
+/// that is not synchronised needs no other.
 kernels::PacketHeader read_header(const Call& call, const Tensor& packet);
 
 /// Computes mean and rstd from the packet of the whole batch, and moves the running statistics.
 Statistics finalize_statistics(const Call& call, const Tensor& packet,
                                const kernels::PacketHeader& header);
 
-/// Keeps what other runs need: the statistics for a recomputation, and the number of synchronised
-/// calls for the next call.
+/// Counts the call if it is synchronised, and saves the statistics on the tape if the call runs
+/// inside recompute().
 void remember(const Call& call, const Statistics& statistics);
 
-/// Takes mean and rstd from the running statistics (evaluation).
+/// Computes mean and rstd from the running statistics (evaluation).
 Statistics running_statistics(const Call& call);
 
-/// Takes the statistics that the first run of a recomputation has saved.
+/// Loads the statistics that the first run of recompute() saved.
 Statistics saved_statistics(const Call& call);
 
 /// Normalises x; adds the residual and applies the ReLU where the call has them.

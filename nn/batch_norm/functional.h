@@ -1,6 +1,6 @@
-// batch_norm() is batch normalisation as a function: all that nn::BatchNorm and nn::SyncBatchNorm
-// compute. The layers add ownership of the parameters and of the running statistics, and choose
-// the arguments. forward.cpp and backward.cpp hold the two halves of the computation.
+// batch_norm() is batch normalisation as a differentiable function. nn::BatchNorm and
+// nn::SyncBatchNorm own the parameters and the running statistics, choose the arguments and call
+// it. forward.cpp and backward.cpp hold the two halves of the computation.
 #pragma once
 
 #include "../../distributed/process_group.h"
@@ -11,7 +11,7 @@
 
 namespace tutti::nn {
 
-/// The numbers of dimensions that an input may have, and how an error writes such a shape.
+/// The range of an input's number of dimensions, and the text by which errors name such a shape.
 struct InputDims {
   int min = 2, max = Dims::max_rank;
   const char* shape = "(N, C, ...)";
@@ -19,19 +19,23 @@ struct InputDims {
 
 /// The arguments of batch_norm() beside its input.
 struct BatchNormArgs {
-  std::string name = "batch_norm";  ///< the layer, for errors: "SyncBatchNorm 'layer1.0.bn1'"
+  std::string name = "batch_norm";  ///< names the layer in errors: "SyncBatchNorm 'layer1.0.bn1'"
   InputDims input_dims = {};
-  std::int64_t channels = 0;           ///< C of x; 0: that of the tensors below, if there are any
-  Tensor weight, bias;                 ///< float32 or float64, (C); undefined: 1 and 0
-  kernels::RunningStatistics running;  ///< undefined tensors: none are kept
+  /// The C that x must have. If it is 0, the size of the tensors below decides, if any is defined.
+  std::int64_t channels = 0;
+  Tensor weight, bias;  ///< float32 or float64, (C); undefined they stand for 1 and 0
+  kernels::RunningStatistics running;  ///< undefined if none are kept
   bool use_batch_statistics = true;    ///< false: normalise by the running statistics
   bool update_running = true;          ///< has an effect with batch statistics only
   kernels::Tracking tracking = kernels::Tracking::momentum;
   double momentum = 0.1;
   kernels::Epsilon eps;
-  Tensor residual;    ///< like x; added before the ReLU; undefined: none
+  /// A tensor that is added before the ReLU, with the shape, dtype and device of x; undefined for
+  /// none.
+  Tensor residual;
   bool relu = false;  ///< apply max(., 0) to the output
-  /// (N) or (N, ...) without C, at least 0; undefined: all 1
+  /// The weights of samples (N) or of positions (N, ...), at least 0; undefined if every weight
+  /// is 1.
   Tensor position_weights;
   /// The ranks that share their statistics; has no effect with running statistics.
   std::optional<ProcessGroup> group;
@@ -55,20 +59,23 @@ struct BatchNormArgs {
 /// ValueError for an eps that is negative or not finite, a momentum outside [0, 1], and (on the
 /// CPU, where reading values is free) a position weight that is negative or not finite. Nothing has
 /// changed then, and the other ranks get a DistributedError that says so. Throws ShapeError on
-/// every rank if there is one value per channel in all; no running statistic has changed then.
-/// Throws DistributedError if the ranks are at different layers or phases (or at different calls of
-/// a layer), or disagree on whether there will be a backward.
+/// every rank if all ranks together have one value per channel; no running statistic has changed
+/// then. Throws DistributedError if the ranks are at different layers or phases (or at different
+/// calls of a layer), or disagree on whether there will be a backward.
 ///
-/// The function counts no calls: all its calls have number 1, and on CUDA only the backward throws
-/// deferred errors. Layers remember both.
+/// On CUDA the host does not wait for the device. The device itself checks what only values in its
+/// memory tell: whether the ranks are at the same call, and whether the batch counts more than one
+/// value per channel. If a check fails, the device leaves the running statistics unchanged, and the
+/// error is deferred: the backward of this call, a later call of the same layer or
+/// BatchNorm::check_statistics() throws it, whichever first sees that the values have arrived on
+/// the host. It then aborts the group, so that no rank waits. The host does not learn whether other
+/// ranks need this rank's gradient sums, so every rank that runs a backward of the layer takes part
+/// in the collective. All ranks must run that backward or none, even if only weights need
+/// gradients.
 ///
-/// On CUDA the host waits for nothing. What only the values tell (ranks that are at different
-/// calls, one value per channel over all ranks or in weights) is found on the device, which leaves
-/// the running statistics as they are then. The error is deferred: the backward of this call, a
-/// later call of the same layer or BatchNorm::check_statistics() throws it, whichever first sees
-/// that the values have arrived, and aborts the group so that no rank waits. No rank knows in time
-/// what the others need, so each one that runs a backward of the layer takes part in its
-/// collective: all ranks must run it or none, even if only weights need gradients.
+/// The function keeps no state between calls: every call has the number 1, and on CUDA only its own
+/// backward throws its deferred errors. Layers count their calls and keep the deferred errors of
+/// all of them.
 Tensor batch_norm(const Tensor& x, const BatchNormArgs& args);
 
 }  // namespace tutti::nn

@@ -10,10 +10,10 @@
 namespace tutti::nn {
 namespace {
 
-// The backward of several layers that share a collective. The graph holds two operations for each
-// layer. The one of its output comes first in a backward: it computes the local gradients and
-// leaves them here. The one of its input comes when every layer that this backward visits has done
-// so; the first of these reduces all sums that are here. A scalar, the link, connects the two.
+// JointBackward is the backward of several layers that share a collective. The graph holds two
+// operations for each layer, connected by a scalar, the link. A backward first visits the
+// operations of the outputs, which compute local gradients and store them here. It then visits the
+// operations of the inputs; the first of these all-reduces all stored sums in one collective.
 class JointBackward {
  public:
   explicit JointBackward(std::size_t layers) : halves_(layers) {}
@@ -63,8 +63,8 @@ class JointBackward {
 Tensor record_input(const Call& call, const std::shared_ptr<JointBackward>& backward,
                     std::size_t i) {
   const Tensor link = zeros({}, {.device = call.x.device()});
-  // If x needs no gradient, the operation hangs on the other inputs: this rank must take part in
-  // the collective.
+  // If x needs no gradient, the other inputs stand in for it, so that the operation is recorded:
+  // this rank must take part in the collective.
   const BatchNormArgs& args = call.args;
   const std::vector<Tensor> inputs = autograd::needs_grad(call.input)
                                          ? std::vector{call.input}
@@ -101,8 +101,8 @@ Tensor record_output(const Call& call, const Output& output,
 struct JointBatchNorm::Started {
   BatchNorm* layer = nullptr;
   Call call = {};
-  std::uint64_t version = 0;  // of the memory of x when its sums were computed
-  Tensor packet = {};         // sums of this rank, then of all ranks
+  std::uint64_t version = 0;  // the version of x when its sums were computed
+  Tensor packet = {};         // the sums of this rank, after exchange() those of all ranks
   kernels::PacketHeader header = {};
   Statistics statistics = {};
   std::shared_ptr<JointBackward> backward = {};  // null: this layer shares no backward collective
@@ -169,7 +169,7 @@ Tensor JointBatchNorm::finish(std::size_t number, const Tensor& residual) {
                               : record_backward(s.call, output);
   BatchNorm& layer = *s.layer;
   const Tensor input = s.call.input;
-  s = {.is_finished = true};  // lets go of the tensors
+  s = {.is_finished = true};  // releases the tensors
   return layer.run_hooks(input, y);
 }
 
@@ -179,7 +179,7 @@ void JointBatchNorm::exchange() {
         "JointBatchNorm: its exchange has failed, so there is nothing to finish; start again with "
         "another one");
   if (std::exchange(is_exchanged_, true)) return;
-  has_failed_ = true;  // until all of it is done
+  has_failed_ = true;  // an exception below leaves it set
   all_reduce();
   for (Started& s : started_)
     if (s.call.computes_statistics()) s.header = read_header(s.call, s.packet);

@@ -18,8 +18,8 @@ namespace tutti::nn {
 ///   return joint.finish(main, joint.finish(shortcut));  // relu(bn(.) + shortcut)
 ///
 /// Layers without a group, and layers in evaluation, may be among them. All others must have the
-/// same group. One backward() makes one collective for all layers that it comes to, so every rank
-/// must go through the same layers.
+/// same group. A backward() runs one collective for all of the layers that it visits, so it must
+/// visit the same layers on every rank.
 class JointBatchNorm {
  public:
   JointBatchNorm();
@@ -27,19 +27,21 @@ class JointBatchNorm {
   JointBatchNorm(JointBatchNorm&&) noexcept;
   JointBatchNorm& operator=(JointBatchNorm&&) noexcept;
 
-  /// Checks the arguments, computes this rank's sums of x, and returns the number by which
-  /// finish() knows this layer. Throws what batch_norm throws, ValueError if two layers have
-  /// different groups, and Error after the first finish().
+  /// Checks the arguments, computes this rank's sums of x, and returns the number to pass to
+  /// finish(). Throws the errors of batch_norm, a ValueError if two layers have different groups,
+  /// and an Error after the first finish().
   std::size_t start(BatchNorm& layer, const Tensor& x,
                     const BatchNorm::ForwardOptions& options = {});
 
-  /// Returns the output of the layer that was started by this number, and runs its hooks. The first
-  /// call exchanges the sums of all layers and moves all running statistics.
+  /// Returns the output of the layer whose start() returned `number`, and runs the layer's hooks.
+  /// The first call of finish() all-reduces the sums of all layers and updates all running
+  /// statistics.
   ///
-  /// `residual` replaces that of the options, for a residual that is an output of another layer. If
-  /// it does not fit, only this rank throws, after the exchange: the running statistics have moved,
-  /// and the call counts. A rank on which nothing but this residual needs a gradient announces that
-  /// it runs no backward.
+  /// `residual` replaces the residual of the options; it may be the output of another of the
+  /// layers. If it does not fit, only this rank throws. The exchange has happened by then, so the
+  /// running statistics have changed and the call counts. Headers are sent before this residual is
+  /// known: a rank on which nothing else needs a gradient tells the others that it runs no
+  /// backward.
   ///
   /// Throws Error if a layer is finished twice, if x was changed in place since start(), or after a
   /// failed exchange.

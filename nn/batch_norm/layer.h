@@ -14,12 +14,12 @@ namespace tutti::nn {
 
 struct CallHistory;
 
-/// Computes y = (x - mean) / sqrt(var + eps) weight + bias over all dimensions of x (N, C, ...) but
-/// C (Ioffe and Szegedy, "Batch Normalization", 2015). In training, mean and biased variance are
-/// those of the batch, over all ranks of the group if there is one; running_mean and running_var
-/// move towards them (running_var towards the unbiased variance). Evaluation uses the running
-/// statistics, or those of the local batch if none are tracked, and communicates nothing. The
-/// output has the memory format of x. Inputs are float32, float64 or bfloat16; parameters and
+/// A layer that computes y = (x - mean) / sqrt(var + eps) weight + bias over all dimensions of x
+/// (N, C, ...) but C (Ioffe and Szegedy, "Batch Normalization", 2015). In training, mean and biased
+/// variance are those of the batch, over all ranks of the group if there is one; running_mean and
+/// running_var move towards them (running_var towards the unbiased variance). Evaluation uses the
+/// running statistics, or those of the local batch if none are tracked, and communicates nothing.
+/// The output has the memory format of x. Inputs are float32, float64 or bfloat16; parameters and
 /// statistics stay in float32 or float64 when the module is moved to another dtype.
 ///
 /// With a group, the gradient of x is that of the sum of the ranks' losses, and the gradients of
@@ -32,32 +32,37 @@ struct CallHistory;
 /// Ranks add up sums of squares in float64. For a few ranks that costs the variance a relative
 /// error of at most about 4e-16 (1 + mean^2 / var): 4e-8, the rounding error of float32, for a
 /// mean of 10,000 standard deviations. Each further rank may add 1e-16 to 4e-16. Rounding the input
-/// to float32 costs more: 6e-8 mean / std. Float64 input has no such error to hide behind, so its
-/// sums have 79 digits: at most about 1e-14 + 1e-23 mean^2 / var, as long as the ranks' counts
-/// differ by less than 2^27 / ranks.
+/// to float32 costs more: 6e-8 mean / std. Float64 input is not rounded first, so ranks send its
+/// sums with 79 bits. The relative error of the variance is then at most about 1e-14 + 1e-23 mean^2
+/// / var, as long as the ranks' counts differ by a factor of less than 2^27 / ranks.
 class BatchNorm : public Layer {
  public:
   struct Options {
     std::int64_t channels = 0;
     double eps = 1e-5;
-    /// The share of the new batch in the running statistics; none: the plain average of all batches
+    /// The weight of a new batch in the running statistics, in [0, 1]. Without a value they are the
+    /// plain average of all batches.
     std::optional<double> momentum = 0.1;
     bool affine = true;  ///< has a weight, and a bias if `bias`
     bool bias = true;
     bool track_running_stats = true;
-    bool eps_is_floor = false;  ///< sqrt(max(var, eps)) instead of sqrt(var + eps)
-    /// The running statistics are those of all batches as if they were one; ignores momentum.
+    bool eps_is_floor = false;  ///< divides by sqrt(max(var, eps)) instead of sqrt(var + eps)
+    /// Whether the running statistics are computed as if all batches were one batch. The momentum
+    /// is then ignored.
     bool pooled = false;
-    DType dtype = float32;  ///< of parameters and buffers: float32 or float64
+    DType dtype = float32;  ///< the dtype of parameters and buffers, float32 or float64
     Device device = {};
     std::optional<ProcessGroup> group = {};  ///< the ranks that share their statistics
   };
 
-  /// What may be fused into a forward and its backward.
+  /// Options of one forward. Its kernels, and those of its backward, include them in the same pass.
   struct ForwardOptions {
-    Tensor residual = {};  ///< like x; added to the output before the ReLU
-    bool relu = false;     ///< max(., 0) of the output
-    /// Weights of samples (N) or positions (N, ...) in the statistics: 0 masks padding out.
+    /// A tensor that is added to the output before the ReLU; it has the shape, dtype and device of
+    /// x.
+    Tensor residual = {};
+    bool relu = false;  ///< applies max(., 0) to the output
+    /// The weights of samples (N) or positions (N, ...) in the statistics. A weight of 0 masks
+    /// padding out.
     Tensor position_weights = {};
   };
 
@@ -72,23 +77,24 @@ class BatchNorm : public Layer {
   Tensor forward(const Tensor& x, const ForwardOptions& options);
 
   /// Shares statistics with the ranks of `group` from now on, or with nobody if there is none. The
-  /// layer counts its calls from here on, so that ranks that come from different groups agree.
+  /// layer's count of synchronised calls restarts at 0, so that it is equal on ranks that come from
+  /// different groups.
   void set_process_group(std::optional<ProcessGroup> group);
   /// Gives the layer a group if it has none; returns whether it did. See convert.h.
   bool convert(const ProcessGroup& group);
-  /// Takes away the group that convert() gave; returns whether there was one.
+  /// Removes the group that convert() gave; returns whether there was one.
   bool revert();
   const std::optional<ProcessGroup>& process_group() const { return options_.group; }
   const Options& options() const { return options_; }
   std::string describe() const override;
 
-  /// Waits for the calls so far on CUDA, and throws the errors that the device has found in them
-  /// and that no later call has thrown yet (see batch_norm). Call it before weights are saved, for
-  /// example. On the CPU calls throw their errors themselves.
+  /// Waits until the CUDA device has checked all calls so far, and throws the oldest deferred error
+  /// that has not been thrown yet (see batch_norm). Call it, for example, before weights are saved.
+  /// On the CPU it does nothing, because every call throws its errors itself.
   void check_statistics() const;
 
  private:
-  Options options_;  // before the tensors, which are made from it
+  Options options_;  // declared before the tensors, whose initialisers read it
   std::shared_ptr<CallHistory> history_;
 
  public:
@@ -97,7 +103,8 @@ class BatchNorm : public Layer {
   Tensor& running_mean;         ///< (C); undefined, like the following, if not tracked
   Tensor& running_var;          ///< (C), unbiased
   Tensor& num_batches_tracked;  ///< int64, ()
-  /// float64, (): values per channel so far, or the sum of their weights; only with `pooled`
+  /// float64, (): the number of values per channel so far, or the sum of their weights. Undefined
+  /// unless `pooled`.
   Tensor& num_elements_tracked;
 
  protected:

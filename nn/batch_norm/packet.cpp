@@ -12,7 +12,7 @@ namespace {
 
 using kernels::PacketHeader;
 
-// "SyncBatchNorm 'layer1.bn1' backward #41"
+// Returns "SyncBatchNorm 'layer1.bn1' backward #41".
 std::string describe(const CallId& id, Phase phase) {
   return fmt::format("{} {} #{}{}", id.name, phase == Phase::backward ? "backward" : "forward",
                      id.number, phase == Phase::refusal ? ", whose arguments it refuses" : "");
@@ -37,7 +37,8 @@ std::string rank_of(const CallId& id) {
                   describe(id, Phase::forward), rank_of(id), header.input_grad, header.backward));
 }
 
-// Gathers what every rank is at by one more collective, which happens on every rank or on none.
+// Gathers the description of every rank's call by one more collective. All ranks get here or none,
+// because they have read the same summed header.
 std::vector<std::string> gather_descriptions(const CallId& id, const std::string& own) {
   constexpr std::int64_t length = 192;
   const Tensor text = zeros({length}, {uint8}), all = zeros({id.group->size(), length}, {uint8});
@@ -127,8 +128,8 @@ void check_copied_header(const PacketHeader& header, const CallId& id, Phase pha
                                 "every rank must run the same layers in the same order (on the CPU "
                                 "this error names who was where)",
                                 describe(id, phase), rank_of(id)));
-  // On a device each rank that has any backward takes part in its collective, whether or not some
-  // rank needs it.
+  // With packets on a device every rank that runs a backward takes part in its collective, even if
+  // no rank needs the result, because the host does not read the headers in time.
   if (phase == Phase::forward && header.backward > 0 && header.backward < ranks)
     fail_without_backward(header, id);
 }
@@ -147,7 +148,9 @@ void announce_refusal(const CallId& id, std::int64_t elements, Device device) {
     write_header(packet, make_header(id, Phase::refusal, elements));
     start_all_reduce(packet, id, Phase::refusal).wait();
     if (device.is_cpu()) checked_header(packet, id, Phase::refusal);
-  } catch (const std::exception&) {  // The other ranks get this error, or did not come.
+  } catch (const std::exception&) {
+    // The other ranks got this error or never joined the collective. The caller throws its own
+    // error.
   }
 }
 

@@ -23,23 +23,23 @@ struct CallId {
 /// Returns "SyncBatchNorm 'layer1.bn1' forward #41 on rank 2 of 4", the beginning of every error.
 std::string to_string(const CallId& id);
 
-/// What a packet belongs to. A rank sends a `refusal` in place of the sums of a forward whose
-/// arguments are wrong.
+/// The phase of a call that a packet belongs to. A rank sends a `refusal` in place of the sums of a
+/// forward whose arguments are wrong.
 enum class Phase { forward, refusal, backward };
 
-/// Makes the header of a packet of that many elements, with the fingerprint of its call. The
+/// Returns the header of a packet of `elements` numbers, with the fingerprint of the call. The
 /// kernels write the count.
 kernels::PacketHeader make_header(const CallId& id, Phase phase, std::int64_t elements);
 
 /// Writes a header into a packet on any device.
 void write_header(const Tensor& packet, const kernels::PacketHeader& header);
 
-/// Moves several packets into one tensor, one behind the other, and returns it. Each of `packets`
-/// is a view of its part afterwards. A single packet stays where it is.
+/// Copies several packets into one tensor, one behind the other, and returns it. Each of `packets`
+/// becomes a view of its part. A single packet is returned as it is.
 Tensor concatenate(const std::vector<Tensor*>& packets);
 
-/// Starts the sum of a packet over the ranks, in place, on the communicator that the group keeps
-/// for normalisation. `others` counts the layers whose packets follow that of `id`.
+/// Starts the all-reduce that sums a packet over the ranks in place, on the group's communicator
+/// for normalisation. `others` is the number of layers whose packets follow that of `id`.
 distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
                                    std::size_t others = 0);
 
@@ -52,13 +52,14 @@ distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase
 /// 4,096 ranks. Two calls have the same fingerprint, and go undetected, once in a million.
 kernels::PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase);
 
-/// Checks a host copy of the header of a summed packet in device memory. Throws what checked_header
-/// throws, but without naming the calls of the other ranks, which only one more collective could
-/// gather.
+/// Checks a host copy of the header of a summed packet in device memory. Throws a DistributedError
+/// as checked_header does, but cannot name the calls of the other ranks, which only one more
+/// collective could gather. In a forward it also throws if some, but not all, ranks will run a
+/// backward.
 void check_copied_header(const kernels::PacketHeader& header, const CallId& id, Phase phase);
 
-/// Throws ShapeError if the header of a whole batch counts one value per channel, or values that
-/// weigh 1 or less together: such a batch has no unbiased variance. An empty batch passes.
+/// Throws ShapeError if the header of a whole batch counts one value per channel, or weights that
+/// sum to 1 or less: such a batch has no unbiased variance. An empty batch passes.
 void expect_variance(const kernels::PacketHeader& header, const CallId& id, const Shape& input);
 
 /// Takes part in the collective of a forward that this rank cannot run, so that the other ranks get

@@ -11,7 +11,7 @@ namespace tutti::nn {
 /// it computes.
 class SyncBatchNorm : public BatchNorm {
  public:
-  /// Without `options.group` the layer takes what distributed::world() is now, so
+  /// Without `options.group` the layer uses the current distributed::world(), so
   /// ProcessGroup::from_environment() must come before the model.
   explicit SyncBatchNorm(Options options);
 };
