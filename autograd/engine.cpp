@@ -231,7 +231,7 @@ std::vector<Tensor> BackwardPass::apply(Node& node, Tensor gradient) {
   return gradients;
 }
 
-// Adds the gradient of input i to that of the operation or leaf that the input comes from.
+// Adds the gradient of input i to the gradient of the operation or leaf that the input comes from.
 void BackwardPass::deliver(const Node& node, std::size_t i, Tensor gradient) {
   const Edge& edge = node.edges[i];
   if (!edge.node && !edge.leaf.defined()) return;

@@ -1,5 +1,5 @@
 // The engine runs backward: it visits the recorded operations in one deterministic order, on the
-// calling thread. Recording them is record.h's business.
+// calling thread. record.h records them.
 #pragma once
 
 #include "node.h"

@@ -23,7 +23,7 @@ Dims all_dims(const Tensor& x) {
 // The shape of a reduction in both forms: with size 1 in the reduced dimensions, and without them.
 struct ReducedShape {
   Shape kept, dropped;
-  std::int64_t count = 1;  // how many elements are reduced to one
+  std::int64_t count = 1;  // the number of elements that are reduced to one
 
   ReducedShape(const char* op, const Shape& shape, const Dims& dims) : kept(shape) {
     std::array<bool, Dims::max_rank> reduced{};

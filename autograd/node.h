@@ -1,7 +1,7 @@
 // The autograd graph consists of Nodes (recorded operations), Edges (where a gradient goes next)
 // and the Meta of each tensor. A tensor's Meta owns the Node that computed it and a Node owns the
-// Nodes of its inputs, so the graph lives as long as a tensor computed by it. Visiting the graph is
-// the engine's business.
+// Nodes of its inputs, so the graph lives as long as a tensor computed by it. The engine visits
+// the graph.
 #pragma once
 
 #include "../core/tensor.h"

@@ -1,6 +1,6 @@
-// Recomputation (PyTorch calls it activation checkpointing) trades compute for memory: what a part
-// of the model would save for backward is not kept, and the part runs again when its gradient is
-// needed. Results that must not be computed twice (statistics, collectives) are kept on a tape.
+// Recomputation (PyTorch calls it activation checkpointing) trades compute for memory: a part of
+// the model saves no activations for backward, and runs again when its gradient is needed. Results
+// that must not be computed twice (statistics, collectives) are kept on a tape.
 #pragma once
 
 #include "../core/tensor.h"

@@ -7,8 +7,8 @@
 //
 // The closure computes the gradient of the inputs from that of the output. It owns everything that
 // is saved for backward, and it runs without being recorded itself. Capture tensors as `Saved`: it
-// notices changes in place, and it detaches, without which an output would keep its own graph
-// alive.
+// notices changes in place, and it detaches the tensor; otherwise an output would keep its own
+// graph alive.
 #pragma once
 
 #include "grad_mode.h"

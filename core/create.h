@@ -1,6 +1,6 @@
-// The functions that make tensors: uninitialised, constant, counted, random, from C++ values, or
-// around memory of the caller. Constants and random masks are made on the device; other values are
-// made on the CPU and copied to another device once.
+// The functions that make tensors: uninitialised, constant, counted (arange), random, from C++
+// values, or around memory of the caller. Constants and random masks are made on the device; other
+// values are made on the CPU and copied to another device once.
 #pragma once
 
 #include "random.h"

@@ -1,5 +1,5 @@
 // TUTTI_HOST_DEVICE marks an inline function that both the host and CUDA kernels call, so that a
-// formula is written once for both. Outside nvcc it means nothing.
+// formula is written once for both. Outside nvcc it expands to nothing.
 #pragma once
 
 #ifdef __CUDACC__

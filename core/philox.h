@@ -1,6 +1,6 @@
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) computes
-// four 32-bit numbers from a seed and a counter, on the host and on the device. Counting is
-// core/random.h's business.
+// four 32-bit numbers from a seed and a counter, on the host and on the device. core/random.h
+// keeps the counter.
 #pragma once
 
 #include "host_device.h"

@@ -26,7 +26,8 @@ class Generator {
   /// Returns a uniform number in [0, 1) with 53 random bits.
   double uniform();
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  /// Returns a normal number with mean 0 and standard deviation 1 (Box-Muller, two uniforms each).
+  /// Returns a normal number with mean 0 and standard deviation 1, made of two uniform numbers
+  /// (Box-Muller).
   double normal();
   /// Returns a uniform integer in 0..bound-1, without bias. Throws a ValueError unless bound > 0.
   std::int64_t below(std::int64_t bound);

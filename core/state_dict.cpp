@@ -48,7 +48,7 @@ std::size_t bytes_of(const Tensor& tensor) {
 
 // ---- Reading.
 
-// What the header says of one tensor. The byte range counts from the end of the header.
+// The header's entry for one tensor. The byte range counts from the end of the header.
 struct Entry {
   std::string name;
   DType dtype;

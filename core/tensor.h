@@ -52,7 +52,7 @@ class Tensor {
   /// Returns whether the elements fill one block of memory without gaps or overlap, in any order.
   bool is_dense() const;
   /// Returns whether this handle is the only one and its storage has no other view. Such a tensor
-  /// may be overwritten without anybody noticing.
+  /// may be overwritten, since no other code can see it.
   bool is_exclusive() const;
   /// Returns whether two handles refer to one tensor object, not merely to equal values.
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
@@ -98,8 +98,8 @@ class Tensor {
   /// start of the storage. Throws a ShapeError if the view would reach outside of it.
   Tensor alias(const Shape& shape, const Strides& strides, std::int64_t offset) const;
 
-  // ---- Copies. The gradient flows back through them. A tensor that already is as asked for is
-  // returned itself, except by clone().
+  // ---- Copies. The gradient flows back through them. Except for clone(), they return the tensor
+  // itself if it already has the requested form.
 
   Tensor contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
   Tensor clone() const;
@@ -129,7 +129,7 @@ class Tensor {
   Tensor grad() const;
   /// Sets the gradient, or clears it if `grad` is undefined.
   void set_grad(const Tensor& grad) const;
-  /// Returns a view of the same storage that autograd does not know.
+  /// Returns a view of the same storage without a graph, through which no gradient flows.
   Tensor detach() const;
   /// Adds d(this)/d(leaf), times `gradient`, to the grad of every leaf that this tensor was
   /// computed from. `gradient` defaults to 1 for a tensor of one element. Frees what the graph

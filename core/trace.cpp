@@ -33,7 +33,8 @@ struct Event {
   Clock::time_point begin, end;
 };
 
-// The events of the process and what they belong to.
+// The Collector holds the events of the process and the number, rank and start of the present
+// Profile.
 struct Collector {
   std::mutex mutex;
   std::vector<Event> events;

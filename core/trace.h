@@ -1,6 +1,6 @@
 // The trace is a timeline of what every thread does and which collectives are under way. A Profile
 // writes it in Chrome's trace format, which ui.perfetto.dev opens; in a build with CUDA spans are
-// NVTX ranges too, for Nsight Systems. Which operations get a span is the callers' business.
+// NVTX ranges too, for Nsight Systems. Callers decide which operations get a span.
 #pragma once
 
 #include <atomic>

@@ -100,8 +100,8 @@ struct Normalization {
 
 /// What a forward pass saves for the backward kernels.
 struct SavedForward {
-  Normalization
-      normalization;  ///< Kernels use only whether its `residual` is defined, not its values.
+  /// Kernels use only whether its `residual` is defined, not its values.
+  Normalization normalization;
   Tensor x;
   Tensor output = {};  ///< Needed if a ReLU followed a residual and mask_size(x) is 0.
   /// Whether positions have weights. If so, x may hold anything, NaN included, where the gradient

@@ -14,7 +14,7 @@ namespace tutti::kernels {
 
 // ---- packet headers
 
-/// The header of the packet that begins at `packet`.
+/// Returns the header of the packet that begins at `packet`.
 TUTTI_HOST_DEVICE inline PacketHeader& header_of(double* packet) {
   return *reinterpret_cast<PacketHeader*>(packet);
 }
@@ -22,8 +22,8 @@ TUTTI_HOST_DEVICE inline const PacketHeader& header_of(const double* packet) {
   return *reinterpret_cast<const PacketHeader*>(packet);
 }
 
-/// Whether all ranks had the same fingerprint h, told by the sums of h and h^2 over the ranks:
-/// ranks sum(h^2) = sum(h)^2 holds only if every h is the same.
+/// Returns whether all ranks had the same fingerprint h, given the sums of h and h^2 over the
+/// ranks: ranks sum(h^2) = sum(h)^2 holds only if every h is the same.
 TUTTI_HOST_DEVICE inline bool fingerprints_agree(double sum, double sum_of_squares, double ranks) {
   const double mean = sum / ranks;
   return mean * mean * ranks == sum_of_squares;
@@ -31,18 +31,19 @@ TUTTI_HOST_DEVICE inline bool fingerprints_agree(double sum, double sum_of_squar
 
 // ---- double-double arithmetic
 
-/// The number high + low, where |low| is at most half a unit in the last place of high.
+/// A DoubleDouble is the number high + low, where |low| is at most half a unit in the last place of
+/// high.
 struct DoubleDouble {
   double high, low;
 };
 
-/// a + b without rounding (Knuth's TwoSum).
+/// Returns a + b without rounding (Knuth's TwoSum).
 TUTTI_HOST_DEVICE inline DoubleDouble exact_sum(double a, double b) {
   const double sum = a + b, part_of_b = sum - a;
   return {sum, (a - (sum - part_of_b)) + (b - part_of_b)};
 }
 
-/// a b without rounding. A fused multiply-add gives the rounding error of the product.
+/// Returns a b without rounding. A fused multiply-add gives the rounding error of the product.
 TUTTI_HOST_DEVICE inline DoubleDouble exact_product(double a, double b) {
 #ifdef __CUDA_ARCH__
   const double product = __dmul_rn(a, b);  // nvcc may fuse a * b with a later addition.
@@ -52,8 +53,8 @@ TUTTI_HOST_DEVICE inline DoubleDouble exact_product(double a, double b) {
   return {product, std::fma(a, b, -product)};
 }
 
-/// Splits a number into a high part of 26 bits, of which many add up without rounding, and the
-/// rest. An infinite or NaN number has a rest of 0.
+/// Splits a number into a high part of 26 bits and the rest. Many such high parts add up without
+/// rounding. The rest of an infinite or NaN number is 0.
 TUTTI_HOST_DEVICE inline DoubleDouble split(DoubleDouble number) {
   std::uint64_t bits;
   std::memcpy(&bits, &number.high, sizeof bits);
@@ -64,7 +65,7 @@ TUTTI_HOST_DEVICE inline DoubleDouble split(DoubleDouble number) {
   return {finite ? high : number.high, finite ? (number.high - high) + number.low : 0};
 }
 
-// ---- moments and sums: what a packet holds of one channel, beside the count n
+// ---- moments and sums: the numbers of one channel in a packet. n is the count.
 
 struct ChannelMoments {
   double mean, m2;
@@ -84,8 +85,8 @@ TUTTI_HOST_DEVICE inline ChannelSums sums_of(double n, ChannelMoments moments) {
   return {first, moments.m2 + first * moments.mean};
 }
 
-/// `per_n` is 1 / n, or 0 if n is 0. Rounding may make M2 negative; it becomes 0 then, and a NaN
-/// stays.
+/// Returns the moments of sums. `per_n` is 1 / n, or 0 if n is 0. An M2 that rounding made negative
+/// becomes 0; a NaN stays NaN.
 TUTTI_HOST_DEVICE inline ChannelMoments moments_of(double per_n, ChannelSums sums) {
   const double mean = sums.first * per_n, m2 = sums.second - sums.first * mean;
   return {mean, m2 < 0 ? 0 : m2};
@@ -99,8 +100,8 @@ TUTTI_HOST_DEVICE inline ExactChannelSums exact_sums_of(double n, ChannelMoments
   return {split(first), split({total.high, low})};
 }
 
-/// M2 is taken around `about`, which is the mean except for its rounding:
-/// second - 2 about first + about^2 n. With rest = first - n about this is
+/// Returns the moments of exact sums. M2 is computed around `about`, the rounded mean, as
+/// second - 2 about first + about^2 n. With rest = first - n about this is equal to
 /// second - about first - about rest.
 TUTTI_HOST_DEVICE inline ChannelMoments moments_of(DoubleDouble n, ExactChannelSums sums) {
   const DoubleDouble first = exact_sum(sums.first.high, sums.first.low),
@@ -114,9 +115,9 @@ TUTTI_HOST_DEVICE inline ChannelMoments moments_of(DoubleDouble n, ExactChannelS
   return {n.high > 0 ? about + rest / n.high : 0, m2 < 0 ? 0 : m2};
 }
 
-/// Chan's formula: adds moments of a set whose share of all elements is `share` to the moments of
-/// the `n` elements before it. (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm
-/// for computing sample variances", 1979.)
+/// Adds the moments of a set to those of the `n` elements before it, by Chan's formula. `share` is
+/// the set's share of all elements, these `n` included. (Chan, Golub, LeVeque, "Updating formulae
+/// and a pairwise algorithm for computing sample variances", 1979.)
 TUTTI_HOST_DEVICE inline void merge(double n, double share, ChannelMoments set, double& mean,
                                     double& m2) {
   const double delta = set.mean - mean;
@@ -124,7 +125,7 @@ TUTTI_HOST_DEVICE inline void merge(double n, double share, ChannelMoments set, 
   m2 += set.m2 + delta * delta * n * share;
 }
 
-/// Moments from sums of x - pivot and (x - pivot)^2 over n elements.
+/// Returns the moments of n elements from the sums of x - pivot and (x - pivot)^2.
 TUTTI_HOST_DEVICE inline ChannelMoments moments_around(double pivot, double n, double sum,
                                                        double squares) {
   const double offset = n == 0 ? 0 : sum / n, m2 = squares - sum * offset;
@@ -143,20 +144,23 @@ struct RunningMoments {
   double mean, var;  ///< `var` is unbiased.
 };
 
-/// How far the running statistics move, after `batches` batches including this one.
+/// Returns the fraction by which the running statistics move towards the statistics of a batch.
+/// `batches` counts all batches so far, this one included.
 TUTTI_HOST_DEVICE inline double fraction_of(Tracking tracking, double momentum,
                                             std::int64_t batches) {
   return tracking == Tracking::cumulative ? 1 / static_cast<double>(batches) : momentum;
 }
 
-/// Tracking::momentum and Tracking::cumulative, for a batch of n > 1 elements.
+/// Returns the running statistics after a batch of n > 1 elements, for Tracking::momentum and
+/// Tracking::cumulative.
 TUTTI_HOST_DEVICE inline RunningMoments moved(RunningMoments old, double fraction, double n,
                                               ChannelMoments batch) {
   return {(1 - fraction) * old.mean + fraction * batch.mean,
           (1 - fraction) * old.var + fraction * batch.m2 / (n - 1)};
 }
 
-/// Tracking::pooled, after `elements` elements before this batch of n > 1.
+/// Returns the running statistics after a batch of n > 1 elements that follows `elements` elements,
+/// for Tracking::pooled.
 TUTTI_HOST_DEVICE inline RunningMoments pooled(RunningMoments old, double elements, double n,
                                                ChannelMoments batch) {
   const double share = n / (elements + n), delta = batch.mean - old.mean;
@@ -167,9 +171,9 @@ TUTTI_HOST_DEVICE inline RunningMoments pooled(RunningMoments old, double elemen
 
 // ---- the output and the gradient of the input
 
-/// z = (x - center) scale + shift, computed in A. The center is the mean rounded to A, and what the
-/// rounding lost is part of the shift, so that nothing is lost if the mean is many standard
-/// deviations from 0.
+/// The coefficients of z = (x - center) scale + shift, computed in A. The center is the mean
+/// rounded to A, and the shift corrects the rounding error, so that z is accurate even if the mean
+/// is many standard deviations from 0.
 template <class A>
 struct OutputCoefficients {
   A center, scale, shift;
@@ -184,27 +188,30 @@ TUTTI_HOST_DEVICE inline OutputCoefficients<A> output_coefficients(double mean, 
           static_cast<A>(bias - (mean - static_cast<double>(center)) * scale)};
 }
 
-/// sum g (x - mean) from sum g (x - center) and sum g.
+/// Returns sum g (x - mean), where `second` is sum g (x - center) and `first` is sum g.
 TUTTI_HOST_DEVICE inline double around_mean(double second, double first, double mean,
                                             double center) {
   return second - (mean - center) * first;
 }
 
-/// dx = of_g g + of_x (x - center) + constant, where g is dy as it is below the ReLU.
+/// The coefficients of dx = of_g g + of_x (x - center) + constant, where g is dy after the backward
+/// of the ReLU.
 template <class A>
 struct GradientCoefficients {
   A of_g, of_x, constant;
 };
 
-/// If mean and rstd are constants, as running statistics are.
+/// Returns the coefficients for a mean and rstd that are constants, as running statistics are.
 template <class A>
 TUTTI_HOST_DEVICE inline GradientCoefficients<A> gradient_coefficients(double rstd, double weight) {
   return {static_cast<A>(weight * rstd), A(0), A(0)};
 }
 
-/// With S1 = sum g and S2 = sum g (x - mean) over the n elements of all ranks:
+/// Returns the coefficients for batch statistics. With S1 = sum g and S2 = sum g (x - mean) over
+/// the n elements of all ranks:
 ///   dx = weight rstd (g - S1 / n - (x - mean) rstd^2 S2 / n)
-/// A variance below `floor`, which replaced it, is a constant; without a floor it is -1.
+/// A variance below `floor` was replaced by it in the forward and has no gradient. If there is no
+/// floor, `floor` is -1.
 template <class A>
 TUTTI_HOST_DEVICE inline GradientCoefficients<A> gradient_coefficients(double mean, double rstd,
                                                                        double weight, double per_n,

@@ -8,8 +8,8 @@
 
 namespace tutti::kernels {
 
-/// One number for each spatial dimension. nn::convolution also takes a single number for all of
-/// them.
+/// The options of a convolution, with one number for each spatial dimension. nn::convolution also
+/// takes a single number for all of them.
 struct ConvOptions {
   Dims stride = {1};
   Dims padding = {0};

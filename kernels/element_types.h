@@ -29,7 +29,8 @@ template <>
 struct ComputeTypeOf<bool> {
   using type = std::int64_t;
 };
-/// What elements of type T are computed in: float for the 16-bit types, int64 for the integers.
+/// The type in which elements of type T are computed: float for the 16-bit types, int64 for the
+/// integers.
 template <class T>
 using ComputeType = typename ComputeTypeOf<T>::type;
 
@@ -39,7 +40,7 @@ template <class T>
 inline constexpr bool is_16_bit_float = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
 /// Converts between any two element types, through float only where a 16-bit type is involved.
-/// Conversion to bool asks whether the value is not zero.
+/// Conversion to bool returns whether the value is not zero.
 template <class To, class From>
 TUTTI_HOST_DEVICE inline To convert(From value) {
   if constexpr (std::is_same_v<To, From>) return value;

@@ -30,7 +30,7 @@ const Elementwise& elementwise();
 namespace cuda {
 const Elementwise& elementwise();
 }
-/// The table of a device. Every family of kernels has one.
+/// Returns the table of elementwise kernels of `device`. Every family of kernels has such a table.
 inline const Elementwise& elementwise(Device device) {
   return device.is_cpu() ? cpu::elementwise() : cuda::elementwise();
 }

@@ -1,6 +1,6 @@
 // The elementwise operations and their formulas, written once for the CPU and for CUDA kernels. A
 // new operation is an enumerator and its line in `evaluate`; both devices then have it. This file
-// has no loops and no dtypes: how tensors are read and written is the kernels' business.
+// has no loops and no dtypes: the kernels of each device read and write the tensors.
 //
 // The template argument Math supplies exp, erf and the like, which each processor computes in its
 // own way: cpu::Math (cpu/vector_math.h) or cuda::Math (cuda/element.h).
@@ -15,7 +15,7 @@
 
 namespace tutti::kernels {
 
-/// Operations on one floating number. `count` is how many there are.
+/// The operations on one floating number. `count` is the number of operations.
 enum class Unary {
   negate,
   absolute,
@@ -35,7 +35,7 @@ enum class Unary {
   count
 };
 
-/// Operations on two numbers. `count` is how many there are.
+/// The operations on two numbers. `count` is the number of operations.
 enum class Binary {
   add,
   subtract,
@@ -112,7 +112,7 @@ TUTTI_HOST_DEVICE inline auto evaluate(T a, T b) {
   else if constexpr (std::is_floating_point_v<T>) return evaluate_floating<op, Math>(a, b);
 }
 
-/// What `evaluate` returns for a binary operation.
+/// The type that `evaluate` returns for a binary operation.
 template <Binary op, class Math, class T>
 using ResultOf = decltype(evaluate<op, Math>(T{}, T{}));
 
@@ -144,7 +144,7 @@ TUTTI_HOST_DEVICE inline void with_operation(Operation op, const Body& body) {
   detail::with_operation(op, detail::AllOperations<Operation>{}, body);
 }
 
-/// Whether integers have the operation, too.
+/// Returns whether the operation is defined for integers, too.
 constexpr bool is_defined_for_integers(Binary op) {
   return detail::is_defined_for_integers(op, detail::AllOperations<Binary>{});
 }

@@ -5,8 +5,8 @@
 
 namespace tutti::kernels {
 
-/// The mean of a row as a number of type A and what that rounding lost, so that deviations are
-/// exact also where the mean is many standard deviations from 0.
+/// The mean of a row, rounded to type A, and the error of that rounding. Deviations are thus
+/// accurate even if the mean is many standard deviations from 0.
 template <class A>
 struct SplitMean {
   A rounded, rest;
@@ -16,7 +16,7 @@ struct SplitMean {
   TUTTI_HOST_DEVICE A deviation(A x) const { return x - rounded - rest; }
 };
 
-/// A row's statistics, with which z = (x - mean) rstd.
+/// The statistics of a row. They normalise an element to z = (x - mean) rstd.
 template <class A>
 struct RowStatistics {
   SplitMean<A> mean;

@@ -5,11 +5,12 @@
 
 namespace tutti::kernels {
 
-/// What a library can apply to an element of a product before it stores it. gelu is not among them:
-/// cuBLASLt has the tanh approximation, while tutti's gelu is exact.
+/// The activations that a matrix product can apply to its elements before it stores them. gelu is
+/// not among them, because cuBLASLt has only its tanh approximation, while the library's gelu is
+/// exact.
 enum class Activation { none, relu };
 
-/// z -> activation(z + bias)
+/// An epilogue maps an element z of the product to activation(z + bias).
 struct Epilogue {
   Tensor bias = {};  ///< (n), dense; undefined for none
   Activation activation = Activation::none;

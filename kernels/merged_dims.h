@@ -13,7 +13,7 @@ struct MergedDims {
   static constexpr std::size_t max_tensors = 5;
   /// Sizes without dimensions of size 1, outermost first; empty where there is one element only.
   Shape shape;
-  /// Of each tensor, in elements; 0 where the tensor broadcasts.
+  /// The strides of each tensor, in elements; 0 where the tensor broadcasts.
   std::array<Strides, max_tensors> strides;
 };
 

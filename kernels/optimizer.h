@@ -12,7 +12,7 @@
 
 namespace tutti::kernels {
 
-/// One parameter in one step.
+/// The tensors and numbers of one parameter in one optimizer step.
 struct FusedUpdate {
   /// The kernel writes the parameter in place. The gradient has the parameter's dtype.
   Tensor parameter, gradient;
@@ -21,10 +21,10 @@ struct FusedUpdate {
   std::vector<Tensor> states = {};
   /// The number of this update of the parameter, counted from 1. It counts skipped updates too.
   std::int64_t step = 1;
-  /// The verdict of loss scaling (optim::GradScaler), which stays on the device: float32 of one
-  /// element, or undefined. Where `found_inf` is not 0, the kernel adds 1 to `skipped` and changes
-  /// nothing else. Formulas that depend on the step number (Adam's bias corrections, SGD's first
-  /// momentum) use step - skipped.
+  /// The result of loss scaling's check (optim::GradScaler), which stays on the device: float32 of
+  /// one element each, or undefined. Where `found_inf` is not 0, the kernel adds 1 to `skipped` and
+  /// changes nothing else. Formulas that depend on the step number (Adam's bias corrections, SGD's
+  /// first momentum) use step - skipped.
   Tensor found_inf = {}, skipped = {};
 };
 
@@ -41,7 +41,7 @@ struct AdamStep {
 
 struct LarsStep {
   double lr, momentum, weight_decay, trust_coefficient, eps;
-  /// Where false, the local rate is 1.
+  /// If it is false, the local rate is 1.
   bool adapt;
 };
 

@@ -1,6 +1,6 @@
 // The formulas of the fused optimizers and of gradient clipping, for one element, shared by the
 // CPU and the CUDA kernels. Each update struct holds a step's factors in the type C that elements
-// are computed in. How kernels walk over memory is the business of cpu/ and cuda/.
+// are computed in. The kernels in cpu/ and cuda/ loop over the elements.
 #pragma once
 
 #include "../core/host_device.h"
@@ -82,8 +82,8 @@ struct LarsUpdate {
   }
 };
 
-/// The factor that brings gradients of this norm to `max_norm`. Factors of 1 and more change
-/// nothing.
+/// Returns the factor that scales gradients of this norm to `max_norm`. The caller ignores a factor
+/// of 1 or more.
 TUTTI_HOST_DEVICE inline double clip_factor(double max_norm, double norm) {
   return max_norm / (norm + 1e-6);
 }

@@ -7,7 +7,8 @@
 
 namespace tutti::kernels {
 
-/// One number for each spatial dimension. Padding is at most half of the kernel.
+/// The options of pooling, with one number for each spatial dimension. Padding is at most half of
+/// the kernel.
 struct PoolOptions {
   Dims kernel = {};
   Dims stride = {};
@@ -20,7 +21,7 @@ inline DType pool_index_dtype(const Dims& kernel) {
   return product(kernel, 0, kernel.size()) < 256 ? uint8 : int64;
 }
 
-/// The pooling functions of a device. A window is reduced to its maximum or its average.
+/// The table of a device's pooling kernels. A window is reduced to its maximum or its average.
 struct Pooling {
   /// Writes to `index` (of y's shape, pool_index_dtype) the row-major position of the first largest
   /// element in its window. `index` may be undefined where no gradient is needed. Whether NaN

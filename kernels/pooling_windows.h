@@ -1,6 +1,6 @@
-// Which input positions an output of pooling looks at and which outputs look at an input position,
-// in one spatial dimension, written once for the CPU (64-bit positions) and for CUDA kernels
-// (32-bit).
+// The windows of pooling in one spatial dimension: the input positions that an output reads, and
+// the outputs that read an input position, written once for the CPU (64-bit positions) and for CUDA
+// kernels (32-bit).
 #pragma once
 
 #include "../core/host_device.h"
@@ -21,23 +21,23 @@ struct PoolDimension {
   I in = 1, out = 1;  ///< sizes
   I kernel = 1, stride = 1, padding = 0;
 
-  /// Where the window of output o starts; negative where that is padding.
+  /// Returns the position at which the window of output o starts; negative if that is padding.
   TUTTI_HOST_DEVICE I origin(I o) const { return o * stride - padding; }
-  /// The input positions that output o looks at.
+  /// Returns the input positions that output o reads.
   TUTTI_HOST_DEVICE PositionRange<I> window(I o) const {
     const I first = origin(o), last = first + kernel;
     return {first > 0 ? first : I(0), last < in ? last : in};
   }
-  /// The outputs that look at input position i.
+  /// Returns the outputs that read input position i.
   TUTTI_HOST_DEVICE PositionRange<I> outputs(I i) const {
     const I last = i + padding, first = last - kernel + 1, end = last / stride + 1;
     return {first <= 0 ? I(0) : (first + stride - 1) / stride, end < out ? end : out};
   }
 };
 
-/// The input positions that output o of an adaptive pooling looks at: floor(o in / out) up to
-/// ceil((o + 1) in / out). With `in` and `out` exchanged, the outputs that look at input position
-/// o.
+/// Returns the input positions that output o of an adaptive pooling reads: floor(o in / out) up to
+/// ceil((o + 1) in / out). With `in` and `out` exchanged, it returns the outputs that read input
+/// position o.
 template <class I>
 TUTTI_HOST_DEVICE inline PositionRange<I> adaptive_window(I o, std::int64_t in, std::int64_t out) {
   return {static_cast<I>(o * in / out), static_cast<I>(((o + 1) * in + out - 1) / out)};

@@ -1,4 +1,5 @@
-// How reductions combine two values, written once for the CPU and for CUDA kernels.
+// The functions by which reductions combine two values, written once for the CPU and for CUDA
+// kernels.
 #pragma once
 
 #include "../core/host_device.h"
@@ -16,21 +17,21 @@ TUTTI_HOST_DEVICE inline bool is_nan(T x) {
   else return false;
 }
 
-/// Whether a is larger than b, where NaN is larger than every number. argmax and max pooling keep
-/// the first value that no other is larger than.
+/// Returns whether a is larger than b, where NaN is larger than every number. argmax and max
+/// pooling keep the first value that no other value exceeds.
 template <class T>
 TUTTI_HOST_DEVICE inline bool is_larger(T a, T b) {
   return a > b || (is_nan(a) && !is_nan(b));
 }
 
-/// The maximum and the minimum are NaN if either value is.
+/// Combines two values. The maximum and the minimum are NaN if either value is.
 template <class T>
 TUTTI_HOST_DEVICE inline T combine(Reduction op, T a, T b) {
   if (op == Reduction::sum) return a + b;
   return (op == Reduction::max ? b > a : b < a) || is_nan(b) ? b : a;
 }
 
-/// The value that changes nothing when it is combined with another.
+/// Returns the neutral element: combining it with a value does not change that value.
 template <class T>
 constexpr T identity_of(Reduction op) {
   using Limits = std::numeric_limits<T>;

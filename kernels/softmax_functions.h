@@ -10,45 +10,46 @@
 
 namespace tutti::kernels {
 
-/// The larger of two logits. A NaN is passed over: it comes back through the exponentials.
+/// Returns the larger of two logits. A NaN is passed over here; the sum of exponentials becomes NaN
+/// anyway.
 template <class T>
 TUTTI_HOST_DEVICE inline T larger_logit(T x, T largest) {
   return x > largest ? x : largest;
 }
 
-/// The logit that the others are compared to: 0 where all are -inf, so that their log-probabilities
-/// are -inf rather than NaN.
+/// Returns the logit that is subtracted from the others: the largest one, or 0 if all are -inf, so
+/// that log-probabilities are -inf rather than NaN.
 template <class T>
 TUTTI_HOST_DEVICE inline T reference_logit(T largest) {
   return largest == -T(INFINITY) ? T(0) : largest;
 }
 
-/// The log-probability of a class, with log_sum = log sum exp(x - reference).
+/// Returns the log-probability of a class, with log_sum = log sum exp(x - reference).
 template <class T>
 TUTTI_HOST_DEVICE inline T log_probability(T x, T reference, T log_sum) {
   return x - reference - log_sum;
 }
 
-/// The gradient of softmax from its output y and total = sum of dy y over the slice.
+/// Returns the gradient of softmax from its output y and total = sum of dy y over the slice.
 template <class T>
 TUTTI_HOST_DEVICE inline T softmax_grad(T dy, T y, T total) {
   return y * (dy - total);
 }
 
-/// The gradient of log-softmax from its output y and total = sum of dy over the slice.
+/// Returns the gradient of log-softmax from its output y and total = sum of dy over the slice.
 template <class Math, class T>
 TUTTI_HOST_DEVICE inline T log_softmax_grad(T dy, T y, T total) {
   return dy - Math::exp(y) * total;
 }
 
-/// The loss of a class, without smoothing: minus its log-probability.
+/// Returns the loss of a class without smoothing: minus its log-probability.
 TUTTI_HOST_DEVICE inline double negative_log_likelihood(double x, double reference,
                                                         double log_sum) {
   return reference - x + log_sum;
 }
 
-/// The loss of a position from the negative log-likelihood of its target and, with label smoothing,
-/// the sum of those of all classes.
+/// Returns the loss of a position from the negative log-likelihood of its target and, with label
+/// smoothing, the sum of those of all classes.
 TUTTI_HOST_DEVICE inline double smoothed_loss(const CrossEntropyRule& rule, double target_loss,
                                               double sum_of_losses, std::int64_t classes) {
   double loss = (1 - rule.label_smoothing) * target_loss;
@@ -57,7 +58,7 @@ TUTTI_HOST_DEVICE inline double smoothed_loss(const CrossEntropyRule& rule, doub
   return loss;
 }
 
-/// The target distribution: `each` for every class, and `target` more for the target.
+/// The target distribution gives every class `each`, and the target class `target` more.
 template <class T>
 struct TargetDistribution {
   T each, target;

@@ -7,8 +7,8 @@
 
 namespace tutti::nn::init {
 
-/// The number of inputs (in) or outputs (out) of a unit. Scaling by the one keeps the variance of
-/// the activations constant, scaling by the other that of the gradients.
+/// The number of inputs (in) or of outputs (out) of a unit. Scaling by `in` keeps the variance of
+/// the activations constant from layer to layer, scaling by `out` that of the gradients.
 enum class Fan { in, out };
 
 /// Returns size(1) times the receptive field for `in`, size(0) times the receptive field for `out`.
@@ -43,7 +43,7 @@ void kaiming_normal_(const Tensor& weight, Kaiming options = {},
 /// 2010).
 void xavier_uniform_(const Tensor& weight, double gain = 1,
                      Generator& generator = default_generator());
-/// Draws from N(0, std^2) with the same std.
+/// Draws from N(0, std^2) with the std of Xavier initialisation, as above.
 void xavier_normal_(const Tensor& weight, double gain = 1,
                     Generator& generator = default_generator());
 

@@ -144,7 +144,7 @@ std::string Module::type_name() const {
   char* demangled = abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status);
   std::string name = status == 0 ? demangled : typeid(*this).name();
   std::free(demangled);
-  // Without namespaces, with template arguments.
+  // The name keeps template arguments and loses namespaces.
   const std::size_t scope = name.rfind("::", name.find('<'));
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }

@@ -120,7 +120,7 @@ class Module {
     std::string name;
     Tensor tensor;
   };
-  // Behind unique_ptr the references that were returned stay valid while more tensors are added.
+  // unique_ptr keeps returned references valid while more tensors are added.
   using NamedTensors = std::vector<std::unique_ptr<Named>>;
 
   Tensor& insert_tensor(NamedTensors& into, const std::string& name, Tensor tensor);
@@ -133,7 +133,7 @@ class Module {
 
   NamedTensors parameters_, buffers_;
   Children children_;
-  // The module that this one was first added to; null after that one's destruction.
+  // The module that this one was first added to; null after that module's destruction.
   const Module* parent_ = nullptr;
   std::string name_;
   bool training_ = true;

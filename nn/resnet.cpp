@@ -14,8 +14,8 @@ namespace {
 
 struct Architecture {
   std::int64_t depth;
-  // For small images: a 3x3 convolution first, three stages of 16, 32 and 64 channels, and
-  // shortcuts without parameters.
+  // Whether the network is for small images: it begins with a 3x3 convolution and has three stages
+  // of 16, 32 and 64 channels, with shortcuts without parameters.
   bool small_images;
   bool bottleneck;
   std::vector<std::int64_t> blocks;  // The number of blocks in each stage.

@@ -1,5 +1,5 @@
 // SpatialOption: an option of a convolution or pooling layer that has one number for each spatial
-// dimension, such as kernel or stride. Which numbers are legal is decided by the layer.
+// dimension, such as kernel or stride. The layer decides which numbers are legal.
 #pragma once
 
 #include "../core/dims.h"

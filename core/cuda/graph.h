@@ -11,8 +11,8 @@
 namespace tutti::cuda {
 
 /// A Graph captures `step` when it is constructed; none of the work runs before replay(). A replay
-/// repeats the same work on the same memory: it reads the tensors that the step reads as they then
-/// are, and tensors that the step made hold the values of the latest replay and may be kept.
+/// repeats the same work on the same memory: it reads the current values of the tensors that the
+/// step reads, and tensors that the step made hold the values of the latest replay and may be kept.
 ///
 /// A replay does not repeat what the host does in the step, with two exceptions: optimizers count
 /// their steps and use the learning rate and other options that they have at the replay, and

@@ -24,8 +24,8 @@ class HostValues {
   /// Allocates device memory that `write` fills; see refresh_before_replay in graph.h.
   void* add(std::size_t bytes, std::function<void(void*)> write);
 
-  /// Where in a generator's stream a captured kernel begins to draw: `offset` numbers after the
-  /// state that the generator has when a replay begins.
+  /// The position in a generator's stream from which a captured kernel draws: `offset` numbers
+  /// after the state that the generator has when a replay begins.
   struct RandomOffset {
     const std::uint64_t* base;  ///< device memory with that state's seed and position
     std::uint64_t offset;

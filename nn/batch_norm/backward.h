@@ -32,8 +32,8 @@ struct BackwardContext {
 struct LocalGradients {
   Tensor dy;               ///< the gradient of the output, dense
   bool is_masked = false;  ///< whether dy has been set to 0 where the ReLU passed nothing
-  bool can_overwrite_dy =
-      false;    ///< whether nothing else holds dy, so that the gradient of x may replace it
+  /// Whether nothing else holds dy, so that the gradient of x may replace it.
+  bool can_overwrite_dy = false;
   Tensor sums;  ///< the packet of this rank's gradient sums; undefined if not needed
   Tensor weight, bias, residual;  ///< gradients; undefined if not needed
 };

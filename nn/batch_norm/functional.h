@@ -30,8 +30,7 @@ struct BatchNormArgs {
   kernels::Tracking tracking = kernels::Tracking::momentum;
   double momentum = 0.1;
   kernels::Epsilon eps;
-  /// A tensor that is added before the ReLU, with the shape, dtype and device of x; undefined for
-  /// none.
+  /// A tensor like x, which is added before the ReLU; undefined for none.
   Tensor residual;
   bool relu = false;  ///< apply max(., 0) to the output
   /// The weights of samples (N) or of positions (N, ...), at least 0; undefined if every weight

@@ -55,10 +55,11 @@ class BatchNorm : public Layer {
     std::optional<ProcessGroup> group = {};  ///< the ranks that share their statistics
   };
 
-  /// Options of one forward. Its kernels, and those of its backward, include them in the same pass.
+  /// The options of one forward. Its kernels apply them in the same pass over memory, and so do
+  /// those of its backward.
   struct ForwardOptions {
-    /// A tensor that is added to the output before the ReLU; it has the shape, dtype and device of
-    /// x.
+    /// A tensor with the shape, dtype and device of x, which is added to the output before the
+    /// ReLU.
     Tensor residual = {};
     bool relu = false;  ///< applies max(., 0) to the output
     /// The weights of samples (N) or positions (N, ...) in the statistics. A weight of 0 masks

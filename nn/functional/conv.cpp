@@ -8,7 +8,7 @@
 namespace tutti::nn {
 namespace {
 
-// The options with one number for each spatial dimension, and the shape of the output.
+// The options, with one number for each spatial dimension, and the shape of the output.
 struct Checked {
   ConvOptions options;
   Shape y_shape;

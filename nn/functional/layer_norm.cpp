@@ -61,7 +61,7 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
        parameters = weight.defined() ? weight.dtype() : float32, &kernels](const Tensor& gradient) {
         const Tensor copy = gradient.is_contiguous() ? Tensor() : gradient.contiguous();
         const Tensor& dy = copy.defined() ? copy : gradient;
-        // If nobody else holds dy, dx is written over it, which is in the cache.
+        // If nothing else holds dy, dx overwrites it, because its memory is in the cache.
         const bool reuse = dy.is_exclusive();
         const TensorOptions like{parameters, dy.device()};
         Tensor dx, d_weight, d_bias;

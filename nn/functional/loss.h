@@ -14,7 +14,7 @@ struct CrossEntropyOptions {
   LossReduction reduction = LossReduction::mean;
   /// Targets with this value have no loss, and the mean does not count them.
   std::int64_t ignore_index = -100;
-  /// From 0 to 1.
+  /// The share of the uniform distribution in the target distribution, from 0 to 1.
   double label_smoothing = 0;
 };
 

@@ -33,7 +33,7 @@ PoolOptions check(const char* op, const Tensor& x, const PoolOptions& given, Dim
   return options;
 }
 
-// The kind of a tensor whose values backward does not need.
+// The properties of a tensor whose values backward does not need.
 struct TensorKind {
   Shape shape;
   TensorOptions options;

@@ -6,7 +6,7 @@
 namespace tutti::nn {
 namespace {
 
-// Kernels and oneDNN compute with sums and products of two spatial numbers.
+// The bound on each number: kernels and oneDNN compute sums and products of two of them.
 constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
 
 bool all_equal(const Dims& dims) {
