@@ -74,7 +74,7 @@ TEST(Engine, SecondGradientIsAddedInPlaceOnlyWhereNobodyElseHoldsTheFirst) {
   EXPECT_EQ(arrived[0], made[0]) << "the first gradient was copied though it was nobody else's";
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 2, 2}));
 
-  // Somebody holds the gradient as a handle or as another view of its storage, or it is an expanded
+  // The test holds the gradient as a handle or as another view of its storage, or it is an expanded
   // tensor, whose elements share memory.
   const Tensor held = full({3}, 5), whole = full({2, 3}, 5), one = full({1}, 5);
   for (const Tensor& kept : {held, whole.select(0, 1), one.expand({3})}) {

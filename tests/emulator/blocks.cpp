@@ -59,7 +59,7 @@ struct Fiber {
   boost::context::fiber context;
   const void* bottom = nullptr;
   std::size_t size = 0;
-  void* fake_stack = nullptr;  // AddressSanitizer's
+  void* fake_stack = nullptr;  // AddressSanitizer's state of the stack
 #if defined(__SANITIZE_ADDRESS__)
   static constexpr std::size_t stack_bytes = 512 << 10;
   void leave(const Fiber& to) { __sanitizer_start_switch_fiber(&fake_stack, to.bottom, to.size); }
@@ -74,7 +74,7 @@ struct Fiber {
 };
 
 // The fibers of one host thread that runs kernels. They are never freed but lent to the next
-// launch, because host threads that are ranks start and end all the time.
+// launch, because tests start and end host threads (ranks) all the time.
 class Fibers {
  public:
   Fiber* take() {
@@ -89,7 +89,7 @@ class Fibers {
   const std::function<void()>* work = nullptr;
 
   /// Suspends the running fiber and resumes `to`, or the host thread itself for null. Returns when
-  /// somebody resumes this fiber.
+  /// another fiber resumes this one.
   void switch_to(Fiber* to) {
     Fiber *from = running_, *next = to ? to : &host_;
     if (from == next) return;

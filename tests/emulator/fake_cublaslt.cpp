@@ -103,7 +103,7 @@ void store(cudaDataType type, void* data, std::int64_t index, double value) {
   }
 }
 
-// op(x) of one batch, row-major; its values are cut to the digits of TF32 if `tf32`.
+// Returns op(x) of one batch, row-major. If `tf32` is set, its values are truncated to TF32.
 std::vector<double> gather(const Matrix& x, const void* data, std::int64_t batch, bool transposed,
                            bool tf32) {
   const std::int64_t rows = transposed ? x.columns : x.rows,

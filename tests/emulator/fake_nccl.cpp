@@ -87,7 +87,7 @@ struct LeakCheck::Counted {
 };
 
 struct ncclComm {
-  // What captured graphs share with the communicator, and may outlive it.
+  // The state that captured graphs share with the communicator. It may outlive the communicator.
   struct State {
     std::int64_t calls = 0;
     bool aborted = false;
@@ -156,7 +156,7 @@ void compute(std::map<int, Call>& calls) {
   }
 }
 
-// Runs on the rank's stream. The last rank to arrive computes for all.
+// Computes a collective on the rank's stream. The last rank to arrive computes for all ranks.
 void arrive(const std::shared_ptr<RankGroup>& group, std::int64_t number, int rank) {
   const std::lock_guard lock(mutex);
   const auto found = group->pending.find(number);
@@ -296,7 +296,7 @@ ncclResult_t ncclMemFree(void* data) {
     for (const auto& [_, registered] : registrations())
       if (registered == data) return ncclInvalidUsage;
   }
-  // As NCCL's own memory, and unlike cudaFree, this does not wait for the devices.
+  // ncclMemFree, unlike cudaFree, does not wait for the devices.
   return cudaFreeAsync(data, nullptr) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, std::size_t, void** handle) {

@@ -187,7 +187,8 @@ int device_of(const void* address) {
   Memory& m = memory();
   const auto* a = static_cast<const unsigned char*>(address);
   if (a < m.base || a >= m.base + range) return -1;
-  const std::unique_lock lock(m.mutex, std::try_to_lock);  // a fault may come while it is locked
+  const std::unique_lock lock(
+      m.mutex, std::try_to_lock);  // the fault may happen while this thread holds the lock
   if (!lock) return 0;
   const auto block = m.block_at(address);
   return block == m.blocks.end() ? 0 : block->second.device;

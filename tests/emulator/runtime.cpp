@@ -23,8 +23,8 @@ struct CUgraphExec_st {
 
 namespace {
 
-// The limits of an H200, but few multiprocessors and a small L2 cache, so that small shapes take
-// the paths of large ones.
+// The emulated devices have the limits of an H200, but few multiprocessors and a small L2 cache, so
+// that small shapes take the code paths of large ones.
 constexpr int devices = 4, multiprocessors = 3, threads_per_multiprocessor = 2048,
               blocks_per_multiprocessor = 32;
 constexpr std::size_t shared_per_multiprocessor = 228 << 10, shared_per_block = 48 << 10,

@@ -15,14 +15,14 @@ namespace emulator {
 struct Capture;
 struct Stream;
 
-/// What streams wait for: an event that a stream records, or a signal that raise() raises.
+/// A point that streams wait for: an event that a stream records, or a signal that raise() raises.
 struct Signal {
   std::shared_ptr<Stream> stream;  ///< the stream that records it; null if raise() raises it
   bool raised = false;
   std::chrono::steady_clock::time_point time;
-  std::shared_ptr<Capture> capture;  ///< if not null, it stands for a point in a captured graph
-  std::map<const Stream*, std::size_t>
-      captured_before;  ///< the number of nodes of each stream that come before that point
+  std::shared_ptr<Capture> capture;  ///< not null for a point in a captured graph
+  /// The number of nodes of each stream that come before that point.
+  std::map<const Stream*, std::size_t> captured_before;
 };
 
 struct Entry {

@@ -1,5 +1,6 @@
-// Optimizers in tensor arithmetic on a device: what overflowed is skipped without waiting for the
-// host, and a step that a graph would freeze is refused.
+// Tests of optimizers that are written in tensor arithmetic, on a device: a step whose gradients
+// overflowed is skipped without waiting for the host, and capturing a step that a graph would
+// freeze throws.
 #include "../distributed/messages.h"
 #include "../optim/amsgrad.h"
 #include "../test_device.h"
@@ -32,7 +33,8 @@ void give_gradients(const std::vector<Tensor>& parameters, int step) {
     p.set_grad(randn(p.shape(), {float64}, random).to(p.dtype()).to(p.device()));
 }
 
-// A run in which some steps overflow, the first one among them, against a run without them.
+// Compares a run in which some steps overflow, the first one among them, with a run without these
+// steps.
 TEST(CustomOptimizer, TheDeviceSkipsWhatOverflowed) {
   for (const DType dtype : {float32, float64, bfloat16, float16}) {
     const auto p = parameters(dtype), q = parameters(dtype);

@@ -55,8 +55,8 @@ Tensor numbers(Index n, const std::function<double(Index)>& f, const Shape& shap
   return tensor(values, shape, {dtype}).to(test_device());
 }
 
-// The contributions of an element's row and column. Neither repeats after 2^15 or 2^16 rows, and
-// the sum of both is exact in 8 bits.
+// These functions return the contributions of an element's row and column. Neither repeats after
+// 2^15 or 2^16 rows, and the sum of both is exact in 8 bits.
 double of_row(Index r) { return static_cast<double>(r * 37 % 127); }
 double of_column(Index c) { return static_cast<double>(c * 11 % 64); }
 
@@ -116,7 +116,7 @@ double total(const Tensor& t) {
 
 constexpr double rounded = 0x1p-7;  // the relative error of a few roundings to bfloat16
 
-// ---- families
+// ---- the families of kernels
 
 void copies(const Size& s) {
   const Index rows = 2 * s.rows - 1, columns = s.columns();  // more than 2^32 bytes

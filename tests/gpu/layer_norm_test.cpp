@@ -1,5 +1,5 @@
-// Compares layer normalisation on a device with the CPU's, both from float64 inputs: rows that a
-// warp and rows that a block computes, with and without vector loads.
+// Tests that compare layer normalisation on a device with the CPU's, both from float64 inputs. The
+// rows are short (one warp computes a row) or long (one block does), with and without vector loads.
 #include "../kernels/compare.h"
 #include "../test_device.h"
 

@@ -1,6 +1,6 @@
-// The optimizers' kernels on a device against those of the CPU: lists that are longer than one
-// launch takes, empty tensors, several dtypes, skipped updates, and the scalars of a replay.
-// tests/kernels/optimizer_test.cpp compares single kernels with formulas in float64.
+// Tests that compare the optimizers' kernels on a device with those of the CPU: lists that are
+// longer than one launch takes, empty tensors, several dtypes, skipped updates, and the scalars of
+// a replay. tests/kernels/optimizer_test.cpp compares single kernels with formulas in float64.
 #include "../kernels/compare.h"
 #include "../test_device.h"
 
@@ -66,7 +66,8 @@ void expect_same(const Lists& lists) {
   }
 }
 
-// Returns the numbers that a replay reads on the device, and spoils those given at the capture.
+// Returns the numbers that a replay reads on the device, and overwrites those given at the capture
+// with wrong ones.
 Tensor replay_scalars(std::vector<double> numbers, std::vector<FusedUpdate>& updates) {
   for (FusedUpdate& u : updates) {
     numbers.push_back(static_cast<double>(u.step));

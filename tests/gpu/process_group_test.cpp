@@ -120,7 +120,7 @@ TEST_P(Nccl, BucketsAreRegisteredAndGoWithTheirTensors) {
     expect_registered(group, 3 * 1008 * sizeof(float));  // the gradients are views
     for (const auto& [_, parameter] : model) parameter.set_grad({});
     expect_registered(group, 0);
-    // Tensors of the host, and sizes that NCCL refuses, are allocated as without NCCL.
+    // Memory for CPU tensors, and of sizes that NCCL refuses, comes from the ordinary allocators.
     EXPECT_TRUE(group.empty({3}, {}).device().is_cpu());
     EXPECT_THROW(group.empty({std::int64_t{1} << 50}, {.device = own(group)}), DeviceError);
     expect_registered(group, 0);

@@ -103,7 +103,7 @@ TEST(Trainer, GoesOnInFloat16WithItsLossScale) {
     const distributed::InjectFault fault({.rank = 1, .collective = collectives - 5});
     EXPECT_THROW(run("parts"), Error);
   }
-  EXPECT_LT(scale("parts"), 65536);  // the scale in a checkpoint from before the fault
+  EXPECT_LT(scale("parts"), 65536);  // the scale in the checkpoint that was saved before the fault
   options.resume = true;
   const StateDict parts = run("parts");
   EXPECT_LT(scale("whole"), 65536);  // the first steps overflow

@@ -1,4 +1,5 @@
-// BatchNorm on one rank: values, gradients, running statistics, modes, and what it refuses.
+// Tests of BatchNorm on one rank: values, gradients, running statistics, modes, and errors for
+// wrong arguments.
 #include "kernels/compare.h"
 
 #include <tutti/autograd/functions.h>
@@ -28,7 +29,7 @@ using nn::BatchNorm;
 using nn::JointBatchNorm;
 using test::relative_error;
 
-// y from elementary operations, whose gradients are checked elsewhere.
+// Computes y from elementary operations, whose gradients other tests check.
 Tensor reference(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   Dims dims{0};
   for (int d = 2; d < x.rank(); ++d) dims.push_back(d);
@@ -86,7 +87,7 @@ TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
   for (const auto& event : nlohmann::json::parse(std::ifstream(file)))
     if (event.at("ph") == "X") ++spans[event.at("name")];
   std::filesystem::remove(file);
-  // Two for each layer that goes with others: its statistics, and its output.
+  // A layer in a JointBatchNorm has two spans: one for start() and one for finish().
   EXPECT_EQ(spans, (std::map<std::string, int>{
                        {"0", 1}, {"1", 1}, {"2", 1}, {"3", 1}, {"4", 1}, {"5", 2}, {"6", 2}}));
 }
@@ -151,7 +152,7 @@ TEST(BatchNorm, AnyStridesWork) {
                           big.slice(1, 0, 1).expand({6, 4, 5, 10}),
                           big.permute({0, 2, 3, 1}).slice(3, 0, 4).permute({0, 3, 1, 2})})
     EXPECT_LT(relative_error(layer(x), reference(x, layer.weight, layer.bias, 1e-5)), 1e-12);
-  // With gaps, too, the output has the format that the input is nearest to.
+  // For an input with gaps the output has the memory format that is nearest to the input's strides.
   EXPECT_TRUE(layer(big.slice(1, 0, 8, 2).slice(3, 0, 5)).is_contiguous(MemoryFormat::contiguous));
   const Tensor last =
       randn({6, 4, 9, 10}, {float64}, random).contiguous(MemoryFormat::channels_last);
@@ -312,7 +313,8 @@ TEST(BatchNorm, DoesNotWriteOverGradientsThatOthersHold) {
   EXPECT_EQ(to_vector(dy), before);
 }
 
-// A gradient that nobody else holds is written over, but by one of its two readers only.
+// The gradient of x overwrites dy if nothing else holds dy, but not if dy is the gradient of the
+// residual too.
 TEST(BatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
   Generator random(19);
   for (const bool training : {true, false})
@@ -328,7 +330,7 @@ TEST(BatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
           const Tensor y = !fused      ? rectified ? relu(sum_of) : sum_of
                            : rectified ? layer.forward(x, {.residual = r, .relu = true})
                                        : layer.forward(x, {.residual = r});
-          sum(y * y * y).backward();  // a fresh gradient for y
+          sum(y * y * y).backward();  // makes a new gradient of y, which nothing else holds
           return std::vector{x.grad(), r.grad(), layer.weight.grad(), layer.bias.grad()};
         };
         const auto got = run(true), expected = run(false);
@@ -390,7 +392,7 @@ TEST(BatchNorm, CumulativeAndPooledAverages) {
   EXPECT_EQ(pooled.num_elements_tracked.item<int>(), 48);
 }
 
-// Sums of weights are no whole numbers, and stay what they are.
+// Sums of weights are not integers, and the merged count is not rounded.
 TEST(BatchNorm, PooledStatisticsMergeByTheSumsOfWeights) {
   Generator random(17);
   BatchNorm layer({.channels = 2, .pooled = true, .dtype = float64});
@@ -428,7 +430,8 @@ TEST(BatchNorm, TheFloorOfTheVarianceKeepsNaN) {
   for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 3 % 2 == 0) << i;
 }
 
-// In evaluation too, so that a model trained with a floor evaluates as it was trained.
+// Evaluation applies the floor too, so that a model that was trained with a floor evaluates in the
+// same way.
 TEST(BatchNorm, EvaluationTakesTheFloorUnderTheRunningVariance) {
   BatchNorm layer({.channels = 3, .eps = 0.25, .eps_is_floor = true, .dtype = float64});
   for (std::int64_t c = 0; c < 3; ++c)
@@ -449,7 +452,7 @@ TEST(BatchNorm, MasksLeavePaddingOut) {
   EXPECT_LT(relative_error(layer.running_var, plain.running_var), 1e-13);
 }
 
-// Padding may hold anything: nothing of it reaches statistics, parameters or gradients.
+// Padding may hold NaN and infinity, which reach neither statistics nor parameters nor gradients.
 TEST(BatchNorm, MasksLeaveNaNAndInfinityOut) {
   Generator random(15);
   for (const DType dtype : {float32, float64, bfloat16})
@@ -458,7 +461,7 @@ TEST(BatchNorm, MasksLeaveNaNAndInfinityOut) {
         for (const bool relu : {false, true}) {
           const Tensor mask =
               gt(rand({shape[0], shape[2], shape[3]}, {float64}, random), 0.3).to(float64);
-          mask.slice(0, 0, 1).fill_(0);  // all of a sample, the first
+          mask.slice(0, 0, 1).fill_(0);  // masks the whole first sample
           const Tensor m4 = mask.reshape({shape[0], 1, shape[2], shape[3]}).expand(shape);
           const Tensor values = randn(shape, {float64}, random),
                        dy = (randn(shape, {float64}, random) * m4).to(dtype);

@@ -1,4 +1,5 @@
-// convert_sync_batchnorm and back: what is converted, and that nothing else changes.
+// Tests of convert_sync_batchnorm and revert_sync_batchnorm: they change the right layers, and
+// nothing else.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/nn/batch_norm/convert.h>
@@ -16,7 +17,7 @@ using namespace nn;
 using distributed::run_ranks;
 using Paths = std::vector<std::string>;
 
-// A user's own batch norm with a forward of its own.
+// A subclass of BatchNorm with its own forward, as a user may write it.
 struct ScaledBatchNorm : BatchNorm2d {
   using BatchNorm2d::BatchNorm2d;
   Tensor forward(const Tensor& x) override { return BatchNorm2d::forward(x) * 2; }
@@ -83,8 +84,9 @@ TEST(Convert, KeepsHooksAndSubclassesWithTheirOwnForward) {
     net.block.own.add_forward_hook(
         [&](Layer&, const Tensor&, const Tensor&) { return ++hooked, Tensor(); });
     convert_sync_batchnorm(net, group);
-    const Tensor x =
-        full({1, 3, 1, 1}, group.rank());  // one element each: normalised over both, -1 and 1
+    const Tensor x = full(
+        {1, 3, 1, 1},
+        group.rank());  // one element on each rank; normalised over both ranks they are -1 and 1
     const Tensor y = net.block.own(x);
     EXPECT_NEAR(y.data<float>()[0], group.rank() == 0 ? -2 : 2, 1e-3);
     EXPECT_EQ(hooked, 1);
@@ -156,7 +158,7 @@ TEST(Convert, RevertingTakesOffOnlyWhatConvertingAttached) {
     EXPECT_TRUE(*net.chosen.process_group() == alone && *net.given.process_group() == alone);
     EXPECT_FALSE(net.plain.process_group());
     EXPECT_EQ(convert_sync_batchnorm(net, group), Paths{"plain"}) << "and again";
-    net.plain.set_process_group(alone);  // somebody's choice since then
+    net.plain.set_process_group(alone);  // a group that the user chose after the conversion
     EXPECT_EQ(revert_sync_batchnorm(net), Paths{});
   });
 }
@@ -190,7 +192,8 @@ TEST(Convert, TheModuleSaysWithWhomItIsSynchronised) {
   });
 }
 
-// Every buffer, by PyTorch's names, from plain to synchronised and back.
+// A state dict with every buffer moves from a plain layer to a synchronised one and back, under
+// PyTorch's names.
 TEST(Convert, StateMovesBetweenBothKinds) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(19);

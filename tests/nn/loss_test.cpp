@@ -177,7 +177,7 @@ TEST(Dropout, EdgesAndErrors) {
   EXPECT_EQ(to_vector(nn::dropout(x, 1, true)), (std::vector<double>{0, 0, 0}));
   EXPECT_THROW(nn::dropout(x, -0.1, true), ValueError);
   EXPECT_THROW(nn::dropout(x, std::nan(""), true), ValueError);
-  // The random numbers follow the order of the indices, not that of the memory.
+  // Random numbers are drawn in the order of the indices, not in the order of the memory.
   Generator a(1), b(1);
   const Tensor image = ones({2, 3, 4, 4});
   const Tensor last = nn::dropout(image.contiguous(MemoryFormat::channels_last), 0.5, true, b);

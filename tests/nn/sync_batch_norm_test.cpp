@@ -1,5 +1,6 @@
-// SyncBatchNorm over ranks that are threads: the same as one process, at one collective each way,
-// and what happens when ranks disagree. The same comparison over MPI processes is in tests/mpi.
+// Tests of SyncBatchNorm on ranks that are threads: it computes what one process computes on the
+// whole batch, it needs one collective each way, and ranks that disagree get errors. tests/mpi runs
+// the same comparison on MPI processes.
 #include "distributed/messages.h"
 #include "distributed/sync_batch_norm_case.h"
 
@@ -51,7 +52,7 @@ struct Branch {
   BatchNorm::ForwardOptions options = {};
 };
 
-// The outputs of layers that share a collective.
+// Runs the layers of all branches in one collective and returns their outputs.
 std::vector<Tensor> forward_jointly(const std::vector<Branch>& branches) {
   JointBatchNorm joint;
   for (const Branch& branch : branches) joint.start(branch.layer, branch.x, branch.options);
@@ -78,8 +79,8 @@ TEST_P(SyncBatchNormRanks, ShareOneCollectiveAmongBranches) {
 }
 INSTANTIATE_TEST_SUITE_P(Threads, SyncBatchNormRanks, ::testing::Values(1, 2, 3, 4));
 
-// Float32 input is summed in float32 in short runs (1e-6); sharing the sums may add 4e-16 (1 + 1e8)
-// to that. Those of float64 input keep their digits.
+// Float32 input is summed in float32 over short runs, with an error of 1e-6. Adding the sums of the
+// ranks may add an error of 4e-16 (1 + 1e8). Float64 input sends exact sums.
 TEST(SyncBatchNorm, RightWhereTheMeanIsTenThousandDeviations) {
   for (const int ranks : {2, 3})
     for (const DType dtype : {float32, bfloat16, float64})
@@ -87,8 +88,8 @@ TEST(SyncBatchNorm, RightWhereTheMeanIsTenThousandDeviations) {
           ranks,
           [dtype](const ProcessGroup& group) {
             Generator random(15);
-            // In bfloat16 numbers near 10,000 lie 64 apart; two of them, one rarely, are as far
-            // from their mean as wanted.
+            // Numbers near 10,000 lie 64 apart in bfloat16. With two of them, of which one is rare,
+            // the mean is about ten thousand deviations.
             const Tensor noise = dtype == bfloat16 ? (rand({3000, 4}, {float64}, random) * 3000)
                                                    : randn({3000, 4}, {float64}, random);
             const Tensor whole = dtype == bfloat16 ? where(lt(noise, 1), full({}, 10048, {float64}),
@@ -129,16 +130,14 @@ TEST(SyncBatchNorm, RightAtVariancesDownToTheTwelfthDecimal) {
           SyncBatchNorm layer({.channels = 4, .eps = 1e-13, .momentum = 1, .dtype = float64});
           const std::int64_t from = 1000 * group.rank(), to = from + 1000;
           const Tensor got = layer(whole.slice(0, from, to));
-          const double bound =
-              dtype == float64 ? 1e-13
-                               : 1e-6;  // float32 sums; the output in bfloat16 is rounded besides
+          const double bound = dtype == float64 ? 1e-13 : 1e-6;  // sums are taken in float32
           EXPECT_LT(relative_error(layer.running_var, variance * (3000.0 / 2999)), bound);
           EXPECT_LT(relative_error(got, y.slice(0, from, to)), dtype == bfloat16 ? 4e-3 : bound);
         },
         60s);
 }
 
-// Beyond 2^24, where float32 stops counting, in elements and in weights.
+// Counts of elements and sums of weights are exact beyond 2^24, where a float32 counter would stop.
 TEST(SyncBatchNorm, CountsBeyondFloat32AreExact) {
   run_ranks(2, [](const ProcessGroup& group) {
     const std::int64_t n = (1 << 23) + 3;
@@ -149,7 +148,7 @@ TEST(SyncBatchNorm, CountsBeyondFloat32AreExact) {
     EXPECT_EQ(layer.num_elements_tracked.item<double>(), 16777222);
     EXPECT_EQ(to_vector(layer.running_mean)[0], 4);
     EXPECT_NEAR(to_vector(layer.running_var)[0], 16777222.0 / 16777221, 1e-15);
-    layer(x.slice(2, 0, 1));  // two more count
+    layer(x.slice(2, 0, 1));  // adds one element on each rank
     EXPECT_EQ(layer.num_elements_tracked.item<double>(), 16777224);
     EXPECT_NEAR(to_vector(layer.running_var)[0], 16777224.0 / 16777223, 1e-15);
 
@@ -178,8 +177,8 @@ TEST(SyncBatchNorm, OneCollectiveEachWayWhoseBytesDoNotDependOnTheRanks) {
         SyncBatchNorm layer({.channels = 10, .dtype = dtype});
         const ProcessGroup& own = group.for_normalization();
         const Tensor x = randn({4, 10, 3, 3}, {dtype}).requires_grad_();
-        // The sums of float64 input travel in two parts each; those of gradients are one number in
-        // either dtype.
+        // Float64 input sends each sum as two numbers. Gradient sums are one number each for either
+        // dtype.
         const std::int64_t forward = 8 * ((dtype == float64 ? 4 : 2) * 10 + 8),
                            backward = 8 * (2 * 10 + 8);
         const Tensor y = layer(x);
@@ -207,8 +206,8 @@ TEST(SyncBatchNorm, EvaluationWorksOnOneRankAlone) {
       60s);
 }
 
-// Batch statistics are those of the local batch then, and nothing travels; in training they are
-// shared all the same.
+// Without running statistics, evaluation uses the statistics of the local batch and communicates
+// nothing; training shares the statistics as always.
 TEST(SyncBatchNorm, WithoutRunningStatisticsEvaluationIsLocal) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(17);
@@ -245,15 +244,15 @@ TEST(SyncBatchNorm, ThereIsNoDoubleBackward) {
   });
 }
 
-// Of what is not finite on one rank every rank hears, forward and backward; the other channels do
-// not.
+// A value that is not finite on one rank makes its channel NaN on every rank, forward and backward,
+// and changes no other channel.
 TEST(SyncBatchNorm, NaNAndInfinityOnOneRankAreNaNOnAll) {
   for (const double bad : {double{NAN}, double{INFINITY}, -double{INFINITY}})
     for (const bool floor : {false, true})
       for (const DType dtype : {float32, float64, bfloat16})
         for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
           for (const std::int64_t at :
-               {0, 29})  // the one by which the first sums are shifted, and a later one
+               {0, 29})  // the sample that serves as pivot of the sums, and a later one
             run_ranks(2, [=](const ProcessGroup& group) {
               SyncBatchNorm layer({.channels = 2, .eps_is_floor = floor});
               const Tensor x =
@@ -276,7 +275,8 @@ TEST(SyncBatchNorm, NaNAndInfinityOnOneRankAreNaNOnAll) {
             });
 }
 
-// Padding may hold anything, on whichever rank; the gradients are those of the rest.
+// Padding on any rank may hold NaN and infinity: results and gradients are the same as with padding
+// of 0.
 TEST(SyncBatchNorm, MasksLeaveNaNOutOverRanks) {
   run_ranks(3, [](const ProcessGroup& group) {
     Generator random(18);
@@ -301,8 +301,8 @@ TEST(SyncBatchNorm, MasksLeaveNaNOutOverRanks) {
 }
 
 TEST(SyncBatchNorm, GradcheckOverRanks) {
-  // The sum of both ranks' losses as a function of one rank's inputs: rank 0 perturbs, rank 1
-  // follows with its own fixed input, and its share of the projection is added by an all-reduce.
+  // The checked function is the sum of both ranks' losses, which an all-reduce computes, as a
+  // function of the inputs of either rank.
   for (const bool residual_and_relu : {false, true}) {
     run_ranks(
         2,
@@ -323,8 +323,8 @@ TEST(SyncBatchNorm, GradcheckOverRanks) {
             if (residual_and_relu) args.residual = r, args.relu = true;
             return sum(nn::batch_norm(x, args) * p);
           };
-          // Both ranks walk the same elements of all inputs in the same order; only the owner's
-          // leaves get gradients.
+          // Both ranks perturb the same elements of all inputs in the same order. Only the leaves
+          // of the rank that uses an input get its gradient.
           std::vector<Tensor> inputs{x0, x1, weight, bias, r0, r1};
           const auto total = [&] {
             const NoGrad no_grad;
@@ -402,7 +402,8 @@ TEST(SyncBatchNorm, NothingAnywhereChangesNothing) {
   });
 }
 
-// N is the sum of the weights: none in all changes nothing, and up to 1 has no unbiased variance.
+// The count is the sum of the weights over all ranks. If it is 0, nothing changes; up to 1 there is
+// no unbiased variance, so that every rank throws.
 TEST(SyncBatchNorm, WeightsThatSumToNothingOrToOneInAll) {
   run_ranks(
       2,
@@ -444,13 +445,13 @@ TEST(SyncBatchNorm, OneElementInAllThrowsOnEveryRankAndChangesNothing) {
   for (std::size_t r = 0; r < 3; ++r)
     expect_contains(errors[r], {"SyncBatchNorm ''", fmt::format("rank {} of 3", r),
                                 "more than 1 value per channel"});
-  // One element on each of two ranks is two in all.
+  // One element on each of two ranks is a batch of two elements.
   run_ranks(2, [](const ProcessGroup&) { SyncBatchNorm({.channels = 2})(randn({1, 2})); });
 }
 
 TEST(SyncBatchNorm, RanksThatNeedDifferentGradientsDoNotWaitForEachOther) {
-  // Every pair of what two ranks may need: input, weight, bias, residual. The input gradient of the
-  // one is right either way.
+  // Each rank needs any subset of the gradients of input, weight, bias and residual. An input
+  // gradient is right whatever the other rank needs.
   for (int first = 0; first < 16; ++first)
     for (int second = 0; second < 16; ++second) {
       const bool refused = ((first | second) & 1) && (first == 0 || second == 0);
@@ -473,7 +474,8 @@ TEST(SyncBatchNorm, RanksThatNeedDifferentGradientsDoNotWaitForEachOther) {
         EXPECT_EQ(layer.bias.grad().defined(), (needs & 4) != 0);
         EXPECT_EQ(residual.grad().defined(), (needs & 8) != 0);
         if (needs & 1) {
-          // A rank without any node contributes no loss; with any it contributes its full one.
+          // Here both ranks run a backward, so the loss of the whole batch is the sum of both
+          // losses.
           BatchNorm one({.channels = 3, .dtype = float64});
           const Tensor all = whole.clone().requires_grad_();
           one(all).backward(dy);
@@ -519,7 +521,7 @@ TEST(SyncBatchNorm, RanksAtDifferentLayersCallsOrChannelsGetAnErrorThatNamesBoth
         "SyncBatchNorm 'bn1' backward #1", "SyncBatchNorm 'bn1' forward #2");
 }
 
-// A rank that finds its own arguments wrong says so to the others, which would wait for it.
+// A rank whose arguments are wrong tells the other ranks, which would otherwise wait for it.
 TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
   struct Net : nn::Module {
     nn::BatchNorm2d& bn =
@@ -564,7 +566,8 @@ TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
           bn(randn({3, 5, 2, 2}, {float64}));
         }),
         "expected input of shape (N, 4, ...), got (3, 5, 2, 2)");
-  // Its packet is not as long as those of several, and of float64 input.
+  // The packet of a refusal is shorter than the joint packet of several layers, and than one of
+  // float64 input.
   const auto errors = errors_of(2, [](const ProcessGroup& group) {
     Net net;
     SyncBatchNorm other({.channels = 3});
@@ -578,7 +581,8 @@ TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
                               "SyncBatchNorm 'bn' forward #1, whose arguments it refuses"});
 }
 
-// Where every rank makes the same mistake, each gets its own error and the group goes on.
+// If the arguments are wrong on every rank, each rank throws its own error, and the group stays
+// usable.
 TEST(SyncBatchNorm, WhatEveryRankRefusesBreaksNothing) {
   run_ranks(
       3,
@@ -592,7 +596,8 @@ TEST(SyncBatchNorm, WhatEveryRankRefusesBreaksNothing) {
       60s);
 }
 
-// Where a backend compares no names, the packet itself tells.
+// The headers of packets reveal that ranks are at different calls, also on a backend that does not
+// compare the names of collectives.
 TEST(SyncBatchNorm, ThePacketShowsThatRanksAreOutOfStep) {
   using namespace nn;
   for (const bool differ : {false, true}) {
@@ -617,24 +622,23 @@ TEST(SyncBatchNorm, ThePacketShowsThatRanksAreOutOfStep) {
 
 TEST(SyncBatchNorm, ARankThatNeverComesIsNamedWithTheLayer) {
   std::string message, about;
-  EXPECT_THROW(
-      run_ranks(
-          2,
-          [&](const ProcessGroup& group) {
-            struct Net : nn::Module {
-              SyncBatchNorm& bn = add<SyncBatchNorm>("bn", {.channels = 4});
-            } net;
-            if (group.rank() == 1)
-              return group.barrier({.timeout = 60s});  // waits elsewhere, on the other communicator
-            try {
-              net.bn(randn({3, 4}));
-            } catch (const TimeoutError& error) {
-              message = error.what(), about = error.info().name;
-              throw;
-            }
-          },
-          300ms),
-      TimeoutError);
+  EXPECT_THROW(run_ranks(
+                   2,
+                   [&](const ProcessGroup& group) {
+                     struct Net : nn::Module {
+                       SyncBatchNorm& bn = add<SyncBatchNorm>("bn", {.channels = 4});
+                     } net;
+                     if (group.rank() == 1)
+                       return group.barrier({.timeout = 60s});  // waits on the other communicator
+                     try {
+                       net.bn(randn({3, 4}));
+                     } catch (const TimeoutError& error) {
+                       message = error.what(), about = error.info().name;
+                       throw;
+                     }
+                   },
+                   300ms),
+               TimeoutError);
   expect_contains(message, {"rank 1", "SyncBatchNorm 'bn' forward #1"});
   EXPECT_EQ(about, "SyncBatchNorm 'bn' forward #1");
 }
@@ -674,8 +678,8 @@ TEST(SyncBatchNorm, SeveralLayersShareOneCollective) {
   });
 }
 
-// Weighted ones, float64 and bfloat16, and one that evaluates, on ranks of which one is empty: each
-// as it is alone.
+// Layers with position weights, with float64 and bfloat16 input, and in evaluation share a
+// collective, and one rank has an empty batch. Each layer has the results that it has alone.
 TEST(SyncBatchNorm, BranchesOfEveryKindShareOneCollective) {
   run_ranks(
       3,
@@ -732,7 +736,8 @@ TEST(SyncBatchNorm, BranchesOfEveryKindShareOneCollective) {
       60s);
 }
 
-// A gradient that nobody else holds is written over, but not where it is the residual's too.
+// The gradient of x overwrites dy if nothing else holds dy, but not if dy is the gradient of the
+// residual too.
 TEST(SyncBatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
   run_ranks(
       2,
@@ -753,7 +758,8 @@ TEST(SyncBatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
             y = kind == Kind::fused ? layer.forward(x, {.residual = r}) : layer(x) + r;
             z = kind == Kind::fused ? other.forward(r, {.residual = x}) : other(r) + x;
           }
-          (sum(y * y * y) + sum(z * z * z)).backward();  // fresh gradients for y and z
+          (sum(y * y * y) + sum(z * z * z))
+              .backward();  // makes new gradients of y and z, which nothing else holds
           return std::vector{x.grad(), r.grad(), layer.weight.grad(), other.bias.grad()};
         };
         const auto expected = run(Kind::separate);
@@ -767,7 +773,8 @@ TEST(SyncBatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
       60s);
 }
 
-// Each branch has its own place in the graph: one backward may come to some of them only.
+// Each branch has its own operations in the graph, so a backward may visit only some of the
+// branches.
 TEST(SyncBatchNorm, BranchesMayBeWalkedApart) {
   run_ranks(3, [](const ProcessGroup& group) {
     Generator random(52);
@@ -775,7 +782,8 @@ TEST(SyncBatchNorm, BranchesMayBeWalkedApart) {
                  da = shard(random, group, {6, 3, 2});
     const Tensor db = shard(random, group, {6, 5});
     SyncBatchNorm a({.channels = 3, .dtype = float64}), b({.channels = 5, .dtype = float64});
-    const auto run = [&](int kind) {  // one backward, one each, the same twice
+    // Runs one backward for both branches (0), one for each branch (1), or one for both twice (2).
+    const auto run = [&](int kind) {
       a.zero_grad(), b.zero_grad();
       const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_();
       const auto y = forward_jointly({{a, xa}, {b, xb}});
@@ -792,7 +800,7 @@ TEST(SyncBatchNorm, BranchesMayBeWalkedApart) {
       EXPECT_EQ(to_vector(apart[i]), to_vector(once[i])) << i;
       EXPECT_EQ(to_vector(twice[i]), to_vector(once[i] * 2)) << i;
     }
-    // Where a branch is not used at all, the other ones' gradients are right too.
+    // If a branch is not used at all, the gradients of the other one are still right.
     const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_();
     const auto y = forward_jointly({{a, xa}, {b, xb}});
     sum(y[1] * db).backward();
@@ -802,7 +810,8 @@ TEST(SyncBatchNorm, BranchesMayBeWalkedApart) {
 }
 
 TEST(SyncBatchNorm, BranchesWhereRanksNeedDifferentGradients) {
-  // Rank 0 needs the gradient of the first input, rank 1 of the second; weights are trained.
+  // Rank 0 needs the gradient of the first input and rank 1 that of the second; both need those of
+  // the weights.
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(53);
     const Tensor va = shard(random, group, {6, 3}), vb = shard(random, group, {6, 3}),
@@ -848,7 +857,7 @@ TEST(SyncBatchNorm, TheTwoPhasesComeInOrder) {
   EXPECT_THROW(joint.start(b, randn({4, 3})), Error);
 }
 
-// What start() saw must be what finish() normalises.
+// finish() must normalise the values from which start() computed the sums.
 TEST(SyncBatchNorm, InputsStayAsTheyAreBetweenThePhases) {
   BatchNorm layer({.channels = 3});
   JointBatchNorm joint;
@@ -864,7 +873,8 @@ TEST(SyncBatchNorm, InputsStayAsTheyAreBetweenThePhases) {
   }
 }
 
-// Ranks have exchanged before one of them finds its residual wrong: that call counts there too.
+// finish() checks the residual after the all-reduce, so the call counts on the rank that throws,
+// too.
 TEST(SyncBatchNorm, AResidualThatOneRankRefusesLeavesTheRanksAtTheSameCall) {
   run_ranks(
       2,
@@ -875,7 +885,7 @@ TEST(SyncBatchNorm, AResidualThatOneRankRefusesLeavesTheRanksAtTheSameCall) {
         const auto of_a = joint.start(a, randn({4, 3})), of_b = joint.start(b, randn({4, 3}));
         if (group.rank() == 0) {
           EXPECT_THROW(joint.finish(of_a, randn({4, 2})),
-                       ShapeError);  // and it leaves the other unfinished
+                       ShapeError);  // this rank does not finish the other layer
         } else {
           joint.finish(of_a, randn({4, 3}));
           joint.finish(of_b);
@@ -949,8 +959,8 @@ TEST(SyncBatchNorm, NestedRecomputationsCommunicateOnceEachWay) {
   });
 }
 
-// The shared ones are computed first; what recomputation saves of them is in the order of the
-// branches.
+// A JointBatchNorm all-reduces synchronised layers together, but saves the statistics of all layers
+// for the recomputation in the order of the branches.
 TEST(SyncBatchNorm, LayersTogetherInsideARecomputation) {
   run_ranks(2, [](const ProcessGroup& group) {
     Generator random(13);
@@ -1006,7 +1016,7 @@ TEST(SyncBatchNorm, OnlyCallsOfTheGroupItHasNowAreCounted) {
         layer.set_process_group(group);
         const auto fn = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
         for (int step = 0; step < 2;
-             ++step) {  // the second run of one rank's recomputation is no call
+             ++step) {  // the second run of recompute() on rank 0 does not count as a call
           const Tensor a = group.rank() == 0 ? recompute(fn, {x}) : layer(x), b = layer(x);
           b.backward(dy);
           a.backward(dy);

@@ -1,6 +1,6 @@
 // Tests of NCCL ranks that are processes. Each test starts gpu_ranks with the variables of
 // torchrun: ranks that share one GPU and pretend to be on hosts of their own (NCCL_HOSTID), one
-// rank for each GPU, and ranks of which one fails. They meet over TCP or in a file.
+// rank for each GPU, and ranks of which one fails. The rendezvous uses TCP or a file.
 #include "../../distributed/messages.h"
 #include "../../distributed/process.h"
 
