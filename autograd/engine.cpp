@@ -54,8 +54,8 @@ class OperationScope {
 };
 
 // The sum of the gradients that have arrived for one tensor. A gradient is added in place only if
-// nobody else holds the sum: an addition passes one tensor on to both inputs, and closures may keep
-// what they return.
+// no other handle of the sum exists: the backward of an addition passes one tensor on to both
+// inputs, and closures may keep the tensors that they return.
 class GradientSum {
  public:
   void add(const Tensor& gradient) {
@@ -137,7 +137,8 @@ class BackwardPass {
   void deliver(const Node& node, std::size_t i, Tensor gradient);
 
   bool retain_graph_;
-  std::function<std::vector<Tensor>()> rest_;  // what the running closure gave to defer_gradients
+  std::function<std::vector<Tensor>()>
+      rest_;  // the function that the running closure passed to defer_gradients
   Deferred deferred_;
   std::vector<Node*> order_;
   std::unordered_map<Node*, GradientSum> gradients_;

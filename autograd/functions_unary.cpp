@@ -20,7 +20,7 @@ Tensor compute(Unary op, const char* name, const Tensor& x) {
 }
 
 // Returns the gradient of an activation, computed from its saved output or input. It overwrites `g`
-// if nobody else holds that.
+// if no other handle or view of `g` exists.
 Tensor activation_grad(Binary op, const Tensor& g, const Tensor& saved) {
   const Tensor out = autograd::gradient_buffer(g, saved);
   kernels::elementwise(g.device()).binary(op, g, saved, out);

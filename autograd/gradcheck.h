@@ -21,7 +21,7 @@ struct GradcheckOptions {
   std::uint64_t seed = 0;
 };
 
-/// What gradcheck() found. It converts to true if the check passed.
+/// The result of gradcheck(). It converts to true if the check passed.
 struct GradcheckResult {
   double worst = 0;  ///< the largest relative error found
   /// Empty if the check passed; else it names the input, the element and both numbers.

@@ -29,8 +29,8 @@ void expect_parameter(const char* op, const Tensor& input, const Tensor& paramet
 Tensor empty_result(const Shape& shape, const std::vector<Tensor>& inputs, DType dtype);
 
 /// Returns a tensor to write a gradient of the shape and layout of `like` into: the incoming
-/// gradient `g` itself if nobody else holds it and its layout is the same, else a new tensor.
-/// Overwriting `g` saves a pass over memory that is not in the cache.
+/// gradient `g` itself if no other handle or view of it exists and its layout is the same, else a
+/// new tensor. Overwriting `g` saves a pass over memory that is not in the cache.
 Tensor gradient_buffer(const Tensor& g, const Tensor& like);
 
 }  // namespace tutti::autograd

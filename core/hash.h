@@ -1,6 +1,6 @@
 // Hash64: the one hash function of the library, FNV-1a with 64 bits, fed piece by piece. Its value
 // is the same on every machine and in every build, so ranks may compare it. It finds accidental
-// differences; it is no defence against somebody who wants two inputs to collide.
+// differences; it gives no protection against inputs that are made to collide.
 #pragma once
 
 #include <cstddef>

@@ -55,7 +55,7 @@ struct Epsilon {
   bool floor = false;
 };
 
-/// How running statistics move towards the statistics of a batch.
+/// The rule by which running statistics move towards the statistics of a batch.
 enum class Tracking {
   momentum,    ///< They move by a fixed fraction (an exponential moving average).
   cumulative,  ///< They are the plain average over all batches (PyTorch's momentum=None).
@@ -71,8 +71,8 @@ struct RunningStatistics {
   Tensor elements;
 };
 
-/// How finalize_statistics turns moments into mean and rstd, and what it does to the running
-/// statistics.
+/// The options by which finalize_statistics computes mean and rstd from moments and updates the
+/// running statistics.
 struct StatisticsUpdate {
   Epsilon eps = {};
   Tracking tracking = Tracking::momentum;
@@ -98,7 +98,7 @@ struct Normalization {
   Tensor mask = {};  ///< uint8, [mask_size(x)]; undefined if no backward will need it.
 };
 
-/// What a forward pass saves for the backward kernels.
+/// The values that a forward pass saves for the backward kernels.
 struct SavedForward {
   /// Kernels use only whether its `residual` is defined, not its values.
   Normalization normalization;

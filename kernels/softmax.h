@@ -7,7 +7,7 @@
 
 namespace tutti::kernels {
 
-/// How cross-entropy treats its targets.
+/// The options of cross-entropy's targets.
 struct CrossEntropyRule {
   double label_smoothing = 0;        ///< s: the target distribution is (1-s) one-hot + s/C uniform
   std::int64_t ignore_index = -100;  ///< positions with this target have loss 0 and gradient 0

@@ -18,7 +18,7 @@ class Conv : public Layer {
     std::int64_t out = 0;
     SpatialOption kernel = {};
     SpatialOption stride = 1;
-    /// How many zeros are added on either side of each spatial dimension.
+    /// The number of zeros that are added on either side of each spatial dimension.
     SpatialOption padding = 0;
     SpatialOption dilation = 1;
     std::int64_t groups = 1;

@@ -95,8 +95,8 @@ class PoolAllocator final : public Allocator {
   void* from_pool(std::size_t bytes, const Stream& stream) {
     void* block = nullptr;
     cudaError_t status = cudaMallocAsync(&block, bytes, stream.get());
-    if (status ==
-        cudaErrorMemoryAllocation) {  // the pool may hold memory in pieces that are too small
+    // The pool may hold memory in pieces that are too small.
+    if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       trim();
       status = cudaMallocAsync(&block, bytes, stream.get());

@@ -16,7 +16,7 @@ struct CallHistory {
   DeferredErrors deferred_errors;
 };
 
-/// Which gradients the backward of a call computes.
+/// The gradients that the backward of a call computes.
 struct NeededGradients {
   bool input = false, weight = false, bias = false, residual = false;
   bool any() const { return input || weight || bias || residual; }

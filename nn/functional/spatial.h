@@ -1,5 +1,5 @@
-// What convolution and pooling share: options with one number for each spatial dimension, and the
-// shapes of outputs. An implementation detail of nn/.
+// The helpers that convolution and pooling share: options with one number for each spatial
+// dimension, and the shapes of outputs. An implementation detail of nn/.
 #pragma once
 
 #include "../../core/dims.h"

@@ -338,8 +338,8 @@ TEST(Engine, AWaitingOperationHidesWhatWasDeferred) {
 TEST(Engine, DeferredGradientsOfComputedInputsAndOfTheLastOperationComeInTime) {
   Log log;
   const Tensor x = full({}, 3).requires_grad_(), w = full({}, 5).requires_grad_();
-  product_in_halves(x, pass(w, true, log), log)
-      .backward();  // the operation that waits for ranks computed the second input
+  // Here an operation that waits for ranks computed the second input.
+  product_in_halves(x, pass(w, true, log), log).backward();
   EXPECT_EQ(log, (Log{"first half", "second half of product", "start", "end"}));
   EXPECT_EQ(w.grad().item<double>(), 3);
   log.clear();

@@ -180,8 +180,8 @@ TEST(FunctionsReduce, ValuesAndShapes) {
 }
 
 TEST(FunctionsReduce, AMeanOf16BitNumbersIsRoundedOnce) {
-  const Tensor x = ones({257}, {bfloat16})
-                       .requires_grad_();  // bfloat16 has 256 and 258, so the sum would be rounded
+  // bfloat16 has 256 and 258 but not 257, so a sum in bfloat16 would be rounded.
+  const Tensor x = ones({257}, {bfloat16}).requires_grad_();
   const Tensor y = mean(x);
   EXPECT_EQ(y.dtype(), bfloat16);
   EXPECT_EQ(y.item<double>(), 1);

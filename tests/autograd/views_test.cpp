@@ -86,8 +86,8 @@ TEST(ViewsShare, WritesThroughAViewAreSeenInTheWhole) {
   x.reshape({6}).select(0, 5).fill_(7);
   EXPECT_EQ(to_vector(x), (std::vector<double>{0, 5, 0, 0, 5, 7}));
   EXPECT_EQ(x.reshape({3, 2}).raw(), x.raw());
-  EXPECT_NE(x.transpose(0, 1).reshape({6}).raw(),
-            x.raw());  // no view has this shape, so it is a copy
+  // No view has this shape, so reshape() copies.
+  EXPECT_NE(x.transpose(0, 1).reshape({6}).raw(), x.raw());
   EXPECT_NE(x.clone().raw(), x.raw());
   EXPECT_TRUE(x.contiguous().is_same(x));
 }

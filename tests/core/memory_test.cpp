@@ -94,8 +94,8 @@ TEST(CpuAllocator, GivesItsCacheBackBeforeItFails) {
       for (;;) blocks.push_back(cpu().allocate(block));
     } catch (const Error&) {}
     for (void* each : blocks) cpu().release(each, block);
-    if (cpu().stats().cached < 4 * block)
-      _exit(3);  // the cache is empty, so the test would show nothing
+    // With an empty cache the test would show nothing.
+    if (cpu().stats().cached < 4 * block) _exit(3);
     cpu().release(cpu().allocate(3 * block), 3 * block);
     _exit(0);
   };

@@ -66,8 +66,8 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
   EXPECT_EQ(begin.at("args").at("bytes"), 7);
   EXPECT_EQ(begin.at("id"), end.at("id"));
   EXPECT_NEAR(end.at("ts").get<double>() - begin.at("ts").get<double>(), 3000, 0.01);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()),
-            1);  // no temporary file is left
+  // No temporary file is left.
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
 }
 
 TEST_F(Trace, EveryThreadHasItsTrack) {

@@ -195,8 +195,8 @@ struct Block {
   std::vector<Thread> threads;
   std::vector<Thread*> ready;
   std::vector<unsigned char> dynamic_shared;
-  std::vector<std::vector<unsigned char>>
-      static_shared;  // saved while another block of a cooperative launch runs
+  // The static shared memory of each block, saved while another block of a cooperative launch runs.
+  std::vector<std::vector<unsigned char>> static_shared;
 };
 
 std::string text(const Location& at) { return fmt::format("{}:{}", at.file_name(), at.line()); }

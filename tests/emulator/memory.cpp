@@ -64,8 +64,8 @@ struct Memory {
                                    huge_page * huge_page;
     base = reinterpret_cast<unsigned char*>(aligned);
     free[base] = range - huge_page;
-    madvise(base, range - huge_page,
-            MADV_HUGEPAGE);  // the protection of huge pages changes a thousand times faster
+    // The protection of huge pages changes a thousand times faster.
+    madvise(base, range - huge_page, MADV_HUGEPAGE);
 #if !defined(__SANITIZE_ADDRESS__)
     struct sigaction action {};
     action.sa_sigaction = explain_fault;

@@ -27,8 +27,8 @@ int look(dl_phdr_info* info, std::size_t, void* found) {
 }
 
 Region region() {
-  *const_cast<volatile unsigned char*>(&anchor) =
-      0;  // a write makes the loader allocate the calling thread's copy
+  // A write makes the loader allocate the calling thread's copy.
+  *const_cast<volatile unsigned char*>(&anchor) = 0;
   Region found{};
   dl_iterate_phdr(look, &found);
   return found;

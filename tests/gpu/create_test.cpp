@@ -25,9 +25,8 @@ TEST(Create, ConstantsInEveryDtype) {
 TEST(Create, RandomNumbersAreTheCpus) {
   for (const DType dtype : {float32, float64, bfloat16, float16}) {
     Generator here(7), there(7);
-    for (const std::int64_t count :
-         {1, 2, 3, 0, 1000, 5, 4,
-          1027}) {  // covers all offsets within a block of the random stream
+    // The counts lead to all offsets within a block of the random stream.
+    for (const std::int64_t count : {1, 2, 3, 0, 1000, 5, 4, 1027}) {
       const Tensor a = bernoulli(0.3, {count}, {dtype}, here),
                    b = bernoulli(0.3, {count}, {dtype, test_device()}, there);
       EXPECT_EQ(to_vector(b), to_vector(a)) << count;

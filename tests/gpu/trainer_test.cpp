@@ -48,8 +48,8 @@ std::string text_of(std::FILE* file) {
 }
 
 TEST(Trainer, AGraphChangesNoBit) {
-  const test::Switch deterministic(
-      cuda::settings().deterministic);  // without it cuDNN may give other bits in each run
+  // Without this switch cuDNN may give other bits in each run.
+  const test::Switch deterministic(cuda::settings().deterministic);
   for (const DType precision : {float32, bfloat16, float16}) {
     TrainOptions options = options_on(test_device());
     options.precision = precision;

@@ -84,9 +84,8 @@ TEST(Convert, KeepsHooksAndSubclassesWithTheirOwnForward) {
     net.block.own.add_forward_hook(
         [&](Layer&, const Tensor&, const Tensor&) { return ++hooked, Tensor(); });
     convert_sync_batchnorm(net, group);
-    const Tensor x = full(
-        {1, 3, 1, 1},
-        group.rank());  // one element on each rank; normalised over both ranks they are -1 and 1
+    // Each rank has one element per channel. Normalised over both ranks they are -1 and 1.
+    const Tensor x = full({1, 3, 1, 1}, group.rank());
     const Tensor y = net.block.own(x);
     EXPECT_NEAR(y.data<float>()[0], group.rank() == 0 ? -2 : 2, 1e-3);
     EXPECT_EQ(hooked, 1);

@@ -251,8 +251,8 @@ TEST(SyncBatchNorm, NaNAndInfinityOnOneRankAreNaNOnAll) {
     for (const bool floor : {false, true})
       for (const DType dtype : {float32, float64, bfloat16})
         for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
-          for (const std::int64_t at :
-               {0, 29})  // the sample that serves as pivot of the sums, and a later one
+          // Sample 0 is the pivot of the sums; sample 29 is a later one.
+          for (const std::int64_t at : {0, 29})
             run_ranks(2, [=](const ProcessGroup& group) {
               SyncBatchNorm layer({.channels = 2, .eps_is_floor = floor});
               const Tensor x =
@@ -758,8 +758,8 @@ TEST(SyncBatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
             y = kind == Kind::fused ? layer.forward(x, {.residual = r}) : layer(x) + r;
             z = kind == Kind::fused ? other.forward(r, {.residual = x}) : other(r) + x;
           }
-          (sum(y * y * y) + sum(z * z * z))
-              .backward();  // makes new gradients of y and z, which nothing else holds
+          // This makes new gradients of y and z, which nothing else holds.
+          (sum(y * y * y) + sum(z * z * z)).backward();
           return std::vector{x.grad(), r.grad(), layer.weight.grad(), other.bias.grad()};
         };
         const auto expected = run(Kind::separate);
@@ -884,8 +884,8 @@ TEST(SyncBatchNorm, AResidualThatOneRankRefusesLeavesTheRanksAtTheSameCall) {
         JointBatchNorm joint;
         const auto of_a = joint.start(a, randn({4, 3})), of_b = joint.start(b, randn({4, 3}));
         if (group.rank() == 0) {
-          EXPECT_THROW(joint.finish(of_a, randn({4, 2})),
-                       ShapeError);  // this rank does not finish the other layer
+          // This rank does not finish the other layer.
+          EXPECT_THROW(joint.finish(of_a, randn({4, 2})), ShapeError);
         } else {
           joint.finish(of_a, randn({4, 3}));
           joint.finish(of_b);
@@ -1015,8 +1015,8 @@ TEST(SyncBatchNorm, OnlyCallsOfTheGroupItHasNowAreCounted) {
         for (int i = 0; i <= group.rank() / 2; ++i) layer(x);
         layer.set_process_group(group);
         const auto fn = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
-        for (int step = 0; step < 2;
-             ++step) {  // the second run of recompute() on rank 0 does not count as a call
+        // The second run of recompute() on rank 0 does not count as a call.
+        for (int step = 0; step < 2; ++step) {
           const Tensor a = group.rank() == 0 ? recompute(fn, {x}) : layer(x), b = layer(x);
           b.backward(dy);
           a.backward(dy);
