@@ -17,9 +17,10 @@ struct ConvOptions {
   std::int64_t groups = 1;
 };
 
-/// x (N, I, ...), w (O, I/groups, ...), bias (O) or undefined, y (N, O, ...). The batch may be
-/// empty. With 16-bit activations, w, bias, dw and db have their dtype or float32, and sums are
-/// taken in float32. Otherwise all tensors have one dtype.
+/// The table of a device's convolution kernels. x has shape (N, I, ...), w (O, I/groups, ...), y
+/// (N, O, ...) and bias (O) unless it is undefined. The batch may be empty. With 16-bit
+/// activations, w, bias, dw and db have their dtype or float32, and sums are taken in float32.
+/// Otherwise all tensors have one dtype.
 struct Convolution {
   void (*forward)(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions&,
                   const Tensor& y);
@@ -35,7 +36,7 @@ const Convolution& convolution();
 namespace cuda {
 const Convolution& convolution();
 }
-/// The convolution kernels of `device`.
+/// Returns the convolution kernels of `device`.
 inline const Convolution& convolution(Device device) {
   return device.is_cpu() ? cpu::convolution() : cuda::convolution();
 }

@@ -10,17 +10,18 @@ namespace tutti::kernels {
 
 struct Elementwise {
   void (*fill)(const Tensor& out, double value);
-  /// out = in. Any dtype converts to any other.
+  /// Computes out = in. Any dtype converts to any other.
   void (*copy)(const Tensor& in, const Tensor& out);
-  /// out = op(in). 16-bit types are computed in float32.
+  /// Computes out = op(in). 16-bit types are computed in float32.
   void (*unary)(Unary op, const Tensor& in, const Tensor& out);
-  /// out = op(a, b). a and b have one dtype; 16-bit types are computed in float32.
+  /// Computes out = op(a, b). a and b have one dtype; 16-bit types are computed in float32.
   void (*binary)(Binary op, const Tensor& a, const Tensor& b, const Tensor& out);
-  /// out = op(a, b), or op(b, a) where `reversed`, with a number b.
+  /// Computes out = op(a, b) with a number b, or op(b, a) if `reversed` is set.
   void (*binary_scalar)(Binary op, const Tensor& a, double b, bool reversed, const Tensor& out);
-  /// y += alpha * x. x may have another dtype: bfloat16 gradients are added to float32 ones.
+  /// Computes y += alpha * x. x may have another dtype: bfloat16 gradients are added to float32
+  /// ones.
   void (*axpy)(double alpha, const Tensor& x, const Tensor& y);
-  /// out = condition ? a : b
+  /// Computes out = condition ? a : b.
   void (*where)(const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& out);
 };
 

@@ -7,12 +7,12 @@
 namespace tutti::kernels {
 
 struct Embedding {
-  /// out[i..., :] = weight[indices[i...], :]. `indices` is int64 of any shape and strides, `out` is
-  /// contiguous of shape indices.shape + (D). An index outside the table is a ValueError on the
-  /// CPU; a GPU writes NaN there.
+  /// Computes out[i..., :] = weight[indices[i...], :]. `indices` is int64 of any shape and strides,
+  /// `out` is contiguous of shape indices.shape + (D). An index outside the table throws a
+  /// ValueError on the CPU; a GPU writes NaN there.
   void (*gather)(const Tensor& weight, const Tensor& indices, const Tensor& out);
-  /// weight_grad[indices[i...], :] += g[i..., :]. Gradients are added in row-major order of the
-  /// indices, so that results are deterministic.
+  /// Computes weight_grad[indices[i...], :] += g[i..., :]. Gradients are added in row-major order
+  /// of the indices, so that results are deterministic.
   void (*scatter_add)(const Tensor& g, const Tensor& indices, const Tensor& weight_grad);
 };
 

@@ -25,9 +25,9 @@ struct RowStatistics {
   TUTTI_HOST_DEVICE RowStatistics(double row_mean, double row_rstd)
       : mean(row_mean), rstd(static_cast<A>(row_rstd)) {}
   TUTTI_HOST_DEVICE A normalized(A x) const { return mean.deviation(x) * rstd; }
-  /// y = z weight + bias
+  /// Returns y = z weight + bias.
   TUTTI_HOST_DEVICE A output(A x, A weight, A bias) const { return normalized(x) * weight + bias; }
-  /// dx = rstd (g - mean(g) - z mean(g z)), with g = dy weight
+  /// Returns dx = rstd (g - mean(g) - z mean(g z)), with g = dy weight.
   TUTTI_HOST_DEVICE A input_grad(A x, A g, A mean_of_g, A mean_of_gz) const {
     return rstd * (g - mean_of_g - normalized(x) * mean_of_gz);
   }

@@ -16,12 +16,12 @@ struct Epilogue {
   Activation activation = Activation::none;
 };
 
-/// The matrix product of a device.
+/// The table of a device's matrix product kernel.
 struct Matmul {
-  /// out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at least 2;
-  /// batch dimensions of size 1 in a or b broadcast. Tensors may have any strides. With a 16-bit a
-  /// the others have its dtype or float32, and sums are taken in float32; otherwise all have one
-  /// dtype. With k = 0 the result is the epilogue of zeros.
+  /// Computes out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at
+  /// least 2; batch dimensions of size 1 in a or b broadcast. Tensors may have any strides. With a
+  /// 16-bit a the others have its dtype or float32, and sums are taken in float32; otherwise all
+  /// have one dtype. With k = 0 the result is the epilogue of zeros.
   void (*matmul)(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
 };
 
@@ -31,7 +31,7 @@ const Matmul& matmul();
 namespace cuda {
 const Matmul& matmul();
 }
-/// The matrix product kernels of `device`.
+/// Returns the matrix product kernels of `device`.
 inline const Matmul& matmul(Device device) {
   return device.is_cpu() ? cpu::matmul() : cuda::matmul();
 }

@@ -16,7 +16,8 @@ struct PoolOptions {
   bool count_include_pad = true;  ///< whether padding counts in the divisor of an average
 };
 
-/// The dtype of max pooling's indices: uint8 where the window is small enough.
+/// Returns the dtype of max pooling's indices: uint8 if the window is small enough, else a wider
+/// one.
 inline DType pool_index_dtype(const Dims& kernel) {
   return product(kernel, 0, kernel.size()) < 256 ? uint8 : int64;
 }
@@ -42,7 +43,7 @@ const Pooling& pooling();
 namespace cuda {
 const Pooling& pooling();
 }
-/// The pooling kernels of `device`.
+/// Returns the pooling kernels of `device`.
 inline const Pooling& pooling(Device device) {
   return device.is_cpu() ? cpu::pooling() : cuda::pooling();
 }

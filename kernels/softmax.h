@@ -13,14 +13,16 @@ struct CrossEntropyRule {
   std::int64_t ignore_index = -100;  ///< positions with this target have loss 0 and gradient 0
 };
 
+/// The table of a device's softmax and cross-entropy kernels.
 struct Softmax {
+  /// Computes softmax along `dim`, or its logarithm if `log` is set.
   void (*forward)(const Tensor& in, int dim, bool log, const Tensor& out);
   /// Computes the gradient from the output `y`: y (g - sum g y), or g - exp(y) sum g where `log`.
   void (*backward)(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor& out);
-  /// `logits` (N, C, d...), `targets` int64 (N, d...). Writes for every position the loss and
-  /// the normalizer log sum_c exp(logits_c - max logits), both of the targets' shape. A target
-  /// outside [0, C) that is not ignored is a ValueError on the CPU, before anything is written to
-  /// `losses`; a GPU writes NaN there.
+  /// Writes for every position the loss and the normalizer log sum_c exp(logits_c - max logits),
+  /// both of the targets' shape. `logits` has shape (N, C, d...), and `targets` is int64 of shape
+  /// (N, d...). On the CPU, a target outside [0, C) that is not ignored throws a ValueError before
+  /// anything is written to `losses`; a GPU writes NaN there.
   void (*cross_entropy)(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
                         const Tensor& losses, const Tensor& normalizers);
   /// Writes the gradient of sum(g * losses); `g` has the targets' shape and the losses' dtype.

@@ -12,8 +12,8 @@ namespace tutti::cuda {
 /// operation of the library that called it, with shapes if they matter.
 inline void check(cudaError_t status, const char* call, const char* op) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears an error that is not sticky, so that the next call does not report
-                       // it again
+  // This clears an error that is not sticky, so that the next call does not report it again.
+  cudaGetLastError();
   fail<DeviceError>("{}: {} failed: {} ({})", op, call, cudaGetErrorString(status),
                     cudaGetErrorName(status));
 }

@@ -14,7 +14,7 @@ namespace {
 struct Queues {
   std::mutex mutex;
   std::condition_variable changed;
-  std::unordered_map<Stream*, StreamPtr> streams;  // those that live or have work left
+  std::unordered_map<Stream*, StreamPtr> streams;  // the streams that exist or have work left
   std::map<int, StreamPtr> legacy;
   Random random{~std::uint64_t{0}};
 };

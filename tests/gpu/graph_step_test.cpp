@@ -176,7 +176,8 @@ TEST(GraphStep, CollectivesOfNcclRanksAreReplayed) {
                            group.barrier();
                          },
                          {.backend = "nccl", .timeout = std::chrono::seconds(60)});
-  // Everything but the losses is equal on the ranks, and differs from what one rank alone computes.
+  // Everything but the losses is equal on the ranks, and differs from the results of one rank
+  // alone.
   ASSERT_EQ(of_rank[0].size(), of_rank[1].size());
   for (std::size_t i = captured_steps; i < of_rank[0].size(); ++i)
     EXPECT_EQ(of_rank[0][i], of_rank[1][i]);

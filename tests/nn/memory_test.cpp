@@ -38,7 +38,7 @@ TEST(Memory, RepeatedTrainingStepsAskTheSystemForNothing) {
       optimizer.step();
     };
     step();
-    step();  // The first step that begins with the optimizer's momentum.
+    step();  // the first step for which the optimizer's momentum exists
     const MemoryStats before = allocator(Device::cpu()).stats();
     for (int i = 0; i < 5; ++i) step();
     const MemoryStats after = allocator(Device::cpu()).stats();

@@ -96,8 +96,8 @@ TEST(ResNet, BlocksPassGradcheck) {
   }
 }
 
-// relu(last(y) + projection(x)): in one collective each way it has the bits and the hooks of one
-// layer after the other.
+// relu(last(y) + projection(x)) with one collective each way gives the same bits, and runs the same
+// hooks, as one layer after the other.
 TEST(ResNet, AProjectionSharesTheCollectivesOfTheLastNormalisation) {
   distributed::run_ranks(
       2,
