@@ -16,8 +16,8 @@ struct PoolOptions {
   bool count_include_pad = true;  ///< whether padding counts in the divisor of an average
 };
 
-/// Returns the dtype of max pooling's indices: uint8 if the window is small enough, else a wider
-/// one.
+/// Returns the dtype of max pooling's indices: uint8 for windows of fewer than 256
+/// elements, else int64.
 inline DType pool_index_dtype(const Dims& kernel) {
   return product(kernel, 0, kernel.size()) < 256 ? uint8 : int64;
 }

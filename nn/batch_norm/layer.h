@@ -19,22 +19,24 @@ struct CallHistory;
 /// variance are those of the batch, over all ranks of the group if there is one; running_mean and
 /// running_var move towards them (running_var towards the unbiased variance). Evaluation uses the
 /// running statistics, or those of the local batch if none are tracked, and communicates nothing.
-/// The output has the memory format of x. Inputs are float32, float64 or bfloat16; parameters and
-/// statistics stay in float32 or float64 when the module is moved to another dtype.
+/// The output has the memory format of x. Inputs are float32, float64, bfloat16 or, on CUDA only,
+/// float16; parameters and statistics stay in float32 or float64 when the module is moved to
+/// another dtype.
 ///
 /// With a group, the gradient of x is that of the sum of the ranks' losses, and the gradients of
 /// weight and bias are this rank's share: DataParallel averages them with the rest. If the ranks
 /// have batches of different sizes, scale each rank's mean loss by world_size * local_batch /
 /// global_batch to train as one process on the whole batch would. A rank with an empty batch takes
-/// part. Each forward and each backward is one collective of 8 (2C + 8) bytes; the forward of
-/// float64 input sends 8 (4C + 8) bytes.
+/// part. In training, each forward and each backward runs one collective of 8 (2C + 8) bytes; the
+/// forward of float64 input sends 8 (4C + 8) bytes.
 ///
 /// Ranks add up sums of squares in float64. For a few ranks that costs the variance a relative
 /// error of at most about 4e-16 (1 + mean^2 / var): 4e-8, the rounding error of float32, for a
 /// mean of 10,000 standard deviations. Each further rank may add 1e-16 to 4e-16. Rounding the input
 /// to float32 costs more: 6e-8 mean / std. Float64 input is not rounded first, so ranks send its
-/// sums with 79 bits. The relative error of the variance is then at most about 1e-14 + 1e-23 mean^2
-/// / var, as long as the ranks' counts differ by a factor of less than 2^27 / ranks.
+/// sums with 79 bits. The relative error of the variance is then at most about
+/// 1e-14 + 1e-23 mean^2 / var, as long as the ranks' counts differ by a factor of less than 2^27 /
+/// ranks.
 class BatchNorm : public Layer {
  public:
   struct Options {
@@ -58,8 +60,7 @@ class BatchNorm : public Layer {
   /// The options of one forward. Its kernels apply them in the same pass over memory, and so do
   /// those of its backward.
   struct ForwardOptions {
-    /// A tensor with the shape, dtype and device of x, which is added to the output before the
-    /// ReLU.
+    /// A tensor like x (shape, dtype, device), which is added to the output before the ReLU.
     Tensor residual = {};
     bool relu = false;  ///< applies max(., 0) to the output
     /// The weights of samples (N) or positions (N, ...) in the statistics. A weight of 0 masks

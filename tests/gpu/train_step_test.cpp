@@ -1,6 +1,6 @@
 // Tests a training step on a device: the host does not wait for the device, work and collectives
-// are issued in the right order, and an error that only the device can find is deferred, with
-// running statistics unchanged.
+// are issued in the right order, and an error that only the device can find is deferred and
+// changes nothing.
 #include "../distributed/messages.h"
 #include "../test_device.h"
 #include "twin_backend.h"
