@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t longest_rows = 128, longest_plane = 2048;
 // The number of rows whose mean is the first shift.
 constexpr std::int64_t first_rows = 8;
-// The number of channels whose sums fit into registers.
+// The row width for which the sums of all values of a row are kept in registers.
 constexpr std::int64_t narrow = 64;
 
 // Returns the length of a run that follows `before` elements if the shift of the first run is a
