@@ -1,5 +1,5 @@
-// The table of the CPU's batch-norm kernels, and the steps that work on channels alone. The passes
-// over activations have a file each (batch_norm_passes.h).
+// This file defines the table of the CPU's batch-norm kernels and the steps that work on
+// per-channel values only. Each pass over activations has a file of its own (batch_norm_passes.h).
 #include "../../core/create.h"
 #include "../batch_norm_math.h"
 #include "batch_norm_layout.h"
@@ -147,7 +147,7 @@ void parameter_grad(const Tensor& sums, const Tensor& rstd, const Tensor& weight
     });
 }
 
-// The entries that combine several steps. On the CPU they run one step after the other.
+// The entries below combine several steps. On the CPU they run one step after the other.
 
 void moment_sums(const Tensor& x, const Tensor& position_weights, const PacketHeader& header,
                  const Tensor& sums) {

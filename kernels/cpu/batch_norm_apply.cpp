@@ -1,5 +1,5 @@
-// The apply pass of batch norm on the CPU: y = max(0, (x - center) scale + shift + residual) in one
-// pass over x, where residual and ReLU are optional.
+// This file implements the apply pass of batch norm on the CPU. It computes y = max(0, (x - center)
+// scale + shift + residual) in one pass over x; residual and ReLU are optional.
 #include "batch_norm_layout.h"
 #include "batch_norm_passes.h"
 
@@ -12,8 +12,9 @@ template <bool relu, class V>
   return z;
 }
 
-// Applies to `rows` rows of `width` values. Two rows at a time share the per-channel numbers; they
-// lie far apart for the prefetcher's sake, as add_rows in batch_norm_moments.cpp explains.
+// Normalises `rows` rows of `width` values. It processes two rows at a time, which use the
+// per-channel numbers together. The two rows are far apart in memory, for the prefetcher's sake, as
+// add_rows in batch_norm_moments.cpp explains.
 template <class T, class A, bool relu, bool add>
 void apply_rows(const T* __restrict x, const T* __restrict residual, T* __restrict y,
                 std::int64_t rows, std::int64_t width, const OutputCoefficientArrays<A>& of) {

@@ -1,7 +1,7 @@
-// The gradient of the input of batch norm on the CPU, in one pass over dy and x:
+// This file computes the gradient of the input of batch norm on the CPU, in one pass over dy and x:
 // dx = of_g g + w (of_x (x - center) + constant), where w is the weight of the position. The
-// coefficients stand in kernels/batch_norm_math.h. dx may be dy: every element is read before it is
-// written, by the same step.
+// coefficients are computed in kernels/batch_norm_math.h. dx may be the same tensor as dy, because
+// each step reads its elements before it writes them.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 
@@ -45,8 +45,9 @@ struct GradientCoefficientArrays {
   }
 };
 
-// `weights` are those of the rows, or null. Without weights two rows at a time share the
-// per-channel numbers; they lie far apart, as add_rows in batch_norm_moments.cpp explains.
+// Computes dx for some rows. `weights` points to the position weights of the rows, or is null.
+// Without weights two rows at a time use the per-channel numbers together; the two rows are far
+// apart, as add_rows in batch_norm_moments.cpp explains.
 template <class T, class A, ReluMask mask>
 void apply_grad_rows(const GradientSource<T, A, mask> from, T* dx, const A* weights,
                      std::int64_t rows, std::int64_t width, const OutputCoefficientArrays<A>& f,
@@ -56,7 +57,7 @@ void apply_grad_rows(const GradientSource<T, A, mask> from, T* dx, const A* weig
   const std::int64_t steps = rows / 2, apart = steps * width;
   const auto row = [&](std::int64_t r) {
     const A w = weights ? weights[r] : A(1);
-    const bool counts = w != 0;  // otherwise x may be NaN
+    const bool counts = w != 0;  // x may be NaN where the weight is 0.
     const auto here = from.at(r * width);
     T* to = dx + r * width;
     for_lanes<T>(width, [&](std::int64_t i, auto as) {
@@ -97,7 +98,7 @@ void apply_grad_plane(const GradientSource<T, A, mask> from, T* dx, const A* wei
     if (weights) {
       const auto w = as.get(weights + i);
       of_sums = w != decltype(w){} ? of_sums * w
-                                   : decltype(w){};  // x may be NaN where it does not count
+                                   : decltype(w){};  // x may be NaN where its weight is 0.
     }
     as.store(dx + i, a * g + of_sums);
   });

@@ -1,15 +1,15 @@
-// What the two backward passes of batch norm on the CPU share: the gradient below the ReLU, called
-// g. It is dy where the ReLU has passed, and 0 elsewhere.
+// This file computes the gradient below the ReLU, called g, for the two backward passes of batch
+// norm on the CPU. g is dy where the ReLU passed the element, and 0 elsewhere.
 #pragma once
 
 #include "batch_norm_layout.h"
 
 namespace tutti::kernels::cpu {
 
-/// What tells where the ReLU has passed.
+/// The tensor from which the mask of the ReLU is computed; `none` if there is no ReLU.
 enum class ReluMask { none, from_input, from_output };
 
-/// The tensors of a backward pass from one element on.
+/// Pointers to the same element of each tensor that a backward pass reads.
 template <class T, class A, ReluMask mask>
 struct GradientSource {
   const T* __restrict dy;
@@ -25,7 +25,7 @@ struct GradientSource {
   GradientSource at(std::int64_t offset) const {
     return {dy + offset, x + offset, mask == ReluMask::from_output ? y + offset : y};
   }
-  /// g of element i, where x is `x_i`.
+  /// Returns g of the elements from i on, where x is `x_i`.
   template <class Lanes, class V, class K>
   [[gnu::always_inline]] V g(std::int64_t i, Lanes lanes, V x_i, K center, K scale, K shift) const {
     const V d = lanes.load(dy + i);
@@ -36,7 +36,7 @@ struct GradientSource {
   }
 };
 
-/// Calls body.operator()<mask>() with what tells where the ReLU has passed.
+/// Calls body.operator()<mask>() with the ReluMask of this backward pass.
 template <class Body>
 void with_relu_mask(const Normalization& normalization, const Body& body) {
   if (!normalization.relu) body.template operator()<ReluMask::none>();

@@ -1,22 +1,25 @@
-// The gradient sums of batch norm on the CPU, in one pass over dy and x: sum g and sum g (x - mean)
-// of every channel. The pass also writes g if the caller wants it.
+// This file computes the gradient sums of batch norm on the CPU, sum g and sum g (x - mean) of
+// every channel, in one pass over dy and x. The pass also writes g if the caller wants it.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 
 namespace tutti::kernels::cpu {
 namespace {
 
-// What an element adds to the second sum. A position without weight may hold a NaN.
+// Returns what an element adds to the second sum: g times its deviation. If `weighted`, x may be
+// NaN where g is 0, and the product is 0 there.
 template <bool weighted, class V>
 [[gnu::always_inline]] inline V product(V g, V deviation) {
   if constexpr (weighted) return g != V{} ? g * deviation : V{};
   return g * deviation;
 }
 
-constexpr std::int64_t long_run = 128;  // rows that are summed in float32
+// The largest number of rows that are summed in float32 before their sums go to float64.
+constexpr std::int64_t long_run = 128;
 
-// Adds rows to s1 (of g) and s2 (of g (x - center)); writes g where asked to. Two rows at a time,
-// far apart: see add_rows in batch_norm_moments.cpp.
+// Adds g of each row to s1 and g (x - center) to s2, and writes g to `masked` if `write`. It
+// processes two rows at a time, which are far apart in memory, as add_rows in
+// batch_norm_moments.cpp explains.
 template <class T, class A, ReluMask mask, bool write, bool weighted>
 void add_rows(const GradientSource<T, A, mask> from, T* masked, std::int64_t rows,
               std::int64_t stride, std::int64_t width, const A* __restrict center,
@@ -157,7 +160,7 @@ void gradient_sums_as(const ActivationLayout& v, const Tensor& dy, const SavedFo
   for (std::int64_t k = 0; k < tiles.chunks; ++k)
     for (std::int64_t c = 0; c < 2 * C; ++c)
       sum1[c] += partial[static_cast<std::size_t>(2 * k * C + c)];
-  // The sums were taken around the rounded mean.
+  // The sums were computed around the mean rounded to A; this converts them to the exact mean.
   const double* mean = of.normalization.mean.data<double>();
   for (std::int64_t c = 0; c < C; ++c)
     sum2[c] -= (mean[c] - static_cast<double>(f.center[static_cast<std::size_t>(c)])) * sum1[c];

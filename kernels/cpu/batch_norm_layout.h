@@ -1,6 +1,6 @@
-// How the CPU's batch-norm kernels read a tensor: its memory layout, how a reduction is cut into
-// tiles for threads, and per-channel numbers as arrays that loops over a row can read. The formulas
-// behind those numbers stand in kernels/batch_norm_math.h.
+// This file describes how the CPU's batch-norm kernels read a tensor: its memory layout, the
+// division of a reduction into tiles for threads, and per-channel numbers as arrays that loops over
+// a row can read. The formulas for those numbers are in kernels/batch_norm_math.h.
 #pragma once
 
 #include "../../core/parallel.h"
@@ -16,9 +16,9 @@ namespace tutti::kernels::cpu {
 /// The memory layout of a dense tensor (N, C, ...). In channels_last it is `outer` rows of C values
 /// (`is_rows`); in contiguous it is N x C planes of `inner` values.
 struct ActivationLayout {
-  std::int64_t outer = 0;  ///< Rows, or samples.
+  std::int64_t outer = 0;  ///< The number of rows, or of samples if not `is_rows`.
   std::int64_t channels = 0;
-  std::int64_t inner = 1;  ///< Elements of a plane; 1 for rows.
+  std::int64_t inner = 1;  ///< The number of elements of a plane; 1 for rows.
   bool is_rows = true;
 
   explicit ActivationLayout(const Tensor& x) : channels(x.size(1)) {
@@ -33,8 +33,9 @@ struct ActivationLayout {
   }
   bool has_short_planes() const { return !is_rows && inner < 512; }
   std::int64_t elements_per_channel() const { return outer * inner; }
-  /// How many narrow rows to read side by side as one row, so that loops over a row are long enough
-  /// to vectorise: a power of two that makes at least `wide` values and a whole number of vectors.
+  /// Returns the number of neighbouring rows to process as one longer row, so that loops over a row
+  /// are long enough to vectorise. It is the smallest power of two for which the longer row has at
+  /// least `wide` values and is a whole number of vectors.
   std::int64_t rows_in_group(std::int64_t wide = 256) const {
     std::int64_t rows = 1;
     while (rows * channels < wide || rows * channels % 16 != 0) rows *= 2;
@@ -67,7 +68,7 @@ std::vector<A> weight_values(const Tensor& position_weights, const ActivationLay
   return values;
 }
 
-/// Repeats the first `channels` values to the end.
+/// Fills the array by repeating its first `channels` values.
 template <class A>
 void repeat(std::vector<A>& values, std::int64_t channels) {
   for (auto to = values.begin() + channels; to != values.end(); to += channels)
@@ -95,13 +96,13 @@ struct OutputCoefficientArrays {
   }
 };
 
-/// How many elements a thread of parallel_backwards does in ascending order, as prefetchers want
-/// it, before it steps back.
+/// The number of elements that a thread of parallel_backwards processes in ascending order, which
+/// prefetchers need, before it steps back to the preceding block.
 constexpr std::int64_t elements_in_block = 65536;
 
-/// Runs body(first, last) over [0, n) in parallel. Each thread goes in blocks of `block` from the
-/// end of its range to the beginning, so that a second pass finds what the first one has read last
-/// still in the cache.
+/// Calls body(first, last) for blocks that cover [0, n), in parallel. Each thread processes its
+/// range in blocks of `block` from the end to the beginning, so that a second pass starts with the
+/// data that the first pass has left in the cache.
 template <class Body>
 void parallel_backwards(std::int64_t n, std::int64_t grain, std::int64_t block, const Body& body) {
   parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
@@ -122,9 +123,9 @@ struct Tile {
   std::int64_t channels() const { return last_channel - first_channel; }
 };
 
-/// How a reduction over all elements of each channel is cut into `chunks` of rows (or samples) and
-/// `blocks` of channels. The shape alone decides, and partial results are merged in order, so no
-/// result depends on the number of threads.
+/// Divides a reduction over all elements of each channel into `chunks` of rows (or samples) and
+/// `blocks` of channels. The division depends only on the shape, and partial results are merged in
+/// order, so that no result depends on the number of threads.
 struct Tiles {
   std::int64_t chunks = 1, blocks = 1, grain = 1;
 
@@ -144,7 +145,7 @@ struct Tiles {
   /// Calls body(tile) for every tile, in parallel.
   template <class Body>
   void run(const ActivationLayout& layout, const Body& body) const {
-    const std::int64_t unit = layout.is_rows ? 16 : 1;  // blocks of a row are whole vectors
+    const std::int64_t unit = layout.is_rows ? 16 : 1;  // Blocks of a row are whole vectors.
     const auto channel = [&](std::int64_t block) {
       return block == blocks ? layout.channels : layout.channels * block / blocks / unit * unit;
     };

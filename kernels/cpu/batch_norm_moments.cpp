@@ -1,12 +1,12 @@
-// The moments pass of batch norm on the CPU: count, mean and M2 of every channel in one pass over
-// x.
+// This file computes count, mean and M2 of every channel in one pass over x on the CPU.
 //
-// Runs of elements are summed in float32 as deviations from a shift and merged in float64 by Chan's
-// formula (merge in kernels/batch_norm_math.h). The shift is the mean so far, which bounds the
-// cancellation: a run far from it contributes as much to M2 as it loses. The first run of rows is
-// shifted by the mean of its first 8 values: an outlier among them, k away, shifts by k / 8 and
-// adds k^2 to M2, so that a run of m elements loses at most m / 64 roundings. In planes, and with
-// weights, the first run is shifted by one value; it is kept short then, and later ones grow.
+// Each run of elements is summed in float32 as deviations from a shift. Runs are merged in float64
+// by Chan's formula (merge in kernels/batch_norm_math.h). The shift is the mean of all earlier
+// elements. This bounds the cancellation: a run whose mean is far from the shift also makes M2
+// itself large. The shift of the first run of rows is the mean of its first 8 values. An outlier
+// among them at distance k moves the shift by k / 8 but adds k^2 to M2, so that a run of m elements
+// loses at most m / 64 roundings of M2. In planes, and with weights, the shift of the first run is
+// a single value; that run is short, and later runs grow.
 #include "batch_norm_layout.h"
 #include "batch_norm_passes.h"
 
@@ -15,18 +15,23 @@
 namespace tutti::kernels::cpu {
 namespace {
 
-constexpr std::int64_t longest_rows = 128, longest_plane = 2048;  // runs: summed in A, not float64
-constexpr std::int64_t first_rows = 8;                            // whose mean is the first shift
-constexpr std::int64_t narrow = 64;  // channels whose sums are kept in registers
+// The largest length of a run, which is summed in the accumulation type A: in rows, and in elements
+// of a plane.
+constexpr std::int64_t longest_rows = 128, longest_plane = 2048;
+// The number of rows whose mean is the first shift.
+constexpr std::int64_t first_rows = 8;
+// The row width for which the sums of all values of a row are kept in registers.
+constexpr std::int64_t narrow = 64;
 
-// The length of a run after `before` elements if the first run is shifted by one value.
+// Returns the length of a run that follows `before` elements if the shift of the first run is a
+// single value.
 std::int64_t growing(double before, std::int64_t longest) {
   return before < static_cast<double>(longest) / 16
              ? std::max<std::int64_t>(16, static_cast<std::int64_t>(16 * before))
              : longest;
 }
 
-// The index of the first of n positions whose weight is above 0; n if there is none.
+// Returns the index of the first of n positions whose weight is above 0; n if there is none.
 template <class A>
 std::int64_t first_weighted(const A* weights, std::int64_t n) {
   return std::find_if(weights, weights + n, [](A w) { return w > 0; }) - weights;
@@ -46,7 +51,7 @@ void merge_run(double n, double m, double shift, double sum, double squares, dou
   merge(n, m / (n + m), {shift + of_run, std::max(0.0, squares - sum * of_run)}, mean, m2);
 }
 
-// ---- rows
+// ---- Rows.
 
 // Rows of `width` values that begin `stride` elements apart, and the weights of their positions,
 // which may be null.
@@ -64,7 +69,7 @@ struct Rows {
 // The sums of a run of rows, for each value of a row.
 template <class A>
 struct RowSums {
-  std::vector<A> shift, sum, square;  // of x - shift, and of its square
+  std::vector<A> shift, sum, square;  // Sums of x - shift and of its square.
 
   explicit RowSums(std::int64_t width)
       : shift(static_cast<std::size_t>(width)), sum(shift.size()), square(shift.size()) {}
@@ -74,9 +79,9 @@ struct RowSums {
   }
 };
 
-// Adds rows without weights. Four rows at a time, so that the sums are touched less often. The four
-// lie far apart: each then is a stream of its own to the prefetcher, which gives up on rows side by
-// side.
+// Adds rows without weights. It processes four rows at a time, so that the sums are loaded and
+// stored less often. The four rows are far apart in memory, so that the prefetcher follows each of
+// them as a stream of its own; it does not follow four neighbouring rows.
 template <class T, class A>
 void add_rows(const Rows<T, A>& rows, RowSums<A>& to) {
   constexpr std::int64_t streams = 4;
@@ -102,8 +107,8 @@ void add_rows(const Rows<T, A>& rows, RowSums<A>& to) {
     });
 }
 
-// Adds dense rows of `narrow` values without weights, in the order of memory, with everything but x
-// in registers.
+// Adds dense rows of `narrow` values without weights, in memory order, and keeps the shift and the
+// sums in registers.
 template <class T, class A>
 void add_narrow_rows(const Rows<T, A>& rows, RowSums<A>& to) {
   using L = Vector<T>;
@@ -145,9 +150,9 @@ void add_weighted_rows(const Rows<T, A>& rows, RowSums<A>& to) {
   }
 }
 
-// Sets the shift to the mean of the first rows, or to the first row that counts if there are
-// weights; false if none counts. The mean is taken of deviations from the first row, so that equal
-// values have themselves as mean.
+// Sets the shift to the mean of the first rows or, if there are weights, to the first row whose
+// weight is above 0. Returns false if there is no such row. The mean is computed from deviations
+// from the first row, so that the mean of equal values is exact.
 template <class T, class A>
 bool set_first_shift(const Rows<T, A>& rows, std::vector<A>& shift) {
   if (rows.count == 0) return false;
@@ -165,8 +170,8 @@ bool set_first_shift(const Rows<T, A>& rows, std::vector<A>& shift) {
   return true;
 }
 
-// Merges a run of m rows into the moments of the n rows before it, and moves the shift to the mean.
-// Like merge_run, with the divisions taken out of the loop.
+// Merges a run of m rows into the moments of the n rows before it, and sets the shift to the new
+// mean. It computes the same as merge_run, but divides outside the loop over channels.
 template <class A>
 void merge_rows(double n, double m, RowSums<A>& run, double* mean, double* m2) {
   const double per_m = 1 / m, share = m / (n + m), cross = n * share;
@@ -204,17 +209,17 @@ double row_moments(const Rows<T, A>& rows, double* mean, double* m2) {
   return n;
 }
 
-// ---- planes
+// ---- Planes.
 
 // The sums of a run along planes: deviations from a shift, their squares, and the weights.
 template <class T, class A>
 struct PlaneSums {
   using L = Vector<T>;
   typename L::V sums = {}, squares = {};
-  A sum = 0, square = 0;  // of elements that fill no vector
+  A sum = 0, square = 0;  // The sums over elements that do not fill a vector.
   double count = 0;
 
-  // A value without weight counts for nothing, even if it is NaN.
+  // Adds weighted deviations. A value whose weight is 0 adds nothing, even if it is NaN.
   template <class V>
   [[gnu::always_inline]] static void add_weighted(V d, V w, V& s, V& q) {
     d = w != V{} ? d : V{};
@@ -235,7 +240,9 @@ struct PlaneSums {
         q += d * d;
       }
     }
-    if (i < n && n >= L::width) {  // the vector that ends at n, without what has been summed
+    if (i < n && n >= L::width) {
+      // The last elements are summed as the vector that ends at n, without the lanes that have been
+      // summed already.
       const auto fresh = L::get(counting<A>) >= static_cast<A>(i - (n - L::width));
       auto d = L::load(x + n - L::width) - shift;
       d = fresh ? d : typename L::V{};
@@ -277,8 +284,8 @@ struct Planes {
   }
 };
 
-// Computes mean and M2 of a channel; returns the count. A run goes on from sample to sample,
-// because small planes are too short for one.
+// Computes mean and M2 of a channel and returns the count. A run extends over several samples where
+// planes are too small for a run of full length.
 template <bool weighted, class T, class A>
 double plane_moments(const Planes<T, A>& planes, double& mean, double& m2) {
   double n = mean = m2 = 0;
@@ -287,7 +294,7 @@ double plane_moments(const Planes<T, A>& planes, double& mean, double& m2) {
     const std::int64_t rest = planes.inner - at;
     const std::int64_t first = weighted && n == 0 ? first_weighted(planes.weights_at(s, at), rest)
                                                   : 0;
-    if (first == rest) {  // nothing counts, so there is nothing to shift by
+    if (first == rest) {  // All weights are 0, so no value can serve as the shift.
       at = 0, ++s;
       continue;
     }
@@ -307,9 +314,10 @@ double plane_moments(const Planes<T, A>& planes, double& mean, double& m2) {
   return n;
 }
 
-// ---- tiles
+// ---- Tiles.
 
-// Computes the moments of a tile of rows, reading narrow rows side by side; returns the count.
+// Computes the moments of a tile of rows and returns the count. Several narrow rows are processed
+// as one longer row.
 template <class T, class A>
 double tile_of_rows(const ActivationLayout& layout, const Tile& tile, const T* x, const A* weights,
                     double* mean, double* m2) {

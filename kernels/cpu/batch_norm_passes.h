@@ -1,6 +1,6 @@
-// The passes over activations that the CPU's batch norm is made of, one file each: moments, apply,
-// the gradient sums and the gradient of the input. What happens per channel between them, and the
-// table, is the business of batch_norm.cpp.
+// This file declares the passes over activations of the CPU's batch norm, each of which has a
+// source file of its own: moments, apply, the gradient sums and the gradient of the input. The
+// per-channel steps between them and the table are in batch_norm.cpp.
 #pragma once
 
 #include "../batch_norm.h"

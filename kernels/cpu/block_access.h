@@ -40,7 +40,8 @@ class BlockWriter {
  public:
   explicit BlockWriter(const Tensor& x);
   bool is_direct(const Block& block) const { return same_type_ && block.stride[0] == 1; }
-  /// Returns where the block's results go: the output itself, or `buffer`, which `write` converts.
+  /// Returns the array for the block's results: the output itself, or `buffer`, which `write`
+  /// converts.
   C* destination(const Block& block, C* buffer) const {
     return is_direct(block) ? reinterpret_cast<C*>(base_) + block.offset[0] : buffer;
   }

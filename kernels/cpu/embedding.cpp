@@ -8,7 +8,7 @@
 namespace tutti::kernels::cpu {
 namespace {
 
-// Throws before anything is written.
+// Throws if an index is out of range. The callers check before they write anything.
 void check_indices(const Tensor& indices, std::int64_t rows) {
   const std::int64_t* data = indices.data<std::int64_t>();
   DimSlices<1>(indices.shape(), {indices.strides()})

@@ -118,8 +118,8 @@ void input_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Ten
   });
 }
 
-// The sums over all rows of dy z, and after them those of dy, `width` of each. Chunks of rows,
-// whose number follows from the shape alone, are summed apart and added in order.
+// Computes the sums of dy z over all rows, followed by those of dy, `width` of each. Chunks of rows
+// are summed separately and added in order; their number depends only on the shape.
 template <class T>
 std::vector<double> parameter_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                    const Tensor& rstd, std::int64_t width) {

@@ -26,15 +26,16 @@ Desc vector_desc(const Tensor& tensor) {
   return {dims_of(tensor.shape()), type_of(tensor.dtype()), memory::format_tag::a};
 }
 
-// The layout that two activations share; none where they have other strides.
+// Returns the layout that two activations share; none if their layouts differ.
 std::optional<MemoryFormat> common_format(const Tensor& x, const Tensor& y) {
   for (MemoryFormat format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
     if (x.is_contiguous(format) && y.is_contiguous(format)) return format;
   return {};
 }
 
-// Describes an activation with the exact strides of its format: by those oneDNN finds its fast
-// kernels, also where a size of 1 (one input channel) leaves the tensor's own strides arbitrary.
+// Describes an activation with the exact strides of its format, by which oneDNN recognises the
+// layouts of its fast kernels. The tensor's own strides are arbitrary in dimensions of size 1 (one
+// input channel).
 Desc activation_desc(const Tensor& t, MemoryFormat format) {
   return {dims_of(t.shape()), type_of(t.dtype()), dims_of(dense_strides(t.shape(), format))};
 }
@@ -49,7 +50,7 @@ struct ConvDescs {
       : stride(dims_of(options.stride)),
         dilation(dims_of(options.dilation)),
         padding(dims_of(options.padding)) {
-    for (auto& value : dilation) --value;  // oneDNN counts from 0
+    for (auto& value : dilation) --value;  // A dense kernel has dilation 0 in oneDNN.
     const auto format = common_format(x_tensor, y_tensor);
     if (!format)
       fail<ShapeError>(
@@ -59,7 +60,7 @@ struct ConvDescs {
     x = activation_desc(x_tensor, *format);
     y = activation_desc(y_tensor, *format);
     memory::dims sizes = dims_of(w_tensor.shape()), steps = dims_of(w_tensor.strides());
-    if (options.groups > 1) {  // (O, I/g, ...) is (g, O/g, I/g, ...) to oneDNN
+    if (options.groups > 1) {  // oneDNN reads (O, I/g, ...) as (g, O/g, I/g, ...).
       sizes[0] /= options.groups;
       steps.insert(steps.begin(), steps[0] * sizes[0]);
       sizes.insert(sizes.begin(), options.groups);
@@ -133,8 +134,8 @@ bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOp
       [&](OnednnPrimitive& primitive) {
         using BackwardWeights = dnnl::convolution_backward_weights;
         const ConvDescs descs(x, dw, dy, db, options);
-        // oneDNN sums in float32: where the caller's gradient is float32, it must not be rounded
-        // to bfloat16 on the way.
+        // oneDNN sums in float32. If the caller's gradient is float32, it must not be rounded to
+        // bfloat16 in between.
         const Desc dw_any(descs.w.dims(), descs.w.data_type(), memory::format_tag::any);
         const BackwardWeights::primitive_desc backward(
             BackwardWeights::desc(dnnl::algorithm::convolution_direct, descs.x, dw_any, descs.bias,
@@ -152,8 +153,8 @@ bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOp
 
 namespace {
 
-// A pooling as oneDNN describes it. What kernels/pooling.h calls the index is oneDNN's workspace,
-// as long as that is one byte for each element of y.
+// A pooling as oneDNN describes it. The index tensor of kernels/pooling.h holds oneDNN's workspace,
+// provided that this has one byte for each element of y.
 struct PoolDescs {
   Desc x, y, index;
   dnnl::algorithm algorithm;
@@ -238,15 +239,15 @@ Desc matrix_desc(const Tensor& t, DType dtype) {
   // A batch dimension that is expanded in the tensor broadcasts in oneDNN.
   for (std::size_t d = 0; d + 2 < sizes.size(); ++d)
     if (strides[d] == 0) strides[d] = sizes[d] = 1;
-  // Strides of dimensions of size 1 are arbitrary, but some of oneDNN's kernels read them: they get
-  // those of a dense matrix.
+  // Strides of dimensions of size 1 are arbitrary, but some of oneDNN's kernels read them. They are
+  // replaced by the strides of a dense matrix.
   const std::size_t column = sizes.size() - 1, row = column - 1;
   if (sizes[row] == 1) strides[row] = strides[column] == 1 ? sizes[column] : 1;
   if (sizes[column] == 1) strides[column] = strides[row] == 1 ? sizes[row] : 1;
   return Desc(sizes, type_of(dtype), strides);
 }
 
-// A bias as a tensor of the rank of `out` that broadcasts.
+// Describes a bias as a tensor of the rank of `out` that broadcasts.
 Desc bias_desc(const Tensor& bias, const Tensor& out) {
   if (!bias.defined()) return {};
   memory::dims sizes(static_cast<std::size_t>(out.rank()), 1);

@@ -6,8 +6,8 @@
 #include "../convolution.h"
 #include "../pooling.h"
 
-/// Each function returns false, without having done anything, where oneDNN has no kernel for these
-/// dtypes on this processor.
+/// Each function returns false and does nothing if oneDNN has no kernel for these dtypes on this
+/// processor.
 namespace tutti::kernels::cpu::onednn {
 
 bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
@@ -16,8 +16,8 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
                                 const Tensor& dx);
 bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                                  const Tensor& dw, const Tensor& db);
-/// Max pooling, or average pooling where not `max`. Unlike the plain code, oneDNN passes over a NaN
-/// in a window, and it adds bfloat16 gradients of overlapping windows in bfloat16.
+/// Computes max pooling if `max`, else average pooling. Unlike the code in pooling.cpp, oneDNN
+/// ignores a NaN in a window, and it adds bfloat16 gradients of overlapping windows in bfloat16.
 bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, const Tensor& y,
                      const Tensor& index);
 bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options, bool max,

@@ -13,8 +13,8 @@ dnnl::stream& stream() {
   return own;
 }
 
-// Memory for reordered weights and for oneDNN's scratchpads. Each thread has one allocation that
-// all of its calls reuse, so that ranks which are threads never share it.
+// Returns memory for reordered weights and for oneDNN's scratchpads. Each thread has one allocation
+// that all of its calls reuse, so that ranks that run as threads do not share it.
 void* scratch_memory(std::size_t bytes) {
   struct Allocation {
     void* data = nullptr;
@@ -98,9 +98,10 @@ void OnednnPrimitive::reserve_scratchpad(const Desc& desc) {
 
 bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<void*> pointers,
                 const std::function<void(OnednnPrimitive&)>& build) {
-  // Without a value: oneDNN has no such primitive.
+  // An entry without a value means that oneDNN has no such primitive.
   thread_local std::unordered_map<std::string, std::optional<OnednnPrimitive>> cache;
-  // A program of ever new shapes must not fill the memory; making a primitive again is cheap.
+  // The limit bounds the memory of a program that keeps using new shapes. Creating a primitive
+  // again is cheap.
   constexpr std::size_t max_primitives = 1024;
   try {
     auto found = cache.find(key.text());

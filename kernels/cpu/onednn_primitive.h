@@ -21,9 +21,9 @@ using Desc = memory::desc;
 const dnnl::engine& engine();
 dnnl::primitive_attr attributes();
 
-/// A oneDNN primitive with the reorders between the layouts of the caller's tensors and those that
-/// the primitive wants (for weights only: activations are described as they are). It belongs to one
-/// thread.
+/// A oneDNN primitive, together with the reorders between the layouts of the caller's tensors and
+/// those that the primitive requires. Only weights are reordered, because activations are described
+/// in their own layout. Only one thread may use it.
 class OnednnPrimitive {
  public:
   enum class Direction { in, out };
@@ -42,10 +42,10 @@ class OnednnPrimitive {
   struct Argument {
     int id;  // DNNL_ARG_...
     Direction direction;
-    memory given;   // the caller's memory
-    memory wanted;  // memory of our own, where the layout differs
+    memory given;   // The caller's memory.
+    memory wanted;  // Scratch memory in the primitive's layout, used if the layouts differ.
     dnnl::reorder reorder;
-    std::size_t offset;  // of `wanted` in the scratch memory
+    std::size_t offset;  // The offset of `wanted` in the scratch memory.
   };
   void reserve_scratchpad(const Desc& desc);
 
@@ -55,7 +55,7 @@ class OnednnPrimitive {
   std::size_t bytes_ = 0, scratchpad_bytes_ = 0;
 };
 
-/// Everything a primitive depends on, as bytes: also the thread count.
+/// Everything that a primitive depends on, including the thread count, as bytes.
 class PrimitiveKey {
  public:
   explicit PrimitiveKey(char operation) : text_(1, operation) { add(num_threads()); }
@@ -91,10 +91,10 @@ class PrimitiveKey {
   std::string text_;
 };
 
-/// Runs the primitive of `key` on the tensors' memory; `build` makes it the first time. Each thread
-/// keeps its own primitives, because their memory objects hold the pointers of the call. Returns
-/// false where oneDNN has no such primitive (`build` threw dnnl_unimplemented); throws Error that
-/// names `op` where it fails otherwise.
+/// Runs the primitive of `key` on the tensors' memory; `build` creates it in the first call. Each
+/// thread caches its own primitives, because their memory objects hold the pointers of the call.
+/// Returns false if oneDNN has no such primitive (`build` threw dnnl_unimplemented), and throws
+/// Error that names `op` if oneDNN fails otherwise.
 bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<void*> pointers,
                 const std::function<void(OnednnPrimitive&)>& build);
 

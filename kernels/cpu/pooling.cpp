@@ -1,8 +1,8 @@
-// Pooling on the CPU: oneDNN where it can, and plain code for float64, for windows that differ in
-// size, for large windows and for odd strides. The plain code computes each element of a result
-// once, from all windows it belongs to, so that nothing is zeroed first and nothing is read back.
-// The inner loops run over a tile of channels held in registers; in channels_last these are
-// neighbours in memory.
+// This file implements pooling on the CPU. It calls oneDNN where possible, and its own loops for
+// float64, for windows that differ in size, for large windows and for unusual strides. These loops
+// compute each element of a result once, from all windows that contain it, so that no memory is
+// zeroed first or read back. The inner loops run over a tile of channels held in registers; in
+// channels_last these are adjacent in memory.
 #include "../pooling.h"
 
 #include "../../core/parallel.h"
@@ -30,8 +30,8 @@ void for_each_position(const PositionRange<std::int64_t>& d, const PositionRange
 
 struct Window {
   PositionRange<std::int64_t> range;
-  std::int64_t origin;   // where the window starts, padding included
-  std::int64_t divisor;  // how many elements the average over it divides by
+  std::int64_t origin;   // The start of the window, which may lie in the padding.
+  std::int64_t divisor;  // The number by which the average of the window is divided.
 };
 
 // The windows of every output position, for each spatial dimension, and for every input position
@@ -97,7 +97,7 @@ Windows adaptive_windows(const Tensor& x, const Tensor& y) {
   return result;
 }
 
-constexpr std::int64_t tile_size = 32;  // channels; two AVX-512 registers of float
+constexpr std::int64_t tile_size = 32;  // In channels: two AVX-512 registers of float.
 
 // Some channels of a row of positions along W: channels [first, first + count) of sample n.
 struct Tile {
@@ -142,7 +142,7 @@ void dispatch_full(bool full, const Body& body) {
   full ? body.template operator()<true>() : body.template operator()<false>();
 }
 
-// The row-major number of input position `in` in a window that starts at `origin`.
+// Returns the row-major index of input position `in` in a window that starts at `origin`.
 std::int64_t position_in_window(const SpatialDims& in, const SpatialDims& origin,
                                 const SpatialDims& kernel) {
   std::int64_t position = 0;
@@ -196,8 +196,8 @@ void max_forward_as(const Tensor& x_tensor, const PoolOptions& options, const Te
   });
 }
 
-// One output whose window contains the input position: its gradients of the tile's channels, which
-// lie `stride` apart, and the sums that they are added to.
+// The contribution of one output whose window contains the input position: its gradients of the
+// tile's channels, which are `stride` apart, and the sums to which they are added.
 template <class T>
 struct Contribution {
   const Tile& tile;
@@ -302,7 +302,7 @@ void dispatch_index_type(const Dims& kernel, Body&& body) {
                                     : body.template operator()<std::int64_t>();
 }
 
-// Whether oneDNN computes in these dtypes, and there is anything to compute.
+// Returns whether oneDNN supports these dtypes and the tensors are not empty.
 bool suits_onednn(const Tensor& x, const Tensor& y) {
   return (x.dtype() == float32 || x.dtype() == bfloat16) && x.numel() > 0 && y.numel() > 0;
 }
@@ -335,8 +335,8 @@ void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor
   average_backward_over(dy, pool_windows(dx, dy, options), dx);
 }
 
-// The ordinary pooling that is the same as an adaptive one; none where the windows of the adaptive
-// one differ in size.
+// Returns the ordinary pooling that is equivalent to an adaptive one; none if the windows of the
+// adaptive one differ in size.
 std::optional<PoolOptions> even_windows(const Tensor& x, const Tensor& y) {
   PoolOptions options;
   for (int d = 2; d < x.rank(); ++d) {

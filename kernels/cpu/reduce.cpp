@@ -1,8 +1,9 @@
-// Reductions on the CPU. The work is cut into parts, whose number follows from the sizes alone, so
-// that the result does not depend on the thread count. Where there are many outputs, each part
-// computes some of them; otherwise each part reduces some of the input, and the partial results are
-// combined in order. A part visits its input in the order of memory and adds whole blocks to
-// accumulators: float64 for sums of floating numbers, else the compute type.
+// This file implements reductions on the CPU. The work is divided into parts, whose number depends
+// only on the sizes, so that the result does not depend on the thread count. If there are many
+// outputs, each part computes some of them; otherwise each part reduces some of the input, and the
+// partial results are combined in order. A part visits its input in memory order and adds whole
+// blocks to accumulators, which are float64 for sums of floating-point numbers, else the compute
+// type.
 #include "../reduce.h"
 
 #include "block_access.h"
@@ -21,8 +22,8 @@ template <Reduction op, class C>
 using Accumulator =
     std::conditional_t<op == Reduction::sum && std::is_floating_point_v<C>, double, C>;
 
-// Reduces a dense run to one value. The lanes let the loop vectorise, which must not reorder
-// floating-point additions by itself.
+// Reduces a dense run to one value. The separate lanes let the compiler vectorise the loop, because
+// it must not reorder floating-point additions by itself.
 template <Reduction op, class A, class C>
 A reduce_run(const C* x, std::int64_t n) {
   constexpr std::int64_t width = 32;
@@ -46,7 +47,7 @@ template <Reduction op, class C>
 struct Accumulators {
   using A = Accumulator<op, C>;
   std::vector<A> values;
-  Tensor tensor;  // the values as a tensor
+  Tensor tensor;  // A tensor that views the values.
 
   explicit Accumulators(const Tensor& out)
       : values(static_cast<std::size_t>(out.numel()), identity_of<A>(op)),
@@ -82,9 +83,9 @@ Tensor narrow(const Tensor& x, int dim, std::int64_t begin, std::int64_t end) {
   return x.alias(shape, x.strides(), x.offset() + begin * x.strides()[dim]);
 }
 
-// The dimension to cut into `parts`, among those that are kept or among those that are reduced: of
-// the dimensions that are long enough the outermost in memory, else the longest; -1 where none has
-// more than one entry.
+// Returns the dimension to divide into `parts`, among the kept ones if `kept`, else among the
+// reduced ones. It is the outermost in memory of the dimensions that are long enough, or the
+// longest if none is; -1 if no dimension has more than one entry.
 int dimension_to_cut(const Tensor& in, const Tensor& out, bool kept, std::int64_t parts) {
   int best = -1;
   for (int d = 0; d < in.rank(); ++d) {
@@ -103,7 +104,7 @@ int dimension_to_cut(const Tensor& in, const Tensor& out, bool kept, std::int64_
 }
 
 constexpr std::int64_t elements_per_part = 65536;
-constexpr std::int64_t outputs_per_part = 2048;  // accumulators that stay in the L1 cache
+constexpr std::int64_t outputs_per_part = 2048;  // Their accumulators fit into the L1 cache.
 
 // Cuts dimension `dim`, which is kept, into at most `parts`. Each part computes its own outputs.
 template <Reduction op, class C>

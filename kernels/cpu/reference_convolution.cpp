@@ -9,7 +9,7 @@
 namespace tutti::kernels::cpu::reference {
 namespace {
 
-// Which input, output and kernel positions belong together.
+// Maps between the input, output and kernel positions of a convolution.
 struct PositionMap {
   SpatialDims stride, padding, dilation;
 
@@ -71,8 +71,8 @@ double element_of(const Tensor& vector, std::int64_t i) {
   return value;
 }
 
-// The least number of outputs that is worth a thread, where `count` outputs together cost y.numel()
-// * w.numel() / outs multiplications.
+// Returns the smallest number of outputs that is worth a thread, if `count` outputs together cost
+// y.numel() * w.numel() / outs multiplications.
 std::int64_t grain_of(std::int64_t count, const Tensor& y, const Tensor& w) {
   const std::int64_t cost = y.numel() * w.numel() / std::max<std::int64_t>(w.shape()[0] * count, 1);
   return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(cost, 1));

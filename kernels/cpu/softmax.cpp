@@ -35,7 +35,7 @@ void for_each_piece(const Slice<T>& slice, const Body& body) {
   }
 }
 
-// Loops over dense pieces are functions of their own: inside of closures they do not vectorise.
+// The loops over dense pieces are separate functions, because loops in lambdas do not vectorise.
 template <class C>
 C largest_in(const C* values, std::int64_t count, C largest) {
 #pragma omp simd reduction(max : largest)
@@ -61,7 +61,7 @@ C reference_of(const auto& slice) {
   return reference_logit(largest);
 }
 
-// log sum exp(x - reference)
+// Returns log sum exp(x - reference).
 template <class C>
 double log_sum_of(const auto& slice, C reference) {
   double total = 0;
@@ -71,7 +71,7 @@ double log_sum_of(const auto& slice, C reference) {
   return std::log(total);
 }
 
-// factor * (probability - subtracted), in a dense array
+// Computes factor * (probability - subtracted) in a dense array.
 template <class C>
 struct ScaledProbabilities {
   C reference, log_sum;
@@ -153,7 +153,8 @@ void backward(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor&
   });
 }
 
-// Throws before any thread starts: a parallel body must not.
+// Throws if a target is out of range. It runs before any thread starts, because a parallel body
+// must not throw.
 void check_targets(const Tensor& targets, std::int64_t classes, const CrossEntropyRule& rule) {
   const std::int64_t* data = targets.data<std::int64_t>();
   const DimSlices<1> all(targets.shape(), {targets.strides()});
@@ -219,7 +220,7 @@ void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& tar
       const Slice<T> x{from + offsets[0], classes, stride};
       const std::int64_t t = target[offsets[1]];
       T* dx = to + offsets[4];
-      if (t == rule.ignore_index) {  // 0, whatever the logits are
+      if (t == rule.ignore_index) {  // The gradient is 0, even if the logits are NaN.
         for (std::int64_t i = 0; i < classes; ++i) dx[i * out_stride] = convert<T>(C(0));
         return;
       }

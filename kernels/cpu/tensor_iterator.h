@@ -1,6 +1,6 @@
 // TensorIterator visits several tensors of one shape together, block by block, from several
 // threads. Blocks are as long and as dense as the tensors' layouts allow, and short enough for
-// buffers on the stack. What is computed on a block is the caller's business.
+// buffers on the stack. The caller decides what is computed on a block.
 #pragma once
 
 #include "../../core/tensor.h"
@@ -48,7 +48,7 @@ class TensorIterator {
   void visit(std::int64_t begin, std::int64_t end, Call call, const void* body) const;
 
   std::size_t tensors_;
-  Shape shape_;  // merged, outermost first; never empty
+  Shape shape_;  // The merged dimensions, outermost first; never empty.
   std::array<Strides, Block::max_tensors> strides_;
 };
 

@@ -1,8 +1,8 @@
-// Loops that are written once and run on vectors of 64 bytes, with scalars for the rest. Kernels
-// use them where the compiler does not vectorise loops well by itself. The vector extension of GCC
-// and Clang compiles for any processor; 16-bit elements are computed in float32. How vectors are
-// passed to functions depends on the processor (-Wno-psabi), which does not matter: all calls are
-// inlined.
+// This file provides loops that run on vectors of 64 bytes and handle the remaining elements one by
+// one; the body of such a loop is written once. Kernels use them where the compiler does not
+// vectorise a loop well by itself. The vector extension of GCC and Clang compiles for any
+// processor. Elements of 16 bits are computed in float32. The calling convention for vectors
+// depends on the processor (-Wno-psabi), which does not matter because all calls are inlined.
 #pragma once
 
 #include "../../core/dtype.h"
@@ -29,7 +29,7 @@ struct Scalar {
   [[gnu::always_inline]] static void put(A* p, V v) { *p = v; }
 };
 
-/// Loads, stores and computes as many elements at a time as fill 64 bytes with numbers of type A.
+/// Loads, stores and computes `width` elements at a time, which fill 64 bytes as numbers of type A.
 template <class T>
 struct Vector {
   using A = Accumulate<T>;
@@ -56,7 +56,7 @@ struct Vector {
   [[gnu::always_inline]] static void store(T* p, V v) {
     if constexpr (std::is_same_v<T, BFloat16>) {
 #if defined(__AVX512BF16__)
-      const auto half = _mm512_cvtneps_pbh((__m512)v);  // flushes numbers below 2^-126 to 0
+      const auto half = _mm512_cvtneps_pbh((__m512)v);  // Flushes magnitudes below 2^-126 to 0.
 #else
       const Word bits = (Word)v;
       const Word rounded = v != v ? (bits | 0x400000u) : bits + 0x7fffu + ((bits >> 16) & 1u);
@@ -73,8 +73,8 @@ struct Vector {
   typedef std::uint16_t Half __attribute__((vector_size(32)));
 };
 
-/// The sum of a vector's numbers, by halves. The halves are shuffles, because a vector whose
-/// address is taken does not stay in registers.
+/// Returns the sum of a vector's numbers, computed by adding its halves recursively. The halves are
+/// made by shuffles, because a vector whose address is taken does not stay in registers.
 template <class V>
 [[gnu::always_inline]] inline auto total(V v) {
   constexpr std::size_t half = sizeof(V) / sizeof(v[0]) / 2;
@@ -89,12 +89,12 @@ template <class V>
   }
 }
 
-/// The positions of a vector's numbers, for masks.
+/// The indices of a vector's lanes, from which masks are computed.
 template <class A>
 inline constexpr A counting[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/// Calls body(i, lanes) for i from 0 to n - 1 in steps of lanes.width. `lanes` is a Vector<T>, and
-/// a Scalar<T> for the rest.
+/// Calls body(i, lanes) for i from 0 to n - 1 in steps of lanes.width. `lanes` is a Vector<T>, or a
+/// Scalar<T> for the last elements, which do not fill a vector.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_lanes(std::int64_t n, const Body& body) {
   std::int64_t i = 0;
@@ -102,9 +102,9 @@ template <class T, class Body>
   for (; i < n; ++i) body(i, Scalar<T>{});
 }
 
-/// Computes two sums at once: body(i, lanes, a, b) adds to a and b, which are numbers or vectors
-/// like `lanes`. Several pairs of sums take turns, so that an addition need not wait for the
-/// previous one.
+/// Computes two sums over [0, n) at once. body(i, lanes, a, b) adds to a and b, which are vectors
+/// if `lanes` is a Vector<T>, else numbers. Four pairs of partial sums are used in turn, so that an
+/// addition need not wait for the previous one.
 template <class T, class Body>
 [[gnu::always_inline]] inline void sum_lanes(std::int64_t n, Accumulate<T>& first,
                                              Accumulate<T>& second, const Body& body) {
@@ -125,8 +125,8 @@ template <class T, class Body>
   second = rest_b + total(b[0]);
 }
 
-/// sum_lanes for many runs of short n: it adds to Vector<T>::width partial sums of each kind, which
-/// the caller adds up at the end.
+/// Like sum_lanes, but for many runs with a small n: each call adds to Vector<T>::width partial
+/// sums at `first` and as many at `second`, which the caller adds up at the end.
 template <class T, class Body>
 [[gnu::always_inline]] inline void accumulate_lanes(std::int64_t n, Accumulate<T>* first,
                                                     Accumulate<T>* second, const Body& body) {

@@ -1,7 +1,7 @@
-// cpu::Math: the mathematical functions of kernels/elementwise_functions.h on the CPU. exp and tanh
-// in float32 are written without branches so that loops over them vectorise; their errors against
-// float64 are at most 2 units in the last place (tests/kernels/elementwise_test.cpp measures them).
-// Everything else, and all of float64, calls the C library.
+// cpu::Math implements the mathematical functions of kernels/elementwise_functions.h on the CPU. In
+// float32, exp and tanh are written without branches so that loops over them vectorise. Their
+// errors against float64 are at most 2 units in the last place (tests/kernels/elementwise_test.cpp
+// measures them). All other functions, and all functions in float64, call the C library.
 #pragma once
 
 #include <bit>
@@ -30,14 +30,15 @@ struct Math {
   static float power_of_two(std::int32_t n) { return std::bit_cast<float>((n + 127) << 23); }
 };
 
-/// exp(x) = 2^n exp(r) with x = n ln 2 + r and |r| <= ln 2 / 2. exp(r) is the Taylor polynomial of
-/// degree 7 (relative error 7e-9); 2^n is two factors, so that subnormal results come out right.
+/// Computes exp(x) = 2^n exp(r) with x = n ln 2 + r and |r| <= ln 2 / 2. exp(r) is approximated by
+/// its Taylor polynomial of degree 7 (relative error 7e-9). 2^n is multiplied in as two factors, so
+/// that subnormal results are correct.
 inline float Math::exp(float x) {
   const float clamped = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
   // Adding 1.5 * 2^23 rounds to the nearest integer, in the default rounding mode and on every
   // processor.
   const float n = (clamped * 1.44269504f + 12582912.0f) - 12582912.0f;
-  // ln 2 has two parts, of which the first is exact times n.
+  // ln 2 is split into two parts. The product of n and the first part is exact.
   const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.0f / 5040;
   p = p * r + 1.0f / 720;
@@ -51,8 +52,9 @@ inline float Math::exp(float x) {
   return x == x ? p * power_of_two(half) * power_of_two(whole - half) : x;
 }
 
-/// tanh(x) = (1 - e) / (1 + e) with e = exp(-2|x|). Below 0.625, where that cancels, it is x times
-/// a polynomial in x^2 (least squares on Chebyshev nodes, constant term 1; relative error 2e-8).
+/// Computes tanh(|x|) = (1 - e) / (1 + e) with e = exp(-2|x|) and gives it the sign of x. For |x| <
+/// 0.625, where 1 - e cancels, the result is x times a polynomial in x^2 (least squares on
+/// Chebyshev nodes, constant term 1; relative error 2e-8).
 inline float Math::tanh(float x) {
   const float size = std::fabs(x), z = x * x;
   const float e = exp(-2.0f * size);

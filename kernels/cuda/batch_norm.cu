@@ -1,5 +1,5 @@
-// The table of CUDA's batch-norm kernels, the kernels that work on channels alone, and the choice
-// between the persistent kernels and separate passes.
+// This file defines the table of the CUDA batch-norm kernels and the kernels that work on
+// per-channel values only. It also chooses between the persistent kernels and separate passes.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 #include "batch_norm_persistent.h"
@@ -10,9 +10,9 @@ namespace {
 
 constexpr int channel_threads = 512;
 
-// Computes everything that `to` asks for from a packet of sums, or of moments if `sums` is null. It
-// runs as one block, so that the counters of the running statistics move after every channel has
-// read them.
+// Computes the outputs that `to` asks for from a packet of sums, or of moments if `sums` is null.
+// It runs as one block, so that it advances the counters of the running statistics after all
+// threads have read them.
 __global__ void finalize_kernel(const double* sums, bool exact, const double* moments,
                                 Statistics to) {
   const Counters before = read_counters(to);
@@ -48,7 +48,7 @@ tutti::cuda::Grid one_thread_each(std::int64_t channels) {
           .threads = channel_threads};
 }
 
-// ---- the table
+// ---- The table.
 
 void moments(const Tensor& x, const Tensor& position_weights, const Tensor& moments) {
   const tutti::cuda::DeviceScope scope(x.device().index());

@@ -1,6 +1,7 @@
-// y = max(0, (x - center) scale + shift + residual): one pass, each part optional, from the end of
-// the tensor to its beginning, because the end is what the pass before this one has left in the L2
-// cache. After a residual the ReLU leaves its mask.
+// This file computes y = max(0, (x - center) scale + shift + residual) in one pass; residual and
+// ReLU are optional. The pass runs from the end of the tensor to its beginning, because the
+// preceding pass has left the end in the L2 cache. If there is a residual and a ReLU, the pass also
+// writes the mask of the ReLU.
 #include "batch_norm_device.h"
 #include "batch_norm_passes.h"
 
@@ -46,7 +47,7 @@ __global__ __launch_bounds__(threads_of<rows>,
         const int k = rows ? v : 0;
         A z = (packs[u][v] - f.center[k]) * f.scale[k] + f.shift[k];
         if constexpr (add) z += residuals[u][v];
-        result[v] = relu && z < A(0) ? A(0) : z;  // NaN stays NaN
+        result[v] = relu && z < A(0) ? A(0) : z;  // NaN stays NaN.
       }
       const auto output = Pack<T, V>::of(result);
       store<T, V, aligned>(y, spans[u], output);

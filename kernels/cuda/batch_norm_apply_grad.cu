@@ -1,13 +1,14 @@
-// dx in one pass, from the end of the tensor to its beginning: see batch_norm_apply.cu. dx may be
-// dy, since a thread reads what it will write before it does.
+// This file computes dx in one pass from the end of the tensor to its beginning, for the reason
+// given in batch_norm_apply.cu. dx may be the same tensor as dy, because each thread reads an
+// element before it writes it.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 
 namespace tutti::kernels::cuda {
 namespace {
 
-// Writes what a thread needs for channel c: three coefficients of the output, whose sign tells what
-// the ReLU let pass, and three of dx.
+// Computes the six coefficients of channel c: three of the output, whose sign tells whether the
+// ReLU passed an element, and three of dx.
 template <class A>
 __device__ void put_coefficients(const Channels& of, const GradSources& from, std::int64_t channels,
                                  std::int64_t c, A* values) {
@@ -70,7 +71,7 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
                                                        : A(0);
         const A of_sums = w == A(0) ? A(0)
                                     : w * (d.b[k] * (x_v - f.center[k]) +
-                                           d.c[k]);  // x may be NaN where it does not count
+                                           d.c[k]);  // x may be NaN where its weight is 0.
         result[v] = d.a[k] * g_v + of_sums;
       }
       store<T, V, aligned>(dx, spans[u], Pack<T, V>::of(result));

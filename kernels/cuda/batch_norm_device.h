@@ -1,15 +1,17 @@
-// What the CUDA batch-norm kernels share: the order in which threads visit a tensor, per-channel
-// numbers in registers, and the reductions over the threads of a block and the blocks of a launch.
-// All sums have a fixed order for a fixed launch.
+// This file holds the device code that all CUDA batch-norm kernels share: the order in which
+// threads visit a tensor, per-channel numbers in registers, and the reductions over the threads of
+// a block and the blocks of a launch. All sums have a fixed order for a fixed launch.
 //
-// A channels_last tensor is `outer` rows of C values: a thread owns V channels and goes down the
-// rows. A contiguous tensor is N x C planes: a block owns one channel and its threads go over the
-// planes, V elements at a time; if planes do not start at multiples of V elements, the first and
-// the last vector of each plane belong to it in part only. If a tensor or a row does not start at a
-// multiple of 16 bytes (not `aligned`), the order is the same, but elements are loaded one by one.
+// A vector is V neighbouring elements. A channels_last tensor is `outer` rows of C values: each
+// thread handles V channels and iterates over rows. A contiguous tensor is N x C planes: each block
+// handles one channel, and its threads iterate over the vectors of that channel's planes. If a
+// plane does not start at a multiple of V elements, its first and last vectors are only partly
+// inside the plane. If a tensor or a row does not start at a multiple of 16 bytes (not `aligned`),
+// the order is the same, but elements are loaded one by one.
 //
-// The mask of a ReLU has one byte for each vector, row by row or plane by plane, whose bit v says
-// whether lane v passed. So one thread writes a byte, whatever the shape.
+// The mask of a ReLU has one byte for each vector, row by row or plane by plane. Bit v of a byte
+// says whether the ReLU passed lane v. Each byte is therefore written by a single thread, whatever
+// the shape.
 #pragma once
 
 #include "../../core/cuda/launch.h"
@@ -25,23 +27,29 @@ namespace tutti::kernels::cuda {
 constexpr int row_threads = 512, plane_threads = 256;
 template <bool rows>
 constexpr int threads_of = rows ? row_threads : plane_threads;
-constexpr int widest_tile = 32;  // vectors of a row that one block takes
+// The largest number of vectors of a row that one block handles.
+constexpr int widest_tile = 32;
 
+/// How a launch divides a tensor among blocks and threads.
 struct Geometry {
   std::int64_t outer = 0, channels = 0, inner = 1;
-  std::int64_t vectors = 1;  ///< of a row or plane
-  int across = 1, down = 1;  ///< the threads of a block: vectors of a row x rows; 1 x all in planes
-  int tiles = 1,
-      chunks = 1;  ///< blocks: column tiles (channels, in planes) x shares of the rows (planes)
+  /// The number of vectors in a row or plane.
+  std::int64_t vectors = 1;
+  /// The threads of a block form `down` rows of `across` vectors. In planes `across` is 1.
+  int across = 1, down = 1;
+  /// The launch has tiles x chunks blocks. A tile is a range of columns (in planes, one channel); a
+  /// chunk is a share of the rows (in planes, of the channel's vectors).
+  int tiles = 1, chunks = 1;
 };
 
-// ---- iterators: the vectors of one thread, one after the other in either direction
+// ---- Iterators over the vectors of one thread, in ascending or descending order.
 
 template <int V, bool aligned = true>
 struct RowIterator {
   std::int64_t channels, vectors, channel, row, at, count, row_step, step;
 
-  /// Rows of share `chunk` of `chunks`; from the last one where `backwards`.
+  /// Iterates over the rows of share `chunk` of `chunks`, starting with the last row if
+  /// `backwards`.
   __device__ RowIterator(const Geometry& g, int tile, int chunk, int chunks, bool backwards)
       : channels(g.channels), vectors(g.vectors) {
     const int x = static_cast<int>(threadIdx.x) % g.across,
@@ -61,7 +69,8 @@ struct RowIterator {
     return {at, 0, static_cast<int>(min(channels - channel, std::int64_t{V})),
             row * vectors + channel / V};
   }
-  /// Where its mask is. Computed late, where it can be: registers are few.
+  /// Returns the index of the mask byte of vector `s`. If aligned, the index is computed here
+  /// instead of stored in the Span, which saves registers.
   __device__ static std::int64_t byte(const Span& s) {
     return aligned ? static_cast<std::int64_t>(static_cast<std::uint64_t>(s.at) / V) : s.vector;
   }
@@ -95,7 +104,8 @@ struct PlaneIterator {
             (sample * channels + channel) * vectors + piece};
   }
   __device__ static std::int64_t byte(const Span& s) { return s.vector; }
-  /// Of lane 0, counted over the positions (N, ...) without channels.
+  /// Returns the index of lane 0 among the positions (N, ...), which exclude the channel dimension.
+  /// It is the index into the position weights.
   __device__ std::int64_t position(const Span& s) const {
     return s.at - plane - sample * (sample_size - inner);
   }
@@ -113,7 +123,7 @@ struct PlaneIterator {
 template <int V, bool rows, bool aligned>
 using VectorIterator = std::conditional_t<rows, RowIterator<V, aligned>, PlaneIterator<V>>;
 
-/// The byte of a mask for a vector of the output.
+/// Returns the mask byte of a vector of the output: bit v is set where lane v is above 0.
 template <class T, int V>
 __device__ std::uint8_t mask_byte(const Pack<T, V>& output, const Span& s) {
   unsigned bits = 0;
@@ -122,16 +132,16 @@ __device__ std::uint8_t mask_byte(const Pack<T, V>& output, const Span& s) {
   return static_cast<std::uint8_t>(bits & ((1u << s.last) - (1u << s.first)));
 }
 
-/// Vectors of each tensor that a thread loads before it uses the first, where it reads `streams`
-/// tensors. With 16 bytes each and 512 threads on a multiprocessor, at least 48 KB are in flight.
-/// By elements, one vector is many loads.
+/// The number of vectors that a thread loads from each of `streams` tensors before it uses the
+/// first one. With vectors of 16 bytes and 512 threads on a multiprocessor, at least 48 KB are in
+/// flight. The number is 1 if not `aligned`, because one vector is then already many loads.
 template <int streams, bool aligned = true>
 constexpr int batch_of = !aligned       ? 1
                          : streams == 1 ? 6
                          : streams == 2 ? 4
                                         : 2;
 
-/// Writes the header of a packet. Called by one thread.
+/// Writes the header of a packet. Only one thread may call it.
 __device__ inline void put_header(double* packet, PacketHeader header, double count,
                                   double count_low) {
   header.count = count;
@@ -139,8 +149,9 @@ __device__ inline void put_header(double* packet, PacketHeader header, double co
   header_of(packet) = header;
 }
 
-// ---- numbers of a channel
+// ---- Per-channel values.
 
+/// The statistics and parameters of all channels, in global memory.
 struct Channels {
   const double *mean, *rstd;
   Values weight, bias;
@@ -151,9 +162,10 @@ inline Channels channels_of(const Normalization& n) {
           values_of(n.bias, 0)};
 }
 
-/// Channels [channel, channel + width) of a block: what each of its threads wants to know of them
-/// is computed once and lies in shared memory, `fields` numbers of each. Every thread of the block
-/// calls it.
+/// Computes `fields` numbers for each of the channels [channel, channel + width) of a block and
+/// stores them in shared memory, so that each is computed once instead of once per thread.
+/// compute(c, values) computes those of channel c; field f of channel `channel` + c is stored at
+/// shared[f * width + c]. Every thread of the block must call it.
 template <int fields, class A, class Compute>
 __device__ void share_channels(A* shared, std::int64_t channel, int width, std::int64_t channels,
                                const Compute& compute) {
@@ -167,7 +179,7 @@ __device__ void share_channels(A* shared, std::int64_t channel, int width, std::
   __syncthreads();
 }
 
-/// Field f of the K channels that the calling thread works on.
+/// Loads field f of the K channels that the calling thread works on from shared memory.
 template <int K, class A>
 __device__ void take(A (&to)[K], const A* shared, int f, int width, int across) {
   const int first = static_cast<int>(threadIdx.x) % across * K;
@@ -175,7 +187,7 @@ __device__ void take(A (&to)[K], const A* shared, int f, int width, int across) 
   for (int k = 0; k < K; ++k) to[k] = shared[f * width + first + k];
 }
 
-/// The fields of an Affine below.
+/// Computes the three fields that Affine (below) loads.
 template <class A>
 __device__ void put_output_coefficients(double mean, double rstd, double weight, double bias,
                                         A* center_scale_shift) {
@@ -197,10 +209,11 @@ struct Affine {
   }
 };
 
-// ---- sums over threads and blocks
+// ---- Reductions over threads and blocks.
 
-/// Sums v over the threads of a column; the result is in row 0. `scratch`: K * across * ceil(down /
-/// 2) numbers. Every thread of the block calls it.
+/// Sums v over the `down` threads of each column. The threads of row 0 receive the result.
+/// `scratch` has room for K * across * ceil(down / 2) numbers. Every thread of the block must call
+/// it.
 template <int K>
 __device__ void sum_down(double (&v)[K], int x, int y, int across, int down, double* scratch) {
   for (int high = down; high > 1;) {
@@ -219,8 +232,9 @@ __device__ void sum_down(double (&v)[K], int x, int y, int across, int down, dou
   }
 }
 
-/// True in all threads of the block that comes last of `blocks`; that one sees what the others
-/// wrote. The counter is 0 before and after.
+/// Returns true in all threads of the block that is the last of `blocks` blocks to call it. That
+/// block then sees all global writes that the other blocks made before their calls. The counter
+/// must be 0 before the first call and is 0 again after the last.
 __device__ inline bool is_last(unsigned* counter, unsigned blocks, int* flag) {
   __threadfence();
   __syncthreads();
@@ -232,15 +246,15 @@ __device__ inline bool is_last(unsigned* counter, unsigned blocks, int* flag) {
   return last;
 }
 
-/// What blocks leave for whoever sums over them.
+/// The workspace for the partial results of blocks, from which the final result is reduced.
 struct Partials {
-  double2* values = nullptr;     ///< [chunk][channel]
-  double* counts = nullptr;      ///< [tile][chunk]; moments only
-  unsigned* counters = nullptr;  ///< one for each tile and one for all of them
+  double2* values = nullptr;     ///< Shape [chunk][channel].
+  double* counts = nullptr;      ///< Shape [tile][chunk]; used for moments only.
+  unsigned* counters = nullptr;  ///< Counter 0 counts tiles; counter 1 + t counts chunks of tile t.
 };
 
-/// The sums of the partial values of `width` channels from `channel` on. Calls put(channel, first,
-/// second) for each.
+/// Sums the partial values of the channels [channel, channel + width) over all chunks and calls
+/// put(channel, first, second) once for each channel. Every thread of the block must call it.
 template <class Put>
 __device__ void sum_chunks(const double2* values, int chunks, std::int64_t channels,
                            std::int64_t channel, int width, double* scratch, const Put& put) {
@@ -258,9 +272,11 @@ __device__ void sum_chunks(const double2* values, int chunks, std::int64_t chann
   if (y == 0 && channel + x < channels) put(channel + x, v[0], v[1]);
 }
 
-/// The same for moments (count, mean, M2), by Chan's formula for many sets, around the mean of the
-/// first that has any: M2 = sum(M2_i + n_i d_i^2) - (sum n_i d_i)^2 / n, d_i being how far the mean
-/// of set i is from there.
+/// Merges the partial moments (count n_i, mean, M2_i) of the channels [channel, channel + width)
+/// over all chunks and calls put(channel, count, moments) once for each channel. It uses Chan's
+/// formula for many sets, M2 = sum(M2_i + n_i d_i^2) - (sum n_i d_i)^2 / n, where d_i is the mean
+/// of chunk i minus a pivot. The pivot is the mean of the first chunk that is not empty. Every
+/// thread of the block must call it.
 template <class Put>
 __device__ void merge_chunks(const double2* values, const double* counts, int chunks,
                              std::int64_t channels, std::int64_t channel, int width,
@@ -286,16 +302,17 @@ __device__ void merge_chunks(const double2* values, const double* counts, int ch
   put(channel + x, v[0], moments_around(pivot, v[0], v[1], v[2]));
 }
 
-/// The first channel of the calling block, whose threads are at `own`.
+/// Returns the first channel of the calling block. In planes this is `own`, the calling thread's
+/// channel, which all threads of the block share.
 template <int V, bool rows>
 __device__ std::int64_t first_channel(const Geometry& g, std::int64_t own) {
   return rows ? static_cast<std::int64_t>(blockIdx.x) * g.across * V : own;
 }
 
-// ---- host side
+// ---- Host side.
 
-/// Among how many blocks the work of a tile is divided: as many as run at a time, and at least a
-/// batch for each thread.
+/// Returns the number of blocks among which the work of a tile is divided. It is as large as fits
+/// on the device at one time, but every thread has at least `batch` of the `steps` vectors to load.
 inline int share_of(Device device, int tiles, std::int64_t steps, int batch,
                     int per_multiprocessor) {
   const std::int64_t room = std::int64_t{tutti::cuda::properties(device.index()).multiprocessors} *
@@ -304,15 +321,16 @@ inline int share_of(Device device, int tiles, std::int64_t steps, int batch,
                                                    std::max<std::int64_t>(1, steps / batch)));
 }
 
-/// For `fields` numbers of each channel of a block.
+/// Returns the bytes of shared memory that hold `fields` numbers for each channel of a block.
 template <class T, bool rows>
 std::size_t shared_bytes(const Geometry& g, int fields) {
   return sizeof(Accumulate<T>) *
          static_cast<std::size_t>(fields * g.across * (rows ? full_width<T> : 1));
 }
 
-/// How a launch cuts `rows` rows of `channels`: threads load `batch` vectors at a time,
-/// `per_multiprocessor` blocks run at a time. Depends on the shape and the device alone.
+/// Returns how a launch divides `rows` rows of `channels` values, if threads load `batch` vectors
+/// at a time and `per_multiprocessor` blocks run on a multiprocessor at a time. The result depends
+/// only on the shape and the device.
 template <int V>
 Geometry cut_rows(Device device, std::int64_t rows, std::int64_t channels, int batch,
                   int per_multiprocessor) {
@@ -327,7 +345,7 @@ Geometry cut_rows(Device device, std::int64_t rows, std::int64_t channels, int b
   return g;
 }
 
-/// The same for x, in planes where it is contiguous.
+/// Returns how a launch divides x: as cut_rows does if `rows`, else as planes.
 template <int V>
 Geometry cut(const Tensor& x, bool rows, int batch, int per_multiprocessor) {
   const std::int64_t channels = x.size(1);
@@ -346,7 +364,8 @@ Geometry cut(const Tensor& x, bool rows, int batch, int per_multiprocessor) {
   return g;
 }
 
-/// A single channel is a plane, in either format.
+/// Returns whether x is visited as rows (channels_last) instead of planes (contiguous). A tensor
+/// with a single channel counts as planes in either format. Throws ShapeError if x is not dense.
 inline bool is_rows(const Tensor& x) {
   if (x.size(1) > 1 && x.is_contiguous(MemoryFormat::channels_last)) return true;
   if (!x.is_contiguous())
@@ -361,8 +380,9 @@ inline std::uint8_t* mask_of(const Normalization& n) {
   return n.mask.defined() ? n.mask.data<std::uint8_t>() : nullptr;
 }
 
-/// Calls body.operator()<T, rows, aligned>() with the device's type of the elements of x;
-/// `aligned`: x and the others are.
+/// Calls body.operator()<T, rows, aligned>(), where T is CUDA's type for the elements of x.
+/// `aligned` is true if x and `others` begin at multiples of 16 bytes and, in channels_last, every
+/// row does, too.
 template <class Body>
 void with_layout(const Tensor& x, std::initializer_list<Tensor> others, const Body& body) {
   const bool rows = is_rows(x),

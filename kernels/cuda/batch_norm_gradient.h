@@ -1,6 +1,6 @@
-// What the backward kernels of batch norm on CUDA share, streaming and persistent ones: the
-// gradient below the ReLU, its sums in one thread, and the coefficients of dx in shared memory. The
-// formulas stand in kernels/batch_norm_math.h.
+// This file holds the device code that the streaming and the persistent backward kernels share: the
+// gradient below the ReLU (called g: dy where the ReLU passed, else 0), its sums in one thread, and
+// the coefficients of dx in shared memory. The formulas are in kernels/batch_norm_math.h.
 #pragma once
 
 #include "batch_norm_device.h"
@@ -8,11 +8,13 @@
 namespace tutti::kernels::cuda {
 
 struct GradRules {
-  bool relu = false;      ///< the mask follows from x, but in kernels that read it
-  bool weighted = false;  ///< x may be NaN where g is 0
+  /// True if a ReLU follows. Kernels that do not read a mask then compute it from x.
+  bool relu = false;
+  bool weighted = false;  ///< True if there are position weights: x may be NaN where g is 0.
 };
 
-/// dy below the ReLU, in lane v of a vector whose mask is `passed`.
+/// Returns g in lane v of a vector. `passed` is the mask byte of the vector, which is used if
+/// `from_mask`.
 template <bool from_mask, class A>
 __device__ A masked_gradient(A dy, A x, unsigned passed, int v, A center, A scale, A shift,
                              bool relu) {
@@ -21,7 +23,8 @@ __device__ A masked_gradient(A dy, A x, unsigned passed, int v, A center, A scal
   return pass ? dy : A(0);
 }
 
-/// Sums of one thread, in float32 over a run and in float64 beyond, around the center.
+/// The gradient sums of one thread: g and g (x - center). They run in float32 over 64 vectors and
+/// in float64 beyond.
 template <class A, int V, bool rows>
 struct GradSums {
   static constexpr int K = rows ? V : 1;
@@ -53,16 +56,17 @@ struct GradSums {
   }
 };
 
-/// Where the gradient sums of a channel go.
+/// The outputs that follow from the gradient sums of a channel, and the statistics that they need.
 struct GradTargets {
   std::int64_t channels;
   double* sums;
   const double *mean, *rstd;
   Target weight_grad, bias_grad;
-  PacketHeader header;  ///< of the sums
+  PacketHeader header;  ///< The header of the sums.
 };
 
-/// `second` was taken around the mean rounded to A.
+/// Writes the gradient sums of channel c and the gradients of its weight and bias. `second` is the
+/// sum of g (x - mean), with the mean rounded to A; the rounding is corrected here.
 template <class A>
 __device__ void put_grad_sums(const GradTargets& to, std::int64_t c, double first, double second) {
   second = around_mean(second, first, to.mean[c], static_cast<double>(static_cast<A>(to.mean[c])));
@@ -73,10 +77,11 @@ __device__ void put_grad_sums(const GradTargets& to, std::int64_t c, double firs
   to.bias_grad.put(c, first);
 }
 
-/// What dx follows from: gradient sums and moments over all ranks; null for constant mean and rstd.
+/// The gradient sums and the moments over all ranks, from which dx is computed. Both are null if
+/// mean and rstd are constants.
 struct GradSources {
   const double *sums = nullptr, *moments = nullptr;
-  double floor = -1;  ///< a variance below it is a constant
+  double floor = -1;  ///< A variance below this value is treated as a constant.
 };
 
 inline GradSources sources_of(const Tensor& sums, const Tensor& moments, Epsilon eps) {
@@ -84,8 +89,8 @@ inline GradSources sources_of(const Tensor& sums, const Tensor& moments, Epsilon
   return {sums.data<double>(), moments.data<double>(), gradient_floor(eps)};
 }
 
-/// The fields of a GradAffine below, from the gradient sums and M2 over n elements; n is 0 if mean
-/// and rstd are constants.
+/// Computes the three fields that GradAffine (below) loads from the gradient sums and M2 over n
+/// elements. n is 0 if mean and rstd are constants.
 template <class A>
 __device__ void put_gradient_coefficients(double mean, double rstd, double weight, double n,
                                           ChannelSums sums, double m2, double floor, A* fields) {

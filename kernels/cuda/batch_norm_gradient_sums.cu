@@ -1,5 +1,6 @@
-// The gradient sums of every channel in one pass and one launch; the gradient below the ReLU is
-// written on the way where it is asked for, and the parameters' gradients by the last block.
+// This file computes the gradient sums of every channel in one pass and one launch. The same pass
+// writes the gradient below the ReLU if the caller wants it. The last block of each tile writes the
+// gradients of weight and bias.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 #include "workspace.h"
@@ -7,7 +8,8 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-// Three of dy and of x are 48 KB on a multiprocessor; a fourth finds no registers.
+// The number of vectors of dy and of x that a thread loads at a time. With three of each, 48 KB per
+// multiprocessor are in flight; there are no registers for a fourth.
 template <bool aligned>
 constexpr int batch = aligned ? 3 : batch_of<2, false>;
 
@@ -76,7 +78,7 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void gradient_sums_
     sum_gradients<T, rows, aligned, from_mask>(vectors, dy, x, mask, masked, rules, f, sums);
   }
   sums.fold();
-  __syncthreads();  // what was shared of the channels is written over
+  __syncthreads();  // sum_down overwrites the per-channel numbers in shared memory.
   const int x_thread = static_cast<int>(threadIdx.x) % g.across,
             y_thread = static_cast<int>(threadIdx.x) / g.across;
   sum_down(sums.totals, x_thread, y_thread, g.across, g.down, scratch);

@@ -1,5 +1,5 @@
-// Count, mean and M2 of every channel in one pass over x and one launch: the last block to arrive
-// merges the moments of all.
+// This file computes count, mean and M2 of every channel in one pass over x and one launch. The
+// last block of each tile to finish merges the moments of all blocks of that tile.
 #include "batch_norm_moments.h"
 #include "batch_norm_statistics.h"
 #include "workspace.h"
@@ -7,7 +7,7 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-// Sums the calling thread's vectors.
+// Adds the calling thread's vectors to `sums`.
 template <class T, bool rows, bool aligned, bool weighted>
 __device__ void sum_vectors(VectorIterator<full_width<T>, rows, aligned> vectors, const T* x,
                             const Values& weights,
@@ -53,8 +53,8 @@ __global__ __launch_bounds__(threads_of<rows>,
   block_moments(sums, g.across, g.down, scratch, n, moments);
   const std::int64_t channel = (static_cast<std::int64_t>(tile) * g.across + threadIdx.x) * K;
   const Counters before = read_counters(to);
-  const std::int64_t end = static_cast<int>(threadIdx.x) < g.across ? g.channels
-                                                                    : 0;  // row 0 has the sums
+  // Only the threads of row 0 have the block's moments.
+  const std::int64_t end = static_cast<int>(threadIdx.x) < g.across ? g.channels : 0;
   if (g.chunks == 1) {
     for (int k = 0; k < K; ++k)
       if (channel + k < end) put_statistics(to, before, channel + k, n, moments[k]);
@@ -76,7 +76,7 @@ __global__ __launch_bounds__(threads_of<rows>,
     n = scratch[0];
   }
   if (to.running_mean == nullptr) return;
-  // The last tile to finish moves the counters, since every other block has read them by then.
+  // The last tile to finish advances the counters, because every block has read them by then.
   const double count = n;
   if (is_last(partials.counters, g.tiles, reinterpret_cast<int*>(scratch)) && threadIdx.x == 0)
     put_counters(to, before, count);

@@ -1,13 +1,14 @@
-// The sums of one thread over the values of one or more channels, from which moments are made; both
-// the streaming and the persistent kernels go by it.
+// ShiftedSums computes the moments of the elements that one thread visits. The streaming and the
+// persistent kernels both use it.
 //
-// Runs are summed in float32 as deviations from a shift and folded into float64 sums around the
-// same shift, which then moves to the mean so far. Only deviations from a value near the mean are
-// ever squared, so a large mean costs nothing. The first shift is one value (in planes, the mean of
-// one vector): an outlier there, k away, adds k^2 to the M2 that is looked for, and the first run
-// is only one batch, of which it can cost as many roundings of k^2 as it has rows. Merging is
-// Chan's formula (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing
-// sample variances", 1979) in float64.
+// A thread sums a run of elements in float32 as deviations from a shift. It then adds the run to
+// float64 sums around the same shift and moves the shift to the mean of all elements so far. Only
+// deviations from a value near the mean are squared, so a large mean costs no precision. The first
+// shift is a single value (in planes, the mean of one vector). If that value is an outlier at
+// distance k from the mean, it adds k^2 to M2 itself, and the first run, which is only one batch
+// long, loses at most one rounding of k^2 per row. Sums of several threads are merged by Chan's
+// formula (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+// variances", 1979) in float64.
 #pragma once
 
 #include "batch_norm_device.h"
@@ -16,13 +17,14 @@ namespace tutti::kernels::cuda {
 
 constexpr int batches_in_run = 8;
 
+/// The sums of one thread over V elements at a time, in the accumulation type A.
 template <class A, int V, bool rows>
 struct ShiftedSums {
-  static constexpr int K = rows ? V : 1;  ///< channels: V of a row, or the one of a plane
+  static constexpr int K = rows ? V : 1;  ///< The number of channels: V in rows, 1 in planes.
 
-  A shift[K], sum[V], square[V];  ///< of the run, around `shift`
-  double total[K], squares[K];    ///< of everything before it, around the same shift
-  double n = 0, run = 0;          ///< elements per channel (or their weights)
+  A shift[K], sum[V], square[V];  ///< The sums of the current run around `shift`.
+  double total[K], squares[K];    ///< The sums of all earlier runs around the same shift.
+  double n = 0, run = 0;          ///< Elements (or weights) per channel, of earlier runs and this.
   int until_fold = 1;
   bool started = false;
 
@@ -47,8 +49,9 @@ struct ShiftedSums {
 #pragma unroll
       for (int v = 0; v < V; ++v) shift[v] = pack[v];
       started = true;
-    } else {  // the mean of the vector, as deviations from its first value, so that equal values
-              // have themselves as mean
+    } else {
+      // The shift is the mean of the vector. It is computed from deviations from the first value,
+      // so that the mean of equal values is exact.
       A first = 0, rest = 0;
 #pragma unroll
       for (int v = 0; v < V; ++v) {
@@ -59,7 +62,7 @@ struct ShiftedSums {
       if (started) shift[0] = first + rest / static_cast<A>(s.last - s.first);
     }
   }
-  /// Lane v of a plane, or one row, weighs `w`, not 0.
+  /// Adds x in lane v with the weight w, which must not be 0.
   __device__ void put(int v, A x, A w) {
     const A d = x - shift[rows ? v : 0], wd = w * d;
     sum[v] += wd;
@@ -74,7 +77,7 @@ struct ShiftedSums {
     for (int v = 0; v < V; ++v) {
       const bool mine = rows || (v >= s.first && v < s.last);
       const double w = rows ? of_row : mine ? weights[position + v] : 0;
-      if (!(w != 0)) continue;  // x may be anything there
+      if (!(w != 0)) continue;  // x may be NaN where the weight is 0.
       if (first) shift[rows ? v : 0] = pack[v];
       if (!rows) first = false, run += w;
       put(v, pack[v], static_cast<A>(w));
@@ -83,12 +86,13 @@ struct ShiftedSums {
     if (rows) run += of_row;
   }
 
-  /// To be called after each batch.
+  /// Ends a batch. The caller must call it after each batch of vectors.
   __device__ void end_batch() {
     if (--until_fold > 0) return;
     until_fold = batches_in_run;
     fold();
   }
+  /// Adds the current run to the float64 sums and moves the shift to the mean so far.
   __device__ void fold() {
     n += run;
     run = 0;
@@ -110,21 +114,22 @@ struct ShiftedSums {
 #pragma unroll
     for (int v = 0; v < V; ++v) sum[v] = square[v] = 0;
   }
-  /// From sums around s to sums around s - by.
+  /// Converts the sums of channel k around a shift s into sums around s - by.
   __device__ void move(int k, double by) {
     squares[k] += by * (2 * total[k] + n * by);
     total[k] += n * by;
   }
 };
 
-/// Numbers of scratch that block_moments needs.
+/// The number of doubles of scratch memory that block_moments needs.
 template <int K>
 constexpr int moments_scratch(int across, int down) {
   return 2 + across * K + (2 * K + 1) * across * ((down + 1) / 2);
 }
 
-/// The moments of the channels of a block, in the threads of row 0. All sums move to the shift of
-/// the first row that has any element; then they add up. Every thread of the block calls it.
+/// Merges the sums of a block's threads into the moments of its channels. The threads of row 0
+/// receive the results. All sums are first moved to the shift of the first thread row that has any
+/// elements; then they can simply be added. Every thread of the block must call it.
 template <class A, int V, bool rows>
 __device__ void block_moments(ShiftedSums<A, V, rows>& of, int across, int down, double* scratch,
                               double& n, ChannelMoments (&moments)[rows ? V : 1]) {

@@ -1,11 +1,12 @@
-// The persistent kernels: a cooperative launch of one block per multiprocessor whose shared memory
-// holds x (backward: x and the gradient) between the reduction and what is made of it, so that
-// memory is read once.
+// A persistent kernel is a cooperative launch of at most one block per multiprocessor. The blocks
+// keep x (in the backward, x and the gradient) in shared memory between the reduction and the pass
+// that uses its result, so that global memory is read once.
 //
-// They take channels_last tensors only. Rows are cut into slices of up to 128 bytes of channels; a
-// team of blocks holds a slice, each block a share of its rows. All teams reduce, all blocks wait
-// for each other, and every block merges the results of its team and goes on with the rows it
-// holds. If there are more slices than teams, there are several such rounds.
+// The kernels support channels_last tensors only. The channels are divided into slices of up to 128
+// bytes. A team of blocks processes a slice, and each of its blocks holds a share of the rows in
+// shared memory. In a round, every block reduces its rows, all blocks of the grid synchronise, and
+// then every block merges the partial results of its team and processes the rows that it holds. If
+// there are more slices than teams, the kernel runs several rounds.
 #include "batch_norm_persistent.h"
 
 #include "batch_norm_gradient.h"
@@ -17,16 +18,18 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-constexpr int widest_slice = 8,
-              narrowest_slice =
-                  4;       // vectors of 16 bytes: 128 bytes, a line of the cache, and half of one
-constexpr int fields = 6;  // numbers of a channel in shared memory
+// The possible widths of a slice, in vectors of 16 bytes: a cache line of 128 bytes, or half of
+// one.
+constexpr int widest_slice = 8, narrowest_slice = 4;
+constexpr int fields = 6;  // The numbers per channel in shared memory.
 
+// How the blocks of a launch divide the tensor. No rounds mean that the tensor does not fit.
 struct PersistentPlan {
-  int across = 0, down = 0;  // threads of a block: vectors of a row x rows
-  int depth = 0;             // vectors of each tensor that a thread holds
+  int across = 0, down = 0;  // The threads of a block form `down` rows of `across` vectors.
+  int depth = 0;             // The vectors of each tensor that a thread holds.
+  // The number of teams, of blocks in a team, of slices, and of rounds.
   int teams = 0, members = 0, slices = 0, rounds = 0;
-  int scratch = 0;  // numbers
+  int scratch = 0;  // The size of the reductions' scratch memory, in doubles.
   std::size_t shared_bytes = 0;
 
   std::size_t blocks() const {
@@ -34,6 +37,7 @@ struct PersistentPlan {
   }
 };
 
+// The shared memory of a block.
 template <class T>
 struct Held {
   static constexpr int V = full_width<T>;
@@ -52,13 +56,14 @@ struct Held {
   }
 };
 
-// The index at which block `block` of this round leaves its partial results. Rounds take turns
-// between two halves of the workspace, because a block may be one round ahead of another.
+// Returns the index at which block `block` stores its partial results in this round. Rounds
+// alternate between two halves of the workspace, because a block may be one round ahead of another.
 __device__ std::int64_t partial_index(int round, int block) {
   return round % 2 * static_cast<std::int64_t>(gridDim.x) + block;
 }
 
-// The tensors of a forward and of a backward. Null pointers: not there, or not wanted.
+// The tensors of a forward and of a backward. A null pointer means that an input is absent or that
+// an output is not wanted.
 template <class T>
 struct ForwardTensors {
   const T *x, *residual;
@@ -73,7 +78,7 @@ struct BackwardTensors {
   T *masked_dy, *dx;
 };
 
-// Loads the calling thread's vectors of x, holds them and sums them.
+// Loads the calling thread's vectors of x, stores them in shared memory and adds them to `sums`.
 template <class T>
 __device__ void hold_rows(Held<T>& held, const PersistentPlan& plan,
                           RowIterator<full_width<T>> rows, const T* x,
@@ -95,7 +100,7 @@ __device__ void hold_rows(Held<T>& held, const PersistentPlan& plan,
   }
 }
 
-// Writes the output of the held vectors, and the mask.
+// Writes the output of the vectors in shared memory, and the mask if there is one.
 template <class T, bool add>
 __device__ void apply_held(Held<T>& held, const PersistentPlan& plan,
                            RowIterator<full_width<T>> rows, const ForwardTensors<T>& tensors) {
@@ -181,8 +186,9 @@ __global__ __launch_bounds__(row_threads,
   if (block == 0 && threadIdx.x == 0) put_counters(to, before, static_cast<double>(g.outer));
 }
 
-// Loads the calling thread's vectors of dy and x, holds the gradient below the ReLU and x, sums
-// them, and writes the gradient if the caller wants it.
+// Loads the calling thread's vectors of dy and x, stores x and the gradient below the ReLU in
+// shared memory, adds them to `sums`, and writes the gradient below the ReLU if the caller wants
+// it.
 template <class T, bool from_mask>
 __device__ void hold_gradient(Held<T>& held, const PersistentPlan& plan,
                               RowIterator<full_width<T>> rows, const BackwardTensors<T>& tensors,
@@ -216,7 +222,7 @@ __device__ void hold_gradient(Held<T>& held, const PersistentPlan& plan,
           sums.add(v, result[v], x_v - f.center[v], rules.weighted);
         }
         sums.end_vector();
-        // This is exact: each element is one of dy or 0.
+        // The conversion is exact, because each element is an element of dy or 0.
         const Pack<T, V> g_pack = Pack<T, V>::of(result);
         held.at(0, i + u, plan) = g_pack;
         held.at(1, i + u, plan) = packs[u];
@@ -225,7 +231,7 @@ __device__ void hold_gradient(Held<T>& held, const PersistentPlan& plan,
   }
 }
 
-// Writes dx of the held vectors.
+// Writes dx of the vectors in shared memory.
 template <class T>
 __device__ void apply_held_gradient(Held<T>& held, const PersistentPlan& plan,
                                     RowIterator<full_width<T>> rows, T* dx) {
@@ -260,7 +266,7 @@ __global__ __launch_bounds__(row_threads, 1) void persistent_backward_kernel(
   for (int round = 0; round < plan.rounds; ++round) {
     const int slice = round * plan.teams + team;
     const std::int64_t channel = static_cast<std::int64_t>(slice) * width;
-    __syncthreads();  // until no thread reads the coefficients of the last slice
+    __syncthreads();  // No thread may still read the coefficients of the previous slice.
     share_channels<3>(held.channels, channel, width, g.channels, [&](std::int64_t c, A* values) {
       put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
     });
@@ -295,9 +301,9 @@ __global__ __launch_bounds__(row_threads, 1) void persistent_backward_kernel(
 
 // ---- host side
 
-// Whether x, with `tensors` tensors like it held, fits, and how: as one line of the cache per row
-// and slice, else as half of one. Several rounds are worth their waiting only where each of them
-// fills half of the device's shared memory.
+// Returns a plan that keeps `tensors` tensors of x's shape in shared memory, or one without rounds
+// if they do not fit. It prefers slices of a cache line to slices of half a line. Several rounds
+// are worth their synchronisation only if each of them fills half of the device's shared memory.
 template <class T>
 PersistentPlan plan_of(const Tensor& x, int tensors) {
   constexpr int V = full_width<T>;
@@ -312,8 +318,8 @@ PersistentPlan plan_of(const Tensor& x, int tensors) {
     p.scratch = moments_scratch<V>(p.across, p.down);
     const std::size_t other = sizeof(double) *
                               static_cast<std::size_t>(p.scratch + fields * p.across * V);
-    const std::size_t layer = static_cast<std::size_t>(tensors) * row_threads *
-                              16;  // bytes: one vector of each thread
+    // One vector of 16 bytes per thread and tensor, in bytes.
+    const std::size_t layer = static_cast<std::size_t>(tensors) * row_threads * 16;
     if (device.shared_bytes_per_block < other + layer) return {};
     const auto deepest = static_cast<std::int64_t>((device.shared_bytes_per_block - other) / layer);
     const std::int64_t fewest = up(rows, deepest * p.down);
@@ -344,7 +350,7 @@ Geometry geometry_of(const Tensor& x, const PersistentPlan& plan) {
   return g;
 }
 
-// Calls body.operator()<T>(plan) and is true where the plan holds.
+// Calls body.operator()<T>(plan) and returns true if there is a plan for x; else returns false.
 template <class Body>
 bool with_plan(const Tensor& x, int tensors, bool aligned, const Body& body) {
   if (!aligned || x.numel() == 0 || !is_rows(x)) return false;

@@ -1,20 +1,23 @@
-// What CUDA kernels do with the moments of a channel: write them into a packet, as moments or as
-// sums for the other ranks, write mean and rstd, and update the running statistics. Every part is
-// optional, so that one launch can do whatever its caller needs. The formulas stand in
-// kernels/batch_norm_math.h.
+// This file holds the device code that turns the moments of a channel into outputs: it writes them
+// into a packet (as moments, or as sums for the all-reduce), writes mean and rstd, and updates the
+// running statistics. Every output is optional, so that one launch can compute whatever its caller
+// needs. The formulas are in kernels/batch_norm_math.h.
 #pragma once
 
 #include "batch_norm_device.h"
 
 namespace tutti::kernels::cuda {
 
-/// What to write for each channel. Null pointers: not wanted.
+/// The outputs that a kernel writes for each channel. A null pointer means that the output is not
+/// wanted.
 struct Statistics {
   std::int64_t channels = 0;
-  double *moments = nullptr, *sums = nullptr;  ///< packets
-  bool exact = false;                          ///< sums in high and low parts
-  PacketHeader header = {};                    ///< of the sums
-  double ranks = 0;  ///< whose headers must agree; otherwise nothing moves
+  double *moments = nullptr, *sums = nullptr;  ///< Packets.
+  bool exact = false;                          ///< True if sums have high and low parts.
+  PacketHeader header = {};                    ///< The header of the sums, except for the count.
+  /// The number of ranks whose fingerprints must agree; if they do not, the running statistics are
+  /// not updated. 0 turns the check off.
+  double ranks = 0;
   double *mean = nullptr, *rstd = nullptr;
   Epsilon eps = {};
   void *running_mean = nullptr, *running_var = nullptr;
@@ -25,6 +28,7 @@ struct Statistics {
   double momentum = 0;
 };
 
+/// Writes the sums of channel c from its moments over n elements; for channel 0 the header, too.
 __device__ inline void put_sums(const Statistics& to, std::int64_t c, double n,
                                 ChannelMoments moments) {
   double* of = to.sums + packet_header_size + c;
@@ -47,7 +51,8 @@ __device__ inline void put_sums(const Statistics& to, std::int64_t c, double n,
   of[3 * C] = sums.second.low;
 }
 
-/// Reads the count and the moments of channel c from sums over all ranks.
+/// Returns the moments of channel c, computed from sums over all ranks, and writes their count to
+/// n.
 __device__ inline ChannelMoments get_moments(const double* sums, bool exact, std::int64_t C,
                                              std::int64_t c, double& n) {
   const double* of = sums + packet_header_size + c;
@@ -60,7 +65,8 @@ __device__ inline ChannelMoments get_moments(const double* sums, bool exact, std
   return moments_of(count, ExactChannelSums{{of[0], of[2 * C]}, {of[C], of[3 * C]}});
 }
 
-/// The counters of the running statistics, to be read before anybody moves them.
+/// The counters of the running statistics before this update. Every thread must read them before
+/// put_counters() changes them.
 struct Counters {
   std::int64_t batches = 0;
   double elements = 0;
@@ -70,6 +76,7 @@ __device__ inline Counters read_counters(const Statistics& to) {
   return {to.batches ? *to.batches : 0, to.elements ? *to.elements : 0};
 }
 
+/// Updates the running mean and variance of channel c with its moments over a batch of n elements.
 __device__ inline void put_running(const Statistics& to, const Counters& before, std::int64_t c,
                                    double n, ChannelMoments batch) {
   const Target means{to.running_mean, to.running_wide}, vars{to.running_var, to.running_wide};
@@ -83,8 +90,8 @@ __device__ inline void put_running(const Statistics& to, const Counters& before,
   vars.put(c, next.var);
 }
 
-/// Writes everything of channel c except the counters. One thread calls it for each channel, in any
-/// block.
+/// Writes all outputs of channel c except the counters. Exactly one thread, of any block, must call
+/// it for each channel.
 __device__ inline void put_statistics(const Statistics& to, const Counters& before, std::int64_t c,
                                       double n, ChannelMoments moments) {
   if (to.moments) {
@@ -100,8 +107,8 @@ __device__ inline void put_statistics(const Statistics& to, const Counters& befo
   if (to.running_mean && n > 1) put_running(to, before, c, n, moments);
 }
 
-/// Moves the counters of the running statistics. One thread calls it after all threads have read
-/// them.
+/// Advances the counters of the running statistics by one batch of n elements. Exactly one thread
+/// must call it, after all threads have called read_counters().
 __device__ inline void put_counters(const Statistics& to, const Counters& before, double n) {
   if (!to.running_mean || !(n > 1)) return;
   *to.batches = before.batches + 1;
@@ -110,7 +117,8 @@ __device__ inline void put_counters(const Statistics& to, const Counters& before
 
 // ---- host side
 
-/// Returns the Statistics that a StatisticsUpdate asks for.
+/// Returns the Statistics that write `moments`, `mean`, `rstd` and the running statistics of
+/// `update`.
 inline Statistics statistics_of(const Tensor& moments, std::int64_t channels,
                                 const StatisticsUpdate& update, const Tensor& mean,
                                 const Tensor& rstd) {
@@ -132,7 +140,8 @@ inline Statistics statistics_of(const Tensor& moments, std::int64_t channels,
   return to;
 }
 
-/// Computes the moments of x, and from them whatever `to` asks for, in one launch.
+/// Computes the moments of x, weighted with the position weights if these are defined, and writes
+/// the outputs that `to` asks for, in one launch.
 void launch_moments(const Tensor& x, const Tensor& weights, const Statistics& to);
 
 }  // namespace tutti::kernels::cuda

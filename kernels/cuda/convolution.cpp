@@ -1,7 +1,8 @@
-// Convolution on CUDA devices: cuDNN's execution plans (cudnn_graph.h) are found once for each
-// problem, thread and device, and run on the current stream. cuDNN wants one dtype and one layout
-// for all tensors. A tensor that differs (float32 weights of 16-bit activations, a weight in the
-// other layout) is copied before, and a result that differs is copied after.
+// This file implements convolution on CUDA devices. cuDNN's execution plans (cudnn_graph.h) are
+// found once for each problem, thread and device, and run on the current stream. cuDNN requires one
+// dtype and one layout for all tensors. An input that differs (float32 weights of 16-bit
+// activations, a weight in the other layout) is copied before the plan runs, and a result that
+// differs is copied afterwards.
 #include "../convolution.h"
 
 #include "../../core/create.h"
@@ -38,7 +39,7 @@ struct Cudnn {
   std::map<std::vector<std::int64_t>, Plans> plans;
 };
 
-// Where the tensors of a problem are; `bias` is null for none.
+// The device addresses of the tensors of a problem; `bias` is null if there is no bias.
 struct Addresses {
   void *x, *w, *y, *bias;
 };
@@ -64,7 +65,7 @@ ExecutionPlan fastest(cudnnHandle_t handle, std::vector<ExecutionPlan> plans, co
   std::size_t best = 0;
   double shortest = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < plans.size(); ++i) try {
-      execute(handle, plans[i], at, device);  // loads its kernels
+      execute(handle, plans[i], at, device);  // The first run loads the plan's kernels.
       for (int run = 0; run < 3; ++run) {
         Event start(Event::Kind::timing), stop(Event::Kind::timing);
         start.record(stream);
@@ -75,7 +76,8 @@ ExecutionPlan fastest(cudnnHandle_t handle, std::vector<ExecutionPlan> plans, co
         if (time < shortest) shortest = time, best = i;
       }
     } catch (const Error&) {
-      // A plan may need more memory than there is. Where all fail, the caller's run reports it.
+      // A plan may need more memory than is free. If all plans fail, the caller's run reports the
+      // error.
     }
   return std::move(plans[best]);
 }
@@ -99,8 +101,8 @@ const ExecutionPlan& plan_for(Cudnn& cudnn_state, const ConvolutionProblem& prob
   return known.guessed.emplace(std::move(plans.front()));
 }
 
-// The bias, or a copy: dense, of `dtype` and aligned to 16 bytes, as plans expect it, since its
-// address is not part of a problem.
+// Returns the bias, or a copy of it, that is dense, has dtype `dtype` and is aligned to 16 bytes.
+// Plans assume this alignment because the address of the bias is not part of a problem.
 Tensor dense_bias(const Tensor& bias, DType dtype) {
   if (!bias.defined()) return bias;
   const bool aligned = reinterpret_cast<std::uintptr_t>(bias.raw()) % 16 == 0;
@@ -110,7 +112,7 @@ Tensor dense_bias(const Tensor& bias, DType dtype) {
   return copy;
 }
 
-// `t`, or a copy of it with this dtype and layout.
+// Returns `t`, or a copy of it with this dtype and layout.
 Tensor matched(const Tensor& t, DType dtype, MemoryFormat format) {
   if (t.dtype() == dtype && t.is_contiguous(format)) return t;
   const Tensor copy = empty(t.shape(), {dtype, t.device()}, format);
@@ -118,14 +120,15 @@ Tensor matched(const Tensor& t, DType dtype, MemoryFormat format) {
   return copy;
 }
 
-// For a result: `t`, or a tensor with this dtype and layout that is to be copied into it.
+// Returns the tensor that a plan writes: `t`, or a new tensor with this dtype and layout, which the
+// caller then copies to `t`.
 Tensor result_for(const Tensor& t, DType dtype, MemoryFormat format) {
   return t.dtype() == dtype && t.is_contiguous(format)
              ? t
              : empty(t.shape(), {dtype, t.device()}, format);
 }
 
-// The layout in which the fewest tensors have to be copied, above all the fewest activations.
+// Returns the layout in which the fewest tensors have to be copied, where activations count most.
 MemoryFormat format_of(const Tensor& x, const Tensor& w, const Tensor& y) {
   constexpr MemoryFormat last = MemoryFormat::channels_last;
   const bool both_first = x.is_contiguous() && y.is_contiguous();

@@ -76,7 +76,7 @@ Descriptor convolution_of(const ConvolutionProblem& p, cudnnDataType_t sums) {
   return d;
 }
 
-// The convolution of x and w, in one of its directions, with `y` for its third tensor.
+// Returns the convolution operation of x, w and `y` in the problem's direction.
 Descriptor operation_of(const ConvolutionProblem& p, cudnnDataType_t sums, const Descriptor& y) {
   const Attributes a = attributes(p.direction);
   const Descriptor convolution = convolution_of(p, sums);
@@ -97,7 +97,7 @@ Descriptor operation_of(const ConvolutionProblem& p, cudnnDataType_t sums, const
   return operation;
 }
 
-// y = sum + bias
+// Returns the operation y = sum + bias.
 Descriptor bias_addition(const ConvolutionProblem& p, cudnnDataType_t sums, const Descriptor& sum,
                          const Descriptor& y) {
   const Dims ones = Dims::filled(p.y.shape.size(), 1);
@@ -118,8 +118,8 @@ Descriptor bias_addition(const ConvolutionProblem& p, cudnnDataType_t sums, cons
   return operation;
 }
 
-// The operation graph: the convolution, and the addition of a bias to its unrounded sums. cuDNN
-// keeps what it needs of the descriptors that it is built from.
+// Returns the operation graph: the convolution and, if there is a bias, its addition to the
+// unrounded sums. The descriptors from which the graph is built may be destroyed afterwards.
 Descriptor graph_of(const ConvolutionProblem& p, const PlanTarget& target) {
   const bool wide = p.x.dtype == float64;
   const cudnnDataType_t sums = wide ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
@@ -143,7 +143,7 @@ Descriptor graph_of(const ConvolutionProblem& p, const PlanTarget& target) {
   return graph;
 }
 
-// The engine configurations that the heuristics propose, best first.
+// Returns the engine configurations that the heuristics propose, best first.
 std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeurMode_t mode,
                                        const PlanTarget& target) {
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -162,12 +162,12 @@ std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeur
   check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
         "cudnnBackendGetAttribute");
-  result.resize(static_cast<std::size_t>(count));  // it may have found fewer than it announced
+  result.resize(static_cast<std::size_t>(count));  // cuDNN may return fewer than it announced.
   return result;
 }
 
-// Whether the engine of a configuration computes as precisely and as reproducibly as the problem
-// asks.
+// Returns whether the engine of a configuration is as precise and as deterministic as the problem
+// requires.
 bool is_acceptable(const Descriptor& configuration, const ConvolutionProblem& p) {
   const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
@@ -182,7 +182,7 @@ bool is_acceptable(const Descriptor& configuration, const ConvolutionProblem& p)
   for (const cudnnBackendNumericalNote_t note : std::span(notes, static_cast<std::size_t>(count))) {
     if (note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) return false;
     if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && p.deterministic) return false;
-    // For float32 these two mean TF32.
+    // For float32 these two notes mean that the engine uses TF32.
     const bool rounds = note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
                         note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
     if (rounds && p.x.dtype == float32 && !p.allow_tf32) return false;
@@ -262,7 +262,7 @@ std::vector<std::int64_t> ConvolutionProblem::key() const {
 
 namespace {
 
-// None where cuDNN cannot run the configuration.
+// Returns the plan of a configuration, or none if cuDNN cannot run the configuration.
 std::optional<ExecutionPlan> plan_of(const Descriptor& configuration, const PlanTarget& target) {
   ExecutionPlan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
   if (target.handle)

@@ -1,7 +1,6 @@
-// Convolutions as operation graphs of cuDNN's backend API: this file describes one and finds
-// execution plans for it. It touches no device memory and needs no device: from a device's
-// properties instead of a handle, plans are built on any machine, as the tests do. convolution.cpp
-// runs the plans.
+// This file describes convolutions as operation graphs of cuDNN's backend API and finds execution
+// plans for them. It uses no device memory and needs no device: given a device's properties instead
+// of a handle, it builds plans on any machine, as the tests do. convolution.cpp runs the plans.
 #pragma once
 
 #include "../../core/tensor.h"
@@ -16,7 +15,7 @@
 
 namespace tutti::kernels::cuda::cudnn {
 
-/// Throws DeviceError with the call and cuDNN's own words unless `status` is a success.
+/// Throws DeviceError with the call and cuDNN's error text unless `status` is a success.
 void check(cudnnStatus_t status, const char* call);
 
 /// Owns a backend descriptor.
@@ -33,7 +32,7 @@ class Descriptor {
   ~Descriptor();
 
   cudnnBackendDescriptor_t get() const { return descriptor_; }
-  /// `type` must be cuDNN's name for the C++ type of the values.
+  /// Sets an attribute. `type` must be cuDNN's name for the C++ type of the values.
   void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
            const void* values);
   template <class T>
@@ -46,28 +45,28 @@ class Descriptor {
   void set(cudnnBackendAttributeName_t name, const Dims& values);
   void set(cudnnBackendAttributeName_t name, const Descriptor& value);
   void finalize();
-  /// Returns false where cuDNN cannot do what is described.
+  /// Finalizes the descriptor. Returns false if cuDNN does not support what it describes.
   bool try_finalize() { return cudnnBackendFinalize(descriptor_) == CUDNN_STATUS_SUCCESS; }
 
  private:
   cudnnBackendDescriptor_t descriptor_ = nullptr;
 };
 
-/// A tensor as cuDNN sees it: four or five dimensions, every stride what the layout says, also
-/// those of size 1.
+/// A tensor as cuDNN describes it. It has four or five dimensions, and every stride follows from
+/// the layout, also those of dimensions of size 1.
 struct TensorDescription {
   DType dtype = float32;
   Shape shape = {};
   Strides strides = {};
-  std::int64_t alignment = 16;  ///< of its address, in bytes
+  std::int64_t alignment = 16;  ///< The alignment of the address, in bytes.
 };
 
-/// Describes a tensor of one to three spatial dimensions that is dense in `format`; one dimension
-/// becomes two.
+/// Describes a tensor of one to three spatial dimensions that is dense in `format`. A single
+/// spatial dimension becomes two.
 TensorDescription describe(DType dtype, const Shape& shape, MemoryFormat format,
                            const void* address = nullptr);
-/// An option with one number for each of one to three dimensions, as cuDNN wants it: one dimension
-/// becomes two, with `filler` for the first.
+/// Returns an option that has one number for each spatial dimension in the form that cuDNN
+/// requires: a single dimension becomes two, with `filler` for the first.
 Dims spatial(const Dims& option, std::int64_t filler);
 
 enum class Direction { forward, backward_input, backward_weight };
@@ -79,17 +78,17 @@ struct ConvolutionProblem {
   TensorDescription x, w, y;
   std::optional<DType> bias =
       {};  ///< forward only: added to the sums before they are rounded to y's dtype
-  Dims stride, padding, dilation;  ///< as spatial() gives them
+  Dims stride, padding, dilation;  ///< As returned by spatial().
   bool allow_tf32 = false, deterministic = false;
 
-  std::string text() const;               ///< for errors
-  std::vector<std::int64_t> key() const;  ///< for caches: different problems, different keys
+  std::string text() const;               ///< Returns a description for error messages.
+  std::vector<std::int64_t> key() const;  ///< Returns a cache key that is unique to the problem.
 };
 
 /// The identifiers of a graph's tensors.
 enum TensorId : std::int64_t { x_id = 1, w_id = 2, y_id = 3, bias_id = 4, sum_id = 5 };
 
-/// Where a plan will run: on the device of a handle, or on one with these properties.
+/// The device on which a plan will run: that of a handle, or any device with these properties.
 struct PlanTarget {
   cudnnHandle_t handle = nullptr;
   const Descriptor* properties = nullptr;
@@ -101,9 +100,9 @@ struct ExecutionPlan {
   std::int64_t workspace = 0;
 };
 
-/// Finds up to `limit` plans, in the order of the speed that cuDNN's heuristics expect; none where
-/// cuDNN cannot compute the problem. Sums are taken in float32 (float64 for float64); float32
-/// inputs are rounded only where TF32 is allowed.
+/// Finds up to `limit` plans, fastest first according to cuDNN's heuristics, and returns an empty
+/// list if cuDNN cannot compute the problem. Sums are computed in float32 (float64 for float64).
+/// float32 inputs are rounded to TF32 only if that is allowed.
 std::vector<ExecutionPlan> find_execution_plans(const ConvolutionProblem& problem,
                                                 const PlanTarget& target, std::size_t limit);
 

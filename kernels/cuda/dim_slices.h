@@ -1,6 +1,6 @@
-// DimSlices: tensors seen as slices along one dimension, each worked on by a group of threads. The
-// group is one thread where neighbouring slices are neighbours in memory, and a warp or a whole
-// block where the elements of a slice are.
+// DimSlices divides tensors into slices along one dimension, each of which is processed by a group
+// of threads. The group is one thread if neighbouring slices are adjacent in memory, and a warp or
+// a whole block if the elements of a slice are.
 #pragma once
 
 #include "element.h"
@@ -27,9 +27,9 @@ struct SlicedTensor {
 };
 
 struct DimSlices {
-  OffsetCalculator starts;  ///< one unit for each slice
+  OffsetCalculator starts;  ///< Computes the start of each slice; one unit is one slice.
   std::int64_t length;
-  int group;  ///< threads for each slice: 1, 32 or all of a block
+  int group;  ///< The number of threads for each slice: 1, 32 or all threads of a block.
 
   /// The first tensor decides how slices are read. `others` have the shape of its `starts`.
   DimSlices(const SlicedTensor& first, std::initializer_list<const Tensor*> others)
@@ -48,8 +48,8 @@ struct DimSlices {
   }
 };
 
-/// Gives every thread of a group what `combine` makes of the values of all of them, in an order
-/// that is always the same. All threads of the block must call it.
+/// Reduces the values of all threads of a group with `combine`, in a fixed order, and returns the
+/// result to every thread of the group. All threads of the block must call it.
 template <class A, class Combine>
 __device__ inline A reduce_over_group(A value, int group, const Combine& combine) {
   if (group == 1) return value;
@@ -61,7 +61,7 @@ __device__ inline A reduce_over_group(A value, int group, const Combine& combine
   __syncthreads();
   A total = of_warps[0];
   for (int w = 1; w < block_warps; ++w) total = combine(total, of_warps[w]);
-  __syncthreads();  // before the next call writes
+  __syncthreads();  // The next call must not overwrite the result before all have read it.
   return total;
 }
 
@@ -73,10 +73,10 @@ __device__ inline A sum_over_group(A value, int group) {
 /// The calling thread's part in a slice.
 template <int K>
 struct SliceWork {
-  Offsets<K> offsets;  ///< where the slice starts in each tensor
-  int lane;            ///< of the thread in its group
-  /// False for threads without a slice, which only take part in what the whole block does; they see
-  /// the offsets of another one.
+  Offsets<K> offsets;  ///< The offset at which the slice starts in each tensor.
+  int lane;            ///< The index of the thread in its group.
+  /// False for threads without a slice, which only take part in synchronisation of the whole block.
+  /// Their offsets are those of another slice.
   bool valid;
 };
 
@@ -93,7 +93,7 @@ __device__ inline void for_each_slice(const DimSlices& slices, const Body& body)
   }
 }
 
-/// A tensor of slices: where it is, and how far apart the elements of a slice are.
+/// The address of a tensor of slices, and the stride between the elements of a slice.
 struct SlicePointer {
   TypedPointer tensor;
   std::int64_t stride;

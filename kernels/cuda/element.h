@@ -1,6 +1,6 @@
-// Elements of any dtype, read and written as the type that kernels compute in. The dtype is a
-// run-time value, the same for a whole launch: these kernels wait for memory, and so one compiled
-// kernel serves all dtypes. Kernels whose dtype is a template parameter use vector.h.
+// This file loads and stores elements of any dtype as the type that kernels compute in. The dtype
+// is a run-time value, the same for a whole launch. These kernels are bound by memory bandwidth, so
+// one compiled kernel serves all dtypes. Kernels whose dtype is a template parameter use vector.h.
 #pragma once
 
 #include "../element_types.h"
@@ -22,8 +22,7 @@ inline constexpr bool is_16_bit_float<__half> = true;
 
 namespace tutti::kernels::cuda {
 
-/// Where a thread begins in a kernel whose threads loop over the work with a stride of the whole
-/// grid, and that stride.
+/// The first index of the calling thread in a grid-stride loop; index_step() is the stride.
 __device__ inline std::int64_t first_index() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
@@ -31,7 +30,7 @@ __device__ inline std::int64_t index_step() {
   return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
 }
 
-/// The mathematical functions of kernels/elementwise_functions.h: CUDA's.
+/// Implements the mathematical functions of kernels/elementwise_functions.h with CUDA's.
 struct Math {
   // clang-format off
   template <class T> TUTTI_HOST_DEVICE static T abs(T x) { return ::fabs(x); }
@@ -65,7 +64,7 @@ struct DeviceTypeOf<Float16> {
 template <class T>
 using DeviceType = typename DeviceTypeOf<T>::type;
 
-/// A pointer with the dtype of what it points to.
+/// A pointer and the dtype of the elements that it points to.
 struct TypedPointer {
   void* base = nullptr;
   DType dtype = DType::float32;
@@ -83,8 +82,7 @@ struct alignas(N * sizeof(T)) AlignedVector {
 template <class C>
 using UnitValues = C[OffsetCalculator::vector_size];
 
-/// Calls body(T{}) with the device's type T of a dtype. bool is read and written as bytes of 0 and
-/// 1.
+/// Calls body(T{}) with CUDA's type T for a dtype. bool is read and written as bytes of 0 and 1.
 template <class Body>
 __device__ inline void dispatch_on_device(DType dtype, const Body& body) {
   switch (dtype) {
@@ -98,8 +96,8 @@ __device__ inline void dispatch_on_device(DType dtype, const Body& body) {
   }
 }
 
-/// Loads `count` elements from `at` on as type C; one element, repeated, where the tensor is
-/// `constant`.
+/// Loads `count` elements from offset `at` on and converts them to type C. If the tensor is
+/// `constant`, it repeats one element.
 template <class C, class T>
 __device__ inline void load_elements(const T* from, int count, bool constant,
                                      UnitValues<C>& values) {
@@ -133,7 +131,7 @@ __device__ inline void store_elements(T* to, int count, const UnitValues<C>& val
   }
 }
 
-/// load_elements from `at` on, of the tensor's dtype.
+/// Loads elements from offset `at` on with load_elements, for the tensor's dtype.
 template <class C>
 __device__ inline void load(const TypedPointer& x, std::int64_t at, int count, bool constant,
                             UnitValues<C>& values) {
@@ -142,7 +140,7 @@ __device__ inline void load(const TypedPointer& x, std::int64_t at, int count, b
   });
 }
 
-/// store_elements from `at` on, in the tensor's dtype.
+/// Stores elements from offset `at` on with store_elements, in the tensor's dtype.
 template <class C>
 __device__ inline void store(const TypedPointer& x, std::int64_t at, int count,
                              const UnitValues<C>& values) {

@@ -7,7 +7,7 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-// The second argument of an operation: a tensor, or a number that stands second or first.
+// The other argument of an operation: a tensor, or a number as the second or first argument.
 template <class C>
 struct SecondArgument {
   enum class Kind { tensor, number, number_first };

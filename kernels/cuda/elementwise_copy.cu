@@ -1,6 +1,6 @@
-// The elementwise kernels that move values: fill, copy with conversion, axpy, where. A kernel that
-// only moves bits is compiled for each width of an element, one that converts for each compute
-// type. The driver copies plain arrays of one dtype.
+// This file implements the elementwise kernels that move values: fill, copy with conversion, axpy,
+// where. A kernel that only moves bits is compiled for each width of an element, and one that
+// converts for each compute type. Dense arrays of one dtype are copied by the CUDA driver.
 #include "../../core/create.h"
 #include "../../core/cuda/check.h"
 #include "../../core/cuda/generate.h"
@@ -82,7 +82,8 @@ __global__ __launch_bounds__(block_threads) void axpy_kernel(OffsetCalculator ca
 void fill(const Tensor& out, double value) {
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
-  const Tensor number = full({}, value, {.dtype = out.dtype()});  // its bits, on the host
+  const Tensor number =
+      full({}, value, {.dtype = out.dtype()});  // The bits of the value, on the host.
   dispatch_width(size_of(out.dtype()), [&]<class U>() {
     U bits = 0;
     std::memcpy(&bits, number.raw(), sizeof bits);

@@ -22,7 +22,7 @@ Tensor dense(const Tensor& x) {
   return result;
 }
 
-// A matrix of `rows` rows in memory.
+// A device matrix of `rows` rows.
 template <class T>
 struct TableView {
   T* data;
@@ -39,7 +39,8 @@ struct TableView {
   }
 };
 
-// out = the rows that `indices` name; `absent` in each element where there is no such row.
+// Copies the rows at `indices` to `out`. If an index is out of range, its output elements are
+// `absent`.
 template <class U>
 __global__ __launch_bounds__(block_threads) void gather_kernel(TableView<const U> weight,
                                                                const std::int64_t* indices,
@@ -67,9 +68,9 @@ void gather(const Tensor& weight, const Tensor& indices, const Tensor& out) {
   });
 }
 
-// ---- the sort: a bitonic one (Batcher 1968). A key is a row and a position, 32 bits each.
+// ---- A bitonic sort (Batcher 1968). A key consists of a row and a position, 32 bits each.
 
-constexpr int tile = 2 * block_threads;  // keys that a block sorts in shared memory
+constexpr int tile = 2 * block_threads;  // The number of keys that a block sorts.
 constexpr std::uint64_t no_key = ~std::uint64_t{0};
 
 __global__ __launch_bounds__(block_threads) void keys_kernel(const std::int64_t* indices,
@@ -77,15 +78,15 @@ __global__ __launch_bounds__(block_threads) void keys_kernel(const std::int64_t*
                                                              std::int64_t padded,
                                                              std::uint64_t* keys) {
   for (std::int64_t i = first_index(); i < padded; i += index_step()) {
-    // Other indices belong to no row.
+    // An index out of range has no row.
     const bool valid = i < count && indices[i] >= 0 && indices[i] < rows;
     keys[i] = valid ? static_cast<std::uint64_t>(indices[i]) << 32 | static_cast<std::uint64_t>(i)
                     : no_key;
   }
 }
 
-// Puts one pair of keys in order: pair number `pair` of those whose keys lie `step` apart. Runs of
-// `run` keys are sorted upwards and downwards in turn.
+// Orders one pair of keys: pair number `pair` of the pairs whose keys are `step` apart. Runs of
+// `run` keys are sorted in ascending and descending order alternately.
 __device__ inline void order_pair(std::uint64_t* keys, std::int64_t first_key, std::int64_t pair,
                                   std::int64_t step, std::int64_t run) {
   const std::int64_t low = 2 * step * (pair / step) + pair % step;
@@ -105,7 +106,8 @@ __global__ __launch_bounds__(block_threads) void sort_step_kernel(std::uint64_t*
     order_pair(keys, 0, pair, step, run);
 }
 
-// Does all steps that stay within a tile, for runs from `first_run` to `last_run`.
+// Performs all steps that compare keys within a tile, for run lengths from `first_run` to
+// `last_run`.
 __global__ __launch_bounds__(block_threads) void sort_tile_kernel(std::uint64_t* keys,
                                                                   std::int64_t first_run,
                                                                   std::int64_t last_run) {
@@ -148,12 +150,12 @@ Tensor sorted_keys(const Tensor& indices, std::int64_t rows, int device) {
   return memory;
 }
 
-// ---- the sum
+// ---- The sum of gradients.
 
 constexpr int threads_per_row = 32;
 
-// A warp adds the gradients of a row: the warp of the row's first key. The others have nothing to
-// do.
+// Adds the gradients of each row. The warp of a row's first key adds all of them; the warps of its
+// other keys return.
 template <class A>
 __global__ __launch_bounds__(block_threads) void add_rows_kernel(const std::uint64_t* keys,
                                                                  std::int64_t count, TypedPointer g,

@@ -1,6 +1,7 @@
-// Layer normalisation on CUDA devices: a warp for each row of up to `short_row` values, else a
-// block. A row is read two or three times, all but the first time from the cache. Sums run in
-// float32 over the elements that a thread loads at once, and in float64 beyond.
+// This file implements layer normalisation on CUDA devices. A warp processes each row of up to
+// `short_row` values, and a block each longer row. A row is read two or three times, all but the
+// first time from the cache. Sums run in float32 over the elements that a thread loads at once, and
+// in float64 beyond.
 #include "../layer_norm.h"
 
 #include "../layer_norm_functions.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int threads = 256, warps = threads / 32, short_row = 2048;
 
-// The sum over the threads of a row: over the block where `by_block`, else over the warp.
+// Returns the sum of v over the threads of a row: over the block if `by_block`, else over the warp.
 __device__ double sum_over_row(double v, bool by_block, double* scratch) {
   for (int bits = 16; bits > 0; bits /= 2) v += __shfl_xor_sync(0xffffffffu, v, bits);
   if (!by_block) return v;
@@ -40,13 +41,13 @@ __device__ std::int64_t row_step(bool by_block) {
   return by_block ? gridDim.x : static_cast<std::int64_t>(gridDim.x) * warps;
 }
 
-// x, or dy and x, as rows of `width` elements.
+// The shape of x (and dy) as rows of `width` elements.
 struct RowShape {
   std::int64_t rows, width;
-  bool by_block;  // a block for each row, else a warp
+  bool by_block;  // True if a block processes each row, else a warp.
 };
 
-// What the kernels know and write of each row.
+// The statistics of each row, which the forward writes and the backward reads.
 struct RowMoments {
   double *mean, *rstd;
 
@@ -139,7 +140,7 @@ __global__ __launch_bounds__(threads) void input_grad_kernel(RowShape shape, con
     const A mean_of_g = static_cast<A>(sum_over_row(sum, by_block, scratch) / n);
     const A mean_of_gz =
         static_cast<A>(moments.rstd[r] * sum_over_row(sum_of_products, by_block, scratch) / n);
-    // dx may be dy: a thread reads what it will write before it does.
+    // dx may be dy, because each thread reads an element before it writes it.
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V}),
                        gradient = load<T, V>(g, Span{i, 0, V});
@@ -153,7 +154,7 @@ __global__ __launch_bounds__(threads) void input_grad_kernel(RowShape shape, con
   }
 }
 
-// Where the gradients of weight and bias go, each if wanted.
+// The gradients of weight and bias, either of which may be unwanted.
 struct ParameterGradients {
   Target weight, bias;
 
@@ -163,8 +164,8 @@ struct ParameterGradients {
   }
 };
 
-// Columns are to these sums what channels are to those of batch norm's gradient, whose loops over
-// rows and reductions over blocks serve here, too.
+// Sums the gradients of weight and bias over the rows. Columns correspond to the channels of batch
+// norm, so the kernel uses batch norm's row iterators and its reductions over blocks.
 template <class T, int V>
 __global__ __launch_bounds__(row_threads,
                              1) void parameter_grad_kernel(const T* dy, const T* x,
@@ -219,7 +220,7 @@ __global__ __launch_bounds__(row_threads,
              g.across * V, scratch, put);
 }
 
-// ---- host side
+// ---- Host side.
 
 // Calls body.operator()<T, V>(shape, grid).
 template <class Body>

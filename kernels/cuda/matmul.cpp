@@ -1,8 +1,8 @@
-// Matrix products on CUDA devices, through cuBLASLt. cuBLASLt takes memory as column-major, so that
-// the row-major product out = a b is computed as out^T = b^T a^T in the same memory
-// (matmul_layout.h). The algorithm that its heuristics choose for a problem is kept, for each
-// thread and device. Sums are taken in float32 (float64 for float64), also between parts of a long
-// sum.
+// This file computes matrix products on CUDA devices through cuBLASLt. cuBLASLt expects
+// column-major matrices, so the row-major product out = a b is computed as out^T = b^T a^T in the
+// same memory (matmul_layout.h). The algorithm that its heuristics choose for a problem is cached
+// for each thread and device. Sums are computed in float32 (float64 for float64), also between the
+// parts of a split sum.
 #include "../matmul.h"
 
 #include "../../core/create.h"
@@ -84,18 +84,18 @@ struct MatmulProblem {
   }
 };
 
-// A problem as cuBLASLt runs it.
+// The algorithm with which cuBLASLt runs a problem.
 struct MatmulAlgorithm {
   OperationDescriptor operation;
   LayoutDescriptor first, second, out;
   cublasLtMatmulAlgo_t algorithm;
   std::size_t workspace = 0;
-  // Whether it computes the epilogue, too. Else `out` holds the bias before, to which the product
-  // is added, and the activation comes after.
+  // True if the algorithm also computes the epilogue. If not, the bias is written to `out` first,
+  // the product is added to it, and the activation is applied afterwards.
   bool has_epilogue = false;
 };
 
-// A factor in the type that cuBLASLt computes in.
+// A scale factor in the type that cuBLASLt computes in.
 class ScaleFactor {
  public:
   ScaleFactor(DType inputs, double value)
@@ -148,7 +148,7 @@ LayoutDescriptor layout_of(const MatrixLayout& m, DType dtype, std::int64_t coun
   return result;
 }
 
-// Writes algorithm and workspace; returns false where cuBLASLt has no algorithm.
+// Finds the algorithm and its workspace size; returns false if cuBLASLt has no algorithm.
 bool find_algorithm(cublasLtHandle_t handle, const MatmulProblem& p, MatmulAlgorithm& chosen) {
   cublasLtMatmulPreference_t raw = nullptr;
   check(cublasLtMatmulPreferenceCreate(&raw), "cublasLtMatmulPreferenceCreate");
@@ -158,7 +158,7 @@ bool find_algorithm(cublasLtHandle_t handle, const MatmulProblem& p, MatmulAlgor
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.second_alignment);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.out_alignment);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.out_alignment);
-  if (size_of(p.result) == 2)  // parts of a long sum must not be rounded to 16 bits in between
+  if (size_of(p.result) == 2)  // The parts of a split sum must not be rounded to 16 bits.
     set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   cublasLtMatmulHeuristicResult_t result{};
@@ -200,7 +200,7 @@ MatmulAlgorithm make_algorithm(cublasLtHandle_t handle, const MatmulProblem& p, 
   const auto set_epilogue = [&](cublasLtEpilogue_t epilogue) {
     set(chosen.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
   };
-  if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !wide) {  // float64 has none
+  if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !wide) {  // float64 has no epilogue.
     set_epilogue(p.epilogue);
     if (bias) {
       set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
@@ -281,13 +281,13 @@ void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tenso
   if (!chosen.has_epilogue) activate(epilogue.activation, out);
 }
 
-// `t` as cuBLASLt can read it: itself, or a copy where its dtype or its strides do not fit.
+// Returns `t`, or a copy of it if cuBLASLt does not support its strides or its dtype differs.
 Tensor readable(const Tensor& t, DType dtype) {
   return t.dtype() == dtype && transposed_layout(t) ? t : contiguous(t, dtype);
 }
 
-// The matrices (count, rows, columns) of the last batch dimension, at position `index` (row-major)
-// of the others, which are looped over.
+// Returns a view (count, rows, columns) of the matrices along the last batch dimension, at the
+// row-major position `index` of the other batch dimensions.
 Tensor batch_at(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t index,
                 std::int64_t BatchDim::*step) {
   const BatchDim inner = dims.empty() ? BatchDim{} : dims.back();
@@ -302,7 +302,7 @@ Tensor batch_at(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t
 void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epilogue,
               const Tensor& out) {
   const DType dtype = a_given.dtype();
-  data_type(dtype);  // throws for a dtype without products
+  data_type(dtype);  // Throws if the dtype does not support products.
   if (out.numel() == 0) return;
   const DeviceScope scope(out.device().index());
   if (a_given.size(-1) == 0) {

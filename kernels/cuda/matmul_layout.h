@@ -1,5 +1,6 @@
-// Matrices of any strides, described for a library that knows column-major matrices, a flag for
-// "transposed" and one batch dimension. This is plain arithmetic on shapes; it needs no CUDA.
+// This file describes matrices of any strides for a library that supports column-major matrices, a
+// flag for "transposed" and one batch dimension. It only computes shapes and strides and needs no
+// CUDA.
 #pragma once
 
 #include "../../core/tensor.h"
@@ -13,13 +14,13 @@ namespace tutti::kernels::cuda {
 /// A column-major matrix in memory, whose columns begin `leading` elements apart.
 struct MatrixLayout {
   std::int64_t rows = 0, columns = 0, leading = 0;
-  bool transposed = false;  ///< the matrix that is meant is its transpose
+  bool transposed = false;  ///< True if the described matrix is the transpose of this one.
   bool operator==(const MatrixLayout&) const = default;
 };
 
-/// The *transpose* of the matrix in the last two dimensions of `t`, which is how such a library
-/// sees a row-major matrix. Nothing where neither rows nor columns are dense, or where they
-/// overlap.
+/// Returns the layout of the *transpose* of the matrix in the last two dimensions of `t`, which is
+/// how such a library reads a row-major matrix. Returns none if neither rows nor columns are dense,
+/// or if they overlap.
 inline std::optional<MatrixLayout> transposed_layout(const Tensor& t) {
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
   const std::int64_t row_step = t.strides()[t.rank() - 2], column_step = t.strides()[t.rank() - 1];
@@ -31,15 +32,16 @@ inline std::optional<MatrixLayout> transposed_layout(const Tensor& t) {
   return std::nullopt;
 }
 
-/// One batch dimension: how many matrices it has, and how far apart they are in each tensor, in
-/// elements; 0 where one matrix serves all.
+/// One batch dimension: the number of its matrices and their stride in each tensor, in elements.
+/// The stride is 0 if the tensor has one matrix for all.
 struct BatchDim {
   std::int64_t count = 1, a = 0, b = 0, out = 0;
   bool operator==(const BatchDim&) const = default;
 };
 
-/// The batch dimensions of a product, as few as the strides allow; none for a single matrix. The
-/// last one is the longest: the library takes that one, and the caller loops over the others.
+/// Returns the batch dimensions of a product, merged as far as the strides allow; none for a single
+/// matrix. The last one is the longest: the library computes that one, and the caller loops over
+/// the others.
 inline std::vector<BatchDim> batch_dims(const Tensor& a, const Tensor& b, const Tensor& out) {
   std::vector<BatchDim> dims;
   for (int d = 0; d < out.rank() - 2; ++d) {

@@ -1,6 +1,6 @@
-// OffsetCalculator tells the threads of a kernel where the elements of several tensors of one shape
-// lie. It counts units of work: four neighbouring elements, which are loaded and stored at once,
-// where every tensor is dense (or constant) along its innermost dimension; else single elements.
+// OffsetCalculator computes the memory offsets of the elements of several tensors of one shape in a
+// kernel. Its unit of work is four neighbouring elements, which are loaded and stored at once, if
+// every tensor is dense (or constant) along its innermost dimension, else a single element.
 #pragma once
 
 #include "../../core/cuda/launch.h"
@@ -22,7 +22,7 @@ struct IntegerDivider {
   }
 };
 
-/// Where a unit of work lies: `count` elements of each of K tensors, the first at `at`.
+/// A unit of work: `count` elements of each of K tensors, the first at offset `at`.
 template <int K>
 struct Offsets {
   std::int64_t at[K];
@@ -31,16 +31,16 @@ struct Offsets {
 
 struct OffsetCalculator {
   static constexpr int max_tensors = 5;
-  static constexpr int vector_size = 4;  ///< elements of a vectorized unit
+  static constexpr int vector_size = 4;  ///< The number of elements of a vectorized unit.
   std::int64_t units = 0;
-  std::int64_t inner = 1;  ///< elements of the innermost dimension
+  std::int64_t inner = 1;  ///< The number of elements of the innermost dimension.
   int rank = 0;
   bool vectorized = false;
-  IntegerDivider dividers[Dims::max_rank];  ///< by `sizes`
-  std::int64_t sizes[Dims::max_rank] = {};  ///< in units, innermost first
-  /// In elements, from one unit to the next.
+  IntegerDivider dividers[Dims::max_rank];  ///< Dividers by `sizes`.
+  std::int64_t sizes[Dims::max_rank] = {};  ///< The sizes in units, innermost first.
+  /// The strides from one unit to the next, in elements.
   std::int64_t strides[max_tensors][Dims::max_rank] = {};
-  bool constant[max_tensors] = {};  ///< along the innermost dimension
+  bool constant[max_tensors] = {};  ///< True if constant along the innermost dimension.
 
   /// Merges dimensions as merge_dims does. `may_vectorize` is false for kernels that take one
   /// element at a time.
@@ -81,7 +81,7 @@ struct OffsetCalculator {
 
 constexpr int block_threads = 256;
 
-/// A grid for a kernel of `block_threads` threads a block that loops over `work` pieces of work,
+/// Returns a grid of blocks of `block_threads` threads for a kernel that loops over `work` indices
 /// with first_index() and index_step() (element.h).
 tutti::cuda::Grid grid_for(std::int64_t work, int device);
 

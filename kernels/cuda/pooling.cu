@@ -1,8 +1,8 @@
-// Pooling on CUDA devices. Each element of a result is computed once, from all windows it belongs
-// to, so that nothing is zeroed first, nothing is added atomically and results do not depend on the
-// launch. A row of threads works along the dimension that is dense in memory: channels in
-// channels_last, several at once where they fit, else positions. Sums are taken in float32 (float64
-// for float64), row by row of a window.
+// This file implements pooling on CUDA devices. Each element of a result is computed once, from all
+// windows that contain it, so that no memory is zeroed first, no atomics are needed and results do
+// not depend on the launch. A row of threads iterates along the dimension that is dense in memory:
+// channels in channels_last (several at once if alignment allows), else positions. Sums are
+// computed in float32 (float64 for float64), one row of a window at a time.
 #include "../pooling.h"
 
 #include "../../core/cuda/stream.h"
@@ -27,7 +27,7 @@ struct Position {
   __device__ int operator[](int d) const { return p[d]; }
 };
 
-// What one thread computes at a time: channels from `channel` on (V of them) of sample n, at `at`.
+// The unit that one thread computes at a time: V channels from `channel` on of sample n, at `at`.
 struct Element {
   std::int64_t n, channel;
   Position at;
@@ -67,7 +67,7 @@ struct PoolWindows {
     const PoolDimension<int>& of = dimensions[d];
     return adaptive ? adaptive_window(i, of.out, of.in) : of.outputs(i);
   }
-  // What the average of output o divides by.
+  // Returns the number by which the average of output o is divided.
   __device__ std::int64_t divisor(const Position& o) const {
     std::int64_t product = 1;
 #pragma unroll
@@ -77,7 +77,7 @@ struct PoolWindows {
     }
     return product;
   }
-  // The row-major number of input position p in the window of output o.
+  // Returns the row-major index of input position p in the window of output o.
   __device__ std::int64_t position_in_window(const Position& o, const Position& p) const {
     std::int64_t number = 0;
 #pragma unroll
@@ -96,8 +96,8 @@ struct Rows {
   bool channels_inside;
 };
 
-// The quotient, and the remainder in `i`; in 32 bits where they suffice, which is several times
-// faster.
+// Returns the quotient i / by and writes the remainder to `remainder`. It divides in 32 bits if
+// they suffice, which is several times faster.
 __device__ std::int64_t divide(std::int64_t i, std::int64_t by, int& remainder) {
   if (i < (std::int64_t{1} << 31) && by < (std::int64_t{1} << 31)) {
     const auto quotient = static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(by);
@@ -173,7 +173,7 @@ __device__ void for_each_output(const PoolWindows& windows, const Position& p, c
 
 constexpr int threads = 256;
 
-// The index of max pooling, of bytes or of int64; base is null where it is not wanted.
+// The index tensor of max pooling, uint8 or int64; `base` is null if it is not wanted.
 struct IndexView {
   SpatialView view;
   bool is_byte = false;
@@ -199,7 +199,7 @@ struct IndexView {
         static_cast<std::int64_t*>(view.base)[offset + v * view.channel_stride] = positions[v];
     }
   }
-  // Which of V channels of output o took their maximum from `position`.
+  // Returns which of the V channels of output o have their maximum at `position`.
   template <int V>
   __device__ void compare(const Element& e, const Position& o, std::int64_t position,
                           bool (&equal)[V]) const {
@@ -217,7 +217,8 @@ struct IndexView {
   }
 };
 
-// The first largest element of each window, NaN above all others, and where it was found.
+// Computes the maximum of each window and the index of its first occurrence. NaN counts as larger
+// than all other values.
 template <class T, int V>
 __global__ __launch_bounds__(threads) void max_forward_kernel(PoolWindows windows, Rows rows,
                                                               SpatialView x, SpatialView y,
@@ -312,10 +313,10 @@ __global__ __launch_bounds__(threads) void average_backward_kernel(PoolWindows w
   });
 }
 
-// ---- host side
+// ---- Host side.
 
-// Positions, windows and channels are counted in 32 bits; only rows of them, and addresses, take
-// more.
+// Throws if a number does not fit into 32 bits. Kernels count positions, windows and channels in 32
+// bits, and only rows and offsets in 64.
 void expect_32_bits(std::int64_t number, const char* what) {
   if (number >= (std::int64_t{1} << 31))
     fail<ShapeError>("pooling: expected {} below 2^31 on a GPU, got {}", what, number);
@@ -367,7 +368,7 @@ bool can_load_channels(std::initializer_list<const Tensor*> tensors, int width) 
   return true;
 }
 
-// Launches a kernel over the elements of `to`. body.operator()<T, V>(rows, grid) does it.
+// Calls body.operator()<T, V>(rows, grid), which launches a kernel over the elements of `to`.
 template <class Body>
 void dispatch_elements(const char* op, const Tensor& to,
                        std::initializer_list<const Tensor*> tensors, const Body& body) {

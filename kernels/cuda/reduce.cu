@@ -1,7 +1,7 @@
-// Reductions on CUDA devices. A block of threads takes a tile of outputs and an interval of what is
-// reduced. Where outputs are few, there are many intervals, and a second launch combines their
-// partial results in order. Everything is combined in float64 (int64 for integers), in an order
-// that follows from the shapes alone.
+// This file implements reductions on CUDA devices. Each block reduces an interval of the input for
+// a tile of outputs. If there are few outputs, the input is divided into many intervals, and a
+// second launch combines their partial results in order. All values are combined in float64 (int64
+// for integers), in an order that depends only on the shapes.
 #include "../reduce.h"
 
 #include "../../core/create.h"
@@ -15,15 +15,15 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-// How a reduction is spread over the threads of a launch.
+// How a reduction is divided among the threads of a launch.
 struct ReductionLaunch {
-  OffsetCalculator kept;     // units are outputs; tensors: in and out
-  OffsetCalculator reduced;  // units are reduced for each output; tensor: in
-  int outputs;               // of one block at a time; the threads share their reductions
-  // Neighbouring threads take neighbouring outputs, or else neighbouring elements of one output.
+  OffsetCalculator kept;     // One unit is one output. The tensors are the input and the output.
+  OffsetCalculator reduced;  // The units are reduced for each output. The tensor is the input.
+  int outputs;               // The number of outputs that a block computes at a time.
+  // If true, neighbouring threads reduce into neighbouring outputs, else into the same output.
   bool across;
-  std::int64_t interval;         // units of `reduced` that one block reduces
-  std::int64_t output_step = 0;  // from the result of an interval to that of the next
+  std::int64_t interval;         // The number of units of `reduced` that one block reduces.
+  std::int64_t output_step = 0;  // The stride between the results of two intervals.
 
   std::int64_t tiles() const { return (kept.units + outputs - 1) / outputs; }
   std::int64_t intervals() const { return (reduced.units + interval - 1) / interval; }
@@ -41,7 +41,8 @@ __global__ __launch_bounds__(block_threads) void reduce_kernel(Reduction op, Red
   const int thread = static_cast<int>(threadIdx.x), sharers = block_threads / launch.outputs;
   const int output = launch.across ? thread % launch.outputs : thread / sharers;
   const int share = launch.across ? thread / launch.outputs : thread % sharers;
-  const int next = launch.across ? launch.outputs : 1;  // from one sharer of an output to another
+  // The thread index step between neighbouring threads of the same output.
+  const int next = launch.across ? launch.outputs : 1;
   const std::int64_t begin = launch.interval * blockIdx.y;
   const std::int64_t end = begin + launch.interval < launch.reduced.units ? begin + launch.interval
                                                                           : launch.reduced.units;
@@ -67,11 +68,11 @@ __global__ __launch_bounds__(block_threads) void reduce_kernel(Reduction op, Red
     }
     if (share == 0 && valid)
       store_one(out, to.at[1] + launch.output_step * blockIdx.y, partial[thread]);
-    __syncthreads();  // before the next tile writes
+    __syncthreads();  // The next tile overwrites the shared memory.
   }
 }
 
-// A view of the dimensions of `x` that are, or are not, reduced to size 1 in `out`.
+// Returns a view of the dimensions of `x` that `out` reduces to size 1, or of those that it keeps.
 Tensor dimensions(const Tensor& x, const Tensor& in, const Tensor& out, bool reduced) {
   Shape shape;
   Strides strides;
@@ -110,7 +111,7 @@ ReductionLaunch launch_for(const Tensor& in, const Tensor& out) {
   if (launch.across) launch.outputs = round_up_to_power_of_two(std::min<std::int64_t>(outputs, 32));
   else if (units <= 32) launch.outputs = block_threads / round_up_to_power_of_two(units);
   else launch.outputs = units < 1024 ? 8 : 1;
-  // Enough blocks to fill a device, none with less than eight units for a thread.
+  // The launch has enough blocks to fill a device, but each thread has at least eight units.
   constexpr std::int64_t enough_blocks = 1024, enough_units = 8;
   const std::int64_t sharers = block_threads / launch.outputs;
   const std::int64_t wanted = std::max<std::int64_t>(1, enough_blocks / launch.tiles());
@@ -128,7 +129,7 @@ void reduce_as(Reduction op, const Tensor& in, const Tensor& out) {
   };
   ReductionLaunch launch = launch_for(in, out);
   if (launch.intervals() == 1) return run(launch, out);
-  // Partial results: for each interval a dense copy of the output's shape.
+  // Each interval has a dense tensor of the output's shape for its partial results.
   Shape shape = out.shape();
   shape.insert(0, launch.intervals());
   const Tensor partial = empty(shape, {dtype_of<A>::value, in.device()});
@@ -158,7 +159,7 @@ struct Candidate {
   std::int64_t index;
 };
 
-// Whether `a` is a better maximum than `b`: larger, or as large and earlier.
+// Returns whether `a` precedes `b` as the maximum: it is larger, or as large and earlier.
 template <class A>
 __device__ bool is_better(const Candidate<A>& a, const Candidate<A>& b) {
   if (is_larger(a.value, b.value)) return true;

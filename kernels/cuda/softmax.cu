@@ -1,7 +1,7 @@
-// Softmax and cross-entropy on CUDA devices. A group of threads reads a slice of classes for its
-// largest value, again for the sum of exponentials (in float64), and once more to write the result.
-// The host cannot see a target out of range, so nothing is thrown: its loss and its gradient are
-// NaN.
+// This file implements softmax and cross-entropy on CUDA devices. A group of threads reads a slice
+// of classes three times: for its largest value, for the sum of exponentials (in float64), and to
+// write the result. The host does not read the targets, so a target out of range throws no error;
+// its loss and its gradient are NaN.
 #include "../softmax_functions.h"
 
 #include "../../core/cuda/stream.h"
@@ -15,7 +15,7 @@ namespace {
 template <class C>
 struct Normalizer {
   C reference;
-  double log_sum;  // of exp(x - reference)
+  double log_sum;  // The logarithm of the sum of exp(x - reference).
 };
 
 // All threads of the block must call it.
@@ -135,7 +135,7 @@ __global__ __launch_bounds__(block_threads) void cross_entropy_grad_kernel(DimSl
                out_of_range = !ignored && (target < 0 || target >= slices.length);
     const C factor = out_of_range ? C(NAN) : in.g[at[2]], log_sum = in.normalizers[at[3]];
     for (std::int64_t i = work.lane; i < slices.length; i += slices.group) {
-      C value = C(0);  // where ignored, whatever the logits are
+      C value = C(0);  // An ignored position has gradient 0, even if its logits are NaN.
       if (!ignored) {
         const C probability =
             Math::exp(log_probability(in.logits.template load<C>(at[0], i), reference, log_sum));

@@ -10,10 +10,10 @@
 
 namespace tutti::kernels::cuda {
 
-/// Returns the calling thread's own State for a device. The first call makes it with State(device),
-/// with that device current. What a thread leaves behind when it ends serves the next thread that
-/// asks, so that ranks that come and go make nothing new. Nothing is ever destroyed: at the end of
-/// a process CUDA may be gone first.
+/// Returns the calling thread's own State for a device. The first call constructs it with
+/// State(device) while that device is current. When a thread ends, another thread may reuse its
+/// State, so that short-lived threads do not construct new ones. No State is ever destroyed,
+/// because CUDA may shut down earlier at the end of a process.
 template <class State>
 State& thread_state(int device) {
   struct Pool {

@@ -1,6 +1,6 @@
-// Memory as the kernels of the normalisations and of the optimizers see it: a thread loads and
-// stores V elements at a time, 16 bytes where alignment allows, and computes in float32 (float64
-// for float64). Unlike in element.h, the dtype is a template parameter.
+// This file defines vectorised loads and stores for the normalisation and optimizer kernels. A
+// thread loads and stores V elements at a time, 16 bytes where alignment allows, and computes in
+// float32 (float64 for float64). Unlike in element.h, the dtype is a template parameter.
 #pragma once
 
 #include "element.h"
@@ -9,11 +9,11 @@
 
 namespace tutti::kernels::cuda {
 
-/// Elements of type T in 16 bytes.
+/// The number of elements of type T in 16 bytes.
 template <class T>
 constexpr int full_width = 16 / static_cast<int>(sizeof(T));
 
-/// V elements that one instruction loads or stores.
+/// A vector of V elements that one instruction loads or stores.
 template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T values[V];
@@ -34,9 +34,9 @@ struct alignas(sizeof(T) * V) Pack {
   }
 };
 
-// 16-bit elements are held in pairs: each element alone would take a whole register. The pairs are
-// stored as plain words, because CUDA's own pair types have a copy constructor, and the compiler
-// does not load and store such types 16 bytes at a time.
+// A PackOfPairs holds 16-bit elements in pairs, because a single element would take a whole
+// register. The pairs are stored as plain 32-bit words: CUDA's own pair types have a copy
+// constructor, and the compiler does not load and store such types 16 bytes at a time.
 template <class T, class Pair>
 struct alignas(16) PackOfPairs {
   std::uint32_t words[4];
@@ -82,16 +82,18 @@ struct Pack<__nv_bfloat16, 8> : PackOfPairs<__nv_bfloat16, __nv_bfloat162> {
   }
 };
 
-/// Lanes [first, last) of the Pack at element `at` of a tensor. Other threads own the other lanes.
+/// Lanes [first, last) of the Pack that begins at element `at` of a tensor. The other lanes belong
+/// to other threads.
 struct Span {
   std::int64_t at;
   int first, last;
-  std::int64_t vector =
-      0;  ///< the number of the Pack, of a walk that needs to know (batch_norm_device.h)
+  /// The index of the mask byte of this Pack. Only iterators that cannot compute the index from
+  /// `at` set it (batch_norm_device.h).
+  std::int64_t vector = 0;
 };
 
-/// Loads a Pack. Elements are loaded one by one where the tensor is not `aligned` or where the span
-/// is only a part of the Pack.
+/// Loads the lanes of a span; the other lanes are 0. Elements are loaded one by one if the tensor
+/// is not `aligned` or if the span covers only a part of the Pack.
 template <class T, int V, bool aligned = true>
 __device__ inline Pack<T, V> load(const T* from, const Span& s) {
   if (aligned && s.last - s.first == V) return *reinterpret_cast<const Pack<T, V>*>(from + s.at);
@@ -101,6 +103,7 @@ __device__ inline Pack<T, V> load(const T* from, const Span& s) {
   return Pack<T, V>::from(values);
 }
 
+/// Stores the lanes of a span, under the same conditions one by one.
 template <class T, int V, bool aligned = true>
 __device__ inline void store(T* to, const Span& s, const Pack<T, V>& pack) {
   if (aligned && s.last - s.first == V) {
@@ -112,10 +115,10 @@ __device__ inline void store(T* to, const Span& s, const Pack<T, V>& pack) {
     if (v >= s.first && v < s.last) to[s.at + v] = pack.element(v);
 }
 
-/// Float32 or float64 numbers, or the same number for every index.
+/// A read-only array of float32 or float64 numbers. Without data, every element is `absent`.
 struct Values {
   const void* data = nullptr;
-  bool wide = false;
+  bool wide = false;  ///< True if `data` points to float64 numbers.
   double absent = 0;
 
   template <class A>
@@ -132,7 +135,7 @@ inline Values values_of(const Tensor& t, double absent) {
                      : Values{nullptr, false, absent};
 }
 
-/// The output of float32 or float64 numbers; without data, they are dropped.
+/// A writable array of float32 or float64 numbers. Without data, written numbers are discarded.
 struct Target {
   void* data = nullptr;
   bool wide = false;
@@ -148,7 +151,7 @@ inline Target target_of(const Tensor& t) {
   return t.defined() ? Target{t.raw(), t.dtype() == float64} : Target{};
 }
 
-/// Whether `t` is undefined or begins at an address where a Pack of 16 bytes may be.
+/// Returns whether `t` is undefined or begins at a multiple of 16 bytes, as a Pack must.
 inline bool is_aligned(const Tensor& t) {
   return !t.defined() || reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0;
 }

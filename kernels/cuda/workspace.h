@@ -7,7 +7,8 @@
 
 namespace tutti::kernels::cuda {
 
-/// The destructor gives the memory back in stream order, so that it may run right after the launch.
+/// Owns the memory. The destructor frees it in stream order, so that it may run right after the
+/// launch.
 class Workspace {
  public:
   /// Allocates `values` pairs of doubles and `counts` doubles.

@@ -1,5 +1,6 @@
-// Every kernel of batch norm against plain float64 loops: random shapes, layouts and dtypes,
-// outputs poisoned first.
+// These tests compare every batch-norm kernel with plain float64 loops, for random shapes, layouts
+// and dtypes. Outputs are filled with wrong values first, so that an element which a kernel does
+// not write is noticed.
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/kernels/batch_norm_math.h>
@@ -47,14 +48,15 @@ std::vector<Case> cases() {
   for (const Shape& shape : shapes)
     for (const DType dtype : {float32, float64, bfloat16, float16})
       for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-        if (dtype == float16 && test::test_device().is_cpu()) continue;  // only devices have it
+        if (dtype == float16 && test::test_device().is_cpu()) continue;  // The CPU has none.
         if (test::emulated() && shape[1] > 100 && dtype != float32) continue;
         all.push_back({shape, dtype, format});
       }
   return all;
 }
 
-// What only the dtype's rounding of an output explains, and what float32 sums add to it.
+// Returns the largest error that the rounding of an output to `dtype` explains; sum_tolerance
+// returns the one that sums in float32 (float64 for float64) explain.
 double tolerance(DType dtype) { return dtype == float64 ? 1e-12 : dtype == float32 ? 2e-6 : 5e-3; }
 double sum_tolerance(DType dtype) { return dtype == float64 ? 1e-12 : 3e-6; }
 
@@ -151,8 +153,8 @@ TEST(BatchNormKernels, WeightedMoments) {
   }
 }
 
-// Bound: with x as it was rounded, mean and M2 are right to 3e-6 whatever the mean, the variance or
-// the count.
+// The error of mean and M2, measured against those of the rounded x, is at most 3e-6 for any mean,
+// variance and count.
 TEST(BatchNormKernels, MomentsSurviveLargeMeansSmallVariancesAndOutliers) {
   Generator random(3);
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
@@ -162,8 +164,8 @@ TEST(BatchNormKernels, MomentsSurviveLargeMeansSmallVariancesAndOutliers) {
            {std::pair{1.0, 1e4}, {1e-6, 0.0}, {1e-6, 1e-2}, {1e3, -1e7}}) {
         SCOPED_TRACE(c.text() + " std " + std::to_string(scale) + " mean " + std::to_string(shift));
         const Tensor x = random_tensor(c, random, scale, shift), p = packet(c.channels());
-        x.data<float>()[0] += static_cast<float>(
-            1000 * scale);  // the first value is what a first shift is taken from
+        // The kernels compute their first shift from the first value, which is an outlier here.
+        x.data<float>()[0] += static_cast<float>(1000 * scale);
         table().moments(x, {}, p);
         const Moments m = reference(c, to_vector(x));
         const Values means = slice(p, 0);
@@ -192,11 +194,11 @@ TEST(BatchNormKernels, SumsAddOverRanksToTheMomentsOfTheWhole) {
   for (const bool exact : {false, true}) {
     const Shape size{exact ? kernels::exact_packet_size(10) : kernels::packet_size(10)};
     const Tensor total = zeros(size, {float64}), got = packet(10);
-    for (const auto& [from, to] :
-         {std::pair{0, 1}, {1, 1}, {1, 9}, {9, 12}}) {  // the second one is empty
+    // The second slice is empty.
+    for (const auto& [from, to] : {std::pair{0, 1}, {1, 1}, {1, 9}, {9, 12}}) {
       const Tensor sums = full(size, nan, {float64});
       table().moment_sums(x.slice(0, from, to), {}, {}, sums);
-      // Without a number of ranks nobody reads the rest of the header.
+      // If the number of ranks is not given, no kernel reads the rest of the header.
       for (int i = exact ? 2 : 1; i < 8; ++i) sums.data<double>()[i] = nan;
       total.add_(sums);
     }
@@ -204,8 +206,8 @@ TEST(BatchNormKernels, SumsAddOverRanksToTheMomentsOfTheWhole) {
     table().finalize_statistics(total, got, {}, mean, rstd);
     EXPECT_EQ(got.data<double>()[0], m.count);
     EXPECT_LT(error(slice(got, 0), m.mean), exact ? 1e-15 : 1e-14);
-    EXPECT_LT(error(slice(got, 1), m.m2),
-              exact ? 1e-11 : 1e-6);  // 1e-11: the reference's own, whose mean is rounded
+    // 1e-11 is the error of the reference itself, whose mean is rounded.
+    EXPECT_LT(error(slice(got, 1), m.m2), exact ? 1e-11 : 1e-6);
 
     const Tensor nothing = zeros(size, {float64});
     table().finalize_statistics(nothing, got, {}, mean, rstd);
@@ -293,7 +295,7 @@ TEST(BatchNormKernels, RunningStatistics) {
   }
 }
 
-// Per-channel numbers and the tensors of one forward and backward.
+// The per-channel numbers and the tensors of one forward and backward.
 struct Step {
   Case c;
   Tensor x, residual, dy, mean, rstd, weight, bias;
@@ -314,12 +316,13 @@ struct Step {
   kernels::Normalization to(bool add, bool relu, const Tensor& mask = {}) const {
     return {mean, rstd, weight, bias, add ? residual : Tensor(), relu, mask};
   }
-  // Full of ones and zeros; undefined where the device has none or none is needed.
+  // Returns a mask whose bytes are all 0xa5; undefined if the device has no masks or none is
+  // needed.
   Tensor poisoned_mask(bool add = true, bool relu = true) const {
     const std::int64_t bytes = add && relu ? table().mask_size(x) : 0;
     return bytes > 0 ? full({bytes}, 0xa5, {uint8}) : Tensor();
   }
-  // Of one backward: the output is not there where the device has a mask.
+  // Returns the inputs of one backward. It passes the output only if there is no mask.
   kernels::SavedForward grad(bool add, bool relu, const Tensor& mask, const Tensor& y) const {
     return {to(add, relu, mask), x, mask.defined() ? Tensor() : y};
   }
@@ -329,7 +332,8 @@ struct Step {
   }
 };
 
-// Many small calls: one thread each, so that the test does not depend on how busy the machine is.
+// Limits kernels to one thread while it exists. Tests of many small calls use it, because with
+// several threads their run time depends on the load of the machine.
 struct OneThread {
   OneThread() { set_num_threads(1); }
   ~OneThread() { set_num_threads(before); }
@@ -363,7 +367,8 @@ std::int64_t ones_in(const Tensor& mask) {
   return count;
 }
 
-// The same tensor one element further on, where no vector of 16 bytes begins.
+// Returns a copy of the tensor that begins one element after the start of its storage, so that its
+// address is not a multiple of 16 bytes.
 Tensor shifted(const Tensor& t) {
   const Tensor memory = full({t.numel() + 1}, nan, {t.dtype()});
   const Tensor there(memory.storage(), t.shape(), t.strides(), 1, t.dtype());
@@ -371,8 +376,9 @@ Tensor shifted(const Tensor& t) {
   return there;
 }
 
-// Of every element the right bit, and of no other any, in whatever order: the backward writes dy
-// where the output is above 0.
+// The mask has the right bit for every element and no other bits set. The order of the bits does
+// not matter: the test counts them and checks that the backward writes dy where the output is above
+// 0.
 TEST(BatchNormKernels, TheMaskSaysWhereTheOutputIsAboveZero) {
   if (table().mask_size(ones({2, 8})) == 0) GTEST_SKIP() << "this device reads the output instead";
   const OneThread one;
@@ -390,8 +396,9 @@ TEST(BatchNormKernels, TheMaskSaysWhereTheOutputIsAboveZero) {
     EXPECT_LE(table().mask_size(s.x), s.x.numel() / run * (run / lanes + 2));
 
     Tensor first;
-    for (const bool aligned :
-         {true, false}) {  // x, y, the residual; then the gradient is what is not
+    // The forward runs on aligned and on shifted tensors. Each of their masks is then used by a
+    // backward with an aligned and with a shifted dy.
+    for (const bool aligned : {true, false}) {
       const Tensor y = aligned ? poisoned(c) : shifted(poisoned(c)), mask = s.poisoned_mask();
       kernels::Normalization to = s.to(true, true, mask);
       if (!aligned) to.residual = shifted(to.residual);
@@ -420,7 +427,7 @@ TEST(BatchNormKernels, TheMaskSaysWhereTheOutputIsAboveZero) {
   }
 }
 
-// A mean of 1e4 standard deviations costs nothing but the input's own rounding.
+// With a mean of 1e4 standard deviations, the rounding of the input is the only error.
 TEST(BatchNormKernels, ApplyLosesNothingAtLargeMeans) {
   Generator random(7);
   Step s({{4, 40, 10, 10}, float32, MemoryFormat::channels_last}, random);
@@ -455,7 +462,7 @@ TEST(BatchNormKernels, Gradients) {
     const Values vw = to_vector(w);
     const Tensor moments = zeros({kernels::packet_size(c.channels())}, {float64});
     const double n = moments.data<double>()[0] =
-        static_cast<double>(s.vx.size() / C + 7);  // as if of more ranks
+        static_cast<double>(s.vx.size() / C + 7);  // Other ranks have 7 elements per channel.
     for (const bool add : {false, true})
       for (const bool relu : {false, true})
         for (const bool weighted : {false, true}) {
@@ -467,8 +474,7 @@ TEST(BatchNormKernels, Gradients) {
           Values g(s.vx.size()), s1(C), s2(C);
           for (std::size_t i = 0; i < g.size(); ++i) {
             const auto ch = static_cast<std::size_t>(c.channel_of(i));
-            // Where the mask follows from x, values that round to the other side of 0 are nobody's
-            // fault.
+            // Without a residual the kernels compute the mask from x and not from the rounded y.
             g[i] = relu && !(add ? vy[i] > 0 : s.z(i, false) > 0) ? 0 : s.vdy[i];
             s1[ch] += g[i];
             s2[ch] += g[i] * (s.vx[i] - s.vmean[ch]);
@@ -476,7 +482,8 @@ TEST(BatchNormKernels, Gradients) {
           const kernels::SavedForward of = s.grad(add, relu, mask, y);
           const Tensor sums = packet(c.channels()), masked = poisoned(c);
           table().gradient_sums({.dy = s.dy, .saved = of, .sums = sums});
-          // Sums cancel, so their error is measured against the sums of absolute values.
+          // Positive and negative terms cancel, so the error is measured against the size of the
+          // terms.
           const double scale = std::sqrt(static_cast<double>(s.vx.size() / C)) *
                                std::sqrt(static_cast<double>(C));
           const auto close = [&](const Values& got, const Values& expected) {
@@ -512,8 +519,8 @@ TEST(BatchNormKernels, Gradients) {
             constant[i] = s.vweight[ch] * r * g[i];
           }
           const Tensor dx = poisoned(c), in_place = s.dy.clone();
-          // A variance of 0 lies below the floor of eps in one of the two runs below; here eps is
-          // added.
+          // A variance of 0 lies below the floor eps in one of the two runs below. In this run eps
+          // is added to the variance instead.
           kernels::InputGradient gradient{.dy = s.dy,
                                           .saved = of,
                                           .sums = sums,
@@ -572,9 +579,10 @@ TEST(BatchNormKernels, EmptyBatchesGiveZeroes) {
   }
 }
 
-// ---- several steps at once are what their parts are
+// ---- Kernels that combine several steps agree with the separate steps.
 
-// Shapes that fit into the fast memory of a device at once, in several rounds, and not at all.
+// Returns shapes that fit into the shared memory of a device in one round, in several rounds, and
+// not at all.
 std::vector<Case> cases_of_one_rank() {
   std::vector<Case> all = cases();
   std::erase_if(
@@ -685,7 +693,8 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
     for (std::size_t i = 0; i < of_weight.size(); ++i) of_weight[i] *= s.vrstd[i];
     EXPECT_EQ(to_vector(dw_parts), of_weight);
     EXPECT_EQ(to_vector(db_parts), slice(parts, 0));
-    // Sums cancel: their error is that of float32 sums of as many terms of order 1.
+    // Positive and negative terms cancel, so the bound is the error of float32 sums of as many
+    // terms of order 1.
     const double scale = sum_tolerance(c.dtype) * 3 * std::sqrt(static_cast<double>(s.vx.size()));
     const auto close = [&](const Values& a, const Values& b) {
       double d = 0;
@@ -710,7 +719,7 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
   }
 }
 
-// Expects `sums` to be those of `moments`, to the bit.
+// Expects `sums` to be the sums that follow from `moments`, to the bit.
 void expect_sums(const Tensor& sums, const Tensor& moments) {
   const std::int64_t C = moments.numel() / 2 - kernels::packet_header_size / 2;
   const double n = moments.data<double>()[0];
@@ -729,7 +738,7 @@ void expect_sums(const Tensor& sums, const Tensor& moments) {
       const double first = n * channel.mean;
       const volatile double product = first * channel.mean;
       EXPECT_EQ(of[0], first);
-      // Compilers are free to fuse the product with the sum.
+      // A compiler may fuse the product and the sum into one operation.
       EXPECT_TRUE(of[C] == channel.m2 + product ||
                   of[C] == std::fma(first, channel.mean, channel.m2));
     }
@@ -750,7 +759,7 @@ TEST(BatchNormKernels, SumsBecomeMomentsAgainAndMoveRunningStatistics) {
               Values({300, 0, 1, 2, 3, 9, 0, 0}));
     expect_sums(sums, moments);
     const Tensor poisoned_header = sums.clone();
-    // Without a number of ranks nobody reads the rest of the header.
+    // If the number of ranks is not given, no kernel reads the rest of the header.
     for (int i = 2; i < 8; ++i) poisoned_header.data<double>()[i] = nan;
     const Tensor without_ranks = packet(10);
     table().finalize_statistics(poisoned_header, without_ranks, {.momentum = 1}, mean, rstd);
@@ -765,7 +774,8 @@ TEST(BatchNormKernels, SumsBecomeMomentsAgainAndMoveRunningStatistics) {
     EXPECT_EQ(to_vector(mean), slice(back, 0));
     EXPECT_LT(error(to_vector(update.running.mean), slice(moments, 0)), 1e-15);
     EXPECT_EQ(update.running.batches.item<int>(), 1);
-    // As sums of two ranks the fingerprints disagree; as that of one rank they agree.
+    // Taken as the sums of two ranks, the fingerprints disagree; taken as those of one rank, they
+    // agree.
     for (const double ranks : {2.0, 1.0}) {
       update.ranks = ranks;
       table().finalize_statistics(sums, back, update, mean, rstd);
