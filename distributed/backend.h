@@ -37,8 +37,8 @@ class Backend {
   const GroupInfo& info() const { return *info_; }
   /// The same object, for collectives that may outlive their group.
   const std::shared_ptr<const GroupInfo>& shared_info() const { return info_; }
-  /// Returns what this rank's info() is in a group of the ranks `members` of this one, in their
-  /// order.
+  /// Returns the info() that this rank has in a subgroup of the ranks `members` of this group. The
+  /// subgroup's ranks 0, 1, ... are the members in their order.
   GroupInfo subgroup_info(const std::vector<int>& members, const std::string& name) const;
 
   /// Returns whether submit() takes tensors of this device. ProcessGroup copies others through the

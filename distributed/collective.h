@@ -24,7 +24,7 @@ std::string to_string(ReduceOp op);
 /// Returns the name of the operation, such as "all_reduce".
 std::string to_string(Operation operation);
 
-/// What a caller may say about one call. `name` tells what the call is for (a layer, a bucket) and
+/// The options of one call. `name` tells what the call is for (a layer, a bucket) and
 /// stands in every error; a `timeout` of zero means the group's.
 struct CallOptions {
   std::string name = {};
@@ -36,7 +36,7 @@ struct CallOptions {
 /// caller's current stream after the collective instead.
 class [[nodiscard]] Work {
  public:
-  /// What a backend implements.
+  /// The state of a started collective, which a backend implements.
   struct State {
     virtual ~State() = default;
     /// Returns when the collective is done. Throws the failure of the group, which is a
@@ -78,8 +78,8 @@ struct Collective {
   std::int64_t bytes() const;  ///< Of the input.
 };
 
-/// What must be equal on all ranks for their calls to be one collective. Backends send it as plain
-/// bytes.
+/// The properties of a call that must be equal on all ranks for the calls to be one collective.
+/// Backends send a Fingerprint as plain bytes.
 struct Fingerprint {
   std::int64_t sequence = 0;
   std::int64_t count = 0;  ///< The number of elements of the input.

@@ -9,7 +9,8 @@ namespace tutti::distributed {
 /// Returns a number that changes in the child of every fork. It costs one load.
 std::uint64_t process_generation();
 
-/// The mark of the process that made it, which a copy in the child of a fork keeps.
+/// Records the process in which it was constructed. The copy in the child of a fork keeps that
+/// record.
 class ProcessMark {
  public:
   /// Returns true in the child of a fork, where this mark and what bears it are the parent's.

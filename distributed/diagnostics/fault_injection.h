@@ -41,7 +41,7 @@ struct Fault {
   std::chrono::milliseconds delay{1000};
 };
 
-/// What Action::raise throws.
+/// The error that Action::raise throws.
 class InjectedError : public Error {
  public:
   using Error::Error;
@@ -67,7 +67,7 @@ class InjectFault {
   std::uint64_t id_;
 };
 
-/// What process groups and their backends call.
+/// The functions that process groups and their backends call.
 namespace faults {
 
 extern std::atomic<int> armed;  ///< The number of armed faults.

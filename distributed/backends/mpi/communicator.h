@@ -26,7 +26,7 @@ class Communicator {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// What a group shares with all of its collectives.
+/// The state that a group shares with all of its collectives, which may outlive it.
 struct SharedGroupData {
   std::shared_ptr<World> world;
   std::shared_ptr<const GroupInfo> info;
