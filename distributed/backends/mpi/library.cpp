@@ -54,7 +54,7 @@ std::string wait_for_all_at_exit() {
         latest.world->depart(latest.rank);
       told = true;
     });
-    // A rank that came for another purpose learns here that it comes in vain, and comes again.
+    // A rank that waits for another purpose learns here that it must try again.
     if (barrier.absent().empty() || barrier.timed_out()) return barrier.absent();
     std::this_thread::sleep_for(1ms);
   }
