@@ -31,7 +31,8 @@ std::string departure(const Stall& stall, const char* how) {
 std::string absence(const Stall& stall, std::chrono::milliseconds timeout) {
   if (stall.missing.empty())
     return fmt::format(
-        "all ranks have issued it, but it did not end within {}: a device or the network hangs",
+        "all ranks have issued it, but it did not end within {}: a device or the network hangs, or "
+        "the devices of some ranks wait in another group",
         to_string(timeout));
   const std::string ranks = ranks_to_string(stall.missing);
   if (stall.in_transfer)
@@ -44,6 +45,15 @@ std::string absence(const Stall& stall, std::chrono::milliseconds timeout) {
 // Errors tell the latest calls of so many absent ranks.
 std::span<const int> first_few(std::span<const int> ranks) {
   return ranks.first(std::min<std::size_t>(ranks.size(), 4));
+}
+
+// Returns the ranks that are missing at a deadline. Where none is, the device of any rank may wait
+// in another group.
+std::vector<int> ranks_to_describe(const Stall& stall) {
+  std::vector<int> ranks = stall.missing;
+  if (ranks.empty())
+    for (const auto& [rank, calls] : stall.latest_calls) ranks.push_back(rank);
+  return ranks;
 }
 
 // How long a rank waits for the answers of those that are absent at its deadline.
@@ -162,7 +172,7 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, Stall st
   } else if (stalled_at >= pending.deadline().at) {
     if (!has_asked(stall, pending)) return {};
     why.what = absence(stall, pending.deadline().timeout);
-    why.what += all_latest_calls(stall.missing, stall, pending.group());
+    why.what += all_latest_calls(ranks_to_describe(stall), stall, pending.group());
     why.timeout = true;
   } else {
     return {};
@@ -181,8 +191,8 @@ void World::add_departed(Stall& stall, const GroupInfo& group, Clock::time_point
   }
 }
 
-// Asks the missing ranks for their latest calls, unless that has been done since the deadline of
-// `pending`. Returns whether all have answered, cannot be asked or have had their time.
+// Asks the missing ranks for their latest calls, unless that has been done just now or since the
+// deadline of `pending`. Returns whether all have answered, cannot be asked or have had their time.
 bool World::has_asked(const Stall& stall, const PendingCollective& pending) {
   if (!options_.transport) return true;
   bool is_over = true;
@@ -190,12 +200,15 @@ bool World::has_asked(const Stall& stall, const PendingCollective& pending) {
   for (const int rank : first_few(stall.missing)) {
     if (stall.latest_calls.contains(rank)) continue;
     const int there = pending.group().world_ranks[static_cast<std::size_t>(rank)];
-    const auto inquiry = inquiries_.find(there);
-    if (inquiry == inquiries_.end() || inquiry->second.asked_at < pending.deadline().at) {
+    const auto known = inquiries_.find(there);
+    const bool has_had_time = known != inquiries_.end() &&
+                              now >= known->second.asked_at + answer_time;
+    if (known == inquiries_.end() ||
+        (has_had_time && known->second.asked_at < pending.deadline().at)) {
       if (!options_.transport->send_question(there)) continue;
       inquiries_[there] = {now, std::nullopt};
       is_over = false;
-    } else if (!inquiry->second.latest_calls && now < inquiry->second.asked_at + answer_time) {
+    } else if (!known->second.latest_calls && !has_had_time) {
       is_over = false;
     }
   }
@@ -211,7 +224,7 @@ std::optional<std::string> World::latest_calls(int rank, const Stall& stall,
     return found->second.latest_calls;
   if (const auto found = inquiries_.find(there); found != inquiries_.end())
     return found->second.latest_calls.value_or(
-        "no call that it tells: its process is stopped, gone or busy");
+        "unknown calls (no answer: its process is stopped, gone or busy)");
   return calls_.latest_calls(there);
 }
 

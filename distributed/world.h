@@ -50,7 +50,8 @@ struct Stall {
   std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
   std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.
   std::string disagreement = {};    ///< Where the ranks are at different calls: both calls.
-  /// The latest calls of missing ranks, by rank, where the backend knows them and World does not.
+  /// The latest calls of other ranks, by rank, where the backend knows them and World does not:
+  /// those of the missing ranks or, if none is missing, those of some ranks.
   std::map<int, std::string> latest_calls = {};
   bool in_transfer = false;  ///< All ranks had arrived, and their data was being moved.
 };

@@ -64,9 +64,10 @@ inline void go_astray(const std::string& fault, const ProcessGroup& group, Devic
 inline std::vector<std::string> words_of_place(const std::string& fault,
                                                const ProcessGroup& group) {
   const std::string layer = "SyncBatchNorm 'layer1.bn1' forward #";
-  if (fault == "eval")
-    return {layer + "1", "rank 1 at ",
-            group.capabilities().device_waits ? "(end of epoch)" : "(bucket 0: layer1."};
+  // Where only the device waits, the host of the other ranks has gone on to the backward.
+  if (fault == "eval" && group.capabilities().device_waits)
+    return {"SyncBatchNorm 'layer1.bn1'", "rank 1 at ", "(the order of the gradients"};
+  if (fault == "eval") return {layer + "1", "rank 1 at ", "(bucket 0: layer1."};
   if (fault == "forward") return {layer + "2", "rank 1 at ", layer + "1", "(end of epoch)"};
   if (fault == "busy")
     return {layer + "2",

@@ -152,11 +152,14 @@ Stall GroupRegistry::OldestCall::stall() const {
     const auto found = states.find(state_key(group_.info.world_ranks[r]));
     Reports reports = found == states.end() ? Reports{} : decode(found->second);
     const Report& report = reports[group_.key];
-    if (report.last_issued < own.sequence) {
+    const bool is_missing = report.last_issued < own.sequence;
+    if (is_missing) {
       stall.missing.push_back(static_cast<int>(r));
       stall.last_completed = std::min(stall.last_completed, report.last_issued);
-      stall.latest_calls.emplace(static_cast<int>(r), calls_of(reports));
     }
+    // Errors describe a few ranks.
+    if ((is_missing ? stall.missing.size() : stall.latest_calls.size()) <= 4)
+      stall.latest_calls.emplace(static_cast<int>(r), calls_of(reports));
     for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, max_fingerprints); ++i)
       if (report.fingerprints[i].sequence == own.sequence)
         fingerprints.back() = report.fingerprints[i];
