@@ -43,14 +43,15 @@ Tensor sin(const Tensor& x);      ///< the sine
 Tensor cos(const Tensor& x);      ///< the cosine
 Tensor tanh(const Tensor& x);     ///< the hyperbolic tangent
 Tensor sigmoid(const Tensor& x);  ///< 1 / (1 + exp(-x))
-Tensor relu(const Tensor& x);     ///< max(x, 0); NaN stays NaN
+Tensor relu(const Tensor& x);     ///< max(x, 0); NaN stays NaN and passes the gradient
 Tensor gelu(const Tensor& x);     ///< 0.5 x (1 + erf(x / sqrt(2))), not the tanh approximation
 
 // ---- Choices between two tensors.
 
-/// Returns the larger element. If both are equal, each gets half of the gradient.
+/// Returns the larger element, or NaN if either is NaN. If both are equal, each gets half of the
+/// gradient; where the result is NaN, each gets all of it.
 Tensor maximum(const Tensor& a, const Tensor& b);
-/// Returns the smaller element. If both are equal, each gets half of the gradient.
+/// Returns the smaller element, or NaN if either is NaN. The gradient is that of maximum().
 Tensor minimum(const Tensor& a, const Tensor& b);
 /// Returns a where the bool tensor `condition` is true and b elsewhere; all three broadcast.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);

@@ -162,6 +162,23 @@ TEST(FunctionsGradient, TiesShareTheGradient) {
   EXPECT_EQ(to_vector(c.grad()), (std::vector<double>{1, 0, 1, 1}));
 }
 
+TEST(FunctionsGradient, DoesNotVanishAtNaN) {
+  const double inf = INFINITY;
+  for (const DType dtype : {float32, float64, bfloat16}) {
+    const Tensor x = tensor({NAN, 1, -1, 0, NAN}, {dtype}).requires_grad_();
+    relu(x).backward(tensor({2, 3, inf, NAN, 5}, {dtype}));
+    EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 3, 0, 0, 5}));
+    for (auto* f : {maximum, minimum}) {
+      const double sign = f == maximum ? 1 : -1;
+      const Tensor a = (tensor({NAN, 1, NAN, 2, 4, 1}, {dtype}) * sign).requires_grad_(),
+                   b = (tensor({1, NAN, NAN, 2, 1, 4}, {dtype}) * sign).requires_grad_();
+      f(a, b).backward(tensor({3, 5, 7, 8, inf, 6}, {dtype}));
+      EXPECT_EQ(to_vector(a.grad()), (std::vector<double>{3, 5, 7, 4, inf, 0}));
+      EXPECT_EQ(to_vector(b.grad()), (std::vector<double>{3, 5, 7, 4, 0, 6}));
+    }
+  }
+}
+
 TEST(FunctionsReduce, ValuesAndShapes) {
   const Tensor x = tensor({1, 2, 3, 4, 5, 6}, {2, 3}, f64);
   EXPECT_EQ(sum(x).item<double>(), 21);

@@ -317,3 +317,18 @@ TEST(ElementwiseKernels, ResultsDoNotDependOnTheThreadCount) {
 
 }  // namespace
 }  // namespace tutti
+TEST(ElementwiseKernels, TheGradientOfReluPassesWhereTheOutputIsNaN) {
+  for (const DType dtype : test::trained_dtypes()) {
+    std::vector<double> outputs, gradients, expected;
+    for (int i = 0; i < 67; ++i) {  // several vectors and a rest
+      outputs.push_back(std::vector{0.0, 2.0, double{NAN}, double{INFINITY}, -1.0}[i % 5u]);
+      gradients.push_back(i + 1);
+      expected.push_back(i % 5 == 0 || i % 5 == 4 ? 0 : i + 1);
+    }
+    const Tensor g = tensor(gradients, {dtype}), y = tensor(outputs, {dtype}),
+                 out = empty({67}, {dtype});
+    table().binary(Binary::relu_grad, g, y, out);
+    EXPECT_EQ(to_vector(out), expected) << to_string(dtype);
+  }
+}
+
