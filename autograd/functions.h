@@ -98,10 +98,11 @@ Tensor max(const Tensor& x, const Dims& dims, bool keepdim = false);
 Tensor min(const Tensor& x);
 /// @overload
 Tensor min(const Tensor& x, const Dims& dims, bool keepdim = false);
-/// Returns the int64 index of the first largest element along `dim`, without a gradient.
+/// Returns the int64 index of the first largest element along `dim`, without a gradient. A tensor
+/// without dimensions counts as one of shape (1,), so `dim` is 0 or -1 and the result is 0.
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
 
-// ---- Softmax along one dimension.
+// ---- Softmax along one dimension. A tensor without dimensions counts as one of shape (1,).
 
 Tensor softmax(const Tensor& x, std::int64_t dim);      ///< exp(x) / sum(exp(x))
 Tensor log_softmax(const Tensor& x, std::int64_t dim);  ///< x - log(sum(exp(x)))

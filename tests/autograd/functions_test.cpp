@@ -231,6 +231,30 @@ TEST(FunctionsSoftmax, SumsToOneAndSurvivesLargeNumbers) {
   EXPECT_NEAR(std::exp(log[0]), y[0], 1e-15);
 }
 
+TEST(FunctionsSoftmax, ATensorWithoutDimensionsIsASliceOfOne) {
+  for (const int dim : {0, -1}) {
+    for (const DType dtype : {float32, float64, bfloat16}) {
+      const Tensor x = scalar(3, {dtype}).requires_grad_();
+      for (auto* f : {softmax, log_softmax}) {
+        const Tensor y = f(x, dim);
+        EXPECT_EQ(y.shape(), Shape{});
+        EXPECT_EQ(y.item<double>(), f == softmax ? 1 : 0);
+        y.backward();
+        EXPECT_EQ(x.grad().shape(), Shape{});
+        EXPECT_EQ(x.grad().item<double>(), 0);
+      }
+    }
+    for (const bool keepdim : {false, true}) {
+      const Tensor at = argmax(scalar(3), dim, keepdim);
+      EXPECT_EQ(at.shape(), Shape{});
+      EXPECT_EQ(at.dtype(), int64);
+      EXPECT_EQ(at.item<std::int64_t>(), 0);
+    }
+  }
+  EXPECT_THROW(softmax(scalar(3), 1), ShapeError);
+  EXPECT_THROW(argmax(scalar(3), -2), ShapeError);
+}
+
 TEST(FunctionsSoftmax, Gradients) {
   for (int dim = 0; dim < 3; ++dim)
     for (const Tensor& in : {random({2, 3, 4}), random({4, 2, 3}).permute({1, 2, 0}),
