@@ -289,6 +289,17 @@ TEST(FunctionsJoin, CatAndStack) {
   EXPECT_THROW(cat({}), ShapeError);
 }
 
+TEST(FunctionsJoin, SizesThatAddUpToTooMuch) {
+  const Tensor huge = zeros({1}).expand({std::int64_t{1} << 62});
+  try {
+    cat({huge, huge});
+    FAIL();
+  } catch (const ShapeError& error) {
+    EXPECT_NE(std::string(error.what()).find("cat: the sizes in dimension 0"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(FunctionsLayout, OutputsKeepTheLayoutOfTheirInputs) {
   const Tensor x = empty({2, 3, 4, 5}, {}, MemoryFormat::channels_last).fill_(1);
   const Tensor scale = ones({1, 3, 1, 1});
