@@ -50,14 +50,15 @@ class Run {
     for (int step = 0; step < 4; ++step) make_step();
     save_checkpoint(options_, checkpoint());
     valid_.tensors = load_safetensors(checkpoint_path(options_), &valid_.metadata);
+    test::require(resume(valid_), "the valid checkpoint is refused");
   }
 
-  // Resumes from these contents, and checks what became of the run.
-  void resume(const Contents& contents) {
+  // Returns whether the run resumes from these contents, and checks what became of it.
+  bool resume(const Contents& contents) {
     try {
       save_safetensors(checkpoint_path(options_), contents.tensors, contents.metadata);
     } catch (const CheckpointError&) {
-      return;  // it cannot be saved, for instance with a name that is not UTF-8
+      return false;  // it cannot be saved, for instance with a name that is not UTF-8
     }
     const Contents before = state();
     const bool resumed = test::is_read<CheckpointError>(checkpoint_path(options_), [&] {
@@ -70,12 +71,13 @@ class Run {
     if (!resumed) {
       test::require(equal_bits(before.tensors, after.tensors) && before.metadata == after.metadata,
                     "a refused checkpoint has changed the run");
-      return;
+      return false;
     }
     for (const auto& [name, tensor] : after.tensors)
       for (const auto& [key, given] : contents.tensors)
         test::require(key != name || equal_bits({{name, tensor}}, {{name, given}}),
                       "the run has other values than the checkpoint: " + name);
+    return true;
   }
   const Contents& valid() const { return valid_; }
 
