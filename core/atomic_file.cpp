@@ -88,18 +88,18 @@ void AtomicFile::remove_dead_drafts() const {
     return;
   }
   while (const dirent* entry = ::readdir(entries.get()))
-    if (has_draft_name(entry->d_name, name_) && is_dead_draft(entry->d_name))
-      ::unlinkat(folder_.get(), entry->d_name, 0);
+    if (has_draft_name(entry->d_name, name_)) remove_if_dead(entry->d_name);
 }
 
-// Returns whether the draft is this user's and nobody holds its lock. A living writer that is about
-// to lock its draft may meet the lock that is taken here; it then makes another draft.
-bool AtomicFile::is_dead_draft(const char* name) const {
-  const FileDescriptor draft(
-      ::openat(folder_.get(), name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+// Removes a draft of this user that nobody has locked. The lock is held until the draft is gone, so
+// a living writer that has yet to lock its draft finds it locked or removed, and makes another.
+void AtomicFile::remove_if_dead(const char* draft) const {
+  const FileDescriptor file(
+      ::openat(folder_.get(), draft, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status = {};
-  return draft.is_open() && ::fstat(draft.get(), &status) == 0 && S_ISREG(status.st_mode) &&
-         status.st_uid == ::geteuid() && ::flock(draft.get(), LOCK_EX | LOCK_NB) == 0;
+  if (file.is_open() && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) &&
+      status.st_uid == ::geteuid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
+    ::unlinkat(folder_.get(), draft, 0);
 }
 
 void AtomicFile::create_draft() {

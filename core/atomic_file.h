@@ -38,7 +38,7 @@ class AtomicFile {
   void open_folder();
   void examine_target();
   void remove_dead_drafts() const;
-  bool is_dead_draft(const char* name) const;
+  void remove_if_dead(const char* draft) const;
   void create_draft();
   [[noreturn]] void fail_with_errno() const;
 
