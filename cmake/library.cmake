@@ -46,6 +46,10 @@ tutti_use_cuda(tutti)
 file(GLOB TUTTI_KERNEL_SOURCES CONFIGURE_DEPENDS kernels/cpu/*.cpp)
 set_source_files_properties(${TUTTI_KERNEL_SOURCES} PROPERTIES COMPILE_OPTIONS
                             "-fno-math-errno;-fno-trapping-math;-mprefer-vector-width=512;-Wno-psabi")
+if(TUTTI_SANITIZE MATCHES fuzzer)
+  # The kernels see no input of a fuzzer. Without optimisation and checks they compile in a quarter of the time.
+  set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
+endif()
 target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenMP::OpenMP_CXX
                       $<BUILD_INTERFACE:tutti_dnnl> $<INSTALL_INTERFACE:dnnl>
                       $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
