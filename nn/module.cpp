@@ -155,6 +155,11 @@ std::string Module::type_name() const {
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }
 
+std::string Module::error_name() const {
+  const std::string where = path();
+  return where.empty() ? type_name() : fmt::format("{} '{}'", type_name(), where);
+}
+
 std::string Module::describe() const { return {}; }
 
 void Module::print(const std::string& indent, std::string& text) const {
@@ -295,7 +300,20 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
 
 Tensor Layer::operator()(const Tensor& input) {
   const trace::Span here = span();
-  return run_hooks(input, forward(input));
+  return with_name_in_errors([&] { return run_hooks(input, forward(input)); });
+}
+
+void Layer::add_name(Error& error) const {
+  const std::string text = error.what();
+  const auto modules = named_modules();
+  if (std::any_of(modules.begin(), modules.end(), [&](const auto& entry) {
+        return text.find(entry.second->error_name()) != std::string::npos;
+      }))
+    return;
+  // The assignment replaces the message of the exception in flight, which keeps its class and what
+  // that class adds.
+  static_cast<std::runtime_error&>(error) =
+      std::runtime_error(fmt::format("{}: {}", error_name(), text));
 }
 
 trace::Span Layer::span() const {

@@ -52,12 +52,13 @@ Tensor BatchNorm::forward(const Tensor& x) { return batch_norm(x, arguments({}),
 
 Tensor BatchNorm::forward(const Tensor& x, const ForwardOptions& options) {
   const trace::Span here = span();
-  return run_hooks(x, batch_norm(x, arguments(options), history_));
+  return with_name_in_errors(
+      [&] { return run_hooks(x, batch_norm(x, arguments(options), history_)); });
 }
 
 BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
   BatchNormArgs args;
-  args.name = fmt::format("{} '{}'", options_.group ? "SyncBatchNorm" : "BatchNorm", path());
+  args.name = error_name();
   args.input_dims = input_dims();
   args.channels = options_.channels;
   args.weight = weight;
@@ -100,6 +101,12 @@ bool BatchNorm::revert() {
 // Parameters and statistics stay in float32 or float64. A float32 counter would stop at 2^24.
 DType BatchNorm::own_dtype(const Tensor& own, DType requested) const {
   return requested == float64 || own.is_same(num_elements_tracked) ? float64 : float32;
+}
+
+std::string BatchNorm::error_name() const {
+  const char* type = options_.group ? "SyncBatchNorm" : "BatchNorm";
+  const std::string where = path();
+  return where.empty() ? type : fmt::format("{} '{}'", type, where);
 }
 
 std::string BatchNorm::describe() const {

@@ -89,6 +89,9 @@ class BatchNorm : public Layer {
   const std::optional<ProcessGroup>& process_group() const { return options_.group; }
   const Options& options() const { return options_; }
   std::string describe() const override;
+  /// Returns "SyncBatchNorm 'layer1.bn1'" for a layer with a group, also for one of a derived
+  /// class, because the ranks of a group compare this name; else "BatchNorm 'layer1.bn1'".
+  std::string error_name() const override;
 
   /// Waits until the CUDA device has checked all calls so far, and throws the oldest deferred error
   /// that has not been thrown yet (see batch_norm). Call it, for example, before weights are saved.

@@ -388,7 +388,7 @@ TEST(SyncBatchNorm, ARankThatIsNoMemberGetsAnError) {
     layer(randn({4, 3}));
   });
   EXPECT_EQ(errors[0], "");
-  expect_contains(errors[1], {"SyncBatchNorm ''", "no member"});
+  expect_contains(errors[1], {"SyncBatchNorm: ", "no member"});
 }
 
 TEST(SyncBatchNorm, NothingAnywhereChangesNothing) {
@@ -443,7 +443,7 @@ TEST(SyncBatchNorm, OneElementInAllThrowsOnEveryRankAndChangesNothing) {
     }
   });
   for (std::size_t r = 0; r < 3; ++r)
-    expect_contains(errors[r], {"SyncBatchNorm ''", fmt::format("rank {} of 3", r),
+    expect_contains(errors[r], {"SyncBatchNorm forward #1", fmt::format("rank {} of 3", r),
                                 "more than 1 value per channel"});
   // One element on each of two ranks is a batch of two elements.
   run_ranks(2, [](const ProcessGroup&) { SyncBatchNorm({.channels = 2})(randn({1, 2})); });
@@ -483,7 +483,7 @@ TEST(SyncBatchNorm, RanksThatNeedDifferentGradientsDoNotWaitForEachOther) {
         }
       });
       for (const auto& error : errors)
-        if (refused) expect_contains(error, {"SyncBatchNorm '' forward #1", "will run a backward"});
+        if (refused) expect_contains(error, {"SyncBatchNorm forward #1", "will run a backward"});
         else EXPECT_EQ(error, "");
     }
 }
@@ -577,7 +577,7 @@ TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
   });
   expect_contains(errors[1], {"SyncBatchNorm 'bn' forward #1 on rank 1 of 2: ",
                               "expected input of shape (N, 4, ...)"});
-  expect_contains(errors[0], {"SyncBatchNorm '' forward #1 and 1 more", "rank 1 at ",
+  expect_contains(errors[0], {"SyncBatchNorm forward #1 and 1 more", "rank 1 at ",
                               "SyncBatchNorm 'bn' forward #1, whose arguments it refuses"});
 }
 
@@ -869,7 +869,7 @@ TEST(SyncBatchNorm, InputsStayAsTheyAreBetweenThePhases) {
     ADD_FAILURE() << "normalised what the statistics are not of";
   } catch (const Error& error) {
     expect_contains(error.what(),
-                    {"BatchNorm ''", "changed in place between start() and finish()"});
+                    {"BatchNorm: ", "changed in place between start() and finish()"});
   }
 }
 
