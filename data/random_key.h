@@ -3,7 +3,6 @@
 // on which thread or rank loads the sample, or on what was drawn before.
 #pragma once
 
-#include "../core/philox.h"
 #include "../core/random.h"
 
 #include <cstdint>
@@ -16,17 +15,8 @@ struct RandomKey {
   std::int64_t epoch = 0;
   std::int64_t sample = 0;  ///< the index in the dataset
 
-  /// Returns the generator of transform number `step`, at its start. Each part of the key is
-  /// encrypted with the key made of the parts before it.
-  Generator generator(std::uint64_t step) const {
-    std::uint64_t key = seed;
-    for (const std::uint64_t part :
-         {static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(sample), step}) {
-      const PhiloxBlock block = philox(key, part);
-      key = std::uint64_t{block.words[0]} << 32 | block.words[1];
-    }
-    return Generator(key);
-  }
+  /// Returns the generator of transform number `step`, at its start.
+  Generator generator(std::uint64_t step) const;
 };
 
 }  // namespace tutti::data
