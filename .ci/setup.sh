@@ -5,7 +5,7 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build libdnnl-dev libopenmpi-dev openmpi-bin libfmt-dev nlohmann-json3-dev libcli11-dev
-          libgtest-dev libboost-context-dev zlib1g-dev dataset-fashion-mnist)
+          libgtest-dev libboost-context-dev zlib1g-dev libjpeg62-turbo-dev libpng-dev dataset-fashion-mnist)
 [ $# -gt 0 ] && packages=("$@")
 
 if ! command -v dpkg-query >/dev/null; then

@@ -67,6 +67,13 @@ class FileError : public Error {
   using Error::Error;
 };
 
+/// A DataError reports input data that cannot be used: a file that is missing, truncated or not an
+/// image, or a sample that does not fit its batch. The message names the file or the sample.
+class DataError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// CollectiveInfo says which collective failed and where. A field that is not known is -1 or empty.
 struct CollectiveInfo {
   int rank = -1;

@@ -10,12 +10,7 @@
 
 namespace tutti::examples {
 
-/// A data file is missing, truncated or not what its name says. The message is one line that names
-/// the file.
-class DataError : public Error {
- public:
-  using Error::Error;
-};
+using tutti::DataError;
 
 struct Dataset {
   std::int64_t count = 0, channels = 0, height = 0, width = 0, classes = 0;
