@@ -109,12 +109,11 @@ Tensor reduce_scatter(const Tensor& x, const ProcessGroup& group, ReduceOp op,
   check("reduce_scatter", x, op);
   check_rows("reduce_scatter", x, group);
   const CallOptions call = named(options, "differentiable reduce_scatter");
-  return record_collective(
-      "reduce_scatter", scattered(x, group, op, call), x,
-      [group, op, call = backward_of(call)](const Tensor& gradient) {
-        const Tensor all = gathered(gradient, group, call);
-        return op == ReduceOp::mean ? all * (1.0 / group.size()) : all;
-      });
+  return record_collective("reduce_scatter", scattered(x, group, op, call), x,
+                           [group, op, call = backward_of(call)](const Tensor& gradient) {
+                             const Tensor all = gathered(gradient, group, call);
+                             return op == ReduceOp::mean ? all * (1.0 / group.size()) : all;
+                           });
 }
 
 }  // namespace tutti::distributed

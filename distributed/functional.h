@@ -17,8 +17,8 @@ namespace tutti::distributed {
 /// same shape and dtype on every rank. `op` is sum or mean: ValueError for another one, which has
 /// no gradient here. DTypeError for integers; DistributedError if a rank is missing or at another
 /// call.
-Tensor all_reduce(const Tensor& x, const ProcessGroup& group = world(),
-                  ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+Tensor all_reduce(const Tensor& x, const ProcessGroup& group = world(), ReduceOp op = ReduceOp::sum,
+                  const CallOptions& options = {});
 
 /// Returns the tensors of all ranks, in the order of the ranks: shape (group.size(), x.shape...).
 /// `x` has the same shape and dtype on every rank. Errors are those of all_reduce().

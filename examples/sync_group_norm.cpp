@@ -19,9 +19,9 @@ Tensor sync_group_norm(const Tensor& x, std::int64_t groups, const Tensor& weigh
 
   // One collective carries the sums, the sums of squares and the count. Its gradient is another
   // collective, which backward runs by itself.
-  const Tensor sums = stack({sum(local, {2}), sum(square(local), {2}),
-                             full({samples, groups}, static_cast<double>(local.size(2)),
-                                  {float64})});
+  const Tensor sums =
+      stack({sum(local, {2}), sum(square(local), {2}),
+             full({samples, groups}, static_cast<double>(local.size(2)), {float64})});
   const Tensor totals = distributed::all_reduce(sums, ranks);
   const Tensor mean = totals.select(0, 0) / totals.select(0, 2);
   const Tensor variance = totals.select(0, 1) / totals.select(0, 2) - square(mean);
@@ -78,9 +78,10 @@ int main() {
     const Result part = run(ranks, images, weights, from, to);
     // Each rank has its share of a parameter's gradient; DataParallel would average them.
     ranks.all_reduce(part.d_weight).wait();
-    const Tensor error = full({}, std::max({largest_difference(part.y, whole.y.slice(2, from, to)),
-                                            largest_difference(part.dx, whole.dx.slice(2, from, to)),
-                                            largest_difference(part.d_weight, whole.d_weight)}),
+    const Tensor error = full({},
+                              std::max({largest_difference(part.y, whole.y.slice(2, from, to)),
+                                        largest_difference(part.dx, whole.dx.slice(2, from, to)),
+                                        largest_difference(part.d_weight, whole.d_weight)}),
                               {float64});
     ranks.all_reduce(error, distributed::ReduceOp::max).wait();
     if (ranks.rank() == 0) worst = error.item<double>();

@@ -17,9 +17,10 @@ namespace {
   for (std::size_t i = 0; i < std::min(parameters.size(), shown); ++i)
     names += (i ? ", " : "") + parameters[i].first;
   if (parameters.size() > shown) names += fmt::format(", ... ({} in all)", parameters.size());
-  fail<ValueError>("expected a pattern of parameter names such as 'layer1.*', got '{}', which "
-                   "matches none of: {}",
-                   pattern, names);
+  fail<ValueError>(
+      "expected a pattern of parameter names such as 'layer1.*', got '{}', which "
+      "matches none of: {}",
+      pattern, names);
 }
 
 std::string join(const std::string& path, const std::string& name) {

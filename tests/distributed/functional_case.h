@@ -123,9 +123,8 @@ inline void check_reduce_scatter(const ProcessGroup& group) {
 /// An empty tensor takes part, forward and backward.
 inline void check_empty(const ProcessGroup& group) {
   const Tensor x = zeros({group.size(), 0, 3}, {float64}).requires_grad_();
-  for (const Tensor& y :
-       {distributed::all_reduce(x, group), distributed::all_gather(x, group),
-        distributed::reduce_scatter(x, group)}) {
+  for (const Tensor& y : {distributed::all_reduce(x, group), distributed::all_gather(x, group),
+                          distributed::reduce_scatter(x, group)}) {
     EXPECT_EQ(y.numel(), 0);
     sum(y).backward();
   }

@@ -13,7 +13,6 @@ using test::expect_contains;
 using test::message_of;
 using Paths = std::vector<std::string>;
 
-
 TEST(Freeze, ABatchNormUsesAndKeepsItsRunningStatisticsInTraining) {
   nn::BatchNorm2d layer({.channels = 3});
   layer(randn({8, 3, 4, 4}) * 2 + 1);

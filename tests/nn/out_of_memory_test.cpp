@@ -40,8 +40,8 @@ void lift_limit() {
   if (setrlimit(RLIMIT_AS, &limits) != 0) _exit(3);
 }
 
-// Runs `compute` with `more` bytes to spare. Ends the process with 0 if that is an Error that begins
-// with the name of the operation, and if the same call succeeds once there is memory again.
+// Runs `compute` with `more` bytes to spare. Ends the process with 0 if that is an Error that
+// begins with the name of the operation, and if the same call succeeds once there is memory again.
 [[noreturn]] void expect_error_and_recovery(const std::string& op, std::size_t more,
                                             const std::function<void()>& compute) {
   alarm(60);  // ends a child that hangs
@@ -66,8 +66,8 @@ void start_threads() {
   parallel_for(1 << 20, 1, [](std::int64_t, std::int64_t) {});
 }
 
-// The parameter is the instruction set that oneDNN may use; it is empty for all that there are. Up to
-// AVX2, matrix products are oneDNN's GEMM.
+// The parameter is the instruction set that oneDNN may use; it is empty for all that there are. Up
+// to AVX2, matrix products are oneDNN's GEMM.
 class OutOfMemory : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
