@@ -258,6 +258,12 @@ TEST_F(SafeTensors, AHundredThousandTensorsAreWrittenAndReadInOneGo) {
   EXPECT_EQ(read, metadata);
 }
 
+TEST_F(SafeTensors, AHeaderThatNoReaderWouldTakeIsNotWritten) {
+  const Metadata metadata{{"k", std::string(100'000'000, 'x')}};
+  EXPECT_THROW(save_safetensors(path, {}, metadata), CheckpointError);
+  EXPECT_FALSE(fs::exists(path));
+}
+
 TEST_F(SafeTensors, ElementTypesThatTuttiLacksComeAsTheirBytes) {
   const std::vector<std::pair<std::string, std::int64_t>> types{
       {"I8", 1},      {"I16", 2},     {"I32", 4},         {"U16", 2},
