@@ -272,6 +272,10 @@ TEST(BatchNorm, FusedReluPassesTheGradientOfNaNAsReluDoes) {
                            layer.bias.grad()};
       };
       const auto fused = run(true), separate = run(false);
+      // The gradient of the residual is dy where the ReLU passes.
+      if (with_residual) {
+        EXPECT_EQ(to_vector(fused[1])[30], dy.data<float>()[30]);
+      }
       for (std::size_t t = 0; t < fused.size(); ++t) {
         const auto a = to_vector(fused[t]), b = to_vector(separate[t]);
         for (std::size_t i = 0; i < a.size(); ++i)
