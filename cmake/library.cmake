@@ -1,8 +1,9 @@
-# Builds the library `tutti` from every source of the layer folders. An optional part (MPI, CUDA, NCCL) is either the
-# real sources of its folder or that folder's unavailable.cpp; the choice is made here and in cuda.cmake.
+# Builds the library `tutti` from every source of the layer folders. An optional part (MPI, image files, CUDA, NCCL) is
+# either the real sources of its folder or that folder's unavailable.cpp; the choice is made here and in cuda.cmake.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 # oneDNN is found by its library and header, because Debian's dnnl-config.cmake requires OpenCL headers that we do not
 # need.
 find_library(TUTTI_DNNL_LIBRARY dnnl REQUIRED)
@@ -16,7 +17,8 @@ file(GLOB TUTTI_SOURCES CONFIGURE_DEPENDS
      distributed/*.cpp distributed/backends/*.cpp distributed/backends/local/*.cpp
      distributed/data_parallel/*.cpp distributed/diagnostics/*.cpp
      distributed/launch/*.cpp distributed/launch/rendezvous/*.cpp
-     nn/*.cpp nn/batch_norm/*.cpp nn/functional/*.cpp optim/*.cpp)
+     nn/*.cpp nn/batch_norm/*.cpp nn/functional/*.cpp optim/*.cpp
+     data/*.cpp data/transforms/*.cpp data/decode/decode_image.cpp data/decode/exif.cpp)
 
 set(TUTTI_HAS_MPI OFF)
 if(NOT TUTTI_MPI STREQUAL "OFF")
@@ -33,8 +35,24 @@ if(TUTTI_HAS_MPI)
 else()
   set(TUTTI_MPI_SOURCES distributed/backends/mpi/unavailable.cpp)
 endif()
+
+set(TUTTI_HAS_IMAGES OFF)
+if(NOT TUTTI_IMAGES STREQUAL "OFF")
+  find_package(JPEG)
+  find_package(PNG)
+  if(JPEG_FOUND AND PNG_FOUND)
+    set(TUTTI_HAS_IMAGES ON)
+  elseif(TUTTI_IMAGES STREQUAL "ON")
+    message(FATAL_ERROR "TUTTI_IMAGES is ON, but CMake did not find both libjpeg and libpng. Install them (on Debian: "
+                        "apt-get install libjpeg62-turbo-dev libpng-dev), or set TUTTI_IMAGES to OFF.")
+  endif()
+endif()
+set(TUTTI_IMAGE_SOURCES data/decode/unavailable.cpp)
+if(TUTTI_HAS_IMAGES)
+  set(TUTTI_IMAGE_SOURCES data/decode/jpeg.cpp data/decode/png.cpp)
+endif()
 include(cmake/cuda.cmake)
-list(APPEND TUTTI_SOURCES ${TUTTI_MPI_SOURCES} ${TUTTI_CUDA_SOURCES})
+list(APPEND TUTTI_SOURCES ${TUTTI_MPI_SOURCES} ${TUTTI_IMAGE_SOURCES} ${TUTTI_CUDA_SOURCES})
 
 add_library(tutti ${TUTTI_SOURCES})
 add_library(tutti::tutti ALIAS tutti)
@@ -46,11 +64,18 @@ tutti_use_cuda(tutti)
 file(GLOB TUTTI_KERNEL_SOURCES CONFIGURE_DEPENDS kernels/cpu/*.cpp)
 set_source_files_properties(${TUTTI_KERNEL_SOURCES} PROPERTIES COMPILE_OPTIONS
                             "-fno-math-errno;-fno-trapping-math;-mprefer-vector-width=512;-Wno-psabi")
-target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenMP::OpenMP_CXX
+if(TUTTI_SANITIZE MATCHES fuzzer)
+  # The kernels see no input of a fuzzer. Without optimisation and checks they compile in a quarter of the time.
+  set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
+endif()
+target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenMP::OpenMP_CXX OpenSSL::Crypto
                       $<BUILD_INTERFACE:tutti_dnnl> $<INSTALL_INTERFACE:dnnl>
                       $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(TUTTI_HAS_MPI)
   target_link_libraries(tutti PRIVATE MPI::MPI_CXX)
+endif()
+if(TUTTI_HAS_IMAGES)
+  target_link_libraries(tutti PRIVATE JPEG::JPEG PNG::PNG)
 endif()
 
 # Users write #include <tutti/...>. In the build tree `headers` holds links to the public headers, as the install tree
@@ -72,7 +97,7 @@ target_include_directories(tutti PUBLIC $<BUILD_INTERFACE:${headers}> $<INSTALL_
 
 set(private_headers ${PROJECT_BINARY_DIR}/private_headers)
 file(MAKE_DIRECTORY ${private_headers}/tutti)
-foreach(layer core kernels autograd distributed nn optim)
+foreach(layer core kernels autograd distributed nn optim data)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${layer} ${private_headers}/tutti/${layer} SYMBOLIC)
 endforeach()
 add_library(tutti_private_headers INTERFACE)

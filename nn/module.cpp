@@ -41,6 +41,12 @@ void apply_below(Module& module, std::set<const Module*>& seen,
   fn(module);
 }
 
+bool is_expanded(const Tensor& tensor) {
+  for (int d = 0; d < tensor.rank(); ++d)
+    if (tensor.strides()[d] == 0 && tensor.shape()[d] > 1) return true;
+  return false;
+}
+
 }  // namespace
 
 Module::~Module() {
@@ -258,6 +264,9 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
       problems.push_back(fmt::format("'{}' has shape {}, expected {}", name,
                                      tutti::to_string(found->second.shape()),
                                      tutti::to_string(own.shape())));
+    else if (is_expanded(own))
+      problems.push_back(fmt::format(
+          "'{}' of the module is an expanded tensor, whose elements share memory", name));
     else copies.emplace_back(own, found->second);
     given.erase(found);
   }
@@ -277,6 +286,11 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
                           strict ? "\nstrict = false ignores missing and unexpected names" : "");
   }
   const NoGrad no_grad;
+  // A value may be another tensor of this module, which must not change before it was read.
+  std::set<const Storage*> written;
+  for (const auto& [own, value] : copies) written.insert(own.storage().get());
+  for (auto& [own, value] : copies)
+    if (written.contains(value.storage().get())) value = value.detach().clone();
   for (const auto& [own, value] : copies) own.copy_(value);
   apply([](Module& module) { module.changed(); });
   return report;

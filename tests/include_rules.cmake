@@ -1,7 +1,9 @@
 # Checks the layering of the library from its #include lines: a folder includes only folders to its left.
 #   core -> kernels -> autograd -> distributed -> { nn, optim }
-# optim includes neither nn nor distributed. Process groups, their backends and the rendezvous include core only. Inside
-# distributed/ each file of this list includes only files to its left, and the backends see no more than them:
+#   core -> data
+# optim includes neither nn nor distributed; data includes core only. Process groups, their backends and the rendezvous
+# include core only. Inside distributed/ each file of this list includes only files to its left, and the backends see no
+# more than them:
 #   group_info, fork, collective, call_log, watcher, world, reduce, backend
 # Inside the library every project include is relative, so that an embedder's own folders can never be picked up.
 cmake_minimum_required(VERSION 3.24)
@@ -11,11 +13,12 @@ set(allowed_autograd core kernels autograd)
 set(allowed_distributed core kernels autograd distributed)
 set(allowed_nn core kernels autograd distributed nn)
 set(allowed_optim core kernels autograd optim)
+set(allowed_data core data)
 set(foundation group_info fork collective call_log watcher world reduce backend)
 
 set(violations "")
 set(checked 0)
-foreach(layer core kernels autograd distributed nn optim)
+foreach(layer core kernels autograd distributed nn optim data)
   file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/${layer}/*.h ${SOURCE_DIR}/${layer}/*.cpp
        ${SOURCE_DIR}/${layer}/*.cu ${SOURCE_DIR}/${layer}/*.cuh)
   foreach(file ${files})
@@ -38,7 +41,7 @@ foreach(layer core kernels autograd distributed nn optim)
     get_filename_component(own_folder ${file} DIRECTORY)
     file(STRINGS ${SOURCE_DIR}/${file} lines REGEX "^[ \t]*#[ \t]*include")
     foreach(line ${lines})
-      if(line MATCHES "<tutti/|<(core|kernels|autograd|distributed|nn|optim)/")
+      if(line MATCHES "<tutti/|<(core|kernels|autograd|distributed|nn|optim|data)/")
         string(APPEND violations "${file}: ${line}: inside the library include by relative path\n")
       elseif(line MATCHES "\"([^\"]+)\"")
         math(EXPR checked "${checked} + 1")

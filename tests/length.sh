@@ -10,7 +10,7 @@ command -v ctags >/dev/null || .ci/setup.sh universal-ctags || {
 }
 
 mapfile -t all < <(git ls-files | grep -E '\.(h|cpp|cu|cuh)$')
-mapfile -t own < <(printf '%s\n' "${all[@]}" | grep -E '^(core|kernels|autograd|distributed|nn|optim|examples|tests/emulator)/')
+mapfile -t own < <(printf '%s\n' "${all[@]}" | grep -E '^(core|kernels|autograd|distributed|nn|optim|data|examples|tests/emulator)/')
 
 columns=$(awk -v max=$max_columns 'length > max { print FILENAME ":" FNR ": " length " columns" }' "${all[@]}")
 # ctags prints: name, file, pattern;" kind, then the fields line:N and end:N in either order.

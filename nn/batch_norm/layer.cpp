@@ -64,8 +64,9 @@ BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
   args.weight = weight;
   args.bias = bias;
   args.running = {running_mean, running_var, num_batches_tracked, num_elements_tracked};
-  args.use_batch_statistics = is_training() || !options_.track_running_stats;
-  args.update_running = is_training();
+  const bool trains = is_training() && !is_frozen_;
+  args.use_batch_statistics = trains || !options_.track_running_stats;
+  args.update_running = trains;
   args.tracking = options_.pooled     ? kernels::Tracking::pooled
                   : options_.momentum ? kernels::Tracking::momentum
                                       : kernels::Tracking::cumulative;
@@ -74,11 +75,20 @@ BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
   args.residual = options.residual;
   args.relu = options.relu;
   args.position_weights = options.position_weights;
-  if (is_training()) args.group = options_.group;
+  if (trains) args.group = options_.group;
+  if (population_.mean.defined()) {
+    args.running = population_;
+    args.tracking = kernels::Tracking::pooled;
+  }
   return args;
 }
 
 void BatchNorm::check_statistics() const { history_->deferred_errors.throw_all(); }
+
+void BatchNorm::freeze(bool on) {
+  is_frozen_ = on;
+  for (const Tensor& own : parameters()) own.requires_grad_(!on);
+}
 
 void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
   options_.group = std::move(group);
@@ -122,6 +132,7 @@ std::string BatchNorm::describe() const {
                       options_.track_running_stats,
                       tutti::to_string(own.defined() ? own.dtype() : options_.dtype),
                       tutti::to_string(own.defined() ? own.device() : options_.device));
+  if (is_frozen_) text += ", frozen";
   if (options_.group) text += fmt::format(", sync={} ranks", options_.group->size());
   return text;
 }

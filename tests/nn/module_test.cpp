@@ -216,6 +216,27 @@ TEST(Module, LoadIsAllOrNothingAndNamesWhatDoesNotFit) {
   EXPECT_THROW(net.load_state_dict(state, false), CheckpointError);
 }
 
+TEST(Module, LoadChangesNothingWhereATensorOfTheModuleCannotBeWritten) {
+  struct Expanded : Module {
+    Tensor& first = add_buffer("first", ones({2}));
+    Tensor& second = add_buffer("second", ones({1}).expand({3}));
+  } net;
+  const StateDict state{{"first", zeros({2})}, {"second", zeros({3})}};
+  EXPECT_NE(message_of<CheckpointError>([&] { net.load_state_dict(state); }).find("'second'"),
+            std::string::npos);
+  EXPECT_EQ(to_vector(net.first), (std::vector<double>{1, 1}));
+}
+
+TEST(Module, LoadTakesTensorsOfTheModuleUnderOtherNames) {
+  struct Pair : Module {
+    Tensor& first = add_buffer("first", zeros({2}));
+    Tensor& second = add_buffer("second", ones({2}));
+  } net;
+  net.load_state_dict({{"first", net.second}, {"second", net.first}});
+  EXPECT_EQ(to_vector(net.first), (std::vector<double>{1, 1}));
+  EXPECT_EQ(to_vector(net.second), (std::vector<double>{0, 0}));
+}
+
 TEST(Module, PrintsTheTreeWithShapesAndCount) {
   EXPECT_EQ(Net().to_string(),
             "Net()\n"

@@ -1,0 +1,144 @@
+#include "decode_image.h"
+
+#include "../../core/create.h"
+#include "../grey.h"
+#include "formats.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace tutti::data {
+namespace {
+
+bool starts_with(std::span<const std::uint8_t> bytes, std::string_view signature,
+                 std::size_t at = 0) {
+  return bytes.size() >= at + signature.size() &&
+         std::memcmp(bytes.data() + at, signature.data(), signature.size()) == 0;
+}
+
+bool is_jpeg(std::span<const std::uint8_t> bytes) { return starts_with(bytes, "\xFF\xD8\xFF"); }
+bool is_png(std::span<const std::uint8_t> bytes) { return starts_with(bytes, "\x89PNG\r\n\x1A\n"); }
+
+// Throws for bytes that are neither JPEG nor PNG, and says what they are where that is known.
+[[noreturn]] void fail_unknown_format(std::span<const std::uint8_t> bytes) {
+  if (bytes.empty()) fail<DataError>("the file is empty; expected a JPEG or PNG image");
+  const char* const found = starts_with(bytes, "GIF8")      ? "a GIF image"
+                            : starts_with(bytes, "BM")      ? "a BMP image"
+                            : starts_with(bytes, "WEBP", 8) ? "a WebP image"
+                            : starts_with(bytes, "II*\0") || starts_with(bytes, "MM\0*")
+                                ? "a TIFF image"
+                                : nullptr;
+  if (found) fail<DataError>("expected a JPEG or PNG image, found {}; convert it", found);
+  fail<DataError>("expected a JPEG or PNG image, but the first byte is {:#04x}", bytes[0]);
+}
+
+// Returns the pixels with 1 or 3 channels.
+Tensor with_channels(const Tensor& pixels, int channels) {
+  const std::int64_t from = pixels.size(2), count = pixels.size(0) * pixels.size(1);
+  if (from == channels) return pixels;
+  const Tensor result = empty({pixels.size(0), pixels.size(1), channels}, {.dtype = uint8});
+  const std::uint8_t* in = pixels.data<std::uint8_t>();
+  std::uint8_t* out = result.data<std::uint8_t>();
+  for (std::int64_t i = 0; i < count; ++i, in += from, out += channels) {
+    if (channels == 3) out[0] = out[1] = out[2] = in[0];
+    else out[0] = grey_of(in);
+  }
+  return result;
+}
+
+// Returns the upright image. EXIF counts the ways to mirror and to turn an image from 1 to 8.
+Tensor upright(const Tensor& pixels, int orientation) {
+  if (orientation == 1) return pixels;
+  const bool transposed = orientation >= 5;
+  const bool rows_reversed = orientation == 3 || orientation == 4 || orientation == 6 ||
+                             orientation == 7;
+  const bool columns_reversed = orientation == 2 || orientation == 3 || orientation == 7 ||
+                                orientation == 8;
+  const std::int64_t rows = pixels.size(0), columns = pixels.size(1), channels = pixels.size(2);
+  const std::int64_t height = transposed ? columns : rows, width = transposed ? rows : columns;
+  const Tensor result = empty({height, width, channels}, {.dtype = uint8});
+  const std::uint8_t* const in = pixels.data<std::uint8_t>();
+  std::uint8_t* out = result.data<std::uint8_t>();
+  for (std::int64_t y = 0; y < height; ++y)
+    for (std::int64_t x = 0; x < width; ++x, out += channels) {
+      std::int64_t row = transposed ? x : y, column = transposed ? y : x;
+      if (rows_reversed) row = rows - 1 - row;
+      if (columns_reversed) column = columns - 1 - column;
+      std::copy_n(in + (row * columns + column) * channels, channels, out);
+    }
+  return result;
+}
+
+void check_options(const DecodeOptions& options) {
+  if (options.channels != 1 && options.channels != 3)
+    fail<ValueError>("decode_image: expected 1 or 3 channels, got {}", options.channels);
+  if (options.min_size < 0 || options.max_pixels < 1)
+    fail<ValueError>(
+        "decode_image: expected a min_size of at least 0 and a max_pixels of at least 1, got {} "
+        "and {}",
+        options.min_size, options.max_pixels);
+}
+
+[[noreturn]] void fail_with_errno(const char* what) {
+  fail<DataError>("cannot {} the file: {}", what, std::strerror(errno));
+}
+
+// Reads a whole file. Its first bytes are read alone, so that a large file that is no image costs
+// nothing. Uncompressed, a pixel has at most 8 bytes; a larger file is not an image that may pass.
+std::vector<std::uint8_t> read_file(const std::string& path, std::int64_t max_pixels) {
+  // Opening a pipe or a terminal would wait for somebody to write to it.
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) fail<DataError>("the file does not exist");
+  if (!std::filesystem::is_regular_file(status)) fail<DataError>("it is not a regular file");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             std::fclose);
+  if (!file) fail_with_errno("open");
+  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path));
+  std::vector<std::uint8_t> bytes(16);
+  bytes.resize(std::fread(bytes.data(), 1, bytes.size(), file.get()));
+  if (!is_jpeg(bytes) && !is_png(bytes)) fail_unknown_format(bytes);
+  if (size / 8 > max_pixels + 131'072)  // room for metadata: 1 MiB
+    fail<DataError>("the file has {} bytes, more than an image of {} pixels needs", size,
+                    max_pixels);
+  const std::size_t head = bytes.size();
+  bytes.resize(std::max(static_cast<std::size_t>(size), head));
+  bytes.resize(head + std::fread(bytes.data() + head, 1, bytes.size() - head, file.get()));
+  if (std::ferror(file.get())) fail_with_errno("read");
+  return bytes;
+}
+
+}  // namespace
+
+void check_image_size(std::int64_t width, std::int64_t height, std::int64_t max_pixels) {
+  if (width < 1 || height < 1) fail<DataError>("the image is empty: {} x {} pixels", width, height);
+  if (width > max_pixels / height)
+    fail<DataError>(
+        "the image claims {} x {} pixels, more than {} in all; raise max_pixels if that is right",
+        width, height, max_pixels);
+}
+
+Tensor decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  check_options(options);
+  if (!is_jpeg(bytes) && !is_png(bytes)) fail_unknown_format(bytes);
+  const DecodedImage image = is_jpeg(bytes) ? decode_jpeg(bytes, options)
+                                            : decode_png(bytes, options);
+  return upright(with_channels(image.pixels, options.channels),
+                 options.apply_orientation ? image.orientation : 1);
+}
+
+Tensor read_image(const std::string& path, const DecodeOptions& options) {
+  try {
+    return decode_image(read_file(path, options.max_pixels), options);
+  } catch (const DataError& error) {
+    fail<DataError>("{}: {}", path, error.what());
+  }
+}
+
+}  // namespace tutti::data

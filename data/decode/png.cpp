@@ -1,0 +1,113 @@
+// decode_png(): the calls of libpng. libpng reports errors by a function that must not return, so
+// it jumps back to Reader::guard(), which throws. No frame between the two has destructors to run.
+#include "../../core/create.h"
+#include "formats.h"
+
+#include <png.h>
+
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+
+namespace tutti::data {
+namespace {
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::uint8_t> bytes) : rest_(bytes) {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, jump_back, ignore_warning);
+    info_ = png_ ? png_create_info_struct(png_) : nullptr;
+    if (info_) return;
+    png_destroy_read_struct(&png_, &info_, nullptr);
+    fail<Error>("decode_image: libpng cannot start (out of memory, or another version of it)");
+  }
+  ~Reader() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  void read_header() {
+    guard([this] {
+      png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);  // the caller limits the pixels
+      png_set_read_fn(png_, this, copy_bytes_to);
+      png_read_info(png_, info_);
+    });
+  }
+
+  std::int64_t width() const { return png_get_image_width(png_, info_); }
+  std::int64_t height() const { return png_get_image_height(png_, info_); }
+
+  Tensor read_pixels() {
+    guard([this] {
+      png_set_strip_16(png_);
+      png_set_expand_gray_1_2_4_to_8(png_);
+      if (png_get_color_type(png_, info_) == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
+      png_set_strip_alpha(png_);
+      passes_ = png_set_interlace_handling(png_);
+      png_read_update_info(png_, info_);
+    });
+    const std::int64_t channels = png_get_channels(png_, info_), row_bytes = width() * channels;
+    if (static_cast<std::int64_t>(png_get_rowbytes(png_, info_)) != row_bytes)
+      fail<DataError>("the PNG is of a kind that libpng cannot convert to 8 bits");
+    const Tensor pixels = empty({height(), width(), channels}, {.dtype = uint8});
+    read_rows(pixels.data<std::uint8_t>(), row_bytes);
+    return pixels;
+  }
+
+  // Is complete once the pixels have been read, because the EXIF data may follow them.
+  int orientation() const {
+    png_uint_32 size = 0;
+    png_bytep exif = nullptr;
+    if (!png_get_eXIf_1(png_, info_, &size, &exif)) return 1;
+    return exif_orientation({exif, size});
+  }
+
+ private:
+  // Runs `body`, which calls libpng and must own nothing that needs a destructor.
+  template <class Body>
+  void guard(Body body) {
+    if (setjmp(target_) != 0)
+      fail<DataError>("the PNG is corrupt or truncated: {}", static_cast<const char*>(message_));
+    body();
+  }
+
+  void read_rows(std::uint8_t* to, std::int64_t row_bytes) {
+    guard([this, to, row_bytes] {
+      for (int pass = 0; pass < passes_; ++pass)
+        for (std::int64_t y = 0; y < height(); ++y) png_read_row(png_, to + y * row_bytes, nullptr);
+      png_read_end(png_, info_);
+    });
+  }
+
+  [[noreturn]] static void jump_back(png_structp png, png_const_charp message) {
+    auto& reader = *static_cast<Reader*>(png_get_error_ptr(png));
+    std::snprintf(reader.message_, sizeof(reader.message_), "%s", message);
+    std::longjmp(reader.target_, 1);
+  }
+  static void ignore_warning(png_structp, png_const_charp) {}
+
+  static void copy_bytes_to(png_structp png, png_bytep to, std::size_t count) {
+    auto& reader = *static_cast<Reader*>(png_get_io_ptr(png));
+    if (count > reader.rest_.size()) png_error(png, "the file ends too early");
+    std::memcpy(to, reader.rest_.data(), count);
+    reader.rest_ = reader.rest_.subspan(count);
+  }
+
+  std::span<const std::uint8_t> rest_;
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+  int passes_ = 1;
+  std::jmp_buf target_;
+  char message_[128] = "";
+};
+
+}  // namespace
+
+DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  Reader reader(bytes);
+  reader.read_header();
+  check_image_size(reader.width(), reader.height(), options.max_pixels);
+  const Tensor pixels = reader.read_pixels();
+  return {pixels, reader.orientation()};
+}
+
+}  // namespace tutti::data

@@ -1,0 +1,269 @@
+// Threads take one sample at a time, so that all of them work on the batch that is needed first.
+// The image is copied into the batch at once; a batch never holds its samples twice.
+#include "loader.h"
+
+#include "../core/create.h"
+#include "../core/trace.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace tutti::data {
+namespace {
+
+// The form of an image. All images of a batch have the same.
+struct Layout {
+  Shape shape;
+  Strides strides;
+  DType dtype = uint8;
+  bool operator==(const Layout&) const = default;
+};
+
+std::string to_string(const Layout& layout) {
+  return fmt::format("{} {}", tutti::to_string(layout.dtype), tutti::to_string(layout.shape));
+}
+
+// What is known about a sample of a batch.
+struct Slot {
+  std::string name;
+  std::string error;
+  Layout layout;
+};
+
+// Returns an uninitialised batch of `count` images of this layout.
+Tensor empty_batch(const Layout& layout, std::int64_t count) {
+  Shape shape = layout.shape;
+  Strides strides = layout.strides;
+  const std::int64_t elements = numel(shape);
+  shape.insert(0, count);
+  strides.insert(0, elements);
+  const Tensor memory = empty({count * elements}, {.dtype = layout.dtype});
+  return Tensor(memory.storage(), shape, strides, 0, layout.dtype);
+}
+
+}  // namespace
+
+// A batch under way. The mutex of the queue guards `claimed`, `finished`, `done` and the first
+// assignment of batch.images. A task has its slot, its label and its image for itself; the thread
+// that finishes the last task has the whole job.
+struct DataLoader::Job {
+  Batch batch;
+  // The samples to load. For an empty batch it is one that shows the shape of the images.
+  std::vector<std::int64_t> tasks;
+  std::vector<Slot> slots;
+  std::size_t claimed = 0, finished = 0;
+  bool done = false;
+  std::string error;  // why the batch cannot be used
+};
+
+struct DataLoader::Queue {
+  std::mutex mutex;
+  std::condition_variable_any changed;
+  std::deque<std::shared_ptr<Job>> jobs;  // the next batches, in order
+  std::vector<std::jthread> threads;
+
+  // Returns the first job with a sample that no thread has taken, or null. Needs the mutex.
+  std::shared_ptr<Job> open_job() const {
+    for (const auto& job : jobs)
+      if (job->claimed < job->tasks.size()) return job;
+    return nullptr;
+  }
+};
+
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Options options)
+    : dataset_(std::move(dataset)),
+      options_(std::move(options)),
+      sampler_(dataset_ ? dataset_->size() : 0, options_.sampler),
+      queue_(std::make_unique<Queue>()) {
+  if (!dataset_) fail<ValueError>("DataLoader: expected a dataset, got null");
+  if (options_.workers < 0 || options_.prefetch < 1)
+    fail<ValueError>(
+        "DataLoader: expected at least 0 workers and a prefetch of at least 1, got {} and {}",
+        options_.workers, options_.prefetch);
+  for (int worker = 0; worker < options_.workers; ++worker)
+    queue_->threads.emplace_back([this, worker](const std::stop_token& stop) {
+      trace::name_thread(fmt::format("data worker {}", worker));
+      std::unique_lock lock(queue_->mutex);
+      std::shared_ptr<Job> job;
+      while (
+          queue_->changed.wait(lock, stop, [&] { return (job = queue_->open_job()) != nullptr; })) {
+        if (stop.stop_requested()) return;
+        const std::size_t task = job->claimed++;
+        lock.unlock();
+        run_task(*job, task);
+        lock.lock();
+      }
+    });
+}
+
+DataLoader::~DataLoader() {
+  for (std::jthread& thread : queue_->threads) thread.request_stop();
+}
+
+void DataLoader::set_state(State state) {
+  if (state.epoch < 0 || state.batch < 0 || state.batch > batches_per_epoch())
+    fail<ValueError>(
+        "DataLoader: expected an epoch of at least 0 and a batch from 0 to {}, got {} and {}",
+        batches_per_epoch(), state.epoch, state.batch);
+  const std::lock_guard lock(queue_->mutex);
+  queue_->jobs.clear();
+  state_ = state;
+}
+
+std::optional<Batch> DataLoader::next() {
+  if (state_.batch == batches_per_epoch()) {
+    set_state({.epoch = state_.epoch + 1});
+    return std::nullopt;
+  }
+  fill_queue(options_.prefetch);
+  const auto begin = std::chrono::steady_clock::now();
+  const trace::Span span("wait for data");
+  std::unique_lock lock(queue_->mutex);
+  const std::shared_ptr<Job> job = queue_->jobs.front();
+  while (options_.workers == 0 && !job->done) {
+    lock.unlock();
+    run_task(*job, job->claimed++);
+    lock.lock();
+  }
+  queue_->changed.wait(lock, [&] { return job->done; });
+  lock.unlock();
+  waited_ += std::chrono::steady_clock::now() - begin;
+  if (!job->error.empty()) {
+    set_state(state_);  // drops what was loaded ahead, so that the next call starts anew
+    throw DataError(job->error);
+  }
+  fill_queue(options_.prefetch + 1);  // the threads go on while the caller computes
+  lock.lock();
+  queue_->jobs.pop_front();
+  lock.unlock();
+  ++state_.batch;
+  return std::move(job->batch);
+}
+
+// Adds jobs until there are `most`, or one for each batch that the epoch still has. Only the
+// calling thread changes the list of jobs.
+void DataLoader::fill_queue(int most) {
+  for (;;) {
+    const std::int64_t number = state_.batch + static_cast<std::int64_t>(queue_->jobs.size());
+    if (number >= batches_per_epoch() || queue_->jobs.size() >= static_cast<std::size_t>(most))
+      return;
+    auto job = make_job(number);
+    {
+      const std::lock_guard lock(queue_->mutex);
+      queue_->jobs.push_back(std::move(job));
+    }
+    queue_->changed.notify_all();
+  }
+}
+
+std::shared_ptr<DataLoader::Job> DataLoader::make_job(std::int64_t number) {
+  if (order_epoch_ != state_.epoch) {
+    order_ = sampler_.order(state_.epoch);
+    order_epoch_ = state_.epoch;
+  }
+  const auto [first, last] = sampler_.global_range(number);
+  const auto [begin, end] = sampler_.rank_range(number);
+  auto job = std::make_shared<Job>();
+  job->batch.indices.assign(order_.begin() + begin, order_.begin() + end);
+  job->batch.labels = empty({end - begin}, {.dtype = int64});
+  job->batch.epoch = state_.epoch;
+  job->batch.number = number;
+  job->batch.global_size = last - first;
+  job->tasks = job->batch.indices;
+  if (begin == end) job->tasks.push_back(order_[static_cast<std::size_t>(first)]);
+  job->slots.resize(job->tasks.size());
+  return job;
+}
+
+// Loads a sample of a job. An error stays in the job, for the thread that calls next().
+void DataLoader::run_task(Job& job, std::size_t task) {
+  Slot& slot = job.slots[task];
+  try {
+    load(job, task);
+  } catch (const std::exception& error) {
+    slot.error = error.what();
+  } catch (...) {
+    slot.error =
+        fmt::format("sample {}: something that is no std::exception was thrown", job.tasks[task]);
+  }
+  {
+    const std::lock_guard lock(queue_->mutex);
+    if (++job.finished < job.tasks.size()) return;
+  }
+  complete(job);
+  {
+    const std::lock_guard lock(queue_->mutex);
+    job.done = true;
+  }
+  queue_->changed.notify_all();
+}
+
+void DataLoader::load(Job& job, std::size_t task) const {
+  const trace::Span span("load sample");
+  const std::int64_t index = job.tasks[task];
+  Slot& slot = job.slots[task];
+  Tensor image;
+  try {
+    slot.name = dataset_->describe(index);
+    Sample sample = dataset_->get(index);
+    if (!sample.name.empty()) slot.name = sample.name;
+    if (!job.batch.indices.empty()) job.batch.labels.data<std::int64_t>()[task] = sample.label;
+    image = apply_transforms(
+        options_.transforms, sample.image,
+        {.seed = options_.sampler.seed, .epoch = job.batch.epoch, .sample = index});
+    if (!image.is_dense() || !image.device().is_cpu())
+      fail<DataError>("expected a dense image on the CPU from the transforms");
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw DataError(text.find(slot.name) == std::string::npos ? slot.name + ": " + text : text);
+  }
+  slot.layout = {image.shape(), image.strides(), image.dtype()};
+  const auto count = static_cast<std::int64_t>(job.batch.indices.size());
+  Tensor batch;
+  {
+    const std::lock_guard lock(queue_->mutex);
+    if (!job.batch.images.defined()) job.batch.images = empty_batch(slot.layout, count);
+    batch = job.batch.images;
+  }
+  // complete() finds images of another layout.
+  const std::size_t bytes = static_cast<std::size_t>(image.numel()) * size_of(image.dtype());
+  if (count > 0 && batch.dtype() == image.dtype() && batch.numel() == count * image.numel())
+    std::memcpy(static_cast<char*>(batch.raw()) + bytes * task, image.raw(), bytes);
+}
+
+// Checks a job whose samples have been loaded, and applies the transforms of batches.
+void DataLoader::complete(Job& job) const {
+  for (const Slot& slot : job.slots) {
+    if (slot.error.empty()) continue;
+    job.error = slot.error;
+    return;
+  }
+  const Slot& first = job.slots[0];
+  for (const Slot& slot : job.slots) {
+    if (slot.layout == first.layout) continue;
+    job.error = fmt::format(
+        "the images of a batch must have one shape and dtype, but {} is {} and {} is {}; let the "
+        "transforms make them equal (RandomResizedCrop, or Resize and CenterCrop)",
+        first.name, to_string(first.layout), slot.name, to_string(slot.layout));
+    return;
+  }
+  try {
+    for (std::size_t i = 0; i < options_.batch_transforms.size(); ++i) {
+      std::vector<Generator> randoms;
+      for (const std::int64_t index : job.batch.indices)
+        randoms.push_back(
+            RandomKey{.seed = options_.sampler.seed, .epoch = job.batch.epoch, .sample = index}
+                .generator(options_.transforms.size() + i));
+      options_.batch_transforms[i](job.batch, randoms);
+    }
+  } catch (const std::exception& error) {
+    job.error =
+        fmt::format("batch {} of epoch {}: {}", job.batch.number, job.batch.epoch, error.what());
+  }
+}
+
+}  // namespace tutti::data

@@ -1,0 +1,93 @@
+#include "normalize.h"
+
+#include "../../core/create.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tutti::data {
+namespace {
+
+void check_statistics(const std::vector<float>& mean, const std::vector<float>& deviation) {
+  const auto is_positive = [](float d) { return std::isfinite(d) && d > 0; };
+  if (mean.empty() || mean.size() != deviation.size() ||
+      !std::all_of(deviation.begin(), deviation.end(), is_positive))
+    fail<ValueError>(
+        "Normalize: expected as many means as deviations, at least one, and positive deviations; "
+        "got {} and {} numbers",
+        mean.size(), deviation.size());
+}
+
+// out = byte * factor + summand, in one pass over rows of interleaved channels. The factors are
+// repeated so that a block of 16 pixels is one loop that the compiler can vectorise.
+template <int channels>
+void write_interleaved(const std::uint8_t* in, std::int64_t pixels, const float* factor,
+                       const float* summand, float* out) {
+  constexpr int block = 16 * channels;
+  float factors[block], summands[block];
+  for (int i = 0; i < block; ++i) {
+    factors[i] = factor[i % channels];
+    summands[i] = summand[i % channels];
+  }
+  const std::int64_t count = pixels * channels;
+  std::int64_t at = 0;
+  for (; at + block <= count; at += block)
+    for (int i = 0; i < block; ++i)
+      out[at + i] = static_cast<float>(in[at + i]) * factors[i] + summands[i];
+  for (int i = 0; at + i < count; ++i)
+    out[at + i] = static_cast<float>(in[at + i]) * factors[i] + summands[i];
+}
+
+template <int channels>
+void write_planes(const std::uint8_t* in, std::int64_t pixels, const float* factor,
+                  const float* summand, float* out) {
+  for (int c = 0; c < channels; ++c, out += pixels)
+    for (std::int64_t i = 0; i < pixels; ++i)
+      out[i] = static_cast<float>(in[i * channels + c]) * factor[c] + summand[c];
+}
+
+template <int channels>
+void write(const Tensor& image, MemoryFormat format, const float* factor, const float* summand,
+           float* out) {
+  const std::int64_t pixels = image.size(0) * image.size(1);
+  const auto write_all = format == MemoryFormat::channels_last ? write_interleaved<channels>
+                                                               : write_planes<channels>;
+  write_all(image.data<std::uint8_t>(), pixels, factor, summand, out);
+}
+
+}  // namespace
+
+Tensor normalize(const Tensor& image, const std::vector<float>& mean,
+                 const std::vector<float>& deviation, MemoryFormat format) {
+  check_image(image, "Normalize");
+  check_statistics(mean, deviation);
+  const std::int64_t height = image.size(0), width = image.size(1), channels = image.size(2);
+  const auto given = static_cast<std::int64_t>(mean.size());
+  if (given != 1 && given != channels)
+    fail<ValueError>(
+        "Normalize: got {} means for an image of {} channels; expected {}, or 1 for all", given,
+        channels, channels);
+  float factor[4], summand[4];
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const auto at = static_cast<std::size_t>(given == 1 ? 0 : c);
+    factor[c] = static_cast<float>(1 / (255 * static_cast<double>(deviation[at])));
+    summand[c] = static_cast<float>(-static_cast<double>(mean[at]) / deviation[at]);
+  }
+  // As a batch of one image, so that the strides are those of the batch.
+  const Shape batch{1, channels, height, width};
+  const Strides strides = dense_strides(batch, format);
+  const Tensor memory = empty(batch);
+  float* const out = memory.data<float>();
+  if (channels == 1) write<1>(image, format, factor, summand, out);
+  else if (channels == 2) write<2>(image, format, factor, summand, out);
+  else if (channels == 3) write<3>(image, format, factor, summand, out);
+  else write<4>(image, format, factor, summand, out);
+  return Tensor(memory.storage(), {channels, height, width},
+                Strides(strides.begin() + 1, strides.end()), 0, float32);
+}
+
+Normalize::Normalize(Options options) : options_(std::move(options)) {
+  check_statistics(options_.mean, options_.deviation);
+}
+
+}  // namespace tutti::data

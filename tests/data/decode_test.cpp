@@ -1,0 +1,160 @@
+// Decoders against PIL on fixtures, and files that are broken in every way.
+#include <tutti/data/decode/decode_image.h>
+
+#include "fixture.h"
+
+#include <thread>
+
+namespace tutti {
+namespace {
+
+using namespace data;
+using namespace test;
+
+TEST(DecodeImage, JpegsAreThoseOfPil) {
+  for (const std::string name : {"rgb.jpg", "progressive.jpg", "grey.jpg", "cmyk.jpg"}) {
+    expect_levels(read_image(image_path(name)), data_fixture(name + ".rgb"), 1, name);
+    expect_levels(read_image(image_path(name), {.channels = 1}), data_fixture(name + ".grey"), 1,
+                  name + " as grey");
+  }
+}
+
+TEST(DecodeImage, PngsAreThoseOfPilToTheBit) {
+  for (const std::string name :
+       {"rgb.png", "grey.png", "bits.png", "palette.png", "palette_transparent.png", "rgba.png",
+        "grey_alpha.png", "rgb_16.png", "grey_16.png", "interlaced.png"})
+    expect_levels(read_image(image_path(name)), data_fixture(name + ".rgb"), 0, name);
+  expect_levels(read_image(image_path("rgb.png"), {.channels = 1}), data_fixture("rgb.png.grey"), 0,
+                "grey");
+}
+
+TEST(DecodeImage, EveryExifOrientationIsMadeUpright) {
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    const std::string name = fmt::format("orientation_{}.jpg", orientation);
+    expect_levels(read_image(image_path(name)), data_fixture(name + ".rgb"), 1, name);
+  }
+  expect_levels(read_image(image_path("orientation_6.png")), data_fixture("orientation_6.png.rgb"),
+                0, "PNG");
+  const Tensor stored = read_image(image_path("orientation_6.jpg"), {.apply_orientation = false});
+  EXPECT_EQ(stored.shape(), (Shape{9, 13, 3}));
+}
+
+TEST(DecodeImage, AJpegIsScaledWhileBothSidesStayLargeEnough) {
+  const struct {
+    std::int64_t min_size;
+    int denominator;
+  } cases[] = {{0, 1}, {123, 1}, {62, 1}, {61, 2}, {31, 2}, {30, 4}, {16, 4}, {15, 8}, {1, 8}};
+  for (const auto& [min_size, denominator] : cases)
+    expect_levels(read_image(image_path("large.jpg"), {.min_size = min_size}),
+                  data_fixture(fmt::format("large.jpg.scaled_{}", denominator)), 1,
+                  fmt::format("min_size {}", min_size));
+}
+
+TEST(DecodeImage, TheContentDecidesAndNotTheName) {
+  const TemporaryFolder folder;
+  const std::string path = folder.add_image("picture.jpg", "rgb.png");
+  expect_levels(read_image(path), data_fixture("rgb.png.rgb"), 0, "a PNG named .jpg");
+}
+
+TEST(DecodeImage, ErrorsNameTheFileAndWhatItIs) {
+  const TemporaryFolder folder;
+  const auto file = [&](const std::string& name, const std::string& content) {
+    const std::string path = folder.path() + "/" + name;
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  };
+  const struct {
+    std::string name, content, reason;
+  } cases[] = {{"empty.jpg", "", "empty"},
+               {"gif.jpg", "GIF89a...........", "a GIF image"},
+               {"webp.jpg", "RIFF....WEBPVP8 ", "a WebP image"},
+               {"bmp.png", "BM..............", "a BMP image"},
+               {"text.png", "hello, world", "first byte is 0x68"},
+               {"short.jpg", "\xFF\xD8\xFF", "the JPEG is corrupt or truncated"},
+               {"short.png", "\x89PNG\r\n\x1A\n", "the PNG is corrupt or truncated"}};
+  for (const auto& c : cases) {
+    const std::string path = file(c.name, c.content);
+    expect_error<DataError>([&] { read_image(path); }, {path, c.reason});
+  }
+  expect_error<DataError>([&] { read_image(folder.path() + "/none.jpg"); },
+                          {"none.jpg", "does not exist"});
+  expect_error<DataError>([&] { read_image(folder.path()); },
+                          {folder.path(), "not a regular file"});
+  expect_error<ValueError>([&] { read_image(image_path("rgb.jpg"), {.channels = 2}); },
+                           {"1 or 3 channels, got 2"});
+}
+
+TEST(DecodeImage, EveryTruncationOfAFileIsAnError) {
+  for (const std::string name :
+       {"rgb.jpg", "progressive.jpg", "cmyk.jpg", "rgb.png", "interlaced.png", "palette.png"}) {
+    const std::vector<std::uint8_t> whole = read_bytes(image_path(name));
+    ASSERT_NO_THROW(decode_image(whole));
+    for (std::size_t size = 0; size < whole.size() - 2; ++size)
+      EXPECT_THROW(decode_image(std::span(whole).first(size)), DataError) << name << " " << size;
+  }
+}
+
+TEST(DecodeImage, ChangedBytesGiveAnImageOrADataError) {
+  std::mt19937 random(static_cast<unsigned>(fresh_seed()));
+  int images = 0, errors = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(image_path(""))) {
+    const std::vector<std::uint8_t> whole = read_bytes(entry.path().string());
+    for (int trial = 0; trial < 200; ++trial) {
+      std::vector<std::uint8_t> bytes = whole;
+      for (int change = 0; change < 3; ++change)
+        bytes[random() % bytes.size()] = static_cast<std::uint8_t>(random());
+      try {
+        decode_image(bytes, {.max_pixels = 1'000'000});
+        ++images;
+      } catch (const DataError&) {
+        ++errors;
+      }
+    }
+  }
+  EXPECT_GT(images, 0);
+  EXPECT_GT(errors, 0);
+}
+
+TEST(DecodeImage, AnImageThatClaimsTooManyPixelsIsRefusedBeforeMemoryIsTaken) {
+  std::vector<std::uint8_t> png = read_bytes(image_path("rgb.png"));
+  // The width and height stand behind the signature and "IHDR"; the CRC of the header follows.
+  for (const std::size_t at : {16, 17, 20, 21}) png[at] = at % 4 == 0 ? 0x7f : 0xff;
+  std::vector<std::uint8_t> jpeg = read_bytes(image_path("rgb.jpg"));
+  for (std::size_t at = 0; at + 8 < jpeg.size(); ++at)
+    if (jpeg[at] == 0xff && jpeg[at + 1] == 0xc0)
+      for (const std::size_t k : {5, 6, 7, 8}) jpeg[at + k] = k % 2 == 1 ? 0xf0 : 0x01;
+  const std::size_t peak = allocator(Device::cpu()).stats().peak;
+  expect_error<DataError>([&] { decode_image(jpeg); }, {"61441 x 61441", "max_pixels"});
+  EXPECT_THROW(decode_image(png), DataError);
+  EXPECT_EQ(allocator(Device::cpu()).stats().peak, peak);
+  // The limit is exact.
+  const std::vector<std::uint8_t> small = read_bytes(image_path("rgb.png"));
+  EXPECT_NO_THROW(decode_image(small, {.max_pixels = 23 * 18}));
+  expect_error<DataError>([&] { decode_image(small, {.max_pixels = 23 * 18 - 1}); }, {"23 x 18"});
+}
+
+TEST(DecodeImage, ALargeFileThatIsNoImageIsNotReadWhole) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/sparse.jpg";
+  write_bytes(path, {'n', 'o'});
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 34);  // takes no space on the disk
+  expect_error<DataError>([&] { read_image(path); }, {"expected a JPEG or PNG"});
+  write_bytes(path, {0xff, 0xd8, 0xff});
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 34);
+  expect_error<DataError>([&] { read_image(path); }, {path, "17179869184 bytes"});
+}
+
+TEST(DecodeImage, ThreadsDecodeAtOneTime) {
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([] {
+      for (int i = 0; i < 20; ++i) {
+        expect_levels(read_image(image_path("rgb.png")), data_fixture("rgb.png.rgb"), 0, "PNG");
+        expect_levels(read_image(image_path("rgb.jpg")), data_fixture("rgb.jpg.rgb"), 1, "JPEG");
+        EXPECT_THROW(decode_image(std::vector<std::uint8_t>{0xff, 0xd8, 0xff, 0}), DataError);
+      }
+    });
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,301 @@
+// Transforms against PIL and torchvision on fixtures, and the ranges of what they draw.
+#include <tutti/data/transforms/color_jitter.h>
+#include <tutti/data/transforms/crop.h>
+#include <tutti/data/transforms/flip.h>
+#include <tutti/data/transforms/normalize.h>
+#include <tutti/data/transforms/random_erasing.h>
+#include <tutti/data/transforms/resize.h>
+
+#include "fixture.h"
+
+#include <cmath>
+#include <set>
+
+namespace tutti {
+namespace {
+
+using namespace data;
+using namespace test;
+
+const Tensor& image() {
+  static const Tensor image = data_fixture("image");
+  return image;
+}
+
+Tensor grey(const Tensor& rgb) { return adjust_saturation(rgb, 0).slice(2, 0, 1).contiguous(); }
+
+TEST(Resize, IsThatOfPilToTheBit) {
+  for (const auto& [name, filter] : {std::pair<std::string, Filter>{"bilinear", Filter::bilinear},
+                                     {"bicubic", Filter::bicubic}}) {
+    for (const auto& [height, width] :
+         {std::pair<int, int>{20, 13}, {5, 4}, {37, 11}, {12, 29}, {61, 50}, {40, 10}, {1, 1}}) {
+      const std::string key = fmt::format("resize_{}_{}x{}", name, height, width);
+      expect_levels(resize(image(), height, width, filter), data_fixture(key), 0, key);
+    }
+    expect_levels(resize(grey(image()), 17, 9, filter),
+                  data_fixture("resize_grey_" + name + "_17x9"), 0, "grey");
+    expect_levels(resize(image(), 16, 12, filter, {.top = 3, .left = 5, .height = 21, .width = 17}),
+                  data_fixture("resize_box_" + name), 0, "box");
+    expect_levels(resize_shorter_side(image(), 15, filter),
+                  data_fixture("resize_shorter_" + name + "_15"), 0, "shorter side");
+  }
+}
+
+TEST(Resize, ABoxIsScaledAsIfItHadBeenCroppedBefore) {
+  Generator random(fresh_seed());
+  for (int trial = 0; trial < 50; ++trial) {
+    const std::int64_t channels = 1 + random.below(4), height = 1 + random.below(40),
+                       width = 1 + random.below(40);
+    const Tensor any = random_image(height, width, channels, random);
+    Box box{.height = 1 + random.below(height), .width = 1 + random.below(width)};
+    box.top = random.below(height - box.height + 1);
+    box.left = random.below(width - box.width + 1);
+    const std::int64_t to_height = 1 + random.below(40), to_width = 1 + random.below(40);
+    for (const Filter filter : {Filter::bilinear, Filter::bicubic})
+      expect_levels(resize(any, to_height, to_width, filter, box),
+                    resize(crop(any, box), to_height, to_width, filter), 0, "box");
+  }
+}
+
+TEST(Resize, AConstantImageStaysConstant) {
+  for (const int value : {0, 1, 127, 254, 255}) {
+    const Tensor constant = full({31, 17, 3}, value, {.dtype = uint8});
+    for (const Filter filter : {Filter::bilinear, Filter::bicubic})
+      for (const auto& [height, width] : {std::pair<int, int>{9, 5}, {70, 40}})
+        expect_levels(resize(constant, height, width, filter),
+                      full({height, width, 3}, value, {.dtype = uint8}), 0, "constant");
+  }
+}
+
+TEST(Resize, BadArgumentsAreNamed) {
+  EXPECT_THROW(resize(image(), 0, 4), ValueError);
+  EXPECT_THROW(resize(image(), 4, 4, Filter::bilinear, {.top = 30, .height = 8, .width = 2}),
+               ValueError);
+  EXPECT_THROW(Resize(0), ValueError);
+  expect_error<DTypeError>([] { resize(zeros({4, 4, 3}), 2, 2); }, {"uint8", "float32"});
+  expect_error<ShapeError>([] { resize(zeros({4, 3}, {.dtype = uint8}), 2, 2); }, {"(4, 3)"});
+  EXPECT_THROW(resize(zeros({0, 4, 3}, {.dtype = uint8}), 2, 2), ShapeError);
+  EXPECT_THROW(resize(zeros({4, 4, 3}, {.dtype = uint8}).transpose(0, 1), 2, 2), ShapeError);
+}
+
+TEST(CenterCrop, IsThatOfTorchvision) {
+  for (const auto& [height, width] :
+       {std::pair<int, int>{10, 8}, {11, 9}, {30, 20}, {50, 9}, {44, 35}, {37, 29}, {41, 32}}) {
+    const std::string key = fmt::format("center_crop_{}x{}", height, width);
+    expect_levels(center_crop(image(), height, width), data_fixture(key), 0, key);
+  }
+}
+
+TEST(Crop, WhatLiesOutsideIsFilled) {
+  Generator random(fresh_seed());
+  for (int trial = 0; trial < 200; ++trial) {
+    const std::int64_t height = 1 + random.below(6), width = 1 + random.below(6),
+                       channels = 1 + random.below(3);
+    const Tensor any = random_image(height, width, channels, random);
+    const Box box{.top = random.below(21) - 10,
+                  .left = random.below(21) - 10,
+                  .height = 1 + random.below(8),
+                  .width = 1 + random.below(8)};
+    const Tensor expected = full({box.height, box.width, channels}, 77, {.dtype = uint8});
+    std::uint8_t* next = expected.data<std::uint8_t>();
+    for (std::int64_t y = box.top; y < box.top + box.height; ++y)
+      for (std::int64_t x = box.left; x < box.left + box.width; ++x)
+        for (std::int64_t c = 0; c < channels; ++c, ++next)
+          if (y >= 0 && y < height && x >= 0 && x < width)
+            *next = any.data<std::uint8_t>()[(y * width + x) * channels + c];
+    expect_levels(crop(any, box, 77), expected, 0, "crop");
+  }
+  EXPECT_THROW(crop(image(), {.height = 0, .width = 3}), ValueError);
+}
+
+TEST(RandomCrop, EveryPlaceInThePaddedImageIsDrawn) {
+  Generator random(fresh_seed());
+  const RandomCrop random_crop({.size = 8, .padding = 2});
+  std::set<std::int64_t> tops, lefts;
+  for (int i = 0; i < 500; ++i) {
+    const Box box = random_crop.draw(8, 9, random);
+    EXPECT_EQ(box.height, 8);
+    EXPECT_EQ(box.width, 8);
+    tops.insert(box.top);
+    lefts.insert(box.left);
+  }
+  EXPECT_EQ(tops, (std::set<std::int64_t>{-2, -1, 0, 1, 2}));
+  EXPECT_EQ(lefts, (std::set<std::int64_t>{-2, -1, 0, 1, 2, 3}));
+  const Tensor small = random_crop(zeros({2, 3, 3}, {.dtype = uint8}), random);
+  EXPECT_EQ(small.shape(), (Shape{8, 8, 3}));
+  EXPECT_THROW(RandomCrop({.size = 8, .padding = -1}), ValueError);
+}
+
+TEST(RandomResizedCrop, PartsHaveTheAreasAndRatiosAskedFor) {
+  Generator random(fresh_seed());
+  const RandomResizedCrop random_crop({.size = 16, .scale = {0.2, 0.7}, .ratio = {0.5, 2}});
+  double smallest = 1, largest = 0, narrowest = 10, widest = 0;
+  std::int64_t at_left = 0, at_right = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const Box box = random_crop.draw(300, 400, random);
+    ASSERT_TRUE(box.top >= 0 && box.left >= 0 && box.top + box.height <= 300 &&
+                box.left + box.width <= 400);
+    const double area = static_cast<double>(box.height * box.width) / (300 * 400),
+                 ratio = static_cast<double>(box.width) / static_cast<double>(box.height);
+    smallest = std::min(smallest, area);
+    largest = std::max(largest, area);
+    narrowest = std::min(narrowest, ratio);
+    widest = std::max(widest, ratio);
+    (2 * box.left + box.width < 400 ? at_left : at_right) += 1;
+  }
+  EXPECT_NEAR(smallest, 0.2, 0.01);
+  EXPECT_NEAR(largest, 0.7, 0.01);
+  EXPECT_NEAR(narrowest, 0.5, 0.02);
+  EXPECT_NEAR(widest, 2, 0.05);
+  EXPECT_NEAR(static_cast<double>(at_left), static_cast<double>(at_right), 500);
+  EXPECT_EQ(random_crop(image(), random).shape(), (Shape{16, 16, 3}));
+}
+
+TEST(RandomResizedCrop, ImagesOfExtremeShapeGiveTheirCentre) {
+  Generator random(fresh_seed());
+  const RandomResizedCrop random_crop({.size = 4, .scale = {0.9, 1}});
+  EXPECT_EQ(random_crop.draw(10, 1000, random), (Box{0, 493, 10, 13}));
+  EXPECT_EQ(random_crop.draw(1000, 9, random), (Box{494, 0, 12, 9}));
+  EXPECT_EQ(random_crop.draw(1, 1, random), (Box{0, 0, 1, 1}));
+  EXPECT_THROW(RandomResizedCrop({.size = 0}), ValueError);
+  EXPECT_THROW(RandomResizedCrop({.scale = {0, 1}}), ValueError);
+  EXPECT_THROW(RandomResizedCrop({.ratio = {2, 1}}), ValueError);
+}
+
+TEST(RandomHorizontalFlip, MirrorsWithItsProbability) {
+  expect_levels(horizontal_flip(image()), data_fixture("flip"), 0, "flip");
+  Generator random(fresh_seed());
+  int flipped = 0;
+  for (int i = 0; i < 1000; ++i)
+    flipped += !RandomHorizontalFlip(0.3)(image(), random).is_same(image());
+  EXPECT_NEAR(flipped, 300, 75);  // five standard deviations
+  EXPECT_THROW(RandomHorizontalFlip(1.1), ValueError);
+}
+
+TEST(ColorJitter, BrightnessContrastAndSaturationAreThoseOfTorchvisionOnPil) {
+  for (const std::string factor : {"0", "0.35", "1", "1.8"}) {
+    const double f = std::stod(factor);
+    expect_levels(adjust_brightness(image(), f), data_fixture("brightness_" + factor), 0,
+                  "brightness " + factor);
+    expect_levels(adjust_contrast(image(), f), data_fixture("contrast_" + factor), 0,
+                  "contrast " + factor);
+    expect_levels(adjust_saturation(image(), f), data_fixture("saturation_" + factor), 0,
+                  "saturation " + factor);
+    expect_levels(adjust_contrast(grey(image()), f), data_fixture("grey_contrast_" + factor), 0,
+                  "contrast of grey " + factor);
+  }
+}
+
+TEST(ColorJitter, HueIsThatOfTorchvisionOnTensors) {
+  for (const std::string part : {"-0.5", "-0.3", "0.1", "0.45"})
+    expect_levels(adjust_hue(image(), std::stod(part)), data_fixture("hue_" + part), 1,
+                  "hue " + part);
+  expect_levels(adjust_hue(image(), 0), image(), 0, "no turn");
+  EXPECT_THROW(adjust_hue(image(), 0.6), ValueError);
+}
+
+TEST(ColorJitter, EveryOrderIsDrawnAndNothingWithoutStrength) {
+  Generator random(fresh_seed());
+  expect_levels(ColorJitter({})(image(), random), image(), 0, "no strength");
+  const ColorJitter jitter({.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1});
+  std::set<std::vector<double>> results;
+  for (int i = 0; i < 20; ++i) results.insert(to_vector(jitter(image(), random)));
+  EXPECT_EQ(results.size(), 20u);
+  EXPECT_THROW(ColorJitter({.brightness = -1}), ValueError);
+  EXPECT_THROW(ColorJitter({.hue = 0.7}), ValueError);
+}
+
+TEST(Normalize, IsThatOfTorchvisionInBothLayouts) {
+  const Normalize::Options imagenet;
+  const Tensor expected = data_fixture("normalized");
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor got = normalize(image(), imagenet.mean, imagenet.deviation, format);
+    ASSERT_EQ(got.shape(), expected.shape());
+    EXPECT_EQ(got.unsqueeze(0).memory_format(), format);
+    const std::vector<double> a = to_vector(got), b = to_vector(expected);
+    for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-6) << i;
+  }
+}
+
+TEST(Normalize, EveryNumberOfChannelsAndPixelsIsNormalized) {
+  Generator random(fresh_seed());
+  for (std::int64_t channels = 1; channels <= 4; ++channels)
+    for (const std::int64_t width : {1, 15, 16, 17, 50}) {
+      const Tensor any = random_image(3, width, channels, random);
+      std::vector<float> mean, deviation;
+      for (std::int64_t c = 0; c < channels; ++c) {
+        mean.push_back(static_cast<float>(random.uniform()));
+        deviation.push_back(static_cast<float>(random.uniform(0.1, 1)));
+      }
+      for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+        const std::vector<double> got = to_vector(normalize(any, mean, deviation, format));
+        for (std::int64_t i = 0; i < 3 * width; ++i)
+          for (std::int64_t c = 0; c < channels; ++c) {
+            const auto at = static_cast<std::size_t>(c);
+            const double byte = any.data<std::uint8_t>()[i * channels + c];
+            ASSERT_NEAR(got[static_cast<std::size_t>(c * 3 * width + i)],
+                        (byte / 255 - mean[at]) / deviation[at], 1e-5);
+          }
+      }
+    }
+  expect_error<ValueError>([] { normalize(image(), {0.1f, 0.2f}, {1, 1}); }, {"2 means", "3"});
+  EXPECT_THROW(Normalize({.mean = {0}, .deviation = {0}}), ValueError);
+  EXPECT_EQ(normalize(image(), {0.5f}, {0.5f}).size(0), 3);
+}
+
+TEST(RandomErasing, ErasesARectangleOfTheAreaAskedFor) {
+  Generator random(fresh_seed());
+  const Tensor ones_image =
+      normalize(full({40, 60, 3}, 255, {.dtype = uint8}), {0}, {1}, MemoryFormat::channels_last);
+  const RandomErasing erasing({.p = 0.6, .scale = {0.1, 0.2}, .ratio = {0.5, 2}, .value = 7});
+  int erased = 0;
+  for (int i = 0; i < 500; ++i) {
+    const Tensor result = erasing(ones_image, random);
+    std::int64_t sevens = 0;
+    for (const double value : to_vector(result)) sevens += value == 7;
+    if (sevens == 0) continue;
+    ++erased;
+    EXPECT_EQ(sevens % 3, 0);
+    EXPECT_GE(sevens / 3, 0.09 * 40 * 60);
+    EXPECT_LE(sevens / 3, 0.21 * 40 * 60);
+    EXPECT_EQ(result.strides(), ones_image.strides());
+  }
+  EXPECT_NEAR(erased, 300, 55);
+  for (const double value : to_vector(ones_image)) ASSERT_EQ(value, 1) << "the argument changed";
+  EXPECT_EQ(
+      to_vector(erase(ones_image, {.top = 39, .left = 59, .height = 1, .width = 1}, 7)).back(), 7);
+  EXPECT_THROW(erase(ones_image, {.top = 39, .height = 2, .width = 1}, 7), ValueError);
+  expect_error<DTypeError>([&] { erasing(image(), random); }, {"behind Normalize"});
+}
+
+TEST(RandomKey, EachPartOfTheKeyChangesTheNumbers) {
+  const std::uint64_t seed = fresh_seed();
+  std::set<std::uint32_t> firsts;
+  for (std::uint64_t s = 0; s < 3; ++s)
+    for (std::int64_t epoch = 0; epoch < 10; ++epoch)
+      for (std::int64_t sample = -1; sample < 10; ++sample)
+        for (std::uint64_t step = 0; step < 4; ++step)
+          firsts.insert(RandomKey{seed + s, epoch, sample}.generator(step).next());
+  EXPECT_GE(firsts.size(), 3u * 10 * 11 * 4 - 1);  // two of 2^32 numbers may agree by chance
+}
+
+TEST(ApplyTransforms, EachStepHasItsOwnNumbers) {
+  const RandomKey key{.seed = fresh_seed(), .epoch = 3, .sample = 5};
+  std::vector<std::uint32_t> drawn;
+  const Transform draw = [&](const Tensor& x, Generator& random) {
+    drawn.push_back(random.next());
+    return x;
+  };
+  const Transform draw_twice = [&](const Tensor& x, Generator& random) {
+    random.next();
+    return draw(x, random);
+  };
+  apply_transforms({draw, draw}, image(), key);
+  apply_transforms({draw_twice, draw}, image(), key);
+  EXPECT_NE(drawn[0], drawn[1]);
+  EXPECT_NE(drawn[0], drawn[2]);
+  EXPECT_EQ(drawn[1], drawn[3]) << "what a transform draws must not change the next one's numbers";
+}
+
+}  // namespace
+}  // namespace tutti
