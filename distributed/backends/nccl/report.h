@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../../../core/error.h"
+#include "../../call_log.h"
 #include "../../collective.h"
 
 #include <algorithm>
@@ -17,6 +18,7 @@ constexpr std::size_t max_fingerprints = 4;
 /// The collectives of one group that are under way on a rank.
 struct Report {
   std::int64_t last_issued = 0, calls = 0;
+  CallRecord latest_call = {};
   Fingerprint fingerprints[max_fingerprints] = {};  ///< Of its oldest calls.
 };
 static_assert(std::is_trivially_copyable_v<Report>);
@@ -44,7 +46,10 @@ inline bool is_valid(const Report& report) {
            f.dtype <= static_cast<std::uint8_t>(DType::boolean) &&
            std::memchr(f.name, '\0', sizeof(f.name)) != nullptr;
   };
-  return report.last_issued >= 0 && report.calls >= 0 &&
+  const CallRecord& latest = report.latest_call;
+  return report.last_issued >= 0 && report.calls >= 0 && latest.sequence >= 0 &&
+         latest.bytes >= 0 && latest.operation <= Operation::barrier &&
+         std::memchr(latest.name, '\0', sizeof(latest.name)) != nullptr &&
          std::all_of(std::begin(report.fingerprints), std::end(report.fingerprints), fits);
 }
 
