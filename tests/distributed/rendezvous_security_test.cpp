@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -346,6 +347,8 @@ std::size_t resident_bytes() {
   return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
+double own_processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 TEST(RendezvousSecurity, RepliesThatNobodyReadsDoNotPileUp) {
   const ServerCase server(2);
   for (int i = 0; i < 4; ++i)
@@ -365,6 +368,9 @@ TEST(RendezvousSecurity, RepliesThatNobodyReadsDoNotPileUp) {
   }
   EXPECT_GT(requests, 1000u);  // replies of more than 100 MB
   EXPECT_LT(resident_bytes(), before + 8'000'000);
+  const double used = own_processor_seconds();
+  std::this_thread::sleep_for(1s);
+  EXPECT_LT(own_processor_seconds() - used, 0.3) << "rank 0 does not wait";
   // The others are served meanwhile, and this rank still gets all replies in order.
   EXPECT_EQ(server.store->put("other", "1"), "1");
   Reply reply;
