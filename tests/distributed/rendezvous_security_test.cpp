@@ -413,6 +413,19 @@ double processor_seconds(pid_t pid) {
   return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
+// Returns how often the threads of a process, except its first one, have waited for something.
+long waits_of_threads(pid_t pid) {
+  long waits = 0;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid))) {
+    if (thread.path().filename() == std::to_string(pid)) continue;
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("voluntary_ctxt_switches:")) waits += std::stol(line.substr(24));
+  }
+  return waits;
+}
+
 TEST(RendezvousSecurity, WithoutDescriptorsAcceptPausesAndRecovers) {
   const std::string port = free_port(), at = "127.0.0.1:" + port;
   Process zero = Rank{at, 0, 2, "run 1", 60s, false, secret}.start();
@@ -424,8 +437,11 @@ TEST(RendezvousSecurity, WithoutDescriptorsAcceptPausesAndRecovers) {
   for (int i = 0; i < 12; ++i) guests.push_back(connect_to_rank_0(port));
   std::this_thread::sleep_for(200ms);
   const double before = processor_seconds(zero.pid());
+  const long waits = waits_of_threads(zero.pid());
   std::this_thread::sleep_for(2s);
   EXPECT_LT(processor_seconds(zero.pid()) - before, 0.4);
+  // A thread that spins gets little time on a busy machine, but never waits.
+  EXPECT_GT(waits_of_threads(zero.pid()) - waits, 4);
   for (const int fd : guests) close(fd);
   Process one = Rank{at, 1, 2, "run 1", 60s, false, secret}.start();
   for (Process* rank : {&one, &zero}) {
