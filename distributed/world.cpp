@@ -266,8 +266,12 @@ void World::watch(const std::shared_ptr<Watched>& watched) {
   if (!watcher_ && options_.has_watcher && !stopped_)
     watcher_.emplace([this] {
       const auto check = [this] { check_watched(); };
-      if (options_.transport) options_.transport->guard(check);
-      else check();
+      try {
+        if (options_.transport) options_.transport->guard(check);
+        else check();
+      } catch (const std::exception& error) {
+        fail({.what = fmt::format("the watcher thread failed: {}", error.what())});
+      }
     });
 }
 

@@ -67,7 +67,8 @@ std::shared_ptr<rendezvous::Store> open_at_address(const WorldOptions& options,
         "from_environment: only {} of {} ranks are on this host, and ranks on several hosts need a "
         "secret, without which anybody in the network could take part. Give every rank the same "
         "one: TUTTI_RENDEZVOUS_SECRET_FILE names a file (chmod 600) that 'openssl rand -hex 32' "
-        "has written, or TUTTI_RENDEZVOUS_SECRET holds it",
+        "has written, or TUTTI_RENDEZVOUS_SECRET holds it; or start the ranks with mpirun and "
+        "without MASTER_ADDR",
         launch.local_size, launch.size);
   return rendezvous::open(launch.rendezvous, {launch.rank, launch.size, launch.run_id,
                                               options.timeout, std::move(secret)});

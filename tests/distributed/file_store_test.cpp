@@ -145,6 +145,23 @@ TEST(FileRendezvous, TheFileOfAKilledRankZeroIsReplaced) {
   EXPECT_FALSE(std::filesystem::exists(file.path));
 }
 
+TEST(FileRendezvous, ARankOfAReplacedRunLeavesTheNewFileAlone) {
+  const TemporaryFile file("survivor");
+  Process killed = Rank{"file:" + file.path, 0, 2, "run 1", 20s, true}.start();
+  const auto survivor = rendezvous::open_file(file.path, {1, 2, "run 1", 5s});
+  survivor->set("old", std::string(1000, 'o'));
+  killed.signal(SIGKILL);
+  killed.exit_code();
+  const auto zero = rendezvous::open_file(file.path, {0, 2, "run 1", 5s});
+  zero->set("new", std::string(5000, 'n'));
+  const std::string before = contents_of(file.path);
+  for (int i = 0; i < 3; ++i)
+    expect_contains(message_of<DistributedError>([&] { survivor->set("old", "1"); }),
+                    {file.path + " belongs to another run now", "start this run again"});
+  EXPECT_EQ(contents_of(file.path), before);
+  EXPECT_EQ(zero->list("").size(), 1u);
+}
+
 TEST(FileRendezvous, TheFileOfARunningRankZeroIsNot) {
   const TemporaryFile file("running");
   const auto zero = rendezvous::open_file(file.path, {0, 2, "run", 5s});

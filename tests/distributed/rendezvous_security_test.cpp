@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -346,6 +347,8 @@ std::size_t resident_bytes() {
   return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
+double own_processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 TEST(RendezvousSecurity, RepliesThatNobodyReadsDoNotPileUp) {
   const ServerCase server(2);
   for (int i = 0; i < 4; ++i)
@@ -365,6 +368,9 @@ TEST(RendezvousSecurity, RepliesThatNobodyReadsDoNotPileUp) {
   }
   EXPECT_GT(requests, 1000u);  // replies of more than 100 MB
   EXPECT_LT(resident_bytes(), before + 8'000'000);
+  const double used = own_processor_seconds();
+  std::this_thread::sleep_for(1s);
+  EXPECT_LT(own_processor_seconds() - used, 0.3) << "rank 0 does not wait";
   // The others are served meanwhile, and this rank still gets all replies in order.
   EXPECT_EQ(server.store->put("other", "1"), "1");
   Reply reply;
@@ -407,6 +413,19 @@ double processor_seconds(pid_t pid) {
   return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
+// Returns how often the threads of a process, except its first one, have waited for something.
+long waits_of_threads(pid_t pid) {
+  long waits = 0;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid))) {
+    if (thread.path().filename() == std::to_string(pid)) continue;
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("voluntary_ctxt_switches:")) waits += std::stol(line.substr(24));
+  }
+  return waits;
+}
+
 TEST(RendezvousSecurity, WithoutDescriptorsAcceptPausesAndRecovers) {
   const std::string port = free_port(), at = "127.0.0.1:" + port;
   Process zero = Rank{at, 0, 2, "run 1", 60s, false, secret}.start();
@@ -418,8 +437,11 @@ TEST(RendezvousSecurity, WithoutDescriptorsAcceptPausesAndRecovers) {
   for (int i = 0; i < 12; ++i) guests.push_back(connect_to_rank_0(port));
   std::this_thread::sleep_for(200ms);
   const double before = processor_seconds(zero.pid());
+  const long waits = waits_of_threads(zero.pid());
   std::this_thread::sleep_for(2s);
   EXPECT_LT(processor_seconds(zero.pid()) - before, 0.4);
+  // A thread that spins gets little time on a busy machine, but never waits.
+  EXPECT_GT(waits_of_threads(zero.pid()) - waits, 4);
   for (const int fd : guests) close(fd);
   Process one = Rank{at, 1, 2, "run 1", 60s, false, secret}.start();
   for (Process* rank : {&one, &zero}) {

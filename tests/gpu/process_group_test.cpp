@@ -393,6 +393,58 @@ TEST_P(Nccl, TwoRanksOfOneDeviceAreRefused) {
     });
 }
 
+// ---- values of the store that no rank of tutti has written
+
+// What rank `rank` gathers as `name`, with a tag in front, as if another rank had written it.
+void write_gathered(rendezvous::SharedTable& table, const std::string& name, int rank,
+                    const std::string& value) {
+  const std::lock_guard lock(table.mutex);
+  using Operation = rendezvous::Request::Operation;
+  table.table.apply({Operation::set, fmt::format("{}/{}", name, rank), "12345678 " + value});
+  if (rank == 0) table.table.apply({Operation::set, name + " complete", ""});
+}
+
+TEST_P(Nccl, AMalformedGpuOfAnotherRankIsRefused) {
+  for (const int rank : {0, 1}) {
+    const auto table = std::make_shared<rendezvous::SharedTable>();
+    write_gathered(*table, "hosts", 1 - rank, "a host");
+    write_gathered(*table, "gpus", 1 - rank, "no GPU");
+    expect_contains(
+        message_of<DistributedError>([&] {
+          nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 20s}), {.local_rank = rank});
+        }),
+        {fmt::format("expected {} bytes about the GPU of rank {}, got 6", rank == 0 ? 32 : 160,
+                     1 - rank)});
+    // The others learn why.
+    const auto failure = rendezvous::in_memory(table, {1 - rank, 2})->failure();
+    ASSERT_TRUE(failure);
+    expect_contains(failure->what, {fmt::format("rank {} could not start", rank), "about the GPU"});
+  }
+}
+
+TEST_P(Nccl, AMalformedReportOrFailureFailsEveryRank) {
+  for (const std::string key : {"state/1", "failure"}) {
+    const auto table = std::make_shared<rendezvous::SharedTable>();
+    std::atomic<int> failed = 0;
+    std::vector<std::jthread> threads;
+    for (const int rank : {0, 1})
+      threads.emplace_back([&, rank] {
+        const ProcessGroup group(nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 20s}),
+                                                  {.local_rank = rank}));
+        group.barrier();
+        if (rank == 1) {
+          std::this_thread::sleep_for(300ms);  // the report about the barrier has been published
+          rendezvous::in_memory(table, {1, 2})->set(key, "malformed");
+          while (failed == 0) std::this_thread::sleep_for(5ms);
+        }
+        expect_contains(
+            message_of<DistributedError>([&] { group.barrier(); }),
+            {key == "failure" ? "that no rank of tutti has written" : "the report of rank 1"});
+        ++failed;
+      });
+  }
+}
+
 TEST_P(Nccl, ADeviceThatIsNotThereFailsAllOfThem) {
   const auto table = std::make_shared<rendezvous::SharedTable>();
   std::vector<std::jthread> threads;

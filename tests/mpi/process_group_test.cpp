@@ -7,6 +7,7 @@
 #include "../distributed/resources.h"
 
 #include <tutti/distributed/backends/mpi/mpi.h>
+#include <tutti/distributed/launch/rendezvous/store.h>
 
 #include <unistd.h>
 
@@ -34,6 +35,20 @@ TEST(Mpi, AnExplicitLocalRankStands) {
             7 + rank);
   EXPECT_EQ(ProcessGroup::from_environment(60s).local_rank(),
             std::stoi(std::getenv("OMPI_COMM_WORLD_LOCAL_RANK")));
+}
+
+TEST(Mpi, BringsTheRanksToAStoreWithARandomSecret) {
+  std::string before;
+  for (int i = 0; i < 2; ++i) {
+    const auto store = rendezvous::over(world(), 20s);
+    const std::string secret = store->member().secret;
+    EXPECT_EQ(secret.size(), 64u);  // 256 bits in hexadecimal digits
+    EXPECT_NE(secret, before);
+    EXPECT_EQ(store->gather("secrets", secret),
+              std::vector(static_cast<std::size_t>(world().size()), secret));
+    store->gather("the end", "");
+    before = secret;
+  }
 }
 
 TEST(Mpi, Conforms) { test::check_conformance(world()); }

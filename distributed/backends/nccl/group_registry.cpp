@@ -1,6 +1,7 @@
 #include "group_registry.h"
 
 #include "../../../core/cuda/check.h"
+#include "report.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,39 +17,6 @@ using namespace std::chrono_literals;
 constexpr auto slow = 1s;
 // How long close() waits for the other ranks, and for graphs.
 constexpr auto longest_close = 10s;
-constexpr std::size_t max_fingerprints = 4;
-
-// What a rank publishes about one group.
-struct Report {
-  std::int64_t last_issued = 0, calls = 0;
-  CallRecord latest_call = {};
-  Fingerprint fingerprints[max_fingerprints];  // of its oldest calls
-};
-
-using Reports = std::map<std::string, Report>;  // by the key of the group
-
-// In the store: key, zero byte and report of each group as plain bytes, one after the other.
-std::string encode(const Reports& reports) {
-  std::string text;
-  for (const auto& [key, report] : reports) {
-    text += key;
-    text += '\0';
-    text.append(reinterpret_cast<const char*>(&report), sizeof(report));
-  }
-  return text;
-}
-
-Reports decode(const std::string& text) {
-  Reports reports;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = text.find('\0', at);
-    if (end == std::string::npos || text.size() - end - 1 < sizeof(Report)) break;
-    std::memcpy(static_cast<void*>(&reports[text.substr(at, end - at)]), text.data() + end + 1,
-                sizeof(Report));
-    at = end + 1 + sizeof(Report);
-  }
-  return reports;
-}
 
 std::string released_key(const RegisteredGroup& group) {
   return fmt::format("released/{}/", group.key);
@@ -62,8 +30,8 @@ class StoreTransport : public World::Transport {
   Failure send_failure(const Failure& failure) override {
     try {
       return store_->fail(failure);
-    } catch (const Error&) {
-      return failure;  // the store cannot be reached, so no other rank can be told
+    } catch (const std::exception&) {
+      return failure;  // the store cannot be reached or is full, so no other rank can be told
     }
   }
   std::optional<World::Notice> receive() override {
@@ -149,8 +117,10 @@ Stall GroupRegistry::OldestCall::stall() const {
   for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
     fingerprints.push_back(own);
     if (static_cast<int>(r) == group_.info.rank) continue;
-    const auto found = states.find(state_key(group_.info.world_ranks[r]));
-    Reports reports = found == states.end() ? Reports{} : decode(found->second);
+    const int world_rank = group_.info.world_ranks[r];
+    const auto found = states.find(state_key(world_rank));
+    Reports reports =
+        found == states.end() ? Reports{} : decode_reports(found->second, world_rank);
     const Report& report = reports[group_.key];
     const bool is_missing = report.last_issued < own.sequence;
     if (is_missing) {
@@ -236,10 +206,20 @@ void GroupRegistry::check() noexcept {
     // With many ranks each of them asks the store less often, because rank 0 serves it.
     if (!world_->failure() && checks_++ % (1 + member().size / 256) == 0) check_groups();
   } catch (const std::exception& error) {
-    world_->fail({.what = fmt::format("rank {}: {}", member().rank, error.what())});
+    fail_world(error.what());
   }
-  if (world_->failure()) abort_all();
+  try {
+    if (world_->failure()) abort_all();
+  } catch (const std::exception&) {  // no memory or no thread: the next check tries again
+  }
   changed_.notify_all();
+}
+
+void GroupRegistry::fail_world(const char* why) noexcept {
+  try {
+    world_->fail({.what = fmt::format("rank {}: {}", member().rank, why)});
+  } catch (const std::exception&) {  // no memory: the next check finds the same fault
+  }
 }
 
 void GroupRegistry::check_groups() {

@@ -79,6 +79,7 @@ class GroupRegistry {
   const rendezvous::Member& member() const { return store_->member(); }
   // On the watcher thread.
   void check() noexcept;
+  void fail_world(const char* why) noexcept;
   void check_groups();
   void publish_calls();
   void check_oldest_call(RegisteredGroup& group);

@@ -231,7 +231,9 @@ std::string host() {
   return fmt::format("{} {}", name, boot);
 }
 
-// Identifies a GPU for every process that sees it.
+constexpr std::size_t identity_size = 32;
+
+// Identifies a GPU for every process that sees it, by `identity_size` digits.
 std::string identity(int device) {
   cudaDeviceProp properties = {};
   cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties", "nccl");
@@ -241,18 +243,30 @@ std::string identity(int device) {
   return text;
 }
 
+// What the ranks gather has the GPU of each, and behind that of rank 0 the NCCL unique id.
+void expect_valid(const std::vector<std::string>& gpus) {
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    const std::size_t expected = identity_size + (rank == 0 ? sizeof(ncclUniqueId) : 0);
+    if (gpus[rank].size() != expected)
+      tutti::fail<DistributedError>(
+          "nccl: expected {} bytes about the GPU of rank {}, got {}; do all ranks run the same "
+          "program?",
+          expected, rank, gpus[rank].size());
+  }
+}
+
 void expect_different_devices(const std::vector<std::string>& gpus) {
   const char* shared = std::getenv("TUTTI_NCCL_SHARE_GPU");
   if (shared && std::string(shared) == "1") return;
   for (std::size_t a = 0; a < gpus.size(); ++a)
     for (std::size_t b = a + 1; b < gpus.size(); ++b)
-      if (gpus[a].substr(0, 32) == gpus[b].substr(0, 32))
+      if (gpus[a].substr(0, identity_size) == gpus[b].substr(0, identity_size))
         tutti::fail<DistributedError>(
             "nccl: ranks {} and {} have the same GPU ({}); NCCL needs one for each rank. Start "
             "fewer ranks on that host, check LOCAL_RANK and CUDA_VISIBLE_DEVICES, or give "
             "WorldOptions::device. (For tests: TUTTI_NCCL_SHARE_GPU=1, and an NCCL_HOSTID of its "
             "own for each rank)",
-            a, b, gpus[a].substr(0, 32));
+            a, b, gpus[a].substr(0, identity_size));
 }
 
 std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
@@ -279,8 +293,9 @@ std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
     mine.append(id.internal, sizeof(id.internal));
   }
   const std::vector<std::string> gpus = store->gather("gpus", mine);
+  expect_valid(gpus);
   expect_different_devices(gpus);
-  std::memcpy(id.internal, gpus[0].data() + 32, sizeof(id.internal));
+  std::memcpy(id.internal, gpus[0].data() + identity_size, sizeof(id.internal));
 
   const auto registry = std::make_shared<GroupRegistry>(store, device);
   const auto group = std::make_shared<RegisteredGroup>("world", info, cuda::Stream::create(device));
@@ -308,7 +323,7 @@ std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& st
     try {
       store->fail(
           {.what = fmt::format("rank {} could not start: {}", store->member().rank, error.what())});
-    } catch (const Error&) {}
+    } catch (const std::exception&) {}
     throw;
   }
 }

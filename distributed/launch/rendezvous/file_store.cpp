@@ -267,14 +267,15 @@ class FileStore : public Store {
       Descriptor next = open_file_with(0);
       if (next.fd() < 0)
         tutti::fail<DistributedError>("rendezvous: {} is gone; rank 0 has ended", path_);
-      file_ = std::move(next);
-      lock();
+      // The file of another run must not become this store's.
       Header there;
-      if (read_header(read_from(file_, 0, path_), there) != Contents::header || there != header_)
+      if (read_header(read_from(next, 0, path_), there) != Contents::header || there != header_)
         tutti::fail<DistributedError>(
             "rendezvous: {} belongs to another run now, which has found rank 0 of this one ended; "
             "start this run again",
             path_);
+      file_ = std::move(next);
+      lock();
       forget_records();
       read_new_records();
     }

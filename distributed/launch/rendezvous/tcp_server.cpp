@@ -135,7 +135,8 @@ class Server : public Store {
     if (may_accept())
       for (const Descriptor& listener : listeners_.sockets)
         polled.push_back({listener.fd(), POLLIN, 0});
-    if (poll(polled.data(), polled.size(), stopping_ || !may_accept() ? 20 : 200) < 0 &&
+    const auto patience = stopping_ ? 20ms : may_accept() ? 200ms : accept_pause;
+    if (poll(polled.data(), polled.size(), static_cast<int>(patience.count())) < 0 &&
         errno != EINTR)
       throw std::system_error(errno, std::generic_category(), "poll");
     if (polled[0].revents) {
