@@ -33,7 +33,7 @@ Tensor pow(const Tensor& x, double exponent);
 
 // ---- Functions of each element. They need a floating dtype.
 
-Tensor abs(const Tensor& x);      ///< |x|; the gradient at 0 is 0
+Tensor abs(const Tensor& x);      ///< |x|; the gradient at 0 is 0, at NaN it is NaN
 Tensor exp(const Tensor& x);      ///< e^x
 Tensor log(const Tensor& x);      ///< the natural logarithm
 Tensor sqrt(const Tensor& x);     ///< the square root

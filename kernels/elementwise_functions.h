@@ -31,7 +31,7 @@ enum class Unary {
   sigmoid,
   relu,  // NaN stays NaN
   gelu,  // the exact one: x Phi(x), not its tanh approximation
-  sign,
+  sign,  // NaN stays NaN
   count
 };
 
@@ -75,7 +75,7 @@ TUTTI_HOST_DEVICE inline T evaluate(T x) {
   else if constexpr (op == Unary::relu) return x > T(0) || x != x ? x : T(0);
   else if constexpr (op == Unary::gelu)
     return x * T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440)));
-  else if constexpr (op == Unary::sign) return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0));
+  else if constexpr (op == Unary::sign) return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x);
   else static_assert(op == Unary::count, "evaluate() lacks this operation");
 }
 

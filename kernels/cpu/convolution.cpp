@@ -2,7 +2,8 @@
 // whatever oneDNN has no kernel for.
 #include "../convolution.h"
 
-#include "../../core/memory.h"
+#include "../../core/create.h"
+#include "../elementwise.h"
 #include "onednn.h"
 #include "reference_convolution.h"
 
@@ -35,6 +36,25 @@ void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
     reference::convolution_backward_input(dy, w, options, dx);
 }
 
+Tensor in_float32(const Tensor& t) {
+  const Tensor wide = empty_like(t, float32);
+  elementwise().copy(t, wide);
+  return wide;
+}
+
+void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
+                     const Tensor& dw, const Tensor& db);
+
+// Computes the gradients of weight and bias in float32 and rounds them to their dtypes.
+void backward_weight_in_float32(const Tensor& x, const Tensor& dy, const ConvOptions& options,
+                                const Tensor& dw, const Tensor& db) {
+  const Tensor wide_dw = empty_like(dw, float32),
+               wide_db = db.defined() ? empty_like(db, float32) : Tensor();
+  backward_weight(in_float32(x), in_float32(dy), options, wide_dw, wide_db);
+  elementwise().copy(wide_dw, dw);
+  if (db.defined()) elementwise().copy(wide_db, db);
+}
+
 void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                      const Tensor& dw, const Tensor& db) {
   check_dtype(x);
@@ -43,6 +63,8 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
     if (db.defined()) zero(db);
     return;
   }
+  if (x.dtype() == bfloat16 && onednn::reads_unwritten_memory(x, options))
+    return backward_weight_in_float32(x, dy, options, dw, db);
   if (x.dtype() == float64 || !onednn::convolution_backward_weight(x, dy, options, dw, db))
     reference::convolution_backward_weight(x, dy, options, dw, db);
 }

@@ -2,6 +2,7 @@
 
 #include "onednn_primitive.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace tutti::kernels::cpu::onednn {
@@ -121,11 +122,13 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
       });
 }
 
+bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options) {
+  const bool is_padded = std::ranges::any_of(options.padding, [](auto size) { return size > 0; });
+  return x.shape()[x.rank() - 1] < options.stride[x.rank() - 3] || (x.rank() == 5 && is_padded);
+}
+
 bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                                  const Tensor& dw, const Tensor& db) {
-  // Where bfloat16 rows are shorter than the stride, oneDNN 2.6.3 reads scratch memory that it
-  // never wrote, and the result is sometimes NaN.
-  if (x.dtype() == bfloat16 && x.shape()[x.rank() - 1] < options.stride[x.rank() - 3]) return false;
   PrimitiveKey key('w');
   for (const Tensor& t : {x, dy, dw, db}) key.add(t);
   key.add(options);

@@ -6,8 +6,8 @@
 #include "../convolution.h"
 #include "../pooling.h"
 
-/// Each function returns false and does nothing if oneDNN has no kernel for these dtypes on this
-/// processor.
+/// Each function that computes returns false and does nothing if oneDNN has no kernel for these
+/// dtypes on this processor.
 namespace tutti::kernels::cpu::onednn {
 
 bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
@@ -23,5 +23,10 @@ bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, cons
 bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options, bool max,
                       const Tensor& dx);
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
+
+/// Returns whether convolution_backward_weight() may be wrong for a bfloat16 x. oneDNN 2.6.3 reads
+/// scratch memory that it never wrote where rows are shorter than the stride and, in some shapes of
+/// three spatial dimensions, where there is padding. Such gradients were off by any amount, or NaN.
+bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options);
 
 }  // namespace tutti::kernels::cpu::onednn

@@ -311,25 +311,28 @@ bool suits_onednn(const Tensor& x, const Tensor& y) {
   return (x.dtype() == float32 || x.dtype() == bfloat16) && x.numel() > 0 && y.numel() > 0;
 }
 
-// Returns whether one of n floating numbers, given as their bits, is NaN.
+// Returns whether one of n floating numbers, given as their bits, is NaN or -infinity.
 template <class Bits>
-bool any_is_nan(const Bits* bits, std::int64_t n, Bits infinity) {
+bool any_needs_own_loops(const Bits* bits, std::int64_t n, Bits infinity) {
   constexpr Bits sign = Bits(1) << (8 * sizeof(Bits) - 1);
   Bits found = 0;
   for (std::int64_t i = 0; i < n; ++i)
-    found |= static_cast<Bits>(bits[i] & ~sign) > infinity ? Bits(1) : Bits(0);
+    found |= static_cast<Bits>(bits[i] & ~sign) > infinity || bits[i] == (infinity | sign)
+                 ? Bits(1)
+                 : Bits(0);
   return found != 0;
 }
 
-// Returns whether a dense float32 or bfloat16 tensor contains NaN.
-bool contains_nan(const Tensor& x) {
+// Returns whether a dense float32 or bfloat16 tensor contains a number that oneDNN passes over:
+// NaN, and -infinity, instead of which it returns the lowest finite number.
+bool needs_own_loops(const Tensor& x) {
   std::atomic<bool> found = false;
   const bool wide = x.dtype() == float32;
   parallel_for(x.numel(), 65536, [&](std::int64_t begin, std::int64_t end) {
-    const bool here = wide ? any_is_nan(static_cast<const std::uint32_t*>(x.raw()) + begin,
-                                        end - begin, 0x7f800000u)
-                           : any_is_nan(static_cast<const std::uint16_t*>(x.raw()) + begin,
-                                        end - begin, std::uint16_t{0x7f80});
+    const bool here = wide ? any_needs_own_loops(static_cast<const std::uint32_t*>(x.raw()) + begin,
+                                                 end - begin, 0x7f800000u)
+                           : any_needs_own_loops(static_cast<const std::uint16_t*>(x.raw()) + begin,
+                                                 end - begin, std::uint16_t{0x7f80});
     if (here) found = true;
   });
   return found;
@@ -354,7 +357,7 @@ bool onednn_backward(const Tensor& dy, const PoolOptions& options, const Tensor&
 // oneDNN would pass over NaN, and a diverged network would look healthy.
 void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
                  const Tensor& index) {
-  if (suits_onednn(x, y) && x.is_dense() && !contains_nan(x) &&
+  if (suits_onednn(x, y) && x.is_dense() && !needs_own_loops(x) &&
       onednn::pooling_forward(x, options, true, y, index))
     return;
   dispatch(RealTypes{}, x.dtype(), "max pooling", [&]<class T>() {

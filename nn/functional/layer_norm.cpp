@@ -58,15 +58,15 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
       "layer_norm", y, {input, weight, bias},
       [saved_x = Saved(x), saved_w = Saved(w), mean, rstd, needs_x = needs_grad(input),
        needs_weight = needs_grad(weight), needs_bias = needs_grad(bias), shape = normalized_shape,
-       parameters = weight.defined() ? weight.dtype() : float32, &kernels](const Tensor& gradient) {
+       weight_dtype = weight.defined() ? weight.dtype() : float32,
+       bias_dtype = bias.defined() ? bias.dtype() : float32, &kernels](const Tensor& gradient) {
         const Tensor copy = gradient.is_contiguous() ? Tensor() : gradient.contiguous();
         const Tensor& dy = copy.defined() ? copy : gradient;
         // If nothing else holds dy, dx overwrites it, because its memory is in the cache.
         const bool reuse = dy.is_exclusive();
-        const TensorOptions like{parameters, dy.device()};
         Tensor dx, d_weight, d_bias;
-        if (needs_weight) d_weight = empty(shape, like);
-        if (needs_bias) d_bias = empty(shape, like);
+        if (needs_weight) d_weight = empty(shape, {weight_dtype, dy.device()});
+        if (needs_bias) d_bias = empty(shape, {bias_dtype, dy.device()});
         if (needs_weight || needs_bias)
           kernels.parameter_grad(dy, saved_x.get(), mean, rstd, d_weight, d_bias);
         if (needs_x) {

@@ -1,5 +1,6 @@
 // Tests of the engine: accumulation, order, hooks, callbacks, saved tensors, deep graphs.
 #include <tutti/autograd/engine.h>
+#include <tutti/autograd/functions.h>
 #include <tutti/autograd/record.h>
 #include <tutti/core/create.h>
 
@@ -360,6 +361,20 @@ TEST(Engine, AWaitingOperationThatDoesNotAskLosesNothing) {
 TEST(Engine, DeferringOutsideOfABackwardIsAnError) {
   EXPECT_THROW(autograd::defer_gradients([] { return std::vector<Tensor>{}; }), Error);
   autograd::compute_deferred_gradients();
+}
+
+// A gradient of no elements may have strides of 0, and is added in place like any other.
+TEST(Engine, EmptyExpandedGradientsAreAdded) {
+  for (const bool clones : {false, true}) {
+    const Tensor x = zeros({0, 3, 2, 2}).requires_grad_();
+    const Tensor y = clones ? x.clone() : x;
+    (sum(mean(y, {2, 3})) + sum(y * y) + sum(mean(y, {2, 3}))).backward();
+    EXPECT_EQ(x.grad().shape(), x.shape());
+  }
+  const Tensor none = zeros({0, 1}).expand({0, 3});
+  // No elements share memory.
+  none.add_(ones({0, 3})).mul_(2).fill_(1).copy_(ones({3}));
+  EXPECT_THROW(zeros({1}).expand({3}).add_(ones({3})), ShapeError);
 }
 
 }  // namespace

@@ -112,5 +112,15 @@ TEST(Matmul, Errors) {
   EXPECT_THROW(matmul(zeros({2, 3}, {int64}), zeros({3, 2}, {int64})), DTypeError);
 }
 
+// oneDNN broadcasts a factor to the size of the other, which an expanded one does not have.
+TEST(Matmul, AnExpandedFactorMeetsOneThatBroadcasts) {
+  for (const DType dtype : {float32, float64, bfloat16}) {
+    const Tensor a = randn({1, 1, 4, 7}).to(dtype), b = randn({5, 1, 7, 2}).to(dtype);
+    const Tensor difference = matmul(a.expand({5, 3, 4, 7}), b) - matmul(a, b);
+    EXPECT_EQ(difference.shape(), (Shape{5, 3, 4, 2}));
+    EXPECT_LT(max(abs(difference.to(float64))).item<double>(), 0.05) << to_string(dtype);
+  }
+}
+
 }  // namespace
 }  // namespace tutti

@@ -50,6 +50,35 @@ inline std::unique_ptr<nn::Sequential> small_net(const ProcessGroup& group) {
   return net;
 }
 
+/// A residual block and a mean over the positions. Its backward adds gradients that are expanded
+/// tensors: that of the mean, and those that reach the input of the block on two paths.
+class ResidualNet : public nn::Layer {
+ public:
+  explicit ResidualNet(const ProcessGroup& group)
+      : conv(add<nn::Conv2d>("conv", {.in = 2, .out = 2, .kernel = 3, .padding = 1})),
+        bn(add<nn::SyncBatchNorm>("bn", {.channels = 2, .group = group})),
+        fc(add<nn::Linear>("fc", {.in = 2, .out = 3})) {}
+
+  Tensor forward(const Tensor& images) override {
+    const Tensor x = conv(images);
+    const Tensor y = bn(x) + x;
+    return fc(mean(y, {2, 3}) + mean(x, {2, 3}));
+  }
+
+  nn::Conv2d& conv;
+  nn::SyncBatchNorm& bn;
+  nn::Linear& fc;
+};
+
+inline std::unique_ptr<nn::Layer> residual_net(const ProcessGroup& group) {
+  auto net = std::make_unique<ResidualNet>(group);
+  net->to(float64);
+  Generator generator(10);
+  for (const Tensor& parameter : net->parameters())
+    parameter.detach().copy_(randn(parameter.shape(), {.dtype = float64}, generator));
+  return net;
+}
+
 /// Returns the loss of a step on the samples of all ranks, in one process.
 inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step,
                          distributed::Divisor divisor) {
@@ -74,8 +103,10 @@ inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step,
           (divisor == distributed::Divisor::world_size ? ranks : static_cast<int>(images.size())));
 }
 
-inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divisor) {
-  const auto net = small_net(group), alone = small_net(ProcessGroup());
+/// Trains `net`, and `alone` on the samples of all ranks. Both must be equal afterwards.
+inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divisor,
+                            const std::unique_ptr<nn::Layer>& net,
+                            const std::unique_ptr<nn::Layer>& alone) {
   auto options = small_buckets;
   // One of the divisors runs with find_unused_parameters, the others without.
   options.find_unused_parameters = divisor == distributed::Divisor::active_ranks;
@@ -166,7 +197,9 @@ inline void check_stopping(const ProcessGroup& group) {
 inline void check_join(const ProcessGroup& group) {
   for (const auto divisor : {distributed::Divisor::samples, distributed::Divisor::active_ranks,
                              distributed::Divisor::world_size})
-    check_shadowing(group, divisor);
+    check_shadowing(group, divisor, small_net(group), small_net(ProcessGroup()));
+  check_shadowing(group, distributed::Divisor::samples, residual_net(group),
+                  residual_net(ProcessGroup()));
   check_accumulating(group);
   check_stopping(group);
 }

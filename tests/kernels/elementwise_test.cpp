@@ -57,7 +57,7 @@ const std::vector<UnaryOp>& unary_ops() {
       {Unary::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }},
       {Unary::relu, [](double x) { return x > 0 || std::isnan(x) ? x : 0; }},
       {Unary::gelu, [](double x) { return x * 0.5 * std::erfc(-x * std::sqrt(0.5)); }},
-      {Unary::sign, [](double x) { return (x > 0) - (x < 0); }},
+      {Unary::sign, [](double x) { return std::isnan(x) ? x : (x > 0) - (x < 0); }},
   };
   return ops;
 }

@@ -292,5 +292,13 @@ TEST(Pooling, SumsTheGradientsOfOverlappingWindowsInFloat32) {
     }
 }
 
+TEST(PoolingKernels, TheMaximumOfInfinitelySmallNumbersIsOne) {
+  for (const DType dtype : test::trained_dtypes()) {
+    const Tensor x = full({1, 2, 4}, -INFINITY, {.dtype = dtype}), y = poisoned({1, 2, 2}, dtype);
+    test::pooling().max_forward(x, {{2}, {2}, {0}, true}, y, {});
+    EXPECT_EQ(to_vector(y), std::vector<double>(4, -INFINITY)) << to_string(dtype);
+  }
+}
+
 }  // namespace
 }  // namespace tutti

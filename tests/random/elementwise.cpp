@@ -1,0 +1,103 @@
+// Functions of each element, given by their value and their derivative.
+#include "operation.h"
+
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/recompute.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace tutti::test {
+namespace {
+
+using Function = Real (*)(Real);
+
+Operation of_one(const std::string& name, Tensor (*call)(const Tensor&), Function value,
+                 Function slope, Values values = Values::normal) {
+  const auto reference = [=](const Number& x) {
+    // The derivative is computed from rounded values, and may be a difference of larger ones.
+    const Real s = slope(x.value());
+    return Number::of(x, value(x.value()), {s, 2 * std::abs(s) + 1});
+  };
+  return {name + "(const Tensor&)",
+          [=](Draw& draw) {
+            return Trial{.inputs = {draw.tensor(draw.shape(), values)},
+                         .call = [=](const auto& in) { return call(in[0]); },
+                         .reference = [=](const Arrays& in) { return map(in[0], reference); }};
+          },
+          {.gradient_roundings = 4}};
+}
+
+Real sigmoid_of(Real x) { return 1 / (1 + std::exp(-x)); }
+Real normal_cdf(Real x) { return 0.5 * std::erfc(-x * std::sqrt(Real(0.5))); }
+Real sign_of(Real x) { return std::isnan(x) ? x : Real((x > 0) - (x < 0)); }
+
+// A function that runs again in backward has the values and the gradients of the function.
+Operation recomputed() {
+  return {
+      "recompute(const std::function<Tensor(const std::vector<Tensor>&)>&, const "
+      "std::vector<Tensor>&)",
+      [](Draw& draw) {
+        const Shape shape = draw.shape();
+        return Trial{.inputs = {draw.tensor(shape), draw.tensor(shape)},
+                     .call =
+                         [](const auto& in) {
+                           return recompute([](const auto& t) { return t[0] * t[1] + t[1]; }, in);
+                         },
+                     .reference =
+                         [](const Arrays& in) {
+                           return zip(in[0], in[1],
+                                      [](const Number& a, const Number& b) { return a * b + b; });
+                         }};
+      },
+      {.roundings = 1, .gradient_roundings = 4}};
+}
+
+}  // namespace
+
+Family elementwise() {
+  constexpr Values positive = Values::positive;
+  return {
+      "elementwise",
+      {
+          of_one(
+              "abs", tutti::abs, [](Real x) { return std::abs(x); }, sign_of),
+          of_one(
+              "exp", tutti::exp, [](Real x) { return std::exp(x); },
+              [](Real x) { return std::exp(x); }),
+          of_one(
+              "log", tutti::log, [](Real x) { return std::log(x); }, [](Real x) { return 1 / x; },
+              positive),
+          of_one(
+              "sqrt", tutti::sqrt, [](Real x) { return std::sqrt(x); },
+              [](Real x) { return 0.5 / std::sqrt(x); }, positive),
+          of_one(
+              "rsqrt", tutti::rsqrt, [](Real x) { return 1 / std::sqrt(x); },
+              [](Real x) { return -0.5 / std::sqrt(x) / std::sqrt(x) / std::sqrt(x); }, positive),
+          of_one(
+              "square", tutti::square, [](Real x) { return x * x; }, [](Real x) { return 2 * x; }),
+          of_one(
+              "sin", tutti::sin, [](Real x) { return std::sin(x); },
+              [](Real x) { return std::cos(x); }),
+          of_one(
+              "cos", tutti::cos, [](Real x) { return std::cos(x); },
+              [](Real x) { return -std::sin(x); }),
+          of_one(
+              "tanh", tutti::tanh, [](Real x) { return std::tanh(x); },
+              [](Real x) { return 1 - std::tanh(x) * std::tanh(x); }),
+          of_one("sigmoid", tutti::sigmoid, sigmoid_of,
+                 [](Real x) { return sigmoid_of(x) * (1 - sigmoid_of(x)); }),
+          of_one(
+              "relu", tutti::relu, [](Real x) { return x <= 0 ? Real(0) : x; },
+              [](Real x) { return x <= 0 ? Real(0) : Real(1); }),
+          of_one(
+              "gelu", tutti::gelu, [](Real x) { return x * normal_cdf(x); },
+              [](Real x) {
+                return normal_cdf(x) +
+                       x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi_v<Real>);
+              }),
+          recomputed(),
+      }};
+}
+
+}  // namespace tutti::test

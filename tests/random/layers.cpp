@@ -1,0 +1,441 @@
+// Layers: modules that pass their parameters and options to the functions of the other families.
+#include "operation.h"
+#include "reference.h"
+
+#include <tutti/distributed/process_group.h>
+#include <tutti/nn/activation.h>
+#include <tutti/nn/batch_norm/joint.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
+#include <tutti/nn/conv.h>
+#include <tutti/nn/dropout.h>
+#include <tutti/nn/embedding.h>
+#include <tutti/nn/flatten.h>
+#include <tutti/nn/identity.h>
+#include <tutti/nn/layer_norm.h>
+#include <tutti/nn/linear.h>
+#include <tutti/nn/loss.h>
+#include <tutti/nn/pooling.h>
+#include <tutti/nn/resnet.h>
+
+#include <memory>
+#include <numbers>
+
+namespace tutti::test {
+namespace {
+
+using reference::Total;
+using ReferenceCall = std::function<Array(const Arrays&)>;
+
+// Converts a layer to the trial's dtype and gives its parameters random values.
+void randomise(nn::Module& layer, Draw& draw) {
+  layer.to(draw.dtype());
+  for (const Tensor& parameter : layer.parameters())
+    parameter.detach().copy_(randn(parameter.shape()));
+}
+
+// Returns the trial of a layer: its inputs are x and the parameters, in the order of their names.
+Trial trial_of(const std::shared_ptr<nn::Layer>& layer, const Tensor& x, Draw& draw,
+               ReferenceCall reference) {
+  randomise(*layer, draw);
+  std::vector<Tensor> inputs{x};
+  for (const Tensor& parameter : layer->parameters()) inputs.push_back(parameter);
+  return {.inputs = inputs,
+          .call = [layer](const auto& in) { return (*layer)(in[0]); },
+          .reference = std::move(reference),
+          .options = layer->describe(),
+          .dtype = draw.dtype()};
+}
+
+// A layer that has no options: a function of each element.
+template <class Layer>
+Operation activation(const std::string& name, std::function<Number(const Number&)> reference) {
+  return {"nn::" + name,
+          [=](Draw& draw) {
+            return trial_of(std::make_shared<Layer>(), draw.tensor(draw.shape()), draw,
+                            [=](const Arrays& in) { return map(in[0], reference); });
+          },
+          {.gradient_roundings = 4}};
+}
+
+std::vector<Operation> activations() {
+  const auto by_derivative = [](Real value, Real slope) {
+    return [=](const Number& x) { return Number::of(x, value, {slope, 2 * std::abs(slope) + 1}); };
+  };
+  return {activation<nn::ReLU>("ReLU", [](const Number& x) { return relu(x); }),
+          activation<nn::GELU>("GELU",
+                               [=](const Number& n) {
+                                 const Real x = n.value(),
+                                            cdf = 0.5 * std::erfc(-x * std::sqrt(Real(0.5))),
+                                            pdf = std::exp(-x * x / 2) /
+                                                  std::sqrt(2 * std::numbers::pi_v<Real>);
+                                 return by_derivative(x * cdf, cdf + x * pdf)(n);
+                               }),
+          activation<nn::Sigmoid>("Sigmoid",
+                                  [=](const Number& n) {
+                                    const Real y = 1 / (1 + std::exp(-n.value()));
+                                    return by_derivative(y, y * (1 - y))(n);
+                                  }),
+          activation<nn::Tanh>("Tanh",
+                               [=](const Number& n) {
+                                 const Real y = std::tanh(n.value());
+                                 return by_derivative(y, 1 - y * y)(n);
+                               }),
+          activation<nn::Identity>("Identity", [](const Number& x) { return x; })};
+}
+
+// Returns an option of `spatial` equal numbers.
+Dims all(int spatial, std::int64_t number) { return Dims::filled(spatial, number); }
+
+Array input_or_nothing(const Arrays& in, std::size_t i) { return i < in.size() ? in[i] : Array(); }
+
+template <class Layer>
+Operation convolution(const std::string& name, int spatial) {
+  return {"nn::" + name,
+          [=](Draw& draw) {
+            const std::int64_t groups = draw.pick(1, 2), stride = draw.pick(1, 2),
+                               padding = draw.pick(0, 1);
+            const typename Layer::Options options{.in = groups * draw.pick(1, 3),
+                                                  .out = groups * draw.pick(1, 3),
+                                                  .kernel = draw.pick(1, 3),
+                                                  .stride = stride,
+                                                  .padding = padding,
+                                                  .groups = groups,
+                                                  .bias = draw.chance(0.5)};
+            Shape x{draw.batch(2), options.in};
+            for (int d = 0; d < spatial; ++d) x.push_back(draw.pick(3, 5));
+            const kernels::ConvOptions expanded{all(spatial, stride), all(spatial, padding),
+                                                all(spatial, 1), groups};
+            return trial_of(
+                std::make_shared<Layer>(options), draw.tensor(x), draw, [=](const Arrays& in) {
+                  return reference::convolution(in[0], in[1], input_or_nothing(in, 2), expanded);
+                });
+          },
+          {.gradient_roundings = 0, .mixes_nonfinite = true}};
+}
+
+Operation linear() {
+  return {"nn::Linear",
+          [](Draw& draw) {
+            const bool is_relu = draw.chance(0.5);
+            const nn::Linear::Options options{
+                .in = draw.pick(1, 9),
+                .out = draw.pick(1, 9),
+                .bias = draw.chance(0.5),
+                .activation = is_relu ? nn::Activation::relu : nn::Activation::none};
+            Shape shape = draw.shape(1, 3);
+            shape.push_back(options.in);
+            return trial_of(std::make_shared<nn::Linear>(options), draw.tensor(shape), draw,
+                            [=](const Arrays& in) {
+                              const Array y =
+                                  reference::linear(in[0], in[1], input_or_nothing(in, 2));
+                              return is_relu ? reference::relu(y) : y;
+                            });
+          },
+          {.gradient_roundings = 0}};
+}
+
+Operation embedding() {
+  return {"nn::Embedding",
+          [](Draw& draw) {
+            const nn::Embedding::Options options{.count = draw.pick(1, 9), .dim = draw.pick(1, 9)};
+            return trial_of(
+                std::make_shared<nn::Embedding>(options),
+                draw.indices(draw.shape(0, 3), options.count), draw,
+                [](const Arrays& in) { return reference::embedding(in[0], in[1], -1); });
+          },
+          {.gradient_roundings = 0, .error_growth = 16}};
+}
+
+// Dropout draws from the thread's generator, which is restarted before each call.
+Operation dropout() {
+  return {"nn::Dropout", [](Draw& draw) {
+            const auto layer = std::make_shared<nn::Dropout>(nn::Dropout::Options{.p = 0.5});
+            const auto seed = static_cast<std::uint64_t>(draw.pick(0, 1000000));
+            Trial trial = trial_of(layer, draw.tensor(draw.shape()), draw, [=](const Arrays& in) {
+              Generator generator(seed);
+              std::vector<bool> is_kept;
+              for (std::size_t i = 0; i < in[0].values.size(); ++i)
+                is_kept.push_back(generator.next() < 0x1p31);
+              return reference::dropout(in[0], is_kept, 2);
+            });
+            trial.call = [=](const auto& in) {
+              manual_seed(seed);
+              return (*layer)(in[0]);
+            };
+            return trial;
+          }};
+}
+
+Operation flatten() {
+  return {"nn::Flatten", [](Draw& draw) {
+            return trial_of(std::make_shared<nn::Flatten>(), draw.tensor(draw.shape(2)), draw,
+                            [](const Arrays& in) {
+                              Array y = in[0];
+                              y.shape = {y.size(0), product(y.shape, 1, y.rank())};
+                              return y;
+                            });
+          }};
+}
+
+Operation layer_norm() {
+  return {"nn::LayerNorm",
+          [](Draw& draw) {
+            Shape shape = draw.shape(2);
+            for (int d = 1; d < shape.size(); ++d) shape[d] = std::max<std::int64_t>(1, shape[d]);
+            const auto dims = static_cast<int>(draw.pick(1, shape.size() - 1));
+            const nn::LayerNorm::Options options{.shape = Shape(shape.end() - dims, shape.end())};
+            return trial_of(std::make_shared<nn::LayerNorm>(options), draw.tensor(shape), draw,
+                            [=](const Arrays& in) {
+                              return reference::layer_norm(in[0], dims, in[1], in[2], 1e-5);
+                            });
+          },
+          {.gradient_roundings = 0, .mixes_nonfinite = true}};
+}
+
+template <class Layer>
+Operation pool(const std::string& name, Array (*reference)(const Array&, const nn::PoolOptions&),
+               Traits traits) {
+  return {"nn::" + name,
+          [=](Draw& draw) {
+            const std::int64_t kernel = draw.pick(1, 3), stride = draw.pick(1, 3),
+                               padding = draw.pick(0, kernel / 2);
+            const auto layer = std::make_shared<Layer>(
+                typename Layer::Options{.kernel = kernel, .stride = stride, .padding = padding});
+            const nn::PoolOptions options{all(2, kernel), all(2, stride), all(2, padding)};
+            const Shape shape{draw.batch(3), draw.pick(1, 20), draw.pick(3, 7), draw.pick(3, 7)};
+            return trial_of(layer, draw.tensor(shape, Values::steps), draw,
+                            [=](const Arrays& in) { return reference(in[0], options); });
+          },
+          traits};
+}
+
+Operation adaptive() {
+  return {"nn::AdaptiveAvgPool2d",
+          [](Draw& draw) {
+            const std::int64_t output = draw.pick(1, 4);
+            const Shape shape{draw.batch(3), draw.pick(1, 20), draw.pick(3, 7), draw.pick(3, 7)};
+            return trial_of(std::make_shared<nn::AdaptiveAvgPool2d>(
+                                nn::AdaptiveAvgPool2d::Options{.output = output}),
+                            draw.tensor(shape), draw, [=](const Arrays& in) {
+                              return reference::adaptive_avg_pool(in[0], all(2, output));
+                            });
+          },
+          {.gradient_roundings = 0}};
+}
+
+// Returns a shape of `rank` dimensions with several values in each channel, unless it is empty.
+Shape batch_shape(Draw& draw, int rank) {
+  Shape shape = draw.shape(rank, rank);
+  for (int d = 1; d < rank; ++d) shape[d] = std::max<std::int64_t>(1, shape[d]);
+  if (shape[0] == 1) shape[0] = 2;
+  return shape;
+}
+
+template <class Layer>
+Operation batch_norm(const std::string& name, int least_rank, int most_rank) {
+  return {"nn::" + name,
+          [=](Draw& draw) {
+            const Shape shape =
+                batch_shape(draw, static_cast<int>(draw.pick(least_rank, most_rank)));
+            // A SyncBatchNorm of one rank; more ranks are in sync_batch_norm_case.h.
+            const auto layer = std::make_shared<Layer>(
+                nn::BatchNorm::Options{.channels = shape[1], .group = ProcessGroup()});
+            return trial_of(layer, draw.tensor(shape), draw, [](const Arrays& in) {
+              return reference::batch_norm(in[0], {.weight = in[1], .bias = in[2]});
+            });
+          },
+          {.mixes_nonfinite = true}};
+}
+
+// Two layers that share their exchange, the output of one being the residual of the other.
+Operation joint_batch_norm() {
+  return {"nn::JointBatchNorm",
+          [](Draw& draw) {
+            const Shape shape = batch_shape(draw, static_cast<int>(draw.pick(2, 5)));
+            const nn::BatchNorm::Options options{.channels = shape[1], .group = ProcessGroup()};
+            const auto a = std::make_shared<nn::BatchNorm>(options),
+                       b = std::make_shared<nn::BatchNorm>(options);
+            randomise(*b, draw);
+            Trial trial = trial_of(a, draw.tensor(shape), draw, [](const Arrays& in) {
+              const Array residual = reference::batch_norm(in[5], {.weight = in[3], .bias = in[4]});
+              return reference::batch_norm(
+                  in[0], {.weight = in[1], .bias = in[2], .residual = residual, .relu = true});
+            });
+            for (const Tensor& parameter : b->parameters()) trial.inputs.push_back(parameter);
+            trial.inputs.push_back(draw.tensor(shape));
+            trial.call = [=](const auto& in) {
+              nn::JointBatchNorm joint;
+              const auto main = joint.start(*a, in[0], {.relu = true}),
+                         shortcut = joint.start(*b, in[5]);
+              return joint.finish(main, joint.finish(shortcut));
+            };
+            return trial;
+          },
+          {.roundings = 1, .gradient_roundings = 1, .mixes_nonfinite = true}};
+}
+
+Operation cross_entropy() {
+  return {"nn::CrossEntropyLoss",
+          [](Draw& draw) {
+            const std::int64_t n = draw.batch(9), classes = draw.pick(1, 9);
+            return Trial{.inputs = {draw.tensor({n, classes}), draw.indices({n}, classes)},
+                         .call =
+                             [](const auto& in) {
+                               return nn::CrossEntropyLoss({.label_smoothing = 0.25})(in[0], in[1]);
+                             },
+                         .reference =
+                             [](const Arrays& in) {
+                               return reference::cross_entropy(in[0], in[1], {.smoothing = 0.25});
+                             },
+                         .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0}};
+}
+
+Operation mse() {
+  return {
+      "nn::MSELoss",
+      [](Draw& draw) {
+        const Shape shape = draw.shape();
+        return Trial{
+            .inputs = {draw.tensor(shape), draw.tensor(shape)},
+            .call = [](const auto& in) { return nn::MSELoss()(in[0], in[1]); },
+            .reference = [](const Arrays& in) { return reference::mse(in[0], in[1], Total::mean); },
+            .dtype = accumulate_dtype(draw.dtype())};
+      },
+      {.gradient_roundings = 0}};
+}
+
+Operation sequential() {
+  return {"nn::Sequential",
+          [](Draw& draw) {
+            const auto net = std::make_shared<nn::Sequential>();
+            const std::int64_t in = draw.pick(1, 9), between = draw.pick(1, 9);
+            net->append<nn::Linear>({.in = in, .out = between});
+            net->append<nn::ReLU>();
+            net->append<nn::Linear>({.in = between, .out = draw.pick(1, 9)});
+            return trial_of(net, draw.tensor({draw.batch(9), in}), draw, [](const Arrays& a) {
+              return reference::linear(reference::relu(reference::linear(a[0], a[1], a[2])), a[3],
+                                       a[4]);
+            });
+          },
+          {.dtypes = {float32, float64}}};
+}
+
+// The parts of a residual network without bias: a convolution with 3x3 or 1x1 kernels, and the
+// normalisation after it. The parameters begin at in[first].
+Array convolved(const Array& x, const Arrays& in, std::size_t first, std::int64_t stride) {
+  const std::int64_t padding = in[first].size(2) / 2;
+  return reference::convolution(x, in[first], {}, {all(2, stride), all(2, padding), all(2, 1), 1});
+}
+
+Array normalised(const Array& x, const Arrays& in, std::size_t first, bool relu,
+                 const Array& residual = {}) {
+  return reference::batch_norm(
+      x, {.weight = in[first], .bias = in[first + 1], .residual = residual, .relu = relu});
+}
+
+// Returns the shortcut of a block: its projection, whose parameters begin at in[first], or x.
+Array shortcut(const Array& x, const Arrays& in, std::size_t first, std::int64_t stride) {
+  return first < in.size() ? normalised(convolved(x, in, first, stride), in, first + 1, false) : x;
+}
+
+// Small batches multiply rounding errors, so blocks are compared in float64.
+const Traits block_traits{.dtypes = {float64}, .takes_nonfinite = false};
+
+Operation projection() {
+  return {"nn::Projection",
+          [](Draw& draw) {
+            const nn::Projection::Options options{2, 3, draw.pick(1, 2)};
+            return trial_of(
+                std::make_shared<nn::Projection>(options),
+                draw.tensor({draw.empty_batch() ? 0 : 2, 2, 4, 5}), draw,
+                [=](const Arrays& in) { return shortcut(in[0], in, 1, options.stride); });
+          },
+          block_traits};
+}
+
+Operation basic_block() {
+  return {
+      "nn::BasicBlock",
+      [](Draw& draw) {
+        const std::int64_t stride = draw.pick(1, 2);
+        const nn::BasicBlock::Options options{2, stride == 1 && draw.chance(0.5) ? 2 : 3, stride};
+        return trial_of(std::make_shared<nn::BasicBlock>(options),
+                        draw.tensor({draw.empty_batch() ? 0 : 2, 2, 4, 4}), draw,
+                        [=](const Arrays& in) {
+                          const Array h = normalised(convolved(in[0], in, 1, stride), in, 2, true);
+                          return normalised(convolved(h, in, 4, 1), in, 5, true,
+                                            shortcut(in[0], in, 7, stride));
+                        });
+      },
+      block_traits};
+}
+
+Operation bottleneck() {
+  return {"nn::Bottleneck",
+          [](Draw& draw) {
+            const nn::Bottleneck::Options options{draw.chance(0.5) ? 4 : 2, 1, draw.pick(1, 2)};
+            return trial_of(std::make_shared<nn::Bottleneck>(options),
+                            draw.tensor({draw.empty_batch() ? 0 : 2, options.in, 4, 4}), draw,
+                            [=](const Arrays& in) {
+                              Array h = normalised(convolved(in[0], in, 1, 1), in, 2, true);
+                              h = normalised(convolved(h, in, 4, options.stride), in, 5, true);
+                              return normalised(convolved(h, in, 7, 1), in, 8, true,
+                                                shortcut(in[0], in, 10, options.stride));
+                            });
+          },
+          block_traits};
+}
+
+// A whole network on an empty batch; its values are compared with fixtures
+// (nn/resnet_fixture_test.cpp).
+Operation resnet() {
+  return {"nn::ResNet",
+          [](Draw& draw) {
+            static const auto net = std::make_shared<nn::ResNet>(nn::ResNet::Options{.depth = 20});
+            net->zero_grad();
+            return Trial{.inputs = {draw.tensor({0, 3, 8, 8}), net->fc->weight},
+                         .call = [](const auto& in) { return (*net)(in[0]); },
+                         .reference =
+                             [](const Arrays&) {
+                               return Array(Shape{0, 10});
+                             }};
+          },
+          {.dtypes = {float32}}};
+}
+
+}  // namespace
+
+Family layers() {
+  Family family{"layers", activations()};
+  for (const Operation& operation :
+       {convolution<nn::Conv1d>("Conv1d", 1),
+        convolution<nn::Conv2d>("Conv2d", 2),
+        convolution<nn::Conv3d>("Conv3d", 3),
+        linear(),
+        embedding(),
+        dropout(),
+        flatten(),
+        layer_norm(),
+        pool<nn::MaxPool2d>("MaxPool2d", reference::max_pool, {.gradient_roundings = 0}),
+        pool<nn::AvgPool2d>("AvgPool2d", reference::avg_pool, {.gradient_roundings = 0}),
+        adaptive(),
+        batch_norm<nn::BatchNorm>("BatchNorm", 2, 5),
+        batch_norm<nn::BatchNorm1d>("BatchNorm1d", 2, 3),
+        batch_norm<nn::BatchNorm2d>("BatchNorm2d", 4, 4),
+        batch_norm<nn::BatchNorm3d>("BatchNorm3d", 5, 5),
+        batch_norm<nn::SyncBatchNorm>("SyncBatchNorm", 2, 5),
+        joint_batch_norm(),
+        cross_entropy(),
+        mse(),
+        sequential(),
+        projection(),
+        basic_block(),
+        bottleneck(),
+        resnet()})
+    family.operations.push_back(operation);
+  return family;
+}
+
+}  // namespace tutti::test

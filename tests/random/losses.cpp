@@ -1,0 +1,98 @@
+// Losses, and dropout.
+#include "operation.h"
+#include "reference.h"
+
+#include <tutti/nn/functional/dropout.h>
+#include <tutti/nn/functional/loss.h>
+
+namespace tutti::test {
+namespace {
+
+using reference::Total;
+
+nn::LossReduction reduction_of(Total total) {
+  return total == Total::mean  ? nn::LossReduction::mean
+         : total == Total::sum ? nn::LossReduction::sum
+                               : nn::LossReduction::none;
+}
+
+Operation cross_entropy() {
+  return {
+      "nn::cross_entropy(const Tensor&, const Tensor&, const CrossEntropyOptions&)",
+      [](Draw& draw) {
+        Shape shape = draw.shape(2);
+        const std::int64_t classes = draw.pick(1, 9);
+        shape[1] = classes;
+        Shape positions = shape;
+        positions.erase(1);
+        const reference::CrossEntropy options{
+            .reduction = static_cast<Total>(draw.pick(0, 2)),
+            .ignored = draw.chance(0.5) ? -100 : draw.pick(0, classes - 1),
+            .smoothing = draw.chance(0.5) ? 0 : 0.25};
+        return Trial{
+            .inputs = {draw.tensor(shape), draw.indices(positions, classes)},
+            .call =
+                [=](const auto& in) {
+                  return nn::cross_entropy(in[0], in[1],
+                                           {.reduction = reduction_of(options.reduction),
+                                            .ignore_index = options.ignored,
+                                            .label_smoothing = options.smoothing});
+                },
+            .reference =
+                [=](const Arrays& in) { return reference::cross_entropy(in[0], in[1], options); },
+            .options = fmt::format("reduction {} ignored {} smoothing {}",
+                                   static_cast<int>(options.reduction), options.ignored,
+                                   options.smoothing),
+            .dtype = accumulate_dtype(draw.dtype())};
+      },
+      {.gradient_roundings = 0}};
+}
+
+Operation mse() {
+  return {
+      "nn::mse_loss(const Tensor&, const Tensor&, LossReduction)",
+      [](Draw& draw) {
+        const Shape shape = draw.shape();
+        const auto total = static_cast<Total>(draw.pick(0, 2));
+        return Trial{
+            .inputs = {draw.tensor(shape), draw.tensor(shape)},
+            .call = [=](const auto& in) { return nn::mse_loss(in[0], in[1], reduction_of(total)); },
+            .reference = [=](const Arrays& in) { return reference::mse(in[0], in[1], total); },
+            .options = fmt::format("reduction {}", static_cast<int>(total)),
+            .dtype = accumulate_dtype(draw.dtype())};
+      },
+      {.gradient_roundings = 0}};
+}
+
+Operation dropout() {
+  return {"nn::dropout(const Tensor&, double, bool, Generator&)",
+          [](Draw& draw) {
+            const Shape shape = draw.shape();
+            const double p = draw.chance(0.1) ? 1 : 0.25 * static_cast<double>(draw.pick(0, 3));
+            const bool is_training = draw.chance(0.8);
+            const auto seed = static_cast<std::uint64_t>(draw.pick(0, 1000000));
+            return Trial{.inputs = {draw.tensor(shape)},
+                         .call =
+                             [=](const auto& in) {
+                               Generator generator(seed);
+                               return nn::dropout(in[0], p, is_training, generator);
+                             },
+                         .reference =
+                             [=](const Arrays& in) {
+                               if (!is_training) return in[0];
+                               Generator generator(seed);
+                               std::vector<bool> is_kept;
+                               for (std::size_t i = 0; i < in[0].values.size(); ++i)
+                                 is_kept.push_back(p == 0 || generator.next() < (1 - p) * 0x1p32);
+                               return reference::dropout(in[0], is_kept, p == 1 ? 0 : 1 / (1 - p));
+                             },
+                         .options = fmt::format("p {}{}", p, is_training ? "" : " evaluation")};
+          },
+          {.gradient_roundings = 1}};
+}
+
+}  // namespace
+
+Family losses() { return {"losses", {cross_entropy(), mse(), dropout()}}; }
+
+}  // namespace tutti::test

@@ -1,0 +1,84 @@
+// Matrix products, fully connected layers and look-ups in tables.
+#include "operation.h"
+#include "reference.h"
+
+#include <tutti/autograd/matmul.h>
+#include <tutti/nn/functional/embedding.h>
+#include <tutti/nn/functional/linear.h>
+
+namespace tutti::test {
+namespace {
+
+Operation product() {
+  return {"matmul(const Tensor&, const Tensor&)",
+          [](Draw& draw) {
+            const std::int64_t k = draw.chance(0.05) ? 0 : draw.pick(1, 9);
+            const Shape batch = draw.shape(0, 2);
+            const auto with = [](Shape shape, std::int64_t rows, std::int64_t columns) {
+              shape.push_back(rows);
+              shape.push_back(columns);
+              return shape;
+            };
+            // An empty batch has no matrices, or matrices without rows.
+            Shape a = with(draw.broadcastable(batch), draw.batch(9), k),
+                  b = with(draw.broadcastable(batch), k, draw.pick(1, 9));
+            if (!draw.empty_batch() && draw.chance(0.1)) a = {k};
+            if (draw.chance(0.1)) b = {k};
+            return Trial{
+                .inputs = {draw.tensor(a), draw.tensor(b)},
+                .call = [](const auto& in) { return matmul(in[0], in[1]); },
+                .reference = [](const Arrays& in) { return reference::matmul(in[0], in[1]); }};
+          },
+          {.gradient_roundings = 0}};
+}
+
+Operation linear() {
+  return {
+      "nn::linear(const Tensor&, const Tensor&, const Tensor&, Activation)",
+      [](Draw& draw) {
+        Shape shape = draw.shape(draw.empty_batch() ? 2 : 1);
+        const std::int64_t ins = draw.pick(1, 9), outs = draw.pick(1, 9);
+        shape[shape.size() - 1] = ins;
+        // In mixed precision the parameters are float32.
+        const DType dtype = draw.dtype() == bfloat16 && draw.chance(0.5) ? float32 : draw.dtype();
+        const bool is_relu = draw.chance(0.5);
+        const auto activation = is_relu ? nn::Activation::relu : nn::Activation::none;
+        return Trial{
+            .inputs = {draw.tensor(shape), draw.tensor({outs, ins}, Values::normal, dtype),
+                       draw.chance(0.7) ? draw.tensor({outs}, Values::normal, dtype) : Tensor()},
+            .call = [=](const auto& in) { return nn::linear(in[0], in[1], in[2], activation); },
+            .reference =
+                [=](const Arrays& in) {
+                  const Array y = reference::linear(in[0], in[1], in[2]);
+                  return is_relu ? reference::relu(y) : y;
+                },
+            .options = is_relu ? "relu" : "",
+            // oneDNN rounds float32 parameters to the dtype of x.
+            .more_roundings = dtype == draw.dtype() ? 0.0 : 1.0};
+      },
+      {.gradient_roundings = 0}};
+}
+
+Operation embedding() {
+  return {
+      "nn::embedding(const Tensor&, const Tensor&, std::optional<std::int64_t>)",
+      [](Draw& draw) {
+        const std::int64_t rows = draw.pick(1, 9);
+        const std::int64_t padding = draw.pick(-1, rows - 1);
+        const auto row = padding < 0 ? std::nullopt : std::optional(padding);
+        return Trial{
+            .inputs = {draw.indices(draw.shape(0, 3), rows), draw.tensor({rows, draw.pick(1, 40)})},
+            .call = [=](const auto& in) { return nn::embedding(in[0], in[1], row); },
+            .reference =
+                [=](const Arrays& in) { return reference::embedding(in[0], in[1], padding); },
+            .options = fmt::format("padding row {}", padding),
+            .dtype = draw.dtype()};
+      },
+      {.gradient_roundings = 0, .error_growth = 16}};
+}
+
+}  // namespace
+
+Family products() { return {"products", {product(), linear(), embedding()}}; }
+
+}  // namespace tutti::test
