@@ -4,8 +4,9 @@
 # call it.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build libdnnl-dev libopenmpi-dev openmpi-bin libfmt-dev nlohmann-json3-dev libcli11-dev
-          libgtest-dev libboost-context-dev zlib1g-dev libjpeg62-turbo-dev libpng-dev dataset-fashion-mnist)
+packages=(g++ cmake ninja-build libdnnl-dev libopenmpi-dev openmpi-bin libfmt-dev nlohmann-json3-dev libssl-dev
+          libcli11-dev libgtest-dev libboost-context-dev zlib1g-dev libjpeg62-turbo-dev libpng-dev
+          dataset-fashion-mnist)
 [ $# -gt 0 ] && packages=("$@")
 
 if ! command -v dpkg-query >/dev/null; then

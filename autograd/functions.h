@@ -43,14 +43,15 @@ Tensor sin(const Tensor& x);      ///< the sine
 Tensor cos(const Tensor& x);      ///< the cosine
 Tensor tanh(const Tensor& x);     ///< the hyperbolic tangent
 Tensor sigmoid(const Tensor& x);  ///< 1 / (1 + exp(-x))
-Tensor relu(const Tensor& x);     ///< max(x, 0); NaN stays NaN
+Tensor relu(const Tensor& x);     ///< max(x, 0); NaN stays NaN and passes the gradient
 Tensor gelu(const Tensor& x);     ///< 0.5 x (1 + erf(x / sqrt(2))), not the tanh approximation
 
 // ---- Choices between two tensors.
 
-/// Returns the larger element. If both are equal, each gets half of the gradient.
+/// Returns the larger element, or NaN if either is NaN. If both are equal, each gets half of the
+/// gradient; where the result is NaN, each gets all of it.
 Tensor maximum(const Tensor& a, const Tensor& b);
-/// Returns the smaller element. If both are equal, each gets half of the gradient.
+/// Returns the smaller element, or NaN if either is NaN. The gradient is that of maximum().
 Tensor minimum(const Tensor& a, const Tensor& b);
 /// Returns a where the bool tensor `condition` is true and b elsewhere; all three broadcast.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
@@ -97,10 +98,11 @@ Tensor max(const Tensor& x, const Dims& dims, bool keepdim = false);
 Tensor min(const Tensor& x);
 /// @overload
 Tensor min(const Tensor& x, const Dims& dims, bool keepdim = false);
-/// Returns the int64 index of the first largest element along `dim`, without a gradient.
+/// Returns the int64 index of the first largest element along `dim`, without a gradient. A tensor
+/// without dimensions counts as one of shape (1,), so `dim` is 0 or -1 and the result is 0.
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
 
-// ---- Softmax along one dimension.
+// ---- Softmax along one dimension. A tensor without dimensions counts as one of shape (1,).
 
 Tensor softmax(const Tensor& x, std::int64_t dim);      ///< exp(x) / sum(exp(x))
 Tensor log_softmax(const Tensor& x, std::int64_t dim);  ///< x - log(sum(exp(x)))

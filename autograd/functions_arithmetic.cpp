@@ -41,20 +41,23 @@ Tensor negate(const Tensor& x) {
 // Saves `x` only if a gradient needs it.
 Saved saved_if(bool needed, const Tensor& x) { return needed ? Saved(x) : Saved(); }
 
-// Returns the maximum or minimum. `chooses_first` is the comparison that is true where `a` is the
-// result.
-Tensor extremum(Binary op, Binary chooses_first, const char* name, const Tensor& a,
-                const Tensor& b) {
+// Returns the maximum or minimum. `loses` is the comparison of an operand with the other one that
+// is true where the operand is not the result. NaN loses to nothing: where an operand is NaN, both
+// get the whole gradient, as in PyTorch.
+Tensor extremum(Binary op, Binary loses, const char* name, const Tensor& a, const Tensor& b) {
   const Tensor out = compute(op, name, a, b);
-  return record(name, out, {a, b},
-                [=, x = Saved(a), y = Saved(b), need_a = needs_grad(a),
-                 need_b = needs_grad(b)](const Tensor& g) {
-                  const Tensor tie = eq(x, y).to(g.dtype()) * 0.5;
-                  const Tensor first = compute(chooses_first, name, x, y, boolean).to(g.dtype()) +
-                                       tie;
-                  return std::vector{need_a ? sum_to(g * first, x.get().shape()) : Tensor(),
-                                     need_b ? sum_to(g * (1 - first), y.get().shape()) : Tensor()};
-                });
+  return record(
+      name, out, {a, b},
+      [=, x = Saved(a), y = Saved(b), need_a = needs_grad(a),
+       need_b = needs_grad(b)](const Tensor& g) {
+        const Tensor shared = where(eq(x, y), g * 0.5, g),
+                     none = zeros({}, {g.dtype(), g.device()});
+        const auto gradient = [&](const Tensor& own, const Tensor& other) {
+          return sum_to(where(compute(loses, name, own, other, boolean), none, shared),
+                        own.shape());
+        };
+        return std::vector{need_a ? gradient(x, y) : Tensor(), need_b ? gradient(y, x) : Tensor()};
+      });
 }
 
 }  // namespace
@@ -147,10 +150,10 @@ Tensor pow(const Tensor& x, double exponent) {
 }
 
 Tensor maximum(const Tensor& a, const Tensor& b) {
-  return extremum(Binary::maximum, Binary::greater, "maximum", a, b);
+  return extremum(Binary::maximum, Binary::less, "maximum", a, b);
 }
 Tensor minimum(const Tensor& a, const Tensor& b) {
-  return extremum(Binary::minimum, Binary::less, "minimum", a, b);
+  return extremum(Binary::minimum, Binary::greater, "minimum", a, b);
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {

@@ -21,7 +21,8 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
       fail<ShapeError>("cat: expected shapes that differ in dimension {2} only, got {0} and {1}",
                        to_string(first.shape()), to_string(x.shape()), d);
     sizes.push_back(x.shape()[d]);
-    shape[d] += x.shape()[d];
+    if (__builtin_add_overflow(shape[d], x.shape()[d], &shape[d]))
+      fail<ShapeError>("cat: the sizes in dimension {} add up to more than 64 bits hold", d);
   }
   const Tensor out = empty(shape, {first.dtype(), first.device()}, first.memory_format());
   std::vector<bool> needed;

@@ -65,6 +65,7 @@ Tensor extremum(Reduction op, const char* name, const Tensor& x, const Dims& dim
 
 Tensor softmax_along(const Tensor& x, std::int64_t dim, bool log, const char* name) {
   autograd::expect_floating(name, x);
+  if (x.rank() == 0) return softmax_along(x.reshape({1}), dim, log, name).reshape({});
   const int d = normalize_dim(dim, x.rank(), name);
   const Tensor y = empty_like(x);
   kernels::softmax(x.device()).forward(x, d, log, y);
@@ -112,6 +113,7 @@ Tensor max(const Tensor& x) { return max(x, all_dims(x)); }
 Tensor min(const Tensor& x) { return min(x, all_dims(x)); }
 
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
+  if (x.rank() == 0) return argmax(x.detach().reshape({1}), dim);
   const int d = normalize_dim(dim, x.rank(), "argmax");
   const ReducedShape to("argmax", x.shape(), {d});
   if (to.count == 0)

@@ -19,14 +19,23 @@ Tensor with_dense_rows_or_columns(const Tensor& t) {
   return by_rows || by_columns ? t : t.contiguous();
 }
 
-Tensor multiply(const Tensor& a, const Tensor& b, const Shape& shape) {
-  const Tensor out = empty(shape, {a.dtype(), a.device()});
+Tensor multiply(const Tensor& a, const Tensor& b, const Shape& shape, DType dtype) {
+  const Tensor out = empty(shape, {dtype, a.device()});
   kernels::matmul(a.device())
       .matmul(with_dense_rows_or_columns(a), with_dense_rows_or_columns(b), {}, out);
   return out;
 }
 
 Tensor transposed(const Tensor& t) { return t.transpose(-2, -1); }
+
+// Returns the gradient a b of an operand `of`, where `shape` is that of the product. The gradient
+// of an operand that broadcasts is a sum over batches; products of 16 bits stay in float32 until
+// they are summed, so that they are rounded once.
+Tensor operand_gradient(const Tensor& a, const Tensor& b, const Shape& shape, const Tensor& of) {
+  const bool sums = !(shape == of.shape());
+  const Tensor products = multiply(a, b, shape, sums ? accumulate_dtype(of.dtype()) : of.dtype());
+  return autograd::sum_to(products, of.shape()).to(of.dtype());
+}
 
 // Multiplies two tensors of the same rank, at least 2, whose batch dimensions broadcast.
 Tensor batched_matmul(const Tensor& a, const Tensor& b) {
@@ -42,17 +51,15 @@ Tensor batched_matmul(const Tensor& a, const Tensor& b) {
   };
   const Tensor left = a.detach(), right = b.detach();
   return autograd::record(
-      "matmul", multiply(left, right, batch_shape(a.size(-2), b.size(-1))), {a, b},
+      "matmul", multiply(left, right, batch_shape(a.size(-2), b.size(-1)), a.dtype()), {a, b},
       [left = autograd::Saved(left), right = autograd::Saved(right), batch_shape,
        for_a = autograd::needs_grad(a), for_b = autograd::needs_grad(b)](const Tensor& g) {
         const Tensor &x = left, &y = right;
         std::vector<Tensor> gradients(2);
         if (for_a)
-          gradients[0] = autograd::sum_to(
-              multiply(g, transposed(y), batch_shape(x.size(-2), x.size(-1))), x.shape());
+          gradients[0] = operand_gradient(g, transposed(y), batch_shape(x.size(-2), x.size(-1)), x);
         if (for_b)
-          gradients[1] = autograd::sum_to(
-              multiply(transposed(x), g, batch_shape(y.size(-2), y.size(-1))), y.shape());
+          gradients[1] = operand_gradient(transposed(x), g, batch_shape(y.size(-2), y.size(-1)), y);
         return gradients;
       });
 }

@@ -162,7 +162,9 @@ Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t stop,
   Strides to_strides = strides();
   to_shape[d] = to > from ? (to - from - 1) / step + 1 : 0;
   if (to_shape[d] > 1) to_strides[d] *= step;  // else it is never used and might overflow
-  return record("slice", alias(to_shape, to_strides, offset() + from * strides()[d]), {*this},
+  // An empty slice reads nothing, so its offset, which might overflow, stays that of the tensor.
+  const std::int64_t first = to > from ? offset() + from * strides()[d] : offset();
+  return record("slice", alias(to_shape, to_strides, first), {*this},
                 [=, shape = shape()](const Tensor& g) {
                   return gradient_of_view(
                       shape, g, [=](const Tensor& x) { return x.slice(d, from, to, step); });

@@ -2,31 +2,131 @@
 
 #include "error.h"
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <unistd.h>
-#include <atomic>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <utility>
+#include <memory>
+#include <string_view>
 
 namespace tutti {
+namespace {
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  static std::atomic<int> counter{0};  // ranks that are threads may save at the same time
-  temporary_ = fmt::format("{}.tmp{}-{}", path_, ::getpid(), counter++);
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail_with_errno();
+constexpr std::string_view draft_mark = ".draft-";
+constexpr std::size_t draft_digits = 16;  // hexadecimal, of 64 random bits
+
+// Returns whether `name` is that of a draft of the file `target`.
+bool has_draft_name(std::string_view name, std::string_view target) {
+  if (!name.starts_with(target)) return false;
+  name.remove_prefix(target.size());
+  if (!name.starts_with(draft_mark)) return false;
+  name.remove_prefix(draft_mark.size());
+  return name.size() == draft_digits &&
+         name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISLNK(mode)) return "a symbolic link";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::string& path)
+    : path_(path), name_(std::filesystem::path(path).filename()) {
+  if (name_.empty()) fail<FileError>("cannot write '{}': it names a folder, not a file", path_);
+  open_folder();
+  examine_target();
+  remove_dead_drafts();
+  create_draft();
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (!committed_) ::unlink(temporary_.c_str());
+  if (!draft_.empty()) ::unlinkat(folder_.get(), draft_.c_str(), 0);
+}
+
+// All later calls are relative to the opened folder, so that they meet the same folder even if it
+// is renamed or the process changes its working directory.
+void AtomicFile::open_folder() {
+  const auto folder = std::filesystem::path(path_).parent_path();
+  folder_ = FileDescriptor(
+      ::open(folder.empty() ? "." : folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder_.is_open()) fail_with_errno();
+}
+
+// Refuses what is not a regular file, and notes the permissions of the file that will be replaced.
+void AtomicFile::examine_target() {
+  struct stat status = {};
+  if (::fstatat(folder_.get(), name_.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (errno == ENOENT) return;
+    fail_with_errno();
+  }
+  if (!S_ISREG(status.st_mode))
+    fail<FileError>("cannot write '{}': it is {}, not a regular file; {}", path_,
+                    kind_of(status.st_mode),
+                    S_ISLNK(status.st_mode) ? "name the file that it points to, or remove it"
+                                            : "name another path");
+  old_permissions_ = status.st_mode & 0777;
+}
+
+// Errors are ignored here: a draft that stays is a waste of disk, not a reason to fail.
+void AtomicFile::remove_dead_drafts() const {
+  const int listing = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (listing < 0) return;
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(listing), ::closedir);
+  if (!entries) {
+    ::close(listing);
+    return;
+  }
+  while (const dirent* entry = ::readdir(entries.get()))
+    if (has_draft_name(entry->d_name, name_)) remove_if_dead(entry->d_name);
+}
+
+// Removes a draft of this user that nobody has locked. The lock is held until the draft is gone, so
+// a living writer that has yet to lock its draft finds it locked or removed, and makes another.
+void AtomicFile::remove_if_dead(const char* draft) const {
+  const FileDescriptor file(
+      ::openat(folder_.get(), draft, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat status = {};
+  if (file.is_open() && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) &&
+      status.st_uid == ::geteuid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
+    ::unlinkat(folder_.get(), draft, 0);
+}
+
+void AtomicFile::create_draft() {
+  // Until it replaces the old file, the draft is no more readable than the old file can be.
+  const mode_t permissions = old_permissions_ ? 0600 : 0666;
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    std::uint64_t random = 0;
+    if (::getentropy(&random, sizeof random) != 0) fail_with_errno();
+    const std::string name = fmt::format("{}{}{:016x}", name_, draft_mark, random);
+    file_ =
+        FileDescriptor(::openat(folder_.get(), name.c_str(),
+                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, permissions));
+    if (!file_.is_open() && errno == EEXIST) continue;
+    if (!file_.is_open()) fail_with_errno();
+    draft_ = name;
+    // A file system without locks has none of its drafts removed by others.
+    const bool is_locked = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    struct stat status = {};
+    if (is_locked && ::fstat(file_.get(), &status) == 0 && status.st_nlink > 0) return;
+    ::unlinkat(folder_.get(), std::exchange(draft_, {}).c_str(), 0);  // another writer swept it
+  }
+  fail<FileError>("cannot write '{}': other writers keep on removing its draft", path_);
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
   for (const char* next = static_cast<const char*>(data); bytes > 0;) {
-    const ssize_t written = ::write(descriptor_, next, bytes);
+    const ssize_t written = ::write(file_.get(), next, bytes);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail_with_errno();
     next += written;
@@ -35,21 +135,21 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) fail_with_errno();
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail_with_errno();
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
-  committed_ = true;
-  // The rename is durable once its folder is on the disk. Some file systems cannot sync a folder;
+  if (old_permissions_ && ::fchmod(file_.get(), *old_permissions_) != 0) fail_with_errno();
+  if (::fsync(file_.get()) != 0) fail_with_errno();
+  // The file stays open, and the draft locked, until the draft has its final name.
+  if (::renameat(folder_.get(), draft_.c_str(), folder_.get(), name_.c_str()) != 0)
+    fail_with_errno();
+  draft_.clear();
+  file_ = {};
+  // The rename is durable once its folder is on the disk. Some folders cannot be opened or synced;
   // the file is whole either way.
-  const auto folder = std::filesystem::path(path_).parent_path();
-  const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::fsync(fd);
-  ::close(fd);
+  const FileDescriptor folder(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.is_open() && ::fsync(folder.get()) != 0 && errno == EIO) fail_with_errno();
 }
 
 void AtomicFile::fail_with_errno() const {
-  fail<Error>("cannot write '{}': {}", path_, std::strerror(errno));
+  fail<FileError>("cannot write '{}': {}", path_, std::strerror(errno));
 }
 
 void write_file_atomically(const std::string& path, const std::string& text) {

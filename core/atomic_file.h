@@ -1,17 +1,30 @@
 // AtomicFile writes a file that appears whole or not at all, also after a crash.
 #pragma once
 
+#include "file_descriptor.h"
+
+#include <sys/types.h>
+
 #include <cstddef>
+#include <optional>
 #include <string>
 
 namespace tutti {
 
-/// AtomicFile writes to a temporary file beside `path`, which commit() renames to `path` and the
-/// destructor removes otherwise. Every member throws an Error with the system's reason if it fails.
-/// Several threads and processes may write the same path: the last commit() wins.
+/// AtomicFile writes a draft beside `path`, which commit() renames to `path` and the destructor
+/// removes otherwise. Several threads and processes may write the same path: the last commit()
+/// wins. Every member throws a FileError that names `path` and the system's reason if it fails.
+///
+/// - The draft has an unpredictable name, `path` followed by ".draft-" and 16 digits, and is
+///   created exclusively, so nobody can put a link or a file of their own in its place.
+/// - A file that exists keeps its permissions; a new one gets those that the umask allows.
+/// - Folders, symbolic links, devices, pipes and sockets are refused. A link is not followed,
+///   because in a shared folder another user may have made it.
+/// - The constructor removes drafts of the same path whose writer has died. A writer locks its
+///   draft (flock), and the system releases the lock when the process ends.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::string path);
+  explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -22,10 +35,16 @@ class AtomicFile {
   void commit();
 
  private:
+  void open_folder();
+  void examine_target();
+  void remove_dead_drafts() const;
+  void remove_if_dead(const char* draft) const;
+  void create_draft();
   [[noreturn]] void fail_with_errno() const;
-  std::string path_, temporary_;
-  int descriptor_ = -1;
-  bool committed_ = false;
+
+  std::string path_, name_, draft_;        // draft_ is empty unless it has to be removed
+  std::optional<mode_t> old_permissions_;  // empty if there is no old file
+  FileDescriptor folder_, file_;
 };
 
 /// Writes a file that holds `text`, through an AtomicFile.

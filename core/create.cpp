@@ -1,6 +1,7 @@
 #include "create.h"
 
 #include "cuda/generate.h"
+#include "saturating_cast.h"
 
 #include <cmath>
 #include <cstring>
@@ -19,7 +20,7 @@ Tensor generate(const Shape& shape, TensorOptions options, Next next) {
     for (std::int64_t i = 0; i < count; ++i) {
       if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>)
         out[i] = static_cast<float>(next(i));
-      else out[i] = static_cast<T>(next(i));
+      else out[i] = saturating_cast<T>(next(i));
     }
   });
   if (options.device.is_cpu()) return host;

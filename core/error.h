@@ -59,6 +59,14 @@ class CheckpointError : public Error {
   using Error::Error;
 };
 
+/// A FileError reports a file that the system could not write: a full disk, a missing folder, no
+/// permission, or something in its place that is not a regular file. The message names the file and
+/// the reason. A file that can be read but holds wrong data is a CheckpointError instead.
+class FileError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A DataError reports input data that cannot be used: a file that is missing, truncated or not an
 /// image, or a sample that does not fit its batch. The message names the file or the sample.
 class DataError : public Error {

@@ -2,16 +2,20 @@
 
 #include "atomic_file.h"
 #include "create.h"
+#include "excerpt.h"
+#include "file_descriptor.h"
+#include "safetensors_header.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <new>
 #include <numeric>
 #include <set>
 
@@ -21,26 +25,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian data");
 
 using Json = nlohmann::ordered_json;
-constexpr const char* metadata_key = "__metadata__";
-constexpr std::uint64_t max_header = 100'000'000;  // the limit of the reference implementation
-
-struct DTypeName {
-  DType dtype;
-  const char* name;
-};
-constexpr std::array<DTypeName, 7> dtype_names{{{float32, "F32"},
-                                                {float64, "F64"},
-                                                {bfloat16, "BF16"},
-                                                {float16, "F16"},
-                                                {int64, "I64"},
-                                                {uint8, "U8"},
-                                                {boolean, "BOOL"}}};
-
-const char* name_of(DType dtype) {
-  return std::find_if(dtype_names.begin(), dtype_names.end(),
-                      [&](auto& d) { return d.dtype == dtype; })
-      ->name;
-}
+using safetensors::Entry;
+using safetensors::metadata_key;
 
 std::size_t bytes_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype());
@@ -48,138 +34,149 @@ std::size_t bytes_of(const Tensor& tensor) {
 
 // ---- Reading.
 
-// The header's entry for one tensor. The byte range counts from the end of the header.
-struct Entry {
-  std::string name;
-  DType dtype;
-  Shape shape;
-  std::uint64_t begin, end;
+// The pages of a file, which tensors share. Writing to them copies them and leaves the file alone.
+class Mapping {
+ public:
+  Mapping(int descriptor, std::uint64_t bytes) : bytes_(bytes) {
+    data_ =
+        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
+    if (data_ == MAP_FAILED)
+      fail<CheckpointError>("{} bytes cannot be mapped: {}", bytes_, std::strerror(errno));
+  }
+  ~Mapping() { ::munmap(data_, bytes_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  void* data_;
+  std::size_t bytes_;
 };
 
-template <class... Args>
-[[noreturn]] void reject(const std::string& path, fmt::format_string<Args...> text,
-                         Args&&... args) {
-  fail<CheckpointError>("load_safetensors: '{}': {}", path,
-                        fmt::format(text, std::forward<Args>(args)...));
-}
-
-// Parses the JSON header. Refuses a key that occurs twice, which nlohmann accepts silently.
-Json parse_header(const std::string& path, const std::string& text) {
-  std::set<std::string> names;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1 &&
-        !names.insert(parsed.get<std::string>()).second)
-      reject(path, "tensor '{}' occurs twice in the header", parsed.get<std::string>());
-    return true;
-  };
-  try {
-    Json header = Json::parse(text, check);
-    if (!header.is_object()) reject(path, "the header is not a JSON object");
-    return header;
-  } catch (const Json::exception& error) {
-    reject(path, "the header is not JSON ({})", error.what());
+// A safetensors file that is open for reading. Its size is the one that it had when it was opened.
+class Source {
+ public:
+  explicit Source(const std::string& path) {
+    // A pipe without a writer would block without O_NONBLOCK, which regular files ignore.
+    file_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    struct stat status = {};
+    if (!file_.is_open() || ::fstat(file_.get(), &status) != 0)
+      fail<CheckpointError>("cannot be opened: {}", std::strerror(errno));
+    if (!S_ISREG(status.st_mode)) fail<CheckpointError>("is not a regular file");
+    bytes_ = static_cast<std::uint64_t>(status.st_size);
   }
-}
 
-bool is_unsigned_list(const Json& json) {
-  return json.is_array() && std::all_of(json.begin(), json.end(),
-                                        [](const Json& n) { return n.is_number_unsigned(); });
-}
+  std::uint64_t bytes() const { return bytes_; }
 
-Entry parse_entry(const std::string& path, const std::string& name, const Json& json) {
-  if (!json.is_object() || !json.contains("dtype") || !json.contains("shape") ||
-      !json.contains("data_offsets"))
-    reject(path, "tensor '{}': expected an object with dtype, shape and data_offsets", name);
-  const Json &dtype = json["dtype"], &shape = json["shape"], &offsets = json["data_offsets"];
-  if (!dtype.is_string()) reject(path, "tensor '{}': dtype is not a string", name);
-  const auto known = std::find_if(dtype_names.begin(), dtype_names.end(),
-                                  [&](auto& d) { return dtype == d.name; });
-  if (known == dtype_names.end())
-    reject(path, "tensor '{}': unknown dtype {}; expected F32, F64, BF16, F16, I64, U8 or BOOL",
-           name, dtype.dump());
-  if (!is_unsigned_list(shape))
-    reject(path, "tensor '{}': shape is not a list of sizes: {}", name, shape.dump());
-  if (!is_unsigned_list(offsets) || offsets.size() != 2 || offsets[0] > offsets[1])
-    reject(path, "tensor '{}': data_offsets are not [begin, end]: {}", name, offsets.dump());
-
-  Entry entry{
-      name, known->dtype, {}, offsets[0].get<std::uint64_t>(), offsets[1].get<std::uint64_t>()};
-  std::int64_t bytes = 0;
-  try {
-    for (const Json& size : shape) entry.shape.push_back(size.get<std::int64_t>());
-    if (__builtin_mul_overflow(numel(entry.shape), static_cast<std::int64_t>(size_of(entry.dtype)),
-                               &bytes))
-      fail<ShapeError>("its bytes overflow 64 bits");
-  } catch (const Error& error) {
-    reject(path, "tensor '{}': shape {}: {}", name, shape.dump(), error.what());
+  void read(void* to, std::uint64_t begin, std::size_t bytes) const {
+    for (char* next = static_cast<char*>(to); bytes > 0;) {
+      const ssize_t got = ::pread(file_.get(), next, bytes, static_cast<off_t>(begin));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail<CheckpointError>("cannot be read: {}", std::strerror(errno));
+      if (got == 0) fail<CheckpointError>("was truncated while it was read");
+      next += got;
+      begin += static_cast<std::uint64_t>(got);
+      bytes -= static_cast<std::size_t>(got);
+    }
   }
-  if (entry.end - entry.begin != static_cast<std::uint64_t>(bytes))
-    reject(path, "tensor '{}': {} {} takes {} bytes, its data_offsets hold {}", name, known->name,
-           to_string(entry.shape), bytes, entry.end - entry.begin);
-  return entry;
-}
 
-// Refuses tensors that do not cover the data exactly: without overlap, without holes, and up to the
-// end of the file.
-void check_ranges(const std::string& path, const std::vector<Entry>& entries,
-                  std::uint64_t data_bytes) {
-  std::vector<const Entry*> sorted;
-  for (const Entry& entry : entries) sorted.push_back(&entry);
-  std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) {
-    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
-  });
-  std::uint64_t covered = 0;
-  for (const Entry* entry : sorted) {
-    if (entry->end > data_bytes)
-      reject(
-          path,
-          "tensor '{}' ends at byte {} of the data, but there are only {}: the file is truncated",
-          entry->name, entry->end, data_bytes);
-    if (entry->begin != covered)
-      reject(path, "tensor '{}' begins at byte {} of the data, expected {}: {}", entry->name,
-             entry->begin, covered,
-             entry->begin < covered ? "it overlaps another" : "there is a hole before it");
-    covered = entry->end;
-  }
-  if (covered != data_bytes) reject(path, "{} bytes follow the last tensor", data_bytes - covered);
-}
+  std::shared_ptr<Mapping> map() const { return std::make_shared<Mapping>(file_.get(), bytes_); }
 
-Metadata parse_metadata(const std::string& path, const Json& json) {
-  Metadata metadata;
-  if (!json.is_object()) reject(path, "{} is not an object of strings", metadata_key);
-  for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) reject(path, "{}: '{}' is not a string", metadata_key, key);
-    metadata[key] = value.get<std::string>();
-  }
-  return metadata;
-}
+ private:
+  FileDescriptor file_;
+  std::uint64_t bytes_ = 0;
+};
 
 // Reads the length at the beginning of the file and returns the text of the header.
-std::string read_header(const std::string& path, std::ifstream& file, std::uint64_t file_bytes) {
+std::string read_header_text(const Source& source) {
   std::uint64_t length = 0;
-  if (file_bytes < sizeof length || !file.read(reinterpret_cast<char*>(&length), sizeof length))
-    reject(path, "{} bytes are too few for a safetensors file", file_bytes);
-  if (length > max_header || length > file_bytes - sizeof length)
-    reject(path,
-           "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file",
-           length, file_bytes);
+  if (source.bytes() < sizeof length)
+    fail<CheckpointError>("{} bytes are too few for a safetensors file", source.bytes());
+  source.read(&length, 0, sizeof length);
+  if (length > safetensors::max_header_bytes || length > source.bytes() - sizeof length)
+    fail<CheckpointError>(
+        "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file", length,
+        source.bytes());
   std::string text(static_cast<std::size_t>(length), '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(length))) reject(path, "cannot be read");
+  source.read(text.data(), sizeof length, text.size());
   return text;
 }
 
-Tensor read_tensor(const std::string& path, std::ifstream& file, std::uint64_t data_begin,
-                   const Entry& entry) {
+// Returns the entries that the caller wants, in the order of the file.
+std::vector<Entry> select_entries(std::vector<Entry> all, const LoadOptions& options) {
+  std::vector<Entry> wanted;
+  if (options.names) {
+    std::set<std::string> missing(options.names->begin(), options.names->end());
+    for (Entry& entry : all)
+      if (missing.erase(entry.name)) wanted.push_back(std::move(entry));
+    if (!missing.empty()) fail<CheckpointError>("has no tensor '{}'", excerpt(*missing.begin()));
+  } else {
+    wanted = std::move(all);
+  }
+  for (const Entry& entry : wanted)
+    if (!entry.unreadable.empty())
+      fail<CheckpointError>("tensor '{}': {}; LoadOptions::names can leave it out",
+                            excerpt(entry.name), entry.unreadable);
+  return wanted;
+}
+
+// Refuses tensors that need more memory than the machine has: a sparse file of a few blocks can
+// claim any size.
+void check_memory(std::uint64_t bytes) {
+  const auto memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                      static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (bytes > memory)
+    fail<CheckpointError>(
+        "its tensors take {} bytes, but this machine has {} bytes of memory; choose tensors with "
+        "LoadOptions::names, or map the file with LoadOptions::map",
+        bytes, memory);
+}
+
+Tensor read_tensor(const Source& source, std::uint64_t data_begin, const Entry& entry) {
   Tensor tensor = empty(entry.shape, {.dtype = entry.dtype});
-  file.seekg(static_cast<std::streamoff>(data_begin + entry.begin));
-  if (!file.read(static_cast<char*>(tensor.raw()), static_cast<std::streamsize>(bytes_of(tensor))))
-    reject(path, "tensor '{}' cannot be read", entry.name);
+  source.read(tensor.raw(), data_begin + entry.begin, bytes_of(tensor));
   if (entry.dtype == boolean) {
     const auto* bytes = static_cast<const std::uint8_t*>(tensor.raw());
     if (std::any_of(bytes, bytes + tensor.numel(), [](std::uint8_t b) { return b > 1; }))
-      reject(path, "tensor '{}': a BOOL is neither 0 nor 1", entry.name);
+      fail<CheckpointError>("tensor '{}': a BOOL is neither 0 nor 1", excerpt(entry.name));
   }
   return tensor;
+}
+
+// Returns whether the tensor can stay in the mapped file: its elements are aligned there, and their
+// values need no check.
+bool can_be_mapped(const Entry& entry, std::uint64_t data_begin) {
+  return entry.dtype != boolean && entry.begin != entry.end &&
+         (data_begin + entry.begin) % size_of(entry.dtype) == 0;
+}
+
+Tensor view_of(const std::shared_ptr<Mapping>& mapping, std::uint64_t data_begin,
+               const Entry& entry) {
+  return from_blob(mapping->data() + data_begin + entry.begin, entry.shape, entry.dtype,
+                   [mapping] {});
+}
+
+StateDict load(const std::string& path, Metadata* metadata, const LoadOptions& options) {
+  const Source source(path);
+  const std::string text = read_header_text(source);
+  const std::uint64_t data_begin = sizeof(std::uint64_t) + text.size();
+  safetensors::Header header = safetensors::parse_header(text, source.bytes() - data_begin);
+  const std::vector<Entry> entries = select_entries(std::move(header.entries), options);
+  const auto is_mapped = [&](const Entry& entry) {
+    return options.map && can_be_mapped(entry, data_begin);
+  };
+
+  std::uint64_t copied = 0;  // at most the size of the file, since no tensors overlap
+  for (const Entry& entry : entries) copied += is_mapped(entry) ? 0 : entry.end - entry.begin;
+  check_memory(copied);
+  const auto mapping = options.map ? source.map() : nullptr;
+  StateDict tensors;
+  for (const Entry& entry : entries)
+    tensors.emplace_back(entry.name, is_mapped(entry) ? view_of(mapping, data_begin, entry)
+                                                      : read_tensor(source, data_begin, entry));
+  if (metadata) *metadata = std::move(header.metadata);
+  return tensors;
 }
 
 // ---- Writing.
@@ -188,10 +185,11 @@ void check_names(const std::string& path, const StateDict& tensors) {
   std::set<std::string> names{metadata_key};
   for (const auto& [name, tensor] : tensors) {
     if (!names.insert(name).second)
-      fail<CheckpointError>("save_safetensors: '{}': the name '{}' {}", path, name,
+      fail<CheckpointError>("save_safetensors: '{}': the name '{}' {}", path, excerpt(name),
                             name == metadata_key ? "is reserved" : "occurs twice");
     if (!tensor.defined())
-      fail<CheckpointError>("save_safetensors: '{}': tensor '{}' is undefined", path, name);
+      fail<CheckpointError>("save_safetensors: '{}': tensor '{}' is undefined", path,
+                            excerpt(name));
   }
 }
 
@@ -217,15 +215,19 @@ DataLayout data_layout(const StateDict& tensors) {
 // Returns the header, which keeps the order of the state dict, padded to a multiple of 8 bytes.
 std::string header_text(const std::string& path, const StateDict& tensors, const Metadata& metadata,
                         const DataLayout& layout) {
+  // Members are appended, because operator[] of an ordered object searches all earlier ones.
   Json header = Json::object();
-  if (!metadata.empty()) header[metadata_key] = metadata;
+  auto& members = header.get_ref<Json::object_t&>();
+  if (!metadata.empty()) members.push_back({metadata_key, Json(metadata)});
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, tensor] = tensors[i];
     Json shape = Json::array();
     for (const std::int64_t size : tensor.shape()) shape.push_back(size);
-    header[name] = {{"dtype", name_of(tensor.dtype())},
-                    {"shape", std::move(shape)},
-                    {"data_offsets", {layout.begins[i], layout.begins[i] + bytes_of(tensor)}}};
+    members.push_back(
+        {name,
+         {{"dtype", safetensors::name_of(tensor.dtype())},
+          {"shape", std::move(shape)},
+          {"data_offsets", {layout.begins[i], layout.begins[i] + bytes_of(tensor)}}}});
   }
   std::string text;
   try {
@@ -235,6 +237,11 @@ std::string header_text(const std::string& path, const StateDict& tensors, const
                           error.what());
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
+  if (text.size() > safetensors::max_header_bytes)
+    fail<CheckpointError>(
+        "save_safetensors: '{}': names, shapes and metadata take a header of {} bytes; the format "
+        "allows {}",
+        path, text.size(), safetensors::max_header_bytes);
   return text;
 }
 
@@ -244,43 +251,26 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
   check_names(path, tensors);
   const DataLayout layout = data_layout(tensors);
   const std::string header = header_text(path, tensors, metadata, layout);
-  try {
-    AtomicFile file(path);
-    const std::uint64_t length = header.size();
-    file.write(&length, sizeof length);
-    file.write(header.data(), header.size());
-    for (const std::size_t i : layout.order) {
-      const Tensor host = tensors[i].second.detach().to(Device::cpu()).contiguous();
-      file.write(host.raw(), bytes_of(host));
-    }
-    file.commit();
-  } catch (const Error& error) {
-    fail<CheckpointError>("save_safetensors: {}", error.what());
+  AtomicFile file(path);
+  const std::uint64_t length = header.size();
+  file.write(&length, sizeof length);
+  file.write(header.data(), header.size());
+  for (const std::size_t i : layout.order) {
+    const Tensor host = tensors[i].second.detach().to(Device::cpu()).contiguous();
+    file.write(host.raw(), bytes_of(host));
   }
+  file.commit();
 }
 
-StateDict load_safetensors(const std::string& path, Metadata* metadata) {
-  std::error_code error;
-  const std::uint64_t file_bytes = std::filesystem::file_size(path, error);
-  if (error) reject(path, "cannot be read: {}", error.message());
-  std::ifstream file(path, std::ios::binary);
-  if (!file) reject(path, "cannot be opened: {}", std::strerror(errno));
-  const std::string text = read_header(path, file, file_bytes);
-  const std::uint64_t data_begin = sizeof(std::uint64_t) + text.size();
-
-  Metadata found;
-  std::vector<Entry> entries;
-  const Json header = parse_header(path, text);
-  for (const auto& [name, json] : header.items())
-    if (name == metadata_key) found = parse_metadata(path, json);
-    else entries.push_back(parse_entry(path, name, json));
-  check_ranges(path, entries, file_bytes - data_begin);
-
-  StateDict tensors;
-  for (const Entry& entry : entries)
-    tensors.emplace_back(entry.name, read_tensor(path, file, data_begin, entry));
-  if (metadata) *metadata = std::move(found);
-  return tensors;
+StateDict load_safetensors(const std::string& path, Metadata* metadata,
+                           const LoadOptions& options) {
+  try {
+    return load(path, metadata, options);
+  } catch (const Error& error) {
+    fail<CheckpointError>("load_safetensors: '{}': {}", path, error.what());
+  } catch (const std::bad_alloc&) {
+    fail<CheckpointError>("load_safetensors: '{}': out of memory while its header was read", path);
+  }
 }
 
 }  // namespace tutti

@@ -109,7 +109,8 @@ bool Tensor::is_dense() const {
 }
 
 void* Tensor::raw() const {
-  if (!impl().storage->data()) return nullptr;  // an empty storage has no address to offset
+  // Without elements there is no address to offset, and the offset may be outside of the storage.
+  if (numel() == 0) return impl().storage->data();
   return static_cast<char*>(impl().storage->data()) +
          static_cast<std::size_t>(offset()) * size_of(dtype());
 }

@@ -6,6 +6,7 @@
 #include "dims.h"
 #include "dtype.h"
 #include "memory.h"
+#include "saturating_cast.h"
 
 #include <functional>
 #include <iosfwd>
@@ -70,11 +71,11 @@ class Tensor {
   }
   /// Returns the address of the first element without its type.
   void* raw() const;
-  /// Returns the only element, converted to T, and copies it from its device. Throws a ShapeError
-  /// unless numel() is 1.
+  /// Returns the only element, converted to T by the rules of to(dtype), and copies it from its
+  /// device. Throws a ShapeError unless numel() is 1.
   template <class T>
   T item() const {
-    return static_cast<T>(item_as_double());
+    return saturating_cast<T>(item_as_double());
   }
   /// Returns the values (abbreviated), the shape and the dtype as text for people.
   std::string to_string() const;
@@ -103,6 +104,9 @@ class Tensor {
 
   Tensor contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
   Tensor clone() const;
+  /// Converts every element. Floating numbers become integers by cutting off their fraction; beyond
+  /// the range of the integers they become the nearest end of the range, and NaN becomes 0. An
+  /// int64 keeps its lowest bits in a uint8. Everything but 0 is true, NaN too.
   Tensor to(DType dtype) const;
   Tensor to(Device device) const;
 

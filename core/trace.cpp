@@ -132,8 +132,8 @@ std::string to_json(const std::vector<Event>& events, Clock::time_point start, s
 void write_timeline(const std::string& path, const std::string& text) {
   try {
     write_file_atomically(path, text);
-  } catch (const Error& error) {
-    fail<Error>("trace: {}; check that the folder exists and the disk has room", error.what());
+  } catch (const FileError& error) {
+    fail<FileError>("trace: {}; check that the folder exists and the disk has room", error.what());
   }
 }
 

@@ -29,7 +29,9 @@ class Backend {
   /// A backend without a World (`world` is null) cannot fail, or overrides abort() and failure(),
   /// as one must that passes its calls on to another backend.
   explicit Backend(GroupInfo info, std::shared_ptr<World> world = nullptr)
-      : info_(std::make_shared<GroupInfo>(std::move(info))), world_(std::move(world)) {}
+      : info_(std::make_shared<GroupInfo>(std::move(info))),
+        world_(std::move(world)),
+        latest_call_(world_ ? world_->calls().add(*info_) : nullptr) {}
   virtual ~Backend() = default;
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
@@ -74,10 +76,14 @@ class Backend {
 
  protected:
   const std::shared_ptr<World>& world() const { return world_; }
+  /// Notes that this rank issues `call`, for the errors of other ranks. A backend with a World
+  /// calls it in submit().
+  void record(const Collective& call) { latest_call_->record(call); }
 
  private:
   std::shared_ptr<const GroupInfo> info_;
   std::shared_ptr<World> world_;
+  std::shared_ptr<CallLog::Entry> latest_call_;
   ProcessMark process_;
 };
 

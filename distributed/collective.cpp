@@ -62,8 +62,10 @@ Fingerprint fingerprint(const Collective& call) {
   fingerprint.operation = call.operation;
   fingerprint.op = static_cast<std::uint8_t>(call.op);
   fingerprint.dtype = call.input.defined() ? static_cast<std::uint8_t>(call.input.dtype()) : 0;
-  std::memcpy(fingerprint.name, call.name.data(),
-              std::min(call.name.size(), sizeof(fingerprint.name) - 1));
+  const std::size_t room = sizeof(fingerprint.name) - 1, length = std::min(call.name.size(), room);
+  std::memcpy(fingerprint.name, call.name.data(), length);
+  std::memcpy(fingerprint.name + length, call.detail.data(),
+              std::min(call.detail.size(), room - length));
   return fingerprint;
 }
 
@@ -93,15 +95,20 @@ std::string disagreement(std::span<const Fingerprint> fingerprints) {
 }
 
 std::string describe(const Collective& call, const GroupInfo& group) {
-  std::string text =
-      fmt::format("{} #{} of group '{}'", to_string(call.operation), call.sequence, group.group);
-  std::string about = call.name;
-  if (call.operation != Operation::barrier) {
-    const auto bytes = static_cast<double>(call.bytes());
+  return describe_call(call.operation, call.sequence, group.group, call.name + call.detail,
+                       call.bytes());
+}
+
+std::string describe_call(Operation operation, std::int64_t sequence, const std::string& group,
+                          const std::string& name, std::int64_t bytes) {
+  std::string text = fmt::format("{} #{} of group '{}'", to_string(operation), sequence, group);
+  std::string about = name;
+  if (operation != Operation::barrier) {
+    const auto size = static_cast<double>(bytes);
     if (!about.empty()) about += ", ";
-    about += bytes < 1e3   ? fmt::format("{:.0f} B", bytes)
-             : bytes < 1e6 ? fmt::format("{:.1f} kB", bytes / 1e3)
-                           : fmt::format("{:.1f} MB", bytes / 1e6);
+    about += size < 1e3   ? fmt::format("{:.0f} B", size)
+             : size < 1e6 ? fmt::format("{:.1f} kB", size / 1e3)
+                          : fmt::format("{:.1f} MB", size / 1e6);
   }
   return about.empty() ? text : fmt::format("{} ({})", text, about);
 }

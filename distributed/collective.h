@@ -29,6 +29,8 @@ std::string to_string(Operation operation);
 struct CallOptions {
   std::string name = {};
   std::chrono::milliseconds timeout{0};
+  /// What errors say behind the name. Unlike the name, it need not be equal on all ranks.
+  std::string detail = {};
 };
 
 /// A collective that has been started. Its tensors must not be touched before wait() returns.
@@ -72,6 +74,7 @@ struct Collective {
   Tensor input = {};
   Tensor output = {};
   std::string name = {};
+  std::string detail = {};    ///< What errors say behind the name; not compared between ranks.
   std::int64_t sequence = 0;  ///< The number of this collective in its group, counted from 1.
   std::chrono::milliseconds timeout{0};  ///< How long a wait for it may last.
 
@@ -88,7 +91,7 @@ struct Fingerprint {
   Operation operation = Operation::barrier;
   std::uint8_t op = 0;
   std::uint8_t dtype = 0;
-  char name[89] = {};  ///< The beginning of the name, for the error text; not compared.
+  char name[217] = {};  ///< The beginning of name and detail, for the error text; not compared.
 
   bool operator==(const Fingerprint& other) const;
 };
@@ -105,6 +108,9 @@ std::string disagreement(std::span<const Fingerprint> fingerprints);
 
 /// Returns a text such as "all_reduce #808 of group 'world' (bucket 4, 6.2 MB)".
 std::string describe(const Collective& call, const GroupInfo& group);
+/// Returns the same text from its parts.
+std::string describe_call(Operation operation, std::int64_t sequence, const std::string& group,
+                          const std::string& name, std::int64_t bytes);
 
 /// Returns 0, 1, ..., size - 1.
 std::vector<int> all_ranks(int size);

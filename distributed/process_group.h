@@ -37,6 +37,11 @@ struct WorldOptions {
   std::string rendezvous = {};
   /// Distinguishes the processes of this run from those of another; the same on every rank.
   std::string run_id = {};
+  /// What NCCL ranks that find each other at HOST:PORT prove to each other that they know: 16 to
+  /// 4096 bytes, the same on every rank. If empty, it is the contents of the file that
+  /// TUTTI_RENDEZVOUS_SECRET_FILE names, or TUTTI_RENDEZVOUS_SECRET; without these a random one, of
+  /// which only ranks on the host of rank 0 and ranks that MPI has started learn.
+  std::string rendezvous_secret = {};
   int device = -1;  ///< The CUDA device of this rank; if negative, that of its local rank.
   std::chrono::milliseconds timeout = default_group_timeout;
 };
@@ -122,7 +127,8 @@ struct RunOptions {
 };
 /// Runs fn(group) on `n` ranks that are threads of this process, with world() set in each, and
 /// returns when all have ended. The exception that was thrown first is thrown again here; the other
-/// ranks get it as a DistributedError, so none of them hangs.
+/// ranks get it as a DistributedError, so none of them hangs. Throws a ValueError for `n` below 1,
+/// an empty `fn` or an unknown backend.
 void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
                const RunOptions& options);
 /// @overload

@@ -130,6 +130,7 @@ Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOption
   if (call.output.defined())
     call.output = in_place ? call.input : for_backend(*backend, call.output, false);
   call.name = std::move(options.name);
+  call.detail = std::move(options.detail);
   call.timeout = options.timeout.count() > 0 ? options.timeout : info.timeout;
   call.sequence = ++backend->calls;
   backend->bytes += call.bytes();

@@ -41,6 +41,14 @@ std::string absence(const Stall& stall, std::chrono::milliseconds timeout) {
                      last_completed(stall.missing, stall.last_completed));
 }
 
+// Errors tell the latest calls of so many absent ranks.
+std::span<const int> first_few(std::span<const int> ranks) {
+  return ranks.first(std::min<std::size_t>(ranks.size(), 4));
+}
+
+// How long a rank waits for the answers of those that are absent at its deadline.
+constexpr std::chrono::seconds answer_time{2};
+
 }  // namespace
 
 void throw_failure(const Failure& failure, const Collective& call, const GroupInfo& group) {
@@ -83,14 +91,24 @@ std::optional<Failure> World::poll() {
   while (!failure_ && options_.transport) {
     std::optional<Notice> notice = options_.transport->receive();
     if (!notice) break;
-    if (const int* rank = std::get_if<int>(&*notice)) {
-      departed_.emplace(*rank, Clock::now());
-      has_departures_ = true;
-    } else {
-      set_failure(std::move(std::get<Failure>(*notice)));
-    }
+    handle(std::move(*notice));
   }
   return failure_;
+}
+
+void World::handle(Notice notice) {
+  if (auto* failure = std::get_if<Failure>(&notice)) {
+    set_failure(std::move(*failure));
+  } else if (auto* departure = std::get_if<Departure>(&notice)) {
+    departed_.emplace(departure->rank, Departed{Clock::now(), std::move(departure->latest_calls)});
+    has_departures_ = true;
+  } else if (const auto* question = std::get_if<Question>(&notice)) {
+    options_.transport->send_answer(question->rank,
+                                    calls_.latest_calls(options_.rank).value_or("no call"));
+  } else {
+    auto& answer = std::get<Answer>(notice);
+    inquiries_[answer.rank].latest_calls = std::move(answer.latest_calls);
+  }
 }
 
 void World::throw_if_failed(const Collective& call, const GroupInfo& group) const {
@@ -100,9 +118,10 @@ void World::throw_if_failed(const Collective& call, const GroupInfo& group) cons
 void World::depart(int rank) {
   const std::lock_guard here(mutex_);
   if (failure_) return;
-  departed_.emplace(rank, Clock::now());
+  const std::string latest = calls_.latest_calls(rank).value_or("no call");
+  departed_.emplace(rank, Departed{Clock::now(), latest});
   has_departures_ = true;
-  if (options_.transport) options_.transport->send_departure();
+  if (options_.transport) options_.transport->send_departure(latest);
   changed_.notify_all();
 }
 
@@ -131,7 +150,7 @@ bool World::is_worth_asking(const PendingCollective& pending, Clock::time_point 
 }
 
 std::optional<Failure> World::verdict(const PendingCollective& pending, Stall stall,
-                                      Clock::time_point stalled_at) const {
+                                      Clock::time_point stalled_at) {
   Failure why;
   add_departed(stall, pending.group(), stalled_at);
   if (!stall.disagreement.empty()) {
@@ -139,8 +158,11 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, Stall st
   } else if (!stall.departed.empty()) {
     why.what = departure(
         stall, stall.departed.size() == 1 ? options_.departed_one : options_.departed_many);
+    why.what += all_latest_calls(stall.departed, stall, pending.group());
   } else if (stalled_at >= pending.deadline().at) {
+    if (!has_asked(stall, pending)) return {};
     why.what = absence(stall, pending.deadline().timeout);
+    why.what += all_latest_calls(stall.missing, stall, pending.group());
     why.timeout = true;
   } else {
     return {};
@@ -153,9 +175,63 @@ void World::add_departed(Stall& stall, const GroupInfo& group, Clock::time_point
   if (departed_.empty()) return;
   for (const int rank : stall.missing) {
     const auto found = departed_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
-    if (found != departed_.end() && stalled_at >= found->second + options_.departure_delay)
+    if (found != departed_.end() &&
+        stalled_at >= found->second.known_since + options_.departure_delay)
       stall.departed.push_back(rank);
   }
+}
+
+// Asks the missing ranks for their latest calls, unless that has been done since the deadline of
+// `pending`. Returns whether all have answered, cannot be asked or have had their time.
+bool World::has_asked(const Stall& stall, const PendingCollective& pending) {
+  if (!options_.transport) return true;
+  bool is_over = true;
+  const auto now = Clock::now();
+  for (const int rank : first_few(stall.missing)) {
+    if (stall.latest_calls.contains(rank)) continue;
+    const int there = pending.group().world_ranks[static_cast<std::size_t>(rank)];
+    const auto inquiry = inquiries_.find(there);
+    if (inquiry == inquiries_.end() || inquiry->second.asked_at < pending.deadline().at) {
+      if (!options_.transport->send_question(there)) continue;
+      inquiries_[there] = {now, std::nullopt};
+      is_over = false;
+    } else if (!inquiry->second.latest_calls && now < inquiry->second.asked_at + answer_time) {
+      is_over = false;
+    }
+  }
+  return is_over;
+}
+
+std::optional<std::string> World::latest_calls(int rank, const Stall& stall,
+                                               const GroupInfo& group) const {
+  if (const auto found = stall.latest_calls.find(rank); found != stall.latest_calls.end())
+    return found->second;
+  const int there = group.world_ranks[static_cast<std::size_t>(rank)];
+  if (const auto found = departed_.find(there); found != departed_.end())
+    return found->second.latest_calls;
+  if (const auto found = inquiries_.find(there); found != inquiries_.end())
+    return found->second.latest_calls.value_or(
+        "no call that it tells: its process is stopped, gone or busy");
+  return calls_.latest_calls(there);
+}
+
+// Returns where `absent` ranks and one rank that waits for them are, in all of their groups.
+std::string World::all_latest_calls(std::span<const int> absent, const Stall& stall,
+                                    const GroupInfo& group) const {
+  std::string text;
+  const auto add = [&](int rank, const std::optional<std::string>& calls) {
+    if (calls) text += fmt::format("{} rank {} at {}", text.empty() ? "" : ";", rank, *calls);
+    return calls.has_value();
+  };
+  if (absent.empty()) return {};
+  for (const int rank : first_few(absent)) add(rank, latest_calls(rank, stall, group));
+  for (int rank = 0; rank < group.size; ++rank) {
+    const int there = group.world_ranks[static_cast<std::size_t>(rank)];
+    const bool waits = std::find(stall.missing.begin(), stall.missing.end(), rank) ==
+                       stall.missing.end();
+    if (waits && add(rank, calls_.latest_calls(there))) break;
+  }
+  return text.empty() ? text : ". Latest call of each group:" + text;
 }
 
 void World::check_step(const std::string& what, const Deadline& deadline, const GroupInfo& group) {

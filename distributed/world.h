@@ -5,6 +5,7 @@
 // collective of every backend (records, further deadlines) belongs here.
 #pragma once
 
+#include "call_log.h"
 #include "collective.h"
 #include "watcher.h"
 
@@ -49,7 +50,9 @@ struct Stall {
   std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
   std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.
   std::string disagreement = {};    ///< Where the ranks are at different calls: both calls.
-  bool in_transfer = false;         ///< All ranks had arrived, and their data was being moved.
+  /// The latest calls of missing ranks, by rank, where the backend knows them and World does not.
+  std::map<int, std::string> latest_calls = {};
+  bool in_transfer = false;  ///< All ranks had arrived, and their data was being moved.
 };
 
 /// A collective that is not done, as World::give_up() asks about it.
@@ -84,8 +87,22 @@ class World {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
-  /// A notice from another rank: its failure, or the rank in the world that has departed.
-  using Notice = std::variant<Failure, int>;
+  /// A rank of the world has departed, after these calls.
+  struct Departure {
+    int rank = 0;
+    std::string latest_calls = {};
+  };
+  /// A rank of the world asks this one for its latest calls.
+  struct Question {
+    int rank = 0;
+  };
+  /// A rank of the world, which this one has asked, tells its latest calls.
+  struct Answer {
+    int rank = 0;
+    std::string latest_calls = {};
+  };
+  /// A notice from another rank.
+  using Notice = std::variant<Failure, Departure, Question, Answer>;
 
   /// How failures and departures reach ranks that have a World object of their own. World calls it
   /// under its lock, except for guard().
@@ -96,7 +113,12 @@ class World {
     /// first, that rank's. Must not throw.
     virtual Failure send_failure(const Failure& failure) = 0;
     /// Tells all other ranks that this one will issue no more collectives. Must not throw.
-    virtual void send_departure() {}
+    virtual void send_departure(const std::string& /*latest_calls*/) {}
+    /// Asks a rank of the world for its latest calls, which receive() returns once it has answered.
+    /// Returns false where ranks cannot be asked. Must not throw.
+    virtual bool send_question(int /*rank*/) { return false; }
+    /// Answers the question of a rank of the world. Must not throw.
+    virtual void send_answer(int /*rank*/, const std::string& /*latest_calls*/) {}
     /// Returns what another rank has sent, if anything has arrived.
     virtual std::optional<Notice> receive() = 0;
     /// Calls `check` on the watcher thread, or does not where that thread must not use the
@@ -107,6 +129,8 @@ class World {
   struct Options {
     /// Null where all ranks are threads that share this World object.
     std::unique_ptr<Transport> transport = {};
+    int rank =
+        0;  ///< The rank in the world that this object belongs to, where ranks have their own.
     /// What a departure means, for one rank and for several: "its process is exiting".
     const char* departed_one = "it has departed";
     const char* departed_many = "they have departed";
@@ -137,8 +161,13 @@ class World {
   /// Announces that `rank` of the world, which is this one, will issue no more collectives.
   void depart(int rank);
 
+  /// Returns the record of the latest calls of the ranks that share this object.
+  CallLog& calls() { return calls_; }
+
   /// Fails the world where `pending` will never be done: its deadline has passed, a missing rank
-  /// has departed, or the ranks disagree. Returns whether the world has failed through it.
+  /// has departed, or the ranks disagree. Returns whether the world has failed through it. At the
+  /// deadline it first asks the missing ranks for their latest calls where only they know them, and
+  /// waits for the answers up to two seconds; the caller must go on calling poll().
   bool give_up(const PendingCollective& pending);
   bool give_up(const PendingCollective& pending, Lock& lock);
   /// For a step that all ranks take together but that is no collective, such as creating a
@@ -161,11 +190,25 @@ class World {
   void notify(const Lock&) { changed_.notify_all(); }
 
  private:
+  struct Departed {
+    Clock::time_point known_since;
+    std::string latest_calls;
+  };
+  struct Inquiry {
+    Clock::time_point asked_at;
+    std::optional<std::string> latest_calls;  // once the rank has answered
+  };
   void set_failure(Failure failure);
+  void handle(Notice notice);
   bool is_worth_asking(const PendingCollective& pending, Clock::time_point now) const;
   std::optional<Failure> verdict(const PendingCollective& pending, Stall stall,
-                                 Clock::time_point stalled_at) const;
+                                 Clock::time_point stalled_at);
   void add_departed(Stall& stall, const GroupInfo& group, Clock::time_point stalled_at) const;
+  bool has_asked(const Stall& stall, const PendingCollective& pending);
+  std::optional<std::string> latest_calls(int rank, const Stall& stall,
+                                          const GroupInfo& group) const;
+  std::string all_latest_calls(std::span<const int> absent, const Stall& stall,
+                               const GroupInfo& group) const;
   void check_watched();
 
   Options options_;
@@ -173,8 +216,10 @@ class World {
   std::condition_variable changed_;
   std::optional<Failure> failure_;
   std::atomic<bool> has_failed_ = false;
-  std::map<int, Clock::time_point> departed_;  // by rank in the world: when this rank learnt of it
+  std::map<int, Departed> departed_;  // by rank in the world
   std::atomic<bool> has_departures_ = false;
+  std::map<int, Inquiry> inquiries_;  // by rank in the world
+  CallLog calls_;
 
   std::mutex watch_mutex_;
   std::list<std::shared_ptr<Watched>> watched_;

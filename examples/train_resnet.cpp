@@ -1,8 +1,9 @@
 // train_resnet: trains a ResNet on one rank or many. This file is the program around
 // examples/train: it decides which ranks there are, and turns errors into one line and an exit
-// code, 2 for a wrong flag or bad data and 1 for anything else.
+// code, 2 for a wrong flag or bad data and 1 for anything else, such as a full disk.
 #include "train/checkpoint.h"
 #include "train/placement.h"
+#include "train/progress.h"
 #include "train/timeline.h"
 #include "train/trainer.h"
 
@@ -21,23 +22,37 @@ using namespace tutti;
 using namespace tutti::examples;
 
 // What ranks throw when another rank has the error, and prints it.
-struct FailedElsewhere {};
+struct FailedElsewhere {
+  int exit_code;
+};
 
-// Calls `prepare` on every rank. If it throws on any, all ranks fail: the first such rank with its
-// error, the others with FailedElsewhere.
+template <class... Errors>
+bool is_any_of(const std::exception& error) {
+  return ((dynamic_cast<const Errors*>(&error) != nullptr) || ...);
+}
+
+int exit_code_of(const std::exception& error) {
+  return is_any_of<UsageError, DataError, CheckpointError, ValueError, DeviceError>(error) ? 2 : 1;
+}
+
+// Calls `prepare` on every rank. If it throws on any, all ranks fail with one exit code: the first
+// such rank with its error, the others with FailedElsewhere.
 template <class Prepare>
 void prepare_on_all(const ProcessGroup& group, const Prepare& prepare) {
+  constexpr int codes = 4;  // The ranks compare RANK * codes + EXIT_CODE.
   std::exception_ptr problem;
+  int mine = group.size() * codes;
   try {
     prepare();
-  } catch (...) {
+  } catch (const std::exception& error) {
     problem = std::current_exception();
+    mine = group.rank() * codes + exit_code_of(error);
   }
-  const Tensor failing = full({}, problem ? group.rank() : group.size(), {.dtype = int64});
-  group.all_reduce(failing, distributed::ReduceOp::min, {.name = "start"}).wait();
-  const int who = failing.item<int>();
+  const Tensor first = full({}, mine, {.dtype = int64});
+  group.all_reduce(first, distributed::ReduceOp::min, {.name = "start"}).wait();
+  const int who = first.item<int>() / codes;
   if (who == group.rank()) std::rethrow_exception(problem);
-  if (who < group.size()) throw FailedElsewhere{};
+  if (who < group.size()) throw FailedElsewhere{first.item<int>() % codes};
 }
 
 // Returns whether each of this host's ranks can have a device of its own. NCCL needs that.
@@ -116,11 +131,12 @@ void run(int argc, char** argv, const ProcessGroup& world) {
   if (timeline) timeline->finish();
 }
 
-// Prints an error, and returns the exit code.
-int report(const ProcessGroup& world, const std::string& message, int code) {
+// Prints an error, and returns the exit code. fmt::print would throw where stderr cannot be
+// written.
+int report(const ProcessGroup& world, const std::exception& error) {
   const std::string rank = world.size() > 1 ? fmt::format(" (rank {})", world.rank()) : "";
-  fmt::print(stderr, "train_resnet{}: {}\n", rank, message);
-  return code;
+  std::fprintf(stderr, "train_resnet%s: %s\n", rank.c_str(), error.what());
+  return exit_code_of(error);
 }
 
 }  // namespace
@@ -130,20 +146,11 @@ int main(int argc, char** argv) {
   try {
     world = ProcessGroup::from_environment();
     run(argc, argv, world);
+    flush(stdout);
     return 0;
-  } catch (const FailedElsewhere&) {
-    return 2;
-  } catch (const UsageError& error) {
-    return report(world, error.what(), 2);
-  } catch (const DataError& error) {
-    return report(world, error.what(), 2);
-  } catch (const CheckpointError& error) {
-    return report(world, error.what(), 2);
-  } catch (const ValueError& error) {
-    return report(world, error.what(), 2);
-  } catch (const DeviceError& error) {
-    return report(world, error.what(), 2);
+  } catch (const FailedElsewhere& other) {
+    return other.exit_code;
   } catch (const std::exception& error) {
-    return report(world, error.what(), 1);
+    return report(world, error);
   }
 }

@@ -88,8 +88,8 @@ struct StatisticsUpdate {
 ///
 /// After a residual, the backward kernels cannot compute from x which elements the ReLU has passed.
 /// If mask_size(x) is above 0, they read this from `mask`: apply and forward write one bit per
-/// element, 1 where the output is above 0, in an order that the device chooses. On other devices
-/// they read SavedForward::output.
+/// element, 1 where the output is above 0 or NaN, in an order that the device chooses. On other
+/// devices they read SavedForward::output.
 struct Normalization {
   Tensor mean, rstd;     ///< float64, [C]
   Tensor weight, bias;   ///< float32 or float64, [C]; undefined means 1 and 0.

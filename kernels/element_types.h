@@ -4,6 +4,7 @@
 
 #include "../core/dtype.h"
 #include "../core/host_device.h"
+#include "../core/saturating_cast.h"
 
 #include <type_traits>
 
@@ -40,14 +41,15 @@ template <class T>
 inline constexpr bool is_16_bit_float = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
 /// Converts between any two element types, through float only where a 16-bit type is involved.
-/// Conversion to bool returns whether the value is not zero.
+/// Conversion to bool returns whether the value is not zero; floating numbers become integers by
+/// saturating_cast.
 template <class To, class From>
 TUTTI_HOST_DEVICE inline To convert(From value) {
   if constexpr (std::is_same_v<To, From>) return value;
   else if constexpr (is_16_bit_float<From>) return convert<To>(static_cast<float>(value));
   else if constexpr (std::is_same_v<To, bool>) return value != From(0);
   else if constexpr (is_16_bit_float<To>) return To(static_cast<float>(value));
-  else return static_cast<To>(value);
+  else return saturating_cast<To>(value);
 }
 
 /// Calls body.operator()<C>() with the type through which elements of dtype `from` become elements

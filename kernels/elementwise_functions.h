@@ -51,7 +51,7 @@ enum class Binary {
   greater,
   greater_equal,
   // Gradients of activations: g is the incoming gradient, y the activation's output, x its input.
-  relu_grad,     // of (g, y)
+  relu_grad,     // of (g, y); NaN in y passes g
   gelu_grad,     // of (g, x)
   sigmoid_grad,  // of (g, y)
   tanh_grad,     // of (g, y)
@@ -85,7 +85,7 @@ TUTTI_HOST_DEVICE inline T evaluate_floating(T a, T b) {
   const T g = a, x = b, y = b;
   if constexpr (op == Binary::divide) return a / b;
   else if constexpr (op == Binary::power) return Math::pow(a, b);
-  else if constexpr (op == Binary::relu_grad) return y > T(0) ? g : T(0);
+  else if constexpr (op == Binary::relu_grad) return y <= T(0) ? T(0) : g;
   else if constexpr (op == Binary::gelu_grad) {
     // d/dx x Phi(x) = Phi(x) + x phi(x), with the normal density phi
     const T phi = T(0.39894228040143267794) * Math::exp(T(-0.5) * x * x);

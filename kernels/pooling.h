@@ -25,8 +25,8 @@ inline DType pool_index_dtype(const Dims& kernel) {
 /// The table of a device's pooling kernels. A window is reduced to its maximum or its average.
 struct Pooling {
   /// Writes to `index` (of y's shape, pool_index_dtype) the row-major position of the first largest
-  /// element in its window. `index` may be undefined where no gradient is needed. Whether NaN
-  /// counts as the largest or is passed over depends on the device and the dtype.
+  /// element in its window. `index` may be undefined where no gradient is needed. NaN counts as
+  /// larger than every number.
   void (*max_forward)(const Tensor& x, const PoolOptions&, const Tensor& y, const Tensor& index);
   void (*max_backward)(const Tensor& dy, const Tensor& index, const PoolOptions&, const Tensor& dx);
   void (*average_forward)(const Tensor& x, const PoolOptions&, const Tensor& y);

@@ -28,8 +28,7 @@ bool all_are(const Dims& dims, std::int64_t value) {
 }  // namespace
 
 Conv::Conv(int spatial, const char* name, const Options& options)
-    : name_(name),
-      options_(checked(name, options)),
+    : options_(checked(name, options)),
       kernel_(expand_option(name, "kernel", options.kernel.values(), spatial, 1)),
       conv_options_{
           .stride = expand_option(name, "stride", options.stride.values(), spatial, 1),
@@ -43,8 +42,8 @@ Conv::Conv(int spatial, const char* name, const Options& options)
 
 Tensor Conv::forward(const Tensor& input) {
   if (input.rank() != weight.rank())
-    fail<ShapeError>("{}: expected an input of rank {} with {} channels, got shape {}", name_,
-                     weight.rank(), options_.in, tutti::to_string(input.shape()));
+    fail<ShapeError>("{}: expected an input of rank {} with {} channels, got shape {}",
+                     error_name(), weight.rank(), options_.in, tutti::to_string(input.shape()));
   return convolution(input, weight, bias, conv_options_);
 }
 

@@ -36,7 +36,6 @@ class Conv : public Layer {
   Conv(int spatial, const char* name, const Options& options);
 
  private:
-  const char* name_;
   Options options_;
   Dims kernel_;
   ConvOptions conv_options_;

@@ -41,6 +41,12 @@ void apply_below(Module& module, std::set<const Module*>& seen,
   fn(module);
 }
 
+bool is_expanded(const Tensor& tensor) {
+  for (int d = 0; d < tensor.rank(); ++d)
+    if (tensor.strides()[d] == 0 && tensor.shape()[d] > 1) return true;
+  return false;
+}
+
 }  // namespace
 
 Module::~Module() {
@@ -149,6 +155,11 @@ std::string Module::type_name() const {
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }
 
+std::string Module::error_name() const {
+  const std::string where = path();
+  return where.empty() ? type_name() : fmt::format("{} '{}'", type_name(), where);
+}
+
 std::string Module::describe() const { return {}; }
 
 void Module::print(const std::string& indent, std::string& text) const {
@@ -253,6 +264,9 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
       problems.push_back(fmt::format("'{}' has shape {}, expected {}", name,
                                      tutti::to_string(found->second.shape()),
                                      tutti::to_string(own.shape())));
+    else if (is_expanded(own))
+      problems.push_back(fmt::format(
+          "'{}' of the module is an expanded tensor, whose elements share memory", name));
     else copies.emplace_back(own, found->second);
     given.erase(found);
   }
@@ -272,6 +286,11 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
                           strict ? "\nstrict = false ignores missing and unexpected names" : "");
   }
   const NoGrad no_grad;
+  // A value may be another tensor of this module, which must not change before it was read.
+  std::set<const Storage*> written;
+  for (const auto& [own, value] : copies) written.insert(own.storage().get());
+  for (auto& [own, value] : copies)
+    if (written.contains(value.storage().get())) value = value.detach().clone();
   for (const auto& [own, value] : copies) own.copy_(value);
   apply([](Module& module) { module.changed(); });
   return report;
@@ -281,7 +300,20 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
 
 Tensor Layer::operator()(const Tensor& input) {
   const trace::Span here = span();
-  return run_hooks(input, forward(input));
+  return with_name_in_errors([&] { return run_hooks(input, forward(input)); });
+}
+
+void Layer::add_name(Error& error) const {
+  const std::string text = error.what();
+  const auto modules = named_modules();
+  if (std::any_of(modules.begin(), modules.end(), [&](const auto& entry) {
+        return text.find(entry.second->error_name()) != std::string::npos;
+      }))
+    return;
+  // The assignment replaces the message of the exception in flight, which keeps its class and what
+  // that class adds.
+  static_cast<std::runtime_error&>(error) =
+      std::runtime_error(fmt::format("{}: {}", error_name(), text));
 }
 
 trace::Span Layer::span() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../core/create.h"
+#include "../core/error.h"
 #include "../core/state_dict.h"
 #include "../core/trace.h"
 
@@ -75,6 +76,9 @@ class Module {
   std::int64_t parameter_count() const;
   /// Returns the name of the class without its namespace, such as "Conv2d".
   virtual std::string type_name() const;
+  /// Returns the name by which errors call this module: "Conv2d 'layer1.0.conv1'", or the class
+  /// alone, "Conv2d", for a module that is part of no other.
+  virtual std::string error_name() const;
   /// Returns the options, as in "3, 64, kernel=3". The default is an empty string.
   virtual std::string describe() const;
   /// Returns the tree with options, shapes and parameter count, one module on a line.
@@ -143,7 +147,8 @@ class Module {
 class Layer : public Module {
  public:
   virtual Tensor forward(const Tensor& input) = 0;
-  /// Calls forward(), then the hooks.
+  /// Calls forward(), then the hooks. An Error that leaves them keeps its class, and its message
+  /// begins with the error_name() of the innermost layer in which it arose.
   Tensor operator()(const Tensor& input);
 
   /// Adds a function that runs after every forward with (layer, input, output). A defined result
@@ -157,8 +162,21 @@ class Layer : public Module {
   /// Opens the layer's span in a trace, named by its path, or by its type for a root. Other forms
   /// of forward begin with it.
   trace::Span span() const;
+  /// Returns compute(). Puts error_name() in front of the message of an Error that names neither
+  /// this layer nor one below it. Other forms of forward run inside it.
+  template <class Function>
+  auto with_name_in_errors(const Function& compute) const {
+    try {
+      return compute();
+    } catch (Error& error) {
+      add_name(error);
+      throw;
+    }
+  }
 
  private:
+  void add_name(Error& error) const;
+
   std::vector<ForwardHook> hooks_;
 };
 

@@ -12,9 +12,9 @@ PoolOptions checked(const char* name, const Options& o) {
   return pool_options(name, given, 2);
 }
 
-void expect_rank4(const char* name, const Tensor& input) {
+void expect_rank4(const Layer& layer, const Tensor& input) {
   if (input.rank() != 4)
-    fail<ShapeError>("{}: expected an input (N, C, H, W), got shape {}", name,
+    fail<ShapeError>("{}: expected an input (N, C, H, W), got shape {}", layer.error_name(),
                      tutti::to_string(input.shape()));
 }
 
@@ -28,7 +28,7 @@ std::string describe_window(const PoolOptions& o) {
 MaxPool2d::MaxPool2d(const Options& options) : options_(checked("MaxPool2d", options)) {}
 
 Tensor MaxPool2d::forward(const Tensor& input) {
-  expect_rank4("MaxPool2d", input);
+  expect_rank4(*this, input);
   return max_pool(input, options_);
 }
 
@@ -39,7 +39,7 @@ AvgPool2d::AvgPool2d(const Options& options) : options_(checked("AvgPool2d", opt
 }
 
 Tensor AvgPool2d::forward(const Tensor& input) {
-  expect_rank4("AvgPool2d", input);
+  expect_rank4(*this, input);
   return avg_pool(input, options_);
 }
 
@@ -52,7 +52,7 @@ AdaptiveAvgPool2d::AdaptiveAvgPool2d(const Options& options)
     : output_(expand_option("AdaptiveAvgPool2d", "output", options.output.values(), 2, 1)) {}
 
 Tensor AdaptiveAvgPool2d::forward(const Tensor& input) {
-  expect_rank4("AdaptiveAvgPool2d", input);
+  expect_rank4(*this, input);
   return adaptive_avg_pool(input, output_);
 }
 

@@ -12,9 +12,10 @@ Tensor Sequential::forward(const Tensor& input) {
     auto* const layer = dynamic_cast<Layer*>(child.get());
     if (!layer)
       fail<Error>(
-          "Sequential '{}': expected every child to be a Layer, which computes one tensor from one "
-          "tensor; child '{}' ({}) is not",
-          path(), name, child->type_name());
+          "{}: expected every child to be a Layer, which computes one tensor from one tensor; "
+          "child "
+          "'{}' ({}) is not",
+          error_name(), name, child->type_name());
     x = (*layer)(x);
   }
   return x;

@@ -13,12 +13,13 @@
 namespace tutti::optim {
 namespace {
 
-constexpr double largest = std::numeric_limits<float>::max();
+constexpr double largest = std::numeric_limits<float>::max(),
+                 smallest = std::numeric_limits<float>::denorm_min();
 
 // Returns why these numbers cannot be used; empty if they can.
 std::string problem(double scale, const GradScaler::Options& o) {
-  if (!(scale > 0 && scale <= largest))
-    return fmt::format("the scale must be above 0 and finite, got {}", scale);
+  if (!(scale >= smallest && scale <= largest))
+    return fmt::format("the scale must be above 0 and finite in float32, got {}", scale);
   if (!(o.growth_factor > 1 && o.growth_factor <= largest))
     return fmt::format("growth_factor must be above 1 and finite, got {}", o.growth_factor);
   if (!(o.backoff_factor > 0 && o.backoff_factor < 1))
@@ -118,23 +119,36 @@ StateDict GradScaler::state_dict() const {
 }
 
 void GradScaler::load_state_dict(const StateDict& state) {
+  std::size_t used = 0;
   const auto number = [&](const char* name) {
-    for (const auto& [key, tensor] : state)
-      if (key == name && tensor.numel() == 1) return tensor.item<double>();
-    fail<CheckpointError>("GradScaler state: expected '{}' as one number", name);
+    for (const auto& [key, tensor] : state) {
+      if (key != name) continue;
+      if (!tensor.defined() || tensor.rank() != 0 || tensor.dtype() != float64) break;
+      ++used;
+      return tensor.item<double>();
+    }
+    fail<CheckpointError>("GradScaler state: expected '{}' as a float64 tensor of shape ()", name);
   };
   const double scale = number("scale"), tracker = number("growth_tracker"),
                interval = number("growth_interval");
   Options options = options_;
   options.growth_factor = number("growth_factor");
   options.backoff_factor = number("backoff_factor");
-  options.growth_interval =
-      interval >= 1 && interval <= (1 << 24) ? static_cast<std::int64_t>(interval) : 0;
+  const bool is_whole = interval >= 1 && interval <= (1 << 24) && interval == std::floor(interval);
+  if (!is_whole)
+    fail<CheckpointError>(
+        "GradScaler state: growth_interval must be a whole number of 1 to {}, got {}", 1 << 24,
+        interval);
+  options.growth_interval = static_cast<std::int64_t>(interval);
   if (const std::string text = problem(scale, options); !text.empty())
     fail<CheckpointError>("GradScaler state: {}", text);
-  if (!(tracker >= 0 && tracker <= interval))
-    fail<CheckpointError>("GradScaler state: growth_tracker must be 0 to growth_interval, got {}",
-                          tracker);
+  if (!(tracker >= 0 && tracker <= interval && tracker == std::floor(tracker)))
+    fail<CheckpointError>(
+        "GradScaler state: growth_tracker must be a whole number of 0 to {}, got {}", interval,
+        tracker);
+  if (used != state.size())
+    fail<CheckpointError>("GradScaler state: {} of its {} tensors are unknown or occur twice",
+                          state.size() - used, state.size());
   options_ = options;
   const NoGrad no_grad;
   scale_.fill_(scale);

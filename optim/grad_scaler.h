@@ -46,7 +46,8 @@ class GradScaler {
   /// Returns "scale", "growth_tracker" and the options except init_scale, as float64 tensors of
   /// shape ().
   StateDict state_dict() const;
-  /// CheckpointError, and no change, if a number is missing or out of range.
+  /// CheckpointError, and no change, unless these are the tensors that state_dict() returns, with
+  /// numbers in their ranges.
   void load_state_dict(const StateDict& state);
 
  private:

@@ -124,8 +124,12 @@ Optimizer::OptionValues Optimizer::read_options(const Metadata& metadata) const 
   OptionValues values;
   for (std::size_t g = 0; g < options_.size(); ++g) {
     auto& of_group = values.emplace_back();
-    for (const Option& o : options_[g])
-      of_group.push_back(parse(metadata, fmt::format("group.{}.{}", g, o.name)));
+    for (const Option& o : options_[g]) {
+      const std::string key = fmt::format("group.{}.{}", g, o.name);
+      const double value = of_group.emplace_back(parse(metadata, key));
+      if (std::holds_alternative<bool*>(o.value) && value != 0 && value != 1)
+        fail<CheckpointError>("optimizer state: '{}' is {}, expected 0 or 1", key, value);
+    }
   }
   return values;
 }
@@ -133,7 +137,7 @@ Optimizer::OptionValues Optimizer::read_options(const Metadata& metadata) const 
 // Returns how many steps each parameter has made.
 std::vector<double> Optimizer::read_counts(const StateDict& tensors) const {
   const Tensor* const steps = find_tensor(tensors, "steps");
-  if (!steps || steps->dtype() != int64 ||
+  if (!steps || !steps->defined() || steps->dtype() != int64 ||
       steps->shape() != Shape{static_cast<std::int64_t>(slots_.size())})
     fail<CheckpointError>("optimizer state: expected 'steps' as {} int64 numbers", slots_.size());
   const std::vector<double> counts = to_vector(*steps);
@@ -174,7 +178,7 @@ Tensor Optimizer::read_state(const StateDict& tensors, std::size_t index, std::s
   const std::string name = fmt::format("{}.{}", index, state_names_[state]);
   const Tensor* const found = find_tensor(tensors, name);
   if (!found && static_cast<int>(state) >= state_count(slot.group)) return {};
-  if (!found)
+  if (!found || !found->defined())
     fail<CheckpointError>("optimizer state: '{}' is missing, after {} steps", name, count);
   const Tensor& p = slot.parameter;
   const DType dtype = accumulate_dtype(p.dtype());

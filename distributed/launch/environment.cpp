@@ -56,6 +56,23 @@ const BackendEntry* choose_backend(const WorldOptions& options, const Launch& la
       launch.found, launch.size, chosen.name, why, launch.size);
 }
 
+// Opens the store at the address that the options or the variables give. Ranks on several hosts
+// must have been given a secret, because there is no way to give them a random one.
+std::shared_ptr<rendezvous::Store> open_at_address(const WorldOptions& options,
+                                                   const Launch& launch) {
+  std::string secret = find_secret(options);
+  const bool is_file = launch.rendezvous.starts_with("file:");
+  if (secret.empty() && !is_file && launch.local_size > 0 && launch.local_size < launch.size)
+    fail<DistributedError>(
+        "from_environment: only {} of {} ranks are on this host, and ranks on several hosts need a "
+        "secret, without which anybody in the network could take part. Give every rank the same "
+        "one: TUTTI_RENDEZVOUS_SECRET_FILE names a file (chmod 600) that 'openssl rand -hex 32' "
+        "has written, or TUTTI_RENDEZVOUS_SECRET holds it",
+        launch.local_size, launch.size);
+  return rendezvous::open(launch.rendezvous, {launch.rank, launch.size, launch.run_id,
+                                              options.timeout, std::move(secret)});
+}
+
 // Opens the store through which the ranks of an NCCL world find each other.
 std::shared_ptr<rendezvous::Store> open_rendezvous(const WorldOptions& options,
                                                    const Launch& launch) {
@@ -64,9 +81,7 @@ std::shared_ptr<rendezvous::Store> open_rendezvous(const WorldOptions& options,
     return rendezvous::in_memory(std::make_shared<rendezvous::SharedTable>(), alone);
   };
   if (launch.size == 1 && !mpi::is_initialized()) return in_memory();
-  if (!launch.rendezvous.empty())
-    return rendezvous::open(launch.rendezvous,
-                            {launch.rank, launch.size, launch.run_id, options.timeout});
+  if (!launch.rendezvous.empty()) return open_at_address(options, launch);
   if (!launch.by_mpi && !mpi::is_initialized())
     fail<DistributedError>(
         "from_environment: no address at which the ranks find each other; found {}. Set "

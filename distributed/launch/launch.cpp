@@ -1,5 +1,7 @@
 #include "launch.h"
 
+#include "rendezvous/secret.h"
+
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -10,16 +12,17 @@ namespace {
 // The variables of one kind of launcher. Of the first three kinds below, the first one that is set
 // counts: a launcher may run inside the job of a later one, as mpirun does inside of srun.
 struct Variables {
-  const char *rank, *size, *local_rank;
+  const char *rank, *size, *local_rank, *local_size;
   bool by_mpi;
 };
 constexpr Variables open_mpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                "OMPI_COMM_WORLD_LOCAL_RANK", true};
-constexpr Variables pmi = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", true};
+                                "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", true};
+constexpr Variables pmi = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true};
 // SLURM_NTASKS is set in a batch script, too, which is none of the tasks; SLURM_STEP_NUM_TASKS is
 // not.
-constexpr Variables slurm = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", true};
-constexpr Variables torchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", false};
+constexpr Variables slurm = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr,
+                             true};
+constexpr Variables torchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false};
 
 std::string text_of(const char* variable) {
   const char* text = std::getenv(variable);
@@ -53,6 +56,11 @@ std::optional<int> read_number(const char* variable, const char* meaning, int le
   return value;
 }
 
+int read_local_size(const Variables& variables) {
+  if (!variables.local_size) return -1;
+  return read_number(variables.local_size, "the number of processes on this host", 1).value_or(-1);
+}
+
 // Reads one launcher's variables; nothing where they are not set.
 std::optional<Launch> read(const Variables& variables) {
   const auto size = read_number(variables.size, "the number of processes", 1);
@@ -72,6 +80,7 @@ std::optional<Launch> read(const Variables& variables) {
   return Launch{.rank = *rank,
                 .size = *size,
                 .local_rank = read_number(variables.local_rank, "a local rank", 0).value_or(-1),
+                .local_size = read_local_size(variables),
                 .by_mpi = variables.by_mpi,
                 .found = list_set({variables.rank, variables.size, variables.local_rank})};
 }
@@ -102,9 +111,10 @@ std::string master_address() {
                      *port + (text_of("TORCHELASTIC_USE_AGENT_STORE") == "True" ? 1 : 0));
 }
 
+// TORCHELASTIC_RESTART_COUNT is no part of it, because the agents of several hosts count restarts
+// each for itself (https://github.com/pytorch/pytorch/issues/135712).
 std::string run_id() {
-  if (const std::string id = text_of("TORCHELASTIC_RUN_ID"); !id.empty())
-    return fmt::format("{}.{}", id, text_of("TORCHELASTIC_RESTART_COUNT"));
+  if (const std::string id = text_of("TORCHELASTIC_RUN_ID"); !id.empty()) return id;
   if (const std::string id = text_of("PMIX_NAMESPACE"); !id.empty()) return id;
   if (const std::string id = text_of("SLURM_JOB_ID"); !id.empty())
     return fmt::format("{}.{}", id, text_of("SLURM_STEP_ID"));
@@ -132,6 +142,22 @@ Launch find_launch(const WorldOptions& options) {
   launch.rendezvous = options.rendezvous.empty() ? master_address() : options.rendezvous;
   launch.run_id = options.run_id.empty() ? run_id() : options.run_id;
   return launch;
+}
+
+std::string find_secret(const WorldOptions& options) {
+  const std::string text = text_of("TUTTI_RENDEZVOUS_SECRET"),
+                    file = text_of("TUTTI_RENDEZVOUS_SECRET_FILE");
+  if (!options.rendezvous_secret.empty()) {
+    rendezvous::check_secret(options.rendezvous_secret, "WorldOptions::rendezvous_secret");
+    return options.rendezvous_secret;
+  }
+  if (!text.empty() && !file.empty())
+    fail<ValueError>(
+        "from_environment: TUTTI_RENDEZVOUS_SECRET and TUTTI_RENDEZVOUS_SECRET_FILE are both set; "
+        "unset one of them");
+  if (!file.empty()) return rendezvous::read_secret_file(file);
+  if (!text.empty()) rendezvous::check_secret(text, "TUTTI_RENDEZVOUS_SECRET");
+  return text;
 }
 
 }  // namespace tutti::distributed

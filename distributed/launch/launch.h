@@ -11,6 +11,7 @@ struct Launch {
   int rank = 0;
   int size = 1;
   int local_rank = -1;          ///< -1 where it is unknown.
+  int local_size = -1;          ///< The number of ranks on this host; -1 where it is unknown.
   bool by_mpi = false;          ///< The launcher is one whose processes MPI can find.
   std::string found = {};       ///< For messages: "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1".
   std::string rendezvous = {};  ///< As WorldOptions::rendezvous; empty where it is unknown.
@@ -21,5 +22,10 @@ struct Launch {
 /// the variables of a launcher are incomplete, are no numbers, or contradict those of another
 /// launcher; throws a ValueError where the options are incomplete.
 Launch find_launch(const WorldOptions& options);
+
+/// Returns the secret that the options or the environment give, as WorldOptions describes it; empty
+/// where they give none. Throws a ValueError where it is too short or too long or given twice, and
+/// a DistributedError where its file is missing or others have rights to it.
+std::string find_secret(const WorldOptions& options);
 
 }  // namespace tutti::distributed

@@ -40,6 +40,8 @@ const BackendEntry& backend_of_threads(const std::string& name) {
 void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
                const RunOptions& options) {
   if (n < 1) fail<ValueError>("run_ranks: expected at least 1 rank, got {}", n);
+  if (!fn)
+    fail<ValueError>("run_ranks: expected a function to run on every rank, got an empty one");
   const int threads_each = std::max(1, num_threads() / n);
   std::mutex mutex;
   std::exception_ptr first;  // by time

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numbers>
 
 namespace tutti::examples {
@@ -46,6 +47,18 @@ Dataset shard(const Dataset& data, int rank, int ranks) {
                      data.images.begin() + end * data.image_size());
   part.labels.assign(data.labels.begin() + begin, data.labels.begin() + end);
   return part;
+}
+
+std::int64_t data_file_size(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status))
+    fail<DataError>("data file {} is missing; give its folder with --data", path);
+  if (!std::filesystem::is_regular_file(status))
+    fail<DataError>("data file {} is not a regular file", path);
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) fail<DataError>("data file {} cannot be read: {}", path, error.message());
+  return static_cast<std::int64_t>(size);
 }
 
 Dataset make_synthetic(std::int64_t count, std::int64_t channels, std::int64_t size,

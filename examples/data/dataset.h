@@ -42,11 +42,17 @@ Datasets load_datasets(const std::string& name, const std::string& folder);
 Dataset shard(const Dataset& data, int rank, int ranks);
 
 /// Loads a dataset of the MNIST family from its IDX files, gzipped or not
-/// (http://yann.lecun.com/exdb/mnist/). `prefix` is "train" or "t10k".
+/// (http://yann.lecun.com/exdb/mnist/). `prefix` is "train" or "t10k". Throws a DataError for a
+/// file that is not valid or has more than a million images. Memory grows with what the file holds,
+/// not with what it claims.
 Dataset load_idx(const std::string& folder, const std::string& prefix);
 /// Loads CIFAR-10 from the files of its binary version
-/// (https://www.cs.toronto.edu/~kriz/cifar.html).
+/// (https://www.cs.toronto.edu/~kriz/cifar.html). Throws a DataError for a file that is not valid
+/// or has more than 100,000 images.
 Dataset load_cifar10(const std::string& folder, const std::vector<std::string>& files);
+/// Returns the size of a data file in bytes. Throws a DataError unless it is a regular file, since
+/// a folder, a pipe or a device has no end that could be checked.
+std::int64_t data_file_size(const std::string& path);
 /// Makes up images: every class has a smooth pattern of its own, under noise. The images are the
 /// same for the same arguments.
 Dataset make_synthetic(std::int64_t count, std::int64_t channels, std::int64_t size,

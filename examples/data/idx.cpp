@@ -15,8 +15,10 @@ namespace {
 class GzFile {
  public:
   explicit GzFile(std::string path)
-      : path_(std::move(path)), file_(gzopen(path_.c_str(), "rb"), gzclose) {
-    if (!file_) fail<DataError>("cannot open data file {}", path_);
+      : path_(std::move(path)),
+        stored_bytes_(data_file_size(path_)),
+        file_(gzopen(path_.c_str(), "rb"), gzclose) {
+    if (!file_) fail<DataError>("data file {} cannot be opened", path_);
     gzbuffer(file_.get(), 1 << 17);
   }
   void read(void* to, std::size_t bytes) {
@@ -33,11 +35,19 @@ class GzFile {
     return static_cast<std::uint32_t>(b[0]) << 24 | static_cast<std::uint32_t>(b[1]) << 16 |
            static_cast<std::uint32_t>(b[2]) << 8 | b[3];
   }
-  std::vector<std::uint8_t> read_bytes(std::size_t bytes) {
-    // The result grows as data arrives, so that a header with a wrong size costs no memory.
+  // The memory is reserved once and used as data arrives, so that it never holds a second copy. A
+  // header that claims more than the file can hold is refused before that.
+  std::vector<std::uint8_t> read_bytes(std::int64_t bytes) {
+    if (bytes / max_compression > stored_bytes_)
+      fail<DataError>(
+          "data file {} is truncated: its header announces {} bytes, which cannot come "
+          "from its {}",
+          path_, bytes, stored_bytes_);
+    const auto size = static_cast<std::size_t>(bytes);
     std::vector<std::uint8_t> result;
-    while (result.size() < bytes) {
-      const std::size_t at = result.size(), part = std::min<std::size_t>(bytes - at, 1 << 24);
+    result.reserve(size);
+    while (result.size() < size) {
+      const std::size_t at = result.size(), part = std::min<std::size_t>(size - at, 1 << 24);
       result.resize(at + part);
       read(result.data() + at, part);
     }
@@ -55,61 +65,70 @@ class GzFile {
     if (got < 0 || error != Z_OK)
       fail<DataError>("data file {} is corrupt: its checksum is wrong", path_);
   }
-  [[noreturn]] void throw_wrong_magic(std::uint32_t magic, std::uint32_t expected) {
-    fail<DataError>("data file {} is corrupt: it starts with {:#010x}, expected {:#010x}", path_,
-                    magic, expected);
+  void expect_magic(std::uint32_t expected) {
+    if (const std::uint32_t magic = read_number(); magic != expected)
+      fail<DataError>("data file {} is corrupt: it starts with {:#010x}, expected {:#010x}", path_,
+                      magic, expected);
   }
   const std::string& path() const { return path_; }
 
  private:
+  // Deflate stores at most 258 bytes in 2 bits.
+  static constexpr std::int64_t max_compression = 1032;
+
   std::string path_;
+  std::int64_t stored_bytes_;
   std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
 };
 
 GzFile open(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name;
-  if (!std::filesystem::exists(path) && !std::filesystem::exists(path + ".gz"))
-    fail<DataError>("data file {}.gz is missing; give its folder with --data", path);
-  return GzFile(std::filesystem::exists(path) ? path : path + ".gz");
+  std::error_code ignored;
+  return GzFile(std::filesystem::exists(path, ignored) ? path : path + ".gz");
+}
+
+void read_images(Dataset& data, GzFile file) {
+  constexpr std::int64_t most = 1'000'000;  // the largest sets of this family have 814,255 images
+  file.expect_magic(0x803);                 // unsigned bytes in three dimensions
+  data.count = file.read_number();
+  data.height = file.read_number();
+  data.width = file.read_number();
+  if (data.height != 28 || data.width != 28)
+    fail<DataError>(
+        "data file {} is corrupt: it claims {} images of {} x {} pixels, expected 28 x 28",
+        file.path(), data.count, data.height, data.width);
+  if (data.count < 1 || data.count > most)
+    fail<DataError>("data file {} is corrupt: it claims {} images, expected 1 to {}", file.path(),
+                    data.count, most);
+  data.images = file.read_bytes(data.count * data.image_size());
+  file.expect_end();
+}
+
+void read_labels(Dataset& data, GzFile file) {
+  file.expect_magic(0x801);  // unsigned bytes in one dimension
+  if (const std::int64_t count = file.read_number(); count != data.count)
+    fail<DataError>("data file {} is corrupt: it has {} labels for {} images", file.path(), count,
+                    data.count);
+  data.labels = file.read_bytes(data.count);
+  file.expect_end();
+  for (const std::uint8_t label : data.labels)
+    if (label >= data.classes)
+      fail<DataError>("data file {} is corrupt: label {}, expected 0 to {}", file.path(), label,
+                      data.classes - 1);
 }
 
 }  // namespace
 
 Dataset load_idx(const std::string& folder, const std::string& prefix) {
-  // The magic numbers of files of unsigned bytes in 3 dimensions and in 1.
-  constexpr std::uint32_t image_magic = 0x803, label_magic = 0x801;
-  if (!std::filesystem::is_directory(folder))
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored))
     fail<DataError>(
         "data folder {} is missing; give another with --data (Debian's package "
         "dataset-fashion-mnist has Fashion-MNIST)",
         folder);
-  GzFile images = open(folder, prefix + "-images-idx3-ubyte");
-  if (const auto magic = images.read_number(); magic != image_magic)
-    images.throw_wrong_magic(magic, image_magic);
-  Dataset data{.count = images.read_number(),
-               .channels = 1,
-               .height = images.read_number(),
-               .width = images.read_number(),
-               .classes = 10};
-  if (data.count < 1 || data.count > 10'000'000 || data.height != 28 || data.width != 28)
-    fail<DataError>(
-        "data file {} is corrupt: it claims {} images of {} x {} pixels, expected 28 x 28",
-        images.path(), data.count, data.height, data.width);
-  data.images = images.read_bytes(static_cast<std::size_t>(data.count * data.image_size()));
-  images.expect_end();
-
-  GzFile labels = open(folder, prefix + "-labels-idx1-ubyte");
-  if (const auto magic = labels.read_number(); magic != label_magic)
-    labels.throw_wrong_magic(magic, label_magic);
-  if (const std::int64_t count = labels.read_number(); count != data.count)
-    fail<DataError>("data file {} is corrupt: it has {} labels for {} images", labels.path(), count,
-                    data.count);
-  data.labels = labels.read_bytes(static_cast<std::size_t>(data.count));
-  labels.expect_end();
-  for (const std::uint8_t label : data.labels)
-    if (label >= data.classes)
-      fail<DataError>("data file {} is corrupt: label {}, expected 0 to {}", labels.path(), label,
-                      data.classes - 1);
+  Dataset data{.channels = 1, .classes = 10};
+  read_images(data, open(folder, prefix + "-images-idx3-ubyte"));
+  read_labels(data, open(folder, prefix + "-labels-idx1-ubyte"));
   return data;
 }
 

@@ -1,62 +1,35 @@
 #include "checkpoint.h"
 
+#include "metrics_table.h"
+
 #include <tutti/core/create.h>
 #include <tutti/distributed/broadcast_text.h>
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 
 namespace tutti::examples {
 namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr const char* format = "tutti train_resnet 1";
-constexpr std::int64_t columns = 8;  // of the table that holds the rows of metrics
 
 // Options that may change when a run is resumed. A change of any other makes it another run.
 constexpr std::array options_that_may_change = {
     "data", "ranks", "threads", "device", "log_every", "checkpoint_every", "out"};
+// The metadata of the trainer itself. The optimizer's have the prefix "optimizer.".
+constexpr std::array own_metadata = {"format", "options", "ranks", "step", "steps", "samples"};
 
 Json comparable(const TrainOptions& o) {
   Json json = Json::parse(to_json(o));
   for (const char* name : options_that_may_change) json.erase(name);
   return json;
-}
-
-Tensor to_tensor(const std::vector<Metrics>& rows) {
-  const Tensor table = empty({static_cast<std::int64_t>(rows.size()), columns}, {.dtype = float64});
-  double* at = table.data<double>();
-  for (const Metrics& m : rows)
-    for (const double value : {static_cast<double>(m.epoch), static_cast<double>(m.step),
-                               m.train_loss, m.train_accuracy, m.images_per_second, m.learning_rate,
-                               m.test_loss.value_or(NAN), m.test_accuracy.value_or(NAN)})
-      *at++ = value;
-  return table;
-}
-
-std::vector<Metrics> to_rows(const Tensor& table) {
-  std::vector<Metrics> rows;
-  const auto known = [](double value) {
-    return std::isnan(value) ? std::optional<double>() : value;
-  };
-  for (std::int64_t r = 0; r < table.size(0); ++r) {
-    const double* v = table.data<double>() + r * columns;
-    rows.push_back({.epoch = static_cast<std::int64_t>(v[0]),
-                    .step = static_cast<std::int64_t>(v[1]),
-                    .train_loss = v[2],
-                    .train_accuracy = v[3],
-                    .images_per_second = v[4],
-                    .learning_rate = v[5],
-                    .test_loss = known(v[6]),
-                    .test_accuracy = known(v[7])});
-  }
-  return rows;
 }
 
 // A checkpoint as the tensors and the metadata of one safetensors file.
@@ -73,7 +46,7 @@ FileContents pack(const Checkpoint& c) {
   for (const auto& [name, tensor] : c.scaler) packed.tensors.emplace_back("scaler." + name, tensor);
   packed.tensors.emplace_back("random", c.random);
   packed.tensors.emplace_back("sums", c.sums);
-  packed.tensors.emplace_back("rows", to_tensor(c.rows));
+  packed.tensors.emplace_back("rows", to_table(c.rows));
   for (const auto& [key, text] : c.optimizer.metadata) packed.metadata["optimizer." + key] = text;
   packed.metadata["step"] = std::to_string(c.step);
   packed.metadata["steps"] = std::to_string(c.steps);
@@ -81,12 +54,21 @@ FileContents pack(const Checkpoint& c) {
   return packed;
 }
 
-std::int64_t number(const Metadata& metadata, const std::string& key) {
+// ---- Reading. Everything is checked before a run sees any of it.
+
+const std::string& text(const Metadata& metadata, const std::string& key) {
   const auto found = metadata.find(key);
+  if (found == metadata.end()) fail<CheckpointError>("its metadata have no '{}'", key);
+  return found->second;
+}
+
+std::int64_t number(const Metadata& metadata, const std::string& key) {
+  const std::string& digits = text(metadata, key);
   std::int64_t value = -1;
-  const std::string text = found == metadata.end() ? "" : found->second;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  if (value < 0) fail<CheckpointError>("its metadata have no number '{}'", key);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc{} || end != digits.data() + digits.size() || value < 0)
+    fail<CheckpointError>("its metadata have {} as '{}', expected a number of at least 0",
+                          quoted(digits), key);
   return value;
 }
 
@@ -95,55 +77,99 @@ std::string without_prefix(const std::string& name, const char* prefix) {
   return name.starts_with(prefix) ? name.substr(std::strlen(prefix)) : std::string();
 }
 
-// Puts one tensor of the file where it belongs.
-void unpack_tensor(const std::string& name, const Tensor& tensor, int ranks, Checkpoint& c) {
-  const auto is = [&](const char* expected, DType dtype, const Shape& shape) {
-    return name == expected && tensor.dtype() == dtype && tensor.shape() == shape;
-  };
+// Returns a tensor of the trainer itself; -1 in `shape` stands for any size.
+Tensor find(const StateDict& tensors, const std::string& name, DType dtype, const Shape& shape) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const auto& entry) { return entry.first == name; });
+  if (found == tensors.end()) fail<CheckpointError>("tensor '{}' is missing", name);
+  const Tensor& tensor = found->second;
+  bool fits = tensor.dtype() == dtype && tensor.rank() == static_cast<int>(shape.size());
+  for (int d = 0; fits && d < tensor.rank(); ++d)
+    fits = shape[d] == -1 || tensor.shape()[d] == shape[d];
+  if (!fits)
+    fail<CheckpointError>("tensor '{}' is {} {}, expected {} {}", name, to_string(tensor.dtype()),
+                          to_string(tensor.shape()), to_string(dtype), to_string(shape));
+  return tensor;
+}
+
+// Puts a tensor of the network, the optimizer or the loss scaler where it belongs.
+void sort_in(const std::string& name, const Tensor& tensor, Checkpoint& c) {
+  if (name == "random" || name == "sums" || name == "rows") return;
   if (const std::string model = without_prefix(name, "model."); !model.empty())
     c.model.emplace_back(model, tensor);
   else if (const std::string state = without_prefix(name, "optimizer."); !state.empty())
     c.optimizer.tensors.emplace_back(state, tensor);
   else if (const std::string scaler = without_prefix(name, "scaler."); !scaler.empty())
     c.scaler.emplace_back(scaler, tensor);
-  else if (is("random", int64, {ranks, 2})) c.random = tensor;
-  else if (is("sums", float64, {ranks, 2})) c.sums = tensor;
-  else if (tensor.shape().size() == 2 && is("rows", float64, {tensor.size(0), columns}))
-    c.rows = to_rows(tensor);
-  else
-    fail<CheckpointError>("tensor '{}' of shape {} does not belong there", name,
-                          to_string(tensor.shape()));
+  else fail<CheckpointError>("tensor {} does not belong there", quoted(name));
+}
+
+void sort_in(const std::string& key, const std::string& text, Checkpoint& c) {
+  if (std::find(own_metadata.begin(), own_metadata.end(), key) != own_metadata.end()) return;
+  const std::string option = without_prefix(key, "optimizer.");
+  if (option.empty()) fail<CheckpointError>("metadata {} do not belong there", quoted(key));
+  c.optimizer.metadata[option] = text;
+}
+
+// Each rank counts at most as many correct answers as all ranks have samples.
+void check_sums(const Tensor& sums, std::int64_t samples) {
+  const std::vector<double> values = to_vector(sums);
+  for (std::size_t rank = 0; 2 * rank < values.size(); ++rank) {
+    const double correct = values[2 * rank + 1];
+    if (!(correct >= 0 && correct <= static_cast<double>(samples)) ||
+        correct != std::floor(correct))
+      fail<CheckpointError>(
+          "tensor 'sums' counts {} correct answers on rank {}, expected a whole number of 0 to {}",
+          correct, rank, samples);
+  }
 }
 
 Checkpoint unpack(const FileContents& packed, int ranks) {
   Checkpoint c;
-  for (const auto& [name, tensor] : packed.tensors) unpack_tensor(name, tensor, ranks, c);
-  if (!c.random.defined() || !c.sums.defined() || c.model.empty())
-    fail<CheckpointError>("it is not complete");
-  for (const auto& [key, text] : packed.metadata)
-    if (const std::string option = without_prefix(key, "optimizer."); !option.empty())
-      c.optimizer.metadata[option] = text;
+  for (const auto& [name, tensor] : packed.tensors) sort_in(name, tensor, c);
+  for (const auto& [key, value] : packed.metadata) sort_in(key, value, c);
+  if (c.model.empty()) fail<CheckpointError>("tensors 'model.*' are missing");
   c.step = number(packed.metadata, "step");
   c.steps = number(packed.metadata, "steps");
   if (c.step > c.steps) fail<CheckpointError>("it claims to be at step {} of {}", c.step, c.steps);
   c.samples = number(packed.metadata, "samples");
+  c.random = find(packed.tensors, "random", int64, {ranks, 2});
+  c.sums = find(packed.tensors, "sums", float64, {ranks, 2});
+  check_sums(c.sums, c.samples);
+  c.rows = rows_from_table(find(packed.tensors, "rows", float64, {-1, metrics_columns}), c.step);
   return c;
 }
 
+// Only simple values are shown, because a list may be nested too deep to be printed.
+std::string shown(const Json& value) {
+  if (value.is_string()) return quoted(value.get<std::string>());
+  return value.is_primitive() ? value.dump() : value.type_name();
+}
+
 void check_same_run(const TrainOptions& options, int ranks, const Metadata& metadata) {
-  const auto text = [&](const char* key) {
-    return metadata.contains(key) ? metadata.at(key) : std::string();
-  };
-  if (text("format") != format) fail<CheckpointError>("it is no checkpoint of this trainer");
-  const Json before = Json::parse(text("options"), nullptr, false), now = comparable(options);
+  if (!metadata.contains("format") || metadata.at("format") != format)
+    fail<CheckpointError>("it is no checkpoint of this trainer");
+  const Json before = Json::parse(text(metadata, "options"), nullptr, false),
+             now = comparable(options);
   if (!before.is_object()) fail<CheckpointError>("its options cannot be read");
   for (const auto& [name, value] : now.items())
     if (!before.contains(name) || before[name] != value)
       fail<CheckpointError>("it is of a run with {} = {}, this one has {}", name,
-                            before.contains(name) ? before[name].dump() : "nothing", value.dump());
+                            before.contains(name) ? shown(before[name]) : "nothing", shown(value));
+  for (const auto& [name, value] : before.items())
+    if (!now.contains(name))
+      fail<CheckpointError>("it is of a run with an option {}, which is unknown", quoted(name));
   if (number(metadata, "ranks") != ranks)
     fail<CheckpointError>("it is of a run on {} ranks, this one has {}", number(metadata, "ranks"),
                           ranks);
+}
+
+// A step has at most the global batch, or one sample of each rank where that is smaller.
+void check_samples(const TrainOptions& options, const Checkpoint& c) {
+  const std::int64_t most = std::max(options.batch_size, c.random.size(0));
+  if (c.samples / most > c.step)
+    fail<CheckpointError>("its metadata have {} samples after {} steps of at most {}", c.samples,
+                          c.step, most);
 }
 
 }  // namespace
@@ -162,17 +188,33 @@ void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint) 
 
 std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks) {
   const std::string path = checkpoint_path(options);
-  if (options.out.empty() || !std::filesystem::exists(path)) return {};
+  std::error_code ignored;  // a file that cannot be examined is refused by load_safetensors
+  if (options.out.empty() ||
+      std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found)
+    return {};
   FileContents packed;
   packed.tensors = load_safetensors(path, &packed.metadata);
   try {
     check_same_run(options, ranks, packed.metadata);
-    return unpack(packed, ranks);
+    Checkpoint checkpoint = unpack(packed, ranks);
+    check_samples(options, checkpoint);
+    return checkpoint;
   } catch (const CheckpointError& error) {
-    fail<CheckpointError>(
-        "cannot resume from {}: {}; choose another run folder with --out, or leave out --resume",
-        path, error.what());
+    refuse_checkpoint(options, error.what());
   }
+}
+
+void refuse_checkpoint(const TrainOptions& options, const std::string& reason) {
+  fail<CheckpointError>(
+      "cannot resume from {}: {}; choose another run folder with --out, or leave out --resume",
+      checkpoint_path(options), reason);
+}
+
+std::string quoted(const std::string& text) {
+  constexpr std::size_t longest = 80;
+  const bool is_long = text.size() > longest;
+  return Json(text.substr(0, longest)).dump(-1, ' ', true, Json::error_handler_t::replace) +
+         (is_long ? "..." : "");
 }
 
 // First travels a list of what the checkpoint holds, then every tensor.

@@ -32,9 +32,17 @@ std::string checkpoint_path(const TrainOptions& options);
 void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint);
 
 /// Reads the file of the run folder; returns nothing where there is none. Throws a CheckpointError
-/// of one line where the file is damaged, or comes from a run with other options or another number
-/// of ranks.
+/// of one line, which names the file and the entry, where an entry is missing, unknown, or has a
+/// shape, a dtype or a value that no run writes, and where the file comes from a run with other
+/// options or another number of ranks. Whether the weights and the optimizer's state fit the
+/// network is checked by restore().
 std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks);
+
+/// Throws the CheckpointError that says why `options` cannot resume from its checkpoint.
+[[noreturn]] void refuse_checkpoint(const TrainOptions& options, const std::string& reason);
+
+/// Returns a text of a file for a message: in quotes, escaped, and cut where it is long.
+std::string quoted(const std::string& text);
 
 /// Returns rank 0's checkpoint on every rank; the others pass nothing. This call is collective.
 /// Only rank 0 needs to see the file.

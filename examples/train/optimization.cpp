@@ -37,8 +37,16 @@ void Optimization::update() {
 }
 
 void Optimization::restore(const Checkpoint& checkpoint) {
+  if (!scaler_ && !checkpoint.scaler.empty())
+    fail<CheckpointError>("it has a loss scale, which only a run in float16 has");
+  const optim::OptimizerState before = sgd_.state_dict();
   sgd_.load_state_dict(checkpoint.optimizer);
-  if (scaler_) scaler_->load_state_dict(checkpoint.scaler);
+  try {
+    if (scaler_) scaler_->load_state_dict(checkpoint.scaler);
+  } catch (...) {
+    sgd_.load_state_dict(before);
+    throw;
+  }
   schedule_.set_position(checkpoint.step);
 }
 

@@ -31,6 +31,8 @@ class Optimization {
   optim::OptimizerState optimizer_state() const { return sgd_.state_dict(); }
   /// Returns the state of the loss scaler; empty where none is in use.
   StateDict scaler_state() const { return scaler_ ? scaler_->state_dict() : StateDict(); }
+  /// Loads the optimizer and the loss scale, and sets the schedule. Throws a CheckpointError that
+  /// names the entry, and changes nothing, where one does not fit.
   void restore(const Checkpoint& checkpoint);
 
  private:

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 namespace tutti::examples {
 namespace {
@@ -17,13 +19,19 @@ int columns_of(std::FILE* out) {
 
 }  // namespace
 
+void flush(std::FILE* out) {
+  if (std::fflush(out) != 0 || std::ferror(out))
+    fail<FileError>("cannot write to {}: {}", out == stdout ? "standard output" : "the screen",
+                    std::strerror(errno));
+}
+
 Progress::Progress(std::FILE* out, const RunLength& length, std::int64_t first_step)
     : out_(out), terminal_(out && isatty(fileno(out))), length_(length), first_step_(first_step) {}
 
 void Progress::say(const std::string& line) {
   if (!out_) return;
-  fmt::print(out_, "{}{}\n", terminal_ ? "\r\033[K" : "", line);
-  std::fflush(out_);
+  std::fputs(((terminal_ ? "\r\033[K" : "") + line + "\n").c_str(), out_);
+  flush(out_);
 }
 
 void Progress::update(const Metrics& m) {
@@ -40,8 +48,8 @@ void Progress::update(const Metrics& m) {
   // A line that is longer than the terminal could not be taken back by a carriage return.
   const std::string line = (head + bar(m, columns - 5 - used) + figures)
                                .substr(0, static_cast<std::size_t>(columns - 1));
-  fmt::print(out_, "\r\033[K{}", line);
-  std::fflush(out_);
+  std::fputs(("\r\033[K" + line).c_str(), out_);
+  flush(out_);
 }
 
 void Progress::epoch_done(const Metrics& m) {

@@ -1,5 +1,6 @@
 // Progress: what a person sees while training runs. On a terminal it is a bar that redraws itself,
-// elsewhere a plain line every ten seconds.
+// elsewhere a plain line every ten seconds. What cannot be written, as on a full disk, is a
+// FileError.
 #pragma once
 
 #include "run_folder.h"
@@ -8,6 +9,9 @@
 #include <cstdio>
 
 namespace tutti::examples {
+
+/// Flushes `out`. Throws a FileError if what was printed could not be written.
+void flush(std::FILE* out);
 
 /// How long a run is. `steps` may be less than epochs * steps_per_epoch.
 struct RunLength {

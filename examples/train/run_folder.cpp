@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 namespace tutti::examples {
@@ -53,20 +55,30 @@ RunFolder::RunFolder(std::string path, const std::vector<Metrics>& rows) : path_
   }
   write_whole("metrics.jsonl", lines);
   metrics_.open(path_ + "/metrics.jsonl", std::ios::app);
+  check_metrics();
 }
 
 void RunFolder::prepare(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (!std::ofstream(path + "/metrics.jsonl", std::ios::app))
-    fail<UsageError>("cannot write to the run folder {}; choose another with --out", path);
+  if (!error && std::ofstream(path + "/metrics.jsonl", std::ios::app)) return;
+  const int reason = error ? error.value() : errno;
+  if (reason == ENOSPC || reason == EDQUOT || reason == EIO)
+    fail<FileError>("cannot write to the run folder {}: {}", path, std::strerror(reason));
+  fail<UsageError>("cannot write to the run folder {}: {}; choose another with --out", path,
+                   std::strerror(reason));
 }
 
 void RunFolder::write_config(const std::string& json) { write_whole("config.json", json); }
 
 void RunFolder::add(const Metrics& m) {
   metrics_ << line_of(m) << std::flush;
-  if (!metrics_) fail<Error>("cannot write {}/metrics.jsonl: is the disk full?", path_);
+  check_metrics();
+}
+
+void RunFolder::check_metrics() const {
+  if (!metrics_)
+    fail<FileError>("cannot write '{}/metrics.jsonl': {}", path_, std::strerror(errno));
 }
 
 void RunFolder::draw_curves(const std::vector<Metrics>& rows) {

@@ -1,6 +1,7 @@
 // RunFolder: the files of a run: metrics.jsonl, which grows by a line at a time, config.json,
-// curves.svg and model.safetensors. Each of the last three appears as a whole or not at all. Only
-// rank 0 has a run folder. Checkpoints are checkpoint.h's business.
+// curves.svg and model.safetensors. Each of the last three appears as a whole or not at all. What
+// cannot be written is a FileError. Only rank 0 has a run folder. Checkpoints are checkpoint.h's
+// business.
 #pragma once
 
 #include <tutti/core/state_dict.h>
@@ -33,7 +34,8 @@ class RunFolder {
   /// Makes the folder and begins metrics.jsonl with `rows`, those that a resumed run has already.
   /// Throws a UsageError where the folder cannot be written.
   RunFolder(std::string path, const std::vector<Metrics>& rows);
-  /// Makes the folder. Throws a UsageError where it cannot be made or written to.
+  /// Makes the folder. Throws a UsageError where it cannot be made or written to, and a FileError
+  /// where that is the disk's fault.
   static void prepare(const std::string& path);
   void write_config(const std::string& json);
   /// Appends a line to metrics.jsonl.
@@ -44,6 +46,7 @@ class RunFolder {
 
  private:
   void write_whole(const std::string& name, const std::string& text);
+  void check_metrics() const;
 
   std::string path_;
   std::ofstream metrics_;

@@ -5,12 +5,16 @@
 namespace tutti::examples {
 
 RunLog::RunLog(const TrainOptions& options, bool is_rank_0, std::FILE* screen,
-               const RunLength& length, const Checkpoint* checkpoint)
-    : rows_(checkpoint ? checkpoint->rows : std::vector<Metrics>()),
-      progress_(is_rank_0 ? screen : nullptr, length, checkpoint ? checkpoint->step : 0) {
-  if (!is_rank_0 || options.out.empty()) return;
-  folder_.emplace(options.out, rows_);
-  folder_->write_config(to_json(options));
+               const RunLength& length, std::int64_t first_step)
+    : options_(options),
+      is_rank_0_(is_rank_0),
+      progress_(is_rank_0 ? screen : nullptr, length, first_step) {}
+
+void RunLog::open(std::vector<Metrics> rows) {
+  rows_ = std::move(rows);
+  if (!is_rank_0_ || options_.out.empty()) return;
+  folder_.emplace(options_.out, rows_);
+  folder_->write_config(to_json(options_));
 }
 
 void RunLog::add_row(const Metrics& row) {

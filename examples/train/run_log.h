@@ -11,11 +11,14 @@ namespace tutti::examples {
 
 class RunLog {
  public:
-  /// On rank 0 this opens the run folder (none where options.out is empty) and writes config.json.
-  /// `screen` may be null. With `checkpoint` the log begins with that run's rows.
+  /// `screen` may be null. A resumed run has made `first_step` steps before.
   RunLog(const TrainOptions& options, bool is_rank_0, std::FILE* screen, const RunLength& length,
-         const Checkpoint* checkpoint);
+         std::int64_t first_step);
 
+  /// Begins with the rows of a resumed run. On rank 0 this opens the run folder (none where
+  /// options.out is empty) and writes config.json, so that it is called once nothing of a
+  /// checkpoint can be refused any more.
+  void open(std::vector<Metrics> rows);
   /// Prints a line that stays on the screen.
   void say(const std::string& line) { progress_.say(line); }
   /// Shows a step that gives no row.
@@ -32,6 +35,8 @@ class RunLog {
   const std::vector<Metrics>& rows() const { return rows_; }
 
  private:
+  const TrainOptions& options_;
+  const bool is_rank_0_;
   std::vector<Metrics> rows_;
   std::optional<RunFolder> folder_;
   Progress progress_;

@@ -11,7 +11,7 @@ TrainResult train(const TrainOptions& options, const Datasets& data, const Proce
                   std::FILE* screen) {
   set_num_threads(options.threads > 0 ? options.threads : threads_of_rank(group));
   TrainingRun run(options, data, group, screen);
-  run.restore();
+  run.begin();
   while (!run.is_done()) {
     run.train_epoch();
     run.evaluate_epoch();

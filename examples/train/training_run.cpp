@@ -2,6 +2,7 @@
 
 #include "evaluation.h"
 #include "placement.h"
+#include "restore.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
@@ -86,16 +87,6 @@ RunLength find_length(const TrainOptions& o, const Loader& loader, const Process
           .steps = o.max_steps > 0 ? std::min(o.max_steps, steps) : steps};
 }
 
-const Checkpoint* check_length(const std::optional<Checkpoint>& checkpoint,
-                               const RunLength& length) {
-  if (!checkpoint) return nullptr;
-  if (checkpoint->steps != length.steps)
-    fail<CheckpointError>(
-        "cannot resume: the checkpoint is of a run of {} steps, this one has {}: other data?",
-        checkpoint->steps, length.steps);
-  return &*checkpoint;
-}
-
 // Decides whether steps are captured as a CUDA graph.
 GraphChoice choose_graph(const TrainOptions& o, const ProcessGroup& group, Device device) {
   if (!o.cuda_graph) return {};
@@ -145,7 +136,7 @@ TrainingRun::TrainingRun(const TrainOptions& options, const Datasets& data,
       test_loader_(data.test, test_loader_options(options, group, device_)),
       length_(find_length(options, train_loader_, group)),
       optimization_(net_->parameters(), options, length_.steps),
-      log_(options, group.rank() == 0, screen, length_, check_length(checkpoint_, length_)),
+      log_(options, group.rank() == 0, screen, length_, checkpoint_ ? checkpoint_->step : 0),
       straggler_monitor_(group),
       join_(group, {.uneven = options.uneven}),
       step_runner_([this](const Batch& batch) { compute_step(batch); },
@@ -167,16 +158,17 @@ std::string TrainingRun::headline() const {
       options_.sync_bn ? "SyncBatchNorm" : "BatchNorm of each rank");
 }
 
-void TrainingRun::restore() {
-  if (checkpoint_) restore_from(*checkpoint_);
+void TrainingRun::begin() {
+  if (checkpoint_) continue_from(*checkpoint_);
   else if (options_.resume) log_.say("no checkpoint yet: from the beginning");
+  log_.open(checkpoint_ ? std::move(checkpoint_->rows) : std::vector<Metrics>());
   checkpoint_.reset();
   row_start_ = Clock::now();
 }
 
-void TrainingRun::restore_from(const Checkpoint& from) {
-  net_->load_state_dict(from.model);
-  optimization_.restore(from);
+void TrainingRun::continue_from(const Checkpoint& from) {
+  check_length(options_, from, length_);
+  restore(options_, from, *net_, optimization_);
   step_ = from.step;
   if (!from.rows.empty()) row_ = from.rows.back();
   row_.test_loss = row_.test_accuracy = {};

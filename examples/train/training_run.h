@@ -25,14 +25,16 @@ namespace tutti::examples {
 class TrainingRun {
  public:
   /// Sets up the run on this rank; every rank constructs one. With options.resume this reads the
-  /// run folder's checkpoint, and throws a CheckpointError where it does not fit.
+  /// run folder's checkpoint, and throws a CheckpointError where it is not valid.
   TrainingRun(const TrainOptions& options, const Datasets& data, const ProcessGroup& group,
               std::FILE* screen);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  /// Continues from the checkpoint, if there is one. Call it once, before the first epoch.
-  void restore();
+  /// Continues from the checkpoint, if there is one, and opens the run folder. Call it once, before
+  /// the first epoch. Throws a CheckpointError, before anything of the run folder has changed,
+  /// where the checkpoint does not fit.
+  void begin();
   bool is_done() const { return step_ == length_.steps; }
   /// Trains up to the end of the epoch (or of the run), with rows of metrics and checkpoints on the
   /// way as the options say.
@@ -50,14 +52,14 @@ class TrainingRun {
   void compute_step(const Batch& batch);
   Metrics next_row();
   void share_buffers();
-  void restore_from(const Checkpoint& checkpoint);
+  void continue_from(const Checkpoint& checkpoint);
   std::string headline() const;
 
   const TrainOptions& options_;
   const Datasets& data_;
   const ProcessGroup& group_;
   const Device device_;
-  std::optional<Checkpoint> checkpoint_;  // where the run continues from; none after restore()
+  std::optional<Checkpoint> checkpoint_;  // where the run continues from; none after begin()
   const std::shared_ptr<nn::ResNet> net_;
   distributed::DataParallel data_parallel_;
   Loader train_loader_, test_loader_;

@@ -1,5 +1,6 @@
 // This file computes the gradient below the ReLU, called g, for the two backward passes of batch
-// norm on the CPU. g is dy where the ReLU passed the element, and 0 elsewhere.
+// norm on the CPU. g is dy where the ReLU passed the element, and 0 elsewhere. The ReLU passes NaN,
+// so that the gradient of a diverged network is not 0.
 #pragma once
 
 #include "batch_norm_layout.h"
@@ -30,8 +31,8 @@ struct GradientSource {
   [[gnu::always_inline]] V g(std::int64_t i, Lanes lanes, V x_i, K center, K scale, K shift) const {
     const V d = lanes.load(dy + i);
     if constexpr (mask == ReluMask::from_input)
-      return (x_i - center) * scale + shift > V{} ? d : V{};
-    if constexpr (mask == ReluMask::from_output) return lanes.load(y + i) > V{} ? d : V{};
+      return (x_i - center) * scale + shift <= V{} ? V{} : d;
+    if constexpr (mask == ReluMask::from_output) return lanes.load(y + i) <= V{} ? V{} : d;
     return d;
   }
 };

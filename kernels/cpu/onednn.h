@@ -17,7 +17,7 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
 bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                                  const Tensor& dw, const Tensor& db);
 /// Computes max pooling if `max`, else average pooling. Unlike the code in pooling.cpp, oneDNN
-/// ignores a NaN in a window, and it adds bfloat16 gradients of overlapping windows in bfloat16.
+/// ignores a NaN in a window, and it adds the gradients of overlapping windows in the dtype of dx.
 bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, const Tensor& y,
                      const Tensor& index);
 bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options, bool max,

@@ -1,5 +1,9 @@
 #include "onednn_primitive.h"
 
+#include "../../core/memory.h"
+
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <new>
 #include <optional>
@@ -13,9 +17,38 @@ dnnl::stream& stream() {
   return own;
 }
 
+// oneDNN compiles code when it creates a primitive and, for its GEMM, in the first call. Version
+// 2.6.3 writes to address 0 where it gets no memory for code. All of GEMM's code takes 12 MiB, and
+// no primitive of a convolutional network was seen to take more.
+constexpr std::size_t code_bytes = std::size_t{32} << 20;
+// Each thread of a GEMM allocates a buffer of at most 78 KiB. If a thread gets none, version 2.6.3
+// leaves the others waiting for it.
+constexpr std::size_t gemm_bytes_per_thread = std::size_t{128} << 10;
+
+[[noreturn]] void fail_without_memory(const char* op, std::size_t bytes) {
+  const MemoryStats stats = allocator(Device::cpu()).stats();
+  fail<Error>(
+      "{}: out of memory on cpu: oneDNN asked for {} bytes while {} bytes are live and {} are "
+      "cached; make the batch or the model smaller, or raise the limit of this process",
+      op, bytes, stats.live, stats.cached);
+}
+
+// Throws an Error unless the system has `bytes` more for this process, which oneDNN will allocate
+// itself. The check maps memory and returns it unused.
+void expect_memory(const char* op, std::size_t bytes) {
+  const auto is_available = [bytes] {
+    void* const memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory != MAP_FAILED && munmap(memory, bytes) == 0;
+  };
+  if (is_available()) return;
+  allocator(Device::cpu()).trim();  // The cache may hold the memory that the system lacks.
+  if (!is_available()) fail_without_memory(op, bytes);
+}
+
 // Returns memory for reordered weights and for oneDNN's scratchpads. Each thread has one allocation
 // that all of its calls reuse, so that ranks that run as threads do not share it.
-void* scratch_memory(std::size_t bytes) {
+void* scratch_memory(const char* op, std::size_t bytes) {
   struct Allocation {
     void* data = nullptr;
     std::size_t size = 0;
@@ -26,9 +59,13 @@ void* scratch_memory(std::size_t bytes) {
     std::free(own.data);
     own.size = (bytes + 63) / 64 * 64;
     own.data = std::aligned_alloc(64, own.size);
+    if (!own.data) {  // The cache may hold the memory that the system lacks.
+      allocator(Device::cpu()).trim();
+      own.data = std::aligned_alloc(64, own.size);
+    }
     if (!own.data) {
       own.size = 0;
-      throw std::bad_alloc();
+      fail_without_memory(op, bytes);
     }
   }
   return own.data;
@@ -68,12 +105,15 @@ void OnednnPrimitive::add(int id, Direction direction, const Desc& given, const 
   arguments_.push_back(std::move(argument));
 }
 
-void OnednnPrimitive::run(std::initializer_list<void*> pointers) {
+void OnednnPrimitive::run(const char* op, std::initializer_list<void*> pointers) {
   // One scratchpad serves the reorders and the primitive in turn: nothing in it outlives a call.
   const std::size_t bytes = bytes_ + scratchpad_bytes_;
-  char* scratch = bytes > 0 ? static_cast<char*>(scratch_memory(bytes)) : nullptr;
+  char* scratch = bytes > 0 ? static_cast<char*>(scratch_memory(op, bytes)) : nullptr;
   const memory scratchpad(scratchpad_, engine(), scratch ? scratch + bytes_ : nullptr);
   std::unordered_map<int, memory> memories{{DNNL_ARG_SCRATCHPAD, scratchpad}};
+  if (!has_run_) expect_memory(op, code_bytes);
+  else if (calls_gemm_)
+    expect_memory(op, static_cast<std::size_t>(num_threads()) * gemm_bytes_per_thread);
   auto pointer = pointers.begin();
   for (Argument& argument : arguments_) {
     argument.given.set_data_handle(*pointer++);
@@ -88,6 +128,7 @@ void OnednnPrimitive::run(std::initializer_list<void*> pointers) {
   for (const Argument& argument : arguments_)
     if (argument.wanted && argument.direction == Direction::out)
       run_reorder(argument.reorder, argument.wanted, argument.given, scratchpad);
+  has_run_ = true;
 }
 
 void OnednnPrimitive::reserve_scratchpad(const Desc& desc) {
@@ -107,6 +148,7 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
     auto found = cache.find(key.text());
     if (found == cache.end()) {
       if (cache.size() >= max_primitives) cache.clear();
+      expect_memory(op, code_bytes);
       std::optional<OnednnPrimitive> primitive(std::in_place);
       try {
         build(*primitive);
@@ -117,9 +159,13 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
       found = cache.emplace(key.text(), std::move(primitive)).first;
     }
     if (!found->second) return false;
-    found->second->run(pointers);
+    found->second->run(op, pointers);
     return true;
+  } catch (const std::bad_alloc&) {
+    fail<Error>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
   } catch (const dnnl::error& error) {
+    if (error.status == dnnl_out_of_memory)
+      fail<Error>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
     fail<Error>("{}: oneDNN failed with status {} ({})", op, static_cast<int>(error.status),
                 error.what());
   }

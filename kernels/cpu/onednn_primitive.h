@@ -31,12 +31,15 @@ class OnednnPrimitive {
   template <class PrimitiveDesc>
   void set_primitive(const PrimitiveDesc& desc) {
     primitive_ = dnnl::primitive(desc.get());
+    calls_gemm_ = std::string(desc.impl_info_str()).find("gemm") != std::string::npos;
     reserve_scratchpad(desc.scratchpad_desc());
   }
   /// Adds an argument (DNNL_ARG_...), which the caller has in layout `given` and the primitive in
   /// layout `wanted`. The order of calls is the order of the pointers of run().
   void add(int argument, Direction direction, const Desc& given, const Desc& wanted);
-  void run(std::initializer_list<void*> pointers);
+  /// Computes the primitive of operation `op`. Throws an Error that names `op` if there is not
+  /// enough memory.
+  void run(const char* op, std::initializer_list<void*> pointers);
 
  private:
   struct Argument {
@@ -53,6 +56,8 @@ class OnednnPrimitive {
   std::vector<Argument> arguments_;
   Desc scratchpad_;
   std::size_t bytes_ = 0, scratchpad_bytes_ = 0;
+  bool calls_gemm_ = false;  // Whether the primitive calls oneDNN's GEMM, which allocates memory.
+  bool has_run_ = false;     // Whether the code that oneDNN compiles in the first call exists.
 };
 
 /// Everything that a primitive depends on, including the thread count, as bytes.
@@ -93,8 +98,8 @@ class PrimitiveKey {
 
 /// Runs the primitive of `key` on the tensors' memory; `build` creates it in the first call. Each
 /// thread caches its own primitives, because their memory objects hold the pointers of the call.
-/// Returns false if oneDNN has no such primitive (`build` threw dnnl_unimplemented), and throws
-/// Error that names `op` if oneDNN fails otherwise.
+/// Returns false if oneDNN has no such primitive (`build` threw dnnl_unimplemented), and throws an
+/// Error that names `op` if there is not enough memory or oneDNN fails otherwise.
 bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<void*> pointers,
                 const std::function<void(OnednnPrimitive&)>& build);
 

@@ -1,17 +1,21 @@
 // This file implements pooling on the CPU. It calls oneDNN where possible, and its own loops for
-// float64, for windows that differ in size, for large windows and for unusual strides. These loops
+// float64, for windows that differ in size, for large windows, for unusual strides and for the
+// maximum of tensors that contain NaN. These loops
 // compute each element of a result once, from all windows that contain it, so that no memory is
 // zeroed first or read back. The inner loops run over a tile of channels held in registers; in
 // channels_last these are adjacent in memory.
 #include "../pooling.h"
 
+#include "../../core/create.h"
 #include "../../core/parallel.h"
+#include "../elementwise.h"
 #include "../pooling_windows.h"
 #include "../reduce_functions.h"
 #include "onednn.h"
 #include "spatial.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -307,9 +311,52 @@ bool suits_onednn(const Tensor& x, const Tensor& y) {
   return (x.dtype() == float32 || x.dtype() == bfloat16) && x.numel() > 0 && y.numel() > 0;
 }
 
+// Returns whether one of n floating numbers, given as their bits, is NaN.
+template <class Bits>
+bool any_is_nan(const Bits* bits, std::int64_t n, Bits infinity) {
+  constexpr Bits sign = Bits(1) << (8 * sizeof(Bits) - 1);
+  Bits found = 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    found |= static_cast<Bits>(bits[i] & ~sign) > infinity ? Bits(1) : Bits(0);
+  return found != 0;
+}
+
+// Returns whether a dense float32 or bfloat16 tensor contains NaN.
+bool contains_nan(const Tensor& x) {
+  std::atomic<bool> found = false;
+  const bool wide = x.dtype() == float32;
+  parallel_for(x.numel(), 65536, [&](std::int64_t begin, std::int64_t end) {
+    const bool here = wide ? any_is_nan(static_cast<const std::uint32_t*>(x.raw()) + begin,
+                                        end - begin, 0x7f800000u)
+                           : any_is_nan(static_cast<const std::uint16_t*>(x.raw()) + begin,
+                                        end - begin, std::uint16_t{0x7f80});
+    if (here) found = true;
+  });
+  return found;
+}
+
+// Computes a gradient by oneDNN: compute(dy, dx). oneDNN adds the gradients of overlapping windows
+// in the dtype of dx; those of bfloat16 are added in float32 tensors and rounded once.
+template <class Compute>
+bool onednn_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx,
+                     const Compute& compute) {
+  if (!suits_onednn(dx, dy)) return false;
+  bool overlap = false;
+  for (int d = 0; d < options.kernel.size(); ++d) overlap |= options.kernel[d] > options.stride[d];
+  if (dx.dtype() == float32 || !overlap) return compute(dy, dx);
+  const Tensor wide_dy = empty_like(dy, float32), wide_dx = empty_like(dx, float32);
+  elementwise().copy(dy, wide_dy);
+  if (!compute(wide_dy, wide_dx)) return false;
+  elementwise().copy(wide_dx, dx);
+  return true;
+}
+
+// oneDNN would pass over NaN, and a diverged network would look healthy.
 void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
                  const Tensor& index) {
-  if (suits_onednn(x, y) && onednn::pooling_forward(x, options, true, y, index)) return;
+  if (suits_onednn(x, y) && x.is_dense() && !contains_nan(x) &&
+      onednn::pooling_forward(x, options, true, y, index))
+    return;
   dispatch(RealTypes{}, x.dtype(), "max pooling", [&]<class T>() {
     dispatch_index_type(options.kernel,
                         [&]<class I>() { max_forward_as<T, I>(x, options, y, index); });
@@ -318,7 +365,10 @@ void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
 
 void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options,
                   const Tensor& dx) {
-  if (suits_onednn(dx, dy) && onednn::pooling_backward(dy, index, options, true, dx)) return;
+  const auto by_onednn = [&](const Tensor& gradient, const Tensor& to) {
+    return onednn::pooling_backward(gradient, index, options, true, to);
+  };
+  if (onednn_backward(dy, options, dx, by_onednn)) return;
   dispatch(RealTypes{}, dy.dtype(), "max pooling", [&]<class T>() {
     dispatch_index_type(options.kernel,
                         [&]<class I>() { max_backward_as<T, I>(dy, index, options, dx); });
@@ -331,7 +381,10 @@ void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& 
 }
 
 void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx) {
-  if (suits_onednn(dx, dy) && onednn::pooling_backward(dy, {}, options, false, dx)) return;
+  const auto by_onednn = [&](const Tensor& gradient, const Tensor& to) {
+    return onednn::pooling_backward(gradient, {}, options, false, to);
+  };
+  if (onednn_backward(dy, options, dx, by_onednn)) return;
   average_backward_over(dy, pool_windows(dx, dy, options), dx);
 }
 

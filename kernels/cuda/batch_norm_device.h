@@ -123,12 +123,12 @@ struct PlaneIterator {
 template <int V, bool rows, bool aligned>
 using VectorIterator = std::conditional_t<rows, RowIterator<V, aligned>, PlaneIterator<V>>;
 
-/// Returns the mask byte of a vector of the output: bit v is set where lane v is above 0.
+/// Returns the mask byte of a vector of the output: bit v is set where lane v is above 0 or NaN.
 template <class T, int V>
 __device__ std::uint8_t mask_byte(const Pack<T, V>& output, const Span& s) {
   unsigned bits = 0;
 #pragma unroll
-  for (int v = 0; v < V; ++v) bits |= (output[v] > 0 ? 1u : 0u) << v;
+  for (int v = 0; v < V; ++v) bits |= (output[v] <= 0 ? 0u : 1u) << v;
   return static_cast<std::uint8_t>(bits & ((1u << s.last) - (1u << s.first)));
 }
 

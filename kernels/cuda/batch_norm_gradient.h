@@ -19,7 +19,7 @@ template <bool from_mask, class A>
 __device__ A masked_gradient(A dy, A x, unsigned passed, int v, A center, A scale, A shift,
                              bool relu) {
   const bool pass = from_mask ? (passed >> v & 1) != 0
-                              : !relu || (x - center) * scale + shift > A(0);
+                              : !(relu && (x - center) * scale + shift <= A(0));
   return pass ? dy : A(0);
 }
 

@@ -81,8 +81,7 @@ void binary_scalar(Binary op, const Tensor& a, double b, bool reversed, const Te
   dispatch_compute_type(op, a.dtype(), [&]<class C>() {
     using Kind = typename SecondArgument<C>::Kind;
     run<C>(op, OffsetCalculator{&out, &a}, a,
-           {.kind = reversed ? Kind::number_first : Kind::number, .number = static_cast<C>(b)},
-           out);
+           {.kind = reversed ? Kind::number_first : Kind::number, .number = convert<C>(b)}, out);
   });
 }
 

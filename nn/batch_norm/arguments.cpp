@@ -170,9 +170,10 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
                        to_string(partner->id), to_string(call.id));
     call.x = dense(x, format_of(x));
     if (args.position_weights.defined()) call.position_weights = dense_position_weights(call);
-  } catch (const Error&) {
+  } catch (const Error& error) {
     if (call.is_synchronized && !call.is_recomputation)
-      announce_refusal(call.id, kernels::packet_size(expected_channels(x, args)), x.device());
+      announce_refusal(call.id, kernels::packet_size(expected_channels(x, args)), x.device(),
+                       error.what());
     throw;
   }
   return call;

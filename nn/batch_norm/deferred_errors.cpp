@@ -38,8 +38,9 @@ void DeferredErrors::check(const Copy& copy) {
 }
 
 kernels::PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
-                                           const Shape& input, DeferredErrors& deferred) {
-  if (packet.device().is_cpu()) return checked_header(packet, id, phase);
+                                           const Shape& input, DeferredErrors& deferred,
+                                           const OwnCall& own) {
+  if (packet.device().is_cpu()) return checked_header(packet, id, phase, own);
   deferred.add(packet, id, phase, input);
   return {.input_grad = 1, .backward = 1};
 }

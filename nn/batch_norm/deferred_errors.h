@@ -43,6 +43,7 @@ class DeferredErrors {
 /// the host must assume: the count is unknown (0), some rank needs the gradient of its input, and
 /// ranks will run a backward.
 kernels::PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
-                                           const Shape& input, DeferredErrors& deferred);
+                                           const Shape& input, DeferredErrors& deferred,
+                                           const OwnCall& own = {});
 
 }  // namespace tutti::nn

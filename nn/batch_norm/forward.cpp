@@ -70,6 +70,12 @@ kernels::StatisticsUpdate statistics_update(const Call& call) {
   return update;
 }
 
+// Returns whether recompute() will run the present function again. Its first run records no
+// backward, but the second run does.
+bool will_be_recomputed() { return autograd::RecomputeTape::current() != nullptr; }
+
+bool runs_backward(const Call& call) { return will_be_recomputed() || call.needed.any(); }
+
 // Returns the arguments of the kernels that compute the output. After a residual, the backward
 // reads from a mask where the ReLU passed values; on a device whose mask_size() is 0 it reads y
 // instead.
@@ -115,12 +121,9 @@ Tensor local_sums(const Call& call) {
     call.kernels().moments(call.x, call.position_weights, packet);
     return packet;
   }
-  // The first run of a function that recompute() will run again records no backward, but the second
-  // run does.
-  const bool will_be_recomputed = autograd::RecomputeTape::current() != nullptr;
   kernels::PacketHeader header = make_header(call.id, Phase::forward, size);
-  header.input_grad = will_be_recomputed || call.needed.input;
-  header.backward = will_be_recomputed || call.needed.any();
+  header.input_grad = will_be_recomputed() || call.needed.input;
+  header.backward = runs_backward(call);
   call.kernels().moment_sums(call.x, call.position_weights, header, packet);
   return packet;
 }
@@ -133,7 +136,8 @@ kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet) {
 kernels::PacketHeader read_header(const Call& call, const Tensor& packet) {
   DeferredErrors& deferred = call.history->deferred_errors;
   if (call.is_synchronized)
-    return read_or_defer_header(packet, call.id, Phase::forward, call.x.shape(), deferred);
+    return read_or_defer_header(packet, call.id, Phase::forward, call.x.shape(), deferred,
+                                {.runs_backward = runs_backward(call)});
   if (!call.position_weights.defined()) return {.count = values_per_channel(call.x)};
   if (call.x.device().is_cpu()) return {.count = *packet.data<double>()};
   deferred.add(packet, {.name = call.id.name}, Phase::forward, call.x.shape());

@@ -52,19 +52,21 @@ Tensor BatchNorm::forward(const Tensor& x) { return batch_norm(x, arguments({}),
 
 Tensor BatchNorm::forward(const Tensor& x, const ForwardOptions& options) {
   const trace::Span here = span();
-  return run_hooks(x, batch_norm(x, arguments(options), history_));
+  return with_name_in_errors(
+      [&] { return run_hooks(x, batch_norm(x, arguments(options), history_)); });
 }
 
 BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
   BatchNormArgs args;
-  args.name = fmt::format("{} '{}'", options_.group ? "SyncBatchNorm" : "BatchNorm", path());
+  args.name = error_name();
   args.input_dims = input_dims();
   args.channels = options_.channels;
   args.weight = weight;
   args.bias = bias;
   args.running = {running_mean, running_var, num_batches_tracked, num_elements_tracked};
-  args.use_batch_statistics = is_training() || !options_.track_running_stats;
-  args.update_running = is_training();
+  const bool trains = is_training() && !is_frozen_;
+  args.use_batch_statistics = trains || !options_.track_running_stats;
+  args.update_running = trains;
   args.tracking = options_.pooled     ? kernels::Tracking::pooled
                   : options_.momentum ? kernels::Tracking::momentum
                                       : kernels::Tracking::cumulative;
@@ -73,11 +75,20 @@ BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
   args.residual = options.residual;
   args.relu = options.relu;
   args.position_weights = options.position_weights;
-  if (is_training()) args.group = options_.group;
+  if (trains) args.group = options_.group;
+  if (population_.mean.defined()) {
+    args.running = population_;
+    args.tracking = kernels::Tracking::pooled;
+  }
   return args;
 }
 
 void BatchNorm::check_statistics() const { history_->deferred_errors.throw_all(); }
+
+void BatchNorm::freeze(bool on) {
+  is_frozen_ = on;
+  for (const Tensor& own : parameters()) own.requires_grad_(!on);
+}
 
 void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
   options_.group = std::move(group);
@@ -102,6 +113,12 @@ DType BatchNorm::own_dtype(const Tensor& own, DType requested) const {
   return requested == float64 || own.is_same(num_elements_tracked) ? float64 : float32;
 }
 
+std::string BatchNorm::error_name() const {
+  const char* type = options_.group ? "SyncBatchNorm" : "BatchNorm";
+  const std::string where = path();
+  return where.empty() ? type : fmt::format("{} '{}'", type, where);
+}
+
 std::string BatchNorm::describe() const {
   std::string text = fmt::format("{}, eps={}", options_.channels, options_.eps);
   if (options_.eps_is_floor) text += " as floor";
@@ -115,6 +132,7 @@ std::string BatchNorm::describe() const {
                       options_.track_running_stats,
                       tutti::to_string(own.defined() ? own.dtype() : options_.dtype),
                       tutti::to_string(own.defined() ? own.device() : options_.device));
+  if (is_frozen_) text += ", frozen";
   if (options_.group) text += fmt::format(", sync={} ranks", options_.group->size());
   return text;
 }

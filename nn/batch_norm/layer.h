@@ -87,8 +87,18 @@ class BatchNorm : public Layer {
   /// Removes the group that convert() gave; returns whether there was one.
   bool revert();
   const std::optional<ProcessGroup>& process_group() const { return options_.group; }
+
+  /// Freezes the layer, or undoes that. A frozen layer normalises by its running statistics also in
+  /// training, does not change them, communicates nothing, and its weight and bias require no
+  /// gradient. See nn::freeze() for a whole model.
+  void freeze(bool on = true);
+  bool is_frozen() const { return is_frozen_; }
+
   const Options& options() const { return options_; }
   std::string describe() const override;
+  /// Returns "SyncBatchNorm 'layer1.bn1'" for a layer with a group, also for one of a derived
+  /// class, because the ranks of a group compare this name; else "BatchNorm 'layer1.bn1'".
+  std::string error_name() const override;
 
   /// Waits until the CUDA device has checked all calls so far, and throws the oldest deferred error
   /// that has not been thrown yet (see batch_norm). Call it, for example, before weights are saved.
@@ -116,9 +126,13 @@ class BatchNorm : public Layer {
 
  private:
   friend class JointBatchNorm;
+  friend class StatisticsRun;
   BatchNormArgs arguments(const ForwardOptions& options) const;
 
   bool is_converted_ = false;
+  bool is_frozen_ = false;
+  /// Where recompute_statistics() pools the batches that it runs; undefined at other times.
+  kernels::RunningStatistics population_;
 };
 
 /// Takes (N, C) or (N, C, L).

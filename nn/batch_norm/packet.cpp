@@ -22,25 +22,30 @@ std::string rank_of(const CallId& id) {
   return fmt::format("rank {} of {}", id.group->rank(), id.group->size());
 }
 
+// Returns whether all ranks sent the fingerprint of the same call.
+bool agree(const PacketHeader& header, const CallId& id) {
+  return kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared,
+                                     id.group->size());
+}
+
 [[noreturn]] void fail_collective(const CallId& id, Phase phase, const std::string& text) {
   throw DistributedError(
       text, {id.group->rank(), id.group->size(), "all_reduce", id.number, describe(id, phase)});
 }
 
-[[noreturn]] void fail_without_backward(const PacketHeader& header, const CallId& id) {
-  fail_collective(
-      id, Phase::forward,
-      fmt::format("{} ({}): {} of the ranks need the gradient of their input, but only {} will run "
-                  "a backward (NoGrad, or nothing requires grad there), so it would wait until its "
-                  "deadline; "
-                  "run the forward in the same grad mode on every rank",
-                  describe(id, Phase::forward), rank_of(id), header.input_grad, header.backward));
+// `ranks` says which ranks will run a backward and which will not.
+[[noreturn]] void fail_without_backward(const CallId& id, const std::string& ranks) {
+  fail_collective(id, Phase::forward,
+                  fmt::format("{} ({}): {} (NoGrad, or nothing requires grad there), so the "
+                              "backward would wait until its deadline; run the forward in the same "
+                              "grad mode on every rank",
+                              describe(id, Phase::forward), rank_of(id), ranks));
 }
 
-// Gathers the description of every rank's call by one more collective. All ranks get here or none,
-// because they have read the same summed header.
-std::vector<std::string> gather_descriptions(const CallId& id, const std::string& own) {
-  constexpr std::int64_t length = 192;
+// Gathers a text of every rank by one more collective. All ranks get here or none, because they
+// have read the same summed header.
+std::vector<std::string> gather(const CallId& id, const std::string& own) {
+  constexpr std::int64_t length = 512;
   const Tensor text = zeros({length}, {uint8}), all = zeros({id.group->size(), length}, {uint8});
   std::memcpy(text.raw(), own.data(), std::min<std::size_t>(own.size(), length - 1));
   id.group->for_normalization()
@@ -52,9 +57,20 @@ std::vector<std::string> gather_descriptions(const CallId& id, const std::string
   return lines;
 }
 
-[[noreturn]] void fail_disagreement(const Tensor& packet, const CallId& id, Phase phase) {
-  const auto lines = gather_descriptions(
-      id, fmt::format("{} with a packet of {} numbers", describe(id, phase), packet.numel()));
+// Returns "ranks 0 and 2 will run a backward, rank 1 will not".
+std::string gather_who_runs_backward(const CallId& id, bool runs_backward) {
+  std::vector<int> with, without;
+  const auto answers = gather(id, runs_backward ? "yes" : "no");
+  for (std::size_t r = 0; r < answers.size(); ++r)
+    (answers[r] == "yes" ? with : without).push_back(static_cast<int>(r));
+  return fmt::format("{} will run a backward, {} will not", distributed::ranks_to_string(with),
+                     distributed::ranks_to_string(without));
+}
+
+[[noreturn]] void fail_disagreement(const Tensor& packet, const CallId& id, Phase phase,
+                                    const std::string& detail) {
+  const auto lines = gather(id, fmt::format("{}{} with a packet of {} numbers", describe(id, phase),
+                                            detail, packet.numel()));
   const std::string& own = lines[static_cast<std::size_t>(id.group->rank())];
   std::string others;
   for (std::size_t r = 0; r < lines.size(); ++r)
@@ -103,35 +119,41 @@ Tensor concatenate(const std::vector<Tensor*>& packets) {
 }
 
 distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
-                                   std::size_t others) {
+                                   std::size_t others, std::string detail) {
   std::string name = describe(id, phase);
   if (others > 0) name += fmt::format(" and {} more", others);
-  return id.group->for_normalization().all_reduce(packet, distributed::ReduceOp::sum,
-                                                  {.name = std::move(name)});
+  return id.group->for_normalization().all_reduce(
+      packet, distributed::ReduceOp::sum, {.name = std::move(name), .detail = std::move(detail)});
 }
 
-PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase) {
+PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
+                            const OwnCall& own) {
   const PacketHeader& header = kernels::header_of(packet.data<double>());
   const int ranks = id.group->size();
-  if (!kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared, ranks))
-    fail_disagreement(packet, id, phase);
+  if (!agree(header, id)) fail_disagreement(packet, id, phase, own.detail);
   if (phase == Phase::forward && header.input_grad > 0 && header.backward < ranks)
-    fail_without_backward(header, id);
+    fail_without_backward(id, gather_who_runs_backward(id, own.runs_backward));
   return header;
 }
 
 void check_copied_header(const PacketHeader& header, const CallId& id, Phase phase) {
   const int ranks = id.group->size();
-  if (!kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared, ranks))
+  if (!agree(header, id))
     fail_collective(id, phase,
                     fmt::format("{} ({}): not every rank was there, as the device found meanwhile; "
-                                "every rank must run the same layers in the same order (on the CPU "
-                                "this error names who was where)",
+                                "every rank must run the same layers in the same order, with input "
+                                "that fits. A rank that refused its input has thrown an error that "
+                                "says why; else run the step on the CPU, where this error names "
+                                "who was where",
                                 describe(id, phase), rank_of(id)));
   // With packets on a device every rank that runs a backward takes part in its collective, even if
   // no rank needs the result, because the host does not read the headers in time.
   if (phase == Phase::forward && header.backward > 0 && header.backward < ranks)
-    fail_without_backward(header, id);
+    fail_without_backward(
+        id, fmt::format("only {} of {} ranks will run a backward; to find out which, print the "
+                        "requires_grad() of the output on every rank, or run the step on the CPU, "
+                        "where this error names them",
+                        header.backward, ranks));
 }
 
 void expect_variance(const PacketHeader& header, const CallId& id, const Shape& input) {
@@ -142,12 +164,20 @@ void expect_variance(const PacketHeader& header, const CallId& id, const Shape& 
         to_string(id), id.group ? " over all ranks" : "", count, to_string(input));
 }
 
-void announce_refusal(const CallId& id, std::int64_t elements, Device device) {
+void announce_refusal(const CallId& id, std::int64_t elements, Device device,
+                      const std::string& why) {
   try {
+    const std::string name = to_string(id) + ": ";  // which the description of the call repeats
+    const std::string detail = ": " + (why.starts_with(name) ? why.substr(name.size()) : why);
     const Tensor packet = zeros({elements}, {float64, device});
     write_header(packet, make_header(id, Phase::refusal, elements));
-    start_all_reduce(packet, id, Phase::refusal).wait();
-    if (device.is_cpu()) checked_header(packet, id, Phase::refusal);
+    start_all_reduce(packet, id, Phase::refusal, 0, detail).wait();
+    if (device.is_cpu()) {
+      checked_header(packet, id, Phase::refusal, {.detail = detail});
+    } else {
+      const Tensor header = packet.slice(0, 0, kernels::packet_header_size).to(Device::cpu());
+      if (!agree(kernels::header_of(header.data<double>()), id)) id.group->abort(why);
+    }
   } catch (const std::exception&) {
     // The other ranks got this error or never joined the collective. The caller throws its own
     // error.

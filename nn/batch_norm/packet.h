@@ -40,17 +40,26 @@ Tensor concatenate(const std::vector<Tensor*>& packets);
 
 /// Starts the all-reduce that sums a packet over the ranks in place, on the group's communicator
 /// for normalisation. `others` is the number of layers whose packets follow that of `id`.
+/// `detail` follows the name of the call in the errors of all ranks.
 distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
-                                   std::size_t others = 0);
+                                   std::size_t others = 0, std::string detail = {});
+
+/// What a rank tells the others about its own call, if their headers do not fit together.
+struct OwnCall {
+  bool runs_backward = true;  ///< whether this rank will run a backward (forward only)
+  std::string detail = {};    ///< follows the description of the call
+};
 
 /// Returns the header of a summed packet in host memory. Throws a DistributedError on every rank if
 /// the ranks are not at the same layer, call, phase and number of channels, naming the call of each
-/// rank; or (forward) if only some ranks will run a backward that others need.
+/// rank; or (forward) if only some ranks will run a backward that others need, naming the ranks
+/// that will and those that will not. Only in these cases one more collective gathers `own`.
 ///
 /// Ranks compare calls by a fingerprint h of 20 bits. The header sums h and h^2 over W ranks, and
 /// W sum(h^2) = sum(h)^2 holds only if all h are equal. The test is exact in float64 for up to
 /// 4,096 ranks. Two calls have the same fingerprint, and go undetected, once in a million.
-kernels::PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase);
+kernels::PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
+                                     const OwnCall& own = {});
 
 /// Checks a host copy of the header of a summed packet in device memory. Throws a DistributedError
 /// as checked_header does, but cannot name the calls of the other ranks, which only one more
@@ -63,8 +72,11 @@ void check_copied_header(const kernels::PacketHeader& header, const CallId& id, 
 void expect_variance(const kernels::PacketHeader& header, const CallId& id, const Shape& input);
 
 /// Takes part in the collective of a forward that this rank cannot run, so that the other ranks get
-/// an error at once instead of at their deadline. If every rank refuses, the group stays usable.
-/// Throws nothing: this rank is about to throw an error of its own.
-void announce_refusal(const CallId& id, std::int64_t elements, Device device);
+/// an error at once instead of at their deadline. That error contains `why`, the message of the
+/// error that this rank is about to throw. If every rank refuses, the group stays usable. If the
+/// packets are in device memory and not every rank refuses, this rank aborts the group with `why`.
+/// Throws nothing.
+void announce_refusal(const CallId& id, std::int64_t elements, Device device,
+                      const std::string& why);
 
 }  // namespace tutti::nn

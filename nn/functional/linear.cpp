@@ -22,7 +22,7 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   for (const Tensor& parameter : {weight, bias}) autograd::expect_parameter("linear", x, parameter);
 }
 
-// Returns the gradient below the activation: `gradient` where the output of ReLU is above 0.
+// Returns the gradient below the activation: `gradient` where the output of ReLU is above 0 or NaN.
 Tensor below_relu(const Tensor& gradient, const Tensor& output) {
   const Tensor masked = autograd::gradient_buffer(gradient, output);
   kernels::elementwise(gradient.device())

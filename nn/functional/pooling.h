@@ -15,9 +15,9 @@ using kernels::PoolOptions;
 /// kernel.
 PoolOptions pool_options(const char* op, const PoolOptions& given, int rank);
 
-/// Returns the largest element of every window; a NaN may be passed over. The first of equal
-/// elements gets the gradient. The options are those of pool_options(). The output has the sizes
-/// floor((in + 2 padding - kernel) / stride) + 1.
+/// Returns the largest element of every window, or NaN if the window contains one. The first of
+/// equal elements, or the first NaN, gets the gradient. The options are those of pool_options().
+/// The output has the sizes floor((in + 2 padding - kernel) / stride) + 1.
 Tensor max_pool(const Tensor& x, const PoolOptions& options);
 /// Returns the mean of every window. Padding counts as zeros if `count_include_pad` is set, else
 /// not at all.

@@ -162,6 +162,23 @@ TEST(FunctionsGradient, TiesShareTheGradient) {
   EXPECT_EQ(to_vector(c.grad()), (std::vector<double>{1, 0, 1, 1}));
 }
 
+TEST(FunctionsGradient, DoesNotVanishAtNaN) {
+  const double inf = INFINITY;
+  for (const DType dtype : {float32, float64, bfloat16}) {
+    const Tensor x = tensor({NAN, 1, -1, 0, NAN}, {dtype}).requires_grad_();
+    relu(x).backward(tensor({2, 3, inf, NAN, 5}, {dtype}));
+    EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 3, 0, 0, 5}));
+    for (auto* f : {maximum, minimum}) {
+      const double sign = f == maximum ? 1 : -1;
+      const Tensor a = (tensor({NAN, 1, NAN, 2, 4, 1}, {dtype}) * sign).requires_grad_(),
+                   b = (tensor({1, NAN, NAN, 2, 1, 4}, {dtype}) * sign).requires_grad_();
+      f(a, b).backward(tensor({3, 5, 7, 8, inf, 6}, {dtype}));
+      EXPECT_EQ(to_vector(a.grad()), (std::vector<double>{3, 5, 7, 4, inf, 0}));
+      EXPECT_EQ(to_vector(b.grad()), (std::vector<double>{3, 5, 7, 4, 0, 6}));
+    }
+  }
+}
+
 TEST(FunctionsReduce, ValuesAndShapes) {
   const Tensor x = tensor({1, 2, 3, 4, 5, 6}, {2, 3}, f64);
   EXPECT_EQ(sum(x).item<double>(), 21);
@@ -214,6 +231,30 @@ TEST(FunctionsSoftmax, SumsToOneAndSurvivesLargeNumbers) {
   EXPECT_NEAR(std::exp(log[0]), y[0], 1e-15);
 }
 
+TEST(FunctionsSoftmax, ATensorWithoutDimensionsIsASliceOfOne) {
+  for (const int dim : {0, -1}) {
+    for (const DType dtype : {float32, float64, bfloat16}) {
+      const Tensor x = scalar(3, {dtype}).requires_grad_();
+      for (auto* f : {softmax, log_softmax}) {
+        const Tensor y = f(x, dim);
+        EXPECT_EQ(y.shape(), Shape{});
+        EXPECT_EQ(y.item<double>(), f == softmax ? 1 : 0);
+        y.backward();
+        EXPECT_EQ(x.grad().shape(), Shape{});
+        EXPECT_EQ(x.grad().item<double>(), 0);
+      }
+    }
+    for (const bool keepdim : {false, true}) {
+      const Tensor at = argmax(scalar(3), dim, keepdim);
+      EXPECT_EQ(at.shape(), Shape{});
+      EXPECT_EQ(at.dtype(), int64);
+      EXPECT_EQ(at.item<std::int64_t>(), 0);
+    }
+  }
+  EXPECT_THROW(softmax(scalar(3), 1), ShapeError);
+  EXPECT_THROW(argmax(scalar(3), -2), ShapeError);
+}
+
 TEST(FunctionsSoftmax, Gradients) {
   for (int dim = 0; dim < 3; ++dim)
     for (const Tensor& in : {random({2, 3, 4}), random({4, 2, 3}).permute({1, 2, 0}),
@@ -246,6 +287,17 @@ TEST(FunctionsJoin, CatAndStack) {
   EXPECT_EQ(cat({image, image}, 1).memory_format(), MemoryFormat::channels_last);
   EXPECT_THROW(cat({a, zeros({2, 3})}), ShapeError);
   EXPECT_THROW(cat({}), ShapeError);
+}
+
+TEST(FunctionsJoin, SizesThatAddUpToTooMuch) {
+  const Tensor huge = zeros({1}).expand({std::int64_t{1} << 62});
+  try {
+    cat({huge, huge});
+    FAIL();
+  } catch (const ShapeError& error) {
+    EXPECT_NE(std::string(error.what()).find("cat: the sizes in dimension 0"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(FunctionsLayout, OutputsKeepTheLayoutOfTheirInputs) {

@@ -1,10 +1,13 @@
 // Tests of the differentiable matrix product: vectors, batches, gradients and errors.
+#include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/matmul.h>
 #include <tutti/core/create.h>
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace tutti {
 namespace {
@@ -59,6 +62,35 @@ TEST(Matmul, OddStrides) {
       },
       {a, b});
   EXPECT_TRUE(result) << result.message;
+}
+
+TEST(Matmul, TheGradientOfABroadcastOperandIsRoundedOnce) {
+  // The four batches of the gradient nearly cancel, so what is lost by rounding each would show.
+  const std::vector<double> weights{3, -1, -2, 0.0625};
+  const Tensor values = randn({5, 7}).to(bfloat16), counts = randint(5, {5, 3}) - 2;
+  std::vector<Tensor> rows, gradients;
+  for (const double weight : weights) {
+    rows.push_back(weight == 0.0625 ? randn({5, 7}).to(bfloat16) : values);
+    gradients.push_back((counts.to(float32) * weight).to(bfloat16));
+  }
+  const Tensor many = stack(rows), g = stack(gradients);
+  const auto close = [](const Tensor& got, const Tensor& expected) {
+    EXPECT_EQ(got.dtype(), bfloat16);
+    const std::vector<double> a = to_vector(got), b = to_vector(expected);
+    ASSERT_EQ(a.size(), b.size());
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      difference += (a[i] - b[i]) * (a[i] - b[i]);
+      norm += b[i] * b[i];
+    }
+    EXPECT_LE(std::sqrt(difference / norm), 3e-3);
+  };
+  const Tensor right = randn({1, 7, 3}).to(bfloat16).requires_grad_();
+  matmul(many, right).backward(g);
+  close(right.grad(), sum(matmul(many.transpose(1, 2).to(float64), g.to(float64)), {0}, true));
+  const Tensor left = randn({3, 7}).to(bfloat16).requires_grad_();
+  matmul(left, many.transpose(1, 2)).backward(g.transpose(1, 2));
+  close(left.grad(), sum(matmul(g.transpose(1, 2).to(float64), many.to(float64)), {0}));
 }
 
 TEST(Matmul, Autocast) {

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <sstream>
 
 namespace tutti {
@@ -39,6 +41,35 @@ TEST(TensorHandle, ViewsStayInsideTheirStorage) {
   EXPECT_THROW(x.alias({3}, {std::int64_t{1} << 62}, 0), ShapeError);
   EXPECT_NO_THROW(x.alias({0, 5}, {1, 1}, 6));  // nothing is read
   EXPECT_NO_THROW(x.alias({100}, {0}, 5));
+}
+
+TEST(TensorHandle, HugeOffsetsAndStridesDoNotOverflow) {
+  const Tensor x = zeros({6});
+  constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+  try {
+    x.alias({2}, {1}, huge);
+    FAIL();
+  } catch (const ShapeError& error) {
+    EXPECT_NE(std::string(error.what()).find(std::to_string(huge)), std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(x.alias({2, 2}, {huge, huge}, 0), ShapeError);
+  // Nothing is read, so any offset is legal.
+  EXPECT_EQ(x.alias({0, 2}, {1, 1}, huge).raw(), x.raw());
+  const Tensor none = x.alias({1, 1}, {huge, huge}, 0).slice(0, 1, 1).slice(1, 1, 1);
+  EXPECT_EQ(none.numel(), 0);
+  EXPECT_EQ(none.raw(), x.raw());
+  EXPECT_TRUE(to_vector(none).empty());
+}
+
+TEST(TensorHandle, ItemsOutOfRangeAreTheNearestIntegers) {
+  EXPECT_EQ(scalar(1e300, {float64}).item<std::int64_t>(),
+            std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(scalar(-1e300, {float64}).item<int>(), std::numeric_limits<int>::min());
+  EXPECT_EQ(scalar(NAN).item<int>(), 0);
+  EXPECT_EQ(scalar(-2.9).item<int>(), -2);
+  EXPECT_EQ(scalar(-2.9).item<std::uint8_t>(), 0);
+  EXPECT_EQ(full({}, INFINITY, {uint8}).item<int>(), 255);
 }
 
 TEST(TensorHandle, SetDataMovesEveryHandle) {

@@ -133,8 +133,10 @@ TEST(DataParallel, ABucketThatFailsIsNamedWithItsLayersSizeRankAndNumbers) {
         for (std::size_t p = 1; p < model.size(); ++p) loss = loss + sum(model[p].second);
         const std::string expected = fmt::format(
             "all_reduce #{} of group 'world' (bucket 4: layer3.*, 6.2 MB): rank 1 did not arrive "
-            "within 100 ms; it last completed #{}",
-            before + 5, before + 4);
+            "within 100 ms; it last completed #{}. Latest call of each group: rank 1 at all_reduce "
+            "#{} of group 'world' (bucket 3: a, 6.2 MB); rank 0 at all_reduce #{} of group 'world' "
+            "(bucket 4: layer3.*, 6.2 MB)",
+            before + 5, before + 4, before + 4, before + 5);
         const std::string text = test::message_of<TimeoutError>([&] { loss.backward(); });
         EXPECT_EQ(text, fmt::format("{} [rank {} of 2]", expected, group.rank()));
       },

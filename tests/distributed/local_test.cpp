@@ -81,6 +81,7 @@ TEST(RunRanks, SetsWorldAndSharesTheThreads) {
   EXPECT_EQ(world().size(), 1);
   set_num_threads(1);
   EXPECT_THROW(run_ranks(0, [](const ProcessGroup&) {}), ValueError);
+  EXPECT_THROW(run_ranks(2, nullptr), ValueError);
 }
 
 TEST(RunRanks, TheFirstExceptionIsThrownAgainAndReachesEverybody) {

@@ -57,6 +57,7 @@ class Process {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
   void signal(int number) const { kill(pid_, number); }
+  pid_t pid() const { return pid_; }
   int output() const { return out_; }  ///< The descriptor to poll().
   /// Returns the next line that it prints; empty at its end.
   std::string line() const {

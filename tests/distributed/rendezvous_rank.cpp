@@ -1,6 +1,7 @@
-// One rank of a rendezvous in a process of its own, which rendezvous_test.cpp starts, stops and
-// kills. Usage: rendezvous_rank ADDRESS RANK SIZE RUN_ID TIMEOUT_MS [stay]. It prints the values of
-// all ranks, or the error. With `stay` it then waits until the run fails, and prints why.
+// One rank of a rendezvous in a process of its own, which the tests of the rendezvous start, stop
+// and kill. Usage: rendezvous_rank ADDRESS RANK SIZE RUN_ID TIMEOUT_MS [stay]. It prints the values
+// of all ranks, or the error. With `stay` it then waits until the run fails, and prints why.
+#include <tutti/distributed/launch/launch.h>
 #include <tutti/distributed/launch/rendezvous/store.h>
 
 #include <cstdio>
@@ -13,8 +14,8 @@ int main(int argc, char** argv) {
   if (argc < 6) return 2;
   try {
     const std::chrono::milliseconds timeout(std::atoi(argv[5]));
-    const auto store =
-        rendezvous::open(argv[1], {std::atoi(argv[2]), std::atoi(argv[3]), argv[4], timeout});
+    const auto store = rendezvous::open(argv[1], {std::atoi(argv[2]), std::atoi(argv[3]), argv[4],
+                                                  timeout, find_secret(WorldOptions{})});
     std::string met = "met:";
     for (const std::string& value : store->gather("names", std::string("the name of ") + argv[2]))
       met += " [" + value + "]";

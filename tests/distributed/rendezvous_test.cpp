@@ -1,7 +1,8 @@
-// How ranks find each other: processes over TCP and through a file, strangers and processes of
-// other runs among them; and how from_environment() reads the launchers' variables.
+// How ranks find each other: processes over TCP and through a file; and how from_environment()
+// reads the launchers' variables. rendezvous_security_test.cpp has strangers, other runs and
+// limits, file_store_test.cpp has what only a file can suffer.
 #include "messages.h"
-#include "process.h"
+#include "rendezvous_case.h"
 
 #include <tutti/distributed/backends/nccl/nccl.h>
 #include <tutti/distributed/launch/launch.h>
@@ -10,79 +11,22 @@
 #include <gtest/gtest.h>
 
 #include <poll.h>
-#include <sys/resource.h>
 #include <csignal>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <thread>
 
 namespace tutti {
 namespace {
 
 using namespace distributed;
 using namespace std::chrono_literals;
+using test::connect_to_rank_0;
 using test::expect_contains;
 using test::free_port;
 using test::Listener;
 using test::Process;
+using test::Rank;
+using test::TemporaryFile;
 using ::testing::TestWithParam;
-
-struct Rank {
-  std::string address;
-  int rank, size;
-  std::string run_id = "run 1";
-  std::chrono::milliseconds timeout = 20s;
-  bool stay = false;
-
-  Process start() const {
-    std::vector<std::string> command = {
-        RENDEZVOUS_RANK,      address, std::to_string(rank),
-        std::to_string(size), run_id,  std::to_string(timeout.count())};
-    if (stay) command.push_back("stay");
-    return Process(command);
-  }
-};
-
-// The path of a file that does not exist yet, and is removed at the end.
-struct TemporaryFile {
-  explicit TemporaryFile(const char* name)
-      : path((std::filesystem::temp_directory_path() /
-              fmt::format("tutti_rendezvous_{}_{}", getpid(), name))
-                 .string()) {
-    std::filesystem::remove(path);
-  }
-  ~TemporaryFile() { std::filesystem::remove(path); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  std::string path;
-};
-
-bool has_begun(const std::string& path) {
-  std::error_code absent;
-  const auto size = std::filesystem::file_size(path, absent);
-  return !absent && size > 0;
-}
-
-sockaddr_in local_address(const std::string& port) {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
-  return address;
-}
-
-// Connects to rank 0, which may still be starting.
-int connect_to_rank_0(const std::string& port) {
-  const sockaddr_in address = local_address(port);
-  for (int i = 0; i < 1000; ++i) {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
-    close(fd);
-    std::this_thread::sleep_for(10ms);
-  }
-  throw std::runtime_error("rank 0 does not listen");
-}
 
 class Rendezvous : public TestWithParam<const char*> {
  protected:
@@ -117,20 +61,6 @@ TEST_P(Rendezvous, TheAbsentAreNamedAtTheDeadline) {
   expect_contains(two.line(), {"timeout: "});
 }
 
-TEST_P(Rendezvous, AStaleRunIsTurnedAway) {
-  const std::string at = address();
-  Process zero = Rank{at, 0, 2}.start();
-  // The first process that opens the file decides whose run it belongs to.
-  while (at.starts_with("file:") && !has_begun(at.substr(5))) std::this_thread::sleep_for(10ms);
-  const Process stale = Rank{at, 1, 2, "run 0"}.start();
-  expect_contains(stale.line(), {"error: ", "run 'run 1'", "this process to run 'run 0'"});
-  Process one = Rank{at, 1, 2}.start();
-  for (Process* rank : {&one, &zero}) {
-    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
-    EXPECT_EQ(rank->exit_code(), 0);
-  }
-}
-
 TEST_P(Rendezvous, TwoOfTheSameRankAreNotTakenForOne) {
   const std::string at = address();
   const Process zero = Rank{at, 0, 3}.start(), one = Rank{at, 1, 3}.start(),
@@ -148,69 +78,6 @@ INSTANTIATE_TEST_SUITE_P(Ways, Rendezvous, ::testing::Values("127.0.0.1", "local
                            return way == "127.0.0.1" ? "Address" : way == "file" ? "File" : "Name";
                          });
 
-TEST(TcpRendezvous, StrangersAreTurnedAwayAndDisturbNobody) {
-  const std::string port = free_port(), at = "127.0.0.1:" + port;
-  Process zero = Rank{at, 0, 2}.start();
-  const int silent = connect_to_rank_0(port);
-  // The texts are: no magic; the magic and a length beyond any message; the magic and a message
-  // that is shorter than its contents claim.
-  const std::string huge(
-      "tutti/1\n\xff\xff\xff\x7f"
-      "data",
-      16),
-      torn(
-          "tutti/1\n\x04\x00\x00\x00"
-          "\x01\x00\x00\x00",
-          16);
-  for (const std::string& text : {std::string("GET / HTTP/1.0\r\n\r\n"), huge, torn}) {
-    const int fd = connect_to_rank_0(port);
-    EXPECT_EQ(send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
-    pollfd ends{fd, POLLIN, 0};
-    EXPECT_EQ(poll(&ends, 1, 4000), 1) << "not hung up on: " << text;
-    char byte = 0;
-    EXPECT_LE(recv(fd, &byte, 1, 0), 0);
-    close(fd);
-  }
-  Process one = Rank{at, 1, 2}.start();
-  for (Process* rank : {&one, &zero}) {
-    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
-    EXPECT_EQ(rank->exit_code(), 0);
-  }
-  close(silent);
-}
-
-// Rank 1 hangs up when rank 0 takes too long to answer, and connects again.
-TEST(TcpRendezvous, ARankThatHangsUpBeforeTheAnswerMayConnectAgain) {
-  const std::string port = free_port(), at = "127.0.0.1:" + port;
-  Process zero = Rank{at, 0, 2}.start();
-  const std::string greeting(
-      "tutti/1\n\x11\0\0\0"
-      "\x01\0\0\0"
-      "\x02\0\0\0"
-      "\x05\0\0\0"
-      "run 1",
-      29);
-  const auto greet = [&] {
-    const int fd = connect_to_rank_0(port);
-    EXPECT_EQ(send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(greeting.size()));
-    return fd;
-  };
-  int fd = greet();
-  pollfd answered{fd, POLLIN, 0};
-  EXPECT_EQ(poll(&answered, 1, 15000), 1);
-  close(fd);  // after rank 0's answer
-  zero.signal(SIGSTOP);
-  fd = greet();
-  close(fd);  // before rank 0 has looked at it
-  zero.signal(SIGCONT);
-  Process one = Rank{at, 1, 2}.start();
-  for (Process* rank : {&one, &zero}) {
-    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
-    EXPECT_EQ(rank->exit_code(), 0);
-  }
-}
-
 TEST(TcpRendezvous, AnotherWorldSizeIsTurnedAway) {
   const std::string at = "127.0.0.1:" + free_port();
   const Process zero = Rank{at, 0, 2}.start(), one = Rank{at, 1, 4}.start();
@@ -220,10 +87,11 @@ TEST(TcpRendezvous, AnotherWorldSizeIsTurnedAway) {
 TEST(TcpRendezvous, WhoeverElseAnswersIsNotTakenForRankZero) {
   const Listener mute;
   const std::string at = "127.0.0.1:" + std::to_string(mute.port);
-  const Process zero = Rank{at, 0, 2}.start();
+  const std::string secret = "what both of them know";
+  const Process zero = Rank{at, 0, 2, "run 1", 20s, false, secret}.start();
   expect_contains(zero.line(),
                   {"error: ", "port " + std::to_string(mute.port) + " is taken", "MASTER_PORT"});
-  const Process one = Rank{at, 1, 2, "run 1", 500ms}.start();
+  const Process one = Rank{at, 1, 2, "run 1", 500ms, false, secret}.start();
   const int guest = accept(mute.fd, nullptr, nullptr);
   EXPECT_EQ(send(guest, "SSH-2.0-something\r\n", 19, MSG_NOSIGNAL), 19);
   expect_contains(one.line(), {"timeout: rendezvous: rank 1 could not reach rank 0 at " + at,
@@ -231,24 +99,13 @@ TEST(TcpRendezvous, WhoeverElseAnswersIsNotTakenForRankZero) {
   close(guest);
 }
 
-TEST(TcpRendezvous, AnAnswerThatClaimsToBeHugeIsNotWaitedFor) {
-  const Listener liar;
-  Process one = Rank{"127.0.0.1:" + std::to_string(liar.port), 1, 2, "run 1", 500ms}.start();
-  const int guest = accept(liar.fd, nullptr, nullptr);
-  EXPECT_EQ(send(guest, "rank 0/1\xff\xff\xff\xff", 12, MSG_NOSIGNAL), 12);
-  expect_contains(one.line(), {"timeout: ", "no rank 0 of tutti"});
-  one.exit_code();
-  rusage used = {};
-  getrusage(RUSAGE_CHILDREN, &used);
-  EXPECT_LT(used.ru_maxrss, 2'000'000);  // KiB: it did not allocate the 4 GiB that were announced
-  close(guest);
-}
-
 TEST(TcpRendezvous, NobodyThereIsSaidAtTheDeadline) {
   const std::string at = "127.0.0.1:" + free_port();
-  expect_contains(
-      Rank{at, 1, 2, "run 1", 300ms}.start().line(),
-      {"timeout: ", "rank 1 could not reach rank 0 at " + at + " within 300 ms", "refused"});
+  const std::string late = "rank 1 could not reach rank 0 at " + at + " within 300 ms";
+  expect_contains(Rank{at, 1, 2, "run 1", 300ms, false, "what both of them know"}.start().line(),
+                  {"timeout: ", late, "refused"});
+  expect_contains(Rank{at, 1, 2, "run 1", 300ms}.start().line(),
+                  {"timeout: ", late, "in which rank 0 leaves the secret of this run"});
   expect_contains(Rank{"no-such-host.invalid:29500", 1, 2, "run 1", 300ms}.start().line(),
                   {"timeout: ", "no-such-host"});
   expect_contains(Rank{"29500", 1, 2}.start().line(),
@@ -273,24 +130,6 @@ TEST(TcpRendezvous, WithoutRankZeroNothingHangs) {
   for (const Process& rank : ranks) expect_contains(rank.line(), {"met: "});
   ranks[0].signal(SIGKILL);
   expect_contains(ranks[1].line(), {"error: rendezvous at " + at, "rank 0 does not answer"});
-}
-
-TEST(FileRendezvous, OtherFilesAreLeftAloneAndTornRecordsOverwritten) {
-  const TemporaryFile file("other");
-  const std::string& path = file.path;
-  std::ofstream(path) << "the diary of somebody\n";
-  expect_contains(Rank{"file:" + path, 0, 2}.start().line(), {"error: ", "is no rendezvous file"});
-  EXPECT_EQ(std::filesystem::file_size(path), 22u);
-  std::filesystem::remove(path);
-
-  const auto zero = rendezvous::open_file(path, {0, 2, "run", 5s});
-  zero->set("a", "1");
-  std::ofstream(path, std::ios::app)
-      << std::string("\x05\0\0\0\x09\0\0\0half", 12);  // a writer died in this record
-  const auto one = rendezvous::open_file(path, {1, 2, "run", 5s});
-  EXPECT_EQ(one->put("a", "2"), "1");
-  EXPECT_EQ(one->put("b", "2"), "2");
-  EXPECT_EQ(zero->list(""), (rendezvous::Values{{"a", "1"}, {"b", "2"}}));
 }
 
 TEST(Store, TheFirstFailureStands) {
@@ -346,6 +185,9 @@ class Launchers : public ::testing::Test {
                              "RANK",
                              "WORLD_SIZE",
                              "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE",
+                             "TUTTI_RENDEZVOUS_SECRET",
+                             "TUTTI_RENDEZVOUS_SECRET_FILE",
                              "MASTER_ADDR",
                              "MASTER_PORT",
                              "TORCHELASTIC_RUN_ID",
@@ -391,13 +233,15 @@ TEST_F(Launchers, EachIsUnderstood) {
        {"LOCAL_RANK", "3"},
        {"MASTER_ADDR", "node1"},
        {"MASTER_PORT", "29400"},
+       {"LOCAL_WORLD_SIZE", "8"},
        {"TORCHELASTIC_RUN_ID", "job"},
        {"TORCHELASTIC_RESTART_COUNT", "2"}});
   launch = find_launch({});
   EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.local_rank, launch.by_mpi),
             std::tuple(11, 64, 3, false));
+  EXPECT_EQ(launch.local_size, 8);
   EXPECT_EQ(launch.rendezvous, "node1:29400");
-  EXPECT_EQ(launch.run_id, "job.2");
+  EXPECT_EQ(launch.run_id, "job");
   setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
   EXPECT_EQ(find_launch({}).rendezvous, "node1:29401");
 

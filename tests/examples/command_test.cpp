@@ -26,10 +26,7 @@ struct Outcome {
   std::string output;
 };
 
-// Runs the trainer with the arguments; `stream` 1 keeps standard output, 2 standard error.
-Outcome run(const std::string& arguments, int stream) {
-  const std::string command = std::string(TRAIN_RESNET) + " " + arguments +
-                              (stream == 2 ? " 2>&1 >/dev/null" : " 2>/dev/null");
+Outcome output_of(const std::string& command) {
   FILE* const pipe = popen(command.c_str(), "r");
   std::string output;
   std::array<char, 4096> buffer;
@@ -37,6 +34,19 @@ Outcome run(const std::string& arguments, int stream) {
     output.append(buffer.data(), n);
   const int status = pclose(pipe);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+// Runs the trainer with the arguments; `stream` 1 keeps standard output, 2 standard error.
+Outcome run(const std::string& arguments, int stream) {
+  return output_of(std::string(TRAIN_RESNET) + " " + arguments +
+                   (stream == 2 ? " 2>&1 >/dev/null" : " 2>/dev/null"));
+}
+
+// Runs the trainer where no file can have more than so many bytes, as if its disk were full then.
+Outcome run_on_full_disk(std::int64_t bytes, const std::string& arguments) {
+  const std::string command = "trap '' XFSZ; exec prlimit --fsize=" + std::to_string(bytes) + " " +
+                              TRAIN_RESNET + " " + arguments + " 2>&1 >/dev/null";
+  return output_of(command);
 }
 
 void expect_refusal(const std::string& arguments, const std::string& says) {
@@ -153,6 +163,29 @@ TEST_F(Command, BadDataAndRunFolder) {
   expect_refusal("--data " + folder_, "train-images-idx3-ubyte.gz is truncated");
   expect_refusal("--dataset cifar10 --data " + folder_, "data_batch_1.bin");
   expect_refusal("--dataset synthetic --out /dev/null/run", "/dev/null/run");
+}
+
+TEST_F(Command, AFullDiskIsExitCode1AndNamesTheFile) {
+  const std::string out = folder_ + "/run",
+                    arguments = "--dataset synthetic --batch-size 16 --threads 1 --out " + out;
+  const auto expect_failure = [](const Outcome& outcome, const std::string& file) {
+    EXPECT_EQ(outcome.code, 1) << outcome.output;
+    EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+    EXPECT_NE(outcome.output.find(file), std::string::npos) << outcome.output;
+  };
+  const std::string many_rows = arguments + " --max-steps 9 --log-every 1";
+  expect_failure(run_on_full_disk(100, arguments), out + "/config.json': File too large");
+  expect_failure(run_on_full_disk(900, many_rows), out + "/metrics.jsonl': File too large");
+  expect_failure(run_on_full_disk(2000, arguments + " --max-steps 1"), out + "/curves.svg");
+  expect_failure(run_on_full_disk(100'000, arguments + " --max-steps 1"),
+                 out + "/checkpoint.safetensors");
+  EXPECT_FALSE(fs::exists(out + "/checkpoint.safetensors"));
+  expect_failure(output_of(std::string(TRAIN_RESNET) + " " + arguments + " 2>&1 >/dev/full"),
+                 "standard output: No space left on device");
+  expect_failure(output_of(std::string(TRAIN_RESNET) + " --help 2>&1 >/dev/full"),
+                 "standard output: No space left on device");
+  EXPECT_EQ(output_of(std::string(TRAIN_RESNET) + " --frobnicate 2>/dev/full").code, 2);
+  expect_failure(run(arguments + " --trace /dev/full", 2), "/dev/full");
 }
 
 TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 #include <filesystem>
 #include <fstream>
@@ -131,6 +132,39 @@ TEST_F(DataTest, CorruptContent) {
   expect_error("train-labels-idx1-ubyte.gz", "2 labels for 3 images");
   write("train-labels-idx1-ubyte.gz", header(0x801, {3}) + std::string{1, 2, 10});
   expect_error("train-labels-idx1-ubyte.gz", "label 10");
+}
+
+TEST_F(DataTest, AHeaderThatClaimsTooMuchIsRefusedBeforeAnythingIsRead) {
+  write("train-images-idx3-ubyte.gz", header(0x803, {3'000'000, 28, 28}) + std::string(100, 'x'));
+  expect_error("train-images-idx3-ubyte.gz", "claims 3000000 images, expected 1 to 1000000");
+  // A million images are legal, but 2 MB of zeros, compressed to some 2 KB, cannot become 784 MB.
+  write("train-images-idx3-ubyte.gz",
+        header(0x803, {1'000'000, 28, 28}) + std::string(2'000'000, '\0'));
+  expect_error("train-images-idx3-ubyte.gz", "truncated: its header announces 784000000 bytes");
+}
+
+TEST_F(DataTest, WhatIsNoRegularFileIsRefused) {
+  const std::string path = folder_ + "/train-images-idx3-ubyte";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // opening it would wait for a writer
+  expect_error("train-images-idx3-ubyte", "not a regular file");
+  fs::remove(path);
+  fs::create_directory(path);
+  expect_error("train-images-idx3-ubyte", "not a regular file");
+  EXPECT_THROW(load_cifar10(folder_, {"train-images-idx3-ubyte"}), DataError);
+  EXPECT_THROW(load_idx(folder_ + "/" + std::string(300, 'x'), "train"), DataError);
+}
+
+TEST_F(DataTest, ACifar10FileOfTooManyImagesIsRefusedBeforeAnythingIsRead) {
+  write("a.bin", "");
+  fs::resize_file(folder_ + "/a.bin", 3073 * std::uintmax_t{1'000'000});  // it has no blocks
+  try {
+    load_cifar10(folder_, {"a.bin"});
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("a.bin is too long: it has 1000000 images"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST_F(DataTest, Cifar10TurnsPlanesIntoPixels) {

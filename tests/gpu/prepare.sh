@@ -5,8 +5,8 @@
 # for comparisons, PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 libfmt-dev libfmt9 nlohmann-json3-dev libcli11-dev libgtest-dev
-          zlib1g-dev libjpeg62-turbo-dev libjpeg62-turbo libpng-dev libpng16-16 dataset-fashion-mnist)
+packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 libfmt-dev libfmt9 nlohmann-json3-dev libssl-dev libssl3 libcli11-dev
+          libgtest-dev zlib1g-dev libjpeg62-turbo-dev libjpeg62-turbo libpng-dev libpng16-16 dataset-fashion-mnist)
 
 mkdir -p third_party/debs
 cd third_party/debs

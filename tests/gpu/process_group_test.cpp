@@ -3,6 +3,7 @@
 // processes are tested in tests/gpu/ranks.
 #include "../distributed/conformance.h"
 #include "../distributed/messages.h"
+#include "../distributed/place_case.h"
 #include "../test_device.h"
 
 #include <tutti/autograd/functions.h>
@@ -317,6 +318,17 @@ TEST_P(Nccl, AMissingRankIsNamedAtTheDeadline) {
                     {"rank 1 did not arrive"});
     EXPECT_THROW(group.for_normalization().barrier(), DistributedError);
   });
+}
+
+TEST_P(Nccl, ErrorsNameThePlaceOnEveryRank) {
+  for (const std::string fault : {"eval", "forward", "busy", "channels"})
+    run(
+        [&](const ProcessGroup& group) {
+          const std::string text =
+              message_of<Error>([&] { test::go_astray(fault, group, own(group)); });
+          expect_contains(text, test::words_of_place(fault, group));
+        },
+        test::place_timeout);
 }
 
 TEST_P(Nccl, MismatchesShowBothSidesOnEveryRank) {

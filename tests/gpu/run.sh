@@ -53,6 +53,8 @@ for package in third_party/debs/*.deb; do dpkg -x "$package" "$root"; done
 libraries=$root/usr/lib/x86_64-linux-gnu
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export CMAKE_PREFIX_PATH=$root/usr OMP_WAIT_POLICY=passive
+# OpenSSL's headers include one that Debian keeps in the folder of the architecture.
+export CPATH=$root/usr/include/x86_64-linux-gnu${CPATH:+:$CPATH}
 images=$root/usr/share/datasets/fashion-mnist
 
 # cuDNN and NCCL are the system's or, if it has none, those of PyTorch's wheels.

@@ -130,7 +130,7 @@ TEST(TrainStep, RanksThatAreOutOfStepAreFoundLater) {
   bn.to(test_device());
   bn(randn({5, 4}).to(test_device()));
   expect_contains(message_of<DistributedError>([&] { bn.check_statistics(); }),
-                  {"SyncBatchNorm '' forward #1", "rank 0 of 2", "not every rank was there"});
+                  {"SyncBatchNorm forward #1", "rank 0 of 2", "not every rank was there"});
   expect_contains(aborted, {"forward #1"});
   EXPECT_EQ(to_vector(bn.running_mean), std::vector<double>(4, 0.0))
       << "the device has moved nothing";

@@ -449,6 +449,42 @@ TEST(BatchNormKernels, NanInputsStayNan) {
   EXPECT_TRUE(std::isnan(y.data<float>()[5]));
 }
 
+TEST(BatchNormKernels, TheReluPassesTheGradientOfNaN) {
+  for (const DType dtype : test::trained_dtypes())
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+      for (const bool add : {false, true}) {
+        SCOPED_TRACE(to_string(dtype) + (add ? " add" : "") + " " + to_string(format));
+        const Tensor values = test::normal({3, 19, 5, 3}, float64);
+        for (std::int64_t i = 0; i < values.numel(); i += 7) values.data<double>()[i] = nan;
+        const Tensor x = values.to(dtype).contiguous(format),
+                     dy = test::normal(x.shape(), dtype, format);
+        const std::int64_t bytes = table().mask_size(x);
+        kernels::Normalization to{zeros({19}, {float64}), ones({19}, {float64}), {}, {}};
+        to.relu = true;
+        if (add) to.residual = zeros(x.shape(), {dtype}).contiguous(format);
+        if (add && bytes > 0) to.mask = zeros({bytes}, {uint8});
+        const Tensor y = test::poisoned(x.shape(), dtype, format);
+        table().apply(x, to, y);
+        const Tensor masked = test::poisoned(x.shape(), dtype, format);
+        table().gradient_sums({.dy = dy,
+                               .saved = {to, x, add ? y : Tensor()},
+                               .sums = packet(19),
+                               .masked_dy = masked});
+        const Values vx = to_vector(x), got = to_vector(masked);
+        Values expected = to_vector(dy);
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          if (vx[i] <= 0) expected[i] = 0;
+        EXPECT_EQ(got, expected);
+        if (add) continue;
+        const Tensor dx = test::poisoned(x.shape(), dtype, format);
+        table().apply_grad({.dy = dy, .saved = {to, x}, .dx = dx});
+        const Values vdx = to_vector(dx);
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          if (std::isnan(vx[i])) EXPECT_NE(vdx[i], 0);
+          else EXPECT_EQ(vdx[i], expected[i]);
+      }
+}
+
 TEST(BatchNormKernels, Gradients) {
   const OneThread one;
   Generator random(8);

@@ -200,6 +200,52 @@ TEST(ElementwiseKernels, CopyConvertsBetweenAllDtypes) {
   EXPECT_EQ(same.data<std::int64_t>()[0], (1LL << 53) + 1);
 }
 
+// The rule of Tensor::to for one number: cut off the fraction, stay in range, NaN is 0.
+std::int64_t as_integer(double value, DType to) {
+  const std::int64_t least = to == uint8 ? 0 : std::numeric_limits<std::int64_t>::min(),
+                     most = to == uint8 ? 255 : std::numeric_limits<std::int64_t>::max();
+  if (std::isnan(value)) return 0;
+  if (value >= (to == uint8 ? 255.0 : 0x1p63)) return most;
+  if (value <= (to == uint8 ? 0.0 : -0x1p63)) return least;
+  return static_cast<std::int64_t>(value);
+}
+
+TEST(ElementwiseKernels, CopyToIntegersIsDefinedForEveryNumber) {
+  std::vector<double> numbers{NAN,    -NAN,    INFINITY, -INFINITY, 1e300, -1e300, 0x1p63, -0x1p63,
+                              0x1p62, -0x1p62, 1e10,     -1e10,     255,   255.9,  256,    254.5,
+                              0.99,   -0.99,   -1,       -300,      0,     -0.0,   1,      65504};
+  numbers.insert(numbers.end(), numbers.begin(), numbers.end());  // a vector and a rest
+  numbers.push_back(NAN);
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  for (const DType from : {float32, float64, bfloat16, float16}) {
+    // The rows are dense, every second element, and a single element that is repeated.
+    const Tensor in = tensor(numbers, {from}), sparse = zeros({count, 2}, {from}).select(1, 0);
+    sparse.copy_(in);
+    const std::vector<double> values = to_vector(in);
+    for (const DType to : {int64, uint8, boolean})
+      for (const Tensor& x : {in, sparse}) {
+        const Tensor out = empty({count}, {to}), first = empty({3}, {to});
+        table().copy(x, out);
+        table().copy(x.slice(0, 0, 1).expand({3}), first);
+        for (std::int64_t i = 0; i < count; ++i) {
+          const double value = values[static_cast<std::size_t>(i)];
+          SCOPED_TRACE(fmt::format("{} from {} to {}", value, to_string(from), to_string(to)));
+          if (to == int64) EXPECT_EQ(out.data<std::int64_t>()[i], as_integer(value, to));
+          else if (to == uint8) EXPECT_EQ(out.data<std::uint8_t>()[i], as_integer(value, to));
+          else EXPECT_EQ(out.data<bool>()[i], value != 0);
+        }
+        EXPECT_EQ(to_vector(first), std::vector<double>(3, to == boolean ? 1 : 0));
+      }
+  }
+  for (const double value : numbers)
+    for (const DType to : {int64, uint8}) {
+      const Tensor out = empty({3}, {to});
+      table().fill(out, value);
+      EXPECT_EQ(full({1}, value, {to}).item<std::int64_t>(), as_integer(value, to)) << value;
+      EXPECT_EQ(out.slice(0, 2, 3).item<std::int64_t>(), as_integer(value, to)) << value;
+    }
+}
+
 TEST(ElementwiseKernels, TransposedCopies) {
   Generator generator(105);
   for (const Shape& shape :
@@ -289,6 +335,21 @@ TEST(ElementwiseKernels, SpecialValues) {
   EXPECT_EQ(finite_relative_error(to_vector(out), {NAN, inf, 0, 0, 0}), 0);
   table().binary_scalar(Binary::maximum, x, 1, true, out);
   EXPECT_EQ(finite_relative_error(to_vector(out), {NAN, inf, 1, 1, 1}), 0);
+}
+
+TEST(ElementwiseKernels, TheGradientOfReluPassesWhereTheOutputIsNaN) {
+  for (const DType dtype : test::trained_dtypes()) {
+    std::vector<double> outputs, gradients, expected;
+    for (int i = 0; i < 67; ++i) {  // several vectors and a rest
+      outputs.push_back(std::vector{0.0, 2.0, double{NAN}, double{INFINITY}, -1.0}[i % 5u]);
+      gradients.push_back(i + 1);
+      expected.push_back(i % 5 == 0 || i % 5 == 4 ? 0 : i + 1);
+    }
+    const Tensor g = tensor(gradients, {dtype}), y = tensor(outputs, {dtype}),
+                 out = empty({67}, {dtype});
+    table().binary(Binary::relu_grad, g, y, out);
+    EXPECT_EQ(to_vector(out), expected) << to_string(dtype);
+  }
 }
 
 TEST(ElementwiseKernels, SaysWhatItCannotCompute) {

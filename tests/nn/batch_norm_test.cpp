@@ -253,6 +253,38 @@ TEST(BatchNorm, FusedFormsEqualTheSeparateOnes) {
   }
 }
 
+TEST(BatchNorm, FusedReluPassesTheGradientOfNaNAsReluDoes) {
+  for (const bool training : {false, true})
+    for (const bool with_residual : {false, true}) {
+      const Tensor values = randn({4, 3, 5, 5}), other = randn({4, 3, 5, 5}),
+                   dy = randn({4, 3, 5, 5});
+      values.data<float>()[7] = NAN;  // in channel 0
+      other.data<float>()[30] = NAN;  // in channel 1
+      const auto run = [&](bool fused) {
+        BatchNorm layer({.channels = 3});
+        layer.train(training);
+        const Tensor x = values.clone().requires_grad_(), r = other.clone().requires_grad_();
+        const Tensor y =
+            fused ? layer.forward(x, {.residual = with_residual ? r : Tensor(), .relu = true})
+                  : relu(with_residual ? layer(x) + r : layer(x));
+        y.backward(dy);
+        return std::vector{x.grad(), with_residual ? r.grad() : x.grad(), layer.weight.grad(),
+                           layer.bias.grad()};
+      };
+      const auto fused = run(true), separate = run(false);
+      // The gradient of the residual is dy where the ReLU passes.
+      if (with_residual) {
+        EXPECT_EQ(to_vector(fused[1])[30], dy.data<float>()[30]);
+      }
+      for (std::size_t t = 0; t < fused.size(); ++t) {
+        const auto a = to_vector(fused[t]), b = to_vector(separate[t]);
+        for (std::size_t i = 0; i < a.size(); ++i)
+          if (std::isnan(b[i])) EXPECT_TRUE(std::isnan(a[i])) << t << " " << i;
+          else EXPECT_NEAR(a[i], b[i], 1e-4) << t << " " << i;
+      }
+    }
+}
+
 TEST(BatchNorm, FusedFormsRunTheHooks) {
   BatchNorm layer({.channels = 3});
   const Tensor x = randn({4, 3, 5}), r = randn({4, 3, 5});

@@ -83,10 +83,10 @@ TEST(Linear, JoinedReluOfNaN) {
   EXPECT_TRUE(std::isnan(to_vector(y.detach())[0]));
   EXPECT_EQ(to_vector(y.detach())[1], 1);
   y.backward(ones({2, 1}));
-  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{0, 1}));  // relu() does the same
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{1, 1}));  // relu() does the same
 }
 
-// Backward passes the gradient where the saved output is above 0.
+// Backward passes the gradient where the saved output is above 0 or NaN.
 TEST(Linear, JoinedReluNoticesAChangedOutput) {
   const Tensor x = randn({2, 3}), w = randn({4, 3}).requires_grad_();
   const Tensor y = nn::linear(x, w, {}, Activation::relu);

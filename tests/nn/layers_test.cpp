@@ -1,10 +1,12 @@
 // Tests of the layers: errors, describe(), initial values, and the statistics of Dropout.
 #include <tutti/nn/activation.h>
+#include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
 #include <tutti/nn/identity.h>
+#include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/loss.h>
 #include <tutti/nn/pooling.h>
@@ -74,6 +76,43 @@ TEST(Layers, RefuseInputsThatDoNotFit) {
   EXPECT_THROW(Embedding({.count = 3, .dim = 2})(ones({2})), DTypeError);
   EXPECT_THROW(Embedding({.count = 3, .dim = 2})(tensor({3}, {.dtype = int64})), ValueError);
   EXPECT_THROW(Flatten({.first = 3})(ones({2, 3})), ShapeError);
+}
+
+// What a layer of a model refuses, it refuses under its path, once.
+TEST(Layers, NameTheirPathInErrors) {
+  const auto refused_by = [](const std::shared_ptr<Layer>& layer, const Tensor& x) {
+    Sequential net;
+    Sequential& block = net.append<Sequential>();
+    block.append<Identity>();
+    block.add_child("bad", layer);
+    try {
+      net(x);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const auto convolution = [] {
+    return std::make_shared<Conv2d>(Conv2d::Options{.in = 64, .out = 2, .kernel = 3});
+  };
+  EXPECT_EQ(refused_by(convolution(), ones({8, 32, 5, 5})),
+            "Conv2d '0.bad': convolution: expected input with 64 channels, got shape (8, 32, 5, "
+            "5)");
+  EXPECT_EQ(refused_by(convolution(), ones({64, 5, 5})),
+            "Conv2d '0.bad': expected an input of rank 4 with 64 channels, got shape (64, 5, 5)");
+  EXPECT_EQ(refused_by(std::make_shared<Linear>(Linear::Options{.in = 3, .out = 2}), ones({2, 4})),
+            "Linear '0.bad': linear: expected input (..., 3), got shape (2, 4)");
+  EXPECT_EQ(refused_by(std::make_shared<MaxPool2d>(MaxPool2d::Options{.kernel = 2}), ones({4, 4})),
+            "MaxPool2d '0.bad': expected an input (N, C, H, W), got shape (4, 4)");
+  for (const auto& [layer, name] : std::vector<std::pair<std::shared_ptr<Layer>, std::string>>{
+           {std::make_shared<Embedding>(Embedding::Options{.count = 3, .dim = 2}), "Embedding"},
+           {std::make_shared<LayerNorm>(LayerNorm::Options{.shape = {7}}), "LayerNorm"},
+           {std::make_shared<BatchNorm2d>(BatchNorm2d::Options{.channels = 7}), "BatchNorm"},
+           {std::make_shared<Flatten>(Flatten::Options{.first = 3}), "Flatten"}}) {
+    const std::string text = refused_by(layer, ones({2, 3})), start = name + " '0.bad': ";
+    EXPECT_TRUE(text.starts_with(start)) << text;
+    EXPECT_EQ(text.find("'0.bad'", start.size()), std::string::npos) << "named twice: " << text;
+  }
 }
 
 TEST(Layers, TakeAnEmptyBatch) {

@@ -1,4 +1,5 @@
 // Tests of Module: registration, names, state dicts, moving in place, printing, hooks.
+#include <tutti/nn/identity.h>
 #include <tutti/nn/sequential.h>
 
 #include <gtest/gtest.h>
@@ -215,6 +216,27 @@ TEST(Module, LoadIsAllOrNothingAndNamesWhatDoesNotFit) {
   EXPECT_THROW(net.load_state_dict(state, false), CheckpointError);
 }
 
+TEST(Module, LoadChangesNothingWhereATensorOfTheModuleCannotBeWritten) {
+  struct Expanded : Module {
+    Tensor& first = add_buffer("first", ones({2}));
+    Tensor& second = add_buffer("second", ones({1}).expand({3}));
+  } net;
+  const StateDict state{{"first", zeros({2})}, {"second", zeros({3})}};
+  EXPECT_NE(message_of<CheckpointError>([&] { net.load_state_dict(state); }).find("'second'"),
+            std::string::npos);
+  EXPECT_EQ(to_vector(net.first), (std::vector<double>{1, 1}));
+}
+
+TEST(Module, LoadTakesTensorsOfTheModuleUnderOtherNames) {
+  struct Pair : Module {
+    Tensor& first = add_buffer("first", zeros({2}));
+    Tensor& second = add_buffer("second", ones({2}));
+  } net;
+  net.load_state_dict({{"first", net.second}, {"second", net.first}});
+  EXPECT_EQ(to_vector(net.first), (std::vector<double>{1, 1}));
+  EXPECT_EQ(to_vector(net.second), (std::vector<double>{0, 0}));
+}
+
 TEST(Module, PrintsTheTreeWithShapesAndCount) {
   EXPECT_EQ(Net().to_string(),
             "Net()\n"
@@ -223,6 +245,69 @@ TEST(Module, PrintsTheTreeWithShapesAndCount) {
             "    0: Scale(n=2): weight (2,), count (), mean (2,)\n"
             "    1: Norm(n=2): weight (2,), bias (2,), count (), mean (2,)\n"
             "12 parameters");
+}
+
+// An error type of an application, with a member of its own.
+struct PlanError : ValueError {
+  explicit PlanError(int its_step) : ValueError("no plan for this input"), step(its_step) {}
+  int step;
+};
+struct Planner : Layer {
+  Tensor forward(const Tensor&) override { throw PlanError(7); }
+};
+struct Stage : Layer {
+  Sequential& body = add<Sequential>("body");
+  Stage() { body.append<Planner>(); }
+  Tensor forward(const Tensor& x) override { return body(x); }
+};
+
+TEST(Module, AnErrorNamesTheInnermostLayerOnceAndKeepsItsClass) {
+  Sequential net;
+  net.append<Stage>();
+  try {
+    net(ones({1}));
+    ADD_FAILURE() << "no error";
+  } catch (const PlanError& error) {
+    EXPECT_STREQ(error.what(), "Planner '0.body.0': no plan for this input");
+    EXPECT_EQ(error.step, 7);
+  }
+  // The same error again, of the same layer.
+  EXPECT_THROW(net(ones({1})), PlanError);
+}
+
+TEST(Module, AnErrorNamesALayerOutsideOfATreeByItsClass) {
+  const auto message = [](Layer& layer) -> std::string {
+    try {
+      layer(ones({1}));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  Planner alone;
+  EXPECT_EQ(alone.error_name(), "Planner");
+  EXPECT_EQ(message(alone), "Planner: no plan for this input");
+  // A hook belongs to its layer. An error that is no Error of the library stays as it is.
+  Identity hooked;
+  hooked.add_forward_hook([](Layer&, const Tensor&, const Tensor&) -> Tensor {
+    CollectiveInfo info;
+    info.rank = 3;
+    throw DistributedError("no answer", info);
+  });
+  EXPECT_EQ(message(hooked), "Identity: no answer");
+  try {
+    hooked(ones({1}));
+  } catch (const DistributedError& error) {
+    EXPECT_EQ(error.info().rank, 3);
+  }
+  Identity foreign;
+  foreign.add_forward_hook(
+      [](Layer&, const Tensor&, const Tensor&) -> Tensor { throw std::logic_error("foreign"); });
+  try {
+    foreign(ones({1}));
+  } catch (const std::logic_error& error) {
+    EXPECT_STREQ(error.what(), "foreign");
+  }
 }
 
 TEST(Module, HooksRunInOrderAndMayReplaceTheOutput) {

@@ -388,7 +388,7 @@ TEST(SyncBatchNorm, ARankThatIsNoMemberGetsAnError) {
     layer(randn({4, 3}));
   });
   EXPECT_EQ(errors[0], "");
-  expect_contains(errors[1], {"SyncBatchNorm ''", "no member"});
+  expect_contains(errors[1], {"SyncBatchNorm: ", "no member"});
 }
 
 TEST(SyncBatchNorm, NothingAnywhereChangesNothing) {
@@ -443,7 +443,7 @@ TEST(SyncBatchNorm, OneElementInAllThrowsOnEveryRankAndChangesNothing) {
     }
   });
   for (std::size_t r = 0; r < 3; ++r)
-    expect_contains(errors[r], {"SyncBatchNorm ''", fmt::format("rank {} of 3", r),
+    expect_contains(errors[r], {"SyncBatchNorm forward #1", fmt::format("rank {} of 3", r),
                                 "more than 1 value per channel"});
   // One element on each of two ranks is a batch of two elements.
   run_ranks(2, [](const ProcessGroup&) { SyncBatchNorm({.channels = 2})(randn({1, 2})); });
@@ -483,7 +483,10 @@ TEST(SyncBatchNorm, RanksThatNeedDifferentGradientsDoNotWaitForEachOther) {
         }
       });
       for (const auto& error : errors)
-        if (refused) expect_contains(error, {"SyncBatchNorm '' forward #1", "will run a backward"});
+        if (refused)
+          expect_contains(error, {"SyncBatchNorm forward #1",
+                                  first == 0 ? "rank 1 will run a backward, rank 0 will not"
+                                             : "rank 0 will run a backward, rank 1 will not"});
         else EXPECT_EQ(error, "");
     }
 }
@@ -540,7 +543,7 @@ TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
     for (const int r : {0, 2})
       expect_contains(errors[static_cast<std::size_t>(r)],
                       {"SyncBatchNorm 'bn' forward #2", "rank 1 at ",
-                       "SyncBatchNorm 'bn' forward #2, whose arguments it refuses"});
+                       "SyncBatchNorm 'bn' forward #2, whose arguments it refuses", why});
   };
   check(run([](nn::BatchNorm2d& bn) {
           bn(randn({3, 5, 2, 2}));
@@ -577,8 +580,9 @@ TEST(SyncBatchNorm, WhatOneRankRefusesIsAnErrorOnEveryRank) {
   });
   expect_contains(errors[1], {"SyncBatchNorm 'bn' forward #1 on rank 1 of 2: ",
                               "expected input of shape (N, 4, ...)"});
-  expect_contains(errors[0], {"SyncBatchNorm '' forward #1 and 1 more", "rank 1 at ",
-                              "SyncBatchNorm 'bn' forward #1, whose arguments it refuses"});
+  expect_contains(errors[0], {"SyncBatchNorm forward #1 and 1 more", "rank 1 at ",
+                              "SyncBatchNorm 'bn' forward #1, whose arguments it refuses: "
+                              "expected input of shape (N, 4, ...), got (3, 5, 2, 2)"});
 }
 
 // If the arguments are wrong on every rank, each rank throws its own error, and the group stays
@@ -618,6 +622,22 @@ TEST(SyncBatchNorm, ThePacketShowsThatRanksAreOutOfStep) {
                                     "SyncBatchNorm 'layer3.0.bn2' backward #40", "rank 2"});
     }
   }
+}
+
+TEST(SyncBatchNorm, TheReasonOfARefusalIsGatheredWhereTheBackendComparesNoNames) {
+  using namespace nn;
+  const auto errors = errors_of(3, [](const ProcessGroup& group) {
+    const bool refuses = group.rank() == 1;
+    const CallId id{"SyncBatchNorm 'bn'", group, 5};
+    const Phase phase = refuses ? Phase::refusal : Phase::forward;
+    const Tensor packet = zeros({kernels::packet_size(3)}, {float64});
+    write_header(packet, make_header(id, phase, packet.numel()));
+    group.for_normalization().all_reduce(packet).wait();
+    checked_header(packet, id, phase, {.detail = refuses ? ": got (2, 4)" : ""});
+  });
+  for (const std::string& error : errors)
+    expect_contains(error,
+                    {"SyncBatchNorm 'bn' forward #5, whose arguments it refuses: got (2, 4)"});
 }
 
 TEST(SyncBatchNorm, ARankThatNeverComesIsNamedWithTheLayer) {
@@ -868,8 +888,7 @@ TEST(SyncBatchNorm, InputsStayAsTheyAreBetweenThePhases) {
     joint.finish(which);
     ADD_FAILURE() << "normalised what the statistics are not of";
   } catch (const Error& error) {
-    expect_contains(error.what(),
-                    {"BatchNorm ''", "changed in place between start() and finish()"});
+    expect_contains(error.what(), {"BatchNorm: ", "changed in place between start() and finish()"});
   }
 }
 

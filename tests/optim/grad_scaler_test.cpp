@@ -168,6 +168,21 @@ TEST(GradScaler, SavesAndLoads) {
     wrong[i].second = scalar(-1, {.dtype = float64});
     EXPECT_THROW(second.load_state_dict(missing), CheckpointError);
     EXPECT_THROW(second.load_state_dict(wrong), CheckpointError) << state[i].first;
+    for (const Tensor& odd : {Tensor(), full({1}, 2, {.dtype = float64}), scalar(2)}) {
+      wrong[i].second = odd;
+      EXPECT_THROW(second.load_state_dict(wrong), CheckpointError) << state[i].first;
+    }
+  }
+  // float32 would round this scale to 0, and a count has no half.
+  for (const auto& [index, value] : {std::pair(0, 1e-60), {1, 0.5}, {4, 2.5}}) {
+    StateDict odd = state;
+    odd[static_cast<std::size_t>(index)].second = scalar(value, {.dtype = float64});
+    EXPECT_THROW(second.load_state_dict(odd), CheckpointError) << value;
+  }
+  for (const char* name : {"scale", "unknown"}) {
+    StateDict more = state;
+    more.emplace_back(name, scalar(2, {.dtype = float64}));
+    EXPECT_THROW(second.load_state_dict(more), CheckpointError) << name;
   }
   EXPECT_EQ(second.current_scale(), 96);
 }

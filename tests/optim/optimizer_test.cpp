@@ -311,6 +311,16 @@ TEST(Optimizer, AStateThatDoesNotFitChangesNothing) {
   refuse([](OptimizerState& s) { s.tensors[0].second = full({2}, -1, {.dtype = int64}); });
   refuse([](OptimizerState& s) { s.tensors[0].second = full({2}, 0x1p60, {.dtype = int64}); });
   refuse([](OptimizerState& s) { s.tensors[0].second = zeros({2}, {.dtype = int64}); });
+  refuse([](OptimizerState& s) { s.tensors[0].second = Tensor(); });
+  refuse([](OptimizerState& s) { s.tensors[1].second = Tensor(); });
+  refuse([](OptimizerState& s) { s.tensors.push_back(s.tensors[1]); });
+  SGD sgd(p, {.lr = 0.5, .momentum = 0.5});
+  for (const char* text : {"0.5", "2", "-1", "nan", ""}) {
+    OptimizerState bad = sgd.state_dict();
+    bad.metadata["group.0.nesterov"] = text;
+    EXPECT_THROW(sgd.load_state_dict(bad), CheckpointError) << text;
+    EXPECT_FALSE(sgd.options().nesterov);
+  }
 }
 
 TEST(Optimizer, MomentumTurnedOnBetweenSavingAndTheNextStep) {

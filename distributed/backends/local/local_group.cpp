@@ -83,6 +83,7 @@ class WatchedGroup : public Watched {
 }  // namespace
 
 std::shared_ptr<Work::State> LocalBackend::submit(const Collective& call) {
+  record(call);
   return std::make_shared<LocalWork>(group_, group_->arrive(call, info()), call, shared_info());
 }
 

@@ -60,11 +60,46 @@ class SmallCollective : public Work::State, public Watched {
   std::unique_ptr<Exchange> exchange_;  // null when done
 };
 
+// Receives what other ranks send while this rank waits for no collective, so that it can answer
+// where it is. The groups of a world share one; it ends with the last of them, because the
+// application may finalise MPI then.
+class Inbox {
+ public:
+  explicit Inbox(World& world) : check_(std::make_shared<Check>(world)) { world.watch(check_); }
+  ~Inbox() {
+    if (process_.is_of_parent()) return;  // The mutex may be locked in the child of a fork.
+    const std::lock_guard lock(check_->mutex);
+    check_->is_closed = true;
+  }
+  Inbox(const Inbox&) = delete;
+  Inbox& operator=(const Inbox&) = delete;
+
+ private:
+  struct Check : Watched {
+    explicit Check(World& its_world) : world(its_world) {}
+    bool check() noexcept override {
+      const std::lock_guard lock(mutex);
+      if (is_closed) return true;
+      try {
+        return world.poll().has_value();
+      } catch (const std::exception& error) {
+        world.fail({.what = error.what()});
+        return true;
+      }
+    }
+    World& world;  // whose watcher calls check()
+    std::mutex mutex;
+    bool is_closed = false;
+  };
+  std::shared_ptr<Check> check_;
+  ProcessMark process_;
+};
+
 class MpiBackend : public Backend {
  public:
-  MpiBackend(std::shared_ptr<World> world, MPI_Comm parent, const std::vector<int>& members,
-             GroupInfo info)
-      : Backend(std::move(info), world) {
+  MpiBackend(std::shared_ptr<World> world, std::shared_ptr<Inbox> inbox, MPI_Comm parent,
+             const std::vector<int>& members, GroupInfo info)
+      : Backend(std::move(info), world), inbox_(std::move(inbox)) {
     const auto group =
         std::shared_ptr<SharedGroupData>(new SharedGroupData{std::move(world), shared_info()});
     comm_ = std::make_shared<GroupCommunicator>(group, parent, members, 1);
@@ -76,6 +111,7 @@ class MpiBackend : public Backend {
 
   std::shared_ptr<Work::State> submit(const Collective& call) override {
     if (const auto failure = world()->poll()) throw_failure(*failure, call, info());
+    record(call);
     auto exchange = std::make_unique<Exchange>(comm_, call);
     if (!exchange->has_data()) return thread_->submit(std::move(exchange));
     auto work = std::make_shared<SmallCollective>(world(), std::move(exchange));
@@ -85,13 +121,14 @@ class MpiBackend : public Backend {
 
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                     const std::string& name) override {
-    return std::make_shared<MpiBackend>(world(), comm_->get(), members,
+    return std::make_shared<MpiBackend>(world(), inbox_, comm_->get(), members,
                                         subgroup_info(members, name));
   }
 
   std::optional<Failure> failure() override { return world()->poll(); }
 
  private:
+  std::shared_ptr<Inbox> inbox_;
   std::shared_ptr<GroupCommunicator> comm_;
   std::shared_ptr<CommunicationThread> thread_;  // shared with its collectives under way
 };
@@ -152,12 +189,14 @@ std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
   info.world_ranks = all_ranks(info.size);
   const auto world =
       std::make_shared<World>(World::Options{.transport = std::make_unique<MpiTransport>(info.size),
+                                             .rank = info.rank,
                                              .departed_one = "its process is exiting",
                                              .departed_many = "their processes are exiting",
                                              .departure_delay = std::chrono::milliseconds(200),
                                              .has_watcher = allows_threads()});
   keep_until_exit(world, info.rank);
-  return std::make_shared<MpiBackend>(world, MPI_COMM_WORLD, info.world_ranks, info);
+  return std::make_shared<MpiBackend>(world, std::make_shared<Inbox>(*world), MPI_COMM_WORLD,
+                                      info.world_ranks, info);
 }
 
 }  // namespace tutti::distributed::mpi

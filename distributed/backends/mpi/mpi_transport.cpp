@@ -20,19 +20,25 @@ MpiTransport::~MpiTransport() {
 }
 
 Failure MpiTransport::send_failure(const Failure& failure) {
-  const auto message = std::make_shared<Message>(
-      Message{.kind = Kind::failure, .timeout = failure.timeout, .at = {}, .what = {}});
+  const auto message = message_of(Kind::failure, failure.what);
+  message->timeout = failure.timeout;
   std::memcpy(message->at, failure.at.data(), std::min(failure.at.size(), sizeof(message->at) - 1));
-  std::memcpy(message->what, failure.what.data(),
-              std::min(failure.what.size(), sizeof(message->what) - 1));
   note_failure(failure);
   send_to_all(message);
   return failure;
 }
 
-void MpiTransport::send_departure() {
-  send_to_all(std::make_shared<Message>(
-      Message{.kind = Kind::departure, .timeout = 0, .at = {}, .what = {}}));
+void MpiTransport::send_departure(const std::string& latest_calls) {
+  send_to_all(message_of(Kind::departure, latest_calls));
+}
+
+bool MpiTransport::send_question(int rank) {
+  send_to(rank, message_of(Kind::question, {}));
+  return true;
+}
+
+void MpiTransport::send_answer(int rank, const std::string& latest_calls) {
+  send_to(rank, message_of(Kind::answer, latest_calls));
 }
 
 std::optional<World::Notice> MpiTransport::receive() {
@@ -40,14 +46,18 @@ std::optional<World::Notice> MpiTransport::receive() {
   MPI_Status status;
   check(MPI_Test(&receive_, &arrived, &status), "MPI_Test");
   if (!arrived) return {};
-  if (incoming_->kind == Kind::departure) {
-    start_receiving();
-    return status.MPI_SOURCE;
+  const std::string what = incoming_->what;
+  const Failure failure{.at = incoming_->at, .what = what, .timeout = incoming_->timeout != 0};
+  const Kind kind = incoming_->kind;
+  if (kind == Kind::failure) {
+    note_failure(failure);
+    return failure;
   }
-  const Failure failure{
-      .at = incoming_->at, .what = incoming_->what, .timeout = incoming_->timeout != 0};
-  note_failure(failure);
-  return failure;
+  start_receiving();
+  const int sender = status.MPI_SOURCE;
+  if (kind == Kind::departure) return World::Departure{sender, what};
+  if (kind == Kind::question) return World::Question{sender};
+  return World::Answer{sender, what};
 }
 
 void MpiTransport::guard(const std::function<void()>& check) {
@@ -61,19 +71,28 @@ void MpiTransport::start_receiving() {
              "MPI_Irecv");
 }
 
-// Does not wait for the messages to be received: a process that is gone must not hold up the
-// others.
-void MpiTransport::send_to_all(std::shared_ptr<Message> message) {
+std::shared_ptr<MpiTransport::Message> MpiTransport::message_of(Kind kind,
+                                                                const std::string& what) {
+  const auto message =
+      std::make_shared<Message>(Message{.kind = kind, .timeout = 0, .at = {}, .what = {}});
+  std::memcpy(message->what, what.data(), std::min(what.size(), sizeof(message->what) - 1));
+  return message;
+}
+
+void MpiTransport::send_to_all(const std::shared_ptr<Message>& message) {
   int me = 0;
   MPI_Comm_rank(comm_.get(), &me);
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != me) send_to(rank, message);
+}
+
+// Does not wait for the message to be received: a process that is gone must not hold up the others.
+void MpiTransport::send_to(int rank, const std::shared_ptr<Message>& message) {
   never_free(message);
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank == me) continue;
-    MPI_Request request = MPI_REQUEST_NULL;
-    if (MPI_Isend(message.get(), sizeof(Message), MPI_BYTE, rank, 0, comm_.get(), &request) ==
-        MPI_SUCCESS)
-      MPI_Request_free(&request);
-  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (MPI_Isend(message.get(), sizeof(Message), MPI_BYTE, rank, 0, comm_.get(), &request) ==
+      MPI_SUCCESS)
+    MPI_Request_free(&request);
 }
 
 void MpiTransport::note_failure(const Failure& failure) {

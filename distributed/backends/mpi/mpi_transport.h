@@ -1,5 +1,5 @@
-// MpiTransport: carries failures and departures between the World objects of the processes, over a
-// communicator of its own.
+// MpiTransport: carries failures, departures and the latest calls of ranks between the World
+// objects of the processes, over a communicator of its own.
 #pragma once
 
 #include "communicator.h"
@@ -13,21 +13,25 @@ class MpiTransport : public World::Transport {
   ~MpiTransport() override;
 
   Failure send_failure(const Failure& failure) override;
-  void send_departure() override;
+  void send_departure(const std::string& latest_calls) override;
+  bool send_question(int rank) override;
+  void send_answer(int rank, const std::string& latest_calls) override;
   std::optional<World::Notice> receive() override;
   /// Checks only while MPI is not being finalised.
   void guard(const std::function<void()>& check) override;
 
  private:
-  enum class Kind : std::int32_t { failure, departure };
+  enum class Kind : std::int32_t { failure, departure, question, answer };
   struct Message {
     Kind kind;
     std::int32_t timeout;
-    char at[300];
-    char what[1200];
+    char at[500];
+    char what[5000];  // the cause of a failure, or latest calls
   };
+  static std::shared_ptr<Message> message_of(Kind kind, const std::string& what);
   void start_receiving();
-  void send_to_all(std::shared_ptr<Message> message);
+  void send_to_all(const std::shared_ptr<Message>& message);
+  void send_to(int rank, const std::shared_ptr<Message>& message);
   void note_failure(const Failure& failure);
 
   Communicator comm_;

@@ -21,6 +21,7 @@ constexpr std::size_t max_fingerprints = 4;
 // What a rank publishes about one group.
 struct Report {
   std::int64_t last_issued = 0, calls = 0;
+  CallRecord latest_call = {};
   Fingerprint fingerprints[max_fingerprints];  // of its oldest calls
 };
 
@@ -119,8 +120,8 @@ class GroupRegistry::WatchedRegistry : public Watched {
 // are ready, because what its own device has still to do is no fault of another rank.
 class GroupRegistry::OldestCall : public PendingCollective {
  public:
-  OldestCall(rendezvous::Store& store, const RegisteredGroup& group, const IssuedCall& issued)
-      : store_(store), group_(group), issued_(issued) {}
+  OldestCall(GroupRegistry& registry, const RegisteredGroup& group, const IssuedCall& issued)
+      : registry_(registry), group_(group), issued_(issued) {}
   const Collective& call() const override { return issued_.call; }
   const GroupInfo& group() const override { return group_.info; }
   Deadline deadline() const override {
@@ -132,7 +133,9 @@ class GroupRegistry::OldestCall : public PendingCollective {
   Stall stall() const override;
 
  private:
-  rendezvous::Store& store_;
+  std::string calls_of(const Reports& reports) const;
+
+  GroupRegistry& registry_;
   const RegisteredGroup& group_;
   const IssuedCall& issued_;
 };
@@ -141,26 +144,43 @@ Stall GroupRegistry::OldestCall::stall() const {
   const Fingerprint& own = issued_.fingerprint;
   // All ranks have completed what comes before, because it is done on this rank.
   Stall stall{.last_completed = own.sequence - 1};
-  const rendezvous::Values states = store_.list("state/");
+  const rendezvous::Values states = registry_.store_->list("state/");
   std::vector<Fingerprint> fingerprints;
   for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
     fingerprints.push_back(own);
     if (static_cast<int>(r) == group_.info.rank) continue;
     const auto found = states.find(state_key(group_.info.world_ranks[r]));
-    const Report report = found == states.end() ? Report{} : decode(found->second)[group_.key];
+    Reports reports = found == states.end() ? Reports{} : decode(found->second);
+    const Report& report = reports[group_.key];
     if (report.last_issued < own.sequence) {
       stall.missing.push_back(static_cast<int>(r));
       stall.last_completed = std::min(stall.last_completed, report.last_issued);
+      stall.latest_calls.emplace(static_cast<int>(r), calls_of(reports));
     }
     for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, max_fingerprints); ++i)
       if (report.fingerprints[i].sequence == own.sequence)
         fingerprints.back() = report.fingerprints[i];
   }
   stall.disagreement = disagreement(fingerprints);
-  const rendezvous::Values released = store_.list(released_key(group_));
+  const rendezvous::Values released = registry_.store_->list(released_key(group_));
   for (const int r : stall.missing)
     if (released.contains(released_key(group_) + std::to_string(r))) stall.departed.push_back(r);
   return stall;
+}
+
+// Returns the latest call of every group on the rank that has published `reports`.
+std::string GroupRegistry::OldestCall::calls_of(const Reports& reports) const {
+  std::vector<std::string> calls;
+  const std::lock_guard lock(registry_.mutex_);
+  for (const auto& [key, report] : reports) {
+    if (report.latest_call.sequence == 0) continue;
+    const auto group = std::find_if(registry_.groups_.begin(), registry_.groups_.end(),
+                                    [&](const auto& own) { return own->key == key; });
+    // This rank does not know the names of groups that it is no member of.
+    calls.push_back(describe(report.latest_call,
+                             group == registry_.groups_.end() ? key : (*group)->info.group));
+  }
+  return calls_to_string(calls);
 }
 
 GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)
@@ -242,6 +262,7 @@ void GroupRegistry::publish_calls() {
       const std::lock_guard inner(group->mutex);
       Report& report = reports[group->key];
       report.last_issued = group->last_issued;
+      report.latest_call = group->latest_call;
       report.calls = static_cast<std::int64_t>(group->calls.size());
       for (std::size_t i = 0; i < std::min(group->calls.size(), max_fingerprints); ++i)
         report.fingerprints[i] = group->calls[i]->fingerprint;
@@ -275,7 +296,7 @@ void GroupRegistry::check_oldest_call(RegisteredGroup& group) {
     if (!oldest->launched || oldest->ready.passed()) oldest->waiting_since = Clock::now();
     return;
   }
-  world_->give_up(OldestCall(*store_, group, *oldest));
+  world_->give_up(OldestCall(*this, group, *oldest));
 }
 
 void GroupRegistry::free_if_unused(RegisteredGroup& group) {

@@ -44,6 +44,7 @@ struct RegisteredGroup {
   std::mutex mutex;  ///< Guards what follows.
   std::deque<std::shared_ptr<IssuedCall>> calls;
   std::int64_t last_issued = 0;
+  CallRecord latest_call = {};
   int graph_collectives = 0;  ///< How many collectives CUDA graphs hold.
   bool released = false;      ///< No handle of the group is left on this rank.
 

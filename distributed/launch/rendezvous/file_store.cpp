@@ -1,152 +1,332 @@
-// The store in a file that all ranks can lock. The file begins with a header that holds the run id;
-// every put or set appends a record under the lock. Each process reads new records into a table of
-// its own before it answers a request. Unlike a TCP store it does not notice that a process has
-// died.
-#include "store.h"
+// The store in a file that all ranks can lock. Its mode, for this user alone, is its protection.
+// Rank 0 makes it and removes it; the others wait for it. It begins with a header, which names the
+// run and rank 0's process; every put or set appends a record under the lock. Each process reads
+// new records into a table of its own before it answers a request. Unlike a TCP store it does not
+// notice that a process has died.
+//
+// A file is replaced by another one at the same path in two cases: a new run finds that the rank 0
+// of the file has been killed, and records that are out of date fill most of the file. The last
+// record of the replaced file says so.
+#include "messages.h"
+#include "private_file.h"
+#include "process_identity.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cerrno>
+#include <cstdio>
 #include <mutex>
 #include <thread>
 
 namespace tutti::distributed::rendezvous {
 namespace {
 
-constexpr const char* magic = "tutti rendezvous 1, run ";
+using namespace std::chrono_literals;
+
+constexpr std::string_view magic = "tutti rendezvous 2\n";
+constexpr std::string_view replaced_key = "\1replaced";  // of the record that says so
+constexpr std::size_t min_bytes_to_compact = std::size_t{1} << 20;
+
+struct Header {
+  std::string run_id = {};
+  std::uint32_t size = 0;
+  ProcessIdentity rank_0 = {};
+
+  bool operator==(const Header&) const = default;
+};
+
+std::string encode(const Header& header) {
+  std::string message, text(magic);
+  write_text(message, header.run_id);
+  write_number(message, header.size);
+  for (const std::string& part :
+       {header.rank_0.host, header.rank_0.numbering, header.rank_0.pid, header.rank_0.started})
+    write_text(message, part);
+  write_text(text, message);
+  return text;
+}
+
+enum class Contents { nothing, header, others };
+
+// Reads the header at the beginning of `text`. An incomplete one counts as nothing: its writer has
+// been killed, or writes it now.
+Contents decode(const std::string& text, Header& header) {
+  if (!text.starts_with(std::string_view(magic).substr(0, std::min(text.size(), magic.size()))))
+    return Contents::others;
+  if (text.size() < magic.size()) return Contents::nothing;
+  MessageReader file{std::string_view(text).substr(magic.size())};
+  const std::string message = file.text();
+  if (!file.good) return Contents::nothing;
+  MessageReader reader{message};
+  header.run_id = reader.text();
+  header.size = reader.number();
+  for (std::string* part :
+       {&header.rank_0.host, &header.rank_0.numbering, &header.rank_0.pid, &header.rank_0.started})
+    *part = reader.text();
+  return reader.is_complete() ? Contents::header : Contents::others;
+}
+
+std::string encode_record(std::string_view key, std::string_view value) {
+  std::string record;
+  write_text(record, key);
+  write_text(record, value);
+  return record;
+}
 
 class FileStore : public Store {
  public:
   FileStore(std::string path, const Member& member) : Store(member), path_(std::move(path)) {
-    file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file_ < 0) give_up("open");
-    try {
-      const Lock lock(*this);
-      join();
-    } catch (...) {
-      close(file_);
-      throw;
-    }
+    if (member.rank == 0) make_file();
+    else wait_for_file();
   }
   ~FileStore() override {
-    if (member().rank == 0 && !is_forked())
+    if (member().rank == 0 && !is_forked() && is_at_path())
       unlink(path_.c_str());  // ranks that have it open can go on reading it
-    close(file_);
   }
 
   std::string where() const override { return path_; }
 
-  Values request(const Request& request) override {
+ private:
+  Values carry_out(const Request& request) override {
     const std::lock_guard guard(mutex_);
     const Lock lock(*this);
-    read_new_records();
+    catch_up();
     const bool writes =
         request.operation == Request::Operation::set ||
-        (request.operation == Request::Operation::put && !table_.values.contains(request.key));
-    if (writes) {
-      const std::uint32_t sizes[2] = {static_cast<std::uint32_t>(request.key.size()),
-                                      static_cast<std::uint32_t>(request.value.size())};
-      append(std::string(reinterpret_cast<const char*>(sizes), sizeof(sizes)) + request.key +
-             request.value);
+        (request.operation == Request::Operation::put && !table_.values().contains(request.key));
+    Values found = table_.apply(request);
+    if (!writes) return found;
+    try {
+      append(encode_record(request.key, request.value));
+    } catch (...) {
+      forget_records();  // the table has a value that the file has not
+      throw;
     }
-    return table_.apply(request);
+    if (end_ > compact_at_) compact();
+    return found;
   }
 
- private:
-  // Holds the lock of the file. Taking it has a deadline, because its holder may have been stopped.
+  // Holds the lock of the file, also where another file takes its place meanwhile.
   struct Lock {
-    explicit Lock(FileStore& store) : file(store.file_) {
-      const auto deadline = deadline_after(store.member().timeout);
-      while (flock(file, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR) store.give_up("lock");
-        if (std::chrono::steady_clock::now() >= deadline)
-          throw TimeoutError(
-              fmt::format("rendezvous: {} stayed locked for {}; look for a rank that was stopped",
-                          store.path_, distributed::to_string(store.member().timeout)));
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-    }
-    ~Lock() { flock(file, LOCK_UN); }
-    int file;
+    explicit Lock(FileStore& of) : store(of) { store.lock(); }
+    ~Lock() { flock(store.file_.fd(), LOCK_UN); }
+    FileStore& store;
   };
 
-  [[noreturn]] void give_up(const char* what) const {
-    tutti::fail<DistributedError>("rendezvous: cannot {} {}: {}", what, path_,
-                                  std::strerror(errno));
+  // Taking the lock has a deadline, because its holder may have been stopped.
+  void lock() {
+    const auto deadline = deadline_after(member().timeout);
+    while (flock(file_.fd(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK && errno != EINTR) throw_file_error("lock", path_);
+      if (Clock::now() >= deadline)
+        throw TimeoutError(
+            fmt::format("rendezvous: {} stayed locked for {}; look for a rank that was stopped",
+                        path_, distributed::to_string(member().timeout)));
+      std::this_thread::sleep_for(1ms);
+    }
   }
 
-  // The first process writes the header, the others compare it with theirs.
-  void join() {
-    const std::string header = magic + member().run_id + "\n";
-    const std::string there = read_from(0);
-    if (there.empty()) return append(header);
-    const auto end = there.find('\n');
-    if (!there.starts_with(magic) || end == std::string::npos)
+  // ---- opening
+
+  Descriptor open_file_with(int flags) const {
+    return open_private_file(path_, O_RDWR | O_NOFOLLOW | flags, max_private_file_bytes,
+                             "the rendezvous file");
+  }
+
+  // Makes the file, or replaces one whose rank 0 has been killed.
+  void make_file() {
+    header_ = {member().run_id, static_cast<std::uint32_t>(member().size), own_identity()};
+    for (;;) {
+      file_ = open_file_with(O_CREAT);
+      const Lock lock(*this);
+      if (!is_at_path()) continue;  // another rank 0 has replaced it
+      const std::string text = read_from(file_, 0, path_);
+      Header there;
+      const Contents contents = read_header(text, there);
+      if (contents == Contents::nothing) return write_header();
+      throw_unless_abandoned(there);
+      const Header own = std::exchange(header_, there);
+      forget_records();
+      read_new_records();  // tells where the next record belongs
+      header_ = own;
+      replace_file(encode(header_));
+      return forget_records();
+    }
+  }
+
+  // Waits for the file of this run's rank 0.
+  void wait_for_file() {
+    const auto deadline = deadline_after(member().timeout);
+    for (auto pause = 1ms;; pause = std::min(2 * pause, 50ms)) {
+      const char* why = "rank 0 has not made it";
+      if (Descriptor found = open_file_with(0); found.fd() >= 0) {
+        file_ = std::move(found);
+        const Lock lock(*this);
+        if (is_at_path() && read_header(read_from(file_, 0, path_), header_) == Contents::header) {
+          if (life_of(header_.rank_0) != Life::ended) return accept_header();
+          why = "it is that of a rank 0 that has ended, and no other has replaced it";
+        }
+      }
+      if (Clock::now() >= deadline)
+        throw TimeoutError(fmt::format(
+            "rendezvous: rank {} waited {} for {}: {}; is rank 0 started, and does it see the "
+            "same file?",
+            member().rank, distributed::to_string(member().timeout), path_, why));
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
+  Contents read_header(const std::string& text, Header& header) const {
+    const Contents contents = decode(text, header);
+    if (contents == Contents::others)
       tutti::fail<DistributedError>("rendezvous: {} exists and is no rendezvous file; name another",
                                     path_);
-    if (there.compare(0, end + 1, header) != 0)
+    return contents;
+  }
+
+  void throw_unless_abandoned(const Header& there) const {
+    const Life life = life_of(there.rank_0);
+    if (life == Life::ended) return;
+    tutti::fail<DistributedError>(
+        "rendezvous: {} belongs to run '{}', whose rank 0 {} process {} of host {}; {}", path_,
+        there.run_id, life == Life::runs ? "is the running" : "was", there.rank_0.pid,
+        there.rank_0.host,
+        life == Life::runs ? "name another file"
+                           : "remove it if that run is over, or name another");
+  }
+
+  void accept_header() {
+    if (header_.run_id != member().run_id)
       tutti::fail<DistributedError>(
           "rendezvous: {} belongs to run '{}', this process to run '{}'; remove it if that run is "
-          "over, or "
-          "name another",
-          path_, there.substr(std::strlen(magic), end - std::strlen(magic)), member().run_id);
-    end_ = static_cast<off_t>(header.size());
+          "over, or name another",
+          path_, header_.run_id, member().run_id);
+    if (header_.size != static_cast<std::uint32_t>(member().size))
+      tutti::fail<DistributedError>(
+          "rendezvous: {} was made for {} ranks, this one was started for {}; remove it if that "
+          "run is over, or name another",
+          path_, header_.size, member().size);
+    forget_records();
     read_new_records();
   }
 
-  std::string read_from(off_t begin) const {
-    struct stat status = {};
-    if (fstat(file_, &status) != 0) give_up("examine");
-    std::string text(static_cast<std::size_t>(std::max<off_t>(0, status.st_size - begin)), '\0');
-    std::size_t got = 0;
-    while (got < text.size()) {
-      const ssize_t n =
-          pread(file_, text.data() + got, text.size() - got, begin + static_cast<off_t>(got));
-      if (n < 0) give_up("read");
-      if (n == 0) break;
-      got += static_cast<std::size_t>(n);
+  void write_header() {
+    end_ = 0;
+    append(encode(header_));
+  }
+
+  // Returns whether the path leads to the file that is open.
+  bool is_at_path() const {
+    struct stat at_path = {}, open = {};
+    return lstat(path_.c_str(), &at_path) == 0 && fstat(file_.fd(), &open) == 0 &&
+           at_path.st_dev == open.st_dev && at_path.st_ino == open.st_ino;
+  }
+
+  // ---- replacing the file
+
+  // Puts a file with these contents in the place of the open one, which must be locked, and goes on
+  // with it.
+  void replace_file(const std::string& contents) {
+    std::string draft;
+    Descriptor next = make_draft(path_, draft);
+    try {
+      write_at(next, 0, contents, draft);
+      if (flock(next.fd(), LOCK_EX | LOCK_NB) != 0) throw_file_error("lock", draft);
+      append(encode_record(replaced_key, ""));
+      if (std::rename(draft.c_str(), path_.c_str()) != 0) throw_file_error("create", path_);
+    } catch (...) {
+      unlink(draft.c_str());
+      throw;
     }
-    text.resize(got);
-    return text;
+    file_ = std::move(next);
+    end_ = static_cast<std::int64_t>(contents.size());
+  }
+
+  // Writes the records anew where most of them are out of date.
+  void compact() {
+    std::string contents = encode(header_);
+    for (const auto& [key, value] : table_.values()) contents += encode_record(key, value);
+    compact_at_ =
+        std::max<std::int64_t>(compact_at_, 4 * static_cast<std::int64_t>(contents.size()));
+    if (end_ <= compact_at_) return;
+    try {
+      replace_file(contents);
+    } catch (const Error&) {  // such as a full disk: the file goes on growing
+      compact_at_ = 2 * end_;
+    }
+  }
+
+  // Reads what is new, from the file that has replaced this one if one has.
+  void catch_up() {
+    read_new_records();
+    // A writer that was killed may have said so and not done it.
+    while (is_replaced_ && !is_at_path()) {
+      Descriptor next = open_file_with(0);
+      if (next.fd() < 0)
+        tutti::fail<DistributedError>("rendezvous: {} is gone; rank 0 has ended", path_);
+      file_ = std::move(next);
+      lock();
+      Header there;
+      if (read_header(read_from(file_, 0, path_), there) != Contents::header || there != header_)
+        tutti::fail<DistributedError>(
+            "rendezvous: {} belongs to another run now, which has found rank 0 of this one ended; "
+            "start this run again",
+            path_);
+      forget_records();
+      read_new_records();
+    }
+  }
+
+  // ---- records
+
+  void forget_records() {
+    table_ = {};
+    end_ = static_cast<std::int64_t>(encode(header_).size());
+    is_replaced_ = false;
   }
 
   // Reads the records that are new into the table. An incomplete one at the end is left out: its
   // writer has died, and the next record overwrites it.
   void read_new_records() {
-    const std::string text = read_from(end_);
-    std::size_t at = 0;
-    std::uint32_t sizes[2];
-    while (text.size() - at >= sizeof(sizes)) {
-      std::memcpy(sizes, text.data() + at, sizeof(sizes));
-      const std::size_t length = sizeof(sizes) + sizes[0] + sizes[1];
-      if (text.size() - at < length) break;
-      table_.values[text.substr(at + sizeof(sizes), sizes[0])] =
-          text.substr(at + sizeof(sizes) + sizes[0], sizes[1]);
-      at += length;
+    const std::string text = read_from(file_, end_, path_);
+    std::size_t complete = 0;
+    for (MessageReader reader{text}; !reader.rest.empty();) {
+      Request record{Request::Operation::set, reader.text()};
+      record.value = reader.text();
+      if (!reader.good) break;
+      complete = text.size() - reader.rest.size();
+      if (record.key == replaced_key) is_replaced_ = true;
+      else add_record(record);
     }
-    end_ += static_cast<off_t>(at);
+    end_ += static_cast<std::int64_t>(complete);
+  }
+
+  void add_record(const Request& record) {
+    try {
+      check_size(record);
+    } catch (const Error& error) {
+      tutti::fail<DistributedError>("rendezvous: {} is damaged ({}); remove it and start again",
+                                    path_, error.what());
+    }
+    table_.apply(record);
   }
 
   void append(const std::string& text) {
-    if (ftruncate(file_, end_) != 0) give_up("truncate");
-    std::size_t put = 0;
-    while (put < text.size()) {
-      const ssize_t n =
-          pwrite(file_, text.data() + put, text.size() - put, end_ + static_cast<off_t>(put));
-      if (n < 0) give_up("write");
-      put += static_cast<std::size_t>(n);
-    }
-    end_ += static_cast<off_t>(text.size());
+    if (ftruncate(file_.fd(), end_) != 0) throw_file_error("truncate", path_);
+    write_at(file_, end_, text, path_);
+    end_ += static_cast<std::int64_t>(text.size());
   }
 
   std::string path_;
-  int file_ = -1;
-  off_t end_ = 0;  // the end of the records that table_ holds
   std::mutex mutex_;
+  Descriptor file_;
+  Header header_;
+  std::int64_t end_ = 0;      // the end of the records that table_ holds
+  bool is_replaced_ = false;  // the file says that another one has taken its place
+  std::int64_t compact_at_ = min_bytes_to_compact;
   Table table_;
 };
 

@@ -1,14 +1,21 @@
 #include "messages.h"
 
+#include "crypto.h"
+
 #include <cstring>
 
 namespace tutti::distributed::rendezvous {
+namespace {
+
+constexpr std::size_t code_size = AuthenticatedStream::frame_overhead - sizeof(std::uint32_t);
+
+}  // namespace
 
 void write_number(std::string& message, std::uint32_t number) {
   message.append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
 
-void write_text(std::string& message, const std::string& text) {
+void write_text(std::string& message, std::string_view text) {
   write_number(message, static_cast<std::uint32_t>(text.size()));
   message += text;
 }
@@ -31,20 +38,35 @@ std::string MessageReader::text() {
   return value;
 }
 
-std::string framed(const std::string& message) {
-  std::string frame;
-  write_text(frame, message);
-  return frame;
+// The code covers the direction and the number, so that no message can stand for another one.
+std::string AuthenticatedStream::code(std::string_view message) const {
+  std::string text(1, static_cast<char>(sender_));
+  write_number(text, static_cast<std::uint32_t>(messages_));
+  write_number(text, static_cast<std::uint32_t>(messages_ >> 32));
+  write_text(text, message);
+  return hmac_sha256(key_, text).substr(0, code_size);
 }
 
-Taken take_message(std::string& input, std::string& message) {
+std::string AuthenticatedStream::frame(const std::string& message) {
+  std::string bytes;
+  write_text(bytes, message);
+  bytes += code(message);
+  ++messages_;
+  return bytes;
+}
+
+Taken AuthenticatedStream::take(std::string& input, std::size_t max_bytes, std::string& message) {
   std::uint32_t size = 0;
   if (input.size() < sizeof(size)) return Taken::incomplete;
   std::memcpy(&size, input.data(), sizeof(size));
-  if (size > max_request_bytes) return Taken::malformed;
-  if (input.size() - sizeof(size) < size) return Taken::incomplete;
-  message = input.substr(sizeof(size), size);
-  input.erase(0, sizeof(size) + size);
+  if (size > max_bytes) return Taken::malformed;
+  if (input.size() - sizeof(size) < size + code_size) return Taken::incomplete;
+  const std::string_view all(input), content = all.substr(sizeof(size), size);
+  if (!is_equal_in_constant_time(code(content), all.substr(sizeof(size) + size, code_size)))
+    return Taken::malformed;
+  message = content;
+  input.erase(0, sizeof(size) + size + code_size);
+  ++messages_;
   return Taken::complete;
 }
 
@@ -56,9 +78,10 @@ std::string encode(const Request& request) {
   return message;
 }
 
-std::string encode(const Values& reply) {
+std::string encode(const Reply& reply) {
   std::string message;
-  for (const auto& [key, value] : reply) {
+  write_text(message, reply.error);
+  for (const auto& [key, value] : reply.values) {
     write_text(message, key);
     write_text(message, value);
   }
@@ -67,19 +90,22 @@ std::string encode(const Values& reply) {
 
 bool decode(const std::string& message, Request& request) {
   MessageReader reader{message};
-  request.operation = static_cast<Request::Operation>(reader.number());
+  const std::uint32_t operation = reader.number();
   request.key = reader.text();
   request.value = reader.text();
-  return reader.good;
+  if (operation > static_cast<std::uint32_t>(Request::Operation::leave)) return false;
+  request.operation = static_cast<Request::Operation>(operation);
+  return reader.is_complete();
 }
 
-Values decode_reply(const std::string& message) {
-  Values values;
-  for (MessageReader reader{message}; !reader.rest.empty() && reader.good;) {
+bool decode(const std::string& message, Reply& reply) {
+  MessageReader reader{message};
+  reply = {.error = reader.text()};
+  while (reader.good && !reader.rest.empty()) {
     std::string key = reader.text();
-    values.emplace(std::move(key), reader.text());
+    reply.values.insert_or_assign(std::move(key), reader.text());
   }
-  return values;
+  return reader.is_complete();
 }
 
 }  // namespace tutti::distributed::rendezvous

@@ -1,13 +1,16 @@
 // Opens the kind of store that an address asks for, a store in memory, or one over a process group.
 #include "../../broadcast_text.h"
+#include "crypto.h"
+#include "secret.h"
 #include "store.h"
+
+#include <fmt/format.h>
 
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
 #include <charconv>
-#include <random>
 
 namespace tutti::distributed::rendezvous {
 namespace {
@@ -17,18 +20,19 @@ class MemoryStore : public Store {
   MemoryStore(std::shared_ptr<SharedTable> table, const Member& member)
       : Store(member), table_(std::move(table)) {}
   std::string where() const override { return "this process"; }
-  Values request(const Request& request) override {
+
+ private:
+  Values carry_out(const Request& request) override {
     const std::lock_guard lock(table_->mutex);
     return table_->table.apply(request);
   }
 
- private:
   std::shared_ptr<SharedTable> table_;
 };
 
 // Returns the addresses at which this host may be reached. The loopback address comes first: for
 // ranks on this host it is the fastest, and on another host it leads to nobody of this run, which
-// the run id in the greeting shows.
+// the greeting shows.
 std::vector<std::string> own_addresses() {
   std::vector<std::string> loopback = {"127.0.0.1"}, others;
   ifaddrs* list = nullptr;
@@ -51,9 +55,13 @@ std::vector<std::string> own_addresses() {
   return loopback;
 }
 
-std::string random_run_id() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+// Returns a port from 1 to 65535, or 0 where the text is none.
+int parse_port(const std::string& text) {
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  const bool is_port = error == std::errc() && end == text.data() + text.size() && port >= 1 &&
+                       port <= 65535;
+  return is_port ? port : 0;
 }
 
 std::vector<std::string> split_words(const std::string& text) {
@@ -65,20 +73,43 @@ std::vector<std::string> split_words(const std::string& text) {
   return words;
 }
 
+// Where rank 0 of over() listens, and the secret of the run, as one text for all ranks: the port,
+// the secret in hexadecimal digits, and the addresses, with spaces between.
+struct Invitation {
+  int port = 0;
+  std::string secret = {};
+  std::vector<std::string> addresses = {};
+};
+
+std::string encode(const Invitation& invitation) {
+  return fmt::format("{} {} {}", invitation.port, invitation.secret,
+                     fmt::join(invitation.addresses, " "));
+}
+
+Invitation decode_invitation(const std::string& text) {
+  const std::vector<std::string> words = split_words(text);
+  const int port = parse_port(words[0]);
+  if (port == 0 || words.size() < 3 || words[1].size() < min_secret_bytes)
+    fail<DistributedError>(
+        "rendezvous: expected rank 0 to broadcast a port, a secret and addresses, but got {} "
+        "words; do all ranks run the same program?",
+        words.size());
+  return {port, words[1], {words.begin() + 2, words.end()}};
+}
+
 }  // namespace
 
 std::shared_ptr<Store> open(const std::string& address, const Member& member) {
   if (address.starts_with("file:")) return open_file(address.substr(5), member);
   const auto colon = address.rfind(':');
-  int port = 0;
-  if (colon != std::string::npos)
-    std::from_chars(address.data() + colon + 1, address.data() + address.size(), port);
-  if (colon == 0 || port < 1 || port > 65535)
+  const int port = colon == std::string::npos ? 0 : parse_port(address.substr(colon + 1));
+  if (colon == 0 || port == 0)
     fail<ValueError>("rendezvous: expected an address HOST:PORT or file:PATH, got '{}'", address);
   std::string host = address.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']'))
     host = host.substr(1, host.size() - 2);  // an IPv6 address: [::1]:29500
-  return member.rank == 0 ? serve_tcp(host, port, member) : connect_tcp({host}, port, member);
+  if (!member.secret.empty()) check_secret(member.secret, "the secret of this run");
+  return member.rank == 0 ? serve_tcp({host}, port, member) : connect_tcp({host}, port, member);
 }
 
 std::shared_ptr<Store> in_memory(std::shared_ptr<SharedTable> table, const Member& member) {
@@ -88,18 +119,16 @@ std::shared_ptr<Store> in_memory(std::shared_ptr<SharedTable> table, const Membe
 std::shared_ptr<Store> over(const ProcessGroup& group, std::chrono::milliseconds timeout) {
   Member member{group.rank(), group.size(), {}, timeout};
   if (group.rank() == 0) {
-    member.run_id = random_run_id();
-    auto store = serve_tcp("", 0, member);
-    // PORT RUN_ID ADDRESS...
-    std::string message = store->where().substr(store->where().rfind(':') + 1) + " " +
-                          member.run_id;
-    for (const std::string& address : own_addresses()) message += " " + address;
-    broadcast_text(group, message, "rendezvous");
+    Invitation invitation{.secret = to_hex(random_secret()), .addresses = own_addresses()};
+    member.secret = invitation.secret;
+    auto store = serve_tcp(invitation.addresses, 0, member);
+    invitation.port = parse_port(store->where().substr(store->where().rfind(':') + 1));
+    broadcast_text(group, encode(invitation), "rendezvous");
     return store;
   }
-  const std::vector<std::string> words = split_words(broadcast_text(group, {}, "rendezvous"));
-  member.run_id = words[1];
-  return connect_tcp({words.begin() + 2, words.end()}, std::atoi(words[0].c_str()), member);
+  const Invitation invitation = decode_invitation(broadcast_text(group, {}, "rendezvous"));
+  member.secret = invitation.secret;
+  return connect_tcp(invitation.addresses, invitation.port, member);
 }
 
 }  // namespace tutti::distributed::rendezvous

@@ -2,12 +2,12 @@
 
 #include "../../../core/error.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -19,43 +19,79 @@ struct Address {
   sockaddr_storage storage = {};
   socklen_t size = 0;
 
+  Address() = default;
+  Address(const sockaddr* from, socklen_t bytes) : size(bytes) {
+    std::memcpy(&storage, from, bytes);
+  }
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  int port() const {
-    return ntohs(storage.ss_family == AF_INET6
-                     ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
-                     : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+  bool is_ipv6() const { return storage.ss_family == AF_INET6; }
+  in_port_t& port() {
+    return is_ipv6() ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
+                     : reinterpret_cast<sockaddr_in&>(storage).sin_port;
+  }
+  bool is_any() const {
+    return is_ipv6()
+               ? IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr)
+               : reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr == INADDR_ANY;
+  }
+  bool is_loopback() const {
+    return is_ipv6()
+               ? IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr)
+               : ntohl(reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr) >> 24 == 127;
   }
 };
 
-Address ipv6_address(int port) {
-  Address address{.size = sizeof(sockaddr_in6)};
-  auto& in6 = reinterpret_cast<sockaddr_in6&>(address.storage);
-  in6.sin6_family = AF_INET6;
-  in6.sin6_port = htons(static_cast<std::uint16_t>(port));
-  in6.sin6_addr = in6addr_any;
+Address any_address(int family) {
+  Address address;
+  address.storage.ss_family = static_cast<sa_family_t>(family);  // all other bytes 0: any address
+  address.size = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   return address;
 }
 
-Address ipv4_address(int port, bool only_this_host) {
-  Address address{.size = sizeof(sockaddr_in)};
-  auto& in = reinterpret_cast<sockaddr_in&>(address.storage);
-  in.sin_family = AF_INET;
-  in.sin_port = htons(static_cast<std::uint16_t>(port));
-  in.sin_addr.s_addr = htonl(only_this_host ? INADDR_LOOPBACK : INADDR_ANY);
-  return address;
+bool is_number(const std::string& host) {
+  unsigned char bytes[sizeof(in6_addr)];
+  return inet_pton(AF_INET, host.c_str(), bytes) == 1 ||
+         inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), bytes) == 1;
+}
+
+// Returns the addresses to listen on, see listen_on().
+std::vector<Address> choose_addresses(const std::vector<std::string>& hosts,
+                                      bool may_listen_on_all) {
+  std::vector<Address> own;
+  bool is_meant_for_this_host = true;
+  std::string why = "none of its addresses belongs to this host";
+  for (const std::string& host : hosts) {
+    const Addresses found = resolve(host, 0, why);
+    for (const addrinfo* each = found.get(); each; each = each->ai_next)
+      if (is_own_address(each->ai_addr, each->ai_addrlen))
+        own.emplace_back(each->ai_addr, each->ai_addrlen);
+    if (!is_number(host) && host != "localhost") is_meant_for_this_host = false;
+  }
+  const bool is_loopback =
+      std::all_of(own.begin(), own.end(), [](const Address& a) { return a.is_loopback(); });
+  if (may_listen_on_all && (own.empty() || (is_loopback && !is_meant_for_this_host)))
+    return {any_address(AF_INET6), any_address(AF_INET)};
+  if (own.empty())
+    fail<DistributedError>(
+        "rendezvous: rank 0 cannot listen at '{}': {}. Give the address of rank 0's host "
+        "(MASTER_ADDR), or give every rank a secret (TUTTI_RENDEZVOUS_SECRET_FILE), with which "
+        "rank 0 listens on all addresses",
+        hosts.front(), why);
+  return own;
 }
 
 // Returns a listening socket, or none, with the reason in errno.
-Socket listen_at(Address& address) {
-  const int family = address.storage.ss_family, on = 1, off = 0;
-  Socket listener(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Descriptor listen_at(Address& address) {
+  const int on = 1;
+  Descriptor listener(
+      socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (listener.fd() < 0) return {};
   setsockopt(listener.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (family == AF_INET6)  // an IPv6 socket then accepts IPv4 connections, too
-    setsockopt(listener.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  if (address.is_ipv6())  // IPv4 has a socket of its own
+    setsockopt(listener.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
   if (bind(listener.fd(), address.get(), address.size) != 0 || listen(listener.fd(), 1024) != 0) {
     const int why = errno;
-    listener = Socket();
+    listener = Descriptor();
     errno = why;
     return {};
   }
@@ -63,24 +99,63 @@ Socket listen_at(Address& address) {
   return listener;
 }
 
-}  // namespace
-
-Socket::~Socket() {
-  if (fd_ >= 0) close(fd_);
+// Listens on all addresses that exist, on one port. Returns none where the port is taken on one of
+// them or none exists; errno then says why.
+Listeners listen_at_all(std::vector<Address> addresses, int port) {
+  Listeners listeners{.port = port};
+  int why = EADDRNOTAVAIL;
+  for (Address& address : addresses) {
+    address.port() = htons(static_cast<std::uint16_t>(listeners.port));
+    Descriptor socket = listen_at(address);
+    if (socket.fd() < 0) {
+      why = errno;
+      if (why != EADDRINUSE) continue;  // such as an IPv6 address where IPv6 is off
+      listeners.sockets.clear();
+      break;
+    }
+    listeners.port = ntohs(address.port());
+    listeners.sockets.push_back(std::move(socket));
+  }
+  errno = why;
+  return listeners;
 }
 
-Listener listen_on(int port, bool only_this_host) {
-  for (const bool ipv6 : {true, false}) {
-    if (ipv6 && only_this_host) continue;
-    Address address = ipv6 ? ipv6_address(port) : ipv4_address(port, only_this_host);
-    if (Socket listener = listen_at(address); listener.fd() >= 0)
-      return {std::move(listener), address.port()};
-    if (errno == EADDRINUSE)
-      fail<DistributedError>(
-          "rendezvous: port {} is taken on the host of rank 0, maybe by another run; give another "
-          "one (MASTER_PORT)",
-          port);
+}  // namespace
+
+Addresses resolve(const std::string& host, int port, std::string& why) {
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (code != 0) {
+    why = gai_strerror(code);
+    found = nullptr;
   }
+  return Addresses(found, [](addrinfo* addresses) {
+    if (addresses) freeaddrinfo(addresses);
+  });
+}
+
+bool is_own_address(const sockaddr* address, socklen_t size) {
+  Address probe(address, size);
+  if (probe.is_any()) return true;
+  probe.port() = 0;
+  const Descriptor socket(
+      ::socket(probe.storage.ss_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  return socket.fd() >= 0 && bind(socket.fd(), probe.get(), probe.size) == 0;
+}
+
+Listeners listen_on(const std::vector<std::string>& hosts, int port, bool may_listen_on_all) {
+  const std::vector<Address> addresses = choose_addresses(hosts, may_listen_on_all);
+  // A port that the system chooses for one address may be taken on another one.
+  for (int tries = port == 0 ? 20 : 1; tries > 0; --tries) {
+    Listeners listeners = listen_at_all(addresses, port);
+    if (!listeners.sockets.empty()) return listeners;
+  }
+  if (errno == EADDRINUSE)
+    fail<DistributedError>(
+        "rendezvous: port {} is taken on the host of rank 0, maybe by another run; give another "
+        "one (MASTER_PORT)",
+        port);
   fail<DistributedError>("rendezvous: cannot listen on port {}: {}", port, std::strerror(errno));
 }
 
@@ -91,7 +166,7 @@ void set_connection_options(int fd) {
 }
 
 std::string peer_address(int fd) {
-  Address address{.size = sizeof(sockaddr_storage)};
+  Address address = any_address(AF_INET6);
   char host[NI_MAXHOST] = "?";
   if (getpeername(fd, address.get(), &address.size) == 0)
     getnameinfo(address.get(), address.size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);

@@ -1,39 +1,37 @@
-// Socket: a TCP socket that closes itself, and what the server and the client of a TCP store do
-// with one below the level of messages.
+// What the server and the client of a TCP store do with a socket below the level of messages.
 #pragma once
 
+#include "descriptor.h"
+
+#include <sys/socket.h>
+
+#include <memory>
 #include <string>
-#include <utility>
+#include <vector>
+
+struct addrinfo;
 
 namespace tutti::distributed::rendezvous {
 
-/// Owns a file descriptor; -1 is none.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket();
-  int fd() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
-
-/// A non-blocking socket that listens on `port`.
-struct Listener {
-  Socket socket;
+/// Non-blocking sockets that listen on one port, one for each address of this host.
+struct Listeners {
+  std::vector<Descriptor> sockets = {};
   int port = 0;
 };
 
-/// Listens on every address of this host, of IPv4 and IPv6, because the name by which others reach
-/// this host may lead here through any of them; or on 127.0.0.1 alone. Port 0 lets the system
-/// choose one. Throws a DistributedError.
-Listener listen_on(int port, bool only_this_host);
+/// Listens on those of the hosts' addresses that are this host's. Port 0 lets the system choose
+/// one. Where the name of this host leads to its loopback address only, as on Debian, or a name
+/// leads to an address that other hosts use (a service, a forwarded port), it listens on all
+/// addresses if `may_listen_on_all`. Throws a DistributedError.
+Listeners listen_on(const std::vector<std::string>& hosts, int port, bool may_listen_on_all);
+
+/// The addresses of a host name.
+using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+/// Returns the addresses of a name; null, with the reason in `why`, where there are none.
+Addresses resolve(const std::string& host, int port, std::string& why);
+
+/// Returns whether an address belongs to this host.
+bool is_own_address(const sockaddr* address, socklen_t size);
 
 /// Makes a connection send small messages at once, and detect a peer whose host is gone.
 void set_connection_options(int fd);

@@ -24,6 +24,9 @@ struct Member {
   std::string run_id = {};
   /// How long opening the store, gather() and each request may take.
   std::chrono::milliseconds timeout = default_group_timeout;
+  /// What the ranks of a TCP store prove to each other that they know (secret.h). If empty, rank 0
+  /// leaves a random one for the ranks of its own host, and no other host can take part.
+  std::string secret = {};
 };
 
 using Values = std::map<std::string, std::string>;
@@ -37,13 +40,36 @@ struct Request {
   std::string value = {};
 };
 
+/// The limits of every kind of store. A table for thousands of ranks stays far below them.
+constexpr std::size_t max_key_bytes = 1024, max_value_bytes = std::size_t{1} << 18;
+constexpr std::size_t max_table_keys = std::size_t{1} << 18;
+/// Of all keys and values, and 64 bytes for each key.
+constexpr std::size_t max_table_bytes = std::size_t{1} << 26;
+
+/// Throws a ValueError where the key or the value of a request exceeds its limit.
+void check_size(const Request& request);
+
 /// The table behind every kind of store.
-struct Table {
-  Values values;
+class Table {
+ public:
+  const Values& values() const { return values_; }
   /// Carries out a request. Returns the keys that it found, with their values: for `put` and `set`
-  /// the key itself with the value that it has now.
+  /// the key itself with the value that it has now. Throws a DistributedError, and changes nothing,
+  /// where the table would exceed its limits.
   Values apply(const Request& request);
+
+ private:
+  Values write(const Request& request);
+
+  Values values_;
+  std::size_t bytes_ = 0;
 };
+
+/// Returns a failure as the value of a store's key, cut to the size that a value may have.
+std::string encode_failure(const Failure& why);
+
+/// Returns the failure that a value stands for. A value that is none gives a failure that says so.
+Failure decode_failure(const std::string& value);
 
 class Store {
  public:
@@ -57,9 +83,9 @@ class Store {
   bool is_forked() const { return process_.is_of_parent(); }
   /// Returns where the store is, for messages: "node1:29500".
   virtual std::string where() const = 0;
-  /// Carries out a request. This is thread-safe. Throws a DistributedError where the store can no
-  /// longer be reached.
-  virtual Values request(const Request& request) = 0;
+  /// Carries out a request. This is thread-safe. Throws a ValueError where the request is too
+  /// large, and a DistributedError where the store is full or can no longer be reached.
+  Values request(const Request& request);
 
   /// Writes `value` unless the key has one, so that the first writer wins. Returns the value that
   /// the key has now.
@@ -79,6 +105,8 @@ class Store {
   std::vector<std::string> gather(const std::string& name, const std::string& value);
 
  private:
+  /// Carries out a request whose size is legal.
+  virtual Values carry_out(const Request& request) = 0;
   std::optional<std::vector<std::string>> values_if_complete(const std::string& name);
   [[noreturn]] void throw_absence(const std::string& name);
 
@@ -87,9 +115,9 @@ class Store {
 };
 
 /// Opens the store of this run at `address`: "HOST:PORT", where rank 0 listens and the others
-/// connect, or "file:PATH", a file that all hosts see. A TCP store serves only processes that greet
-/// it with the run id, and a rank whose connection breaks before it has left fails the run. Errors
-/// say what was tried and how long.
+/// connect, or "file:PATH", a file that all hosts see. A TCP store serves only processes that prove
+/// that they know the run's secret and run id, and a rank whose connection breaks before it has
+/// left fails the run. Errors say what was tried and how long.
 std::shared_ptr<Store> open(const std::string& address, const Member& member);
 
 /// The table of ranks that are threads of one process.
@@ -101,16 +129,19 @@ struct SharedTable {
 std::shared_ptr<Store> in_memory(std::shared_ptr<SharedTable> table, const Member& member);
 
 /// Opens a TCP store for the ranks of a group that can already broadcast: rank 0 listens on a port
-/// that the system chooses, and broadcasts where. This call is collective.
+/// that the system chooses, and broadcasts where, and a random secret. This call is collective.
 std::shared_ptr<Store> over(const ProcessGroup& group, std::chrono::milliseconds timeout);
 
 // ---- the kinds of store behind open()
 
-/// Opens a TCP store on rank 0. Port 0 lets the system choose one.
-std::shared_ptr<Store> serve_tcp(const std::string& host, int port, const Member& member);
+/// Opens a TCP store on rank 0, at those of the hosts that are addresses of this one. Port 0 lets
+/// the system choose one.
+std::shared_ptr<Store> serve_tcp(const std::vector<std::string>& hosts, int port,
+                                 const Member& member);
 /// Opens a TCP store on another rank; rank 0 is at one of the hosts.
 std::shared_ptr<Store> connect_tcp(const std::vector<std::string>& hosts, int port,
                                    const Member& member);
+/// Opens a store in a file, which rank 0 makes and the others wait for.
 std::shared_ptr<Store> open_file(const std::string& path, const Member& member);
 
 }  // namespace tutti::distributed::rendezvous

@@ -1,7 +1,9 @@
 // The TCP store on every rank but rank 0: one connection to rank 0, over which it sends requests
-// and waits for the replies. It connects, and connects again, until rank 0 answers its greeting or
-// the deadline comes.
+// and waits for the replies. It connects, and connects again, until rank 0 proves that it belongs
+// to this run and accepts this rank, or the deadline comes.
+#include "crypto.h"
 #include "greeting.h"
+#include "secret.h"
 #include "socket.h"
 
 #include <fmt/format.h>
@@ -11,6 +13,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -57,46 +60,84 @@ class Client : public Store {
 
   std::string where() const override { return fmt::format("{}:{}", host_, port_); }
 
-  Values request(const Request& request) override {
+ private:
+  Values carry_out(const Request& request) override {
     const std::lock_guard lock(mutex_);
     const auto deadline = deadline_after(std::min(request_timeout, member().timeout));
-    std::string reply;
-    if (!send_bytes(framed(encode(request)), deadline) || !receive_message(reply, deadline)) {
-      socket_ = Socket();  // a late reply would be taken for that of the next request
-      tutti::fail<DistributedError>(
-          "rendezvous at {}: rank 0 does not answer; its process has ended or hangs", where());
-    }
-    return decode_reply(reply);
+    const auto fail_connection = [this](const char* why) {
+      socket_ = Descriptor();  // a late reply would be taken for that of the next request
+      tutti::fail<DistributedError>("rendezvous at {}: {}", where(), why);
+    };
+    if (socket_.fd() < 0) fail_connection("the connection to rank 0 has failed before");
+    std::string message;
+    Reply reply;
+    if (!send_bytes(outgoing_->frame(encode(request)), deadline))
+      fail_connection("rank 0 does not answer; its process has ended or hangs");
+    const Taken taken = receive_message(message, deadline);
+    if (taken == Taken::incomplete)
+      fail_connection("rank 0 does not answer; its process has ended or hangs");
+    if (taken == Taken::malformed || !decode(message, reply))
+      fail_connection("a message of rank 0 was altered on its way or repeated");
+    if (!reply.error.empty()) tutti::fail<DistributedError>("{} (at {})", reply.error, where());
+    return std::move(reply.values);
   }
 
- private:
   // ---- connecting. Each function returns false, with the reason in `why`, where it fails.
 
   bool reach_host(Clock::time_point deadline, bool refusal_is_final, std::string& why) {
-    addrinfo hints = {}, *found = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    if (const int code = getaddrinfo(host_.c_str(), std::to_string(port_).c_str(), &hints, &found);
-        code != 0) {
-      why = gai_strerror(code);
-      return false;
-    }
-    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
-    for (const addrinfo* each = found; each; each = each->ai_next) {
+    const Addresses addresses = resolve(host_, port_, why);
+    bool is_of_this_host = false;
+    for (const addrinfo* each = addresses.get(); each; each = each->ai_next) {
+      std::string secret = member().secret;
+      if (secret.empty()) {
+        if (!is_own_address(each->ai_addr, each->ai_addrlen)) continue;
+        is_of_this_host = true;
+        if (!read_secret_of_host(secret, why)) continue;
+      }
       const auto soon = std::min(deadline, Clock::now() + greeting_timeout);
-      std::string refusal;
-      if (!connect_to(*each, soon, why) || !greet(refusal, soon, why)) continue;
-      if (refusal.empty()) return true;
-      why = "turned away: " + refusal;
-      if (refusal_is_final)
+      if (!connect_to(*each, soon, why)) continue;
+      const auto [outcome, text] = greet(secret, soon);
+      if (outcome == Outcome::accepted) return true;
+      why = text;
+      // A rank 0 that was killed may have left its secret: then the new one writes its own.
+      if (outcome == Outcome::refused && refusal_is_final && !is_replaced(secret))
         tutti::fail<DistributedError>("rendezvous at {}: rank {} was turned away: {}", where(),
-                                      member().rank, refusal);
+                                      member().rank, text);
     }
+    if (addresses && member().secret.empty() && !is_of_this_host) throw_missing_secret();
     return false;
   }
 
+  bool read_secret_of_host(std::string& secret, std::string& why) const {
+    const std::string path = path_of_host_secret(member().run_id, port_);
+    const std::optional<std::string> found = read_host_secret(path);
+    if (found) secret = *found;
+    else
+      why =
+          fmt::format("there is no {}, in which rank 0 leaves the secret of this run (run id '{}')",
+                      path, member().run_id);
+    return found.has_value();
+  }
+
+  bool is_replaced(const std::string& used) const {
+    std::string now, why;
+    return member().secret.empty() && (!read_secret_of_host(now, why) || now != used);
+  }
+
+  [[noreturn]] void throw_missing_secret() const {
+    tutti::fail<DistributedError>(
+        "rendezvous at {}: rank 0 is on another host, and this run has no secret, without which "
+        "anybody in the network could take part. Give every rank the same one: "
+        "TUTTI_RENDEZVOUS_SECRET_FILE names a file (chmod 600) that 'openssl rand -hex 32' has "
+        "written, or TUTTI_RENDEZVOUS_SECRET holds it; or start the ranks with mpirun and without "
+        "MASTER_ADDR",
+        where());
+  }
+
   bool connect_to(const addrinfo& address, Clock::time_point deadline, std::string& why) {
-    socket_ = Socket(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (connect(socket_.fd(), address.ai_addr, address.ai_addrlen) != 0 && errno != EINPROGRESS) {
+    socket_ = Descriptor(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (socket_.fd() < 0 ||
+        (connect(socket_.fd(), address.ai_addr, address.ai_addrlen) != 0 && errno != EINPROGRESS)) {
       why = std::strerror(errno);
       return false;
     }
@@ -115,32 +156,61 @@ class Client : public Store {
     return true;
   }
 
-  bool greet(std::string& refusal, Clock::time_point deadline, std::string& why) {
-    std::string magic(answer_magic.size(), '\0');
-    if (send_bytes(encode_greeting(member()), deadline) &&
-        receive_bytes(magic.data(), magic.size(), deadline) && magic == answer_magic &&
-        receive_message(refusal, deadline))
-      return true;
-    why = "what answers there is no rank 0 of tutti";
-    return false;
+  enum class Outcome { accepted, refused, failed };
+
+  // Greets rank 0. Returns also why it did not end well.
+  std::pair<Outcome, std::string> greet(const std::string& secret, Clock::time_point deadline) {
+    const std::pair stranger(Outcome::failed, "what answers there is no rank 0 of tutti");
+    ClientGreeting greeting(member(), secret);
+    std::string magic(answer_magic.size(), '\0'), nonce(nonce_size, '\0');
+    std::string mark(1, '\0'), proof(hmac_size, '\0');
+    // What other servers send first may be short, and then nothing more comes.
+    if (!send_bytes(greeting.hello(), deadline) || !receive_bytes(magic, deadline) ||
+        magic != answer_magic || !receive_bytes(nonce, deadline))
+      return stranger;
+    const std::string claim = greeting.prove(magic + nonce);
+    if (claim.empty() || !send_bytes(claim, deadline) || !receive_bytes(mark, deadline))
+      return stranger;
+    if (mark[0] == refused_mark)
+      return {Outcome::refused,
+              fmt::format("rank 0 there belongs to another run: its secret or its run id is not "
+                          "that of this process (run id '{}')",
+                          member().run_id)};
+    if (!receive_bytes(proof, deadline)) return stranger;
+    if (!greeting.is_proof(proof))
+      return {Outcome::failed, "what answers there does not know the secret of this run"};
+    outgoing_.emplace(greeting.session_key(), AuthenticatedStream::Sender::client);
+    incoming_.emplace(greeting.session_key(), AuthenticatedStream::Sender::server);
+    std::string refusal;
+    if (receive_message(refusal, deadline) != Taken::complete) return stranger;
+    return {refusal.empty() ? Outcome::accepted : Outcome::refused, refusal};
   }
 
   // ---- sending and receiving. Each function returns false where the connection is broken, and at
   // the deadline.
 
-  bool receive_message(std::string& message, Clock::time_point deadline) {
-    std::uint32_t size = 0;
-    if (!receive_bytes(reinterpret_cast<char*>(&size), sizeof(size), deadline) ||
-        size > max_reply_bytes)
-      return false;
-    message.resize(size);
-    return receive_bytes(message.data(), size, deadline);
+  // Returns `incomplete` where the rest does not come.
+  Taken receive_message(std::string& message, Clock::time_point deadline) {
+    // Rank 0 sends nothing that was not asked for, so each frame is received alone.
+    std::string frame(sizeof(std::uint32_t), '\0');
+    if (!receive_bytes(frame, deadline)) return Taken::incomplete;
+    const std::size_t size = MessageReader{frame}.number();
+    if (size > max_reply_bytes) return Taken::malformed;
+    // The length is not authenticated yet, so memory is taken as the bytes come.
+    const std::size_t total = size + AuthenticatedStream::frame_overhead;
+    while (frame.size() < total) {
+      std::string part(std::min<std::size_t>(total - frame.size(), 1 << 16), '\0');
+      if (!receive_bytes(part, deadline)) return Taken::incomplete;
+      frame += part;
+    }
+    return incoming_->take(frame, max_reply_bytes, message);
   }
 
-  bool receive_bytes(char* to, std::size_t size, Clock::time_point deadline) {
-    for (std::size_t got = 0; got < size;) {
+  // Fills `bytes`.
+  bool receive_bytes(std::string& bytes, Clock::time_point deadline) {
+    for (std::size_t got = 0; got < bytes.size();) {
       if (socket_.fd() < 0 || !wait_until_ready(POLLIN, deadline)) return false;
-      const ssize_t n = recv(socket_.fd(), to + got, size - got, 0);
+      const ssize_t n = recv(socket_.fd(), bytes.data() + got, bytes.size() - got, 0);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
       if (n > 0) got += static_cast<std::size_t>(n);
     }
@@ -172,7 +242,8 @@ class Client : public Store {
   std::string host_;
   int port_;
   std::mutex mutex_;  // one request at a time
-  Socket socket_;
+  Descriptor socket_;
+  std::optional<AuthenticatedStream> outgoing_, incoming_;
 };
 
 }  // namespace

@@ -1,9 +1,14 @@
 // The TCP store on rank 0: it keeps the table, and one thread serves the other ranks, each over a
 // connection that lives as long as that rank's store. A connection begins with a greeting
-// (greeting.h); whoever sends anything else is hung up on. A connection that breaks later, before
-// its rank has said that it leaves, means that the rank's process has died: the run then fails with
-// that as its cause.
+// (greeting.h); whoever cannot prove to belong to this run is hung up on. A connection that breaks
+// later, before its rank has said that it leaves, means that the rank's process has died: the run
+// then fails with that as its cause.
+//
+// Strangers can reach this thread, so what they may use is limited: the number of connections, the
+// bytes of a greeting and its time. What a rank may use is limited, too: the table (store.h), and
+// the replies that it has not received yet, beyond which its requests are not read.
 #include "greeting.h"
+#include "secret.h"
 #include "socket.h"
 
 #include <fmt/format.h>
@@ -11,11 +16,12 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace tutti::distributed::rendezvous {
@@ -23,34 +29,63 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto leave_timeout = 10s;  // how long rank 0 stays for ranks that have not left
+constexpr auto leave_timeout = 10s;     // how long rank 0 stays for ranks that have not left
+constexpr std::size_t max_guests = 16;  // connections besides one for each rank
+constexpr auto crowded_timeout =
+    1s;  // of greetings, while there are as many connections as allowed
+constexpr auto accept_pause =
+    100ms;  // after the system had no descriptor or memory for another one
+constexpr std::size_t max_greeting_bytes = 4096;
+constexpr std::size_t max_pending_bytes = std::size_t{1} << 18;  // of replies, before a pause
 
-// One connection to rank 0.
+// One connection to rank 0. It is a guest until its greeting has been accepted.
 struct Connection {
-  Socket socket;
-  std::string peer;                          // the address of the other end
-  Clock::time_point greeting_deadline = {};  // when its greeting must have arrived
-  std::string input = {}, output = {};       // bytes received and to be sent
-  int rank = -1;                             // known once its greeting was accepted
-  bool is_refused = false;
-  bool has_asked = false;  // it has sent a request, so it has got rank 0's answer
-  bool has_left = false;   // it has said that it leaves
+  Descriptor socket;
+  std::string peer;  // the address of the other end
+  ServerGreeting greeting;
+  Clock::time_point since = Clock::now();
+  std::optional<AuthenticatedStream> incoming = {}, outgoing = {};
+  std::string input = {}, output = {};  // bytes received and to be sent
+  std::size_t sent = 0;                 // how many bytes of `output` have been sent
+  int rank = -1;                        // known once its greeting was accepted
+  bool is_refused = false;              // is closed when `output` has been sent
+  bool has_asked = false;               // it has sent a request, so it has got rank 0's answer
+  bool has_left = false;                // it has said that it leaves
+
+  std::size_t pending() const { return output.size() - sent; }
+  bool is_guest() const { return rank < 0; }
+  bool is_read() const { return !is_refused && pending() < max_pending_bytes; }
 };
 
 class Server : public Store {
  public:
-  Server(const std::string& host, int port, const Member& member)
+  Server(const std::vector<std::string>& hosts, int port, const Member& member)
       : Store(member),
-        host_(host.empty() ? "*" : host),
-        listener_(listen_on(port, host == "localhost" || host == "127.0.0.1" || host == "::1")),
+        host_(hosts.size() == 1 ? hosts.front() : "*"),
+        listeners_(listen_on(hosts, port, !member.secret.empty())),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        present_(static_cast<std::size_t>(member.size), false) {
-    thread_ = std::thread([this] { serve(); });
+        present_(static_cast<std::size_t>(member.size), false),
+        ranks_to_come_(member.size - 1),
+        secret_(member.secret) {
+    if (wake_.fd() < 0)
+      tutti::fail<DistributedError>("rendezvous: rank 0 cannot make an eventfd: {}",
+                                    std::strerror(errno));
+    if (secret_.empty()) {
+      // The port is ours already, so no other run writes this file.
+      host_secret_.emplace(path_of_host_secret(member.run_id, listeners_.port));
+      secret_ = host_secret_->secret();
+    }
+    try {
+      thread_ = std::thread([this] { serve(); });
+    } catch (const std::system_error& error) {
+      tutti::fail<DistributedError>("rendezvous: rank 0 cannot start its thread: {}", error.what());
+    }
   }
 
   ~Server() override {
-    if (is_forked()) {  // the thread runs in the parent only
+    if (is_forked()) {  // the thread and the file are the parent's
       thread_.detach();
+      if (host_secret_) host_secret_->release();
       return;
     }
     stopping_ = true;
@@ -59,26 +94,25 @@ class Server : public Store {
     thread_.join();
   }
 
-  std::string where() const override { return fmt::format("{}:{}", host_, listener_.port); }
+  std::string where() const override { return fmt::format("{}:{}", host_, listeners_.port); }
 
-  Values request(const Request& request) override {
+ private:
+  Values carry_out(const Request& request) override {
     const std::lock_guard lock(mutex_);
     return table_.apply(request);
   }
 
- private:
   // ---- the thread
 
   // Serves until rank 0 stops and all others have left, or leave_timeout after the stop.
-  void serve() {
-    Clock::time_point end = Clock::time_point::max();
-    while (!is_over(end)) {
-      const std::vector<pollfd> polled = wait_for_events();
-      const std::lock_guard lock(mutex_);
-      for (std::size_t i = 0; i < connections_.size(); ++i)
-        serve(connections_[i], polled[i + 2].revents != 0);
-      std::erase_if(connections_, [](const Connection& c) { return c.socket.fd() < 0; });
-      if (polled[1].revents) accept_connections();
+  void serve() noexcept {
+    for (Clock::time_point end = Clock::time_point::max(); !is_over(end);) {
+      try {
+        serve_all(wait_for_events());
+      } catch (const std::exception& error) {
+        fail_run("the rendezvous thread of rank 0 failed: {}", error.what());
+        std::this_thread::sleep_for(accept_pause);
+      }
     }
   }
 
@@ -86,18 +120,24 @@ class Server : public Store {
     if (!stopping_) return false;
     if (end == Clock::time_point::max())
       end = Clock::now() + std::min<Clock::duration>(leave_timeout, member().timeout);
-    return Clock::now() >= end || std::none_of(connections_.begin(), connections_.end(),
-                                               [](const Connection& c) { return c.rank >= 0; });
+    return Clock::now() >= end || std::all_of(connections_.begin(), connections_.end(),
+                                              [](const Connection& c) { return c.is_guest(); });
   }
 
-  // Returns the states of wake_, of the listener and of every connection. It returns after a while
-  // also without an event, because greetings and the end have deadlines.
+  // Returns the states of wake_, of every connection, and of the listeners unless accepting pauses.
+  // It returns after a while also without an event, because greetings and the end have deadlines.
   std::vector<pollfd> wait_for_events() const {
-    std::vector<pollfd> polled{{wake_.fd(), POLLIN, 0}, {listener_.socket.fd(), POLLIN, 0}};
+    std::vector<pollfd> polled{{wake_.fd(), POLLIN, 0}};
     for (const Connection& c : connections_)
       polled.push_back(
-          {c.socket.fd(), static_cast<short>(c.output.empty() ? POLLIN : POLLIN | POLLOUT), 0});
-    poll(polled.data(), polled.size(), stopping_ ? 20 : 200);
+          {c.socket.fd(),
+           static_cast<short>((c.is_read() ? POLLIN : 0) | (c.pending() > 0 ? POLLOUT : 0)), 0});
+    if (may_accept())
+      for (const Descriptor& listener : listeners_.sockets)
+        polled.push_back({listener.fd(), POLLIN, 0});
+    if (poll(polled.data(), polled.size(), stopping_ || !may_accept() ? 20 : 200) < 0 &&
+        errno != EINTR)
+      throw std::system_error(errno, std::generic_category(), "poll");
     if (polled[0].revents) {
       std::uint64_t count = 0;
       [[maybe_unused]] const ssize_t n = read(wake_.fd(), &count, sizeof(count));
@@ -105,113 +145,199 @@ class Server : public Store {
     return polled;
   }
 
-  void accept_connections() {
-    for (;;) {
-      Socket socket(accept4(listener_.socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (socket.fd() < 0) return;
+  void serve_all(const std::vector<pollfd>& polled) {
+    const std::size_t listeners_at = 1 + connections_.size();
+    for (std::size_t i = 0; i < connections_.size(); ++i)
+      serve(connections_[i], polled[i + 1].revents);
+    std::erase_if(connections_, [](const Connection& c) { return c.socket.fd() < 0; });
+    for (std::size_t i = listeners_at; i < polled.size(); ++i)
+      if (polled[i].revents) accept_connections(polled[i].fd);
+  }
+
+  std::size_t max_connections() const { return present_.size() - 1 + max_guests; }
+
+  bool may_accept() const {
+    return connections_.size() < max_connections() && Clock::now() >= accept_from_;
+  }
+
+  void accept_connections(int listener) {
+    while (may_accept()) {
+      Descriptor socket(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (socket.fd() < 0) {
+        // Without a pause, poll() would report the waiting connection again and again.
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+          accept_from_ = Clock::now() + accept_pause;
+        return;
+      }
       set_connection_options(socket.fd());
       std::string peer = peer_address(socket.fd());
       connections_.push_back({.socket = std::move(socket),
                               .peer = std::move(peer),
-                              .greeting_deadline = Clock::now() + greeting_timeout});
+                              .greeting = ServerGreeting(secret_, member().run_id)});
     }
   }
 
   // ---- one connection
 
   // Receives, answers and sends what it can; closes the connection where it is over.
-  void serve(Connection& c, bool is_ready) {
-    bool open = !is_ready || receive(c);
-    if (c.rank < 0 && !c.is_refused)
-      open = open && check_greeting(c) && Clock::now() < c.greeting_deadline;
-    if (c.rank >= 0) open = answer_requests(c) && open;
-    open = send_output(c) && open;
-    if (c.is_refused && c.output.empty()) open = false;
-    if (!open) close_connection(c);
+  void serve(Connection& c, short events) noexcept {
+    try {
+      bool open = receive(c, events);
+      if (c.is_guest()) open = open && greet(c) && Clock::now() < deadline_of(c);
+      open = answer_and_send(c) && open;
+      if (c.is_refused && c.pending() == 0) open = false;
+      if (!open) close_connection(c);
+    } catch (const std::exception& error) {
+      close_connection(c, error.what());
+    }
   }
 
-  // Accepts or refuses the greeting once it is complete. Returns false where it is none.
-  bool check_greeting(Connection& c) {
-    Greeting greeting;
-    const Taken taken = take_greeting(c.input, greeting);
-    if (taken != Taken::complete) return taken == Taken::incomplete;
-    const std::string refusal = refusal_of(greeting, member(), present_);
-    c.is_refused = !refusal.empty();
-    if (!c.is_refused) {
-      c.rank = greeting.rank;
-      present_[static_cast<std::size_t>(c.rank)] = true;
+  Clock::time_point deadline_of(const Connection& guest) const {
+    const bool is_crowded = connections_.size() >= max_connections();
+    return guest.since + (is_crowded ? std::min<Clock::duration>(crowded_timeout, greeting_timeout)
+                                     : greeting_timeout);
+  }
+
+  // Takes a part of the greeting, and decides once the other end has proved itself. Returns false
+  // where the connection is to be closed at once.
+  bool greet(Connection& c) {
+    if (c.is_refused) return true;
+    switch (c.greeting.advance(c.input, c.output)) {
+      case ServerGreeting::State::waiting: return true;
+      case ServerGreeting::State::malformed: return false;
+      case ServerGreeting::State::refused: c.is_refused = true; return true;
+      case ServerGreeting::State::proved: break;
     }
-    c.output += encode_answer(refusal);
+    const std::string& key = c.greeting.session_key();
+    c.incoming.emplace(key, AuthenticatedStream::Sender::client);
+    c.outgoing.emplace(key, AuthenticatedStream::Sender::server);
+    const Transcript& client = c.greeting.transcript();
+    const std::string refusal = refusal_of(client, member(), present_);
+    c.is_refused = !refusal.empty();
+    c.output += c.outgoing->frame(refusal);
+    if (c.is_refused) return true;
+    c.rank = static_cast<int>(client.rank);
+    present_[client.rank] = true;
     return true;
   }
 
-  // Answers the requests that are complete. Returns false where one is malformed.
-  bool answer_requests(Connection& c) {
+  // Answers requests and sends the replies, until there are no more or the other end does not
+  // receive. Returns false where the connection is to be closed.
+  bool answer_and_send(Connection& c) {
     for (;;) {
-      std::string message;
-      const Taken taken = take_message(c.input, message);
-      if (taken != Taken::complete) return taken == Taken::incomplete;
-      c.has_asked = true;
-      Request request;
-      if (!decode(message, request)) return false;
-      if (request.operation == Request::Operation::leave) c.has_left = true;
-      c.output += framed(encode(table_.apply(request)));
+      if (!c.is_guest()) answer_requests(c);
+      const bool was_full = c.pending() >= max_pending_bytes;
+      if (!send_output(c)) return false;
+      if (!was_full || c.pending() >= max_pending_bytes) return true;
     }
+  }
+
+  // Answers the requests that are complete, while few enough replies are pending. Throws a
+  // DistributedError where one is malformed.
+  void answer_requests(Connection& c) {
+    while (c.pending() < max_pending_bytes) {
+      std::string message;
+      const Taken taken = c.incoming->take(c.input, max_request_bytes, message);
+      if (taken == Taken::incomplete) return;
+      Request request;
+      if (taken == Taken::malformed || !decode(message, request))
+        tutti::fail<DistributedError>(
+            "a message from it was altered on its way, repeated, or is no request");
+      if (!std::exchange(c.has_asked, true)) count_arrival();
+      if (request.operation == Request::Operation::leave) c.has_left = true;
+      c.output += c.outgoing->frame(encode(reply_to(request)));
+    }
+  }
+
+  Reply reply_to(const Request& request) {
+    try {
+      return {.values = this->request(request)};
+    } catch (const Error& error) {
+      return {.error = error.what()};
+    }
+  }
+
+  // Once every rank knows the secret, its file is of no use any more.
+  void count_arrival() {
+    if (--ranks_to_come_ == 0 && host_secret_) host_secret_->remove();
   }
 
   // A rank that hangs up before its first request has given up waiting for rank 0's answer, and
-  // will connect again: that is no death.
-  void close_connection(Connection& c) {
-    if (c.rank >= 0) {
-      present_[static_cast<std::size_t>(c.rank)] = false;
-      if (c.has_asked && !c.has_left && !stopping_) report_death(c);
+  // will connect again: that is no death. `fault` says why rank 0 closes the connection by itself.
+  void close_connection(Connection& c, const char* fault = nullptr) noexcept {
+    c.socket = Descriptor();
+    if (c.is_guest()) return;
+    present_[static_cast<std::size_t>(c.rank)] = false;
+    if (c.has_left || stopping_) return;
+    if (fault)
+      fail_run("the connection of rank {} (on {}) to rank 0 was closed: {}", c.rank, c.peer, fault);
+    else if (c.has_asked)
+      fail_run("the process of rank {} (on {}) has ended: its connection to rank 0 broke", c.rank,
+               c.peer);
+  }
+
+  template <class... Args>
+  void fail_run(fmt::format_string<Args...> text, Args&&... args) noexcept {
+    try {
+      fail({.what = fmt::format(text, std::forward<Args>(args)...)});
+    } catch (const std::exception&) {  // no memory, or the table is full: deadlines remain
     }
-    c.socket = Socket();
   }
 
-  void report_death(const Connection& c) {
-    const std::string text =
-        fmt::format(" \nthe process of rank {} (on {}) has ended: its connection to rank 0 broke",
-                    c.rank, c.peer);
-    table_.apply({Request::Operation::put, "failure", text});
-  }
-
-  // Returns false where the other end has closed the connection, or sends more than any request.
-  static bool receive(Connection& c) {
+  // Reads what has arrived, within limits. Returns false where the other end has closed the
+  // connection.
+  static bool receive(Connection& c, short events) {
+    // A connection that is not read reports only its end, again and again.
+    if (!c.is_read()) return !(events & (POLLERR | POLLHUP | POLLNVAL));
+    if (events == 0) return true;
+    const std::size_t limit =
+        c.is_guest() ? max_greeting_bytes : max_request_bytes + AuthenticatedStream::frame_overhead;
     char buffer[4096];
-    for (;;) {
-      const ssize_t n = recv(c.socket.fd(), buffer, sizeof(buffer), 0);
+    while (c.input.size() < limit) {
+      const std::size_t room = std::min(sizeof(buffer), limit - c.input.size());
+      const ssize_t n = recv(c.socket.fd(), buffer, room, 0);
       if (n > 0) c.input.append(buffer, static_cast<std::size_t>(n));
-      if (c.input.size() > 2 * max_request_bytes) return false;
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
       if (n < 0 && errno == EAGAIN) return true;
     }
+    return true;
   }
 
   static bool send_output(Connection& c) {
-    while (!c.output.empty()) {
-      const ssize_t n = send(c.socket.fd(), c.output.data(), c.output.size(), MSG_NOSIGNAL);
+    while (c.pending() > 0) {
+      const ssize_t n = send(c.socket.fd(), c.output.data() + c.sent, c.pending(), MSG_NOSIGNAL);
       if (n < 0) return errno == EAGAIN || errno == EINTR;
-      c.output.erase(0, static_cast<std::size_t>(n));
+      c.sent += static_cast<std::size_t>(n);
+      if (c.sent < c.pending()) continue;  // so that a large reply is moved a few times only
+      c.output.erase(0, c.sent);
+      c.sent = 0;
     }
+    if (c.output.capacity() > max_pending_bytes) std::string().swap(c.output);
     return true;
   }
 
   std::string host_;
-  Listener listener_;
-  Socket wake_;       // wakes the thread for the stop
+  Listeners listeners_;
+  Descriptor wake_;   // wakes the thread for the stop
   std::mutex mutex_;  // of the table, which rank 0's own threads use, too
   Table table_;
-  std::vector<Connection> connections_;  // used by the thread alone
-  std::vector<bool> present_;            // which ranks are connected; used by the thread alone
+  // What follows is used by the thread alone.
+  std::vector<Connection> connections_;
+  std::vector<bool> present_;  // which ranks are connected
+  int ranks_to_come_;          // how many have not asked yet
+  Clock::time_point accept_from_ = {};
+  std::string secret_;
+  std::optional<HostSecret> host_secret_;  // where the user has given none
+
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };
 
 }  // namespace
 
-std::shared_ptr<Store> serve_tcp(const std::string& host, int port, const Member& member) {
-  return std::make_shared<Server>(host, port, member);
+std::shared_ptr<Store> serve_tcp(const std::vector<std::string>& hosts, int port,
+                                 const Member& member) {
+  return std::make_shared<Server>(hosts, port, member);
 }
 
 }  // namespace tutti::distributed::rendezvous

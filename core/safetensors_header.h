@@ -1,0 +1,45 @@
+// The header of a safetensors file (huggingface/safetensors): JSON that names the tensors of the
+// file and says which dtype and shape each has and where its bytes lie. This file parses and
+// checks the header; state_dict.cpp reads and writes files.
+#pragma once
+
+#include "state_dict.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::safetensors {
+
+inline constexpr const char* metadata_key = "__metadata__";
+inline constexpr std::uint64_t max_header_bytes = 100'000'000;  // as the reference implementation
+
+/// What the header says of one tensor.
+struct Entry {
+  std::string name;
+  /// The dtype and the shape in which tutti reads it. An element of a type that tutti does not have
+  /// is read as its bytes: the dtype is uint8 and the last dimension has the element's size.
+  DType dtype = uint8;
+  Shape shape = {};
+  /// Why tutti cannot read the tensor although the format allows it; empty if tutti can.
+  std::string unreadable = {};
+  std::uint64_t begin = 0, end = 0;  ///< Its bytes, counted from the end of the header.
+};
+
+struct Header {
+  std::vector<Entry> entries;  ///< In the order of the text.
+  Metadata metadata;
+};
+
+/// Parses and checks the text of a header, in O(n log n) time for n tensors. `data_bytes` is the
+/// number of bytes that follow it in the file. Throws a CheckpointError that names the tensor if
+/// the format forbids something: text that does not begin with '{', a key that occurs twice, an
+/// entry that is incomplete, a size that does not fit dtype and shape, or byte ranges that overlap
+/// or do not cover the data exactly.
+Header parse_header(std::string_view text, std::uint64_t data_bytes);
+
+/// Returns the format's name for a dtype of tutti.
+const char* name_of(DType dtype);
+
+}  // namespace tutti::safetensors

@@ -1,0 +1,42 @@
+// saturating_cast converts a floating number to an integer with a defined result for every value,
+// the same on the CPU and in CUDA kernels: C++ leaves NaN and numbers out of range undefined, and
+// processors differ.
+#pragma once
+
+#include "host_device.h"
+
+#include <limits>
+#include <type_traits>
+
+namespace tutti {
+namespace detail {
+
+// The range of an integer type. Device code may read these constants, but not call numeric_limits.
+template <class T>
+inline constexpr T least_of = std::numeric_limits<T>::min();
+template <class T>
+inline constexpr T most_of = std::numeric_limits<T>::max();
+
+}  // namespace detail
+
+/// Returns `value` as a To. A floating number is cut towards zero to an integer, one beyond the
+/// range of To becomes the nearest end of the range, and NaN becomes 0. All other types convert as
+/// in C++: an integer keeps its lowest bits in a narrower one.
+template <class To, class From>
+TUTTI_HOST_DEVICE constexpr To saturating_cast(From value) {
+  if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> &&
+                !std::is_same_v<To, bool>) {
+    // The largest integer of 64 bits rounds up to a power of two, which is out of range already.
+    constexpr From low = static_cast<From>(detail::least_of<To>),
+                   high = static_cast<From>(detail::most_of<To>);
+    // Only numbers in range reach the conversion, so that a compiler may compute all three results
+    // for every element of a vector.
+    const To inside = static_cast<To>(value > low && value < high ? value : low);
+    const To number = value >= high ? detail::most_of<To> : inside;
+    return value == value ? number : To(0);
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,71 @@
+// Report: what a rank publishes in the rendezvous store about its collectives of one group, and how
+// it becomes a value of the store and is read again with checks. It needs neither CUDA nor NCCL.
+#pragma once
+
+#include "../../../core/error.h"
+#include "../../collective.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <type_traits>
+
+namespace tutti::distributed::nccl {
+
+constexpr std::size_t max_fingerprints = 4;
+
+/// The collectives of one group that are under way on a rank.
+struct Report {
+  std::int64_t last_issued = 0, calls = 0;
+  Fingerprint fingerprints[max_fingerprints] = {};  ///< Of its oldest calls.
+};
+static_assert(std::is_trivially_copyable_v<Report>);
+
+using Reports = std::map<std::string, Report>;  ///< By the key of the group.
+
+/// Returns a value of the store: key, zero byte and report of each group as plain bytes, one after
+/// the other.
+inline std::string encode(const Reports& reports) {
+  std::string text;
+  for (const auto& [key, report] : reports) {
+    text += key;
+    text += '\0';
+    text.append(reinterpret_cast<const char*>(&report), sizeof(report));
+  }
+  return text;
+}
+
+/// Returns whether a report may have been written by encode(): its numbers are in their ranges, and
+/// the names end.
+inline bool is_valid(const Report& report) {
+  const auto fits = [](const Fingerprint& f) {
+    return f.sequence >= 0 && f.count >= 0 && f.operation <= Operation::barrier &&
+           f.op <= static_cast<std::uint8_t>(ReduceOp::max) &&
+           f.dtype <= static_cast<std::uint8_t>(DType::boolean) &&
+           std::memchr(f.name, '\0', sizeof(f.name)) != nullptr;
+  };
+  return report.last_issued >= 0 && report.calls >= 0 &&
+         std::all_of(std::begin(report.fingerprints), std::end(report.fingerprints), fits);
+}
+
+/// Reads the value that the rank `world_rank` has written. Throws a DistributedError where it is
+/// malformed.
+inline Reports decode_reports(const std::string& text, int world_rank) {
+  Reports reports;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\0', at);
+    Report report;
+    const bool is_whole = end != std::string::npos && text.size() - end - 1 >= sizeof(report);
+    if (is_whole) std::memcpy(static_cast<void*>(&report), text.data() + end + 1, sizeof(report));
+    if (!is_whole || !is_valid(report))
+      tutti::fail<DistributedError>(
+          "nccl: the report of rank {} about its collectives is malformed at byte {} of {}; do all "
+          "ranks run the same program?",
+          world_rank, at, text.size());
+    reports.insert_or_assign(text.substr(at, end - at), report);
+    at = end + 1 + sizeof(report);
+  }
+  return reports;
+}
+
+}  // namespace tutti::distributed::nccl

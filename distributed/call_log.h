@@ -1,0 +1,65 @@
+// CallLog: the latest call that each rank has issued in each group of a world. World reads it when
+// a rank is absent at a deadline, so that the error says where that rank was. It holds no tensors
+// and knows nothing of waits; a record of more than the latest call would be added to
+// CallLog::Entry::record(), through which every call of every backend passes.
+#pragma once
+
+#include "collective.h"
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace tutti::distributed {
+
+/// One call as a rank keeps it on record: plain bytes, which backends may send.
+struct CallRecord {
+  std::int64_t sequence = 0;  ///< Its number in its group; 0 stands for no call yet.
+  std::int64_t bytes = 0;
+  Operation operation = Operation::barrier;
+  char name[111] = {};  ///< The beginning of the name.
+};
+
+/// Returns the record of a call.
+CallRecord record_of(const Collective& call);
+
+/// Returns the same text as for a Collective, such as
+/// "all_reduce #808 of group 'world' (bucket 4, 6.2 MB)".
+std::string describe(const CallRecord& record, const std::string& group);
+
+/// Returns "A, B and C" for at most six calls, and "no call" for none.
+std::string calls_to_string(const std::vector<std::string>& calls);
+
+/// The latest calls of the ranks that share one World object: one rank, or all where ranks are
+/// threads.
+class CallLog {
+ public:
+  /// The latest call of one rank in one group.
+  class Entry {
+   public:
+    Entry(int world_rank, std::string group) : world_rank_(world_rank), group_(std::move(group)) {}
+    /// Replaces the record. Allocates nothing and waits for no other rank.
+    void record(const Collective& call);
+
+   private:
+    friend class CallLog;
+    const int world_rank_;
+    const std::string group_;
+    mutable std::mutex mutex_;
+    CallRecord latest_;
+  };
+
+  /// Adds the entry of this rank in a group, which the rank's backend holds. The entry of a group
+  /// that was destroyed stays until the rank makes another group of the same name.
+  std::shared_ptr<Entry> add(const GroupInfo& group);
+
+  /// Returns the latest call of every group of this rank of the world, as calls_to_string() does;
+  /// nothing where this object has no entry of the rank.
+  std::optional<std::string> latest_calls(int world_rank) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<Entry>> entries_;
+};
+
+}  // namespace tutti::distributed

@@ -1,0 +1,119 @@
+#include "functional.h"
+
+#include "../autograd/functions.h"
+#include "../autograd/record.h"
+
+#include <utility>
+
+namespace tutti::distributed {
+namespace {
+
+void check(const char* function, const Tensor& x, ReduceOp op) {
+  if (!is_floating(x.dtype()))
+    fail<DTypeError>("{}: expected a floating dtype, got {}; ProcessGroup::{}() takes any dtype",
+                     function, to_string(x.dtype()), function);
+  if (op != ReduceOp::sum && op != ReduceOp::mean)
+    fail<ValueError>(
+        "{}: expected the reduction sum or mean, which have a gradient, got {}; "
+        "ProcessGroup::{}() offers it without a gradient",
+        function, to_string(op), function);
+}
+
+void check_rows(const char* function, const Tensor& x, const ProcessGroup& group) {
+  if (x.rank() < 1 || x.size(0) != group.size())
+    fail<ShapeError>("{}: expected a tensor of shape ({}, ...), one row for each rank, got {}",
+                     function, group.size(), to_string(x.shape()));
+}
+
+// The shape of the gathered tensors of all ranks, or without the first dimension that of one.
+Shape gathered_shape(const Shape& shape, const ProcessGroup& group) {
+  Shape gathered = shape;
+  gathered.insert(0, group.size());
+  return gathered;
+}
+Shape row_shape(const Shape& shape) {
+  Shape row = shape;
+  row.erase(0);
+  return row;
+}
+
+CallOptions named(const CallOptions& options, const char* name) {
+  CallOptions result = options;
+  if (result.name.empty()) result.name = name;
+  return result;
+}
+CallOptions backward_of(const CallOptions& options) {
+  CallOptions result = options;
+  result.name += " backward";
+  return result;
+}
+
+// Each of these computes one collective into a new row-major tensor. While the data travels, the
+// backward computes the gradients that other operations have deferred.
+Tensor reduced(const Tensor& x, const ProcessGroup& group, ReduceOp op,
+               const CallOptions& options) {
+  const Tensor result = empty(x.shape(), {x.dtype(), x.device()});
+  result.copy_(x.detach());
+  Work work = group.all_reduce(result, op, options);
+  autograd::compute_deferred_gradients();
+  work.wait();
+  return result;
+}
+Tensor gathered(const Tensor& x, const ProcessGroup& group, const CallOptions& options) {
+  const Tensor result = empty(gathered_shape(x.shape(), group), {x.dtype(), x.device()});
+  Work work = group.all_gather(x.detach(), result, options);
+  autograd::compute_deferred_gradients();
+  work.wait();
+  return result;
+}
+Tensor scattered(const Tensor& x, const ProcessGroup& group, ReduceOp op,
+                 const CallOptions& options) {
+  const Tensor result = empty(row_shape(x.shape()), {x.dtype(), x.device()});
+  Work work = group.reduce_scatter(x.detach(), result, op, options);
+  autograd::compute_deferred_gradients();
+  work.wait();
+  return result;
+}
+
+template <class Gradient>
+Tensor record_collective(const char* name, const Tensor& output, const Tensor& x,
+                         Gradient gradient) {
+  const Tensor recorded = autograd::record(name, output, {x}, std::move(gradient));
+  autograd::mark_waits_for_ranks(recorded);
+  return recorded;
+}
+
+}  // namespace
+
+Tensor all_reduce(const Tensor& x, const ProcessGroup& group, ReduceOp op,
+                  const CallOptions& options) {
+  check("all_reduce", x, op);
+  const CallOptions call = named(options, "differentiable all_reduce");
+  return record_collective("all_reduce", reduced(x, group, op, call), x,
+                           [group, op, call = backward_of(call)](const Tensor& gradient) {
+                             return reduced(gradient, group, op, call);
+                           });
+}
+
+Tensor all_gather(const Tensor& x, const ProcessGroup& group, const CallOptions& options) {
+  check("all_gather", x, ReduceOp::sum);
+  const CallOptions call = named(options, "differentiable all_gather");
+  return record_collective("all_gather", gathered(x, group, call), x,
+                           [group, call = backward_of(call)](const Tensor& gradient) {
+                             return scattered(gradient, group, ReduceOp::sum, call);
+                           });
+}
+
+Tensor reduce_scatter(const Tensor& x, const ProcessGroup& group, ReduceOp op,
+                      const CallOptions& options) {
+  check("reduce_scatter", x, op);
+  check_rows("reduce_scatter", x, group);
+  const CallOptions call = named(options, "differentiable reduce_scatter");
+  return record_collective("reduce_scatter", scattered(x, group, op, call), x,
+                           [group, op, call = backward_of(call)](const Tensor& gradient) {
+                             const Tensor all = gathered(gradient, group, call);
+                             return op == ReduceOp::mean ? all * (1.0 / group.size()) : all;
+                           });
+}
+
+}  // namespace tutti::distributed

@@ -1,0 +1,63 @@
+#include "process_identity.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+
+namespace tutti::distributed::rendezvous {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line;
+}
+
+std::string numbering() {
+  char space[64] = "";  // "pid:[4026531836]"
+  [[maybe_unused]] const ssize_t n = readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
+  return first_line("/proc/sys/kernel/random/boot_id") + " " + space;
+}
+
+// What /proc/PID/stat says; both empty where it does not exist.
+struct Stat {
+  std::string state = {}, started = {};
+};
+
+Stat stat_of(const std::string& pid) {
+  const std::string line = first_line("/proc/" + pid + "/stat");
+  // The name of the program stands in parentheses, and may contain any character.
+  const auto name_end = line.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream fields(line.substr(name_end + 1));
+  Stat stat;
+  fields >> stat.state;  // the third field of the line
+  for (int field = 4; field <= 22; ++field) fields >> stat.started;
+  return stat;
+}
+
+}  // namespace
+
+ProcessIdentity own_identity() {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  const std::string pid = std::to_string(getpid());
+  return {host, numbering(), pid, stat_of(pid).started};
+}
+
+Life life_of(const ProcessIdentity& process) {
+  if (process.numbering != numbering()) return Life::unknown;
+  int pid = 0;
+  std::from_chars(process.pid.data(), process.pid.data() + process.pid.size(), pid);
+  if (pid <= 0) return Life::unknown;
+  if (kill(pid, 0) != 0 && errno == ESRCH) return Life::ended;
+  const Stat stat = stat_of(process.pid);
+  const bool is_zombie = stat.state == "Z" || stat.state == "X";
+  return is_zombie || stat.started != process.started ? Life::ended : Life::runs;
+}
+
+}  // namespace tutti::distributed::rendezvous

@@ -1,0 +1,26 @@
+// Identifies a process of any host, so that a file which it has left behind can be told from the
+// file of a process that still runs.
+#pragma once
+
+#include <string>
+
+namespace tutti::distributed::rendezvous {
+
+/// A process: its host, which boot and which set of process numbers of it, its number and start.
+struct ProcessIdentity {
+  std::string host = {};
+  std::string numbering = {};  ///< Where `pid` counts: the boot and the PID namespace.
+  std::string pid = {};
+  std::string started = {};  ///< In clock ticks since the boot; empty where /proc does not say.
+
+  bool operator==(const ProcessIdentity&) const = default;
+};
+
+/// Returns the identity of this process.
+ProcessIdentity own_identity();
+
+/// Whether a process runs; `unknown` for one of another host, boot or container.
+enum class Life { runs, ended, unknown };
+Life life_of(const ProcessIdentity& process);
+
+}  // namespace tutti::distributed::rendezvous

@@ -1,0 +1,86 @@
+#include "metrics_table.h"
+
+#include <tutti/core/create.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace tutti::examples {
+namespace {
+
+constexpr double largest = std::numeric_limits<double>::max(),
+                 infinity = std::numeric_limits<double>::infinity();
+
+// The values that a column may have.
+struct Column {
+  const char* name;
+  double low, high;
+  bool is_whole = false, may_be_nan = false;
+};
+constexpr std::array<Column, metrics_columns> columns{
+    {{.name = "epoch", .low = 1, .high = 0x1p53, .is_whole = true},
+     {.name = "step", .low = 1, .high = 0x1p53, .is_whole = true},
+     {.name = "train_loss", .low = -largest, .high = largest},
+     {.name = "train_accuracy", .low = 0, .high = 1},
+     {.name = "images_per_second", .low = 0, .high = infinity},
+     {.name = "learning_rate", .low = 0, .high = largest},
+     {.name = "test_loss", .low = -infinity, .high = infinity, .may_be_nan = true},
+     {.name = "test_accuracy", .low = 0, .high = 1, .may_be_nan = true}}};
+
+void check_value(std::int64_t row, const Column& column, double value) {
+  const bool is_legal = std::isnan(value) ? column.may_be_nan
+                                          : value >= column.low && value <= column.high &&
+                                                (!column.is_whole || value == std::floor(value));
+  if (!is_legal)
+    fail<CheckpointError>("tensor 'rows': row {}: {} is {}, expected a {}number of {} to {}", row,
+                          column.name, value, column.is_whole ? "whole " : "", column.low,
+                          column.high);
+}
+
+Metrics row_from(const double* values) {
+  const auto known = [](double value) {
+    return std::isnan(value) ? std::optional<double>() : value;
+  };
+  return {.epoch = static_cast<std::int64_t>(values[0]),
+          .step = static_cast<std::int64_t>(values[1]),
+          .train_loss = values[2],
+          .train_accuracy = values[3],
+          .images_per_second = values[4],
+          .learning_rate = values[5],
+          .test_loss = known(values[6]),
+          .test_accuracy = known(values[7])};
+}
+
+}  // namespace
+
+Tensor to_table(const std::vector<Metrics>& rows) {
+  const Tensor table =
+      empty({static_cast<std::int64_t>(rows.size()), metrics_columns}, {.dtype = float64});
+  double* at = table.data<double>();
+  for (const Metrics& m : rows)
+    for (const double value : {static_cast<double>(m.epoch), static_cast<double>(m.step),
+                               m.train_loss, m.train_accuracy, m.images_per_second, m.learning_rate,
+                               m.test_loss.value_or(NAN), m.test_accuracy.value_or(NAN)})
+      *at++ = value;
+  return table;
+}
+
+std::vector<Metrics> rows_from_table(const Tensor& table, std::int64_t step) {
+  std::vector<Metrics> rows;
+  for (std::int64_t r = 0; r < table.size(0); ++r) {
+    const double* const values = table.data<double>() + r * metrics_columns;
+    for (std::size_t c = 0; c < columns.size(); ++c) check_value(r, columns[c], values[c]);
+    const Metrics row = row_from(values);
+    const Metrics before = rows.empty() ? Metrics{.epoch = 1} : rows.back();
+    if (row.step <= before.step || row.step > step || row.epoch < before.epoch)
+      fail<CheckpointError>(
+          "tensor 'rows': row {} is of step {} in epoch {}, after step {} in epoch {}, in a "
+          "checkpoint of step {}",
+          r, row.step, row.epoch, before.step, before.epoch, step);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace tutti::examples

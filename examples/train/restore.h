@@ -1,0 +1,22 @@
+// restore(): continues a run from what a checkpoint holds of its network and its optimizer.
+#pragma once
+
+#include "checkpoint.h"
+#include "optimization.h"
+#include "progress.h"
+
+#include <tutti/nn/module.h>
+
+namespace tutti::examples {
+
+/// Throws a CheckpointError, which names the file and the entry, unless the checkpoint is one of a
+/// run of this length, with a row of metrics for the end of every epoch.
+void check_length(const TrainOptions& options, const Checkpoint& from, const RunLength& length);
+
+/// Loads the weights, the optimizer and the loss scale of a checkpoint. Throws a CheckpointError,
+/// which names the file and the entry, and changes nothing, unless the checkpoint holds exactly
+/// what such a run saves: every tensor with its shape and dtype, and the options that the run has.
+void restore(const TrainOptions& options, const Checkpoint& from, nn::Module& net,
+             Optimization& optimization);
+
+}  // namespace tutti::examples

@@ -1,0 +1,82 @@
+// Cases in which rank 1 leaves the course of the others, and the words that must stand in the error
+// of every rank: the layer in which ranks wait, and where the others were. They run on ranks of
+// every kind, and each case breaks its group.
+#pragma once
+
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/grad_mode.h>
+#include <tutti/core/create.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/nn/batch_norm/sync_batch_norm.h>
+#include <tutti/nn/conv.h>
+
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tutti::test {
+
+inline constexpr std::chrono::seconds place_timeout{3};
+
+struct PlaceBlock : nn::Layer {
+  nn::Conv2d& conv1 = add<nn::Conv2d>("conv1", {.in = 3, .out = 4, .kernel = 1});
+  nn::SyncBatchNorm& bn1 = add<nn::SyncBatchNorm>("bn1", {.channels = 4});
+  Tensor forward(const Tensor& x) override { return bn1(conv1(x)); }
+};
+
+struct PlaceNet : nn::Layer {
+  PlaceBlock& layer1 = add<PlaceBlock>("layer1");
+  Tensor forward(const Tensor& x) override { return layer1(x); }
+};
+
+/// Does what the case `fault` says on this rank. Throws what this rank gets.
+inline void go_astray(const std::string& fault, const ProcessGroup& group, Device device = {}) {
+  const bool is_astray = group.rank() == 1;
+  PlaceNet net;
+  net.to(device);
+  const Tensor x = randn({2, 3, 3, 3}).to(device);
+  if (fault == "eval") {  // one rank has called eval()
+    const DataParallel parallel(net.named_parameters(), net.named_buffers(), group);
+    if (is_astray) net.eval();
+    sum(net(x)).backward();
+  } else if (fault == "forward") {  // one rank runs one forward less than the others
+    const NoGrad no_grad;
+    net(x);
+    if (!is_astray) net(x);
+  } else if (fault == "busy") {  // one rank is late, and in no call meanwhile
+    const NoGrad no_grad;
+    net(x);
+    if (is_astray) std::this_thread::sleep_for(place_timeout + std::chrono::seconds(4));
+    else net(x);
+  } else if (fault == "channels") {
+    net.layer1.bn1(randn({2, is_astray ? 5 : 4, 3, 3}).to(device));
+  } else if (fault == "backward") {  // one rank will run no backward
+    std::optional<NoGrad> no_grad;
+    if (is_astray) no_grad.emplace();
+    net(x);
+  }
+  // Where only the device waits, the host gets the error here.
+  group.barrier({.name = "end of epoch"});
+}
+
+/// Returns what must stand in the error of every rank.
+inline std::vector<std::string> words_of_place(const std::string& fault,
+                                               const ProcessGroup& group) {
+  const std::string layer = "SyncBatchNorm 'layer1.bn1' forward #";
+  if (fault == "eval")
+    return {layer + "1", "rank 1 at ",
+            group.capabilities().device_waits ? "(end of epoch)" : "(bucket 0: layer1."};
+  if (fault == "forward") return {layer + "2", "rank 1 at ", layer + "1", "(end of epoch)"};
+  if (fault == "busy")
+    return {layer + "2",
+            "rank 1 at all_reduce #1 of group 'world/normalization' (" + layer + "1, 128 B)"};
+  if (fault == "channels")
+    return {layer + "1", "rank 1", "expected input of shape (N, 4, ...), got (2, 5, 3, 3)"};
+  std::vector<int> others = {0};
+  for (int r = 2; r < group.size(); ++r) others.push_back(r);
+  return {layer + "1", distributed::ranks_to_string(others) + " will run a backward",
+          "rank 1 will not"};
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,640 @@
+// What strangers, other runs and faulty ranks can do to a rendezvous: nothing but be turned away,
+// or fail the run with a text that says why. The tests talk to rank 0 over raw connections, and to
+// ranks as a false rank 0.
+#include "messages.h"
+#include "rendezvous_case.h"
+
+#include <tutti/core/error.h>
+#include <tutti/distributed/backends/nccl/report.h>
+#include <tutti/distributed/broadcast_text.h>
+#include <tutti/distributed/launch/launch.h>
+#include <tutti/distributed/launch/rendezvous/crypto.h>
+#include <tutti/distributed/launch/rendezvous/greeting.h>
+#include <tutti/distributed/launch/rendezvous/secret.h>
+#include <tutti/distributed/process_group.h>
+
+#include <gtest/gtest.h>
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+namespace tutti {
+namespace {
+
+using namespace distributed;
+using namespace distributed::rendezvous;
+using namespace std::chrono_literals;
+using test::connect_to_rank_0;
+using test::expect_contains;
+using test::free_port;
+using test::message_of;
+using test::Process;
+using test::Rank;
+using test::TemporaryFile;
+
+using Sender = AuthenticatedStream::Sender;
+constexpr const char* secret = "a secret of the tests, 32 bytes.";
+
+// Sends all bytes, or as many as the other end takes.
+void send_all(int fd, const std::string& bytes) {
+  EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+}
+
+// Receives `count` bytes; fewer where the connection ends or nothing comes for a while.
+std::string receive(int fd, std::size_t count, std::chrono::milliseconds patience = 15s) {
+  std::string bytes;
+  while (bytes.size() < count) {
+    pollfd polled{fd, POLLIN, 0};
+    if (poll(&polled, 1, static_cast<int>(patience.count())) != 1) break;
+    char buffer[4096];
+    const ssize_t n = recv(fd, buffer, std::min(sizeof(buffer), count - bytes.size()), 0);
+    if (n <= 0) break;
+    bytes.append(buffer, static_cast<std::size_t>(n));
+  }
+  return bytes;
+}
+
+// Receives what comes until the other end hangs up, which it must do soon.
+std::string receive_until_hang_up(int fd) {
+  const std::string bytes = receive(fd, 1 << 20);
+  pollfd polled{fd, POLLIN, 0};
+  char byte = 0;
+  EXPECT_EQ(poll(&polled, 1, 0), 1) << "not hung up on";
+  EXPECT_LE(recv(fd, &byte, 1, MSG_DONTWAIT), 0);
+  return bytes;
+}
+
+// A connection to rank 0 that has proved to be a rank of the run.
+struct RawRank {
+  RawRank(const std::string& port, int rank, int size, const std::string& run_id = "run 1")
+      : fd(connect_to_rank_0(port)) {
+    ClientGreeting greeting({.rank = rank, .size = size, .run_id = run_id}, secret);
+    send_all(fd, sent += greeting.hello());
+    const std::string claim = greeting.prove(receive(fd, ClientGreeting::answer_size));
+    sent += claim;
+    send_all(fd, claim);
+    mark = receive(fd, 1);
+    if (mark != "+") return;
+    EXPECT_TRUE(greeting.is_proof(receive(fd, hmac_size)));
+    outgoing.emplace(greeting.session_key(), Sender::client);
+    incoming.emplace(greeting.session_key(), Sender::server);
+    refusal = next_message();
+  }
+  ~RawRank() { close(fd); }
+  RawRank(const RawRank&) = delete;
+  RawRank& operator=(const RawRank&) = delete;
+
+  std::string next_message() {
+    std::string frame = receive(fd, 4), message;
+    if (frame.size() < 4) return "nothing came";
+    const std::size_t size = MessageReader{frame}.number();
+    frame += receive(fd, size + AuthenticatedStream::frame_overhead - 4);
+    EXPECT_EQ(incoming->take(frame, max_reply_bytes, message), Taken::complete);
+    return message;
+  }
+  Reply ask(const Request& request) {
+    send_all(fd, outgoing->frame(encode(request)));
+    Reply reply;
+    EXPECT_TRUE(decode(next_message(), reply));
+    return reply;
+  }
+
+  int fd;
+  std::string mark, refusal, sent;
+  std::optional<AuthenticatedStream> outgoing, incoming;
+};
+
+// Rank 0 of a run of `size` ranks in this process.
+struct ServerCase {
+  explicit ServerCase(int size, std::chrono::milliseconds timeout = 20s)
+      : store(serve_tcp({"127.0.0.1"}, 0, {0, size, "run 1", timeout, secret})),
+        port(store->where().substr(store->where().rfind(':') + 1)) {}
+  std::string failure() const {
+    for (int i = 0; i < 500; ++i) {
+      if (const auto why = store->failure()) return why->what;
+      std::this_thread::sleep_for(10ms);
+    }
+    return "no failure";
+  }
+  std::shared_ptr<Store> store;
+  std::string port;
+};
+
+// ---- strangers
+
+TEST(RendezvousSecurity, StrangersAreTurnedAwayLearnNothingAndDisturbNobody) {
+  const std::string port = free_port(), at = "127.0.0.1:" + port;
+  Process zero = Rank{at, 0, 2, "run 1", 20s, false, secret}.start();
+  const int silent = connect_to_rank_0(port);
+  const std::string hello = std::string(greeting_magic) + random_nonce();
+  for (const std::string& text :
+       {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(greeting_magic) + std::string(5000, 'x'),
+        hello + std::string(5000, 'x'), hello + std::string(40, 'x')}) {
+    const int fd = connect_to_rank_0(port);
+    send_all(fd, text);
+    const std::string answer = receive_until_hang_up(fd);
+    EXPECT_EQ(answer.find("run 1"), std::string::npos);
+    EXPECT_EQ(answer.find(secret), std::string::npos);
+    EXPECT_LE(answer.size(), ClientGreeting::answer_size + 1);
+    close(fd);
+  }
+  Process one = Rank{at, 1, 2, "run 1", 20s, false, secret}.start();
+  for (Process* rank : {&one, &zero}) {
+    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
+    EXPECT_EQ(rank->exit_code(), 0);
+  }
+  close(silent);
+}
+
+TEST(RendezvousSecurity, AnotherSecretOrRunIdIsRefusedAndNotToldTheRightOne) {
+  const std::string port = free_port(), at = "127.0.0.1:" + port;
+  Process zero = Rank{at, 0, 2, "run 1", 20s, false, secret}.start();
+  for (const Rank& other : {Rank{at, 1, 2, "run 0", 20s, false, secret},
+                            Rank{at, 1, 2, "run 1", 20s, false, "another secret of 24 byt"}}) {
+    const std::string line = other.start().line();
+    expect_contains(line, {"error: rendezvous at " + at + ": rank 1 was turned away",
+                           "its secret or its run id is not that of this process",
+                           "run id '" + other.run_id + "'"});
+    if (other.run_id != "run 1") {
+      EXPECT_EQ(line.find("run 1"), std::string::npos);
+    }
+    EXPECT_EQ(line.find("secret of"), std::string::npos) << line;
+  }
+  Process one = Rank{at, 1, 2, "run 1", 20s, false, secret}.start();
+  EXPECT_EQ(one.line(), "met: [the name of 0] [the name of 1]");
+  EXPECT_EQ(zero.line(), "met: [the name of 0] [the name of 1]");
+}
+
+TEST(RendezvousSecurity, ARecordedGreetingProvesNothingTheNextTime) {
+  const ServerCase server(3);
+  const RawRank first(server.port, 1, 3);
+  EXPECT_EQ(first.refusal, "");
+  const int fd = connect_to_rank_0(server.port);
+  send_all(fd, first.sent.substr(0, greeting_magic.size() + nonce_size));
+  EXPECT_EQ(receive(fd, ClientGreeting::answer_size).size(), ClientGreeting::answer_size);
+  send_all(fd, first.sent.substr(greeting_magic.size() + nonce_size));
+  EXPECT_EQ(receive_until_hang_up(fd), std::string(1, refused_mark));
+  close(fd);
+  EXPECT_FALSE(server.store->failure());
+}
+
+TEST(RendezvousSecurity, AProofCoversTheRankAndTheWorldSize) {
+  const ServerCase server(3);
+  for (const std::size_t at : {0u, 4u}) {  // of the rank, of the world size
+    const int fd = connect_to_rank_0(server.port);
+    ClientGreeting greeting({.rank = 1, .size = 3, .run_id = "run 1"}, secret);
+    send_all(fd, greeting.hello());
+    std::string claim = greeting.prove(receive(fd, ClientGreeting::answer_size));
+    claim[at] ^= 3;  // NOLINT: another rank, another size
+    send_all(fd, claim);
+    EXPECT_EQ(receive_until_hang_up(fd), std::string(1, refused_mark));
+    close(fd);
+  }
+}
+
+TEST(RendezvousSecurity, ARankThatHasProvedItselfIsToldWhyItIsRefused) {
+  const ServerCase server(3);
+  const RawRank one(server.port, 1, 3);
+  EXPECT_EQ(one.refusal, "");
+  expect_contains(RawRank(server.port, 1, 3).refusal,
+                  {"another process has already come as rank 1"});
+  expect_contains(RawRank(server.port, 2, 4).refusal,
+                  {"rank 0 was started for 3 ranks, this one for 4"});
+  expect_contains(RawRank(server.port, 7, 3).refusal, {"rank 7 is none of the ranks 1 to 2"});
+  expect_contains(RawRank(server.port, 0, 3).refusal, {"rank 0 is none of the ranks 1 to 2"});
+  EXPECT_EQ(RawRank(server.port, 1, 3, "run 0").mark, std::string(1, refused_mark));
+  EXPECT_FALSE(server.store->failure());
+}
+
+// Rank 1 hangs up when rank 0 takes too long to answer, and connects again.
+TEST(RendezvousSecurity, ARankThatHangsUpBeforeItsFirstRequestMayConnectAgain) {
+  const ServerCase server(2);
+  for (int i = 0; i < 3; ++i) {
+    const RawRank rank(server.port, 1, 2);
+    EXPECT_EQ(rank.refusal, "");
+  }
+  RawRank rank(server.port, 1, 2);
+  EXPECT_EQ(rank.ask({Request::Operation::put, "a", "1"}).values, (Values{{"a", "1"}}));
+  EXPECT_FALSE(server.store->failure());
+}
+
+// ---- a false rank 0
+
+TEST(RendezvousSecurity, AServerThatDoesNotKnowTheSecretIsNotRankZero) {
+  const test::Listener liar;
+  const std::string at = "127.0.0.1:" + std::to_string(liar.port);
+  const Process one = Rank{at, 1, 2, "run 1", 2500ms, false, secret}.start();
+  const int guest = accept(liar.fd, nullptr, nullptr);
+  EXPECT_EQ(receive(guest, 8 + nonce_size).substr(0, 8), greeting_magic);
+  send_all(guest, std::string(answer_magic) + random_nonce());
+  const std::string claim = receive(guest, 8 + hmac_size);
+  EXPECT_EQ(claim.find("run 1"), std::string::npos);
+  send_all(guest, std::string(1, accepted_mark) + claim.substr(8));  // the client's own proof
+  close(liar.fd);
+  expect_contains(one.line(), {"timeout: rendezvous: rank 1 could not reach rank 0 at " + at});
+  close(guest);
+}
+
+TEST(RendezvousSecurity, AMessageThatClaimsToBeHugeIsNotWaitedFor) {
+  const test::Listener liar;
+  Process one =
+      Rank{"127.0.0.1:" + std::to_string(liar.port), 1, 2, "run 1", 3s, false, secret}.start();
+  const int guest = accept(liar.fd, nullptr, nullptr);
+  ServerGreeting greeting(secret, "run 1");
+  std::string output, input = receive(guest, 8 + nonce_size);
+  EXPECT_EQ(greeting.advance(input, output), ServerGreeting::State::waiting);
+  send_all(guest, output);
+  input = receive(guest, 8 + hmac_size), output.clear();
+  EXPECT_EQ(greeting.advance(input, output), ServerGreeting::State::proved);
+  send_all(guest, output + "\xff\xff\xff\xff");
+  EXPECT_EQ(receive_until_hang_up(guest), "");
+  close(guest);
+  one.signal(SIGKILL);
+  one.exit_code();
+  rusage used = {};
+  getrusage(RUSAGE_CHILDREN, &used);
+  EXPECT_LT(used.ru_maxrss, 2'000'000);  // KiB: it did not allocate the 4 GiB that were announced
+}
+
+// ---- messages after the greeting
+
+TEST(RendezvousSecurity, ChangedRepeatedAndReorderedMessagesAreMalformed) {
+  const std::string key = random_bytes(32);
+  AuthenticatedStream sender(key, Sender::client);
+  const std::string first = sender.frame("first"), second = sender.frame("second");
+  const auto take = [&](const std::string& bytes, Sender from, int before = 0) {
+    AuthenticatedStream receiver(key, from);
+    std::string message, input = first;
+    for (int i = 0; i < before; ++i) EXPECT_EQ(receiver.take(input, 100, message), Taken::complete);
+    input = bytes;
+    return receiver.take(input, 100, message);
+  };
+  EXPECT_EQ(take(first, Sender::client), Taken::complete);
+  EXPECT_EQ(take(second, Sender::client, 1), Taken::complete);
+  EXPECT_EQ(take(first, Sender::client, 1), Taken::malformed) << "repeated";
+  EXPECT_EQ(take(second, Sender::client), Taken::malformed) << "left out";
+  EXPECT_EQ(take(first, Sender::server), Taken::malformed) << "sent back";
+  for (std::size_t at = 0; at < first.size(); ++at) {
+    std::string altered = first;
+    altered[at] = static_cast<char>(altered[at] ^ 0x41);
+    EXPECT_NE(take(altered, Sender::client), Taken::complete) << "byte " << at;
+    EXPECT_NE(take(first.substr(0, at), Sender::client), Taken::complete) << at << " bytes";
+  }
+}
+
+TEST(RendezvousSecurity, AnAlteredOrRepeatedMessageFailsTheRunByName) {
+  for (const bool repeated : {true, false}) {
+    const ServerCase server(2);
+    RawRank rank(server.port, 1, 2);
+    std::string frame = rank.outgoing->frame(encode(Request{Request::Operation::set, "a", "1"}));
+    if (repeated) send_all(rank.fd, frame);
+    else frame[12] ^= 1;  // NOLINT: a byte of the key
+    send_all(rank.fd, frame);
+    expect_contains(server.failure(),
+                    {"the connection of rank 1 (on 127.0.0.1)", "altered on its way, repeated"});
+    EXPECT_EQ(server.store->list("a").size(), repeated ? 1u : 0u);
+  }
+}
+
+TEST(RendezvousSecurity, RequestsThatAreNoneFailTheRun) {
+  std::string unknown, torn = encode(Request{Request::Operation::put, "a", "1"});
+  write_number(unknown, 77);
+  write_text(unknown, "a");
+  write_text(unknown, "1");
+  for (const std::string& message : {unknown, torn + "x", torn.substr(0, 9), std::string()}) {
+    const ServerCase server(2);
+    RawRank rank(server.port, 1, 2);
+    send_all(rank.fd, rank.outgoing->frame(message));
+    expect_contains(server.failure(), {"the connection of rank 1", "is no request"});
+  }
+}
+
+TEST(RendezvousSecurity, RepliesThatAreNoneAreFoundOut) {
+  Reply reply;
+  const std::string good = encode(Reply{.values = {{"a", "1"}, {"b", ""}}});
+  ASSERT_TRUE(decode(good, reply));
+  EXPECT_EQ(reply.values, (Values{{"a", "1"}, {"b", ""}}));
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    const bool is_end_of_an_entry = size == 4 || size == 14;
+    EXPECT_EQ(decode(good.substr(0, size), reply), is_end_of_an_entry) << size;
+  }
+  EXPECT_FALSE(decode(good + "xy", reply));
+}
+
+// ---- limits
+
+TEST(RendezvousSecurity, SilentGuestsMakeRoomForRanks) {
+  const ServerCase server(2);
+  std::vector<int> guests;
+  for (int i = 0; i < 60; ++i) guests.push_back(connect_to_rank_0(server.port));
+  const auto began = Clock::now();
+  const auto one = connect_tcp({"127.0.0.1"}, std::stoi(server.port), {1, 2, "run 1", 20s, secret});
+  EXPECT_LT(Clock::now() - began, 15s);
+  EXPECT_EQ(one->put("a", "1"), "1");
+  for (const int fd : guests) close(fd);
+}
+
+std::size_t resident_bytes() {
+  std::size_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST(RendezvousSecurity, RepliesThatNobodyReadsDoNotPileUp) {
+  const ServerCase server(2);
+  for (int i = 0; i < 4; ++i)
+    server.store->set(fmt::format("key {}", i), std::string(30'000, static_cast<char>('a' + i)));
+  RawRank rank(server.port, 1, 2);
+  const std::size_t before = resident_bytes();
+  std::string pending;
+  std::size_t sent = 0, requests = 0;
+  for (const auto end = Clock::now() + 2s; Clock::now() < end && requests < 100'000;) {
+    if (pending.empty()) {
+      pending = rank.outgoing->frame(encode(Request{Request::Operation::list, "key"}));
+      ++requests;
+    }
+    const ssize_t n = send(rank.fd, pending.data(), pending.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) pending.erase(0, static_cast<std::size_t>(n)), sent += static_cast<std::size_t>(n);
+    else std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_GT(requests, 1000u);  // replies of more than 100 MB
+  EXPECT_LT(resident_bytes(), before + 8'000'000);
+  // The others are served meanwhile, and this rank still gets all replies in order.
+  EXPECT_EQ(server.store->put("other", "1"), "1");
+  Reply reply;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(decode(rank.next_message(), reply));
+    ASSERT_EQ(reply.values, server.store->list("key"));
+  }
+  EXPECT_FALSE(server.store->failure());
+}
+
+TEST(RendezvousSecurity, TheTableHasLimits) {
+  const ServerCase server(2);
+  RawRank rank(server.port, 1, 2);
+  expect_contains(message_of<ValueError>([&] { server.store->set(std::string(2000, 'k'), ""); }),
+                  {"a key of at most 1024 bytes, got 2000"});
+  expect_contains(rank.ask({Request::Operation::put, std::string(2000, 'k'), ""}).error,
+                  {"a key of at most 1024 bytes, got 2000"});
+  expect_contains(message_of<ValueError>(
+                      [&] { server.store->set("k", std::string(max_value_bytes + 1, 'v')); }),
+                  {"a value of at most 262144 bytes for 'k', got 262145"});
+  Table table;
+  const std::string large(max_value_bytes, 'v');
+  const auto fill = [&] {
+    for (int i = 0; i < 1000; ++i)
+      table.apply({Request::Operation::set, fmt::format("k{}", i), large});
+  };
+  expect_contains(message_of<DistributedError>(fill), {"the store is full: 'k255'"});
+  table.apply({Request::Operation::set, "k254", ""});  // makes room
+  table.apply({Request::Operation::set, "k255", large});
+  EXPECT_EQ(table.values().size(), 256u);
+}
+
+// Returns the seconds of processor time that a process has used.
+double processor_seconds(pid_t pid) {
+  std::string word;
+  std::ifstream stat(fmt::format("/proc/{}/stat", pid));
+  double ticks = 0;
+  for (int field = 1; field <= 15 && stat >> word; ++field)
+    if (field >= 14) ticks += std::stod(word);
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+TEST(RendezvousSecurity, WithoutDescriptorsAcceptPausesAndRecovers) {
+  const std::string port = free_port(), at = "127.0.0.1:" + port;
+  Process zero = Rank{at, 0, 2, "run 1", 60s, false, secret}.start();
+  std::vector<int> guests = {connect_to_rank_0(port)};
+  const auto descriptors = std::distance(
+      std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", zero.pid())), {});
+  const rlimit few{static_cast<rlim_t>(descriptors + 2), static_cast<rlim_t>(descriptors + 2)};
+  ASSERT_EQ(prlimit(zero.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  for (int i = 0; i < 12; ++i) guests.push_back(connect_to_rank_0(port));
+  std::this_thread::sleep_for(200ms);
+  const double before = processor_seconds(zero.pid());
+  std::this_thread::sleep_for(2s);
+  EXPECT_LT(processor_seconds(zero.pid()) - before, 0.4);
+  for (const int fd : guests) close(fd);
+  Process one = Rank{at, 1, 2, "run 1", 60s, false, secret}.start();
+  for (Process* rank : {&one, &zero}) {
+    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
+    EXPECT_EQ(rank->exit_code(), 0);
+  }
+}
+
+TEST(RendezvousSecurity, RankZeroListensOnlyAtTheAddressThatWasAskedFor) {
+  const auto accepts = [](const std::string& host, const std::string& port) {
+    sockaddr_in address = test::local_address(port);
+    EXPECT_EQ(inet_pton(AF_INET, host.c_str(), &address.sin_addr), 1);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool connected =
+        connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    close(fd);
+    return connected;
+  };
+  const auto port_of = [](const Store& store) {
+    return store.where().substr(store.where().rfind(':') + 1);
+  };
+  const auto one = serve_tcp({"127.0.0.1"}, 0, {0, 2, "run 1", 1s, secret});
+  EXPECT_TRUE(accepts("127.0.0.1", port_of(*one)));
+  EXPECT_FALSE(accepts("127.0.0.2", port_of(*one)));
+  const auto other = serve_tcp({"127.0.0.2"}, 0, {0, 2, "run 1", 1s, secret});
+  EXPECT_TRUE(accepts("127.0.0.2", port_of(*other)));
+  EXPECT_FALSE(accepts("127.0.0.1", port_of(*other)));
+  // An address of another host, such as that of a service, is forwarded to any of this host.
+  const auto any = serve_tcp({"192.0.2.1"}, 0, {0, 2, "run 1", 1s, secret});
+  EXPECT_TRUE(accepts("127.0.0.1", port_of(*any)));
+  expect_contains(
+      message_of<DistributedError>([] {
+        serve_tcp({"192.0.2.1"}, 0, {0, 2, "run 1", 1s});
+      }),
+      {"rank 0 cannot listen at '192.0.2.1'", "MASTER_ADDR", "TUTTI_RENDEZVOUS_SECRET_FILE"});
+}
+
+// ---- secrets
+
+TEST(RendezvousSecret, RanksOfOneHostNeedNoneAndLeaveNoFile) {
+  const int port = std::stoi(free_port());
+  const std::string path = path_of_host_secret("run 1", port);
+  {
+    // A rank 0 that was killed has left its secret.
+    HostSecret old(path);
+    old.release();
+  }
+  const std::string at = fmt::format("127.0.0.1:{}", port);
+  Process one = Rank{at, 1, 2}.start();
+  std::this_thread::sleep_for(300ms);  // rank 1 has read the old secret
+  Process zero = Rank{at, 0, 2}.start();
+  for (Process* rank : {&one, &zero}) {
+    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
+    EXPECT_EQ(rank->exit_code(), 0);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(RendezvousSecret, AKilledRunDoesNotDisturbTheNextAttemptAtTheSamePort) {
+  const std::string at = "127.0.0.1:" + free_port();
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    std::vector<Process> ranks;
+    for (const int rank : {0, 1, 2}) ranks.push_back(Rank{at, rank, 3, "run 1", 20s, true}.start());
+    for (Process& rank : ranks) expect_contains(rank.line(), {"met: "});
+    for (Process& rank : ranks) rank.signal(SIGKILL);
+    // torchrun starts the next attempt when it has seen the processes of the last one end.
+    for (Process& rank : ranks) rank.exit_code();
+  }
+}
+
+TEST(RendezvousSecret, TheFileIsForThisUserOnly) {
+  const int port = std::stoi(free_port());
+  const std::string path = path_of_host_secret("run 1", port);
+  const auto zero = serve_tcp({"127.0.0.1"}, port, {0, 2, "run 1", 20s});
+  struct stat file = {}, folder = {};
+  ASSERT_EQ(lstat(path.c_str(), &file), 0);
+  ASSERT_EQ(lstat(std::filesystem::path(path).parent_path().c_str(), &folder), 0);
+  EXPECT_EQ(file.st_mode, static_cast<mode_t>(S_IFREG | 0600));
+  EXPECT_EQ(folder.st_mode & 0777, 0700u);
+  EXPECT_EQ(read_host_secret(path)->size(), 32u);
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  expect_contains(message_of<DistributedError>([&] { read_host_secret(path); }),
+                  {"to give rights to this user only", "its mode is 0644"});
+}
+
+TEST(RendezvousSecret, RanksOfSeveralHostsAreToldToShareOne) {
+  expect_contains(Rank{"192.0.2.1:29500", 1, 2}.start().line(),
+                  {"error: rendezvous at 192.0.2.1:29500: rank 0 is on another host",
+                   "TUTTI_RENDEZVOUS_SECRET_FILE", "openssl rand -hex 32"});
+}
+
+TEST(RendezvousSecret, ComesFromTheOptionsOrTheEnvironment) {
+  const TemporaryFile file("secret");
+  const auto find = [](const std::string& option = {}) {
+    return find_secret({.rendezvous_secret = option});
+  };
+  EXPECT_EQ(find(), "");
+  EXPECT_EQ(find(secret), secret);
+  expect_contains(message_of<ValueError>([&] { find("short"); }),
+                  {"a secret of 16 to 4096 bytes, but WorldOptions::rendezvous_secret has 5"});
+  setenv("TUTTI_RENDEZVOUS_SECRET", "sixteen bytes or more", 1);
+  EXPECT_EQ(find(), "sixteen bytes or more");
+  EXPECT_EQ(find(secret), secret);
+  setenv("TUTTI_RENDEZVOUS_SECRET_FILE", file.path.c_str(), 1);
+  expect_contains(message_of<ValueError>([&] { find(); }), {"both set"});
+  unsetenv("TUTTI_RENDEZVOUS_SECRET");
+  expect_contains(message_of<DistributedError>([&] { find(); }), {"there is no file " + file.path});
+  std::ofstream(file.path) << "from a file, with a newline\n";
+  chmod(file.path.c_str(), 0640);
+  expect_contains(message_of<DistributedError>([&] { find(); }),
+                  {"expected the secret at " + file.path, "its mode is 0640; chmod 600"});
+  chmod(file.path.c_str(), 0400);
+  EXPECT_EQ(find(), "from a file, with a newline");
+  std::filesystem::remove(file.path);
+  ASSERT_EQ(mkfifo(file.path.c_str(), 0600), 0);
+  expect_contains(message_of<DistributedError>([&] { find(); }), {"be a regular file"});
+  unsetenv("TUTTI_RENDEZVOUS_SECRET_FILE");
+}
+
+// ---- values that no rank of tutti has written
+
+TEST(MalformedValues, FailuresAreReadWithChecks) {
+  for (const std::string& value :
+       {std::string(), std::string("t"), std::string("no newline"), std::string("x\n"),
+        std::string("\n"), std::string(" ") + std::string(100'000, 'a') + "\n"}) {
+    const auto table = std::make_shared<SharedTable>();
+    const auto zero = in_memory(table, {0, 2});
+    zero->set("failure", value);
+    expect_contains(zero->failure().value().what,
+                    {fmt::format("a failure of {} bytes that no rank", value.size())});
+    EXPECT_THROW(zero->gather("names", ""), DistributedError);
+  }
+  const Failure long_one{.at = std::string(100'000, 'a'), .what = std::string(500'000, 'w')};
+  EXPECT_LE(encode_failure(long_one).size(), max_value_bytes);
+  EXPECT_EQ(decode_failure(encode_failure(long_one)).what, std::string(8192, 'w'));
+  const auto zero = in_memory(std::make_shared<SharedTable>(), {0, 2});
+  zero->set("failures are counted", "3");  // another key with the same beginning
+  EXPECT_FALSE(zero->failure());
+}
+
+TEST(MalformedValues, GatheredValuesAreReadWithChecks) {
+  const auto table = std::make_shared<SharedTable>();
+  const auto zero = in_memory(table, {0, 2, {}, 2s});
+  zero->set("names/1", "short");
+  expect_contains(message_of<DistributedError>([&] { zero->gather("names", ""); }),
+                  {"the value 'names' of rank 1 has 5 bytes"});
+  // A key that belongs to no rank is none of the values.
+  const auto one = in_memory(table, {1, 2, {}, 2s});
+  zero->set("others/7", "a value of no rank");
+  zero->set("others/1", "12345678 one");
+  EXPECT_EQ(zero->gather("others", "zero"), (std::vector<std::string>{"zero", "one"}));
+}
+
+TEST(MalformedValues, AnAddressThatIsNoneIsNotConnectedTo) {
+  for (const std::string text : {"", "29500", "x y z", "0 0123456789abcdef 127.0.0.1",
+                                 "99999 0123456789abcdef 127.0.0.1", "29500 short 127.0.0.1"})
+    run_ranks(2, [&](const ProcessGroup& group) {
+      if (group.rank() == 0) {
+        broadcast_text(group, text, "rendezvous");
+        return;
+      }
+      expect_contains(message_of<DistributedError>([&] { rendezvous::over(group, 1s); }),
+                      {"expected rank 0 to broadcast a port, a secret and addresses"});
+    });
+}
+
+TEST(MalformedValues, ReportsAboutCollectivesAreReadWithChecks) {
+  nccl::Report report{.last_issued = 8, .calls = 1};
+  report.fingerprints[0] = {.sequence = 8, .count = 3, .operation = Operation::all_reduce};
+  const nccl::Reports both = {{"world", report}, {"world.1:0", nccl::Report{}}};
+  const std::string good = encode(both);
+  const auto reports = nccl::decode_reports(good, 1);
+  EXPECT_EQ(reports.at("world").last_issued, 8);
+  EXPECT_TRUE(reports.at("world").fingerprints[0] == report.fingerprints[0]);
+  EXPECT_EQ(reports.size(), 2u);
+  const std::size_t one = sizeof("world") + sizeof(report);
+  for (const std::size_t size :
+       {std::size_t{1}, sizeof("world"), one - 1, one + 3, good.size() - 1})
+    expect_contains(
+        message_of<DistributedError>([&] { nccl::decode_reports(good.substr(0, size), 1); }),
+        {"the report of rank 1", "is malformed"});
+  const auto refuses = [&](auto change) {
+    nccl::Report other = report;
+    change(other, other.fingerprints[0]);
+    EXPECT_THROW(nccl::decode_reports(encode(nccl::Reports{{"world", other}}), 1),
+                 DistributedError);
+  };
+  refuses([](nccl::Report& r, Fingerprint&) { r.calls = -1; });
+  refuses([](nccl::Report& r, Fingerprint&) { r.last_issued = -1; });
+  refuses([](nccl::Report&, Fingerprint& f) { f.operation = static_cast<Operation>(77); });
+  refuses([](nccl::Report&, Fingerprint& f) { f.op = 99; });
+  refuses([](nccl::Report&, Fingerprint& f) { f.dtype = 99; });
+  refuses([](nccl::Report&, Fingerprint& f) { f.sequence = -5; });
+  refuses([](nccl::Report&, Fingerprint& f) { std::memset(f.name, 'x', sizeof(f.name)); });
+}
+
+TEST(MalformedValues, RandomBytesAreNeverTakenForMessages) {
+  const auto seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes(random() % 80, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random() % 4 ? random() % 8 : random());
+    Request request;
+    Reply reply;
+    decode(bytes, request);
+    decode(bytes, reply);
+    decode_failure(bytes);
+    std::string input = bytes, output, message;
+    ServerGreeting greeting(secret, "run 1");
+    EXPECT_NE(greeting.advance(input, output), ServerGreeting::State::proved);
+    AuthenticatedStream stream("key", Sender::client);
+    EXPECT_NE(stream.take(bytes, 1000, message), Taken::complete);
+  }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,216 @@
+// Checkpoints that lack an entry, or hold one that no run writes: --resume refuses them by name
+// before anything of the run has changed. tests/fuzz/checkpoint_fuzz.cpp tries many more.
+#include "train/checkpoint.h"
+#include "train/trainer.h"
+
+#include <tutti/core/create.h>
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+namespace tutti {
+namespace {
+
+using namespace examples;
+
+namespace fs = std::filesystem;
+
+struct Contents {
+  StateDict tensors;
+  Metadata metadata;
+
+  Tensor& tensor(const std::string& name) {
+    for (auto& [key, value] : tensors)
+      if (key == name) return value;
+    return tensors.emplace_back(name, Tensor()).second;
+  }
+};
+
+class CheckpointFile : public ::testing::Test {
+ protected:
+  CheckpointFile() {
+    options_.epochs = 2;
+    options_.batch_size = 10;
+    options_.threads = 1;
+    options_.lr = 0.02;
+    options_.log_every = 2;
+    options_.out = (fs::temp_directory_path() / fmt::format("tutti_entries_{}", getpid())).string();
+  }
+  ~CheckpointFile() override { fs::remove_all(options_.out); }
+
+  void train_to_the_end() { train(options_, data_, ProcessGroup(), nullptr); }
+  // Runs two epochs of three steps each, and reads the last checkpoint.
+  Contents finished_run() {
+    train_to_the_end();
+    options_.resume = true;
+    Contents contents;
+    contents.tensors = load_safetensors(checkpoint_path(options_), &contents.metadata);
+    return contents;
+  }
+  // Expects that nobody resumes from these contents: the error is one line, which names the file
+  // and says `what`, and no other file of the run has changed.
+  void expect_refusal(const Contents& contents, const std::string& what) {
+    save_safetensors(checkpoint_path(options_), contents.tensors, contents.metadata);
+    const std::vector<std::string> files{"metrics.jsonl", "config.json", "curves.svg",
+                                         "model.safetensors"};
+    for (const std::string& file : files)
+      std::ofstream(options_.out + "/" + file, std::ios::trunc) << "untouched\n";
+    try {
+      train_to_the_end();
+      ADD_FAILURE() << "no error: " << what;
+    } catch (const CheckpointError& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find(checkpoint_path(options_)), std::string::npos) << message;
+      EXPECT_NE(message.find(what), std::string::npos) << message << "\nexpected: " << what;
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    }
+    for (const std::string& file : files) {
+      std::string line;
+      std::getline(std::ifstream(options_.out + "/" + file), line);
+      EXPECT_EQ(line, "untouched") << file << ": " << what;
+    }
+  }
+
+  TrainOptions options_;
+  Datasets data_{make_synthetic(30, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
+};
+
+TEST_F(CheckpointFile, EveryEntryIsNeeded) {
+  const Contents whole = finished_run();
+  for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
+    Contents part = whole;
+    part.tensors.erase(part.tensors.begin() + static_cast<std::ptrdiff_t>(i));
+    const std::string& name = whole.tensors[i].first;
+    const bool is_optimizer = name.starts_with("optimizer.");
+    expect_refusal(part, "'" + (is_optimizer ? name.substr(10) : name) + "'");
+  }
+  for (const auto& [key, text] : whole.metadata) {
+    Contents part = whole;
+    part.metadata.erase(key);
+    expect_refusal(part, key == "format" ? "no checkpoint of this trainer" : "'" + key + "'");
+  }
+  EXPECT_GT(whole.tensors.size(), 100u);
+  save_safetensors(checkpoint_path(options_), whole.tensors, whole.metadata);
+  train_to_the_end();
+}
+
+TEST_F(CheckpointFile, NoOtherEntryIsAccepted) {
+  const Contents whole = finished_run();
+  for (const char* name :
+       {"", "model.", "odd\nname", "model.odd", "optimizer.odd", "scaler.scale"}) {
+    Contents more = whole;
+    more.tensor(name) = zeros({1});
+    expect_refusal(more, "");
+  }
+  for (const char* key : {"", "odd\nkey", "optimizer.", "optimizer.odd", "optimizer.group.1.lr"}) {
+    Contents more = whole;
+    more.metadata[key] = "0";
+    expect_refusal(more, "do not belong there");
+  }
+}
+
+TEST_F(CheckpointFile, EveryTensorHasItsShapeAndDtype) {
+  const Contents whole = finished_run();
+  for (std::size_t i = 0; i < whole.tensors.size(); i += 7) {
+    Contents odd = whole;
+    Tensor& tensor = odd.tensors[i].second;
+    tensor = tensor.to(tensor.dtype() == float64 ? float32 : float64);
+    expect_refusal(odd, to_string(tensor.dtype()));
+    Shape shape = whole.tensors[i].second.shape();
+    shape.push_back(2);
+    tensor = zeros(shape, {.dtype = whole.tensors[i].second.dtype()});
+    expect_refusal(odd, to_string(shape));
+  }
+  for (const char* name : {"random", "sums", "rows", "optimizer.steps"}) {
+    Contents odd = whole;
+    Tensor& tensor = odd.tensor(name);
+    tensor = zeros({}, {.dtype = tensor.dtype()});
+    expect_refusal(odd, std::string(name).substr(std::string(name).rfind('.') + 1));
+  }
+}
+
+TEST_F(CheckpointFile, MetadataAreWholeNumbersInTheirRange) {
+  const Contents whole = finished_run();
+  for (const char* key : {"step", "steps", "samples", "ranks"})
+    for (const char* text : {"", "-1", "1.5", "six", "6 ", "6\n", "9223372036854775808"}) {
+      Contents odd = whole;
+      odd.metadata[key] = text;
+      expect_refusal(odd, std::string(" as '") + key + "', expected a number");
+    }
+  const auto refuse = [&](const std::string& key, const std::string& text,
+                          const std::string& what) {
+    Contents odd = whole;
+    odd.metadata[key] = text;
+    expect_refusal(odd, what);
+  };
+  refuse("step", "7", "at step 7 of 6");
+  refuse("steps", "9", "of a run of 9 steps, this one has 6");
+  refuse("ranks", "2", "on 2 ranks, this one has 1");
+  refuse("samples", "9223372036854775807", "samples after 6 steps of at most 10");
+  refuse("options", "[]", "its options cannot be read");
+  refuse("options", "{", "its options cannot be read");
+  refuse("options", "{}", "nothing, this one has");
+  refuse("options", R"({"lr":)" + std::string(100000, '[') + std::string(100000, ']') + "}", "");
+  std::string options = whole.metadata.at("options");
+  options.insert(1, R"("odd\nname":1,)");
+  refuse("options", options, "an option \"odd\\nname\", which is unknown");
+  refuse("optimizer.group.0.weight_decay", "1", "'optimizer.group.0.weight_decay'");
+  refuse("optimizer.group.0.nesterov", "7", "'optimizer.group.0.nesterov'");
+  refuse("optimizer.group.0.lr", "-1", "lr");
+  refuse("optimizer.group.0.momentum", "nan", "momentum");
+}
+
+TEST_F(CheckpointFile, TheRowsOfMetricsAreThoseOfTheRun) {
+  const Contents whole = finished_run();  // rows of the steps 2, 3, 5 and 6
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  const auto refuse = [&](std::int64_t row, std::int64_t column, double value,
+                          const std::string& what) {
+    Contents odd = whole;
+    Tensor& rows = odd.tensor("rows");
+    rows = rows.clone();
+    rows.data<double>()[row * rows.size(1) + column] = value;
+    expect_refusal(odd, what);
+  };
+  for (const double value : {-1.0, 0.0, 1.5, nan, infinity, 1e300}) {
+    refuse(1, 0, value, "row 1: epoch");
+    refuse(1, 1, value, "row 1: step");
+  }
+  refuse(1, 2, nan, "row 1: train_loss");
+  refuse(1, 3, 1.5, "row 1: train_accuracy");
+  refuse(1, 4, -1, "row 1: images_per_second");
+  refuse(1, 5, -1, "row 1: learning_rate");
+  refuse(1, 7, -1, "row 1: test_accuracy");
+  refuse(1, 1, 2, "row 1 is of step 2");  // as row 0
+  refuse(3, 1, 7, "row 3 is of step 7");
+  refuse(2, 0, 1, "the row of step 5 is of epoch 1");
+  refuse(1, 7, nan, "the row of step 3 is of epoch 1, without test results");
+  refuse(0, 7, 0.5, "the row of step 2 is of epoch 1, with test results");
+  Contents odd = whole;
+  odd.tensor("rows") = zeros({0, 8}, {.dtype = float64});
+  expect_refusal(odd, "the last rows of 0 epochs, expected those of 2");
+  odd.tensor("rows") = zeros({4, 7}, {.dtype = float64});
+  expect_refusal(odd, "tensor 'rows' is float64 (4, 7), expected float64 (-1, 8)");
+}
+
+TEST_F(CheckpointFile, SumsCountAnswers) {
+  const Contents whole = finished_run();
+  for (const double correct : {-1.0, 0.5, 1.0, std::nan("")}) {
+    Contents odd = whole;
+    odd.tensor("sums") = tensor({0, correct}, {1, 2}, {.dtype = float64});
+    expect_refusal(odd, "tensor 'sums' counts");
+  }
+}
+
+TEST_F(CheckpointFile, AFolderInItsPlaceIsRefused) {
+  options_.resume = true;
+  fs::create_directories(checkpoint_path(options_));
+  EXPECT_THROW(train_to_the_end(), CheckpointError);
+}
+
+}  // namespace
+}  // namespace tutti

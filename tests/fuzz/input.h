@@ -1,0 +1,69 @@
+// What the fuzz targets share: files that hold an input, and the rule that an input is either read
+// or refused with one class of error.
+#pragma once
+
+#include <tutti/core/error.h>
+
+#include <unistd.h>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace tutti::test {
+
+/// Ends the program unless `fact` holds. A fuzzer takes that for a crash and keeps the input.
+inline void require(bool fact, const std::string& what) {
+  if (fact) return;
+  std::fprintf(stderr, "fuzz: %s\n", what.c_str());
+  std::abort();
+}
+
+/// A new folder under TMPDIR, which the destructor removes.
+class InputFolder {
+ public:
+  InputFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tutti_fuzz_XXXXXX").string();
+    require(::mkdtemp(name.data()) != nullptr, "cannot make the folder " + name);
+    path_ = name;
+  }
+  ~InputFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  InputFolder(const InputFolder&) = delete;
+  InputFolder& operator=(const InputFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// Writes a file of the folder, and returns its path.
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::string file = path_ + "/" + name;
+    std::ofstream(file, std::ios::binary) << bytes;
+    return file;
+  }
+
+ private:
+  std::string path_;
+};
+
+/// Calls `read`. Returns whether it came to its end, or false if it threw an E that names `name` in
+/// one line of plain text. Any other exception or text ends the program.
+template <class E, class Read>
+bool is_read(const std::string& name, const Read& read) {
+  try {
+    read();
+    return true;
+  } catch (const E& error) {
+    const std::string text = error.what();
+    require(text.find(name) != std::string::npos, "an error does not name its input: " + text);
+    require(text.size() < 2000, "an error is longer than 2000 bytes: " + text);
+    require(std::none_of(text.begin(), text.end(),
+                         [](char c) { return static_cast<unsigned char>(c) < 32; }),
+            "an error holds control characters: " + text);
+    return false;
+  }
+}
+
+}  // namespace tutti::test

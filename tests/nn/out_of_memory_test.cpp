@@ -1,0 +1,130 @@
+// What happens when oneDNN finds no memory: an Error that names the operation, and no crash and no
+// hang. Each case runs in a child process whose address space is limited.
+#include <tutti/autograd/matmul.h>
+#include <tutti/core/create.h>
+#include <tutti/core/parallel.h>
+#include <tutti/nn/functional/conv.h>
+#include <tutti/nn/functional/pooling.h>
+
+#include <gtest/gtest.h>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <string>
+
+namespace tutti {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool has_sanitizer = true;
+#else
+constexpr bool has_sanitizer = false;
+#endif
+
+// Lets this process grow by `more` bytes at most.
+void limit_memory(std::size_t more) {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t limit = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + more;
+  const rlimit limits{limit, RLIM_INFINITY};
+  if (setrlimit(RLIMIT_AS, &limits) != 0) _exit(2);
+}
+
+void lift_limit() {
+  const rlimit limits{RLIM_INFINITY, RLIM_INFINITY};
+  if (setrlimit(RLIMIT_AS, &limits) != 0) _exit(3);
+}
+
+// Runs `compute` with `more` bytes to spare. Ends the process with 0 if that is an Error that
+// begins with the name of the operation, and if the same call succeeds once there is memory again.
+[[noreturn]] void expect_error_and_recovery(const std::string& op, std::size_t more,
+                                            const std::function<void()>& compute) {
+  alarm(60);  // ends a child that hangs
+  limit_memory(more);
+  try {
+    compute();
+    _exit(4);
+  } catch (const Error& error) {
+    if (std::string(error.what()).find(op + ": out of memory on cpu") != 0) {
+      fmt::print(stderr, "expected {}: out of memory on cpu, got: {}\n", op, error.what());
+      _exit(5);
+    }
+  }
+  lift_limit();
+  compute();
+  _exit(0);
+}
+
+// Starts the threads of OpenMP, which ends the process itself if it lacks memory for them.
+void start_threads() {
+  set_num_threads(2);
+  parallel_for(1 << 20, 1, [](std::int64_t, std::int64_t) {});
+}
+
+// The parameter is the instruction set that oneDNN may use; it is empty for all that there are. Up
+// to AVX2, matrix products are oneDNN's GEMM.
+class OutOfMemory : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (has_sanitizer)
+      GTEST_SKIP() << "a sanitizer needs more address space than a limit would leave";
+    // The child starts anew: one that is only forked could not use the threads of OpenMP.
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+    if (*GetParam()) setenv("DNNL_MAX_CPU_ISA", GetParam(), 1);
+  }
+  void TearDown() override { unsetenv("DNNL_MAX_CPU_ISA"); }
+};
+
+TEST_P(OutOfMemory, OfCodeForAMatrixProduct) {
+  const auto multiply = [] {
+    start_threads();
+    const Tensor a = randn({256, 256}), b = randn({256, 256});
+    expect_error_and_recovery("matmul", std::size_t{1} << 20, [&] { matmul(a, b); });
+  };
+  EXPECT_EXIT(multiply(), ::testing::ExitedWithCode(0), "");
+}
+
+// GEMM cuts the long inner dimension for its threads, which wait for each other.
+TEST_P(OutOfMemory, OfBuffersForAMatrixProductThatHasRunBefore) {
+  const auto multiply = [] {
+    start_threads();
+    const Tensor a = randn({16, 20000}), b = randn({16, 20000}).transpose(0, 1);
+    matmul(a, b);
+    // Other implementations allocate nothing any more, so there is no error to expect.
+    if (!*GetParam()) _exit(0);
+    expect_error_and_recovery("matmul", 0, [&] { matmul(a, b); });
+  };
+  EXPECT_EXIT(multiply(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST_P(OutOfMemory, OfCodeForAConvolutionAndPooling) {
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const auto convolve = [&] {
+      start_threads();
+      const Tensor x = randn({2, 8, 12, 12}).contiguous(format), w = randn({8, 8, 3, 3});
+      expect_error_and_recovery("convolution", std::size_t{1} << 20,
+                                [&] { nn::convolution(x, w, {}, {}); });
+    };
+    EXPECT_EXIT(convolve(), ::testing::ExitedWithCode(0), "");
+    const auto pool = [&] {
+      start_threads();
+      const Tensor x = randn({2, 8, 12, 12}).contiguous(format);
+      expect_error_and_recovery("pooling", std::size_t{1} << 20,
+                                [&] { nn::avg_pool(x, {.kernel = {2}}); });
+    };
+    EXPECT_EXIT(pool(), ::testing::ExitedWithCode(0), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Processors, OutOfMemory, ::testing::Values("", "AVX2"),
+                         [](const auto& each) {
+                           return std::string(*each.param ? each.param : "This");
+                         });
+
+}  // namespace
+}  // namespace tutti
