@@ -107,6 +107,25 @@ TEST(DataLoader, TheRanksPartsMakeTheBatchOfOneRank) {
   for (auto& loader : parts) EXPECT_FALSE(loader->next());
 }
 
+TEST(DataLoader, BatchTransformsDrawForEachSampleOnAnyRank) {
+  const std::uint64_t seed = fresh_seed();
+  for (int rank = 0; rank < 3; ++rank) {
+    const BatchTransform compare = [&](Batch& batch, std::span<Generator> randoms) {
+      ASSERT_EQ(randoms.size(), batch.indices.size());
+      for (std::size_t i = 0; i < randoms.size(); ++i) {
+        // The numbers 0 and 1 are those of the transforms of images.
+        const RandomKey key{.seed = seed, .epoch = batch.epoch, .sample = batch.indices[i]};
+        EXPECT_EQ(randoms[i].state(), key.generator(2).state());
+      }
+    };
+    DataLoader loader(synthetic(20),
+                      {.sampler = {.batch_size = 9, .seed = seed, .rank = rank, .ranks = 3},
+                       .transforms = {RandomHorizontalFlip(), Normalize()},
+                       .batch_transforms = {compare}});
+    read_epochs(loader, 2);
+  }
+}
+
 TEST(DataLoader, ImagesAreStackedInTheLayoutOfTheTransforms) {
   for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const auto dataset = synthetic(6);
