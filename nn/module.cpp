@@ -1,6 +1,7 @@
 #include "module.h"
 
 #include "../autograd/grad_mode.h"
+#include "../core/excerpt.h"
 
 #include <cxxabi.h>
 #include <algorithm>
@@ -248,7 +249,7 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
   std::vector<std::string> problems;
   for (const auto& [name, tensor] : state)
     if (!given.emplace(name, tensor).second)
-      problems.push_back(fmt::format("'{}' occurs twice", name));
+      problems.push_back(fmt::format("'{}' occurs twice", excerpt(name)));
 
   LoadReport report;
   std::vector<std::pair<Tensor, Tensor>> copies;
@@ -277,7 +278,7 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
     for (const auto& [what, names] :
          {std::pair{"missing", &report.missing}, {"unexpected", &report.unexpected}})
       for (const std::string& name : *names)
-        problems.push_back(fmt::format("'{}' is {}", name, what));
+        problems.push_back(fmt::format("'{}' is {}", excerpt(name), what));
   if (!problems.empty()) {
     std::string text;
     for (const std::string& problem : problems) text += "\n  " + problem;

@@ -1,6 +1,7 @@
 // Saving and loading the state of an optimizer. A saved number is written with 17 digits, so that a
 // resumed run has the same bits.
 #include "../core/create.h"
+#include "../core/excerpt.h"
 #include "optimizer.h"
 
 #include <charconv>
@@ -17,7 +18,7 @@ double parse(const Metadata& metadata, const std::string& key) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size())
-    fail<CheckpointError>("optimizer state: '{}' is '{}', expected a number", key, text);
+    fail<CheckpointError>("optimizer state: '{}' is '{}', expected a number", key, excerpt(text));
   return value;
 }
 
@@ -109,7 +110,7 @@ void Optimizer::check_identity(const Metadata& metadata) const {
   const auto method = metadata.find("optimizer");
   if (method == metadata.end() || method->second != name_)
     fail<CheckpointError>("optimizer state: expected that of {}, got that of {}", name_,
-                          method == metadata.end() ? "no optimizer" : method->second);
+                          method == metadata.end() ? "no optimizer" : excerpt(method->second));
   if (const double groups = parse(metadata, "groups"); groups != group_count())
     fail<CheckpointError>("optimizer state: expected {} parameter groups, got {}", group_count(),
                           groups);

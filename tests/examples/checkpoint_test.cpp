@@ -166,7 +166,7 @@ TEST_F(CheckpointFile, MetadataAreWholeNumbersInTheirRange) {
 }
 
 TEST_F(CheckpointFile, TheRowsOfMetricsAreThoseOfTheRun) {
-  const Contents whole = finished_run();  // rows of the steps 2, 3, 5 and 6
+  const Contents whole = finished_run();  // rows of the steps 2, 3, 4 and 6
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
   const auto refuse = [&](std::int64_t row, std::int64_t column, double value,
                           const std::string& what) {
@@ -187,7 +187,7 @@ TEST_F(CheckpointFile, TheRowsOfMetricsAreThoseOfTheRun) {
   refuse(1, 7, -1, "row 1: test_accuracy");
   refuse(1, 1, 2, "row 1 is of step 2");  // as row 0
   refuse(3, 1, 7, "row 3 is of step 7");
-  refuse(2, 0, 1, "the row of step 5 is of epoch 1");
+  refuse(2, 0, 1, "the row of step 4 is of epoch 1");
   refuse(1, 7, nan, "the row of step 3 is of epoch 1, without test results");
   refuse(0, 7, 0.5, "the row of step 2 is of epoch 1, with test results");
   Contents odd = whole;
