@@ -119,8 +119,7 @@ Stall GroupRegistry::OldestCall::stall() const {
     if (static_cast<int>(r) == group_.info.rank) continue;
     const int world_rank = group_.info.world_ranks[r];
     const auto found = states.find(state_key(world_rank));
-    Reports reports =
-        found == states.end() ? Reports{} : decode_reports(found->second, world_rank);
+    Reports reports = found == states.end() ? Reports{} : decode_reports(found->second, world_rank);
     const Report& report = reports[group_.key];
     const bool is_missing = report.last_issued < own.sequence;
     if (is_missing) {
