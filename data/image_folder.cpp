@@ -69,9 +69,12 @@ std::vector<std::string> list_images(const std::string& folder) {
 }  // namespace
 
 ImageFolder::ImageFolder(const std::string& root, Options options) : options_(options) {
-  if (!fs::is_directory(root))
-    fail<DataError>("the data folder {} does not exist or is no folder; expected {}/CLASS/*.jpg",
-                    root, root);
+  std::error_code ignored;
+  if (!fs::is_directory(root, ignored))
+    fail<DataError>(
+        "the data folder {} does not exist, or is no folder that can be read; expected "
+        "{}/CLASS/*.jpg",
+        root, root);
   class_names_ = list_folders(root);
   if (class_names_.empty())
     fail<DataError>(

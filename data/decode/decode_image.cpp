@@ -95,12 +95,15 @@ std::vector<std::uint8_t> read_file(const std::string& path, std::int64_t max_pi
   // Opening a pipe or a terminal would wait for somebody to write to it.
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) fail<DataError>("the file does not exist");
+  if (status.type() == std::filesystem::file_type::not_found)
+    fail<DataError>("the file does not exist");
+  if (error) fail<DataError>("cannot open the file: {}", error.message());
   if (!std::filesystem::is_regular_file(status)) fail<DataError>("it is not a regular file");
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
                                                              std::fclose);
   if (!file) fail_with_errno("open");
-  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path));
+  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
+  if (error) fail<DataError>("cannot read the file: {}", error.message());
   std::vector<std::uint8_t> bytes(16);
   bytes.resize(std::fread(bytes.data(), 1, bytes.size(), file.get()));
   if (!is_jpeg(bytes) && !is_png(bytes)) fail_unknown_format(bytes);

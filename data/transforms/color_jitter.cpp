@@ -2,6 +2,7 @@
 
 #include "../../core/create.h"
 #include "../grey.h"
+#include "checks.h"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 #include "crop.h"
 
 #include "../../core/create.h"
+#include "checks.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,6 +4,8 @@
 #include "resize.h"
 #include "transform.h"
 
+#include <utility>
+
 namespace tutti::data {
 
 /// Returns the part of a uint8 image (height, width, channels) in `box`. Where the box reaches

@@ -1,6 +1,7 @@
 #include "flip.h"
 
 #include "../../core/create.h"
+#include "checks.h"
 
 #include <algorithm>
 

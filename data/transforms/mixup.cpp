@@ -1,6 +1,7 @@
 #include "mixup.h"
 
 #include "../../core/create.h"
+#include "checks.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 #include "normalize.h"
 
 #include "../../core/create.h"
+#include "checks.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 #include "random_erasing.h"
 
 #include "../../core/create.h"
+#include "checks.h"
 
 #include <cstring>
 

@@ -4,6 +4,8 @@
 
 #include "transform.h"
 
+#include <utility>
+
 namespace tutti::data {
 
 /// Returns a float32 image (channels, height, width) in which the pixels of `box` are `value`. The
