@@ -34,7 +34,8 @@ struct LoadOptions {
   /// first used, and processes of one host share them. A change of a tensor stays in the process.
   /// A file that is replaced by a rename, as AtomicFile does, stays mapped as it was. A mapped file
   /// must not be truncated or rewritten in place: the system then changes tensors, or ends the
-  /// process with SIGBUS. Tensors whose bytes are not aligned in the file are copied.
+  /// process with SIGBUS. Tensors whose bytes are not aligned in the file are copied, and so are
+  /// bool tensors, whose values are checked.
   bool map = false;
 };
 

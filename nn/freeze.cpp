@@ -10,7 +10,8 @@
 namespace tutti::nn {
 namespace {
 
-[[noreturn]] void throw_no_match(const Module& module, const std::string& pattern) {
+[[noreturn]] void throw_no_match(const char* function, const Module& module,
+                                 const std::string& pattern) {
   std::string names;
   const StateDict parameters = module.named_parameters();
   constexpr std::size_t shown = 5;
@@ -18,9 +19,9 @@ namespace {
     names += (i ? ", " : "") + parameters[i].first;
   if (parameters.size() > shown) names += fmt::format(", ... ({} in all)", parameters.size());
   fail<ValueError>(
-      "expected a pattern of parameter names such as 'layer1.*', got '{}', which "
-      "matches none of: {}",
-      pattern, names);
+      "{}: expected a pattern such as 'layer1.*' for the parameters {}; '{}' matches "
+      "none",
+      function, names, pattern);
 }
 
 std::string join(const std::string& path, const std::string& name) {
@@ -44,7 +45,7 @@ StateDict parameters_matching(const Module& module, const std::string& pattern) 
   StateDict found;
   for (const auto& each : module.named_parameters())
     if (matches(each.first, pattern)) found.push_back(each);
-  if (found.empty()) throw_no_match(module, pattern);
+  if (found.empty()) throw_no_match("parameters_matching", module, pattern);
   return found;
 }
 
@@ -63,7 +64,7 @@ std::vector<std::string> freeze(Module& module, const std::string& pattern, bool
     parameter.requires_grad_(!on);
     paths.push_back(path);
   }
-  if (paths.empty() && layers.empty()) throw_no_match(module, pattern);
+  if (paths.empty() && layers.empty()) throw_no_match("freeze", module, pattern);
   for (BatchNorm* layer : layers) layer->freeze(on);
   return paths;
 }

@@ -90,7 +90,8 @@ class BatchNorm : public Layer {
 
   /// Freezes the layer, or undoes that. A frozen layer normalises by its running statistics also in
   /// training, does not change them, communicates nothing, and its weight and bias require no
-  /// gradient. See nn::freeze() for a whole model.
+  /// gradient. A layer that tracks no running statistics goes on normalising by those of its rank's
+  /// batch, as in evaluation. See nn::freeze() for a whole model.
   void freeze(bool on = true);
   bool is_frozen() const { return is_frozen_; }
 

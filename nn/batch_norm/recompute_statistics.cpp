@@ -3,7 +3,9 @@
 #include "../../autograd/functions.h"
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
+#include "../../distributed/backend.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tutti::nn {
@@ -73,11 +75,27 @@ class StatisticsRun {
 
 namespace {
 
-std::vector<StatisticsRun> start_runs(Module& module) {
+// Ranks outside of `group` would go on with other statistics than those that they have shared.
+void check_group(const std::string& path, const BatchNorm& layer, const ProcessGroup& group) {
+  const auto& shared = layer.process_group();
+  if (!shared || shared->size() == 1) return;
+  const std::vector<int>& all = group.implementation()->info().world_ranks;
+  for (const int rank : shared->implementation()->info().world_ranks)
+    if (std::find(all.begin(), all.end(), rank) == all.end())
+      fail<ValueError>(
+          "recompute_statistics: SyncBatchNorm '{}' shares its statistics with rank {} of the "
+          "world, which is not in the group '{}' that was given; give a group of all its ranks",
+          path, rank, group.name());
+}
+
+std::vector<StatisticsRun> start_runs(Module& module, const ProcessGroup& group) {
   std::vector<StatisticsRun> runs;
-  for (const auto& [path, below] : module.named_modules())
-    if (auto* layer = dynamic_cast<BatchNorm*>(below))
-      if (layer->running_mean.defined() && !layer->is_frozen()) runs.emplace_back(path, *layer);
+  for (const auto& [path, below] : module.named_modules()) {
+    auto* layer = dynamic_cast<BatchNorm*>(below);
+    if (!layer || !layer->running_mean.defined() || layer->is_frozen()) continue;
+    check_group(path, *layer, group);
+    runs.emplace_back(path, *layer);
+  }
   return runs;
 }
 
@@ -87,7 +105,7 @@ std::vector<std::string> recompute_statistics(Module& module,
                                               const std::function<void()>& run_batches,
                                               const ProcessGroup& group) {
   const NoGrad no_grad;
-  std::vector<StatisticsRun> runs = start_runs(module);
+  std::vector<StatisticsRun> runs = start_runs(module, group);
   run_batches();
   if (runs.empty()) return {};
   std::vector<Tensor> parts;

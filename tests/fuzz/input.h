@@ -49,7 +49,8 @@ class InputFolder {
 };
 
 /// Calls `read`. Returns whether it came to its end, or false if it threw an E that names `name` in
-/// one line of plain text. Any other exception or text ends the program.
+/// one line of plain text. Any other exception or text ends the program, and so does an error for
+/// want of memory.
 template <class E, class Read>
 bool is_read(const std::string& name, const Read& read) {
   try {
@@ -58,6 +59,8 @@ bool is_read(const std::string& name, const Read& read) {
   } catch (const E& error) {
     const std::string text = error.what();
     require(text.find(name) != std::string::npos, "an error does not name its input: " + text);
+    // No small input may ask for so much that the limits of a fuzzer refuse it.
+    require(text.find("out of memory") == std::string::npos, "an input takes all memory: " + text);
     require(text.size() < 2000, "an error is longer than 2000 bytes: " + text);
     require(std::none_of(text.begin(), text.end(),
                          [](char c) { return static_cast<unsigned char>(c) < 32; }),

@@ -49,8 +49,9 @@ TEST(RecomputeStatistics, OfBatchesOfDifferentSizesAreThoseOfOneBatch) {
   EXPECT_EQ(layer.num_batches_tracked.item<int>(), 0) << "only the statistics change";
 }
 
-// Each rank has other batches, and rank 2 has none. With a group the layer pools all ranks' values
-// in its forwards; without one, the ranks' statistics are merged at the end.
+// Each rank has other batches. With a group the layer pools all ranks' values in its forwards, in
+// which rank 2 has empty batches. Without one, rank 2 runs nothing, and the ranks' statistics are
+// merged at the end.
 class RecomputeStatisticsOnRanks : public ::testing::TestWithParam<bool> {};
 TEST_P(RecomputeStatisticsOnRanks, AreThoseOfAllValues) {
   const bool synchronized = GetParam();
@@ -61,15 +62,29 @@ TEST_P(RecomputeStatisticsOnRanks, AreThoseOfAllValues) {
         if (synchronized) layer.set_process_group(group);
         const std::int64_t sizes[] = {4, 7, 0};
         const auto run = [&] {
+          if (group.rank() == 2 && !synchronized) return;
           for (const int round : {0, 1})
             layer(batch(1 + 3 * round + group.rank(), sizes[group.rank()]));
         };
-        nn::recompute_statistics(layer, run, group);
+        EXPECT_EQ(nn::recompute_statistics(layer, run, group), Paths{""});
         expect_statistics_of(layer, {batch(1, 4), batch(2, 7), batch(4, 4), batch(5, 7)});
       },
       60s);
 }
 INSTANTIATE_TEST_SUITE_P(Layers, RecomputeStatisticsOnRanks, ::testing::Bool());
+
+TEST(RecomputeStatistics, TheGroupHasAllRanksThatShareStatistics) {
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        nn::BatchNorm2d layer({.channels = channels});
+        layer.set_process_group(group);
+        const auto run = [] { ADD_FAILURE() << "a batch ran"; };
+        EXPECT_THROW(nn::recompute_statistics(layer, run, group.split(group.rank())), ValueError);
+        EXPECT_TRUE(layer.is_training());
+      },
+      60s);
+}
 
 struct Net : nn::Layer {
   nn::Dropout& dropout = add<nn::Dropout>("dropout");

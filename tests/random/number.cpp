@@ -16,6 +16,10 @@ thread_local std::vector<Entry> tape;
 thread_local Real precision = 0;
 thread_local bool is_ambiguous = false;
 
+// Every addition rounds its result, and in a sum of many numbers of one sign all these errors may
+// have one sign, too. A magnitude is multiplied by at least 16 roundings when results are compared.
+constexpr Real share_of_one_rounding = Real(1) / 16;
+
 }  // namespace
 
 Number::Slope::Slope(Real v, Real m) : value(v), magnitude(std::max(std::abs(v), m)) {}
@@ -48,14 +52,12 @@ Number operator-(const Number& x) {
 }
 
 Number operator+(const Number& a, const Number& b) {
-  return Number::of(a, Number::Slope(1), b, Number::Slope(1), a.value() + b.value(),
-                    a.magnitude() + b.magnitude());
+  const Real sum = a.value() + b.value();
+  return Number::of(a, Number::Slope(1), b, Number::Slope(1), sum,
+                    a.magnitude() + b.magnitude() + share_of_one_rounding * std::abs(sum));
 }
 
-Number operator-(const Number& a, const Number& b) {
-  return Number::of(a, Number::Slope(1), b, Number::Slope(-1), a.value() - b.value(),
-                    a.magnitude() + b.magnitude());
-}
+Number operator-(const Number& a, const Number& b) { return a + -b; }
 
 Number operator*(const Number& a, const Number& b) {
   return Number::of(a, {b.value(), b.magnitude()}, b, {a.value(), a.magnitude()},
@@ -97,7 +99,9 @@ Number relu(const Number& x) {
   const Real size = std::abs(x.value());
   // A number that was not computed has no rounding error.
   if (x.magnitude() > size && size <= 2 * precision * x.magnitude()) is_ambiguous = true;
-  return x.value() <= 0 ? Number::of(x, 0, Number::Slope(0)) : x;
+  if (!(x.value() <= 0)) return x;
+  // Rounding may put a number that is hardly negative above 0.
+  return Number::of(x, Number::Slope(0), Number(), Number::Slope(0), 0, x.magnitude());
 }
 
 bool is_tape_ambiguous() { return is_ambiguous; }
@@ -109,7 +113,7 @@ std::vector<NumberGradient> gradients(const std::vector<Number>& outputs,
     if (position < 0) return;
     NumberGradient& gradient = result[static_cast<std::size_t>(position)];
     gradient.value += value;
-    gradient.magnitude += magnitude;
+    gradient.magnitude += magnitude + share_of_one_rounding * std::abs(gradient.value);
     gradient.is_reached = true;
   };
   for (std::size_t i = 0; i < outputs.size(); ++i)
