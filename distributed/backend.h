@@ -77,8 +77,8 @@ class Backend {
  protected:
   const std::shared_ptr<World>& world() const { return world_; }
   /// Notes that this rank issues `call`, for the errors of other ranks. A backend with a World
-  /// calls it in submit().
-  void record(const Collective& call) { latest_call_->record(call); }
+  /// calls it in submit(). Returns the record, which the backend may send.
+  CallRecord record(const Collective& call) { return latest_call_->record(call); }
 
  private:
   std::shared_ptr<const GroupInfo> info_;

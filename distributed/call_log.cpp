@@ -7,57 +7,59 @@
 
 namespace tutti::distributed {
 
-CallRecord record_of(const Collective& call) {
-  CallRecord record{
-      .sequence = call.sequence, .bytes = call.bytes(), .operation = call.operation, .name = {}};
-  std::memcpy(record.name, call.name.data(), std::min(call.name.size(), sizeof(record.name) - 1));
-  return record;
-}
-
 std::string describe(const CallRecord& record, const std::string& group) {
   const std::string name(record.name, strnlen(record.name, sizeof(record.name)));
   return describe_call(record.operation, record.sequence, group, name, record.bytes);
 }
 
-std::string calls_to_string(const std::vector<std::string>& calls) {
+std::string calls_to_string(std::vector<LatestCall> calls) {
   constexpr std::size_t most = 6;
+  std::erase_if(calls, [](const LatestCall& call) { return call.record.sequence == 0; });
   if (calls.empty()) return "no call";
+  std::stable_sort(calls.begin(), calls.end(), [](const LatestCall& a, const LatestCall& b) {
+    return a.record.stamp > b.record.stamp;
+  });
   const std::size_t shown = std::min(calls.size(), most);
   std::string text;
-  for (std::size_t i = 0; i < shown; ++i)
-    text += (i == 0 ? "" : i + 1 == calls.size() ? " and " : ", ") + calls[i];
+  for (std::size_t i = 0; i < shown; ++i) {
+    if (i > 0) text += i + 1 == calls.size() ? " and " : ", ";
+    text += describe(calls[i].record, calls[i].group);
+  }
   if (shown < calls.size()) text += fmt::format(" and {} more", calls.size() - shown);
   return text;
 }
 
-void CallLog::Entry::record(const Collective& call) {
-  const CallRecord latest = record_of(call);
+CallRecord CallLog::Entry::record(const Collective& call) {
+  CallRecord latest{.sequence = call.sequence,
+                    .bytes = call.bytes(),
+                    .operation = call.operation,
+                    .stamp = stamps_.fetch_add(1, std::memory_order_relaxed) + 1};
+  std::memcpy(latest.name, call.name.data(), std::min(call.name.size(), sizeof(latest.name) - 1));
   const std::lock_guard lock(mutex_);
   latest_ = latest;
+  return latest;
 }
 
 std::shared_ptr<CallLog::Entry> CallLog::add(const GroupInfo& group) {
   const int world_rank = group.world_ranks[static_cast<std::size_t>(group.rank)];
-  const auto entry = std::make_shared<Entry>(world_rank, group.group);
+  const auto entry = std::make_shared<Entry>(world_rank, group.group, stamps_);
   const std::lock_guard lock(mutex_);
   std::erase_if(entries_, [&](const auto& old) {
-    return old.use_count() == 1 && old->world_rank_ == world_rank && old->group_ == group.group;
+    return old.use_count() == 1 && old->world_rank_ == world_rank;
   });
   entries_.push_back(entry);
   return entry;
 }
 
 std::optional<std::string> CallLog::latest_calls(int world_rank) const {
-  std::vector<std::string> calls;
-  bool is_known = false;
+  std::vector<LatestCall> calls;
   const std::lock_guard lock(mutex_);
   for (const auto& entry : entries_) {
     if (entry->world_rank_ != world_rank) continue;
-    is_known = true;
     const std::lock_guard inner(entry->mutex_);
-    if (entry->latest_.sequence > 0) calls.push_back(describe(entry->latest_, entry->group_));
+    calls.push_back({entry->latest_, entry->group_});
   }
-  return is_known ? std::optional(calls_to_string(calls)) : std::nullopt;
+  return calls.empty() ? std::nullopt : std::optional(calls_to_string(std::move(calls)));
 }
 
 }  // namespace tutti::distributed

@@ -4,11 +4,12 @@
 
 namespace tutti::nn {
 
-void DeferredErrors::add(const Tensor& packet, const CallId& id, Phase phase, const Shape& input) {
+void DeferredErrors::add(const Tensor& packet, const CallId& id, Phase phase, const Shape& input,
+                         bool runs_backward) {
   const int device = packet.device().index();
   if (cuda::current_stream(device).is_capturing()) return;
   copies_.push_back({cuda::Readback(packet.raw(), device, sizeof(kernels::PacketHeader)), device,
-                     id, phase, input});
+                     id, phase, input, runs_backward});
 }
 
 void DeferredErrors::throw_arrived() {
@@ -32,7 +33,7 @@ void DeferredErrors::throw_all() {
 
 void DeferredErrors::check(const Copy& copy) {
   kernels::PacketHeader header = *static_cast<const kernels::PacketHeader*>(copy.header.data());
-  if (copy.id.group) check_copied_header(header, copy.id, copy.phase);
+  if (copy.id.group) check_copied_header(header, copy.id, copy.phase, copy.runs_backward);
   else header = {.count = header.count};  // Only the count is defined in moments.
   if (copy.phase == Phase::forward) expect_variance(header, copy.id, copy.input);
 }
@@ -41,7 +42,7 @@ kernels::PacketHeader read_or_defer_header(const Tensor& packet, const CallId& i
                                            const Shape& input, DeferredErrors& deferred,
                                            const OwnCall& own) {
   if (packet.device().is_cpu()) return checked_header(packet, id, phase, own);
-  deferred.add(packet, id, phase, input);
+  deferred.add(packet, id, phase, input, own.runs_backward);
   return {.input_grad = 1, .backward = 1};
 }
 

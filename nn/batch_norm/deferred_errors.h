@@ -16,8 +16,9 @@ class DeferredErrors {
  public:
   /// Enqueues a copy of the header of a packet in device memory and does not wait for it. If `id`
   /// has no group, the packet has not been all-reduced and only its count is checked. Does nothing
-  /// while a CUDA graph is captured.
-  void add(const Tensor& packet, const CallId& id, Phase phase, const Shape& input);
+  /// while a CUDA graph is captured. `runs_backward` is that of OwnCall.
+  void add(const Tensor& packet, const CallId& id, Phase phase, const Shape& input,
+           bool runs_backward);
   /// Checks the headers that have arrived and throws the error of the oldest one that fails. It
   /// first aborts the group of that call, since the other ranks may wait in any collective by now.
   /// Never waits; does nothing while a CUDA graph is captured.
@@ -32,6 +33,7 @@ class DeferredErrors {
     CallId id;
     Phase phase;
     Shape input;
+    bool runs_backward;
   };
   static void check(const Copy& copy);
 

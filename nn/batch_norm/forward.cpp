@@ -140,7 +140,7 @@ kernels::PacketHeader read_header(const Call& call, const Tensor& packet) {
                                 {.runs_backward = runs_backward(call)});
   if (!call.position_weights.defined()) return {.count = values_per_channel(call.x)};
   if (call.x.device().is_cpu()) return {.count = *packet.data<double>()};
-  deferred.add(packet, {.name = call.id.name}, Phase::forward, call.x.shape());
+  deferred.add(packet, {.name = call.id.name}, Phase::forward, call.x.shape(), runs_backward(call));
   return {};
 }
 

@@ -136,7 +136,8 @@ PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
   return header;
 }
 
-void check_copied_header(const PacketHeader& header, const CallId& id, Phase phase) {
+void check_copied_header(const PacketHeader& header, const CallId& id, Phase phase,
+                         bool runs_backward) {
   const int ranks = id.group->size();
   if (!agree(header, id))
     fail_collective(id, phase,
@@ -150,10 +151,10 @@ void check_copied_header(const PacketHeader& header, const CallId& id, Phase pha
   // no rank needs the result, because the host does not read the headers in time.
   if (phase == Phase::forward && header.backward > 0 && header.backward < ranks)
     fail_without_backward(
-        id, fmt::format("only {} of {} ranks will run a backward; to find out which, print the "
-                        "requires_grad() of the output on every rank, or run the step on the CPU, "
-                        "where this error names them",
-                        header.backward, ranks));
+        id, fmt::format("only {} of {} ranks will run a backward, and rank {} will{}; to find out "
+                        "what the others do, print the requires_grad() of the output on every "
+                        "rank, or run the step on the CPU, where this error names them",
+                        header.backward, ranks, id.group->rank(), runs_backward ? "" : " not"));
 }
 
 void expect_variance(const PacketHeader& header, const CallId& id, const Shape& input) {

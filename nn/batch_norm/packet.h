@@ -64,8 +64,9 @@ kernels::PacketHeader checked_header(const Tensor& packet, const CallId& id, Pha
 /// Checks a host copy of the header of a summed packet in device memory. Throws a DistributedError
 /// as checked_header does, but cannot name the calls of the other ranks, which only one more
 /// collective could gather. In a forward it also throws if some, but not all, ranks will run a
-/// backward.
-void check_copied_header(const kernels::PacketHeader& header, const CallId& id, Phase phase);
+/// backward; the error says what this rank will do (`runs_backward`).
+void check_copied_header(const kernels::PacketHeader& header, const CallId& id, Phase phase,
+                         bool runs_backward);
 
 /// Throws ShapeError if the header of a whole batch counts one value per channel, or weights that
 /// sum to 1 or less: such a batch has no unbiased variance. An empty batch passes.

@@ -45,8 +45,9 @@ TEST(LatestCalls, OfARankThatHasReturnedAreInTheError) {
             [&] { group.all_reduce(ones({2}), ReduceOp::sum, {.name = "tail"}).wait(); });
         expect_contains(text,
                         {"all_reduce #2 of group 'world' (tail, 8 B): rank 1 will never arrive",
-                         "Latest call of each group: rank 1 at all_gather #1 of group 'world' "
-                         "(split, 16 B) and all_reduce #1 of group 'world/split0' (head, 16 B); "
+                         "Latest call of each group: rank 1 at all_reduce #1 of group "
+                         "'world/split0' (head, 16 B) and all_gather #1 of group 'world' (split, "
+                         "16 B); "
                          "rank 0 at all_reduce #2 of group 'world' (tail, 8 B) and all_reduce #1 "
                          "of group 'world/split0' (head, 16 B)"});
       },
@@ -67,7 +68,9 @@ TEST(LatestCalls, OfManyAbsentRanksAndGroupsAreCut) {
         const std::string text =
             message_of<TimeoutError>([&] { group.barrier({.timeout = 100ms}); });
         failed.set_value();
-        expect_contains(text, {"rank 0 at ", "rank 3 at ", " and 3 more"});
+        // The latest call is told first, so the group in which this rank waits is never cut.
+        expect_contains(text, {"rank 0 at barrier #1 of group 'world/split7'", "rank 3 at barrier ",
+                               " and 3 more"});
         EXPECT_EQ(text.find("rank 6 at "), std::string::npos) << text;
       },
       60s);
@@ -93,15 +96,35 @@ TEST(CallLog, KeepsTheLatestCallOfEveryGroupOfARank) {
   in_all->record(call(2, "b"));
   in_pair->record(call(7, std::string(300, 'c')));
   EXPECT_EQ(calls.latest_calls(1),
-            fmt::format("all_reduce #2 of group 'world' (b, 12 B) and all_reduce #7 of group "
-                        "'world/split0' ({}, 12 B)",
-                        std::string(110, 'c')));
+            fmt::format("all_reduce #7 of group 'world/split0' ({}, 12 B) and all_reduce #2 of "
+                        "group 'world' (b, 12 B)",
+                        std::string(102, 'c')));
   EXPECT_FALSE(calls.latest_calls(0));
-  // The calls of a group that is gone are kept until there is another one of its name.
+  // The calls of a group that is gone are kept until the rank makes another group.
   in_pair.reset();
   expect_contains(*calls.latest_calls(1), {"world/split0"});
   in_pair = calls.add(pair);
   EXPECT_EQ(calls.latest_calls(1), "all_reduce #2 of group 'world' (b, 12 B)");
+}
+
+TEST(CallLog, TellsTheLatestCallFirstAndForgetsGroupsThatAreGone) {
+  CallLog calls;
+  const GroupInfo world{.rank = 0, .size = 1, .group = "world", .world_ranks = {0}};
+  const auto in_world = calls.add(world);
+  const Tensor x = ones({1});
+  const auto call = [&](std::int64_t number) {
+    return Collective{
+        .operation = Operation::all_reduce, .input = x, .output = x, .sequence = number};
+  };
+  for (int i = 0; i < 20; ++i) {
+    GroupInfo split = world;
+    split.group = fmt::format("world/split{}", i);
+    calls.add(split)->record(call(1));
+  }
+  in_world->record(call(2));
+  EXPECT_EQ(calls.latest_calls(0),
+            "all_reduce #2 of group 'world' (4 B) and all_reduce #1 of group 'world/split19' (4 "
+            "B)");
 }
 
 }  // namespace

@@ -491,6 +491,26 @@ TEST(SyncBatchNorm, RanksThatNeedDifferentGradientsDoNotWaitForEachOther) {
     }
 }
 
+// The header of a packet on a device is checked later, where no collective can gather who does
+// what.
+TEST(SyncBatchNorm, ACopiedHeaderSaysWhetherThisRankRunsABackward) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const nn::CallId id{.name = "SyncBatchNorm 'bn1'", .group = group, .number = 4};
+    kernels::PacketHeader sum = make_header(id, nn::Phase::forward, 9);
+    sum.fingerprint *= 3;
+    sum.fingerprint_squared *= 3;
+    sum.backward = 2;
+    const bool runs_backward = group.rank() != 1;
+    expect_contains(test::message_of<DistributedError>(
+                        [&] { check_copied_header(sum, id, nn::Phase::forward, runs_backward); }),
+                    {"SyncBatchNorm 'bn1' forward #4",
+                     fmt::format("only 2 of 3 ranks will run a backward, and rank {} will{};",
+                                 group.rank(), runs_backward ? "" : " not")});
+    sum.backward = 3;
+    EXPECT_NO_THROW(check_copied_header(sum, id, nn::Phase::forward, runs_backward));
+  });
+}
+
 TEST(SyncBatchNorm, RanksAtDifferentLayersCallsOrChannelsGetAnErrorThatNamesBoth) {
   struct Net : nn::Module {
     SyncBatchNorm& bn1 = add<SyncBatchNorm>("bn1", {.channels = 4});

@@ -142,17 +142,16 @@ Stall GroupRegistry::OldestCall::stall() const {
 
 // Returns the latest call of every group on the rank that has published `reports`.
 std::string GroupRegistry::OldestCall::calls_of(const Reports& reports) const {
-  std::vector<std::string> calls;
+  std::vector<LatestCall> calls;
   const std::lock_guard lock(registry_.mutex_);
   for (const auto& [key, report] : reports) {
-    if (report.latest_call.sequence == 0) continue;
     const auto group = std::find_if(registry_.groups_.begin(), registry_.groups_.end(),
                                     [&](const auto& own) { return own->key == key; });
     // This rank does not know the names of groups that it is no member of.
-    calls.push_back(describe(report.latest_call,
-                             group == registry_.groups_.end() ? key : (*group)->info.group));
+    calls.push_back(
+        {report.latest_call, group == registry_.groups_.end() ? key : (*group)->info.group});
   }
-  return calls_to_string(calls);
+  return calls_to_string(std::move(calls));
 }
 
 GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)

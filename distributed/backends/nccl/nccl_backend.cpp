@@ -106,7 +106,7 @@ class NcclBackend : public Backend {
   std::shared_ptr<Work::State> submit(const Collective& call) override {
     World& world = *this->world();
     world.throw_if_failed(call, info());
-    record(call);
+    const CallRecord recorded = record(call);
     const cuda::DeviceScope scope(registry_->device());
     const cuda::Stream& caller = cuda::current_stream(registry_->device());
     const auto issued = std::make_shared<IssuedCall>();
@@ -122,7 +122,7 @@ class NcclBackend : public Backend {
       free_released(registry_->device());
       const std::lock_guard lock(group_->mutex);
       group_->last_issued = call.sequence;
-      group_->latest_call = record_of(call);
+      group_->latest_call = recorded;
       group_->calls.push_back(issued);
     }
     group_->stream.wait(issued->ready);
