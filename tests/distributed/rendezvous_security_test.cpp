@@ -11,6 +11,7 @@
 #include <tutti/distributed/launch/rendezvous/crypto.h>
 #include <tutti/distributed/launch/rendezvous/greeting.h>
 #include <tutti/distributed/launch/rendezvous/secret.h>
+#include <tutti/distributed/launch/rendezvous/socket.h>
 #include <tutti/distributed/process_group.h>
 
 #include <gtest/gtest.h>
@@ -477,6 +478,12 @@ TEST(RendezvousSecurity, RankZeroListensOnlyAtTheAddressThatWasAskedFor) {
         serve_tcp({"192.0.2.1"}, 0, {0, 2, "run 1", 1s});
       }),
       {"rank 0 cannot listen at '192.0.2.1'", "MASTER_ADDR", "TUTTI_RENDEZVOUS_SECRET_FILE"});
+}
+
+// /etc/hosts may name an address twice, and two network interfaces may have the same one.
+TEST(RendezvousSecurity, AnAddressThatIsNamedTwiceIsListenedAtOnce) {
+  const Listeners listeners = listen_on({"127.0.0.1", "127.0.0.2", "127.0.0.1"}, 0, false);
+  EXPECT_EQ(listeners.sockets.size(), 2u);
 }
 
 // ---- secrets

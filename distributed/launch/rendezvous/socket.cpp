@@ -23,6 +23,9 @@ struct Address {
   Address(const sockaddr* from, socklen_t bytes) : size(bytes) {
     std::memcpy(&storage, from, bytes);
   }
+  bool operator==(const Address& other) const {
+    return size == other.size && std::memcmp(&storage, &other.storage, size) == 0;
+  }
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   bool is_ipv6() const { return storage.ss_family == AF_INET6; }
   in_port_t& port() {
@@ -54,6 +57,13 @@ bool is_number(const std::string& host) {
          inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), bytes) == 1;
 }
 
+// Adds an address unless it is there already: a name may lead to one address twice, and two network
+// interfaces may have the same one, but it can be bound once only.
+void add_once(std::vector<Address>& addresses, const Address& address) {
+  if (std::find(addresses.begin(), addresses.end(), address) == addresses.end())
+    addresses.push_back(address);
+}
+
 // Returns the addresses to listen on, see listen_on().
 std::vector<Address> choose_addresses(const std::vector<std::string>& hosts,
                                       bool may_listen_on_all) {
@@ -64,7 +74,7 @@ std::vector<Address> choose_addresses(const std::vector<std::string>& hosts,
     const Addresses found = resolve(host, 0, why);
     for (const addrinfo* each = found.get(); each; each = each->ai_next)
       if (is_own_address(each->ai_addr, each->ai_addrlen))
-        own.emplace_back(each->ai_addr, each->ai_addrlen);
+        add_once(own, Address(each->ai_addr, each->ai_addrlen));
     if (!is_number(host) && host != "localhost") is_meant_for_this_host = false;
   }
   const bool is_loopback =
