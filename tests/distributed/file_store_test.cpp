@@ -232,5 +232,30 @@ TEST(FileRendezvous, TheFileDoesNotGrowForEver) {
   EXPECT_EQ(one->list(""), zero->list(""));
 }
 
+// Writes so much that the file is written anew.
+void write_much(rendezvous::Store& store) {
+  for (int i = 0; i < 60; ++i) store.set("state", fmt::format("{:20000}", i));
+}
+
+TEST(FileRendezvous, AFileThatRankZeroHasRemovedStaysRemoved) {
+  const TemporaryFile file("removed");
+  auto zero = rendezvous::open_file(file.path, {0, 2, "run", 5s});
+  const auto one = rendezvous::open_file(file.path, {1, 2, "run", 5s});
+  zero.reset();
+  write_much(*one);
+  EXPECT_FALSE(std::filesystem::exists(file.path));
+  EXPECT_EQ(one->list("state").at("state"), fmt::format("{:20000}", 59));
+}
+
+TEST(FileRendezvous, RankZeroRemovesTheFileThatHasReplacedItsOwn) {
+  const TemporaryFile file("compacted");
+  auto zero = rendezvous::open_file(file.path, {0, 2, "run", 5s});
+  const auto one = rendezvous::open_file(file.path, {1, 2, "run", 5s});
+  write_much(*one);  // rank 0 does not read meanwhile
+  ASSERT_LT(std::filesystem::file_size(file.path), 1'000'000u);
+  zero.reset();
+  EXPECT_FALSE(std::filesystem::exists(file.path));
+}
+
 }  // namespace
 }  // namespace tutti

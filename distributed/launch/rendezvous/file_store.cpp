@@ -83,8 +83,7 @@ class FileStore : public Store {
     else wait_for_file();
   }
   ~FileStore() override {
-    if (member().rank == 0 && !is_forked() && is_at_path())
-      unlink(path_.c_str());  // ranks that have it open can go on reading it
+    if (member().rank == 0 && !is_forked()) remove_file();
   }
 
   std::string where() const override { return path_; }
@@ -213,6 +212,17 @@ class FileStore : public Store {
     read_new_records();
   }
 
+  // Removes the file unless it has become that of another run. Ranks that have it open can go on
+  // reading it. The lock keeps them from replacing it meanwhile, which would bring it back.
+  void remove_file() noexcept {
+    try {
+      const Lock lock(*this);
+      catch_up();
+      if (is_at_path()) unlink(path_.c_str());
+    } catch (const std::exception&) {  // the next rank 0 replaces the file that stays
+    }
+  }
+
   void write_header() {
     end_ = 0;
     append(encode(header_));
@@ -245,8 +255,10 @@ class FileStore : public Store {
     end_ = static_cast<std::int64_t>(contents.size());
   }
 
-  // Writes the records anew where most of them are out of date.
+  // Writes the records anew where most of them are out of date. A file that rank 0 has removed stays
+  // removed.
   void compact() {
+    if (!is_at_path()) return;
     std::string contents = encode(header_);
     for (const auto& [key, value] : table_.values()) contents += encode_record(key, value);
     compact_at_ =
