@@ -4,12 +4,15 @@
 #include "rendezvous_case.h"
 
 #include <tutti/core/error.h>
+#include <tutti/core/file_descriptor.h>
 #include <tutti/distributed/launch/rendezvous/messages.h>
 #include <tutti/distributed/launch/rendezvous/process_identity.h>
 #include <tutti/distributed/launch/rendezvous/store.h>
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <csignal>
 #include <fstream>
@@ -255,6 +258,20 @@ TEST(FileRendezvous, RankZeroRemovesTheFileThatHasReplacedItsOwn) {
   ASSERT_LT(std::filesystem::file_size(file.path), 1'000'000u);
   zero.reset();
   EXPECT_FALSE(std::filesystem::exists(file.path));
+}
+
+TEST(FileRendezvous, AReplacedFileThatIsLockedForLongIsReadFromItsBeginningLater) {
+  const TemporaryFile file("locked");
+  const auto zero = rendezvous::open_file(file.path, {0, 2, "run", 5s}),
+             one = rendezvous::open_file(file.path, {1, 2, "run", 50ms});
+  write_much(*zero);
+  zero->set("after", "1");
+  {
+    const FileDescriptor stopped(open(file.path.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(flock(stopped.get(), LOCK_EX), 0);
+    expect_contains(message_of<TimeoutError>([&] { one->list(""); }), {"stayed locked for 50 ms"});
+  }
+  EXPECT_EQ(one->list(""), zero->list(""));
 }
 
 }  // namespace

@@ -287,8 +287,8 @@ class FileStore : public Store {
             "start this run again",
             path_);
       file_ = std::move(next);
+      forget_records();  // those of the old file, also if the lock cannot be taken
       lock();
-      forget_records();
       read_new_records();
     }
   }
