@@ -255,8 +255,8 @@ class FileStore : public Store {
     end_ = static_cast<std::int64_t>(contents.size());
   }
 
-  // Writes the records anew where most of them are out of date. A file that rank 0 has removed stays
-  // removed.
+  // Writes the records anew where most of them are out of date. A file that rank 0 has removed
+  // stays removed.
   void compact() {
     if (!is_at_path()) return;
     std::string contents = encode(header_);
