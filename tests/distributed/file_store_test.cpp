@@ -113,6 +113,13 @@ TEST(FileRendezvous, OnlyARegularFileOfThisUserIsOpened) {
   for (const int rank : {0, 1}) expect_contains(open(rank), {"at most 536870912 bytes"});
 }
 
+TEST(FileRendezvous, AMissingFolderIsNamed) {
+  expect_contains(message_of<DistributedError>([] {
+                    rendezvous::open_file("/no/such/folder/file", {0, 2, "run", 5s});
+                  }),
+                  {"cannot create /no/such/folder/file: No such file or directory"});
+}
+
 TEST(FileRendezvous, AnEmptyOrTornHeaderIsThatOfNobody) {
   for (const char* text : {"", "tutti rend", "tutti rendezvous 2\n\x50"}) {
     const TemporaryFile file("begun");

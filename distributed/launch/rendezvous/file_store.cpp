@@ -140,6 +140,7 @@ class FileStore : public Store {
     header_ = {member().run_id, static_cast<std::uint32_t>(member().size), own_identity()};
     for (;;) {
       file_ = open_file_with(O_CREAT);
+      if (file_.fd() < 0) throw_file_error("create", path_);  // its folder does not exist
       const Lock lock(*this);
       if (!is_at_path()) continue;  // another rank 0 has replaced it
       const std::string text = read_from(file_, 0, path_);
