@@ -490,7 +490,7 @@ TEST(RendezvousSecurity, AnAddressThatIsNamedTwiceIsListenedAtOnce) {
 
 TEST(RendezvousSecret, RanksOfOneHostNeedNoneAndLeaveNoFile) {
   const int port = std::stoi(free_port());
-  const std::string path = path_of_host_secret("run 1", port);
+  const std::string path = path_of_host_secret("run 1", "127.0.0.1", port);
   {
     // A rank 0 that was killed has left its secret.
     HostSecret old(path);
@@ -519,9 +519,29 @@ TEST(RendezvousSecret, AKilledRunDoesNotDisturbTheNextAttemptAtTheSamePort) {
   }
 }
 
+TEST(RendezvousSecret, RunsAtTheSamePortOfDifferentAddressesHaveTheirOwn) {
+  const int port = std::stoi(free_port());
+  const std::string hosts[] = {"127.0.0.1", "127.0.0.2"};
+  std::vector<std::shared_ptr<Store>> zeros;
+  for (const std::string& host : hosts) {
+    zeros.push_back(serve_tcp({host}, port, {0, 2, "run 1", 5s}));
+    zeros.back()->set("host", host);
+  }
+  for (const std::string& host : hosts)
+    EXPECT_EQ(connect_tcp({host}, port, {1, 2, "run 1", 5s})->list("host").at("host"), host);
+}
+
+TEST(RendezvousSecret, AFileThatHasReplacedTheOwnIsNotRemoved) {
+  const std::string path = path_of_host_secret("run 1", "127.0.0.1", std::stoi(free_port()));
+  HostSecret first(path);
+  const HostSecret second(path);
+  first.remove();
+  EXPECT_EQ(read_host_secret(path), second.secret());
+}
+
 TEST(RendezvousSecret, TheFileIsForThisUserOnly) {
   const int port = std::stoi(free_port());
-  const std::string path = path_of_host_secret("run 1", port);
+  const std::string path = path_of_host_secret("run 1", "127.0.0.1", port);
   const auto zero = serve_tcp({"127.0.0.1"}, port, {0, 2, "run 1", 20s});
   struct stat file = {}, folder = {};
   ASSERT_EQ(lstat(path.c_str(), &file), 0);

@@ -230,11 +230,7 @@ class FileStore : public Store {
   }
 
   // Returns whether the path leads to the file that is open.
-  bool is_at_path() const {
-    struct stat at_path = {}, open = {};
-    return lstat(path_.c_str(), &at_path) == 0 && fstat(file_.fd(), &open) == 0 &&
-           at_path.st_dev == open.st_dev && at_path.st_ino == open.st_ino;
-  }
+  bool is_at_path() const { return rendezvous::is_at_path(file_, path_); }
 
   // ---- replacing the file
 

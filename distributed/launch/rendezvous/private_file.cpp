@@ -56,6 +56,12 @@ Descriptor make_draft(const std::string& path, std::string& draft) {
   return file;
 }
 
+bool is_at_path(const Descriptor& file, const std::string& path) {
+  struct stat at_path = {}, open = {};
+  return lstat(path.c_str(), &at_path) == 0 && fstat(file.fd(), &open) == 0 &&
+         at_path.st_dev == open.st_dev && at_path.st_ino == open.st_ino;
+}
+
 void write_at(const Descriptor& file, std::int64_t offset, const std::string& bytes,
               const std::string& path) {
   for (std::size_t put = 0; put < bytes.size();) {

@@ -23,6 +23,9 @@ Descriptor open_private_file(const std::string& path, int flags, std::int64_t ma
 /// can predict. Sets `draft` to its path. Throws a DistributedError.
 Descriptor make_draft(const std::string& path, std::string& draft);
 
+/// Returns whether the path leads to this open file, and not to another one or a link.
+bool is_at_path(const Descriptor& file, const std::string& path);
+
 /// Writes all bytes at `offset`. Throws a DistributedError that names `path`.
 void write_at(const Descriptor& file, std::int64_t offset, const std::string& bytes,
               const std::string& path);

@@ -60,9 +60,10 @@ std::string read_secret_file(const std::string& path) {
   return secret;
 }
 
-std::string path_of_host_secret(const std::string& run_id, int port) {
-  // A digest, because a run id may contain anything.
-  const std::string digest = to_hex(hmac_sha256("tutti run id", run_id)).substr(0, 16);
+std::string path_of_host_secret(const std::string& run_id, const std::string& host, int port) {
+  // A digest, because a run id may contain anything. No name of a host has a newline.
+  const std::string digest =
+      to_hex(hmac_sha256("tutti run id", host + '\n' + run_id)).substr(0, 16);
   return fmt::format("{}/tutti-rendezvous-{}-{}", private_folder(), port, digest);
 }
 
@@ -77,9 +78,9 @@ std::optional<std::string> read_host_secret(const std::string& path) {
 
 HostSecret::HostSecret(std::string path) : path_(std::move(path)), secret_(random_secret()) {
   std::string draft;
-  const Descriptor file = make_draft(path_, draft);
+  file_ = make_draft(path_, draft);
   try {
-    write_at(file, 0, secret_, draft);
+    write_at(file_, 0, secret_, draft);
     if (std::rename(draft.c_str(), path_.c_str()) != 0) throw_file_error("create", path_);
   } catch (...) {
     unlink(draft.c_str());
@@ -88,7 +89,8 @@ HostSecret::HostSecret(std::string path) : path_(std::move(path)), secret_(rando
 }
 
 void HostSecret::remove() {
-  if (!path_.empty()) unlink(std::exchange(path_, {}).c_str());
+  if (!path_.empty() && is_at_path(file_, path_)) unlink(path_.c_str());
+  path_.clear();
 }
 
 }  // namespace tutti::distributed::rendezvous

@@ -3,6 +3,8 @@
 // rank 0 leaves a random one in a file for the ranks of its own host and user.
 #pragma once
 
+#include "descriptor.h"
+
 #include <optional>
 #include <string>
 
@@ -25,9 +27,10 @@ std::string read_secret_file(const std::string& path);
 
 /// Returns the path of the file in which rank 0 leaves a random secret for the ranks of its host.
 /// It lies in $XDG_RUNTIME_DIR or, without that, in /tmp/tutti-UID, both of which belong to this
-/// user alone; `run_id` and `port` tell runs apart. Throws a DistributedError where the folder
-/// belongs to another user.
-std::string path_of_host_secret(const std::string& run_id, int port);
+/// user alone; `run_id`, `host` and `port` tell runs apart. `host` is the address of rank 0 as the
+/// user wrote it, so all ranks must be given the same text. Throws a DistributedError where the
+/// folder belongs to another user.
+std::string path_of_host_secret(const std::string& run_id, const std::string& host, int port);
 
 /// Returns that secret, or nothing while there is no such file.
 std::optional<std::string> read_host_secret(const std::string& path);
@@ -41,13 +44,14 @@ class HostSecret {
   HostSecret(const HostSecret&) = delete;
   HostSecret& operator=(const HostSecret&) = delete;
   const std::string& secret() const { return secret_; }
-  /// Removes the file: all ranks have read it.
+  /// Removes the file unless another one has replaced it: all ranks have read it.
   void remove();
   /// Leaves the file alone, for the child of a fork.
   void release() { path_.clear(); }
 
  private:
   std::string path_, secret_;
+  Descriptor file_;
 };
 
 }  // namespace tutti::distributed::rendezvous

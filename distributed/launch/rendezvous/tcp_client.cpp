@@ -109,13 +109,14 @@ class Client : public Store {
   }
 
   bool read_secret_of_host(std::string& secret, std::string& why) const {
-    const std::string path = path_of_host_secret(member().run_id, port_);
+    const std::string path = path_of_host_secret(member().run_id, host_, port_);
     const std::optional<std::string> found = read_host_secret(path);
     if (found) secret = *found;
     else
-      why =
-          fmt::format("there is no {}, in which rank 0 leaves the secret of this run (run id '{}')",
-                      path, member().run_id);
+      why = fmt::format(
+          "there is no {}, in which rank 0 leaves the secret of this run (run id '{}', "
+          "address {})",
+          path, member().run_id, where());
     return found.has_value();
   }
 

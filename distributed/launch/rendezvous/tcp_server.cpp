@@ -71,8 +71,8 @@ class Server : public Store {
       tutti::fail<DistributedError>("rendezvous: rank 0 cannot make an eventfd: {}",
                                     std::strerror(errno));
     if (secret_.empty()) {
-      // The port is ours already, so no other run writes this file.
-      host_secret_.emplace(path_of_host_secret(member.run_id, listeners_.port));
+      // The address is ours already, so no other run writes this file.
+      host_secret_.emplace(path_of_host_secret(member.run_id, host_, listeners_.port));
       secret_ = host_secret_->secret();
     }
     try {
