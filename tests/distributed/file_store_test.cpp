@@ -208,6 +208,12 @@ TEST(FileRendezvous, ProcessesAreToldApart) {
   EXPECT_EQ(life_of(other), Life::ended);
   EXPECT_EQ(life_of(process_of_another_host()), Life::unknown);
   other = own;
+  other.host = "far-away";  // two hosts can have one boot id: clones of a virtual machine
+  EXPECT_EQ(life_of(other), Life::unknown);
+  other = own;
+  other.numbering = "";  // neither of the two hosts has /proc
+  EXPECT_EQ(life_of(other), Life::unknown);
+  other = own;
   other.pid = "no number";
   EXPECT_EQ(life_of(other), Life::unknown);
 }
