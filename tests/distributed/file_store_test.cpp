@@ -196,6 +196,39 @@ TEST(FileRendezvous, TheFileOfAnotherHostIsLeftToTheUser) {
   EXPECT_EQ(contents_of(file.path), before);
 }
 
+// Nobody can tell on this host whether a process of another one has ended.
+TEST(FileRendezvous, ARunOfAnotherHostThatLooksOverIsWaitedOut) {
+  const TemporaryFile file("restart");
+  for (const char* key : {"names/1", "failure"}) {
+    leave_file(file.path, "run", 2, process_of_another_host());
+    std::string record;
+    rendezvous::write_text(record, key);
+    rendezvous::write_text(record, "of the last attempt");
+    std::ofstream(file.path, std::ios::app | std::ios::binary) << record;
+    expect_contains(message_of<TimeoutError>([&] {
+                      rendezvous::open_file(file.path, {1, 2, "run", 100ms});
+                    }),
+                    {"waited 100 ms for " + file.path, "rank 0 on host far-away",
+                     "has failed or has a rank 1 already; remove it"});
+    std::shared_ptr<rendezvous::Store> zero;
+    const std::jthread restart([&] {
+      std::this_thread::sleep_for(100ms);
+      std::filesystem::remove(file.path);  // as the rank 0 on that host would
+      zero = rendezvous::open_file(file.path, {0, 2, "run", 5s});
+      zero->set("a", "1");
+    });
+    const auto one = rendezvous::open_file(file.path, {1, 2, "run", 5s});
+    for (int i = 0; i < 500 && one->list("a").empty(); ++i) std::this_thread::sleep_for(10ms);
+    EXPECT_EQ(one->list(""), (rendezvous::Values{{"a", "1"}})) << key;
+  }
+}
+
+TEST(FileRendezvous, ARunOfAnotherHostThatHasNotBegunIsJoined) {
+  const TemporaryFile file("joined");
+  leave_file(file.path, "run", 2, process_of_another_host());
+  EXPECT_EQ(rendezvous::open_file(file.path, {1, 2, "run", 5s})->put("names/1", "one"), "one");
+}
+
 TEST(FileRendezvous, ProcessesAreToldApart) {
   using rendezvous::Life;
   const rendezvous::ProcessIdentity own = rendezvous::own_identity();

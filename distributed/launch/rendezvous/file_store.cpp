@@ -161,13 +161,17 @@ class FileStore : public Store {
   void wait_for_file() {
     const auto deadline = deadline_after(member().timeout);
     for (auto pause = 1ms;; pause = std::min(2 * pause, 50ms)) {
-      const char* why = "rank 0 has not made it";
+      std::string why = "rank 0 has not made it";
       if (Descriptor found = open_file_with(0); found.fd() >= 0) {
         file_ = std::move(found);
         const Lock lock(*this);
         if (is_at_path() && read_header(read_from(file_, 0, path_), header_) == Contents::header) {
-          if (life_of(header_.rank_0) != Life::ended) return accept_header();
-          why = "it is that of a rank 0 that has ended, and no other has replaced it";
+          const Life life = life_of(header_.rank_0);
+          if (life != Life::ended) accept_header();
+          if (life == Life::runs || (life == Life::unknown && !looks_over())) return;
+          why = life == Life::ended
+                    ? "it is that of a rank 0 that has ended, and no other has replaced it"
+                    : why_it_looks_over();
         }
       }
       if (Clock::now() >= deadline)
@@ -177,6 +181,23 @@ class FileStore : public Store {
             member().rank, distributed::to_string(member().timeout), path_, why));
       std::this_thread::sleep_for(pause);
     }
+  }
+
+  // Returns whether the run of the file has failed, or has this rank already, which has yet to
+  // write its first key. A rank 0 that is started again on its own host replaces such a file.
+  bool looks_over() const {
+    const Values& values = table_.values();
+    const std::string own = fmt::format("/{}", member().rank);
+    return values.contains(failure_key) ||
+           std::any_of(values.begin(), values.end(),
+                       [&](const auto& entry) { return entry.first.ends_with(own); });
+  }
+
+  std::string why_it_looks_over() const {
+    return fmt::format(
+        "it is that of a rank 0 on host {}, whose run has failed or has a rank {} already; remove "
+        "it if that run is over",
+        header_.rank_0.host, member().rank);
   }
 
   Contents read_header(const std::string& text, Header& header) const {
