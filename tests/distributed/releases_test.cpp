@@ -1,6 +1,6 @@
 // How the members of NCCL groups agree over the rendezvous store that a group is unused, and which
 // reports of their collectives they publish. The ranks are objects of this thread.
-#include "process.h"
+#include "messages.h"
 
 #include <tutti/core/error.h>
 #include <tutti/distributed/backends/nccl/releases.h>
@@ -91,7 +91,7 @@ TEST(Releases, TheListsStayShortHoweverManyGroupsARunMakes) {
 
 TEST(Releases, ListsThatAreMalformedAreErrors) {
   const nccl::ReleaseList list = {{"world", true}, {"world.1:0", false}};
-  const std::string good = encode(list);
+  const std::string good = nccl::encode(list);
   EXPECT_EQ(nccl::decode_releases(good, 1), list);
   for (const std::string& text : {good.substr(0, good.size() - 1), std::string("+\n"),
                                   std::string("world\n"), good + "\n", std::string("+")})
@@ -102,7 +102,8 @@ TEST(Releases, ListsThatAreMalformedAreErrors) {
 TEST(Reports, ThoseWithCallsUnderWayArePublishedFirst) {
   nccl::Reports reports;
   for (int i = 0; i < 1000; ++i)
-    reports[fmt::format("world.{:03}:0", i)] = {.last_issued = 1, .calls = i % 10 == 7 ? 1 : 0};
+    reports[fmt::format("world.{:03}:0", i)] =
+        nccl::Report{.last_issued = 1, .calls = i % 10 == 7 ? 1 : 0};
   const nccl::Reports chosen = that_fit(reports, rendezvous::max_value_bytes);
   const std::string text = encode(chosen);
   EXPECT_LE(text.size(), rendezvous::max_value_bytes);
