@@ -54,7 +54,7 @@ class Client : public Store {
     if (is_forked()) return;  // the parent goes on using this connection
     try {
       request({Request::Operation::leave});
-    } catch (const Error&) {  // rank 0 is gone already
+    } catch (const std::exception&) {  // rank 0 is gone already, or there is no memory
     }
   }
 
