@@ -33,11 +33,14 @@ class Client : public Store {
   Client(const std::vector<std::string>& hosts, int port, const Member& member)
       : Store(member), port_(port) {
     const auto deadline = deadline_after(member.timeout);
-    std::string why = "no address";
+    std::string why;
     for (;;) {
       for (const std::string& host : hosts) {
         host_ = host;
-        if (reach_host(deadline, hosts.size() == 1, why)) return;
+        std::string why_now = "no address";
+        if (reach_host(deadline, hosts.size() == 1, why_now)) return;
+        // An attempt that the deadline cuts short says less than those before.
+        if (why.empty() || Clock::now() < deadline) why = why_now;
       }
       if (Clock::now() >= deadline) break;
       std::this_thread::sleep_for(50ms);
@@ -161,14 +164,17 @@ class Client : public Store {
 
   // Greets rank 0. Returns also why it did not end well.
   std::pair<Outcome, std::string> greet(const std::string& secret, Clock::time_point deadline) {
-    const std::pair stranger(Outcome::failed, "what answers there is no rank 0 of tutti");
     ClientGreeting greeting(member(), secret);
     std::string magic(answer_magic.size(), '\0'), nonce(nonce_size, '\0');
     std::string mark(1, '\0'), proof(hmac_size, '\0');
+    const std::pair stranger(Outcome::failed, "what answers there is no rank 0 of tutti");
     // What other servers send first may be short, and then nothing more comes.
     if (!send_bytes(greeting.hello(), deadline) || !receive_bytes(magic, deadline) ||
-        magic != answer_magic || !receive_bytes(nonce, deadline))
-      return stranger;
+        magic != answer_magic || !receive_bytes(nonce, deadline)) {
+      const bool is_silent = magic[0] == '\0' && Clock::now() >= deadline;
+      if (!is_silent) return stranger;
+      return {Outcome::failed, "what listens there does not answer; its process hangs or is busy"};
+    }
     const std::string claim = greeting.prove(magic + nonce);
     if (claim.empty() || !send_bytes(claim, deadline) || !receive_bytes(mark, deadline))
       return stranger;
