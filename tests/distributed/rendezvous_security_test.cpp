@@ -518,6 +518,34 @@ TEST(RendezvousSecret, RanksOfOneHostNeedNoneAndLeaveNoFile) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+// Rank 1 has read the secret of a killed rank 0 when the next rank 0, which has not written its own
+// yet, begins to listen.
+TEST(RendezvousSecret, ARankThatWasRefusedWithAStaleSecretReadsTheNewOne) {
+  std::optional<test::Listener> next(std::in_place);
+  const std::string path = path_of_host_secret("run 1", "127.0.0.1", next->port);
+  const std::string at = fmt::format("127.0.0.1:{}", next->port);
+  HostSecret stale(path);
+  stale.release();
+  Process one = Rank{at, 1, 2}.start();
+  const int guest = accept(next->fd, nullptr, nullptr);
+  ServerGreeting greeting(random_secret(), "run 1");
+  std::string output, input = receive(guest, 8 + nonce_size);
+  EXPECT_EQ(greeting.advance(input, output), ServerGreeting::State::waiting);
+  send_all(guest, output);
+  input = receive(guest, 8 + hmac_size), output.clear();
+  EXPECT_EQ(greeting.advance(input, output), ServerGreeting::State::refused);
+  HostSecret replaced(path);
+  replaced.release();
+  send_all(guest, output);
+  close(guest);
+  next.reset();
+  Process zero = Rank{at, 0, 2}.start();
+  for (Process* rank : {&one, &zero}) {
+    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
+    EXPECT_EQ(rank->exit_code(), 0);
+  }
+}
+
 TEST(RendezvousSecret, AKilledRunDoesNotDisturbTheNextAttemptAtTheSamePort) {
   const std::string at = "127.0.0.1:" + free_port();
   for (int attempt = 0; attempt < 3; ++attempt) {
