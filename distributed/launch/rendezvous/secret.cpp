@@ -47,6 +47,15 @@ void check_secret(const std::string& secret, const std::string& source) {
         min_secret_bytes, max_secret_bytes, source, secret.size());
 }
 
+void throw_missing_secret(const std::string& why) {
+  fail<DistributedError>(
+      "{}, without which anybody in the network could take part. Give every rank the same one: "
+      "TUTTI_RENDEZVOUS_SECRET_FILE names a file (chmod 600) that 'openssl rand -hex 32' has "
+      "written, or TUTTI_RENDEZVOUS_SECRET holds it; or start the ranks with mpirun and without "
+      "MASTER_ADDR",
+      why);
+}
+
 std::string read_secret_file(const std::string& path) {
   const Descriptor file = open_private_file(path, O_RDONLY, max_secret_bytes + 1, "the secret");
   if (file.fd() < 0)

@@ -20,6 +20,10 @@ std::string random_secret();
 /// from.
 void check_secret(const std::string& secret, const std::string& source);
 
+/// Throws a DistributedError that begins with `why` and says how the ranks get the secret that they
+/// need.
+[[noreturn]] void throw_missing_secret(const std::string& why);
+
 /// Returns the contents of a secret's file without the newlines at its end. Throws a
 /// DistributedError where it is absent or others have rights to it, and a ValueError as
 /// check_secret() does.

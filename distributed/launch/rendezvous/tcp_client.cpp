@@ -107,7 +107,9 @@ class Client : public Store {
         tutti::fail<DistributedError>("rendezvous at {}: rank {} was turned away: {}", where(),
                                       member().rank, text);
     }
-    if (addresses && member().secret.empty() && !is_of_this_host) throw_missing_secret();
+    if (addresses && member().secret.empty() && !is_of_this_host)
+      throw_missing_secret(fmt::format(
+          "rendezvous at {}: rank 0 is on another host, and this run has no secret", where()));
     return false;
   }
 
@@ -126,16 +128,6 @@ class Client : public Store {
   bool is_replaced(const std::string& used) const {
     std::string now, why;
     return member().secret.empty() && (!read_secret_of_host(now, why) || now != used);
-  }
-
-  [[noreturn]] void throw_missing_secret() const {
-    tutti::fail<DistributedError>(
-        "rendezvous at {}: rank 0 is on another host, and this run has no secret, without which "
-        "anybody in the network could take part. Give every rank the same one: "
-        "TUTTI_RENDEZVOUS_SECRET_FILE names a file (chmod 600) that 'openssl rand -hex 32' has "
-        "written, or TUTTI_RENDEZVOUS_SECRET holds it; or start the ranks with mpirun and without "
-        "MASTER_ADDR",
-        where());
   }
 
   bool connect_to(const addrinfo& address, Clock::time_point deadline, std::string& why) {
