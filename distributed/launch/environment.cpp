@@ -61,8 +61,8 @@ const BackendEntry* choose_backend(const WorldOptions& options, const Launch& la
 // must have been given a secret, because there is no way to give them a random one.
 std::shared_ptr<rendezvous::Store> open_at_address(const WorldOptions& options,
                                                    const Launch& launch) {
-  std::string secret = find_secret(options);
-  const bool is_file = launch.rendezvous.starts_with("file:");
+  const bool is_file = launch.rendezvous.starts_with("file:");  // its mode protects it
+  std::string secret = is_file ? std::string() : find_secret(options);
   if (secret.empty() && !is_file && launch.local_size > 0 && launch.local_size < launch.size)
     rendezvous::throw_missing_secret(fmt::format(
         "from_environment: only {} of {} ranks are on this host, and ranks on several hosts need a "
