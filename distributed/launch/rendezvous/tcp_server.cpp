@@ -29,14 +29,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto leave_timeout = 10s;     // how long rank 0 stays for ranks that have not left
-constexpr std::size_t max_guests = 16;  // connections besides one for each rank
-constexpr auto crowded_timeout =
-    1s;  // of greetings, while there are as many connections as allowed
-constexpr auto accept_pause =
-    100ms;  // after the system had no descriptor or memory for another one
+// How long rank 0 stays for ranks that have not left.
+constexpr auto leave_timeout = 10s;
+// Connections besides one for each rank.
+constexpr std::size_t max_guests = 16;
+// The time for a greeting while there are as many connections as allowed.
+constexpr auto crowded_timeout = 1s;
+// The pause after the system had no descriptor or memory for another connection.
+constexpr auto accept_pause = 100ms;
 constexpr std::size_t max_greeting_bytes = 4096;
-constexpr std::size_t max_pending_bytes = std::size_t{1} << 18;  // of replies, before a pause
+// Beyond so many bytes of replies that wait to be sent, a connection is not read.
+constexpr std::size_t max_pending_bytes = std::size_t{1} << 18;
 
 // One connection to rank 0. It is a guest until its greeting has been accepted.
 struct Connection {
