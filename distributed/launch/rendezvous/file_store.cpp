@@ -111,14 +111,14 @@ class FileStore : public Store {
   // Holds the lock of the file, also where another file takes its place meanwhile.
   struct Lock {
     explicit Lock(FileStore& of) : store(of) { store.lock(); }
-    ~Lock() { flock(store.file_.fd(), LOCK_UN); }
+    ~Lock() { flock(store.file_.get(), LOCK_UN); }
     FileStore& store;
   };
 
   // Taking the lock has a deadline, because its holder may have been stopped.
   void lock() {
     const auto deadline = deadline_after(member().timeout);
-    while (flock(file_.fd(), LOCK_EX | LOCK_NB) != 0) {
+    while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR) throw_file_error("lock", path_);
       if (Clock::now() >= deadline)
         throw TimeoutError(
@@ -130,7 +130,7 @@ class FileStore : public Store {
 
   // ---- opening
 
-  Descriptor open_file_with(int flags) const {
+  FileDescriptor open_file_with(int flags) const {
     return open_private_file(path_, O_RDWR | O_NOFOLLOW | flags, max_private_file_bytes,
                              "the rendezvous file");
   }
@@ -140,7 +140,7 @@ class FileStore : public Store {
     header_ = {member().run_id, static_cast<std::uint32_t>(member().size), own_identity()};
     for (;;) {
       file_ = open_file_with(O_CREAT);
-      if (file_.fd() < 0) throw_file_error("create", path_);  // its folder does not exist
+      if (!file_.is_open()) throw_file_error("create", path_);  // its folder does not exist
       const Lock lock(*this);
       if (!is_at_path()) continue;  // another rank 0 has replaced it
       const std::string text = read_from(file_, 0, path_);
@@ -162,7 +162,7 @@ class FileStore : public Store {
     const auto deadline = deadline_after(member().timeout);
     for (auto pause = 1ms;; pause = std::min(2 * pause, 50ms)) {
       std::string why = "rank 0 has not made it";
-      if (Descriptor found = open_file_with(0); found.fd() >= 0) {
+      if (FileDescriptor found = open_file_with(0); found.is_open()) {
         file_ = std::move(found);
         const Lock lock(*this);
         if (is_at_path() && read_header(read_from(file_, 0, path_), header_) == Contents::header) {
@@ -259,10 +259,10 @@ class FileStore : public Store {
   // with it.
   void replace_file(const std::string& contents) {
     std::string draft;
-    Descriptor next = make_draft(path_, draft);
+    FileDescriptor next = make_draft(path_, draft);
     try {
       write_at(next, 0, contents, draft);
-      if (flock(next.fd(), LOCK_EX | LOCK_NB) != 0) throw_file_error("lock", draft);
+      if (flock(next.get(), LOCK_EX | LOCK_NB) != 0) throw_file_error("lock", draft);
       append(encode_record(replaced_key, ""));
       if (std::rename(draft.c_str(), path_.c_str()) != 0) throw_file_error("create", path_);
     } catch (...) {
@@ -294,8 +294,8 @@ class FileStore : public Store {
     read_new_records();
     // A writer that was killed may have said so and not done it.
     while (is_replaced_ && !is_at_path()) {
-      Descriptor next = open_file_with(0);
-      if (next.fd() < 0)
+      FileDescriptor next = open_file_with(0);
+      if (!next.is_open())
         tutti::fail<DistributedError>("rendezvous: {} is gone; rank 0 has ended", path_);
       // The file of another run must not become this store's.
       Header there;
@@ -346,14 +346,14 @@ class FileStore : public Store {
   }
 
   void append(const std::string& text) {
-    if (ftruncate(file_.fd(), end_) != 0) throw_file_error("truncate", path_);
+    if (ftruncate(file_.get(), end_) != 0) throw_file_error("truncate", path_);
     write_at(file_, end_, text, path_);
     end_ += static_cast<std::int64_t>(text.size());
   }
 
   std::string path_;
   std::mutex mutex_;
-  Descriptor file_;
+  FileDescriptor file_;
   Header header_;
   std::int64_t end_ = 0;      // the end of the records that table_ holds
   bool is_replaced_ = false;  // the file says that another one has taken its place

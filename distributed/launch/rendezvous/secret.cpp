@@ -57,8 +57,8 @@ void throw_missing_secret(const std::string& why) {
 }
 
 std::string read_secret_file(const std::string& path) {
-  const Descriptor file = open_private_file(path, O_RDONLY, max_secret_bytes + 1, "the secret");
-  if (file.fd() < 0)
+  const FileDescriptor file = open_private_file(path, O_RDONLY, max_secret_bytes + 1, "the secret");
+  if (!file.is_open())
     fail<DistributedError>(
         "rendezvous: there is no file {} with the secret; make it on every host with the same "
         "contents",
@@ -77,9 +77,9 @@ std::string path_of_host_secret(const std::string& run_id, const std::string& ho
 }
 
 std::optional<std::string> read_host_secret(const std::string& path) {
-  const Descriptor file =
+  const FileDescriptor file =
       open_private_file(path, O_RDONLY | O_NOFOLLOW, max_secret_bytes, "the secret of this host");
-  if (file.fd() < 0) return {};
+  if (!file.is_open()) return {};
   std::string secret = read_from(file, 0, path);
   check_secret(secret, path);
   return secret;

@@ -3,7 +3,7 @@
 // rank 0 leaves a random one in a file for the ranks of its own host and user.
 #pragma once
 
-#include "descriptor.h"
+#include "../../../core/file_descriptor.h"
 
 #include <optional>
 #include <string>
@@ -55,7 +55,7 @@ class HostSecret {
 
  private:
   std::string path_, secret_;
-  Descriptor file_;
+  FileDescriptor file_;
 };
 
 }  // namespace tutti::distributed::rendezvous

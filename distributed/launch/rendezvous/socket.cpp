@@ -91,21 +91,21 @@ std::vector<Address> choose_addresses(const std::vector<std::string>& hosts,
 }
 
 // Returns a listening socket, or none, with the reason in errno.
-Descriptor listen_at(Address& address) {
+FileDescriptor listen_at(Address& address) {
   const int on = 1;
-  Descriptor listener(
+  FileDescriptor listener(
       socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (listener.fd() < 0) return {};
-  setsockopt(listener.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (!listener.is_open()) return {};
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.is_ipv6())  // IPv4 has a socket of its own
-    setsockopt(listener.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
-  if (bind(listener.fd(), address.get(), address.size) != 0 || listen(listener.fd(), 1024) != 0) {
+    setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+  if (bind(listener.get(), address.get(), address.size) != 0 || listen(listener.get(), 1024) != 0) {
     const int why = errno;
-    listener = Descriptor();
+    listener = FileDescriptor();
     errno = why;
     return {};
   }
-  getsockname(listener.fd(), address.get(), &address.size);
+  getsockname(listener.get(), address.get(), &address.size);
   return listener;
 }
 
@@ -116,8 +116,8 @@ Listeners listen_at_all(std::vector<Address> addresses, int port) {
   int why = EADDRNOTAVAIL;
   for (Address& address : addresses) {
     address.port() = htons(static_cast<std::uint16_t>(listeners.port));
-    Descriptor socket = listen_at(address);
-    if (socket.fd() < 0) {
+    FileDescriptor socket = listen_at(address);
+    if (!socket.is_open()) {
       why = errno;
       if (why != EADDRINUSE) continue;  // such as an IPv6 address where IPv6 is off
       listeners.sockets.clear();
@@ -149,9 +149,9 @@ bool is_own_address(const sockaddr* address, socklen_t size) {
   Address probe(address, size);
   if (probe.is_any()) return true;
   probe.port() = 0;
-  const Descriptor socket(
+  const FileDescriptor socket(
       ::socket(probe.storage.ss_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  return socket.fd() >= 0 && bind(socket.fd(), probe.get(), probe.size) == 0;
+  return socket.is_open() && bind(socket.get(), probe.get(), probe.size) == 0;
 }
 
 Listeners listen_on(const std::vector<std::string>& hosts, int port, bool may_listen_on_all) {

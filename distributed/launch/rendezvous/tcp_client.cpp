@@ -68,10 +68,10 @@ class Client : public Store {
     const std::lock_guard lock(mutex_);
     const auto deadline = deadline_after(std::min(request_timeout, member().timeout));
     const auto fail_connection = [this](const char* why) {
-      socket_ = Descriptor();  // a late reply would be taken for that of the next request
+      socket_ = FileDescriptor();  // a late reply would be taken for that of the next request
       tutti::fail<DistributedError>("rendezvous at {}: {}", where(), why);
     };
-    if (socket_.fd() < 0) fail_connection("the connection to rank 0 has failed before");
+    if (!socket_.is_open()) fail_connection("the connection to rank 0 has failed before");
     std::string message;
     Reply reply;
     if (!send_bytes(outgoing_->frame(encode(request)), deadline))
@@ -131,9 +131,10 @@ class Client : public Store {
   }
 
   bool connect_to(const addrinfo& address, Clock::time_point deadline, std::string& why) {
-    socket_ = Descriptor(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (socket_.fd() < 0 ||
-        (connect(socket_.fd(), address.ai_addr, address.ai_addrlen) != 0 && errno != EINPROGRESS)) {
+    socket_ =
+        FileDescriptor(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!socket_.is_open() || (connect(socket_.get(), address.ai_addr, address.ai_addrlen) != 0 &&
+                               errno != EINPROGRESS)) {
       why = std::strerror(errno);
       return false;
     }
@@ -143,12 +144,12 @@ class Client : public Store {
     }
     int error = 0;
     socklen_t size = sizeof(error);
-    getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) {
       why = std::strerror(error);
       return false;
     }
-    set_connection_options(socket_.fd());
+    set_connection_options(socket_.get());
     return true;
   }
 
@@ -208,8 +209,8 @@ class Client : public Store {
   // Fills `bytes`.
   bool receive_bytes(std::string& bytes, Clock::time_point deadline) {
     for (std::size_t got = 0; got < bytes.size();) {
-      if (socket_.fd() < 0 || !wait_until_ready(POLLIN, deadline)) return false;
-      const ssize_t n = recv(socket_.fd(), bytes.data() + got, bytes.size() - got, 0);
+      if (!socket_.is_open() || !wait_until_ready(POLLIN, deadline)) return false;
+      const ssize_t n = recv(socket_.get(), bytes.data() + got, bytes.size() - got, 0);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
       if (n > 0) got += static_cast<std::size_t>(n);
     }
@@ -218,8 +219,8 @@ class Client : public Store {
 
   bool send_bytes(const std::string& bytes, Clock::time_point deadline) {
     for (std::size_t sent = 0; sent < bytes.size();) {
-      if (socket_.fd() < 0 || !wait_until_ready(POLLOUT, deadline)) return false;
-      const ssize_t n = send(socket_.fd(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (!socket_.is_open() || !wait_until_ready(POLLOUT, deadline)) return false;
+      const ssize_t n = send(socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
       if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
       if (n > 0) sent += static_cast<std::size_t>(n);
     }
@@ -228,7 +229,7 @@ class Client : public Store {
 
   bool wait_until_ready(short events, Clock::time_point deadline) {
     for (;;) {
-      pollfd polled{socket_.fd(), events, 0};
+      pollfd polled{socket_.get(), events, 0};
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
       const int n =
@@ -241,7 +242,7 @@ class Client : public Store {
   std::string host_;
   int port_;
   std::mutex mutex_;  // one request at a time
-  Descriptor socket_;
+  FileDescriptor socket_;
   std::optional<AuthenticatedStream> outgoing_, incoming_;
 };
 
