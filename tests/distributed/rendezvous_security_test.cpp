@@ -537,6 +537,7 @@ TEST(RendezvousSecret, ARankThatWasRefusedWithAStaleSecretReadsTheNewOne) {
   HostSecret replaced(path);
   replaced.release();
   send_all(guest, output);
+  receive_until_hang_up(guest);  // who hangs up first keeps the port for a while
   close(guest);
   next.reset();
   Process zero = Rank{at, 0, 2}.start();
