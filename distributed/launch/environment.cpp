@@ -4,6 +4,7 @@
 #include "../backends.h"
 #include "../backends/mpi/mpi.h"
 #include "launch.h"
+#include "rendezvous/secret.h"
 #include "rendezvous/store.h"
 #include "thread_world.h"
 
@@ -60,16 +61,13 @@ const BackendEntry* choose_backend(const WorldOptions& options, const Launch& la
 // must have been given a secret, because there is no way to give them a random one.
 std::shared_ptr<rendezvous::Store> open_at_address(const WorldOptions& options,
                                                    const Launch& launch) {
-  std::string secret = find_secret(options);
-  const bool is_file = launch.rendezvous.starts_with("file:");
+  const bool is_file = launch.rendezvous.starts_with("file:");  // its mode protects it
+  std::string secret = is_file ? std::string() : find_secret(options);
   if (secret.empty() && !is_file && launch.local_size > 0 && launch.local_size < launch.size)
-    fail<DistributedError>(
+    rendezvous::throw_missing_secret(fmt::format(
         "from_environment: only {} of {} ranks are on this host, and ranks on several hosts need a "
-        "secret, without which anybody in the network could take part. Give every rank the same "
-        "one: TUTTI_RENDEZVOUS_SECRET_FILE names a file (chmod 600) that 'openssl rand -hex 32' "
-        "has written, or TUTTI_RENDEZVOUS_SECRET holds it; or start the ranks with mpirun and "
-        "without MASTER_ADDR",
-        launch.local_size, launch.size);
+        "secret",
+        launch.local_size, launch.size));
   return rendezvous::open(launch.rendezvous, {launch.rank, launch.size, launch.run_id,
                                               options.timeout, std::move(secret)});
 }

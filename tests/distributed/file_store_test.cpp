@@ -4,12 +4,15 @@
 #include "rendezvous_case.h"
 
 #include <tutti/core/error.h>
+#include <tutti/core/file_descriptor.h>
 #include <tutti/distributed/launch/rendezvous/messages.h>
 #include <tutti/distributed/launch/rendezvous/process_identity.h>
 #include <tutti/distributed/launch/rendezvous/store.h>
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <csignal>
 #include <fstream>
@@ -110,6 +113,13 @@ TEST(FileRendezvous, OnlyARegularFileOfThisUserIsOpened) {
   for (const int rank : {0, 1}) expect_contains(open(rank), {"at most 536870912 bytes"});
 }
 
+TEST(FileRendezvous, AMissingFolderIsNamed) {
+  expect_contains(message_of<DistributedError>([] {
+                    rendezvous::open_file("/no/such/folder/file", {0, 2, "run", 5s});
+                  }),
+                  {"cannot create /no/such/folder/file: No such file or directory"});
+}
+
 TEST(FileRendezvous, AnEmptyOrTornHeaderIsThatOfNobody) {
   for (const char* text : {"", "tutti rend", "tutti rendezvous 2\n\x50"}) {
     const TemporaryFile file("begun");
@@ -186,6 +196,39 @@ TEST(FileRendezvous, TheFileOfAnotherHostIsLeftToTheUser) {
   EXPECT_EQ(contents_of(file.path), before);
 }
 
+// Nobody can tell on this host whether a process of another one has ended.
+TEST(FileRendezvous, ARunOfAnotherHostThatLooksOverIsWaitedOut) {
+  const TemporaryFile file("restart");
+  for (const char* key : {"names/1", "failure"}) {
+    leave_file(file.path, "run", 2, process_of_another_host());
+    std::string record;
+    rendezvous::write_text(record, key);
+    rendezvous::write_text(record, "of the last attempt");
+    std::ofstream(file.path, std::ios::app | std::ios::binary) << record;
+    expect_contains(message_of<TimeoutError>([&] {
+                      rendezvous::open_file(file.path, {1, 2, "run", 100ms});
+                    }),
+                    {"waited 100 ms for " + file.path, "rank 0 on host far-away",
+                     "has failed or has a rank 1 already; remove it"});
+    std::shared_ptr<rendezvous::Store> zero;
+    const std::jthread restart([&] {
+      std::this_thread::sleep_for(100ms);
+      std::filesystem::remove(file.path);  // as the rank 0 on that host would
+      zero = rendezvous::open_file(file.path, {0, 2, "run", 5s});
+      zero->set("a", "1");
+    });
+    const auto one = rendezvous::open_file(file.path, {1, 2, "run", 5s});
+    for (int i = 0; i < 500 && one->list("a").empty(); ++i) std::this_thread::sleep_for(10ms);
+    EXPECT_EQ(one->list(""), (rendezvous::Values{{"a", "1"}})) << key;
+  }
+}
+
+TEST(FileRendezvous, ARunOfAnotherHostThatHasNotBegunIsJoined) {
+  const TemporaryFile file("joined");
+  leave_file(file.path, "run", 2, process_of_another_host());
+  EXPECT_EQ(rendezvous::open_file(file.path, {1, 2, "run", 5s})->put("names/1", "one"), "one");
+}
+
 TEST(FileRendezvous, ProcessesAreToldApart) {
   using rendezvous::Life;
   const rendezvous::ProcessIdentity own = rendezvous::own_identity();
@@ -197,6 +240,12 @@ TEST(FileRendezvous, ProcessesAreToldApart) {
   other.pid = "999999999";
   EXPECT_EQ(life_of(other), Life::ended);
   EXPECT_EQ(life_of(process_of_another_host()), Life::unknown);
+  other = own;
+  other.host = "far-away";  // two hosts can have one boot id: clones of a virtual machine
+  EXPECT_EQ(life_of(other), Life::unknown);
+  other = own;
+  other.numbering = "";  // neither of the two hosts has /proc
+  EXPECT_EQ(life_of(other), Life::unknown);
   other = own;
   other.pid = "no number";
   EXPECT_EQ(life_of(other), Life::unknown);
@@ -229,6 +278,45 @@ TEST(FileRendezvous, TheFileDoesNotGrowForEver) {
   }
   EXPECT_LT(largest, 1'200'000u);
   EXPECT_EQ(one->list("first").at("first"), "kept");
+  EXPECT_EQ(one->list(""), zero->list(""));
+}
+
+// Writes so much that the file is written anew.
+void write_much(rendezvous::Store& store) {
+  for (int i = 0; i < 60; ++i) store.set("state", fmt::format("{:20000}", i));
+}
+
+TEST(FileRendezvous, AFileThatRankZeroHasRemovedStaysRemoved) {
+  const TemporaryFile file("removed");
+  auto zero = rendezvous::open_file(file.path, {0, 2, "run", 5s});
+  const auto one = rendezvous::open_file(file.path, {1, 2, "run", 5s});
+  zero.reset();
+  write_much(*one);
+  EXPECT_FALSE(std::filesystem::exists(file.path));
+  EXPECT_EQ(one->list("state").at("state"), fmt::format("{:20000}", 59));
+}
+
+TEST(FileRendezvous, RankZeroRemovesTheFileThatHasReplacedItsOwn) {
+  const TemporaryFile file("compacted");
+  auto zero = rendezvous::open_file(file.path, {0, 2, "run", 5s});
+  const auto one = rendezvous::open_file(file.path, {1, 2, "run", 5s});
+  write_much(*one);  // rank 0 does not read meanwhile
+  ASSERT_LT(std::filesystem::file_size(file.path), 1'000'000u);
+  zero.reset();
+  EXPECT_FALSE(std::filesystem::exists(file.path));
+}
+
+TEST(FileRendezvous, AReplacedFileThatIsLockedForLongIsReadFromItsBeginningLater) {
+  const TemporaryFile file("locked");
+  const auto zero = rendezvous::open_file(file.path, {0, 2, "run", 5s}),
+             one = rendezvous::open_file(file.path, {1, 2, "run", 50ms});
+  write_much(*zero);
+  zero->set("after", "1");
+  {
+    const FileDescriptor stopped(open(file.path.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(flock(stopped.get(), LOCK_EX), 0);
+    expect_contains(message_of<TimeoutError>([&] { one->list(""); }), {"stayed locked for 50 ms"});
+  }
   EXPECT_EQ(one->list(""), zero->list(""));
 }
 

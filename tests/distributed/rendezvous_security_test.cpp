@@ -11,6 +11,7 @@
 #include <tutti/distributed/launch/rendezvous/crypto.h>
 #include <tutti/distributed/launch/rendezvous/greeting.h>
 #include <tutti/distributed/launch/rendezvous/secret.h>
+#include <tutti/distributed/launch/rendezvous/socket.h>
 #include <tutti/distributed/process_group.h>
 
 #include <gtest/gtest.h>
@@ -227,19 +228,30 @@ TEST(RendezvousSecurity, ARankThatHangsUpBeforeItsFirstRequestMayConnectAgain) {
 
 // ---- a false rank 0
 
+TEST(RendezvousSecurity, AClientsOwnProofDoesNotProveItsServer) {
+  ClientGreeting greeting({.rank = 1, .size = 2, .run_id = "run 1"}, secret);
+  const std::string claim = greeting.prove(std::string(answer_magic) + random_nonce());
+  ASSERT_EQ(claim.size(), 8 + hmac_size);
+  EXPECT_FALSE(greeting.is_proof(claim.substr(8)));
+}
+
 TEST(RendezvousSecurity, AServerThatDoesNotKnowTheSecretIsNotRankZero) {
   const test::Listener liar;
   const std::string at = "127.0.0.1:" + std::to_string(liar.port);
   const Process one = Rank{at, 1, 2, "run 1", 2500ms, false, secret}.start();
-  const int guest = accept(liar.fd, nullptr, nullptr);
-  EXPECT_EQ(receive(guest, 8 + nonce_size).substr(0, 8), greeting_magic);
-  send_all(guest, std::string(answer_magic) + random_nonce());
-  const std::string claim = receive(guest, 8 + hmac_size);
-  EXPECT_EQ(claim.find("run 1"), std::string::npos);
-  send_all(guest, std::string(1, accepted_mark) + claim.substr(8));  // the client's own proof
-  close(liar.fd);
-  expect_contains(one.line(), {"timeout: rendezvous: rank 1 could not reach rank 0 at " + at});
-  close(guest);
+  // It answers every attempt until rank 1 has given up.
+  for (pollfd ends[] = {{one.output(), POLLIN, 0}, {liar.fd, POLLIN, 0}};
+       poll(ends, 2, 15000) > 0 && !ends[0].revents;) {
+    const int guest = accept(liar.fd, nullptr, nullptr);
+    EXPECT_EQ(receive(guest, 8 + nonce_size).substr(0, 8), greeting_magic);
+    send_all(guest, std::string(answer_magic) + random_nonce());
+    const std::string claim = receive(guest, 8 + hmac_size);
+    EXPECT_EQ(claim.find("run 1"), std::string::npos);
+    send_all(guest, std::string(1, accepted_mark) + claim.substr(8));  // the client's own proof
+    close(guest);
+  }
+  expect_contains(one.line(), {"timeout: rendezvous: rank 1 could not reach rank 0 at " + at,
+                               "what answers there does not know the secret of this run"});
 }
 
 TEST(RendezvousSecurity, AMessageThatClaimsToBeHugeIsNotWaitedFor) {
@@ -479,11 +491,17 @@ TEST(RendezvousSecurity, RankZeroListensOnlyAtTheAddressThatWasAskedFor) {
       {"rank 0 cannot listen at '192.0.2.1'", "MASTER_ADDR", "TUTTI_RENDEZVOUS_SECRET_FILE"});
 }
 
+// /etc/hosts may name an address twice, and two network interfaces may have the same one.
+TEST(RendezvousSecurity, AnAddressThatIsNamedTwiceIsListenedAtOnce) {
+  const Listeners listeners = listen_on({"127.0.0.1", "127.0.0.2", "127.0.0.1"}, 0, false);
+  EXPECT_EQ(listeners.sockets.size(), 2u);
+}
+
 // ---- secrets
 
 TEST(RendezvousSecret, RanksOfOneHostNeedNoneAndLeaveNoFile) {
   const int port = std::stoi(free_port());
-  const std::string path = path_of_host_secret("run 1", port);
+  const std::string path = path_of_host_secret("run 1", "127.0.0.1", port);
   {
     // A rank 0 that was killed has left its secret.
     HostSecret old(path);
@@ -500,6 +518,35 @@ TEST(RendezvousSecret, RanksOfOneHostNeedNoneAndLeaveNoFile) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+// Rank 1 has read the secret of a killed rank 0 when the next rank 0, which has not written its own
+// yet, begins to listen.
+TEST(RendezvousSecret, ARankThatWasRefusedWithAStaleSecretReadsTheNewOne) {
+  std::optional<test::Listener> next(std::in_place);
+  const std::string path = path_of_host_secret("run 1", "127.0.0.1", next->port);
+  const std::string at = fmt::format("127.0.0.1:{}", next->port);
+  HostSecret stale(path);
+  stale.release();
+  Process one = Rank{at, 1, 2}.start();
+  const int guest = accept(next->fd, nullptr, nullptr);
+  ServerGreeting greeting(random_secret(), "run 1");
+  std::string output, input = receive(guest, 8 + nonce_size);
+  EXPECT_EQ(greeting.advance(input, output), ServerGreeting::State::waiting);
+  send_all(guest, output);
+  input = receive(guest, 8 + hmac_size), output.clear();
+  EXPECT_EQ(greeting.advance(input, output), ServerGreeting::State::refused);
+  HostSecret replaced(path);
+  replaced.release();
+  send_all(guest, output);
+  receive_until_hang_up(guest);  // who hangs up first keeps the port for a while
+  close(guest);
+  next.reset();
+  Process zero = Rank{at, 0, 2}.start();
+  for (Process* rank : {&one, &zero}) {
+    EXPECT_EQ(rank->line(), "met: [the name of 0] [the name of 1]");
+    EXPECT_EQ(rank->exit_code(), 0);
+  }
+}
+
 TEST(RendezvousSecret, AKilledRunDoesNotDisturbTheNextAttemptAtTheSamePort) {
   const std::string at = "127.0.0.1:" + free_port();
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -512,9 +559,29 @@ TEST(RendezvousSecret, AKilledRunDoesNotDisturbTheNextAttemptAtTheSamePort) {
   }
 }
 
+TEST(RendezvousSecret, RunsAtTheSamePortOfDifferentAddressesHaveTheirOwn) {
+  const int port = std::stoi(free_port());
+  const std::string hosts[] = {"127.0.0.1", "127.0.0.2"};
+  std::vector<std::shared_ptr<Store>> zeros;
+  for (const std::string& host : hosts) {
+    zeros.push_back(serve_tcp({host}, port, {0, 2, "run 1", 5s}));
+    zeros.back()->set("host", host);
+  }
+  for (const std::string& host : hosts)
+    EXPECT_EQ(connect_tcp({host}, port, {1, 2, "run 1", 5s})->list("host").at("host"), host);
+}
+
+TEST(RendezvousSecret, AFileThatHasReplacedTheOwnIsNotRemoved) {
+  const std::string path = path_of_host_secret("run 1", "127.0.0.1", std::stoi(free_port()));
+  HostSecret first(path);
+  const HostSecret second(path);
+  first.remove();
+  EXPECT_EQ(read_host_secret(path), second.secret());
+}
+
 TEST(RendezvousSecret, TheFileIsForThisUserOnly) {
   const int port = std::stoi(free_port());
-  const std::string path = path_of_host_secret("run 1", port);
+  const std::string path = path_of_host_secret("run 1", "127.0.0.1", port);
   const auto zero = serve_tcp({"127.0.0.1"}, port, {0, 2, "run 1", 20s});
   struct stat file = {}, folder = {};
   ASSERT_EQ(lstat(path.c_str(), &file), 0);

@@ -99,6 +99,14 @@ TEST(TcpRendezvous, WhoeverElseAnswersIsNotTakenForRankZero) {
   close(guest);
 }
 
+TEST(TcpRendezvous, WhoeverListensAndDoesNotAnswerIsSaidToHang) {
+  const Listener mute;
+  const std::string at = "127.0.0.1:" + std::to_string(mute.port);
+  expect_contains(Rank{at, 1, 2, "run 1", 300ms, false, "what both of them know"}.start().line(),
+                  {"timeout: rendezvous: rank 1 could not reach rank 0 at " + at,
+                   "what listens there does not answer; its process hangs or is busy"});
+}
+
 TEST(TcpRendezvous, NobodyThereIsSaidAtTheDeadline) {
   const std::string at = "127.0.0.1:" + free_port();
   const std::string late = "rank 1 could not reach rank 0 at " + at + " within 300 ms";

@@ -18,9 +18,12 @@ constexpr auto slow = 1s;
 // How long close() waits for the other ranks, and for graphs.
 constexpr auto longest_close = 10s;
 
-std::string released_key(const RegisteredGroup& group) {
-  return fmt::format("released/{}/", group.key);
+// The bytes of a rank's reports: as much as a value may have, and of all ranks half of the table.
+std::size_t max_report_bytes(int ranks) {
+  return std::min(rendezvous::max_value_bytes,
+                  rendezvous::max_table_bytes / 2 / static_cast<std::size_t>(ranks));
 }
+
 std::string state_key(int world_rank) { return fmt::format("state/{}", world_rank); }
 
 // Failures reach the other ranks through the store, where the first to write one decides.
@@ -112,6 +115,7 @@ Stall GroupRegistry::OldestCall::stall() const {
   const Fingerprint& own = issued_.fingerprint;
   // All ranks have completed what comes before, because it is done on this rank.
   Stall stall{.last_completed = own.sequence - 1};
+  const std::map<int, ReleaseList> released = registry_.releases_.read();
   const rendezvous::Values states = registry_.store_->list("state/");
   std::vector<Fingerprint> fingerprints;
   for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
@@ -120,11 +124,16 @@ Stall GroupRegistry::OldestCall::stall() const {
     const int world_rank = group_.info.world_ranks[r];
     const auto found = states.find(state_key(world_rank));
     Reports reports = found == states.end() ? Reports{} : decode_reports(found->second, world_rank);
+    const bool has_report = reports.contains(group_.key);
     const Report& report = reports[group_.key];
     const bool is_missing = report.last_issued < own.sequence;
     if (is_missing) {
       stall.missing.push_back(static_cast<int>(r));
       stall.last_completed = std::min(stall.last_completed, report.last_issued);
+      // A rank whose report did not fit may have issued the collective before it left the group.
+      const auto list = released.find(world_rank);
+      if (has_report && list != released.end() && list->second.contains(group_.key))
+        stall.departed.push_back(static_cast<int>(r));
     }
     // Errors describe a few ranks.
     if ((is_missing ? stall.missing.size() : stall.latest_calls.size()) <= 4)
@@ -134,9 +143,6 @@ Stall GroupRegistry::OldestCall::stall() const {
         fingerprints.back() = report.fingerprints[i];
   }
   stall.disagreement = disagreement(fingerprints);
-  const rendezvous::Values released = registry_.store_->list(released_key(group_));
-  for (const int r : stall.missing)
-    if (released.contains(released_key(group_) + std::to_string(r))) stall.departed.push_back(r);
   return stall;
 }
 
@@ -155,7 +161,10 @@ std::string GroupRegistry::OldestCall::calls_of(const Reports& reports) const {
 }
 
 GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)
-    : store_(std::move(store)), device_(device), world_(make_world_over(store_)) {
+    : store_(std::move(store)),
+      device_(device),
+      world_(make_world_over(store_)),
+      releases_(store_) {
   world_->watch(std::make_shared<WatchedRegistry>(*this));
 }
 
@@ -231,8 +240,10 @@ void GroupRegistry::check_groups() {
   for (const auto& group : groups) {
     check_oldest_call(*group);
     if (world_->failure()) return;
-    free_if_unused(*group);
+    note_release(*group);
   }
+  releases_.exchange();
+  for (const auto& group : groups) free_if_unused(*group);
 }
 
 void GroupRegistry::publish_calls() {
@@ -249,7 +260,8 @@ void GroupRegistry::publish_calls() {
         report.fingerprints[i] = group->calls[i]->fingerprint;
     }
   }
-  std::string text = encode(reports);
+  // With hundreds of groups the reports of idle ones are left out; they only make errors precise.
+  std::string text = encode(that_fit(reports, max_report_bytes(member().size)));
   if (text == published_) return;
   store_->set(state_key(member().rank), text);
   published_ = std::move(text);
@@ -280,18 +292,21 @@ void GroupRegistry::check_oldest_call(RegisteredGroup& group) {
   world_->give_up(OldestCall(*this, group, *oldest));
 }
 
-void GroupRegistry::free_if_unused(RegisteredGroup& group) {
+// Tells the other members that this rank has released a group, once its device has done its work.
+void GroupRegistry::note_release(RegisteredGroup& group) {
+  if (group.is_unused) return;
   {
     const std::lock_guard lock(group.mutex);
     if (!group.released || !group.calls.empty() || group.graph_collectives > 0) return;
     if (!group.last.recorded()) group.last.record(group.stream);
   }
-  if (!group.last.passed()) return;
-  const std::string prefix = released_key(group);
-  if (!group.release_published) store_->set(prefix + std::to_string(group.info.rank), "");
-  group.release_published = true;
-  if (store_->list(prefix).size() < group.info.world_ranks.size()) return;
-  // No member uses it. Unlike ncclCommDestroy, abort() waits for no other rank.
+  if (group.last.passed()) releases_.add(group.key, group.info.world_ranks);
+}
+
+void GroupRegistry::free_if_unused(RegisteredGroup& group) {
+  group.is_unused = group.is_unused || releases_.is_released_by_all(group.key);
+  if (!group.is_unused) return;
+  // Unlike ncclCommDestroy, abort() waits for no other rank.
   group.communicator.abort();
   if (!group.communicator.ending()) remove(group);
 }

@@ -12,6 +12,7 @@
 #include "../../fork.h"
 #include "../../launch/rendezvous/store.h"
 #include "communicator.h"
+#include "releases.h"
 
 #include <condition_variable>
 #include <deque>
@@ -51,7 +52,7 @@ struct RegisteredGroup {
   // Used by the watcher thread only.
   std::optional<Clock::time_point> error_since = {};
   cuda::Event last = cuda::Event();  ///< Recorded after the stream's last work.
-  bool release_published = false;
+  bool is_unused = false;            ///< All members have released it.
 };
 
 class GroupRegistry {
@@ -83,6 +84,7 @@ class GroupRegistry {
   void check_groups();
   void publish_calls();
   void check_oldest_call(RegisteredGroup& group);
+  void note_release(RegisteredGroup& group);
   void free_if_unused(RegisteredGroup& group);
   // On any thread.
   void abort_all();
@@ -95,8 +97,10 @@ class GroupRegistry {
   std::condition_variable changed_;
   std::vector<std::shared_ptr<RegisteredGroup>> groups_;
   bool closed_ = false;
-  std::int64_t checks_ = 0;  // used by the watcher thread only, as is the next one
+  // Used by the watcher thread only.
+  std::int64_t checks_ = 0;
   std::string published_;
+  Releases releases_;
   const ProcessMark process_;
 };
 

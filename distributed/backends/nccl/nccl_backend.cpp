@@ -10,15 +10,13 @@
 #include "../../../core/cuda/check.h"
 #include "../../../core/cuda/runtime.h"
 #include "../../diagnostics/fault_injection.h"
+#include "../../launch/rendezvous/process_identity.h"
 #include "group_registry.h"
 #include "memory.h"
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 namespace tutti::distributed::nccl {
 namespace {
@@ -224,11 +222,7 @@ class NcclBackend : public Backend {
 // Identifies this host. NCCL_HOSTID overrides it, as it does for NCCL.
 std::string host() {
   if (const char* id = std::getenv("NCCL_HOSTID"); id && *id) return id;
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  return fmt::format("{} {}", name, boot);
+  return fmt::format("{} {}", rendezvous::host_name(), rendezvous::boot_id());
 }
 
 constexpr std::size_t identity_size = 32;

@@ -37,6 +37,21 @@ inline std::string encode(const Reports& reports) {
   return text;
 }
 
+/// Returns as many of the reports as encode() puts into `max_bytes`: first those with calls under
+/// way, then the others, each in the order of the keys.
+inline Reports that_fit(const Reports& reports, std::size_t max_bytes) {
+  Reports chosen;
+  std::size_t bytes = 0;
+  for (const bool is_under_way : {true, false})
+    for (const auto& [key, report] : reports) {
+      const std::size_t size = key.size() + 1 + sizeof(report);
+      if ((report.calls > 0) != is_under_way || bytes + size > max_bytes) continue;
+      chosen.emplace(key, report);
+      bytes += size;
+    }
+  return chosen;
+}
+
 /// Returns whether a report may have been written by encode(): its numbers are in their ranges, and
 /// the names end.
 inline bool is_valid(const Report& report) {

@@ -83,8 +83,7 @@ class FileStore : public Store {
     else wait_for_file();
   }
   ~FileStore() override {
-    if (member().rank == 0 && !is_forked() && is_at_path())
-      unlink(path_.c_str());  // ranks that have it open can go on reading it
+    if (member().rank == 0 && !is_forked()) remove_file();
   }
 
   std::string where() const override { return path_; }
@@ -112,14 +111,14 @@ class FileStore : public Store {
   // Holds the lock of the file, also where another file takes its place meanwhile.
   struct Lock {
     explicit Lock(FileStore& of) : store(of) { store.lock(); }
-    ~Lock() { flock(store.file_.fd(), LOCK_UN); }
+    ~Lock() { flock(store.file_.get(), LOCK_UN); }
     FileStore& store;
   };
 
   // Taking the lock has a deadline, because its holder may have been stopped.
   void lock() {
     const auto deadline = deadline_after(member().timeout);
-    while (flock(file_.fd(), LOCK_EX | LOCK_NB) != 0) {
+    while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR) throw_file_error("lock", path_);
       if (Clock::now() >= deadline)
         throw TimeoutError(
@@ -131,7 +130,7 @@ class FileStore : public Store {
 
   // ---- opening
 
-  Descriptor open_file_with(int flags) const {
+  FileDescriptor open_file_with(int flags) const {
     return open_private_file(path_, O_RDWR | O_NOFOLLOW | flags, max_private_file_bytes,
                              "the rendezvous file");
   }
@@ -141,6 +140,7 @@ class FileStore : public Store {
     header_ = {member().run_id, static_cast<std::uint32_t>(member().size), own_identity()};
     for (;;) {
       file_ = open_file_with(O_CREAT);
+      if (!file_.is_open()) throw_file_error("create", path_);  // its folder does not exist
       const Lock lock(*this);
       if (!is_at_path()) continue;  // another rank 0 has replaced it
       const std::string text = read_from(file_, 0, path_);
@@ -161,13 +161,17 @@ class FileStore : public Store {
   void wait_for_file() {
     const auto deadline = deadline_after(member().timeout);
     for (auto pause = 1ms;; pause = std::min(2 * pause, 50ms)) {
-      const char* why = "rank 0 has not made it";
-      if (Descriptor found = open_file_with(0); found.fd() >= 0) {
+      std::string why = "rank 0 has not made it";
+      if (FileDescriptor found = open_file_with(0); found.is_open()) {
         file_ = std::move(found);
         const Lock lock(*this);
         if (is_at_path() && read_header(read_from(file_, 0, path_), header_) == Contents::header) {
-          if (life_of(header_.rank_0) != Life::ended) return accept_header();
-          why = "it is that of a rank 0 that has ended, and no other has replaced it";
+          const Life life = life_of(header_.rank_0);
+          if (life != Life::ended) accept_header();
+          if (life == Life::runs || (life == Life::unknown && !looks_over())) return;
+          why = life == Life::ended
+                    ? "it is that of a rank 0 that has ended, and no other has replaced it"
+                    : why_it_looks_over();
         }
       }
       if (Clock::now() >= deadline)
@@ -177,6 +181,23 @@ class FileStore : public Store {
             member().rank, distributed::to_string(member().timeout), path_, why));
       std::this_thread::sleep_for(pause);
     }
+  }
+
+  // Returns whether the run of the file has failed, or has this rank already, which has yet to
+  // write its first key. A rank 0 that is started again on its own host replaces such a file.
+  bool looks_over() const {
+    const Values& values = table_.values();
+    const std::string own = fmt::format("/{}", member().rank);
+    return values.contains(failure_key) ||
+           std::any_of(values.begin(), values.end(),
+                       [&](const auto& entry) { return entry.first.ends_with(own); });
+  }
+
+  std::string why_it_looks_over() const {
+    return fmt::format(
+        "it is that of a rank 0 on host {}, whose run has failed or has a rank {} already; remove "
+        "it if that run is over",
+        header_.rank_0.host, member().rank);
   }
 
   Contents read_header(const std::string& text, Header& header) const {
@@ -213,17 +234,24 @@ class FileStore : public Store {
     read_new_records();
   }
 
+  // Removes the file unless it has become that of another run. Ranks that have it open can go on
+  // reading it. The lock keeps them from replacing it meanwhile, which would bring it back.
+  void remove_file() noexcept {
+    try {
+      const Lock lock(*this);
+      catch_up();
+      if (is_at_path()) unlink(path_.c_str());
+    } catch (const std::exception&) {  // the next rank 0 replaces the file that stays
+    }
+  }
+
   void write_header() {
     end_ = 0;
     append(encode(header_));
   }
 
   // Returns whether the path leads to the file that is open.
-  bool is_at_path() const {
-    struct stat at_path = {}, open = {};
-    return lstat(path_.c_str(), &at_path) == 0 && fstat(file_.fd(), &open) == 0 &&
-           at_path.st_dev == open.st_dev && at_path.st_ino == open.st_ino;
-  }
+  bool is_at_path() const { return rendezvous::is_at_path(file_, path_); }
 
   // ---- replacing the file
 
@@ -231,10 +259,10 @@ class FileStore : public Store {
   // with it.
   void replace_file(const std::string& contents) {
     std::string draft;
-    Descriptor next = make_draft(path_, draft);
+    FileDescriptor next = make_draft(path_, draft);
     try {
       write_at(next, 0, contents, draft);
-      if (flock(next.fd(), LOCK_EX | LOCK_NB) != 0) throw_file_error("lock", draft);
+      if (flock(next.get(), LOCK_EX | LOCK_NB) != 0) throw_file_error("lock", draft);
       append(encode_record(replaced_key, ""));
       if (std::rename(draft.c_str(), path_.c_str()) != 0) throw_file_error("create", path_);
     } catch (...) {
@@ -245,8 +273,10 @@ class FileStore : public Store {
     end_ = static_cast<std::int64_t>(contents.size());
   }
 
-  // Writes the records anew where most of them are out of date.
+  // Writes the records anew where most of them are out of date. A file that rank 0 has removed
+  // stays removed.
   void compact() {
+    if (!is_at_path()) return;
     std::string contents = encode(header_);
     for (const auto& [key, value] : table_.values()) contents += encode_record(key, value);
     compact_at_ =
@@ -264,8 +294,8 @@ class FileStore : public Store {
     read_new_records();
     // A writer that was killed may have said so and not done it.
     while (is_replaced_ && !is_at_path()) {
-      Descriptor next = open_file_with(0);
-      if (next.fd() < 0)
+      FileDescriptor next = open_file_with(0);
+      if (!next.is_open())
         tutti::fail<DistributedError>("rendezvous: {} is gone; rank 0 has ended", path_);
       // The file of another run must not become this store's.
       Header there;
@@ -275,8 +305,8 @@ class FileStore : public Store {
             "start this run again",
             path_);
       file_ = std::move(next);
+      forget_records();  // those of the old file, also if the lock cannot be taken
       lock();
-      forget_records();
       read_new_records();
     }
   }
@@ -316,14 +346,14 @@ class FileStore : public Store {
   }
 
   void append(const std::string& text) {
-    if (ftruncate(file_.fd(), end_) != 0) throw_file_error("truncate", path_);
+    if (ftruncate(file_.get(), end_) != 0) throw_file_error("truncate", path_);
     write_at(file_, end_, text, path_);
     end_ += static_cast<std::int64_t>(text.size());
   }
 
   std::string path_;
   std::mutex mutex_;
-  Descriptor file_;
+  FileDescriptor file_;
   Header header_;
   std::int64_t end_ = 0;      // the end of the records that table_ holds
   bool is_replaced_ = false;  // the file says that another one has taken its place

@@ -17,11 +17,11 @@ void throw_file_error(const char* action, const std::string& path) {
   fail<DistributedError>("rendezvous: cannot {} {}: {}", action, path, std::strerror(errno));
 }
 
-Descriptor open_private_file(const std::string& path, int flags, std::int64_t max_bytes,
-                             const char* purpose) {
+FileDescriptor open_private_file(const std::string& path, int flags, std::int64_t max_bytes,
+                                 const char* purpose) {
   // O_NONBLOCK lets the open of a pipe return, which is refused below.
-  Descriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600));
-  if (file.fd() < 0) {
+  FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600));
+  if (!file.is_open()) {
     if (errno == ENOENT) return {};
     if (errno == ELOOP)
       fail<DistributedError>(
@@ -31,7 +31,7 @@ Descriptor open_private_file(const std::string& path, int flags, std::int64_t ma
     throw_file_error("open", path);
   }
   struct stat status = {};
-  if (fstat(file.fd(), &status) != 0) throw_file_error("examine", path);
+  if (fstat(file.get(), &status) != 0) throw_file_error("examine", path);
   const auto expect = [&](bool fits, const std::string& expected, const std::string& hint) {
     if (!fits)
       fail<DistributedError>("rendezvous: expected {} at {} to {}; {}", purpose, path, expected,
@@ -49,17 +49,24 @@ Descriptor open_private_file(const std::string& path, int flags, std::int64_t ma
   return file;
 }
 
-Descriptor make_draft(const std::string& path, std::string& draft) {
+FileDescriptor make_draft(const std::string& path, std::string& draft) {
   draft = fmt::format("{}.{}.draft", path, to_hex(random_bytes(8)));
-  Descriptor file(::open(draft.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file.fd() < 0) throw_file_error("create", draft);
+  FileDescriptor file(
+      ::open(draft.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file.is_open()) throw_file_error("create", draft);
   return file;
 }
 
-void write_at(const Descriptor& file, std::int64_t offset, const std::string& bytes,
+bool is_at_path(const FileDescriptor& file, const std::string& path) {
+  struct stat at_path = {}, open = {};
+  return lstat(path.c_str(), &at_path) == 0 && fstat(file.get(), &open) == 0 &&
+         at_path.st_dev == open.st_dev && at_path.st_ino == open.st_ino;
+}
+
+void write_at(const FileDescriptor& file, std::int64_t offset, const std::string& bytes,
               const std::string& path) {
   for (std::size_t put = 0; put < bytes.size();) {
-    const ssize_t n = pwrite(file.fd(), bytes.data() + put, bytes.size() - put,
+    const ssize_t n = pwrite(file.get(), bytes.data() + put, bytes.size() - put,
                              offset + static_cast<std::int64_t>(put));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_file_error("write", path);
@@ -67,9 +74,9 @@ void write_at(const Descriptor& file, std::int64_t offset, const std::string& by
   }
 }
 
-std::string read_from(const Descriptor& file, std::int64_t offset, const std::string& path) {
+std::string read_from(const FileDescriptor& file, std::int64_t offset, const std::string& path) {
   struct stat status = {};
-  if (fstat(file.fd(), &status) != 0) throw_file_error("examine", path);
+  if (fstat(file.get(), &status) != 0) throw_file_error("examine", path);
   const std::int64_t size = std::max<std::int64_t>(0, status.st_size - offset);
   if (size > max_private_file_bytes)
     fail<DistributedError>("rendezvous: expected {} to have at most {} bytes, got {}; remove it",
@@ -77,7 +84,7 @@ std::string read_from(const Descriptor& file, std::int64_t offset, const std::st
   std::string bytes(static_cast<std::size_t>(size), '\0');
   std::size_t got = 0;
   while (got < bytes.size()) {
-    const ssize_t n = pread(file.fd(), bytes.data() + got, bytes.size() - got,
+    const ssize_t n = pread(file.get(), bytes.data() + got, bytes.size() - got,
                             offset + static_cast<std::int64_t>(got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_file_error("read", path);

@@ -19,8 +19,9 @@ std::string first_line(const std::string& path) {
 
 std::string numbering() {
   char space[64] = "";  // "pid:[4026531836]"
-  [[maybe_unused]] const ssize_t n = readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
-  return first_line("/proc/sys/kernel/random/boot_id") + " " + space;
+  const std::string boot = boot_id();
+  if (boot.empty() || readlink("/proc/self/ns/pid", space, sizeof(space) - 1) <= 0) return {};
+  return boot + " " + space;
 }
 
 // What /proc/PID/stat says; both empty where it does not exist.
@@ -42,15 +43,23 @@ Stat stat_of(const std::string& pid) {
 
 }  // namespace
 
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
+
 ProcessIdentity own_identity() {
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
   const std::string pid = std::to_string(getpid());
-  return {host, numbering(), pid, stat_of(pid).started};
+  return {host_name(), numbering(), pid, stat_of(pid).started};
 }
 
 Life life_of(const ProcessIdentity& process) {
-  if (process.numbering != numbering()) return Life::unknown;
+  const std::string here = numbering();
+  if (here.empty() || process.numbering != here || process.host != host_name())
+    return Life::unknown;
   int pid = 0;
   std::from_chars(process.pid.data(), process.pid.data() + process.pid.size(), pid);
   if (pid <= 0) return Life::unknown;

@@ -6,10 +6,16 @@
 
 namespace tutti::distributed::rendezvous {
 
+/// Returns the name of this host.
+std::string host_name();
+
+/// Returns the random number that this host has drawn at its boot; empty where /proc does not say.
+std::string boot_id();
+
 /// A process: its host, which boot and which set of process numbers of it, its number and start.
 struct ProcessIdentity {
   std::string host = {};
-  std::string numbering = {};  ///< Where `pid` counts: the boot and the PID namespace.
+  std::string numbering = {};  ///< Where `pid` counts: the boot and the PID namespace, or empty.
   std::string pid = {};
   std::string started = {};  ///< In clock ticks since the boot; empty where /proc does not say.
 
@@ -19,7 +25,8 @@ struct ProcessIdentity {
 /// Returns the identity of this process.
 ProcessIdentity own_identity();
 
-/// Whether a process runs; `unknown` for one of another host, boot or container.
+/// Whether a process runs; `unknown` for one of another host, boot or container, and where the
+/// system does not tell boots and containers apart.
 enum class Life { runs, ended, unknown };
 Life life_of(const ProcessIdentity& process);
 

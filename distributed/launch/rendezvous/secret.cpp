@@ -47,9 +47,18 @@ void check_secret(const std::string& secret, const std::string& source) {
         min_secret_bytes, max_secret_bytes, source, secret.size());
 }
 
+void throw_missing_secret(const std::string& why) {
+  fail<DistributedError>(
+      "{}, without which anybody in the network could take part. Give every rank the same one: "
+      "TUTTI_RENDEZVOUS_SECRET_FILE names a file (chmod 600) that 'openssl rand -hex 32' has "
+      "written, or TUTTI_RENDEZVOUS_SECRET holds it; or start the ranks with mpirun and without "
+      "MASTER_ADDR",
+      why);
+}
+
 std::string read_secret_file(const std::string& path) {
-  const Descriptor file = open_private_file(path, O_RDONLY, max_secret_bytes + 1, "the secret");
-  if (file.fd() < 0)
+  const FileDescriptor file = open_private_file(path, O_RDONLY, max_secret_bytes + 1, "the secret");
+  if (!file.is_open())
     fail<DistributedError>(
         "rendezvous: there is no file {} with the secret; make it on every host with the same "
         "contents",
@@ -60,16 +69,17 @@ std::string read_secret_file(const std::string& path) {
   return secret;
 }
 
-std::string path_of_host_secret(const std::string& run_id, int port) {
-  // A digest, because a run id may contain anything.
-  const std::string digest = to_hex(hmac_sha256("tutti run id", run_id)).substr(0, 16);
+std::string path_of_host_secret(const std::string& run_id, const std::string& host, int port) {
+  // A digest, because a run id may contain anything. No name of a host has a newline.
+  const std::string digest =
+      to_hex(hmac_sha256("tutti run id", host + '\n' + run_id)).substr(0, 16);
   return fmt::format("{}/tutti-rendezvous-{}-{}", private_folder(), port, digest);
 }
 
 std::optional<std::string> read_host_secret(const std::string& path) {
-  const Descriptor file =
+  const FileDescriptor file =
       open_private_file(path, O_RDONLY | O_NOFOLLOW, max_secret_bytes, "the secret of this host");
-  if (file.fd() < 0) return {};
+  if (!file.is_open()) return {};
   std::string secret = read_from(file, 0, path);
   check_secret(secret, path);
   return secret;
@@ -77,9 +87,9 @@ std::optional<std::string> read_host_secret(const std::string& path) {
 
 HostSecret::HostSecret(std::string path) : path_(std::move(path)), secret_(random_secret()) {
   std::string draft;
-  const Descriptor file = make_draft(path_, draft);
+  file_ = make_draft(path_, draft);
   try {
-    write_at(file, 0, secret_, draft);
+    write_at(file_, 0, secret_, draft);
     if (std::rename(draft.c_str(), path_.c_str()) != 0) throw_file_error("create", path_);
   } catch (...) {
     unlink(draft.c_str());
@@ -88,7 +98,8 @@ HostSecret::HostSecret(std::string path) : path_(std::move(path)), secret_(rando
 }
 
 void HostSecret::remove() {
-  if (!path_.empty()) unlink(std::exchange(path_, {}).c_str());
+  if (!path_.empty() && is_at_path(file_, path_)) unlink(path_.c_str());
+  path_.clear();
 }
 
 }  // namespace tutti::distributed::rendezvous

@@ -3,6 +3,8 @@
 // rank 0 leaves a random one in a file for the ranks of its own host and user.
 #pragma once
 
+#include "../../../core/file_descriptor.h"
+
 #include <optional>
 #include <string>
 
@@ -18,6 +20,10 @@ std::string random_secret();
 /// from.
 void check_secret(const std::string& secret, const std::string& source);
 
+/// Throws a DistributedError that begins with `why` and says how the ranks get the secret that they
+/// need.
+[[noreturn]] void throw_missing_secret(const std::string& why);
+
 /// Returns the contents of a secret's file without the newlines at its end. Throws a
 /// DistributedError where it is absent or others have rights to it, and a ValueError as
 /// check_secret() does.
@@ -25,9 +31,10 @@ std::string read_secret_file(const std::string& path);
 
 /// Returns the path of the file in which rank 0 leaves a random secret for the ranks of its host.
 /// It lies in $XDG_RUNTIME_DIR or, without that, in /tmp/tutti-UID, both of which belong to this
-/// user alone; `run_id` and `port` tell runs apart. Throws a DistributedError where the folder
-/// belongs to another user.
-std::string path_of_host_secret(const std::string& run_id, int port);
+/// user alone; `run_id`, `host` and `port` tell runs apart. `host` is the address of rank 0 as the
+/// user wrote it, so all ranks must be given the same text. Throws a DistributedError where the
+/// folder belongs to another user.
+std::string path_of_host_secret(const std::string& run_id, const std::string& host, int port);
 
 /// Returns that secret, or nothing while there is no such file.
 std::optional<std::string> read_host_secret(const std::string& path);
@@ -41,13 +48,14 @@ class HostSecret {
   HostSecret(const HostSecret&) = delete;
   HostSecret& operator=(const HostSecret&) = delete;
   const std::string& secret() const { return secret_; }
-  /// Removes the file: all ranks have read it.
+  /// Removes the file unless another one has replaced it: all ranks have read it.
   void remove();
   /// Leaves the file alone, for the child of a fork.
   void release() { path_.clear(); }
 
  private:
   std::string path_, secret_;
+  FileDescriptor file_;
 };
 
 }  // namespace tutti::distributed::rendezvous

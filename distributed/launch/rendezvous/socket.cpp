@@ -23,6 +23,9 @@ struct Address {
   Address(const sockaddr* from, socklen_t bytes) : size(bytes) {
     std::memcpy(&storage, from, bytes);
   }
+  bool operator==(const Address& other) const {
+    return size == other.size && std::memcmp(&storage, &other.storage, size) == 0;
+  }
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   bool is_ipv6() const { return storage.ss_family == AF_INET6; }
   in_port_t& port() {
@@ -54,6 +57,13 @@ bool is_number(const std::string& host) {
          inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), bytes) == 1;
 }
 
+// Adds an address unless it is there already: a name may lead to one address twice, and two network
+// interfaces may have the same one, but it can be bound once only.
+void add_once(std::vector<Address>& addresses, const Address& address) {
+  if (std::find(addresses.begin(), addresses.end(), address) == addresses.end())
+    addresses.push_back(address);
+}
+
 // Returns the addresses to listen on, see listen_on().
 std::vector<Address> choose_addresses(const std::vector<std::string>& hosts,
                                       bool may_listen_on_all) {
@@ -64,7 +74,7 @@ std::vector<Address> choose_addresses(const std::vector<std::string>& hosts,
     const Addresses found = resolve(host, 0, why);
     for (const addrinfo* each = found.get(); each; each = each->ai_next)
       if (is_own_address(each->ai_addr, each->ai_addrlen))
-        own.emplace_back(each->ai_addr, each->ai_addrlen);
+        add_once(own, Address(each->ai_addr, each->ai_addrlen));
     if (!is_number(host) && host != "localhost") is_meant_for_this_host = false;
   }
   const bool is_loopback =
@@ -81,21 +91,21 @@ std::vector<Address> choose_addresses(const std::vector<std::string>& hosts,
 }
 
 // Returns a listening socket, or none, with the reason in errno.
-Descriptor listen_at(Address& address) {
+FileDescriptor listen_at(Address& address) {
   const int on = 1;
-  Descriptor listener(
+  FileDescriptor listener(
       socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (listener.fd() < 0) return {};
-  setsockopt(listener.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (!listener.is_open()) return {};
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.is_ipv6())  // IPv4 has a socket of its own
-    setsockopt(listener.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
-  if (bind(listener.fd(), address.get(), address.size) != 0 || listen(listener.fd(), 1024) != 0) {
+    setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+  if (bind(listener.get(), address.get(), address.size) != 0 || listen(listener.get(), 1024) != 0) {
     const int why = errno;
-    listener = Descriptor();
+    listener = FileDescriptor();
     errno = why;
     return {};
   }
-  getsockname(listener.fd(), address.get(), &address.size);
+  getsockname(listener.get(), address.get(), &address.size);
   return listener;
 }
 
@@ -106,8 +116,8 @@ Listeners listen_at_all(std::vector<Address> addresses, int port) {
   int why = EADDRNOTAVAIL;
   for (Address& address : addresses) {
     address.port() = htons(static_cast<std::uint16_t>(listeners.port));
-    Descriptor socket = listen_at(address);
-    if (socket.fd() < 0) {
+    FileDescriptor socket = listen_at(address);
+    if (!socket.is_open()) {
       why = errno;
       if (why != EADDRINUSE) continue;  // such as an IPv6 address where IPv6 is off
       listeners.sockets.clear();
@@ -139,9 +149,9 @@ bool is_own_address(const sockaddr* address, socklen_t size) {
   Address probe(address, size);
   if (probe.is_any()) return true;
   probe.port() = 0;
-  const Descriptor socket(
+  const FileDescriptor socket(
       ::socket(probe.storage.ss_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  return socket.fd() >= 0 && bind(socket.fd(), probe.get(), probe.size) == 0;
+  return socket.is_open() && bind(socket.get(), probe.get(), probe.size) == 0;
 }
 
 Listeners listen_on(const std::vector<std::string>& hosts, int port, bool may_listen_on_all) {

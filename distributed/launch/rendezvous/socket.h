@@ -1,7 +1,7 @@
 // What the server and the client of a TCP store do with a socket below the level of messages.
 #pragma once
 
-#include "descriptor.h"
+#include "../../../core/file_descriptor.h"
 
 #include <sys/socket.h>
 
@@ -15,7 +15,7 @@ namespace tutti::distributed::rendezvous {
 
 /// Non-blocking sockets that listen on one port, one for each address of this host.
 struct Listeners {
-  std::vector<Descriptor> sockets = {};
+  std::vector<FileDescriptor> sockets = {};
   int port = 0;
 };
 

@@ -9,7 +9,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr const char* failure_key = "failure";
 constexpr std::size_t tag_size = 9;  // of the random number in front of a gathered value
 constexpr std::size_t max_failure_bytes = 8192;  // of each of a failure's two texts
 constexpr std::size_t bytes_of_a_key = 64;       // what the table counts for a key besides its text

@@ -65,6 +65,9 @@ class Table {
   std::size_t bytes_ = 0;
 };
 
+/// The key of the failure that has broken the run.
+constexpr const char* failure_key = "failure";
+
 /// Returns a failure as the value of a store's key, cut to the size that a value may have.
 std::string encode_failure(const Failure& why);
 

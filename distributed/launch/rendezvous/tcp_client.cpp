@@ -33,11 +33,14 @@ class Client : public Store {
   Client(const std::vector<std::string>& hosts, int port, const Member& member)
       : Store(member), port_(port) {
     const auto deadline = deadline_after(member.timeout);
-    std::string why = "no address";
+    std::string why;
     for (;;) {
       for (const std::string& host : hosts) {
         host_ = host;
-        if (reach_host(deadline, hosts.size() == 1, why)) return;
+        std::string why_now = "no address";
+        if (reach_host(deadline, hosts.size() == 1, why_now)) return;
+        // An attempt that the deadline cuts short says less than those before.
+        if (why.empty() || Clock::now() < deadline) why = why_now;
       }
       if (Clock::now() >= deadline) break;
       std::this_thread::sleep_for(50ms);
@@ -54,7 +57,7 @@ class Client : public Store {
     if (is_forked()) return;  // the parent goes on using this connection
     try {
       request({Request::Operation::leave});
-    } catch (const Error&) {  // rank 0 is gone already
+    } catch (const std::exception&) {  // rank 0 is gone already, or there is no memory
     }
   }
 
@@ -65,10 +68,10 @@ class Client : public Store {
     const std::lock_guard lock(mutex_);
     const auto deadline = deadline_after(std::min(request_timeout, member().timeout));
     const auto fail_connection = [this](const char* why) {
-      socket_ = Descriptor();  // a late reply would be taken for that of the next request
+      socket_ = FileDescriptor();  // a late reply would be taken for that of the next request
       tutti::fail<DistributedError>("rendezvous at {}: {}", where(), why);
     };
-    if (socket_.fd() < 0) fail_connection("the connection to rank 0 has failed before");
+    if (!socket_.is_open()) fail_connection("the connection to rank 0 has failed before");
     std::string message;
     Reply reply;
     if (!send_bytes(outgoing_->frame(encode(request)), deadline))
@@ -104,18 +107,21 @@ class Client : public Store {
         tutti::fail<DistributedError>("rendezvous at {}: rank {} was turned away: {}", where(),
                                       member().rank, text);
     }
-    if (addresses && member().secret.empty() && !is_of_this_host) throw_missing_secret();
+    if (addresses && member().secret.empty() && !is_of_this_host)
+      throw_missing_secret(fmt::format(
+          "rendezvous at {}: rank 0 is on another host, and this run has no secret", where()));
     return false;
   }
 
   bool read_secret_of_host(std::string& secret, std::string& why) const {
-    const std::string path = path_of_host_secret(member().run_id, port_);
+    const std::string path = path_of_host_secret(member().run_id, host_, port_);
     const std::optional<std::string> found = read_host_secret(path);
     if (found) secret = *found;
     else
-      why =
-          fmt::format("there is no {}, in which rank 0 leaves the secret of this run (run id '{}')",
-                      path, member().run_id);
+      why = fmt::format(
+          "there is no {}, in which rank 0 leaves the secret of this run (run id '{}', "
+          "address {})",
+          path, member().run_id, where());
     return found.has_value();
   }
 
@@ -124,20 +130,11 @@ class Client : public Store {
     return member().secret.empty() && (!read_secret_of_host(now, why) || now != used);
   }
 
-  [[noreturn]] void throw_missing_secret() const {
-    tutti::fail<DistributedError>(
-        "rendezvous at {}: rank 0 is on another host, and this run has no secret, without which "
-        "anybody in the network could take part. Give every rank the same one: "
-        "TUTTI_RENDEZVOUS_SECRET_FILE names a file (chmod 600) that 'openssl rand -hex 32' has "
-        "written, or TUTTI_RENDEZVOUS_SECRET holds it; or start the ranks with mpirun and without "
-        "MASTER_ADDR",
-        where());
-  }
-
   bool connect_to(const addrinfo& address, Clock::time_point deadline, std::string& why) {
-    socket_ = Descriptor(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (socket_.fd() < 0 ||
-        (connect(socket_.fd(), address.ai_addr, address.ai_addrlen) != 0 && errno != EINPROGRESS)) {
+    socket_ =
+        FileDescriptor(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!socket_.is_open() || (connect(socket_.get(), address.ai_addr, address.ai_addrlen) != 0 &&
+                               errno != EINPROGRESS)) {
       why = std::strerror(errno);
       return false;
     }
@@ -147,12 +144,12 @@ class Client : public Store {
     }
     int error = 0;
     socklen_t size = sizeof(error);
-    getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) {
       why = std::strerror(error);
       return false;
     }
-    set_connection_options(socket_.fd());
+    set_connection_options(socket_.get());
     return true;
   }
 
@@ -160,14 +157,17 @@ class Client : public Store {
 
   // Greets rank 0. Returns also why it did not end well.
   std::pair<Outcome, std::string> greet(const std::string& secret, Clock::time_point deadline) {
-    const std::pair stranger(Outcome::failed, "what answers there is no rank 0 of tutti");
     ClientGreeting greeting(member(), secret);
     std::string magic(answer_magic.size(), '\0'), nonce(nonce_size, '\0');
     std::string mark(1, '\0'), proof(hmac_size, '\0');
+    const std::pair stranger(Outcome::failed, "what answers there is no rank 0 of tutti");
     // What other servers send first may be short, and then nothing more comes.
     if (!send_bytes(greeting.hello(), deadline) || !receive_bytes(magic, deadline) ||
-        magic != answer_magic || !receive_bytes(nonce, deadline))
-      return stranger;
+        magic != answer_magic || !receive_bytes(nonce, deadline)) {
+      const bool is_silent = magic[0] == '\0' && Clock::now() >= deadline;
+      if (!is_silent) return stranger;
+      return {Outcome::failed, "what listens there does not answer; its process hangs or is busy"};
+    }
     const std::string claim = greeting.prove(magic + nonce);
     if (claim.empty() || !send_bytes(claim, deadline) || !receive_bytes(mark, deadline))
       return stranger;
@@ -209,8 +209,8 @@ class Client : public Store {
   // Fills `bytes`.
   bool receive_bytes(std::string& bytes, Clock::time_point deadline) {
     for (std::size_t got = 0; got < bytes.size();) {
-      if (socket_.fd() < 0 || !wait_until_ready(POLLIN, deadline)) return false;
-      const ssize_t n = recv(socket_.fd(), bytes.data() + got, bytes.size() - got, 0);
+      if (!socket_.is_open() || !wait_until_ready(POLLIN, deadline)) return false;
+      const ssize_t n = recv(socket_.get(), bytes.data() + got, bytes.size() - got, 0);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
       if (n > 0) got += static_cast<std::size_t>(n);
     }
@@ -219,8 +219,8 @@ class Client : public Store {
 
   bool send_bytes(const std::string& bytes, Clock::time_point deadline) {
     for (std::size_t sent = 0; sent < bytes.size();) {
-      if (socket_.fd() < 0 || !wait_until_ready(POLLOUT, deadline)) return false;
-      const ssize_t n = send(socket_.fd(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (!socket_.is_open() || !wait_until_ready(POLLOUT, deadline)) return false;
+      const ssize_t n = send(socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
       if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
       if (n > 0) sent += static_cast<std::size_t>(n);
     }
@@ -229,7 +229,7 @@ class Client : public Store {
 
   bool wait_until_ready(short events, Clock::time_point deadline) {
     for (;;) {
-      pollfd polled{socket_.fd(), events, 0};
+      pollfd polled{socket_.get(), events, 0};
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
       const int n =
@@ -242,7 +242,7 @@ class Client : public Store {
   std::string host_;
   int port_;
   std::mutex mutex_;  // one request at a time
-  Descriptor socket_;
+  FileDescriptor socket_;
   std::optional<AuthenticatedStream> outgoing_, incoming_;
 };
 

@@ -29,18 +29,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto leave_timeout = 10s;     // how long rank 0 stays for ranks that have not left
-constexpr std::size_t max_guests = 16;  // connections besides one for each rank
-constexpr auto crowded_timeout =
-    1s;  // of greetings, while there are as many connections as allowed
-constexpr auto accept_pause =
-    100ms;  // after the system had no descriptor or memory for another one
+// How long rank 0 stays for ranks that have not left.
+constexpr auto leave_timeout = 10s;
+// Connections besides one for each rank.
+constexpr std::size_t max_guests = 16;
+// The time for a greeting while there are as many connections as allowed.
+constexpr auto crowded_timeout = 1s;
+// The pause after the system had no descriptor or memory for another connection.
+constexpr auto accept_pause = 100ms;
 constexpr std::size_t max_greeting_bytes = 4096;
-constexpr std::size_t max_pending_bytes = std::size_t{1} << 18;  // of replies, before a pause
+// Beyond so many bytes of replies that wait to be sent, a connection is not read.
+constexpr std::size_t max_pending_bytes = std::size_t{1} << 18;
 
 // One connection to rank 0. It is a guest until its greeting has been accepted.
 struct Connection {
-  Descriptor socket;
+  FileDescriptor socket;
   std::string peer;  // the address of the other end
   ServerGreeting greeting;
   Clock::time_point since = Clock::now();
@@ -67,12 +70,12 @@ class Server : public Store {
         present_(static_cast<std::size_t>(member.size), false),
         ranks_to_come_(member.size - 1),
         secret_(member.secret) {
-    if (wake_.fd() < 0)
+    if (!wake_.is_open())
       tutti::fail<DistributedError>("rendezvous: rank 0 cannot make an eventfd: {}",
                                     std::strerror(errno));
     if (secret_.empty()) {
-      // The port is ours already, so no other run writes this file.
-      host_secret_.emplace(path_of_host_secret(member.run_id, listeners_.port));
+      // The address is ours already, so no other run writes this file.
+      host_secret_.emplace(path_of_host_secret(member.run_id, host_, listeners_.port));
       secret_ = host_secret_->secret();
     }
     try {
@@ -90,7 +93,7 @@ class Server : public Store {
     }
     stopping_ = true;
     const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = write(wake_.fd(), &one, sizeof(one));
+    [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
     thread_.join();
   }
 
@@ -127,21 +130,21 @@ class Server : public Store {
   // Returns the states of wake_, of every connection, and of the listeners unless accepting pauses.
   // It returns after a while also without an event, because greetings and the end have deadlines.
   std::vector<pollfd> wait_for_events() const {
-    std::vector<pollfd> polled{{wake_.fd(), POLLIN, 0}};
+    std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
     for (const Connection& c : connections_)
       polled.push_back(
-          {c.socket.fd(),
+          {c.socket.get(),
            static_cast<short>((c.is_read() ? POLLIN : 0) | (c.pending() > 0 ? POLLOUT : 0)), 0});
     if (may_accept())
-      for (const Descriptor& listener : listeners_.sockets)
-        polled.push_back({listener.fd(), POLLIN, 0});
+      for (const FileDescriptor& listener : listeners_.sockets)
+        polled.push_back({listener.get(), POLLIN, 0});
     const auto patience = stopping_ ? 20ms : may_accept() ? 200ms : accept_pause;
     if (poll(polled.data(), polled.size(), static_cast<int>(patience.count())) < 0 &&
         errno != EINTR)
       throw std::system_error(errno, std::generic_category(), "poll");
     if (polled[0].revents) {
       std::uint64_t count = 0;
-      [[maybe_unused]] const ssize_t n = read(wake_.fd(), &count, sizeof(count));
+      [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
     }
     return polled;
   }
@@ -150,7 +153,7 @@ class Server : public Store {
     const std::size_t listeners_at = 1 + connections_.size();
     for (std::size_t i = 0; i < connections_.size(); ++i)
       serve(connections_[i], polled[i + 1].revents);
-    std::erase_if(connections_, [](const Connection& c) { return c.socket.fd() < 0; });
+    std::erase_if(connections_, [](const Connection& c) { return !c.socket.is_open(); });
     for (std::size_t i = listeners_at; i < polled.size(); ++i)
       if (polled[i].revents) accept_connections(polled[i].fd);
   }
@@ -163,15 +166,15 @@ class Server : public Store {
 
   void accept_connections(int listener) {
     while (may_accept()) {
-      Descriptor socket(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (socket.fd() < 0) {
+      FileDescriptor socket(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!socket.is_open()) {
         // Without a pause, poll() would report the waiting connection again and again.
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
           accept_from_ = Clock::now() + accept_pause;
         return;
       }
-      set_connection_options(socket.fd());
-      std::string peer = peer_address(socket.fd());
+      set_connection_options(socket.get());
+      std::string peer = peer_address(socket.get());
       connections_.push_back({.socket = std::move(socket),
                               .peer = std::move(peer),
                               .greeting = ServerGreeting(secret_, member().run_id)});
@@ -266,7 +269,7 @@ class Server : public Store {
   // A rank that hangs up before its first request has given up waiting for rank 0's answer, and
   // will connect again: that is no death. `fault` says why rank 0 closes the connection by itself.
   void close_connection(Connection& c, const char* fault = nullptr) noexcept {
-    c.socket = Descriptor();
+    c.socket = FileDescriptor();
     if (c.is_guest()) return;
     present_[static_cast<std::size_t>(c.rank)] = false;
     if (c.has_left || stopping_) return;
@@ -296,7 +299,7 @@ class Server : public Store {
     char buffer[4096];
     while (c.input.size() < limit) {
       const std::size_t room = std::min(sizeof(buffer), limit - c.input.size());
-      const ssize_t n = recv(c.socket.fd(), buffer, room, 0);
+      const ssize_t n = recv(c.socket.get(), buffer, room, 0);
       if (n > 0) c.input.append(buffer, static_cast<std::size_t>(n));
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
       if (n < 0 && errno == EAGAIN) return true;
@@ -306,7 +309,7 @@ class Server : public Store {
 
   static bool send_output(Connection& c) {
     while (c.pending() > 0) {
-      const ssize_t n = send(c.socket.fd(), c.output.data() + c.sent, c.pending(), MSG_NOSIGNAL);
+      const ssize_t n = send(c.socket.get(), c.output.data() + c.sent, c.pending(), MSG_NOSIGNAL);
       if (n < 0) return errno == EAGAIN || errno == EINTR;
       c.sent += static_cast<std::size_t>(n);
       if (c.sent < c.pending()) continue;  // so that a large reply is moved a few times only
@@ -319,8 +322,8 @@ class Server : public Store {
 
   std::string host_;
   Listeners listeners_;
-  Descriptor wake_;   // wakes the thread for the stop
-  std::mutex mutex_;  // of the table, which rank 0's own threads use, too
+  FileDescriptor wake_;  // wakes the thread for the stop
+  std::mutex mutex_;     // of the table, which rank 0's own threads use, too
   Table table_;
   // What follows is used by the thread alone.
   std::vector<Connection> connections_;
