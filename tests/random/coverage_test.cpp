@@ -1,7 +1,7 @@
-// Checks that the table of operations is complete: every function that returns tensors in the public
-// headers of autograd/, nn/, core/tensor.h, core/create.h and distributed/functional.h, every such
-// member of Tensor, and every layer is compared with a reference, or is an exception with a reason.
-// The declarations are read from the headers themselves.
+// Checks that the table of operations is complete: every function that returns tensors in the
+// public headers of autograd/, nn/, core/tensor.h, core/create.h and distributed/functional.h,
+// every such member of Tensor, and every layer is compared with a reference, or is an exception
+// with a reason. The declarations are read from the headers themselves.
 #include "operation.h"
 
 #include <gtest/gtest.h>
