@@ -38,13 +38,6 @@ Tensor element(const Tensor& x, std::int64_t i) {
   return x.alias({}, {}, position);
 }
 
-// Returns whether elements share memory, as in an expanded tensor.
-bool has_overlap(const Tensor& x) {
-  for (int d = 0; d < x.rank(); ++d)
-    if (x.strides()[d] == 0 && x.shape()[d] > 1) return true;
-  return false;
-}
-
 class Check {
  public:
   Check(const Function& function, const std::vector<Tensor>& inputs,
@@ -56,7 +49,7 @@ class Check {
         fail<DTypeError>(
             "gradcheck: expected float64 inputs, input {} is {}; convert it with .to(float64)", i,
             to_string(inputs[i].dtype()));
-      if (floating && has_overlap(inputs[i]))
+      if (floating && inputs[i].has_overlapping_elements())
         fail<ShapeError>(
             "gradcheck: elements of input {} share memory; expand it inside the function", i);
       leaves_.push_back(copy_of(inputs[i]));

@@ -67,10 +67,8 @@ void expect_writable(const Tensor& x, const char* op) {
         "{}: changing a tensor that {} in place would lose its gradient; use the operation that "
         "makes a new tensor, or a NoGrad scope for a leaf",
         op, x.is_leaf() ? "requires grad" : "has a history");
-  if (x.numel() == 0) return;  // No elements share memory, whatever the strides are.
-  for (int d = 0; d < x.rank(); ++d)
-    if (x.strides()[d] == 0 && x.shape()[d] > 1)
-      fail<ShapeError>("{}: elements of an expanded tensor share memory; clone() it first", op);
+  if (x.has_overlapping_elements())
+    fail<ShapeError>("{}: elements of an expanded tensor share memory; clone() it first", op);
 }
 
 // A gradient does not flow through a change in place. An error is better than a gradient that is

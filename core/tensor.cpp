@@ -88,6 +88,13 @@ MemoryFormat Tensor::memory_format() const {
              : MemoryFormat::contiguous;
 }
 
+bool Tensor::has_overlapping_elements() const {
+  if (numel() == 0) return false;  // whatever the strides are
+  for (int d = 0; d < rank(); ++d)
+    if (strides()[d] == 0 && shape()[d] > 1) return true;
+  return false;
+}
+
 bool Tensor::is_dense() const {
   if (numel() == 0) return true;
   std::array<int, Dims::max_rank> order{};

@@ -130,8 +130,8 @@ class World {
   struct Options {
     /// Null where all ranks are threads that share this World object.
     std::unique_ptr<Transport> transport = {};
-    int rank =
-        0;  ///< The rank in the world that this object belongs to, where ranks have their own.
+    /// The rank in the world that this object belongs to, where ranks have their own.
+    int rank = 0;
     /// What a departure means, for one rank and for several: "its process is exiting".
     const char* departed_one = "it has departed";
     const char* departed_many = "they have departed";

@@ -13,8 +13,7 @@ Tensor Sequential::forward(const Tensor& input) {
     if (!layer)
       fail<Error>(
           "{}: expected every child to be a Layer, which computes one tensor from one tensor; "
-          "child "
-          "'{}' ({}) is not",
+          "child '{}' ({}) is not",
           error_name(), name, child->type_name());
     x = (*layer)(x);
   }

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::int64_t plane = 32 * 32, record = 1 + 3 * plane;
 
-// Adds the records of one file. They are read one by one, so that memory holds the pixels once.
+// Adds the records of one file. They are read one by one into memory that is reserved before, so
+// that the file and its pixels are not in memory at once.
 void add_file(Dataset& data, const std::string& path) {
   constexpr std::int64_t most = 100'000;  // ten times what a file of CIFAR-10 has
   const std::int64_t bytes = data_file_size(path), count = bytes / record;
@@ -23,6 +24,8 @@ void add_file(Dataset& data, const std::string& path) {
                     most);
   std::ifstream file(path, std::ios::binary);
   if (!file) fail<DataError>("data file {} cannot be opened", path);
+  data.labels.reserve(data.labels.size() + static_cast<std::size_t>(count));
+  data.images.reserve(data.images.size() + static_cast<std::size_t>(count * 3 * plane));
   std::array<char, record> buffer{};
   for (std::int64_t i = 0; i < count; ++i) {
     if (!file.read(buffer.data(), record))

@@ -32,7 +32,8 @@ struct Metrics {
 class RunFolder {
  public:
   /// Makes the folder and begins metrics.jsonl with `rows`, those that a resumed run has already.
-  /// Throws a UsageError where the folder cannot be written.
+  /// Throws a UsageError where the folder cannot be made or written to, and a FileError where that
+  /// is the disk's fault or metrics.jsonl cannot be written.
   RunFolder(std::string path, const std::vector<Metrics>& rows);
   /// Makes the folder. Throws a UsageError where it cannot be made or written to, and a FileError
   /// where that is the disk's fault.

@@ -90,6 +90,10 @@ TEST(MemoryFormats, AreReadFromTheStrides) {
   EXPECT_TRUE(empty({4, 4}).transpose(0, 1).is_dense());
   EXPECT_FALSE(empty({4, 1}).expand({4, 4}).is_dense());
   EXPECT_TRUE(empty({0, 3}).is_dense());
+  EXPECT_TRUE(empty({4, 1}).expand({4, 4}).has_overlapping_elements());
+  EXPECT_FALSE(empty({4, 1}).expand({4, 1}).has_overlapping_elements());
+  EXPECT_FALSE(empty({0, 1}).expand({0, 4}).has_overlapping_elements());
+  EXPECT_FALSE(empty({4, 4}).slice(1, 0, 2).has_overlapping_elements());
 }
 
 TEST(MemoryFormats, AmbiguousShapesRememberWhatWasMeant) {
