@@ -203,6 +203,24 @@ TEST_P(Nccl, GroupsComeAndGoInAnyOrder) {
   });
 }
 
+// The reports of 240 groups do not fit into one value of the store.
+TEST_P(Nccl, HundredsOfGroupsMayLiveAtOnce) {
+  if (!test::emulated()) GTEST_SKIP() << "so many communicators take much of a GPU's memory";
+  run([](const ProcessGroup& group) {
+    std::vector<ProcessGroup> groups;
+    for (int i = 0; i < 240; ++i) groups.push_back(group.split(0));
+    const Tensor x = ones({100}, {.device = own(group)});
+    std::this_thread::sleep_for(200ms);  // the watcher publishes the reports
+    for (const ProcessGroup& each : {groups.front(), groups.back(), group}) {
+      x.fill_(1);
+      each.all_reduce(x).wait();
+      EXPECT_EQ(to_vector(x), std::vector<double>(100, group.size()));
+    }
+    groups.clear();
+    group.barrier();
+  });
+}
+
 TEST_P(Nccl, AGraphKeepsTheGroupThatIsInIt) {
   run([](const ProcessGroup& group) {
     const Tensor x = ones({1000}, {.device = own(group)});
