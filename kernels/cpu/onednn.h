@@ -22,6 +22,8 @@ bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, cons
                      const Tensor& index);
 bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options, bool max,
                       const Tensor& dx);
+/// Returns whether the poolings above take tensors of these layouts; `index` may be undefined.
+bool pooling_takes_layouts(const Tensor& x, const Tensor& y, const Tensor& index);
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 
 /// Returns whether convolution_backward_weight() may be wrong for a bfloat16 x. oneDNN 2.6.3 reads
