@@ -21,7 +21,7 @@ TUTTI_HOST_DEVICE inline bool is_nan(T x) {
 /// pooling keep the first value that no other value exceeds.
 template <class T>
 TUTTI_HOST_DEVICE inline bool is_larger(T a, T b) {
-  return a > b || (is_nan(a) && !is_nan(b));
+  return !(a <= b || is_nan(b));
 }
 
 /// Combines two values. The maximum and the minimum are NaN if either value is.

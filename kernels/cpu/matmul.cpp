@@ -7,18 +7,20 @@
 #include "onednn.h"
 #include "reference_matmul.h"
 
+#include <optional>
+
 namespace tutti::kernels::cpu {
 namespace {
 
-// Returns whether both factors repeat their matrices along one batch dimension. oneDNN broadcasts a
-// factor only to the size of the other one.
-bool both_repeat(const Tensor& a, const Tensor& b, const Tensor& out) {
+// Returns the first batch dimension along which both factors repeat their matrices; none if there
+// is no such dimension. oneDNN broadcasts a factor only to the size of the other one.
+std::optional<int> repeated_by_both(const Tensor& a, const Tensor& b, const Tensor& out) {
   const auto repeats = [](const Tensor& t, int d) {
     return t.shape()[d] == 1 || t.strides()[d] == 0;
   };
   for (int d = 0; d < out.rank() - 2; ++d)
-    if (out.shape()[d] > 1 && repeats(a, d) && repeats(b, d)) return true;
-  return false;
+    if (out.shape()[d] > 1 && repeats(a, d) && repeats(b, d)) return d;
+  return {};
 }
 
 Tensor row_major_copy(const Tensor& t) {
@@ -27,11 +29,23 @@ Tensor row_major_copy(const Tensor& t) {
   return copy;
 }
 
+void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
+
+// Multiplies with a copy of the factor that is expanded in dimension d, the smaller one if both
+// are. The copy repeats no matrix; a dimension in which only the other factor is expanded may
+// remain.
+void multiply_copy(const Tensor& a, const Tensor& b, int d, const Epilogue& epilogue,
+                   const Tensor& out) {
+  if (b.shape()[d] == 1 || (a.shape()[d] > 1 && a.numel() <= b.numel()))
+    return multiply(row_major_copy(a), b, epilogue, out);
+  multiply(a, row_major_copy(b), epilogue, out);
+}
+
 void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
   dispatch(RealTypes{}, a.dtype(), "matmul", []<class T>() {});
   if (out.numel() == 0) return;
-  if (a.dtype() != float64 && both_repeat(a, b, out))
-    return multiply(row_major_copy(a), row_major_copy(b), epilogue, out);
+  if (a.dtype() != float64)
+    if (const auto d = repeated_by_both(a, b, out)) return multiply_copy(a, b, *d, epilogue, out);
   if (a.dtype() == float64 || a.size(-1) == 0 || !onednn::matmul(a, b, epilogue.bias, out))
     return reference::matmul(a, b, epilogue, out);
   // oneDNN could apply relu as a post-op, but version 2.6.3 then turns NaN into 0, and a diverged

@@ -123,6 +123,9 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
 }
 
 bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options) {
+  // The version at run time: a shared library may be newer than its header.
+  static const dnnl_version_t version = *dnnl_version();
+  if (version.major > 2 || (version.major == 2 && version.minor > 6)) return false;
   const bool is_padded = std::ranges::any_of(options.padding, [](auto size) { return size > 0; });
   return x.shape()[x.rank() - 1] < options.stride[x.rank() - 3] || (x.rank() == 5 && is_padded);
 }
@@ -154,6 +157,11 @@ bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOp
       });
 }
 
+bool pooling_takes_layouts(const Tensor& x, const Tensor& y, const Tensor& index) {
+  const auto format = common_format(x, y);
+  return format && (!index.defined() || (index.dtype() == uint8 && index.is_contiguous(*format)));
+}
+
 namespace {
 
 // A pooling as oneDNN describes it. The index tensor of kernels/pooling.h holds oneDNN's workspace,
@@ -172,10 +180,9 @@ struct PoolDescs {
         stride(dims_of(options.stride)),
         padding(dims_of(options.padding)),
         dilation(kernel.size(), 0) {
+    if (!pooling_takes_layouts(x_tensor, y_tensor, index_tensor))
+      throw dnnl::error(dnnl_unimplemented, "pooling with these layouts");
     const auto format = common_format(x_tensor, y_tensor);
-    const bool index_fits = !index_tensor.defined() || (index_tensor.dtype() == uint8 && format &&
-                                                        index_tensor.is_contiguous(*format));
-    if (!format || !index_fits) throw dnnl::error(dnnl_unimplemented, "pooling with these layouts");
     x = activation_desc(x_tensor, *format);
     y = activation_desc(y_tensor, *format);
     if (index_tensor.defined()) index = activation_desc(index_tensor, *format);

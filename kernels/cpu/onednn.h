@@ -22,11 +22,15 @@ bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, cons
                      const Tensor& index);
 bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options, bool max,
                       const Tensor& dx);
+/// Returns whether the poolings above take tensors of these layouts; `index` may be undefined.
+bool pooling_takes_layouts(const Tensor& x, const Tensor& y, const Tensor& index);
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 
 /// Returns whether convolution_backward_weight() may be wrong for a bfloat16 x. oneDNN 2.6.3 reads
 /// scratch memory that it never wrote where rows are shorter than the stride and, in some shapes of
 /// three spatial dimensions, where there is padding. Such gradients were off by any amount, or NaN.
+/// No other version was examined: those up to 2.6 are taken to have the fault, later ones not. The
+/// tests of convolution (tests/kernels/convolution_test.cpp) show it where a later one has it.
 bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options);
 
 }  // namespace tutti::kernels::cpu::onednn

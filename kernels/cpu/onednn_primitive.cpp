@@ -3,8 +3,10 @@
 #include "../../core/memory.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <new>
 #include <optional>
 #include <unordered_map>
@@ -44,6 +46,21 @@ void expect_memory(const char* op, std::size_t bytes) {
   if (is_available()) return;
   allocator(Device::cpu()).trim();  // The cache may hold the memory that the system lacks.
   if (!is_available()) fail_without_memory(op, bytes);
+}
+
+// Returns whether the system refuses memory to this process before it has used all that there is:
+// it has a limit of address space or data, or the system counts what is mapped. The limits can
+// change while the process runs.
+bool can_be_refused_memory() {
+  static const bool counts_mapped_memory = [] {
+    int mode = 0;
+    return std::ifstream("/proc/sys/vm/overcommit_memory") >> mode && mode == 2;
+  }();
+  const auto is_limited = [](auto resource) {
+    rlimit limit{};
+    return getrlimit(resource, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+  };
+  return counts_mapped_memory || is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA);
 }
 
 // Returns memory for reordered weights and for oneDNN's scratchpads. Each thread has one allocation
@@ -112,7 +129,7 @@ void OnednnPrimitive::run(const char* op, std::initializer_list<void*> pointers)
   const memory scratchpad(scratchpad_, engine(), scratch ? scratch + bytes_ : nullptr);
   std::unordered_map<int, memory> memories{{DNNL_ARG_SCRATCHPAD, scratchpad}};
   if (!has_run_) expect_memory(op, code_bytes);
-  else if (calls_gemm_)
+  else if (calls_gemm_ && can_be_refused_memory())
     expect_memory(op, static_cast<std::size_t>(num_threads()) * gemm_bytes_per_thread);
   auto pointer = pointers.begin();
   for (Argument& argument : arguments_) {

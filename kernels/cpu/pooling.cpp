@@ -1,9 +1,9 @@
-// This file implements pooling on the CPU. It calls oneDNN where possible, and its own loops for
-// float64, for windows that differ in size, for large windows, for unusual strides and for the
-// maximum of tensors that contain NaN. These loops
-// compute each element of a result once, from all windows that contain it, so that no memory is
-// zeroed first or read back. The inner loops run over a tile of channels held in registers; in
-// channels_last these are adjacent in memory.
+// This file implements pooling on the CPU. oneDNN computes float32 and bfloat16 except where the
+// own loops of this file are faster (see fills_tiles()) or oneDNN is wrong: the maximum of a tensor
+// that contains NaN or -infinity. The own loops also compute float64, windows that differ in size,
+// large windows and unusual strides. They compute each element of a result once, from all windows
+// that contain it, so that no memory is zeroed first or read back. The inner loops run over a tile
+// of channels held in registers; in channels_last these are adjacent in memory.
 #include "../pooling.h"
 
 #include "../../core/create.h"
@@ -163,7 +163,8 @@ void max_forward_as(const Tensor& x_tensor, const PoolOptions& options, const Te
     const auto x = tile.view<T>(x_tensor), y = tile.view<T>(y_tensor);
     std::optional<SpatialView<I>> index;
     if (index_tensor.defined()) index = tile.view<I>(index_tensor);
-    const bool dense = x.channel_stride == 1 && y.channel_stride == 1;
+    const bool dense = x.channel_stride == 1 && y.channel_stride == 1 &&
+                       (!index || index->channel_stride == 1);
     dispatch_full(dense && tile.is_full(), [&]<bool full>() {
       const std::int64_t x_stride = full ? 1 : x.channel_stride,
                          y_stride = full ? 1 : y.channel_stride;
@@ -192,7 +193,7 @@ void max_forward_as(const Tensor& x_tensor, const PoolOptions& options, const Te
         for_each_channel<full>(tile.count, [&](std::int64_t c) { to[c * y_stride] = T(best[c]); });
         if (!index) continue;
         I* to_index = index->at(out);
-        const std::int64_t stride = index->channel_stride;
+        const std::int64_t stride = full ? 1 : index->channel_stride;
         for_each_channel<full>(
             tile.count, [&](std::int64_t c) { to_index[c * stride] = static_cast<I>(where[c]); });
       }
@@ -204,21 +205,23 @@ void max_forward_as(const Tensor& x_tensor, const PoolOptions& options, const Te
 // tile's channels, which are `stride` apart, and the sums to which they are added.
 template <class T>
 struct Contribution {
-  const Tile& tile;
+  std::int64_t count;
   const SpatialDims &in, &out;
   const T* dy;
   std::int64_t stride;
   Accumulate<T>* sum;
 };
 
-// Computes dx at every input position: calls add.operator()<full>(const Contribution&) for all
-// outputs whose windows contain the position.
-template <class T, class Add>
+// Computes dx at every input position: with add = add_for(tile), calls
+// add.operator()<full>(const Contribution&) for all outputs whose windows contain the position.
+// `adjacent` tells whether the channels of what else add_for() reads are adjacent in memory.
+template <class T, class AddFor>
 void gather_backward(const Tensor& dy_tensor, const Tensor& dx_tensor, const Windows& windows,
-                     const Add& add) {
+                     bool adjacent, const AddFor& add_for) {
   for_each_tile(dx_tensor, [&](const Tile& tile) {
     const auto dx = tile.view<T>(dx_tensor), dy = tile.view<T>(dy_tensor);
-    const bool dense = dx.channel_stride == 1 && dy.channel_stride == 1;
+    const auto add = add_for(tile);
+    const bool dense = adjacent && dx.channel_stride == 1 && dy.channel_stride == 1;
     dispatch_full(dense && tile.is_full(), [&]<bool full>() {
       const std::int64_t dx_stride = full ? 1 : dx.channel_stride,
                          dy_stride = full ? 1 : dy.channel_stride;
@@ -226,7 +229,8 @@ void gather_backward(const Tensor& dy_tensor, const Tensor& dx_tensor, const Win
         const SpatialDims in{tile.d, tile.h, w};
         alignas(64) Accumulate<T> sum[tile_size] = {};
         windows.for_each_output(in, [&](const SpatialDims& out) {
-          add.template operator()<full>(Contribution<T>{tile, in, out, dy.at(out), dy_stride, sum});
+          add.template operator()<full>(
+              Contribution<T>{tile.count, in, out, dy.at(out), dy_stride, sum});
         });
         T* to = dx.at(in);
         for_each_channel<full>(tile.count, [&](std::int64_t c) { to[c * dx_stride] = T(sum[c]); });
@@ -240,15 +244,17 @@ void max_backward_as(const Tensor& dy, const Tensor& index_tensor, const PoolOpt
                      const Tensor& dx) {
   const Windows windows = pool_windows(dx, dy, options);
   const SpatialDims kernel = spatial_dims(options.kernel, 0, 1);
-  gather_backward<T>(dy, dx, windows, [&]<bool full>(const Contribution<T>& of) {
-    const auto index = of.tile.template view<I>(index_tensor);
-    const I* where = index.at(of.out);
-    const auto own = static_cast<I>(position_in_window(of.in, windows.origin(of.out), kernel));
-    for_each_channel<full>(of.tile.count, [&](std::int64_t c) {
-      of.sum[c] += where[c * index.channel_stride] == own
-                       ? static_cast<Accumulate<T>>(of.dy[c * of.stride])
-                       : 0;
-    });
+  const bool adjacent = index_tensor.strides()[1] == 1;
+  gather_backward<T>(dy, dx, windows, adjacent, [&](const Tile& tile) {
+    return [&, index = tile.view<I>(index_tensor)]<bool full>(const Contribution<T>& of) {
+      const I* where = index.at(of.out);
+      const std::int64_t stride = full ? 1 : index.channel_stride, dy_stride = full ? 1 : of.stride;
+      const auto own = static_cast<I>(position_in_window(of.in, windows.origin(of.out), kernel));
+      for_each_channel<full>(of.count, [&](std::int64_t c) {
+        of.sum[c] += where[c * stride] == own ? static_cast<Accumulate<T>>(of.dy[c * dy_stride])
+                                              : 0;
+      });
+    };
   });
 }
 
@@ -291,12 +297,14 @@ void average_forward_over(const Tensor& x_tensor, const Windows& windows, const 
 void average_backward_over(const Tensor& dy, const Windows& windows, const Tensor& dx) {
   dispatch(RealTypes{}, dy.dtype(), "average pooling", [&]<class T>() {
     using A = Accumulate<T>;
-    gather_backward<T>(dy, dx, windows, [&]<bool full>(const Contribution<T>& of) {
+    const auto add = [&]<bool full>(const Contribution<T>& of) {
       const A scale = 1 / static_cast<A>(windows.divisor(of.out));
-      for_each_channel<full>(of.tile.count, [&](std::int64_t c) {
-        of.sum[c] += scale * static_cast<A>(of.dy[c * of.stride]);
+      const std::int64_t stride = full ? 1 : of.stride;
+      for_each_channel<full>(of.count, [&](std::int64_t c) {
+        of.sum[c] += scale * static_cast<A>(of.dy[c * stride]);
       });
-    });
+    };
+    gather_backward<T>(dy, dx, windows, true, [&](const Tile&) { return add; });
   });
 }
 
@@ -309,6 +317,17 @@ void dispatch_index_type(const Dims& kernel, Body&& body) {
 // Returns whether oneDNN supports these dtypes and the tensors are not empty.
 bool suits_onednn(const Tensor& x, const Tensor& y) {
   return (x.dtype() == float32 || x.dtype() == bfloat16) && x.numel() > 0 && y.numel() > 0;
+}
+
+// Returns whether the own loops run over full tiles of adjacent channels only, in vectors of 64
+// bytes. They are then faster than oneDNN with an extra pass over memory before or after it; with
+// narrower vectors they are not always, because oneDNN chooses its code for the processor it finds.
+bool fills_tiles([[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& y) {
+#if defined(__AVX512F__)
+  return x.strides()[1] == 1 && y.strides()[1] == 1 && x.shape()[1] % tile_size == 0;
+#else
+  return false;
+#endif
 }
 
 // Returns whether one of n floating numbers, given as their bits, is NaN or -infinity.
@@ -339,14 +358,16 @@ bool needs_own_loops(const Tensor& x) {
 }
 
 // Computes a gradient by oneDNN: compute(dy, dx). oneDNN adds the gradients of overlapping windows
-// in the dtype of dx; those of bfloat16 are added in float32 tensors and rounded once.
+// in the dtype of dx; those of bfloat16 are added in float32, by the own loops where these are
+// faster than copies in float32 tensors, and rounded once.
 template <class Compute>
-bool onednn_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx,
-                     const Compute& compute) {
+bool onednn_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options,
+                     const Tensor& dx, const Compute& compute) {
   if (!suits_onednn(dx, dy)) return false;
   bool overlap = false;
   for (int d = 0; d < options.kernel.size(); ++d) overlap |= options.kernel[d] > options.stride[d];
   if (dx.dtype() == float32 || !overlap) return compute(dy, dx);
+  if (fills_tiles(dx, dy) || !onednn::pooling_takes_layouts(dx, dy, index)) return false;
   const Tensor wide_dy = empty_like(dy, float32), wide_dx = empty_like(dx, float32);
   elementwise().copy(dy, wide_dy);
   if (!compute(wide_dy, wide_dx)) return false;
@@ -354,11 +375,12 @@ bool onednn_backward(const Tensor& dy, const PoolOptions& options, const Tensor&
   return true;
 }
 
-// oneDNN would pass over NaN, and a diverged network would look healthy.
+// oneDNN would pass over NaN, and a diverged network would look healthy. To look for NaN first
+// reads x once more, so that the own loops are faster wherever they fill their tiles.
 void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
                  const Tensor& index) {
-  if (suits_onednn(x, y) && x.is_dense() && !needs_own_loops(x) &&
-      onednn::pooling_forward(x, options, true, y, index))
+  if (!fills_tiles(x, y) && suits_onednn(x, y) && onednn::pooling_takes_layouts(x, y, index) &&
+      !needs_own_loops(x) && onednn::pooling_forward(x, options, true, y, index))
     return;
   dispatch(RealTypes{}, x.dtype(), "max pooling", [&]<class T>() {
     dispatch_index_type(options.kernel,
@@ -371,7 +393,7 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
   const auto by_onednn = [&](const Tensor& gradient, const Tensor& to) {
     return onednn::pooling_backward(gradient, index, options, true, to);
   };
-  if (onednn_backward(dy, options, dx, by_onednn)) return;
+  if (onednn_backward(dy, index, options, dx, by_onednn)) return;
   dispatch(RealTypes{}, dy.dtype(), "max pooling", [&]<class T>() {
     dispatch_index_type(options.kernel,
                         [&]<class I>() { max_backward_as<T, I>(dy, index, options, dx); });
@@ -387,7 +409,7 @@ void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor
   const auto by_onednn = [&](const Tensor& gradient, const Tensor& to) {
     return onednn::pooling_backward(gradient, {}, options, false, to);
   };
-  if (onednn_backward(dy, options, dx, by_onednn)) return;
+  if (onednn_backward(dy, {}, options, dx, by_onednn)) return;
   average_backward_over(dy, pool_windows(dx, dy, options), dx);
 }
 

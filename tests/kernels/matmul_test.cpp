@@ -93,6 +93,22 @@ TEST(Matmul, ExpandedBatch) {
   check(a, b, {}, poisoned({3, 4, 2}, float32), 2e-6);
 }
 
+// Along a dimension of the result, neither factor has more than one matrix.
+TEST(Matmul, BothFactorsRepeatTheirMatrices) {
+  for (const DType dtype : {float32, bfloat16, float64}) {
+    const double tolerance = dtype == bfloat16 ? 4e-3 : 2e-6;
+    const Tensor a = normal({1, 1, 4, 5}, dtype), b = normal({1, 1, 5, 2}, dtype),
+                 bs = normal({1, 2, 5, 2}, dtype);
+    const Tensor out = poisoned({3, 2, 4, 2}, dtype);
+    check(a.expand({3, 2, 4, 5}), b, {}, out, tolerance);
+    check(a, b.expand({3, 2, 5, 2}), {}, out, tolerance);
+    check(a.expand({3, 2, 4, 5}), b.expand({3, 2, 5, 2}), {}, out, tolerance);
+    check(a.expand({3, 1, 4, 5}), b.expand({1, 2, 5, 2}), {}, out, tolerance);
+    check(a, bs.expand({3, 2, 5, 2}), {}, out, tolerance);
+    check(a.expand({3, 1, 4, 5}), bs, {}, out, tolerance);
+  }
+}
+
 TEST(Matmul, RowsOfALargerMatrix) {
   const Tensor a = normal({8, 40}, float32).slice(1, 3, 20),
                b = normal({30, 64}, float32).slice(0, 2, 19).slice(1, 8, 40);

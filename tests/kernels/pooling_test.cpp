@@ -29,7 +29,8 @@ struct Case {
 
 Case random_case(int spatial) {
   Case c;
-  c.x = {pick(1, 3), pick(0, 3) == 0 ? pick(30, 70) : pick(1, 7)};
+  const std::array<std::int64_t, 4> channels{pick(1, 7), pick(1, 7), pick(30, 70), 32 * pick(1, 2)};
+  c.x = {pick(1, 3), channels[static_cast<std::size_t>(pick(0, 3))]};
   c.y = c.x;
   c.options.count_include_pad = pick(0, 1) == 0;
   for (int d = 0; d < spatial; ++d) {
@@ -271,25 +272,28 @@ TEST(MaxPooling, PropagatesNaNForwardAndBackward) {
 
 // The windows of a 5 x 5 kernel with stride 1 overlap 25 times. Equal gradients in bfloat16 would
 // stop growing at a power of two, and those of the maximum all go to one element.
+void check_overlapping_sums(const Shape& shape, DType dtype, MemoryFormat format) {
+  const PoolOptions options{{5, 5}, {1, 1}, {2, 2}, true};
+  const Tensor x = zeros(shape, {dtype}).contiguous(format), y = poisoned(shape, dtype, format),
+               dx = poisoned(shape, dtype, format),
+               dy = full(shape, 1.015625, {dtype}).contiguous(format),
+               index = empty(shape, {uint8}, format);
+  x.select(2, 5).select(2, 5).fill_(1);
+  test::pooling().max_forward(x, options, y, index);
+  test::pooling().max_backward(dy, index, options, dx);
+  const double expected = scalar(25 * 1.015625, {dtype}).item<double>();
+  for (const double v : to_vector(dx.select(2, 5).select(2, 5))) EXPECT_EQ(v, expected);
+  test::pooling().average_backward(dy, options, dx);
+  const double average = scalar(1.015625, {dtype}).item<double>();
+  for (const double v : to_vector(dx.select(2, 5).select(2, 5)))
+    EXPECT_NEAR(v, average, 1e-6 * average);
+}
+
 TEST(Pooling, SumsTheGradientsOfOverlappingWindowsInFloat32) {
-  for (DType dtype : test::trained_dtypes())
-    for (MemoryFormat format : formats) {
-      const PoolOptions options{{5, 5}, {1, 1}, {2, 2}, true};
-      const Shape shape{1, 40, 11, 11};
-      const Tensor x = zeros(shape, {dtype}).contiguous(format), y = poisoned(shape, dtype, format),
-                   dx = poisoned(shape, dtype, format),
-                   dy = full(shape, 1.015625, {dtype}).contiguous(format),
-                   index = empty(shape, {uint8}, format);
-      x.select(2, 5).select(2, 5).fill_(1);
-      test::pooling().max_forward(x, options, y, index);
-      test::pooling().max_backward(dy, index, options, dx);
-      const double expected = scalar(25 * 1.015625, {dtype}).item<double>();
-      for (const double v : to_vector(dx.select(2, 5).select(2, 5))) EXPECT_EQ(v, expected);
-      test::pooling().average_backward(dy, options, dx);
-      const double average = scalar(1.015625, {dtype}).item<double>();
-      for (const double v : to_vector(dx.select(2, 5).select(2, 5)))
-        EXPECT_NEAR(v, average, 1e-6 * average);
-    }
+  for (const std::int64_t channels : {40, 64})
+    for (DType dtype : test::trained_dtypes())
+      for (MemoryFormat format : formats)
+        check_overlapping_sums({1, channels, 11, 11}, dtype, format);
 }
 
 TEST(PoolingKernels, TheMaximumOfInfinitelySmallNumbersIsOne) {
