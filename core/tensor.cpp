@@ -132,19 +132,11 @@ void Tensor::expect_dtype(DType expected) const {
                      tutti::to_string(dtype()), tutti::to_string(expected));
 }
 
-double Tensor::item_as_double() const {
+void Tensor::copy_item(void* to) const {
   if (numel() != 1)
     fail<ShapeError>("item(): expected a tensor of one element, got shape {}",
                      tutti::to_string(shape()));
-  alignas(8) char bytes[8];
-  copy_bytes(bytes, Device::cpu(), raw(), device(), size_of(dtype()));
-  double value = 0;
-  dispatch(AllTypes{}, dtype(), "item", [&]<class T>() {
-    T element;
-    std::copy_n(bytes, sizeof(T), reinterpret_cast<char*>(&element));
-    value = static_cast<double>(element);
-  });
-  return value;
+  copy_bytes(to, Device::cpu(), raw(), device(), size_of(dtype()));
 }
 
 bool Tensor::is_exclusive() const {

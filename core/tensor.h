@@ -75,10 +75,18 @@ class Tensor {
   /// Returns the address of the first element without its type.
   void* raw() const;
   /// Returns the only element, converted to T by the rules of to(dtype), and copies it from its
-  /// device. Throws a ShapeError unless numel() is 1.
+  /// device. An int64 is exact in a T that holds it and keeps its lowest bits in a narrower
+  /// integer. Throws a ShapeError unless numel() is 1.
   template <class T>
   T item() const {
-    return saturating_cast<T>(item_as_double());
+    T result{};
+    dispatch(AllTypes{}, dtype(), "item", [&]<class Element>() {
+      Element element;
+      copy_item(&element);
+      if constexpr (std::is_arithmetic_v<Element>) result = saturating_cast<T>(element);
+      else result = saturating_cast<T>(static_cast<float>(element));
+    });
+    return result;
   }
   /// Returns the values (abbreviated), the shape and the dtype as text for people.
   std::string to_string() const;
@@ -156,7 +164,7 @@ class Tensor {
  private:
   const TensorImpl& impl() const;
   void expect_dtype(DType expected) const;
-  double item_as_double() const;
+  void copy_item(void* to) const;
 
   std::shared_ptr<TensorImpl> impl_;
 };

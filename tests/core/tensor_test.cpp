@@ -72,6 +72,22 @@ TEST(TensorHandle, ItemsOutOfRangeAreTheNearestIntegers) {
   EXPECT_EQ(full({}, INFINITY, {uint8}).item<int>(), 255);
 }
 
+// A double holds integers of up to 53 bits only.
+TEST(TensorHandle, ItemsOfInt64AreExact) {
+  const std::int64_t odd = (std::int64_t{1} << 53) + 1;
+  const Tensor x = zeros({}, {int64});
+  for (const std::int64_t value :
+       {odd, -odd, std::numeric_limits<std::int64_t>::max(),
+        std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, std::int64_t{300}}) {
+    x.data<std::int64_t>()[0] = value;
+    EXPECT_EQ(x.item<std::int64_t>(), value);
+    EXPECT_EQ(x.item<std::uint8_t>(), x.to(uint8).item<std::uint8_t>()) << value;
+    EXPECT_EQ(x.item<float>(), x.to(float32).item<float>()) << value;
+    EXPECT_EQ(x.item<double>(), x.to(float64).item<double>()) << value;
+    EXPECT_EQ(x.item<bool>(), true) << value;
+  }
+}
+
 TEST(TensorHandle, SetDataMovesEveryHandle) {
   const Tensor x = zeros({2}), y = x;
   x.set_data(ones({3}, {float64}));

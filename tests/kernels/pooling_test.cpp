@@ -245,13 +245,15 @@ TEST(MaxPooling, TakesTheFirstLargestOfEveryWindow) {
 }
 
 TEST(MaxPooling, LargeWindowsAndNaN) {
-  Case c{{1, 2, 20, 18}, {1, 2, 2, 1}, {{17, 17}, {2, 2}, {0, 0}, true}};
-  EXPECT_EQ(kernels::pool_index_dtype(c.options.kernel), int64);
-  for (MemoryFormat format : formats) {
-    check_max(c, normal(c.x, float32, format), float32, format);
-    const Tensor x = normal(c.x, float32, format);
-    x.select(2, 5).fill_(std::numeric_limits<double>::quiet_NaN());
-    check_max(c, x, float32, format);
+  for (const std::int64_t channels : {2, 32}) {
+    const Case c{{1, channels, 20, 18}, {1, channels, 2, 1}, {{17, 17}, {2, 2}, {0, 0}, true}};
+    EXPECT_EQ(kernels::pool_index_dtype(c.options.kernel), int64);
+    for (MemoryFormat format : formats) {
+      check_max(c, normal(c.x, float32, format), float32, format);
+      const Tensor x = normal(c.x, float32, format);
+      x.select(2, 5).fill_(std::numeric_limits<double>::quiet_NaN());
+      check_max(c, x, float32, format);
+    }
   }
 }
 
