@@ -1,4 +1,5 @@
-// excerpt() makes text from a file or a network fit for an error message.
+// excerpt() makes text from a file or a network fit for an error message. Whoever reads such text
+// and throws an Error that shows it should pass it through excerpt().
 #pragma once
 
 #include <string>

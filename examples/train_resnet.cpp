@@ -124,6 +124,8 @@ void run(int argc, char** argv, const ProcessGroup& world) {
   });
   try {
     train_on_ranks(job.options, job.data, world);
+  } catch (const RefusedOnAllRanks&) {
+    throw;  // no rank waits for another
   } catch (const std::exception& error) {
     world.abort(error.what());  // the other ranks may be waiting for this one
     throw;
@@ -150,6 +152,8 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const FailedElsewhere& other) {
     return other.exit_code;
+  } catch (const RefusedOnAllRanks& error) {
+    return world.rank() == 0 ? report(world, error) : exit_code_of(error);
   } catch (const std::exception& error) {
     return report(world, error);
   }

@@ -42,10 +42,29 @@ void apply_below(Module& module, std::set<const Module*>& seen,
   fn(module);
 }
 
-bool is_expanded(const Tensor& tensor) {
-  for (int d = 0; d < tensor.rank(); ++d)
-    if (tensor.strides()[d] == 0 && tensor.shape()[d] > 1) return true;
-  return false;
+// Returns `line` of each of the first ten items and the number of the others, because a file may
+// have a million names that do not fit.
+template <class Line>
+std::string first_lines(const std::vector<std::string>& items, const char* kind, Line line) {
+  constexpr std::size_t most = 10;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(items.size(), most); ++i) text += "\n  " + line(items[i]);
+  if (items.size() > most) text += fmt::format("\n  and {} more {}", items.size() - most, kind);
+  return text;
+}
+
+// Returns the lines of load_state_dict's error; empty where everything fits.
+std::string mismatches_to_string(const std::vector<std::string>& problems, const LoadReport& report,
+                                 bool strict) {
+  std::string text =
+      first_lines(problems, "that do not fit", [](const auto& line) { return line; });
+  if (!strict) return text;
+  for (const auto& [kind, names] :
+       {std::pair{"missing", &report.missing}, {"unexpected", &report.unexpected}})
+    text += first_lines(*names, kind, [kind = kind](const std::string& name) {
+      return fmt::format("'{}' is {}", excerpt(name), kind);
+    });
+  return text.empty() ? text : text + "\nstrict = false ignores missing and unexpected names";
 }
 
 }  // namespace
@@ -265,7 +284,7 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
       problems.push_back(fmt::format("'{}' has shape {}, expected {}", name,
                                      tutti::to_string(found->second.shape()),
                                      tutti::to_string(own.shape())));
-    else if (is_expanded(own))
+    else if (own.has_overlapping_elements())
       problems.push_back(fmt::format(
           "'{}' of the module is an expanded tensor, whose elements share memory", name));
     else copies.emplace_back(own, found->second);
@@ -274,18 +293,9 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
   for (const auto& [name, tensor] : state)
     if (given.count(name)) report.unexpected.push_back(name);
 
-  if (strict)
-    for (const auto& [what, names] :
-         {std::pair{"missing", &report.missing}, {"unexpected", &report.unexpected}})
-      for (const std::string& name : *names)
-        problems.push_back(fmt::format("'{}' is {}", excerpt(name), what));
-  if (!problems.empty()) {
-    std::string text;
-    for (const std::string& problem : problems) text += "\n  " + problem;
-    fail<CheckpointError>("load_state_dict: the state does not fit {}; nothing was changed:{}{}",
-                          type_name(), text,
-                          strict ? "\nstrict = false ignores missing and unexpected names" : "");
-  }
+  if (const std::string text = mismatches_to_string(problems, report, strict); !text.empty())
+    fail<CheckpointError>("load_state_dict: the state does not fit {}; nothing was changed:{}",
+                          type_name(), text);
   const NoGrad no_grad;
   // A value may be another tensor of this module, which must not change before it was read.
   std::set<const Storage*> written;

@@ -109,7 +109,7 @@ class Module {
   StateDict state_dict() const;
   /// Copies the values of `state` into the module and converts dtypes. CheckpointError, and no
   /// change, if a shape differs, a name occurs twice or, if `strict`, a name is missing or
-  /// unexpected; the message lists all such names.
+  /// unexpected; the message lists the first ten of each kind, and counts the others.
   LoadReport load_state_dict(const StateDict& state, bool strict = true);
 
  protected:

@@ -3,6 +3,7 @@
 #include "metrics_table.h"
 
 #include <tutti/core/create.h>
+#include <tutti/core/excerpt.h>
 #include <tutti/distributed/broadcast_text.h>
 
 #include <nlohmann/json.hpp>
@@ -67,8 +68,8 @@ std::int64_t number(const Metadata& metadata, const std::string& key) {
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error != std::errc{} || end != digits.data() + digits.size() || value < 0)
-    fail<CheckpointError>("its metadata have {} as '{}', expected a number of at least 0",
-                          quoted(digits), key);
+    fail<CheckpointError>("its metadata have '{}' as '{}', expected a number of at least 0",
+                          excerpt(digits), key);
   return value;
 }
 
@@ -101,13 +102,13 @@ void sort_in(const std::string& name, const Tensor& tensor, Checkpoint& c) {
     c.optimizer.tensors.emplace_back(state, tensor);
   else if (const std::string scaler = without_prefix(name, "scaler."); !scaler.empty())
     c.scaler.emplace_back(scaler, tensor);
-  else fail<CheckpointError>("tensor {} does not belong there", quoted(name));
+  else fail<CheckpointError>("tensor '{}' does not belong there", excerpt(name));
 }
 
 void sort_in(const std::string& key, const std::string& text, Checkpoint& c) {
   if (std::find(own_metadata.begin(), own_metadata.end(), key) != own_metadata.end()) return;
   const std::string option = without_prefix(key, "optimizer.");
-  if (option.empty()) fail<CheckpointError>("metadata {} do not belong there", quoted(key));
+  if (option.empty()) fail<CheckpointError>("metadata '{}' do not belong there", excerpt(key));
   c.optimizer.metadata[option] = text;
 }
 
@@ -142,7 +143,7 @@ Checkpoint unpack(const FileContents& packed, int ranks) {
 
 // Only simple values are shown, because a list may be nested too deep to be printed.
 std::string shown(const Json& value) {
-  if (value.is_string()) return quoted(value.get<std::string>());
+  if (value.is_string()) return fmt::format("'{}'", excerpt(value.get<std::string>()));
   return value.is_primitive() ? value.dump() : value.type_name();
 }
 
@@ -158,7 +159,7 @@ void check_same_run(const TrainOptions& options, int ranks, const Metadata& meta
                             before.contains(name) ? shown(before[name]) : "nothing", shown(value));
   for (const auto& [name, value] : before.items())
     if (!now.contains(name))
-      fail<CheckpointError>("it is of a run with an option {}, which is unknown", quoted(name));
+      fail<CheckpointError>("it is of a run with an option '{}', which is unknown", excerpt(name));
   if (number(metadata, "ranks") != ranks)
     fail<CheckpointError>("it is of a run on {} ranks, this one has {}", number(metadata, "ranks"),
                           ranks);
@@ -208,13 +209,6 @@ void refuse_checkpoint(const TrainOptions& options, const std::string& reason) {
   fail<CheckpointError>(
       "cannot resume from {}: {}; choose another run folder with --out, or leave out --resume",
       checkpoint_path(options), reason);
-}
-
-std::string quoted(const std::string& text) {
-  constexpr std::size_t longest = 80;
-  const bool is_long = text.size() > longest;
-  return Json(text.substr(0, longest)).dump(-1, ' ', true, Json::error_handler_t::replace) +
-         (is_long ? "..." : "");
 }
 
 // First travels a list of what the checkpoint holds, then every tensor.

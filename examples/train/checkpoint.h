@@ -41,9 +41,6 @@ std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks
 /// Throws the CheckpointError that says why `options` cannot resume from its checkpoint.
 [[noreturn]] void refuse_checkpoint(const TrainOptions& options, const std::string& reason);
 
-/// Returns a text of a file for a message: in quotes, escaped, and cut where it is long.
-std::string quoted(const std::string& text);
-
 /// Returns rank 0's checkpoint on every rank; the others pass nothing. This call is collective.
 /// Only rank 0 needs to see the file.
 std::optional<Checkpoint> broadcast_checkpoint(std::optional<Checkpoint> mine,

@@ -1,5 +1,7 @@
 #include "restore.h"
 
+#include <tutti/core/excerpt.h>
+
 #include <map>
 
 namespace tutti::examples {
@@ -12,8 +14,8 @@ void check_model(const StateDict& from, const StateDict& own) {
   for (const auto& [name, tensor] : from) {
     const auto found = expected.find(name);
     if (found == expected.end())
-      fail<CheckpointError>("tensor {} is unknown to the network, or occurs twice",
-                            quoted("model." + name));
+      fail<CheckpointError>("tensor '{}' is unknown to the network, or occurs twice",
+                            excerpt("model." + name));
     const Tensor& mine = found->second;
     if (tensor.dtype() != mine.dtype() || !(tensor.shape() == mine.shape()))
       fail<CheckpointError>("tensor 'model.{}' is {} {}, expected {} {}", name,
@@ -36,10 +38,10 @@ void check_optimizer_options(const Metadata& from, const Metadata& own) {
   for (const auto& [key, value] : from) {
     const auto found = own.find(key);
     if (found == own.end())
-      fail<CheckpointError>("metadata {} do not belong there", quoted("optimizer." + key));
+      fail<CheckpointError>("metadata '{}' do not belong there", excerpt("optimizer." + key));
     if (value != found->second && !is_scheduled(key))
-      fail<CheckpointError>("its metadata have {} as 'optimizer.{}', expected '{}'", quoted(value),
-                            key, found->second);
+      fail<CheckpointError>("its metadata have '{}' as 'optimizer.{}', expected '{}'",
+                            excerpt(value), key, found->second);
   }
 }
 

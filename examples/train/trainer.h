@@ -18,11 +18,19 @@ struct TrainResult {
   double test_accuracy = 0;
 };
 
+/// A RefusedOnAllRanks reports a checkpoint that no rank can resume from. All ranks throw it, with
+/// the same text, and none waits for another any more, so that a program may print it once.
+class RefusedOnAllRanks : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
 /// Trains and evaluates a network. Every rank of `group` calls it with the same options, of which
 /// `ranks` is not read. The data are the same on every rank; with `options.sharded`, `data.train`
 /// is this rank's own. Rank 0 writes the run folder `options.out` (none where it is empty) and to
 /// `screen` (nothing where it is null). Throws an Error on every rank where the loss is no longer
-/// finite. Sets the calling thread's number of threads.
+/// finite, and RefusedOnAllRanks where the checkpoint does not fit the run. Sets the calling
+/// thread's number of threads.
 TrainResult train(const TrainOptions& options, const Datasets& data, const ProcessGroup& group,
                   std::FILE* screen);
 

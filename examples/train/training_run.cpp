@@ -121,6 +121,22 @@ Tensor gather_rows(const Tensor& mine, const ProcessGroup& group) {
   return all;
 }
 
+// Calls `restore` on every rank. Where it refuses the checkpoint on all of them, they learn of it
+// together: a rank that ended earlier would break the others' collectives.
+template <class Restore>
+void restore_on_all(const ProcessGroup& group, const Restore& restore) {
+  std::optional<CheckpointError> refusal;
+  try {
+    restore();
+  } catch (const CheckpointError& error) {
+    refusal = error;
+  }
+  const Tensor refusals = full({}, refusal.has_value(), {.dtype = int64});
+  group.all_reduce(refusals, distributed::ReduceOp::sum, {.name = "checkpoint"}).wait();
+  if (refusals.item<int>() == group.size()) throw RefusedOnAllRanks(refusal->what());
+  if (refusal) throw *refusal;
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(const TrainOptions& options, const Datasets& data,
@@ -167,8 +183,10 @@ void TrainingRun::begin() {
 }
 
 void TrainingRun::continue_from(const Checkpoint& from) {
-  check_length(options_, from, length_);
-  restore(options_, from, *net_, optimization_);
+  restore_on_all(group_, [&] {
+    check_length(options_, from, length_);
+    restore(options_, from, *net_, optimization_);
+  });
   step_ = from.step;
   if (!from.rows.empty()) row_ = from.rows.back();
   row_.test_loss = row_.test_accuracy = {};

@@ -32,7 +32,7 @@ class TrainingRun {
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   /// Continues from the checkpoint, if there is one, and opens the run folder. Call it once, before
-  /// the first epoch. Throws a CheckpointError, before anything of the run folder has changed,
+  /// the first epoch. Throws RefusedOnAllRanks, before anything of the run folder has changed,
   /// where the checkpoint does not fit.
   void begin();
   bool is_done() const { return step_ == length_.steps; }

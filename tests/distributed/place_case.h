@@ -58,6 +58,7 @@ inline void go_astray(const std::string& fault, const ProcessGroup& group, Devic
   }
   // Where only the device waits, the host gets the error here.
   group.barrier({.name = "end of epoch"});
+  net.layer1.bn1.check_statistics();  // throws what only a packet on a device tells so late
 }
 
 /// Returns what must stand in the error of every rank.
@@ -74,6 +75,10 @@ inline std::vector<std::string> words_of_place(const std::string& fault,
             "rank 1 at all_reduce #1 of group 'world/normalization' (" + layer + "1, 128 B)"};
   if (fault == "channels")
     return {layer + "1", "rank 1", "expected input of shape (N, 4, ...), got (2, 5, 3, 3)"};
+  if (group.capabilities().device_waits)
+    return {layer + "1", fmt::format("only {} of {} ranks will run a backward, and rank {} will{};",
+                                     group.size() - 1, group.size(), group.rank(),
+                                     group.rank() == 1 ? " not" : "")};
   std::vector<int> others = {0};
   for (int r = 2; r < group.size(); ++r) others.push_back(r);
   return {layer + "1", distributed::ranks_to_string(others) + " will run a backward",

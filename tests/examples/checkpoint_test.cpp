@@ -158,7 +158,7 @@ TEST_F(CheckpointFile, MetadataAreWholeNumbersInTheirRange) {
   refuse("options", R"({"lr":)" + std::string(100000, '[') + std::string(100000, ']') + "}", "");
   std::string options = whole.metadata.at("options");
   options.insert(1, R"("odd\nname":1,)");
-  refuse("options", options, "an option \"odd\\nname\", which is unknown");
+  refuse("options", options, "an option 'odd\\nname', which is unknown");
   refuse("optimizer.group.0.weight_decay", "1", "'optimizer.group.0.weight_decay'");
   refuse("optimizer.group.0.nesterov", "7", "'optimizer.group.0.nesterov'");
   refuse("optimizer.group.0.lr", "-1", "lr");

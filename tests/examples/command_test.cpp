@@ -196,7 +196,7 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   ASSERT_EQ(run(arguments, 1).code, 0);  // there is no checkpoint yet
   ASSERT_TRUE(fs::exists(file));
   expect_refusal(arguments + "--lr 0.5", "lr = 0.1, this one has 0.5");
-  expect_refusal(arguments + "--uneven stop", "uneven = \"shadow\", this one has \"stop\"");
+  expect_refusal(arguments + "--uneven stop", "uneven = 'shadow', this one has 'stop'");
   expect_refusal(arguments + "--ranks 2", "it is of a run on 1 ranks, this one has 2");
   expect_refusal(arguments + "--model resnet32", "resnet20");
   fs::copy_file(folder_ + "/run/model.safetensors", file, fs::copy_options::overwrite_existing);

@@ -339,7 +339,7 @@ TEST_P(Nccl, AMissingRankIsNamedAtTheDeadline) {
 }
 
 TEST_P(Nccl, ErrorsNameThePlaceOnEveryRank) {
-  for (const std::string fault : {"eval", "forward", "busy", "channels"})
+  for (const std::string fault : {"eval", "forward", "busy", "channels", "backward"})
     run(
         [&](const ProcessGroup& group) {
           const std::string text =

@@ -36,3 +36,12 @@ foreach(file model.safetensors curves.svg)
   execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${FOLDER}/whole/${file} ${FOLDER}/parts/${file}
                   COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
+
+# A checkpoint that the network or the length of the run refuses is told once, not by each process.
+execute_process(COMMAND sed -i "s/\"steps\":\"6\"/\"steps\":\"9\"/" ${FOLDER}/parts/checkpoint.safetensors COMMAND_ERROR_IS_FATAL ANY)
+run(fails "" --out ${FOLDER}/parts --resume)
+string(REGEX MATCHALL "cannot resume from [^\n]*of a run of 9 steps, this one has 6" refusals "${output}")
+list(LENGTH refusals count)
+if(NOT count EQUAL 1)
+  message(FATAL_ERROR "expected one refusal, got ${count}")
+endif()

@@ -216,6 +216,30 @@ TEST(Module, LoadIsAllOrNothingAndNamesWhatDoesNotFit) {
   EXPECT_THROW(net.load_state_dict(state, false), CheckpointError);
 }
 
+// A file may hold any number of names; the error stays short, and the report has all of them.
+TEST(Module, LoadNamesTheFirstTenOfEachKindAndCountsTheOthers) {
+  struct Wide : Module {
+    Wide() {
+      for (int i = 0; i < 12; ++i) add_buffer(fmt::format("own{}", i), zeros({1}));
+    }
+  } net;
+  StateDict state, shapes = net.state_dict();
+  for (int i = 0; i < 1000; ++i) state.emplace_back(fmt::format("foreign{}", i), zeros({1}));
+  const std::string names = message_of<CheckpointError>([&] { net.load_state_dict(state); });
+  EXPECT_NE(names.find("'own9' is missing\n  and 2 more missing\n  'foreign0' is unexpected"),
+            std::string::npos)
+      << names;
+  EXPECT_NE(names.find("'foreign9' is unexpected\n  and 990 more unexpected\nstrict = false"),
+            std::string::npos)
+      << names;
+  for (auto& [name, tensor] : shapes) tensor = zeros({2});
+  const std::string text = message_of<CheckpointError>([&] { net.load_state_dict(shapes, false); });
+  EXPECT_NE(text.find("'own9' has shape (2,), expected (1,)\n  and 2 more that do not fit"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(net.load_state_dict(state, false).unexpected.size(), 1000u);
+}
+
 TEST(Module, LoadChangesNothingWhereATensorOfTheModuleCannotBeWritten) {
   struct Expanded : Module {
     Tensor& first = add_buffer("first", ones({2}));
