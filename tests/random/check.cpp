@@ -10,10 +10,6 @@
 namespace tutti::test {
 namespace {
 
-// How the gradient reaches the operation. A sum passes an expanded gradient on. With two paths the
-// inputs get a second gradient, from a sum beside the operation.
-enum class Path { dense, expanded, two_paths, count };
-
 std::string repeat_command(const Operation& operation, std::uint64_t seed) {
   return fmt::format("TUTTI_RANDOM_CASE='{} {}' build/release/tests/random_tests", seed,
                      operation.name);
@@ -121,7 +117,8 @@ class Comparison {
   Comparison(const Operation& operation, Trial trial, Path path)
       : operation_(operation), trial_(std::move(trial)), path_(path) {}
 
-  void run();
+  // Returns the path along which gradients were compared, if any were.
+  std::optional<Path> run();
 
  private:
   struct Leaf {
@@ -228,7 +225,7 @@ void Comparison::compare_gradients(const Array& expected, const std::vector<doub
   }
 }
 
-void Comparison::run() {
+std::optional<Path> Comparison::run() {
   std::vector<std::vector<char>> before;
   for (const Tensor& x : trial_.inputs) before.push_back(bytes_of(x));
   choose_leaves();
@@ -256,7 +253,8 @@ void Comparison::run() {
   EXPECT_EQ(y.dtype(), trial_.dtype.value_or(trial_.inputs.front().dtype()));
 
   // Rounding may decide whether a ReLU passes a gradient.
-  if (!leaves_.empty() && !is_tape_ambiguous()) {
+  const bool has_gradient = !leaves_.empty() && !is_tape_ambiguous();
+  if (has_gradient) {
     std::vector<double> weights(result.values.size(), 1.5);
     if (path_ == Path::dense) {
       const Tensor g = Draw({.dtype = y.dtype()}).tensor(y.shape());
@@ -270,20 +268,26 @@ void Comparison::run() {
   }
   for (std::size_t i = 0; i < before.size(); ++i)
     EXPECT_TRUE(bytes_of(trial_.inputs[i]) == before[i]) << "input " << i << " was changed";
+  return has_gradient ? std::optional(path_) : std::nullopt;
 }
 
 }  // namespace
 
-void check(const Operation& operation, std::uint64_t seed) {
+SeedChoice::SeedChoice(std::uint64_t seed) {
   manual_seed(seed);
+  path = static_cast<Path>(default_generator().below(path_count));
+  empty_batch = default_generator().below(64) == 0;
+}
+
+std::optional<Path> check(const Operation& operation, std::uint64_t seed) {
+  const SeedChoice choice(seed);
   Generator& generator = default_generator();
   const Traits& traits = operation.traits;
-  const bool is_empty = seed % empty_batch_seeds == 0;
   const auto kind =
       static_cast<std::size_t>(generator.below(static_cast<std::int64_t>(traits.dtypes.size())));
   const Draw draw(
       {.dtype = traits.dtypes[kind],
-       .empty_batch = is_empty,
+       .empty_batch = choice.empty_batch,
        .nan = traits.takes_nonfinite && generator.below(6) == 0,
        .infinite = traits.takes_nonfinite && !traits.mixes_nonfinite && generator.below(6) == 0});
   std::string text = operation.name + "\n  repeat with: " + repeat_command(operation, seed);
@@ -292,15 +296,14 @@ void check(const Operation& operation, std::uint64_t seed) {
     Trial trial = operation.draw(drawn);
     text += "\n  inputs: " + describe(trial);
     SCOPED_TRACE(text);
-    if (is_empty && !traits.takes_empty_batch) {
+    if (choice.empty_batch && !traits.takes_empty_batch) {
       EXPECT_THROW(trial.call(trial.inputs), ShapeError);
-      return;
+      return std::nullopt;
     }
-    Comparison(operation, std::move(trial),
-               static_cast<Path>(seed % static_cast<std::uint64_t>(Path::count)))
-        .run();
+    return Comparison(operation, std::move(trial), choice.path).run();
   } catch (const std::exception& error) {
     ADD_FAILURE() << error.what() << "\n" << text;
+    return std::nullopt;
   }
 }
 

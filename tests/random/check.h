@@ -4,12 +4,27 @@
 
 #include "operation.h"
 
+#include <optional>
+
 namespace tutti::test {
 
-/// Draws a trial of the operation from `seed` and compares it. A failure says how to repeat it. A
-/// seed that is a multiple of `empty_batch_seeds` draws an empty batch.
-void check(const Operation& operation, std::uint64_t seed);
+/// How the gradient reaches the operation. A sum passes an expanded gradient on. With two paths the
+/// inputs get a second gradient, from a sum beside the operation.
+enum class Path { dense, expanded, two_paths };
+inline constexpr std::size_t path_count = 3;
 
-inline constexpr std::uint64_t empty_batch_seeds = 64;
+/// What the seed of a trial says about it, whatever its operation. Both numbers are drawn, so that
+/// no operation of a family gets one path only because its seeds have a common divisor with it.
+struct SeedChoice {
+  Path path;
+  bool empty_batch;  ///< in one of 64 seeds
+
+  /// Restarts the thread's default generator with the seed, and draws from it.
+  explicit SeedChoice(std::uint64_t seed);
+};
+
+/// Draws a trial of the operation from `seed` and compares it. A failure says how to repeat it.
+/// Returns the path along which gradients were compared, if any were.
+std::optional<Path> check(const Operation& operation, std::uint64_t seed);
 
 }  // namespace tutti::test

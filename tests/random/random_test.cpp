@@ -4,6 +4,9 @@
 //   TUTTI_RANDOM_CASE='SEED OPERATION'  compares this one trial only
 //   TUTTI_RANDOM_SEED=SEED              starts from this seed instead of a fresh one
 //   TUTTI_RANDOM_SECONDS=N              goes on for N seconds in each family; the default is 10
+//
+// A family also goes on until each operation has had 10 trials, however slow the machine is, and
+// has had its gradients compared along every path.
 #include "../kernels/compare.h"
 #include "check.h"
 
@@ -11,9 +14,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <random>
+#include <set>
 
 namespace tutti {
 namespace {
@@ -21,9 +26,12 @@ namespace {
 using test::Family;
 using test::Operation;
 
-// The trials that every operation must have had when the time is over, so that a run cannot pass by
-// doing nothing.
+// The trials that every operation has at least, so that a run cannot pass by doing nothing.
 constexpr int least_trials = 10;
+// The trials within which every operation must have had its gradients compared along every path. By
+// chance, one operation in 10^17 has not when a trial compares gradients, in 10^7 when every second
+// one does.
+constexpr int most_trials_for_paths = 100;
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -51,33 +59,47 @@ struct Repeated {
   }
 };
 
-// Returns whether the operation differed from its reference.
-bool differs(const Operation& operation, std::uint64_t seed) {
-  const ::testing::TestResult& result =
-      *::testing::UnitTest::GetInstance()->current_test_info()->result();
-  const int before = result.total_part_count();
-  check(operation, seed);
-  return result.total_part_count() > before;
-}
+// An operation, and the paths along which its gradients were compared.
+struct Compared {
+  Operation operation;
+  std::set<test::Path> paths = {};
 
-// Compares one trial of each operation after the other until the time is over. An operation that
-// has differed is left out from then on.
+  bool has_all_paths() const {
+    return !operation.traits.is_differentiable || paths.size() == test::path_count;
+  }
+  // Compares one trial. Returns whether the operation differed from its reference.
+  bool differs(std::uint64_t seed) {
+    const ::testing::TestResult& result =
+        *::testing::UnitTest::GetInstance()->current_test_info()->result();
+    const int before = result.total_part_count();
+    if (const auto path = check(operation, seed)) paths.insert(*path);
+    return result.total_part_count() > before;
+  }
+};
+
+// Compares one trial of each operation after the other until the time is over and each has had its
+// least trials and paths. An operation that has differed is left out from then on.
 void compare_for_some_time(const Family& family) {
   const std::string given = environment("TUTTI_RANDOM_SECONDS");
   const std::chrono::duration<double> budget(given.empty() ? 10 : std::stod(given));
   const auto start = std::chrono::steady_clock::now();
   const auto has_time = [&] { return std::chrono::steady_clock::now() - start < budget; };
   std::uint64_t seed = first_seed();
-  std::vector<Operation> operations = family.operations;
+  std::vector<Compared> operations;
+  for (const Operation& operation : family.operations) operations.push_back({operation});
   int trials = 0;
-  for (; has_time() && !operations.empty(); ++trials)
-    std::erase_if(operations,
-                  [&](const Operation& operation) { return differs(operation, ++seed); });
+  const auto lacks_paths = [&] {
+    return trials < most_trials_for_paths &&
+           !std::ranges::all_of(operations, &Compared::has_all_paths);
+  };
+  for (; !operations.empty() && (has_time() || trials < least_trials || lacks_paths()); ++trials)
+    std::erase_if(operations, [&](Compared& compared) { return compared.differs(++seed); });
   std::cout << trials << " trials of each of " << family.operations.size() << " operations"
             << std::endl;
-  if (operations.empty()) return;
-  EXPECT_GE(trials, least_trials) << "the time was over after " << budget.count()
-                                  << " s; give it more by TUTTI_RANDOM_SECONDS";
+  for (const Compared& compared : operations)
+    EXPECT_TRUE(compared.has_all_paths())
+        << compared.operation.name << ": in " << trials << " trials gradients were compared along "
+        << compared.paths.size() << " of " << test::path_count << " paths";
 }
 
 class Random : public ::testing::TestWithParam<Family> {};
@@ -99,10 +121,14 @@ TEST_P(Random, OperationsEqualTheirReference) {
 
 TEST_P(Random, OperationsTakeAnEmptyBatch) {
   if (!Repeated().operation.empty()) GTEST_SKIP() << "TUTTI_RANDOM_CASE asks for one trial";
-  const std::uint64_t first = first_seed() % (std::uint64_t{1} << 32);
-  for (const Operation& operation : GetParam().operations)
-    for (std::uint64_t i = 0; i < 20; ++i)
-      if (differs(operation, (first + i) * test::empty_batch_seeds)) break;
+  std::uint64_t seed = first_seed();
+  for (const Operation& operation : GetParam().operations) {
+    Compared compared{operation};
+    for (int i = 0; i < 20; ++i) {
+      while (!test::SeedChoice(++seed).empty_batch) {}
+      if (compared.differs(seed)) break;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Random, ::testing::ValuesIn(test::families()),
