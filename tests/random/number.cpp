@@ -96,8 +96,12 @@ void clear_tape(Real given) {
 Number relu(const Number& x) {
   const Real size = std::abs(x.value());
   // A number that was not computed has no rounding error.
-  if (x.magnitude() > size && size <= 2 * precision * x.magnitude()) is_ambiguous = true;
-  return x.value() <= 0 ? Number::of(x, 0, Number::Slope(0)) : x;
+  const bool is_near = x.magnitude() > size && size <= 2 * precision * x.magnitude();
+  if (is_near) is_ambiguous = true;
+  if (!(x.value() <= 0)) return x;
+  // Near 0 the computed number may be above it.
+  return Number::of(x, Number::Slope(0), Number(), Number::Slope(0), 0,
+                    is_near ? x.magnitude() : 0);
 }
 
 bool is_tape_ambiguous() { return is_ambiguous; }
