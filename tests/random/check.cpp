@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 namespace tutti::test {
 namespace {
@@ -53,7 +54,6 @@ struct Tolerance {
   DType computed = float64;  // the dtype of the computation, float32 or float64
   double roundings = 0;      // of 16 bits, before the last one
   double growth = 1;         // Traits::error_growth
-  bool is_mixed = false;     // whether a NaN may stand where the reference is finite
 };
 
 // Compares the elements of a tensor with the reference. The rounding errors of a computation in
@@ -63,14 +63,13 @@ class Bounds {
  public:
   Bounds(DType dtype, const Tolerance& tolerance)
       : is_exact_(!is_floating(dtype)),
-        is_mixed_(tolerance.is_mixed),
         format_(dtype),
         computed_(16 * tolerance.growth * Format(tolerance.computed).precision),
         last_(dtype == tolerance.computed ? 0 : 1.01 * format_.precision),
         before_(size_of(dtype) == 2 ? tolerance.roundings * format_.precision : 0) {}
 
   bool holds(double got, double expected, double magnitude) const {
-    if (std::isnan(expected) || (is_mixed_ && std::isnan(got))) return std::isnan(got);
+    if (std::isnan(expected)) return std::isnan(got);
     if (got == expected) return true;
     if (is_exact_ || !std::isfinite(expected) || std::isnan(got)) return false;
     if (!std::isfinite(magnitude)) return true;  // an intermediate result was infinite
@@ -83,13 +82,48 @@ class Bounds {
   }
 
  private:
-  bool is_exact_, is_mixed_;
+  bool is_exact_;
   Format format_;
   double computed_, last_, before_;
 };
 
+// The indices of one dimension at which a NaN may stand.
+struct MayBeNan {
+  int dim = 0;
+  std::set<std::size_t> indices = {};
+
+  // Takes the indices at which an input has a NaN.
+  static MayBeNan where(const std::vector<Tensor>& inputs, int dim);
+  // Whether the i-th element of a tensor is at such an index; of a vector, the element itself. The
+  // weight of a grouped convolution has the channels of one group only.
+  bool has(std::size_t i, const Shape& shape) const {
+    const auto count = static_cast<std::size_t>(shape.size() <= dim ? numel(shape) : shape[dim]);
+    const std::size_t own = index_of(i, shape);
+    return std::ranges::any_of(indices, [&](std::size_t index) { return index % count == own; });
+  }
+
+ private:
+  std::size_t index_of(std::size_t i, const Shape& shape) const {
+    if (shape.size() <= dim) return i;
+    const auto inside = static_cast<std::size_t>(product(shape, dim + 1, shape.size()));
+    return i / inside % static_cast<std::size_t>(shape[dim]);
+  }
+};
+
+MayBeNan MayBeNan::where(const std::vector<Tensor>& inputs, int dim) {
+  MayBeNan result{dim};
+  for (const Tensor& x : inputs) {
+    if (!x.defined() || x.rank() < 2 || !is_floating(x.dtype())) continue;
+    const std::vector<double> values = to_vector(x);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (std::isnan(values[i])) result.indices.insert(result.index_of(i, x.shape()));
+  }
+  return result;
+}
+
+// Compares the elements. Those in `may_be_nan` may be NaN where the reference is not.
 void compare(const std::string& what, const Tensor& got, const Expected& expected,
-             const Tolerance& tolerance) {
+             const Tolerance& tolerance, const MayBeNan& may_be_nan = {}) {
   ASSERT_TRUE(got.defined()) << what << " is undefined";
   ASSERT_EQ(got.shape(), expected.shape) << what;
   const Bounds bounds(got.dtype(), tolerance);
@@ -98,6 +132,7 @@ void compare(const std::string& what, const Tensor& got, const Expected& expecte
   for (std::size_t i = 0; i < values.size() && failures < 3; ++i) {
     const double value = expected.values[i], magnitude = expected.magnitudes[i];
     if (bounds.holds(values[i], value, magnitude)) continue;
+    if (std::isnan(values[i]) && may_be_nan.has(i, expected.shape)) continue;
     ++failures;
     ADD_FAILURE() << fmt::format("{} {} {}, element {}: got {}, expected {} +- {:.3g}", what,
                                  to_string(got.dtype()), to_string(got.shape()), i, values[i],
@@ -130,9 +165,8 @@ class Comparison {
   void choose_leaves();
   Array reference();
   Tensor second_path(const std::vector<Tensor>& used);
-  void compare_gradients(const Array& expected, const std::vector<double>& weights);
-  // Whether some inputs are NaN, which may spread (Traits::mixes_nonfinite).
-  bool is_mixed() const;
+  void compare_gradients(const Array& expected, const std::vector<double>& weights,
+                         const MayBeNan& may_be_nan);
   Tolerance tolerance(double roundings) const;
   bool is_leaf(std::size_t i) const {
     return std::ranges::any_of(leaves_, [i](const Leaf& leaf) { return leaf.input == i; });
@@ -161,21 +195,12 @@ void Comparison::choose_leaves() {
   }
 }
 
-bool Comparison::is_mixed() const {
-  if (!operation_.traits.mixes_nonfinite) return false;
-  const auto is_nonfinite = [](const Tensor& x) {
-    return x.defined() &&
-           std::ranges::any_of(to_vector(x), [](double v) { return !std::isfinite(v); });
-  };
-  return std::ranges::any_of(trial_.inputs, is_nonfinite);
-}
-
 // An operation computes in float32 if one of its inputs does.
 Tolerance Comparison::tolerance(double roundings) const {
   DType computed = float64;
   for (const Tensor& x : trial_.inputs)
     if (x.defined() && is_floating(x.dtype()) && x.dtype() != float64) computed = float32;
-  return {computed, roundings + trial_.more_roundings, operation_.traits.error_growth, is_mixed()};
+  return {computed, roundings + trial_.more_roundings, operation_.traits.error_growth};
 }
 
 Array Comparison::reference() {
@@ -206,7 +231,8 @@ Tensor Comparison::second_path(const std::vector<Tensor>& used) {
   return total;
 }
 
-void Comparison::compare_gradients(const Array& expected, const std::vector<double>& weights) {
+void Comparison::compare_gradients(const Array& expected, const std::vector<double>& weights,
+                                   const MayBeNan& may_be_nan) {
   const std::vector<NumberGradient> all =
       gradients(expected.values, {weights.begin(), weights.end()});
   for (const Leaf& leaf : leaves_) {
@@ -219,7 +245,8 @@ void Comparison::compare_gradients(const Array& expected, const std::vector<doub
     }
     const std::string what = fmt::format("gradient of input {}", leaf.input);
     compare(what, x.grad(), gradient,
-            tolerance(operation_.traits.gradient_roundings + (leaf.second != 0 ? 2 : 0)));
+            tolerance(operation_.traits.gradient_roundings + (leaf.second != 0 ? 2 : 0)),
+            may_be_nan);
     if (!x.grad().defined()) continue;  // compare() has reported it
     EXPECT_EQ(x.grad().dtype(), x.dtype()) << what;
   }
@@ -249,7 +276,9 @@ std::optional<Path> Comparison::run() {
     result.values.push_back(static_cast<double>(number.value()));
     result.magnitudes.push_back(static_cast<double>(number.magnitude()));
   }
-  compare("result", y, result, tolerance(operation_.traits.roundings));
+  const NanSpread spread = operation_.traits.nan_spread;
+  compare("result", y, result, tolerance(operation_.traits.roundings),
+          spread == NanSpread::samples ? MayBeNan::where({trial_.inputs.front()}, 0) : MayBeNan());
   EXPECT_EQ(y.dtype(), trial_.dtype.value_or(trial_.inputs.front().dtype()));
 
   // Rounding may decide whether a ReLU passes a gradient.
@@ -264,7 +293,8 @@ std::optional<Path> Comparison::run() {
       const Tensor total = sum(y).to(float64) * 1.5;
       (two_paths ? total + beside : total).backward();
     }
-    compare_gradients(expected, weights);
+    compare_gradients(expected, weights,
+                      spread == NanSpread::none ? MayBeNan() : MayBeNan::where(trial_.inputs, 1));
   }
   for (std::size_t i = 0; i < before.size(); ++i)
     EXPECT_TRUE(bytes_of(trial_.inputs[i]) == before[i]) << "input " << i << " was changed";
@@ -289,7 +319,7 @@ std::optional<Path> check(const Operation& operation, std::uint64_t seed) {
       {.dtype = traits.dtypes[kind],
        .empty_batch = choice.empty_batch,
        .nan = traits.takes_nonfinite && generator.below(6) == 0,
-       .infinite = traits.takes_nonfinite && !traits.mixes_nonfinite && generator.below(6) == 0});
+       .infinite = traits.takes_nonfinite && traits.takes_infinite && generator.below(6) == 0});
   std::string text = operation.name + "\n  repeat with: " + repeat_command(operation, seed);
   try {
     Draw drawn = draw;

@@ -5,6 +5,8 @@
 
 #include <tutti/nn/functional/conv.h>
 
+#include <algorithm>
+
 namespace tutti::test {
 namespace {
 
@@ -18,8 +20,11 @@ Operation convolution(const std::string& name, decltype(&nn::convolution) call, 
                                                {2, 3, spatial == 3 ? 2 : 3, size});
         if (draw.batch(9) == 0) c.x[0] = 0;
         const DType dtype = draw.dtype() == bfloat16 && draw.chance(0.5) ? float32 : draw.dtype();
+        // A weight may be multiplied by the zeros of padding, where a NaN would stay one.
+        const bool is_padded = std::ranges::any_of(c.options.padding, [](auto p) { return p > 0; });
+        const Draw weights = is_padded ? Draw({.dtype = dtype}) : draw;
         return Trial{
-            .inputs = {draw.tensor(c.x), draw.tensor(c.w, Values::normal, dtype),
+            .inputs = {draw.tensor(c.x), weights.tensor(c.w, Values::normal, dtype),
                        draw.chance(0.6) ? draw.tensor({c.w[0]}, Values::normal, dtype) : Tensor()},
             .call = [=](const auto& in) { return call(in[0], in[1], in[2], c.options); },
             .reference =
@@ -30,7 +35,11 @@ Operation convolution(const std::string& name, decltype(&nn::convolution) call, 
             // oneDNN rounds float32 weights to the dtype of x.
             .more_roundings = dtype == draw.dtype() ? 0.0 : 1.0};
       },
-      {.gradient_roundings = 0, .mixes_nonfinite = true}};
+      // The gradient of the bias is a long sum in one order.
+      {.gradient_roundings = 0,
+       .error_growth = 16,
+       .takes_infinite = false,
+       .nan_spread = NanSpread::samples}};
 }
 
 }  // namespace

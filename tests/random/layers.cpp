@@ -110,7 +110,11 @@ Operation convolution(const std::string& name, int spatial) {
                   return reference::convolution(in[0], in[1], input_or_nothing(in, 2), expanded);
                 });
           },
-          {.gradient_roundings = 0, .mixes_nonfinite = true}};
+          // The gradient of the bias is a long sum in one order.
+          {.gradient_roundings = 0,
+           .error_growth = 16,
+           .takes_infinite = false,
+           .nan_spread = NanSpread::samples}};
 }
 
 Operation linear() {
@@ -131,7 +135,8 @@ Operation linear() {
                               return is_relu ? reference::relu(y) : y;
                             });
           },
-          {.gradient_roundings = 0}};
+          // The gradient of the weight is a long sum in one order.
+          {.gradient_roundings = 0, .error_growth = 16}};
 }
 
 Operation embedding() {
@@ -189,7 +194,7 @@ Operation layer_norm() {
                               return reference::layer_norm(in[0], dims, in[1], in[2], 1e-5);
                             });
           },
-          {.gradient_roundings = 0, .mixes_nonfinite = true}};
+          {.gradient_roundings = 0, .takes_infinite = false}};
 }
 
 template <class Layer>
@@ -244,7 +249,7 @@ Operation batch_norm(const std::string& name, int least_rank, int most_rank) {
               return reference::batch_norm(in[0], {.weight = in[1], .bias = in[2]});
             });
           },
-          {.mixes_nonfinite = true}};
+          {.takes_infinite = false}};
 }
 
 // Two layers that share their exchange, the output of one being the residual of the other.
@@ -271,7 +276,7 @@ Operation joint_batch_norm() {
             };
             return trial;
           },
-          {.roundings = 1, .gradient_roundings = 1, .mixes_nonfinite = true}};
+          {.roundings = 1, .gradient_roundings = 1, .takes_infinite = false}};
 }
 
 Operation cross_entropy() {

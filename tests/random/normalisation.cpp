@@ -86,7 +86,7 @@ Operation batch_norm() {
                 .options = fmt::format("{}{}", relu ? "relu " : "", is_floor ? "floor" : ""),
                 .differentiable_inputs = 4};
           },
-          {.gradient_roundings = 1, .mixes_nonfinite = true}};
+          {.gradient_roundings = 1, .takes_infinite = false, .nan_spread = NanSpread::channels}};
 }
 
 Operation layer_norm() {
@@ -109,7 +109,7 @@ Operation layer_norm() {
                 },
             .options = to_string(normalized)};
       },
-      {.gradient_roundings = 0, .mixes_nonfinite = true}};
+      {.gradient_roundings = 0, .takes_infinite = false}};
 }
 
 }  // namespace

@@ -28,6 +28,14 @@ struct Trial {
   double more_roundings = 0;
 };
 
+/// Where results may be NaN and the reference not: a kernel may multiply elements that have no
+/// influence, such as the neighbours of what a window reads, by 0.
+enum class NanSpread {
+  none,
+  channels,  ///< gradients may, in the channels (dimension 1) in which an input has a NaN
+  samples,   ///< so may results, in the samples (dimension 0) in which the first input has one
+};
+
 /// What an operation takes and promises.
 struct Traits {
   std::vector<DType> dtypes = {float32, float64, bfloat16};
@@ -39,10 +47,10 @@ struct Traits {
   double error_growth = 1;
   /// Whether inputs may be NaN or infinite.
   bool takes_nonfinite = true;
-  /// Whether the order of a computation decides what becomes of infinities, so that none are drawn.
-  /// A NaN may then spread further than in the reference, as by a weight times the zeros of
-  /// padding.
-  bool mixes_nonfinite = false;
+  /// Whether inputs may be infinite, too; not where the order of a computation decides what becomes
+  /// of infinities.
+  bool takes_infinite = true;
+  NanSpread nan_spread = NanSpread::none;
   /// Whether a batch of no samples is an operation; otherwise it is a ShapeError.
   bool takes_empty_batch = true;
 };

@@ -9,7 +9,7 @@
 namespace tutti::test {
 namespace {
 
-Operation product() {
+Operation product(const Traits& traits) {
   return {"matmul(const Tensor&, const Tensor&)",
           [](Draw& draw) {
             const std::int64_t k = draw.chance(0.05) ? 0 : draw.pick(1, 9);
@@ -29,7 +29,13 @@ Operation product() {
                 .call = [](const auto& in) { return matmul(in[0], in[1]); },
                 .reference = [](const Arrays& in) { return reference::matmul(in[0], in[1]); }};
           },
-          {.gradient_roundings = 0}};
+          traits};
+}
+
+std::vector<Operation> products_of_matrices() {
+  return {product({.dtypes = {float32, float64}, .gradient_roundings = 0}),
+          // oneDNN 2 turns an infinity at the last of an odd number of columns into NaN.
+          product({.dtypes = {bfloat16}, .gradient_roundings = 0, .takes_infinite = false})};
 }
 
 Operation linear() {
@@ -56,7 +62,8 @@ Operation linear() {
             // oneDNN rounds float32 parameters to the dtype of x.
             .more_roundings = dtype == draw.dtype() ? 0.0 : 1.0};
       },
-      {.gradient_roundings = 0}};
+      // The gradient of the weight is a long sum in one order.
+      {.gradient_roundings = 0, .error_growth = 16}};
 }
 
 Operation embedding() {
@@ -79,6 +86,10 @@ Operation embedding() {
 
 }  // namespace
 
-Family products() { return {"products", {product(), linear(), embedding()}}; }
+Family products() {
+  Family family{"products", products_of_matrices()};
+  family.operations.insert(family.operations.end(), {linear(), embedding()});
+  return family;
+}
 
 }  // namespace tutti::test

@@ -57,7 +57,9 @@ Number add(const Number& a, const Number& b) { return a + b; }
 Number subtract(const Number& a, const Number& b) { return a - b; }
 
 Number inverse_deviation(const Number& var, double eps, bool is_floor) {
-  if (is_floor) return var.value() > eps ? Number(1) / sqrt(var) : Number(1 / std::sqrt(Real(eps)));
+  // A NaN is no variance below the floor.
+  if (is_floor && var.value() <= eps) return Number(1 / std::sqrt(Real(eps)));
+  if (is_floor) return Number(1) / sqrt(var);
   return Number(1) / sqrt(var + eps);
 }
 
