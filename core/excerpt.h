@@ -8,7 +8,8 @@ namespace tutti {
 
 /// Returns the text in at most 200 printable ASCII characters, "..." at its end if it was cut.
 /// Control characters, quotes, backslashes and everything beyond ASCII are escaped as in JSON;
-/// bytes that are not UTF-8 become \ufffd. The text therefore cannot fill a terminal or command it.
+/// bytes that are not UTF-8 become the escape of U+FFFD. The text therefore cannot fill a terminal
+/// or command it.
 std::string excerpt(const std::string& text);
 
 }  // namespace tutti
