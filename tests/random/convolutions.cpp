@@ -35,11 +35,7 @@ Operation convolution(const std::string& name, decltype(&nn::convolution) call, 
             // oneDNN rounds float32 weights to the dtype of x.
             .more_roundings = dtype == draw.dtype() ? 0.0 : 1.0};
       },
-      // The gradient of the bias is a long sum in one order.
-      {.gradient_roundings = 0,
-       .error_growth = 16,
-       .takes_infinite = false,
-       .nan_spread = NanSpread::samples}};
+      {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
 }
 
 }  // namespace

@@ -110,11 +110,7 @@ Operation convolution(const std::string& name, int spatial) {
                   return reference::convolution(in[0], in[1], input_or_nothing(in, 2), expanded);
                 });
           },
-          // The gradient of the bias is a long sum in one order.
-          {.gradient_roundings = 0,
-           .error_growth = 16,
-           .takes_infinite = false,
-           .nan_spread = NanSpread::samples}};
+          {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
 }
 
 Operation linear() {
@@ -135,8 +131,7 @@ Operation linear() {
                               return is_relu ? reference::relu(y) : y;
                             });
           },
-          // The gradient of the weight is a long sum in one order.
-          {.gradient_roundings = 0, .error_growth = 16}};
+          {.gradient_roundings = 0}};
 }
 
 Operation embedding() {

@@ -62,8 +62,7 @@ Operation linear() {
             // oneDNN rounds float32 parameters to the dtype of x.
             .more_roundings = dtype == draw.dtype() ? 0.0 : 1.0};
       },
-      // The gradient of the weight is a long sum in one order.
-      {.gradient_roundings = 0, .error_growth = 16}};
+      {.gradient_roundings = 0}};
 }
 
 Operation embedding() {
