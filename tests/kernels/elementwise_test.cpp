@@ -196,7 +196,6 @@ TEST(ElementwiseKernels, CopyConvertsBetweenAllDtypes) {
   big.data<std::int64_t>()[0] = (std::int64_t{1} << 53) + 1;
   const Tensor same = empty({1}, {int64});
   table().copy(big, same);
-  EXPECT_EQ(same.item<std::int64_t>(), 1LL << 53);  // item() goes through double
   EXPECT_EQ(same.data<std::int64_t>()[0], (1LL << 53) + 1);
 }
 
