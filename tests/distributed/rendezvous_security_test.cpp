@@ -239,17 +239,26 @@ TEST(RendezvousSecurity, AServerThatDoesNotKnowTheSecretIsNotRankZero) {
   const test::Listener liar;
   const std::string at = "127.0.0.1:" + std::to_string(liar.port);
   const Process one = Rank{at, 1, 2, "run 1", 2500ms, false, secret}.start();
-  // It answers every attempt until rank 1 has given up.
+  // It answers every attempt until rank 1 has given up, which may be in the middle of one.
+  int claims = 0;
   for (pollfd ends[] = {{one.output(), POLLIN, 0}, {liar.fd, POLLIN, 0}};
        poll(ends, 2, 15000) > 0 && !ends[0].revents;) {
     const int guest = accept(liar.fd, nullptr, nullptr);
-    EXPECT_EQ(receive(guest, 8 + nonce_size).substr(0, 8), greeting_magic);
-    send_all(guest, std::string(answer_magic) + random_nonce());
+    const auto answer = [&](const std::string& bytes) {  // if rank 1 is still there
+      return send(guest, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    };
+    const std::string hello = receive(guest, 8 + nonce_size);
+    answer(std::string(answer_magic) + random_nonce());
     const std::string claim = receive(guest, 8 + hmac_size);
-    EXPECT_EQ(claim.find("run 1"), std::string::npos);
-    send_all(guest, std::string(1, accepted_mark) + claim.substr(8));  // the client's own proof
+    if (claim.size() == 8 + hmac_size) {
+      ++claims;
+      EXPECT_EQ(hello.substr(0, 8), greeting_magic);
+      EXPECT_EQ(claim.find("run 1"), std::string::npos);
+      answer(std::string(1, accepted_mark) + claim.substr(8));  // the client's own proof
+    }
     close(guest);
   }
+  EXPECT_GT(claims, 0);
   expect_contains(one.line(), {"timeout: rendezvous: rank 1 could not reach rank 0 at " + at,
                                "what answers there does not know the secret of this run"});
 }
@@ -361,6 +370,13 @@ std::size_t resident_bytes() {
 
 double own_processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
+// AddressSanitizer keeps freed memory for a while; 256 MB are its default.
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::size_t quarantine_bytes = 300'000'000;
+#else
+constexpr std::size_t quarantine_bytes = 0;
+#endif
+
 TEST(RendezvousSecurity, RepliesThatNobodyReadsDoNotPileUp) {
   const ServerCase server(2);
   for (int i = 0; i < 4; ++i)
@@ -379,7 +395,7 @@ TEST(RendezvousSecurity, RepliesThatNobodyReadsDoNotPileUp) {
     else std::this_thread::sleep_for(1ms);
   }
   EXPECT_GT(requests, 1000u);  // replies of more than 100 MB
-  EXPECT_LT(resident_bytes(), before + 8'000'000);
+  EXPECT_LT(resident_bytes(), before + 8'000'000 + quarantine_bytes);
   const double used = own_processor_seconds();
   std::this_thread::sleep_for(1s);
   EXPECT_LT(own_processor_seconds() - used, 0.3) << "rank 0 does not wait";
