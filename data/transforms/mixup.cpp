@@ -30,8 +30,9 @@ void check_batch(const Batch& batch, std::size_t parameters, const char* op) {
 // Returns a copy with the same strides.
 Tensor copy_of(const Tensor& tensor) {
   const Tensor result = empty_like(tensor);
-  std::memcpy(result.raw(), tensor.raw(),
-              static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype()));
+  if (tensor.numel() > 0)  // an empty tensor has no memory to copy from
+    std::memcpy(result.raw(), tensor.raw(),
+                static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype()));
   return result;
 }
 
