@@ -59,8 +59,10 @@ bool is_read(const std::string& name, const Read& read) {
   } catch (const E& error) {
     const std::string text = error.what();
     require(text.find(name) != std::string::npos, "an error does not name its input: " + text);
-    // No small input may ask for so much that the limits of a fuzzer refuse it.
-    require(text.find("out of memory") == std::string::npos, "an input takes all memory: " + text);
+    // No small input may ask for so much that the limits of a fuzzer refuse it. The words alone may
+    // be a quotation of the input.
+    require(text.find(name + "': out of memory") == std::string::npos,
+            "an input takes all memory: " + text);
     require(text.size() < 2000, "an error is longer than 2000 bytes: " + text);
     require(std::none_of(text.begin(), text.end(),
                          [](char c) { return static_cast<unsigned char>(c) < 32; }),
