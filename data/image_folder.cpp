@@ -39,13 +39,13 @@ std::vector<std::string> list_folders(const std::string& folder) {
   return list(folder, [](const fs::directory_entry& e) { return e.is_directory(); });
 }
 
-// Adds `folder` and all folders below it. A link that leads back up would go on for ever.
+// Appends `folder` and every folder below it to `found`. Throws a DataError beyond 64 levels,
+// because a symbolic link to a parent folder makes the recursion endless.
 void collect_folders(const std::string& folder, int depth, std::vector<std::string>& found) {
   constexpr int deepest = 64;
   if (depth > deepest)
     fail<DataError>(
-        "the folder {} lies more than {} folders deep; is there a link to a folder "
-        "above it?",
+        "the folder {} lies more than {} folders deep; is there a link to a folder above it?",
         folder, deepest);
   found.push_back(folder);
   for (const std::string& name : list_folders(folder))
