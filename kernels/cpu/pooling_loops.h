@@ -1,0 +1,26 @@
+// The own loops of pooling on the CPU: for every floating dtype, window and layout. They compute
+// each element of a result once, from all windows that contain it, so that no memory is zeroed
+// first or read back. pooling.cpp chooses between them and oneDNN.
+#pragma once
+
+#include "../pooling.h"
+
+namespace tutti::kernels::cpu::pooling_loops {
+
+/// Returns whether the loops run over full tiles of adjacent channels only, in vectors of 64 bytes.
+/// They are then faster than oneDNN with an extra pass over memory before or after it; with
+/// narrower vectors they are not always, because oneDNN chooses its code for the processor it
+/// finds.
+bool fills_tiles(const Tensor& x, const Tensor& y);
+
+// These functions compute what the entries of the same names in kernels::Pooling compute.
+
+void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y, const Tensor& index);
+void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options,
+                  const Tensor& dx);
+void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y);
+void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx);
+void adaptive_average_forward(const Tensor& x, const Tensor& y);
+void adaptive_average_backward(const Tensor& dy, const Tensor& dx);
+
+}  // namespace tutti::kernels::cpu::pooling_loops
