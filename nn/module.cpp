@@ -129,6 +129,37 @@ void Module::insert_child(const std::string& name, std::shared_ptr<Module> child
   children_.emplace_back(name, std::move(child));
 }
 
+std::shared_ptr<Module> Module::replace_child(const std::string& path,
+                                              const std::shared_ptr<Module>& child) {
+  const std::size_t dot = path.find('.');
+  const std::string name = path.substr(0, dot);
+  const auto found =
+      std::ranges::find_if(children_, [&](const auto& entry) { return entry.first == name; });
+  if (found == children_.end()) {
+    std::string names;
+    for (const auto& entry : children_) names += (names.empty() ? "" : ", ") + entry.first;
+    fail<ValueError>("{}: expected the name of a child to replace, one of {}; got '{}'",
+                     error_name(), names.empty() ? "none" : names, name);
+  }
+  if (dot != std::string::npos) return found->second->replace_child(path.substr(dot + 1), child);
+
+  if (!child) fail<ValueError>("{}: the new child '{}' is a null pointer", error_name(), name);
+  if (child->contains(this))
+    fail<ValueError>("{}: the new child '{}' ({}) contains this module; a module cannot own itself",
+                     error_name(), name, child->type_name());
+  if (!accept_replacement(name, *child))
+    fail<ValueError>(
+        "{}: child '{}' ({}) cannot be replaced by a {}; see Module::accept_replacement()",
+        error_name(), name, found->second->type_name(), child->type_name());
+  if (found->second->parent_ == this) found->second->parent_ = nullptr;
+  if (!child->parent_) {
+    child->parent_ = this;
+    child->name_ = name;
+  }
+  child->train(training_);
+  return std::exchange(found->second, child);
+}
+
 // ---- Reading.
 
 StateDict Module::collect(NamedTensors Module::*kind) const {

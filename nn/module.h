@@ -51,6 +51,12 @@ class Module {
     insert_child(name, child);
     return *child;
   }
+  /// Replaces the child at `path` ("fc", "layer1.0.relu") and returns the old one. The new child is
+  /// switched to training or evaluation as its parent is. Replace before the optimizer and
+  /// DataParallel are made. ValueError, and no change, if there is no such child, `child` is null
+  /// or contains this module, or the parent cannot take it (accept_replacement).
+  std::shared_ptr<Module> replace_child(const std::string& path,
+                                        const std::shared_ptr<Module>& child);
   /// Adds a tensor that is trained: it requires a gradient from now on. An undefined tensor stands
   /// for a parameter that this module does not have, such as an absent bias.
   Tensor& add_parameter(const std::string& name, Tensor tensor);
@@ -116,6 +122,10 @@ class Module {
   /// Returns the dtype that `own`, a floating tensor of this module, takes when the module is moved
   /// to `requested`. Normalisation layers keep float32.
   virtual DType own_dtype(const Tensor& /*own*/, DType requested) const { return requested; }
+  /// Returns whether this module can go on with `child` in the place of its direct child `name`,
+  /// and lets its own references refer to `child` from now on. The default is false, because most
+  /// classes keep references to their children; a class that overrides it says which it can change.
+  virtual bool accept_replacement(const std::string& /*name*/, Module& /*child*/) { return false; }
   /// Runs after train(), to() and load_state_dict(). Modules that keep derived state override it.
   virtual void changed() {}
 

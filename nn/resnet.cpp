@@ -187,6 +187,14 @@ Tensor ResNet::forward(const Tensor& input) {
   return (*fc)((*avgpool)(x).flatten(1));
 }
 
+bool ResNet::accept_replacement(const std::string& name, Module& child) {
+  auto* const linear = dynamic_cast<Linear*>(&child);
+  if (name != "fc" || !linear || linear->options().in != fc->options().in) return false;
+  fc = linear;
+  options_.classes = linear->options().out;
+  return true;
+}
+
 std::string ResNet::describe() const {
   return fmt::format("depth={}, classes={}, channels={}", options_.depth, options_.classes,
                      options_.channels);

@@ -97,6 +97,10 @@ class ResNet : public Layer {
   Tensor forward(const Tensor& x) override;
   std::string describe() const override;
 
+ protected:
+  /// The child "fc" may be replaced by a Linear with as many inputs, and any number of classes.
+  bool accept_replacement(const std::string& name, Module& child) override;
+
  private:
   Options options_;
 

@@ -1,5 +1,7 @@
 #include "sequential.h"
 
+#include <typeinfo>
+
 namespace tutti::nn {
 
 Sequential::Sequential(std::initializer_list<std::shared_ptr<Layer>> layers) {
@@ -18,6 +20,10 @@ Tensor Sequential::forward(const Tensor& input) {
     x = (*layer)(x);
   }
   return x;
+}
+
+bool Sequential::accept_replacement(const std::string& /*name*/, Module& child) {
+  return typeid(*this) == typeid(Sequential) && dynamic_cast<Layer*>(&child);
 }
 
 }  // namespace tutti::nn

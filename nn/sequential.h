@@ -27,6 +27,11 @@ class Sequential : public Layer {
   /// Layer.
   Tensor forward(const Tensor& input) override;
 
+ protected:
+  /// Any layer may take the place of another, but not in a derived class, which may have references
+  /// to its children.
+  bool accept_replacement(const std::string& name, Module& child) override;
+
  private:
   std::string next_name() const { return std::to_string(children().size()); }
 };
