@@ -1,6 +1,6 @@
 #include "options.h"
 
-#include "../data/dataset.h"
+#include "dataset.h"
 
 #include <tutti/core/parallel.h>
 #include <tutti/nn/resnet.h>
@@ -135,6 +135,10 @@ void add_length_flags(CLI::App& app, TrainOptions& o) {
                  "Threads each rank computes with, 0 for its share of the cores")
       ->check(between(0, std::max(256, available_cores())))
       ->capture_default_str();
+  app.add_option("--workers", o.workers,
+                 "Threads that load images for each rank; 0 loads between the steps")
+      ->check(between(0, 256))
+      ->capture_default_str();
 }
 
 void add_optimizer_flags(CLI::App& app, TrainOptions& o) {
@@ -256,6 +260,7 @@ std::string to_json(const TrainOptions& o) {
                                     {"batch_size", o.batch_size},
                                     {"ranks", o.ranks},
                                     {"threads", o.threads},
+                                    {"workers", o.workers},
                                     {"lr", o.lr},
                                     {"momentum", o.momentum},
                                     {"nesterov", o.nesterov},

@@ -19,6 +19,7 @@ struct TrainOptions {
   std::int64_t batch_size = 128;  ///< The global batch, over all ranks.
   int ranks = 1;                  ///< The number of ranks that are threads of this process.
   int threads = 0;  ///< The threads that each rank computes with; 0 for its share of the cores.
+  int workers = 1;  ///< The threads that load images for each rank; 0 for the computing thread.
   double lr = 0.1;  ///< The peak of the one-cycle schedule.
   double momentum = 0.9;  ///< 0 to schedule it against the rate, from 0.95 down to 0.85 and back.
   bool nesterov = true;
