@@ -1,4 +1,5 @@
-#include "../data/dataset.h"
+#include "dataset.h"
+#include "flag_values.h"
 #include "flags.h"
 
 namespace tutti::examples {
@@ -12,6 +13,10 @@ void add_data_flags(CLI::App& app, TrainOptions& o) {
       "Folder of the data files (default: where Debian or the dataset's archive puts them)");
   app.add_option("--model", o.model,
                  "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152")
+      ->capture_default_str();
+  app.add_option("--workers", o.workers,
+                 "Threads that load images for each rank; 0 loads between the steps")
+      ->check(between(0, 256))
       ->capture_default_str();
 }
 
