@@ -21,8 +21,8 @@ std::map<std::string, double> read_numbers(const StateDict& state,
       numbers.emplace(key, tensor.item<double>());
   for (const char* name : names)
     if (!numbers.contains(name))
-      fail<CheckpointError>(
-          "ReduceOnPlateau state: expected '{}' as a float64 tensor of shape ()", name);
+      fail<CheckpointError>("ReduceOnPlateau state: expected '{}' as a float64 tensor of shape ()",
+                            name);
   if (state.size() != names.size())
     fail<CheckpointError>("ReduceOnPlateau state: expected {} tensors, got {}", names.size(),
                           state.size());
@@ -89,8 +89,8 @@ void ReduceOnPlateau::load_state_dict(const StateDict& state) {
   for (const char* name : {"bad_updates", "cooldown_left"})
     if (const double count = numbers.at(name);
         !(count >= 0 && count <= largest_count && count == std::floor(count)))
-      fail<CheckpointError>("ReduceOnPlateau state: {} must be a whole number of at least 0, got {}",
-                            name, count);
+      fail<CheckpointError>(
+          "ReduceOnPlateau state: {} must be a whole number of at least 0, got {}", name, count);
   factor_ = factor;
   best_ = best;
   bad_updates_ = static_cast<std::int64_t>(numbers.at("bad_updates"));

@@ -81,9 +81,13 @@ TEST(ReduceOnPlateau, AStateThatIsRefusedChangesNothing) {
 }
 
 TEST(ReduceOnPlateau, InvalidOptions) {
-  for (const ReduceOnPlateau::Options& options : std::vector<ReduceOnPlateau::Options>{
-           {.gamma = 1}, {.gamma = -1}, {.patience = -1}, {.cooldown = -1}, {.threshold = -1},
-           {.minimum = 2}})
+  for (const ReduceOnPlateau::Options& options :
+       std::vector<ReduceOnPlateau::Options>{{.gamma = 1},
+                                             {.gamma = -1},
+                                             {.patience = -1},
+                                             {.cooldown = -1},
+                                             {.threshold = -1},
+                                             {.minimum = 2}})
     EXPECT_THROW(ReduceOnPlateau{options}, ValueError);
 }
 
