@@ -88,6 +88,10 @@ const char* to_string(Uneven uneven) {
   return uneven == Uneven::shadow ? "shadow" : uneven == Uneven::stop ? "stop" : "error";
 }
 
+const char* to_string(data::BrokenFiles broken_files) {
+  return broken_files == data::BrokenFiles::fatal ? "fatal" : "replaced";
+}
+
 DType precision_from_string(const std::string& text) {
   if (text == "bf16") return bfloat16;
   if (text == "fp16") return float16;
@@ -101,17 +105,35 @@ MemoryFormat memory_format_from_string(const std::string& text) {
   fail<ValueError>("unknown memory format '{}': expected channels_last or contiguous", text);
 }
 
+data::BrokenFiles broken_files_from_string(const std::string& text) {
+  if (text == "fatal") return data::BrokenFiles::fatal;
+  if (text == "replaced") return data::BrokenFiles::replaced;
+  fail<ValueError>("unknown way '{}': expected fatal or replaced", text);
+}
+
 // ---- the flags, in the order of the help text
 
 void add_data_flags(CLI::App& app, TrainOptions& o) {
-  app.add_option("--dataset", o.dataset, "What to train on")
+  app.add_option("--dataset", o.dataset,
+                 "What to train on; folder: your own pictures, a class in each folder of "
+                 "DIR/train and DIR/val, with --data DIR")
       ->check(CLI::IsMember(dataset_names()))
       ->capture_default_str();
   app.add_option(
       "--data", o.data,
       "Folder of the data files (default: where Debian or the dataset's archive puts them)");
+  app.add_option("--image-size", o.image_size,
+                 "With --dataset folder, the pixels of a side that the network sees: of a random "
+                 "part of a picture in training, of the centre in tests (default: 224)")
+      ->check(positive(4096));
+  add_parsed(
+      app, "--broken-files",
+      [&](const std::string& text) { o.broken_files = broken_files_from_string(text); },
+      "With --dataset folder, pictures that cannot be decoded: fatal, or replaced by the next one, "
+      "counted and named at the end [fatal]");
   app.add_option("--model", o.model,
-                 "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152")
+                 "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152; with "
+                 "--dataset folder the default is resnet18")
       ->capture_default_str();
 }
 
@@ -213,7 +235,17 @@ void add_output_flags(CLI::App& app, TrainOptions& o) {
 }
 
 // Checks what no single flag can check, and fills in the defaults that depend on other flags.
-void complete(TrainOptions& o) {
+void complete(const CLI::App& app, TrainOptions& o) {
+  const bool is_folder = o.dataset == "folder";
+  if (is_folder && o.data.empty())
+    fail<UsageError>(
+        "--dataset folder needs --data DIR, with pictures in DIR/train/CLASS and DIR/val/CLASS");
+  if (!is_folder && o.image_size != 0)
+    fail<UsageError>("--image-size needs --dataset folder; {} has images of one size", o.dataset);
+  if (!is_folder && o.broken_files != data::BrokenFiles::fatal)
+    fail<UsageError>("--broken-files needs --dataset folder");
+  if (is_folder && o.image_size == 0) o.image_size = 224;
+  if (is_folder && app.count("--model") == 0) o.model = "resnet18";  // of photos' usual size
   if (const auto known = nn::resnet_names(); std::ranges::find(known, o.model) == known.end())
     fail<UsageError>("--model: expected one of {}, got {}; --help explains the flags",
                      fmt::join(known, ", "), o.model);
@@ -247,13 +279,15 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   } catch (const CLI::ParseError& error) {
     throw UsageError(std::string(error.what()) + "; --help explains the flags");
   }
-  complete(o);
+  complete(app, o);
   return true;
 }
 
 std::string to_json(const TrainOptions& o) {
   const nlohmann::ordered_json json{{"dataset", o.dataset},
                                     {"data", o.data},
+                                    {"image_size", o.image_size},
+                                    {"broken_files", to_string(o.broken_files)},
                                     {"model", o.model},
                                     {"epochs", o.epochs},
                                     {"max_steps", o.max_steps},
