@@ -30,4 +30,14 @@ MemoryFormat memory_format_from_string(const std::string& text) {
   fail<ValueError>("unknown memory format '{}': expected channels_last or contiguous", text);
 }
 
+data::BrokenFiles broken_files_from_string(const std::string& text) {
+  if (text == "fatal") return data::BrokenFiles::fatal;
+  if (text == "replaced") return data::BrokenFiles::replaced;
+  fail<ValueError>("unknown way '{}': expected fatal or replaced", text);
+}
+
+const char* to_string(data::BrokenFiles broken_files) {
+  return broken_files == data::BrokenFiles::fatal ? "fatal" : "replaced";
+}
+
 }  // namespace tutti::examples

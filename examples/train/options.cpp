@@ -17,7 +17,17 @@ namespace tutti::examples {
 namespace {
 
 // Checks what no single flag can check, and fills in the defaults that depend on other flags.
-void complete(TrainOptions& o) {
+void complete(const CLI::App& app, TrainOptions& o) {
+  const bool is_folder = o.dataset == "folder";
+  if (is_folder && o.data.empty())
+    fail<UsageError>(
+        "--dataset folder needs --data DIR, with pictures in DIR/train/CLASS and DIR/val/CLASS");
+  if (!is_folder && o.image_size != 0)
+    fail<UsageError>("--image-size needs --dataset folder; {} has images of one size", o.dataset);
+  if (!is_folder && o.broken_files != data::BrokenFiles::fatal)
+    fail<UsageError>("--broken-files needs --dataset folder");
+  if (is_folder && o.image_size == 0) o.image_size = 224;
+  if (is_folder && app.count("--model") == 0) o.model = "resnet18";  // of photos' usual size
   if (const auto known = nn::resnet_names(); std::ranges::find(known, o.model) == known.end())
     fail<UsageError>("--model: expected one of {}, got {}; --help explains the flags",
                      fmt::join(known, ", "), o.model);
@@ -51,13 +61,15 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   } catch (const CLI::ParseError& error) {
     throw UsageError(std::string(error.what()) + "; --help explains the flags");
   }
-  complete(o);
+  complete(app, o);
   return true;
 }
 
 std::string to_json(const TrainOptions& o) {
   const nlohmann::ordered_json json{{"dataset", o.dataset},
                                     {"data", o.data},
+                                    {"image_size", o.image_size},
+                                    {"broken_files", to_string(o.broken_files)},
                                     {"model", o.model},
                                     {"epochs", o.epochs},
                                     {"max_steps", o.max_steps},
