@@ -201,6 +201,9 @@ void add_output_flags(CLI::App& app, TrainOptions& o) {
   app.add_flag("--resume", o.resume,
                "Go on from the run folder's last checkpoint, to the same bits as without the stop; "
                "from the beginning where there is none");
+  app.add_flag("--overwrite", o.overwrite,
+               "Remove the files of an older run from the run folder, and begin anew; without this "
+               "flag and --resume such a folder is refused");
   app.add_option("--trace", o.trace,
                  "Write a timeline of the run to this file, to be opened at ui.perfetto.dev; keep "
                  "the run short: a step has hundreds of events");
@@ -216,6 +219,8 @@ void complete(TrainOptions& o) {
   if (o.precision == float16 && o.device.is_cpu())
     fail<UsageError>(
         "--precision fp16 needs --device cuda; on the cpu use bf16; --help explains the flags");
+  if (o.resume && o.overwrite)
+    fail<UsageError>("--resume goes on with the run that --overwrite removes: use one of the two");
   if (o.data.empty()) o.data = default_folder(o.dataset);
   if (o.out.empty()) o.out = "runs/" + o.dataset + "-" + o.model;
 }

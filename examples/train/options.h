@@ -38,8 +38,10 @@ struct TrainOptions {
   /// Steps between two checkpoints, in addition to those at the end of each epoch; 0 for none.
   std::int64_t checkpoint_every = 0;
   bool resume = false;  ///< The run continues from the run folder's checkpoint, if there is one.
-  std::string trace;    ///< The file of a timeline; empty for none.
-  std::string out;      ///< The run folder; empty for runs/DATASET-MODEL.
+  /// The files of an older run in the run folder are removed.
+  bool overwrite = false;
+  std::string trace;  ///< The file of a timeline; empty for none.
+  std::string out;    ///< The run folder; empty for runs/DATASET-MODEL.
 };
 
 /// A wrong flag or value. The message is one line.
