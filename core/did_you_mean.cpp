@@ -44,7 +44,7 @@ std::string did_you_mean(const std::string& name, const std::vector<std::string>
     nearest = &each;
     least = distance;
   }
-  return nearest ? "; did you mean '" + *nearest + "'?" : "";
+  return nearest ? " (did you mean '" + *nearest + "'?)" : "";
 }
 
 }  // namespace tutti

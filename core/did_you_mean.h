@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// Returns "; did you mean 'NAME'?" with the known name that is nearest to `name`, or an empty
+/// Returns " (did you mean 'NAME'?)" with the known name that is nearest to `name`, or an empty
 /// string where none is near. The distance is the number of characters to insert, delete, replace
 /// or swap with their neighbour; upper and lower case are equal, and at most a third of the longer
 /// name may differ. Of several names at the same distance the first counts.

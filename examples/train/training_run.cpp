@@ -266,7 +266,7 @@ Metrics TrainingRun::next_row() {
                            std::chrono::duration<double>(Clock::now() - row_start_).count();
   if (!std::isfinite(row_.train_loss))
     fail<Error>("the loss is not finite at step {}; try a smaller --lr than {}", row_.step,
-                options_.lr);
+                options_.optimizer.lr);
   return row_;
 }
 

@@ -15,13 +15,13 @@ TEST(DidYouMean, FindsTheNameThatIsOneSlipAway) {
         std::pair{"--momnetum", "--momentum"}, std::pair{"--modell", "--model"},
         std::pair{"fashionmnist", "fashion-mnist"}, std::pair{"Fashion-MNIST", "fashion-mnist"},
         std::pair{"resnet-50", "resnet50"}, std::pair{"cosin", "cosine"}, std::pair{"cup", "cpu"}})
-    EXPECT_EQ(did_you_mean(wrong, names), "; did you mean '" + std::string(right) + "'?") << wrong;
+    EXPECT_EQ(did_you_mean(wrong, names), " (did you mean '" + std::string(right) + "'?)") << wrong;
 }
 
 TEST(DidYouMean, TakesTheNearestAndOfEqualsTheFirst) {
-  EXPECT_EQ(did_you_mean("resnet58", names), "; did you mean 'resnet18'?");
-  EXPECT_EQ(did_you_mean("resnet51", names), "; did you mean 'resnet50'?");
-  EXPECT_EQ(did_you_mean("mnits", {"mist", "mnist"}), "; did you mean 'mnist'?");
+  EXPECT_EQ(did_you_mean("resnet58", names), " (did you mean 'resnet18'?)");
+  EXPECT_EQ(did_you_mean("resnet51", names), " (did you mean 'resnet50'?)");
+  EXPECT_EQ(did_you_mean("mnits", {"mist", "mnist"}), " (did you mean 'mnist'?)");
 }
 
 TEST(DidYouMean, SaysNothingWhereNoNameIsNear) {

@@ -37,7 +37,7 @@ class CheckpointFile : public ::testing::Test {
     options_.epochs = 2;
     options_.batch_size = 10;
     options_.threads = 1;
-    options_.lr = 0.02;
+    options_.optimizer.lr = 0.02;
     options_.log_every = 2;
     options_.out = (fs::temp_directory_path() / fmt::format("tutti_entries_{}", getpid())).string();
   }

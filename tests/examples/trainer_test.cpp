@@ -46,7 +46,7 @@ TrainOptions small_options() {
   options.epochs = 2;
   options.batch_size = 10;
   options.threads = 1;
-  options.lr = 0.05;
+  options.optimizer.lr = 0.05;
   options.log_every = 1;
   options.out = "";
   return options;
@@ -103,7 +103,7 @@ TEST(Trainer, AnyNumberOfThreadRanksFollowsTheSameLossCurveInFloat32) {
   // these steps. The rate is low and no batch consists of a single image, because otherwise the
   // difference would grow beyond any tolerance.
   TrainOptions options = small_options();
-  options.lr = 0.002;
+  options.optimizer.lr = 0.002;
   expect_same_curve(options, even_data(), 1e-3);
 }
 
@@ -163,7 +163,7 @@ TEST(Trainer, WithoutSyncBatchNormRanksEndWithTheBuffersOfRank0) {
 
 TEST(Trainer, Bfloat16TrainsWithFloat32Weights) {
   TrainOptions options = small_options();
-  options.lr = 0.02;
+  options.optimizer.lr = 0.02;
   const TrainResult wide = train_on(2, options).front();
   options.precision = bfloat16;
   const TrainResult result = train_on(2, options).front();
@@ -175,7 +175,7 @@ TEST(Trainer, Bfloat16TrainsWithFloat32Weights) {
 
 TEST(Trainer, ALossThatIsNotFiniteEndsTheRun) {
   TrainOptions options = small_options();
-  options.lr = 1e20;
+  options.optimizer.lr = 1e20;
   EXPECT_THROW(train_on(2, options), Error);
 }
 
@@ -312,8 +312,8 @@ TEST(Trainer, ResumesFromACheckpointToTheBit) {
 TEST(Trainer, ResumesToTheBitWithoutSyncBatchNormAndWithAScheduledMomentum) {
   TrainOptions options = small_options();
   options.sync_bn = false;
-  options.momentum = 0;
-  options.nesterov = true;
+  options.optimizer.momentum = 0;
+  options.optimizer.nesterov = true;
   options.checkpoint_every = 2;
   expect_resumes_to_the_bit(options, odd_data(), 9);
 }

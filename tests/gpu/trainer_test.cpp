@@ -27,7 +27,7 @@ TrainOptions options_on(Device device) {
   options.epochs = 1;
   options.batch_size = 4;
   options.threads = 1;
-  options.lr = 0.05;
+  options.optimizer.lr = 0.05;
   options.log_every = 1;
   options.out = "";
   options.device = device;

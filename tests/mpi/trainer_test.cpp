@@ -18,7 +18,7 @@ TEST(MpiTrainer, ProcessesFollowTheSameLossCurveAsOne) {
   TrainOptions options;
   options.batch_size = 10;
   options.threads = 1;
-  options.lr = 0.05;
+  options.optimizer.lr = 0.05;
   options.log_every = 1;
   options.precision = float64;
   options.out = "";

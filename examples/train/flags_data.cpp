@@ -1,0 +1,22 @@
+#include "../data/dataset.h"
+#include "flag_values.h"
+#include "flags.h"
+
+#include <tutti/nn/resnet.h>
+
+namespace tutti::examples {
+
+void add_data_flags(CLI::App& app, TrainOptions& o) {
+  app.add_option("--dataset", o.dataset, fmt::format("What to train on: {}", fmt::join(dataset_names(), ", ")))
+      ->check(one_of(dataset_names()))
+      ->capture_default_str();
+  app.add_option(
+      "--data", o.data,
+      "Folder of the data files (default: where Debian or the dataset's archive puts them)");
+  app.add_option("--model", o.model,
+                 "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152")
+      ->check(one_of(nn::resnet_names()))
+      ->capture_default_str();
+}
+
+}  // namespace tutti::examples
