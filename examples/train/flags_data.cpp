@@ -7,7 +7,8 @@
 namespace tutti::examples {
 
 void add_data_flags(CLI::App& app, TrainOptions& o) {
-  app.add_option("--dataset", o.dataset, fmt::format("What to train on: {}", fmt::join(dataset_names(), ", ")))
+  app.add_option("--dataset", o.dataset,
+                 fmt::format("What to train on: {}", fmt::join(dataset_names(), ", ")))
       ->check(one_of(dataset_names()))
       ->capture_default_str();
   app.add_option(

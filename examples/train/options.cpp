@@ -5,6 +5,7 @@
 #include "option_words.h"
 
 #include <tutti/core/did_you_mean.h>
+#include <tutti/core/version.h>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -15,9 +16,11 @@ namespace tutti::examples {
 namespace {
 
 constexpr const char* exit_codes =
-    "Exit codes: 0 success, --help, --version or --dry-run; 1 a failure such as a full disk, a loss "
+    "Exit codes: 0 success, --help, --version or --dry-run; 1 a failure such as a full disk, a "
+    "loss "
     "that is not\nfinite or another rank that failed; 2 a wrong flag, or data or a checkpoint that "
-    "cannot be used; 3 stopped by\nSIGTERM, SIGINT or SIGUSR1, with a checkpoint: --resume goes on. "
+    "cannot be used; 3 stopped by\nSIGTERM, SIGINT or SIGUSR1, with a checkpoint: --resume goes "
+    "on. "
     "A second signal ends the program at once.";
 
 // Returns the names of all flags, for suggestions.
@@ -57,6 +60,8 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
       "train_resnet");
   app.get_formatter()->column_width(34);
   app.footer(exit_codes);
+  app.set_version_flag("--version", &describe_build,
+                       "Print the version of tutti and what it was built with, and exit");
   // A flag that is given twice counts as given last: scripts such as quickstart.sh set some of
   // their own and pass on the user's.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -67,6 +72,9 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     if (print_help) std::cout << app.help();
+    return false;
+  } catch (const CLI::CallForVersion& version) {
+    if (print_help) std::cout << version.what();
     return false;
   } catch (const CLI::ExtrasError&) {
     refuse_unknown(app);

@@ -56,8 +56,8 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-/// Reads the command line into `options`. Returns false where help was asked for, after printing it
-/// (if `print_help`). Throws a UsageError.
+/// Reads the command line into `options`. Returns false where help or the version was asked for,
+/// after printing it (if `print_help`). Throws a UsageError.
 bool parse(int argc, const char* const* argv, TrainOptions& options, bool print_help = true);
 
 /// Returns the options, with defaults filled in, as the JSON text that config.json holds.

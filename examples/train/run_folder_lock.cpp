@@ -93,8 +93,7 @@ RunFolderLock::RunFolderLock(const TrainOptions& options) : folder_(options.out)
 // another one has just taken.
 void RunFolderLock::lock() {
   const std::string path = folder_ + "/" + lock_name;
-  file_ =
-      FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+  file_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!file_.is_open()) fail_to_write(folder_, errno);
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     std::array<char, 300> owner{};

@@ -81,6 +81,11 @@ RunLength find_length(const TrainOptions& o, const Loader& loader, const Process
   group.all_reduce(batches, stop ? ReduceOp::min : ReduceOp::max, {.name = "steps per epoch"})
       .wait();
   const auto steps_per_epoch = batches.item<std::int64_t>();
+  if (steps_per_epoch < 1)  // the same on every rank
+    fail<DataError>("there are no training images{}", stop && o.sharded && group.size() > 1
+                                                          ? " on some rank, with which --uneven "
+                                                            "stop ends an epoch on all of them"
+                                                          : "");
   const std::int64_t steps = o.epochs * steps_per_epoch;
   return {.epochs = o.epochs,
           .steps_per_epoch = steps_per_epoch,

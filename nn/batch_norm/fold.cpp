@@ -82,8 +82,8 @@ void fold(const Producer& into, BatchNorm& layer) {
   const double eps = layer.options().eps;
   const Tensor rstd = rsqrt(layer.options().eps_is_floor ? relu(var - eps) + eps : var + eps);
   const Tensor scale = or_filled(layer.weight, mean, 1) * rstd;
-  const Tensor bias =
-      (or_filled(into.bias, mean, 0) - mean) * scale + or_filled(layer.bias, mean, 0);
+  const Tensor bias = (or_filled(into.bias, mean, 0) - mean) * scale +
+                      or_filled(layer.bias, mean, 0);
 
   Shape per_output = Dims::filled(into.weight.rank(), 1);
   per_output[0] = mean.numel();

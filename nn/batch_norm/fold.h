@@ -16,14 +16,14 @@ namespace tutti::nn {
 /// A BatchNorm is folded if a module declares that it follows a Conv1d, Conv2d, Conv3d or Linear
 /// (Module::consecutive_children; Sequential and the ResNets do). A pair is left as it is where
 /// that would not be exact or would change something else: the BatchNorm tracks no running
-/// statistics, one of the two is of a derived class, has forward hooks, or shares itself or a tensor
-/// with another place in `module`, the Linear has an activation, or the numbers of channels differ.
-/// A BatchNorm may be frozen or have a process group.
+/// statistics, one of the two is of a derived class, has forward hooks, or shares itself or a
+/// tensor with another place in `module`, the Linear has an activation, or the numbers of channels
+/// differ. A BatchNorm may be frozen or have a process group.
 ///
 /// The tensors of a folded BatchNorm leave the state dict, so states of the folded and of the
 /// original model do not fit each other: load weights first, then fold. State dicts that were taken
-/// before keep their values. The training flag does not change; a folded BatchNorm refuses to run in
-/// training.
+/// before keep their values. The training flag does not change; a folded BatchNorm refuses to run
+/// in training.
 std::vector<std::string> fold_batch_norm(Module& module);
 
 }  // namespace tutti::nn

@@ -152,7 +152,8 @@ TEST(Fold, AModuleDeclaresItsPairs) {
   Wrong wrong;
   EXPECT_EQ(fold_and_compare(silent, randn({2, 3}), 1e-7), Paths{});
   EXPECT_EQ(fold_and_compare(declared, randn({2, 3}), 1e-6), Paths{"1"});
-  expect_contains(message_of<ValueError>([&] { fold_batch_norm(wrong); }), {"consecutive_children", "'norm'"});
+  expect_contains(message_of<ValueError>([&] { fold_batch_norm(wrong); }),
+                  {"consecutive_children", "'norm'"});
 }
 
 TEST(Fold, AFoldedLayerRefusesTraining) {
@@ -165,7 +166,10 @@ TEST(Fold, AFoldedLayerRefusesTraining) {
   fold_batch_norm(net);
   EXPECT_EQ(to_vector(before[0].second), weight) << "states that were taken before stay";
   EXPECT_NE(net.to_string().find("folded"), std::string::npos);
-  expect_contains(message_of<Error>([&] { net(randn({2, 3})); }), {"BatchNorm '1'", "folded", "eval()"});
+  expect_contains(message_of<Error>([&] {
+                    net(randn({2, 3}));
+                  }),
+                  {"BatchNorm '1'", "folded", "eval()"});
   layer.freeze();
   EXPECT_NO_THROW(net(randn({2, 3}))) << "a frozen layer does the same in training";
   EXPECT_THROW(net(randn({2, 3, 3})), ShapeError)
