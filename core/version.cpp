@@ -37,14 +37,13 @@ std::string version() { return TUTTI_VERSION; }
 
 std::string describe_build() {
   std::string text = "tutti " + version() + "\n";
-  for (const auto& [name, value] :
-       {std::pair<const char*, std::string>{"compiler", compiler()},
-        {"vector instructions", vector_instructions()},
-        {"oneDNN", TUTTI_BUILT_WITH_ONEDNN},
-        {"MPI", TUTTI_BUILT_WITH_MPI},
-        {"JPEG and PNG", TUTTI_BUILT_WITH_IMAGES},
-        {"CUDA", TUTTI_BUILT_WITH_CUDA},
-        {"NCCL", TUTTI_BUILT_WITH_NCCL}})
+  for (const auto& [name, value] : {std::pair<const char*, std::string>{"compiler", compiler()},
+                                    {"vector instructions", vector_instructions()},
+                                    {"oneDNN", TUTTI_BUILT_WITH_ONEDNN},
+                                    {"MPI", TUTTI_BUILT_WITH_MPI},
+                                    {"JPEG and PNG", TUTTI_BUILT_WITH_IMAGES},
+                                    {"CUDA", TUTTI_BUILT_WITH_CUDA},
+                                    {"NCCL", TUTTI_BUILT_WITH_NCCL}})
     text += fmt::format("{:<20} {}\n", name, value);
   return text;
 }

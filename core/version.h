@@ -9,7 +9,8 @@ namespace tutti {
 std::string version();
 
 /// Returns "tutti 0.1.0" and, on lines of their own, the compiler, the vector instructions for
-/// which the kernels were compiled, and which of oneDNN, MPI, image files, CUDA and NCCL were found.
+/// which the kernels were compiled, and which of oneDNN, MPI, image files, CUDA and NCCL were
+/// found.
 std::string describe_build();
 
 }  // namespace tutti

@@ -2,6 +2,8 @@
 // examples/train: it decides which ranks there are, locks the run folder, passes signals on as the
 // wish to stop, and turns errors into one line and an exit code (train/exit_code.h).
 #include "train/checkpoint.h"
+#include "train/dataset.h"
+#include "train/dry_run.h"
 #include "train/exit_code.h"
 #include "train/placement.h"
 #include "train/progress.h"
@@ -74,7 +76,7 @@ struct Job {
   bool is_wanted = false;
   TrainOptions options = {};
   std::optional<RunFolderLock> lock = {};  // on rank 0
-  Datasets data = {};
+  TrainingData data = {};
 };
 
 // Finds out what could go wrong before any rank begins: flags, device, run folder, checkpoint, and
@@ -90,26 +92,23 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
                        world.size());
     if (options.device.is_cuda())
       empty({1}, {.device = options.device});  // throws, with the reason, where there is none
-    if (world.rank() == 0) job.lock.emplace(options);
-    if (world.rank() == 0 && options.resume)
-      load_checkpoint(options, std::max(options.ranks, world.size()));
-    job.data = load_datasets(options.dataset, options.data);
+    const bool writes = world.rank() == 0 && !options.dry_run;
+    if (writes) job.lock.emplace(options);
+    if (writes && options.resume) load_checkpoint(options, std::max(options.ranks, world.size()));
+    job.data = load_training_data(options);
   });
   return job;
 }
 
 // Trains on the threads of this process, or as one rank of the processes of `world`. Returns
 // whether the run was stopped before its end.
-bool train_on_ranks(const TrainOptions& options, const Datasets& data, const ProcessGroup& world) {
+bool train_on_ranks(const TrainOptions& options, const TrainingData& data,
+                    const ProcessGroup& world) {
   const StopRequest& stop = catch_stop_signals(world.rank() == 0);
   std::atomic<bool> is_stopped = false;
   const auto train_rank = [&](const ProcessGroup& group) {
-    const bool has_own_data = options.sharded;
-    const Datasets own = has_own_data
-                             ? Datasets{shard(data.train, group.rank(), group.size()), data.test}
-                             : Datasets{};
-    if (train(options, has_own_data ? own : data, group, stdout, &stop).is_stopped)
-      is_stopped = true;
+    const TrainingData own = options.sharded ? shard(data, group.rank(), group.size()) : data;
+    if (train(options, own, group, stdout, &stop).is_stopped) is_stopped = true;
   };
   if (options.ranks == 1) {
     train_rank(training_group(options, world));
@@ -124,6 +123,13 @@ bool train_on_ranks(const TrainOptions& options, const Datasets& data, const Pro
 int run(int argc, char** argv, const ProcessGroup& world) {
   const Job job = prepare(argc, argv, world);
   if (!job.is_wanted) return exit_success;
+  if (job.options.dry_run) {
+    prepare_on_all(world, [&] {
+      const int ranks = std::max(job.options.ranks, world.size());
+      if (world.rank() == 0) fmt::print("{}", describe_run(job.options, job.data, ranks));
+    });
+    return exit_success;
+  }
   std::optional<Timeline> timeline;  // its destructor writes the file, also where training fails
   world.barrier({.name = "start"});
   prepare_on_all(world, [&] {

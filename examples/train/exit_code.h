@@ -1,4 +1,4 @@
-// The exit codes of train_resnet. --help and docs/train.md list them.
+// The exit codes of train_resnet. --help and docs/runs.md list them.
 #pragma once
 
 #include "options.h"

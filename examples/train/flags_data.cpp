@@ -1,4 +1,4 @@
-#include "../data/dataset.h"
+#include "dataset.h"
 #include "flag_values.h"
 #include "flags.h"
 
@@ -17,6 +17,10 @@ void add_data_flags(CLI::App& app, TrainOptions& o) {
   app.add_option("--model", o.model,
                  "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152")
       ->check(one_of(nn::resnet_names()))
+      ->capture_default_str();
+  app.add_option("--workers", o.workers,
+                 "Threads that load images for each rank; 0 loads between the steps")
+      ->check(between(0, 256))
       ->capture_default_str();
 }
 

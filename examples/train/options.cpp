@@ -1,6 +1,6 @@
 #include "options.h"
 
-#include "../data/dataset.h"
+#include "dataset.h"
 #include "flags.h"
 #include "option_words.h"
 
@@ -94,6 +94,7 @@ std::string to_json(const TrainOptions& o) {
                                     {"batch_size", o.batch_size},
                                     {"ranks", o.ranks},
                                     {"threads", o.threads},
+                                    {"workers", o.workers},
                                     {"lr", o.optimizer.lr},
                                     {"momentum", o.optimizer.momentum},
                                     {"nesterov", o.optimizer.nesterov},

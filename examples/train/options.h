@@ -28,6 +28,7 @@ struct TrainOptions {
   std::int64_t batch_size = 128;  ///< The global batch, over all ranks.
   int ranks = 1;                  ///< The number of ranks that are threads of this process.
   int threads = 0;  ///< The threads that each rank computes with; 0 for its share of the cores.
+  int workers = 1;  ///< The threads that load images for each rank; 0 for the computing thread.
   OptimizerOptions optimizer = {};
   std::uint64_t seed = 0;
   bool sync_bn = true;
@@ -46,6 +47,8 @@ struct TrainOptions {
   bool resume = false;  ///< The run continues from the run folder's checkpoint, if there is one.
   /// The files of an older run in the run folder are removed.
   bool overwrite = false;
+  /// The program describes the run instead of making it.
+  bool dry_run = false;
   std::string trace;  ///< The file of a timeline; empty for none.
   std::string out;    ///< The run folder; empty for runs/DATASET-MODEL.
 };

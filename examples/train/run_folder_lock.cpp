@@ -22,22 +22,28 @@ namespace fs = std::filesystem;
 
 constexpr const char* lock_name = ".lock";
 
-// A file of a run. A folder with a result belongs to a run; a file that is none is made again at
-// the start, or follows from the results.
+// The files of a run, as patterns of fnmatch(). A folder with a result belongs to a run; a file
+// that is none is made again at the start, or follows from the results.
 struct RunFile {
   const char* pattern;
   bool is_result;
 };
 constexpr std::array run_files{RunFile{"checkpoint.safetensors", true},
+                               RunFile{"checkpoint-+([0-9]).safetensors", true},
+                               RunFile{"best.safetensors", true},
                                RunFile{"model.safetensors", true},
+                               RunFile{"model_ema.safetensors", true},
                                RunFile{"metrics.jsonl", true},
                                RunFile{"config.json", false},
                                RunFile{"curves.svg", false},
+                               RunFile{"report.html", false},
+                               RunFile{"events.out.tfevents.*", false},
                                RunFile{lock_name, false}};
 
 const RunFile* find_run_file(const std::string& name) {
-  const auto found = std::ranges::find_if(
-      run_files, [&](const RunFile& f) { return fnmatch(f.pattern, name.c_str(), 0) == 0; });
+  const auto found = std::ranges::find_if(run_files, [&](const RunFile& f) {
+    return fnmatch(f.pattern, name.c_str(), FNM_EXTMATCH) == 0;
+  });
   return found == run_files.end() ? nullptr : &*found;
 }
 

@@ -2,7 +2,7 @@
 // tests can call it under any group; the program around it is train_resnet.cpp.
 #pragma once
 
-#include "../data/dataset.h"
+#include "dataset.h"
 #include "options.h"
 #include "run_folder.h"
 #include "stop.h"
@@ -38,7 +38,7 @@ class RefusedOnAllRanks : public CheckpointError {
 /// Where `stop` (on all ranks or on none) asks any rank to stop, all ranks write a checkpoint after
 /// the same step, at most one after that in which it asked, and return. An evaluation is finished
 /// first.
-TrainResult train(const TrainOptions& options, const Datasets& data, const ProcessGroup& group,
+TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop = nullptr);
 
 }  // namespace tutti::examples

@@ -145,6 +145,41 @@ TEST_F(Command, VersionSaysWhatItWasBuiltWith) {
     EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output;
 }
 
+TEST_F(Command, ADryRunDescribesTheRunAndWritesNothing) {
+  const std::string out = folder_ + "/run";
+  fs::create_directories(out);
+  std::ofstream(out + "/metrics.jsonl") << "of an older run\n";
+  const Outcome outcome =
+      run("--dataset synthetic --batch-size 100 --ranks 2 --threads 1 --dry-run --out " + out, 1);
+  EXPECT_EQ(outcome.code, 0);
+  const auto figure = [&](const std::string& pattern) {
+    std::smatch match;
+    EXPECT_TRUE(std::regex_search(outcome.output, match, std::regex(pattern)))
+        << pattern << " is not in\n"
+        << outcome.output;
+    return match.size() > 1 ? std::stod(match[1]) : -1;
+  };
+  // A ResNet-20 for colour images has 19 convolutions without bias and a linear layer.
+  EXPECT_EQ(figure("model resnet20: ([0-9]+) parameters"), 269'722);
+  EXPECT_EQ(figure("Conv2d +([0-9]+) layers"), 19);
+  EXPECT_EQ(figure("Linear +1 layers +([0-9]+) parameters"), 650);
+  EXPECT_EQ(figure("([0-9]+) steps in an epoch"), 21);
+  EXPECT_EQ(figure("a rank with ([0-9]+) images"), 50);
+  EXPECT_NEAR(figure("weights +([0-9.]+) MB"), 1.079, 0.01);
+  // The gradients and the momentum have the size of the weights.
+  EXPECT_NEAR(figure("gradients, optimizer, metrics +([0-9.]+) MB"), 2.16, 0.3);
+  // Backward needs at least the outputs of all convolutions, about 0.7 MB for an image.
+  EXPECT_GT(figure("activations and temporaries +([0-9.]+) MB"), 35);
+  EXPECT_LT(figure("together +([0-9.]+) MB"), 500);
+  // Each of the 19 layers of batch normalisation has a collective in forward and in backward.
+  EXPECT_EQ(figure("statistics of batch normalisation +[0-9.]+ MB in ([0-9]+)"), 38);
+  EXPECT_NEAR(figure("agreement on stopping +([0-9.]+) MB"), 1.079, 0.02);
+
+  EXPECT_EQ(output_of("ls -A " + out).output, "metrics.jsonl\n");
+  EXPECT_EQ(run("--dataset synthetic --threads 1 --dry-run --out " + folder_ + "/new", 1).code, 0);
+  EXPECT_FALSE(fs::exists(folder_ + "/new"));
+}
+
 TEST_F(Command, HelpListsTheExitCodes) {
   const std::string help = run("--help", 1).output;
   const std::size_t codes = help.find("Exit codes: 0 ");

@@ -44,8 +44,8 @@ class RunFolderOfProgram : public ::testing::Test {
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
     for (const std::string& text : says)
-      EXPECT_NE(outcome.output.find(text), std::string::npos) << text << " not in "
-                                                              << outcome.output;
+      EXPECT_NE(outcome.output.find(text), std::string::npos)
+          << text << " not in " << outcome.output;
   }
   std::size_t rows() const {
     const std::string text = content(run_ + "/metrics.jsonl");
@@ -76,9 +76,22 @@ TEST_F(RunFolderOfProgram, AnOlderRunIsRefusedBeforeAnythingIsLoaded) {
 }
 
 TEST_F(RunFolderOfProgram, OverwriteRemovesWhatARunWritesAndNothingElse) {
-  const std::set<std::string> own{"metrics.jsonl", "checkpoint.safetensors", "model.safetensors",
-                                  "config.json", "curves.svg"},
-      others{"notes.txt", "metrics.jsonl.old", "xmodel.safetensors"};
+  const std::set<std::string> own{"metrics.jsonl",
+                                  "checkpoint.safetensors",
+                                  "model.safetensors",
+                                  "config.json",
+                                  "curves.svg",
+                                  "report.html",
+                                  "best.safetensors",
+                                  "model_ema.safetensors",
+                                  "checkpoint-120.safetensors",
+                                  "events.out.tfevents.17.host"},
+      others{"notes.txt",
+             "metrics.jsonl.old",
+             "xmodel.safetensors",
+             "checkpoint-mine.safetensors",
+             "checkpoint-.safetensors",
+             "events.txt"};
   for (const std::string& name : own) put(name, "older\nrun\n");
   for (const std::string& name : others) put(name, "mine");
   expect_refusal("--overwrite --data " + folder_ + "/nowhere --out " + run_, {"nowhere"});

@@ -46,8 +46,8 @@ inline std::string content(const std::string& path) {
 class RunningTrainer {
  public:
   RunningTrainer(const std::string& arguments, const std::string& path) : log_(path + ".log") {
-    const std::string command =
-        std::string("exec ") + TRAIN_RESNET + " " + arguments + " >'" + log_ + "' 2>&1";
+    const std::string command = std::string("exec ") + TRAIN_RESNET + " " + arguments + " >'" +
+                                log_ + "' 2>&1";
     child_ = fork();
     if (child_ == 0) {
       execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
