@@ -62,7 +62,8 @@ std::string describe_memory(const TrainOptions& options, const TrainingData& dat
   const Memory small = measure_memory(options, data, small_batch),
                large = measure_memory(options, data, large_batch);
   const std::int64_t images = (options.batch_size + ranks - 1) / ranks;
-  const double of_image = static_cast<double>(large.peak - small.peak) / (large_batch - small_batch),
+  const double of_image = static_cast<double>(large.peak - small.peak) /
+                          (large_batch - small_batch),
                kept = static_cast<double>(large.kept),
                total = std::max(kept, static_cast<double>(small.peak) +
                                           of_image * static_cast<double>(images - small_batch));
@@ -91,8 +92,7 @@ Communication communicate(const TrainOptions& options, const TrainingData& data,
   const StopRequest nobody_stops{0};
   Communication result;
   distributed::run_ranks(2, [&](const ProcessGroup& group) {
-    const TrainingData own =
-        options.sharded ? shard(data, group.rank(), group.size()) : data;
+    const TrainingData own = options.sharded ? shard(data, group.rank(), group.size()) : data;
     TrainingRun run(small, own, group, nullptr, &nobody_stops);
     make_steps(run);
     if (group.rank() == 0) result = {group.for_normalization().traffic(), group.traffic()};
@@ -129,8 +129,7 @@ std::string describe_model(const TrainOptions& options, const nn::Module& net) {
     ++type.layers;
     type.parameters += module->parameter_count();
   }
-  std::string text =
-      fmt::format("model {}: {} parameters\n", options.model, net.parameter_count());
+  std::string text = fmt::format("model {}: {} parameters\n", options.model, net.parameter_count());
   for (const auto& [name, type] : types)
     text += fmt::format("  {:<20} {:>4} layers {:>12} parameters\n", name, type.layers,
                         type.parameters);

@@ -45,4 +45,14 @@ MemoryFormat memory_format_from_string(const std::string& text) {
   fail_unknown("memory format", text, {"channels_last", "contiguous"});
 }
 
+data::BrokenFiles broken_files_from_string(const std::string& text) {
+  if (text == "fatal") return data::BrokenFiles::fatal;
+  if (text == "replaced") return data::BrokenFiles::replaced;
+  fail_unknown("way", text, {"fatal", "replaced"});
+}
+
+const char* to_string(data::BrokenFiles broken_files) {
+  return broken_files == data::BrokenFiles::fatal ? "fatal" : "replaced";
+}
+
 }  // namespace tutti::examples

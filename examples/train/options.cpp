@@ -17,10 +17,10 @@ namespace {
 
 constexpr const char* exit_codes =
     "Exit codes: 0 success, --help, --version or --dry-run; 1 a failure such as a full disk, a "
-    "loss "
-    "that is not\nfinite or another rank that failed; 2 a wrong flag, or data or a checkpoint that "
-    "cannot be used; 3 stopped by\nSIGTERM, SIGINT or SIGUSR1, with a checkpoint: --resume goes "
-    "on. "
+    "loss\n"
+    "that is not finite or another rank that failed; 2 a wrong flag, or data or a checkpoint that\n"
+    "cannot be used; 3 stopped by SIGTERM, SIGINT or SIGUSR1, with a checkpoint: --resume goes "
+    "on.\n"
     "A second signal ends the program at once.";
 
 // Returns the names of all flags, for suggestions.
@@ -40,7 +40,17 @@ std::vector<std::string> flags_of(const CLI::App& app) {
 }
 
 // Checks what no single flag can check, and fills in the defaults that depend on other flags.
-void complete(TrainOptions& o) {
+void complete(const CLI::App& app, TrainOptions& o) {
+  const bool is_folder = o.dataset == "folder";
+  if (is_folder && o.data.empty())
+    fail<UsageError>(
+        "--dataset folder needs --data DIR, with pictures in DIR/train/CLASS and DIR/val/CLASS");
+  if (!is_folder && o.image_size != 0)
+    fail<UsageError>("--image-size needs --dataset folder; {} has images of one size", o.dataset);
+  if (!is_folder && o.broken_files != data::BrokenFiles::fatal)
+    fail<UsageError>("--broken-files needs --dataset folder");
+  if (is_folder && o.image_size == 0) o.image_size = 224;
+  if (is_folder && app.count("--model") == 0) o.model = "resnet18";  // of photos' usual size
   if (o.precision == float16 && o.device.is_cpu())
     fail<UsageError>(
         "--precision fp16 needs --device cuda; on the cpu use bf16; --help explains the flags");
@@ -81,13 +91,15 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   } catch (const CLI::ParseError& error) {
     throw UsageError(std::string(error.what()) + "; --help explains the flags");
   }
-  complete(o);
+  complete(app, o);
   return true;
 }
 
 std::string to_json(const TrainOptions& o) {
   const nlohmann::ordered_json json{{"dataset", o.dataset},
                                     {"data", o.data},
+                                    {"image_size", o.image_size},
+                                    {"broken_files", to_string(o.broken_files)},
                                     {"model", o.model},
                                     {"epochs", o.epochs},
                                     {"max_steps", o.max_steps},

@@ -4,6 +4,7 @@
 
 #include <tutti/core/dtype.h>
 #include <tutti/core/tensor.h>
+#include <tutti/data/image_folder.h>
 #include <tutti/distributed/data_parallel/join.h>
 
 #include <cstdint>
@@ -22,6 +23,8 @@ struct OptimizerOptions {
 struct TrainOptions {
   std::string dataset = "fashion-mnist";
   std::string data;  ///< The folder of the data files; empty for the dataset's usual one.
+  std::int64_t image_size = 0;  ///< of a folder: height and width that the network gets; else 0
+  data::BrokenFiles broken_files = data::BrokenFiles::fatal;  ///< what happens to them in a folder
   std::string model = "resnet20";
   std::int64_t epochs = 2;
   std::int64_t max_steps = 0;     ///< The run stops after so many steps; 0 for no limit.

@@ -343,12 +343,26 @@ void TrainingRun::save_checkpoint() {
                                        .rows = log_.rows()});
 }
 
+// Names the files that could not be decoded. This call is collective.
+void TrainingRun::say_replaced_files() {
+  if (options_.broken_files == data::BrokenFiles::fatal) return;
+  constexpr std::size_t most = 20;
+  const auto files = replaced_files(data_, group_);
+  if (files.empty()) return;
+  std::string text = fmt::format("{} broken file{} replaced by the next one:", files.size(),
+                                 files.size() > 1 ? "s were each" : " was");
+  for (std::size_t i = 0; i < std::min(files.size(), most); ++i) text += "\n  " + files[i].reason;
+  if (files.size() > most) text += fmt::format("\n  and {} more", files.size() - most);
+  log_.say(text);
+}
+
 TrainResult TrainingRun::finish() {
   TrainResult result{.rows = log_.rows(), .state = net_->state_dict()};
   result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
   log_.save_weights(result.state, {{"model", options_.model},
                                    {"dataset", options_.dataset},
                                    {"step", std::to_string(length_.steps)}});
+  say_replaced_files();
   log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;
 }

@@ -63,6 +63,7 @@ class TrainingRun {
   Metrics next_row();
   void share_buffers();
   void continue_from(const Checkpoint& checkpoint);
+  void say_replaced_files();
   std::string headline() const;
 
   const TrainOptions& options_;
