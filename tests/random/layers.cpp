@@ -293,6 +293,19 @@ Operation cross_entropy() {
           {.gradient_roundings = 0}};
 }
 
+Operation nll() {
+  return {"nn::NLLLoss",
+          [](Draw& draw) {
+            const std::int64_t n = draw.batch(9), classes = draw.pick(1, 9);
+            return Trial{
+                .inputs = {draw.tensor({n, classes}), draw.indices({n}, classes)},
+                .call = [](const auto& in) { return nn::NLLLoss()(in[0], in[1]); },
+                .reference = [](const Arrays& in) { return reference::nll(in[0], in[1], {}); },
+                .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0}};
+}
+
 // A loss of two tensors of one shape, in its default form.
 template <class Loss>
 Operation loss_of_two(const std::string& name,
@@ -457,6 +470,7 @@ Family layers() {
         batch_norm<nn::SyncBatchNorm>("SyncBatchNorm", 2, 5),
         joint_batch_norm(),
         cross_entropy(),
+        nll(),
         mse(),
         smooth_l1(),
         binary_cross_entropy(),
