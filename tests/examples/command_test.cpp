@@ -105,7 +105,8 @@ TEST_F(Command, HelpExplainsEveryFlag) {
                            "--lr",           "--momentum",   "--nesterov",      "--no-nesterov",
                            "--weight-decay", "--seed",       "--sync-bn",       "--no-sync-bn",
                            "--precision",    "--device",     "--memory-format", "--log-every",
-                           "--out",          "--sharded",    "--uneven",        "--trace"}) {
+                           "--out",          "--sharded",    "--uneven",        "--trace",
+                           "--workers",      "--image-size", "--broken-files"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
@@ -133,6 +134,12 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--memory-format nchw", "nchw");
   expect_refusal("--device tpu", "tpu");
   expect_refusal("--uneven maybe", "shadow, stop or error");
+  expect_refusal("--dataset folder", "--dataset folder needs --data DIR");
+  expect_refusal("--image-size 64", "--image-size needs --dataset folder");
+  expect_refusal("--dataset folder --data . --image-size 5000", "4096");
+  expect_refusal("--broken-files kept", "fatal or replaced");
+  expect_refusal("--broken-files replaced", "--broken-files needs --dataset folder");
+  expect_refusal("--workers -1", "workers");
   const std::string out = " --dataset synthetic --out " + folder_ + "/run";
   expect_refusal("--device cuda" + out, "CUDA");
   expect_refusal("--model resnet19" + out, "resnet19");
@@ -162,6 +169,7 @@ TEST_F(Command, BadDataAndRunFolder) {
   write_truncated(folder_ + "/train-images-idx3-ubyte.gz");
   expect_refusal("--data " + folder_, "train-images-idx3-ubyte.gz is truncated");
   expect_refusal("--dataset cifar10 --data " + folder_, "data_batch_1.bin");
+  expect_refusal("--dataset folder --data " + folder_, folder_ + "/train does not exist");
   expect_refusal("--dataset synthetic --out /dev/null/run", "/dev/null/run");
 }
 

@@ -60,14 +60,20 @@ class Family {
   }
 
   template <class Loss>
-  void check_loss(const std::string& name, const typename Loss::Options& options) {
+  void check_loss(const std::string& name, typename Loss::Options options) {
     checked_[name] = true;
+    if constexpr (requires { options.weight; })
+      if (all_.count(name + ".weight")) options.weight = at(name + ".weight");
+    if constexpr (requires { options.pos_weight; })
+      if (all_.count(name + ".pos_weight")) options.pos_weight = at(name + ".pos_weight");
     for (const DType dtype : {float64, float32}) {
       SCOPED_TRACE(name + " in " + to_string(dtype));
       const double tolerance = tolerance_of(dtype);
       const Tensor x = leaf(at(name + ".x"), dtype), stored = at(name + ".target");
       const Tensor target = is_floating(stored.dtype()) ? leaf(stored, dtype) : stored;
-      const Tensor y = Loss(options)(x, target);
+      Loss loss(options);
+      loss.to(dtype);
+      const Tensor y = loss(x, target);
       EXPECT_LT(distance(y.detach(), at(name + ".y")), tolerance);
       y.backward(at(name + ".gy").to(dtype));
       EXPECT_LT(distance(x.grad(), at(name + ".gx")), tolerance);
@@ -267,11 +273,30 @@ TEST(LayerFixtures, Losses) {
     family.check_loss<CrossEntropyLoss>(std::string("cross_entropy_") + name,
                                         {.reduction = reduction});
     family.check_loss<MSELoss>(std::string("mse_") + name, {.reduction = reduction});
+    family.check_loss<SmoothL1Loss>(std::string("smooth_l1_") + name, {.reduction = reduction});
+    family.check_loss<BCELoss>(std::string("bce_") + name, {.reduction = reduction});
+    family.check_loss<BCEWithLogitsLoss>(std::string("bce_logits_") + name,
+                                         {.reduction = reduction});
   }
+  family.check_loss<SmoothL1Loss>("smooth_l1_beta", {.beta = 0.25});
+  family.check_loss<SmoothL1Loss>("smooth_l1_beta0", {.beta = 0});
+  family.check_loss<BCEWithLogitsLoss>("bce_logits_weighted", {});
   family.check_loss<CrossEntropyLoss>("cross_entropy_ignored", {.ignore_index = 9});
   family.check_loss<CrossEntropyLoss>("cross_entropy_smooth",
                                       {.ignore_index = 9, .label_smoothing = 0.2});
   family.check_loss<CrossEntropyLoss>("cross_entropy_pixels", {});
+  for (const auto& [name, reduction] : reductions) {
+    family.check_loss<CrossEntropyLoss>(std::string("soft_") + name, {.reduction = reduction});
+    family.check_loss<CrossEntropyLoss>(std::string("soft_weighted_") + name,
+                                        {.reduction = reduction, .label_smoothing = 0.1});
+    family.check_loss<CrossEntropyLoss>(std::string("weighted_") + name,
+                                        {.reduction = reduction, .ignore_index = 9});
+    family.check_loss<CrossEntropyLoss>(
+        std::string("weighted_smooth_") + name,
+        {.reduction = reduction, .ignore_index = 9, .label_smoothing = 0.2});
+  }
+  family.check_loss<CrossEntropyLoss>("soft_pixels", {});
+  family.check_loss<CrossEntropyLoss>("weighted_pixels", {.label_smoothing = 0.3});
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "operation.h"
 #include "reference.h"
 
+#include <tutti/autograd/functions.h>
 #include <tutti/distributed/process_group.h>
 #include <tutti/nn/activation.h>
 #include <tutti/nn/batch_norm/joint.h>
@@ -326,18 +327,46 @@ Operation cross_entropy() {
           {.gradient_roundings = 0}};
 }
 
+// A loss of two tensors of one shape, in its default form.
+template <class Loss>
+Operation loss_of_two(const std::string& name,
+                      Array (*reference)(const Array& input, const Array& target),
+                      bool of_probabilities = false) {
+  return {name,
+          [=](Draw& draw) {
+            const Shape shape = draw.shape();
+            const Tensor x = draw.tensor(shape);
+            return Trial{.inputs = {of_probabilities ? sigmoid(x * 0.5) : x, draw.tensor(shape)},
+                         .call = [](const auto& in) { return Loss()(in[0], in[1]); },
+                         .reference = [=](const Arrays& in) { return reference(in[0], in[1]); },
+                         .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0, .takes_infinite = false}};
+}
+
 Operation mse() {
-  return {
-      "nn::MSELoss",
-      [](Draw& draw) {
-        const Shape shape = draw.shape();
-        return Trial{
-            .inputs = {draw.tensor(shape), draw.tensor(shape)},
-            .call = [](const auto& in) { return nn::MSELoss()(in[0], in[1]); },
-            .reference = [](const Arrays& in) { return reference::mse(in[0], in[1], Total::mean); },
-            .dtype = accumulate_dtype(draw.dtype())};
+  return loss_of_two<nn::MSELoss>("nn::MSELoss", [](const Array& x, const Array& t) {
+    return reference::mse(x, t, Total::mean);
+  });
+}
+Operation smooth_l1() {
+  return loss_of_two<nn::SmoothL1Loss>("nn::SmoothL1Loss", [](const Array& x, const Array& t) {
+    return reference::smooth_l1(x, t, 1, Total::mean);
+  });
+}
+Operation binary_cross_entropy() {
+  return loss_of_two<nn::BCELoss>(
+      "nn::BCELoss",
+      [](const Array& x, const Array& t) {
+        return reference::binary_cross_entropy(x, t, Total::mean);
       },
-      {.gradient_roundings = 0}};
+      true);
+}
+Operation binary_cross_entropy_with_logits() {
+  return loss_of_two<nn::BCEWithLogitsLoss>(
+      "nn::BCEWithLogitsLoss", [](const Array& x, const Array& t) {
+        return reference::binary_cross_entropy_with_logits(x, t, {}, Total::mean);
+      });
 }
 
 Operation sequential() {
@@ -467,6 +496,9 @@ Family layers() {
         instance_norm<nn::InstanceNorm3d>("InstanceNorm3d", 5),
         cross_entropy(),
         mse(),
+        smooth_l1(),
+        binary_cross_entropy(),
+        binary_cross_entropy_with_logits(),
         sequential(),
         projection(),
         basic_block(),

@@ -57,8 +57,16 @@ struct CrossEntropy {
   Total reduction = Total::mean;
   std::int64_t ignored = -100;
   double smoothing = 0;
+  std::vector<Real> weight = {};  ///< one for each class, or none
 };
+/// The targets are class indices, or class probabilities if they have the shape of the logits.
 Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments);
 Array mse(const Array& input, const Array& target, Total reduction);
+Array smooth_l1(const Array& input, const Array& target, double beta, Total reduction);
+/// The binary cross-entropy of probabilities.
+Array binary_cross_entropy(const Array& input, const Array& target, Total reduction);
+/// The binary cross-entropy of logits; an empty `pos_weight` is undefined.
+Array binary_cross_entropy_with_logits(const Array& logits, const Array& target,
+                                       const Array& pos_weight, Total reduction);
 
 }  // namespace tutti::test::reference
