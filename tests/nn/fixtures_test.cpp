@@ -8,7 +8,9 @@
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
+#include <tutti/nn/group_norm.h>
 #include <tutti/nn/identity.h>
+#include <tutti/nn/instance_norm.h>
 #include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/loss.h>
@@ -197,6 +199,25 @@ TEST(LayerFixtures, LayerNorm) {
   family.check<LayerNorm>("layer_norm", {.shape = {6}});
   family.check<LayerNorm>("layer_norm_rank4", {.shape = {3, 4}, .eps = 1e-3});
   family.check<LayerNorm>("layer_norm_plain", {.shape = {6}, .affine = false});
+}
+
+TEST(LayerFixtures, GroupNormAndInstanceNorm) {
+  Family family("group_norm");
+  family.check<GroupNorm>("group_norm", {.groups = 2, .channels = 6});
+  family.check<GroupNorm>("group_norm_rank2", {.groups = 2, .channels = 6, .eps = 1e-3});
+  family.check<GroupNorm>("group_norm_rank5", {.groups = 1, .channels = 4});
+  family.check<GroupNorm>("group_norm_plain", {.groups = 4, .channels = 4, .affine = false});
+  for (const bool training : {true, false}) {
+    const std::string mode = training ? "" : "_eval";
+    family.check<InstanceNorm1d>("instance_norm1d" + mode, {.channels = 3}, training);
+    family.check<InstanceNorm2d>("instance_norm2d" + mode,
+                                 {.channels = 3, .eps = 1e-3, .affine = true}, training);
+    family.check<InstanceNorm2d>(
+        "instance_norm2d_tracked" + mode,
+        {.channels = 3, .momentum = 0.3, .affine = true, .track_running_stats = true}, training);
+    family.check<InstanceNorm3d>("instance_norm3d" + mode,
+                                 {.channels = 2, .track_running_stats = true}, training);
+  }
 }
 
 TEST(LayerFixtures, ActivationsAndPlainLayers) {

@@ -11,7 +11,9 @@
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
+#include <tutti/nn/group_norm.h>
 #include <tutti/nn/identity.h>
+#include <tutti/nn/instance_norm.h>
 #include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/loss.h>
@@ -248,6 +250,38 @@ Operation batch_norm(const std::string& name, int least_rank, int most_rank) {
           {.takes_infinite = false}};
 }
 
+Operation group_norm() {
+  return {"nn::GroupNorm",
+          [](Draw& draw) {
+            Shape shape = draw.shape(2, 5);
+            const std::int64_t groups = draw.pick(1, 4);
+            shape[1] = groups * draw.pick(1, 4);
+            const auto layer = std::make_shared<nn::GroupNorm>(
+                nn::GroupNorm::Options{.groups = groups, .channels = shape[1]});
+            return trial_of(layer, draw.tensor(shape), draw, [=](const Arrays& in) {
+              return reference::group_norm(in[0], groups, in[1], in[2], 1e-5);
+            });
+          },
+          {.gradient_roundings = 2, .takes_infinite = false}};
+}
+
+// Each channel of a sample is a group of its own.
+template <class Layer>
+Operation instance_norm(const std::string& name, int rank) {
+  return {"nn::" + name,
+          [=](Draw& draw) {
+            Shape shape = draw.shape(rank, rank);
+            for (int d = 1; d < rank; ++d) shape[d] = std::max<std::int64_t>(1, shape[d]);
+            if (product(shape, 2, rank) == 1) shape[2] = 2;
+            const auto layer = std::make_shared<Layer>(
+                nn::InstanceNorm::Options{.channels = shape[1], .affine = true});
+            return trial_of(layer, draw.tensor(shape), draw, [=](const Arrays& in) {
+              return reference::group_norm(in[0], shape[1], in[1], in[2], 1e-5);
+            });
+          },
+          {.gradient_roundings = 1, .takes_infinite = false}};
+}
+
 // Two layers that share their exchange, the output of one being the residual of the other.
 Operation joint_batch_norm() {
   return {"nn::JointBatchNorm",
@@ -469,6 +503,10 @@ Family layers() {
         batch_norm<nn::BatchNorm3d>("BatchNorm3d", 5, 5),
         batch_norm<nn::SyncBatchNorm>("SyncBatchNorm", 2, 5),
         joint_batch_norm(),
+        group_norm(),
+        instance_norm<nn::InstanceNorm1d>("InstanceNorm1d", 3),
+        instance_norm<nn::InstanceNorm2d>("InstanceNorm2d", 4),
+        instance_norm<nn::InstanceNorm3d>("InstanceNorm3d", 5),
         cross_entropy(),
         nll(),
         mse(),

@@ -258,6 +258,22 @@ Array batch_norm(const Array& x, const BatchNorm& arguments) {
   return arguments.relu ? relu(y) : y;
 }
 
+Array group_norm(const Array& x, std::int64_t groups, const Array& weight, const Array& bias,
+                 double eps) {
+  Array rows = x;
+  rows.shape = {x.size(0), groups, product(x.shape, 1, x.rank()) / groups};
+  Array y = layer_norm(rows, 1, {}, {}, eps);
+  y.shape = x.shape;
+  const auto per_channel = [&](Array values) {
+    Shape shape = Dims::filled(x.rank(), 1);
+    shape[1] = x.size(1);
+    values.shape = shape;
+    return values;
+  };
+  if (is_defined(weight)) y = zip(y, per_channel(weight), multiply);
+  return is_defined(bias) ? zip(y, per_channel(bias), add) : y;
+}
+
 Array layer_norm(const Array& x, int dims, const Array& weight, const Array& bias, double eps) {
   Dims last;
   for (int d = x.rank() - dims; d < x.rank(); ++d) last.push_back(d);

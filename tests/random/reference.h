@@ -40,6 +40,9 @@ struct BatchNorm {
   bool eps_is_floor = false, relu = false;
 };
 Array batch_norm(const Array& x, const BatchNorm& arguments);
+/// Returns x (N, C, ...) normalised over each sample and group of channels.
+Array group_norm(const Array& x, std::int64_t groups, const Array& weight, const Array& bias,
+                 double eps);
 /// Layer normalisation over the last `dims` dimensions.
 Array layer_norm(const Array& x, int dims, const Array& weight, const Array& bias, double eps);
 
