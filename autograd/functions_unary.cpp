@@ -35,6 +35,12 @@ Tensor abs(const Tensor& x) {
       [saved = Saved(x)](const Tensor& g) { return g * compute(Unary::sign, "abs", saved); });
 }
 
+Tensor sign(const Tensor& x) {
+  if (!is_floating(x.dtype())) return gt(x, 0).to(x.dtype()) - lt(x, 0).to(x.dtype());
+  return record("sign", compute(Unary::sign, "sign", x), {x},
+                [](const Tensor& g) { return zeros_like(g); });
+}
+
 Tensor exp(const Tensor& x) {
   const Tensor y = compute(Unary::exp, "exp", x);
   return record("exp", y, {x}, [saved = Saved(y)](const Tensor& g) { return g * saved; });

@@ -4,6 +4,7 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(ZLIB REQUIRED)
 # oneDNN is found by its library and header, because Debian's dnnl-config.cmake requires OpenCL headers that we do not
 # need.
 find_library(TUTTI_DNNL_LIBRARY dnnl REQUIRED)
@@ -69,6 +70,7 @@ if(TUTTI_SANITIZE MATCHES fuzzer)
   set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
 endif()
 target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenMP::OpenMP_CXX OpenSSL::Crypto
+                      ZLIB::ZLIB
                       $<BUILD_INTERFACE:tutti_dnnl> $<INSTALL_INTERFACE:dnnl>
                       $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(TUTTI_HAS_MPI)
@@ -102,3 +104,26 @@ foreach(layer core kernels autograd distributed nn optim data)
 endforeach()
 add_library(tutti_private_headers INTERFACE)
 target_include_directories(tutti_private_headers INTERFACE ${private_headers})
+
+# What core/version.cpp says about this build.
+file(STRINGS ${TUTTI_DNNL_INCLUDE}/oneapi/dnnl/dnnl_version.h onednn_lines REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) ")
+string(REGEX MATCHALL "[0-9]+" onednn_version "${onednn_lines}")
+list(JOIN onednn_version "." onednn_version)
+set(built_with_mpi "no")
+if(TUTTI_HAS_MPI)
+  set(built_with_mpi "yes, version ${MPI_CXX_VERSION} of the standard")
+endif()
+set(built_with_images "no")
+if(TUTTI_HAS_IMAGES)
+  set(built_with_images "yes")
+endif()
+set(built_with_cuda "no")
+if(TUTTI_HAS_CUDA)
+  set(built_with_cuda "${CUDAToolkit_VERSION}")
+endif()
+set(built_with_nccl "no")
+if(TUTTI_HAS_NCCL)
+  set(built_with_nccl "yes")
+endif()
+set_source_files_properties(core/version.cpp PROPERTIES COMPILE_DEFINITIONS
+  "TUTTI_VERSION=\"${PROJECT_VERSION}\";TUTTI_BUILT_WITH_ONEDNN=\"${onednn_version}\";TUTTI_BUILT_WITH_MPI=\"${built_with_mpi}\";TUTTI_BUILT_WITH_IMAGES=\"${built_with_images}\";TUTTI_BUILT_WITH_CUDA=\"${built_with_cuda}\";TUTTI_BUILT_WITH_NCCL=\"${built_with_nccl}\"")

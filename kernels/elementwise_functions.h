@@ -29,9 +29,10 @@ enum class Unary {
   cosine,
   tanh,
   sigmoid,
-  relu,  // NaN stays NaN
-  gelu,  // the exact one: x Phi(x), not its tanh approximation
-  sign,  // NaN stays NaN
+  relu,      // NaN stays NaN
+  gelu,      // the exact one: x Phi(x), not its tanh approximation
+  sign,      // NaN stays NaN
+  softplus,  // log(1 + exp(x))
   count
 };
 
@@ -76,7 +77,14 @@ TUTTI_HOST_DEVICE inline T evaluate(T x) {
   else if constexpr (op == Unary::gelu)
     return x * T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440)));
   else if constexpr (op == Unary::sign) return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x);
-  else static_assert(op == Unary::count, "evaluate() lacks this operation");
+  else if constexpr (op == Unary::softplus) {
+    // log(1 + u) with u = exp(-|x|) <= 1, to full precision: the rounding error of 1 + u cancels in
+    // the quotient (Goldberg, "What every computer scientist should know about floating-point
+    // arithmetic", 1991, theorem 4).
+    const T u = Math::exp(x > T(0) ? -x : x), y = T(1) + u,
+            tail = y == T(1) ? u : Math::log(y) * (u / (y - T(1)));
+    return x > T(0) ? x + tail : tail;
+  } else static_assert(op == Unary::count, "evaluate() lacks this operation");
 }
 
 /// The operations that only floating numbers have.

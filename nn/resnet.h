@@ -23,6 +23,7 @@ class Projection : public Sequential {
   /// Returns relu(last(y) + (*this)(x)) and runs all hooks. If both normalisations share their
   /// statistics with the same ranks, they use one collective each way for both.
   Tensor join(BatchNorm2d& last, const Tensor& y, const Tensor& x);
+  std::vector<ConsecutiveChildren> consecutive_children() const override { return neighbours(); }
 
   Conv2d& conv;
   BatchNorm2d& bn;
@@ -42,6 +43,9 @@ class BasicBlock : public Layer {
 
   /// Maps (N, in, H, W) to (N, out, ceil(H / stride), ceil(W / stride)).
   Tensor forward(const Tensor& x) override;
+  std::vector<ConsecutiveChildren> consecutive_children() const override {
+    return {{"conv1", "bn1"}, {"conv2", "bn2"}};
+  }
 
  private:
   Options options_;
@@ -65,6 +69,9 @@ class Bottleneck : public Layer {
   explicit Bottleneck(const Options& options);
 
   Tensor forward(const Tensor& x) override;
+  std::vector<ConsecutiveChildren> consecutive_children() const override {
+    return {{"conv1", "bn1"}, {"conv2", "bn2"}, {"conv3", "bn3"}};
+  }
 
   Conv2d& conv1;
   BatchNorm2d& bn1;
@@ -95,11 +102,10 @@ class ResNet : public Layer {
 
   /// Maps images (N, channels, H, W) to logits (N, classes).
   Tensor forward(const Tensor& x) override;
+  std::vector<ConsecutiveChildren> consecutive_children() const override {
+    return {{"conv1", "bn1"}};
+  }
   std::string describe() const override;
-
- protected:
-  /// The child "fc" may be replaced by a Linear with as many inputs, and any number of classes.
-  bool accept_replacement(const std::string& name, Module& child) override;
 
  private:
   Options options_;
@@ -108,11 +114,13 @@ class ResNet : public Layer {
   Conv2d& conv1;
   BatchNorm2d& bn1;
   /// Null in networks for small images.
-  MaxPool2d* maxpool = nullptr;
+  Child<MaxPool2d> maxpool;
   /// The children "layer1", "layer2", ...
   std::vector<Sequential*> stages;
-  AdaptiveAvgPool2d* avgpool = nullptr;
-  Linear* fc = nullptr;
+  Child<AdaptiveAvgPool2d> avgpool;
+  /// The head. replace_child("fc", ...) puts another layer in its place: a Linear for other
+  /// classes, or an Identity, with which forward() returns the features.
+  Child<Linear> fc;
 };
 
 /// Returns the names that resnet() knows: "resnet20", "resnet32", ...

@@ -5,7 +5,7 @@
 namespace tutti::nn {
 
 Sequential::Sequential(std::initializer_list<std::shared_ptr<Layer>> layers) {
-  for (const auto& layer : layers) add_child(next_name(), layer);
+  for (const auto& layer : layers) append_layer(layer);
 }
 
 Tensor Sequential::forward(const Tensor& input) {
@@ -22,8 +22,16 @@ Tensor Sequential::forward(const Tensor& input) {
   return x;
 }
 
-bool Sequential::accept_replacement(const std::string& /*name*/, Module& child) {
-  return typeid(*this) == typeid(Sequential) && dynamic_cast<Layer*>(&child);
+std::vector<Module::ConsecutiveChildren> Sequential::consecutive_children() const {
+  if (typeid(*this) != typeid(Sequential)) return {};
+  return neighbours();
+}
+
+std::vector<Module::ConsecutiveChildren> Sequential::neighbours() const {
+  std::vector<ConsecutiveChildren> pairs;
+  for (std::size_t i = 1; i < children().size(); ++i)
+    pairs.push_back({children()[i - 1].first, children()[i].first});
+  return pairs;
 }
 
 }  // namespace tutti::nn

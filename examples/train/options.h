@@ -1,8 +1,10 @@
-// TrainOptions: what the trainer can be told, and the command line that tells it.
+// TrainOptions: what the trainer can be told, and the command line that tells it. The flags
+// themselves are in flags.h.
 #pragma once
 
 #include <tutti/core/dtype.h>
 #include <tutti/core/tensor.h>
+#include <tutti/data/image_folder.h>
 #include <tutti/distributed/data_parallel/join.h>
 
 #include <cstdint>
@@ -10,19 +12,27 @@
 
 namespace tutti::examples {
 
+/// How weights are updated.
+struct OptimizerOptions {
+  double lr = 0.1;        ///< The peak of the one-cycle schedule.
+  double momentum = 0.9;  ///< 0 to schedule it against the rate, from 0.95 down to 0.85 and back.
+  bool nesterov = true;
+  double weight_decay = 5e-4;
+};
+
 struct TrainOptions {
   std::string dataset = "fashion-mnist";
   std::string data;  ///< The folder of the data files; empty for the dataset's usual one.
+  std::int64_t image_size = 0;  ///< of a folder: height and width that the network gets; else 0
+  data::BrokenFiles broken_files = data::BrokenFiles::fatal;  ///< what happens to them in a folder
   std::string model = "resnet20";
   std::int64_t epochs = 2;
   std::int64_t max_steps = 0;     ///< The run stops after so many steps; 0 for no limit.
   std::int64_t batch_size = 128;  ///< The global batch, over all ranks.
   int ranks = 1;                  ///< The number of ranks that are threads of this process.
   int threads = 0;  ///< The threads that each rank computes with; 0 for its share of the cores.
-  double lr = 0.1;  ///< The peak of the one-cycle schedule.
-  double momentum = 0.9;  ///< 0 to schedule it against the rate, from 0.95 down to 0.85 and back.
-  bool nesterov = true;
-  double weight_decay = 5e-4;
+  int workers = 1;  ///< The threads that load images for each rank; 0 for the computing thread.
+  OptimizerOptions optimizer = {};
   std::uint64_t seed = 0;
   bool sync_bn = true;
   /// Every rank has training images of its own, maybe more or fewer than the others.
@@ -38,8 +48,12 @@ struct TrainOptions {
   /// Steps between two checkpoints, in addition to those at the end of each epoch; 0 for none.
   std::int64_t checkpoint_every = 0;
   bool resume = false;  ///< The run continues from the run folder's checkpoint, if there is one.
-  std::string trace;    ///< The file of a timeline; empty for none.
-  std::string out;      ///< The run folder; empty for runs/DATASET-MODEL.
+  /// The files of an older run in the run folder are removed.
+  bool overwrite = false;
+  /// The program describes the run instead of making it.
+  bool dry_run = false;
+  std::string trace;  ///< The file of a timeline; empty for none.
+  std::string out;    ///< The run folder; empty for runs/DATASET-MODEL.
 };
 
 /// A wrong flag or value. The message is one line.
@@ -48,8 +62,8 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-/// Reads the command line into `options`. Returns false where help was asked for, after printing it
-/// (if `print_help`). Throws a UsageError.
+/// Reads the command line into `options`. Returns false where help or the version was asked for,
+/// after printing it (if `print_help`). Throws a UsageError.
 bool parse(int argc, const char* const* argv, TrainOptions& options, bool print_help = true);
 
 /// Returns the options, with defaults filled in, as the JSON text that config.json holds.

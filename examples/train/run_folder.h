@@ -1,7 +1,7 @@
 // RunFolder: the files of a run: metrics.jsonl, which grows by a line at a time, config.json,
 // curves.svg and model.safetensors. Each of the last three appears as a whole or not at all. What
 // cannot be written is a FileError. Only rank 0 has a run folder. Checkpoints are checkpoint.h's
-// business.
+// business, and whether the folder may be written to at all is run_folder_lock.h's.
 #pragma once
 
 #include <tutti/core/state_dict.h>
@@ -23,6 +23,7 @@ struct Metrics {
   double train_accuracy = 0;
   double images_per_second = 0;  ///< Training images of all ranks; evaluation does not count.
   double learning_rate = 0;
+  double data_waiting = 0;  ///< the part of the time in which rank 0 waited for training images
   std::optional<double> test_loss = {};
   std::optional<double> test_accuracy = {};
   /// What the ranks waited for in the epoch; only in its last row, where there are several ranks.
@@ -32,12 +33,8 @@ struct Metrics {
 class RunFolder {
  public:
   /// Makes the folder and begins metrics.jsonl with `rows`, those that a resumed run has already.
-  /// Throws a UsageError where the folder cannot be made or written to, and a FileError where that
-  /// is the disk's fault or metrics.jsonl cannot be written.
+  /// Throws a FileError where metrics.jsonl cannot be written.
   RunFolder(std::string path, const std::vector<Metrics>& rows);
-  /// Makes the folder. Throws a UsageError where it cannot be made or written to, and a FileError
-  /// where that is the disk's fault.
-  static void prepare(const std::string& path);
   void write_config(const std::string& json);
   /// Appends a line to metrics.jsonl.
   void add(const Metrics& metrics);

@@ -3,16 +3,18 @@
 // RunLog's business, what a checkpoint holds Checkpoint's.
 #pragma once
 
-#include "../data/loader.h"
 #include "checkpoint.h"
+#include "dataset.h"
 #include "metric_sums.h"
 #include "optimization.h"
 #include "options.h"
 #include "run_log.h"
 #include "step_runner.h"
+#include "stop.h"
 #include "trainer.h"
 
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/data/loader.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/distributed/data_parallel/join.h>
 #include <tutti/distributed/diagnostics/straggler_monitor.h>
@@ -26,8 +28,8 @@ class TrainingRun {
  public:
   /// Sets up the run on this rank; every rank constructs one. With options.resume this reads the
   /// run folder's checkpoint, and throws a CheckpointError where it is not valid.
-  TrainingRun(const TrainOptions& options, const Datasets& data, const ProcessGroup& group,
-              std::FILE* screen);
+  TrainingRun(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
+              std::FILE* screen, const StopRequest* stop);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
@@ -36,33 +38,42 @@ class TrainingRun {
   /// where the checkpoint does not fit.
   void begin();
   bool is_done() const { return step_ == length_.steps; }
+  /// Returns whether all ranks have agreed to stop before the end of the run.
+  bool is_stopped() const { return stop_.signal() != 0 && !is_done(); }
+  const RunLength& length() const { return length_; }
+  const nn::Module& net() const { return *net_; }
   /// Trains up to the end of the epoch (or of the run), with rows of metrics and checkpoints on the
-  /// way as the options say.
-  void train_epoch();
+  /// way as the options say. Returns false where a stop has ended it earlier, with a checkpoint.
+  bool train_epoch();
   /// Evaluates the network on the test images, and adds the row that ends the epoch.
   void evaluate_epoch();
   /// Saves what the run needs to continue from here. Only rank 0 writes.
   void save_checkpoint();
   /// Saves the weights, and returns the results.
   TrainResult finish();
+  /// Says where the checkpoint of a stopped run is, and returns the results so far.
+  TrainResult finish_early();
 
  private:
   void train_step();
-  Batch load_batch();
-  void compute_step(const Batch& batch);
+  data::Batch load_batch();
+  data::Batch next_batch();
+  void compute_step(const data::Batch& batch);
+  void start_row();
   Metrics next_row();
   void share_buffers();
   void continue_from(const Checkpoint& checkpoint);
+  void say_replaced_files();
   std::string headline() const;
 
   const TrainOptions& options_;
-  const Datasets& data_;
+  const TrainingData& data_;
   const ProcessGroup& group_;
   const Device device_;
   std::optional<Checkpoint> checkpoint_;  // where the run continues from; none after begin()
   const std::shared_ptr<nn::ResNet> net_;
   distributed::DataParallel data_parallel_;
-  Loader train_loader_, test_loader_;
+  data::DataLoader train_loader_, test_loader_;
   const RunLength length_;
   Optimization optimization_;
   RunLog log_;
@@ -70,11 +81,13 @@ class TrainingRun {
   distributed::StragglerMonitor straggler_monitor_;
   distributed::Join join_;
   StepRunner step_runner_;
+  StopAgreement stop_;
 
   std::int64_t step_ = 0;  // steps made so far
   MetricSums sums_;        // since the last row
   Metrics row_;            // the figures of the last row, with the present step and epoch
   std::chrono::steady_clock::time_point row_start_;
+  std::chrono::duration<double> waited_before_row_{0};  // for training data
 };
 
 }  // namespace tutti::examples

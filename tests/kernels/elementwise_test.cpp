@@ -58,6 +58,8 @@ const std::vector<UnaryOp>& unary_ops() {
       {Unary::relu, [](double x) { return x > 0 || std::isnan(x) ? x : 0; }},
       {Unary::gelu, [](double x) { return x * 0.5 * std::erfc(-x * std::sqrt(0.5)); }},
       {Unary::sign, [](double x) { return std::isnan(x) ? x : (x > 0) - (x < 0); }},
+      {Unary::softplus,
+       [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
   };
   return ops;
 }

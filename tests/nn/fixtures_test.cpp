@@ -8,7 +8,9 @@
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
+#include <tutti/nn/group_norm.h>
 #include <tutti/nn/identity.h>
+#include <tutti/nn/instance_norm.h>
 #include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/loss.h>
@@ -58,14 +60,20 @@ class Family {
   }
 
   template <class Loss>
-  void check_loss(const std::string& name, const typename Loss::Options& options) {
+  void check_loss(const std::string& name, typename Loss::Options options) {
     checked_[name] = true;
+    if constexpr (requires { options.weight; })
+      if (all_.count(name + ".weight")) options.weight = at(name + ".weight");
+    if constexpr (requires { options.pos_weight; })
+      if (all_.count(name + ".pos_weight")) options.pos_weight = at(name + ".pos_weight");
     for (const DType dtype : {float64, float32}) {
       SCOPED_TRACE(name + " in " + to_string(dtype));
       const double tolerance = tolerance_of(dtype);
       const Tensor x = leaf(at(name + ".x"), dtype), stored = at(name + ".target");
       const Tensor target = is_floating(stored.dtype()) ? leaf(stored, dtype) : stored;
-      const Tensor y = Loss(options)(x, target);
+      Loss loss(options);
+      loss.to(dtype);
+      const Tensor y = loss(x, target);
       EXPECT_LT(distance(y.detach(), at(name + ".y")), tolerance);
       y.backward(at(name + ".gy").to(dtype));
       EXPECT_LT(distance(x.grad(), at(name + ".gx")), tolerance);
@@ -193,6 +201,25 @@ TEST(LayerFixtures, LayerNorm) {
   family.check<LayerNorm>("layer_norm_plain", {.shape = {6}, .affine = false});
 }
 
+TEST(LayerFixtures, GroupNormAndInstanceNorm) {
+  Family family("group_norm");
+  family.check<GroupNorm>("group_norm", {.groups = 2, .channels = 6});
+  family.check<GroupNorm>("group_norm_rank2", {.groups = 2, .channels = 6, .eps = 1e-3});
+  family.check<GroupNorm>("group_norm_rank5", {.groups = 1, .channels = 4});
+  family.check<GroupNorm>("group_norm_plain", {.groups = 4, .channels = 4, .affine = false});
+  for (const bool training : {true, false}) {
+    const std::string mode = training ? "" : "_eval";
+    family.check<InstanceNorm1d>("instance_norm1d" + mode, {.channels = 3}, training);
+    family.check<InstanceNorm2d>("instance_norm2d" + mode,
+                                 {.channels = 3, .eps = 1e-3, .affine = true}, training);
+    family.check<InstanceNorm2d>(
+        "instance_norm2d_tracked" + mode,
+        {.channels = 3, .momentum = 0.3, .affine = true, .track_running_stats = true}, training);
+    family.check<InstanceNorm3d>("instance_norm3d" + mode,
+                                 {.channels = 2, .track_running_stats = true}, training);
+  }
+}
+
 TEST(LayerFixtures, ActivationsAndPlainLayers) {
   Family family("activation");
   family.check<ReLU>("relu");
@@ -246,11 +273,34 @@ TEST(LayerFixtures, Losses) {
     family.check_loss<CrossEntropyLoss>(std::string("cross_entropy_") + name,
                                         {.reduction = reduction});
     family.check_loss<MSELoss>(std::string("mse_") + name, {.reduction = reduction});
+    family.check_loss<SmoothL1Loss>(std::string("smooth_l1_") + name, {.reduction = reduction});
+    family.check_loss<BCELoss>(std::string("bce_") + name, {.reduction = reduction});
+    family.check_loss<BCEWithLogitsLoss>(std::string("bce_logits_") + name,
+                                         {.reduction = reduction});
   }
+  family.check_loss<SmoothL1Loss>("smooth_l1_beta", {.beta = 0.25});
+  family.check_loss<SmoothL1Loss>("smooth_l1_beta0", {.beta = 0});
+  family.check_loss<BCEWithLogitsLoss>("bce_logits_weighted", {});
   family.check_loss<CrossEntropyLoss>("cross_entropy_ignored", {.ignore_index = 9});
   family.check_loss<CrossEntropyLoss>("cross_entropy_smooth",
                                       {.ignore_index = 9, .label_smoothing = 0.2});
   family.check_loss<CrossEntropyLoss>("cross_entropy_pixels", {});
+  for (const auto& [name, reduction] : reductions) {
+    family.check_loss<CrossEntropyLoss>(std::string("soft_") + name, {.reduction = reduction});
+    family.check_loss<CrossEntropyLoss>(std::string("soft_weighted_") + name,
+                                        {.reduction = reduction, .label_smoothing = 0.1});
+    family.check_loss<CrossEntropyLoss>(std::string("weighted_") + name,
+                                        {.reduction = reduction, .ignore_index = 9});
+    family.check_loss<CrossEntropyLoss>(
+        std::string("weighted_smooth_") + name,
+        {.reduction = reduction, .ignore_index = 9, .label_smoothing = 0.2});
+  }
+  for (const auto& [name, reduction] : reductions)
+    family.check_loss<NLLLoss>(std::string("nll_") + name,
+                               {.reduction = reduction, .ignore_index = 9});
+  family.check_loss<NLLLoss>("nll_pixels", {});
+  family.check_loss<CrossEntropyLoss>("soft_pixels", {});
+  family.check_loss<CrossEntropyLoss>("weighted_pixels", {.label_smoothing = 0.3});
 }
 
 }  // namespace

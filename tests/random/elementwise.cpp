@@ -90,6 +90,7 @@ Family elementwise() {
           of_one(
               "relu", tutti::relu, [](Real x) { return x <= 0 ? Real(0) : x; },
               [](Real x) { return x <= 0 ? Real(0) : Real(1); }),
+          of_one("sign", tutti::sign, sign_of, [](Real) { return Real(0); }),
           of_one(
               "gelu", tutti::gelu, [](Real x) { return x * normal_cdf(x); },
               [](Real x) {

@@ -2,6 +2,7 @@
 #include "operation.h"
 #include "reference.h"
 
+#include <tutti/autograd/functions.h>
 #include <tutti/distributed/process_group.h>
 #include <tutti/nn/activation.h>
 #include <tutti/nn/batch_norm/joint.h>
@@ -10,7 +11,9 @@
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
+#include <tutti/nn/group_norm.h>
 #include <tutti/nn/identity.h>
+#include <tutti/nn/instance_norm.h>
 #include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/loss.h>
@@ -247,6 +250,38 @@ Operation batch_norm(const std::string& name, int least_rank, int most_rank) {
           {.takes_infinite = false}};
 }
 
+Operation group_norm() {
+  return {"nn::GroupNorm",
+          [](Draw& draw) {
+            Shape shape = draw.shape(2, 5);
+            const std::int64_t groups = draw.pick(1, 4);
+            shape[1] = groups * draw.pick(1, 4);
+            const auto layer = std::make_shared<nn::GroupNorm>(
+                nn::GroupNorm::Options{.groups = groups, .channels = shape[1]});
+            return trial_of(layer, draw.tensor(shape), draw, [=](const Arrays& in) {
+              return reference::group_norm(in[0], groups, in[1], in[2], 1e-5);
+            });
+          },
+          {.gradient_roundings = 2, .takes_infinite = false}};
+}
+
+// Each channel of a sample is a group of its own.
+template <class Layer>
+Operation instance_norm(const std::string& name, int rank) {
+  return {"nn::" + name,
+          [=](Draw& draw) {
+            Shape shape = draw.shape(rank, rank);
+            for (int d = 1; d < rank; ++d) shape[d] = std::max<std::int64_t>(1, shape[d]);
+            if (product(shape, 2, rank) == 1) shape[2] = 2;
+            const auto layer = std::make_shared<Layer>(
+                nn::InstanceNorm::Options{.channels = shape[1], .affine = true});
+            return trial_of(layer, draw.tensor(shape), draw, [=](const Arrays& in) {
+              return reference::group_norm(in[0], shape[1], in[1], in[2], 1e-5);
+            });
+          },
+          {.gradient_roundings = 1, .takes_infinite = false}};
+}
+
 // Two layers that share their exchange, the output of one being the residual of the other.
 Operation joint_batch_norm() {
   return {"nn::JointBatchNorm",
@@ -292,18 +327,59 @@ Operation cross_entropy() {
           {.gradient_roundings = 0}};
 }
 
+Operation nll() {
+  return {"nn::NLLLoss",
+          [](Draw& draw) {
+            const std::int64_t n = draw.batch(9), classes = draw.pick(1, 9);
+            return Trial{
+                .inputs = {draw.tensor({n, classes}), draw.indices({n}, classes)},
+                .call = [](const auto& in) { return nn::NLLLoss()(in[0], in[1]); },
+                .reference = [](const Arrays& in) { return reference::nll(in[0], in[1], {}); },
+                .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0}};
+}
+
+// A loss of two tensors of one shape, in its default form.
+template <class Loss>
+Operation loss_of_two(const std::string& name,
+                      Array (*reference)(const Array& input, const Array& target),
+                      bool of_probabilities = false) {
+  return {name,
+          [=](Draw& draw) {
+            const Shape shape = draw.shape();
+            const Tensor x = draw.tensor(shape);
+            return Trial{.inputs = {of_probabilities ? sigmoid(x * 0.5) : x, draw.tensor(shape)},
+                         .call = [](const auto& in) { return Loss()(in[0], in[1]); },
+                         .reference = [=](const Arrays& in) { return reference(in[0], in[1]); },
+                         .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0, .takes_infinite = false}};
+}
+
 Operation mse() {
-  return {
-      "nn::MSELoss",
-      [](Draw& draw) {
-        const Shape shape = draw.shape();
-        return Trial{
-            .inputs = {draw.tensor(shape), draw.tensor(shape)},
-            .call = [](const auto& in) { return nn::MSELoss()(in[0], in[1]); },
-            .reference = [](const Arrays& in) { return reference::mse(in[0], in[1], Total::mean); },
-            .dtype = accumulate_dtype(draw.dtype())};
+  return loss_of_two<nn::MSELoss>("nn::MSELoss", [](const Array& x, const Array& t) {
+    return reference::mse(x, t, Total::mean);
+  });
+}
+Operation smooth_l1() {
+  return loss_of_two<nn::SmoothL1Loss>("nn::SmoothL1Loss", [](const Array& x, const Array& t) {
+    return reference::smooth_l1(x, t, 1, Total::mean);
+  });
+}
+Operation binary_cross_entropy() {
+  return loss_of_two<nn::BCELoss>(
+      "nn::BCELoss",
+      [](const Array& x, const Array& t) {
+        return reference::binary_cross_entropy(x, t, Total::mean);
       },
-      {.gradient_roundings = 0}};
+      true);
+}
+Operation binary_cross_entropy_with_logits() {
+  return loss_of_two<nn::BCEWithLogitsLoss>(
+      "nn::BCEWithLogitsLoss", [](const Array& x, const Array& t) {
+        return reference::binary_cross_entropy_with_logits(x, t, {}, Total::mean);
+      });
 }
 
 Operation sequential() {
@@ -427,8 +503,16 @@ Family layers() {
         batch_norm<nn::BatchNorm3d>("BatchNorm3d", 5, 5),
         batch_norm<nn::SyncBatchNorm>("SyncBatchNorm", 2, 5),
         joint_batch_norm(),
+        group_norm(),
+        instance_norm<nn::InstanceNorm1d>("InstanceNorm1d", 3),
+        instance_norm<nn::InstanceNorm2d>("InstanceNorm2d", 4),
+        instance_norm<nn::InstanceNorm3d>("InstanceNorm3d", 5),
         cross_entropy(),
+        nll(),
         mse(),
+        smooth_l1(),
+        binary_cross_entropy(),
+        binary_cross_entropy_with_logits(),
         sequential(),
         projection(),
         basic_block(),
