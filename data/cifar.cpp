@@ -63,8 +63,7 @@ std::shared_ptr<const TensorDataset> read_files(const std::vector<std::string>& 
                                                 std::vector<std::string> class_names) {
   std::vector<std::int64_t> counts;
   std::int64_t total = 0;
-  for (const std::string& path : paths)
-    total += counts.emplace_back(count_images(path, record));
+  for (const std::string& path : paths) total += counts.emplace_back(count_images(path, record));
   const Tensor images = empty({total, side, side, 3}, {.dtype = uint8}),
                labels = empty({total}, {.dtype = int64});
   std::int64_t done = 0;
@@ -101,9 +100,9 @@ std::shared_ptr<const TensorDataset> load_cifar10(const std::string& folder, Spl
   if (split == Split::test) paths = {folder + "/test_batch.bin"};
   else
     for (int i = 1; i <= 5; ++i) paths.push_back(fmt::format("{}/data_batch_{}.bin", folder, i));
-  return read_files(paths, {},
-                    {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse",
-                     "ship", "truck"});
+  return read_files(
+      paths, {},
+      {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"});
 }
 
 std::shared_ptr<const TensorDataset> load_cifar100(const std::string& folder, Split split,
@@ -111,9 +110,9 @@ std::shared_ptr<const TensorDataset> load_cifar100(const std::string& folder, Sp
   check_data_folder(folder, "the unpacked binary version of CIFAR-100 is looked for there");
   const bool fine = labels == CifarLabels::fine;
   const Record record{.label_bytes = 2, .label_at = fine ? 1 : 0, .classes = fine ? 100 : 20};
-  return read_files({folder + (split == Split::test ? "/test.bin" : "/train.bin")}, record,
-                    read_names(folder + (fine ? "/fine" : "/coarse") + "_label_names.txt",
-                               record.classes));
+  return read_files(
+      {folder + (split == Split::test ? "/test.bin" : "/train.bin")}, record,
+      read_names(folder + (fine ? "/fine" : "/coarse") + "_label_names.txt", record.classes));
 }
 
 }  // namespace tutti::data

@@ -135,8 +135,8 @@ std::shared_ptr<const TensorDataset> load_idx(const std::string& folder, const s
                      options.classes, names);
   check_data_folder(folder, "the files of MNIST and its family are looked for there");
   const Tensor images = read_images(open(folder, prefix + "-images-idx3-ubyte"));
-  const Tensor labels = read_labels(open(folder, prefix + "-labels-idx1-ubyte"), images.size(0),
-                                    options.classes);
+  const Tensor labels =
+      read_labels(open(folder, prefix + "-labels-idx1-ubyte"), images.size(0), options.classes);
   return std::make_shared<TensorDataset>(images, labels, options.class_names);
 }
 

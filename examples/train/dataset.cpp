@@ -18,9 +18,10 @@ using data::Split;
 TrainingData complete(TrainingData data, const std::string& folder) {
   const Shape shape = data.train->get(0).image.shape(), test = data.test->get(0).image.shape();
   if (shape[0] != shape[1] || !(shape == test))
-    fail<DataError>("the images in {} are {} and {} (height, width, channels), expected square "
-                    "ones of one size for training and test",
-                    folder, to_string(shape), to_string(test));
+    fail<DataError>(
+        "the images in {} are {} and {} (height, width, channels), expected square "
+        "ones of one size for training and test",
+        folder, to_string(shape), to_string(test));
   data.image_size = shape[0];
   data.channels = shape[2];
   data.class_names = data.train->class_names();
@@ -46,8 +47,7 @@ TrainingData load_fashion_mnist(const std::string& folder) {
 }
 
 TrainingData load_mnist(const std::string& folder) {
-  TrainingData data =
-      load_mnist_family(folder, {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
+  TrainingData data = load_mnist_family(folder, {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
   data.mean = {0.1307f};
   data.deviation = {0.3081f};
   return data;

@@ -73,8 +73,7 @@ void observe(Findings& findings, const Tensor& x, const Tensor& weights) {
   const Vector numbers = to_vector(packet);
   const auto begin = numbers.begin() + kernels::packet_header_size;
   const auto middle = begin + static_cast<std::ptrdiff_t>(channels);
-  findings.moments.merge(
-      {numbers[0], Vector(begin, middle), Vector(middle, numbers.end())});
+  findings.moments.merge({numbers[0], Vector(begin, middle), Vector(middle, numbers.end())});
   findings.samples += static_cast<double>(x.size(0));
   findings.batches += 1;
 }
@@ -105,15 +104,14 @@ bool is_exploded(double value) { return !(std::abs(value) <= exploded_magnitude)
 // Sorts channels out of which no distance can be measured, and returns the others.
 std::vector<std::size_t> find_channels(Layer& report, const BatchNorm& layer, const Vector& mean,
                                        const Vector& var) {
-  const Vector weight =
-      layer.weight.defined() ? to_vector(layer.weight) : Vector(mean.size(), 1);
+  const Vector weight = layer.weight.defined() ? to_vector(layer.weight) : Vector(mean.size(), 1);
   double largest = 0;
   for (const double w : weight) largest = std::max(largest, std::abs(w));
   std::vector<std::size_t> healthy;
   for (std::size_t c = 0; c < mean.size(); ++c) {
     const auto channel = static_cast<std::int64_t>(c);
-    const bool explodes =
-        is_exploded(mean[c]) || is_exploded(std::sqrt(var[c])) || !std::isfinite(weight[c]);
+    const bool explodes = is_exploded(mean[c]) || is_exploded(std::sqrt(var[c])) ||
+                          !std::isfinite(weight[c]);
     const bool is_constant = var[c] < constant_share_of_eps * layer.options().eps;
     if (explodes) report.exploded.push_back(channel);
     if (is_constant) report.constant.push_back(channel);
@@ -136,8 +134,8 @@ void compare_running(Layer& report, const std::vector<Findings>& ranks, const Mo
     squares += gap * gap / running + scale * scale;
     report.mean_distance += std::abs(gap) / std;
     logs += std::log(running / var);
-    const auto [least, most] = std::minmax_element(
-        ranks.begin(), ranks.end(), [c](const Findings& a, const Findings& b) {
+    const auto [least, most] =
+        std::minmax_element(ranks.begin(), ranks.end(), [c](const Findings& a, const Findings& b) {
           return a.running_mean[c] < b.running_mean[c];
         });
     report.running_spread += (most->running_mean[c] - least->running_mean[c]) / std;

@@ -47,7 +47,8 @@ std::string in_layers(const Found& found, const Layers& layers) {
 std::string first_numbers(const std::vector<std::int64_t>& numbers) {
   constexpr std::size_t most = 5;
   const std::vector<std::int64_t> first(
-      numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(std::min(most, numbers.size())));
+      numbers.begin(),
+      numbers.begin() + static_cast<std::ptrdiff_t>(std::min(most, numbers.size())));
   return fmt::format("{}{}", fmt::join(first, ", "), numbers.size() > most ? ", ..." : "");
 }
 
@@ -103,8 +104,7 @@ void advise_on_evaluation(const Layers& layers, std::vector<std::string>& warnin
 void advise_on_channels(const Layers& layers, std::vector<std::string>& warnings) {
   const auto add = [&](std::vector<std::int64_t> Layer::*kind, const char* what,
                        const char* advice) {
-    const Found found =
-        find(layers, 0, [&](const Layer& layer) { return (layer.*kind).size(); });
+    const Found found = find(layers, 0, [&](const Layer& layer) { return (layer.*kind).size(); });
     if (!found.count) return;
     warnings.push_back(fmt::format("{} {} ({} of {} channels: {}). {}", what,
                                    in_layers(found, layers), (found.worst->*kind).size(),
@@ -125,8 +125,7 @@ void advise_on_channels(const Layers& layers, std::vector<std::string>& warnings
 }
 
 void advise_on_ranks(const Layers& layers, std::vector<std::string>& warnings) {
-  const Found strays =
-      find(layers, 0, [](const Layer& layer) { return layer.stray_ranks.size(); });
+  const Found strays = find(layers, 0, [](const Layer& layer) { return layer.stray_ranks.size(); });
   if (strays.count) {
     const Layer& layer = *strays.worst;
     const int rank = layer.stray_ranks.front();
@@ -149,9 +148,9 @@ void advise_on_ranks(const Layers& layers, std::vector<std::string>& warnings) {
     return sum(layer.values) > 0 ? std::count(layer.values.begin(), layer.values.end(), 0.0) : 0;
   });
   if (idle.count)
-    warnings.push_back(fmt::format(
-        "{:.0f} of {} ranks had no value {}. Give every rank a share of the data.", idle.most,
-        idle.worst->values.size(), in_layers(idle, layers)));
+    warnings.push_back(
+        fmt::format("{:.0f} of {} ranks had no value {}. Give every rank a share of the data.",
+                    idle.most, idle.worst->values.size(), in_layers(idle, layers)));
 }
 
 void advise_on_batches(const Layers& layers, std::vector<std::string>& warnings) {

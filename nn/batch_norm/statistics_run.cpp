@@ -55,15 +55,15 @@ bool StatisticsRun::finish(const Tensor& moments) {
   const Tensor mean = sum(means * counts, {0}) * (1 / n);
   layer_->running_mean.copy_(mean);
   if (n > 1)
-    layer_->running_var.copy_(sum(deviations + square(means - mean) * counts, {0}) *
-                              (1 / (n - 1)));
+    layer_->running_var.copy_(sum(deviations + square(means - mean) * counts, {0}) * (1 / (n - 1)));
   return true;
 }
 
 namespace {
 
 // Ranks outside of `group` would go on with other statistics than those that they have shared.
-void check_group(const char* function, const std::string& path, const BatchNorm& layer, const ProcessGroup& group) {
+void check_group(const char* function, const std::string& path, const BatchNorm& layer,
+                 const ProcessGroup& group) {
   const auto& shared = layer.process_group();
   if (!shared || shared->size() == 1) return;
   const std::vector<int>& all = group.implementation()->info().world_ranks;

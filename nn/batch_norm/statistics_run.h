@@ -42,9 +42,9 @@ class StatisticsRun {
   bool was_training_;
 };
 
-/// Starts a run of every BatchNorm in `module` that tracks statistics and is not frozen. ValueError,
-/// which begins with `function`, if a layer shares its statistics with ranks that are not in
-/// `group`.
+/// Starts a run of every BatchNorm in `module` that tracks statistics and is not frozen.
+/// ValueError, which begins with `function`, if a layer shares its statistics with ranks that are
+/// not in `group`.
 std::vector<StatisticsRun> start_statistics_runs(const char* function, Module& module,
                                                  const ProcessGroup& group);
 

@@ -55,8 +55,7 @@ TEST_F(Cifar, TheTrainingFilesOfCifar10FollowEachOther) {
   add_training_files();
   const auto images = load_cifar10(folder_.path(), Split::train);
   expect_images(*images);
-  for (std::int64_t i = 0; i < 10; ++i)
-    EXPECT_EQ(images->get(i).label, i % 2 == 0 ? i / 2 + 1 : 9);
+  for (std::int64_t i = 0; i < 10; ++i) EXPECT_EQ(images->get(i).label, i % 2 == 0 ? i / 2 + 1 : 9);
   const auto names = images->class_names();
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), 10u);
 }
@@ -97,9 +96,8 @@ TEST_F(Cifar, WrongFilesAreNamed) {
   expect_error<DataError>(load, {"data_batch_2.bin is corrupt: label 10, expected 0 to 9"});
   add("train.bin", {{20, 3}});
   load_cifar100(folder_.path(), Split::train);
-  expect_error<DataError>(
-      [&] { load_cifar100(folder_.path(), Split::train, CifarLabels::coarse); },
-      {"train.bin is corrupt: label 20, expected 0 to 19"});
+  expect_error<DataError>([&] { load_cifar100(folder_.path(), Split::train, CifarLabels::coarse); },
+                          {"train.bin is corrupt: label 20, expected 0 to 19"});
 }
 
 TEST_F(Cifar, AFileOfTooManyImagesIsRefusedBeforeAnythingIsRead) {

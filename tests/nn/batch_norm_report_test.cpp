@@ -107,8 +107,8 @@ TEST(BatchNormReport, StaleRunningStatistics) {
   EXPECT_LT(report.layers[0].evaluation_error, 0.25);
   EXPECT_GT(report.layers[1].mean_distance, 1);
   EXPECT_NEAR(report.layers[1].variance_ratio, 1, 0.1);
-  expect_one_warning(report, {"in 1 of 2 layers, most in '4'", "last 10 of 40 updates",
-                              "recompute_statistics()"});
+  expect_one_warning(
+      report, {"in 1 of 2 layers, most in '4'", "last 10 of 40 updates", "recompute_statistics()"});
 
   const auto run = [&] {
     for (int i = 0; i < 4; ++i) net(batch());
@@ -242,9 +242,8 @@ TEST(BatchNormReport, OfUnevenRanksIsThatOfAllValues) {
 TEST(BatchNormReport, AFailedRunLeavesTheModelAsItWas) {
   Net net;
   net.eval();
-  EXPECT_EQ(message_of<ValueError>([&] {
-              batch_norm_report(net, [&] { fail<ValueError>("no more data"); });
-            }),
+  EXPECT_EQ(message_of<ValueError>(
+                [&] { batch_norm_report(net, [&] { fail<ValueError>("no more data"); }); }),
             "no more data");
   EXPECT_FALSE(net.first.is_training());
   EXPECT_NO_THROW(net(batch()));
