@@ -3,13 +3,16 @@
 #include "flags.h"
 #include "option_words.h"
 
+#include <tutti/nn/resnet.h>
+
 namespace tutti::examples {
 
 void add_data_flags(CLI::App& app, TrainOptions& o) {
   app.add_option("--dataset", o.dataset,
-                 "What to train on; folder: your own pictures, a class in each folder of "
-                 "DIR/train and DIR/val, with --data DIR")
-      ->check(CLI::IsMember(dataset_names()))
+                 fmt::format("What to train on: {}; folder: your own pictures, a class in each "
+                             "folder of DIR/train and DIR/val, with --data DIR",
+                             fmt::join(dataset_names(), ", ")))
+      ->check(one_of(dataset_names()))
       ->capture_default_str();
   app.add_option(
       "--data", o.data,
@@ -26,6 +29,7 @@ void add_data_flags(CLI::App& app, TrainOptions& o) {
   app.add_option("--model", o.model,
                  "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152; with "
                  "--dataset folder the default is resnet18")
+      ->check(one_of(nn::resnet_names()))
       ->capture_default_str();
   app.add_option("--workers", o.workers,
                  "Threads that load images for each rank; 0 loads between the steps")

@@ -15,6 +15,13 @@ void add_output_flags(CLI::App& app, TrainOptions& o) {
   app.add_flag("--resume", o.resume,
                "Go on from the run folder's last checkpoint, to the same bits as without the stop; "
                "from the beginning where there is none");
+  app.add_flag("--overwrite", o.overwrite,
+               "Remove the files of an older run from the run folder, and begin anew; without this "
+               "flag and --resume such a folder is refused");
+  app.add_flag(
+      "--dry-run", o.dry_run,
+      "Print the model, the length of the run, the memory of a rank and what it sends in a "
+      "step, and exit without writing anything");
   app.add_option("--trace", o.trace,
                  "Write a timeline of the run to this file, to be opened at ui.perfetto.dev; keep "
                  "the run short: a step has hundreds of events");

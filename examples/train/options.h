@@ -52,8 +52,12 @@ struct TrainOptions {
   /// Steps between two checkpoints, in addition to those at the end of each epoch; 0 for none.
   std::int64_t checkpoint_every = 0;
   bool resume = false;  ///< The run continues from the run folder's checkpoint, if there is one.
-  std::string trace;    ///< The file of a timeline; empty for none.
-  std::string out;      ///< The run folder; empty for runs/DATASET-MODEL.
+  /// The files of an older run in the run folder are removed.
+  bool overwrite = false;
+  /// The program describes the run instead of making it.
+  bool dry_run = false;
+  std::string trace;  ///< The file of a timeline; empty for none.
+  std::string out;    ///< The run folder; empty for runs/DATASET-MODEL.
 };
 
 /// A wrong flag or value. The message is one line.
@@ -62,8 +66,8 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-/// Reads the command line into `options`. Returns false where help was asked for, after printing it
-/// (if `print_help`). Throws a UsageError.
+/// Reads the command line into `options`. Returns false where help or the version was asked for,
+/// after printing it (if `print_help`). Throws a UsageError.
 bool parse(int argc, const char* const* argv, TrainOptions& options, bool print_help = true);
 
 /// Returns the options, with defaults filled in, as the JSON text that config.json holds.

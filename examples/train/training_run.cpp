@@ -103,6 +103,11 @@ RunLength find_length(const TrainOptions& o, const data::DataLoader& loader,
   group.all_reduce(batches, stop ? ReduceOp::min : ReduceOp::max, {.name = "steps per epoch"})
       .wait();
   const auto steps_per_epoch = batches.item<std::int64_t>();
+  if (steps_per_epoch < 1)  // the same on every rank
+    fail<DataError>("there are no training images{}", stop && o.sharded && group.size() > 1
+                                                          ? " on some rank, with which --uneven "
+                                                            "stop ends an epoch on all of them"
+                                                          : "");
   const std::int64_t steps = o.epochs * steps_per_epoch;
   return {.epochs = o.epochs,
           .steps_per_epoch = steps_per_epoch,
@@ -162,7 +167,7 @@ void restore_on_all(const ProcessGroup& group, const Restore& restore) {
 }  // namespace
 
 TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
-                         const ProcessGroup& group, std::FILE* screen)
+                         const ProcessGroup& group, std::FILE* screen, const StopRequest* stop)
     : options_(options),
       data_(data),
       group_(group),
@@ -181,6 +186,7 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       step_runner_([this](const data::Batch& batch) { compute_step(batch); },
                    choose_graph(options, group, device_),
                    [this](const std::string& line) { log_.say(line); }),
+      stop_(group, stop),
       sums_(device_) {
   if (size_of(options.precision) == 2) autocast_.emplace(options.precision);
   log_.say(headline());
@@ -218,19 +224,23 @@ void TrainingRun::continue_from(const Checkpoint& from) {
   log_.say(fmt::format("going on after step {} of {}", step_, length_.steps));
 }
 
-void TrainingRun::train_epoch() {
+bool TrainingRun::train_epoch() {
   for (;;) {
+    stop_.begin_step();
     train_step();
+    stop_.end_step();
     const bool ends_epoch = step_ % length_.steps_per_epoch == 0;
-    if (ends_epoch || is_done()) return;
+    if (ends_epoch || is_done()) return true;
     if (step_ % options_.log_every == 0) {
       log_.add_row(next_row());
       start_row();
     }
-    if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
+    const bool saves = options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
+    if (saves || is_stopped()) {
       if (!options_.out.empty()) share_buffers();
       save_checkpoint();
     }
+    if (is_stopped()) return false;
     log_.show_step(row_);
   }
 }
@@ -385,6 +395,14 @@ TrainResult TrainingRun::finish() {
   say_replaced_files();
   log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;
+}
+
+TrainResult TrainingRun::finish_early() {
+  log_.say(fmt::format("{}: stopped after step {} of {}, {}", signal_name(stop_.signal()), step_,
+                       length_.steps,
+                       options_.out.empty() ? "without a run folder for a checkpoint"
+                                            : "with a checkpoint in " + checkpoint_path(options_)));
+  return {.rows = log_.rows(), .state = net_->state_dict(), .is_stopped = true};
 }
 
 }  // namespace tutti::examples

@@ -11,6 +11,7 @@
 #include "options.h"
 #include "run_log.h"
 #include "step_runner.h"
+#include "stop.h"
 #include "trainer.h"
 
 #include <tutti/autograd/grad_mode.h>
@@ -29,7 +30,7 @@ class TrainingRun {
   /// Sets up the run on this rank; every rank constructs one. With options.resume this reads the
   /// run folder's checkpoint, and throws a CheckpointError where it is not valid.
   TrainingRun(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
-              std::FILE* screen);
+              std::FILE* screen, const StopRequest* stop);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
@@ -38,15 +39,21 @@ class TrainingRun {
   /// where the checkpoint does not fit.
   void begin();
   bool is_done() const { return step_ == length_.steps; }
+  /// Returns whether all ranks have agreed to stop before the end of the run.
+  bool is_stopped() const { return stop_.signal() != 0 && !is_done(); }
+  const RunLength& length() const { return length_; }
+  const nn::Module& net() const { return *net_; }
   /// Trains up to the end of the epoch (or of the run), with rows of metrics and checkpoints on the
-  /// way as the options say.
-  void train_epoch();
+  /// way as the options say. Returns false where a stop has ended it earlier, with a checkpoint.
+  bool train_epoch();
   /// Evaluates the network on the test images, and adds the row that ends the epoch.
   void evaluate_epoch();
   /// Saves what the run needs to continue from here. Only rank 0 writes.
   void save_checkpoint();
   /// Saves the weights, and returns the results.
   TrainResult finish();
+  /// Says where the checkpoint of a stopped run is, and returns the results so far.
+  TrainResult finish_early();
 
  private:
   void train_step();
@@ -79,6 +86,7 @@ class TrainingRun {
   distributed::StragglerMonitor straggler_monitor_;
   distributed::Join join_;
   StepRunner step_runner_;
+  StopAgreement stop_;
 
   std::int64_t step_ = 0;                           // steps made so far
   std::optional<BatchNormCheck> batch_norm_check_;  // of the last epoch, with --bn-report

@@ -62,9 +62,9 @@ Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, const SmoothL1O
   const Pair pair("smooth_l1_loss", input, target);
   const Tensor difference = pair.input.detach() - pair.target.detach(), distance = abs(difference),
                linear = distance - beta / 2,
-               losses = beta == 0 ? linear
-                                  : where(lt(distance, beta), square(difference) * (0.5 / beta),
-                                          linear);
+               losses = beta == 0
+                            ? linear
+                            : where(lt(distance, beta), square(difference) * (0.5 / beta), linear);
   return reduce_losses(record("smooth_l1_loss", losses, {pair.input, pair.target},
                               [beta, d = Saved(difference)](const Tensor& g) {
                                 const Tensor slope = beta == 0 ? sign(d) : clamp(d / beta, -1, 1),

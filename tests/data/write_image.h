@@ -41,7 +41,8 @@ inline void write_jpeg(const std::string& path, const Tensor& image, int quality
   jpeg_start_compress(&jpeg, TRUE);
   const Tensor pixels = image.contiguous();
   while (jpeg.next_scanline < jpeg.image_height) {
-    JSAMPROW row = pixels.data<std::uint8_t>() + std::size_t{jpeg.next_scanline} * jpeg.image_width * 3;
+    JSAMPROW row = pixels.data<std::uint8_t>() +
+                   std::size_t{jpeg.next_scanline} * jpeg.image_width * 3;
     jpeg_write_scanlines(&jpeg, &row, 1);
   }
   jpeg_finish_compress(&jpeg);

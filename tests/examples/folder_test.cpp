@@ -31,7 +31,7 @@ class FolderTraining : public ::testing::Test {
     options_.epochs = 2;
     options_.batch_size = 5;
     options_.threads = 1;
-    options_.lr = 0.02;
+    options_.optimizer.lr = 0.02;
     options_.log_every = 1;
   }
 
@@ -55,7 +55,8 @@ class FolderTraining : public ::testing::Test {
     fs::resize_file(path, fs::file_size(path) / 2);
   }
 
-  std::vector<TrainResult> train_on(int ranks, const TrainingData& data, std::FILE* screen = nullptr) {
+  std::vector<TrainResult> train_on(int ranks, const TrainingData& data,
+                                    std::FILE* screen = nullptr) {
     std::vector<TrainResult> results(static_cast<std::size_t>(ranks));
     distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
       results[static_cast<std::size_t>(group.rank())] = train(options_, data, group, screen);

@@ -156,6 +156,27 @@ TEST(Trainer, RanksWithImagesOfTheirOwnRunOutOneAfterTheOther) {
   }
 }
 
+TEST(Trainer, NoTrainingImagesAreANamedError) {
+  TrainOptions options = small_options();
+  options.sharded = true;
+  const auto expect_error = [&](const std::vector<std::int64_t>& sizes, const std::string& what) {
+    try {
+      train_on_shards(options, sizes);
+      ADD_FAILURE() << "no error: " << what;
+    } catch (const DataError& error) {
+      EXPECT_EQ(error.what(), what);
+    }
+  };
+  expect_error({0}, "there are no training images");
+  expect_error({0, 0}, "there are no training images");
+  options.epochs = 1;
+  EXPECT_EQ(train_on_shards(options, {20, 0})[1].rows.size(), 4u);  // rank 1 has no part in these
+  options.uneven = distributed::Uneven::stop;
+  expect_error({20, 0},
+               "there are no training images on some rank, with which --uneven stop ends "
+               "an epoch on all of them");
+}
+
 TEST(Trainer, WithoutSyncBatchNormRanksEndWithTheBuffersOfRank0) {
   TrainOptions options = small_options();
   options.sync_bn = false;

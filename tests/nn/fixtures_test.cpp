@@ -295,6 +295,10 @@ TEST(LayerFixtures, Losses) {
         std::string("weighted_smooth_") + name,
         {.reduction = reduction, .ignore_index = 9, .label_smoothing = 0.2});
   }
+  for (const auto& [name, reduction] : reductions)
+    family.check_loss<NLLLoss>(std::string("nll_") + name,
+                               {.reduction = reduction, .ignore_index = 9});
+  family.check_loss<NLLLoss>("nll_pixels", {});
   family.check_loss<CrossEntropyLoss>("soft_pixels", {});
   family.check_loss<CrossEntropyLoss>("weighted_pixels", {.label_smoothing = 0.3});
 }

@@ -137,7 +137,7 @@ TEST(ModuleList, NamesItsModulesByTheirIndex) {
   Reversed net;
   EXPECT_EQ(net.named_parameters()[2].first, "blocks.1.weight");
   const Tensor x = randn({4, 2});
-  const auto &blocks = net.blocks;
+  const auto& blocks = net.blocks;
   EXPECT_EQ(to_vector(net(x)), to_vector(blocks[0](blocks[1](blocks[2](x)))));
   net.replace_child("blocks.1", std::make_shared<Identity>());
   EXPECT_EQ(to_vector(net(x)), to_vector(blocks[0](blocks[2](x))));

@@ -327,6 +327,19 @@ Operation cross_entropy() {
           {.gradient_roundings = 0}};
 }
 
+Operation nll() {
+  return {"nn::NLLLoss",
+          [](Draw& draw) {
+            const std::int64_t n = draw.batch(9), classes = draw.pick(1, 9);
+            return Trial{
+                .inputs = {draw.tensor({n, classes}), draw.indices({n}, classes)},
+                .call = [](const auto& in) { return nn::NLLLoss()(in[0], in[1]); },
+                .reference = [](const Arrays& in) { return reference::nll(in[0], in[1], {}); },
+                .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0}};
+}
+
 // A loss of two tensors of one shape, in its default form.
 template <class Loss>
 Operation loss_of_two(const std::string& name,
@@ -495,6 +508,7 @@ Family layers() {
         instance_norm<nn::InstanceNorm2d>("InstanceNorm2d", 4),
         instance_norm<nn::InstanceNorm3d>("InstanceNorm3d", 5),
         cross_entropy(),
+        nll(),
         mse(),
         smooth_l1(),
         binary_cross_entropy(),

@@ -326,10 +326,8 @@ Array soft_cross_entropy(const Array& logs, const Array& probabilities,
 
 }  // namespace
 
-Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments) {
-  const Array logs = softmax(logits, 1, true);
-  if (targets.shape == logits.shape) return soft_cross_entropy(logs, targets, arguments);
-  const auto classes = static_cast<double>(logits.size(1));
+Array nll(const Array& logs, const Array& targets, const CrossEntropy& arguments) {
+  const auto classes = static_cast<double>(logs.size(1));
   const auto weight_of = [&](std::int64_t c) {
     return arguments.weight.empty() ? Real(1) : arguments.weight[static_cast<std::size_t>(c)];
   };
@@ -343,11 +341,17 @@ Array cross_entropy(const Array& logits, const Array& targets, const CrossEntrop
     at.insert(1, target);
     Number loss = -logs.at(at) * (weight_of(target) * (1 - arguments.smoothing));
     if (arguments.smoothing > 0)
-      for (at[1] = 0; at[1] < logits.size(1); ++at[1])
+      for (at[1] = 0; at[1] < logs.size(1); ++at[1])
         loss = loss - logs.at(at) * (weight_of(at[1]) * arguments.smoothing / classes);
     losses.at(index) = loss;
   });
   return total(losses, arguments.reduction, static_cast<double>(count));
+}
+
+Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments) {
+  const Array logs = softmax(logits, 1, true);
+  return targets.shape == logits.shape ? soft_cross_entropy(logs, targets, arguments)
+                                       : nll(logs, targets, arguments);
 }
 
 Array mse(const Array& input, const Array& target, Total reduction) {

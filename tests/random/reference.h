@@ -61,6 +61,8 @@ struct CrossEntropy {
 };
 /// The targets are class indices, or class probabilities if they have the shape of the logits.
 Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments);
+/// The negative log-likelihood of class indices; `logs` are log-probabilities.
+Array nll(const Array& logs, const Array& targets, const CrossEntropy& arguments);
 Array mse(const Array& input, const Array& target, Total reduction);
 Array smooth_l1(const Array& input, const Array& target, double beta, Total reduction);
 /// The binary cross-entropy of probabilities.
