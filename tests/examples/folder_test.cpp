@@ -31,7 +31,7 @@ class FolderTraining : public ::testing::Test {
     options_.epochs = 2;
     options_.batch_size = 5;
     options_.threads = 1;
-    options_.lr = 0.02;
+    options_.optimizer.lr = 0.02;
     options_.log_every = 1;
   }
 
