@@ -169,7 +169,7 @@ Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
     fail<ShapeError>("argmax: expected at least one element in dimension {} of shape {}", dim,
                      to_string(x.shape()));
   const Tensor out = empty(to.kept, {int64, x.device()});
-  kernels::reduce(x.device()).argmax(x, d, out);
+  kernels::reduce(x.device()).topk(x, d, out);
   return keepdim ? out : with_shape(out, to.dropped);
 }
 

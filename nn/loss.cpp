@@ -31,6 +31,17 @@ std::string CrossEntropyLoss::describe() const {
                      name_of(options_.reduction), options_.ignore_index, options_.label_smoothing);
 }
 
+Tensor NLLLoss::operator()(const Tensor& input, const Tensor& targets) const {
+  Options options = options_;
+  options.weight = weight_;
+  return nll_loss(input, targets, options);
+}
+
+std::string NLLLoss::describe() const {
+  return fmt::format("reduction={}, ignore_index={}", name_of(options_.reduction),
+                     options_.ignore_index);
+}
+
 Tensor MSELoss::operator()(const Tensor& input, const Tensor& target) const {
   return mse_loss(input, target, options_.reduction);
 }

@@ -25,6 +25,24 @@ class CrossEntropyLoss : public Module {
   Tensor& weight_ = add_buffer("weight", options_.weight);
 };
 
+/// The negative log-likelihood of class indices (nn::nll_loss). A weight of the classes is a
+/// buffer.
+class NLLLoss : public Module {
+ public:
+  using Options = NLLLossOptions;
+  NLLLoss() : NLLLoss(Options{}) {}
+  explicit NLLLoss(const Options& options) : options_(options) {}
+
+  /// Returns nn::nll_loss() with these options.
+  Tensor operator()(const Tensor& input, const Tensor& targets) const;
+  std::string describe() const override;
+  const Options& options() const { return options_; }
+
+ private:
+  Options options_;
+  Tensor& weight_ = add_buffer("weight", options_.weight);
+};
+
 /// The mean squared error (nn::mse_loss).
 class MSELoss : public Module {
  public:

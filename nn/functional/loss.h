@@ -36,6 +36,19 @@ struct CrossEntropyOptions {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options = {});
 
+/// The options of nll_loss(), with the meaning that they have for cross_entropy().
+struct NLLLossOptions {
+  LossReduction reduction = LossReduction::mean;
+  std::int64_t ignore_index = -100;
+  Tensor weight = {};
+};
+
+/// Returns -weight[target] input[target], the negative log-likelihood of the classes `targets`. The
+/// input has the shape of the logits of cross_entropy() and holds log-probabilities, such as
+/// log_softmax() gives; cross_entropy() computes both in one pass. The targets are class indices.
+/// Errors, and what happens to an index outside its range, are those of cross_entropy().
+Tensor nll_loss(const Tensor& input, const Tensor& targets, const NLLLossOptions& options = {});
+
 /// Returns (input - target)^2, elementwise. ShapeError unless both shapes are equal: broadcasting
 /// in a loss is nearly always a mistake.
 Tensor mse_loss(const Tensor& input, const Tensor& target,

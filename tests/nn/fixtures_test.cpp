@@ -8,7 +8,9 @@
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
+#include <tutti/nn/group_norm.h>
 #include <tutti/nn/identity.h>
+#include <tutti/nn/instance_norm.h>
 #include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/loss.h>
@@ -199,6 +201,25 @@ TEST(LayerFixtures, LayerNorm) {
   family.check<LayerNorm>("layer_norm_plain", {.shape = {6}, .affine = false});
 }
 
+TEST(LayerFixtures, GroupNormAndInstanceNorm) {
+  Family family("group_norm");
+  family.check<GroupNorm>("group_norm", {.groups = 2, .channels = 6});
+  family.check<GroupNorm>("group_norm_rank2", {.groups = 2, .channels = 6, .eps = 1e-3});
+  family.check<GroupNorm>("group_norm_rank5", {.groups = 1, .channels = 4});
+  family.check<GroupNorm>("group_norm_plain", {.groups = 4, .channels = 4, .affine = false});
+  for (const bool training : {true, false}) {
+    const std::string mode = training ? "" : "_eval";
+    family.check<InstanceNorm1d>("instance_norm1d" + mode, {.channels = 3}, training);
+    family.check<InstanceNorm2d>("instance_norm2d" + mode,
+                                 {.channels = 3, .eps = 1e-3, .affine = true}, training);
+    family.check<InstanceNorm2d>(
+        "instance_norm2d_tracked" + mode,
+        {.channels = 3, .momentum = 0.3, .affine = true, .track_running_stats = true}, training);
+    family.check<InstanceNorm3d>("instance_norm3d" + mode,
+                                 {.channels = 2, .track_running_stats = true}, training);
+  }
+}
+
 TEST(LayerFixtures, ActivationsAndPlainLayers) {
   Family family("activation");
   family.check<ReLU>("relu");
@@ -238,6 +259,44 @@ TEST(LayerFixtures, Pooling) {
   family.check<AdaptiveAvgPool2d>("adaptive_larger", {.output = {5, 4}});
 }
 
+TEST(LayerFixtures, GatedActivations) {
+  Family family("gated");
+  family.check<SiLU>("silu");
+  family.check<Hardswish>("hardswish");
+  family.check<LeakyReLU>("leaky_relu");
+  family.check<LeakyReLU>("leaky_relu_slope", {.slope = 0.3});
+}
+
+TEST(LayerFixtures, PoolingWithMoreWindows) {
+  Family family("windows");
+  family.check<MaxPool1d>("max_pool1d", {.kernel = 3, .stride = 2, .padding = 1});
+  family.check<MaxPool1d>("max_pool1d_ceil", {.kernel = 2, .stride = 3, .ceil_mode = true});
+  family.check<MaxPool3d>("max_pool3d",
+                          {.kernel = {2, 3, 2}, .stride = {1, 2, 2}, .padding = {1, 1, 0}});
+  family.check<MaxPool3d>("max_pool3d_ceil", {.kernel = 2, .ceil_mode = true});
+  family.check<MaxPool2d>("max_pool_ceil", {.kernel = 3, .stride = 2, .ceil_mode = true});
+  family.check<MaxPool2d>("max_pool_ceil_padded",
+                          {.kernel = 3, .stride = 2, .padding = 1, .ceil_mode = true});
+  family.check<MaxPool2d>("max_pool_ceil_small", {.kernel = 3, .stride = 2, .ceil_mode = true});
+  family.check<AvgPool2d>("avg_pool_ceil",
+                          {.kernel = 3, .stride = 2, .padding = 1, .ceil_mode = true});
+  family.check<AvgPool2d>(
+      "avg_pool_ceil_valid",
+      {.kernel = 3, .stride = 2, .padding = 1, .count_include_pad = false, .ceil_mode = true});
+}
+
+TEST(LayerFixtures, ConvolutionsWithSamePadding) {
+  Family family("same");
+  family.check<Conv1d>("conv1d_same", {.in = 2, .out = 3, .kernel = 4, .same_padding = true});
+  family.check<Conv2d>("conv2d_same",
+                       {.in = 2, .out = 4, .kernel = {3, 2}, .same_padding = true, .groups = 2});
+  family.check<Conv2d>(
+      "conv2d_same_dilated",
+      {.in = 2, .out = 3, .kernel = {4, 3}, .same_padding = true, .dilation = {3, 2}});
+  family.check<Conv3d>("conv3d_same",
+                       {.in = 2, .out = 2, .kernel = {2, 3, 4}, .same_padding = true});
+}
+
 TEST(LayerFixtures, Embedding) {
   Family family("embedding");
   family.check<Embedding>("embedding", {.count = 7, .dim = 3});
@@ -274,6 +333,10 @@ TEST(LayerFixtures, Losses) {
         std::string("weighted_smooth_") + name,
         {.reduction = reduction, .ignore_index = 9, .label_smoothing = 0.2});
   }
+  for (const auto& [name, reduction] : reductions)
+    family.check_loss<NLLLoss>(std::string("nll_") + name,
+                               {.reduction = reduction, .ignore_index = 9});
+  family.check_loss<NLLLoss>("nll_pixels", {});
   family.check_loss<CrossEntropyLoss>("soft_pixels", {});
   family.check_loss<CrossEntropyLoss>("weighted_pixels", {.label_smoothing = 0.3});
 }

@@ -194,6 +194,34 @@ TEST(MseLoss, ValueGradientAndErrors) {
   EXPECT_THROW(nn::mse_loss(a, zeros({3})), DTypeError);
 }
 
+TEST(NllLoss, OfLogSoftmaxIsTheCrossEntropy) {
+  const Tensor x = random({2, 4, 3}), weight = abs(random({4}));
+  const Tensor targets = tensor({0, 2, 1, 7, 3, 0}, {2, 3}, {.dtype = int64});
+  for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none})
+    for (const Tensor& w : {Tensor(), weight}) {
+      const auto loss = [&](const Inputs& v) {
+        return nn::nll_loss(log_softmax(v[0], 1), v[1],
+                            {.reduction = r, .ignore_index = 7, .weight = w});
+      };
+      const auto expected = to_vector(nn::cross_entropy(
+                     x, targets, {.reduction = r, .ignore_index = 7, .weight = w})),
+                 got = to_vector(loss({x, targets}));
+      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-13);
+      const auto result = gradcheck(loss, {x, targets});
+      EXPECT_TRUE(result) << result.message;
+    }
+}
+
+TEST(NllLoss, Errors) {
+  const Tensor x = zeros({2, 3}), t = zeros({2}, {.dtype = int64});
+  EXPECT_THROW(nn::nll_loss(x, t + 3), ValueError);
+  EXPECT_THROW(nn::nll_loss(x, t - 1), ValueError);
+  EXPECT_THROW(nn::nll_loss(x, zeros({2})), DTypeError);
+  EXPECT_THROW(nn::nll_loss(x, zeros({3}, {.dtype = int64})), ShapeError);
+  EXPECT_THROW(nn::nll_loss(x, t, {.weight = ones({2})}), ShapeError);
+  EXPECT_TRUE(std::isnan(nn::nll_loss(zeros({0, 3}), zeros({0}, {.dtype = int64})).item<double>()));
+}
+
 TEST(SmoothL1Loss, ValueGradientAndErrors) {
   const Tensor a = tensor({1, 2, 5}, f64), b = tensor({1.5, 4, 2}, f64);
   EXPECT_EQ(to_vector(nn::smooth_l1_loss(a, b, {.reduction = LossReduction::none})),

@@ -81,6 +81,39 @@ Operation mse() {
       {.gradient_roundings = 0}};
 }
 
+Operation nll() {
+  return {"nn::nll_loss(const Tensor&, const Tensor&, const NLLLossOptions&)",
+          [](Draw& draw) {
+            Shape shape = draw.shape(2);
+            const std::int64_t classes = draw.pick(1, 9);
+            shape[1] = classes;
+            Shape positions = shape;
+            positions.erase(1);
+            const Tensor weight = weight_for(draw, classes, draw.dtype());
+            const auto total = static_cast<Total>(draw.pick(0, 2));
+            const std::int64_t ignored = draw.chance(0.5) ? -100 : draw.pick(0, classes - 1);
+            return Trial{
+                .inputs = {draw.tensor(shape), draw.indices(positions, classes)},
+                .call =
+                    [=](const auto& in) {
+                      return nn::nll_loss(in[0], in[1],
+                                          {.reduction = reduction_of(total),
+                                           .ignore_index = ignored,
+                                           .weight = weight});
+                    },
+                .reference =
+                    [=, weights = numbers_of(weight)](const Arrays& in) {
+                      return reference::nll(
+                          in[0], in[1],
+                          {.reduction = total, .ignored = ignored, .weight = weights});
+                    },
+                .options = fmt::format("reduction {} ignored {}{}", static_cast<int>(total),
+                                       ignored, weight.defined() ? " weighted" : ""),
+                .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0}};
+}
+
 Operation smooth_l1() {
   return {
       "nn::smooth_l1_loss(const Tensor&, const Tensor&, const SmoothL1Options&)",
@@ -189,8 +222,8 @@ Operation dropout() {
 
 Family losses() {
   return {"losses",
-          {cross_entropy(false), cross_entropy(true), mse(), smooth_l1(), binary_cross_entropy(),
-           binary_cross_entropy_with_logits(), dropout()}};
+          {cross_entropy(false), cross_entropy(true), nll(), mse(), smooth_l1(),
+           binary_cross_entropy(), binary_cross_entropy_with_logits(), dropout()}};
 }
 
 }  // namespace tutti::test

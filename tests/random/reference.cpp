@@ -158,8 +158,30 @@ Array convolution(const Array& x, const Array& w, const Array& bias,
   return y;
 }
 
+namespace {
+
+// Returns the shape of a pooling's output. With ceil_mode there are as many windows as begin before
+// the padding on the right, until one ends at or beyond the end of the padding.
+Shape pooled_shape(const Array& x, const kernels::PoolOptions& options) {
+  Shape shape =
+      output_shape(x.shape, x.size(1), options.kernel, options.stride, options.padding, {});
+  if (!options.ceil_mode) return shape;
+  for (int d = 0; d < options.kernel.size(); ++d) {
+    const std::int64_t size = x.size(d + 2), padding = options.padding[d];
+    std::int64_t count = 0;
+    for (std::int64_t begin = -padding; begin < size; begin += options.stride[d]) {
+      ++count;
+      if (begin + options.kernel[d] >= size + padding) break;
+    }
+    shape[d + 2] = count;
+  }
+  return shape;
+}
+
+}  // namespace
+
 Array max_pool(const Array& x, const kernels::PoolOptions& options) {
-  Array y(output_shape(x.shape, x.size(1), options.kernel, options.stride, options.padding, {}));
+  Array y(pooled_shape(x, options));
   for_each_index(y.shape, [&](const Dims& index) {
     const Number* best = nullptr;
     for_each_index(options.kernel, [&](const Dims& offset) {
@@ -176,17 +198,21 @@ Array max_pool(const Array& x, const kernels::PoolOptions& options) {
 }
 
 Array avg_pool(const Array& x, const kernels::PoolOptions& options) {
-  Array y(output_shape(x.shape, x.size(1), options.kernel, options.stride, options.padding, {}));
+  Array y(pooled_shape(x, options));
   for_each_index(y.shape, [&](const Dims& index) {
     std::vector<Number> inside;
+    double padded = 0;  // The number of positions of the window in the input and its padding.
     for_each_index(options.kernel, [&](const Dims& offset) {
       const Dims position = source(spatial(index), offset, options.stride, options.padding, {});
+      bool counts = true;
+      for (int d = 0; d < position.size(); ++d)
+        counts &= position[d] < x.size(d + 2) + options.padding[d];
+      padded += counts;
       if (is_inside(position, x.shape))
         inside.push_back(x.at(with_spatial(index[0], index[1], position)));
     });
-    const double divisor = options.count_include_pad ? static_cast<double>(numel(options.kernel))
-                                                     : static_cast<double>(inside.size());
-    y.at(index) = sum_of(inside) / divisor;
+    y.at(index) = sum_of(inside) /
+                  (options.count_include_pad ? padded : static_cast<double>(inside.size()));
   });
   return y;
 }
@@ -258,6 +284,22 @@ Array batch_norm(const Array& x, const BatchNorm& arguments) {
   return arguments.relu ? relu(y) : y;
 }
 
+Array group_norm(const Array& x, std::int64_t groups, const Array& weight, const Array& bias,
+                 double eps) {
+  Array rows = x;
+  rows.shape = {x.size(0), groups, product(x.shape, 1, x.rank()) / groups};
+  Array y = layer_norm(rows, 1, {}, {}, eps);
+  y.shape = x.shape;
+  const auto per_channel = [&](Array values) {
+    Shape shape = Dims::filled(x.rank(), 1);
+    shape[1] = x.size(1);
+    values.shape = shape;
+    return values;
+  };
+  if (is_defined(weight)) y = zip(y, per_channel(weight), multiply);
+  return is_defined(bias) ? zip(y, per_channel(bias), add) : y;
+}
+
 Array layer_norm(const Array& x, int dims, const Array& weight, const Array& bias, double eps) {
   Dims last;
   for (int d = x.rank() - dims; d < x.rank(); ++d) last.push_back(d);
@@ -310,10 +352,8 @@ Array soft_cross_entropy(const Array& logs, const Array& probabilities,
 
 }  // namespace
 
-Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments) {
-  const Array logs = softmax(logits, 1, true);
-  if (targets.shape == logits.shape) return soft_cross_entropy(logs, targets, arguments);
-  const auto classes = static_cast<double>(logits.size(1));
+Array nll(const Array& logs, const Array& targets, const CrossEntropy& arguments) {
+  const auto classes = static_cast<double>(logs.size(1));
   const auto weight_of = [&](std::int64_t c) {
     return arguments.weight.empty() ? Real(1) : arguments.weight[static_cast<std::size_t>(c)];
   };
@@ -327,11 +367,17 @@ Array cross_entropy(const Array& logits, const Array& targets, const CrossEntrop
     at.insert(1, target);
     Number loss = -logs.at(at) * (weight_of(target) * (1 - arguments.smoothing));
     if (arguments.smoothing > 0)
-      for (at[1] = 0; at[1] < logits.size(1); ++at[1])
+      for (at[1] = 0; at[1] < logs.size(1); ++at[1])
         loss = loss - logs.at(at) * (weight_of(at[1]) * arguments.smoothing / classes);
     losses.at(index) = loss;
   });
   return total(losses, arguments.reduction, static_cast<double>(count));
+}
+
+Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments) {
+  const Array logs = softmax(logits, 1, true);
+  return targets.shape == logits.shape ? soft_cross_entropy(logs, targets, arguments)
+                                       : nll(logs, targets, arguments);
 }
 
 Array mse(const Array& input, const Array& target, Total reduction) {
