@@ -27,8 +27,7 @@ void check_index(const char* op, const Tensor& x, const Tensor& index) {
 // Throws a ShapeError unless there is an element for every index.
 void check_gather(const Tensor& x, int dim, const Tensor& index) {
   bool fits = index.rank() == x.rank();
-  for (int d = 0; fits && d < x.rank(); ++d)
-    fits = d == dim || index.shape()[d] <= x.shape()[d];
+  for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || index.shape()[d] <= x.shape()[d];
   if (!fits)
     fail<ShapeError>(
         "gather: expected indices of rank {} that are not larger than {} outside of dimension {}, "
@@ -87,7 +86,8 @@ struct Padding {
       : before(Dims::filled(x.rank(), 0)), after(before), from(x.shape()), to(from) {
     if (given.size() % 2 != 0 || given.size() > 2 * x.rank())
       fail<ShapeError>(
-          "pad: expected two numbers for each padded dimension of shape {}, from the last dimension "
+          "pad: expected two numbers for each padded dimension of shape {}, from the last "
+          "dimension "
           "on, got {}",
           to_string(from), to_string(given));
     for (int i = 0; i < given.size() / 2; ++i) {
@@ -156,8 +156,9 @@ std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim
   }
   const int d = normalize_dim(dim, x.rank(), "topk");
   if (k < 0 || k > x.shape()[d])
-    fail<ValueError>("topk: expected a k from 0 to {}, the size of dimension {} of shape {}, got {}",
-                     x.shape()[d], d, to_string(x.shape()), k);
+    fail<ValueError>(
+        "topk: expected a k from 0 to {}, the size of dimension {} of shape {}, got {}",
+        x.shape()[d], d, to_string(x.shape()), k);
   Shape shape = x.shape();
   shape[d] = k;
   const Tensor indices = empty(shape, {int64, x.device()});
@@ -170,7 +171,8 @@ Tensor one_hot(const Tensor& index, std::int64_t classes) {
   check_index("one_hot", index, index);
   if (classes < 1) fail<ValueError>("one_hot: expected at least one class, got {}", classes);
   if (index.device().is_cpu() && index.numel() > 0) {
-    const auto smallest = min(index).item<std::int64_t>(), largest = max(index).item<std::int64_t>();
+    const auto smallest = min(index).item<std::int64_t>(),
+               largest = max(index).item<std::int64_t>();
     if (smallest < 0 || largest >= classes)
       fail<ValueError>("one_hot: expected indices from 0 to {}, got {}", classes - 1,
                        smallest < 0 ? smallest : largest);
@@ -184,8 +186,7 @@ Tensor flip(const Tensor& x, const Dims& dims) {
   for (const std::int64_t dim : dims) {
     const int d = normalize_dim(dim, x.rank(), "flip");
     bool& is_seen = seen[static_cast<std::size_t>(d)];
-    if (is_seen)
-      fail<ShapeError>("flip: dimension {} occurs twice in {}", d, to_string(dims));
+    if (is_seen) fail<ShapeError>("flip: dimension {} occurs twice in {}", d, to_string(dims));
     is_seen = true;
     reversed.push_back(d);
   }

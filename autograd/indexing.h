@@ -23,14 +23,14 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
 /// index may occur several times.
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 
-/// Returns the `k` largest elements along `dim`, the largest first, and their indices. NaN is larger
-/// than every number; equal elements come in the order of their indices. A gradient flows to the
-/// elements. ValueError unless `k` is from 0 to the size of the dimension. On a GPU the time grows
-/// with `k` times the size.
+/// Returns the `k` largest elements along `dim`, the largest first, and their indices. NaN is
+/// larger than every number; equal elements come in the order of their indices. A gradient flows to
+/// the elements. ValueError unless `k` is from 0 to the size of the dimension. On a GPU the time
+/// grows with `k` times the size.
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1);
 
-/// Returns int64 vectors of `classes` zeros with a one at each index, along a new last dimension. On
-/// a GPU an index out of range gives zeros.
+/// Returns int64 vectors of `classes` zeros with a one at each index, along a new last dimension.
+/// On a GPU an index out of range gives zeros.
 Tensor one_hot(const Tensor& index, std::int64_t classes);
 
 /// Returns a copy with the order of the elements along each of `dims` reversed.

@@ -9,8 +9,9 @@ namespace tutti::kernels {
 /// The table of a device's indexing kernels. `index` is int64; tensors may have any strides.
 struct Indexing {
   /// Computes out[p] = x[p with index[p] in place of p's dimension `dim`]. `out` and `index` have
-  /// one shape, which is at most that of `x` in the other dimensions. An index outside of `x` throws
-  /// a ValueError on the CPU before anything is written; a GPU writes NaN there, or 0 as an integer.
+  /// one shape, which is at most that of `x` in the other dimensions. An index outside of `x`
+  /// throws a ValueError on the CPU before anything is written; a GPU writes NaN there, or 0 as an
+  /// integer.
   void (*gather)(const Tensor& x, int dim, const Tensor& index, const Tensor& out);
   /// Computes out[p with index[p] in place of p's dimension `dim`] += g[p], the gradient of
   /// gather(). `out` is float32 or wider. Elements are added in the order of their positions along

@@ -44,8 +44,8 @@ void gather(const Tensor& x, int dim, const Tensor& index, const Tensor& out) {
           target[i * block.stride[0]] = source[i * block.stride[1]];
       } else {
         for (std::int64_t i = 0; i < block.count; ++i)
-          target[i * block.stride[0]] = source[i * block.stride[1] +
-                                               at[i * block.stride[2]] * step];
+          target[i * block.stride[0]] =
+              source[i * block.stride[1] + at[i * block.stride[2]] * step];
       }
     });
   });
@@ -71,8 +71,7 @@ void add_slices(const T* g, const std::int64_t* index, A* out, const Steps& step
 }
 
 void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& out) {
-  const Steps steps{index.shape()[dim], g.strides()[dim], index.strides()[dim],
-                    out.strides()[dim]};
+  const Steps steps{index.shape()[dim], g.strides()[dim], index.strides()[dim], out.strides()[dim]};
   const DimSlices<3> slices(without_dim(index.shape(), dim),
                             {without_dim(g.strides(), dim), without_dim(index.strides(), dim),
                              without_dim(out.strides(), dim)});

@@ -1,5 +1,5 @@
-// Gather along a dimension and its gradient on CUDA devices. One thread adds all elements of a slice
-// along the dimension, in their order: no atomics are needed, and results are deterministic.
+// Gather along a dimension and its gradient on CUDA devices. One thread adds all elements of a
+// slice along the dimension, in their order: no atomics are needed, and results are deterministic.
 #include "../indexing.h"
 
 #include "../../core/create.h"
@@ -27,8 +27,8 @@ __global__ __launch_bounds__(block_threads) void gather_kernel(OffsetCalculator 
   for (std::int64_t unit = first_index(); unit < calculator.units; unit += index_step()) {
     const Offsets<3> offsets = calculator.offsets<3>(unit);
     const std::int64_t i = dimension.index[offsets.at[2]];
-    out[offsets.at[0]] =
-        i >= 0 && i < dimension.size ? x[offsets.at[1] + i * dimension.stride] : absent;
+    out[offsets.at[0]] = i >= 0 && i < dimension.size ? x[offsets.at[1] + i * dimension.stride]
+                                                      : absent;
   }
 }
 

@@ -53,7 +53,8 @@ TEST(Indexing, EveryDTypeMoves) {
   const Tensor index = tensor({1, 0, 1}, i64);
   for (const DType dtype : {float32, float64, bfloat16, float16, int64, uint8, boolean}) {
     const Tensor x = tensor({1, 0}, {dtype});
-    for (const Tensor& y : {gather(x, 0, index), index_select(x, 0, index), pad(flip(x, {0}), {0, 1}, 0)}) {
+    for (const Tensor& y :
+         {gather(x, 0, index), index_select(x, 0, index), pad(flip(x, {0}), {0, 1}, 0)}) {
       EXPECT_EQ(y.dtype(), dtype);
       EXPECT_EQ(to_vector(y), (Values{0, 1, 0}));
     }

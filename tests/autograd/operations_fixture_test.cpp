@@ -30,16 +30,28 @@ const std::vector<Case>& cases() {
        }},
       {"var_last", [](const Tensor& x, const Tensor&) { return var(x, {-1}, {.correction = 2}); }},
       {"std", [](const Tensor& x, const Tensor&) { return tutti::std(x); }},
-      {"std_dims", [](const Tensor& x, const Tensor&) { return tutti::std(x, {1, 2}); }},
+      {"std_dims",
+       [](const Tensor& x, const Tensor&) {
+         return tutti::std(x, {1, 2});
+       }},
       {"std_equal", [](const Tensor& x, const Tensor&) { return tutti::std(x, {0}); }},
       {"topk", [](const Tensor& x, const Tensor&) { return topk(x, 3, 1).first; }},
       {"topk_indices", [](const Tensor& x, const Tensor&) { return topk(x, 3).second; }},
       {"gather", [](const Tensor& x, const Tensor& i) { return gather(x, 1, i); }},
       {"index_select", [](const Tensor& x, const Tensor& i) { return index_select(x, 2, i); }},
       {"one_hot", [](const Tensor& x, const Tensor&) { return one_hot(x, 5); }},
-      {"pad", [](const Tensor& x, const Tensor&) { return pad(x, {1, 2, 0, 3}, 0.5); }},
-      {"pad_cut", [](const Tensor& x, const Tensor&) { return pad(x, {-1, 2, 1, -2, 0, -1}); }},
-      {"flip", [](const Tensor& x, const Tensor&) { return flip(x, {0, -1}); }},
+      {"pad",
+       [](const Tensor& x, const Tensor&) {
+         return pad(x, {1, 2, 0, 3}, 0.5);
+       }},
+      {"pad_cut",
+       [](const Tensor& x, const Tensor&) {
+         return pad(x, {-1, 2, 1, -2, 0, -1});
+       }},
+      {"flip",
+       [](const Tensor& x, const Tensor&) {
+         return flip(x, {0, -1});
+       }},
       {"masked_fill",
        [](const Tensor& x, const Tensor& i) { return masked_fill(x, i.to(boolean), -3); }},
       {"argmax", [](const Tensor& x, const Tensor&) { return argmax(x); }},
