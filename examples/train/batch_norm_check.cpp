@@ -49,7 +49,8 @@ BatchNormCheck check_batch_norm(nn::Layer& net, const std::function<void()>& run
   BatchNormCheck check{.report = nn::batch_norm_report(net, run_batches, group),
                        .running = evaluate()};
   std::vector<std::pair<Tensor, Tensor>> before;
-  for (const auto& [name, buffer] : net.named_buffers()) before.emplace_back(buffer, buffer.clone());
+  for (const auto& [name, buffer] : net.named_buffers())
+    before.emplace_back(buffer, buffer.clone());
   nn::recompute_statistics(net, run_batches, group);
   check.recomputed = evaluate();
   for (const auto& [buffer, value] : before) buffer.copy_(value);

@@ -87,15 +87,17 @@ TEST_F(Command, HelpExplainsEveryFlag) {
   const Outcome outcome = run("--help", 1);
   EXPECT_EQ(outcome.code, 0);
   const auto explained = explanations(outcome.output);
-  for (const char* flag : {"--dataset",      "--data",       "--model",         "--epochs",
-                           "--max-steps",    "--batch-size", "--ranks",         "--threads",
-                           "--lr",           "--momentum",   "--nesterov",      "--no-nesterov",
-                           "--weight-decay", "--seed",       "--sync-bn",       "--no-sync-bn",
-                           "--precision",    "--device",     "--memory-format", "--log-every",
-                           "--out",          "--sharded",    "--uneven",        "--trace",
-                           "--resume",       "--overwrite",  "--version",       "--dry-run",
-                           "--workers",      "--image-size", "--broken-files",  "--bn-report",
-                           "--recompute-statistics"}) {
+  for (const char* flag : {"--dataset",       "--data",      "--model",
+                           "--epochs",        "--max-steps", "--batch-size",
+                           "--ranks",         "--threads",   "--lr",
+                           "--momentum",      "--nesterov",  "--no-nesterov",
+                           "--weight-decay",  "--seed",      "--sync-bn",
+                           "--no-sync-bn",    "--precision", "--device",
+                           "--memory-format", "--log-every", "--out",
+                           "--sharded",       "--uneven",    "--trace",
+                           "--resume",        "--overwrite", "--version",
+                           "--dry-run",       "--workers",   "--image-size",
+                           "--broken-files",  "--bn-report", "--recompute-statistics"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
