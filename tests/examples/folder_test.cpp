@@ -107,7 +107,7 @@ TEST_F(FolderTraining, ANameThatTheWeightsFileCannotHoldIsRefused) {
     fs::rename(folder + "b", folder + "b\xff");
   }
   expect_error<DataError>([&] { model_card(options_, load_training_data(options_)); },
-                          "the weights file cannot describe these images");
+                          {"the weights file cannot describe these images"});
 }
 
 TEST_F(FolderTraining, AnyNumberOfRanksAndWorkersFollowsTheSameLossCurve) {
