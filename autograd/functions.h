@@ -34,15 +34,21 @@ Tensor pow(const Tensor& x, double exponent);
 
 // ---- Functions of each element. They need a floating dtype.
 
-Tensor abs(const Tensor& x);      ///< |x|; the gradient at 0 is 0, at NaN it is NaN
-Tensor exp(const Tensor& x);      ///< e^x
-Tensor log(const Tensor& x);      ///< the natural logarithm
-Tensor sqrt(const Tensor& x);     ///< the square root
-Tensor rsqrt(const Tensor& x);    ///< 1 / sqrt(x)
-Tensor square(const Tensor& x);   ///< x * x
-Tensor sin(const Tensor& x);      ///< the sine
-Tensor cos(const Tensor& x);      ///< the cosine
-Tensor tanh(const Tensor& x);     ///< the hyperbolic tangent
+Tensor abs(const Tensor& x);     ///< |x|; the gradient at 0 is 0, at NaN it is NaN
+Tensor exp(const Tensor& x);     ///< e^x
+Tensor log(const Tensor& x);     ///< the natural logarithm
+Tensor sqrt(const Tensor& x);    ///< the square root
+Tensor rsqrt(const Tensor& x);   ///< 1 / sqrt(x)
+Tensor square(const Tensor& x);  ///< x * x
+Tensor sin(const Tensor& x);     ///< the sine
+Tensor cos(const Tensor& x);     ///< the cosine
+Tensor tanh(const Tensor& x);    ///< the hyperbolic tangent
+/// Returns x sigmoid(x) (Elfwing, Uchibe and Doya, 2017), also called Swish.
+Tensor silu(const Tensor& x);
+/// Returns x min(max(x + 3, 0), 6) / 6 (Howard et al., "Searching for MobileNetV3", 2019).
+Tensor hardswish(const Tensor& x);
+/// Returns x where it is above 0 and slope x elsewhere.
+Tensor leaky_relu(const Tensor& x, double slope = 0.01);
 Tensor sigmoid(const Tensor& x);  ///< 1 / (1 + exp(-x))
 Tensor sign(const Tensor& x);  ///< -1, 0 or 1, NaN for NaN; takes integers, too; the gradient is 0
 Tensor relu(const Tensor& x);  ///< max(x, 0); NaN stays NaN and passes the gradient

@@ -105,4 +105,26 @@ Tensor gelu(const Tensor& x) {
   });
 }
 
+Tensor silu(const Tensor& x) {
+  return record("silu", compute(Unary::silu, "silu", x), {x}, [saved = Saved(x)](const Tensor& g) {
+    return activation_grad(Binary::silu_grad, g, saved);
+  });
+}
+
+Tensor hardswish(const Tensor& x) {
+  return record("hardswish", compute(Unary::hardswish, "hardswish", x), {x},
+                [saved = Saved(x)](const Tensor& g) {
+                  return activation_grad(Binary::hardswish_grad, g, saved);
+                });
+}
+
+Tensor leaky_relu(const Tensor& x, double slope) {
+  autograd::expect_floating("leaky_relu", x);
+  const Tensor y = empty_like(x);
+  kernels::elementwise(x.device()).binary_scalar(Binary::leaky_relu, x, slope, false, y);
+  return record("leaky_relu", y, {x}, [saved = Saved(x), slope](const Tensor& g) {
+    return where(gt(saved, 0), g, g * slope);
+  });
+}
+
 }  // namespace tutti

@@ -77,8 +77,10 @@ Tensor InstanceNorm::normalize_instances(const Tensor& x) {
   args.eps.value = options_.eps;
   args.momentum = options_.momentum;
   if (running_mean.defined())
-    args.running = {repeat(running_mean, samples).clone(), repeat(running_var, samples).clone(),
-                    zeros({}, {int64, running_mean.device()}), {}};
+    args.running = {repeat(running_mean, samples).clone(),
+                    repeat(running_var, samples).clone(),
+                    zeros({}, {int64, running_mean.device()}),
+                    {}};
   const Tensor y = batch_norm(x.contiguous().reshape({1, rows, x.numel() / rows}), args);
   if (running_mean.defined()) {
     running_mean.copy_(mean(args.running.mean.reshape({samples, channels}), {0}));

@@ -12,9 +12,9 @@ namespace tutti::nn {
 /// with PyTorch's options and defaults: no parameters and no running statistics. With
 /// `track_running_stats`, training moves running_mean and running_var towards the averages over the
 /// samples of mean and unbiased variance, and evaluation normalises by them. num_batches_tracked
-/// never counts, as in PyTorch. The output has the memory format of x; a channels_last x and its gradient
-/// are copied to row-major memory and back, unless running statistics are used. ShapeError if a
-/// channel of a sample has only one value and running statistics are not used.
+/// never counts, as in PyTorch. The output has the memory format of x; a channels_last x and its
+/// gradient are copied to row-major memory and back, unless running statistics are used. ShapeError
+/// if a channel of a sample has only one value and running statistics are not used.
 class InstanceNorm : public Layer {
  public:
   struct Options {
@@ -48,9 +48,9 @@ class InstanceNorm : public Layer {
   Options options_;
 
  public:
-  Tensor& weight;               ///< (channels); undefined, like the bias, if not affine
+  Tensor& weight;  ///< (channels); undefined, like the bias, if not affine
   Tensor& bias;
-  Tensor& running_mean;         ///< (channels); undefined, like the following, if not tracked
+  Tensor& running_mean;  ///< (channels); undefined, like the following, if not tracked
   Tensor& running_var;
   Tensor& num_batches_tracked;  ///< int64, (), never changed: for state dicts of PyTorch
 };

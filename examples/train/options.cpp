@@ -75,8 +75,9 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   // A flag that is given twice counts as given last: scripts such as quickstart.sh set some of
   // their own and pass on the user's.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  for (const auto add_flags : {add_data_flags, add_length_flags, add_optimizer_flags,
-                               add_rank_flags, add_device_flags, add_output_flags})
+  for (const auto add_flags :
+       {add_data_flags, add_length_flags, add_optimizer_flags, add_rank_flags, add_batch_norm_flags,
+        add_device_flags, add_output_flags})
     add_flags(app, o);
   try {
     app.parse(argc, argv);
@@ -113,6 +114,8 @@ std::string to_json(const TrainOptions& o) {
                                     {"weight_decay", o.optimizer.weight_decay},
                                     {"seed", o.seed},
                                     {"sync_bn", o.sync_bn},
+                                    {"recompute_statistics", o.recompute_statistics},
+                                    {"bn_report", o.bn_report},
                                     {"sharded", o.sharded},
                                     {"uneven", to_string(o.uneven)},
                                     {"precision", to_string(o.precision)},

@@ -35,6 +35,10 @@ struct TrainOptions {
   OptimizerOptions optimizer = {};
   std::uint64_t seed = 0;
   bool sync_bn = true;
+  /// The training batches on which running statistics are recomputed before each evaluation; 0 for
+  /// none.
+  std::int64_t recompute_statistics = 0;
+  bool bn_report = false;  ///< The batch normalisation is examined at the end of each epoch.
   /// Every rank has training images of its own, maybe more or fewer than the others.
   bool sharded = false;
   /// What happens when some ranks have used up their own images.

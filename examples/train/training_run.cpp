@@ -11,6 +11,7 @@
 #include <tutti/core/trace.h>
 #include <tutti/data/transforms/normalize.h>
 #include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/recompute_statistics.h>
 #include <tutti/nn/functional/loss.h>
 
 #include <algorithm>
@@ -78,6 +79,17 @@ data::DataLoader::Options test_loader_options(const TrainOptions& o, const Train
                      .rank = group.rank(),
                      .ranks = group.size()};
   return options;
+}
+
+// Returns the batches on which batch normalisation is examined; null where nobody asked for it.
+std::unique_ptr<StatisticsBatches> statistics_batches(const TrainOptions& o,
+                                                      const TrainingData& data,
+                                                      const ProcessGroup& group, Device device) {
+  constexpr std::int64_t examined = 50;
+  if (!o.bn_report && o.recompute_statistics == 0) return {};
+  return std::make_unique<StatisticsBatches>(
+      data.train, train_loader_options(o, data, group, device),
+      o.recompute_statistics > 0 ? o.recompute_statistics : examined, group, device);
 }
 
 // Returns a length that is the same on every rank. Ranks that have shards may have different
@@ -165,6 +177,7 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       data_parallel_(net_->named_parameters(), net_->named_buffers(), group),
       train_loader_(data.train, train_loader_options(options, data, group, device_)),
       test_loader_(data.test, test_loader_options(options, data, group, device_)),
+      statistics_batches_(statistics_batches(options, data, group, device_)),
       length_(find_length(options, train_loader_, group)),
       optimization_(net_->parameters(), options, length_.steps),
       log_(options, group.rank() == 0, screen, length_, checkpoint_ ? checkpoint_->step : 0),
@@ -315,10 +328,27 @@ void TrainingRun::share_buffers() {
   if (!options_.sync_bn) data_parallel_.broadcast_buffers();
 }
 
+// Examines the layers with the running averages, before these are recomputed.
+void TrainingRun::check_batch_norm() {
+  batch_norm_check_ = examples::check_batch_norm(
+      *net_, [this] { statistics_batches_->run(*net_, row_.epoch); },
+      [this] { return evaluate(*net_, test_loader_, group_, device_); }, group_);
+  batch_norm_check_->batches = statistics_batches_->count();
+  log_.say(to_string(*batch_norm_check_));
+}
+
+// Sets statistics that are the same on all ranks.
+void TrainingRun::recompute_statistics() {
+  nn::recompute_statistics(
+      *net_, [this] { statistics_batches_->run(*net_, row_.epoch); }, group_);
+}
+
 void TrainingRun::evaluate_epoch() {
   Metrics row = next_row();
   nn::check_batch_statistics(*net_);
   share_buffers();
+  if (options_.bn_report) check_batch_norm();
+  if (options_.recompute_statistics > 0) recompute_statistics();
   const LossAndAccuracy test = evaluate(*net_, test_loader_, group_, device_);
   row.test_loss = test.loss;
   row.test_accuracy = test.accuracy;

@@ -3,6 +3,7 @@
 // RunLog's business, what a checkpoint holds Checkpoint's.
 #pragma once
 
+#include "batch_norm_check.h"
 #include "checkpoint.h"
 #include "dataset.h"
 #include "metric_sums.h"
@@ -62,6 +63,8 @@ class TrainingRun {
   void start_row();
   Metrics next_row();
   void share_buffers();
+  void check_batch_norm();
+  void recompute_statistics();
   void continue_from(const Checkpoint& checkpoint);
   void say_replaced_files();
   std::string headline() const;
@@ -74,6 +77,8 @@ class TrainingRun {
   const std::shared_ptr<nn::ResNet> net_;
   distributed::DataParallel data_parallel_;
   data::DataLoader train_loader_, test_loader_;
+  // Of --bn-report and --recompute-statistics; null without these flags.
+  const std::unique_ptr<StatisticsBatches> statistics_batches_;
   const RunLength length_;
   Optimization optimization_;
   RunLog log_;
@@ -83,9 +88,10 @@ class TrainingRun {
   StepRunner step_runner_;
   StopAgreement stop_;
 
-  std::int64_t step_ = 0;  // steps made so far
-  MetricSums sums_;        // since the last row
-  Metrics row_;            // the figures of the last row, with the present step and epoch
+  std::int64_t step_ = 0;                           // steps made so far
+  std::optional<BatchNormCheck> batch_norm_check_;  // of the last epoch, with --bn-report
+  MetricSums sums_;                                 // since the last row
+  Metrics row_;  // the figures of the last row, with the present step and epoch
   std::chrono::steady_clock::time_point row_start_;
   std::chrono::duration<double> waited_before_row_{0};  // for training data
 };

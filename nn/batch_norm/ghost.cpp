@@ -73,10 +73,9 @@ Tensor ghost_batch_norm(const Tensor& x, const BatchNormArgs& args,
     y.slice(0, begin, end).copy_(output.y);
     parts.push_back({begin, end, BackwardContext(call, output)});
   }
-  return autograd::record("ghost_batch_norm", y, {x, args.weight, args.bias, args.residual},
-                          [parts = std::move(parts)](const Tensor& dy) {
-                            return ghost_backward(parts, dy);
-                          });
+  return autograd::record(
+      "ghost_batch_norm", y, {x, args.weight, args.bias, args.residual},
+      [parts = std::move(parts)](const Tensor& dy) { return ghost_backward(parts, dy); });
 }
 
 }  // namespace tutti::nn

@@ -1,6 +1,6 @@
-// Ghost batches: batch normalisation over parts of a rank's batch (Hoffer, Hubara and Soudry, "Train
-// longer, generalize better", 2017). A large batch then has the noise of statistics that a small
-// one has, which generalises better.
+// Ghost batches: batch normalisation over parts of a rank's batch (Hoffer, Hubara and Soudry,
+// "Train longer, generalize better", 2017). A large batch then has the noise of statistics that a
+// small one has, which generalises better.
 #pragma once
 
 #include "arguments.h"

@@ -202,10 +202,10 @@ Tensor group_norm(const Tensor& input, std::int64_t groups, const Tensor& weight
                         .needs_bias = needs_grad(bias),
                         .weight_dtype = weight.defined() ? weight.dtype() : float32,
                         .bias_dtype = bias.defined() ? bias.dtype() : float32};
-  return autograd::record(
-      "group_norm", y.reshape(input.shape()).contiguous(input.memory_format()),
-      {input, weight, bias},
-      [context](const Tensor& gradient) { return backward(context, gradient); });
+  return autograd::record("group_norm", y.reshape(input.shape()).contiguous(input.memory_format()),
+                          {input, weight, bias}, [context](const Tensor& gradient) {
+                            return backward(context, gradient);
+                          });
 }
 
 }  // namespace tutti::nn

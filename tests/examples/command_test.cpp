@@ -94,7 +94,8 @@ TEST_F(Command, HelpExplainsEveryFlag) {
                            "--precision",    "--device",     "--memory-format", "--log-every",
                            "--out",          "--sharded",    "--uneven",        "--trace",
                            "--resume",       "--overwrite",  "--version",       "--dry-run",
-                           "--workers",      "--image-size", "--broken-files"}) {
+                           "--workers",      "--image-size", "--broken-files",  "--bn-report",
+                           "--recompute-statistics"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;

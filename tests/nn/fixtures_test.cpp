@@ -259,6 +259,44 @@ TEST(LayerFixtures, Pooling) {
   family.check<AdaptiveAvgPool2d>("adaptive_larger", {.output = {5, 4}});
 }
 
+TEST(LayerFixtures, GatedActivations) {
+  Family family("gated");
+  family.check<SiLU>("silu");
+  family.check<Hardswish>("hardswish");
+  family.check<LeakyReLU>("leaky_relu");
+  family.check<LeakyReLU>("leaky_relu_slope", {.slope = 0.3});
+}
+
+TEST(LayerFixtures, PoolingWithMoreWindows) {
+  Family family("windows");
+  family.check<MaxPool1d>("max_pool1d", {.kernel = 3, .stride = 2, .padding = 1});
+  family.check<MaxPool1d>("max_pool1d_ceil", {.kernel = 2, .stride = 3, .ceil_mode = true});
+  family.check<MaxPool3d>("max_pool3d",
+                          {.kernel = {2, 3, 2}, .stride = {1, 2, 2}, .padding = {1, 1, 0}});
+  family.check<MaxPool3d>("max_pool3d_ceil", {.kernel = 2, .ceil_mode = true});
+  family.check<MaxPool2d>("max_pool_ceil", {.kernel = 3, .stride = 2, .ceil_mode = true});
+  family.check<MaxPool2d>("max_pool_ceil_padded",
+                          {.kernel = 3, .stride = 2, .padding = 1, .ceil_mode = true});
+  family.check<MaxPool2d>("max_pool_ceil_small", {.kernel = 3, .stride = 2, .ceil_mode = true});
+  family.check<AvgPool2d>("avg_pool_ceil",
+                          {.kernel = 3, .stride = 2, .padding = 1, .ceil_mode = true});
+  family.check<AvgPool2d>(
+      "avg_pool_ceil_valid",
+      {.kernel = 3, .stride = 2, .padding = 1, .count_include_pad = false, .ceil_mode = true});
+}
+
+TEST(LayerFixtures, ConvolutionsWithSamePadding) {
+  Family family("same");
+  family.check<Conv1d>("conv1d_same", {.in = 2, .out = 3, .kernel = 4, .same_padding = true});
+  family.check<Conv2d>("conv2d_same",
+                       {.in = 2, .out = 4, .kernel = {3, 2}, .same_padding = true, .groups = 2});
+  family.check<Conv2d>(
+      "conv2d_same_dilated",
+      {.in = 2, .out = 3, .kernel = {4, 3}, .same_padding = true, .dilation = {3, 2}});
+  family.check<Conv3d>("conv3d_same",
+                       {.in = 2, .out = 2, .kernel = {2, 3, 4}, .same_padding = true});
+}
+
 TEST(LayerFixtures, Embedding) {
   Family family("embedding");
   family.check<Embedding>("embedding", {.count = 7, .dim = 3});

@@ -143,12 +143,16 @@ TEST(GhostBatches, AGroupOfRanksIsRefused) {
 
 TEST(GhostBatches, RefusesALastPartWithoutVariance) {
   nn::BatchNorm1d layer({.channels = 2, .ghost_batch_size = 4});
-  expect_contains(message_of<ShapeError>([&] { layer(randn({9, 2})); }),
+  expect_contains(message_of<ShapeError>([&] {
+                    layer(randn({9, 2}));
+                  }),
                   {"(9, 2)", "1 value per channel", "drop the last samples"});
   EXPECT_EQ(layer.num_batches_tracked.item<int>(), 0) << "nothing has changed";
   EXPECT_NO_THROW(layer(randn({10, 2})));
   nn::JointBatchNorm joint;
-  expect_contains(message_of<ValueError>([&] { joint.start(layer, randn({8, 2})); }),
+  expect_contains(message_of<ValueError>([&] {
+                    joint.start(layer, randn({8, 2}));
+                  }),
                   {"ghost batches", "forward()"});
 }
 

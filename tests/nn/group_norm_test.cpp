@@ -31,9 +31,9 @@ TEST(GroupNorm, PassesGradcheckInEveryMemoryFormat) {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
     for (const std::int64_t groups : {1, 3, 6}) {
       const Tensor x = randn({2, 6, 3, 2}, {dtype}).contiguous(format);
-      const auto result = gradcheck(
-          [&](const auto& in) { return nn::group_norm(in[0], groups, in[1], in[2]); },
-          {x, weight, bias});
+      const auto result =
+          gradcheck([&](const auto& in) { return nn::group_norm(in[0], groups, in[1], in[2]); },
+                    {x, weight, bias});
       EXPECT_TRUE(result) << groups << ": " << result.message;
     }
 }
@@ -61,7 +61,9 @@ TEST(GroupNorm, TakesEmptyBatchesAndRefusesWrongArguments) {
   EXPECT_THROW(nn::GroupNorm({.groups = 0, .channels = 4}), ValueError);
   EXPECT_THROW(nn::GroupNorm({.groups = 1, .channels = 4, .eps = -1}), ValueError);
   EXPECT_THROW(nn::GroupNorm({.groups = 1, .channels = 4, .dtype = bfloat16}), DTypeError);
-  expect_contains(message_of<ShapeError>([&] { layer(randn({2, 6, 3})); }),
+  expect_contains(message_of<ShapeError>([&] {
+                    layer(randn({2, 6, 3}));
+                  }),
                   {"GroupNorm", "(N, 4, ...)", "(2, 6, 3)"});
   EXPECT_THROW(nn::group_norm(randn({2, 4, 3}), 3), ValueError);
   EXPECT_THROW(nn::group_norm(randn({4}), 1), ShapeError);
@@ -71,12 +73,14 @@ TEST(GroupNorm, TakesEmptyBatchesAndRefusesWrongArguments) {
 
 TEST(InstanceNorm, PassesGradcheckAndRefusesWrongArguments) {
   nn::InstanceNorm2d layer({.channels = 3, .affine = true, .dtype = dtype});
-  const auto result = gradcheck(
-      [&](const auto& in) { return layer(in[0]); },
-      {randn({2, 3, 2, 4}, {dtype}).contiguous(MemoryFormat::channels_last)});
+  const auto result =
+      gradcheck([&](const auto& in) { return layer(in[0]); },
+                {randn({2, 3, 2, 4}, {dtype}).contiguous(MemoryFormat::channels_last)});
   EXPECT_TRUE(result) << result.message;
   layer(randn({0, 3, 2, 4}, {dtype}).requires_grad_()).backward(randn({0, 3, 2, 4}, {dtype}));
-  expect_contains(message_of<ShapeError>([&] { layer(randn({2, 3, 1, 1}, {dtype})); }),
+  expect_contains(message_of<ShapeError>([&] {
+                    layer(randn({2, 3, 1, 1}, {dtype}));
+                  }),
                   {"InstanceNorm2d", "more than 1 value", "(2, 3, 1, 1)"});
   EXPECT_THROW(layer(randn({2, 3, 4}, {dtype})), ShapeError);
   EXPECT_THROW(layer(randn({2, 4, 4, 4}, {dtype})), ShapeError);
@@ -133,9 +137,8 @@ TEST(ConvertToGroupNorm, RefusesLayersThatItCannotConvert) {
   nn::Sequential net;
   auto& first = net.append<nn::BatchNorm2d>({.channels = 8});
   auto& second = net.append<nn::BatchNorm2d>({.channels = 6});
-  expect_contains(
-      message_of<ValueError>([&] { nn::convert_batchnorm_to_groupnorm(net, 4); }),
-      {"BatchNorm '1'", "divide 6 channels", "got 4"});
+  expect_contains(message_of<ValueError>([&] { nn::convert_batchnorm_to_groupnorm(net, 4); }),
+                  {"BatchNorm '1'", "divide 6 channels", "got 4"});
   EXPECT_EQ(first.channel_groups(), 0) << "nothing has changed";
   second.set_process_group(ProcessGroup());
   EXPECT_THROW(nn::convert_batchnorm_to_groupnorm(net, 2), ValueError);

@@ -158,8 +158,30 @@ Array convolution(const Array& x, const Array& w, const Array& bias,
   return y;
 }
 
+namespace {
+
+// Returns the shape of a pooling's output. With ceil_mode there are as many windows as begin before
+// the padding on the right, until one ends at or beyond the end of the padding.
+Shape pooled_shape(const Array& x, const kernels::PoolOptions& options) {
+  Shape shape =
+      output_shape(x.shape, x.size(1), options.kernel, options.stride, options.padding, {});
+  if (!options.ceil_mode) return shape;
+  for (int d = 0; d < options.kernel.size(); ++d) {
+    const std::int64_t size = x.size(d + 2), padding = options.padding[d];
+    std::int64_t count = 0;
+    for (std::int64_t begin = -padding; begin < size; begin += options.stride[d]) {
+      ++count;
+      if (begin + options.kernel[d] >= size + padding) break;
+    }
+    shape[d + 2] = count;
+  }
+  return shape;
+}
+
+}  // namespace
+
 Array max_pool(const Array& x, const kernels::PoolOptions& options) {
-  Array y(output_shape(x.shape, x.size(1), options.kernel, options.stride, options.padding, {}));
+  Array y(pooled_shape(x, options));
   for_each_index(y.shape, [&](const Dims& index) {
     const Number* best = nullptr;
     for_each_index(options.kernel, [&](const Dims& offset) {
@@ -176,17 +198,21 @@ Array max_pool(const Array& x, const kernels::PoolOptions& options) {
 }
 
 Array avg_pool(const Array& x, const kernels::PoolOptions& options) {
-  Array y(output_shape(x.shape, x.size(1), options.kernel, options.stride, options.padding, {}));
+  Array y(pooled_shape(x, options));
   for_each_index(y.shape, [&](const Dims& index) {
     std::vector<Number> inside;
+    double padded = 0;  // The number of positions of the window in the input and its padding.
     for_each_index(options.kernel, [&](const Dims& offset) {
       const Dims position = source(spatial(index), offset, options.stride, options.padding, {});
+      bool counts = true;
+      for (int d = 0; d < position.size(); ++d)
+        counts &= position[d] < x.size(d + 2) + options.padding[d];
+      padded += counts;
       if (is_inside(position, x.shape))
         inside.push_back(x.at(with_spatial(index[0], index[1], position)));
     });
-    const double divisor = options.count_include_pad ? static_cast<double>(numel(options.kernel))
-                                                     : static_cast<double>(inside.size());
-    y.at(index) = sum_of(inside) / divisor;
+    y.at(index) = sum_of(inside) /
+                  (options.count_include_pad ? padded : static_cast<double>(inside.size()));
   });
   return y;
 }
