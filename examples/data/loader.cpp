@@ -70,7 +70,8 @@ Batch Loader::batch(std::int64_t epoch, std::int64_t index) {
   const std::int64_t n = first + whole * (options_.rank + 1) / options_.ranks - begin;
   Batch batch{.images = empty({n, data_.channels, data_.height, data_.width}, {}, options_.format),
               .labels = empty({n}, {.dtype = int64}),
-              .global_size = whole};
+              .global_size = whole,
+              .indices = {order_.begin() + begin, order_.begin() + begin + n}};
   float* const images = batch.images.data<float>();
   std::int64_t* const labels = batch.labels.data<std::int64_t>();
   parallel_for(n, 8, [&](std::int64_t from, std::int64_t to) {

@@ -10,9 +10,10 @@
 namespace tutti::examples {
 
 struct Batch {
-  Tensor images;                 ///< (n, channels, height, width), normalized.
-  Tensor labels;                 ///< int64 (n).
-  std::int64_t global_size = 0;  ///< The samples in the slices of all ranks together.
+  Tensor images;                           ///< (n, channels, height, width), normalized.
+  Tensor labels;                           ///< int64 (n).
+  std::int64_t global_size = 0;            ///< The samples in the slices of all ranks together.
+  std::vector<std::int64_t> indices = {};  ///< Of the samples in the dataset.
 };
 
 class Loader {

@@ -7,7 +7,7 @@
 namespace tutti::examples {
 
 LossAndAccuracy evaluate(nn::Layer& net, Loader& loader, std::int64_t samples,
-                         const ProcessGroup& group, Device device) {
+                         const ProcessGroup& group, Device device, TestRecorder& recorder) {
   const trace::Span span("evaluate");
   const NoGrad no_grad;
   net.eval();
@@ -18,6 +18,7 @@ LossAndAccuracy evaluate(nn::Layer& net, Loader& loader, std::int64_t samples,
     const Tensor logits = net(batch.images);
     sums.add(nn::cross_entropy(logits, batch.labels, {.reduction = nn::LossReduction::sum}), logits,
              batch.labels);
+    recorder.add(logits, batch.labels, batch.indices);
   }
   net.train();
   sums.count(samples);

@@ -3,6 +3,7 @@
 
 #include "../data/loader.h"
 #include "metric_sums.h"
+#include "test_details.h"
 
 #include <tutti/nn/module.h>
 
@@ -10,8 +11,8 @@ namespace tutti::examples {
 
 /// Evaluates `net` in evaluation mode on every batch of `loader`, and puts it back into training
 /// mode. Every rank calls it with its loader of the same `samples` test images; it communicates
-/// once, at its end.
+/// once, at its end. `recorder` is given the answer to every image.
 LossAndAccuracy evaluate(nn::Layer& net, Loader& loader, std::int64_t samples,
-                         const ProcessGroup& group, Device device);
+                         const ProcessGroup& group, Device device, TestRecorder& recorder);
 
 }  // namespace tutti::examples

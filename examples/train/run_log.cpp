@@ -25,14 +25,13 @@ void RunLog::add_row(const Metrics& row) {
 void RunLog::add_epoch(const Metrics& row) {
   add_row(row);
   progress_.epoch_done(row);
-  if (folder_) folder_->draw_curves(rows_);
 }
 
 void RunLog::save_weights(const StateDict& state, const Metadata& metadata) {
   if (!folder_) return;
   folder_->save_weights(state, metadata);
   say(fmt::format(
-      "metrics  {0}/metrics.jsonl\nweights  {0}/model.safetensors\ncurves   {0}/curves.svg",
+      "metrics  {0}/metrics.jsonl\nweights  {0}/model.safetensors\nreport   {0}/report.html",
       folder_->path()));
 }
 

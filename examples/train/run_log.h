@@ -25,8 +25,10 @@ class RunLog {
   void show_step(const Metrics& metrics) { progress_.update(metrics); }
   /// Adds a row in the middle of an epoch.
   void add_row(const Metrics& row);
-  /// Adds the row that ends an epoch, with test results, and draws the curves anew.
+  /// Adds the row that ends an epoch, with test results.
   void add_epoch(const Metrics& row);
+  /// Replaces report.html; needs a run folder.
+  void write_report(const std::string& html) { folder_->write_report(html); }
   /// Saves the weights of a finished run, and says where everything is.
   void save_weights(const StateDict& state, const Metadata& metadata);
 

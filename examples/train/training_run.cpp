@@ -1,5 +1,6 @@
 #include "training_run.h"
 
+#include "epoch_report.h"
 #include "evaluation.h"
 #include "placement.h"
 #include "restore.h"
@@ -19,6 +20,8 @@ namespace tutti::examples {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t shown_predictions = 12;  // of each kind, in the report
 
 // ---- set up
 
@@ -158,6 +161,8 @@ TrainingRun::TrainingRun(const TrainOptions& options, const Datasets& data,
       step_runner_([this](const Batch& batch) { compute_step(batch); },
                    choose_graph(options, group, device_),
                    [this](const std::string& line) { log_.say(line); }),
+      step_timer_([this] { return straggler_monitor_.waited_seconds(); }),
+      test_recorder_(data.test.classes, shown_predictions),
       sums_(device_) {
   if (size_of(options.precision) == 2) autocast_.emplace(options.precision);
   log_.say(headline());
@@ -196,6 +201,7 @@ void TrainingRun::continue_from(const Checkpoint& from) {
 }
 
 void TrainingRun::train_epoch() {
+  const StepTimer::Scope scope(step_timer_, StepPart::other);
   for (;;) {
     train_step();
     const bool ends_epoch = step_ % length_.steps_per_epoch == 0;
@@ -216,6 +222,7 @@ void TrainingRun::train_step() {
   const trace::Span span([&] { return fmt::format("step {}", step_ + 1); });
   const Batch batch = load_batch();
   step_runner_.run(batch);
+  step_timer_.count_step();
   sums_.count(batch.global_size);
   row_.epoch = step_ / length_.steps_per_epoch + 1;
   row_.step = ++step_;
@@ -224,6 +231,7 @@ void TrainingRun::train_step() {
 }
 
 Batch TrainingRun::load_batch() {
+  const StepTimer::Scope scope(step_timer_, StepPart::load);
   Batch batch = [&] {
     const trace::Span span("load");
     return train_loader_.batch(step_ / length_.steps_per_epoch, step_ % length_.steps_per_epoch);
@@ -239,15 +247,20 @@ void TrainingRun::compute_step(const Batch& batch) {
   Tensor logits, loss_sum;
   {
     const trace::Span span("forward");
+    const StepTimer::Scope scope(step_timer_, StepPart::forward);
     logits = (*net_)(batch.images);
     loss_sum = nn::cross_entropy(logits, batch.labels, {.reduction = nn::LossReduction::sum});
   }
   optimization_.zero_grad();
-  // DataParallel averages over the ranks. With this factor the average is the gradient of the mean
-  // loss over the global batch, however unevenly the ranks share it.
-  optimization_.backward(
-      loss_sum * (static_cast<double>(group_.size()) / static_cast<double>(batch.global_size)));
+  {
+    const StepTimer::Scope scope(step_timer_, StepPart::backward);
+    // DataParallel averages over the ranks. With this factor the average is the gradient of the
+    // mean loss over the global batch, however unevenly the ranks share it.
+    optimization_.backward(
+        loss_sum * (static_cast<double>(group_.size()) / static_cast<double>(batch.global_size)));
+  }
   sums_.add(loss_sum, logits, batch.labels);
+  const StepTimer::Scope scope(step_timer_, StepPart::optimizer);
   optimization_.update();
 }
 
@@ -275,12 +288,29 @@ void TrainingRun::evaluate_epoch() {
   Metrics row = next_row();
   nn::check_batch_statistics(*net_);
   share_buffers();
-  const LossAndAccuracy test = evaluate(*net_, test_loader_, data_.test.count, group_, device_);
+  const LossAndAccuracy test =
+      evaluate(*net_, test_loader_, data_.test.count, group_, device_, test_recorder_);
   row.test_loss = test.loss;
   row.test_accuracy = test.accuracy;
   if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
   log_.add_epoch(row);
+  write_report();
   row_start_ = Clock::now();
+}
+
+// Writes the page of the run folder. This call is collective.
+void TrainingRun::write_report() {
+  TestDetails test = test_recorder_.take(group_);
+  std::vector<StepTimes> step_times = step_timer_.take(group_);
+  if (!log_.has_folder()) return;
+  log_.write_report(to_html(make_report({.options = options_,
+                                         .test_data = data_.test,
+                                         .group = group_,
+                                         .device = device_,
+                                         .length = length_,
+                                         .rows = log_.rows(),
+                                         .headline = headline()},
+                                        std::move(test), std::move(step_times))));
 }
 
 void TrainingRun::save_checkpoint() {

@@ -10,6 +10,8 @@
 #include "options.h"
 #include "run_log.h"
 #include "step_runner.h"
+#include "step_times.h"
+#include "test_details.h"
 #include "trainer.h"
 
 #include <tutti/autograd/grad_mode.h>
@@ -54,6 +56,7 @@ class TrainingRun {
   void share_buffers();
   void continue_from(const Checkpoint& checkpoint);
   std::string headline() const;
+  void write_report();
 
   const TrainOptions& options_;
   const Datasets& data_;
@@ -70,6 +73,8 @@ class TrainingRun {
   distributed::StragglerMonitor straggler_monitor_;
   distributed::Join join_;
   StepRunner step_runner_;
+  StepTimer step_timer_;
+  TestRecorder test_recorder_;
 
   std::int64_t step_ = 0;  // steps made so far
   MetricSums sums_;        // since the last row

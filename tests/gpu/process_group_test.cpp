@@ -457,7 +457,8 @@ TEST_P(Nccl, AMalformedReportOrFailureFailsEveryRank) {
             std::this_thread::sleep_for(5ms);
           }
         }
-        // A barrier that rank 0 has joined before it failed may still let rank 1 pass, the next cannot.
+        // A barrier that rank 0 has joined before it failed may still let rank 1 pass, the next
+        // cannot.
         const auto wait_for_failure = [&] {
           while (true) group.barrier();
         };
