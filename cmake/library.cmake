@@ -4,6 +4,7 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(ZLIB REQUIRED)
 # oneDNN is found by its library and header, because Debian's dnnl-config.cmake requires OpenCL headers that we do not
 # need.
 find_library(TUTTI_DNNL_LIBRARY dnnl REQUIRED)
@@ -69,6 +70,7 @@ if(TUTTI_SANITIZE MATCHES fuzzer)
   set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
 endif()
 target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenMP::OpenMP_CXX OpenSSL::Crypto
+                      ZLIB::ZLIB
                       $<BUILD_INTERFACE:tutti_dnnl> $<INSTALL_INTERFACE:dnnl>
                       $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(TUTTI_HAS_MPI)

@@ -3,6 +3,8 @@
 #include "loader.h"
 
 #include "../core/create.h"
+#include "../core/cuda/pinned_storage.h"
+#include "../core/parallel.h"
 #include "../core/trace.h"
 
 #include <condition_variable>
@@ -34,15 +36,19 @@ struct Slot {
   Layout layout;
 };
 
+std::shared_ptr<Storage> allocate(std::int64_t elements, DType dtype, bool pinned) {
+  const std::size_t bytes = static_cast<std::size_t>(elements) * size_of(dtype);
+  return pinned ? cuda::pinned_storage(bytes) : std::make_shared<Storage>(bytes, Device::cpu());
+}
+
 // Returns an uninitialised batch of `count` images of this layout.
-Tensor empty_batch(const Layout& layout, std::int64_t count) {
+Tensor empty_batch(const Layout& layout, std::int64_t count, bool pinned) {
   Shape shape = layout.shape;
   Strides strides = layout.strides;
   const std::int64_t elements = numel(shape);
   shape.insert(0, count);
   strides.insert(0, elements);
-  const Tensor memory = empty({count * elements}, {.dtype = layout.dtype});
-  return Tensor(memory.storage(), shape, strides, 0, layout.dtype);
+  return Tensor(allocate(count * elements, layout.dtype, pinned), shape, strides, 0, layout.dtype);
 }
 
 }  // namespace
@@ -84,9 +90,11 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Options options)
     fail<ValueError>(
         "DataLoader: expected at least 0 workers and a prefetch of at least 1, got {} and {}",
         options_.workers, options_.prefetch);
+  if (options_.pin_memory) allocate(1, uint8, true);  // throws where it cannot be done
   for (int worker = 0; worker < options_.workers; ++worker)
     queue_->threads.emplace_back([this, worker](const std::stop_token& stop) {
       trace::name_thread(fmt::format("data worker {}", worker));
+      set_num_threads(1);  // the workers are the parallelism
       std::unique_lock lock(queue_->mutex);
       std::shared_ptr<Job> job;
       while (
@@ -169,7 +177,8 @@ std::shared_ptr<DataLoader::Job> DataLoader::make_job(std::int64_t number) {
   const auto [begin, end] = sampler_.rank_range(number);
   auto job = std::make_shared<Job>();
   job->batch.indices.assign(order_.begin() + begin, order_.begin() + end);
-  job->batch.labels = empty({end - begin}, {.dtype = int64});
+  job->batch.labels =
+      Tensor(allocate(end - begin, int64, options_.pin_memory), {end - begin}, {1}, 0, int64);
   job->batch.epoch = state_.epoch;
   job->batch.number = number;
   job->batch.global_size = last - first;
@@ -226,7 +235,8 @@ void DataLoader::load(Job& job, std::size_t task) const {
   Tensor batch;
   {
     const std::lock_guard lock(queue_->mutex);
-    if (!job.batch.images.defined()) job.batch.images = empty_batch(slot.layout, count);
+    if (!job.batch.images.defined())
+      job.batch.images = empty_batch(slot.layout, count, options_.pin_memory);
     batch = job.batch.images;
   }
   // complete() finds images of another layout.

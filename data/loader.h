@@ -27,6 +27,9 @@ class DataLoader {
     /// How many batches are ready or under way at most, beside those that the caller holds. This
     /// bounds the memory.
     int prefetch = 2;
+    /// Whether images and labels are in page-locked memory, from which a GPU copies without making
+    /// the host wait. Such a batch must not change before the GPU has copied it.
+    bool pin_memory = false;
   };
   /// The place in a run: the batch that next() returns next. Set in another loader of the same
   /// dataset and options, it gives the same batches from there on.
@@ -37,7 +40,8 @@ class DataLoader {
   };
 
   /// Starts the threads, at batch 0 of epoch 0. Throws a ValueError for a null dataset, a negative
-  /// number of workers, a prefetch below 1, and what DistributedSampler refuses.
+  /// number of workers, a prefetch below 1, and what DistributedSampler refuses; throws a
+  /// DeviceError that says why if memory is to be pinned and there is no CUDA.
   DataLoader(std::shared_ptr<const Dataset> dataset, Options options);
   /// Ends the threads as soon as each has finished its sample.
   ~DataLoader();

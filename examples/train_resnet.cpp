@@ -2,6 +2,7 @@
 // examples/train: it decides which ranks there are, and turns errors into one line and an exit
 // code, 2 for a wrong flag or bad data and 1 for anything else, such as a full disk.
 #include "train/checkpoint.h"
+#include "train/dataset.h"
 #include "train/placement.h"
 #include "train/progress.h"
 #include "train/timeline.h"
@@ -77,7 +78,7 @@ ProcessGroup training_group(const TrainOptions& options, const ProcessGroup& wor
 struct Job {
   bool is_wanted = false;
   TrainOptions options = {};
-  Datasets data = {};
+  TrainingData data = {};
 };
 
 // Finds out what could go wrong before any rank begins: flags, data, device, run folder,
@@ -93,7 +94,7 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
                        world.size());
     if (options.device.is_cuda())
       empty({1}, {.device = options.device});  // throws, with the reason, where there is none
-    job.data = load_datasets(options.dataset, options.data);
+    job.data = load_training_data(options);
     if (world.rank() == 0) RunFolder::prepare(options.out);
     if (world.rank() == 0 && options.resume)
       load_checkpoint(options, std::max(options.ranks, world.size()));
@@ -102,11 +103,11 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
 }
 
 // Trains on the threads of this process, or as one rank of the processes of `world`.
-void train_on_ranks(const TrainOptions& options, const Datasets& data, const ProcessGroup& world) {
+void train_on_ranks(const TrainOptions& options, const TrainingData& data,
+                    const ProcessGroup& world) {
   const auto train_rank = [&](const ProcessGroup& group) {
     if (!options.sharded) return void(train(options, data, group, stdout));
-    const Datasets own{shard(data.train, group.rank(), group.size()), data.test};
-    train(options, own, group, stdout);
+    train(options, shard(data, group.rank(), group.size()), group, stdout);
   };
   if (options.ranks == 1) return train_rank(training_group(options, world));
   // With NCCL thread r uses device r, so this works from device 0 only.

@@ -17,7 +17,8 @@ struct FusedUpdate {
   /// The kernel writes the parameter in place. The gradient has the parameter's dtype.
   Tensor parameter, gradient;
   /// The state tensors, in accumulate_dtype of the parameter's dtype: the momentum of SGD and LARS
-  /// (none for SGD without momentum), the two moments of Adam. The kernel writes them in place.
+  /// (none for SGD without momentum); the two moments of Adam, and with amsgrad the largest
+  /// second moment. The kernel writes them in place.
   std::vector<Tensor> states = {};
   /// The number of this update of the parameter, counted from 1. It counts skipped updates too.
   std::int64_t step = 1;
@@ -35,6 +36,8 @@ struct SgdStep {
 
 struct AdamStep {
   double lr, beta1, beta2, eps, weight_decay;
+  /// AMSGrad: the step is divided by the largest second moment so far, which is the third state.
+  bool amsgrad;
   /// AdamW: the weight decay shrinks the parameter instead of joining the gradient.
   bool decoupled;
 };
@@ -65,6 +68,8 @@ struct Optimizer {
   /// max_norm / (norm + 1e-6) where that is below 1. Both are float64.
   void (*clip)(std::span<const Tensor> tensors, const Tensor& squares, double max_norm,
                const Tensor& norm);
+  /// Limits every element to [-max_value, max_value]. NaN stays NaN.
+  void (*clip_values)(std::span<const Tensor> tensors, double max_value);
   /// Divides the tensors by `scale`, and sets `found_inf` to 1 where an element is infinite or
   /// NaN; otherwise `found_inf` keeps its value. Both are float32 of one element.
   void (*unscale)(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf);

@@ -36,7 +36,7 @@ struct SgdUpdate {
   }
 };
 
-/// Adam and AdamW.
+/// Adam and AdamW, with and without AMSGrad.
 template <class C>
 struct AdamUpdate {
   C beta1, take1, beta2, take2, eps, decay, shrink, rate, root;
@@ -55,9 +55,23 @@ struct AdamUpdate {
             C(1 / std::sqrt(correction2))};
   }
   TUTTI_HOST_DEVICE C updated(C p, C g, C& m, C& v) const {
+    update_moments(p, g, m, v);
+    return stepped(p, m, v);
+  }
+  /// AMSGrad also keeps the largest value that v ever had.
+  TUTTI_HOST_DEVICE C updated(C p, C g, C& m, C& v, C& largest) const {
+    update_moments(p, g, m, v);
+    largest = v <= largest ? largest : v;  // NaN in v reaches `largest`.
+    return stepped(p, m, largest);
+  }
+
+ private:
+  TUTTI_HOST_DEVICE void update_moments(C p, C g, C& m, C& v) const {
     const C gradient = g + decay * p;
     m = beta1 * m + take1 * gradient;
     v = beta2 * v + take2 * gradient * gradient;
+  }
+  TUTTI_HOST_DEVICE C stepped(C p, C m, C v) const {
     return shrink * p - rate * m / (std::sqrt(v) * root + eps);
   }
 };
@@ -81,6 +95,12 @@ struct LarsUpdate {
     return p - m;
   }
 };
+
+/// Returns `x` limited to [-bound, bound]; NaN stays NaN.
+template <class C>
+TUTTI_HOST_DEVICE C clipped(C x, C bound) {
+  return x > bound ? bound : (x < -bound ? -bound : x);
+}
 
 /// Returns the factor that scales gradients of this norm to `max_norm`. The caller ignores a factor
 /// of 1 or more.

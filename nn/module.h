@@ -65,6 +65,14 @@ class Module {
   using Children = std::vector<std::pair<std::string, std::shared_ptr<Module>>>;
   /// Returns the direct children, in the order in which they were added.
   const Children& children() const { return children_; }
+  /// A direct child and the one that runs on its output, by name.
+  struct ConsecutiveChildren {
+    std::string first, second;
+  };
+  /// Returns the pairs of direct children of which forward() calls each exactly once, the second on
+  /// the output of the first, which nothing else reads. fold_batch_norm() looks for its layers in
+  /// these pairs, so a module that has such pairs overrides this function.
+  virtual std::vector<ConsecutiveChildren> consecutive_children() const { return {}; }
   /// Returns this module (under the name "") and every module below it, depth first, parents before
   /// children.
   std::vector<std::pair<std::string, Module*>> named_modules();
@@ -155,6 +163,7 @@ class Layer : public Module {
   /// replaces the output.
   using ForwardHook = std::function<Tensor(Layer&, const Tensor&, const Tensor&)>;
   void add_forward_hook(ForwardHook hook) { hooks_.push_back(std::move(hook)); }
+  bool has_forward_hooks() const { return !hooks_.empty(); }
 
  protected:
   /// Runs all hooks and returns the output. Layers that have other forms of forward call it.

@@ -23,6 +23,7 @@ class Projection : public Sequential {
   /// Returns relu(last(y) + (*this)(x)) and runs all hooks. If both normalisations share their
   /// statistics with the same ranks, they use one collective each way for both.
   Tensor join(BatchNorm2d& last, const Tensor& y, const Tensor& x);
+  std::vector<ConsecutiveChildren> consecutive_children() const override { return neighbours(); }
 
   Conv2d& conv;
   BatchNorm2d& bn;
@@ -42,6 +43,9 @@ class BasicBlock : public Layer {
 
   /// Maps (N, in, H, W) to (N, out, ceil(H / stride), ceil(W / stride)).
   Tensor forward(const Tensor& x) override;
+  std::vector<ConsecutiveChildren> consecutive_children() const override {
+    return {{"conv1", "bn1"}, {"conv2", "bn2"}};
+  }
 
  private:
   Options options_;
@@ -65,6 +69,9 @@ class Bottleneck : public Layer {
   explicit Bottleneck(const Options& options);
 
   Tensor forward(const Tensor& x) override;
+  std::vector<ConsecutiveChildren> consecutive_children() const override {
+    return {{"conv1", "bn1"}, {"conv2", "bn2"}, {"conv3", "bn3"}};
+  }
 
   Conv2d& conv1;
   BatchNorm2d& bn1;
@@ -95,6 +102,9 @@ class ResNet : public Layer {
 
   /// Maps images (N, channels, H, W) to logits (N, classes).
   Tensor forward(const Tensor& x) override;
+  std::vector<ConsecutiveChildren> consecutive_children() const override {
+    return {{"conv1", "bn1"}};
+  }
   std::string describe() const override;
 
  private:

@@ -1,5 +1,7 @@
 #include "sequential.h"
 
+#include <typeinfo>
+
 namespace tutti::nn {
 
 Sequential::Sequential(std::initializer_list<std::shared_ptr<Layer>> layers) {
@@ -18,6 +20,18 @@ Tensor Sequential::forward(const Tensor& input) {
     x = (*layer)(x);
   }
   return x;
+}
+
+std::vector<Module::ConsecutiveChildren> Sequential::consecutive_children() const {
+  if (typeid(*this) != typeid(Sequential)) return {};
+  return neighbours();
+}
+
+std::vector<Module::ConsecutiveChildren> Sequential::neighbours() const {
+  std::vector<ConsecutiveChildren> pairs;
+  for (std::size_t i = 1; i < children().size(); ++i)
+    pairs.push_back({children()[i - 1].first, children()[i].first});
+  return pairs;
 }
 
 }  // namespace tutti::nn

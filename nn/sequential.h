@@ -26,6 +26,12 @@ class Sequential : public Layer {
   /// Runs all layers in order. Without layers it returns the input. Error if a child is not a
   /// Layer.
   Tensor forward(const Tensor& input) override;
+  /// Returns every pair of neighbours. A derived class returns none, because its forward() may be
+  /// another one; if it is not, the class overrides this function and returns neighbours().
+  std::vector<ConsecutiveChildren> consecutive_children() const override;
+
+ protected:
+  std::vector<ConsecutiveChildren> neighbours() const;
 
  private:
   std::string next_name() const { return std::to_string(children().size()); }

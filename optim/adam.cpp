@@ -8,7 +8,7 @@ namespace {
 std::vector<Adam::Group> adam_groups(const std::vector<AdamW::Group>& groups) {
   std::vector<Adam::Group> result;
   for (const auto& [parameters, o] : groups)
-    result.push_back({parameters, {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay}});
+    result.push_back({parameters, {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.amsgrad}});
   return result;
 }
 
@@ -20,8 +20,9 @@ Adam::Adam(std::string name, const std::vector<Group>& groups, bool decoupled)
                                  {"beta1", &Options::beta1, 0, 1},
                                  {"beta2", &Options::beta2, 0, 1},
                                  {"eps", &Options::eps},
-                                 {"weight_decay", &Options::weight_decay}},
-                     .states = {"first_moment", "second_moment"}},
+                                 {"weight_decay", &Options::weight_decay},
+                                 {"amsgrad", &Options::amsgrad}},
+                     .states = {"first_moment", "second_moment", "largest_second_moment"}},
                     groups),
       decoupled_(decoupled) {}
 
@@ -31,7 +32,8 @@ void Adam::update_group(int group, std::span<const kernels::FusedUpdate> updates
                         const double* scalars) {
   const Options& o = options(group);
   kernels::optimizer(updates.front().parameter.device())
-      .adam({o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, decoupled_}, updates, scalars);
+      .adam({o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.amsgrad, decoupled_}, updates,
+            scalars);
 }
 
 }  // namespace tutti::optim

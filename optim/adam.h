@@ -5,6 +5,9 @@
 //   v = beta2 v + (1 - beta2) g^2
 //   p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)
 //
+// With amsgrad (Reddi, Kale and Kumar, "On the convergence of Adam and beyond", ICLR 2018), the
+// largest v so far takes the place of v in the last line.
+//
 // They differ in the weight decay: Adam adds weight_decay p to g; AdamW first multiplies p by
 // 1 - lr weight_decay.
 #pragma once
@@ -20,6 +23,8 @@ struct AdamOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  /// Divides by the largest second moment so far, for which every parameter keeps a third state.
+  bool amsgrad = false;
 };
 
 /// Adam; the formulas stand at the top of this file.
@@ -33,6 +38,7 @@ class Adam : public OptimizerWith<AdamOptions> {
   /// `decoupled` selects the weight decay of AdamW.
   Adam(std::string name, const std::vector<Group>& groups, bool decoupled);
   bool is_capturable() const override { return true; }
+  int state_count(int group) const override { return options(group).amsgrad ? 3 : 2; }
   void update_group(int group, std::span<const kernels::FusedUpdate> updates,
                     const double* scalars) override;
 
@@ -49,6 +55,7 @@ class AdamW : public Adam {
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 1e-2;
+    bool amsgrad = false;
   };
   using Group = ParameterGroup<Options>;
 

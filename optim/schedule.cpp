@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace tutti::optim {
 namespace {
@@ -44,6 +45,17 @@ Schedule step_decay(StepDecay o) {
   return [o](std::int64_t step) { return std::pow(o.gamma, static_cast<double>(step / o.every)); };
 }
 
+Schedule multi_step(MultiStep o) {
+  std::sort(o.milestones.begin(), o.milestones.end());
+  if (!o.milestones.empty() && o.milestones.front() < 1)
+    fail<ValueError>("multi_step: expected milestones of at least 1, got {}", o.milestones.front());
+  if (!(o.gamma >= 0)) fail<ValueError>("multi_step: gamma must be at least 0, got {}", o.gamma);
+  return [o = std::move(o)](std::int64_t step) {
+    const auto passed = std::upper_bound(o.milestones.begin(), o.milestones.end(), step);
+    return std::pow(o.gamma, static_cast<double>(passed - o.milestones.begin()));
+  };
+}
+
 Schedule cosine(Cosine o) {
   expect_steps("cosine", o.steps);
   if (!(o.minimum >= 0)) fail<ValueError>("cosine: minimum must be at least 0, got {}", o.minimum);
@@ -81,7 +93,7 @@ Scheduler::Scheduler(Optimizer& optimizer, Schedule rate, Schedule momentum)
 void Scheduler::set_position(std::int64_t position) {
   if (position < 0)
     fail<ValueError>("Scheduler: the position must be at least 0, got {}", position);
-  const double factor = rate_(position);
+  const double factor = (rate_ ? rate_(position) : 1.0) * scale_;
   std::vector<double> before;
   for (int g = 0; g < optimizer_.group_count(); ++g) before.push_back(optimizer_.learning_rate(g));
   try {
@@ -94,6 +106,18 @@ void Scheduler::set_position(std::int64_t position) {
     throw;
   }
   position_ = position;
+}
+
+void Scheduler::set_scale(double scale) {
+  if (!(scale >= 0 && std::isfinite(scale)))
+    fail<ValueError>("Scheduler: the scale must be a finite number of at least 0, got {}", scale);
+  const double before = std::exchange(scale_, scale);
+  try {
+    set_position(position_);
+  } catch (...) {
+    scale_ = before;
+    throw;
+  }
 }
 
 }  // namespace tutti::optim

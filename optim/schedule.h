@@ -1,11 +1,13 @@
 // Learning-rate schedules. A Schedule is a function of the step number alone, so it has no state to
 // save. A Scheduler applies one to an optimizer step by step. Its values are factors on the
-// learning rate that the optimizer had at first.
+// learning rate that the optimizer had at first. A reduction that follows a measured value has a
+// state and stands in plateau.h.
 #pragma once
 
 #include "optimizer.h"
 
 #include <functional>
+#include <vector>
 
 namespace tutti::optim {
 
@@ -20,6 +22,15 @@ struct StepDecay {
 };
 /// Returns the schedule of these options; ValueError for options out of range.
 Schedule step_decay(StepDecay options);
+
+/// The factor is gamma^n, where n is the number of milestones that are not above the step. A
+/// milestone that is given twice counts twice.
+struct MultiStep {
+  std::vector<std::int64_t> milestones;
+  double gamma = 0.1;
+};
+/// Returns the schedule of these options; ValueError for options out of range.
+Schedule multi_step(MultiStep options);
 
 /// The factor falls from 1 at step 0 to `minimum` at `steps` along half a cosine (Loshchilov and
 /// Hutter, "SGDR", ICLR 2017, without restarts), and stays there.
@@ -62,8 +73,8 @@ Schedule one_cycle_momentum(OneCycle options);
 /// Sets the learning rate of an optimizer, and its momentum, step by step.
 class Scheduler {
  public:
-  /// Sets the learning rate of step 0, and the momentum if `momentum` is given. The optimizer must
-  /// outlive the scheduler.
+  /// Sets the learning rate of step 0, and the momentum if `momentum` is given. An empty `rate` is
+  /// a factor of 1 in every step. The optimizer must outlive the scheduler.
   Scheduler(Optimizer& optimizer, Schedule rate, Schedule momentum = {});
   /// Goes on to the next step. Call it after every step of the optimizer.
   void step() { set_position(position_ + 1); }
@@ -71,12 +82,18 @@ class Scheduler {
   /// position or a rate or momentum that the optimizer refuses.
   std::int64_t position() const { return position_; }
   void set_position(std::int64_t position);
+  /// A second factor on the learning rate of this step and all further steps, 1 at first:
+  /// ReduceOnPlateau sets it. ValueError, and no change, for a factor that is negative or not
+  /// finite.
+  double scale() const { return scale_; }
+  void set_scale(double scale);
 
  private:
   Optimizer& optimizer_;
   std::vector<double> base_rates_;
   Schedule rate_, momentum_;
   std::int64_t position_ = 0;
+  double scale_ = 1;
 };
 
 }  // namespace tutti::optim

@@ -2,6 +2,7 @@
 
 #include "check.h"
 #include "pinned_buffer.h"
+#include "pinned_storage.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -75,6 +76,7 @@ void to_device(void* to, int device, const void* from, std::size_t bytes) {
         "replay would copy what the host had at capture: copy before the capture, into a tensor "
         "that the graph reads",
         bytes, device);
+  if (copy_from_pinned(to, from, bytes, stream)) return;
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t count = std::min(piece_bytes, bytes - done);
     PinnedBuffer staging(count);

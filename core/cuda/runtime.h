@@ -37,7 +37,7 @@ Allocator& allocator(int device);
 
 /// Copies bytes on the current stream of the device. A copy to the host is complete on return and
 /// counts as one wait. A copy from the host goes through pinned memory, so the source may be reused
-/// at once.
+/// at once, unless it is pinned itself (pinned_storage.h).
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device,
                 std::size_t bytes);
 /// Sets bytes to zero on the current stream of the device.

@@ -3,6 +3,7 @@
 #include "../error.h"
 #include "generate.h"
 #include "graph.h"
+#include "pinned_storage.h"
 #include "ranges.h"
 #include "readback.h"
 #include "runtime.h"
@@ -21,6 +22,9 @@ std::string why_unavailable() {
 }
 const Properties& properties(int) { refuse(); }
 Allocator& allocator(int) { refuse(); }
+std::shared_ptr<Storage> pinned_storage(std::size_t) {
+  fail<DeviceError>("pinned memory needs CUDA: {}", why_unavailable());
+}
 void copy_bytes(void*, Device, const void*, Device, std::size_t) { refuse(); }
 void zero_bytes(void*, int, std::size_t) { refuse(); }
 void fill(const Elements&) { refuse(); }

@@ -19,11 +19,11 @@ namespace tutti::examples {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr const char* format = "tutti train_resnet 1";
+constexpr const char* format = "tutti train_resnet 2";
 
 // Options that may change when a run is resumed. A change of any other makes it another run.
 constexpr std::array options_that_may_change = {
-    "data", "ranks", "threads", "device", "log_every", "checkpoint_every", "out"};
+    "data", "ranks", "threads", "workers", "device", "log_every", "checkpoint_every", "out"};
 // The metadata of the trainer itself. The optimizer's have the prefix "optimizer.".
 constexpr std::array own_metadata = {"format", "options", "ranks", "step", "steps", "samples"};
 

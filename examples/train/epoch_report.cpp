@@ -7,19 +7,21 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cstring>
-
 namespace tutti::examples {
 namespace {
 
-std::vector<Tensor> images_of(const std::vector<Prediction>& predictions, const Dataset& data) {
-  std::vector<Tensor> images;
-  for (const Prediction& p : predictions) {
-    const Tensor image = empty({data.height, data.width, data.channels}, {.dtype = uint8});
-    std::memcpy(image.data<std::uint8_t>(), data.images.data() + p.index * data.image_size(),
-                static_cast<std::size_t>(data.image_size()));
-    images.push_back(image);
+Tensor image_or_grey(const data::Dataset& data, std::int64_t index) {
+  try {
+    return data.get(index).image;
+  } catch (const DataError&) {  // the file has changed since the test read it
+    return full({1, 1, 1}, 128, {.dtype = uint8});
   }
+}
+
+std::vector<Tensor> images_of(const std::vector<Prediction>& predictions,
+                              const data::Dataset& data) {
+  std::vector<Tensor> images;
+  for (const Prediction& p : predictions) images.push_back(image_or_grey(data, p.index));
   return images;
 }
 
@@ -55,8 +57,9 @@ RunReport make_report(const ReportSource& run, TestDetails test,
           .headline = run.headline,
           .length = run.length,
           .rows = run.rows,
-          .wrong_images = images_of(test.wrong, run.test_data),
-          .right_images = images_of(test.right, run.test_data),
+          .class_names = run.data.class_names,
+          .wrong_images = images_of(test.wrong, *run.data.test),
+          .right_images = images_of(test.right, *run.data.test),
           .test = std::move(test),
           .step_times = std::move(step_times),
           .on_cuda = run.device.is_cuda(),

@@ -2,8 +2,8 @@
 // looks like is the business of examples/report.
 #pragma once
 
-#include "../data/dataset.h"
 #include "../report/run_report.h"
+#include "dataset.h"
 #include "options.h"
 
 #include <tutti/distributed/process_group.h>
@@ -13,7 +13,7 @@ namespace tutti::examples {
 /// The parts of a run that its report reads.
 struct ReportSource {
   const TrainOptions& options;
-  const Dataset& test_data;
+  const TrainingData& data;
   const ProcessGroup& group;
   Device device;
   RunLength length;

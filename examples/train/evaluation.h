@@ -1,18 +1,18 @@
 // Evaluation: mean loss and accuracy of a network on the test images, over all ranks.
 #pragma once
 
-#include "../data/loader.h"
 #include "metric_sums.h"
 #include "test_details.h"
 
+#include <tutti/data/loader.h>
 #include <tutti/nn/module.h>
 
 namespace tutti::examples {
 
-/// Evaluates `net` in evaluation mode on every batch of `loader`, and puts it back into training
-/// mode. Every rank calls it with its loader of the same `samples` test images; it communicates
-/// once, at its end. `recorder` is given the answer to every image.
-LossAndAccuracy evaluate(nn::Layer& net, Loader& loader, std::int64_t samples,
-                         const ProcessGroup& group, Device device, TestRecorder& recorder);
+/// Evaluates `net` in evaluation mode on an epoch of `loader`, and puts it back into training mode.
+/// Every rank calls it with its loader of the same test images; it communicates once, at its end.
+/// `recorder` is given the answer to every image.
+LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const ProcessGroup& group,
+                         Device device, TestRecorder& recorder);
 
 }  // namespace tutti::examples

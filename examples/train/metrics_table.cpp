@@ -26,7 +26,8 @@ constexpr std::array<Column, metrics_columns> columns{
      {.name = "images_per_second", .low = 0, .high = infinity},
      {.name = "learning_rate", .low = 0, .high = largest},
      {.name = "test_loss", .low = -infinity, .high = infinity, .may_be_nan = true},
-     {.name = "test_accuracy", .low = 0, .high = 1, .may_be_nan = true}}};
+     {.name = "test_accuracy", .low = 0, .high = 1, .may_be_nan = true},
+     {.name = "data_waiting", .low = 0, .high = 1}}};
 
 void check_value(std::int64_t row, const Column& column, double value) {
   const bool is_legal = std::isnan(value) ? column.may_be_nan
@@ -48,6 +49,7 @@ Metrics row_from(const double* values) {
           .train_accuracy = values[3],
           .images_per_second = values[4],
           .learning_rate = values[5],
+          .data_waiting = values[8],
           .test_loss = known(values[6]),
           .test_accuracy = known(values[7])};
 }
@@ -59,9 +61,10 @@ Tensor to_table(const std::vector<Metrics>& rows) {
       empty({static_cast<std::int64_t>(rows.size()), metrics_columns}, {.dtype = float64});
   double* at = table.data<double>();
   for (const Metrics& m : rows)
-    for (const double value : {static_cast<double>(m.epoch), static_cast<double>(m.step),
-                               m.train_loss, m.train_accuracy, m.images_per_second, m.learning_rate,
-                               m.test_loss.value_or(NAN), m.test_accuracy.value_or(NAN)})
+    for (const double value :
+         {static_cast<double>(m.epoch), static_cast<double>(m.step), m.train_loss, m.train_accuracy,
+          m.images_per_second, m.learning_rate, m.test_loss.value_or(NAN),
+          m.test_accuracy.value_or(NAN), m.data_waiting})
       *at++ = value;
   return table;
 }

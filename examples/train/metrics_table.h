@@ -6,7 +6,7 @@
 namespace tutti::examples {
 
 /// The number of columns of the table.
-constexpr std::int64_t metrics_columns = 8;
+constexpr std::int64_t metrics_columns = 9;
 
 /// Returns the rows as float64 (rows, metrics_columns). A test figure that a row does not have is
 /// NaN.

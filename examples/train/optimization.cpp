@@ -5,13 +5,13 @@
 namespace tutti::examples {
 namespace {
 
-bool schedules_momentum(const TrainOptions& o) { return o.momentum == 0; }
+bool schedules_momentum(const TrainOptions& o) { return o.optimizer.momentum == 0; }
 
 optim::SGD::Options sgd_options(const TrainOptions& o) {
-  return {.lr = o.lr,
-          .momentum = schedules_momentum(o) ? 0.95 : o.momentum,
-          .weight_decay = o.weight_decay,
-          .nesterov = o.nesterov};
+  return {.lr = o.optimizer.lr,
+          .momentum = schedules_momentum(o) ? 0.95 : o.optimizer.momentum,
+          .weight_decay = o.optimizer.weight_decay,
+          .nesterov = o.optimizer.nesterov};
 }
 
 }  // namespace

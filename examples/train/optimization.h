@@ -13,7 +13,8 @@ namespace tutti::examples {
 
 class Optimization {
  public:
-  /// The schedule ends after `total_steps`. With options.momentum 0 the momentum is scheduled, too.
+  /// The schedule ends after `total_steps`. With options.optimizer.momentum 0 the momentum is
+  /// scheduled, too.
   Optimization(std::vector<Tensor> parameters, const TrainOptions& options,
                std::int64_t total_steps);
   Optimization(const Optimization&) = delete;

@@ -1,4 +1,5 @@
-// TrainOptions: what the trainer can be told, and the command line that tells it.
+// TrainOptions: what the trainer can be told, and the command line that tells it. The flags
+// themselves are in flags.h.
 #pragma once
 
 #include <tutti/core/dtype.h>
@@ -10,6 +11,14 @@
 
 namespace tutti::examples {
 
+/// How weights are updated.
+struct OptimizerOptions {
+  double lr = 0.1;        ///< The peak of the one-cycle schedule.
+  double momentum = 0.9;  ///< 0 to schedule it against the rate, from 0.95 down to 0.85 and back.
+  bool nesterov = true;
+  double weight_decay = 5e-4;
+};
+
 struct TrainOptions {
   std::string dataset = "fashion-mnist";
   std::string data;  ///< The folder of the data files; empty for the dataset's usual one.
@@ -19,10 +28,8 @@ struct TrainOptions {
   std::int64_t batch_size = 128;  ///< The global batch, over all ranks.
   int ranks = 1;                  ///< The number of ranks that are threads of this process.
   int threads = 0;  ///< The threads that each rank computes with; 0 for its share of the cores.
-  double lr = 0.1;  ///< The peak of the one-cycle schedule.
-  double momentum = 0.9;  ///< 0 to schedule it against the rate, from 0.95 down to 0.85 and back.
-  bool nesterov = true;
-  double weight_decay = 5e-4;
+  int workers = 1;  ///< The threads that load images for each rank; 0 for the computing thread.
+  OptimizerOptions optimizer = {};
   std::uint64_t seed = 0;
   bool sync_bn = true;
   /// Every rank has training images of its own, maybe more or fewer than the others.

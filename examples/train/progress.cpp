@@ -65,8 +65,9 @@ std::int64_t Progress::step_in_epoch(const Metrics& m) const {
 std::string Progress::describe(const Metrics& m) const {
   const std::string step = fmt::format("step {}/{}", step_in_epoch(m), length_.steps_per_epoch);
   if (m.images_per_second == 0) return step;  // there is no row yet
-  return fmt::format("{}  loss {:.4f}  accuracy {:.4f}  {:.0f} images/s  {} left", step,
-                     m.train_loss, m.train_accuracy, m.images_per_second, time_left(m));
+  return fmt::format("{}  loss {:.4f}  accuracy {:.4f}  data {:.1f}%  {:.0f} images/s  {} left",
+                     step, m.train_loss, m.train_accuracy, 100 * m.data_waiting,
+                     m.images_per_second, time_left(m));
 }
 
 std::string Progress::time_left(const Metrics& m) const {

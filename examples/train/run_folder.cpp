@@ -34,7 +34,8 @@ std::string line_of(const Metrics& m) {
                              {"train_loss", m.train_loss},
                              {"train_accuracy", m.train_accuracy},
                              {"images_per_second", m.images_per_second},
-                             {"learning_rate", m.learning_rate}};
+                             {"learning_rate", m.learning_rate},
+                             {"data_waiting", m.data_waiting}};
   if (m.test_loss) row["test_loss"] = *m.test_loss;
   if (m.test_accuracy) row["test_accuracy"] = *m.test_accuracy;
   if (m.stragglers) add_straggler_report(row, *m.stragglers);

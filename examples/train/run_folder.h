@@ -23,6 +23,7 @@ struct Metrics {
   double train_accuracy = 0;
   double images_per_second = 0;  ///< Training images of all ranks; evaluation does not count.
   double learning_rate = 0;
+  double data_waiting = 0;  ///< the part of the time in which rank 0 waited for training images
   std::optional<double> test_loss = {};
   std::optional<double> test_accuracy = {};
   /// What the ranks waited for in the epoch; only in its last row, where there are several ranks.

@@ -16,7 +16,7 @@ constexpr int eager_steps = 3;  // before a step is captured
 StepRunner::StepRunner(Step step, GraphChoice graph, Say say)
     : step_(std::move(step)), choice_(std::move(graph)), say_(std::move(say)) {}
 
-void StepRunner::run(const Batch& batch) {
+void StepRunner::run(const data::Batch& batch) {
   say_why_not();
   if (choice_.device && !graph_ && ++steps_ > eager_steps) capture(batch);
   if (!graph_) return step_(batch);
@@ -31,14 +31,17 @@ void StepRunner::run(const Batch& batch) {
   step_(batch);
 }
 
-bool StepRunner::fits_graph(const Batch& batch) const {
+bool StepRunner::fits_graph(const data::Batch& batch) const {
   return batch.images.shape() == captured_.images.shape() &&
          batch.global_size == captured_.global_size;
 }
 
-void StepRunner::capture(const Batch& batch) {
+void StepRunner::capture(const data::Batch& batch) {
   const trace::Span span("record");
-  captured_ = {batch.images.clone(), batch.labels.clone(), batch.global_size};
+  captured_ = {.images = batch.images.clone(),
+               .labels = batch.labels.clone(),
+               .soft_labels = batch.soft_labels.defined() ? batch.soft_labels.clone() : Tensor(),
+               .global_size = batch.global_size};
   try {
     graph_.emplace(*choice_.device, [this] { step_(captured_); });
     say_(fmt::format("cuda graph: {} nodes recorded at step {}", graph_->size(), steps_));
@@ -53,10 +56,11 @@ void StepRunner::say_why_not() {
   say_("cuda graph: none, steps run as they are: " + std::exchange(choice_.why_not, {}));
 }
 
-void StepRunner::replay(const Batch& batch) {
+void StepRunner::replay(const data::Batch& batch) {
   const trace::Span span("replay");
   captured_.images.copy_(batch.images);
   captured_.labels.copy_(batch.labels);
+  if (batch.soft_labels.defined()) captured_.soft_labels.copy_(batch.soft_labels);
   graph_->replay();
 }
 

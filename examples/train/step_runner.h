@@ -3,9 +3,8 @@
 // computes.
 #pragma once
 
-#include "../data/loader.h"
-
 #include <tutti/core/cuda/graph.h>
+#include <tutti/data/batch.h>
 
 #include <functional>
 #include <optional>
@@ -22,7 +21,7 @@ struct GraphChoice {
 
 class StepRunner {
  public:
-  using Step = std::function<void(const Batch&)>;
+  using Step = std::function<void(const data::Batch&)>;
   using Say = std::function<void(const std::string&)>;
 
   /// Captures `step` as a graph on `graph.device`, after three eager steps, by which time cuDNN's
@@ -33,12 +32,12 @@ class StepRunner {
   /// Runs a step on `batch`. A batch that differs from the captured one in its shape, or in the
   /// size of the global batch (by which the captured loss is divided), runs eagerly. The runner
   /// says once that this happens, or why there is no graph.
-  void run(const Batch& batch);
+  void run(const data::Batch& batch);
 
  private:
-  bool fits_graph(const Batch& batch) const;
-  void capture(const Batch& batch);
-  void replay(const Batch& batch);
+  bool fits_graph(const data::Batch& batch) const;
+  void capture(const data::Batch& batch);
+  void replay(const data::Batch& batch);
   void say_why_not();
 
   Step step_;
@@ -46,7 +45,7 @@ class StepRunner {
   Say say_;
   int steps_ = 0;
   bool has_said_misfit_ = false;
-  Batch captured_;  // the tensors that the graph reads
+  data::Batch captured_;  // the tensors that the graph reads
   std::optional<cuda::Graph> graph_;
 };
 

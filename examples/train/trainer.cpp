@@ -7,7 +7,7 @@
 
 namespace tutti::examples {
 
-TrainResult train(const TrainOptions& options, const Datasets& data, const ProcessGroup& group,
+TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen) {
   set_num_threads(options.threads > 0 ? options.threads : threads_of_rank(group));
   TrainingRun run(options, data, group, screen);

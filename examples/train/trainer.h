@@ -2,7 +2,7 @@
 // tests can call it under any group; the program around it is train_resnet.cpp.
 #pragma once
 
-#include "../data/dataset.h"
+#include "dataset.h"
 #include "options.h"
 #include "run_folder.h"
 
@@ -31,7 +31,7 @@ class RefusedOnAllRanks : public CheckpointError {
 /// `screen` (nothing where it is null). Throws an Error on every rank where the loss is no longer
 /// finite, and RefusedOnAllRanks where the checkpoint does not fit the run. Sets the calling
 /// thread's number of threads.
-TrainResult train(const TrainOptions& options, const Datasets& data, const ProcessGroup& group,
+TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen);
 
 }  // namespace tutti::examples

@@ -10,6 +10,7 @@
 #include <tutti/core/parallel.h>
 #include <tutti/core/random.h>
 #include <tutti/core/trace.h>
+#include <tutti/data/transforms/normalize.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/functional/loss.h>
 
@@ -35,7 +36,7 @@ std::optional<Checkpoint> find_checkpoint(const TrainOptions& o, const ProcessGr
                               group);
 }
 
-std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const Dataset& data,
+std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const TrainingData& data,
                                      const ProcessGroup& group, Device device) {
   manual_seed(o.seed);
   auto net = nn::resnet(o.model, {.classes = data.classes, .channels = data.channels});
@@ -44,39 +45,48 @@ std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const Dataset& data,
   return net;
 }
 
-Loader::Options train_loader_options(const TrainOptions& o, const ProcessGroup& group,
-                                     Device device) {
-  Loader::Options options{.batch_size = o.batch_size,
-                          .seed = o.seed,
-                          .rank = group.rank(),
-                          .ranks = group.size(),
-                          .format = o.memory_format,
-                          .dtype = storage_dtype(o),
-                          .device = device};
-  if (o.sharded) {  // the loader of a shard knows of no other rank
-    options.batch_size = std::max<std::int64_t>(o.batch_size / group.size(), 1);
-    options.seed = o.seed + static_cast<std::uint64_t>(group.rank());
-    options.rank = 0;
-    options.ranks = 1;
-  }
+// Returns the options that the loaders of training and test images share. Batches are made in the
+// layout and dtype that a step needs, on the threads of the loader.
+data::DataLoader::Options loader_options(const TrainOptions& o, const TrainingData& data,
+                                         std::vector<data::Transform> transforms, Device device) {
+  transforms.push_back(
+      data::Normalize({.mean = data.mean, .deviation = data.deviation, .format = o.memory_format}));
+  std::vector<data::BatchTransform> batch_transforms;
+  if (const DType dtype = storage_dtype(o); dtype != float32)
+    batch_transforms.emplace_back([dtype](data::Batch& batch, std::span<Generator>) {
+      batch.images = batch.images.to(dtype);
+    });
+  return {.transforms = std::move(transforms),
+          .batch_transforms = std::move(batch_transforms),
+          .workers = o.workers,
+          .pin_memory = device.is_cuda()};
+}
+
+data::DataLoader::Options train_loader_options(const TrainOptions& o, const TrainingData& data,
+                                               const ProcessGroup& group, Device device) {
+  data::DataLoader::Options options = loader_options(o, data, data.train_transforms, device);
+  options.sampler = {
+      .batch_size = o.batch_size, .seed = o.seed, .rank = group.rank(), .ranks = group.size()};
+  if (o.sharded)  // the loader of a shard knows of no other rank
+    options.sampler = {.batch_size = std::max<std::int64_t>(o.batch_size / group.size(), 1),
+                       .seed = o.seed + static_cast<std::uint64_t>(group.rank())};
   return options;
 }
 
-Loader::Options test_loader_options(const TrainOptions& o, const ProcessGroup& group,
-                                    Device device) {
-  return {.batch_size = std::max<std::int64_t>(o.batch_size, 250),
-          .training = false,
-          .seed = o.seed,
-          .rank = group.rank(),
-          .ranks = group.size(),
-          .format = o.memory_format,
-          .dtype = storage_dtype(o),
-          .device = device};
+data::DataLoader::Options test_loader_options(const TrainOptions& o, const TrainingData& data,
+                                              const ProcessGroup& group, Device device) {
+  data::DataLoader::Options options = loader_options(o, data, data.test_transforms, device);
+  options.sampler = {.batch_size = std::max<std::int64_t>(o.batch_size, 250),
+                     .shuffle = false,
+                     .rank = group.rank(),
+                     .ranks = group.size()};
+  return options;
 }
 
 // Returns a length that is the same on every rank. Ranks that have shards may have different
 // numbers of batches: the most of them count, or the fewest where all stop with the first.
-RunLength find_length(const TrainOptions& o, const Loader& loader, const ProcessGroup& group) {
+RunLength find_length(const TrainOptions& o, const data::DataLoader& loader,
+                      const ProcessGroup& group) {
   using distributed::ReduceOp;
   const Tensor batches =
       full({}, static_cast<double>(loader.batches_per_epoch()), {.dtype = int64});
@@ -142,27 +152,27 @@ void restore_on_all(const ProcessGroup& group, const Restore& restore) {
 
 }  // namespace
 
-TrainingRun::TrainingRun(const TrainOptions& options, const Datasets& data,
+TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
                          const ProcessGroup& group, std::FILE* screen)
     : options_(options),
       data_(data),
       group_(group),
       device_(device_of_rank(options, group.local_rank())),
       checkpoint_(find_checkpoint(options, group)),
-      net_(make_net(options, data.train, group, device_)),
+      net_(make_net(options, data, group, device_)),
       data_parallel_(net_->named_parameters(), net_->named_buffers(), group),
-      train_loader_(data.train, train_loader_options(options, group, device_)),
-      test_loader_(data.test, test_loader_options(options, group, device_)),
+      train_loader_(data.train, train_loader_options(options, data, group, device_)),
+      test_loader_(data.test, test_loader_options(options, data, group, device_)),
       length_(find_length(options, train_loader_, group)),
       optimization_(net_->parameters(), options, length_.steps),
       log_(options, group.rank() == 0, screen, length_, checkpoint_ ? checkpoint_->step : 0),
       straggler_monitor_(group),
       join_(group, {.uneven = options.uneven}),
-      step_runner_([this](const Batch& batch) { compute_step(batch); },
+      step_runner_([this](const data::Batch& batch) { compute_step(batch); },
                    choose_graph(options, group, device_),
                    [this](const std::string& line) { log_.say(line); }),
       step_timer_([this] { return straggler_monitor_.waited_seconds(); }),
-      test_recorder_(data.test.classes, shown_predictions),
+      test_recorder_(data.classes, shown_predictions),
       sums_(device_) {
   if (size_of(options.precision) == 2) autocast_.emplace(options.precision);
   log_.say(headline());
@@ -173,8 +183,8 @@ std::string TrainingRun::headline() const {
   return fmt::format(
       "{} ({} parameters) on {}: {} training and {} test images, {} rank{} ({}) of {} thread{}, "
       "global batch {}, {}, {}",
-      options_.model, net_->parameter_count(), options_.dataset, data_.train.count,
-      data_.test.count, group_.size(), plural(group_.size()), group_.backend(), num_threads(),
+      options_.model, net_->parameter_count(), options_.dataset, data_.train->size(),
+      data_.test->size(), group_.size(), plural(group_.size()), group_.backend(), num_threads(),
       plural(num_threads()), options_.batch_size, to_string(options_.precision),
       options_.sync_bn ? "SyncBatchNorm" : "BatchNorm of each rank");
 }
@@ -184,7 +194,7 @@ void TrainingRun::begin() {
   else if (options_.resume) log_.say("no checkpoint yet: from the beginning");
   log_.open(checkpoint_ ? std::move(checkpoint_->rows) : std::vector<Metrics>());
   checkpoint_.reset();
-  row_start_ = Clock::now();
+  start_row();
 }
 
 void TrainingRun::continue_from(const Checkpoint& from) {
@@ -208,7 +218,7 @@ void TrainingRun::train_epoch() {
     if (ends_epoch || is_done()) return;
     if (step_ % options_.log_every == 0) {
       log_.add_row(next_row());
-      row_start_ = Clock::now();
+      start_row();
     }
     if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
       if (!options_.out.empty()) share_buffers();
@@ -220,7 +230,7 @@ void TrainingRun::train_epoch() {
 
 void TrainingRun::train_step() {
   const trace::Span span([&] { return fmt::format("step {}", step_ + 1); });
-  const Batch batch = load_batch();
+  const data::Batch batch = load_batch();
   step_runner_.run(batch);
   step_timer_.count_step();
   sums_.count(batch.global_size);
@@ -230,20 +240,36 @@ void TrainingRun::train_step() {
   optimization_.advance_schedule();
 }
 
-Batch TrainingRun::load_batch() {
+data::Batch TrainingRun::load_batch() {
   const StepTimer::Scope scope(step_timer_, StepPart::load);
-  Batch batch = [&] {
-    const trace::Span span("load");
-    return train_loader_.batch(step_ / length_.steps_per_epoch, step_ % length_.steps_per_epoch);
-  }();
+  data::Batch batch = next_batch();
   if (!options_.sharded) return batch;  // every rank knows the size of the global batch
   if (!join_.step(batch.global_size)) fail<Error>("step {}: no rank has images", step_ + 1);
   batch.global_size = join_.samples();
   return batch;
 }
 
+// Returns this rank's part of the batch of this step, on its device. The part is empty where the
+// rank has used up images of its own.
+data::Batch TrainingRun::next_batch() {
+  const trace::Span span("load");
+  const data::DataLoader::State place{.epoch = step_ / length_.steps_per_epoch,
+                                      .batch = step_ % length_.steps_per_epoch};
+  if (place.batch >= train_loader_.batches_per_epoch())
+    return {.images = empty({0, data_.channels, data_.image_size, data_.image_size},
+                            {.dtype = storage_dtype(options_), .device = device_},
+                            options_.memory_format),
+            .labels = empty({0}, {.dtype = int64, .device = device_})};
+  if (train_loader_.state() != place) train_loader_.set_state(place);
+  data::Batch batch = train_loader_.next().value();
+  batch.images = batch.images.to(device_);
+  batch.labels = batch.labels.to(device_);
+  if (batch.soft_labels.defined()) batch.soft_labels = batch.soft_labels.to(device_);
+  return batch;
+}
+
 // What the device does in a step; a CUDA graph captures this function.
-void TrainingRun::compute_step(const Batch& batch) {
+void TrainingRun::compute_step(const data::Batch& batch) {
   Tensor logits, loss_sum;
   {
     const trace::Span span("forward");
@@ -264,17 +290,25 @@ void TrainingRun::compute_step(const Batch& batch) {
   optimization_.update();
 }
 
+// Begins the time of a row of metrics.
+void TrainingRun::start_row() {
+  row_start_ = Clock::now();
+  waited_before_row_ = train_loader_.waited();
+}
+
 // Returns the training figures since the last row. This call is collective.
 Metrics TrainingRun::next_row() {
   const auto samples = static_cast<double>(sums_.samples());
   const LossAndAccuracy means = sums_.take(group_);
   row_.train_loss = means.loss;
   row_.train_accuracy = means.accuracy;
-  row_.images_per_second = samples /
-                           std::chrono::duration<double>(Clock::now() - row_start_).count();
+  const std::chrono::duration<double> time = Clock::now() - row_start_,
+                                      waited = train_loader_.waited() - waited_before_row_;
+  row_.images_per_second = samples / time.count();
+  row_.data_waiting = std::clamp(waited / time, 0.0, 1.0);
   if (!std::isfinite(row_.train_loss))
     fail<Error>("the loss is not finite at step {}; try a smaller --lr than {}", row_.step,
-                options_.lr);
+                options_.optimizer.lr);
   return row_;
 }
 
@@ -288,14 +322,13 @@ void TrainingRun::evaluate_epoch() {
   Metrics row = next_row();
   nn::check_batch_statistics(*net_);
   share_buffers();
-  const LossAndAccuracy test =
-      evaluate(*net_, test_loader_, data_.test.count, group_, device_, test_recorder_);
+  const LossAndAccuracy test = evaluate(*net_, test_loader_, group_, device_, test_recorder_);
   row.test_loss = test.loss;
   row.test_accuracy = test.accuracy;
   if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
   log_.add_epoch(row);
   write_report();
-  row_start_ = Clock::now();
+  start_row();
 }
 
 // Writes the page of the run folder. This call is collective.
@@ -304,7 +337,7 @@ void TrainingRun::write_report() {
   std::vector<StepTimes> step_times = step_timer_.take(group_);
   if (!log_.has_folder()) return;
   log_.write_report(to_html(make_report({.options = options_,
-                                         .test_data = data_.test,
+                                         .data = data_,
                                          .group = group_,
                                          .device = device_,
                                          .length = length_,

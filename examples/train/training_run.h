@@ -3,8 +3,8 @@
 // RunLog's business, what a checkpoint holds Checkpoint's.
 #pragma once
 
-#include "../data/loader.h"
 #include "checkpoint.h"
+#include "dataset.h"
 #include "metric_sums.h"
 #include "optimization.h"
 #include "options.h"
@@ -15,6 +15,7 @@
 #include "trainer.h"
 
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/data/loader.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/distributed/data_parallel/join.h>
 #include <tutti/distributed/diagnostics/straggler_monitor.h>
@@ -28,7 +29,7 @@ class TrainingRun {
  public:
   /// Sets up the run on this rank; every rank constructs one. With options.resume this reads the
   /// run folder's checkpoint, and throws a CheckpointError where it is not valid.
-  TrainingRun(const TrainOptions& options, const Datasets& data, const ProcessGroup& group,
+  TrainingRun(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
               std::FILE* screen);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
@@ -50,8 +51,10 @@ class TrainingRun {
 
  private:
   void train_step();
-  Batch load_batch();
-  void compute_step(const Batch& batch);
+  data::Batch load_batch();
+  data::Batch next_batch();
+  void compute_step(const data::Batch& batch);
+  void start_row();
   Metrics next_row();
   void share_buffers();
   void continue_from(const Checkpoint& checkpoint);
@@ -59,13 +62,13 @@ class TrainingRun {
   void write_report();
 
   const TrainOptions& options_;
-  const Datasets& data_;
+  const TrainingData& data_;
   const ProcessGroup& group_;
   const Device device_;
   std::optional<Checkpoint> checkpoint_;  // where the run continues from; none after begin()
   const std::shared_ptr<nn::ResNet> net_;
   distributed::DataParallel data_parallel_;
-  Loader train_loader_, test_loader_;
+  data::DataLoader train_loader_, test_loader_;
   const RunLength length_;
   Optimization optimization_;
   RunLog log_;
@@ -80,6 +83,7 @@ class TrainingRun {
   MetricSums sums_;        // since the last row
   Metrics row_;            // the figures of the last row, with the present step and epoch
   std::chrono::steady_clock::time_point row_start_;
+  std::chrono::duration<double> waited_before_row_{0};  // for training data
 };
 
 }  // namespace tutti::examples

@@ -63,6 +63,15 @@ void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars
       const T* g = u.gradient.data<T>();
       C* m = u.states[0].data<C>();
       C* v = u.states[1].data<C>();
+      if (s.amsgrad) {
+        C* largest = u.states[2].data<C>();
+        parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+          for (std::int64_t i = begin; i < end; ++i)
+            p[i] = T(method.updated(C(p[i]), C(g[i]), m[i], v[i], largest[i]));
+        });
+        return;
+      }
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
         for (std::int64_t i = begin; i < end; ++i)
@@ -149,6 +158,18 @@ void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_nor
     });
 }
 
+void clip_values(std::span<const Tensor> tensors, double max_value) {
+  for (const Tensor& x : tensors)
+    dispatch(Trained{}, x.dtype(), "clip_values", [&]<class T>() {
+      using C = Accumulate<T>;
+      T* values = x.data<T>();
+      const C bound = static_cast<C>(max_value);
+      parallel_for(x.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) values[i] = T(clipped(C(values[i]), bound));
+      });
+    });
+}
+
 void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf) {
   std::atomic<bool> all_finite = true;
   for (const Tensor& x : tensors)
@@ -177,6 +198,7 @@ const Optimizer& optimizer() {
                                    .lars = lars,
                                    .sums_of_squares = sums_of_squares,
                                    .clip = clip,
+                                   .clip_values = clip_values,
                                    .unscale = unscale};
   return table;
 }

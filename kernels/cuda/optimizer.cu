@@ -17,7 +17,7 @@ constexpr std::int64_t piece = 64 * threads;  // The number of elements that a b
 /// The device addresses of a FusedUpdate. Kernels that take plain tensors set `parameter` and
 /// `gradient` to the same address.
 struct Entry {
-  void *parameter = nullptr, *first = nullptr, *second = nullptr;
+  void *parameter = nullptr, *first = nullptr, *second = nullptr, *third = nullptr;
   const void* gradient = nullptr;
   std::int64_t size = 0;
   double step = 0;
@@ -70,13 +70,15 @@ __device__ bool may_pack(const Entry& e) {
   const auto bits = reinterpret_cast<std::uintptr_t>(e.parameter) |
                     reinterpret_cast<std::uintptr_t>(e.gradient) |
                     reinterpret_cast<std::uintptr_t>(e.first) |
-                    reinterpret_cast<std::uintptr_t>(e.second);
+                    reinterpret_cast<std::uintptr_t>(e.second) |
+                    reinterpret_cast<std::uintptr_t>(e.third);
   return bits % (lanes * sizeof(double)) == 0;
 }
 
 // ---- The methods. `Arguments` is what the host passes to the kernel. `from_replay` reads the
 // options of a replay, of which there are `options`; the step numbers follow them. `of` computes
-// the factors of update `k`, once in each block. `apply` updates one element.
+// the factors of update `k`, once in each block. `apply` updates one element, whose parameter has
+// this number of state tensors.
 
 template <class C>
 struct Sgd : SgdUpdate<C> {
@@ -89,23 +91,25 @@ struct Sgd : SgdUpdate<C> {
   static __device__ Sgd of(const SgdStep& s, double step, int) {
     return {SgdUpdate<C>::of(s, step)};
   }
-  __device__ C apply(C p, C g, C& m, C&, bool has_state) const {
-    return has_state ? this->updated(p, g, m) : this->updated(p, g);
+  __device__ C apply(C p, C g, C& m, C&, C&, int states) const {
+    return states > 0 ? this->updated(p, g, m) : this->updated(p, g);
   }
 };
 
 template <class C>
 struct Adam : AdamUpdate<C> {
   using Arguments = AdamStep;
-  static constexpr int options = 5;
+  static constexpr int options = 6;
 
   static __device__ AdamStep from_replay(const AdamStep& s, ReplayScalars n) {
-    return {n[0], n[1], n[2], n[3], n[4], s.decoupled};
+    return {n[0], n[1], n[2], n[3], n[4], n[5] != 0, s.decoupled};
   }
   static __device__ Adam of(const AdamStep& s, double step, int) {
     return {AdamUpdate<C>::of(s, step)};
   }
-  __device__ C apply(C p, C g, C& m, C& v, bool) const { return this->updated(p, g, m, v); }
+  __device__ C apply(C p, C g, C& m, C& v, C& largest, int states) const {
+    return states > 2 ? this->updated(p, g, m, v, largest) : this->updated(p, g, m, v);
+  }
 };
 
 /// The arguments of LARS: its options, and the sums of squares of all `count` parameters and then
@@ -127,7 +131,7 @@ struct Lars : LarsUpdate<C> {
   static __device__ Lars of(const LarsArguments& g, double, int k) {
     return {LarsUpdate<C>::of(g.step, g.squares[k], g.squares[g.count + k])};
   }
-  __device__ C apply(C p, C g, C& m, C&, bool) const { return this->updated(p, g, m); }
+  __device__ C apply(C p, C g, C& m, C&, C&, int) const { return this->updated(p, g, m); }
 };
 
 template <class T, class Method>
@@ -150,6 +154,7 @@ __global__ __launch_bounds__(threads) void step_kernel(List list,
   }
   __syncthreads();
   const Method method = made;
+  const int states = e.third ? 3 : e.second ? 2 : e.first ? 1 : 0;
   const bool aligned = may_pack(e);
   const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece,
                      end = begin + piece < e.size ? begin + piece : e.size;
@@ -158,18 +163,20 @@ __global__ __launch_bounds__(threads) void step_kernel(List list,
     const int count = end - at < lanes ? static_cast<int>(end - at) : lanes;
     const Pack<T, lanes> ps = read<T>(e.parameter, at, count, aligned),
                          gs = read<T>(e.gradient, at, count, aligned);
-    Pack<C, lanes> ms{}, vs{};
+    Pack<C, lanes> ms{}, vs{}, largest{};
     if (e.first) ms = read<C>(e.first, at, count, aligned);
     if (e.second) vs = read<C>(e.second, at, count, aligned);
-    C p[lanes], m[lanes], v[lanes];
+    if (e.third) largest = read<C>(e.third, at, count, aligned);
+    C p[lanes], m[lanes], v[lanes], l[lanes];
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
-      m[i] = ms.values[i], v[i] = vs.values[i];
-      p[i] = method.apply(ps[i], gs[i], m[i], v[i], e.first != nullptr);
+      m[i] = ms.values[i], v[i] = vs.values[i], l[i] = largest.values[i];
+      p[i] = method.apply(ps[i], gs[i], m[i], v[i], l[i], states);
     }
     write<T>(e.parameter, at, count, aligned, p);
     if (e.first) write<C>(e.first, at, count, aligned, m);
     if (e.second) write<C>(e.second, at, count, aligned, v);
+    if (e.third) write<C>(e.third, at, count, aligned, l);
   }
 }
 
@@ -268,6 +275,26 @@ __global__ __launch_bounds__(threads) void unscale_kernel(List list, const float
   if (!finite) *found_inf = 1;  // All threads that write it write the same value.
 }
 
+template <class T>
+__global__ __launch_bounds__(threads) void clip_values_kernel(List list, double max_value) {
+  using C = Accumulate<T>;
+  const int k = entry_at(list, blockIdx.x);
+  const Entry& e = list.entries[k];
+  const bool aligned = may_pack(e);
+  const C bound = static_cast<C>(max_value);
+  const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece,
+                     end = begin + piece < e.size ? begin + piece : e.size;
+#pragma unroll 2
+  for (std::int64_t at = begin + threadIdx.x * lanes; at < end; at += threads * lanes) {
+    const int count = end - at < lanes ? static_cast<int>(end - at) : lanes;
+    const Pack<T, lanes> xs = read<T>(e.parameter, at, count, aligned);
+    C x[lanes];
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) x[i] = clipped(xs[i], bound);
+    write<T>(e.parameter, at, count, aligned, x);
+  }
+}
+
 // ---- Host side.
 
 void add(List& list, const Entry& e, std::size_t index) {
@@ -314,6 +341,7 @@ struct FromUpdate {
     return {at(u.parameter),
             state(0),
             state(1),
+            state(2),
             at(u.gradient),
             u.parameter.numel(),
             static_cast<double>(u.step),
@@ -325,7 +353,7 @@ struct FromUpdate {
 struct FromTensor {
   static DType dtype(const Tensor& t) { return t.dtype(); }
   Entry operator()(const Tensor& t) const {
-    return {t.raw(), nullptr, nullptr, t.raw(), t.numel()};
+    return {.parameter = t.raw(), .gradient = t.raw(), .size = t.numel()};
   }
 };
 
@@ -377,6 +405,14 @@ void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_nor
   });
 }
 
+void clip_values(std::span<const Tensor> tensors, double max_value) {
+  if (tensors.empty()) return;
+  const tutti::cuda::DeviceScope scope(tensors[0].device().index());
+  in_lists(tensors, "clip_values", FromTensor{}, [&]<class T>(const List& list) {
+    tutti::cuda::launch("clip_values", clip_values_kernel<T>, grid_of(list), list, max_value);
+  });
+}
+
 void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf) {
   if (tensors.empty()) return;
   const tutti::cuda::DeviceScope scope(found_inf.device().index());
@@ -394,6 +430,7 @@ const Optimizer& optimizer() {
                                    .lars = lars,
                                    .sums_of_squares = sums_of_squares,
                                    .clip = clip,
+                                   .clip_values = clip_values,
                                    .unscale = unscale};
   return table;
 }

@@ -176,6 +176,7 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
                        error.what());
     throw;
   }
+  if (history->observe) history->observe(call.x, call.position_weights);
   return call;
 }
 

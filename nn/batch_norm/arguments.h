@@ -5,6 +5,7 @@
 #include "deferred_errors.h"
 #include "functional.h"
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -14,6 +15,8 @@ namespace tutti::nn {
 struct CallHistory {
   std::int64_t synchronized_calls = 0;  ///< must be the same on every rank
   DeferredErrors deferred_errors;
+  /// Sees the dense input and the position weights of every call, if it is set (StatisticsRun).
+  std::function<void(const Tensor& x, const Tensor& position_weights)> observe = {};
 };
 
 /// The gradients that the backward of a call computes.

@@ -27,6 +27,9 @@ struct BatchNormArgs {
   kernels::RunningStatistics running;  ///< undefined if none are kept
   bool use_batch_statistics = true;    ///< false: normalise by the running statistics
   bool update_running = true;          ///< has an effect with batch statistics only
+  /// Takes 0 and 1 for running mean and standard deviation, in a layer whose own ones were folded
+  /// into the layer before it; has no effect with batch statistics.
+  bool is_folded = false;
   kernels::Tracking tracking = kernels::Tracking::momentum;
   double momentum = 0.1;
   kernels::Epsilon eps;

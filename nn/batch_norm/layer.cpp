@@ -80,7 +80,28 @@ BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
     args.running = population_;
     args.tracking = kernels::Tracking::pooled;
   }
+  if (is_folded()) set_folded_arguments(args);
   return args;
+}
+
+void BatchNorm::set_folded_arguments(BatchNormArgs& args) const {
+  if (args.update_running)
+    fail<Error>(
+        "{}: the layer was folded into the one before it (fold_batch_norm) and cannot be trained; "
+        "call eval(), or train a model that was not folded",
+        args.name);
+  args.is_folded = true;
+  args.use_batch_statistics = false;
+  args.input_dims = {folded_rank_, folded_rank_,
+                     folded_rank_ == 2 ? "(N, C), as it was folded into a Linear"
+                                       : "of the convolution into which it was folded"};
+}
+
+void BatchNorm::become_identity(int rank) {
+  folded_rank_ = rank;
+  for (Tensor* own :
+       {&weight, &bias, &running_mean, &running_var, &num_batches_tracked, &num_elements_tracked})
+    *own = Tensor();
 }
 
 void BatchNorm::check_statistics() const { history_->deferred_errors.throw_all(); }
@@ -133,6 +154,7 @@ std::string BatchNorm::describe() const {
                       tutti::to_string(own.defined() ? own.dtype() : options_.dtype),
                       tutti::to_string(own.defined() ? own.device() : options_.device));
   if (is_frozen_) text += ", frozen";
+  if (is_folded()) text += ", folded";
   if (options_.group) text += fmt::format(", sync={} ranks", options_.group->size());
   return text;
 }

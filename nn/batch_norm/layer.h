@@ -95,6 +95,13 @@ class BatchNorm : public Layer {
   void freeze(bool on = true);
   bool is_frozen() const { return is_frozen_; }
 
+  /// Makes the layer the identity for input of `rank` dimensions, after fold_batch_norm() has
+  /// folded it into the layer before it; a residual and a ReLU are still applied. Its parameters
+  /// and buffers become undefined and leave the state dict. From then on forward() throws an Error
+  /// in training, unless the layer is frozen, and a ShapeError for input of another rank.
+  void become_identity(int rank);
+  bool is_folded() const { return folded_rank_ > 0; }
+
   const Options& options() const { return options_; }
   std::string describe() const override;
   /// Returns "SyncBatchNorm 'layer1.bn1'" for a layer with a group, also for one of a derived
@@ -129,9 +136,11 @@ class BatchNorm : public Layer {
   friend class JointBatchNorm;
   friend class StatisticsRun;
   BatchNormArgs arguments(const ForwardOptions& options) const;
+  void set_folded_arguments(BatchNormArgs& args) const;
 
   bool is_converted_ = false;
   bool is_frozen_ = false;
+  int folded_rank_ = 0;  ///< the rank of the input of a folded layer; 0 for any other layer
   /// Where recompute_statistics() pools the batches that it runs; undefined at other times.
   kernels::RunningStatistics population_;
 };

@@ -37,7 +37,7 @@ class CheckpointFile : public ::testing::Test {
     options_.epochs = 2;
     options_.batch_size = 10;
     options_.threads = 1;
-    options_.lr = 0.02;
+    options_.optimizer.lr = 0.02;
     options_.log_every = 2;
     options_.out = (fs::temp_directory_path() / fmt::format("tutti_entries_{}", getpid())).string();
   }
@@ -77,7 +77,7 @@ class CheckpointFile : public ::testing::Test {
   }
 
   TrainOptions options_;
-  Datasets data_{make_synthetic(30, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
+  TrainingData data_ = make_synthetic({.train = 30, .test = 13, .channels = 2, .size = 8});
 };
 
 TEST_F(CheckpointFile, EveryEntryIsNeeded) {
@@ -185,16 +185,17 @@ TEST_F(CheckpointFile, TheRowsOfMetricsAreThoseOfTheRun) {
   refuse(1, 4, -1, "row 1: images_per_second");
   refuse(1, 5, -1, "row 1: learning_rate");
   refuse(1, 7, -1, "row 1: test_accuracy");
+  refuse(1, 8, 1.5, "row 1: data_waiting");
   refuse(1, 1, 2, "row 1 is of step 2");  // as row 0
   refuse(3, 1, 7, "row 3 is of step 7");
   refuse(2, 0, 1, "the row of step 4 is of epoch 1");
   refuse(1, 7, nan, "the row of step 3 is of epoch 1, without test results");
   refuse(0, 7, 0.5, "the row of step 2 is of epoch 1, with test results");
   Contents odd = whole;
-  odd.tensor("rows") = zeros({0, 8}, {.dtype = float64});
+  odd.tensor("rows") = zeros({0, 9}, {.dtype = float64});
   expect_refusal(odd, "the last rows of 0 epochs, expected those of 2");
-  odd.tensor("rows") = zeros({4, 7}, {.dtype = float64});
-  expect_refusal(odd, "tensor 'rows' is float64 (4, 7), expected float64 (-1, 8)");
+  odd.tensor("rows") = zeros({4, 8}, {.dtype = float64});
+  expect_refusal(odd, "tensor 'rows' is float64 (4, 8), expected float64 (-1, 9)");
 }
 
 TEST_F(CheckpointFile, SumsCountAnswers) {

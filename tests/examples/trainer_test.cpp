@@ -30,14 +30,16 @@ namespace fs = std::filesystem;
 using tutti::test::expect_equal_bits;
 
 // Returns 30 images: three batches of 10, which three ranks share unevenly.
-const Datasets& even_data() {
-  static const Datasets data{make_synthetic(30, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
+const TrainingData& even_data() {
+  static const TrainingData data =
+      make_synthetic({.train = 30, .test = 13, .channels = 2, .size = 8});
   return data;
 }
 
 // Returns one image more than two batches have: all ranks but one get nothing of the third batch.
-const Datasets& odd_data() {
-  static const Datasets data{make_synthetic(21, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
+const TrainingData& odd_data() {
+  static const TrainingData data =
+      make_synthetic({.train = 21, .test = 13, .channels = 2, .size = 8});
   return data;
 }
 
@@ -46,14 +48,14 @@ TrainOptions small_options() {
   options.epochs = 2;
   options.batch_size = 10;
   options.threads = 1;
-  options.lr = 0.05;
+  options.optimizer.lr = 0.05;
   options.log_every = 1;
   options.out = "";
   return options;
 }
 
 std::vector<TrainResult> train_on(int ranks, const TrainOptions& options,
-                                  const Datasets& data = even_data()) {
+                                  const TrainingData& data = even_data()) {
   std::vector<TrainResult> results(static_cast<std::size_t>(ranks));
   distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
     results[static_cast<std::size_t>(group.rank())] = train(options, data, group, nullptr);
@@ -63,7 +65,7 @@ std::vector<TrainResult> train_on(int ranks, const TrainOptions& options,
 
 // Trains on one rank and on several, and compares the loss of every step, the test results, and the
 // ranks with each other.
-void expect_same_curve(const TrainOptions& options, const Datasets& data, double tolerance) {
+void expect_same_curve(const TrainOptions& options, const TrainingData& data, double tolerance) {
   const TrainResult alone = train_on(1, options, data).front();
   EXPECT_EQ(alone.rows.size(), 6u);
   for (const int ranks : {2, 3}) {
@@ -103,7 +105,7 @@ TEST(Trainer, AnyNumberOfThreadRanksFollowsTheSameLossCurveInFloat32) {
   // these steps. The rate is low and no batch consists of a single image, because otherwise the
   // difference would grow beyond any tolerance.
   TrainOptions options = small_options();
-  options.lr = 0.002;
+  options.optimizer.lr = 0.002;
   expect_same_curve(options, even_data(), 1e-3);
 }
 
@@ -121,7 +123,9 @@ std::vector<TrainResult> train_on_shards(const TrainOptions& options,
   std::vector<TrainResult> results(sizes.size());
   distributed::run_ranks(static_cast<int>(sizes.size()), [&](const ProcessGroup& group) {
     const auto rank = static_cast<std::size_t>(group.rank());
-    const Datasets data{make_synthetic(sizes[rank], 2, 8, 10 + rank), even_data().test};
+    TrainingData data =
+        make_synthetic({.train = sizes[rank], .channels = 2, .size = 8, .seed = 10 + rank});
+    data.test = even_data().test;
     results[rank] = train(options, data, group, nullptr);
   });
   return results;
@@ -163,7 +167,7 @@ TEST(Trainer, WithoutSyncBatchNormRanksEndWithTheBuffersOfRank0) {
 
 TEST(Trainer, Bfloat16TrainsWithFloat32Weights) {
   TrainOptions options = small_options();
-  options.lr = 0.02;
+  options.optimizer.lr = 0.02;
   const TrainResult wide = train_on(2, options).front();
   options.precision = bfloat16;
   const TrainResult result = train_on(2, options).front();
@@ -175,7 +179,7 @@ TEST(Trainer, Bfloat16TrainsWithFloat32Weights) {
 
 TEST(Trainer, ALossThatIsNotFiniteEndsTheRun) {
   TrainOptions options = small_options();
-  options.lr = 1e20;
+  options.optimizer.lr = 1e20;
   EXPECT_THROW(train_on(2, options), Error);
 }
 
@@ -195,6 +199,8 @@ TEST(Trainer, LeavesMetricsWeightsAndAReport) {
     EXPECT_EQ(row.at("train_loss"), expected.train_loss);
     EXPECT_EQ(row.at("train_accuracy"), expected.train_accuracy);
     EXPECT_GT(row.at("images_per_second"), 0.0);
+    EXPECT_GE(row.at("data_waiting"), 0.0);
+    EXPECT_LE(row.at("data_waiting"), 1.0);
     EXPECT_EQ(row.contains("test_loss") && row.contains("test_accuracy"), expected.step % 3 == 0);
   }
   EXPECT_EQ(lines, 6u);
@@ -254,7 +260,8 @@ std::string section_of(const std::string& page, const std::string& id) {
 
 // Compares a run that a fault stops, and that is resumed from its last checkpoint, with one that
 // nothing stops. The fault comes `from_end` collectives before the end; a step has about three.
-void expect_resumes_to_the_bit(TrainOptions options, const Datasets& data, std::int64_t from_end) {
+void expect_resumes_to_the_bit(TrainOptions options, const TrainingData& data,
+                               std::int64_t from_end) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_resume_{}", getpid());
   const auto contents = [](const fs::path& path) {
     std::ifstream file(path, std::ios::binary);
@@ -321,8 +328,8 @@ TEST(Trainer, ResumesFromACheckpointToTheBit) {
 TEST(Trainer, ResumesToTheBitWithoutSyncBatchNormAndWithAScheduledMomentum) {
   TrainOptions options = small_options();
   options.sync_bn = false;
-  options.momentum = 0;
-  options.nesterov = true;
+  options.optimizer.momentum = 0;
+  options.optimizer.nesterov = true;
   options.checkpoint_every = 2;
   expect_resumes_to_the_bit(options, odd_data(), 13);
 }

@@ -23,7 +23,7 @@ struct Lists {
 
 Tensor moved(const Tensor& t) { return t.defined() ? t.to(test_device()) : Tensor(); }
 
-Lists updates(Generator& random, bool second, bool overflow) {
+Lists updates(Generator& random, int states, bool overflow) {
   Lists lists;
   for (int i = 0; i < 100; ++i) {
     const DType dtype = std::vector{float32, bfloat16, float64}[static_cast<std::size_t>(i % 3)],
@@ -34,7 +34,7 @@ Lists updates(Generator& random, bool second, bool overflow) {
                   .gradient = values(dtype),
                   .states = {values(state)},
                   .step = 1 + i % 4};
-    if (second) u.states.push_back(full({n}, 0.5, {state}));
+    for (int k = 1; k < states; ++k) u.states.push_back(full({n}, 0.5, {state}));
     if (i % 2 == 0)
       u.found_inf = full({1}, overflow ? 1 : 0), u.skipped = full({1}, i % 4 == 3 ? 1 : 0);
     lists.here.push_back(u);
@@ -82,7 +82,7 @@ TEST(Optimizer, StepsAreTheCpus) {
   for (int run = 0; run < 4; ++run) {
     const bool overflow = run % 2, scalars = run / 2;
     for (const bool nesterov : {false, true}) {
-      Lists lists = updates(random, false, overflow);
+      Lists lists = updates(random, 1, overflow);
       const kernels::SgdStep step{0.1, 0.9, nesterov ? 0.0 : 0.2, 0.01, nesterov};
       cpu.sgd(step, lists.here, nullptr);
       const std::vector<double> numbers{step.lr, step.momentum, step.dampening, step.weight_decay,
@@ -93,19 +93,20 @@ TEST(Optimizer, StepsAreTheCpus) {
       else device.sgd(step, lists.there, nullptr);
       expect_same(lists);
     }
-    for (const bool decoupled : {false, true}) {
-      Lists lists = updates(random, true, overflow);
-      const kernels::AdamStep step{0.01, 0.9, 0.999, 1e-8, 0.1, decoupled};
+    for (const bool amsgrad : {false, true}) {
+      const bool decoupled = amsgrad;
+      Lists lists = updates(random, amsgrad ? 3 : 2, overflow);
+      const kernels::AdamStep step{0.01, 0.9, 0.999, 1e-8, 0.1, amsgrad, decoupled};
       cpu.adam(step, lists.here, nullptr);
-      const std::vector<double> numbers{step.lr, step.beta1, step.beta2, step.eps,
-                                        step.weight_decay};
+      const std::vector<double> numbers{step.lr,  step.beta1,        step.beta2,
+                                        step.eps, step.weight_decay, amsgrad ? 1.0 : 0.0};
       if (scalars)
-        device.adam({9, 9, 9, 9, 9, decoupled}, lists.there,
+        device.adam({9, 9, 9, 9, 9, amsgrad, decoupled}, lists.there,
                     replay_scalars(numbers, lists.there).data<double>());
       else device.adam(step, lists.there, nullptr);
       expect_same(lists);
     }
-    Lists lists = updates(random, false, overflow);
+    Lists lists = updates(random, 1, overflow);
     const auto n = static_cast<std::int64_t>(lists.here.size());
     const Tensor squares = rand({2 * n}, {float64}, random);
     const kernels::LarsStep step{0.1, 0.9, 0.01, 0.001, 1e-9, true};
@@ -125,7 +126,7 @@ TEST(Optimizer, NormsClippingAndUnscalingAreTheCpus) {
   Generator random(2);
   const auto &cpu = kernels::optimizer(Device::cpu()), &device = kernels::optimizer(test_device());
   for (const double max_norm : {1.0, 1e6}) {
-    const Lists lists = updates(random, false, false);
+    const Lists lists = updates(random, 1, false);
     std::vector<Tensor> here, there;
     for (const auto& u : lists.here) here.push_back(u.gradient);
     for (const auto& u : lists.there) there.push_back(u.gradient);
@@ -139,6 +140,9 @@ TEST(Optimizer, NormsClippingAndUnscalingAreTheCpus) {
     device.clip(there, b, max_norm, device_norm);
     expect_same(device_norm, norm, 1e-14);
     expect_same(lists.there[0].gradient, here[0], 1e-7);
+    cpu.clip_values(here, 0.25);
+    device.clip_values(there, 0.25);
+    for (std::size_t i = 0; i < here.size(); ++i) expect_same(there[i], here[i], 1e-6);
     const Tensor scale = full({1}, 1024), found = zeros({1}), device_found = moved(found);
     device.unscale(there, moved(scale), device_found);
     EXPECT_EQ(device_found.item<float>(), 0);

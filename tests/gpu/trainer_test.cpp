@@ -27,7 +27,7 @@ TrainOptions options_on(Device device) {
   options.epochs = 1;
   options.batch_size = 4;
   options.threads = 1;
-  options.lr = 0.05;
+  options.optimizer.lr = 0.05;
   options.log_every = 1;
   options.out = "";
   options.device = device;
@@ -35,8 +35,9 @@ TrainOptions options_on(Device device) {
 }
 
 // Training has six whole batches and one of half the size.
-const Datasets& data() {
-  static const Datasets data{make_synthetic(26, 2, 8, 1), make_synthetic(5, 2, 8, 2)};
+const TrainingData& data() {
+  static const TrainingData data =
+      make_synthetic({.train = 26, .test = 5, .channels = 2, .size = 8});
   return data;
 }
 

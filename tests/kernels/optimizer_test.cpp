@@ -175,24 +175,29 @@ TEST(OptimizerKernels, SgdFollowsItsFormula) {
 }
 
 TEST(OptimizerKernels, AdamFollowsItsFormula) {
-  for (const bool decoupled : {false, true}) {
+  for (const auto& [decoupled, amsgrad] :
+       {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
     Lists lists(802);
     const kernels::AdamStep o{.lr = 0.02,
                               .beta1 = 0.8,
                               .beta2 = 0.95,
                               .eps = 1e-3,
                               .weight_decay = 0.1,
+                              .amsgrad = amsgrad,
                               .decoupled = decoupled};
     check(
-        lists, lists.updates(2), [&](const auto& updates) { table().adam(o, updates, nullptr); },
-        [&](Numbers& n, std::size_t, double step) {
+        lists, lists.updates(amsgrad ? 3 : 2),
+        [&](const auto& updates) { table().adam(o, updates, nullptr); },
+        [&, decoupled = decoupled, amsgrad = amsgrad](Numbers& n, std::size_t, double step) {
           for (std::size_t i = 0; i < n.p.size(); ++i) {
             double &m = n.states[0][i], &v = n.states[1][i];
             const double g = n.g[i] + (decoupled ? 0 : o.weight_decay * n.p[i]);
             m = o.beta1 * m + (1 - o.beta1) * g;
             v = o.beta2 * v + (1 - o.beta2) * g * g;
+            double largest = v;
+            if (amsgrad) largest = n.states[2][i] = std::max(n.states[2][i], v);
             const double m_hat = m / (1 - std::pow(o.beta1, step)),
-                         v_hat = v / (1 - std::pow(o.beta2, step));
+                         v_hat = largest / (1 - std::pow(o.beta2, step));
             if (decoupled) n.p[i] *= 1 - o.lr * o.weight_decay;
             n.p[i] -= o.lr * m_hat / (std::sqrt(v_hat) + o.eps);
           }
@@ -262,6 +267,25 @@ TEST(OptimizerKernels, SumsOfSquaresAndClipping) {
       EXPECT_LE(relative_error(to_vector(tensors[i]), clipped), bound);
     }
   }
+  lists.expect_intact();
+}
+
+TEST(OptimizerKernels, ClippingByValueLimitsEveryElement) {
+  Lists lists(806);
+  const std::vector<Tensor> tensors = lists.tensors();
+  const Tensor& first = tensors.front();
+  first.flatten().select(0, 0).fill_(NAN);
+  std::vector<Values> expected;
+  for (const Tensor& t : tensors) {
+    expected.push_back(to_vector(t));
+    for (double& v : expected.back()) v = v > 0.5 ? 0.5 : v < -0.5 ? -0.5 : v;  // 0.5 is exact.
+  }
+  table().clip_values(tensors, 0.5);
+  table().clip_values({}, 0.5);
+  EXPECT_TRUE(std::isnan(to_vector(first)[0]));
+  expected.front()[0] = 0;
+  first.flatten().select(0, 0).fill_(0);
+  for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(to_vector(tensors[i]), expected[i]);
   lists.expect_intact();
 }
 

@@ -17,6 +17,7 @@ endfunction()
 function(read_metrics folder variable)
   file(READ ${folder}/metrics.jsonl text)
   string(REGEX REPLACE "\"images_per_second\":[^,]*," "" text "${text}")
+  string(REGEX REPLACE ",\"data_waiting\":[^,}]*" "" text "${text}")
   string(REGEX REPLACE ",\"straggler\":[^\n]*" "}" text "${text}")  # who waited for whom, to the end of the line
   set(${variable} ${text} PARENT_SCOPE)
 endfunction()

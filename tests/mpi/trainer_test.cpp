@@ -14,11 +14,11 @@ TEST(MpiTrainer, ProcessesFollowTheSameLossCurveAsOne) {
   // As in tests/examples/trainer_test.cpp, slices are uneven and the last batch leaves ranks with
   // nothing. In float64 a difference of 1e-10 is far above rounding and far below any mistake.
   const ProcessGroup& group = distributed::world();
-  const Datasets data{make_synthetic(21, 2, 8, 1), make_synthetic(13, 2, 8, 2)};
+  const TrainingData data = make_synthetic({.train = 21, .test = 13, .channels = 2, .size = 8});
   TrainOptions options;
   options.batch_size = 10;
   options.threads = 1;
-  options.lr = 0.05;
+  options.optimizer.lr = 0.05;
   options.log_every = 1;
   options.precision = float64;
   options.out = "";

@@ -1,4 +1,5 @@
 // Tests of the schedules against PyTorch's, and of the edge cases that PyTorch leaves undefined.
+#include <tutti/optim/plateau.h>
 #include <tutti/optim/schedule.h>
 #include <tutti/optim/sgd.h>
 
@@ -27,6 +28,7 @@ void check(const std::string& name, Schedule rate, Schedule momentum = {}) {
 
 TEST(Schedule, AsPyTorch) {
   check("step", step_decay({.every = 7, .gamma = 0.3}));
+  check("multi_step", multi_step({.milestones = {20, 11, 4, 11}, .gamma = 0.3}));
   check("cosine", cosine({.steps = 29, .minimum = 0.1}));
   check("warmup", linear_warmup({.steps = 9, .start = 0.2}));
   check("warmup_step",
@@ -42,6 +44,19 @@ TEST(Schedule, PastTheEndItStays) {
   EXPECT_EQ(linear_warmup({.steps = 5})(50), 1);
   const Schedule cycle = one_cycle({.steps = 10});
   EXPECT_EQ(cycle(10), cycle(9));
+}
+
+TEST(Schedule, TheScaleMultipliesEveryStep) {
+  SGD sgd({zeros({1}).requires_grad_()}, {.lr = 0.4});
+  Scheduler scheduler(sgd, multi_step({.milestones = {2}, .gamma = 0.1}));
+  scheduler.set_scale(0.5);
+  EXPECT_DOUBLE_EQ(sgd.learning_rate(), 0.2);
+  scheduler.set_position(2);
+  EXPECT_DOUBLE_EQ(sgd.learning_rate(), 0.02);
+  for (const double refused : {-1.0, double(INFINITY), std::nan("")})
+    EXPECT_THROW(scheduler.set_scale(refused), ValueError);
+  EXPECT_EQ(scheduler.scale(), 0.5);
+  EXPECT_DOUBLE_EQ(sgd.learning_rate(), 0.02);
 }
 
 TEST(Schedule, VeryShortRuns) {
@@ -79,6 +94,8 @@ TEST(Schedule, APositionThatIsRefusedChangesNothing) {
 
 TEST(Schedule, InvalidOptions) {
   EXPECT_THROW(step_decay({.every = 0}), ValueError);
+  EXPECT_THROW(multi_step({.milestones = {3, 0}}), ValueError);
+  EXPECT_THROW(multi_step({.milestones = {3}, .gamma = -1}), ValueError);
   EXPECT_THROW(cosine({.steps = 0}), ValueError);
   EXPECT_THROW(linear_warmup({.steps = 3, .start = 2}), ValueError);
   EXPECT_THROW(one_cycle({.steps = 0}), ValueError);

@@ -1,33 +1,28 @@
-// Data files: what is read from them, and the errors for files that are missing, truncated or
+// IDX files: what is read from them, and the errors for files that are missing, truncated or
 // corrupt.
-#include "data/dataset.h"
+#include "data/fixture.h"
 
-#include <gtest/gtest.h>
-#include <zlib.h>
+#include <tutti/data/idx.h>
 
 #include <sys/stat.h>
-#include <unistd.h>
-#include <filesystem>
-#include <fstream>
+#include <zlib.h>
 
 namespace tutti {
 namespace {
 
-using namespace examples;
+using namespace data;
 
 namespace fs = std::filesystem;
 
-class DataTest : public ::testing::Test {
+class IdxFiles : public ::testing::Test {
  protected:
-  DataTest() {
-    fs::create_directories(folder_);
+  IdxFiles() {
     images_ = header(0x803, {3, 28, 28});
     for (int i = 0; i < 3 * 28 * 28; ++i) images_.push_back(static_cast<char>(i * 7));
     labels_ = header(0x801, {3}) + std::string{1, 9, 0};
     write("train-images-idx3-ubyte.gz", images_);
     write("train-labels-idx1-ubyte.gz", labels_);
   }
-  ~DataTest() override { fs::remove_all(folder_); }
 
   static std::string header(std::uint32_t magic, std::vector<std::uint32_t> sizes) {
     std::string out;
@@ -58,50 +53,42 @@ class DataTest : public ::testing::Test {
     }
   }
 
-  std::string folder_ =
-      (fs::temp_directory_path() / ("tutti_data_" + std::to_string(getpid()))).string();
+  test::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   std::string images_, labels_;
 };
 
-TEST(Shard, RanksDivideTheImagesAmongThem) {
-  const Dataset whole = make_synthetic(11, 2, 4, 3);
-  std::vector<std::uint8_t> images, labels;
-  for (int r = 0; r < 3; ++r) {
-    const Dataset part = shard(whole, r, 3);
-    EXPECT_EQ(part.count, r == 0 ? 3 : 4);
-    images.insert(images.end(), part.images.begin(), part.images.end());
-    labels.insert(labels.end(), part.labels.begin(), part.labels.end());
-  }
-  EXPECT_EQ(images, whole.images);
-  EXPECT_EQ(labels, whole.labels);
-}
-
-TEST_F(DataTest, ReadsIdxGzippedOrNot) {
+TEST_F(IdxFiles, ReadsIdxGzippedOrNot) {
   for (const bool zipped : {true, false}) {
     if (!zipped) {
       fs::remove(folder_ + "/train-images-idx3-ubyte.gz");
       write("train-images-idx3-ubyte", images_);
     }
-    const Dataset data = load_idx(folder_, "train");
-    EXPECT_EQ(data.count, 3);
-    EXPECT_EQ(data.labels, (std::vector<std::uint8_t>{1, 9, 0}));
-    ASSERT_EQ(data.images.size(), 3u * 28 * 28);
-    EXPECT_EQ(data.images[1000], static_cast<std::uint8_t>(7000));
+    const auto images = load_idx(folder_, "train");
+    ASSERT_EQ(images->size(), 3);
+    for (std::int64_t i = 0; i < 3; ++i) {
+      const Sample sample = images->get(i);
+      EXPECT_EQ(sample.label, (std::vector<std::int64_t>{1, 9, 0})[static_cast<std::size_t>(i)]);
+      ASSERT_EQ(sample.image.shape(), (Shape{28, 28, 1}));
+      for (std::int64_t p = 0; p < 28 * 28; ++p)
+        ASSERT_EQ(sample.image.data<std::uint8_t>()[p],
+                  static_cast<std::uint8_t>((i * 28 * 28 + p) * 7));
+    }
   }
 }
 
-TEST_F(DataTest, MissingFolderAndFile) {
+TEST_F(IdxFiles, MissingFolderAndFile) {
   EXPECT_THROW(load_idx(folder_ + "/nowhere", "train"), DataError);
   fs::remove(folder_ + "/train-labels-idx1-ubyte.gz");
   expect_error("train-labels-idx1-ubyte", "missing");
 }
 
-TEST_F(DataTest, TruncatedContent) {
+TEST_F(IdxFiles, TruncatedContent) {
   write("train-images-idx3-ubyte.gz", images_.substr(0, 1000));
   expect_error("train-images-idx3-ubyte.gz", "truncated");
 }
 
-TEST_F(DataTest, TruncatedArchiveAtEveryLength) {
+TEST_F(IdxFiles, TruncatedArchiveAtEveryLength) {
   const std::string path = folder_ + "/train-labels-idx1-ubyte.gz";
   std::ifstream file(path, std::ios::binary);
   const std::string whole{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -111,7 +98,7 @@ TEST_F(DataTest, TruncatedArchiveAtEveryLength) {
   }
 }
 
-TEST_F(DataTest, FlippedBitFailsTheChecksum) {
+TEST_F(IdxFiles, FlippedBitFailsTheChecksum) {
   const std::string path = folder_ + "/train-images-idx3-ubyte.gz";
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(-6, std::ios::end);  // the checksum's third byte
@@ -120,7 +107,7 @@ TEST_F(DataTest, FlippedBitFailsTheChecksum) {
   expect_error("train-images-idx3-ubyte.gz", "corrupt");
 }
 
-TEST_F(DataTest, CorruptContent) {
+TEST_F(IdxFiles, CorruptContent) {
   write("train-images-idx3-ubyte.gz", "GIF89a, surely no images of the kind");
   expect_error("train-images-idx3-ubyte.gz", "corrupt");
   write("train-images-idx3-ubyte.gz", header(0x803, {4'000'000'000u, 28, 28}));
@@ -134,56 +121,43 @@ TEST_F(DataTest, CorruptContent) {
   expect_error("train-labels-idx1-ubyte.gz", "label 10");
 }
 
-TEST_F(DataTest, AHeaderThatClaimsTooMuchIsRefusedBeforeAnythingIsRead) {
+TEST_F(IdxFiles, AHeaderThatClaimsTooMuchIsRefusedBeforeAnythingIsRead) {
   write("train-images-idx3-ubyte.gz", header(0x803, {3'000'000, 28, 28}) + std::string(100, 'x'));
   expect_error("train-images-idx3-ubyte.gz", "claims 3000000 images, expected 1 to 1000000");
   // A million images are legal, but 2 MB of zeros, compressed to some 2 KB, cannot become 784 MB.
   write("train-images-idx3-ubyte.gz",
         header(0x803, {1'000'000, 28, 28}) + std::string(2'000'000, '\0'));
   expect_error("train-images-idx3-ubyte.gz", "truncated: its header announces 784000000 bytes");
+  write("train-images-idx3-ubyte.gz", header(0x803, {3, 2'000, 28}));
+  expect_error("train-images-idx3-ubyte.gz", "2000 x 28 pixels, expected sides of 1 to 1024");
 }
 
-TEST_F(DataTest, WhatIsNoRegularFileIsRefused) {
+TEST_F(IdxFiles, ImagesMayHaveAnySizeAndLabelsAnyNumberOfClasses) {
+  write("t10k-images-idx3-ubyte",
+        header(0x803, {2, 3, 5}) + std::string(15, 'a') + std::string(15, 'b'));
+  write("t10k-labels-idx1-ubyte", header(0x801, {2}) + std::string{46, 0});
+  EXPECT_THROW(load_idx(folder_, "t10k"), DataError);  // a label of 46 in 10 classes
+  const auto images = load_idx(folder_, "t10k", {.classes = 47});
+  EXPECT_EQ(images->get(1).image.shape(), (Shape{3, 5, 1}));
+  EXPECT_EQ(images->get(1).image.data<std::uint8_t>()[14], 'b');
+  EXPECT_EQ(images->get(0).label, 46);
+  EXPECT_TRUE(images->class_names().empty());
+  EXPECT_THROW(load_idx(folder_, "t10k", {.classes = 47, .class_names = {"a", "b"}}), ValueError);
+  EXPECT_THROW(load_idx(folder_, "t10k", {.classes = 257}), ValueError);
+  EXPECT_EQ(load_idx(folder_, "train", {.class_names = std::vector<std::string>(10, "x")})
+                ->class_names()
+                .size(),
+            10u);
+}
+
+TEST_F(IdxFiles, WhatIsNoRegularFileIsRefused) {
   const std::string path = folder_ + "/train-images-idx3-ubyte";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // opening it would wait for a writer
   expect_error("train-images-idx3-ubyte", "not a regular file");
   fs::remove(path);
   fs::create_directory(path);
   expect_error("train-images-idx3-ubyte", "not a regular file");
-  EXPECT_THROW(load_cifar10(folder_, {"train-images-idx3-ubyte"}), DataError);
   EXPECT_THROW(load_idx(folder_ + "/" + std::string(300, 'x'), "train"), DataError);
-}
-
-TEST_F(DataTest, ACifar10FileOfTooManyImagesIsRefusedBeforeAnythingIsRead) {
-  write("a.bin", "");
-  fs::resize_file(folder_ + "/a.bin", 3073 * std::uintmax_t{1'000'000});  // it has no blocks
-  try {
-    load_cifar10(folder_, {"a.bin"});
-    ADD_FAILURE() << "no error";
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("a.bin is too long: it has 1000000 images"),
-              std::string::npos)
-        << error.what();
-  }
-}
-
-TEST_F(DataTest, Cifar10TurnsPlanesIntoPixels) {
-  std::string record(1 + 3072, '\0');
-  record[0] = 7;
-  record[1] = 11, record[1 + 1024] = 22, record[1 + 2048] = 33, record[2] = 44;
-  write("a.bin", record + record);
-  const Dataset data = load_cifar10(folder_, {"a.bin"});
-  EXPECT_EQ(data.count, 2);
-  EXPECT_EQ(data.labels[1], 7);
-  EXPECT_EQ((std::vector<std::uint8_t>{data.images.begin(), data.images.begin() + 4}),
-            (std::vector<std::uint8_t>{11, 22, 33, 44}));
-  write("a.bin", record + "x");
-  EXPECT_THROW(load_cifar10(folder_, {"a.bin"}), DataError);
-  EXPECT_THROW(load_cifar10(folder_, {"b.bin"}), DataError);
-  EXPECT_THROW(load_cifar10(folder_ + "/nowhere", {"a.bin"}), DataError);
-  record[0] = 10;
-  write("a.bin", record);
-  EXPECT_THROW(load_cifar10(folder_, {"a.bin"}), DataError);
 }
 
 }  // namespace

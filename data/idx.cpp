@@ -1,15 +1,17 @@
-// load_idx(): reads the IDX files of the MNIST family. zlib reads files that are not compressed,
-// too.
-#include "dataset.h"
+// zlib reads the files, also those that are not compressed.
+#include "idx.h"
+
+#include "../core/create.h"
+#include "data_file.h"
 
 #include <zlib.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <memory>
+#include <utility>
 
-namespace tutti::examples {
+namespace tutti::data {
 namespace {
 
 class GzFile {
@@ -21,6 +23,7 @@ class GzFile {
     if (!file_) fail<DataError>("data file {} cannot be opened", path_);
     gzbuffer(file_.get(), 1 << 17);
   }
+
   void read(void* to, std::size_t bytes) {
     const int got = gzread(file_.get(), to, static_cast<unsigned>(bytes));
     int error = Z_OK;
@@ -29,30 +32,30 @@ class GzFile {
       fail<DataError>("data file {} is corrupt: {}", path_, message);
     if (got != static_cast<int>(bytes)) fail<DataError>("data file {} is truncated", path_);
   }
+
   std::uint32_t read_number() {
     std::array<std::uint8_t, 4> b{};
     read(b.data(), b.size());
     return static_cast<std::uint32_t>(b[0]) << 24 | static_cast<std::uint32_t>(b[1]) << 16 |
            static_cast<std::uint32_t>(b[2]) << 8 | b[3];
   }
-  // The memory is reserved once and used as data arrives, so that it never holds a second copy. A
-  // header that claims more than the file can hold is refused before that.
-  std::vector<std::uint8_t> read_bytes(std::int64_t bytes) {
+
+  // Reads a whole tensor. A header that claims more than the file can hold is refused before the
+  // memory is allocated. Pages of that memory come into being as data arrives.
+  Tensor read_bytes(const Shape& shape) {
+    const std::int64_t bytes = numel(shape);
     if (bytes / max_compression > stored_bytes_)
       fail<DataError>(
           "data file {} is truncated: its header announces {} bytes, which cannot come "
           "from its {}",
           path_, bytes, stored_bytes_);
-    const auto size = static_cast<std::size_t>(bytes);
-    std::vector<std::uint8_t> result;
-    result.reserve(size);
-    while (result.size() < size) {
-      const std::size_t at = result.size(), part = std::min<std::size_t>(size - at, 1 << 24);
-      result.resize(at + part);
-      read(result.data() + at, part);
-    }
+    const Tensor result = empty(shape, {.dtype = uint8});
+    constexpr std::int64_t part = 1 << 24;
+    for (std::int64_t at = 0; at < bytes; at += part)
+      read(result.data<std::uint8_t>() + at, static_cast<std::size_t>(std::min(part, bytes - at)));
     return result;
   }
+
   // Throws unless the file ends here. At the end zlib compares the checksum, too.
   void expect_end() {
     char byte = 0;
@@ -65,11 +68,13 @@ class GzFile {
     if (got < 0 || error != Z_OK)
       fail<DataError>("data file {} is corrupt: its checksum is wrong", path_);
   }
+
   void expect_magic(std::uint32_t expected) {
     if (const std::uint32_t magic = read_number(); magic != expected)
       fail<DataError>("data file {} is corrupt: it starts with {:#010x}, expected {:#010x}", path_,
                       magic, expected);
   }
+
   const std::string& path() const { return path_; }
 
  private:
@@ -87,49 +92,52 @@ GzFile open(const std::string& folder, const std::string& name) {
   return GzFile(std::filesystem::exists(path, ignored) ? path : path + ".gz");
 }
 
-void read_images(Dataset& data, GzFile file) {
+Tensor read_images(GzFile file) {
   constexpr std::int64_t most = 1'000'000;  // the largest sets of this family have 814,255 images
-  file.expect_magic(0x803);                 // unsigned bytes in three dimensions
-  data.count = file.read_number();
-  data.height = file.read_number();
-  data.width = file.read_number();
-  if (data.height != 28 || data.width != 28)
+  constexpr std::int64_t largest_side = 1024;
+  file.expect_magic(0x803);  // unsigned bytes in three dimensions
+  const std::int64_t count = file.read_number(), height = file.read_number(),
+                     width = file.read_number();
+  if (std::min(height, width) < 1 || std::max(height, width) > largest_side)
     fail<DataError>(
-        "data file {} is corrupt: it claims {} images of {} x {} pixels, expected 28 x 28",
-        file.path(), data.count, data.height, data.width);
-  if (data.count < 1 || data.count > most)
+        "data file {} is corrupt: it claims {} images of {} x {} pixels, expected sides of 1 to {}",
+        file.path(), count, height, width, largest_side);
+  if (count < 1 || count > most)
     fail<DataError>("data file {} is corrupt: it claims {} images, expected 1 to {}", file.path(),
-                    data.count, most);
-  data.images = file.read_bytes(data.count * data.image_size());
+                    count, most);
+  Tensor images = file.read_bytes({count, height, width, 1});
   file.expect_end();
+  return images;
 }
 
-void read_labels(Dataset& data, GzFile file) {
+Tensor read_labels(GzFile file, std::int64_t images, std::int64_t classes) {
   file.expect_magic(0x801);  // unsigned bytes in one dimension
-  if (const std::int64_t count = file.read_number(); count != data.count)
+  if (const std::int64_t count = file.read_number(); count != images)
     fail<DataError>("data file {} is corrupt: it has {} labels for {} images", file.path(), count,
-                    data.count);
-  data.labels = file.read_bytes(data.count);
+                    images);
+  const Tensor labels = file.read_bytes({images});
   file.expect_end();
-  for (const std::uint8_t label : data.labels)
-    if (label >= data.classes)
-      fail<DataError>("data file {} is corrupt: label {}, expected 0 to {}", file.path(), label,
-                      data.classes - 1);
+  const std::uint8_t* const bytes = labels.data<std::uint8_t>();
+  const std::uint8_t largest = *std::max_element(bytes, bytes + images);
+  if (largest >= classes)
+    fail<DataError>("data file {} is corrupt: label {}, expected 0 to {}", file.path(), largest,
+                    classes - 1);
+  return labels.to(int64);
 }
 
 }  // namespace
 
-Dataset load_idx(const std::string& folder, const std::string& prefix) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored))
-    fail<DataError>(
-        "data folder {} is missing; give another with --data (Debian's package "
-        "dataset-fashion-mnist has Fashion-MNIST)",
-        folder);
-  Dataset data{.channels = 1, .classes = 10};
-  read_images(data, open(folder, prefix + "-images-idx3-ubyte"));
-  read_labels(data, open(folder, prefix + "-labels-idx1-ubyte"));
-  return data;
+std::shared_ptr<const TensorDataset> load_idx(const std::string& folder, const std::string& prefix,
+                                              const IdxOptions& options) {
+  const auto names = static_cast<std::int64_t>(options.class_names.size());
+  if (options.classes < 1 || options.classes > 256 || (names != 0 && names != options.classes))
+    fail<ValueError>("load_idx: expected 1 to 256 classes and as many names or none, got {} and {}",
+                     options.classes, names);
+  check_data_folder(folder, "the files of MNIST and its family are looked for there");
+  const Tensor images = read_images(open(folder, prefix + "-images-idx3-ubyte"));
+  const Tensor labels =
+      read_labels(open(folder, prefix + "-labels-idx1-ubyte"), images.size(0), options.classes);
+  return std::make_shared<TensorDataset>(images, labels, options.class_names);
 }
 
-}  // namespace tutti::examples
+}  // namespace tutti::data

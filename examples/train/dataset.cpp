@@ -1,0 +1,137 @@
+#include "dataset.h"
+
+#include <tutti/core/error.h>
+#include <tutti/data/cifar.h>
+#include <tutti/data/idx.h>
+#include <tutti/data/transforms/crop.h>
+#include <tutti/data/transforms/flip.h>
+
+#include <numeric>
+#include <utility>
+
+namespace tutti::examples {
+namespace {
+
+using data::Split;
+
+// Checks that all images of a dataset in memory are square, and completes what follows from them.
+TrainingData complete(TrainingData data, const std::string& folder) {
+  const Shape shape = data.train->get(0).image.shape(), test = data.test->get(0).image.shape();
+  if (shape[0] != shape[1] || !(shape == test))
+    fail<DataError>(
+        "the images in {} are {} and {} (height, width, channels), expected square "
+        "ones of one size for training and test",
+        folder, to_string(shape), to_string(test));
+  data.image_size = shape[0];
+  data.channels = shape[2];
+  data.class_names = data.train->class_names();
+  return data;
+}
+
+TrainingData load_mnist_family(const std::string& folder, std::vector<std::string> class_names) {
+  const data::IdxOptions options{.classes = 10, .class_names = std::move(class_names)};
+  return complete({.train = data::load_idx(folder, "train", options),
+                   .test = data::load_idx(folder, "t10k", options),
+                   .classes = options.classes},
+                  folder);
+}
+
+TrainingData load_fashion_mnist(const std::string& folder) {
+  TrainingData data =
+      load_mnist_family(folder, {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal",
+                                 "Shirt", "Sneaker", "Bag", "Ankle boot"});
+  data.mean = {0.2860f};
+  data.deviation = {0.3530f};
+  data.train_transforms = {data::RandomHorizontalFlip()};
+  return data;
+}
+
+TrainingData load_mnist(const std::string& folder) {
+  TrainingData data = load_mnist_family(folder, {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
+  data.mean = {0.1307f};
+  data.deviation = {0.3081f};
+  return data;
+}
+
+TrainingData load_cifar(const std::string& folder, bool is_cifar100) {
+  TrainingData data;
+  if (is_cifar100) {
+    data = complete({.train = data::load_cifar100(folder, Split::train),
+                     .test = data::load_cifar100(folder, Split::test),
+                     .classes = 100},
+                    folder);
+    data.mean = {0.5071f, 0.4865f, 0.4409f};
+    data.deviation = {0.2673f, 0.2564f, 0.2762f};
+  } else {
+    data = complete({.train = data::load_cifar10(folder, Split::train),
+                     .test = data::load_cifar10(folder, Split::test),
+                     .classes = 10},
+                    folder);
+    data.mean = {0.4914f, 0.4822f, 0.4465f};
+    data.deviation = {0.2470f, 0.2435f, 0.2616f};
+  }
+  data.train_transforms = {data::RandomCrop({.size = data.image_size, .padding = 4}),
+                           data::RandomHorizontalFlip()};
+  return data;
+}
+
+}  // namespace
+
+const std::vector<std::string>& dataset_names() {
+  static const std::vector<std::string> names{"fashion-mnist", "mnist", "cifar10", "cifar100",
+                                              "synthetic"};
+  return names;
+}
+
+std::string default_folder(const std::string& name) {
+  if (name == "fashion-mnist")
+    return "/usr/share/datasets/fashion-mnist";  // Debian's dataset-fashion-mnist
+  if (name == "mnist") return "data/mnist";
+  if (name == "cifar10") return "data/cifar-10-batches-bin";
+  if (name == "cifar100") return "data/cifar-100-binary";
+  return "";
+}
+
+TrainingData load_training_data(const TrainOptions& options) {
+  if (options.dataset == "synthetic") return make_synthetic();
+  try {
+    if (options.dataset == "fashion-mnist") return load_fashion_mnist(options.data);
+    if (options.dataset == "mnist") return load_mnist(options.data);
+    if (options.dataset == "cifar10") return load_cifar(options.data, false);
+    if (options.dataset == "cifar100") return load_cifar(options.data, true);
+  } catch (const DataError& error) {
+    fail<DataError>("{} (--data gives the folder of {})", error.what(), options.dataset);
+  }
+  fail<ValueError>("unknown dataset '{}'", options.dataset);
+}
+
+TrainingData make_synthetic(const SyntheticOptions& options) {
+  const auto images = [&](std::int64_t count, std::uint64_t seed) {
+    return std::make_shared<data::SyntheticDataset>(
+        data::SyntheticDataset::Options{.count = count,
+                                        .height = options.size,
+                                        .width = options.size,
+                                        .channels = options.channels,
+                                        .seed = seed});
+  };
+  const auto channels = static_cast<std::size_t>(options.channels);
+  return {.train = images(options.train, 2 * options.seed),
+          .test = images(options.test, 2 * options.seed + 1),
+          .channels = options.channels,
+          .classes = 10,
+          .image_size = options.size,
+          .mean = std::vector<float>(channels, 0.5f),
+          .deviation = std::vector<float>(channels, 0.25f),
+          .train_transforms = {data::RandomHorizontalFlip()}};
+}
+
+TrainingData shard(TrainingData data, int rank, int ranks) {
+  const std::int64_t size = data.train->size(), begin = size * rank / ranks,
+                     end = size * (rank + 1) / ranks;
+  std::vector<std::int64_t> own(static_cast<std::size_t>(end - begin));
+  std::iota(own.begin(), own.end(), begin);
+  data.train = std::make_shared<data::Subset>(std::move(data.train), std::move(own));
+  return data;
+}
+
+}  // namespace tutti::examples

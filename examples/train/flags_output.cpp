@@ -1,0 +1,25 @@
+#include "flag_values.h"
+#include "flags.h"
+
+namespace tutti::examples {
+
+void add_output_flags(CLI::App& app, TrainOptions& o) {
+  app.add_option("--log-every", o.log_every, "Steps between two lines of metrics.jsonl")
+      ->check(positive(1'000'000'000))
+      ->capture_default_str();
+  app.add_option("--checkpoint-every", o.checkpoint_every,
+                 "Steps between two checkpoints in the run folder, beside those at the end of each "
+                 "epoch; 0 for none")
+      ->check(not_negative_whole<std::int64_t>())
+      ->capture_default_str();
+  app.add_flag("--resume", o.resume,
+               "Go on from the run folder's last checkpoint, to the same bits as without the stop; "
+               "from the beginning where there is none");
+  app.add_option("--trace", o.trace,
+                 "Write a timeline of the run to this file, to be opened at ui.perfetto.dev; keep "
+                 "the run short: a step has hundreds of events");
+  app.add_option("--out", o.out,
+                 "Run folder for metrics, weights and curves (default: runs/DATASET-MODEL)");
+}
+
+}  // namespace tutti::examples

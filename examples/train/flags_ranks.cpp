@@ -1,0 +1,20 @@
+#include "flag_values.h"
+#include "flags.h"
+#include "option_words.h"
+
+namespace tutti::examples {
+
+void add_rank_flags(CLI::App& app, TrainOptions& o) {
+  app.add_flag("--sync-bn,!--no-sync-bn", o.sync_bn,
+               "Batch normalisation over the global batch (the default), or over each rank's own "
+               "part of it");
+  app.add_flag("--sharded", o.sharded,
+               "Each rank trains on its own part of the images, in batches of its own, instead of "
+               "on its part of every global batch");
+  add_parsed(
+      app, "--uneven", [&](const std::string& text) { o.uneven = uneven_from_string(text); },
+      "With --sharded, ranks whose images are used up before those of the others in an epoch: "
+      "shadow (go on with empty batches), stop (the epoch ends for all) or error [shadow]");
+}
+
+}  // namespace tutti::examples

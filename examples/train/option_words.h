@@ -1,0 +1,21 @@
+// Options whose value is a word: its text on the command line and in config.json. Each function
+// that reads a word throws a ValueError that lists the words it expects.
+#pragma once
+
+#include <tutti/core/dtype.h>
+#include <tutti/core/tensor.h>
+#include <tutti/distributed/data_parallel/join.h>
+
+#include <string>
+
+namespace tutti::examples {
+
+/// shadow, stop or error.
+distributed::Uneven uneven_from_string(const std::string& text);
+const char* to_string(distributed::Uneven uneven);
+/// float32, float64, bf16 or fp16.
+DType precision_from_string(const std::string& text);
+/// channels_last or contiguous.
+MemoryFormat memory_format_from_string(const std::string& text);
+
+}  // namespace tutti::examples

@@ -1,0 +1,119 @@
+#include "fold.h"
+
+#include "../../autograd/functions.h"
+#include "../../autograd/grad_mode.h"
+#include "../conv.h"
+#include "../linear.h"
+#include "sync_batch_norm.h"
+
+#include <map>
+#include <typeinfo>
+
+namespace tutti::nn {
+namespace {
+
+// The part of a Conv or Linear that folding changes.
+struct Producer {
+  Layer* layer;
+  Tensor& weight;
+  Tensor& bias;
+};
+
+// Derived classes may compute something else with the same tensors.
+template <class... Types>
+bool is_exactly(const Module& module) {
+  return ((typeid(module) == typeid(Types)) || ...);
+}
+
+std::optional<Producer> producer(Module& module) {
+  if (is_exactly<Conv1d, Conv2d, Conv3d>(module)) {
+    auto& conv = static_cast<Conv&>(module);
+    return Producer{&conv, conv.weight, conv.bias};
+  }
+  if (!is_exactly<Linear>(module)) return {};
+  auto& linear = static_cast<Linear&>(module);
+  if (linear.options().activation != Activation::none) return {};
+  return Producer{&linear, linear.weight, linear.bias};
+}
+
+BatchNorm* foldable_batch_norm(Module& module) {
+  if (!is_exactly<BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm>(module))
+    return nullptr;
+  auto& layer = static_cast<BatchNorm&>(module);
+  return layer.running_mean.defined() && !layer.has_forward_hooks() ? &layer : nullptr;
+}
+
+Module* child(const Module& module, const std::string& name) {
+  for (const auto& [own, below] : module.children())
+    if (own == name) return below.get();
+  fail<ValueError>(
+      "fold_batch_norm: consecutive_children() of {} names '{}', which is no child of it",
+      module.error_name(), name);
+}
+
+// Counts how often each storage occurs in the state dict, which lists shared tensors, and those of
+// shared modules, under all of their paths.
+using StorageUses = std::map<const Storage*, int>;
+
+StorageUses storage_uses(const Module& module) {
+  StorageUses uses;
+  for (const auto& [path, tensor] : module.state_dict()) ++uses[tensor.storage().get()];
+  return uses;
+}
+
+// A tensor that is not among the uses was made by folding: its layer is in another pair, too.
+bool shares_tensors(const Module& module, const StorageUses& uses) {
+  for (const auto& [path, tensor] : module.state_dict())
+    if (const auto use = uses.find(tensor.storage().get()); use == uses.end() || use->second > 1)
+      return true;
+  return false;
+}
+
+Tensor or_filled(const Tensor& tensor, const Tensor& like, double value) {
+  return tensor.defined() ? tensor.detach().to(float64)
+                          : full(like.shape(), value, {float64, like.device()});
+}
+
+// y = (W x + b - mean) scale + shift = (scale W) x + ((b - mean) scale + shift), where scale is
+// weight / sqrt(var + eps) and shift the bias of the BatchNorm.
+void fold(const Producer& into, BatchNorm& layer) {
+  const Tensor mean = layer.running_mean.detach().to(float64),
+               var = layer.running_var.detach().to(float64);
+  const double eps = layer.options().eps;
+  const Tensor rstd = rsqrt(layer.options().eps_is_floor ? relu(var - eps) + eps : var + eps);
+  const Tensor scale = or_filled(layer.weight, mean, 1) * rstd;
+  const Tensor bias = (or_filled(into.bias, mean, 0) - mean) * scale +
+                      or_filled(layer.bias, mean, 0);
+
+  Shape per_output = Dims::filled(into.weight.rank(), 1);
+  per_output[0] = mean.numel();
+  const Tensor weight = into.weight.detach().to(float64) * scale.reshape(per_output);
+  const DType dtype = into.weight.dtype();
+  const bool requires_grad = into.weight.requires_grad();
+  into.weight.set_data(weight.to(dtype).contiguous(into.weight.memory_format()));
+  if (into.bias.defined()) into.bias.set_data(bias.to(into.bias.dtype()));
+  else into.bias = bias.to(dtype).requires_grad_(requires_grad);
+  layer.become_identity(into.weight.rank());
+}
+
+}  // namespace
+
+std::vector<std::string> fold_batch_norm(Module& module) {
+  const NoGrad no_grad;
+  const StorageUses uses = storage_uses(module);
+  std::vector<std::string> folded;
+  for (const auto& [path, parent] : module.named_modules())
+    for (const auto& [first, second] : parent->consecutive_children()) {
+      Module &before = *child(*parent, first), &after = *child(*parent, second);
+      const std::optional<Producer> into = producer(before);
+      BatchNorm* const layer = foldable_batch_norm(after);
+      if (!into || !layer || into->layer->has_forward_hooks() || shares_tensors(before, uses) ||
+          shares_tensors(after, uses) || into->weight.size(0) != layer->options().channels)
+        continue;
+      fold(*into, *layer);
+      folded.push_back(path.empty() ? second : path + "." + second);
+    }
+  return folded;
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,29 @@
+// fold_batch_norm() merges BatchNorm layers into the convolutions and linear layers before them,
+// for inference: in evaluation a BatchNorm is one multiplication and one addition per channel. It
+// looks only at pairs that modules declare by Module::consecutive_children().
+#pragma once
+
+#include "layer.h"
+
+namespace tutti::nn {
+
+/// Folds BatchNorm layers into the layers that feed them, in place, so that the outputs in
+/// evaluation stay the same to rounding. Returns the paths of the BatchNorm layers that were folded
+/// and are identities now (BatchNorm::become_identity); the layer before them has a new weight, and
+/// a bias also if it had none. The new values are computed in float64 and rounded once to the dtype
+/// of the weight, so fold a model before it is moved to a 16-bit dtype.
+///
+/// A BatchNorm is folded if a module declares that it follows a Conv1d, Conv2d, Conv3d or Linear
+/// (Module::consecutive_children; Sequential and the ResNets do). A pair is left as it is where
+/// that would not be exact or would change something else: the BatchNorm tracks no running
+/// statistics, one of the two is of a derived class, has forward hooks, or shares itself or a
+/// tensor with another place in `module`, the Linear has an activation, or the numbers of channels
+/// differ. A BatchNorm may be frozen or have a process group.
+///
+/// The tensors of a folded BatchNorm leave the state dict, so states of the folded and of the
+/// original model do not fit each other: load weights first, then fold. State dicts that were taken
+/// before keep their values. The training flag does not change; a folded BatchNorm refuses to run
+/// in training.
+std::vector<std::string> fold_batch_norm(Module& module);
+
+}  // namespace tutti::nn

@@ -1,0 +1,274 @@
+#include "report.h"
+
+#include "../../autograd/grad_mode.h"
+#include "../../core/create.h"
+#include "report_advice.h"
+#include "statistics_run.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tutti::nn {
+namespace {
+
+using Layer = BatchNormReport::Layer;
+using Vector = std::vector<double>;
+
+constexpr double constant_share_of_eps = 0.01;
+constexpr double silent_share_of_largest = 1e-3;
+constexpr double exploded_magnitude = 1e4;
+constexpr double stray_limit = 0.25;
+
+// The moments of a set of values: their number, and for each channel mean and sum of squared
+// deviations.
+struct Moments {
+  double count = 0;
+  Vector mean, m2;
+
+  // The formula is that of Chan, Golub and LeVeque (1979).
+  void merge(const Moments& other) {
+    if (!(other.count > 0)) return;
+    const double total = count + other.count;
+    for (std::size_t c = 0; c < mean.size(); ++c) {
+      const double gap = other.mean[c] - mean[c];
+      mean[c] += gap * (other.count / total);
+      m2[c] += other.m2[c] + gap * gap * (count * other.count / total);
+    }
+    count = total;
+  }
+};
+
+Moments no_moments(std::size_t channels) {
+  return {.mean = Vector(channels, 0), .m2 = Vector(channels, 0)};
+}
+
+// What one rank knows about one layer. Ranks exchange it as numbers of float64.
+struct Findings {
+  Moments moments;
+  double samples = 0, batches = 0;
+  Vector running_mean, running_var;
+
+  std::vector<double> numbers() const {
+    Vector all{moments.count, samples, batches};
+    for (const Vector* part : {&moments.mean, &moments.m2, &running_mean, &running_var})
+      all.insert(all.end(), part->begin(), part->end());
+    return all;
+  }
+  static std::size_t size(std::size_t channels) { return 3 + 4 * channels; }
+  static Findings from(const double* numbers, std::size_t channels) {
+    const auto part = [&](std::size_t i) {
+      const double* begin = numbers + 3 + i * channels;
+      return Vector(begin, begin + channels);
+    };
+    return {{numbers[0], part(0), part(1)}, numbers[1], numbers[2], part(2), part(3)};
+  }
+};
+
+// Adds up what a layer sees on this rank.
+void observe(Findings& findings, const Tensor& x, const Tensor& weights) {
+  const std::size_t channels = findings.moments.mean.size();
+  const Tensor packet =
+      empty({kernels::packet_size(static_cast<std::int64_t>(channels))}, {float64, x.device()});
+  kernels::batch_norm(x.device()).moments(x, weights, packet);
+  const Vector numbers = to_vector(packet);
+  const auto begin = numbers.begin() + kernels::packet_header_size;
+  const auto middle = begin + static_cast<std::ptrdiff_t>(channels);
+  findings.moments.merge({numbers[0], Vector(begin, middle), Vector(middle, numbers.end())});
+  findings.samples += static_cast<double>(x.size(0));
+  findings.batches += 1;
+}
+
+// A layer under observation.
+class Observation {
+ public:
+  explicit Observation(StatisticsRun run)
+      : run_(std::move(run)), findings_(std::make_unique<Findings>()) {
+    const BatchNorm& layer = run_.layer();
+    findings_->moments = no_moments(static_cast<std::size_t>(run_.channels()));
+    findings_->running_mean = to_vector(layer.running_mean);
+    findings_->running_var = to_vector(layer.running_var);
+    run_.observe([findings = findings_.get()](const Tensor& x, const Tensor& weights) {
+      observe(*findings, x, weights);
+    });
+  }
+  const StatisticsRun& run() const { return run_; }
+  const Findings& findings() const { return *findings_; }
+
+ private:
+  StatisticsRun run_;
+  std::unique_ptr<Findings> findings_;  // does not move with the observation
+};
+
+bool is_exploded(double value) { return !(std::abs(value) <= exploded_magnitude); }
+
+// Sorts channels out of which no distance can be measured, and returns the others.
+std::vector<std::size_t> find_channels(Layer& report, const BatchNorm& layer, const Vector& mean,
+                                       const Vector& var) {
+  const Vector weight = layer.weight.defined() ? to_vector(layer.weight) : Vector(mean.size(), 1);
+  double largest = 0;
+  for (const double w : weight) largest = std::max(largest, std::abs(w));
+  std::vector<std::size_t> healthy;
+  for (std::size_t c = 0; c < mean.size(); ++c) {
+    const auto channel = static_cast<std::int64_t>(c);
+    const bool explodes = is_exploded(mean[c]) || is_exploded(std::sqrt(var[c])) ||
+                          !std::isfinite(weight[c]);
+    const bool is_constant = var[c] < constant_share_of_eps * layer.options().eps;
+    if (explodes) report.exploded.push_back(channel);
+    if (is_constant) report.constant.push_back(channel);
+    if (std::abs(weight[c]) <= silent_share_of_largest * largest) report.silent.push_back(channel);
+    if (!explodes && !is_constant) healthy.push_back(c);
+  }
+  return healthy;
+}
+
+// Measures the running statistics of all ranks against mean and variance of all values.
+void compare_running(Layer& report, const std::vector<Findings>& ranks, const Moments& all,
+                     double eps, const std::vector<std::size_t>& healthy) {
+  if (healthy.empty()) return;
+  double squares = 0, logs = 0;
+  for (const std::size_t c : healthy) {
+    const double var = all.m2[c] / all.count + eps, std = std::sqrt(var);
+    const double running = ranks[0].running_var[c] + eps,
+                 gap = ranks[0].running_mean[c] - all.mean[c];
+    const double scale = std::sqrt(var / running) - 1;
+    squares += gap * gap / running + scale * scale;
+    report.mean_distance += std::abs(gap) / std;
+    logs += std::log(running / var);
+    const auto [least, most] =
+        std::minmax_element(ranks.begin(), ranks.end(), [c](const Findings& a, const Findings& b) {
+          return a.running_mean[c] < b.running_mean[c];
+        });
+    report.running_spread += (most->running_mean[c] - least->running_mean[c]) / std;
+  }
+  const double count = static_cast<double>(healthy.size());
+  report.evaluation_error = std::sqrt(squares / count);
+  report.mean_distance /= count;
+  report.variance_ratio = std::exp(logs / count);
+  report.running_spread /= count;
+}
+
+double median(Vector values) {
+  std::ranges::sort(values);
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
+
+// Measures the own statistics of each rank against the medians, which one strange rank of several
+// does not move.
+void compare_ranks(Layer& report, const std::vector<Findings>& ranks, double eps,
+                   const std::vector<std::size_t>& healthy) {
+  Vector squares(ranks.size(), 0);
+  for (const std::size_t c : healthy) {
+    Vector means, stds;
+    for (const Findings& rank : ranks) {
+      if (!(rank.moments.count > 0)) continue;
+      means.push_back(rank.moments.mean[c]);
+      stds.push_back(std::sqrt(rank.moments.m2[c] / rank.moments.count + eps));
+    }
+    const double mean = median(means), std = median(stds);
+    for (std::size_t rank = 0, i = 0; rank < ranks.size(); ++rank) {
+      if (!(ranks[rank].moments.count > 0)) continue;
+      const double gap = (means[i] - mean) / std, spread = std::log(stds[i] / std);
+      squares[rank] += gap * gap + spread * spread;
+      ++i;
+    }
+  }
+  for (const double sum : squares)
+    report.rank_distance.push_back(
+        healthy.empty() ? 0 : std::sqrt(sum / static_cast<double>(healthy.size())));
+}
+
+// Of two ranks both are as far from their median, so more than one rank may be named.
+void find_strays(Layer& report, const std::vector<Findings>& ranks) {
+  const double largest = *std::ranges::max_element(report.rank_distance);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const double distance = report.rank_distance[rank];
+    // The mean of a rank's samples is off by 1 / sqrt(samples) where values of a sample are alike.
+    const double by_chance = 2 / std::sqrt(std::max(1.0, ranks[rank].samples));
+    if (distance > stray_limit + by_chance && distance > 0.75 * largest)
+      report.stray_ranks.push_back(static_cast<int>(rank));
+  }
+}
+
+void describe_average(Layer& report, const BatchNorm& layer) {
+  const auto& momentum = layer.options().momentum;
+  const bool forgets = momentum && !layer.options().pooled;
+  report.updates = layer.num_batches_tracked.item<std::int64_t>();
+  const auto updates = static_cast<double>(report.updates);
+  report.memory = forgets ? 1 / *momentum : updates;
+  report.initial_share = forgets ? std::pow(1 - *momentum, updates) : report.updates == 0;
+}
+
+Layer examine(const StatisticsRun& run, const std::vector<Findings>& ranks) {
+  const BatchNorm& layer = run.layer();
+  const auto& shared = layer.process_group();
+  Layer report{.path = run.path(),
+               .channels = run.channels(),
+               .is_synchronized = shared && shared->communicates()};
+  Moments all = no_moments(static_cast<std::size_t>(run.channels()));
+  double batches = 0;
+  for (const Findings& rank : ranks) {
+    report.values.push_back(rank.moments.count);
+    all.merge(rank.moments);
+    batches += rank.batches;
+  }
+  describe_average(report, layer);
+  report.rank_distance.assign(ranks.size(), 0);
+  if (!(all.count > 0)) return report;
+  report.values_per_batch = all.count / batches * (report.is_synchronized ? shared->size() : 1);
+
+  Vector var = all.m2;
+  for (double& each : var) each /= all.count;
+  const std::vector<std::size_t> healthy = find_channels(report, layer, all.mean, var);
+  compare_running(report, ranks, all, layer.options().eps, healthy);
+  report.rank_distance.clear();
+  compare_ranks(report, ranks, layer.options().eps, healthy);
+  find_strays(report, ranks);
+  return report;
+}
+
+// Returns the findings of all ranks for each layer, by one collective.
+std::vector<std::vector<Findings>> gather(const std::vector<Observation>& observations,
+                                          const ProcessGroup& group) {
+  Vector mine;
+  for (const Observation& each : observations) {
+    const Vector numbers = each.findings().numbers();
+    mine.insert(mine.end(), numbers.begin(), numbers.end());
+  }
+  const auto size = static_cast<std::int64_t>(mine.size());
+  const Device device = observations.front().run().layer().running_mean.device();
+  const Tensor all = empty({group.size(), size}, {float64, device});
+  group.all_gather(tensor(mine, {float64}).to(device), all, {.name = "batch_norm_report"}).wait();
+
+  const Vector numbers = to_vector(all);
+  std::vector<std::vector<Findings>> result;
+  std::size_t begin = 0;
+  for (const Observation& each : observations) {
+    const auto channels = static_cast<std::size_t>(each.run().channels());
+    auto& ranks = result.emplace_back();
+    for (int rank = 0; rank < group.size(); ++rank)
+      ranks.push_back(Findings::from(
+          numbers.data() + static_cast<std::size_t>(rank) * mine.size() + begin, channels));
+    begin += Findings::size(channels);
+  }
+  return result;
+}
+
+}  // namespace
+
+BatchNormReport batch_norm_report(Module& module, const std::function<void()>& run_batches,
+                                  const ProcessGroup& group) {
+  const NoGrad no_grad;
+  std::vector<Observation> observations;
+  for (StatisticsRun& run : start_statistics_runs("batch_norm_report", module, group))
+    observations.emplace_back(std::move(run));
+  run_batches();
+  BatchNormReport report;
+  if (observations.empty()) return report;
+  const auto findings = gather(observations, group);
+  for (std::size_t i = 0; i < observations.size(); ++i)
+    report.layers.push_back(examine(observations[i].run(), findings[i]));
+  report.warnings = batch_norm_advice(report.layers);
+  return report;
+}
+
+}  // namespace tutti::nn

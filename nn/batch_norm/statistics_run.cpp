@@ -1,0 +1,92 @@
+#include "statistics_run.h"
+
+#include "../../autograd/functions.h"
+#include "../../core/create.h"
+#include "../../distributed/backend.h"
+#include "arguments.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti::nn {
+
+StatisticsRun::StatisticsRun(std::string path, BatchNorm& layer)
+    : path_(std::move(path)), layer_(&layer), was_training_(layer.is_training()) {
+  const Device device = layer.running_mean.device();
+  const Shape channels = layer.running_mean.shape();
+  layer.population_ = {.mean = zeros(channels, {float64, device}),
+                       .var = ones(channels, {float64, device}),
+                       .batches = zeros({}, {int64, device}),
+                       .elements = zeros({}, {float64, device})};
+  layer.train();
+}
+
+StatisticsRun::~StatisticsRun() {
+  if (!layer_) return;
+  layer_->history_->observe = {};
+  layer_->population_ = {};
+  layer_->train(was_training_);
+}
+
+StatisticsRun::StatisticsRun(StatisticsRun&& other) noexcept
+    : path_(std::move(other.path_)),
+      layer_(std::exchange(other.layer_, nullptr)),
+      was_training_(other.was_training_) {}
+
+void StatisticsRun::observe(std::function<void(const Tensor&, const Tensor&)> observe) {
+  layer_->history_->observe = std::move(observe);
+}
+
+Tensor StatisticsRun::moments() const {
+  const kernels::RunningStatistics& population = layer_->population_;
+  const auto& shared = layer_->process_group();
+  const double share = !shared || shared->rank() == 0 ? 1 : 0;
+  const Tensor n = population.elements * share;
+  const Tensor deviations = population.var * relu(population.elements - 1) * share;
+  return cat({n.reshape({1}), population.mean, deviations});
+}
+
+bool StatisticsRun::finish(const Tensor& moments) {
+  const std::int64_t c = channels();
+  const Tensor counts = moments.slice(1, 0, 1), means = moments.slice(1, 1, 1 + c),
+               deviations = moments.slice(1, 1 + c, 1 + 2 * c);
+  const double n = sum(counts).item<double>();
+  if (!(n > 0)) return false;
+  const Tensor mean = sum(means * counts, {0}) * (1 / n);
+  layer_->running_mean.copy_(mean);
+  if (n > 1)
+    layer_->running_var.copy_(sum(deviations + square(means - mean) * counts, {0}) * (1 / (n - 1)));
+  return true;
+}
+
+namespace {
+
+// Ranks outside of `group` would go on with other statistics than those that they have shared.
+void check_group(const char* function, const std::string& path, const BatchNorm& layer,
+                 const ProcessGroup& group) {
+  const auto& shared = layer.process_group();
+  if (!shared || shared->size() == 1) return;
+  const std::vector<int>& all = group.implementation()->info().world_ranks;
+  for (const int rank : shared->implementation()->info().world_ranks)
+    if (std::find(all.begin(), all.end(), rank) == all.end())
+      fail<ValueError>(
+          "{}: SyncBatchNorm '{}' shares its statistics with rank {} of the "
+          "world, which is not in the group '{}' that was given; give a group of all its ranks",
+          function, path, rank, group.name());
+}
+
+}  // namespace
+
+std::vector<StatisticsRun> start_statistics_runs(const char* function, Module& module,
+                                                 const ProcessGroup& group) {
+  std::vector<StatisticsRun> runs;
+  for (const auto& [path, below] : module.named_modules()) {
+    auto* layer = dynamic_cast<BatchNorm*>(below);
+    if (!layer || !layer->running_mean.defined() || layer->is_frozen()) continue;
+    check_group(function, path, *layer, group);
+    runs.emplace_back(path, *layer);
+  }
+  return runs;
+}
+
+}  // namespace tutti::nn
