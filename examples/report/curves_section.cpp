@@ -39,16 +39,21 @@ Points points_of(const std::vector<Metrics>& rows, const Value& value) {
   return points;
 }
 
-// Returns the exponential moving average whose weights begin at the first point.
+// Returns the mean of the neighbours of each point, of which the nearer ones count more. Unlike an
+// exponential average it does not lag behind.
 Points smooth(const Points& points) {
-  const double keep = 1 - 1 / std::max(1.0, static_cast<double>(points.size()) / 25);
+  const auto n = static_cast<std::ptrdiff_t>(points.size()), reach = std::max(n / 30, 2L);
   Points result;
-  double sum = 0, weight = 0;
-  for (const Point& p : points) {
-    if (!std::isfinite(p.y)) continue;
-    sum = keep * sum + (1 - keep) * p.y;
-    weight = keep * weight + (1 - keep);
-    result.push_back({p.x, sum / weight});
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    double sum = 0, weights = 0;
+    for (std::ptrdiff_t k = std::max(i - reach, 0L); k <= std::min(i + reach, n - 1); ++k) {
+      const Point& neighbour = points[static_cast<std::size_t>(k)];
+      if (!std::isfinite(neighbour.y)) continue;
+      const auto weight = static_cast<double>(reach + 1 - std::abs(i - k));
+      sum += weight * neighbour.y;
+      weights += weight;
+    }
+    if (weights > 0) result.push_back({points[static_cast<std::size_t>(i)].x, sum / weights});
   }
   return result;
 }
@@ -132,7 +137,7 @@ std::string curves_section(const RunReport& report) {
                     .format = "{:.0f}"};
   return section("curves", "Curves",
                  "<p class=\"note\">Faint lines are the rows of metrics.jsonl, solid ones their "
-                 "moving average. Dotted lines stand where an epoch ends.</p>\n"
+                 "moving mean. Dotted lines stand where an epoch ends.</p>\n"
                  "<div class=\"charts\">\n" +
                      figure(report, loss, false) + figure(report, accuracy, true) +
                      figure(report, rate, false) + figure(report, speed, false) + "</div>\n");

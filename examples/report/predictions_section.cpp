@@ -13,10 +13,10 @@ constexpr std::int64_t most_pixels = 160;  // of a side
 std::string picture(const RunReport& report, const Prediction& p, const Tensor& image) {
   const bool is_small = std::max(image.size(0), image.size(1)) <= 64;
   const std::string label = class_name(report, p.label);
-  const std::string answer = p.label == p.predicted
-                                 ? percent(p.probability)
-                                 : fmt::format("taken for {}, {}", class_name(report, p.predicted),
-                                               percent(p.probability));
+  const std::string answer = p.label == p.predicted ? percent(p.probability)
+                                                    : fmt::format("taken for {}<br/>{}",
+                                                                  class_name(report, p.predicted),
+                                                                  percent(p.probability));
   return fmt::format(
       "<li><img{} src=\"{}\" alt=\"test image {}: {}\"/><b>{}</b><span>{}</span>"
       "<span class=\"bar\"><i style=\"width:{:.0f}%\"></i></span></li>\n",

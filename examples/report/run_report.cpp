@@ -51,8 +51,8 @@ std::string to_html(const RunReport& report) {
   page += fmt::format("<body>\n<main>\n<header>\n{}<h1>{}</h1>\n<p class=\"lead\">{}</p>\n",
                       state_of(report), escape(report.title), escape(report.headline));
   page += figures_section(report) + "</header>\n";
-  for (const auto draw :
-       {curves_section, predictions_section, confusion_section, time_section, facts_section})
+  for (const auto draw : {curves_section, predictions_section, confusion_section, time_section,
+                          batch_norm_section, facts_section})
     page += draw(report);
   return page +
          "<footer><p>Written by train_resnet of tutti. The page is complete in itself: it "

@@ -20,6 +20,8 @@ std::string predictions_section(const RunReport& report);
 std::string confusion_section(const RunReport& report);
 /// Where the time of a step goes on each rank, and which rank the others wait for.
 std::string time_section(const RunReport& report);
+/// What ails the BatchNorm layers, and what to do.
+std::string batch_norm_section(const RunReport& report);
 /// The tables of configuration and machine.
 std::string facts_section(const RunReport& report);
 

@@ -33,7 +33,8 @@ h3 { margin: 0 0 .6rem; font-size: .95rem; font-weight: 620; }
 p { margin: 0 0 1rem; max-width: 72ch; }
 .lead, .note { color: var(--soft); }
 .note { font-size: .86rem; margin: -.55rem 0 1.1rem; }
-.state { margin: 0; font-size: .86rem; color: var(--soft); }
+p.note { max-width: 100ch; }
+.state { margin: 0 0 .35rem; font-size: .86rem; color: var(--soft); }
 .state .when { margin-left: .9em; }
 .done, .running { font-weight: 650; color: var(--green); margin-right: .5em; }
 .done::before { content: "\2713\00a0"; }
@@ -68,7 +69,7 @@ svg text { font-size: 12px; fill: var(--soft); font-variant-numeric: tabular-num
 .chart .faint { stroke: var(--blue); stroke-width: 1; opacity: .28; }
 .chart .test-line { stroke: var(--orange); stroke-width: 1.4; stroke-dasharray: 5 3; }
 .chart circle { fill: var(--orange); stroke: var(--card); stroke-width: 1.5; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.6rem, 1fr));
+.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.2rem, 1fr));
   gap: 1.1rem .9rem; margin: 0 0 1.6rem; padding: 0; list-style: none; }
 .pictures:last-child { margin-bottom: 0; }
 .pictures li { min-width: 0; font-size: .84rem; line-height: 1.3; }
@@ -119,6 +120,11 @@ tbody th { font-weight: 400; }
 .load { background: var(--load); } .forward { background: var(--forward); }
 .backward { background: var(--backward); } .optimizer { background: var(--optimizer); }
 .waiting { background: var(--waiting); } .other { background: var(--other); }
+.advice { margin: 0 0 1.4rem; padding: 0; list-style: none; max-width: 100ch; }
+.advice li { padding: .65rem .95rem; margin-bottom: .5rem; border-radius: 8px;
+  border-left: 3px solid var(--orange); background: var(--faint); font-size: .9rem; }
+.advice .good { border-color: var(--green); }
+.layers td .bar { margin-top: .15rem; }
 footer p { margin: 1.5rem 0 0; font-size: .8rem; color: var(--soft); }
 @media (max-width: 40rem) {
   main { padding: 1.25rem .75rem 1.5rem; }

@@ -15,11 +15,19 @@ void add_output_flags(CLI::App& app, TrainOptions& o) {
   app.add_flag("--resume", o.resume,
                "Go on from the run folder's last checkpoint, to the same bits as without the stop; "
                "from the beginning where there is none");
+  app.add_flag(
+      "--bn-report", o.bn_report,
+      "Examine the BatchNorm layers at the end of each epoch, on a few training batches: why "
+      "evaluation is worse than training, channels and ranks that are out of order; in "
+      "report.html, with warnings on the screen");
+  app.add_flag(
+      "--tensorboard", o.tensorboard,
+      "Write the metrics as event files into the run folder, too: tensorboard --logdir runs");
   app.add_option("--trace", o.trace,
                  "Write a timeline of the run to this file, to be opened at ui.perfetto.dev; keep "
                  "the run short: a step has hundreds of events");
   app.add_option("--out", o.out,
-                 "Run folder for metrics, weights and curves (default: runs/DATASET-MODEL)");
+                 "Run folder for metrics, weights and report (default: runs/DATASET-MODEL)");
 }
 
 }  // namespace tutti::examples

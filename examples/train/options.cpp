@@ -79,6 +79,8 @@ std::string to_json(const TrainOptions& o) {
                                     {"memory_format", to_string(o.memory_format)},
                                     {"log_every", o.log_every},
                                     {"checkpoint_every", o.checkpoint_every},
+                                    {"bn_report", o.bn_report},
+                                    {"tensorboard", o.tensorboard},
                                     {"out", o.out}};
   return json.dump(2) + "\n";
 }

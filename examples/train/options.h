@@ -44,9 +44,11 @@ struct TrainOptions {
   std::int64_t log_every = 10;  ///< Steps between two rows of metrics.
   /// Steps between two checkpoints, in addition to those at the end of each epoch; 0 for none.
   std::int64_t checkpoint_every = 0;
-  bool resume = false;  ///< The run continues from the run folder's checkpoint, if there is one.
-  std::string trace;    ///< The file of a timeline; empty for none.
-  std::string out;      ///< The run folder; empty for runs/DATASET-MODEL.
+  bool resume = false;     ///< The run continues from the run folder's checkpoint, if there is one.
+  bool bn_report = false;  ///< Every epoch ends with a report on the BatchNorm layers.
+  bool tensorboard = false;  ///< The run folder gets event files for TensorBoard.
+  std::string trace;         ///< The file of a timeline; empty for none.
+  std::string out;           ///< The run folder; empty for runs/DATASET-MODEL.
 };
 
 /// A wrong flag or value. The message is one line.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "checkpoint.h"
+#include "event_file.h"
 #include "options.h"
 #include "progress.h"
 #include "run_folder.h"
@@ -39,8 +40,10 @@ class RunLog {
  private:
   const TrainOptions& options_;
   const bool is_rank_0_;
+  const std::int64_t first_step_;
   std::vector<Metrics> rows_;
   std::optional<RunFolder> folder_;
+  std::optional<EventFile> events_;  // with options.tensorboard
   Progress progress_;
 };
 

@@ -12,6 +12,7 @@
 #include <tutti/core/trace.h>
 #include <tutti/data/transforms/normalize.h>
 #include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/recompute_statistics.h>
 #include <tutti/nn/functional/loss.h>
 
 #include <algorithm>
@@ -22,7 +23,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t shown_predictions = 12;  // of each kind, in the report
+constexpr std::int64_t most_examined_batches = 20;  // by --bn-report
+constexpr std::int64_t shown_predictions = 12;      // of each kind, in the report
 
 // ---- set up
 
@@ -242,19 +244,20 @@ void TrainingRun::train_step() {
 
 data::Batch TrainingRun::load_batch() {
   const StepTimer::Scope scope(step_timer_, StepPart::load);
-  data::Batch batch = next_batch();
+  data::Batch batch = [&] {
+    const trace::Span span("load");
+    return batch_at(
+        {.epoch = step_ / length_.steps_per_epoch, .batch = step_ % length_.steps_per_epoch});
+  }();
   if (!options_.sharded) return batch;  // every rank knows the size of the global batch
   if (!join_.step(batch.global_size)) fail<Error>("step {}: no rank has images", step_ + 1);
   batch.global_size = join_.samples();
   return batch;
 }
 
-// Returns this rank's part of the batch of this step, on its device. The part is empty where the
-// rank has used up images of its own.
-data::Batch TrainingRun::next_batch() {
-  const trace::Span span("load");
-  const data::DataLoader::State place{.epoch = step_ / length_.steps_per_epoch,
-                                      .batch = step_ % length_.steps_per_epoch};
+// Returns this rank's part of a training batch, on its device. The part is empty where the rank has
+// used up images of its own.
+data::Batch TrainingRun::batch_at(data::DataLoader::State place) {
   if (place.batch >= train_loader_.batches_per_epoch())
     return {.images = empty({0, data_.channels, data_.image_size, data_.image_size},
                             {.dtype = storage_dtype(options_), .device = device_},
@@ -322,28 +325,54 @@ void TrainingRun::evaluate_epoch() {
   Metrics row = next_row();
   nn::check_batch_statistics(*net_);
   share_buffers();
-  const LossAndAccuracy test = evaluate(*net_, test_loader_, group_, device_, test_recorder_);
+  const LossAndAccuracy test = evaluate(*net_, test_loader_, group_, device_, &test_recorder_);
   row.test_loss = test.loss;
   row.test_accuracy = test.accuracy;
   if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
   log_.add_epoch(row);
-  write_report();
+  write_report(examine_batch_norm());
   start_row();
 }
 
+// With --bn-report: examines the BatchNorm layers on the first batches of the epoch, and tests the
+// network with the statistics of these batches. Leaves the network as it was. This call is
+// collective.
+std::optional<BatchNormPage> TrainingRun::examine_batch_norm() {
+  if (!options_.bn_report) return {};
+  BatchNormPage page{.batches = std::min(most_examined_batches, length_.steps_per_epoch)};
+  const data::DataLoader::State place = train_loader_.state();
+  const auto run_batches = [&] {
+    for (std::int64_t i = 0; i < page.batches; ++i)
+      (*net_)(batch_at({.epoch = row_.epoch - 1, .batch = i}).images);
+  };
+  page.report = nn::batch_norm_report(*net_, run_batches, group_);
+  for (const std::string& warning : page.report.warnings) log_.say("batch norm: " + warning);
+
+  std::vector<std::pair<Tensor, Tensor>> kept;  // every buffer and its values
+  for (const auto& [name, buffer] : net_->named_buffers())
+    kept.emplace_back(buffer, buffer.clone());
+  nn::recompute_statistics(*net_, run_batches, group_);
+  page.recomputed_test_accuracy = evaluate(*net_, test_loader_, group_, device_).accuracy;
+  for (const auto& [buffer, values] : kept) buffer.copy_(values);
+  train_loader_.set_state(place);
+  return page;
+}
+
 // Writes the page of the run folder. This call is collective.
-void TrainingRun::write_report() {
+void TrainingRun::write_report(std::optional<BatchNormPage> batch_norm) {
   TestDetails test = test_recorder_.take(group_);
   std::vector<StepTimes> step_times = step_timer_.take(group_);
   if (!log_.has_folder()) return;
-  log_.write_report(to_html(make_report({.options = options_,
-                                         .data = data_,
-                                         .group = group_,
-                                         .device = device_,
-                                         .length = length_,
-                                         .rows = log_.rows(),
-                                         .headline = headline()},
-                                        std::move(test), std::move(step_times))));
+  RunReport report = make_report({.options = options_,
+                                  .data = data_,
+                                  .group = group_,
+                                  .device = device_,
+                                  .length = length_,
+                                  .rows = log_.rows(),
+                                  .headline = headline()},
+                                 std::move(test), std::move(step_times));
+  report.batch_norm = std::move(batch_norm);
+  log_.write_report(to_html(report));
 }
 
 void TrainingRun::save_checkpoint() {

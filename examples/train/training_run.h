@@ -3,6 +3,7 @@
 // RunLog's business, what a checkpoint holds Checkpoint's.
 #pragma once
 
+#include "../report/run_report.h"
 #include "checkpoint.h"
 #include "dataset.h"
 #include "metric_sums.h"
@@ -52,14 +53,15 @@ class TrainingRun {
  private:
   void train_step();
   data::Batch load_batch();
-  data::Batch next_batch();
+  data::Batch batch_at(data::DataLoader::State place);
   void compute_step(const data::Batch& batch);
   void start_row();
   Metrics next_row();
   void share_buffers();
   void continue_from(const Checkpoint& checkpoint);
   std::string headline() const;
-  void write_report();
+  std::optional<BatchNormPage> examine_batch_norm();
+  void write_report(std::optional<BatchNormPage> batch_norm);
 
   const TrainOptions& options_;
   const TrainingData& data_;
