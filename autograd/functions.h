@@ -9,6 +9,7 @@
 
 #include "../core/tensor.h"
 
+#include <optional>
 #include <vector>
 
 namespace tutti {
@@ -33,28 +34,44 @@ Tensor pow(const Tensor& x, double exponent);
 
 // ---- Functions of each element. They need a floating dtype.
 
-Tensor abs(const Tensor& x);      ///< |x|; the gradient at 0 is 0, at NaN it is NaN
-Tensor exp(const Tensor& x);      ///< e^x
-Tensor log(const Tensor& x);      ///< the natural logarithm
-Tensor sqrt(const Tensor& x);     ///< the square root
-Tensor rsqrt(const Tensor& x);    ///< 1 / sqrt(x)
-Tensor square(const Tensor& x);   ///< x * x
-Tensor sin(const Tensor& x);      ///< the sine
-Tensor cos(const Tensor& x);      ///< the cosine
-Tensor tanh(const Tensor& x);     ///< the hyperbolic tangent
+Tensor abs(const Tensor& x);     ///< |x|; the gradient at 0 is 0, at NaN it is NaN
+Tensor exp(const Tensor& x);     ///< e^x
+Tensor log(const Tensor& x);     ///< the natural logarithm
+Tensor sqrt(const Tensor& x);    ///< the square root
+Tensor rsqrt(const Tensor& x);   ///< 1 / sqrt(x)
+Tensor square(const Tensor& x);  ///< x * x
+Tensor sin(const Tensor& x);     ///< the sine
+Tensor cos(const Tensor& x);     ///< the cosine
+Tensor tanh(const Tensor& x);    ///< the hyperbolic tangent
+/// Returns x sigmoid(x) (Elfwing, Uchibe and Doya, 2017), also called Swish.
+Tensor silu(const Tensor& x);
+/// Returns x min(max(x + 3, 0), 6) / 6 (Howard et al., "Searching for MobileNetV3", 2019).
+Tensor hardswish(const Tensor& x);
+/// Returns x where it is above 0 and slope x elsewhere.
+Tensor leaky_relu(const Tensor& x, double slope = 0.01);
 Tensor sigmoid(const Tensor& x);  ///< 1 / (1 + exp(-x))
-Tensor relu(const Tensor& x);     ///< max(x, 0); NaN stays NaN and passes the gradient
-Tensor gelu(const Tensor& x);     ///< 0.5 x (1 + erf(x / sqrt(2))), not the tanh approximation
+Tensor sign(const Tensor& x);  ///< -1, 0 or 1, NaN for NaN; takes integers, too; the gradient is 0
+Tensor relu(const Tensor& x);  ///< max(x, 0); NaN stays NaN and passes the gradient
+Tensor gelu(const Tensor& x);  ///< 0.5 x (1 + erf(x / sqrt(2))), not the tanh approximation
 
-// ---- Choices between two tensors.
+// ---- Choices between two tensors, or a tensor and numbers.
 
 /// Returns the larger element, or NaN if either is NaN. If both are equal, each gets half of the
 /// gradient; where the result is NaN, each gets all of it.
 Tensor maximum(const Tensor& a, const Tensor& b);
 /// Returns the smaller element, or NaN if either is NaN. The gradient is that of maximum().
 Tensor minimum(const Tensor& a, const Tensor& b);
+/// Returns the element, or the bound that it exceeds; NaN stays NaN. Without a value, a bound does
+/// not exist; above a smaller `max`, `min` has no effect. The gradient passes between the bounds
+/// and where the element is NaN, not at the bounds themselves. Throws a ValueError if both are
+/// absent, and a DTypeError for a bound with a fraction if `x` holds integers.
+Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max);
 /// Returns a where the bool tensor `condition` is true and b elsewhere; all three broadcast.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+/// Returns `value` where the bool tensor `mask` is true and x elsewhere; both tensors broadcast. No
+/// gradient flows to the elements that are replaced. Throws a DTypeError for a value with a
+/// fraction if `x` holds integers.
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
 // ---- Comparisons. They return bool tensors, without a gradient.
 
@@ -88,6 +105,25 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keepdim = false);
 Tensor mean(const Tensor& x);
 /// @overload
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim = false);
+/// The options of var() and std().
+struct VarianceOptions {
+  /// What the divisor is smaller than the number n of elements: 1 gives the unbiased variance of a
+  /// sample, 0 that of the elements themselves.
+  std::int64_t correction = 1;
+  bool keepdim = false;
+};
+
+/// Returns sum((x - mean(x))^2) / max(0, n - correction) of a floating tensor: NaN or infinity if
+/// the divisor is 0. The mean is subtracted before squaring, so that a mean far from 0 costs no
+/// digits; 16-bit tensors are computed in float32.
+Tensor var(const Tensor& x);
+/// @overload
+Tensor var(const Tensor& x, const Dims& dims, const VarianceOptions& options = {});
+/// Returns sqrt(var(x)). Elements that are all equal have gradient 0, as in PyTorch.
+Tensor std(const Tensor& x);
+/// @overload
+Tensor std(const Tensor& x, const Dims& dims, const VarianceOptions& options = {});
+
 /// Returns the largest element. Equal ones share the gradient evenly. Throws a ShapeError if there
 /// is no element.
 Tensor max(const Tensor& x);
@@ -101,6 +137,9 @@ Tensor min(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// Returns the int64 index of the first largest element along `dim`, without a gradient. A tensor
 /// without dimensions counts as one of shape (1,), so `dim` is 0 or -1 and the result is 0.
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
+/// Returns the row-major index of the first largest element of the whole tensor, of shape ().
+/// Throws a ShapeError if there is no element.
+Tensor argmax(const Tensor& x);
 
 // ---- Softmax along one dimension. A tensor without dimensions counts as one of shape (1,).
 

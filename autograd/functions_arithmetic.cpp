@@ -156,6 +156,20 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
   return extremum(Binary::minimum, Binary::greater, "minimum", a, b);
 }
 
+Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max) {
+  if (!min && !max) fail<ValueError>("clamp: expected a smallest or a largest value, got neither");
+  Tensor y = x.detach();
+  if (min) y = compute(Binary::maximum, "clamp", y, *min);
+  if (max) y = compute(Binary::minimum, "clamp", y, *max);
+  return record("clamp", y, {x}, [=, saved = Saved(x)](const Tensor& g) {
+    const Tensor none = zeros({}, {g.dtype(), g.device()});
+    Tensor gradient = g;
+    if (min) gradient = where(le(saved, *min), none, gradient);
+    if (max) gradient = where(ge(saved, *max), none, gradient);
+    return gradient;
+  });
+}
+
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   if (condition.dtype() != boolean)
     fail<DTypeError>("where: expected a condition of dtype bool, got {}",
@@ -176,6 +190,14 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
                   return std::vector{need_a ? sum_to(where(c, g, none), p) : Tensor(),
                                      need_b ? sum_to(where(c, none, g), q) : Tensor()};
                 });
+}
+
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+  if (mask.dtype() != boolean)
+    fail<DTypeError>("masked_fill: expected a mask of dtype bool, got {}", to_string(mask.dtype()));
+  autograd::expect_same_device("masked_fill", x, mask);
+  autograd::expect_number_fits("masked_fill", x, value);
+  return where(mask, full({}, value, {x.dtype(), x.device()}), x);
 }
 
 Tensor eq(const Tensor& a, const Tensor& b) { return compute(Binary::equal, "eq", a, b, boolean); }

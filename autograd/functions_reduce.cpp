@@ -5,6 +5,7 @@
 #include "operation.h"
 #include "record.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace tutti {
@@ -63,6 +64,44 @@ Tensor extremum(Reduction op, const char* name, const Tensor& x, const Dims& dim
                 });
 }
 
+// The variance of a tensor that is not 16-bit: its sum of squares around the mean over `divisor`.
+struct Variance {
+  Dims dims;
+  Shape kept;
+  double divisor;
+
+  Tensor centred(const Tensor& x) const { return x - mean(x, dims, true); }
+  Tensor value(const Tensor& x, bool keepdim) const {
+    return sum(square(centred(x)), dims, keepdim) / divisor;
+  }
+  // Returns the gradient of x from that of the variance.
+  Tensor gradient(const Tensor& g, const Tensor& x) const {
+    return centred(x) * (g * (2 / divisor)).reshape(kept);
+  }
+};
+
+// Returns the variance, or its square root.
+Tensor spread(const char* op, const Tensor& given, const Dims& dims, const VarianceOptions& options,
+              bool is_root) {
+  autograd::expect_floating(op, given);
+  const ReducedShape to(op, given.shape(), dims);
+  const Variance variance{
+      dims, to.kept, static_cast<double>(std::max<std::int64_t>(0, to.count - options.correction))};
+  const Tensor x = given.to(accumulate_dtype(given.dtype()));
+  Tensor y = variance.value(x.detach(), options.keepdim);
+  if (!is_root)
+    return record(op, y, {x},
+                  [variance, in = Saved(x)](const Tensor& g) { return variance.gradient(g, in); })
+        .to(given.dtype());
+  y = sqrt(y);
+  return record(op, y, {x},
+                [variance, in = Saved(x), out = Saved(y)](const Tensor& g) {
+                  // The slope of the root is infinite at 0; the subgradient there is 0.
+                  return variance.gradient(masked_fill(g * 0.5 / out.get(), eq(out, 0), 0), in);
+                })
+      .to(given.dtype());
+}
+
 Tensor softmax_along(const Tensor& x, std::int64_t dim, bool log, const char* name) {
   autograd::expect_floating(name, x);
   if (x.rank() == 0) return softmax_along(x.reshape({1}), dim, log, name).reshape({});
@@ -99,6 +138,14 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
                 });
 }
 
+Tensor var(const Tensor& x, const Dims& dims, const VarianceOptions& options) {
+  return spread("var", x, dims, options, false);
+}
+
+Tensor std(const Tensor& x, const Dims& dims, const VarianceOptions& options) {
+  return spread("std", x, dims, options, true);
+}
+
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim) {
   return extremum(Reduction::max, "max", x, dims, keepdim);
 }
@@ -109,6 +156,8 @@ Tensor min(const Tensor& x, const Dims& dims, bool keepdim) {
 
 Tensor sum(const Tensor& x) { return sum(x, all_dims(x)); }
 Tensor mean(const Tensor& x) { return mean(x, all_dims(x)); }
+Tensor var(const Tensor& x) { return var(x, all_dims(x)); }
+Tensor std(const Tensor& x) { return std(x, all_dims(x)); }
 Tensor max(const Tensor& x) { return max(x, all_dims(x)); }
 Tensor min(const Tensor& x) { return min(x, all_dims(x)); }
 
@@ -120,9 +169,11 @@ Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
     fail<ShapeError>("argmax: expected at least one element in dimension {} of shape {}", dim,
                      to_string(x.shape()));
   const Tensor out = empty(to.kept, {int64, x.device()});
-  kernels::reduce(x.device()).argmax(x, d, out);
+  kernels::reduce(x.device()).topk(x, d, out);
   return keepdim ? out : with_shape(out, to.dropped);
 }
+
+Tensor argmax(const Tensor& x) { return argmax(x.detach().reshape({-1}), 0); }
 
 Tensor softmax(const Tensor& x, std::int64_t dim) {
   return softmax_along(x, dim, false, "softmax");

@@ -35,6 +35,12 @@ Tensor abs(const Tensor& x) {
       [saved = Saved(x)](const Tensor& g) { return g * compute(Unary::sign, "abs", saved); });
 }
 
+Tensor sign(const Tensor& x) {
+  if (!is_floating(x.dtype())) return gt(x, 0).to(x.dtype()) - lt(x, 0).to(x.dtype());
+  return record("sign", compute(Unary::sign, "sign", x), {x},
+                [](const Tensor& g) { return zeros_like(g); });
+}
+
 Tensor exp(const Tensor& x) {
   const Tensor y = compute(Unary::exp, "exp", x);
   return record("exp", y, {x}, [saved = Saved(y)](const Tensor& g) { return g * saved; });
@@ -96,6 +102,28 @@ Tensor relu(const Tensor& x) {
 Tensor gelu(const Tensor& x) {
   return record("gelu", compute(Unary::gelu, "gelu", x), {x}, [saved = Saved(x)](const Tensor& g) {
     return activation_grad(Binary::gelu_grad, g, saved);
+  });
+}
+
+Tensor silu(const Tensor& x) {
+  return record("silu", compute(Unary::silu, "silu", x), {x}, [saved = Saved(x)](const Tensor& g) {
+    return activation_grad(Binary::silu_grad, g, saved);
+  });
+}
+
+Tensor hardswish(const Tensor& x) {
+  return record("hardswish", compute(Unary::hardswish, "hardswish", x), {x},
+                [saved = Saved(x)](const Tensor& g) {
+                  return activation_grad(Binary::hardswish_grad, g, saved);
+                });
+}
+
+Tensor leaky_relu(const Tensor& x, double slope) {
+  autograd::expect_floating("leaky_relu", x);
+  const Tensor y = empty_like(x);
+  kernels::elementwise(x.device()).binary_scalar(Binary::leaky_relu, x, slope, false, y);
+  return record("leaky_relu", y, {x}, [saved = Saved(x), slope](const Tensor& g) {
+    return where(gt(saved, 0), g, g * slope);
   });
 }
 

@@ -38,6 +38,10 @@ Tensor element(const Tensor& x, std::int64_t i) {
   return x.alias({}, {}, position);
 }
 
+constexpr const char* not_recorded =
+    "; the output does not require a gradient: was record() called under NoGrad, or was an input "
+    "detached?";
+
 class Check {
  public:
   Check(const Function& function, const std::vector<Tensor>& inputs,
@@ -81,8 +85,8 @@ class Check {
       for (double& w : weights_) w = generator.normal();
     }
     std::vector<std::vector<double>> gradients(leaves_.size());
-    if (out.requires_grad())
-      out.backward(tensor(weights_, out.shape(), {out.dtype(), out.device()}));
+    is_recorded_ = out.requires_grad();
+    if (is_recorded_) out.backward(tensor(weights_, out.shape(), {out.dtype(), out.device()}));
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
       if (!leaves_[i].requires_grad()) continue;
       // A leaf that backward did not reach has a zero gradient.
@@ -135,9 +139,9 @@ class Check {
       if (!(error <= options_.tolerance))  // NaN fails too
         return failed(
             fmt::format("input {} of shape {}, element {} (row-major): reported gradient {:.10g}, "
-                        "central difference {:.10g} (relative error {:.3g}, tolerance {:.3g})",
+                        "central difference {:.10g} (relative error {:.3g}, tolerance {:.3g}){}",
                         i, to_string(leaves_[i].shape()), k, reported[k], numeric[k], error,
-                        options_.tolerance));
+                        options_.tolerance, is_recorded_ ? "" : not_recorded));
     }
     return true;
   }
@@ -147,6 +151,7 @@ class Check {
   std::vector<Tensor> leaves_;
   std::vector<std::vector<double>> values_, reported_;
   std::vector<double> weights_;  // the random weights of the outputs
+  bool is_recorded_ = false;     // whether the output requires a gradient
   GradcheckResult result_;
 };
 

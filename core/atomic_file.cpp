@@ -21,14 +21,42 @@ namespace {
 constexpr std::string_view draft_mark = ".draft-";
 constexpr std::size_t draft_digits = 16;  // hexadecimal, of 64 random bits
 
-// Returns whether `name` is that of a draft of the file `target`.
-bool has_draft_name(std::string_view name, std::string_view target) {
-  if (!name.starts_with(target)) return false;
-  name.remove_prefix(target.size());
-  if (!name.starts_with(draft_mark)) return false;
-  name.remove_prefix(draft_mark.size());
-  return name.size() == draft_digits &&
-         name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+// Returns the name of the file of which `name` is a draft; empty where it is none.
+std::string_view target_of_draft(std::string_view name) {
+  const std::size_t mark = name.rfind(draft_mark);
+  if (mark == std::string_view::npos) return {};
+  const std::string_view digits = name.substr(mark + draft_mark.size());
+  const bool is_draft = digits.size() == draft_digits &&
+                        digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  return is_draft ? name.substr(0, mark) : std::string_view();
+}
+
+// Removes a draft of this user that nobody has locked. The lock is held until the draft is gone, so
+// a living writer that has yet to lock its draft finds it locked or removed, and makes another.
+void remove_if_dead(int folder, const char* draft) {
+  const FileDescriptor file(
+      ::openat(folder, draft, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat status = {};
+  if (file.is_open() && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) &&
+      status.st_uid == ::geteuid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
+    ::unlinkat(folder, draft, 0);
+}
+
+// Removes the dead drafts in the opened folder of the files for which `is_wanted` returns true.
+// Errors are ignored: a draft that stays is a waste of disk, not a reason to fail.
+template <class IsWanted>
+void remove_dead_drafts_in(int folder, const IsWanted& is_wanted) {
+  const int listing = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (listing < 0) return;
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(listing), ::closedir);
+  if (!entries) {
+    ::close(listing);
+    return;
+  }
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::string_view target = target_of_draft(entry->d_name);
+    if (!target.empty() && is_wanted(target)) remove_if_dead(folder, entry->d_name);
+  }
 }
 
 const char* kind_of(mode_t mode) {
@@ -46,7 +74,7 @@ AtomicFile::AtomicFile(const std::string& path)
   if (name_.empty()) fail<FileError>("cannot write '{}': it names a folder, not a file", path_);
   open_folder();
   examine_target();
-  remove_dead_drafts();
+  remove_dead_drafts_in(folder_.get(), [&](std::string_view target) { return target == name_; });
   create_draft();
 }
 
@@ -76,30 +104,6 @@ void AtomicFile::examine_target() {
                     S_ISLNK(status.st_mode) ? "name the file that it points to, or remove it"
                                             : "name another path");
   old_permissions_ = status.st_mode & 0777;
-}
-
-// Errors are ignored here: a draft that stays is a waste of disk, not a reason to fail.
-void AtomicFile::remove_dead_drafts() const {
-  const int listing = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (listing < 0) return;
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(listing), ::closedir);
-  if (!entries) {
-    ::close(listing);
-    return;
-  }
-  while (const dirent* entry = ::readdir(entries.get()))
-    if (has_draft_name(entry->d_name, name_)) remove_if_dead(entry->d_name);
-}
-
-// Removes a draft of this user that nobody has locked. The lock is held until the draft is gone, so
-// a living writer that has yet to lock its draft finds it locked or removed, and makes another.
-void AtomicFile::remove_if_dead(const char* draft) const {
-  const FileDescriptor file(
-      ::openat(folder_.get(), draft, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat status = {};
-  if (file.is_open() && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) &&
-      status.st_uid == ::geteuid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
-    ::unlinkat(folder_.get(), draft, 0);
 }
 
 void AtomicFile::create_draft() {
@@ -150,6 +154,11 @@ void AtomicFile::commit() {
 
 void AtomicFile::fail_with_errno() const {
   fail<FileError>("cannot write '{}': {}", path_, std::strerror(errno));
+}
+
+void remove_dead_drafts(const std::string& folder) {
+  const FileDescriptor opened(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (opened.is_open()) remove_dead_drafts_in(opened.get(), [](std::string_view) { return true; });
 }
 
 void write_file_atomically(const std::string& path, const std::string& text) {

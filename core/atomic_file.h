@@ -37,8 +37,6 @@ class AtomicFile {
  private:
   void open_folder();
   void examine_target();
-  void remove_dead_drafts() const;
-  void remove_if_dead(const char* draft) const;
   void create_draft();
   [[noreturn]] void fail_with_errno() const;
 
@@ -46,6 +44,10 @@ class AtomicFile {
   std::optional<mode_t> old_permissions_;  // empty if there is no old file
   FileDescriptor folder_, file_;
 };
+
+/// Removes the drafts in `folder` whose writers have died, of whatever file, as a killed program
+/// leaves them. Drafts of other users and of living writers stay. Errors are ignored.
+void remove_dead_drafts(const std::string& folder);
 
 /// Writes a file that holds `text`, through an AtomicFile.
 void write_file_atomically(const std::string& path, const std::string& text);

@@ -1,5 +1,6 @@
 // excerpt() makes text from a file or a network fit for an error message. Whoever reads such text
-// and throws an Error that shows it should pass it through excerpt().
+// and throws an Error that shows it should pass it through excerpt(). A program that prints whole
+// messages passes them through escape_controls(), since they may name files with any characters.
 #pragma once
 
 #include <string>
@@ -11,5 +12,10 @@ namespace tutti {
 /// bytes that are not UTF-8 become the escape of U+FFFD. The text therefore cannot fill a terminal
 /// or command it.
 std::string excerpt(const std::string& text);
+
+/// Returns the whole text with its control characters, line feeds included, escaped as in JSON, so
+/// that it is one line and cannot command a terminal. Everything else stays as it is, also text
+/// beyond ASCII.
+std::string escape_controls(const std::string& text);
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -27,15 +28,24 @@ std::size_t size_class(std::size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+// A large block that waits for reuse in vain goes back to the system, or one giant picture would
+// take its memory for ever. "In vain" means that, since its release, `patience` times all memory of
+// the process's tensors was allocated. A training step, which needs every block again, allocates
+// its memory a few times over.
+constexpr std::size_t large_block = std::size_t{16} << 20;
+constexpr std::size_t patience = 16;
+
 class CpuAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override {
     const std::size_t size = size_class(bytes);
     {
       const std::lock_guard lock(mutex_);
+      allocated_ += size;
+      return_idle_blocks();
       auto& blocks = free_[size];
       if (!blocks.empty()) {
-        void* block = blocks.back();
+        void* block = blocks.back().block;
         blocks.pop_back();
         stats_.cached -= size;
         count_live(size);
@@ -63,7 +73,7 @@ class CpuAllocator final : public Allocator {
     const std::lock_guard lock(mutex_);
     stats_.live -= size;
     try {
-      free_[size].push_back(block);
+      free_[size].push_back({block, allocated_});
       stats_.cached += size;
     } catch (...) {
       std::free(block);
@@ -78,12 +88,37 @@ class CpuAllocator final : public Allocator {
   void trim() override {
     const std::lock_guard lock(mutex_);
     for (auto& [size, blocks] : free_)
-      for (void* block : blocks) std::free(block);
+      for (const FreeBlock& free : blocks) std::free(free.block);
     free_.clear();
     stats_.cached = 0;
   }
 
  private:
+  struct FreeBlock {
+    void* block;
+    std::size_t released_at;  // the value of allocated_ at that time
+  };
+
+  // Looks at the large blocks each time when as much as all memory was allocated. Blocks of one
+  // size stand in the order of their release, and the last one is reused first.
+  void return_idle_blocks() {
+    const std::size_t all = stats_.live + stats_.cached;
+    if (allocated_ - looked_at_ < all) return;
+    looked_at_ = allocated_;
+    for (auto& [size, blocks] : free_) {
+      if (size < large_block) continue;
+      const auto idle = [&](const FreeBlock& free) {
+        return (allocated_ - free.released_at) / patience > all;
+      };
+      const auto end = std::find_if_not(blocks.begin(), blocks.end(), idle);
+      for (auto free = blocks.begin(); free != end; ++free) {
+        std::free(free->block);
+        stats_.cached -= size;
+      }
+      blocks.erase(blocks.begin(), end);
+    }
+  }
+
   static void* from_system(std::size_t size) {
     if (size < huge_page) return std::aligned_alloc(alignment, size);
     return std::aligned_alloc(huge_page, (size + huge_page - 1) / huge_page * huge_page);
@@ -95,7 +130,9 @@ class CpuAllocator final : public Allocator {
   }
 
   mutable std::mutex mutex_;
-  std::unordered_map<std::size_t, std::vector<void*>> free_;
+  std::unordered_map<std::size_t, std::vector<FreeBlock>> free_;  // by their size
+  std::size_t allocated_ = 0;  // the bytes of all allocations so far
+  std::size_t looked_at_ = 0;  // the value of allocated_ when return_idle_blocks() last looked
   MemoryStats stats_;
 };
 

@@ -1,13 +1,16 @@
-// The number of threads that a rank computes with, and parallel_for, the loop that uses them. Both
-// are built on OpenMP, which oneDNN uses too. OpenMP's thread count belongs to the calling thread,
-// so ranks that are threads of one process each have their own and share the cores.
+// The number of threads that a thread of the program computes with, and parallel_for, the loop that
+// uses them. Both are built on OpenMP, which oneDNN uses too. The count belongs to the calling
+// thread, so ranks that are threads of one process each have their own and share the cores.
 #pragma once
 
 #include <cstdint>
 
 namespace tutti {
 
-/// Sets how many threads the calling thread computes with, at least 1. The default is all cores.
+/// Sets how many threads the calling thread computes with, at least 1. The default of the main
+/// thread is what OpenMP chooses: OMP_NUM_THREADS, or all cores. The default of every other thread
+/// is 1, because a program with many threads would otherwise start as many times all cores. The
+/// ranks of run_ranks() share the count of their caller.
 void set_num_threads(int threads);
 /// Returns how many threads the calling thread computes with.
 int num_threads();
@@ -16,7 +19,21 @@ int available_cores();
 
 namespace detail {
 void run_parallel(int threads, void (*body)(int thread, int threads, void* context), void* context);
-}
+
+/// Lets OpenMP start num_threads() threads from the calling thread while it exists, for libraries
+/// that ask OpenMP. It restores the thread's own setting, on which code of the host program may
+/// rely.
+class OpenMPThreads {
+ public:
+  OpenMPThreads();
+  ~OpenMPThreads();
+  OpenMPThreads(const OpenMPThreads&) = delete;
+  OpenMPThreads& operator=(const OpenMPThreads&) = delete;
+
+ private:
+  int before_ = 0;  ///< 0 where nothing has to be restored
+};
+}  // namespace detail
 
 /// Calls body(begin, end) for disjoint ranges that cover [0, n), in parallel if n is at least
 /// 2 * grain. The ranges depend on n, grain and num_threads() alone. `body` must not throw.

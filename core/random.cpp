@@ -1,10 +1,12 @@
 #include "random.h"
 
 #include "error.h"
+#include "main_thread.h"
 #include "philox.h"
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <numbers>
 #include <numeric>
 
@@ -55,11 +57,44 @@ std::vector<std::int64_t> Generator::permutation(std::int64_t n) {
   return order;
 }
 
+namespace {
+
+// What the seeds of threads other than the main thread follow from.
+struct ProcessSeed {
+  std::mutex mutex;
+  std::uint64_t seed = 0;
+  std::uint64_t threads = 0;  // how many threads have taken a seed
+};
+
+ProcessSeed& process_seed() {
+  static auto& instance = *new ProcessSeed;  // threads may outlive static objects
+  return instance;
+}
+
+// Returns the generator with which the calling thread begins. A thread's seed is a block of the
+// process's stream, counted from the end of the stream, which no generator reaches.
+Generator first_generator() {
+  if (is_main_thread()) return Generator(0);
+  ProcessSeed& process = process_seed();
+  const std::lock_guard lock(process.mutex);
+  const PhiloxBlock drawn = philox(process.seed, ~++process.threads);
+  return Generator((std::uint64_t{drawn.words[0]} << 32) | drawn.words[1]);
+}
+
+}  // namespace
+
 Generator& default_generator() {
-  thread_local Generator generator(0);
+  thread_local Generator generator = first_generator();
   return generator;
 }
 
-void manual_seed(std::uint64_t seed) { default_generator() = Generator(seed); }
+void manual_seed(std::uint64_t seed) {
+  default_generator() = Generator(seed);
+  if (!is_main_thread()) return;
+  ProcessSeed& process = process_seed();
+  const std::lock_guard lock(process.mutex);
+  process.seed = seed;
+  process.threads = 0;
+}
 
 }  // namespace tutti

@@ -44,10 +44,17 @@ class Generator {
 };
 
 /// Returns the calling thread's generator, from which layers initialise themselves and Dropout
-/// draws unless told otherwise. It is thread-local, so ranks that are threads neither race nor
-/// depend on each other's timing.
+/// draws unless told otherwise. It is thread-local, so threads do not race for it.
+///
+/// The main thread's generator begins with seed 0. Every other thread begins with a seed of its
+/// own, which follows from the seed of the process and the number of the thread: threads count
+/// from 1, in the order in which they first call this function. Where that order can change and
+/// the numbers must not, a thread calls manual_seed() itself. The ranks of run_ranks() all begin
+/// with seed 0, as ranks that are processes do.
 Generator& default_generator();
-/// Restarts the calling thread's default generator with another seed.
+/// Restarts the calling thread's default generator with another seed. Called on the main thread, it
+/// also sets the seed of the process (0 before), and threads that start to draw later count from 1
+/// again. The generators of threads that have begun to draw do not change.
 void manual_seed(std::uint64_t seed);
 
 }  // namespace tutti

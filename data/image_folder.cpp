@@ -124,7 +124,8 @@ Sample ImageFolder::get(std::int64_t index) const {
 std::vector<ImageFolder::BrokenFile> ImageFolder::broken_files() const {
   const std::lock_guard lock(mutex_);
   std::vector<BrokenFile> files;
-  for (const auto& [index, reason] : broken_) files.push_back({files_[index].path, reason});
+  for (const auto& [index, reason] : broken_)
+    files.push_back({static_cast<std::int64_t>(index), files_[index].path, reason});
   return files;
 }
 

@@ -28,6 +28,7 @@ class ImageFolder final : public Dataset {
   };
   /// A file that could not be decoded.
   struct BrokenFile {
+    std::int64_t index = 0;  ///< of the sample
     std::string path;
     std::string reason;
   };
@@ -44,7 +45,7 @@ class ImageFolder final : public Dataset {
   std::vector<std::string> class_names() const override { return class_names_; }
   /// Returns the path of the file.
   std::string describe(std::int64_t index) const override;
-  /// Returns the files that get() has found broken so far, ordered by path.
+  /// Returns the files that get() has found broken so far, ordered by index.
   std::vector<BrokenFile> broken_files() const;
 
  private:

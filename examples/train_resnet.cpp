@@ -1,18 +1,24 @@
 // train_resnet: trains a ResNet on one rank or many. This file is the program around
-// examples/train: it decides which ranks there are, and turns errors into one line and an exit
-// code, 2 for a wrong flag or bad data and 1 for anything else, such as a full disk.
+// examples/train: it decides which ranks there are, locks the run folder, passes signals on as the
+// wish to stop, and turns errors into one line and an exit code (train/exit_code.h).
 #include "train/checkpoint.h"
 #include "train/dataset.h"
+#include "train/dry_run.h"
+#include "train/exit_code.h"
 #include "train/placement.h"
 #include "train/progress.h"
+#include "train/resume_command.h"
+#include "train/run_folder_lock.h"
 #include "train/timeline.h"
 #include "train/trainer.h"
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
+#include <tutti/core/excerpt.h>
 #include <tutti/distributed/backends.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -26,15 +32,6 @@ using namespace tutti::examples;
 struct FailedElsewhere {
   int exit_code;
 };
-
-template <class... Errors>
-bool is_any_of(const std::exception& error) {
-  return ((dynamic_cast<const Errors*>(&error) != nullptr) || ...);
-}
-
-int exit_code_of(const std::exception& error) {
-  return is_any_of<UsageError, DataError, CheckpointError, ValueError, DeviceError>(error) ? 2 : 1;
-}
 
 // Calls `prepare` on every rank. If it throws on any, all ranks fail with one exit code: the first
 // such rank with its error, the others with FailedElsewhere.
@@ -78,11 +75,12 @@ ProcessGroup training_group(const TrainOptions& options, const ProcessGroup& wor
 struct Job {
   bool is_wanted = false;
   TrainOptions options = {};
+  std::optional<RunFolderLock> lock = {};  // on rank 0
   TrainingData data = {};
 };
 
-// Finds out what could go wrong before any rank begins: flags, data, device, run folder,
-// checkpoint.
+// Finds out what could go wrong before any rank begins: flags, device, run folder, checkpoint, and
+// last the data, which may take long to load.
 Job prepare(int argc, char** argv, const ProcessGroup& world) {
   Job job;
   TrainOptions& options = job.options;
@@ -94,37 +92,53 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
                        world.size());
     if (options.device.is_cuda())
       empty({1}, {.device = options.device});  // throws, with the reason, where there is none
+    const bool writes = world.rank() == 0 && !options.dry_run;
+    if (writes) job.lock.emplace(options);
+    if (writes && options.resume) load_checkpoint(options, std::max(options.ranks, world.size()));
     job.data = load_training_data(options);
-    if (world.rank() == 0) RunFolder::prepare(options.out);
-    if (world.rank() == 0 && options.resume)
-      load_checkpoint(options, std::max(options.ranks, world.size()));
   });
   return job;
 }
 
-// Trains on the threads of this process, or as one rank of the processes of `world`.
-void train_on_ranks(const TrainOptions& options, const TrainingData& data,
+// Trains on the threads of this process, or as one rank of the processes of `world`. Returns
+// whether the run was stopped before its end.
+bool train_on_ranks(const TrainOptions& options, const TrainingData& data,
                     const ProcessGroup& world) {
+  const StopRequest& stop = catch_stop_signals(world.rank() == 0);
+  std::atomic<bool> is_stopped = false;
   const auto train_rank = [&](const ProcessGroup& group) {
-    if (!options.sharded) return void(train(options, data, group, stdout));
-    train(options, shard(data, group.rank(), group.size()), group, stdout);
+    const TrainingData own = options.sharded ? shard(data, group.rank(), group.size()) : data;
+    if (train(options, own, group, stdout, &stop).is_stopped) is_stopped = true;
   };
-  if (options.ranks == 1) return train_rank(training_group(options, world));
-  // With NCCL thread r uses device r, so this works from device 0 only.
-  const bool use_nccl = one_device_each(options, options.ranks) && options.device.index() == 0;
-  distributed::run_ranks(options.ranks, train_rank, {.backend = use_nccl ? "nccl" : "local"});
+  if (options.ranks == 1) {
+    train_rank(training_group(options, world));
+  } else {
+    // With NCCL thread r uses device r, so this works from device 0 only.
+    const bool use_nccl = one_device_each(options, options.ranks) && options.device.index() == 0;
+    distributed::run_ranks(options.ranks, train_rank, {.backend = use_nccl ? "nccl" : "local"});
+  }
+  return is_stopped;
 }
 
-void run(int argc, char** argv, const ProcessGroup& world) {
+int run(int argc, char** argv, const ProcessGroup& world) {
   const Job job = prepare(argc, argv, world);
-  if (!job.is_wanted) return;
+  if (!job.is_wanted) return exit_success;
+  if (job.options.dry_run) {
+    prepare_on_all(world, [&] {
+      const int ranks = std::max(job.options.ranks, world.size());
+      if (world.rank() == 0) fmt::print("{}", describe_run(job.options, job.data, ranks));
+    });
+    return exit_success;
+  }
   std::optional<Timeline> timeline;  // its destructor writes the file, also where training fails
   world.barrier({.name = "start"});
   prepare_on_all(world, [&] {
+    if (job.lock && job.options.overwrite) job.lock->remove_old_run();
     if (!job.options.trace.empty()) timeline.emplace(job.options.trace, world);
   });
+  bool is_stopped = false;
   try {
-    train_on_ranks(job.options, job.data, world);
+    is_stopped = train_on_ranks(job.options, job.data, world);
   } catch (const RefusedOnAllRanks&) {
     throw;  // no rank waits for another
   } catch (const std::exception& error) {
@@ -132,13 +146,18 @@ void run(int argc, char** argv, const ProcessGroup& world) {
     throw;
   }
   if (timeline) timeline->finish();
+  if (!is_stopped) return exit_success;
+  // A launcher that sees the first rank end may send a signal to the others.
+  ignore_stop_signals();
+  if (world.rank() == 0) fmt::print("go on with  {}\n", resume_command(argc, argv, world.size()));
+  return exit_stopped;
 }
 
 // Prints an error, and returns the exit code. fmt::print would throw where stderr cannot be
 // written.
 int report(const ProcessGroup& world, const std::exception& error) {
   const std::string rank = world.size() > 1 ? fmt::format(" (rank {})", world.rank()) : "";
-  std::fprintf(stderr, "train_resnet%s: %s\n", rank.c_str(), error.what());
+  std::fprintf(stderr, "train_resnet%s: %s\n", rank.c_str(), escape_controls(error.what()).c_str());
   return exit_code_of(error);
 }
 
@@ -148,9 +167,9 @@ int main(int argc, char** argv) {
   ProcessGroup world;
   try {
     world = ProcessGroup::from_environment();
-    run(argc, argv, world);
+    const int exit_code = run(argc, argv, world);
     flush(stdout);
-    return 0;
+    return exit_code;
   } catch (const FailedElsewhere& other) {
     return other.exit_code;
   } catch (const RefusedOnAllRanks& error) {

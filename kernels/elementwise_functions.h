@@ -28,10 +28,13 @@ enum class Unary {
   sine,
   cosine,
   tanh,
+  silu,       // x sigmoid(x)
+  hardswish,  // x min(max(x + 3, 0), 6) / 6
   sigmoid,
-  relu,  // NaN stays NaN
-  gelu,  // the exact one: x Phi(x), not its tanh approximation
-  sign,  // NaN stays NaN
+  relu,      // NaN stays NaN
+  gelu,      // the exact one: x Phi(x), not its tanh approximation
+  sign,      // NaN stays NaN
+  softplus,  // log(1 + exp(x))
   count
 };
 
@@ -50,11 +53,14 @@ enum class Binary {
   less_equal,
   greater,
   greater_equal,
+  leaky_relu,  // of (x, slope): x above 0, else slope x
   // Gradients of activations: g is the incoming gradient, y the activation's output, x its input.
-  relu_grad,     // of (g, y); NaN in y passes g
-  gelu_grad,     // of (g, x)
-  sigmoid_grad,  // of (g, y)
-  tanh_grad,     // of (g, y)
+  relu_grad,       // of (g, y); NaN in y passes g
+  gelu_grad,       // of (g, x)
+  sigmoid_grad,    // of (g, y)
+  tanh_grad,       // of (g, y)
+  silu_grad,       // of (g, x)
+  hardswish_grad,  // of (g, x)
   count
 };
 
@@ -71,12 +77,22 @@ TUTTI_HOST_DEVICE inline T evaluate(T x) {
   else if constexpr (op == Unary::sine) return Math::sin(x);
   else if constexpr (op == Unary::cosine) return Math::cos(x);
   else if constexpr (op == Unary::tanh) return Math::tanh(x);
+  else if constexpr (op == Unary::silu) return x / (T(1) + Math::exp(-x));
+  else if constexpr (op == Unary::hardswish)
+    return x <= T(-3) ? T(0) : (x >= T(3) ? x : x * (x + T(3)) / T(6));
   else if constexpr (op == Unary::sigmoid) return T(1) / (T(1) + Math::exp(-x));
   else if constexpr (op == Unary::relu) return x > T(0) || x != x ? x : T(0);
   else if constexpr (op == Unary::gelu)
     return x * T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440)));
   else if constexpr (op == Unary::sign) return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x);
-  else static_assert(op == Unary::count, "evaluate() lacks this operation");
+  else if constexpr (op == Unary::softplus) {
+    // log(1 + u) with u = exp(-|x|) <= 1, to full precision: the rounding error of 1 + u cancels in
+    // the quotient (Goldberg, "What every computer scientist should know about floating-point
+    // arithmetic", 1991, theorem 4).
+    const T u = Math::exp(x > T(0) ? -x : x), y = T(1) + u,
+            tail = y == T(1) ? u : Math::log(y) * (u / (y - T(1)));
+    return x > T(0) ? x + tail : tail;
+  } else static_assert(op == Unary::count, "evaluate() lacks this operation");
 }
 
 /// The operations that only floating numbers have.
@@ -85,6 +101,7 @@ TUTTI_HOST_DEVICE inline T evaluate_floating(T a, T b) {
   const T g = a, x = b, y = b;
   if constexpr (op == Binary::divide) return a / b;
   else if constexpr (op == Binary::power) return Math::pow(a, b);
+  else if constexpr (op == Binary::leaky_relu) return a > T(0) ? a : a * b;
   else if constexpr (op == Binary::relu_grad) return y <= T(0) ? T(0) : g;
   else if constexpr (op == Binary::gelu_grad) {
     // d/dx x Phi(x) = Phi(x) + x phi(x), with the normal density phi
@@ -92,6 +109,11 @@ TUTTI_HOST_DEVICE inline T evaluate_floating(T a, T b) {
     return g * (T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440))) + x * phi);
   } else if constexpr (op == Binary::sigmoid_grad) return g * y * (T(1) - y);
   else if constexpr (op == Binary::tanh_grad) return g * (T(1) - y * y);
+  else if constexpr (op == Binary::silu_grad) {
+    const T s = T(1) / (T(1) + Math::exp(-x));
+    return g * s * (T(1) + x * (T(1) - s));
+  } else if constexpr (op == Binary::hardswish_grad)
+    return x <= T(-3) ? T(0) : (x >= T(3) ? g : g * (x / T(3) + T(0.5)));
   else static_assert(op == Binary::count, "evaluate() lacks this operation");
 }
 

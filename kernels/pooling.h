@@ -14,6 +14,10 @@ struct PoolOptions {
   Dims stride = {};
   Dims padding = {};
   bool count_include_pad = true;  ///< whether padding counts in the divisor of an average
+  /// Whether the last window may reach beyond the padding on the right, so that every element is in
+  /// a window if the stride is at most the kernel. The kernels read the number of windows from the
+  /// output's shape.
+  bool ceil_mode = false;
 };
 
 /// Returns the dtype of max pooling's indices: uint8 for windows of fewer than 256

@@ -28,6 +28,14 @@ struct PoolDimension {
     const I first = origin(o), last = first + kernel;
     return {first > 0 ? first : I(0), last < in ? last : in};
   }
+  /// Returns the factor of this dimension in the divisor of output o's average: the size of its
+  /// window in the input or, with `count_padding`, in the input and its padding.
+  TUTTI_HOST_DEVICE I divisor(I o, bool count_padding) const {
+    const PositionRange<I> inside = window(o);
+    if (!count_padding) return inside.end - inside.begin;
+    const I first = origin(o), last = first + kernel;
+    return (last < in + padding ? last : in + padding) - first;
+  }
   /// Returns the outputs that read input position i.
   TUTTI_HOST_DEVICE PositionRange<I> outputs(I i) const {
     const I last = i + padding, first = last - kernel + 1, end = last / stride + 1;

@@ -11,8 +11,10 @@ struct Reduce {
   /// or wider; `out` may be float32 where `in` has 16 bits. An empty sum is 0; the caller refuses
   /// an empty max or min. The result does not depend on the thread count.
   void (*reduce)(Reduction op, const Tensor& in, const Tensor& out);
-  /// Writes the index (int64) of the first largest element along `dim`, where `out` has size 1.
-  void (*argmax)(const Tensor& in, int dim, const Tensor& out);
+  /// Writes the indices (int64) of the k largest elements along `dim`, the largest first, where k
+  /// is the size of `out` in `dim`. NaN is larger than every number; equal elements come in the
+  /// order of their indices.
+  void (*topk)(const Tensor& in, int dim, const Tensor& out);
 };
 
 namespace cpu {

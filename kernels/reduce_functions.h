@@ -17,7 +17,7 @@ TUTTI_HOST_DEVICE inline bool is_nan(T x) {
   else return false;
 }
 
-/// Returns whether a is larger than b, where NaN is larger than every number. argmax and max
+/// Returns whether a is larger than b, where NaN is larger than every number. topk and max
 /// pooling keep the first value that no other value exceeds.
 template <class T>
 TUTTI_HOST_DEVICE inline bool is_larger(T a, T b) {

@@ -1,4 +1,4 @@
-// The activation functions as layers without options or state. Their formulas stand in
+// The activation functions as layers without parameters. Their formulas stand in
 // autograd/functions.h.
 #pragma once
 
@@ -28,6 +28,36 @@ class Sigmoid : public Layer {
 class Tanh : public Layer {
  public:
   Tensor forward(const Tensor& input) override;
+};
+
+/// The sigmoid linear unit as a layer (silu).
+class SiLU : public Layer {
+ public:
+  Tensor forward(const Tensor& input) override;
+};
+
+/// The piecewise quadratic approximation of SiLU as a layer (hardswish).
+class Hardswish : public Layer {
+ public:
+  Tensor forward(const Tensor& input) override;
+};
+
+/// The leaky rectified linear unit as a layer (leaky_relu).
+class LeakyReLU : public Layer {
+ public:
+  struct Options {
+    /// The factor of the elements below 0.
+    double slope = 0.01;
+  };
+  LeakyReLU() : LeakyReLU(Options{}) {}
+  /// ValueError for a slope that is not finite.
+  explicit LeakyReLU(const Options& options);
+
+  Tensor forward(const Tensor& input) override;
+  std::string describe() const override;
+
+ private:
+  Options options_;
 };
 
 }  // namespace tutti::nn

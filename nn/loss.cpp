@@ -21,7 +21,9 @@ CrossEntropyLoss::CrossEntropyLoss(const Options& options) : options_(options) {
 }
 
 Tensor CrossEntropyLoss::operator()(const Tensor& logits, const Tensor& targets) const {
-  return cross_entropy(logits, targets, options_);
+  Options options = options_;
+  options.weight = weight_;  // The module may have been moved since.
+  return cross_entropy(logits, targets, options);
 }
 
 std::string CrossEntropyLoss::describe() const {
@@ -29,11 +31,52 @@ std::string CrossEntropyLoss::describe() const {
                      name_of(options_.reduction), options_.ignore_index, options_.label_smoothing);
 }
 
+Tensor NLLLoss::operator()(const Tensor& input, const Tensor& targets) const {
+  Options options = options_;
+  options.weight = weight_;
+  return nll_loss(input, targets, options);
+}
+
+std::string NLLLoss::describe() const {
+  return fmt::format("reduction={}, ignore_index={}", name_of(options_.reduction),
+                     options_.ignore_index);
+}
+
 Tensor MSELoss::operator()(const Tensor& input, const Tensor& target) const {
   return mse_loss(input, target, options_.reduction);
 }
 
 std::string MSELoss::describe() const {
+  return fmt::format("reduction={}", name_of(options_.reduction));
+}
+
+SmoothL1Loss::SmoothL1Loss(const Options& options) : options_(options) {
+  if (!(options.beta >= 0))
+    fail<ValueError>("SmoothL1Loss: expected a beta of 0 or more, got {}", options.beta);
+}
+
+Tensor SmoothL1Loss::operator()(const Tensor& input, const Tensor& target) const {
+  return smooth_l1_loss(input, target, options_);
+}
+
+std::string SmoothL1Loss::describe() const {
+  return fmt::format("reduction={}, beta={}", name_of(options_.reduction), options_.beta);
+}
+
+Tensor BCELoss::operator()(const Tensor& input, const Tensor& target) const {
+  return binary_cross_entropy(input, target, options_.reduction);
+}
+
+std::string BCELoss::describe() const {
+  return fmt::format("reduction={}", name_of(options_.reduction));
+}
+
+Tensor BCEWithLogitsLoss::operator()(const Tensor& logits, const Tensor& target) const {
+  return binary_cross_entropy_with_logits(
+      logits, target, {.reduction = options_.reduction, .pos_weight = pos_weight_});
+}
+
+std::string BCEWithLogitsLoss::describe() const {
   return fmt::format("reduction={}", name_of(options_.reduction));
 }
 

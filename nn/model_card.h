@@ -15,16 +15,16 @@ namespace tutti::nn {
 /// lists are JSON arrays.
 struct ModelCard {
   /// The name of the network, as resnet() takes it: "resnet50".
-  std::string model;
+  std::string model = {};
   /// The number of logits, at least 1.
   std::int64_t classes = 0;
   /// The number of channels of the pictures, 1 to 1024: 3 for RGB, 1 for grey.
   std::int64_t channels = 0;
   /// The name of each class, in the order of the logits; empty where they have no names.
-  std::vector<std::string> class_names;
+  std::vector<std::string> class_names = {};
   /// The mean and the standard deviation of each channel, of pixels scaled to [0, 1]. The network
   /// takes (pixel - mean) / std.
-  std::vector<double> mean, std;
+  std::vector<double> mean = {}, std = {};
   /// A picture is scaled so that its shorter side has this many pixels, before the centre is
   /// cropped; 0 for no scaling. At least input_size otherwise.
   std::int64_t resize_size = 0;

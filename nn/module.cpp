@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <typeinfo>
+#include <utility>
 
 namespace tutti::nn {
 namespace {
@@ -116,17 +117,26 @@ bool Module::contains(const Module* module) const {
          });
 }
 
-void Module::insert_child(const std::string& name, std::shared_ptr<Module> child) {
-  check_name(name);
+void Module::check_child(const std::string& name, const Module* child) const {
   if (!child) fail<ValueError>("{}: child '{}' is a null pointer", type_name(), name);
   if (child->contains(this))
     fail<ValueError>("{}: child '{}' ({}) contains this module; a module cannot own itself",
                      type_name(), name, child->type_name());
+}
+
+void Module::insert_child(const std::string& name, std::shared_ptr<Module> child) {
+  check_name(name);
+  check_child(name, child.get());
   if (!child->parent_) {
     child->parent_ = this;
     child->name_ = name;
   }
   children_.emplace_back(name, std::move(child));
+  replacements_.push_back(Replacement::refused);
+}
+
+void Module::allow_replacement(const std::string& name, bool needs_layer) {
+  replacements_[index_of(name)] = needs_layer ? Replacement::layer : Replacement::any_module;
 }
 
 // ---- Reading.
@@ -155,6 +165,36 @@ std::vector<std::pair<std::string, Module*>> Module::named_modules() {
 }
 std::vector<std::pair<std::string, const Module*>> Module::named_modules() const {
   return modules_of<const Module>(*this);
+}
+
+std::size_t Module::index_of(const std::string& name) const {
+  std::string names;
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (children_[i].first == name) return i;
+    names += (i ? ", " : "") + children_[i].first;
+  }
+  fail<ValueError>("{}: expected the name of one of its children ({}), got '{}'", error_name(),
+                   names.empty() ? "it has none" : names, name);
+}
+
+// Returns the parent of the module at `path`, and the module's index there.
+std::pair<const Module*, std::size_t> Module::find_child(const std::string& path) const {
+  const std::size_t dot = path.find('.');
+  const std::size_t index = index_of(path.substr(0, dot));
+  return dot == std::string::npos ? std::pair{this, index}
+                                  : children_[index].second->find_child(path.substr(dot + 1));
+}
+
+Module& Module::child(const std::string& path) const {
+  const auto [parent, index] = find_child(path);
+  return *parent->children_[index].second;
+}
+
+void Module::throw_other_class(const std::string& path, const Module& found) const {
+  fail<ValueError>(
+      "{}: child '{}' is a {} and cannot be used as another class; child(path) and "
+      "Child::layer() take any",
+      error_name(), path, found.type_name());
 }
 
 std::string Module::path() const { return !parent_ ? "" : join(parent_->path(), name_); }
@@ -205,6 +245,44 @@ std::string Module::to_string() const {
 }
 
 // ---- Changing.
+
+std::shared_ptr<Module> Module::replace_child(const std::string& path,
+                                              std::shared_ptr<Module> replacement) {
+  const auto [found, index] = find_child(path);
+  // A child that is not const was reached through this module, which is not const either.
+  auto* const parent = const_cast<Module*>(found);
+  auto& [name, child] = parent->children_[index];
+  parent->check_child(name, replacement.get());
+  const Replacement allowed = parent->replacements_[index];
+  if (allowed == Replacement::refused)
+    fail<ValueError>(
+        "{}: child '{}' ({}) cannot be replaced, because a reference to it was given out when it "
+        "was added; add it with add_replaceable(), or append it to a Sequential",
+        parent->error_name(), name, child->type_name());
+  if (allowed == Replacement::layer && !dynamic_cast<Layer*>(replacement.get()))
+    fail<ValueError>("{}: expected a Layer in the place of child '{}', got a {}",
+                     parent->error_name(), name, replacement->type_name());
+  std::shared_ptr<Module> old = std::exchange(child, std::move(replacement));
+  if (old != child) parent->forget_parent(*old);
+  if (!child->parent_) {
+    child->parent_ = parent;
+    child->name_ = name;
+  }
+  return old;
+}
+
+// Gives a child that was replaced the name of another place where this module still has it, if
+// there is one. Otherwise it has no parent any more.
+void Module::forget_parent(Module& old) const {
+  if (old.parent_ != this) return;
+  old.parent_ = nullptr;
+  for (const auto& [name, child] : children_)
+    if (child.get() == &old) {
+      old.parent_ = this;
+      old.name_ = name;
+      return;
+    }
+}
 
 void Module::apply(const std::function<void(Module&)>& fn) {
   std::set<const Module*> seen;

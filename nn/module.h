@@ -1,6 +1,6 @@
 // Module: a tree of named child modules, parameters and buffers, which it owns. The add functions
 // return references, so that a model is a plain struct of references. Layer is a module that
-// computes one tensor from one tensor.
+// computes one tensor from one tensor. Child is a reference to a layer that may be replaced.
 #pragma once
 
 #include "../core/create.h"
@@ -22,6 +22,9 @@ struct LoadReport {
   std::vector<std::string> missing;
   std::vector<std::string> unexpected;
 };
+
+template <class T>
+class Child;
 
 /// A named part of a model: a tree of modules with parameters and buffers.
 class Module {
@@ -51,6 +54,18 @@ class Module {
     insert_child(name, child);
     return *child;
   }
+  /// Makes a T and adds it as a child that replace_child() may exchange for another Layer. The
+  /// module keeps the returned Child as a member in place of a reference.
+  template <class T>
+  requires requires { typename T::Options; }
+  Child<T> add_replaceable(const std::string& name, const typename T::Options& options) {
+    return own_replaceable<T>(name, std::make_shared<T>(options));
+  }
+  template <class T, class... Args>
+  requires std::is_constructible_v<T, Args...> Child<T> add_replaceable(const std::string& name,
+                                                                        Args&&... args) {
+    return own_replaceable<T>(name, std::make_shared<T>(std::forward<Args>(args)...));
+  }
   /// Adds a tensor that is trained: it requires a gradient from now on. An undefined tensor stands
   /// for a parameter that this module does not have, such as an absent bias.
   Tensor& add_parameter(const std::string& name, Tensor tensor);
@@ -77,6 +92,16 @@ class Module {
   /// children.
   std::vector<std::pair<std::string, Module*>> named_modules();
   std::vector<std::pair<std::string, const Module*>> named_modules() const;
+  /// Returns the module at a path below this one, such as "layer1.0.conv1". ValueError, which lists
+  /// the children that exist, if there is none.
+  Module& child(const std::string& path) const;
+  /// The same as a T. ValueError if the module is of another class.
+  template <class T>
+  T& child(const std::string& path) const {
+    Module& found = child(path);
+    if (auto* const typed = dynamic_cast<T*>(&found)) return *typed;
+    throw_other_class(path, found);
+  }
   /// Returns the path from the root of the tree that this module was first added to, such as
   /// "layer1.0.bn1". A root returns "".
   std::string path() const;
@@ -93,6 +118,15 @@ class Module {
   std::string to_string() const;
 
   // ---- Changing.
+  /// Puts `replacement` in the place of the module at a path below this one, under the same name,
+  /// and returns the old one; references to it are valid while it lives. Only children that nobody
+  /// holds a reference to can be replaced: those that add_replaceable() made, and those appended to
+  /// a Sequential or a ModuleList. The replacement keeps its device, dtype and training flag. Make
+  /// the optimizer and DataParallel afterwards, since they keep the old parameters. ValueError, and
+  /// no change, if there is no such child, if it cannot be replaced, if the replacement is null or
+  /// contains the parent, or if the place needs a Layer and the replacement is none.
+  std::shared_ptr<Module> replace_child(const std::string& path,
+                                        std::shared_ptr<Module> replacement);
   /// Calls `fn` for every module of the tree, children before parents.
   void apply(const std::function<void(Module&)>& fn);
   /// Switches every module of the tree to training, or to evaluation with eval().
@@ -121,6 +155,9 @@ class Module {
   LoadReport load_state_dict(const StateDict& state, bool strict = true);
 
  protected:
+  /// Lets replace_child() exchange a child, which from then on is reached through children() or a
+  /// Child only. `needs_layer`: the replacement must be a Layer.
+  void allow_replacement(const std::string& name, bool needs_layer);
   /// Returns the dtype that `own`, a floating tensor of this module, takes when the module is moved
   /// to `requested`. Normalisation layers keep float32.
   virtual DType own_dtype(const Tensor& /*own*/, DType requested) const { return requested; }
@@ -128,6 +165,9 @@ class Module {
   virtual void changed() {}
 
  private:
+  template <class T>
+  friend class Child;
+  enum class Replacement { refused, any_module, layer };
   struct Named {
     std::string name;
     Tensor tensor;
@@ -137,14 +177,22 @@ class Module {
 
   Tensor& insert_tensor(NamedTensors& into, const std::string& name, Tensor tensor);
   void insert_child(const std::string& name, std::shared_ptr<Module> child);
+  template <class T>
+  Child<T> own_replaceable(const std::string& name, std::shared_ptr<T> child);
   void check_name(const std::string& name) const;
+  void check_child(const std::string& name, const Module* child) const;
+  std::size_t index_of(const std::string& name) const;
+  std::pair<const Module*, std::size_t> find_child(const std::string& path) const;
+  void forget_parent(Module& old) const;
+  [[noreturn]] void throw_other_class(const std::string& path, const Module& found) const;
   bool contains(const Module* module) const;
   StateDict collect(NamedTensors Module::*kind) const;
   void collect_state(const std::string& prefix, StateDict& state) const;
   void print(const std::string& indent, std::string& text) const;
 
   NamedTensors parameters_, buffers_;
-  Children children_;
+  Children children_;                      // No child is ever removed, so indices stay valid.
+  std::vector<Replacement> replacements_;  // What may take the place of each child.
   // The module that this one was first added to; null after that module's destruction.
   const Module* parent_ = nullptr;
   std::string name_;
@@ -188,5 +236,42 @@ class Layer : public Module {
 
   std::vector<ForwardHook> hooks_;
 };
+
+/// A pointer to the child of a module that follows replace_child(). The child is a T until it is
+/// replaced, and may be any Layer afterwards. A module keeps it as a member:
+///
+///   nn::Child<nn::Linear> fc = add_replaceable<nn::Linear>("fc", {.in = 512, .out = 10});
+template <class T>
+class Child {
+ public:
+  /// A null pointer: the module has no such child.
+  Child() = default;
+  explicit operator bool() const { return owner_ != nullptr; }
+  /// Runs the layer that is the child now.
+  Tensor operator()(const Tensor& input) const { return layer()(input); }
+  Layer& layer() const { return static_cast<Layer&>(module()); }
+  /// Access the child as a T. ValueError if it was replaced by a layer of another class.
+  T& operator*() const {
+    if (auto* const typed = dynamic_cast<T*>(&module())) return *typed;
+    owner_->throw_other_class(owner_->children_[index_].first, module());
+  }
+  T* operator->() const { return &**this; }
+
+ private:
+  friend class Module;
+  Child(const Module& owner, std::size_t index) : owner_(&owner), index_(index) {}
+  Module& module() const { return *owner_->children_[index_].second; }
+
+  const Module* owner_ = nullptr;
+  std::size_t index_ = 0;
+};
+
+template <class T>
+Child<T> Module::own_replaceable(const std::string& name, std::shared_ptr<T> child) {
+  static_assert(std::is_base_of_v<Layer, T>, "a replaceable child is a Layer");
+  insert_child(name, std::move(child));
+  allow_replacement(name, true);
+  return {*this, children_.size() - 1};
+}
 
 }  // namespace tutti::nn

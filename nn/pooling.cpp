@@ -2,44 +2,52 @@
 
 #include "functional/spatial.h"
 
+#include <array>
+
 namespace tutti::nn {
 namespace {
 
 template <class Options>
-PoolOptions checked(const char* name, const Options& o) {
-  const PoolOptions given{
-      .kernel = o.kernel.values(), .stride = o.stride.values(), .padding = o.padding.values()};
-  return pool_options(name, given, 2);
+PoolOptions checked(const char* name, const Options& o, int spatial) {
+  const PoolOptions given{.kernel = o.kernel.values(),
+                          .stride = o.stride.values(),
+                          .padding = o.padding.values(),
+                          .ceil_mode = o.ceil_mode};
+  return pool_options(name, given, spatial);
 }
 
-void expect_rank4(const Layer& layer, const Tensor& input) {
-  if (input.rank() != 4)
-    fail<ShapeError>("{}: expected an input (N, C, H, W), got shape {}", layer.error_name(),
+void expect_spatial(const Layer& layer, const Tensor& input, int spatial) {
+  constexpr std::array shapes{"(N, C, L)", "(N, C, H, W)", "(N, C, D, H, W)"};
+  if (input.rank() != spatial + 2)
+    fail<ShapeError>("{}: expected an input {}, got shape {}", layer.error_name(),
+                     shapes.at(static_cast<std::size_t>(spatial - 1)),
                      tutti::to_string(input.shape()));
 }
 
 std::string describe_window(const PoolOptions& o) {
-  return fmt::format("kernel={}, stride={}, padding={}", to_short_string(o.kernel),
-                     to_short_string(o.stride), to_short_string(o.padding));
+  return fmt::format("kernel={}, stride={}, padding={}{}", to_short_string(o.kernel),
+                     to_short_string(o.stride), to_short_string(o.padding),
+                     o.ceil_mode ? ", ceil_mode=true" : "");
 }
 
 }  // namespace
 
-MaxPool2d::MaxPool2d(const Options& options) : options_(checked("MaxPool2d", options)) {}
+MaxPool::MaxPool(int spatial, const char* name, const Options& options)
+    : options_(checked(name, options, spatial)) {}
 
-Tensor MaxPool2d::forward(const Tensor& input) {
-  expect_rank4(*this, input);
+Tensor MaxPool::forward(const Tensor& input) {
+  expect_spatial(*this, input, options_.kernel.size());
   return max_pool(input, options_);
 }
 
-std::string MaxPool2d::describe() const { return describe_window(options_); }
+std::string MaxPool::describe() const { return describe_window(options_); }
 
-AvgPool2d::AvgPool2d(const Options& options) : options_(checked("AvgPool2d", options)) {
+AvgPool2d::AvgPool2d(const Options& options) : options_(checked("AvgPool2d", options, 2)) {
   options_.count_include_pad = options.count_include_pad;
 }
 
 Tensor AvgPool2d::forward(const Tensor& input) {
-  expect_rank4(*this, input);
+  expect_spatial(*this, input, 2);
   return avg_pool(input, options_);
 }
 
@@ -52,7 +60,7 @@ AdaptiveAvgPool2d::AdaptiveAvgPool2d(const Options& options)
     : output_(expand_option("AdaptiveAvgPool2d", "output", options.output.values(), 2, 1)) {}
 
 Tensor AdaptiveAvgPool2d::forward(const Tensor& input) {
-  expect_rank4(*this, input);
+  expect_spatial(*this, input, 2);
   return adaptive_avg_pool(input, output_);
 }
 

@@ -1,5 +1,5 @@
-// Pooling layers over the two spatial dimensions of (N, C, H, W). The operations, which also take
-// one and three dimensions, are in functional/pooling.h.
+// Pooling layers: the maximum over one to three spatial dimensions, and averages over the two of
+// (N, C, H, W). The operations, which take one to three dimensions, are in functional/pooling.h.
 #pragma once
 
 #include "functional/pooling.h"
@@ -9,7 +9,7 @@
 namespace tutti::nn {
 
 /// A layer that takes the largest element of every window (nn::max_pool).
-class MaxPool2d : public Layer {
+class MaxPool : public Layer {
  public:
   struct Options {
     SpatialOption kernel = {};
@@ -17,16 +17,38 @@ class MaxPool2d : public Layer {
     SpatialOption stride = {};
     /// The padding on either side is at most half of the kernel. It is never the maximum.
     SpatialOption padding = 0;
+    /// Whether the number of windows is rounded up (nn::max_pool).
+    bool ceil_mode = false;
   };
-  /// ValueError for a kernel or stride below 1, or a padding that is negative or more than half of
-  /// the kernel.
-  explicit MaxPool2d(const Options& options);
 
   Tensor forward(const Tensor& input) override;
   std::string describe() const override;
 
+ protected:
+  /// ValueError for a kernel or stride below 1, or a padding that is negative or more than half of
+  /// the kernel.
+  MaxPool(int spatial, const char* name, const Options& options);
+
  private:
   PoolOptions options_;
+};
+
+/// Maps (N, C, L) to (N, C, L').
+class MaxPool1d : public MaxPool {
+ public:
+  explicit MaxPool1d(const Options& options) : MaxPool(1, "MaxPool1d", options) {}
+};
+
+/// Maps (N, C, H, W) to (N, C, H', W').
+class MaxPool2d : public MaxPool {
+ public:
+  explicit MaxPool2d(const Options& options) : MaxPool(2, "MaxPool2d", options) {}
+};
+
+/// Maps (N, C, D, H, W) to (N, C, D', H', W').
+class MaxPool3d : public MaxPool {
+ public:
+  explicit MaxPool3d(const Options& options) : MaxPool(3, "MaxPool3d", options) {}
 };
 
 /// A layer that takes the mean of every window (nn::avg_pool).
@@ -40,6 +62,8 @@ class AvgPool2d : public Layer {
     SpatialOption padding = 0;
     /// Whether the padding counts in the divisor of the mean.
     bool count_include_pad = true;
+    /// Whether the number of windows is rounded up (nn::max_pool).
+    bool ceil_mode = false;
   };
   /// ValueError as for MaxPool2d.
   explicit AvgPool2d(const Options& options);

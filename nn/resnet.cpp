@@ -74,9 +74,9 @@ Tensor pad_shortcut(const Tensor& x, std::int64_t channels, std::int64_t stride)
 // ---- Blocks.
 
 Projection::Projection(const Options& o)
-    : conv(append<Conv2d>(
-          {.in = o.in, .out = o.out, .kernel = 1, .stride = o.stride, .bias = false})),
-      bn(append<BatchNorm2d>({.channels = o.out})) {}
+    : conv(add<Conv2d>("0",
+                       {.in = o.in, .out = o.out, .kernel = 1, .stride = o.stride, .bias = false})),
+      bn(add<BatchNorm2d>("1", {.channels = o.out})) {}
 
 Tensor Projection::join(BatchNorm2d& last, const Tensor& y, const Tensor& x) {
   const auto& group = bn.process_group();
@@ -153,7 +153,7 @@ ResNet::ResNet(const Options& options)
       bn1(add<BatchNorm2d>("bn1", {.channels = conv1.options().out})) {
   const Architecture& architecture = architecture_of(options.depth);
   if (!architecture.small_images)
-    maxpool = &add<MaxPool2d>("maxpool", {.kernel = 3, .stride = 2, .padding = 1});
+    maxpool = add_replaceable<MaxPool2d>("maxpool", {.kernel = 3, .stride = 2, .padding = 1});
   std::int64_t in = conv1.options().out, width = in;
   for (std::size_t stage = 0; stage < architecture.blocks.size(); ++stage, width *= 2) {
     auto& blocks = add<Sequential>("layer" + std::to_string(stage + 1));
@@ -168,8 +168,8 @@ ResNet::ResNet(const Options& options)
       in = architecture.bottleneck ? 4 * width : width;
     }
   }
-  avgpool = &add<AdaptiveAvgPool2d>("avgpool");
-  fc = &add<Linear>("fc", {.in = in, .out = options_.classes});
+  avgpool = add_replaceable<AdaptiveAvgPool2d>("avgpool");
+  fc = add_replaceable<Linear>("fc", {.in = in, .out = options_.classes});
 
   apply([&](Module& module) {
     if (auto* conv = dynamic_cast<Conv2d*>(&module))
@@ -182,9 +182,9 @@ ResNet::ResNet(const Options& options)
 
 Tensor ResNet::forward(const Tensor& input) {
   Tensor x = bn1.forward(conv1(input), {.relu = true});
-  if (maxpool) x = (*maxpool)(x);
+  if (maxpool) x = maxpool(x);
   for (Sequential* stage : stages) x = (*stage)(x);
-  return (*fc)((*avgpool)(x).flatten(1));
+  return fc(avgpool(x).flatten(1));
 }
 
 std::string ResNet::describe() const {

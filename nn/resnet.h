@@ -114,11 +114,13 @@ class ResNet : public Layer {
   Conv2d& conv1;
   BatchNorm2d& bn1;
   /// Null in networks for small images.
-  MaxPool2d* maxpool = nullptr;
+  Child<MaxPool2d> maxpool;
   /// The children "layer1", "layer2", ...
   std::vector<Sequential*> stages;
-  AdaptiveAvgPool2d* avgpool = nullptr;
-  Linear* fc = nullptr;
+  Child<AdaptiveAvgPool2d> avgpool;
+  /// The head. replace_child("fc", ...) puts another layer in its place: a Linear for other
+  /// classes, or an Identity, with which forward() returns the features.
+  Child<Linear> fc;
 };
 
 /// Returns the names that resnet() knows: "resnet20", "resnet32", ...

@@ -5,7 +5,7 @@
 namespace tutti::nn {
 
 Sequential::Sequential(std::initializer_list<std::shared_ptr<Layer>> layers) {
-  for (const auto& layer : layers) add_child(next_name(), layer);
+  for (const auto& layer : layers) append_layer(layer);
 }
 
 Tensor Sequential::forward(const Tensor& input) {

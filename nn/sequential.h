@@ -15,12 +15,15 @@ class Sequential : public Layer {
 
   using Module::add;  // A layer with a name of its own runs in its turn like the others.
   /// Makes a T and adds it at the end, named by its index: append<Linear>({.in = 3, .out = 4}).
+  /// replace_child() may exchange it; a class that keeps the reference as a member uses add().
   template <class T>
   requires requires { typename T::Options; }
-  T& append(const typename T::Options& options) { return add<T>(next_name(), options); }
+  T& append(const typename T::Options& options) {
+    return append_layer(std::make_shared<T>(options));
+  }
   template <class T, class... Args>
   requires std::is_constructible_v<T, Args...> T& append(Args&&... args) {
-    return add<T>(next_name(), std::forward<Args>(args)...);
+    return append_layer(std::make_shared<T>(std::forward<Args>(args)...));
   }
 
   /// Runs all layers in order. Without layers it returns the input. Error if a child is not a
@@ -34,7 +37,13 @@ class Sequential : public Layer {
   std::vector<ConsecutiveChildren> neighbours() const;
 
  private:
-  std::string next_name() const { return std::to_string(children().size()); }
+  template <class T>
+  T& append_layer(const std::shared_ptr<T>& layer) {
+    const std::string name = std::to_string(children().size());
+    T& added = add_child(name, layer);
+    allow_replacement(name, true);
+    return added;
+  }
 };
 
 }  // namespace tutti::nn

@@ -1,6 +1,7 @@
 // run_ranks: runs a function on ranks that are threads of this process. It starts and joins the
 // threads and passes the first exception on; the backend makes the world.
 #include "../../core/parallel.h"
+#include "../../core/random.h"
 #include "../../core/trace.h"
 #include "../backends.h"
 #include "thread_world.h"
@@ -58,6 +59,7 @@ void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
   const auto run = [&](int rank) {
     try {
       set_num_threads(threads_each);
+      manual_seed(0);  // as in a rank that is a process
       trace::name_thread("main", rank);
       const ProcessGroup group(world.join(rank));
       const ThreadWorld scope(group);

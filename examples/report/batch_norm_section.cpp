@@ -10,17 +10,17 @@ namespace {
 
 using Layer = nn::BatchNormReport::Layer;
 
-std::string advice(const BatchNormPage& page, double test_accuracy) {
+std::string advice(const BatchNormCheck& check) {
   std::string items;
-  for (const std::string& warning : page.report.warnings)
+  for (const std::string& warning : check.report.warnings)
     items += fmt::format("<li>{}</li>\n", escape(warning));
   if (items.empty()) items = "<li class=\"good\">Nothing is out of order.</li>\n";
   items += fmt::format(
       "<li class=\"{}\">Test accuracy is {:.4f} with the running statistics, and {:.4f} if they "
       "are "
       "recomputed from {} training batches (nn::recompute_statistics).</li>\n",
-      page.recomputed_test_accuracy > test_accuracy ? "warn" : "good", test_accuracy,
-      page.recomputed_test_accuracy, page.batches);
+      check.recomputed.accuracy > check.running.accuracy ? "warn" : "good", check.running.accuracy,
+      check.recomputed.accuracy, check.batches);
   return "<ul class=\"advice\">\n" + items + "</ul>\n";
 }
 
@@ -63,14 +63,13 @@ std::string table(const std::vector<Layer>& layers) {
 
 std::string batch_norm_section(const RunReport& report) {
   if (!report.batch_norm) return {};
-  const double accuracy = report.rows.empty() ? 0 : report.rows.back().test_accuracy.value_or(0);
   return section(
       "batch-norm", "Batch normalisation",
       "<p class=\"note\">Training normalises by the statistics of a batch, evaluation by running "
       "averages of them. Distances are in standard deviations of a channel; a variance ratio of 1 "
       "is "
       "best. Constant, silent and exploded are numbers of channels.</p>\n" +
-          advice(*report.batch_norm, accuracy) + table(report.batch_norm->report.layers));
+          advice(*report.batch_norm) + table(report.batch_norm->report.layers));
 }
 
 }  // namespace tutti::examples

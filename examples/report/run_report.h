@@ -2,13 +2,13 @@
 // needs no network and no script. The trainer fills the fields; to_html() draws them.
 #pragma once
 
+#include "../train/batch_norm_check.h"
 #include "../train/progress.h"
 #include "../train/run_folder.h"
 #include "../train/step_times.h"
 #include "../train/test_details.h"
 
 #include <tutti/core/tensor.h>
-#include <tutti/nn/batch_norm/report.h>
 
 #include <optional>
 #include <string>
@@ -19,14 +19,6 @@ namespace tutti::examples {
 
 /// A table of two columns.
 using Facts = std::vector<std::pair<std::string, std::string>>;
-
-/// What nn::BatchNormReport says at the end of an epoch, and what recomputed statistics would give.
-struct BatchNormPage {
-  nn::BatchNormReport report = {};
-  std::int64_t batches = 0;  ///< The global batches that the report has seen.
-  /// The test accuracy of the same weights with the statistics of these batches.
-  double recomputed_test_accuracy = 0;
-};
 
 struct RunReport {
   std::string title;     ///< What is trained on what.
@@ -39,7 +31,7 @@ struct RunReport {
   TestDetails test = {};
   std::vector<StepTimes> step_times = {};  ///< Of each rank, in the last epoch.
   bool on_cuda = false;
-  std::optional<BatchNormPage> batch_norm = {};
+  std::optional<BatchNormCheck> batch_norm = {};
   Facts configuration = {}, machine = {};
 };
 

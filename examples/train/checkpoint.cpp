@@ -23,7 +23,8 @@ constexpr const char* format = "tutti train_resnet 2";
 
 // Options that may change when a run is resumed. A change of any other makes it another run.
 constexpr std::array options_that_may_change = {
-    "data", "ranks", "threads", "workers", "device", "log_every", "checkpoint_every", "out"};
+    "data",   "broken_files", "ranks",     "threads",          "workers",
+    "device", "bn_report",    "log_every", "checkpoint_every", "out"};
 // The metadata of the trainer itself. The optimizer's have the prefix "optimizer.".
 constexpr std::array own_metadata = {"format", "options", "ranks", "step", "steps", "samples"};
 

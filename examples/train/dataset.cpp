@@ -1,11 +1,14 @@
 #include "dataset.h"
 
-#include <tutti/core/error.h>
+#include <tutti/core/create.h>
+#include <tutti/core/excerpt.h>
 #include <tutti/data/cifar.h>
 #include <tutti/data/idx.h>
 #include <tutti/data/transforms/crop.h>
 #include <tutti/data/transforms/flip.h>
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -75,11 +78,51 @@ TrainingData load_cifar(const std::string& folder, bool is_cifar100) {
   return data;
 }
 
+// Returns what `folder` lacks of the classes of another one; empty where it has them all.
+std::string describe_missing(const std::string& folder, const std::vector<std::string>& own,
+                             const std::vector<std::string>& others) {
+  std::vector<std::string> missing;  // both lists are sorted
+  std::set_difference(others.begin(), others.end(), own.begin(), own.end(),
+                      std::back_inserter(missing));
+  if (missing.empty()) return {};
+  return fmt::format("; {} lacks '{}'{}", folder, excerpt(missing[0]),
+                     missing.size() == 1 ? "" : fmt::format(" and {} more", missing.size() - 1));
+}
+
+TrainingData load_folder(const TrainOptions& options) {
+  const data::ImageFolder::Options how{.broken_files = options.broken_files};
+  const std::string train_path = options.data + "/train", test_path = options.data + "/val";
+  const auto train = std::make_shared<data::ImageFolder>(train_path, how),
+             test = std::make_shared<data::ImageFolder>(test_path, how);
+  const std::vector<std::string> classes = train->class_names(), others = test->class_names();
+  if (classes != others)
+    fail<DataError>("{} and {} have different classes{}{}", train_path, test_path,
+                    describe_missing(test_path, others, classes),
+                    describe_missing(train_path, classes, others));
+  if (classes.size() < 2)
+    fail<DataError>("{} has one class only, '{}'; expected at least two folders", train_path,
+                    excerpt(classes[0]));
+  const std::int64_t size = options.image_size, resize_size = size * 256 / 224;
+  return {
+      .train = train,
+      .test = test,
+      .channels = 3,
+      .classes = static_cast<std::int64_t>(classes.size()),
+      .image_size = size,
+      .resize_size = resize_size,
+      .class_names = classes,
+      .mean = {0.485f, 0.456f, 0.406f},  // of ImageNet
+      .deviation = {0.229f, 0.224f, 0.225f},
+      .train_transforms = {data::RandomResizedCrop({.size = size}), data::RandomHorizontalFlip()},
+      .test_transforms = {data::Resize(resize_size), data::CenterCrop(size)},
+      .folders = {train, test}};
+}
+
 }  // namespace
 
 const std::vector<std::string>& dataset_names() {
-  static const std::vector<std::string> names{"fashion-mnist", "mnist", "cifar10", "cifar100",
-                                              "synthetic"};
+  static const std::vector<std::string> names{"fashion-mnist", "mnist",  "cifar10",
+                                              "cifar100",      "folder", "synthetic"};
   return names;
 }
 
@@ -94,6 +137,7 @@ std::string default_folder(const std::string& name) {
 
 TrainingData load_training_data(const TrainOptions& options) {
   if (options.dataset == "synthetic") return make_synthetic();
+  if (options.dataset == "folder") return load_folder(options);
   try {
     if (options.dataset == "fashion-mnist") return load_fashion_mnist(options.data);
     if (options.dataset == "mnist") return load_mnist(options.data);
@@ -132,6 +176,20 @@ TrainingData shard(TrainingData data, int rank, int ranks) {
   std::iota(own.begin(), own.end(), begin);
   data.train = std::make_shared<data::Subset>(std::move(data.train), std::move(own));
   return data;
+}
+
+std::vector<data::ImageFolder::BrokenFile> replaced_files(const TrainingData& data,
+                                                          const ProcessGroup& group) {
+  std::vector<data::ImageFolder::BrokenFile> all;
+  for (const auto& folder : data.folders) {
+    const Tensor broken = zeros({folder->size()}, {.dtype = uint8});
+    for (const auto& file : folder->broken_files()) broken.data<std::uint8_t>()[file.index] = 1;
+    group.all_reduce(broken, distributed::ReduceOp::max, {.name = "broken files"}).wait();
+    for (std::int64_t i = 0; group.rank() == 0 && i < folder->size(); ++i)
+      if (broken.data<std::uint8_t>()[i] == 1) folder->get(i);  // notes the reason here, too
+    for (auto& file : folder->broken_files()) all.push_back(std::move(file));
+  }
+  return all;
 }
 
 }  // namespace tutti::examples

@@ -5,8 +5,9 @@
 
 #include "options.h"
 
-#include <tutti/data/dataset.h>
+#include <tutti/data/image_folder.h>
 #include <tutti/data/transforms/transform.h>
+#include <tutti/distributed/process_group.h>
 
 #include <memory>
 #include <string>
@@ -26,7 +27,14 @@ struct TrainingData {
   std::vector<float> mean = {}, deviation = {};
   /// What happens to the uint8 images before they are normalised.
   std::vector<data::Transform> train_transforms = {}, test_transforms = {};
+  /// The folders that the images are read from, on demand; empty for images in memory.
+  std::vector<std::shared_ptr<const data::ImageFolder>> folders = {};
 };
+
+/// Returns the files of `data.folders` that any rank has found broken and replaced; on all ranks
+/// but rank 0 some may be missing. This call is collective.
+std::vector<data::ImageFolder::BrokenFile> replaced_files(const TrainingData& data,
+                                                          const ProcessGroup& group);
 
 /// Returns the names that --dataset takes.
 const std::vector<std::string>& dataset_names();

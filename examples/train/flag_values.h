@@ -2,15 +2,19 @@
 // validators print the limits of a double with 309 digits.
 #pragma once
 
+#include <tutti/core/did_you_mean.h>
 #include <tutti/core/error.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace tutti::examples {
 
@@ -44,6 +48,18 @@ CLI::Validator in_range(Number low, Number high, const std::string& expected,
                    : fmt::format("expected {}, got {}", expected, text);
       },
       in_help);
+}
+
+// Accepts the words of a list; the error suggests the word that is meant.
+inline CLI::Validator one_of(const std::vector<std::string>& words) {
+  return CLI::Validator(
+      [=](const std::string& text) {
+        return std::ranges::find(words, text) != words.end()
+                   ? ""
+                   : fmt::format("expected one of {}, got {}{}", fmt::join(words, ", "), text,
+                                 did_you_mean(text, words));
+      },
+      "");
 }
 
 // The limits `most` are far above any use, and so low that a product of two does not overflow.

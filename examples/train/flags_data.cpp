@@ -1,18 +1,35 @@
 #include "dataset.h"
 #include "flag_values.h"
 #include "flags.h"
+#include "option_words.h"
+
+#include <tutti/nn/resnet.h>
 
 namespace tutti::examples {
 
 void add_data_flags(CLI::App& app, TrainOptions& o) {
-  app.add_option("--dataset", o.dataset, "What to train on")
-      ->check(CLI::IsMember(dataset_names()))
+  app.add_option("--dataset", o.dataset,
+                 fmt::format("What to train on: {}; folder: your own pictures, a class in each "
+                             "folder of DIR/train and DIR/val, with --data DIR",
+                             fmt::join(dataset_names(), ", ")))
+      ->check(one_of(dataset_names()))
       ->capture_default_str();
   app.add_option(
       "--data", o.data,
       "Folder of the data files (default: where Debian or the dataset's archive puts them)");
+  app.add_option("--image-size", o.image_size,
+                 "With --dataset folder, the pixels of a side that the network sees: of a random "
+                 "part of a picture in training, of the centre in tests (default: 224)")
+      ->check(positive(4096));
+  add_parsed(
+      app, "--broken-files",
+      [&](const std::string& text) { o.broken_files = broken_files_from_string(text); },
+      "With --dataset folder, pictures that cannot be decoded: fatal, or replaced by the next one, "
+      "counted and named at the end [fatal]");
   app.add_option("--model", o.model,
-                 "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152")
+                 "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152; with "
+                 "--dataset folder the default is resnet18")
+      ->check(one_of(nn::resnet_names()))
       ->capture_default_str();
   app.add_option("--workers", o.workers,
                  "Threads that load images for each rank; 0 loads between the steps")

@@ -15,11 +15,13 @@ void add_output_flags(CLI::App& app, TrainOptions& o) {
   app.add_flag("--resume", o.resume,
                "Go on from the run folder's last checkpoint, to the same bits as without the stop; "
                "from the beginning where there is none");
+  app.add_flag("--overwrite", o.overwrite,
+               "Remove the files of an older run from the run folder, and begin anew; without this "
+               "flag and --resume such a folder is refused");
   app.add_flag(
-      "--bn-report", o.bn_report,
-      "Examine the BatchNorm layers at the end of each epoch, on a few training batches: why "
-      "evaluation is worse than training, channels and ranks that are out of order; in "
-      "report.html, with warnings on the screen");
+      "--dry-run", o.dry_run,
+      "Print the model, the length of the run, the memory of a rank and what it sends in a "
+      "step, and exit without writing anything");
   app.add_flag(
       "--tensorboard", o.tensorboard,
       "Write the metrics as event files into the run folder, too: tensorboard --logdir runs");

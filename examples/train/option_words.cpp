@@ -1,16 +1,31 @@
 #include "option_words.h"
 
+#include <tutti/core/did_you_mean.h>
 #include <tutti/core/error.h>
 
+#include <fmt/ranges.h>
+
+#include <span>
+
 namespace tutti::examples {
+namespace {
 
 using distributed::Uneven;
+
+[[noreturn]] void fail_unknown(const char* what, const std::string& text,
+                               const std::vector<std::string>& words) {
+  const std::span others(words.data(), words.size() - 1);
+  fail<ValueError>("unknown {} '{}': expected {} or {}{}", what, text, fmt::join(others, ", "),
+                   words.back(), did_you_mean(text, words));
+}
+
+}  // namespace
 
 Uneven uneven_from_string(const std::string& text) {
   if (text == "shadow") return Uneven::shadow;
   if (text == "stop") return Uneven::stop;
   if (text == "error") return Uneven::error;
-  fail<ValueError>("unknown way '{}': expected shadow, stop or error", text);
+  fail_unknown("way", text, {"shadow", "stop", "error"});
 }
 
 const char* to_string(Uneven uneven) {
@@ -21,13 +36,23 @@ DType precision_from_string(const std::string& text) {
   if (text == "bf16") return bfloat16;
   if (text == "fp16") return float16;
   if (text == "float32" || text == "float64") return dtype_from_string(text);
-  fail<ValueError>("unknown precision '{}': expected float32, bf16, fp16 or float64", text);
+  fail_unknown("precision", text, {"float32", "bf16", "fp16", "float64"});
 }
 
 MemoryFormat memory_format_from_string(const std::string& text) {
   if (text == "channels_last") return MemoryFormat::channels_last;
   if (text == "contiguous") return MemoryFormat::contiguous;
-  fail<ValueError>("unknown memory format '{}': expected channels_last or contiguous", text);
+  fail_unknown("memory format", text, {"channels_last", "contiguous"});
+}
+
+data::BrokenFiles broken_files_from_string(const std::string& text) {
+  if (text == "fatal") return data::BrokenFiles::fatal;
+  if (text == "replaced") return data::BrokenFiles::replaced;
+  fail_unknown("way", text, {"fatal", "replaced"});
+}
+
+const char* to_string(data::BrokenFiles broken_files) {
+  return broken_files == data::BrokenFiles::fatal ? "fatal" : "replaced";
 }
 
 }  // namespace tutti::examples

@@ -4,6 +4,7 @@
 
 #include <tutti/core/dtype.h>
 #include <tutti/core/tensor.h>
+#include <tutti/data/image_folder.h>
 #include <tutti/distributed/data_parallel/join.h>
 
 #include <string>
@@ -17,5 +18,8 @@ const char* to_string(distributed::Uneven uneven);
 DType precision_from_string(const std::string& text);
 /// channels_last or contiguous.
 MemoryFormat memory_format_from_string(const std::string& text);
+/// fatal or replaced.
+data::BrokenFiles broken_files_from_string(const std::string& text);
+const char* to_string(data::BrokenFiles broken_files);
 
 }  // namespace tutti::examples

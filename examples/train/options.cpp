@@ -4,26 +4,58 @@
 #include "flags.h"
 #include "option_words.h"
 
-#include <tutti/nn/resnet.h>
+#include <tutti/core/did_you_mean.h>
+#include <tutti/core/version.h>
 
-#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <iostream>
 
 namespace tutti::examples {
 namespace {
 
+constexpr const char* exit_codes =
+    "Exit codes: 0 success, --help, --version or --dry-run; 1 a failure such as a full disk, a "
+    "loss\n"
+    "that is not finite or another rank that failed; 2 a wrong flag, or data or a checkpoint that\n"
+    "cannot be used; 3 stopped by SIGTERM, SIGINT or SIGUSR1, with a checkpoint: --resume goes "
+    "on.\n"
+    "A second signal ends the program at once.";
+
+// Returns the names of all flags, for suggestions.
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    for (const std::string& name : option->get_fnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+[[noreturn]] void refuse_unknown(const CLI::App& app) {
+  const std::string unknown = app.remaining().front(), flag = unknown.substr(0, unknown.find('='));
+  fail<UsageError>("unknown argument {}{}; --help explains the flags", unknown,
+                   did_you_mean(flag, flags_of(app)));
+}
+
 // Checks what no single flag can check, and fills in the defaults that depend on other flags.
-void complete(TrainOptions& o) {
-  if (const auto known = nn::resnet_names(); std::ranges::find(known, o.model) == known.end())
-    fail<UsageError>("--model: expected one of {}, got {}; --help explains the flags",
-                     fmt::join(known, ", "), o.model);
+void complete(const CLI::App& app, TrainOptions& o) {
+  const bool is_folder = o.dataset == "folder";
+  if (is_folder && o.data.empty())
+    fail<UsageError>(
+        "--dataset folder needs --data DIR, with pictures in DIR/train/CLASS and DIR/val/CLASS");
+  if (!is_folder && o.image_size != 0)
+    fail<UsageError>("--image-size needs --dataset folder; {} has images of one size", o.dataset);
+  if (!is_folder && o.broken_files != data::BrokenFiles::fatal)
+    fail<UsageError>("--broken-files needs --dataset folder");
+  if (is_folder && o.image_size == 0) o.image_size = 224;
+  if (is_folder && app.count("--model") == 0) o.model = "resnet18";  // of photos' usual size
   if (o.precision == float16 && o.device.is_cpu())
     fail<UsageError>(
         "--precision fp16 needs --device cuda; on the cpu use bf16; --help explains the flags");
+  if (o.resume && o.overwrite)
+    fail<UsageError>("--resume goes on with the run that --overwrite removes: use one of the two");
   if (o.data.empty()) o.data = default_folder(o.dataset);
   if (o.out.empty()) o.out = "runs/" + o.dataset + "-" + o.model;
 }
@@ -37,27 +69,38 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
       "the same\nseed and global batch give the same loss curve in every arrangement.",
       "train_resnet");
   app.get_formatter()->column_width(34);
+  app.footer(exit_codes);
+  app.set_version_flag("--version", &describe_build,
+                       "Print the version of tutti and what it was built with, and exit");
   // A flag that is given twice counts as given last: scripts such as quickstart.sh set some of
   // their own and pass on the user's.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  for (const auto add_flags : {add_data_flags, add_length_flags, add_optimizer_flags,
-                               add_rank_flags, add_device_flags, add_output_flags})
+  for (const auto add_flags :
+       {add_data_flags, add_length_flags, add_optimizer_flags, add_rank_flags, add_batch_norm_flags,
+        add_device_flags, add_output_flags})
     add_flags(app, o);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     if (print_help) std::cout << app.help();
     return false;
+  } catch (const CLI::CallForVersion& version) {
+    if (print_help) std::cout << version.what();
+    return false;
+  } catch (const CLI::ExtrasError&) {
+    refuse_unknown(app);
   } catch (const CLI::ParseError& error) {
     throw UsageError(std::string(error.what()) + "; --help explains the flags");
   }
-  complete(o);
+  complete(app, o);
   return true;
 }
 
 std::string to_json(const TrainOptions& o) {
   const nlohmann::ordered_json json{{"dataset", o.dataset},
                                     {"data", o.data},
+                                    {"image_size", o.image_size},
+                                    {"broken_files", to_string(o.broken_files)},
                                     {"model", o.model},
                                     {"epochs", o.epochs},
                                     {"max_steps", o.max_steps},
@@ -71,6 +114,8 @@ std::string to_json(const TrainOptions& o) {
                                     {"weight_decay", o.optimizer.weight_decay},
                                     {"seed", o.seed},
                                     {"sync_bn", o.sync_bn},
+                                    {"recompute_statistics", o.recompute_statistics},
+                                    {"bn_report", o.bn_report},
                                     {"sharded", o.sharded},
                                     {"uneven", to_string(o.uneven)},
                                     {"precision", to_string(o.precision)},
@@ -79,7 +124,6 @@ std::string to_json(const TrainOptions& o) {
                                     {"memory_format", to_string(o.memory_format)},
                                     {"log_every", o.log_every},
                                     {"checkpoint_every", o.checkpoint_every},
-                                    {"bn_report", o.bn_report},
                                     {"tensorboard", o.tensorboard},
                                     {"out", o.out}};
   return json.dump(2) + "\n";

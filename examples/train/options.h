@@ -4,6 +4,7 @@
 
 #include <tutti/core/dtype.h>
 #include <tutti/core/tensor.h>
+#include <tutti/data/image_folder.h>
 #include <tutti/distributed/data_parallel/join.h>
 
 #include <cstdint>
@@ -22,6 +23,8 @@ struct OptimizerOptions {
 struct TrainOptions {
   std::string dataset = "fashion-mnist";
   std::string data;  ///< The folder of the data files; empty for the dataset's usual one.
+  std::int64_t image_size = 0;  ///< of a folder: height and width that the network gets; else 0
+  data::BrokenFiles broken_files = data::BrokenFiles::fatal;  ///< what happens to them in a folder
   std::string model = "resnet20";
   std::int64_t epochs = 2;
   std::int64_t max_steps = 0;     ///< The run stops after so many steps; 0 for no limit.
@@ -32,6 +35,10 @@ struct TrainOptions {
   OptimizerOptions optimizer = {};
   std::uint64_t seed = 0;
   bool sync_bn = true;
+  /// The training batches on which running statistics are recomputed before each evaluation; 0 for
+  /// none.
+  std::int64_t recompute_statistics = 0;
+  bool bn_report = false;  ///< The batch normalisation is examined at the end of each epoch.
   /// Every rank has training images of its own, maybe more or fewer than the others.
   bool sharded = false;
   /// What happens when some ranks have used up their own images.
@@ -44,8 +51,11 @@ struct TrainOptions {
   std::int64_t log_every = 10;  ///< Steps between two rows of metrics.
   /// Steps between two checkpoints, in addition to those at the end of each epoch; 0 for none.
   std::int64_t checkpoint_every = 0;
-  bool resume = false;     ///< The run continues from the run folder's checkpoint, if there is one.
-  bool bn_report = false;  ///< Every epoch ends with a report on the BatchNorm layers.
+  bool resume = false;  ///< The run continues from the run folder's checkpoint, if there is one.
+  /// The files of an older run in the run folder are removed.
+  bool overwrite = false;
+  /// The program describes the run instead of making it.
+  bool dry_run = false;
   bool tensorboard = false;  ///< The run folder gets event files for TensorBoard.
   std::string trace;         ///< The file of a timeline; empty for none.
   std::string out;           ///< The run folder; empty for runs/DATASET-MODEL.
@@ -57,8 +67,8 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-/// Reads the command line into `options`. Returns false where help was asked for, after printing it
-/// (if `print_help`). Throws a UsageError.
+/// Reads the command line into `options`. Returns false where help or the version was asked for,
+/// after printing it (if `print_help`). Throws a UsageError.
 bool parse(int argc, const char* const* argv, TrainOptions& options, bool print_help = true);
 
 /// Returns the options, with defaults filled in, as the JSON text that config.json holds.

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace tutti::examples {
@@ -17,6 +19,15 @@ int columns_of(std::FILE* out) {
   return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+// Returns whether an MPI launcher started this process. Open MPI gives its processes a
+// pseudo-terminal and passes on what they write, so that a bar would become one endless line.
+bool is_launched() {
+  constexpr std::array variables{"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
+  return std::ranges::any_of(variables, [](const char* name) { return std::getenv(name); });
+}
+
+bool is_terminal(std::FILE* out) { return out && isatty(fileno(out)) && !is_launched(); }
+
 }  // namespace
 
 void flush(std::FILE* out) {
@@ -26,7 +37,7 @@ void flush(std::FILE* out) {
 }
 
 Progress::Progress(std::FILE* out, const RunLength& length, std::int64_t first_step)
-    : out_(out), terminal_(out && isatty(fileno(out))), length_(length), first_step_(first_step) {}
+    : out_(out), terminal_(is_terminal(out)), length_(length), first_step_(first_step) {}
 
 void Progress::say(const std::string& line) {
   if (!out_) return;

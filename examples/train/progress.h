@@ -1,6 +1,6 @@
 // Progress: what a person sees while training runs. On a terminal it is a bar that redraws itself,
-// elsewhere a plain line every ten seconds. What cannot be written, as on a full disk, is a
-// FileError.
+// elsewhere, and under mpirun, a plain line every ten seconds. What cannot be written, as on a full
+// disk, is a FileError.
 #pragma once
 
 #include "run_folder.h"

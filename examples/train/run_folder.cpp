@@ -1,7 +1,5 @@
 #include "run_folder.h"
 
-#include "options.h"
-
 #include <tutti/core/atomic_file.h>
 
 #include <nlohmann/json.hpp>
@@ -45,7 +43,8 @@ std::string line_of(const Metrics& m) {
 }  // namespace
 
 RunFolder::RunFolder(std::string path, const std::vector<Metrics>& rows) : path_(std::move(path)) {
-  prepare(path_);
+  std::error_code ignored;  // The first file that cannot be written says why.
+  std::filesystem::create_directories(path_, ignored);
   // Lines that are there already stay as they are, since they hold more than a checkpoint does.
   // Those of steps after the checkpoint go: the steps are made again.
   std::ifstream old(path_ + "/metrics.jsonl");
@@ -57,17 +56,6 @@ RunFolder::RunFolder(std::string path, const std::vector<Metrics>& rows) : path_
   write_whole("metrics.jsonl", lines);
   metrics_.open(path_ + "/metrics.jsonl", std::ios::app);
   check_metrics();
-}
-
-void RunFolder::prepare(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (!error && std::ofstream(path + "/metrics.jsonl", std::ios::app)) return;
-  const int reason = error ? error.value() : errno;
-  if (reason == ENOSPC || reason == EDQUOT || reason == EIO)
-    fail<FileError>("cannot write to the run folder {}: {}", path, std::strerror(reason));
-  fail<UsageError>("cannot write to the run folder {}: {}; choose another with --out", path,
-                   std::strerror(reason));
 }
 
 void RunFolder::write_config(const std::string& json) { write_whole("config.json", json); }

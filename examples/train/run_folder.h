@@ -1,7 +1,7 @@
 // RunFolder: the files of a run: metrics.jsonl, which grows by a line at a time, config.json,
 // report.html and model.safetensors. Each of the last three appears as a whole or not at all. What
 // cannot be written is a FileError. Only rank 0 has a run folder. Checkpoints are checkpoint.h's
-// business.
+// business, and whether the folder may be written to at all is run_folder_lock.h's.
 #pragma once
 
 #include <tutti/core/state_dict.h>
@@ -33,12 +33,8 @@ struct Metrics {
 class RunFolder {
  public:
   /// Makes the folder and begins metrics.jsonl with `rows`, those that a resumed run has already.
-  /// Throws a UsageError where the folder cannot be made or written to, and a FileError where that
-  /// is the disk's fault or metrics.jsonl cannot be written.
+  /// Throws a FileError where metrics.jsonl cannot be written.
   RunFolder(std::string path, const std::vector<Metrics>& rows);
-  /// Makes the folder. Throws a UsageError where it cannot be made or written to, and a FileError
-  /// where that is the disk's fault.
-  static void prepare(const std::string& path);
   void write_config(const std::string& json);
   /// Appends a line to metrics.jsonl.
   void add(const Metrics& metrics);

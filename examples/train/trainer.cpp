@@ -8,14 +8,15 @@
 namespace tutti::examples {
 
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
-                  std::FILE* screen) {
+                  std::FILE* screen, const StopRequest* stop) {
   set_num_threads(options.threads > 0 ? options.threads : threads_of_rank(group));
-  TrainingRun run(options, data, group, screen);
+  TrainingRun run(options, data, group, screen, stop);
   run.begin();
   while (!run.is_done()) {
-    run.train_epoch();
+    if (!run.train_epoch()) return run.finish_early();
     run.evaluate_epoch();
     run.save_checkpoint();
+    if (run.is_stopped()) return run.finish_early();
   }
   return run.finish();
 }

@@ -5,6 +5,7 @@
 #include "dataset.h"
 #include "options.h"
 #include "run_folder.h"
+#include "stop.h"
 
 #include <tutti/distributed/process_group.h>
 
@@ -16,6 +17,8 @@ struct TrainResult {
   std::vector<Metrics> rows;  ///< The same on every rank.
   StateDict state;            ///< This rank's weights and buffers at the end.
   double test_accuracy = 0;
+  /// The run was stopped before its end; the checkpoint is written.
+  bool is_stopped = false;
 };
 
 /// A RefusedOnAllRanks reports a checkpoint that no rank can resume from. All ranks throw it, with
@@ -31,7 +34,11 @@ class RefusedOnAllRanks : public CheckpointError {
 /// `screen` (nothing where it is null). Throws an Error on every rank where the loss is no longer
 /// finite, and RefusedOnAllRanks where the checkpoint does not fit the run. Sets the calling
 /// thread's number of threads.
+///
+/// Where `stop` (on all ranks or on none) asks any rank to stop, all ranks write a checkpoint after
+/// the same step, at most one after that in which it asked, and return. An evaluation is finished
+/// first.
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
-                  std::FILE* screen);
+                  std::FILE* screen, const StopRequest* stop = nullptr);
 
 }  // namespace tutti::examples

@@ -23,8 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t most_examined_batches = 20;  // by --bn-report
-constexpr std::int64_t shown_predictions = 12;      // of each kind, in the report
+constexpr std::int64_t shown_predictions = 12;  // of each kind, in the report
 
 // ---- set up
 
@@ -85,6 +84,17 @@ data::DataLoader::Options test_loader_options(const TrainOptions& o, const Train
   return options;
 }
 
+// Returns the batches on which batch normalisation is examined; null where nobody asked for it.
+std::unique_ptr<StatisticsBatches> statistics_batches(const TrainOptions& o,
+                                                      const TrainingData& data,
+                                                      const ProcessGroup& group, Device device) {
+  constexpr std::int64_t examined = 50;
+  if (!o.bn_report && o.recompute_statistics == 0) return {};
+  return std::make_unique<StatisticsBatches>(
+      data.train, train_loader_options(o, data, group, device),
+      o.recompute_statistics > 0 ? o.recompute_statistics : examined, group, device);
+}
+
 // Returns a length that is the same on every rank. Ranks that have shards may have different
 // numbers of batches: the most of them count, or the fewest where all stop with the first.
 RunLength find_length(const TrainOptions& o, const data::DataLoader& loader,
@@ -96,6 +106,11 @@ RunLength find_length(const TrainOptions& o, const data::DataLoader& loader,
   group.all_reduce(batches, stop ? ReduceOp::min : ReduceOp::max, {.name = "steps per epoch"})
       .wait();
   const auto steps_per_epoch = batches.item<std::int64_t>();
+  if (steps_per_epoch < 1)  // the same on every rank
+    fail<DataError>("there are no training images{}", stop && o.sharded && group.size() > 1
+                                                          ? " on some rank, with which --uneven "
+                                                            "stop ends an epoch on all of them"
+                                                          : "");
   const std::int64_t steps = o.epochs * steps_per_epoch;
   return {.epochs = o.epochs,
           .steps_per_epoch = steps_per_epoch,
@@ -155,7 +170,7 @@ void restore_on_all(const ProcessGroup& group, const Restore& restore) {
 }  // namespace
 
 TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
-                         const ProcessGroup& group, std::FILE* screen)
+                         const ProcessGroup& group, std::FILE* screen, const StopRequest* stop)
     : options_(options),
       data_(data),
       group_(group),
@@ -165,6 +180,7 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       data_parallel_(net_->named_parameters(), net_->named_buffers(), group),
       train_loader_(data.train, train_loader_options(options, data, group, device_)),
       test_loader_(data.test, test_loader_options(options, data, group, device_)),
+      statistics_batches_(statistics_batches(options, data, group, device_)),
       length_(find_length(options, train_loader_, group)),
       optimization_(net_->parameters(), options, length_.steps),
       log_(options, group.rank() == 0, screen, length_, checkpoint_ ? checkpoint_->step : 0),
@@ -173,6 +189,7 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       step_runner_([this](const data::Batch& batch) { compute_step(batch); },
                    choose_graph(options, group, device_),
                    [this](const std::string& line) { log_.say(line); }),
+      stop_(group, stop),
       step_timer_([this] { return straggler_monitor_.waited_seconds(); }),
       test_recorder_(data.classes, shown_predictions),
       sums_(device_) {
@@ -212,20 +229,24 @@ void TrainingRun::continue_from(const Checkpoint& from) {
   log_.say(fmt::format("going on after step {} of {}", step_, length_.steps));
 }
 
-void TrainingRun::train_epoch() {
+bool TrainingRun::train_epoch() {
   const StepTimer::Scope scope(step_timer_, StepPart::other);
   for (;;) {
+    stop_.begin_step();
     train_step();
+    stop_.end_step();
     const bool ends_epoch = step_ % length_.steps_per_epoch == 0;
-    if (ends_epoch || is_done()) return;
+    if (ends_epoch || is_done()) return true;
     if (step_ % options_.log_every == 0) {
       log_.add_row(next_row());
       start_row();
     }
-    if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
+    const bool saves = options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
+    if (saves || is_stopped()) {
       if (!options_.out.empty()) share_buffers();
       save_checkpoint();
     }
+    if (is_stopped()) return false;
     log_.show_step(row_);
   }
 }
@@ -244,20 +265,19 @@ void TrainingRun::train_step() {
 
 data::Batch TrainingRun::load_batch() {
   const StepTimer::Scope scope(step_timer_, StepPart::load);
-  data::Batch batch = [&] {
-    const trace::Span span("load");
-    return batch_at(
-        {.epoch = step_ / length_.steps_per_epoch, .batch = step_ % length_.steps_per_epoch});
-  }();
+  data::Batch batch = next_batch();
   if (!options_.sharded) return batch;  // every rank knows the size of the global batch
   if (!join_.step(batch.global_size)) fail<Error>("step {}: no rank has images", step_ + 1);
   batch.global_size = join_.samples();
   return batch;
 }
 
-// Returns this rank's part of a training batch, on its device. The part is empty where the rank has
-// used up images of its own.
-data::Batch TrainingRun::batch_at(data::DataLoader::State place) {
+// Returns this rank's part of the batch of this step, on its device. The part is empty where the
+// rank has used up images of its own.
+data::Batch TrainingRun::next_batch() {
+  const trace::Span span("load");
+  const data::DataLoader::State place{.epoch = step_ / length_.steps_per_epoch,
+                                      .batch = step_ % length_.steps_per_epoch};
   if (place.batch >= train_loader_.batches_per_epoch())
     return {.images = empty({0, data_.channels, data_.image_size, data_.image_size},
                             {.dtype = storage_dtype(options_), .device = device_},
@@ -321,45 +341,38 @@ void TrainingRun::share_buffers() {
   if (!options_.sync_bn) data_parallel_.broadcast_buffers();
 }
 
+// Examines the layers with the running averages, before these are recomputed.
+void TrainingRun::check_batch_norm() {
+  batch_norm_check_ = examples::check_batch_norm(
+      *net_, [this] { statistics_batches_->run(*net_, row_.epoch); },
+      [this] { return evaluate(*net_, test_loader_, group_, device_); }, group_);
+  batch_norm_check_->batches = statistics_batches_->count();
+  log_.say(to_string(*batch_norm_check_));
+}
+
+// Sets statistics that are the same on all ranks.
+void TrainingRun::recompute_statistics() {
+  nn::recompute_statistics(
+      *net_, [this] { statistics_batches_->run(*net_, row_.epoch); }, group_);
+}
+
 void TrainingRun::evaluate_epoch() {
   Metrics row = next_row();
   nn::check_batch_statistics(*net_);
   share_buffers();
+  if (options_.bn_report) check_batch_norm();
+  if (options_.recompute_statistics > 0) recompute_statistics();
   const LossAndAccuracy test = evaluate(*net_, test_loader_, group_, device_, &test_recorder_);
   row.test_loss = test.loss;
   row.test_accuracy = test.accuracy;
   if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
   log_.add_epoch(row);
-  write_report(examine_batch_norm());
+  write_report();
   start_row();
 }
 
-// With --bn-report: examines the BatchNorm layers on the first batches of the epoch, and tests the
-// network with the statistics of these batches. Leaves the network as it was. This call is
-// collective.
-std::optional<BatchNormPage> TrainingRun::examine_batch_norm() {
-  if (!options_.bn_report) return {};
-  BatchNormPage page{.batches = std::min(most_examined_batches, length_.steps_per_epoch)};
-  const data::DataLoader::State place = train_loader_.state();
-  const auto run_batches = [&] {
-    for (std::int64_t i = 0; i < page.batches; ++i)
-      (*net_)(batch_at({.epoch = row_.epoch - 1, .batch = i}).images);
-  };
-  page.report = nn::batch_norm_report(*net_, run_batches, group_);
-  for (const std::string& warning : page.report.warnings) log_.say("batch norm: " + warning);
-
-  std::vector<std::pair<Tensor, Tensor>> kept;  // every buffer and its values
-  for (const auto& [name, buffer] : net_->named_buffers())
-    kept.emplace_back(buffer, buffer.clone());
-  nn::recompute_statistics(*net_, run_batches, group_);
-  page.recomputed_test_accuracy = evaluate(*net_, test_loader_, group_, device_).accuracy;
-  for (const auto& [buffer, values] : kept) buffer.copy_(values);
-  train_loader_.set_state(place);
-  return page;
-}
-
 // Writes the page of the run folder. This call is collective.
-void TrainingRun::write_report(std::optional<BatchNormPage> batch_norm) {
+void TrainingRun::write_report() {
   TestDetails test = test_recorder_.take(group_);
   std::vector<StepTimes> step_times = step_timer_.take(group_);
   if (!log_.has_folder()) return;
@@ -371,7 +384,7 @@ void TrainingRun::write_report(std::optional<BatchNormPage> batch_norm) {
                                   .rows = log_.rows(),
                                   .headline = headline()},
                                  std::move(test), std::move(step_times));
-  report.batch_norm = std::move(batch_norm);
+  report.batch_norm = std::exchange(batch_norm_check_, {});
   log_.write_report(to_html(report));
 }
 
@@ -391,14 +404,36 @@ void TrainingRun::save_checkpoint() {
                                        .rows = log_.rows()});
 }
 
+// Names the files that could not be decoded. This call is collective.
+void TrainingRun::say_replaced_files() {
+  if (options_.broken_files == data::BrokenFiles::fatal) return;
+  constexpr std::size_t most = 20;
+  const auto files = replaced_files(data_, group_);
+  if (files.empty()) return;
+  std::string text = fmt::format("{} broken file{} replaced by the next one:", files.size(),
+                                 files.size() > 1 ? "s were each" : " was");
+  for (std::size_t i = 0; i < std::min(files.size(), most); ++i) text += "\n  " + files[i].reason;
+  if (files.size() > most) text += fmt::format("\n  and {} more", files.size() - most);
+  log_.say(text);
+}
+
 TrainResult TrainingRun::finish() {
   TrainResult result{.rows = log_.rows(), .state = net_->state_dict()};
   result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
   log_.save_weights(result.state, {{"model", options_.model},
                                    {"dataset", options_.dataset},
                                    {"step", std::to_string(length_.steps)}});
+  say_replaced_files();
   log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;
+}
+
+TrainResult TrainingRun::finish_early() {
+  log_.say(fmt::format("{}: stopped after step {} of {}, {}", signal_name(stop_.signal()), step_,
+                       length_.steps,
+                       options_.out.empty() ? "without a run folder for a checkpoint"
+                                            : "with a checkpoint in " + checkpoint_path(options_)));
+  return {.rows = log_.rows(), .state = net_->state_dict(), .is_stopped = true};
 }
 
 }  // namespace tutti::examples

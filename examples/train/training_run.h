@@ -3,7 +3,7 @@
 // RunLog's business, what a checkpoint holds Checkpoint's.
 #pragma once
 
-#include "../report/run_report.h"
+#include "batch_norm_check.h"
 #include "checkpoint.h"
 #include "dataset.h"
 #include "metric_sums.h"
@@ -12,6 +12,7 @@
 #include "run_log.h"
 #include "step_runner.h"
 #include "step_times.h"
+#include "stop.h"
 #include "test_details.h"
 #include "trainer.h"
 
@@ -31,7 +32,7 @@ class TrainingRun {
   /// Sets up the run on this rank; every rank constructs one. With options.resume this reads the
   /// run folder's checkpoint, and throws a CheckpointError where it is not valid.
   TrainingRun(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
-              std::FILE* screen);
+              std::FILE* screen, const StopRequest* stop);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
@@ -40,28 +41,36 @@ class TrainingRun {
   /// where the checkpoint does not fit.
   void begin();
   bool is_done() const { return step_ == length_.steps; }
+  /// Returns whether all ranks have agreed to stop before the end of the run.
+  bool is_stopped() const { return stop_.signal() != 0 && !is_done(); }
+  const RunLength& length() const { return length_; }
+  const nn::Module& net() const { return *net_; }
   /// Trains up to the end of the epoch (or of the run), with rows of metrics and checkpoints on the
-  /// way as the options say.
-  void train_epoch();
+  /// way as the options say. Returns false where a stop has ended it earlier, with a checkpoint.
+  bool train_epoch();
   /// Evaluates the network on the test images, and adds the row that ends the epoch.
   void evaluate_epoch();
   /// Saves what the run needs to continue from here. Only rank 0 writes.
   void save_checkpoint();
   /// Saves the weights, and returns the results.
   TrainResult finish();
+  /// Says where the checkpoint of a stopped run is, and returns the results so far.
+  TrainResult finish_early();
 
  private:
   void train_step();
   data::Batch load_batch();
-  data::Batch batch_at(data::DataLoader::State place);
+  data::Batch next_batch();
   void compute_step(const data::Batch& batch);
   void start_row();
   Metrics next_row();
   void share_buffers();
+  void check_batch_norm();
+  void recompute_statistics();
   void continue_from(const Checkpoint& checkpoint);
+  void say_replaced_files();
   std::string headline() const;
-  std::optional<BatchNormPage> examine_batch_norm();
-  void write_report(std::optional<BatchNormPage> batch_norm);
+  void write_report();
 
   const TrainOptions& options_;
   const TrainingData& data_;
@@ -71,6 +80,8 @@ class TrainingRun {
   const std::shared_ptr<nn::ResNet> net_;
   distributed::DataParallel data_parallel_;
   data::DataLoader train_loader_, test_loader_;
+  // Of --bn-report and --recompute-statistics; null without these flags.
+  const std::unique_ptr<StatisticsBatches> statistics_batches_;
   const RunLength length_;
   Optimization optimization_;
   RunLog log_;
@@ -78,12 +89,14 @@ class TrainingRun {
   distributed::StragglerMonitor straggler_monitor_;
   distributed::Join join_;
   StepRunner step_runner_;
+  StopAgreement stop_;
   StepTimer step_timer_;
   TestRecorder test_recorder_;
 
-  std::int64_t step_ = 0;  // steps made so far
-  MetricSums sums_;        // since the last row
-  Metrics row_;            // the figures of the last row, with the present step and epoch
+  std::int64_t step_ = 0;                           // steps made so far
+  std::optional<BatchNormCheck> batch_norm_check_;  // of the last epoch, with --bn-report
+  MetricSums sums_;                                 // since the last row
+  Metrics row_;  // the figures of the last row, with the present step and epoch
   std::chrono::steady_clock::time_point row_start_;
   std::chrono::duration<double> waited_before_row_{0};  // for training data
 };

@@ -158,6 +158,7 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
                 const std::function<void(OnednnPrimitive&)>& build) {
   // An entry without a value means that oneDNN has no such primitive.
   thread_local std::unordered_map<std::string, std::optional<OnednnPrimitive>> cache;
+  const detail::OpenMPThreads threads;  // oneDNN asks OpenMP
   // The limit bounds the memory of a program that keeps using new shapes. Creating a primitive
   // again is cheap.
   constexpr std::size_t max_primitives = 1024;

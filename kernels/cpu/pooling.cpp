@@ -1,7 +1,7 @@
 // Pooling on the CPU chooses for each call between oneDNN and the own loops (pooling_loops.h).
 // oneDNN computes float32 and bfloat16 except where the loops are faster (fills_tiles()) or oneDNN
 // is wrong: the maximum of a tensor that contains NaN or -infinity. The loops also compute float64,
-// windows that differ in size, large windows and unusual strides.
+// windows that differ in size or reach beyond the padding, large windows and unusual strides.
 #include "../pooling.h"
 
 #include "../../core/create.h"
@@ -16,9 +16,19 @@
 namespace tutti::kernels::cpu {
 namespace {
 
-// Returns whether oneDNN supports these dtypes and the tensors are not empty.
-bool suits_onednn(const Tensor& x, const Tensor& y) {
-  return (x.dtype() == float32 || x.dtype() == bfloat16) && x.numel() > 0 && y.numel() > 0;
+// Returns whether the last windows reach beyond the padding, as in ceil_mode.
+bool reaches_beyond(const Tensor& x, const Tensor& y, const PoolOptions& o) {
+  bool result = false;
+  for (int d = 0; d < o.kernel.size(); ++d)
+    result |= (y.shape()[d + 2] - 1) * o.stride[d] + o.kernel[d] >
+              x.shape()[d + 2] + 2 * o.padding[d];
+  return result;
+}
+
+// Returns whether oneDNN supports these dtypes and windows, and the tensors are not empty.
+bool suits_onednn(const Tensor& x, const Tensor& y, const PoolOptions& options) {
+  return (x.dtype() == float32 || x.dtype() == bfloat16) && x.numel() > 0 && y.numel() > 0 &&
+         !reaches_beyond(x, y, options);
 }
 
 // Returns whether one of n floating numbers, given as their bits, is NaN or -infinity.
@@ -54,7 +64,7 @@ bool needs_own_loops(const Tensor& x) {
 template <class Compute>
 bool onednn_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options,
                      const Tensor& dx, const Compute& compute) {
-  if (!suits_onednn(dx, dy)) return false;
+  if (!suits_onednn(dx, dy, options)) return false;
   bool overlap = false;
   for (int d = 0; d < options.kernel.size(); ++d) overlap |= options.kernel[d] > options.stride[d];
   if (dx.dtype() == float32 || !overlap) return compute(dy, dx);
@@ -71,7 +81,7 @@ bool onednn_backward(const Tensor& dy, const Tensor& index, const PoolOptions& o
 // reads x once more, so that the own loops are faster wherever they fill their tiles.
 void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
                  const Tensor& index) {
-  if (!pooling_loops::fills_tiles(x, y) && suits_onednn(x, y) &&
+  if (!pooling_loops::fills_tiles(x, y) && suits_onednn(x, y, options) &&
       onednn::pooling_takes_layouts(x, y, index) && !needs_own_loops(x) &&
       onednn::pooling_forward(x, options, true, y, index))
     return;
@@ -88,7 +98,7 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
 }
 
 void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y) {
-  if (suits_onednn(x, y) && onednn::pooling_forward(x, options, false, y, {})) return;
+  if (suits_onednn(x, y, options) && onednn::pooling_forward(x, options, false, y, {})) return;
   pooling_loops::average_forward(x, options, y);
 }
 

@@ -69,10 +69,8 @@ Windows pool_windows(const Tensor& x, const Tensor& y, const PoolOptions& option
   for (std::size_t d = 0; d < 3; ++d) {
     const PoolDimension<std::int64_t> dimension{in[d], out[d], kernel[d], stride[d], padding[d]};
     for (std::int64_t o = 0; o < out[d]; ++o) {
-      const PositionRange<std::int64_t> range = dimension.window(o);
-      const std::int64_t length = range.end - range.begin;
-      result.windows[d].push_back(
-          {range, dimension.origin(o), options.count_include_pad ? kernel[d] : length});
+      result.windows[d].push_back({dimension.window(o), dimension.origin(o),
+                                   dimension.divisor(o, options.count_include_pad)});
     }
     for (std::int64_t i = 0; i < in[d]; ++i) result.outputs[d].push_back(dimension.outputs(i));
   }

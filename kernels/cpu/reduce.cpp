@@ -11,6 +11,7 @@
 #include "elementwise_kernels.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace tutti::kernels::cpu {
@@ -169,25 +170,53 @@ void reduce_tensor(Reduction op, const Tensor& in, const Tensor& out) {
   });
 }
 
-void argmax(const Tensor& in, int dim, const Tensor& out) {
-  dispatch(ReducedTypes{}, in.dtype(), "argmax", [&]<class T>() {
+// Returns the index of the first largest of `size` values.
+template <class C, class T>
+std::int64_t first_largest(const T* values, std::int64_t size, std::int64_t stride) {
+  std::int64_t best = 0;
+  C largest = convert<C>(values[0]);
+  for (std::int64_t j = 1; j < size; ++j) {
+    const C value = convert<C>(values[j * stride]);
+    if (is_larger(value, largest)) {
+      best = j;
+      largest = value;
+    }
+  }
+  return best;
+}
+
+// Moves the indices of the `k` largest values to the front of `indices`, in their order.
+template <class C, class T>
+void select_largest(const T* values, std::int64_t stride, std::vector<std::int64_t>& indices,
+                    std::int64_t k) {
+  std::iota(indices.begin(), indices.end(), 0);
+  std::partial_sort(
+      indices.begin(), indices.begin() + k, indices.end(), [=](std::int64_t i, std::int64_t j) {
+        const C a = convert<C>(values[i * stride]), b = convert<C>(values[j * stride]);
+        return is_larger(a, b) || (i < j && !is_larger(b, a));
+      });
+}
+
+void topk(const Tensor& in, int dim, const Tensor& out) {
+  const std::int64_t size = in.shape()[dim], stride = in.strides()[dim], k = out.shape()[dim],
+                     out_stride = out.strides()[dim];
+  if (k == 0) return;
+  dispatch(ReducedTypes{}, in.dtype(), "topk", [&]<class T>() {
     using C = ComputeType<T>;
     const T* from = in.data<T>();
     std::int64_t* to = out.data<std::int64_t>();
-    const std::int64_t size = in.shape()[dim], stride = in.strides()[dim];
     const DimSlices<2> slices(without_dim(in.shape(), dim),
                               {without_dim(in.strides(), dim), without_dim(out.strides(), dim)});
     slices.for_each(size, [=](const auto& offsets) {
-      std::int64_t best = 0;
-      C largest = convert<C>(from[offsets[0]]);
-      for (std::int64_t j = 1; j < size; ++j) {
-        const C value = convert<C>(from[offsets[0] + j * stride]);
-        if (is_larger(value, largest)) {
-          best = j;
-          largest = value;
-        }
+      if (k == 1) {
+        to[offsets[1]] = first_largest<C>(from + offsets[0], size, stride);
+        return;
       }
-      to[offsets[1]] = best;
+      thread_local std::vector<std::int64_t> indices;
+      indices.resize(static_cast<std::size_t>(size));
+      select_largest<C>(from + offsets[0], stride, indices, k);
+      for (std::int64_t j = 0; j < k; ++j)
+        to[offsets[1] + j * out_stride] = indices[static_cast<std::size_t>(j)];
     });
   });
 }
@@ -195,7 +224,7 @@ void argmax(const Tensor& in, int dim, const Tensor& out) {
 }  // namespace
 
 const Reduce& reduce() {
-  static constexpr Reduce table{.reduce = reduce_tensor, .argmax = argmax};
+  static constexpr Reduce table{.reduce = reduce_tensor, .topk = topk};
   return table;
 }
 

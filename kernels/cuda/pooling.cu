@@ -73,7 +73,7 @@ struct PoolWindows {
 #pragma unroll
     for (int d = 0; d < 3; ++d) {
       const Range range = window(d, o[d]);
-      product *= count_padding ? dimensions[d].kernel : range.end - range.begin;
+      product *= adaptive ? range.end - range.begin : dimensions[d].divisor(o[d], count_padding);
     }
     return product;
   }

@@ -166,48 +166,58 @@ __device__ bool is_better(const Candidate<A>& a, const Candidate<A>& b) {
   return !is_larger(b.value, a.value) && a.index < b.index;
 }
 
+// Each round finds the best of the candidates that the one of the round before precedes, so the
+// work grows with `k`: this is for few elements of each slice.
 template <class A>
-__global__ __launch_bounds__(block_threads) void argmax_kernel(DimSlices slices, SlicePointer in,
-                                                               std::int64_t* out) {
+__global__ __launch_bounds__(block_threads) void topk_kernel(DimSlices slices, SlicePointer in,
+                                                             std::int64_t k,
+                                                             std::int64_t out_stride,
+                                                             std::int64_t* out) {
   __shared__ Candidate<A> candidates[block_threads];
   const int thread = static_cast<int>(threadIdx.x);
   for_each_slice<2>(slices, [&](const SliceWork<2>& work) {
-    Candidate<A> best{A(0), slices.length};  // none yet
-    for (std::int64_t i = work.lane; i < slices.length; i += slices.group) {
-      const Candidate<A> here{in.load<A>(work.offsets.at[0], i), i};
-      if (i == work.lane || is_better(here, best)) best = here;
-    }
-    candidates[thread] = best;
-    __syncthreads();
-    for (int half = slices.group / 2; half > 0; half /= 2) {
-      if (work.lane < half && candidates[thread + half].index < slices.length &&
-          (candidates[thread].index >= slices.length ||
-           is_better(candidates[thread + half], candidates[thread])))
-        candidates[thread] = candidates[thread + half];
+    const Candidate<A> none{A(0), slices.length};
+    Candidate<A> last = none;
+    for (std::int64_t round = 0; round < k; ++round) {
+      Candidate<A> best = none;
+      for (std::int64_t i = work.lane; i < slices.length; i += slices.group) {
+        const Candidate<A> here{in.load<A>(work.offsets.at[0], i), i};
+        if (round > 0 && !is_better(last, here)) continue;  // taken in an earlier round
+        if (best.index == slices.length || is_better(here, best)) best = here;
+      }
+      candidates[thread] = best;
+      __syncthreads();
+      for (int half = slices.group / 2; half > 0; half /= 2) {
+        if (work.lane < half && candidates[thread + half].index < slices.length &&
+            (candidates[thread].index >= slices.length ||
+             is_better(candidates[thread + half], candidates[thread])))
+          candidates[thread] = candidates[thread + half];
+        __syncthreads();
+      }
+      last = candidates[thread - work.lane];
+      if (work.lane == 0 && work.valid) out[work.offsets.at[1] + round * out_stride] = last.index;
       __syncthreads();
     }
-    if (work.lane == 0 && work.valid) out[work.offsets.at[1]] = candidates[thread].index;
-    __syncthreads();
   });
 }
 
-void argmax(const Tensor& in, int dim, const Tensor& out) {
+void topk(const Tensor& in, int dim, const Tensor& out) {
   if (out.numel() == 0) return;
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
   const SlicedTensor sliced_out(out, dim);
   const DimSlices slices(SlicedTensor(in, dim), {&sliced_out.starts});
   const auto run = [&](auto kernel) {
-    tutti::cuda::launch("argmax", kernel, slices.grid(device), slices, SlicePointer(in, dim),
-                        out.data<std::int64_t>());
+    tutti::cuda::launch("topk", kernel, slices.grid(device), slices, SlicePointer(in, dim),
+                        sliced_out.length, sliced_out.stride, out.data<std::int64_t>());
   };
-  is_floating(in.dtype()) ? run(argmax_kernel<double>) : run(argmax_kernel<std::int64_t>);
+  is_floating(in.dtype()) ? run(topk_kernel<double>) : run(topk_kernel<std::int64_t>);
 }
 
 }  // namespace
 
 const Reduce& reduce() {
-  static constexpr Reduce table{.reduce = reduce_tensor, .argmax = argmax};
+  static constexpr Reduce table{.reduce = reduce_tensor, .topk = topk};
   return table;
 }
 

@@ -5,6 +5,7 @@
 #include "../convolution.h"
 #include "../elementwise.h"
 #include "../embedding.h"
+#include "../indexing.h"
 #include "../layer_norm.h"
 #include "../matmul.h"
 #include "../optimizer.h"
@@ -23,6 +24,7 @@ const BatchNorm& batch_norm() { refuse(); }
 const Convolution& convolution() { refuse(); }
 const Elementwise& elementwise() { refuse(); }
 const Embedding& embedding() { refuse(); }
+const Indexing& indexing() { refuse(); }
 const Matmul& matmul() { refuse(); }
 const Optimizer& optimizer() { refuse(); }
 const Pooling& pooling() { refuse(); }

@@ -18,11 +18,31 @@ std::vector<std::string> change_layers(Module& module, const ConvertFilter& filt
 
 std::vector<std::string> convert_sync_batchnorm(Module& module, const ProcessGroup& group,
                                                 const ConvertFilter& filter) {
-  return change_layers(module, filter, [&](BatchNorm& layer) { return layer.convert(group); });
+  std::vector<BatchNorm*> layers;
+  std::vector<std::string> paths = change_layers(module, filter, [&](BatchNorm& layer) {
+    if (!layer.can_convert()) return false;
+    layers.push_back(&layer);
+    return true;
+  });
+  for (BatchNorm* layer : layers) layer->convert(group);
+  return paths;
 }
 
 std::vector<std::string> revert_sync_batchnorm(Module& module, const ConvertFilter& filter) {
   return change_layers(module, filter, [](BatchNorm& layer) { return layer.revert(); });
+}
+
+std::vector<std::string> convert_batchnorm_to_groupnorm(Module& module, std::int64_t groups,
+                                                        const ConvertFilter& filter) {
+  std::vector<BatchNorm*> layers;
+  std::vector<std::string> paths = change_layers(module, filter, [&](BatchNorm& layer) {
+    if (layer.is_folded() || layer.channel_groups() > 0) return false;
+    layer.check_channel_groups(groups);
+    layers.push_back(&layer);
+    return true;
+  });
+  for (BatchNorm* layer : layers) layer->normalize_by_groups(groups);
+  return paths;
 }
 
 void check_batch_statistics(Module& module) {

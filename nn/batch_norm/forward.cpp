@@ -21,28 +21,28 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args) {
 Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history) {
   const Call call = checked_call(x, args, history);  // An error reaches the other ranks too.
-
-  // Calls of one rank without position weights, in evaluation and in a recomputation need no sums
-  // of other ranks.
-  if (call.fits_one_kernel()) return record_backward(call, forward_in_one_kernel(call));
   const bool is_identity = args.is_folded && !args.relu && !args.residual.defined();
   if (call.uses_running_statistics() && is_identity) return x;
-  if (call.uses_running_statistics())
-    return record_backward(call, apply(call, running_statistics(call)));
-  if (call.is_recomputation) return record_backward(call, apply(call, saved_statistics(call)));
+  return record_backward(call, compute_output(call));
+}
+
+Output compute_output(const Call& call) {
+  // Calls of one rank without position weights, in evaluation and in a recomputation need no sums
+  // of other ranks.
+  if (call.fits_one_kernel()) return forward_in_one_kernel(call);
+  if (call.uses_running_statistics()) return apply(call, running_statistics(call));
+  if (call.is_recomputation) return apply(call, saved_statistics(call));
 
   // One collective adds up the sums of every channel over all ranks. A rank alone (with position
   // weights) computes its own moments instead, and exchanges nothing.
   const Tensor sums = local_sums(call);
   const kernels::PacketHeader header = all_reduce(call, sums);
-  expect_variance(header, call.id, x.shape());
+  expect_variance(header, call.id, call.x.shape());
 
   // One kernel computes mean and 1 / sqrt(var + eps), and updates the running statistics.
   const Statistics statistics = finalize_statistics(call, sums, header);
   remember(call, statistics);
-
-  const Output output = apply(call, statistics);
-  return record_backward(call, output);
+  return apply(call, statistics);
 }
 
 namespace {

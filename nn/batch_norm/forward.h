@@ -28,6 +28,10 @@ struct Output {
   kernels::Normalization normalization;
 };
 
+/// Takes the steps of a forward, without recording its backward: computes the statistics, moves the
+/// running ones, and applies them to x.
+Output compute_output(const Call& call);
+
 /// Computes the packet of this rank. In a synchronised call it holds sums, which can be added over
 /// the ranks. In any other call it holds moments, and this rank's batch is the whole batch.
 Tensor local_sums(const Call& call);

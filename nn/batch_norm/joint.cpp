@@ -137,6 +137,11 @@ std::size_t JointBatchNorm::start(BatchNorm& layer, const Tensor& x,
         "{}: this JointBatchNorm has exchanged its statistics already; start the layer with "
         "another one",
         args.name);
+  if (layer.channel_groups() > 0 || layer.has_ghost_batches(args))
+    fail<ValueError>(
+        "{}: JointBatchNorm runs layers that normalise by whole batches; this one has {}, so call "
+        "its forward() alone",
+        args.name, layer.channel_groups() > 0 ? "groups of channels" : "ghost batches");
   const auto partner = std::find_if(started_.begin(), started_.end(),
                                     [](const Started& s) { return s.call.is_synchronized; });
   Started s{.layer = &layer,

@@ -1,12 +1,22 @@
 #include "layer.h"
 
+#include "../../autograd/functions.h"
+#include "../functional/group_norm.h"
 #include "forward.h"
+#include "ghost.h"
 
 #include <cmath>
 #include <utility>
 
 namespace tutti::nn {
 namespace {
+
+[[noreturn]] void refuse_ghost_batches(const std::string& name, const BatchNorm::Options& o) {
+  fail<ValueError>(
+      "{}: ghost batches of {} samples are statistics of parts of one rank's batch, and a "
+      "group shares those of whole batches; choose one of the two",
+      name, o.ghost_batch_size);
+}
 
 BatchNorm::Options checked(BatchNorm::Options o) {
   if (o.channels < 1)
@@ -17,6 +27,10 @@ BatchNorm::Options checked(BatchNorm::Options o) {
     fail<ValueError>(
         "BatchNorm: expected a momentum in [0, 1] (or none for the plain average), got {}",
         *o.momentum);
+  if (o.ghost_batch_size < 0)
+    fail<ValueError>("BatchNorm: expected a ghost_batch_size of at least 0, got {}",
+                     o.ghost_batch_size);
+  if (o.ghost_batch_size > 0 && o.group) refuse_ghost_batches("BatchNorm", o);
   if (o.dtype != float32 && o.dtype != float64)
     fail<DTypeError>(
         "BatchNorm: parameters and statistics are float32 or float64, got {}; inputs may be of any "
@@ -48,12 +62,36 @@ BatchNorm::BatchNorm(Options options)
           "num_elements_tracked",
           counter(options_, options_.track_running_stats && options_.pooled, float64))) {}
 
-Tensor BatchNorm::forward(const Tensor& x) { return batch_norm(x, arguments({}), history_); }
+Tensor BatchNorm::forward(const Tensor& x) { return compute(x, {}); }
 
 Tensor BatchNorm::forward(const Tensor& x, const ForwardOptions& options) {
   const trace::Span here = span();
-  return with_name_in_errors(
-      [&] { return run_hooks(x, batch_norm(x, arguments(options), history_)); });
+  return with_name_in_errors([&] { return run_hooks(x, compute(x, options)); });
+}
+
+Tensor BatchNorm::compute(const Tensor& x, const ForwardOptions& options) {
+  if (channel_groups_ > 0) return normalize_groups(x, options);
+  const BatchNormArgs args = arguments(options);
+  if (has_ghost_batches(args))
+    return ghost_batch_norm(x, args, history_, options_.ghost_batch_size);
+  return batch_norm(x, args, history_);
+}
+
+bool BatchNorm::has_ghost_batches(const BatchNormArgs& args) const {
+  return options_.ghost_batch_size > 0 && args.use_batch_statistics && args.update_running;
+}
+
+Tensor BatchNorm::normalize_groups(const Tensor& x, const ForwardOptions& options) const {
+  if (x.rank() < input_dims().min || x.rank() > input_dims().max)
+    fail<ShapeError>("{}: expected input of shape {}, got {}", error_name(), input_dims().shape,
+                     tutti::to_string(x.shape()));
+  if (options.position_weights.defined())
+    fail<ValueError>(
+        "{}: the layer normalises by {} groups of channels, which knows no position weights",
+        error_name(), channel_groups_);
+  Tensor y = group_norm(x, channel_groups_, weight, bias, options_.eps);
+  if (options.residual.defined()) y = y + options.residual;
+  return options.relu ? relu(y) : y;
 }
 
 BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
@@ -104,6 +142,23 @@ void BatchNorm::become_identity(int rank) {
     *own = Tensor();
 }
 
+void BatchNorm::check_channel_groups(std::int64_t groups) const {
+  if (groups < 1 || options_.channels % groups != 0)
+    fail<ValueError>("{}: expected groups that divide {} channels, got {}", error_name(),
+                     options_.channels, groups);
+  if (options_.group || options_.eps_is_floor)
+    fail<ValueError>("{}: a layer that {} cannot normalise by groups of channels; {}", error_name(),
+                     options_.group ? "shares statistics with ranks" : "takes eps as a floor",
+                     options_.group ? "call set_process_group({}) first" : "GroupNorm adds eps");
+}
+
+void BatchNorm::normalize_by_groups(std::int64_t groups) {
+  check_channel_groups(groups);
+  channel_groups_ = groups;
+  for (Tensor* own : {&running_mean, &running_var, &num_batches_tracked, &num_elements_tracked})
+    *own = Tensor();
+}
+
 void BatchNorm::check_statistics() const { history_->deferred_errors.throw_all(); }
 
 void BatchNorm::freeze(bool on) {
@@ -111,14 +166,31 @@ void BatchNorm::freeze(bool on) {
   for (const Tensor& own : parameters()) own.requires_grad_(!on);
 }
 
+void BatchNorm::set_ghost_batch_size(std::int64_t size) {
+  Options changed = options_;
+  changed.ghost_batch_size = size;
+  options_ = checked(std::move(changed));
+}
+
 void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
+  if (group && channel_groups_ > 0)
+    fail<ValueError>(
+        "{}: the layer normalises by groups of channels and has no statistics to share",
+        error_name());
+  if (group && options_.ghost_batch_size > 0) refuse_ghost_batches(error_name(), options_);
   options_.group = std::move(group);
   history_->synchronized_calls = 0;
   is_converted_ = false;
 }
 
+bool BatchNorm::can_convert() const {
+  if (options_.group || channel_groups_ > 0) return false;
+  if (options_.ghost_batch_size > 0) refuse_ghost_batches(error_name(), options_);
+  return true;
+}
+
 bool BatchNorm::convert(const ProcessGroup& group) {
-  if (options_.group) return false;
+  if (!can_convert()) return false;
   set_process_group(group);
   return is_converted_ = true;
 }
@@ -153,6 +225,9 @@ std::string BatchNorm::describe() const {
                       options_.track_running_stats,
                       tutti::to_string(own.defined() ? own.dtype() : options_.dtype),
                       tutti::to_string(own.defined() ? own.device() : options_.device));
+  if (options_.ghost_batch_size > 0)
+    text += fmt::format(", ghost_batch_size={}", options_.ghost_batch_size);
+  if (channel_groups_ > 0) text += fmt::format(", normalises by {} groups", channel_groups_);
   if (is_frozen_) text += ", frozen";
   if (is_folded()) text += ", folded";
   if (options_.group) text += fmt::format(", sync={} ranks", options_.group->size());

@@ -7,9 +7,12 @@
 namespace tutti::nn {
 
 using tutti::gelu;
+using tutti::hardswish;
+using tutti::leaky_relu;
 using tutti::log_softmax;
 using tutti::relu;
 using tutti::sigmoid;
+using tutti::silu;
 using tutti::softmax;
 using tutti::tanh;
 

@@ -5,14 +5,33 @@
 
 namespace tutti::nn {
 
-Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
+namespace {
+
+void expect_probability(const char* op, double p) {
   if (!(p >= 0 && p <= 1))
-    fail<ValueError>("dropout: expected a probability from 0 to 1, got {}", p);
+    fail<ValueError>("{}: expected a probability from 0 to 1, got {}", op, p);
+}
+
+}  // namespace
+
+Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
+  expect_probability("dropout", p);
   if (!training || p == 0) return x;
   const Tensor kept = bernoulli(1 - p, x.shape(), {x.dtype(), x.device()}, generator);
   // The factor is not multiplied into the mask: rounded to 16 bits there, it would change the mean
   // of every layer.
   return x * kept.contiguous(x.memory_format()) * (p == 1 ? 0 : 1 / (1 - p));
+}
+
+Tensor drop_path(const Tensor& x, double p, bool training, Generator& generator) {
+  expect_probability("drop_path", p);
+  if (x.rank() == 0)
+    fail<ShapeError>("drop_path: expected an input (N, ...) of samples, got shape ()");
+  if (!training || p == 0) return x;
+  Shape samples = Dims::filled(x.rank(), 1);
+  samples[0] = x.size(0);
+  const Tensor kept = bernoulli(1 - p, samples, {x.dtype(), x.device()}, generator);
+  return x * kept * (p == 1 ? 0 : 1 / (1 - p));
 }
 
 }  // namespace tutti::nn

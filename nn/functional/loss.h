@@ -1,5 +1,6 @@
 // Losses as differentiable functions. They compute in float32 or wider: 16-bit inputs give a
-// float32 loss.
+// float32 loss. Targets that are not class indices have the dtype of the input, or float32 beside a
+// 16-bit input (Autocast).
 #pragma once
 
 #include "../../core/tensor.h"
@@ -12,23 +13,77 @@ enum class LossReduction { mean, sum, none };
 /// The options of cross_entropy().
 struct CrossEntropyOptions {
   LossReduction reduction = LossReduction::mean;
-  /// Targets with this value have no loss, and the mean does not count them.
+  /// Targets with this value have no loss, and the mean does not count them. Class probabilities
+  /// have no such value: with them it must be negative.
   std::int64_t ignore_index = -100;
   /// The share of the uniform distribution in the target distribution, from 0 to 1.
   double label_smoothing = 0;
+  /// A factor for each class, of shape (C), without a gradient; 1 for each class if undefined.
+  Tensor weight = {};
 };
 
-/// Returns -log softmax(logits)[target]. `logits`, unnormalised, have shape (N, C) or (N, C, d1,
-/// ...); `targets` are int64 from 0 to C-1, of shape (N) or (N, d1, ...). With label smoothing s
-/// the target distribution is (1-s) one-hot + s/C uniform. The mean of no targets is NaN.
+/// Returns -sum_c weight_c p_c log softmax(logits)_c. `logits`, unnormalised, have shape (N, C) or
+/// (N, C, d1, ...). `targets` give the target distribution p in one of two forms:
+/// - class indices: int64 from 0 to C-1, of shape (N) or (N, d1, ...),
+/// - class probabilities: floating, of the shape of the logits. A gradient flows to them.
+///
+/// With label smoothing s, p becomes (1-s) p + s/C. The mean divides by the sum of the weights of
+/// the classes of the indices that are not ignored, and for probabilities by the number of
+/// positions, whatever the weights. The mean of no targets is NaN.
 /// ShapeError, DTypeError or DeviceError for tensors that do not fit together; ValueError for a
-/// smoothing or (on the CPU) a target outside its range.
+/// smoothing or (on the CPU) a class index outside its range, and for an `ignore_index` with
+/// probabilities. On a GPU the loss of an index outside its range is NaN.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options = {});
+
+/// The options of nll_loss(), with the meaning that they have for cross_entropy().
+struct NLLLossOptions {
+  LossReduction reduction = LossReduction::mean;
+  std::int64_t ignore_index = -100;
+  Tensor weight = {};
+};
+
+/// Returns -weight[target] input[target], the negative log-likelihood of the classes `targets`. The
+/// input has the shape of the logits of cross_entropy() and holds log-probabilities, such as
+/// log_softmax() gives; cross_entropy() computes both in one pass. The targets are class indices.
+/// Errors, and what happens to an index outside its range, are those of cross_entropy().
+Tensor nll_loss(const Tensor& input, const Tensor& targets, const NLLLossOptions& options = {});
 
 /// Returns (input - target)^2, elementwise. ShapeError unless both shapes are equal: broadcasting
 /// in a loss is nearly always a mistake.
 Tensor mse_loss(const Tensor& input, const Tensor& target,
                 LossReduction reduction = LossReduction::mean);
+
+/// The options of smooth_l1_loss().
+struct SmoothL1Options {
+  LossReduction reduction = LossReduction::mean;
+  /// The distance at which the loss becomes linear; 0 makes it |input - target|.
+  double beta = 1;
+};
+
+/// Returns, elementwise, with d = |input - target|: d^2 / (2 beta) where d < beta, d - beta / 2
+/// elsewhere. ShapeError unless both shapes are equal; ValueError for a negative beta.
+Tensor smooth_l1_loss(const Tensor& input, const Tensor& target,
+                      const SmoothL1Options& options = {});
+
+/// Returns -(target log(input) + (1 - target) log(1 - input)), elementwise, for probabilities
+/// `input`. Logarithms are at least -100, as in PyTorch, so that the loss is finite; prefer
+/// binary_cross_entropy_with_logits(), which needs no such bound. ShapeError unless both shapes are
+/// equal; ValueError (on the CPU) for an input outside [0, 1], whose loss on a GPU is NaN.
+Tensor binary_cross_entropy(const Tensor& input, const Tensor& target,
+                            LossReduction reduction = LossReduction::mean);
+
+/// The options of binary_cross_entropy_with_logits().
+struct BinaryCrossEntropyOptions {
+  LossReduction reduction = LossReduction::mean;
+  /// A factor of the loss of positive targets, which broadcasts to the shape of the logits, without
+  /// a gradient; 1 if undefined. A factor above 1 raises the recall of a rare class.
+  Tensor pos_weight = {};
+};
+
+/// Returns -(pos_weight target log sigmoid(logits) + (1 - target) log(1 - sigmoid(logits))),
+/// elementwise and without overflow. ShapeError unless logits and target have one shape.
+Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
+                                        const BinaryCrossEntropyOptions& options = {});
 
 }  // namespace tutti::nn

@@ -29,7 +29,11 @@ PoolOptions check(const char* op, const Tensor& x, const PoolOptions& given, Dim
   const PoolOptions options = pool_options(op, given, rank);
   numel(options.kernel);  // Throws if the number of elements in a window overflows.
   sizes = output_sizes(op, x.shape(),
-                       {options.kernel, options.stride, options.padding, Dims::filled(rank, 1)});
+                       {.kernel = options.kernel,
+                        .stride = options.stride,
+                        .padding = options.padding,
+                        .dilation = Dims::filled(rank, 1),
+                        .ceil_mode = options.ceil_mode});
   return options;
 }
 

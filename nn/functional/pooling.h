@@ -17,10 +17,11 @@ PoolOptions pool_options(const char* op, const PoolOptions& given, int rank);
 
 /// Returns the largest element of every window, or NaN if the window contains one. The first of
 /// equal elements, or the first NaN, gets the gradient. The options are those of pool_options().
-/// The output has the sizes floor((in + 2 padding - kernel) / stride) + 1.
+/// The output has the sizes floor((in + 2 padding - kernel) / stride) + 1. With ceil_mode the
+/// division is rounded up, but windows that would begin in the padding on the right are left out.
 Tensor max_pool(const Tensor& x, const PoolOptions& options);
 /// Returns the mean of every window. Padding counts as zeros if `count_include_pad` is set, else
-/// not at all.
+/// not at all; what lies beyond it (ceil_mode) never counts.
 Tensor avg_pool(const Tensor& x, const PoolOptions& options);
 /// Returns the means of windows that cover the input evenly, `output` of them along each spatial
 /// dimension: window o reaches from floor(o in / out) to ceil((o + 1) in / out). {1} is global

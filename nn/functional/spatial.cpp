@@ -28,7 +28,7 @@ Dims expand_option(const char* op, const char* name, const Dims& values, int ran
 }
 
 Dims output_sizes(const char* op, const Shape& input, const Windows& windows) {
-  const auto& [kernel, stride, padding, dilation] = windows;
+  const auto& [kernel, stride, padding, dilation, ceil_mode] = windows;
   Dims output;
   for (int d = 0; d < kernel.size(); ++d) {
     if (std::max({kernel[d], stride[d], padding[d], dilation[d]}) > largest ||
@@ -39,13 +39,16 @@ Dims output_sizes(const char* op, const Shape& input, const Windows& windows) {
           to_string(dilation), largest);
     const std::int64_t padded = input[d + 2] + 2 * padding[d],
                        window = dilation[d] * (kernel[d] - 1) + 1;
-    if (window > padded)
+    const std::int64_t beyond = ceil_mode ? stride[d] - 1 : 0;  // What a window may reach over.
+    if (window > padded + beyond)
       fail<ShapeError>(
           "{}: the kernel {} with dilation {} reaches over {} elements, but input {} with padding "
           "{} has only {} there; use a larger input or more padding",
           op, to_string(kernel), to_string(dilation), window, to_string(input), to_string(padding),
           padded);
-    output.push_back((padded - window) / stride[d] + 1);
+    const std::int64_t last = (padded + beyond - window) / stride[d];
+    const bool begins_inside = last * stride[d] < input[d + 2] + padding[d];
+    output.push_back(ceil_mode && !begins_inside ? last : last + 1);
   }
   return output;
 }

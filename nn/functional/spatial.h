@@ -15,11 +15,15 @@ Dims expand_option(const char* op, const char* name, const Dims& values, int ran
 /// The windows of a convolution or pooling, with one number for each spatial dimension.
 struct Windows {
   Dims kernel, stride, padding, dilation;
+  /// Whether a last window that reaches beyond the padding counts, provided that it begins before
+  /// the padding on the right.
+  bool ceil_mode = false;
 };
 
 /// Returns the spatial sizes of the output for `input` (N, C, ...): floor((in + 2 padding -
-/// dilation (kernel - 1) - 1) / stride) + 1. ShapeError if a window is larger than the padded
-/// input, or if any of the numbers is 2^31 or more.
+/// dilation (kernel - 1) - 1) / stride) + 1, or rounded up with ceil_mode. ShapeError if a window
+/// is larger than the padded input (with ceil_mode by the stride or more), or if any of the numbers
+/// is 2^31 or more.
 Dims output_sizes(const char* op, const Shape& input, const Windows& windows);
 
 /// Returns "3" if all numbers are equal, else "(3, 5)": for describe().

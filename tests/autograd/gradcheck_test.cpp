@@ -88,5 +88,21 @@ TEST(Gradcheck, RefusesInputsItCannotCheck) {
   EXPECT_THROW(gradcheck(identity, {tensor({1}, f64).expand({3})}), ShapeError);
 }
 
+TEST(Gradcheck, HintsAtAnOperationThatRecordedUnderItsOwnNoGrad) {
+  const auto lossy = [](const Inputs& v) {
+    const NoGrad no_grad;  // still alive when record() is called
+    return record("lossy", v[0] * v[0], {v[0]},
+                  [x = v[0].detach()](const Tensor& g) { return g * x * 2; });
+  };
+  const auto result = gradcheck(lossy, {tensor({1, 2}, f64)});
+  EXPECT_FALSE(result);
+  EXPECT_NE(result.message.find("does not require a gradient: was record() called under NoGrad"),
+            std::string::npos)
+      << result.message;
+  const auto wrong =
+      gradcheck([](const Inputs& v) { return square_with(v[0], 3); }, {tensor({1, 2}, f64)});
+  EXPECT_EQ(wrong.message.find("NoGrad"), std::string::npos) << wrong.message;
+}
+
 }  // namespace
 }  // namespace tutti

@@ -217,6 +217,22 @@ TEST_F(AtomicFileTest, RemovesDraftsOfDeadWritersOfThisFileOnly) {
   EXPECT_EQ(names(), expected);
 }
 
+TEST_F(AtomicFileTest, DeadDraftsOfAllFilesOfAFolderAreRemoved) {
+  for (const char* name : {"a.draft-0123456789abcdef", "b.txt.draft-0000000000000000"})
+    put(folder / name, "half");
+  // A draft of nothing, a name that only resembles a draft, and a file of another kind.
+  const std::set<std::string> others = {".draft-0123456789abcdef", "a.draft-0123", "a.txt"};
+  for (const std::string& name : others) put(folder / name, "other");
+  AtomicFile living(path);
+  remove_dead_drafts(folder);
+  EXPECT_EQ(names().size(), others.size() + 1);  // and the living draft
+  living.write("new", 3);
+  living.commit();
+  EXPECT_EQ(content(path), "new");
+  for (const std::string& name : others) EXPECT_TRUE(fs::exists(folder / name)) << name;
+  remove_dead_drafts(folder / "nowhere");
+}
+
 TEST_F(AtomicFileTest, ADraftOfALivingProcessStays) {
   int ready[2], go_on[2];
   ASSERT_EQ(::pipe(ready), 0);

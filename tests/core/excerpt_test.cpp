@@ -1,4 +1,4 @@
-// Tests of excerpt(), which makes text of strangers fit for an error message.
+// Tests of excerpt() and escape_controls(), which make text of strangers fit for error messages.
 #include <tutti/core/excerpt.h>
 
 #include <gtest/gtest.h>
@@ -28,6 +28,20 @@ TEST(Excerpt, CutsAt200Characters) {
     EXPECT_EQ(cut.substr(197), "...");
     EXPECT_TRUE(std::all_of(cut.begin(), cut.end(), [](char c) { return c >= ' ' && c <= '~'; }));
   }
+}
+
+TEST(EscapeControls, KeepsAllButControlCharacters) {
+  const std::string plain = "cannot write '/tmp/b\xc3\xa4r \\ \"x\"': \xf0\x9f\x98\x80 " +
+                            std::string(1000, 'n');
+  EXPECT_EQ(escape_controls(plain), plain);
+  EXPECT_EQ(escape_controls(""), "");
+  EXPECT_EQ(escape_controls("a\nb\r\x1b[2J\x7f"), "a\\nb\\u000d\\u001b[2J\\u007f");
+  EXPECT_EQ(escape_controls(std::string("\0", 1)), "\\u0000");
+  // U+009B starts a command as ESC [ does; U+00A0 is no control character.
+  EXPECT_EQ(escape_controls("\xc2\x9b"
+                            "2J \xc2\xa0"),
+            "\\u009b2J \xc2\xa0");
+  EXPECT_EQ(escape_controls("end \xc2"), "end \xc2");
 }
 
 }  // namespace

@@ -48,6 +48,28 @@ TEST(CpuAllocator, CountsLiveAndPeakAndTrims) {
   EXPECT_EQ(cpu().stats().cached, 0u);
 }
 
+TEST(CpuAllocator, AGiantBlockThatNobodyNeedsAgainGoesBackToTheSystem) {
+  cpu().trim();
+  const auto before = cpu().stats();
+  constexpr std::size_t giant = std::size_t{96} << 20, usual = std::size_t{32} << 20;
+  const auto use = [](std::size_t bytes) { empty({static_cast<std::int64_t>(bytes)}, {uint8}); };
+  use(giant);
+  const auto steps_until_returned = [&](std::int64_t most) {
+    std::int64_t steps = 0;
+    for (; steps < most && cpu().stats().cached >= before.cached + giant; ++steps) use(usual);
+    return steps;
+  };
+  // As long as the giant block is used now and then, it stays; the usual one always does.
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(steps_until_returned(20), 20);
+    use(giant);
+  }
+  const std::int64_t most = 40 * static_cast<std::int64_t>((before.live + giant + usual) / usual);
+  EXPECT_LT(steps_until_returned(most), most);
+  EXPECT_GE(cpu().stats().cached, before.cached + usual);
+  EXPECT_EQ(cpu().stats().system_allocations, before.system_allocations + 2);
+}
+
 TEST(CpuAllocator, AlignsAndNeverHandsOutABlockTwice) {
   std::vector<void*> blocks;
   for (const std::size_t bytes : {1u, 63u, 64u, 65u, 513u, 5000u, 3u << 20}) {

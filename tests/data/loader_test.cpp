@@ -1,4 +1,5 @@
 // DataLoader: the same batches on any number of threads and ranks, resuming, errors, memory, ends.
+#include <tutti/core/cuda/runtime.h>
 #include <tutti/data/image_folder.h>
 #include <tutti/data/loader.h>
 #include <tutti/data/transforms/color_jitter.h>
@@ -308,6 +309,19 @@ TEST(DataLoader, TheTimeOfWaitingIsCounted) {
   std::this_thread::sleep_for(500ms);  // meanwhile the second batch becomes ready
   loader.next();
   EXPECT_LT(loader.waited().count() - first, first);
+}
+
+TEST(DataLoader, MemoryIsPinnedOnlyWhereThereIsCuda) {
+  const auto images = std::make_shared<SyntheticDataset>(SyntheticDataset::Options{.count = 5});
+  const auto load = [&] {
+    return DataLoader(images, {.transforms = {Normalize()}, .pin_memory = true}).next()->images;
+  };
+  if (cuda::device_count() == 0) {
+    expect_error<DeviceError>([&] { load(); }, {"pinned memory needs CUDA"});
+    return;
+  }
+  EXPECT_EQ(to_vector(load()),
+            to_vector(DataLoader(images, {.transforms = {Normalize()}}).next()->images));
 }
 
 TEST(DataLoader, BadOptionsAreNamed) {

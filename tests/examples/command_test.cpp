@@ -1,9 +1,10 @@
 // The program train_resnet as a user runs it: help, wrong flags, bad data, a short run.
+#include "trainer_program.h"
+
 #include <gtest/gtest.h>
 #include <zlib.h>
 #include <nlohmann/json.hpp>
 
-#include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -21,25 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Outcome {
-  int code;
-  std::string output;
-};
+using tutti::test::Outcome;
+using tutti::test::output_of;
 
-Outcome output_of(const std::string& command) {
-  FILE* const pipe = popen(command.c_str(), "r");
-  std::string output;
-  std::array<char, 4096> buffer;
-  while (const std::size_t n = fread(buffer.data(), 1, buffer.size(), pipe))
-    output.append(buffer.data(), n);
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
-}
-
-// Runs the trainer with the arguments; `stream` 1 keeps standard output, 2 standard error.
 Outcome run(const std::string& arguments, int stream) {
-  return output_of(std::string(TRAIN_RESNET) + " " + arguments +
-                   (stream == 2 ? " 2>&1 >/dev/null" : " 2>/dev/null"));
+  return tutti::test::run_trainer(arguments, stream);
 }
 
 // Runs the trainer where no file can have more than so many bytes, as if its disk were full then.
@@ -100,12 +87,17 @@ TEST_F(Command, HelpExplainsEveryFlag) {
   const Outcome outcome = run("--help", 1);
   EXPECT_EQ(outcome.code, 0);
   const auto explained = explanations(outcome.output);
-  for (const char* flag : {"--dataset",      "--data",       "--model",         "--epochs",
-                           "--max-steps",    "--batch-size", "--ranks",         "--threads",
-                           "--lr",           "--momentum",   "--nesterov",      "--no-nesterov",
-                           "--weight-decay", "--seed",       "--sync-bn",       "--no-sync-bn",
-                           "--precision",    "--device",     "--memory-format", "--log-every",
-                           "--out",          "--sharded",    "--uneven",        "--trace"}) {
+  for (const char* flag : {"--dataset",       "--data",      "--model",
+                           "--epochs",        "--max-steps", "--batch-size",
+                           "--ranks",         "--threads",   "--lr",
+                           "--momentum",      "--nesterov",  "--no-nesterov",
+                           "--weight-decay",  "--seed",      "--sync-bn",
+                           "--no-sync-bn",    "--precision", "--device",
+                           "--memory-format", "--log-every", "--out",
+                           "--sharded",       "--uneven",    "--trace",
+                           "--resume",        "--overwrite", "--version",
+                           "--dry-run",       "--workers",   "--image-size",
+                           "--broken-files",  "--bn-report", "--recompute-statistics"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
@@ -133,9 +125,77 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--memory-format nchw", "nchw");
   expect_refusal("--device tpu", "tpu");
   expect_refusal("--uneven maybe", "shadow, stop or error");
+  expect_refusal("--resume --overwrite", "use one of the two");
+  expect_refusal("--dataset folder", "--dataset folder needs --data DIR");
+  expect_refusal("--image-size 64", "--image-size needs --dataset folder");
+  expect_refusal("--dataset folder --data . --image-size 5000", "4096");
+  expect_refusal("--broken-files kept", "fatal or replaced");
+  expect_refusal("--broken-files replaced", "--broken-files needs --dataset folder");
+  expect_refusal("--workers -1", "workers");
   const std::string out = " --dataset synthetic --out " + folder_ + "/run";
   expect_refusal("--device cuda" + out, "CUDA");
   expect_refusal("--model resnet19" + out, "resnet19");
+}
+
+TEST_F(Command, NearMissesGetASuggestion) {
+  expect_refusal("--momentun 0.9", "unknown argument --momentun (did you mean '--momentum'?)");
+  expect_refusal("--ovewrite=1", "(did you mean '--overwrite'?)");
+  expect_refusal("--no-sinc-bn", "(did you mean '--no-sync-bn'?)");
+  expect_refusal("--dataset fashionmnist", "(did you mean 'fashion-mnist'?)");
+  expect_refusal("--model resnet-50", "(did you mean 'resnet50'?)");
+  expect_refusal("--uneven shadwo", "(did you mean 'shadow'?)");
+  EXPECT_EQ(run("--frobnicate", 2).output.find("did you mean"), std::string::npos);
+}
+
+TEST_F(Command, VersionSaysWhatItWasBuiltWith) {
+  const Outcome outcome = run("--version", 1);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_TRUE(outcome.output.starts_with("tutti ")) << outcome.output;
+  for (const char* part : {"compiler", "oneDNN", "MPI", "CUDA", "NCCL", "vector instructions"})
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output;
+}
+
+TEST_F(Command, ADryRunDescribesTheRunAndWritesNothing) {
+  const std::string out = folder_ + "/run";
+  fs::create_directories(out);
+  std::ofstream(out + "/metrics.jsonl") << "of an older run\n";
+  const Outcome outcome =
+      run("--dataset synthetic --batch-size 100 --ranks 2 --threads 1 --dry-run --out " + out, 1);
+  EXPECT_EQ(outcome.code, 0);
+  const auto figure = [&](const std::string& pattern) {
+    std::smatch match;
+    EXPECT_TRUE(std::regex_search(outcome.output, match, std::regex(pattern)))
+        << pattern << " is not in\n"
+        << outcome.output;
+    return match.size() > 1 ? std::stod(match[1]) : -1;
+  };
+  // A ResNet-20 for colour images has 19 convolutions without bias and a linear layer.
+  EXPECT_EQ(figure("model resnet20: ([0-9]+) parameters"), 269'722);
+  EXPECT_EQ(figure("Conv2d +([0-9]+) layers"), 19);
+  EXPECT_EQ(figure("Linear +1 layers +([0-9]+) parameters"), 650);
+  EXPECT_EQ(figure("([0-9]+) steps in an epoch"), 21);
+  EXPECT_EQ(figure("a rank with ([0-9]+) images"), 50);
+  EXPECT_NEAR(figure("weights +([0-9.]+) MB"), 1.079, 0.01);
+  // The gradients and the momentum have the size of the weights.
+  EXPECT_NEAR(figure("gradients, optimizer, metrics +([0-9.]+) MB"), 2.16, 0.3);
+  // Backward needs at least the outputs of all convolutions, about 0.7 MB for an image.
+  EXPECT_GT(figure("activations and temporaries +([0-9.]+) MB"), 35);
+  EXPECT_LT(figure("together +([0-9.]+) MB"), 500);
+  // Each of the 19 layers of batch normalisation has a collective in forward and in backward.
+  EXPECT_EQ(figure("statistics of batch normalisation +[0-9.]+ MB in ([0-9]+)"), 38);
+  EXPECT_NEAR(figure("agreement on stopping +([0-9.]+) MB"), 1.079, 0.02);
+
+  EXPECT_EQ(output_of("ls -A " + out).output, "metrics.jsonl\n");
+  EXPECT_EQ(run("--dataset synthetic --threads 1 --dry-run --out " + folder_ + "/new", 1).code, 0);
+  EXPECT_FALSE(fs::exists(folder_ + "/new"));
+}
+
+TEST_F(Command, HelpListsTheExitCodes) {
+  const std::string help = run("--help", 1).output;
+  const std::size_t codes = help.find("Exit codes: 0 ");
+  ASSERT_NE(codes, std::string::npos) << help;
+  for (const char* code : {"; 1 ", "; 2 ", "; 3 "})
+    EXPECT_NE(help.find(code, codes), std::string::npos) << code;
 }
 
 TEST_F(Command, OfAFlagGivenTwiceTheLastCounts) {
@@ -162,12 +222,19 @@ TEST_F(Command, BadDataAndRunFolder) {
   write_truncated(folder_ + "/train-images-idx3-ubyte.gz");
   expect_refusal("--data " + folder_, "train-images-idx3-ubyte.gz is truncated");
   expect_refusal("--dataset cifar10 --data " + folder_, "data_batch_1.bin");
+  expect_refusal("--dataset folder --data " + folder_, folder_ + "/train does not exist");
   expect_refusal("--dataset synthetic --out /dev/null/run", "/dev/null/run");
+}
+
+TEST_F(Command, AnErrorIsOneLineWithoutControlCharacters) {
+  expect_refusal("--data '" + folder_ + "/no\nwhere\x1b[2J'", "/no\\nwhere\\u001b[2J is missing");
+  expect_refusal("--dataset synthetic --out '/dev/null/\r\x07'", "/dev/null/\\u000d\\u0007:");
 }
 
 TEST_F(Command, AFullDiskIsExitCode1AndNamesTheFile) {
   const std::string out = folder_ + "/run",
-                    arguments = "--dataset synthetic --batch-size 16 --threads 1 --out " + out;
+                    arguments =
+                        "--dataset synthetic --batch-size 16 --threads 1 --overwrite --out " + out;
   const auto expect_failure = [](const Outcome& outcome, const std::string& file) {
     EXPECT_EQ(outcome.code, 1) << outcome.output;
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
@@ -226,7 +293,7 @@ TEST_F(Command, AShortRunEndsWithTheTestAccuracy) {
 TEST_F(Command, ATimelineShowsWhatEveryRankDid) {
   const std::string path = folder_ + "/out.json",
                     common = "--dataset synthetic --batch-size 16 --ranks 2 --threads 1 --trace " +
-                             path + " --out " + folder_ + "/run ";
+                             path + " --overwrite --out " + folder_ + "/run ";
   EXPECT_EQ(run(common + "--max-steps 2", 1).code, 0);
   std::map<std::string, std::multiset<int>> ranks;  // by name
   for (const auto& event : nlohmann::json::parse(std::ifstream(path)))
@@ -251,11 +318,11 @@ TEST_F(Command, ATimelineShowsWhatEveryRankDid) {
   fs::remove(path);
   EXPECT_EQ(run(common + "--log-every 1 --lr 1e20", 1).code, 1);  // diverges
   EXPECT_TRUE(nlohmann::json::parse(std::ifstream(path)).is_array());
-  EXPECT_EQ(
-      run("--dataset synthetic --out " + folder_ + "/run --trace " + folder_ + "/nowhere/out.json",
-          1)
-          .code,
-      1);
+  EXPECT_EQ(run("--dataset synthetic --out " + folder_ + "/other --trace " + folder_ +
+                    "/nowhere/out.json",
+                1)
+                .code,
+            1);
 }
 
 }  // namespace

@@ -252,6 +252,22 @@ TEST(ReportPage, StaysSmallAndWellFormedForLongAndStrangeRuns) {
   parse_strictly(to_html({}));  // nothing is known of a run
 }
 
+TEST(ReportPage, ShowsWhatAilsBatchNorm) {
+  RunReport report = random_report();
+  EXPECT_FALSE(parse_strictly(to_html(report)).ids.contains("batch-norm"));
+  report.batch_norm = {
+      .batches = 17, .running = {.accuracy = 0.25}, .recomputed = {.accuracy = 0.75}};
+  report.batch_norm->report.layers = {
+      {.path = "layer1.<0>.bn1", .channels = 64, .constant = {3, 5}},
+      {.path = "bn2", .channels = 8, .rank_distance = {0.5, 1.375}}};
+  report.batch_norm->report.warnings = {"channels & ranks < others"};
+  const test::Markup page = parse_strictly(to_html(report));
+  EXPECT_TRUE(page.ids.contains("batch-norm"));
+  for (const char* part : {"layer1.<0>.bn1", "channels & ranks < others", "17 training batches",
+                           "0.2500", "0.7500", "1.375"})
+    EXPECT_NE(page.text.find(part), std::string::npos) << part;
+}
+
 // ---- what the trainer measures for it
 
 TEST(StepTimer, GivesWaitingAndTheRestAPartOfTheirOwn) {

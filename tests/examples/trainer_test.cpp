@@ -156,6 +156,27 @@ TEST(Trainer, RanksWithImagesOfTheirOwnRunOutOneAfterTheOther) {
   }
 }
 
+TEST(Trainer, NoTrainingImagesAreANamedError) {
+  TrainOptions options = small_options();
+  options.sharded = true;
+  const auto expect_error = [&](const std::vector<std::int64_t>& sizes, const std::string& what) {
+    try {
+      train_on_shards(options, sizes);
+      ADD_FAILURE() << "no error: " << what;
+    } catch (const DataError& error) {
+      EXPECT_EQ(error.what(), what);
+    }
+  };
+  expect_error({0}, "there are no training images");
+  expect_error({0, 0}, "there are no training images");
+  options.epochs = 1;
+  EXPECT_EQ(train_on_shards(options, {20, 0})[1].rows.size(), 4u);  // rank 1 has no part in these
+  options.uneven = distributed::Uneven::stop;
+  expect_error({20, 0},
+               "there are no training images on some rank, with which --uneven stop ends "
+               "an epoch on all of them");
+}
+
 TEST(Trainer, WithoutSyncBatchNormRanksEndWithTheBuffersOfRank0) {
   TrainOptions options = small_options();
   options.sync_bn = false;
@@ -163,6 +184,41 @@ TEST(Trainer, WithoutSyncBatchNormRanksEndWithTheBuffersOfRank0) {
   options.max_steps = 2;
   const auto results = train_on(2, options);
   expect_equal_bits(results[0].state, results[1].state);
+}
+
+TEST(Trainer, ExaminingBatchNormChangesNothing) {
+  TrainOptions options = small_options();
+  const auto plain = train_on(2, options);
+  options.bn_report = true;
+  const auto examined = train_on(2, options);
+  expect_equal_bits(examined[0].state, plain[0].state);
+  EXPECT_EQ(examined[0].test_accuracy, plain[0].test_accuracy);
+}
+
+// Training never reads running statistics, so weights stay the same.
+TEST(Trainer, RecomputedStatisticsReplaceTheRunningAveragesOnly) {
+  TrainOptions options = small_options();
+  for (const bool sync_bn : {true, false}) {
+    options.sync_bn = sync_bn;
+    options.recompute_statistics = 0;
+    const auto plain = train_on(2, options);
+    options.recompute_statistics = 2;
+    const auto results = train_on(2, options);
+    expect_equal_bits(results[0].state, results[1].state);
+    StateDict weights, plain_weights;
+    for (std::size_t i = 0; i < results[0].state.size(); ++i) {
+      const auto& [name, tensor] = results[0].state[i];
+      const Tensor& other = plain[0].state[i].second;
+      if (name.find("running_") != std::string::npos) {
+        EXPECT_NE(to_vector(tensor), to_vector(other)) << name;
+        continue;
+      }
+      weights.emplace_back(name, tensor);
+      plain_weights.emplace_back(name, other);
+    }
+    expect_equal_bits(weights, plain_weights);
+    EXPECT_NE(results[0].rows.back().test_loss, plain[0].rows.back().test_loss);
+  }
 }
 
 TEST(Trainer, Bfloat16TrainsWithFloat32Weights) {

@@ -177,7 +177,7 @@ void reductions(const Size& s) {
   reduce.reduce(kernels::Reduction::max, x, most);
   EXPECT_EQ(most.item<double>(), 250);
   const Tensor each = empty({s.rows, 1}, there(int64));
-  reduce.argmax(x, 1, each);
+  reduce.topk(x, 1, each);
   Index first = 0;
   for (Index c = 0; c < columns; ++c)
     if (of_column(c) > of_column(first)) first = c;

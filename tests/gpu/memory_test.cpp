@@ -5,6 +5,7 @@
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
+#include <tutti/core/cuda/pinned_storage.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
 #include <tutti/nn/batch_norm/layer.h>
@@ -33,6 +34,27 @@ TEST(Memory, LargeCopiesGoPieceByPiece) {
   const std::int64_t n = (20 << 20) / 4 + 3;
   const Tensor x = rand({n});
   EXPECT_EQ(to_vector(x.to(test_device()).to(Device::cpu())), to_vector(x));
+}
+
+TEST(Memory, CopiesFromPinnedMemoryNeedNoWait) {
+  const std::int64_t n = (20 << 20) / 4 + 3;
+  const Tensor x = rand({n});
+  const std::int64_t waits = cuda::synchronizations();
+  Tensor there, tail;
+  {
+    const Tensor pinned(cuda::pinned_storage(static_cast<std::size_t>(n) * 4), {n}, {1}, 0,
+                        float32);
+    pinned.copy_(x);
+    there = pinned.to(test_device());
+    tail = pinned.slice(0, n - 5, n).to(test_device());
+  }
+  // Released memory must not be handed out before the copies are done.
+  const Tensor next(cuda::pinned_storage(static_cast<std::size_t>(n) * 4), {n}, {1}, 0, float32);
+  next.zero_();
+  EXPECT_EQ(cuda::synchronizations(), waits);
+  EXPECT_EQ(to_vector(there), to_vector(x));
+  EXPECT_EQ(to_vector(tail), to_vector(x.slice(0, n - 5, n)));
+  EXPECT_EQ(cuda::pinned_storage(0)->bytes(), 0u);
 }
 
 TEST(Memory, LiveAndPeakAreCounted) {

@@ -90,7 +90,7 @@ fi
 wanted nccl && step nccl 60 env NCCL_DEBUG=WARN ctest --test-dir "$build" -R NcclProcesses --no-tests=error --output-on-failure
 if wanted train; then
   step train 60 "$build/examples/train_resnet" --device cuda --data "$images" --epochs 2 --sync-bn \
-    --out build/gpu/runs/float32
+    --overwrite --out build/gpu/runs/float32
   grep -h 'test accuracy' "$logs/train.log" | tail -n 1
 fi
 wanted benchmarks && step benchmarks 400 python3 benchmarks/gpu/run.py --library "$build/benchmarks/gpu/libgpu_benchmark.so" \

@@ -54,10 +54,14 @@ const std::vector<UnaryOp>& unary_ops() {
       {Unary::sine, [](double x) { return std::sin(x); }},
       {Unary::cosine, [](double x) { return std::cos(x); }},
       {Unary::tanh, [](double x) { return std::tanh(x); }},
+      {Unary::silu, [](double x) { return x / (1 + std::exp(-x)); }},
+      {Unary::hardswish, [](double x) { return x * std::clamp(x + 3, 0.0, 6.0) / 6; }},
       {Unary::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }},
       {Unary::relu, [](double x) { return x > 0 || std::isnan(x) ? x : 0; }},
       {Unary::gelu, [](double x) { return x * 0.5 * std::erfc(-x * std::sqrt(0.5)); }},
       {Unary::sign, [](double x) { return std::isnan(x) ? x : (x > 0) - (x < 0); }},
+      {Unary::softplus,
+       [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
   };
   return ops;
 }
@@ -102,6 +106,7 @@ const std::vector<BinaryOp>& binary_ops() {
       {Binary::less_equal, [](double x, double y) { return x <= y; }},
       {Binary::greater, [](double x, double y) { return x > y; }},
       {Binary::greater_equal, [](double x, double y) { return x >= y; }},
+      {Binary::leaky_relu, [](double x, double slope) { return x > 0 ? x : slope * x; }, true},
       {Binary::relu_grad, [](double g, double y) { return y > 0 ? g : 0; }, true},
       {Binary::gelu_grad,
        [](double g, double x) {
@@ -109,6 +114,16 @@ const std::vector<BinaryOp>& binary_ops() {
                      x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI));
        },
        true},
+      {Binary::silu_grad,
+       [](double g, double x) {
+         const double s = 1 / (1 + std::exp(-x));
+         return g * (s + x * s * (1 - s));
+       },
+       true},
+      {Binary::hardswish_grad,
+       [](double g, double x) { return x <= -3  ? 0
+                                       : x >= 3 ? g
+                                                : g * (2 * x + 3) / 6; }, true},
       {Binary::sigmoid_grad, [](double g, double y) { return g * y * (1 - y); }, true},
       {Binary::tanh_grad, [](double g, double y) { return g * (1 - y * y); }, true},
   };

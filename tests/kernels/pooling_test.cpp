@@ -37,7 +37,10 @@ Case random_case(int spatial) {
     const std::int64_t kernel = pick(1, 4), stride = pick(1, 4), padding = pick(0, kernel / 2),
                        in = pick(kernel, 9);
     c.x.push_back(in);
-    c.y.push_back((in + 2 * padding - kernel) / stride + 1);
+    const std::int64_t beyond = in + 2 * padding - kernel, out = beyond / stride + 1;
+    // A last window that reaches beyond the padding, as in ceil_mode.
+    const bool one_more = beyond % stride != 0 && out * stride < in + padding && pick(0, 1) == 0;
+    c.y.push_back(out + one_more);
     c.options.kernel.push_back(kernel);
     c.options.stride.push_back(stride);
     c.options.padding.push_back(padding);
@@ -115,9 +118,12 @@ TEST(AveragePooling, IsTheMatrixOfItsDefinition) {
       const std::int64_t k = c.options.kernel[d - skip],
                          start = o * c.options.stride[d - skip] - c.options.padding[d - skip];
       if (in < start || in >= start + k) return 0.0;
-      std::int64_t inside = 0;
-      for (std::int64_t j = start; j < start + k; ++j) inside += j >= 0 && j < c.x[d - skip + 2];
-      return 1.0 / static_cast<double>(c.options.count_include_pad ? k : inside);
+      const std::int64_t size = c.x[d - skip + 2],
+                         counted = c.options.count_include_pad ? c.options.padding[d - skip] : 0;
+      std::int64_t divisor = 0;
+      for (std::int64_t j = start; j < start + k; ++j)
+        divisor += j >= -counted && j < size + counted;
+      return 1.0 / static_cast<double>(divisor);
     });
     for (DType dtype : test::trained_dtypes())
       for (MemoryFormat format : formats) {

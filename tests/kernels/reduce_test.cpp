@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 namespace tutti {
 namespace {
 
@@ -131,7 +133,7 @@ TEST(ReduceKernels, ArgmaxTakesTheFirst) {
     kept[dim] = 1;
     const Tensor out = random_layout(zeros(kept, {int64}), generator);
     out.fill_(-1);
-    table().argmax(x, dim, out);
+    table().topk(x, dim, out);
     const auto index = to_vector(out), best = reference(Reduction::max, x, kept);
     const auto rows = to_vector(x.transpose(dim, -1));
     const auto flat = to_vector(out.transpose(dim, -1)),
@@ -144,8 +146,39 @@ TEST(ReduceKernels, ArgmaxTakesTheFirst) {
     }
   }
   const Tensor out = empty({1}, {int64});
-  table().argmax(tensor({1, NAN, 5, NAN}), 0, out);
+  table().topk(tensor({1, NAN, 5, NAN}), 0, out);
   EXPECT_EQ(out.item<int>(), 1);
+}
+
+TEST(ReduceKernels, TopkSortsTheLargestAndTakesEqualOnesInTheirOrder) {
+  Generator generator(206);
+  for (const std::int64_t size : {1, 5, 70, 2300})
+    for (const DType dtype : {float32, float64, bfloat16, int64})
+      for (const int dim : {0, 1}) {
+        const std::int64_t k = 1 + generator.below(std::min<std::int64_t>(size, 6));
+        Shape shape{3, 3}, taken{3, 3};
+        shape[dim] = size;
+        taken[dim] = k;
+        Tensor values = randint(9, shape, {dtype}, generator);
+        if (is_floating(dtype)) values.select(dim, size / 2).fill_(NAN);
+        const Tensor x = random_layout(values, generator),
+                     out = random_layout(full(taken, -1, {int64}), generator);
+        table().topk(x, dim, out);
+        for (int other = 0; other < 3; ++other) {
+          const auto row = to_vector(x.select(1 - dim, other)),
+                     got = to_vector(out.select(1 - dim, other));
+          std::vector<double> order(row.size());
+          std::iota(order.begin(), order.end(), 0);
+          const auto key = [&](double i) {
+            const double v = row[static_cast<std::size_t>(i)];
+            return std::isnan(v) ? INFINITY : v;
+          };
+          std::stable_sort(order.begin(), order.end(),
+                           [&](double i, double j) { return key(i) > key(j); });
+          order.resize(static_cast<std::size_t>(k));
+          EXPECT_EQ(got, order) << size << " " << to_string(dtype) << " dim " << dim;
+        }
+      }
 }
 
 TEST(ReduceKernels, ResultsDoNotDependOnTheThreadCount) {

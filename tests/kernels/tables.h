@@ -9,6 +9,7 @@
 #include <tutti/kernels/convolution.h>
 #include <tutti/kernels/elementwise.h>
 #include <tutti/kernels/embedding.h>
+#include <tutti/kernels/indexing.h>
 #include <tutti/kernels/layer_norm.h>
 #include <tutti/kernels/matmul.h>
 #include <tutti/kernels/optimizer.h>
@@ -159,6 +160,10 @@ inline const kernels::Embedding& embedding() {
   return table<kernels::Embedding, kernels::embedding, &kernels::Embedding::gather,
                &kernels::Embedding::scatter_add>();
 }
+inline const kernels::Indexing& indexing() {
+  return table<kernels::Indexing, kernels::indexing, &kernels::Indexing::gather,
+               &kernels::Indexing::scatter_add>();
+}
 inline const kernels::LayerNorm& layer_norm() {
   using T = kernels::LayerNorm;
   return table<T, kernels::layer_norm, &T::forward, &T::input_grad, &T::parameter_grad>();
@@ -178,7 +183,7 @@ inline const kernels::Pooling& pooling() {
 }
 inline const kernels::Reduce& reduce() {
   return table<kernels::Reduce, kernels::reduce, &kernels::Reduce::reduce,
-               &kernels::Reduce::argmax>();
+               &kernels::Reduce::topk>();
 }
 inline const kernels::Softmax& softmax() {
   using T = kernels::Softmax;

@@ -106,7 +106,7 @@ TEST(BatchNormReport, StaleRunningStatistics) {
   const BatchNormReport report = report_of(net);
   EXPECT_LT(report.layers[0].evaluation_error, 0.25);
   EXPECT_GT(report.layers[1].mean_distance, 1);
-  EXPECT_NEAR(report.layers[1].variance_ratio, 1, 0.1);
+  EXPECT_NEAR(report.layers[1].variance_ratio, 1, 0.5);
   expect_one_warning(
       report, {"in 1 of 2 layers, most in '4'", "last 10 of 40 updates", "recompute_statistics()"});
 

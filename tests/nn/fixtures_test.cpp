@@ -8,7 +8,9 @@
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
+#include <tutti/nn/group_norm.h>
 #include <tutti/nn/identity.h>
+#include <tutti/nn/instance_norm.h>
 #include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/loss.h>
@@ -58,14 +60,20 @@ class Family {
   }
 
   template <class Loss>
-  void check_loss(const std::string& name, const typename Loss::Options& options) {
+  void check_loss(const std::string& name, typename Loss::Options options) {
     checked_[name] = true;
+    if constexpr (requires { options.weight; })
+      if (all_.count(name + ".weight")) options.weight = at(name + ".weight");
+    if constexpr (requires { options.pos_weight; })
+      if (all_.count(name + ".pos_weight")) options.pos_weight = at(name + ".pos_weight");
     for (const DType dtype : {float64, float32}) {
       SCOPED_TRACE(name + " in " + to_string(dtype));
       const double tolerance = tolerance_of(dtype);
       const Tensor x = leaf(at(name + ".x"), dtype), stored = at(name + ".target");
       const Tensor target = is_floating(stored.dtype()) ? leaf(stored, dtype) : stored;
-      const Tensor y = Loss(options)(x, target);
+      Loss loss(options);
+      loss.to(dtype);
+      const Tensor y = loss(x, target);
       EXPECT_LT(distance(y.detach(), at(name + ".y")), tolerance);
       y.backward(at(name + ".gy").to(dtype));
       EXPECT_LT(distance(x.grad(), at(name + ".gx")), tolerance);
@@ -193,6 +201,25 @@ TEST(LayerFixtures, LayerNorm) {
   family.check<LayerNorm>("layer_norm_plain", {.shape = {6}, .affine = false});
 }
 
+TEST(LayerFixtures, GroupNormAndInstanceNorm) {
+  Family family("group_norm");
+  family.check<GroupNorm>("group_norm", {.groups = 2, .channels = 6});
+  family.check<GroupNorm>("group_norm_rank2", {.groups = 2, .channels = 6, .eps = 1e-3});
+  family.check<GroupNorm>("group_norm_rank5", {.groups = 1, .channels = 4});
+  family.check<GroupNorm>("group_norm_plain", {.groups = 4, .channels = 4, .affine = false});
+  for (const bool training : {true, false}) {
+    const std::string mode = training ? "" : "_eval";
+    family.check<InstanceNorm1d>("instance_norm1d" + mode, {.channels = 3}, training);
+    family.check<InstanceNorm2d>("instance_norm2d" + mode,
+                                 {.channels = 3, .eps = 1e-3, .affine = true}, training);
+    family.check<InstanceNorm2d>(
+        "instance_norm2d_tracked" + mode,
+        {.channels = 3, .momentum = 0.3, .affine = true, .track_running_stats = true}, training);
+    family.check<InstanceNorm3d>("instance_norm3d" + mode,
+                                 {.channels = 2, .track_running_stats = true}, training);
+  }
+}
+
 TEST(LayerFixtures, ActivationsAndPlainLayers) {
   Family family("activation");
   family.check<ReLU>("relu");
@@ -232,6 +259,44 @@ TEST(LayerFixtures, Pooling) {
   family.check<AdaptiveAvgPool2d>("adaptive_larger", {.output = {5, 4}});
 }
 
+TEST(LayerFixtures, GatedActivations) {
+  Family family("gated");
+  family.check<SiLU>("silu");
+  family.check<Hardswish>("hardswish");
+  family.check<LeakyReLU>("leaky_relu");
+  family.check<LeakyReLU>("leaky_relu_slope", {.slope = 0.3});
+}
+
+TEST(LayerFixtures, PoolingWithMoreWindows) {
+  Family family("windows");
+  family.check<MaxPool1d>("max_pool1d", {.kernel = 3, .stride = 2, .padding = 1});
+  family.check<MaxPool1d>("max_pool1d_ceil", {.kernel = 2, .stride = 3, .ceil_mode = true});
+  family.check<MaxPool3d>("max_pool3d",
+                          {.kernel = {2, 3, 2}, .stride = {1, 2, 2}, .padding = {1, 1, 0}});
+  family.check<MaxPool3d>("max_pool3d_ceil", {.kernel = 2, .ceil_mode = true});
+  family.check<MaxPool2d>("max_pool_ceil", {.kernel = 3, .stride = 2, .ceil_mode = true});
+  family.check<MaxPool2d>("max_pool_ceil_padded",
+                          {.kernel = 3, .stride = 2, .padding = 1, .ceil_mode = true});
+  family.check<MaxPool2d>("max_pool_ceil_small", {.kernel = 3, .stride = 2, .ceil_mode = true});
+  family.check<AvgPool2d>("avg_pool_ceil",
+                          {.kernel = 3, .stride = 2, .padding = 1, .ceil_mode = true});
+  family.check<AvgPool2d>(
+      "avg_pool_ceil_valid",
+      {.kernel = 3, .stride = 2, .padding = 1, .count_include_pad = false, .ceil_mode = true});
+}
+
+TEST(LayerFixtures, ConvolutionsWithSamePadding) {
+  Family family("same");
+  family.check<Conv1d>("conv1d_same", {.in = 2, .out = 3, .kernel = 4, .same_padding = true});
+  family.check<Conv2d>("conv2d_same",
+                       {.in = 2, .out = 4, .kernel = {3, 2}, .same_padding = true, .groups = 2});
+  family.check<Conv2d>(
+      "conv2d_same_dilated",
+      {.in = 2, .out = 3, .kernel = {4, 3}, .same_padding = true, .dilation = {3, 2}});
+  family.check<Conv3d>("conv3d_same",
+                       {.in = 2, .out = 2, .kernel = {2, 3, 4}, .same_padding = true});
+}
+
 TEST(LayerFixtures, Embedding) {
   Family family("embedding");
   family.check<Embedding>("embedding", {.count = 7, .dim = 3});
@@ -246,11 +311,34 @@ TEST(LayerFixtures, Losses) {
     family.check_loss<CrossEntropyLoss>(std::string("cross_entropy_") + name,
                                         {.reduction = reduction});
     family.check_loss<MSELoss>(std::string("mse_") + name, {.reduction = reduction});
+    family.check_loss<SmoothL1Loss>(std::string("smooth_l1_") + name, {.reduction = reduction});
+    family.check_loss<BCELoss>(std::string("bce_") + name, {.reduction = reduction});
+    family.check_loss<BCEWithLogitsLoss>(std::string("bce_logits_") + name,
+                                         {.reduction = reduction});
   }
+  family.check_loss<SmoothL1Loss>("smooth_l1_beta", {.beta = 0.25});
+  family.check_loss<SmoothL1Loss>("smooth_l1_beta0", {.beta = 0});
+  family.check_loss<BCEWithLogitsLoss>("bce_logits_weighted", {});
   family.check_loss<CrossEntropyLoss>("cross_entropy_ignored", {.ignore_index = 9});
   family.check_loss<CrossEntropyLoss>("cross_entropy_smooth",
                                       {.ignore_index = 9, .label_smoothing = 0.2});
   family.check_loss<CrossEntropyLoss>("cross_entropy_pixels", {});
+  for (const auto& [name, reduction] : reductions) {
+    family.check_loss<CrossEntropyLoss>(std::string("soft_") + name, {.reduction = reduction});
+    family.check_loss<CrossEntropyLoss>(std::string("soft_weighted_") + name,
+                                        {.reduction = reduction, .label_smoothing = 0.1});
+    family.check_loss<CrossEntropyLoss>(std::string("weighted_") + name,
+                                        {.reduction = reduction, .ignore_index = 9});
+    family.check_loss<CrossEntropyLoss>(
+        std::string("weighted_smooth_") + name,
+        {.reduction = reduction, .ignore_index = 9, .label_smoothing = 0.2});
+  }
+  for (const auto& [name, reduction] : reductions)
+    family.check_loss<NLLLoss>(std::string("nll_") + name,
+                               {.reduction = reduction, .ignore_index = 9});
+  family.check_loss<NLLLoss>("nll_pixels", {});
+  family.check_loss<CrossEntropyLoss>("soft_pixels", {});
+  family.check_loss<CrossEntropyLoss>("weighted_pixels", {.label_smoothing = 0.3});
 }
 
 }  // namespace

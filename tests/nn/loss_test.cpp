@@ -82,6 +82,64 @@ TEST(CrossEntropy, Gradients) {
       }
 }
 
+TEST(CrossEntropy, ProbabilitiesThatAreOneHotGiveTheLossesOfTheIndices) {
+  const Tensor x = random({3, 4, 5}), indices = randint(4, {3, 5});
+  const Tensor probabilities = eq(indices.unsqueeze(1), arange(4).reshape({4, 1})).to(float64),
+               weight = abs(random({4}));
+  for (const double s : {0.0, 0.3})
+    for (const Tensor& w : {Tensor(), weight}) {
+      const nn::CrossEntropyOptions options{
+          .reduction = LossReduction::sum, .label_smoothing = s, .weight = w};
+      const double expected = nn::cross_entropy(x, indices, options).item<double>();
+      EXPECT_NEAR(nn::cross_entropy(x, probabilities, options).item<double>(), expected, 1e-12);
+    }
+}
+
+TEST(CrossEntropy, GradientsOfProbabilitiesAndOfWeightedIndices) {
+  const Tensor indices = tensor({0, 2, 1, -100, 3, 0}, {2, 3}, {.dtype = int64}),
+               weight = abs(random({4}));
+  const Tensor x = random({2, 4, 3}), probabilities = abs(random({2, 4, 3}));
+  for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none})
+    for (const double s : {0.0, 0.2})
+      for (const Tensor& targets : {indices, probabilities}) {
+        const auto result = gradcheck(
+            [&](const Inputs& v) {
+              return nn::cross_entropy(v[0], v[1],
+                                       {.reduction = r, .label_smoothing = s, .weight = weight});
+            },
+            {x, targets});
+        EXPECT_TRUE(result) << result.message;
+      }
+}
+
+TEST(CrossEntropy, AnIgnoredPositionHasNoLossAndNoGradientEvenIfItIsNan) {
+  const Tensor x = tensor({1, 2, NAN, 3}, {2, 2}, f64).requires_grad_();
+  const Tensor targets = tensor({0, -100}, {.dtype = int64}), weight = tensor({2, 3}, f64);
+  for (const double s : {0.0, 0.2}) {
+    x.set_grad({});
+    const Tensor loss = nn::cross_entropy(x, targets, {.label_smoothing = s, .weight = weight});
+    EXPECT_TRUE(std::isfinite(loss.item<double>()));
+    loss.backward();
+    const auto gradient = to_vector(x.grad());
+    EXPECT_NE(gradient[0], 0);
+    EXPECT_EQ(gradient[2], 0);
+    EXPECT_EQ(gradient[3], 0);
+  }
+}
+
+TEST(CrossEntropy, TakesFloat32ProbabilitiesWithSixteenBitLogits) {
+  const Tensor x = random({8, 5}).to(bfloat16).requires_grad_(),
+               p = softmax(random({8, 5}).to(float32), 1);
+  const Tensor loss = nn::cross_entropy(x, p, {.label_smoothing = 0.1});
+  EXPECT_EQ(loss.dtype(), float32);
+  EXPECT_NEAR(loss.item<double>(),
+              nn::cross_entropy(x.detach().to(float64), p.to(float64), {.label_smoothing = 0.1})
+                  .item<double>(),
+              1e-6);
+  loss.backward();
+  EXPECT_EQ(x.grad().dtype(), bfloat16);
+}
+
 TEST(CrossEntropy, LargeLogitsAndLowPrecision) {
   const Tensor targets = tensor({0, 1}, {.dtype = int64});
   const Tensor x = tensor({1e4, 1e4 - 3, 2e4, -2e4}, {2, 2});
@@ -115,6 +173,13 @@ TEST(CrossEntropy, Errors) {
   EXPECT_THROW(nn::cross_entropy(x, t + 3), ValueError);
   EXPECT_THROW(nn::cross_entropy(x, t - 1), ValueError);
   EXPECT_THROW(nn::cross_entropy(x, t, {.label_smoothing = 1.5}), ValueError);
+  EXPECT_THROW(nn::cross_entropy(x, t, {.weight = ones({2})}), ShapeError);
+  EXPECT_THROW(nn::cross_entropy(x, t, {.weight = ones({3}, f64)}), DTypeError);
+  EXPECT_THROW(nn::cross_entropy(x, t + 3, {.weight = ones({3})}), ValueError);
+  EXPECT_THROW(nn::cross_entropy(x, zeros({2, 4})), ShapeError);
+  EXPECT_THROW(nn::cross_entropy(x, zeros({2, 3}, f64)), DTypeError);
+  EXPECT_THROW(nn::cross_entropy(x, zeros({2, 3}, {.dtype = uint8})), DTypeError);
+  EXPECT_THROW(nn::cross_entropy(x, zeros({2, 3}), {.ignore_index = 0}), ValueError);
 }
 
 TEST(MseLoss, ValueGradientAndErrors) {
@@ -127,6 +192,89 @@ TEST(MseLoss, ValueGradientAndErrors) {
   EXPECT_TRUE(result) << result.message;
   EXPECT_THROW(nn::mse_loss(a, zeros({1}, f64)), ShapeError);
   EXPECT_THROW(nn::mse_loss(a, zeros({3})), DTypeError);
+}
+
+TEST(NllLoss, OfLogSoftmaxIsTheCrossEntropy) {
+  const Tensor x = random({2, 4, 3}), weight = abs(random({4}));
+  const Tensor targets = tensor({0, 2, 1, 7, 3, 0}, {2, 3}, {.dtype = int64});
+  for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none})
+    for (const Tensor& w : {Tensor(), weight}) {
+      const auto loss = [&](const Inputs& v) {
+        return nn::nll_loss(log_softmax(v[0], 1), v[1],
+                            {.reduction = r, .ignore_index = 7, .weight = w});
+      };
+      const auto expected = to_vector(nn::cross_entropy(
+                     x, targets, {.reduction = r, .ignore_index = 7, .weight = w})),
+                 got = to_vector(loss({x, targets}));
+      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-13);
+      const auto result = gradcheck(loss, {x, targets});
+      EXPECT_TRUE(result) << result.message;
+    }
+}
+
+TEST(NllLoss, Errors) {
+  const Tensor x = zeros({2, 3}), t = zeros({2}, {.dtype = int64});
+  EXPECT_THROW(nn::nll_loss(x, t + 3), ValueError);
+  EXPECT_THROW(nn::nll_loss(x, t - 1), ValueError);
+  EXPECT_THROW(nn::nll_loss(x, zeros({2})), DTypeError);
+  EXPECT_THROW(nn::nll_loss(x, zeros({3}, {.dtype = int64})), ShapeError);
+  EXPECT_THROW(nn::nll_loss(x, t, {.weight = ones({2})}), ShapeError);
+  EXPECT_TRUE(std::isnan(nn::nll_loss(zeros({0, 3}), zeros({0}, {.dtype = int64})).item<double>()));
+}
+
+TEST(SmoothL1Loss, ValueGradientAndErrors) {
+  const Tensor a = tensor({1, 2, 5}, f64), b = tensor({1.5, 4, 2}, f64);
+  EXPECT_EQ(to_vector(nn::smooth_l1_loss(a, b, {.reduction = LossReduction::none})),
+            (std::vector<double>{0.125, 1.5, 2.5}));
+  EXPECT_DOUBLE_EQ(nn::smooth_l1_loss(a, b, {.beta = 0}).item<double>(), 5.5 / 3);
+  for (const double beta : {0.0, 0.5, 2.0}) {
+    const auto result =
+        gradcheck([&](const Inputs& v) { return nn::smooth_l1_loss(v[0], v[1], {.beta = beta}); },
+                  {random({3, 4}), random({4, 3}).transpose(0, 1)});
+    EXPECT_TRUE(result) << result.message;
+  }
+  EXPECT_THROW(nn::smooth_l1_loss(a, zeros({1}, f64)), ShapeError);
+  EXPECT_THROW(nn::smooth_l1_loss(a, zeros({3})), DTypeError);
+  EXPECT_THROW(nn::smooth_l1_loss(a, b, {.beta = -1}), ValueError);
+}
+
+TEST(BinaryCrossEntropy, OfProbabilitiesAndOfLogitsAgree) {
+  const Tensor logits = random({4, 6}), t = sigmoid(random({4, 6}));
+  for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none}) {
+    const auto expected = to_vector(nn::binary_cross_entropy(sigmoid(logits), t, r)),
+               got = to_vector(nn::binary_cross_entropy_with_logits(logits, t, {.reduction = r}));
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12);
+  }
+  const Tensor far = tensor({-200, 200}, f64);
+  EXPECT_EQ(nn::binary_cross_entropy_with_logits(far, ones({2}, f64)).item<double>(), 100);
+}
+
+TEST(BinaryCrossEntropy, IsFiniteWhereAProbabilityIsZeroOrOne) {
+  const Tensor p = tensor({0, 1, 0, 1}, f64).requires_grad_(), t = tensor({0, 1, 1, 0}, f64);
+  const Tensor losses = nn::binary_cross_entropy(p, t, LossReduction::none);
+  EXPECT_EQ(to_vector(losses), (std::vector<double>{0, 0, 100, 100}));
+  sum(losses).backward();
+  EXPECT_EQ(to_vector(p.grad()), (std::vector<double>{0, 0, -1e12, 1e12}));
+}
+
+TEST(BinaryCrossEntropy, GradientsAndErrors) {
+  const Tensor x = random({4, 3}), t = sigmoid(random({3, 4})).transpose(0, 1);
+  for (const Tensor& weight : {Tensor(), abs(random({3}))}) {
+    const auto result = gradcheck(
+        [&](const Inputs& v) {
+          return nn::binary_cross_entropy_with_logits(v[0], v[1], {.pos_weight = weight});
+        },
+        {x, t});
+    EXPECT_TRUE(result) << result.message;
+  }
+  const auto result = gradcheck(
+      [](const Inputs& v) { return nn::binary_cross_entropy(v[0], v[1]); }, {sigmoid(x), t});
+  EXPECT_TRUE(result) << result.message;
+  EXPECT_THROW(nn::binary_cross_entropy(x * 100, t), ValueError);
+  EXPECT_THROW(nn::binary_cross_entropy(t, t.slice(0, 0, 2)), ShapeError);
+  EXPECT_THROW(nn::binary_cross_entropy_with_logits(x, t.to(float32)), DTypeError);
+  EXPECT_THROW(nn::binary_cross_entropy_with_logits(x, t, {.pos_weight = ones({4}, f64)}),
+               ShapeError);
 }
 
 TEST(Embedding, LooksUpAndAddsBack) {

@@ -1,12 +1,14 @@
 // Tests of nn::ModelCard, what a weights file says about its model.
 #include "distributed/messages.h"
 
+#include <tutti/core/create.h>
 #include <tutti/core/error.h>
 #include <tutti/nn/model_card.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 namespace tutti {
 namespace {
@@ -34,6 +36,27 @@ TEST(ModelCard, ComesBackFromTheMetadataOfAFile) {
   load_safetensors(path, &read);
   std::remove(path.c_str());
   EXPECT_EQ(nn::ModelCard::from_metadata(read), example());
+}
+
+// tests/examples/import_torchvision_test.py compares the same file with what the script writes.
+TEST(ModelCard, IsReadFromAFileOfTheImporter) {
+  Metadata metadata;
+  const StateDict state =
+      load_safetensors(std::string(TUTTI_TEST_DATA) + "/imported.safetensors", &metadata);
+  const auto card = nn::ModelCard::from_metadata(metadata);
+  EXPECT_EQ(card.model, "resnet20");
+  EXPECT_EQ(card.class_names, (std::vector<std::string>{"cat", "Gürteltier, \"quoted\""}));
+  EXPECT_EQ(card.channels, 1);
+  EXPECT_EQ(card.mean, std::vector<double>{0.5});
+  EXPECT_EQ(card.std, std::vector<double>{0.25});
+  EXPECT_EQ(card.resize_size, 32);
+  EXPECT_EQ(card.input_size, 28);
+  ASSERT_EQ(state.size(), 4u);
+  std::map<std::string, Tensor> tensors(state.begin(), state.end());
+  EXPECT_EQ(to_vector(tensors["weight"]), (std::vector<double>{1, 2, 3, 4}));
+  EXPECT_EQ(to_vector(tensors["half"]), (std::vector<double>{1, -2, 0.5}));
+  EXPECT_EQ(tensors["count"].item<std::int64_t>(), 7);
+  EXPECT_EQ(tensors["empty"].shape(), (Shape{0, 4}));
 }
 
 TEST(ModelCard, MayHaveNoNamesAndNoScaling) {

@@ -32,4 +32,13 @@ if(NOT TUTTI_SANITIZE)
                      -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp -P ${package}/consume_${what}.cmake)
     set_tests_properties(package.consume_${what} PROPERTIES FIXTURES_REQUIRED installed TIMEOUT 600)
   endforeach()
+
+  # The examples that are projects of their own.
+  if(TUTTI_HAS_IMAGES)
+    add_package_test(consume_pictures COMMAND ${CMAKE_COMMAND} -DPREFIX=${installed}/prefix
+                     -DBUILD_DIR=${installed}/pictures -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
+                     -DCOMPILER=${CMAKE_CXX_COMPILER} -P ${package}/consume_pictures.cmake)
+    set_tests_properties(package.consume_pictures PROPERTIES FIXTURES_REQUIRED installed TIMEOUT 600
+                         ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+  endif()
 endif()

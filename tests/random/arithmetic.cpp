@@ -121,6 +121,51 @@ Operation choice() {
           }};
 }
 
+// A gradient flows between the bounds, and where the element is NaN.
+Operation bounded() {
+  return {"clamp(const Tensor&, std::optional<double>, std::optional<double>)",
+          [](Draw& draw) {
+            const auto bound = [&] { return 0.5 * static_cast<double>(2 * draw.pick(-1, 1)); };
+            const std::int64_t which = draw.pick(0, 2);
+            const auto low = which < 2 ? std::optional(bound()) : std::nullopt,
+                       high = which > 0 ? std::optional(bound()) : std::nullopt;
+            return Trial{.inputs = {draw.tensor(draw.shape(), Values::steps)},
+                         .call = [=](const auto& in) { return clamp(in[0], low, high); },
+                         .reference =
+                             [=](const Arrays& in) {
+                               return map(in[0], [=](const Number& x) {
+                                 Real value = x.value();
+                                 if (low && value < *low) value = *low;
+                                 if (high && value > *high) value = *high;
+                                 const bool is_outside = (low && x.value() <= *low) ||
+                                                         (high && x.value() >= *high);
+                                 return Number::of(x, value, Number::Slope(is_outside ? 0 : 1));
+                               });
+                             },
+                         .options = fmt::format("{} to {}", low.value_or(NAN), high.value_or(NAN))};
+          },
+          {.dtypes = {float32, float64, bfloat16, int64}, .gradient_roundings = 0}};
+}
+
+Operation filled_where_masked() {
+  return {"masked_fill(const Tensor&, const Tensor&, double)",
+          [](Draw& draw) {
+            const Shape shape = draw.shape();
+            const double value = static_cast<double>(draw.pick(0, 3));
+            const Tensor mask = draw.tensor(draw.broadcastable(shape), Values::normal, boolean);
+            return Trial{.inputs = {draw.tensor(shape), mask},
+                         .call = [=](const auto& in) { return masked_fill(in[0], in[1], value); },
+                         .reference =
+                             [=](const Arrays& in) {
+                               return zip(in[0], in[1], [=](const Number& x, const Number& m) {
+                                 return m.value() != 0 ? Number(value) : x;
+                               });
+                             },
+                         .options = std::to_string(value)};
+          },
+          {.dtypes = {float32, float64, bfloat16, int64, uint8}, .gradient_roundings = 0}};
+}
+
 // A change of a tensor by a second one, in place. The first input is copied before.
 Operation in_place(const std::string& name, const std::string& parameters, auto change,
                    auto reference, Traits traits) {
@@ -192,6 +237,8 @@ Family arithmetic() {
           of_two("maximum", maximum, larger, any, Values::steps),
           of_two("minimum", minimum, smaller, any, Values::steps),
           choice(),
+          bounded(),
+          filled_where_masked(),
           in_place(
               "add_", "const Tensor&, double",
               [](const Tensor& x, const Tensor& y, double n) { x.add_(y, n); },

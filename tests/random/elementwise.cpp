@@ -30,6 +30,7 @@ Operation of_one(const std::string& name, Tensor (*call)(const Tensor&), Functio
 
 Real sigmoid_of(Real x) { return 1 / (1 + std::exp(-x)); }
 Real normal_cdf(Real x) { return 0.5 * std::erfc(-x * std::sqrt(Real(0.5))); }
+Real silu_slope(Real x) { return sigmoid_of(x) * (1 + x * (1 - sigmoid_of(x))); }
 Real sign_of(Real x) { return std::isnan(x) ? x : Real((x > 0) - (x < 0)); }
 
 // A function that runs again in backward has the values and the gradients of the function.
@@ -51,6 +52,22 @@ Operation recomputed() {
                          }};
       },
       {.roundings = 1, .gradient_roundings = 4}};
+}
+
+// A leaky ReLU, whose slope is drawn.
+Operation leaky_relu() {
+  return {"leaky_relu(const Tensor&, double)", [](Draw& draw) {
+            const double slope = static_cast<double>(draw.pick(-4, 8)) / 8;
+            return Trial{.inputs = {draw.tensor(draw.shape())},
+                         .call = [=](const auto& in) { return tutti::leaky_relu(in[0], slope); },
+                         .reference =
+                             [=](const Arrays& in) {
+                               return map(in[0], [=](const Number& x) {
+                                 return x.value() > 0 ? x : x * Number(slope);
+                               });
+                             },
+                         .options = fmt::format("slope {}", slope)};
+          }};
 }
 
 }  // namespace
@@ -85,11 +102,23 @@ Family elementwise() {
           of_one(
               "tanh", tutti::tanh, [](Real x) { return std::tanh(x); },
               [](Real x) { return 1 - std::tanh(x) * std::tanh(x); }),
+          of_one(
+              "silu", tutti::silu, [](Real x) { return x / (1 + std::exp(-x)); }, silu_slope),
+          of_one(
+              "hardswish", tutti::hardswish,
+              [](Real x) { return x <= -3  ? 0
+                                  : x >= 3 ? x
+                                           : x * (x + 3) / 6; },
+              [](Real x) { return x <= -3  ? 0
+                                  : x >= 3 ? 1
+                                           : x / 3 + Real(0.5); }),
+          leaky_relu(),
           of_one("sigmoid", tutti::sigmoid, sigmoid_of,
                  [](Real x) { return sigmoid_of(x) * (1 - sigmoid_of(x)); }),
           of_one(
               "relu", tutti::relu, [](Real x) { return x <= 0 ? Real(0) : x; },
               [](Real x) { return x <= 0 ? Real(0) : Real(1); }),
+          of_one("sign", tutti::sign, sign_of, [](Real) { return Real(0); }),
           of_one(
               "gelu", tutti::gelu, [](Real x) { return x * normal_cdf(x); },
               [](Real x) {

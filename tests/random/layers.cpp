@@ -2,15 +2,19 @@
 #include "operation.h"
 #include "reference.h"
 
+#include <tutti/autograd/functions.h>
 #include <tutti/distributed/process_group.h>
 #include <tutti/nn/activation.h>
 #include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/conv.h>
+#include <tutti/nn/drop_path.h>
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
+#include <tutti/nn/group_norm.h>
 #include <tutti/nn/identity.h>
+#include <tutti/nn/instance_norm.h>
 #include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/loss.h>
@@ -61,26 +65,42 @@ std::vector<Operation> activations() {
   const auto by_derivative = [](Real value, Real slope) {
     return [=](const Number& x) { return Number::of(x, value, {slope, 2 * std::abs(slope) + 1}); };
   };
-  return {activation<nn::ReLU>("ReLU", [](const Number& x) { return relu(x); }),
-          activation<nn::GELU>("GELU",
-                               [=](const Number& n) {
-                                 const Real x = n.value(),
-                                            cdf = 0.5 * std::erfc(-x * std::sqrt(Real(0.5))),
-                                            pdf = std::exp(-x * x / 2) /
-                                                  std::sqrt(2 * std::numbers::pi_v<Real>);
-                                 return by_derivative(x * cdf, cdf + x * pdf)(n);
-                               }),
-          activation<nn::Sigmoid>("Sigmoid",
-                                  [=](const Number& n) {
-                                    const Real y = 1 / (1 + std::exp(-n.value()));
-                                    return by_derivative(y, y * (1 - y))(n);
-                                  }),
-          activation<nn::Tanh>("Tanh",
-                               [=](const Number& n) {
-                                 const Real y = std::tanh(n.value());
-                                 return by_derivative(y, 1 - y * y)(n);
-                               }),
-          activation<nn::Identity>("Identity", [](const Number& x) { return x; })};
+  return {
+      activation<nn::ReLU>("ReLU", [](const Number& x) { return relu(x); }),
+      activation<nn::GELU>("GELU",
+                           [=](const Number& n) {
+                             const Real x = n.value(),
+                                        cdf = 0.5 * std::erfc(-x * std::sqrt(Real(0.5))),
+                                        pdf = std::exp(-x * x / 2) /
+                                              std::sqrt(2 * std::numbers::pi_v<Real>);
+                             return by_derivative(x * cdf, cdf + x * pdf)(n);
+                           }),
+      activation<nn::Sigmoid>("Sigmoid",
+                              [=](const Number& n) {
+                                const Real y = 1 / (1 + std::exp(-n.value()));
+                                return by_derivative(y, y * (1 - y))(n);
+                              }),
+      activation<nn::Tanh>("Tanh",
+                           [=](const Number& n) {
+                             const Real y = std::tanh(n.value());
+                             return by_derivative(y, 1 - y * y)(n);
+                           }),
+      activation<nn::SiLU>("SiLU",
+                           [=](const Number& n) {
+                             const Real x = n.value(), s = 1 / (1 + std::exp(-x));
+                             return by_derivative(x / (1 + std::exp(-x)), s * (1 + x * (1 - s)))(n);
+                           }),
+      activation<nn::Hardswish>("Hardswish",
+                                [=](const Number& n) {
+                                  const Real x = n.value();
+                                  if (x <= -3) return by_derivative(0, 0)(n);
+                                  return x >= 3
+                                             ? n
+                                             : by_derivative(x * (x + 3) / 6, x / 3 + Real(0.5))(n);
+                                }),
+      activation<nn::LeakyReLU>(
+          "LeakyReLU", [](const Number& x) { return x.value() > 0 ? x : x * Number(0.01); }),
+      activation<nn::Identity>("Identity", [](const Number& x) { return x; })};
 }
 
 // Returns an option of `spatial` equal numbers.
@@ -109,6 +129,36 @@ Operation convolution(const std::string& name, int spatial) {
                 std::make_shared<Layer>(options), draw.tensor(x), draw, [=](const Arrays& in) {
                   return reference::convolution(in[0], in[1], input_or_nothing(in, 2), expanded);
                 });
+          },
+          {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
+}
+
+// Convolutions whose output has the sizes of the input; with an even kernel, the padding is larger
+// on the right.
+Operation same_convolution() {
+  return {"nn::Conv2d",
+          [](Draw& draw) {
+            const std::int64_t kernel = draw.pick(1, 4), dilation = draw.pick(1, 2),
+                               zeros = dilation * (kernel - 1);
+            const nn::Conv2d::Options options{.in = draw.pick(1, 3),
+                                              .out = draw.pick(1, 3),
+                                              .kernel = {kernel, 3},
+                                              .same_padding = true,
+                                              .dilation = {dilation, 1}};
+            const Shape shape{draw.batch(2), options.in, draw.pick(1, 5), draw.pick(1, 5)};
+            return trial_of(std::make_shared<nn::Conv2d>(options), draw.tensor(shape), draw,
+                            [=](const Arrays& in) {
+                              const Array y = reference::convolution(
+                                  in[0], in[1], in[2],
+                                  {{1, 1}, {(zeros + 1) / 2, 1}, {dilation, 1}, 1});
+                              Array same(Shape{y.size(0), y.size(1), shape[2], shape[3]});
+                              for_each_index(same.shape, [&](const Dims& index) {
+                                Dims from = index;
+                                from[2] += zeros % 2;
+                                same.at(index) = y.at(from);
+                              });
+                              return same;
+                            });
           },
           {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
 }
@@ -166,6 +216,29 @@ Operation dropout() {
           }};
 }
 
+// DropPath draws one number for each sample.
+Operation drop_path() {
+  return {"nn::DropPath", [](Draw& draw) {
+            const auto layer = std::make_shared<nn::DropPath>(nn::DropPath::Options{.p = 0.5});
+            const auto seed = static_cast<std::uint64_t>(draw.pick(0, 1000000));
+            Trial trial = trial_of(layer, draw.tensor(draw.shape(1)), draw, [=](const Arrays& in) {
+              Generator generator(seed);
+              std::vector<bool> sample_is_kept, is_kept;
+              for (std::int64_t n = 0; n < in[0].size(0); ++n)
+                sample_is_kept.push_back(generator.next() < 0x1p31);
+              for_each_index(in[0].shape, [&](const Dims& index) {
+                is_kept.push_back(sample_is_kept[static_cast<std::size_t>(index[0])]);
+              });
+              return reference::dropout(in[0], is_kept, 2);
+            });
+            trial.call = [=](const auto& in) {
+              manual_seed(seed);
+              return (*layer)(in[0]);
+            };
+            return trial;
+          }};
+}
+
 Operation flatten() {
   return {"nn::Flatten", [](Draw& draw) {
             return trial_of(std::make_shared<nn::Flatten>(), draw.tensor(draw.shape(2)), draw,
@@ -193,16 +266,21 @@ Operation layer_norm() {
 }
 
 template <class Layer>
-Operation pool(const std::string& name, Array (*reference)(const Array&, const nn::PoolOptions&),
-               Traits traits) {
+Operation pool(const std::string& name, int spatial,
+               Array (*reference)(const Array&, const nn::PoolOptions&), Traits traits) {
   return {"nn::" + name,
           [=](Draw& draw) {
             const std::int64_t kernel = draw.pick(1, 3), stride = draw.pick(1, 3),
                                padding = draw.pick(0, kernel / 2);
-            const auto layer = std::make_shared<Layer>(
-                typename Layer::Options{.kernel = kernel, .stride = stride, .padding = padding});
-            const nn::PoolOptions options{all(2, kernel), all(2, stride), all(2, padding)};
-            const Shape shape{draw.batch(3), draw.pick(1, 20), draw.pick(3, 7), draw.pick(3, 7)};
+            const bool ceil_mode = draw.chance(0.3);
+            const auto layer = std::make_shared<Layer>(typename Layer::Options{
+                .kernel = kernel, .stride = stride, .padding = padding, .ceil_mode = ceil_mode});
+            const nn::PoolOptions options{.kernel = all(spatial, kernel),
+                                          .stride = all(spatial, stride),
+                                          .padding = all(spatial, padding),
+                                          .ceil_mode = ceil_mode};
+            Shape shape{draw.batch(3), draw.pick(1, 20)};
+            for (int d = 0; d < spatial; ++d) shape.push_back(draw.pick(3, spatial == 3 ? 4 : 7));
             return trial_of(layer, draw.tensor(shape, Values::steps), draw,
                             [=](const Arrays& in) { return reference(in[0], options); });
           },
@@ -245,6 +323,38 @@ Operation batch_norm(const std::string& name, int least_rank, int most_rank) {
             });
           },
           {.takes_infinite = false}};
+}
+
+Operation group_norm() {
+  return {"nn::GroupNorm",
+          [](Draw& draw) {
+            Shape shape = draw.shape(2, 5);
+            const std::int64_t groups = draw.pick(1, 4);
+            shape[1] = groups * draw.pick(1, 4);
+            const auto layer = std::make_shared<nn::GroupNorm>(
+                nn::GroupNorm::Options{.groups = groups, .channels = shape[1]});
+            return trial_of(layer, draw.tensor(shape), draw, [=](const Arrays& in) {
+              return reference::group_norm(in[0], groups, in[1], in[2], 1e-5);
+            });
+          },
+          {.gradient_roundings = 2, .takes_infinite = false}};
+}
+
+// Each channel of a sample is a group of its own.
+template <class Layer>
+Operation instance_norm(const std::string& name, int rank) {
+  return {"nn::" + name,
+          [=](Draw& draw) {
+            Shape shape = draw.shape(rank, rank);
+            for (int d = 1; d < rank; ++d) shape[d] = std::max<std::int64_t>(1, shape[d]);
+            if (product(shape, 2, rank) == 1) shape[2] = 2;
+            const auto layer = std::make_shared<Layer>(
+                nn::InstanceNorm::Options{.channels = shape[1], .affine = true});
+            return trial_of(layer, draw.tensor(shape), draw, [=](const Arrays& in) {
+              return reference::group_norm(in[0], shape[1], in[1], in[2], 1e-5);
+            });
+          },
+          {.gradient_roundings = 1, .takes_infinite = false}};
 }
 
 // Two layers that share their exchange, the output of one being the residual of the other.
@@ -292,18 +402,59 @@ Operation cross_entropy() {
           {.gradient_roundings = 0}};
 }
 
+Operation nll() {
+  return {"nn::NLLLoss",
+          [](Draw& draw) {
+            const std::int64_t n = draw.batch(9), classes = draw.pick(1, 9);
+            return Trial{
+                .inputs = {draw.tensor({n, classes}), draw.indices({n}, classes)},
+                .call = [](const auto& in) { return nn::NLLLoss()(in[0], in[1]); },
+                .reference = [](const Arrays& in) { return reference::nll(in[0], in[1], {}); },
+                .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0}};
+}
+
+// A loss of two tensors of one shape, in its default form.
+template <class Loss>
+Operation loss_of_two(const std::string& name,
+                      Array (*reference)(const Array& input, const Array& target),
+                      bool of_probabilities = false) {
+  return {name,
+          [=](Draw& draw) {
+            const Shape shape = draw.shape();
+            const Tensor x = draw.tensor(shape);
+            return Trial{.inputs = {of_probabilities ? sigmoid(x * 0.5) : x, draw.tensor(shape)},
+                         .call = [](const auto& in) { return Loss()(in[0], in[1]); },
+                         .reference = [=](const Arrays& in) { return reference(in[0], in[1]); },
+                         .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0, .takes_infinite = false}};
+}
+
 Operation mse() {
-  return {
-      "nn::MSELoss",
-      [](Draw& draw) {
-        const Shape shape = draw.shape();
-        return Trial{
-            .inputs = {draw.tensor(shape), draw.tensor(shape)},
-            .call = [](const auto& in) { return nn::MSELoss()(in[0], in[1]); },
-            .reference = [](const Arrays& in) { return reference::mse(in[0], in[1], Total::mean); },
-            .dtype = accumulate_dtype(draw.dtype())};
+  return loss_of_two<nn::MSELoss>("nn::MSELoss", [](const Array& x, const Array& t) {
+    return reference::mse(x, t, Total::mean);
+  });
+}
+Operation smooth_l1() {
+  return loss_of_two<nn::SmoothL1Loss>("nn::SmoothL1Loss", [](const Array& x, const Array& t) {
+    return reference::smooth_l1(x, t, 1, Total::mean);
+  });
+}
+Operation binary_cross_entropy() {
+  return loss_of_two<nn::BCELoss>(
+      "nn::BCELoss",
+      [](const Array& x, const Array& t) {
+        return reference::binary_cross_entropy(x, t, Total::mean);
       },
-      {.gradient_roundings = 0}};
+      true);
+}
+Operation binary_cross_entropy_with_logits() {
+  return loss_of_two<nn::BCEWithLogitsLoss>(
+      "nn::BCEWithLogitsLoss", [](const Array& x, const Array& t) {
+        return reference::binary_cross_entropy_with_logits(x, t, {}, Total::mean);
+      });
 }
 
 Operation sequential() {
@@ -413,13 +564,17 @@ Family layers() {
        {convolution<nn::Conv1d>("Conv1d", 1),
         convolution<nn::Conv2d>("Conv2d", 2),
         convolution<nn::Conv3d>("Conv3d", 3),
+        same_convolution(),
         linear(),
         embedding(),
         dropout(),
+        drop_path(),
         flatten(),
         layer_norm(),
-        pool<nn::MaxPool2d>("MaxPool2d", reference::max_pool, {.gradient_roundings = 0}),
-        pool<nn::AvgPool2d>("AvgPool2d", reference::avg_pool, {.gradient_roundings = 0}),
+        pool<nn::MaxPool1d>("MaxPool1d", 1, reference::max_pool, {.gradient_roundings = 0}),
+        pool<nn::MaxPool3d>("MaxPool3d", 3, reference::max_pool, {.gradient_roundings = 0}),
+        pool<nn::MaxPool2d>("MaxPool2d", 2, reference::max_pool, {.gradient_roundings = 0}),
+        pool<nn::AvgPool2d>("AvgPool2d", 2, reference::avg_pool, {.gradient_roundings = 0}),
         adaptive(),
         batch_norm<nn::BatchNorm>("BatchNorm", 2, 5),
         batch_norm<nn::BatchNorm1d>("BatchNorm1d", 2, 3),
@@ -427,8 +582,16 @@ Family layers() {
         batch_norm<nn::BatchNorm3d>("BatchNorm3d", 5, 5),
         batch_norm<nn::SyncBatchNorm>("SyncBatchNorm", 2, 5),
         joint_batch_norm(),
+        group_norm(),
+        instance_norm<nn::InstanceNorm1d>("InstanceNorm1d", 3),
+        instance_norm<nn::InstanceNorm2d>("InstanceNorm2d", 4),
+        instance_norm<nn::InstanceNorm3d>("InstanceNorm3d", 5),
         cross_entropy(),
+        nll(),
         mse(),
+        smooth_l1(),
+        binary_cross_entropy(),
+        binary_cross_entropy_with_logits(),
         sequential(),
         projection(),
         basic_block(),

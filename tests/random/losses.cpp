@@ -2,6 +2,7 @@
 #include "operation.h"
 #include "reference.h"
 
+#include <tutti/autograd/functions.h>
 #include <tutti/nn/functional/dropout.h>
 #include <tutti/nn/functional/loss.h>
 
@@ -16,33 +17,49 @@ nn::LossReduction reduction_of(Total total) {
                                : nn::LossReduction::none;
 }
 
-Operation cross_entropy() {
+// Returns factors for the classes, or an undefined tensor.
+Tensor weight_for(Draw& draw, std::int64_t count, DType dtype) {
+  return draw.chance(0.5) ? Tensor()
+                          : Draw({.dtype = dtype}).tensor({count}, Values::positive, dtype);
+}
+
+std::vector<Real> numbers_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  const std::vector<double> values = to_vector(x);
+  return {values.begin(), values.end()};
+}
+
+Operation cross_entropy(bool of_probabilities) {
   return {
       "nn::cross_entropy(const Tensor&, const Tensor&, const CrossEntropyOptions&)",
-      [](Draw& draw) {
+      [=](Draw& draw) {
         Shape shape = draw.shape(2);
         const std::int64_t classes = draw.pick(1, 9);
         shape[1] = classes;
         Shape positions = shape;
         positions.erase(1);
+        const Tensor weight = weight_for(draw, classes, draw.dtype());
         const reference::CrossEntropy options{
             .reduction = static_cast<Total>(draw.pick(0, 2)),
-            .ignored = draw.chance(0.5) ? -100 : draw.pick(0, classes - 1),
-            .smoothing = draw.chance(0.5) ? 0 : 0.25};
+            .ignored = of_probabilities || draw.chance(0.5) ? -100 : draw.pick(0, classes - 1),
+            .smoothing = draw.chance(0.5) ? 0 : 0.25,
+            .weight = numbers_of(weight)};
         return Trial{
-            .inputs = {draw.tensor(shape), draw.indices(positions, classes)},
+            .inputs = {draw.tensor(shape), of_probabilities ? draw.tensor(shape, Values::positive)
+                                                            : draw.indices(positions, classes)},
             .call =
                 [=](const auto& in) {
                   return nn::cross_entropy(in[0], in[1],
                                            {.reduction = reduction_of(options.reduction),
                                             .ignore_index = options.ignored,
-                                            .label_smoothing = options.smoothing});
+                                            .label_smoothing = options.smoothing,
+                                            .weight = weight});
                 },
             .reference =
                 [=](const Arrays& in) { return reference::cross_entropy(in[0], in[1], options); },
-            .options = fmt::format("reduction {} ignored {} smoothing {}",
+            .options = fmt::format("reduction {} ignored {} smoothing {}{}",
                                    static_cast<int>(options.reduction), options.ignored,
-                                   options.smoothing),
+                                   options.smoothing, weight.defined() ? " weighted" : ""),
             .dtype = accumulate_dtype(draw.dtype())};
       },
       {.gradient_roundings = 0}};
@@ -62,6 +79,116 @@ Operation mse() {
             .dtype = accumulate_dtype(draw.dtype())};
       },
       {.gradient_roundings = 0}};
+}
+
+Operation nll() {
+  return {"nn::nll_loss(const Tensor&, const Tensor&, const NLLLossOptions&)",
+          [](Draw& draw) {
+            Shape shape = draw.shape(2);
+            const std::int64_t classes = draw.pick(1, 9);
+            shape[1] = classes;
+            Shape positions = shape;
+            positions.erase(1);
+            const Tensor weight = weight_for(draw, classes, draw.dtype());
+            const auto total = static_cast<Total>(draw.pick(0, 2));
+            const std::int64_t ignored = draw.chance(0.5) ? -100 : draw.pick(0, classes - 1);
+            return Trial{
+                .inputs = {draw.tensor(shape), draw.indices(positions, classes)},
+                .call =
+                    [=](const auto& in) {
+                      return nn::nll_loss(in[0], in[1],
+                                          {.reduction = reduction_of(total),
+                                           .ignore_index = ignored,
+                                           .weight = weight});
+                    },
+                .reference =
+                    [=, weights = numbers_of(weight)](const Arrays& in) {
+                      return reference::nll(
+                          in[0], in[1],
+                          {.reduction = total, .ignored = ignored, .weight = weights});
+                    },
+                .options = fmt::format("reduction {} ignored {}{}", static_cast<int>(total),
+                                       ignored, weight.defined() ? " weighted" : ""),
+                .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0}};
+}
+
+Operation smooth_l1() {
+  return {
+      "nn::smooth_l1_loss(const Tensor&, const Tensor&, const SmoothL1Options&)",
+      [](Draw& draw) {
+        const Shape shape = draw.shape();
+        const auto total = static_cast<Total>(draw.pick(0, 2));
+        const double beta = 0.5 * static_cast<double>(draw.pick(0, 4));
+        return Trial{
+            .inputs = {draw.tensor(shape), draw.tensor(shape)},
+            .call =
+                [=](const auto& in) {
+                  return nn::smooth_l1_loss(in[0], in[1],
+                                            {.reduction = reduction_of(total), .beta = beta});
+                },
+            .reference =
+                [=](const Arrays& in) { return reference::smooth_l1(in[0], in[1], beta, total); },
+            .options = fmt::format("reduction {} beta {}", static_cast<int>(total), beta),
+            .dtype = accumulate_dtype(draw.dtype())};
+      },
+      {.gradient_roundings = 0}};
+}
+
+Operation binary_cross_entropy() {
+  return {"nn::binary_cross_entropy(const Tensor&, const Tensor&, LossReduction)",
+          [](Draw& draw) {
+            const Shape shape = draw.shape();
+            const auto total = static_cast<Total>(draw.pick(0, 2));
+            // Probabilities that stay away from 0 and 1, where logarithms are bounded.
+            const Tensor probabilities = draw.layout(sigmoid(draw.tensor(shape) * 0.5));
+            return Trial{.inputs = {probabilities, draw.tensor(shape)},
+                         .call =
+                             [=](const auto& in) {
+                               return nn::binary_cross_entropy(in[0], in[1], reduction_of(total));
+                             },
+                         .reference =
+                             [=](const Arrays& in) {
+                               return reference::binary_cross_entropy(in[0], in[1], total);
+                             },
+                         .options = fmt::format("reduction {}", static_cast<int>(total)),
+                         .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0, .takes_infinite = false}};
+}
+
+Operation binary_cross_entropy_with_logits() {
+  return {
+      "nn::binary_cross_entropy_with_logits(const Tensor&, const Tensor&, const "
+      "BinaryCrossEntropyOptions&)",
+      [](Draw& draw) {
+        const Shape shape = draw.shape();
+        const auto total = static_cast<Total>(draw.pick(0, 2));
+        const Tensor weight = shape.empty() ? Tensor()
+                                            : weight_for(draw, shape.back(), draw.dtype());
+        Array weights;
+        if (weight.defined()) {
+          weights = Array(weight.shape());
+          const std::vector<Real> values = numbers_of(weight);
+          weights.values.assign(values.begin(), values.end());
+        }
+        return Trial{
+            .inputs = {draw.tensor(shape), draw.tensor(shape)},
+            .call =
+                [=](const auto& in) {
+                  return nn::binary_cross_entropy_with_logits(
+                      in[0], in[1], {.reduction = reduction_of(total), .pos_weight = weight});
+                },
+            .reference =
+                [=](const Arrays& in) {
+                  return reference::binary_cross_entropy_with_logits(in[0], in[1], weights, total);
+                },
+            .options = fmt::format("reduction {}{}", static_cast<int>(total),
+                                   weight.defined() ? " weighted" : ""),
+            .dtype = accumulate_dtype(draw.dtype())};
+      },
+      {.gradient_roundings = 0, .takes_infinite = false}};
 }
 
 Operation dropout() {
@@ -93,6 +220,10 @@ Operation dropout() {
 
 }  // namespace
 
-Family losses() { return {"losses", {cross_entropy(), mse(), dropout()}}; }
+Family losses() {
+  return {"losses",
+          {cross_entropy(false), cross_entropy(true), nll(), mse(), smooth_l1(),
+           binary_cross_entropy(), binary_cross_entropy_with_logits(), dropout()}};
+}
 
 }  // namespace tutti::test

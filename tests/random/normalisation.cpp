@@ -1,9 +1,10 @@
-// Batch and layer normalisation.
+// Batch, layer and group normalisation.
 #include "operation.h"
 #include "reference.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/nn/batch_norm/functional.h>
+#include <tutti/nn/functional/group_norm.h>
 #include <tutti/nn/functional/layer_norm.h>
 
 namespace tutti::test {
@@ -112,8 +113,30 @@ Operation layer_norm() {
       {.gradient_roundings = 0, .takes_infinite = false}};
 }
 
+Operation group_norm() {
+  return {"nn::group_norm(const Tensor&, std::int64_t, const Tensor&, const Tensor&, double)",
+          [](Draw& draw) {
+            Shape shape = draw.shape(2, 5);
+            const std::int64_t groups = draw.pick(1, 4);
+            shape[1] = groups * draw.pick(1, 4);
+            const DType dtype = parameter_dtype(draw);
+            const auto parameter = [&] {
+              return draw.chance(0.7) ? draw.tensor({shape[1]}, Values::normal, dtype) : Tensor();
+            };
+            return Trial{
+                .inputs = {draw.tensor(shape), parameter(), parameter()},
+                .call = [=](const auto& in) { return nn::group_norm(in[0], groups, in[1], in[2]); },
+                .reference =
+                    [=](const Arrays& in) {
+                      return reference::group_norm(in[0], groups, in[1], in[2], 1e-5);
+                    },
+                .options = fmt::format("groups={}", groups)};
+          },
+          {.gradient_roundings = 2, .takes_infinite = false}};
+}
+
 }  // namespace
 
-Family normalisation() { return {"normalisation", {batch_norm(), layer_norm()}}; }
+Family normalisation() { return {"normalisation", {batch_norm(), layer_norm(), group_norm()}}; }
 
 }  // namespace tutti::test

@@ -23,6 +23,7 @@ nn::PoolOptions windows(Draw& draw, const Shape& x) {
     options.padding.push_back(draw.pick(0, kernel / 2));
   }
   options.count_include_pad = draw.chance(0.5);
+  options.ceil_mode = draw.chance(0.3);
   return options;
 }
 
@@ -36,9 +37,10 @@ Operation pool(const std::string& name, Tensor (*call)(const Tensor&, const nn::
                          .call = [=](const auto& in) { return call(in[0], options); },
                          .reference = [=](const Arrays& in) { return reference(in[0], options); },
                          .options = fmt::format(
-                             "kernel {} stride {} padding {} {}", to_string(options.kernel),
+                             "kernel {} stride {} padding {} {} {}", to_string(options.kernel),
                              to_string(options.stride), to_string(options.padding),
-                             options.count_include_pad ? "counted" : "")};
+                             options.count_include_pad ? "counted" : "",
+                             options.ceil_mode ? "ceil_mode" : "")};
           },
           traits};
 }

@@ -15,6 +15,20 @@ Number mean_of(const Numbers& numbers) {
   return sum_of(numbers) / static_cast<double>(numbers.size());
 }
 
+// The sum of squares around the mean, divided by the count less the correction.
+Number variance_of(const Numbers& numbers, std::int64_t correction) {
+  const Number mean = mean_of(numbers);
+  Number total;
+  for (const Number& number : numbers) total = total + (number - mean) * (number - mean);
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  return total / static_cast<Real>(std::max<std::int64_t>(0, count - correction));
+}
+// The subgradient of the root at 0 is 0.
+Number deviation_of(const Numbers& numbers, std::int64_t correction) {
+  const Number variance = variance_of(numbers, correction);
+  return variance.value() == 0 ? Number(0) : sqrt(variance);
+}
+
 // The largest or smallest number. Equal ones share the gradient; NaN comes from any NaN, and then
 // the gradient of all numbers is NaN.
 Number extremum_of(const Numbers& numbers, bool is_max) {
@@ -133,6 +147,72 @@ Operation largest_index() {
           {.dtypes = {float32, float64, bfloat16, int64}, .is_differentiable = false}};
 }
 
+Operation largest_index_of_all() {
+  return {"argmax(const Tensor&)",
+          [](Draw& draw) {
+            Shape shape = draw.shape();
+            for (int d = draw.empty_batch() ? 1 : 0; d < shape.size(); ++d)
+              shape[d] = std::max<std::int64_t>(1, shape[d]);
+            return Trial{.inputs = {draw.tensor(shape, Values::steps)},
+                         .call = [](const auto& in) { return argmax(in[0]); },
+                         .reference =
+                             [](const Arrays& in) {
+                               return reduce(in[0], all_dims(in[0].rank()), false, argmax_of);
+                             },
+                         .dtype = int64};
+          },
+          {.dtypes = {float32, float64, bfloat16, int64},
+           .is_differentiable = false,
+           .takes_empty_batch = false}};
+}
+
+// Returns different elements, with a NaN in some trials: rounding decides the deviation of many
+// equal ones, and its gradient.
+Tensor spread_input(Draw& draw, const Shape& shape) {
+  const Tensor x = draw.layout(randn(shape).to(draw.dtype()));
+  return draw.chance(0.1) ? draw.layout(where(gt(rand(shape), 0.9), full({}, NAN, {x.dtype()}), x))
+                          : x;
+}
+
+// The variance or deviation of some dimensions, and of all.
+std::vector<Operation> spread(const std::string& name, Tensor (*all)(const Tensor&),
+                              Tensor (*some)(const Tensor&, const Dims&, const VarianceOptions&),
+                              Number (*reference)(const Numbers&, std::int64_t)) {
+  const Traits traits{.gradient_roundings = 2, .takes_infinite = false};
+  const Operation of_some{
+      name + "(const Tensor&, const Dims&, const VarianceOptions&)",
+      [=](Draw& draw) {
+        const Shape shape = draw.shape();
+        const Dims dims = draw.dims(shape.size());
+        const VarianceOptions options{.correction = draw.pick(0, 1), .keepdim = draw.chance(0.5)};
+        return Trial{
+            .inputs = {spread_input(draw, shape)},
+            .call = [=](const auto& in) { return some(in[0], dims, options); },
+            .reference =
+                [=](const Arrays& in) {
+                  return reduce(in[0], dims, options.keepdim, [=](const Numbers& numbers) {
+                    return reference(numbers, options.correction);
+                  });
+                },
+            .options = fmt::format("dims {} correction {}", to_string(dims), options.correction)};
+      },
+      traits};
+  const Operation of_all{name + "(const Tensor&)",
+                         [=](Draw& draw) {
+                           return Trial{.inputs = {spread_input(draw, draw.shape())},
+                                        .call = [=](const auto& in) { return all(in[0]); },
+                                        .reference =
+                                            [=](const Arrays& in) {
+                                              return reduce(in[0], all_dims(in[0].rank()), false,
+                                                            [=](const Numbers& numbers) {
+                                                              return reference(numbers, 1);
+                                                            });
+                                            }};
+                         },
+                         traits};
+  return {of_all, of_some};
+}
+
 Operation softmax_along(const std::string& name, Tensor (*call)(const Tensor&, std::int64_t),
                         bool log) {
   return {name + "(const Tensor&, std::int64_t)",
@@ -161,7 +241,9 @@ Family reductions() {
   const Traits ordered{.dtypes = {float32, float64, bfloat16, int64}, .gradient_roundings = 3};
   add(reduction("max", {max, max, max_of, true}, ordered));
   add(reduction("min", {min, min, min_of, true}, ordered));
-  add({largest_index(), softmax_along("softmax", softmax, false),
+  add(spread("var", var, var, variance_of));
+  add(spread("std", tutti::std, tutti::std, deviation_of));
+  add({largest_index(), largest_index_of_all(), softmax_along("softmax", softmax, false),
        softmax_along("log_softmax", log_softmax, true)});
   return family;
 }

@@ -158,8 +158,30 @@ Array convolution(const Array& x, const Array& w, const Array& bias,
   return y;
 }
 
+namespace {
+
+// Returns the shape of a pooling's output. With ceil_mode there are as many windows as begin before
+// the padding on the right, until one ends at or beyond the end of the padding.
+Shape pooled_shape(const Array& x, const kernels::PoolOptions& options) {
+  Shape shape =
+      output_shape(x.shape, x.size(1), options.kernel, options.stride, options.padding, {});
+  if (!options.ceil_mode) return shape;
+  for (int d = 0; d < options.kernel.size(); ++d) {
+    const std::int64_t size = x.size(d + 2), padding = options.padding[d];
+    std::int64_t count = 0;
+    for (std::int64_t begin = -padding; begin < size; begin += options.stride[d]) {
+      ++count;
+      if (begin + options.kernel[d] >= size + padding) break;
+    }
+    shape[d + 2] = count;
+  }
+  return shape;
+}
+
+}  // namespace
+
 Array max_pool(const Array& x, const kernels::PoolOptions& options) {
-  Array y(output_shape(x.shape, x.size(1), options.kernel, options.stride, options.padding, {}));
+  Array y(pooled_shape(x, options));
   for_each_index(y.shape, [&](const Dims& index) {
     const Number* best = nullptr;
     for_each_index(options.kernel, [&](const Dims& offset) {
@@ -176,17 +198,21 @@ Array max_pool(const Array& x, const kernels::PoolOptions& options) {
 }
 
 Array avg_pool(const Array& x, const kernels::PoolOptions& options) {
-  Array y(output_shape(x.shape, x.size(1), options.kernel, options.stride, options.padding, {}));
+  Array y(pooled_shape(x, options));
   for_each_index(y.shape, [&](const Dims& index) {
     std::vector<Number> inside;
+    double padded = 0;  // The number of positions of the window in the input and its padding.
     for_each_index(options.kernel, [&](const Dims& offset) {
       const Dims position = source(spatial(index), offset, options.stride, options.padding, {});
+      bool counts = true;
+      for (int d = 0; d < position.size(); ++d)
+        counts &= position[d] < x.size(d + 2) + options.padding[d];
+      padded += counts;
       if (is_inside(position, x.shape))
         inside.push_back(x.at(with_spatial(index[0], index[1], position)));
     });
-    const double divisor = options.count_include_pad ? static_cast<double>(numel(options.kernel))
-                                                     : static_cast<double>(inside.size());
-    y.at(index) = sum_of(inside) / divisor;
+    y.at(index) = sum_of(inside) /
+                  (options.count_include_pad ? padded : static_cast<double>(inside.size()));
   });
   return y;
 }
@@ -258,6 +284,22 @@ Array batch_norm(const Array& x, const BatchNorm& arguments) {
   return arguments.relu ? relu(y) : y;
 }
 
+Array group_norm(const Array& x, std::int64_t groups, const Array& weight, const Array& bias,
+                 double eps) {
+  Array rows = x;
+  rows.shape = {x.size(0), groups, product(x.shape, 1, x.rank()) / groups};
+  Array y = layer_norm(rows, 1, {}, {}, eps);
+  y.shape = x.shape;
+  const auto per_channel = [&](Array values) {
+    Shape shape = Dims::filled(x.rank(), 1);
+    shape[1] = x.size(1);
+    values.shape = shape;
+    return values;
+  };
+  if (is_defined(weight)) y = zip(y, per_channel(weight), multiply);
+  return is_defined(bias) ? zip(y, per_channel(bias), add) : y;
+}
+
 Array layer_norm(const Array& x, int dims, const Array& weight, const Array& bias, double eps) {
   Dims last;
   for (int d = x.rank() - dims; d < x.rank(); ++d) last.push_back(d);
@@ -286,30 +328,95 @@ Array total(const Array& losses, Total total, double count) {
   return total == Total::sum ? sum : map(sum, [=](const Number& v) { return v / count; });
 }
 
-Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments) {
-  const Array logs = softmax(logits, 1, true);
-  const auto classes = static_cast<double>(logits.size(1));
+namespace {
+
+// The weighted cross-entropy of the target distribution of each position.
+Array soft_cross_entropy(const Array& logs, const Array& probabilities,
+                         const CrossEntropy& arguments) {
+  const auto classes = static_cast<Real>(logs.size(1));
+  Shape positions = logs.shape;
+  positions.erase(1);
+  Array losses(positions);
+  for_each_index(logs.shape, [&](const Dims& at) {
+    Dims index = at;
+    index.erase(1);
+    const Number smoothed = probabilities.at(at) * (1 - Real(arguments.smoothing)) +
+                            arguments.smoothing / classes;
+    const Number target = arguments.smoothing > 0 ? smoothed : probabilities.at(at);
+    const Real weight =
+        arguments.weight.empty() ? 1 : arguments.weight[static_cast<std::size_t>(at[1])];
+    losses.at(index) = losses.at(index) - logs.at(at) * (target * weight);
+  });
+  return total(losses, arguments.reduction, static_cast<double>(numel(positions)));
+}
+
+}  // namespace
+
+Array nll(const Array& logs, const Array& targets, const CrossEntropy& arguments) {
+  const auto classes = static_cast<double>(logs.size(1));
+  const auto weight_of = [&](std::int64_t c) {
+    return arguments.weight.empty() ? Real(1) : arguments.weight[static_cast<std::size_t>(c)];
+  };
   Array losses(targets.shape);
-  double count = 0;
+  Real count = 0;
   for_each_index(targets.shape, [&](const Dims& index) {
     const auto target = static_cast<std::int64_t>(targets.at(index).value());
     if (target == arguments.ignored) return;
-    ++count;
+    count += weight_of(target);
     Dims at = index;
     at.insert(1, target);
-    Number loss = -logs.at(at) * (1 - arguments.smoothing);
+    Number loss = -logs.at(at) * (weight_of(target) * (1 - arguments.smoothing));
     if (arguments.smoothing > 0)
-      for (at[1] = 0; at[1] < logits.size(1); ++at[1])
-        loss = loss - logs.at(at) * (arguments.smoothing / classes);
+      for (at[1] = 0; at[1] < logs.size(1); ++at[1])
+        loss = loss - logs.at(at) * (weight_of(at[1]) * arguments.smoothing / classes);
     losses.at(index) = loss;
   });
-  return total(losses, arguments.reduction, count);
+  return total(losses, arguments.reduction, static_cast<double>(count));
+}
+
+Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments) {
+  const Array logs = softmax(logits, 1, true);
+  return targets.shape == logits.shape ? soft_cross_entropy(logs, targets, arguments)
+                                       : nll(logs, targets, arguments);
 }
 
 Array mse(const Array& input, const Array& target, Total reduction) {
   const Array difference = zip(input, target, subtract);
   return total(zip(difference, difference, multiply), reduction,
                static_cast<double>(input.values.size()));
+}
+
+Array smooth_l1(const Array& input, const Array& target, double beta, Total reduction) {
+  const Array losses = map(zip(input, target, subtract), [=](const Number& d) {
+    const Real size = std::abs(d.value());
+    if (size < beta) return d * d * (0.5 / Real(beta));
+    return Number::of(
+        d, size - Real(beta) / 2,
+        Number::Slope(std::isnan(size) ? size : Real((d.value() > 0) - (d.value() < 0))));
+  });
+  return total(losses, reduction, static_cast<double>(input.values.size()));
+}
+
+Array binary_cross_entropy(const Array& input, const Array& target, Total reduction) {
+  const Array losses = zip(target, input, [](const Number& t, const Number& p) {
+    return -(t * log(p) + (Number(1) - t) * log(Number(1) - p));
+  });
+  return total(losses, reduction, static_cast<double>(input.values.size()));
+}
+
+Array binary_cross_entropy_with_logits(const Array& logits, const Array& target,
+                                       const Array& pos_weight, Total reduction) {
+  const auto softplus = [](const Number& x) {
+    const Real value = std::max(x.value(), Real(0)) + std::log1p(std::exp(-std::abs(x.value())));
+    return Number::of(x, value, Number::Slope(1 / (1 + std::exp(-x.value())), 1));
+  };
+  Array weighted = target;
+  if (is_defined(pos_weight)) weighted = zip(target, pos_weight, multiply);
+  const Array positive = zip(weighted, map(logits, [&](const Number&x) { return softplus(-x); }),
+                             multiply),
+              negative = zip(target, map(logits, softplus),
+                             [](const Number&t, const Number&l) { return (Number(1) - t) * l; });
+  return total(zip(positive, negative, add), reduction, static_cast<double>(logits.values.size()));
 }
 
 }  // namespace tutti::test::reference

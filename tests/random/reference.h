@@ -40,6 +40,9 @@ struct BatchNorm {
   bool eps_is_floor = false, relu = false;
 };
 Array batch_norm(const Array& x, const BatchNorm& arguments);
+/// Returns x (N, C, ...) normalised over each sample and group of channels.
+Array group_norm(const Array& x, std::int64_t groups, const Array& weight, const Array& bias,
+                 double eps);
 /// Layer normalisation over the last `dims` dimensions.
 Array layer_norm(const Array& x, int dims, const Array& weight, const Array& bias, double eps);
 
@@ -54,8 +57,18 @@ struct CrossEntropy {
   Total reduction = Total::mean;
   std::int64_t ignored = -100;
   double smoothing = 0;
+  std::vector<Real> weight = {};  ///< one for each class, or none
 };
+/// The targets are class indices, or class probabilities if they have the shape of the logits.
 Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments);
+/// The negative log-likelihood of class indices; `logs` are log-probabilities.
+Array nll(const Array& logs, const Array& targets, const CrossEntropy& arguments);
 Array mse(const Array& input, const Array& target, Total reduction);
+Array smooth_l1(const Array& input, const Array& target, double beta, Total reduction);
+/// The binary cross-entropy of probabilities.
+Array binary_cross_entropy(const Array& input, const Array& target, Total reduction);
+/// The binary cross-entropy of logits; an empty `pos_weight` is undefined.
+Array binary_cross_entropy_with_logits(const Array& logits, const Array& target,
+                                       const Array& pos_weight, Total reduction);
 
 }  // namespace tutti::test::reference

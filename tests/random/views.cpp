@@ -1,7 +1,8 @@
-// Views, copies, conversions and joins: elements move, and their gradients move back.
+// Views, copies, conversions, joins and indexing: elements move, and their gradients move back.
 #include "operation.h"
 
 #include <tutti/autograd/functions.h>
+#include <tutti/autograd/indexing.h>
 
 #include <algorithm>
 #include <cmath>
@@ -336,14 +337,214 @@ Operation stack() {
           moving};
 }
 
+// Returns a shape and one of its dimensions that has elements.
+std::pair<Shape, int> shape_and_dim(Draw& draw) {
+  Shape shape = draw.shape(draw.empty_batch() ? 2 : 1);
+  const auto d = static_cast<int>(draw.pick(draw.empty_batch(), shape.size() - 1));
+  shape[d] = std::max<std::int64_t>(1, shape[d]);
+  return {shape, d};
+}
+
+Operation gathered() {
+  return {"gather(const Tensor&, std::int64_t, const Tensor&)",
+          [](Draw& draw) {
+            const auto [shape, d] = shape_and_dim(draw);
+            Shape taken = shape;
+            for (std::int64_t& size : taken) size = draw.pick(size > 0 ? 1 : 0, size);
+            taken[d] = draw.pick(0, 9);
+            return Trial{
+                .inputs = {draw.tensor(shape), draw.indices(taken, shape[d])},
+                .call = [d = d](const auto& in) { return gather(in[0], d - in[0].rank(), in[1]); },
+                .reference =
+                    [d = d](const Arrays& in) {
+                      return gather(in[0], in[1].shape, [&](Dims index) {
+                        index[d] = static_cast<std::int64_t>(in[1].at(index).value());
+                        return index;
+                      });
+                    },
+                .options = fmt::format("dim {}", d)};
+          },
+          summing};
+}
+
+Operation selected() {
+  return {"index_select(const Tensor&, std::int64_t, const Tensor&)",
+          [](Draw& draw) {
+            const auto [shape, d] = shape_and_dim(draw);
+            Shape taken = shape;
+            taken[d] = draw.pick(0, 9);
+            return Trial{.inputs = {draw.tensor(shape), draw.indices({taken[d]}, shape[d])},
+                         .call = [d = d](const auto& in) { return index_select(in[0], d, in[1]); },
+                         .reference =
+                             [d = d, taken](const Arrays& in) {
+                               return gather(in[0], taken, [&](Dims index) {
+                                 index[d] = static_cast<std::int64_t>(in[1].at({index[d]}).value());
+                                 return index;
+                               });
+                             },
+                         .options = fmt::format("dim {}", d)};
+          },
+          summing};
+}
+
+// The largest elements, or their indices. Both are compared with a sort of each slice.
+Operation largest(bool of_indices) {
+  Traits traits{.dtypes = {float32, float64, bfloat16, int64, uint8}, .gradient_roundings = 0};
+  traits.is_differentiable = !of_indices;
+  return {"topk(const Tensor&, std::int64_t, std::int64_t)",
+          [=](Draw& draw) {
+            const auto [shape, d] = shape_and_dim(draw);
+            const std::int64_t k = draw.pick(0, shape[d]);
+            const auto order_of = [d = d](const Array& x, const Dims& index) {
+              std::vector<std::int64_t> order;
+              for (std::int64_t i = 0; i < x.size(d); ++i) order.push_back(i);
+              const auto key = [&](std::int64_t i) {
+                Dims at = index;
+                at[d] = i;
+                return x.at(at).value();
+              };
+              std::stable_sort(order.begin(), order.end(), [&](std::int64_t i, std::int64_t j) {
+                return key(i) > key(j) || (std::isnan(key(i)) && !std::isnan(key(j)));
+              });
+              return order[static_cast<std::size_t>(index[d])];
+            };
+            return Trial{.inputs = {draw.tensor(shape, Values::steps)},
+                         .call =
+                             [=, d = d](const auto& in) {
+                               const auto [values, indices] = topk(in[0], k, d);
+                               return of_indices ? indices : values;
+                             },
+                         .reference =
+                             [=, d = d](const Arrays& in) {
+                               Shape taken = in[0].shape;
+                               taken[d] = k;
+                               Array result(taken);
+                               for_each_index(taken, [&](const Dims& index) {
+                                 Dims at = index;
+                                 at[d] = order_of(in[0], index);
+                                 result.at(index) = of_indices ? Number(static_cast<Real>(at[d]))
+                                                               : in[0].at(at);
+                               });
+                               return result;
+                             },
+                         .options = fmt::format("{} along dim {}", k, d),
+                         .dtype = of_indices ? int64 : draw.dtype()};
+          },
+          traits};
+}
+
+Operation one_hot_vectors() {
+  return {"one_hot(const Tensor&, std::int64_t)",
+          [](Draw& draw) {
+            const Shape shape = draw.shape(0, 3);
+            const std::int64_t classes = draw.pick(1, 7);
+            return Trial{.inputs = {draw.indices(shape, classes)},
+                         .call = [=](const auto& in) { return one_hot(in[0], classes); },
+                         .reference =
+                             [=](const Arrays& in) {
+                               Shape wide = in[0].shape;
+                               wide.push_back(classes);
+                               Array result(wide);
+                               for_each_index(wide, [&](const Dims& index) {
+                                 const Dims at(index.begin(), index.end() - 1);
+                                 const auto i = static_cast<std::int64_t>(in[0].at(at).value());
+                                 result.at(index) = i == index.back() ? 1 : 0;
+                               });
+                               return result;
+                             },
+                         .options = fmt::format("{} classes", classes)};
+          },
+          {.dtypes = {int64}, .is_differentiable = false}};
+}
+
+Operation flipped() {
+  return {"flip(const Tensor&, const Dims&)",
+          [](Draw& draw) {
+            const Shape shape = draw.shape();
+            const Dims dims = draw.dims(shape.size());
+            return Trial{.inputs = {draw.tensor(shape)},
+                         .call = [=](const auto& in) { return flip(in[0], dims); },
+                         .reference =
+                             [=](const Arrays& in) {
+                               return gather(in[0], shape, [&](Dims index) {
+                                 for (const std::int64_t dim : dims) {
+                                   const auto d =
+                                       static_cast<int>(dim < 0 ? dim + shape.size() : dim);
+                                   index[d] = shape[d] - 1 - index[d];
+                                 }
+                                 return index;
+                               });
+                             },
+                         .options = to_string(dims)};
+          },
+          moving};
+}
+
+Operation padded() {
+  return {"pad(const Tensor&, const Dims&, double)",
+          [](Draw& draw) {
+            const Shape shape = draw.shape();
+            const auto count = static_cast<int>(draw.pick(0, shape.size()));
+            const auto value = static_cast<double>(draw.pick(0, 1));
+            Dims padding, before = Dims::filled(shape.size(), 0);
+            Shape wide = shape;
+            for (int i = 0; i < count; ++i) {
+              const int d = shape.size() - 1 - i;
+              before[d] = draw.pick(std::max<std::int64_t>(-2, -shape[d]), 3);
+              const std::int64_t after =
+                  draw.pick(std::max<std::int64_t>(-2, -shape[d] - before[d]), 3);
+              padding.push_back(before[d]);
+              padding.push_back(after);
+              wide[d] += before[d] + after;
+            }
+            return Trial{.inputs = {draw.tensor(shape)},
+                         .call = [=](const auto& in) { return pad(in[0], padding, value); },
+                         .reference =
+                             [=](const Arrays& in) {
+                               Array result(wide);
+                               for_each_index(wide, [&](const Dims& index) {
+                                 Dims at = index;
+                                 bool is_inside = true;
+                                 for (int d = 0; d < at.size(); ++d) {
+                                   at[d] -= before[d];
+                                   is_inside = is_inside && at[d] >= 0 && at[d] < shape[d];
+                                 }
+                                 result.at(index) = is_inside ? in[0].at(at) : Number(value);
+                               });
+                               return result;
+                             },
+                         .options = fmt::format("{} with {}", to_string(padding), value)};
+          },
+          moving};
+}
+
 }  // namespace
 
 Family views() {
   Traits detached = moving;
   detached.is_differentiable = false;
   return {"views",
-          {reshape(), flatten(), permute(), transpose(), slice(), select(), expand(), squeeze(),
-           unsqueeze(), contiguous(), alias(), convert(), cat(), stack(),
+          {reshape(),
+           flatten(),
+           permute(),
+           transpose(),
+           slice(),
+           select(),
+           expand(),
+           squeeze(),
+           unsqueeze(),
+           contiguous(),
+           alias(),
+           convert(),
+           cat(),
+           stack(),
+           gathered(),
+           selected(),
+           largest(false),
+           largest(true),
+           one_hot_vectors(),
+           flipped(),
+           padded(),
            same_values(
                "clone()", [](const Tensor& x) { return x.clone(); }, moving),
            same_values(

@@ -1,0 +1,19 @@
+// describe_run(): what --dry-run prints about a run instead of making it. It makes a few small
+// steps to measure memory and communication, and writes no file.
+#pragma once
+
+#include "dataset.h"
+#include "options.h"
+
+namespace tutti::examples {
+
+/// Returns a text of several lines: the model by types of layers, the length of the run, the memory
+/// of a rank, and what a rank sends in a step. `ranks` counts threads or processes.
+///
+/// Memory is measured on the CPU, with the statistics of its allocator, in steps of 2 and of 4
+/// images, and extrapolated to a rank's part of the batch. What libraries such as oneDNN allocate
+/// by themselves and images that are loaded ahead do not count. Communication is what one of two
+/// ranks that are threads issues in a step; collectives and bytes do not depend on their number.
+std::string describe_run(const TrainOptions& options, const TrainingData& data, int ranks);
+
+}  // namespace tutti::examples

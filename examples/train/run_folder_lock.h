@@ -1,0 +1,37 @@
+// RunFolderLock: a program's exclusive use of a run folder, and what happens to an older run in it.
+// Rank 0's process holds the lock from before anything is loaded until it ends. What a run writes
+// into the folder is RunFolder's and Checkpoint's business; the list of its files is here.
+#pragma once
+
+#include "options.h"
+
+#include <tutti/core/file_descriptor.h>
+
+namespace tutti::examples {
+
+/// Returns whether the trainer writes files of this name into a run folder.
+bool is_run_file(const std::string& name);
+
+class RunFolderLock {
+ public:
+  /// Makes the folder options.out and locks it until this object is destroyed or the process ends,
+  /// and removes the drafts of killed runs. Throws a UsageError of one line
+  ///
+  /// - where the folder cannot be made or written to (a FileError where that is the disk's fault),
+  /// - where another program has locked it,
+  /// - where it holds results of another run and `options` ask neither to resume nor to overwrite,
+  /// - where options.resume finds weights but no checkpoint.
+  explicit RunFolderLock(const TrainOptions& options);
+
+  /// Removes the files of an older run; others stay. Throws a FileError that names the file.
+  void remove_old_run() const;
+
+ private:
+  void lock();
+  void check_old_run(const TrainOptions& options) const;
+
+  std::string folder_;
+  FileDescriptor file_;
+};
+
+}  // namespace tutti::examples

@@ -1,0 +1,159 @@
+#include "predictor.h"
+
+#include "../autograd/functions.h"
+#include "../autograd/grad_mode.h"
+#include "../core/excerpt.h"
+#include "../core/random.h"
+#include "resnet.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace tutti::nn {
+namespace {
+
+// Throws unless the file has the tensor, with this size in dimension `dim`. A card that claims a
+// giant network is refused before memory is allocated for the network.
+void expect_size(const StateDict& state, const char* name, int dim, const char* key,
+                 std::int64_t size) {
+  const auto found =
+      std::ranges::find_if(state, [&](const auto& entry) { return entry.first == name; });
+  if (found == state.end())
+    fail<CheckpointError>("expected a tensor '{}', but there is none", name);
+  const Shape& shape = found->second.shape();
+  if (shape.size() <= dim || shape[dim] != size)
+    fail<CheckpointError>("model card: '{}' is {}, but tensor '{}' has shape {}", key, size, name,
+                          to_string(shape));
+}
+
+std::shared_ptr<Layer> make_resnet(const ModelCard& card, const StateDict& state) {
+  const std::vector<std::string> names = resnet_names();
+  if (std::ranges::find(names, card.model) == names.end())
+    fail<CheckpointError>(
+        "model card: expected 'model' to be one of {}, got '{}'; make any other network yourself "
+        "and give it to the Predictor with its card",
+        fmt::join(names, ", "), excerpt(card.model));
+  expect_size(state, "conv1.weight", 1, "channels", card.channels);
+  expect_size(state, "fc.weight", 0, "classes", card.classes);
+  // The first weights are drawn and then replaced. The caller's random numbers go on as before.
+  const Generator::State random = default_generator().state();
+  const auto model = resnet(card.model, {.classes = card.classes, .channels = card.channels});
+  default_generator().set_state(random);
+  model->load_state_dict(state);
+  return model;
+}
+
+}  // namespace
+
+struct Predictor::Model {
+  std::shared_ptr<Layer> layers;
+  ModelCard card;
+};
+
+Predictor::Model Predictor::load(const std::string& weights_file) {
+  Metadata metadata;
+  const StateDict state = load_safetensors(weights_file, &metadata);  // its errors name the file
+  try {
+    const ModelCard card = ModelCard::from_metadata(metadata);
+    return {make_resnet(card, state), card};
+  } catch (const CheckpointError& error) {
+    fail<CheckpointError>("{}: {}", weights_file, error.what());
+  }
+}
+
+Predictor::Predictor(const std::string& weights_file, Options options)
+    : Predictor(load(weights_file), std::move(options)) {}
+
+Predictor::Predictor(std::shared_ptr<Layer> model, ModelCard card, Options options)
+    : Predictor(Model{std::move(model), std::move(card)}, std::move(options)) {}
+
+Predictor::Predictor(Model model, Options options)
+    : model_(std::move(model.layers)), card_(std::move(model.card)), options_(std::move(options)) {
+  if (!model_) fail<ValueError>("Predictor: expected a model, got a null pointer");
+  static_cast<void>(card_.to_metadata());  // throws for a card that is not valid
+  model_->eval();
+  // TODO(merge of branch bn): fold_batch_norm(*model_);
+  if (options_.bf16) model_->to(bfloat16);
+}
+
+Tensor Predictor::logits(const Tensor& input) const {
+  if (input.rank() != 4 || input.size(1) != card_.channels)
+    fail<ShapeError>("Predictor: expected pictures of shape (N, {}, H, W), got {}", card_.channels,
+                     to_string(input.shape()));
+  const NoGrad no_grad;
+  // oneDNN is faster where the channels are last in memory.
+  const Tensor x =
+      input.to(options_.bf16 ? bfloat16 : float32).contiguous(MemoryFormat::channels_last);
+  const Tensor y = (*model_)(x);
+  if (!(y.shape() == Shape{input.size(0), card_.classes}))
+    fail<ShapeError>("Predictor: expected logits of shape ({}, {}) from {}, got {}", input.size(0),
+                     card_.classes, model_->error_name(), to_string(y.shape()));
+  return y.to(float32);
+}
+
+Tensor Predictor::probabilities(const Tensor& input) const {
+  const NoGrad no_grad;
+  return softmax(logits(input), 1);
+}
+
+Tensor Predictor::preprocess(const Tensor& picture) const {
+  Tensor input = options_.preprocess(picture, card_);
+  const Shape expected{card_.channels, card_.input_size, card_.input_size};
+  if (!input.defined() || !(input.shape() == expected))
+    fail<ShapeError>("Predictor: expected the preprocess function to return shape {}, got {}",
+                     to_string(expected),
+                     input.defined() ? to_string(input.shape()) : "an undefined tensor");
+  return input;
+}
+
+std::vector<Prediction> Predictor::most_probable(const float* probabilities,
+                                                 std::int64_t top) const {
+  const auto classes = static_cast<std::size_t>(card_.classes);
+  if (std::any_of(probabilities, probabilities + classes, [](float p) { return std::isnan(p); }))
+    fail<Error>("Predictor: the network computed NaN; its weights or the picture's input have it");
+  std::vector<std::size_t> order(classes);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const std::size_t count = std::min(static_cast<std::size_t>(top), classes);
+  std::partial_sort(
+      order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
+      [&](std::size_t a, std::size_t b) {
+        return probabilities[a] != probabilities[b] ? probabilities[a] > probabilities[b] : a < b;
+      });
+  std::vector<Prediction> result;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t label = order[i];
+    result.push_back(
+        {.label = static_cast<std::int64_t>(label),
+         .name = card_.class_names.empty() ? std::to_string(label) : card_.class_names[label],
+         .probability = probabilities[label]});
+  }
+  return result;
+}
+
+std::vector<Prediction> Predictor::classify(const Tensor& picture, std::int64_t top) const {
+  return classify(std::vector<Tensor>{picture}, top)[0];
+}
+
+std::vector<std::vector<Prediction>> Predictor::classify(const std::vector<Tensor>& pictures,
+                                                         std::int64_t top) const {
+  if (!options_.preprocess)
+    fail<ValueError>(
+        "Predictor::classify: expected Options::preprocess, got none; without it call "
+        "logits() with pictures that are preprocessed");
+  if (top < 1) fail<ValueError>("Predictor::classify: expected `top` of at least 1, got {}", top);
+  if (pictures.empty()) return {};
+  std::vector<Tensor> inputs;
+  for (const Tensor& picture : pictures) inputs.push_back(preprocess(picture));
+  const NoGrad no_grad;
+  const Tensor rows = probabilities(stack(inputs)).contiguous();
+  std::vector<std::vector<Prediction>> result;
+  for (std::size_t i = 0; i < pictures.size(); ++i)
+    result.push_back(
+        most_probable(rows.data<float>() + i * static_cast<std::size_t>(card_.classes), top));
+  return result;
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,184 @@
+// Training on folders of pictures: the same loss curve for any number of ranks, folders that are
+// refused, broken files, and a file that breaks in the middle of a run.
+#include "data/fixture.h"
+#include "data/write_image.h"
+#include "distributed/equal_bits.h"
+#include "train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+
+namespace tutti {
+namespace {
+
+using namespace examples;
+using test::expect_error;
+
+namespace fs = std::filesystem;
+
+// A folder with train/ and val/, each with pictures of the classes "a", "b" and "c": PNG and JPEG
+// files of different sizes.
+class FolderTraining : public ::testing::Test {
+ protected:
+  FolderTraining() {
+    add_pictures("train", 12);
+    add_pictures("val", 5);
+    options_.dataset = "folder";
+    options_.data = folder_.path() + "/data";
+    options_.image_size = 8;
+    options_.epochs = 2;
+    options_.batch_size = 5;
+    options_.threads = 1;
+    options_.optimizer.lr = 0.02;
+    options_.log_every = 1;
+  }
+
+  void add_pictures(const std::string& part, std::int64_t count) {
+    Generator random(test::fresh_seed());
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::string path = picture(part, i);
+      fs::create_directories(fs::path(path).parent_path());
+      const Tensor image = test::random_image(9 + i % 4, 8 + i % 3, 3, random);
+      if (path.ends_with(".png")) test::write_png(path, image);
+      else test::write_jpeg(path, image);
+    }
+  }
+  // Returns the path of a picture.
+  std::string picture(const std::string& part, std::int64_t index) const {
+    return fmt::format("{}/data/{}/{}/{:03}.{}", folder_.path(), part, "abc"[index % 3], index,
+                       index % 2 == 0 ? "png" : "jpg");
+  }
+  // Cuts a file in half.
+  static void break_file(const std::string& path) {
+    fs::resize_file(path, fs::file_size(path) / 2);
+  }
+
+  std::vector<TrainResult> train_on(int ranks, const TrainingData& data,
+                                    std::FILE* screen = nullptr) {
+    std::vector<TrainResult> results(static_cast<std::size_t>(ranks));
+    distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
+      results[static_cast<std::size_t>(group.rank())] = train(options_, data, group, screen);
+    });
+    return results;
+  }
+  std::vector<TrainResult> train_on(int ranks) {
+    return train_on(ranks, load_training_data(options_));
+  }
+
+  test::TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+TEST_F(FolderTraining, AnyNumberOfRanksAndWorkersFollowsTheSameLossCurve) {
+  options_.precision = float64;
+  const TrainResult alone = train_on(1).front();
+  ASSERT_EQ(alone.rows.size(), 6u);
+  for (const int workers : {0, 2}) {
+    options_.workers = workers;
+    const TrainResult together = train_on(2).front();
+    for (std::size_t i = 0; i < 6; ++i)
+      EXPECT_NEAR(together.rows[i].train_loss / alone.rows[i].train_loss, 1, 1e-10) << i;
+    EXPECT_NEAR(*together.rows[5].test_loss / *alone.rows[5].test_loss, 1, 1e-8);
+  }
+}
+
+TEST_F(FolderTraining, WhatTheFolderSaysIsKnown) {
+  const TrainingData data = load_training_data(options_);
+  EXPECT_EQ(data.train->size(), 12);
+  EXPECT_EQ(data.test->size(), 5);
+  EXPECT_EQ(data.class_names, (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(data.classes, 3);
+  EXPECT_EQ(data.image_size, 8);
+  EXPECT_EQ(data.resize_size, 9);
+}
+
+TEST_F(FolderTraining, WrongFoldersAreNamed) {
+  const auto load = [&] { load_training_data(options_); };
+  const std::string root = options_.data;
+  fs::create_directory(root + "/val/dog");
+  expect_error<DataError>(load, {root + "/val/dog", "has no images"});
+  test::write_png(root + "/val/dog/1.png", zeros({9, 9, 3}, {.dtype = uint8}));
+  expect_error<DataError>(load, {root + "/train and " + root + "/val have different classes",
+                                 root + "/train lacks 'dog'"});
+  fs::remove_all(root + "/val/dog");
+  fs::remove_all(root + "/val/a");
+  fs::remove_all(root + "/val/b");
+  expect_error<DataError>(load, {root + "/val lacks 'a' and 1 more"});
+  fs::remove_all(root + "/train/a");
+  fs::remove_all(root + "/train/b");
+  expect_error<DataError>(load, {root + "/train has one class only, 'c'"});
+  fs::remove_all(root + "/train");
+  expect_error<DataError>(load, {root + "/train does not exist"});
+  fs::create_directory(root + "/train");
+  expect_error<DataError>(load, {root + "/train has no folders"});
+}
+
+TEST_F(FolderTraining, ABrokenFileEndsAllRanksWithItsName) {
+  break_file(picture("train", 7));
+  for (const int ranks : {1, 2})
+    expect_error<DataError>([&] { train_on(ranks); }, {picture("train", 7)});
+}
+
+TEST_F(FolderTraining, BrokenFilesAreReplacedAndNamedAtTheEnd) {
+  options_.broken_files = data::BrokenFiles::replaced;
+  options_.epochs = 1;
+  break_file(picture("train", 7));
+  std::ofstream(picture("train", 2), std::ios::trunc) << "no picture";
+  break_file(picture("val", 3));
+  std::FILE* const screen = std::tmpfile();
+  train_on(2, load_training_data(options_), screen);
+  std::string text;
+  std::rewind(screen);
+  for (int c = std::fgetc(screen); c != EOF; c = std::fgetc(screen)) text += static_cast<char>(c);
+  std::fclose(screen);
+  EXPECT_NE(text.find("3 broken files were each replaced"), std::string::npos) << text;
+  for (const std::string& path : {picture("train", 7), picture("train", 2), picture("val", 3)})
+    EXPECT_NE(text.find(path + ": "), std::string::npos) << path << " in\n" << text;
+}
+
+// A dataset whose files can no longer be read after some number of samples, as when a disk or a
+// network goes away.
+class BreaksLater final : public data::Dataset {
+ public:
+  BreaksLater(std::shared_ptr<const data::Dataset> dataset, int samples)
+      : dataset_(std::move(dataset)), left_(samples) {}
+  std::int64_t size() const override { return dataset_->size(); }
+  data::Sample get(std::int64_t index) const override {
+    if (left_.fetch_sub(1) <= 0) fail<DataError>("{}: Input/output error", describe(index));
+    return dataset_->get(index);
+  }
+  std::string describe(std::int64_t index) const override { return dataset_->describe(index); }
+
+ private:
+  std::shared_ptr<const data::Dataset> dataset_;
+  mutable std::atomic<int> left_;
+};
+
+TEST_F(FolderTraining, AnErrorInTheMiddleLeavesACheckpointThatTheRunContinuesFrom) {
+  options_.checkpoint_every = 1;
+  options_.out = folder_.path() + "/whole";
+  const TrainingData data = load_training_data(options_);
+  const auto whole = train_on(2, data);
+  options_.out = folder_.path() + "/parts";
+  TrainingData breaking = data;
+  breaking.train = std::make_shared<BreaksLater>(data.train, 20);  // in the second epoch
+  try {
+    train_on(2, breaking);
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find(folder_.path() + "/data/train/"), std::string::npos)
+        << error.what();
+  }
+  ASSERT_TRUE(fs::exists(options_.out + "/checkpoint.safetensors"));
+  options_.resume = true;
+  const auto parts = train_on(2, data);
+  for (std::size_t r = 0; r < 2; ++r) test::expect_equal_bits(parts[r].state, whole[r].state);
+  ASSERT_EQ(parts[0].rows.size(), whole[0].rows.size());
+  for (std::size_t i = 0; i < whole[0].rows.size(); ++i)
+    EXPECT_EQ(parts[0].rows[i].train_loss, whole[0].rows[i].train_loss) << i;
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,225 @@
+// Run folders as a user of train_resnet meets them: an older run is never replaced without being
+// told to, one program at a time writes, and a signal ends a run with a checkpoint from which it
+// goes on to the same bits.
+#include "train/progress.h"
+#include "train/run_folder_lock.h"
+#include "train/stop.h"
+#include "trainer_program.h"
+
+#include <tutti/distributed/process_group.h>
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+namespace tutti {
+namespace {
+
+using namespace examples;
+using test::content;
+using test::Outcome;
+using test::run_trainer;
+using test::RunningTrainer;
+
+namespace fs = std::filesystem;
+
+class RunFolderOfProgram : public ::testing::Test {
+ protected:
+  RunFolderOfProgram() { fs::create_directories(run_); }
+  ~RunFolderOfProgram() override { fs::remove_all(folder_); }
+
+  void put(const std::string& name, const std::string& text) const {
+    std::ofstream(run_ + "/" + name) << text;
+  }
+  std::set<std::string> names() const {
+    std::set<std::string> result;
+    for (const auto& entry : fs::directory_iterator(run_)) result.insert(entry.path().filename());
+    return result;
+  }
+  void expect_refusal(const std::string& arguments, const std::vector<std::string>& says) const {
+    const Outcome outcome = run_trainer(arguments, 2);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+    for (const std::string& text : says)
+      EXPECT_NE(outcome.output.find(text), std::string::npos)
+          << text << " not in " << outcome.output;
+  }
+  std::size_t rows() const {
+    const std::string text = content(run_ + "/metrics.jsonl");
+    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  }
+
+  const std::string folder_ =
+      (fs::temp_directory_path() / fmt::format("tutti_run_folder_{}", getpid())).string();
+  const std::string run_ = folder_ + "/run";
+  const std::string small_ = "--dataset synthetic --batch-size 16 --threads 1 --log-every 1 ";
+  const std::string short_ = small_ + "--max-steps 1 --out " + run_;
+};
+
+TEST_F(RunFolderOfProgram, AnOlderRunIsRefusedBeforeAnythingIsLoaded) {
+  for (const char* result : {"metrics.jsonl", "checkpoint.safetensors", "model.safetensors"}) {
+    put(result, "of the older run\n");
+    expect_refusal("--data " + folder_ + "/nowhere --out " + run_,
+                   {run_, result, "--resume", "--overwrite"});
+    EXPECT_EQ(content(run_ + "/" + result), "of the older run\n");
+    fs::remove(run_ + "/" + result);
+  }
+  // A run that ended before its first row, and files of others, are no older run.
+  for (const char* other : {"config.json", "notes.txt", "mycheckpoint.safetensors"})
+    put(other, "{}");
+  put("metrics.jsonl", "");
+  EXPECT_EQ(run_trainer(short_, 1).code, 0);
+  expect_refusal(short_, {"checkpoint.safetensors, metrics.jsonl, model.safetensors"});
+}
+
+TEST_F(RunFolderOfProgram, OverwriteRemovesWhatARunWritesAndNothingElse) {
+  const std::set<std::string> own{"metrics.jsonl",
+                                  "checkpoint.safetensors",
+                                  "model.safetensors",
+                                  "config.json",
+                                  "report.html",
+                                  "best.safetensors",
+                                  "model_ema.safetensors",
+                                  "checkpoint-120.safetensors",
+                                  "events.out.tfevents.17.host"},
+      others{"notes.txt",
+             "metrics.jsonl.old",
+             "xmodel.safetensors",
+             "checkpoint-mine.safetensors",
+             "checkpoint-.safetensors",
+             "events.txt"};
+  for (const std::string& name : own) put(name, "older\nrun\n");
+  for (const std::string& name : others) put(name, "mine");
+  expect_refusal("--overwrite --data " + folder_ + "/nowhere --out " + run_, {"nowhere"});
+  for (const std::string& name : own) EXPECT_EQ(content(run_ + "/" + name), "older\nrun\n") << name;
+
+  ASSERT_EQ(run_trainer(short_ + " --overwrite", 1).code, 0);
+  EXPECT_EQ(rows(), 1u);
+  for (const std::string& name : others) EXPECT_EQ(content(run_ + "/" + name), "mine") << name;
+  for (const std::string& name : names())
+    EXPECT_TRUE(others.contains(name) || is_run_file(name)) << name << " would survive --overwrite";
+}
+
+TEST_F(RunFolderOfProgram, ResumeNeedsACheckpointWhereThereAreWeights) {
+  put("model.safetensors", "of the older run");
+  expect_refusal(short_ + " --resume", {"no checkpoint", "--overwrite"});
+  fs::remove(run_ + "/model.safetensors");
+  put("metrics.jsonl", "{}\n");  // the older run was killed before its first checkpoint
+  EXPECT_EQ(run_trainer(short_ + " --resume", 1).code, 0);
+}
+
+TEST_F(RunFolderOfProgram, DraftsOfKilledRunsAreSwept) {
+  for (const char* file : {"checkpoint.safetensors", "model.safetensors", "report.html"})
+    put(file + std::string(".draft-0123456789abcdef"), "half");
+  put("notes.draft-1", "mine");
+  expect_refusal("--data " + folder_ + "/nowhere --out " + run_, {"nowhere"});
+  EXPECT_EQ(names(), (std::set<std::string>{".lock", "notes.draft-1"}));
+}
+
+TEST_F(RunFolderOfProgram, OnlyOneProgramWrites) {
+  RunningTrainer first(small_ + "--ranks 2 --out " + run_, folder_ + "/first");
+  ASSERT_TRUE(first.wait_until([&] { return rows() > 0; })) << first.output();
+  for (const char* flag : {"", " --resume", " --overwrite"})
+    expect_refusal(short_ + flag, {"in use by process " + std::to_string(first.process()), run_});
+  first.send(SIGKILL);
+  first.status();
+  EXPECT_EQ(run_trainer(short_ + " --overwrite", 1).code, 0);  // the lock died with its owner
+}
+
+// ---- signals
+
+TEST_F(RunFolderOfProgram, ASignalStopsWithACheckpointThatGoesOnToTheSameBits) {
+  const std::string arguments = small_ + "--max-steps 24 --ranks 2 --out ";
+  ASSERT_EQ(run_trainer(arguments + folder_ + "/whole", 1).code, 0);
+  RunningTrainer trainer(arguments + run_, folder_ + "/first");
+  ASSERT_TRUE(trainer.wait_until([&] { return rows() >= 3; })) << trainer.output();
+  trainer.send(SIGTERM);
+  const int status = trainer.status();
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 3) << trainer.output();
+  const std::string output = trainer.output(), lead = "go on with  ";
+  EXPECT_NE(output.find("SIGTERM: stopped after step "), std::string::npos) << output;
+  EXPECT_NE(output.find("a second signal ends it at once"), std::string::npos) << output;
+  EXPECT_LT(rows(), 24u);
+  EXPECT_FALSE(fs::exists(run_ + "/model.safetensors"));
+
+  const std::size_t command = output.find(lead);
+  ASSERT_NE(command, std::string::npos) << output;
+  const std::string line = output.substr(command + lead.size());
+  const Outcome resumed = test::output_of(line.substr(0, line.find('\n')));
+  EXPECT_EQ(resumed.code, 0);
+  EXPECT_NE(resumed.output.find("going on after step"), std::string::npos) << resumed.output;
+  EXPECT_TRUE(content(run_ + "/model.safetensors") ==
+              content(folder_ + "/whole/model.safetensors"));
+  EXPECT_TRUE(fs::exists(run_ + "/report.html"));
+  EXPECT_EQ(rows(), 24u);
+}
+
+TEST_F(RunFolderOfProgram, ASecondSignalEndsTheProgramAtOnce) {
+  // A step of so large a batch takes much longer than the time between the signals.
+  RunningTrainer trainer("--dataset synthetic --batch-size 2048 --threads 1 --out " + run_,
+                         folder_ + "/first");
+  ASSERT_TRUE(trainer.wait_until([&] { return fs::exists(run_ + "/config.json"); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  trainer.send(SIGINT);
+  ASSERT_TRUE(trainer.wait_until(
+      [&] { return trainer.output().find("a second signal") != std::string::npos; }));
+  trainer.send(SIGTERM);
+  const int status = trainer.status();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+}
+
+TEST(StopAgreement, AllRanksStopAfterTheSameStep) {
+  constexpr int ranks = 3, asked_in_step = 5;
+  std::array<int, ranks> stopped_after{};
+  distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
+    StopRequest request{0};
+    StopAgreement stop(group, &request);
+    for (int step = 1; step <= 100 && stop.signal() == 0; ++step) {
+      stop.begin_step();
+      if (group.rank() == 1 && step == asked_in_step) request = SIGUSR1;
+      stop.end_step();
+      if (stop.signal() != 0) stopped_after[static_cast<std::size_t>(group.rank())] = step;
+    }
+    EXPECT_EQ(signal_name(stop.signal()), "SIGUSR1");
+  });
+  for (const int step : stopped_after) EXPECT_EQ(step, asked_in_step + 1);
+}
+
+TEST(StopAgreement, WithoutARequestItSendsNothing) {
+  distributed::run_ranks(2, [](const ProcessGroup& group) {
+    StopAgreement stop(group, nullptr);
+    stop.begin_step();
+    stop.end_step();
+    EXPECT_EQ(stop.signal(), 0);
+    EXPECT_EQ(group.traffic().calls, 0);
+  });
+}
+
+// ---- what a launcher's pseudo-terminal gets
+
+TEST(Progress, UnderAnMpiLauncherATerminalGetsPlainLines) {
+  const int master = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(master, 0);
+  ASSERT_EQ(grantpt(master) | unlockpt(master), 0);
+  std::FILE* const screen = std::fopen(ptsname(master), "w");
+  ASSERT_NE(screen, nullptr);
+  const auto shown = [&](const char* variable) {
+    if (variable) setenv(variable, "2", 1);
+    Progress(screen, {.epochs = 1, .steps_per_epoch = 1, .steps = 1}, 0).say("a line");
+    if (variable) unsetenv(variable);
+    std::array<char, 100> text{};
+    return std::string(text.data(), static_cast<std::size_t>(read(master, text.data(), 100)));
+  };
+  EXPECT_EQ(shown(nullptr), "\r\033[Ka line\r\n");
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"})
+    EXPECT_EQ(shown(variable), "a line\r\n") << variable;
+  std::fclose(screen);
+  close(master);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,159 @@
+// Tests of group_norm, GroupNorm, InstanceNorm, and of BatchNorm layers that were converted to
+// group normalisation. The fixtures compare values with PyTorch's.
+#include "distributed/messages.h"
+#include "kernels/compare.h"
+
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/gradcheck.h>
+#include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/joint.h>
+#include <tutti/nn/batch_norm/recompute_statistics.h>
+#include <tutti/nn/functional/group_norm.h>
+#include <tutti/nn/group_norm.h>
+#include <tutti/nn/instance_norm.h>
+#include <tutti/nn/resnet.h>
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+using autograd::gradcheck;
+using test::expect_contains;
+using test::message_of;
+using test::relative_error;
+
+constexpr DType dtype = float64;
+
+TEST(GroupNorm, PassesGradcheckInEveryMemoryFormat) {
+  const Tensor weight = randn({6}, {dtype}), bias = randn({6}, {dtype});
+  weight.slice(0, 2, 3).fill_(0);  // no formula divides by the weight
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+    for (const std::int64_t groups : {1, 3, 6}) {
+      const Tensor x = randn({2, 6, 3, 2}, {dtype}).contiguous(format);
+      const auto result =
+          gradcheck([&](const auto& in) { return nn::group_norm(in[0], groups, in[1], in[2]); },
+                    {x, weight, bias});
+      EXPECT_TRUE(result) << groups << ": " << result.message;
+    }
+}
+
+TEST(GroupNorm, KeepsTheDigitsOfFarAwayValues) {
+  const Tensor x = randn({3, 8, 5, 5}), far = x + 4096;
+  const Tensor expected = nn::group_norm((far - 4096).to(float64), 2);
+  EXPECT_LT(relative_error(nn::group_norm(far, 2), expected), 1e-5);
+  EXPECT_LT(relative_error(nn::group_norm(x.to(bfloat16), 2),
+                           nn::group_norm(x.to(bfloat16).to(float64), 2)),
+            4e-3);
+}
+
+TEST(GroupNorm, TakesEmptyBatchesAndRefusesWrongArguments) {
+  nn::GroupNorm layer({.groups = 2, .channels = 4});
+  const Tensor x = randn({0, 4, 3}).requires_grad_();
+  layer(x).backward(randn({0, 4, 3}));
+  EXPECT_EQ(to_vector(layer.weight.grad()), std::vector<double>(4, 0));
+  EXPECT_EQ(to_vector(layer.bias.grad()), std::vector<double>(4, 0));
+  EXPECT_EQ(layer.describe(), "2, 4, eps=1e-05, affine=true");
+  layer.to(bfloat16);
+  EXPECT_EQ(layer.weight.dtype(), float32);
+
+  EXPECT_THROW(nn::GroupNorm({.groups = 3, .channels = 4}), ValueError);
+  EXPECT_THROW(nn::GroupNorm({.groups = 0, .channels = 4}), ValueError);
+  EXPECT_THROW(nn::GroupNorm({.groups = 1, .channels = 4, .eps = -1}), ValueError);
+  EXPECT_THROW(nn::GroupNorm({.groups = 1, .channels = 4, .dtype = bfloat16}), DTypeError);
+  expect_contains(message_of<ShapeError>([&] {
+                    layer(randn({2, 6, 3}));
+                  }),
+                  {"GroupNorm", "(N, 4, ...)", "(2, 6, 3)"});
+  EXPECT_THROW(nn::group_norm(randn({2, 4, 3}), 3), ValueError);
+  EXPECT_THROW(nn::group_norm(randn({4}), 1), ShapeError);
+  EXPECT_THROW(nn::group_norm(randn({2, 4, 3}), 2, ones({3})), ShapeError);
+  EXPECT_THROW(nn::group_norm(ones({2, 4}, {int64}), 2), DTypeError);
+}
+
+TEST(InstanceNorm, PassesGradcheckAndRefusesWrongArguments) {
+  nn::InstanceNorm2d layer({.channels = 3, .affine = true, .dtype = dtype});
+  const auto result =
+      gradcheck([&](const auto& in) { return layer(in[0]); },
+                {randn({2, 3, 2, 4}, {dtype}).contiguous(MemoryFormat::channels_last)});
+  EXPECT_TRUE(result) << result.message;
+  layer(randn({0, 3, 2, 4}, {dtype}).requires_grad_()).backward(randn({0, 3, 2, 4}, {dtype}));
+  expect_contains(message_of<ShapeError>([&] {
+                    layer(randn({2, 3, 1, 1}, {dtype}));
+                  }),
+                  {"InstanceNorm2d", "more than 1 value", "(2, 3, 1, 1)"});
+  EXPECT_THROW(layer(randn({2, 3, 4}, {dtype})), ShapeError);
+  EXPECT_THROW(layer(randn({2, 4, 4, 4}, {dtype})), ShapeError);
+  EXPECT_THROW(nn::InstanceNorm1d({.channels = 0}), ValueError);
+  EXPECT_THROW(nn::InstanceNorm1d({.channels = 2, .momentum = 2}), ValueError);
+}
+
+TEST(InstanceNorm, AnEmptyBatchDoesNotMoveTheRunningStatistics) {
+  nn::InstanceNorm1d layer({.channels = 2, .track_running_stats = true});
+  layer(randn({3, 2, 5}));
+  const auto mean = to_vector(layer.running_mean), var = to_vector(layer.running_var);
+  EXPECT_EQ(layer(randn({0, 2, 5})).shape(), (Shape{0, 2, 5}));
+  EXPECT_EQ(to_vector(layer.running_mean), mean);
+  EXPECT_EQ(to_vector(layer.running_var), var);
+}
+
+// A converted layer computes what a GroupNorm does, in its place, with its residual and ReLU.
+TEST(ConvertToGroupNorm, ALayerComputesWhatAGroupNormDoes) {
+  nn::BatchNorm2d layer({.channels = 4, .eps = 1e-3, .dtype = dtype});
+  nn::GroupNorm plain({.groups = 2, .channels = 4, .eps = 1e-3, .dtype = dtype});
+  const Tensor weight = layer.weight;
+  layer.weight.detach().copy_(randn({4}));
+  EXPECT_EQ(nn::convert_batchnorm_to_groupnorm(layer, 2), std::vector<std::string>{""});
+  plain.load_state_dict(layer.state_dict());
+  const Tensor x = randn({3, 4, 5, 2}, {dtype}), residual = randn({3, 4, 5, 2}, {dtype});
+  for (const bool training : {true, false}) {
+    layer.train(training);
+    EXPECT_EQ(to_vector(layer(x)), to_vector(plain(x)));
+    EXPECT_EQ(to_vector(layer.forward(x, {.residual = residual, .relu = true})),
+              to_vector(relu(plain(x) + residual)));
+  }
+  EXPECT_EQ(layer.weight.id(), weight.id()) << "an optimizer's handle stays valid";
+  EXPECT_NE(layer.to_string().find("normalises by 2 groups"), std::string::npos);
+  EXPECT_TRUE(nn::convert_batchnorm_to_groupnorm(layer, 2).empty());
+  EXPECT_TRUE(nn::recompute_statistics(layer, [&] { layer(x); }).empty());
+}
+
+TEST(ConvertToGroupNorm, AResNetTrainsWithoutBatches) {
+  const auto net = nn::resnet("resnet20", {.classes = 3});
+  EXPECT_EQ(nn::convert_batchnorm_to_groupnorm(*net, 8).size(), 19u);
+  for (const auto& [path, tensor] : net->state_dict())
+    EXPECT_EQ(path.find("running"), std::string::npos) << path;
+  const Tensor x = randn({3, 3, 8, 8});
+  const Tensor y = (*net)(x);
+  sum(square(y)).backward();
+  for (const auto& [path, parameter] : net->named_parameters())
+    EXPECT_TRUE(parameter.grad().defined()) << path;
+  net->eval();
+  EXPECT_LT(relative_error((*net)(x.slice(0, 1, 2)), y.slice(0, 1, 2)), 1e-5)
+      << "a sample does not depend on the others";
+}
+
+TEST(ConvertToGroupNorm, RefusesLayersThatItCannotConvert) {
+  nn::Sequential net;
+  auto& first = net.append<nn::BatchNorm2d>({.channels = 8});
+  auto& second = net.append<nn::BatchNorm2d>({.channels = 6});
+  expect_contains(message_of<ValueError>([&] { nn::convert_batchnorm_to_groupnorm(net, 4); }),
+                  {"BatchNorm '1'", "divide 6 channels", "got 4"});
+  EXPECT_EQ(first.channel_groups(), 0) << "nothing has changed";
+  second.set_process_group(ProcessGroup());
+  EXPECT_THROW(nn::convert_batchnorm_to_groupnorm(net, 2), ValueError);
+  const auto is_first = [](const std::string& path, const nn::BatchNorm&) { return path == "0"; };
+  EXPECT_EQ(nn::convert_batchnorm_to_groupnorm(net, 2, is_first), std::vector<std::string>{"0"});
+
+  EXPECT_THROW(first.set_process_group(ProcessGroup()), ValueError);
+  EXPECT_TRUE(nn::convert_sync_batchnorm(net, ProcessGroup()).empty());
+  EXPECT_THROW(first.forward(randn({2, 8, 3, 3}), {.position_weights = ones({2})}), ValueError);
+  EXPECT_THROW(first(randn({2, 8, 3})), ShapeError);
+  nn::JointBatchNorm joint;
+  EXPECT_THROW(joint.start(first, randn({2, 8, 3, 3})), ValueError);
+  nn::BatchNorm floor({.channels = 4, .eps_is_floor = true});
+  EXPECT_THROW(floor.normalize_by_groups(2), ValueError);
+}
+
+}  // namespace
+}  // namespace tutti
