@@ -46,7 +46,7 @@ std::string row_of(const Layer& layer, double largest_error) {
 }
 
 std::string table(const std::vector<Layer>& layers) {
-  double largest = 1e-9;
+  double largest = 0.5;  // small errors stay small, also where no layer has a large one
   for (const Layer& layer : layers) largest = std::max(largest, layer.evaluation_error);
   std::string rows;
   for (const Layer& layer : layers) rows += row_of(layer, largest);
