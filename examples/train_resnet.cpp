@@ -5,6 +5,7 @@
 #include "train/dataset.h"
 #include "train/dry_run.h"
 #include "train/exit_code.h"
+#include "train/model_card.h"
 #include "train/placement.h"
 #include "train/progress.h"
 #include "train/resume_command.h"
@@ -96,6 +97,7 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
     if (writes) job.lock.emplace(options);
     if (writes && options.resume) load_checkpoint(options, std::max(options.ranks, world.size()));
     job.data = load_training_data(options);
+    model_card(options, job.data);  // throws before training what would throw at its end
   });
   return job;
 }

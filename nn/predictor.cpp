@@ -4,6 +4,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/excerpt.h"
 #include "../core/random.h"
+#include "batch_norm/fold.h"
 #include "resnet.h"
 
 #include <fmt/ranges.h>
@@ -75,7 +76,7 @@ Predictor::Predictor(Model model, Options options)
   if (!model_) fail<ValueError>("Predictor: expected a model, got a null pointer");
   static_cast<void>(card_.to_metadata());  // throws for a card that is not valid
   model_->eval();
-  // TODO(merge of branch bn): fold_batch_norm(*model_);
+  fold_batch_norm(*model_);
   if (options_.bf16) model_->to(bfloat16);
 }
 

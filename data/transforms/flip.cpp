@@ -3,19 +3,31 @@
 #include "../../core/create.h"
 #include "checks.h"
 
-#include <algorithm>
-
 namespace tutti::data {
+namespace {
+
+// The number of channels is known to the compiler, since copies of a few bytes by memmove would
+// cost several times as much.
+template <int channels>
+void mirror(const Tensor& image, std::uint8_t* out) {
+  const std::uint8_t* in = image.data<std::uint8_t>();
+  const std::int64_t height = image.size(0), width = image.size(1);
+  for (std::int64_t y = 0; y < height; ++y, in += width * channels, out += width * channels)
+    for (std::int64_t x = 0; x < width; ++x)
+      for (int c = 0; c < channels; ++c) out[(width - 1 - x) * channels + c] = in[x * channels + c];
+}
+
+}  // namespace
 
 Tensor horizontal_flip(const Tensor& image) {
   check_image(image, "horizontal_flip");
-  const std::int64_t height = image.size(0), width = image.size(1), channels = image.size(2);
   const Tensor result = empty(image.shape(), {.dtype = uint8});
-  const std::uint8_t* in = image.data<std::uint8_t>();
-  for (std::int64_t y = 0; y < height; ++y) {
-    std::uint8_t* out = result.data<std::uint8_t>() + (y + 1) * width * channels;
-    for (std::int64_t x = 0; x < width; ++x, in += channels)
-      std::copy_n(in, channels, out -= channels);
+  std::uint8_t* const out = result.data<std::uint8_t>();
+  switch (image.size(2)) {
+    case 1: mirror<1>(image, out); break;
+    case 2: mirror<2>(image, out); break;
+    case 3: mirror<3>(image, out); break;
+    default: mirror<4>(image, out);
   }
   return result;
 }

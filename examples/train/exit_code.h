@@ -6,8 +6,8 @@
 namespace tutti::examples {
 
 constexpr int exit_success = 0;
-/// Anything that neither flags nor data explain: a full disk, an input/output error, a loss that is
-/// not finite, another rank that failed.
+/// Anything that neither flags nor data explain: a full disk, a loss that is not finite, another
+/// rank that failed.
 constexpr int exit_failure = 1;
 /// A wrong flag, or data or a checkpoint that cannot be used. Trying again does not help.
 constexpr int exit_bad_input = 2;

@@ -2,6 +2,7 @@
 
 #include "epoch_report.h"
 #include "evaluation.h"
+#include "model_card.h"
 #include "placement.h"
 #include "restore.h"
 
@@ -420,9 +421,10 @@ void TrainingRun::say_replaced_files() {
 TrainResult TrainingRun::finish() {
   TrainResult result{.rows = log_.rows(), .state = net_->state_dict()};
   result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
-  log_.save_weights(result.state, {{"model", options_.model},
-                                   {"dataset", options_.dataset},
-                                   {"step", std::to_string(length_.steps)}});
+  Metadata metadata = model_card(options_, data_).to_metadata();
+  metadata["dataset"] = options_.dataset;
+  metadata["step"] = std::to_string(length_.steps);
+  log_.save_weights(result.state, metadata);
   say_replaced_files();
   log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;

@@ -3,7 +3,13 @@
 #include "data/fixture.h"
 #include "data/write_image.h"
 #include "distributed/equal_bits.h"
+#include "train/model_card.h"
 #include "train/trainer.h"
+
+#include <tutti/data/transforms/crop.h>
+#include <tutti/data/transforms/normalize.h>
+#include <tutti/data/transforms/resize.h>
+#include <tutti/nn/predictor.h>
 
 #include <gtest/gtest.h>
 
@@ -16,6 +22,7 @@ namespace {
 using namespace examples;
 using test::expect_error;
 
+using namespace std::string_literals;
 namespace fs = std::filesystem;
 
 // A folder with train/ and val/, each with pictures of the classes "a", "b" and "c": PNG and JPEG
@@ -70,6 +77,38 @@ class FolderTraining : public ::testing::Test {
   test::TemporaryFolder folder_;
   TrainOptions options_;
 };
+
+// The weights file alone is enough to classify: its card holds the names and the preprocessing.
+TEST_F(FolderTraining, TheWeightsFileClassifiesAsTheTrainerDid) {
+  options_.out = folder_.path() + "/run";
+  const TrainResult result = train_on(1).front();
+  const nn::Predictor predictor(
+      options_.out + "/model.safetensors",
+      {.preprocess = [](const Tensor& image, const nn::ModelCard& card) {
+        return data::normalize(data::center_crop(data::resize_shorter_side(image, card.resize_size),
+                                                 card.input_size, card.input_size),
+                               {card.mean.begin(), card.mean.end()},
+                               {card.std.begin(), card.std.end()});
+      }});
+  EXPECT_EQ(predictor.card().class_names, (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(predictor.card().input_size, 8);
+  const auto test = load_training_data(options_).test;
+  double right = 0;
+  for (std::int64_t i = 0; i < test->size(); ++i) {
+    const data::Sample sample = test->get(i);
+    right += predictor.classify(sample.image, 1).front().name == "abc"s.substr(sample.label, 1);
+  }
+  EXPECT_DOUBLE_EQ(right / static_cast<double>(test->size()), result.test_accuracy);
+}
+
+TEST_F(FolderTraining, ANameThatTheWeightsFileCannotHoldIsRefused) {
+  for (const std::string part : {"train", "val"}) {
+    const std::string folder = folder_.path() + "/data/" + part + "/";
+    fs::rename(folder + "b", folder + "b\xff");
+  }
+  expect_error<DataError>([&] { model_card(options_, load_training_data(options_)); },
+                          "the weights file cannot describe these images");
+}
 
 TEST_F(FolderTraining, AnyNumberOfRanksAndWorkersFollowsTheSameLossCurve) {
   options_.precision = float64;

@@ -9,6 +9,7 @@
 #include <tutti/distributed/process_group.h>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <algorithm>
@@ -50,6 +51,15 @@ class RunFolderOfProgram : public ::testing::Test {
   std::size_t rows() const {
     const std::string text = content(run_ + "/metrics.jsonl");
     return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  }
+
+  // Returns the training loss of every row of metrics.
+  static std::vector<double> losses(const std::string& run) {
+    std::vector<double> result;
+    std::ifstream file(run + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      result.push_back(nlohmann::json::parse(line).at("train_loss").get<double>());
+    return result;
   }
 
   const std::string folder_ =
@@ -155,7 +165,8 @@ TEST_F(RunFolderOfProgram, ASignalStopsWithACheckpointThatGoesOnToTheSameBits) {
   EXPECT_TRUE(content(run_ + "/model.safetensors") ==
               content(folder_ + "/whole/model.safetensors"));
   EXPECT_TRUE(fs::exists(run_ + "/report.html"));
-  EXPECT_EQ(rows(), 24u);
+  EXPECT_EQ(losses(run_), losses(folder_ + "/whole"));
+  EXPECT_EQ(losses(run_).size(), 24u);
 }
 
 TEST_F(RunFolderOfProgram, ASecondSignalEndsTheProgramAtOnce) {

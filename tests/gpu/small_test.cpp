@@ -5,6 +5,7 @@
 #include "../test_device.h"
 
 #include <tutti/autograd/functions.h>
+#include <tutti/autograd/indexing.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/functional/conv.h>
@@ -19,6 +20,8 @@
 #include <tutti/optim/sgd.h>
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace tutti {
 namespace {
@@ -95,6 +98,61 @@ TEST(SmallKernels, EverythingElse) {
         return results;
       },
       1e-4);
+}
+
+TEST(SmallKernels, OperationsOnIndices) {
+  expect_the_cpus(
+      [](Device device) {
+        Generator generator(4);
+        const Tensor x = random(generator, {3, 7, 5}, float32, device).requires_grad_();
+        const Tensor few = randint(7, {9}, {.dtype = int64}, generator).to(device),
+                     many = randint(7, {2, 40, 5}, {.dtype = int64}, generator).to(device);
+        const auto [values, indices] = topk(x, 3, 1);
+        const Tensor bounded = clamp(flip(pad(x, {1, -2}, 0.5), {0, 2}), -1, 1),
+                     shared = var(x, {1}) + tutti::std(x, {1}, {.correction = 0}) +
+                              values.select(1, 1);
+        const Tensor total = sum(square(gather(x, 1, many))) +
+                             sum(square(index_select(x, 1, few))) + sum(square(bounded)) +
+                             sum(masked_fill(shared, gt(shared.detach(), 2), 0));
+        total.backward();
+        return Results{total.detach(),  x.grad(),           values.detach(), indices,
+                       one_hot(few, 7), argmax(x.detach()), sign(few - 3)};
+      },
+      1e-5);
+}
+
+TEST(SmallKernels, Losses) {
+  expect_the_cpus(
+      [](Device device) {
+        Generator generator(5);
+        const Tensor x = random(generator, {6, 4}, float32, device).requires_grad_(),
+                     target = sigmoid(random(generator, {6, 4}, float32, device)).requires_grad_(),
+                     weight = exp(random(generator, {4}, float32, device));
+        const Tensor labels = tensor({0, 3, -100, 1, 2, 3}, {.dtype = int64}).to(device);
+        const Tensor total =
+            nn::cross_entropy(x, target, {.label_smoothing = 0.1, .weight = weight}) +
+            nn::cross_entropy(x, labels, {.label_smoothing = 0.1, .weight = weight}) +
+            nn::nll_loss(log_softmax(x, 1), labels, {.weight = weight}) +
+            nn::smooth_l1_loss(x, target, {.beta = 0.5}) +
+            nn::binary_cross_entropy(sigmoid(x), target) +
+            nn::binary_cross_entropy_with_logits(x, target, {.pos_weight = weight});
+        total.backward();
+        return Results{total.detach(), x.grad(), target.grad()};
+      },
+      1e-5);
+}
+
+// The host does not read indices, so one that is out of range is no error: its loss is NaN.
+TEST(SmallKernels, AnIndexOutOfRangeGivesNan) {
+  if (test_device().is_cpu()) GTEST_SKIP() << "the CPU throws, which tests/nn covers";
+  const Tensor x = zeros({2, 3}, {.device = test_device()});
+  const Tensor bad = tensor({1, 3}, {.dtype = int64}).to(test_device());
+  for (const Tensor& losses : {nn::nll_loss(x, bad, {.reduction = nn::LossReduction::none}),
+                               nn::cross_entropy(x, bad, {.reduction = nn::LossReduction::none})}) {
+    EXPECT_FALSE(std::isnan(to_vector(losses)[0]));
+    EXPECT_TRUE(std::isnan(to_vector(losses)[1]));
+  }
+  EXPECT_EQ(to_vector(one_hot(bad, 3)), (std::vector<double>{0, 1, 0, 0, 0, 0}));
 }
 
 // 70,000 is infinite in float16. The CPU has no float16 kernels, so there is nothing to compare

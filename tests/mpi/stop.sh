@@ -56,3 +56,7 @@ wait "$job" || code=$?
 start parts last --resume
 wait "$job" || fail "the resumed run failed"
 cmp "$folder/whole/model.safetensors" "$folder/parts/model.safetensors" || fail "the weights differ"
+losses() {
+  grep -o '"train_loss":[^,]*' "$folder/$1/metrics.jsonl"
+}
+cmp <(losses whole) <(losses parts) || fail "the losses differ"

@@ -76,8 +76,8 @@ TEST(Predictor, AFileGivesTheLogitsOfTheNetworkThatWroteIt) {
   const Tensor x = randn({5, 3, 12, 12});
   const NoGrad no_grad;
   const Tensor expected = (*net)(x);
-  expect_near(predictor.logits(x), expected, 1e-5);
-  expect_near(predictor.probabilities(x), softmax(expected, 1), 1e-5);
+  expect_near(predictor.logits(x), expected, 1e-4);  // batch normalisation is folded
+  expect_near(predictor.probabilities(x), softmax(expected, 1), 1e-4);
   EXPECT_FALSE(predictor.logits(x).requires_grad());
   EXPECT_EQ(predictor.logits(zeros({0, 3, 12, 12})).shape(), (Shape{0, 4}));
 }
