@@ -142,6 +142,10 @@ int StragglerMonitor::Report::straggler() const {
                           held_up_seconds.begin());
 }
 
+double StragglerMonitor::waited_seconds() const {
+  return main_ ? main_->waited_seconds() + normalization_->waited_seconds() : 0;
+}
+
 StragglerMonitor::Report StragglerMonitor::report() {
   if (!main_) return {.waited_seconds = {0}, .held_up_seconds = {0}, .came_last = {0}, .skews = {}};
   std::vector<float> mine = main_->seconds();
@@ -155,7 +159,7 @@ StragglerMonitor::Report StragglerMonitor::report() {
 
   Report report;
   Skews skews;
-  RankTotals totals{.waited_seconds = main_->waited_seconds() + normalization_->waited_seconds()};
+  RankTotals totals{.waited_seconds = waited_seconds()};
   for (std::size_t i = 0; i < mine.size(); ++i) {
     if (shortest[i] < 0) continue;  // a rank has not waited for it
     const double skew = longest[i] - shortest[i];

@@ -47,6 +47,9 @@ class StragglerMonitor {
   /// Reports on the collectives since the last report. This call is collective: it issues two
   /// all-reduces of 4 bytes for each recorded collective and an all-gather of 24 bytes a rank.
   Report report();
+  /// Returns for how many seconds this rank's thread was blocked in Work::wait() since the last
+  /// report.
+  double waited_seconds() const;
 
  private:
   class Log;

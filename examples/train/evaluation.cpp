@@ -7,7 +7,7 @@
 namespace tutti::examples {
 
 LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const ProcessGroup& group,
-                         Device device) {
+                         Device device, TestRecorder* recorder) {
   const trace::Span span("evaluate");
   const NoGrad no_grad;
   net.eval();
@@ -18,6 +18,7 @@ LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const Process
     const Tensor logits = net(batch->images.to(device)), labels = batch->labels.to(device);
     sums.add(nn::cross_entropy(logits, labels, {.reduction = nn::LossReduction::sum}), logits,
              labels);
+    if (recorder) recorder->add(logits, labels, batch->indices);
   }
   net.train();
   return sums.take(group);

@@ -22,11 +22,14 @@ void add_output_flags(CLI::App& app, TrainOptions& o) {
       "--dry-run", o.dry_run,
       "Print the model, the length of the run, the memory of a rank and what it sends in a "
       "step, and exit without writing anything");
+  app.add_flag(
+      "--tensorboard", o.tensorboard,
+      "Write the metrics as event files into the run folder, too: tensorboard --logdir runs");
   app.add_option("--trace", o.trace,
                  "Write a timeline of the run to this file, to be opened at ui.perfetto.dev; keep "
                  "the run short: a step has hundreds of events");
   app.add_option("--out", o.out,
-                 "Run folder for metrics, weights and curves (default: runs/DATASET-MODEL)");
+                 "Run folder for metrics, weights and report (default: runs/DATASET-MODEL)");
 }
 
 }  // namespace tutti::examples

@@ -124,6 +124,7 @@ std::string to_json(const TrainOptions& o) {
                                     {"memory_format", to_string(o.memory_format)},
                                     {"log_every", o.log_every},
                                     {"checkpoint_every", o.checkpoint_every},
+                                    {"tensorboard", o.tensorboard},
                                     {"out", o.out}};
   return json.dump(2) + "\n";
 }

@@ -56,8 +56,9 @@ struct TrainOptions {
   bool overwrite = false;
   /// The program describes the run instead of making it.
   bool dry_run = false;
-  std::string trace;  ///< The file of a timeline; empty for none.
-  std::string out;    ///< The run folder; empty for runs/DATASET-MODEL.
+  bool tensorboard = false;  ///< The run folder gets event files for TensorBoard.
+  std::string trace;         ///< The file of a timeline; empty for none.
+  std::string out;           ///< The run folder; empty for runs/DATASET-MODEL.
 };
 
 /// A wrong flag or value. The message is one line.

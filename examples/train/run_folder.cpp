@@ -70,9 +70,7 @@ void RunFolder::check_metrics() const {
     fail<FileError>("cannot write '{}/metrics.jsonl': {}", path_, std::strerror(errno));
 }
 
-void RunFolder::draw_curves(const std::vector<Metrics>& rows) {
-  write_whole("curves.svg", curves_svg(rows));
-}
+void RunFolder::write_report(const std::string& html) { write_whole("report.html", html); }
 
 void RunFolder::save_weights(const StateDict& tensors, const Metadata& metadata) {
   save_safetensors(path_ + "/model.safetensors", tensors, metadata);

@@ -1,5 +1,5 @@
 // RunFolder: the files of a run: metrics.jsonl, which grows by a line at a time, config.json,
-// curves.svg and model.safetensors. Each of the last three appears as a whole or not at all. What
+// report.html and model.safetensors. Each of the last three appears as a whole or not at all. What
 // cannot be written is a FileError. Only rank 0 has a run folder. Checkpoints are checkpoint.h's
 // business, and whether the folder may be written to at all is run_folder_lock.h's.
 #pragma once
@@ -38,7 +38,7 @@ class RunFolder {
   void write_config(const std::string& json);
   /// Appends a line to metrics.jsonl.
   void add(const Metrics& metrics);
-  void draw_curves(const std::vector<Metrics>& rows);
+  void write_report(const std::string& html);
   void save_weights(const StateDict& tensors, const Metadata& metadata);
   const std::string& path() const { return path_; }
 
@@ -49,8 +49,5 @@ class RunFolder {
   std::string path_;
   std::ofstream metrics_;
 };
-
-/// Returns an SVG picture of loss and accuracy over the steps, side by side.
-std::string curves_svg(const std::vector<Metrics>& rows);
 
 }  // namespace tutti::examples

@@ -28,17 +28,12 @@ struct RunFile {
   const char* pattern;
   bool is_result;
 };
-constexpr std::array run_files{RunFile{"checkpoint.safetensors", true},
-                               RunFile{"checkpoint-+([0-9]).safetensors", true},
-                               RunFile{"best.safetensors", true},
-                               RunFile{"model.safetensors", true},
-                               RunFile{"model_ema.safetensors", true},
-                               RunFile{"metrics.jsonl", true},
-                               RunFile{"config.json", false},
-                               RunFile{"curves.svg", false},
-                               RunFile{"report.html", false},
-                               RunFile{"events.out.tfevents.*", false},
-                               RunFile{lock_name, false}};
+constexpr std::array run_files{
+    RunFile{"checkpoint.safetensors", true}, RunFile{"checkpoint-+([0-9]).safetensors", true},
+    RunFile{"best.safetensors", true},       RunFile{"model.safetensors", true},
+    RunFile{"model_ema.safetensors", true},  RunFile{"metrics.jsonl", true},
+    RunFile{"config.json", false},           RunFile{"report.html", false},
+    RunFile{"events.out.tfevents.*", false}, RunFile{lock_name, false}};
 
 const RunFile* find_run_file(const std::string& name) {
   const auto found = std::ranges::find_if(run_files, [&](const RunFile& f) {

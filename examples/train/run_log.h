@@ -3,6 +3,7 @@
 #pragma once
 
 #include "checkpoint.h"
+#include "event_file.h"
 #include "options.h"
 #include "progress.h"
 #include "run_folder.h"
@@ -25,8 +26,10 @@ class RunLog {
   void show_step(const Metrics& metrics) { progress_.update(metrics); }
   /// Adds a row in the middle of an epoch.
   void add_row(const Metrics& row);
-  /// Adds the row that ends an epoch, with test results, and draws the curves anew.
+  /// Adds the row that ends an epoch, with test results.
   void add_epoch(const Metrics& row);
+  /// Replaces report.html; needs a run folder.
+  void write_report(const std::string& html) { folder_->write_report(html); }
   /// Saves the weights of a finished run, and says where everything is.
   void save_weights(const StateDict& state, const Metadata& metadata);
 
@@ -37,8 +40,10 @@ class RunLog {
  private:
   const TrainOptions& options_;
   const bool is_rank_0_;
+  const std::int64_t first_step_;
   std::vector<Metrics> rows_;
   std::optional<RunFolder> folder_;
+  std::optional<EventFile> events_;  // with options.tensorboard
   Progress progress_;
 };
 

@@ -1,5 +1,6 @@
 #include "training_run.h"
 
+#include "epoch_report.h"
 #include "evaluation.h"
 #include "model_card.h"
 #include "placement.h"
@@ -22,6 +23,8 @@ namespace tutti::examples {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t shown_predictions = 12;  // of each kind, in the report
 
 // ---- set up
 
@@ -188,6 +191,8 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
                    choose_graph(options, group, device_),
                    [this](const std::string& line) { log_.say(line); }),
       stop_(group, stop),
+      step_timer_([this] { return straggler_monitor_.waited_seconds(); }),
+      test_recorder_(data.classes, shown_predictions),
       sums_(device_) {
   if (size_of(options.precision) == 2) autocast_.emplace(options.precision);
   log_.say(headline());
@@ -226,6 +231,7 @@ void TrainingRun::continue_from(const Checkpoint& from) {
 }
 
 bool TrainingRun::train_epoch() {
+  const StepTimer::Scope scope(step_timer_, StepPart::other);
   for (;;) {
     stop_.begin_step();
     train_step();
@@ -250,6 +256,7 @@ void TrainingRun::train_step() {
   const trace::Span span([&] { return fmt::format("step {}", step_ + 1); });
   const data::Batch batch = load_batch();
   step_runner_.run(batch);
+  step_timer_.count_step();
   sums_.count(batch.global_size);
   row_.epoch = step_ / length_.steps_per_epoch + 1;
   row_.step = ++step_;
@@ -258,6 +265,7 @@ void TrainingRun::train_step() {
 }
 
 data::Batch TrainingRun::load_batch() {
+  const StepTimer::Scope scope(step_timer_, StepPart::load);
   data::Batch batch = next_batch();
   if (!options_.sharded) return batch;  // every rank knows the size of the global batch
   if (!join_.step(batch.global_size)) fail<Error>("step {}: no rank has images", step_ + 1);
@@ -289,15 +297,20 @@ void TrainingRun::compute_step(const data::Batch& batch) {
   Tensor logits, loss_sum;
   {
     const trace::Span span("forward");
+    const StepTimer::Scope scope(step_timer_, StepPart::forward);
     logits = (*net_)(batch.images);
     loss_sum = nn::cross_entropy(logits, batch.labels, {.reduction = nn::LossReduction::sum});
   }
   optimization_.zero_grad();
-  // DataParallel averages over the ranks. With this factor the average is the gradient of the mean
-  // loss over the global batch, however unevenly the ranks share it.
-  optimization_.backward(
-      loss_sum * (static_cast<double>(group_.size()) / static_cast<double>(batch.global_size)));
+  {
+    const StepTimer::Scope scope(step_timer_, StepPart::backward);
+    // DataParallel averages over the ranks. With this factor the average is the gradient of the
+    // mean loss over the global batch, however unevenly the ranks share it.
+    optimization_.backward(
+        loss_sum * (static_cast<double>(group_.size()) / static_cast<double>(batch.global_size)));
+  }
   sums_.add(loss_sum, logits, batch.labels);
+  const StepTimer::Scope scope(step_timer_, StepPart::optimizer);
   optimization_.update();
 }
 
@@ -350,12 +363,30 @@ void TrainingRun::evaluate_epoch() {
   share_buffers();
   if (options_.bn_report) check_batch_norm();
   if (options_.recompute_statistics > 0) recompute_statistics();
-  const LossAndAccuracy test = evaluate(*net_, test_loader_, group_, device_);
+  const LossAndAccuracy test = evaluate(*net_, test_loader_, group_, device_, &test_recorder_);
   row.test_loss = test.loss;
   row.test_accuracy = test.accuracy;
   if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
   log_.add_epoch(row);
+  write_report();
   start_row();
+}
+
+// Writes the page of the run folder. This call is collective.
+void TrainingRun::write_report() {
+  TestDetails test = test_recorder_.take(group_);
+  std::vector<StepTimes> step_times = step_timer_.take(group_);
+  if (!log_.has_folder()) return;
+  RunReport report = make_report({.options = options_,
+                                  .data = data_,
+                                  .group = group_,
+                                  .device = device_,
+                                  .length = length_,
+                                  .rows = log_.rows(),
+                                  .headline = headline()},
+                                 std::move(test), std::move(step_times));
+  report.batch_norm = std::exchange(batch_norm_check_, {});
+  log_.write_report(to_html(report));
 }
 
 void TrainingRun::save_checkpoint() {

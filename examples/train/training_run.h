@@ -11,7 +11,9 @@
 #include "options.h"
 #include "run_log.h"
 #include "step_runner.h"
+#include "step_times.h"
 #include "stop.h"
+#include "test_details.h"
 #include "trainer.h"
 
 #include <tutti/autograd/grad_mode.h>
@@ -68,6 +70,7 @@ class TrainingRun {
   void continue_from(const Checkpoint& checkpoint);
   void say_replaced_files();
   std::string headline() const;
+  void write_report();
 
   const TrainOptions& options_;
   const TrainingData& data_;
@@ -87,6 +90,8 @@ class TrainingRun {
   distributed::Join join_;
   StepRunner step_runner_;
   StopAgreement stop_;
+  StepTimer step_timer_;
+  TestRecorder test_recorder_;
 
   std::int64_t step_ = 0;                           // steps made so far
   std::optional<BatchNormCheck> batch_norm_check_;  // of the last epoch, with --bn-report

@@ -56,7 +56,7 @@ class CheckpointFile : public ::testing::Test {
   // and says `what`, and no other file of the run has changed.
   void expect_refusal(const Contents& contents, const std::string& what) {
     save_safetensors(checkpoint_path(options_), contents.tensors, contents.metadata);
-    const std::vector<std::string> files{"metrics.jsonl", "config.json", "curves.svg",
+    const std::vector<std::string> files{"metrics.jsonl", "config.json", "report.html",
                                          "model.safetensors"};
     for (const std::string& file : files)
       std::ofstream(options_.out + "/" + file, std::ios::trunc) << "untouched\n";

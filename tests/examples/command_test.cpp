@@ -243,8 +243,8 @@ TEST_F(Command, AFullDiskIsExitCode1AndNamesTheFile) {
   const std::string many_rows = arguments + " --max-steps 9 --log-every 1";
   expect_failure(run_on_full_disk(100, arguments), out + "/config.json': File too large");
   expect_failure(run_on_full_disk(900, many_rows), out + "/metrics.jsonl': File too large");
-  expect_failure(run_on_full_disk(2000, arguments + " --max-steps 1"), out + "/curves.svg");
-  expect_failure(run_on_full_disk(100'000, arguments + " --max-steps 1"),
+  expect_failure(run_on_full_disk(2000, arguments + " --max-steps 1"), out + "/report.html");
+  expect_failure(run_on_full_disk(500'000, arguments + " --max-steps 1"),
                  out + "/checkpoint.safetensors");
   EXPECT_FALSE(fs::exists(out + "/checkpoint.safetensors"));
   expect_failure(output_of(std::string(TRAIN_RESNET) + " " + arguments + " 2>&1 >/dev/full"),
@@ -284,7 +284,7 @@ TEST_F(Command, AShortRunEndsWithTheTestAccuracy) {
   EXPECT_EQ(sscanf(outcome.output.c_str() + line, "test accuracy %f", &accuracy), 1)
       << outcome.output;
   EXPECT_GE(accuracy, 0);
-  for (const char* file : {"metrics.jsonl", "model.safetensors", "curves.svg", "config.json"})
+  for (const char* file : {"metrics.jsonl", "model.safetensors", "report.html", "config.json"})
     EXPECT_TRUE(fs::exists(folder_ + "/run/" + file)) << file;
   EXPECT_EQ(outcome.output.find('\r'),
             std::string::npos);  // plain lines where there is no terminal

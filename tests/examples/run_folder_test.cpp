@@ -90,7 +90,6 @@ TEST_F(RunFolderOfProgram, OverwriteRemovesWhatARunWritesAndNothingElse) {
                                   "checkpoint.safetensors",
                                   "model.safetensors",
                                   "config.json",
-                                  "curves.svg",
                                   "report.html",
                                   "best.safetensors",
                                   "model_ema.safetensors",
@@ -123,7 +122,7 @@ TEST_F(RunFolderOfProgram, ResumeNeedsACheckpointWhereThereAreWeights) {
 }
 
 TEST_F(RunFolderOfProgram, DraftsOfKilledRunsAreSwept) {
-  for (const char* file : {"checkpoint.safetensors", "model.safetensors", "curves.svg"})
+  for (const char* file : {"checkpoint.safetensors", "model.safetensors", "report.html"})
     put(file + std::string(".draft-0123456789abcdef"), "half");
   put("notes.draft-1", "mine");
   expect_refusal("--data " + folder_ + "/nowhere --out " + run_, {"nowhere"});
@@ -165,6 +164,7 @@ TEST_F(RunFolderOfProgram, ASignalStopsWithACheckpointThatGoesOnToTheSameBits) {
   EXPECT_NE(resumed.output.find("going on after step"), std::string::npos) << resumed.output;
   EXPECT_TRUE(content(run_ + "/model.safetensors") ==
               content(folder_ + "/whole/model.safetensors"));
+  EXPECT_TRUE(fs::exists(run_ + "/report.html"));
   EXPECT_EQ(losses(run_), losses(folder_ + "/whole"));
   EXPECT_EQ(losses(run_).size(), 24u);
 }

@@ -239,7 +239,7 @@ TEST(Trainer, ALossThatIsNotFiniteEndsTheRun) {
   EXPECT_THROW(train_on(2, options), Error);
 }
 
-TEST(Trainer, LeavesMetricsWeightsAndCurves) {
+TEST(Trainer, LeavesMetricsWeightsAndAReport) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_run_{}", getpid());
   TrainOptions options = small_options();
   options.out = folder.string();
@@ -265,9 +265,9 @@ TEST(Trainer, LeavesMetricsWeightsAndCurves) {
   net->load_state_dict(load_safetensors((folder / "model.safetensors").string()));
   expect_equal_bits(net->state_dict(), results.front().state);
 
-  std::ifstream picture(folder / "curves.svg");
-  const std::string svg{std::istreambuf_iterator<char>(picture), std::istreambuf_iterator<char>()};
-  EXPECT_TRUE(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+  std::ifstream page(folder / "report.html");
+  const std::string html{std::istreambuf_iterator<char>(page), std::istreambuf_iterator<char>()};
+  EXPECT_TRUE(html.starts_with("<!DOCTYPE html>") && html.ends_with("</html>\n"));
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(folder / "config.json")).at("batch_size"), 10);
   for (const auto& entry : fs::directory_iterator(folder))
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
@@ -305,6 +305,13 @@ TEST(Trainer, TheMetricsNameTheStraggler) {
   for (const auto& [name, skew] : last.at("skew_ms").items())
     EXPECT_GE(skew.at("largest"), skew.at("mean")) << name;
   fs::remove_all(folder);
+}
+
+// Returns the section of report.html with this id.
+std::string section_of(const std::string& page, const std::string& id) {
+  const std::size_t begin = page.find("<section id=\"" + id + "\">");
+  EXPECT_NE(begin, std::string::npos) << id;
+  return page.substr(begin, page.find("</section>", begin) - begin);
 }
 
 // Compares a run that a fault stops, and that is resumed from its last checkpoint, with one that
@@ -350,7 +357,9 @@ void expect_resumes_to_the_bit(TrainOptions options, const TrainingData& data,
   }
   EXPECT_EQ(contents(folder / "parts" / "model.safetensors"),
             contents(folder / "whole" / "model.safetensors"));
-  EXPECT_EQ(contents(folder / "parts" / "curves.svg"), contents(folder / "whole" / "curves.svg"));
+  for (const char* section : {"predictions", "confusion"})
+    EXPECT_EQ(section_of(contents(folder / "parts" / "report.html"), section),
+              section_of(contents(folder / "whole" / "report.html"), section));
   std::ifstream metrics(folder / "parts" / "metrics.jsonl");
   std::size_t lines = 0;
   for (std::string line; std::getline(metrics, line); ++lines)
@@ -367,9 +376,9 @@ TEST(Trainer, ResumesFromACheckpointToTheBit) {
   // The run stops in the second epoch. With a checkpoint after every step, it is resumed between
   // two rows of metrics.
   TrainOptions options = small_options();
-  expect_resumes_to_the_bit(options, even_data(), 8);
+  expect_resumes_to_the_bit(options, even_data(), 12);
   options.checkpoint_every = 1;
-  expect_resumes_to_the_bit(options, even_data(), 13);
+  expect_resumes_to_the_bit(options, even_data(), 17);
 }
 
 TEST(Trainer, ResumesToTheBitWithoutSyncBatchNormAndWithAScheduledMomentum) {
@@ -378,7 +387,7 @@ TEST(Trainer, ResumesToTheBitWithoutSyncBatchNormAndWithAScheduledMomentum) {
   options.optimizer.momentum = 0;
   options.optimizer.nesterov = true;
   options.checkpoint_every = 2;
-  expect_resumes_to_the_bit(options, odd_data(), 9);
+  expect_resumes_to_the_bit(options, odd_data(), 13);
 }
 
 TEST(Checkpoint, HoldsTheLossScale) {

@@ -9,6 +9,7 @@
 // A checkpoint is either refused, and then the network and the optimizer are as before, or they
 // have exactly its content. The file format itself is what safetensors_fuzz.cpp tests.
 #include "input.h"
+#include "report/run_report.h"
 #include "train/restore.h"
 
 #include <tutti/core/create.h>
@@ -65,7 +66,7 @@ class Run {
       const std::optional<Checkpoint> found = load_checkpoint(options_, ranks);
       check_length(options_, found.value(), length);
       restore(options_, *found, net_, *optimization_);
-      curves_svg(found->rows);
+      to_html({.rows = found->rows});
     });
     const Contents after = state();
     if (!resumed) {

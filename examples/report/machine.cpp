@@ -1,0 +1,83 @@
+// machine_facts(): what a stranger needs to judge the times of a run.
+#include "run_report.h"
+
+#include <tutti/core/parallel.h>
+
+#include <fmt/format.h>
+
+#include <gnu/libc-version.h>
+#include <sys/utsname.h>
+#include <fstream>
+
+namespace tutti::examples {
+namespace {
+
+// Returns what follows `key` in the first line of the file that begins with it.
+std::string value_in_file(const char* path, const std::string& key, char separator) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t at = line.find(separator);
+    if (!line.starts_with(key) || at == std::string::npos) continue;
+    const std::size_t begin = line.find_first_not_of(" \t\"", at + 1),
+                      end = line.find_last_not_of(" \t\"");
+    return begin == std::string::npos ? "" : line.substr(begin, end - begin + 1);
+  }
+  return {};
+}
+
+std::string processor(const utsname& system) {
+  const std::string name = value_in_file("/proc/cpuinfo", "model name", ':');
+  return name.empty() ? std::string(system.machine) : name;
+}
+
+// The widest vector instructions that this program was compiled for.
+std::string vector_instructions() {
+#if defined(__AVX512BF16__)
+  return "AVX-512 with bfloat16";
+#elif defined(__AVX512F__)
+  return "AVX-512";
+#elif defined(__AVX2__)
+  return "AVX2";
+#elif defined(__AVX__)
+  return "AVX";
+#elif defined(__SSE2__)
+  return "SSE2";
+#elif defined(__ARM_FEATURE_SVE)
+  return "SVE";
+#elif defined(__ARM_NEON)
+  return "NEON";
+#else
+  return "none known";
+#endif
+}
+
+std::string compiler() {
+#if defined(__clang__)
+  return "Clang " __clang_version__;
+#else
+  return "GCC " __VERSION__;
+#endif
+}
+
+std::string memory() {
+  const std::string kibibytes = value_in_file("/proc/meminfo", "MemTotal", ':');
+  return kibibytes.empty() ? "unknown" : fmt::format("{:.1f} GiB", std::stod(kibibytes) / 0x1p20);
+}
+
+}  // namespace
+
+Facts machine_facts() {
+  utsname system{};
+  uname(&system);
+  const std::string distribution = value_in_file("/etc/os-release", "PRETTY_NAME", '=');
+  return {{"Processor", processor(system)},
+          {"Cores for this process", std::to_string(available_cores())},
+          {"Vector instructions", vector_instructions()},
+          {"Memory", memory()},
+          {"System", fmt::format("{}, Linux {}, {}", distribution, system.release, system.machine)},
+          {"Compiler", compiler()},
+          {"C library", fmt::format("glibc {}", gnu_get_libc_version())},
+          {"tutti", TUTTI_VERSION}};
+}
+
+}  // namespace tutti::examples
