@@ -1,6 +1,6 @@
 // The differentiable functions on tensors: arithmetic, elementwise functions, comparisons,
-// reductions, softmax and joining. Indexing, matrix products, convolutions, normalisation and losses
-// have headers of their own.
+// reductions, softmax and joining. Indexing, matrix products, convolutions, normalisation and
+// losses have headers of their own.
 //
 // Tensors must have one dtype (else a DTypeError) and one device (else a DeviceError); a number
 // takes the dtype of the tensor. Shapes broadcast by NumPy's rule (else a ShapeError). The result
