@@ -1,5 +1,5 @@
-// DropPath: stochastic depth as a layer. It drops whole samples in training, usually the residual of
-// a block, and returns its input in evaluation.
+// DropPath: stochastic depth as a layer. It drops whole samples in training, usually the residual
+// of a block, and returns its input in evaluation.
 #pragma once
 
 #include "module.h"
