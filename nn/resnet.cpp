@@ -38,14 +38,45 @@ const Architecture& architecture_of(std::int64_t depth) {
                    depth);
 }
 
+struct NamedNetwork {
+  std::string name;
+  std::int64_t depth, groups = 1, width_per_group = 64;
+};
+
+std::vector<NamedNetwork> named_networks() {
+  std::vector<NamedNetwork> all;
+  for (const Architecture& architecture : architectures())
+    all.push_back({fmt::format("resnet{}", architecture.depth), architecture.depth});
+  const std::vector<NamedNetwork> variants{{"resnext50_32x4d", 50, 32, 4},
+                                           {"resnext101_32x8d", 101, 32, 8},
+                                           {"resnext101_64x4d", 101, 64, 4},
+                                           {"wide_resnet50_2", 50, 1, 128},
+                                           {"wide_resnet101_2", 101, 1, 128}};
+  all.insert(all.end(), variants.begin(), variants.end());
+  return all;
+}
+
 ResNet::Options checked(ResNet::Options options) {
   const Architecture& architecture = architecture_of(options.depth);
   if (options.channels < 1)
     fail<ValueError>("ResNet: expected at least 1 channel, got {}", options.channels);
   if (options.classes < 0)
     fail<ValueError>("ResNet: expected at least 1 class, got {}", options.classes);
+  if (options.groups < 1 || options.width_per_group < 1)
+    fail<ValueError>("ResNet: expected groups and a width_per_group of at least 1, got {} and {}",
+                     options.groups, options.width_per_group);
+  if (!architecture.bottleneck && (options.groups != 1 || options.width_per_group != 64))
+    fail<ValueError>(
+        "ResNet: groups and width_per_group need bottlenecks, which depth {} has not; expected 1 "
+        "and 64, got {} and {}; use a depth of 50, 101 or 152",
+        options.depth, options.groups, options.width_per_group);
   if (options.classes == 0) options.classes = architecture.small_images ? 10 : 1000;
   return options;
+}
+
+// Returns the number of channels of a bottleneck's 3x3 convolution.
+std::int64_t inner(const Bottleneck::Options& o) {
+  return o.width * o.width_per_group / 64 * o.groups;
 }
 
 // The shortcut without parameters (option A): returns every stride-th position of x, with zeros for
@@ -113,16 +144,17 @@ Tensor BasicBlock::forward(const Tensor& x) {
 }
 
 Bottleneck::Bottleneck(const Options& o)
-    : conv1(add<Conv2d>("conv1", {.in = o.in, .out = o.width, .kernel = 1, .bias = false})),
-      bn1(add<BatchNorm2d>("bn1", {.channels = o.width})),
-      conv2(add<Conv2d>("conv2", {.in = o.width,
-                                  .out = o.width,
+    : conv1(add<Conv2d>("conv1", {.in = o.in, .out = inner(o), .kernel = 1, .bias = false})),
+      bn1(add<BatchNorm2d>("bn1", {.channels = inner(o)})),
+      conv2(add<Conv2d>("conv2", {.in = inner(o),
+                                  .out = inner(o),
                                   .kernel = 3,
                                   .stride = o.stride,
                                   .padding = 1,
+                                  .groups = o.groups,
                                   .bias = false})),
-      bn2(add<BatchNorm2d>("bn2", {.channels = o.width})),
-      conv3(add<Conv2d>("conv3", {.in = o.width, .out = 4 * o.width, .kernel = 1, .bias = false})),
+      bn2(add<BatchNorm2d>("bn2", {.channels = inner(o)})),
+      conv3(add<Conv2d>("conv3", {.in = inner(o), .out = 4 * o.width, .kernel = 1, .bias = false})),
       bn3(add<BatchNorm2d>("bn3", {.channels = 4 * o.width})) {
   if (o.stride != 1 || o.in != 4 * o.width)
     downsample =
@@ -161,7 +193,11 @@ ResNet::ResNet(const Options& options)
     for (std::int64_t i = 0; i < architecture.blocks[stage]; ++i) {
       const std::int64_t stride = stage > 0 && i == 0 ? 2 : 1;
       if (architecture.bottleneck)
-        blocks.append<Bottleneck>({.in = in, .width = width, .stride = stride});
+        blocks.append<Bottleneck>({.in = in,
+                                   .width = width,
+                                   .stride = stride,
+                                   .groups = options_.groups,
+                                   .width_per_group = options_.width_per_group});
       else
         blocks.append<BasicBlock>(
             {.in = in, .out = width, .stride = stride, .project = !architecture.small_images});
@@ -188,25 +224,29 @@ Tensor ResNet::forward(const Tensor& input) {
 }
 
 std::string ResNet::describe() const {
-  return fmt::format("depth={}, classes={}, channels={}", options_.depth, options_.classes,
-                     options_.channels);
+  std::string text = fmt::format("depth={}, classes={}, channels={}", options_.depth,
+                                 options_.classes, options_.channels);
+  if (options_.groups != 1) text += fmt::format(", groups={}", options_.groups);
+  if (options_.width_per_group != 64)
+    text += fmt::format(", width_per_group={}", options_.width_per_group);
+  return text;
 }
 
 std::vector<std::string> resnet_names() {
   std::vector<std::string> names;
-  for (const Architecture& architecture : architectures())
-    names.push_back(fmt::format("resnet{}", architecture.depth));
+  for (const NamedNetwork& network : named_networks()) names.push_back(network.name);
   return names;
 }
 
 std::shared_ptr<ResNet> resnet(const std::string& name, ResNet::Options options) {
-  const std::vector<std::string> names = resnet_names();
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (names[i] == name) {
-      options.depth = architectures()[i].depth;
-      return std::make_shared<ResNet>(options);
-    }
-  fail<ValueError>("resnet: expected one of {}, got '{}'", fmt::join(names, ", "), name);
+  for (const NamedNetwork& network : named_networks()) {
+    if (network.name != name) continue;
+    options.depth = network.depth;
+    if (network.groups != 1) options.groups = network.groups;
+    if (network.width_per_group != 64) options.width_per_group = network.width_per_group;
+    return std::make_shared<ResNet>(options);
+  }
+  fail<ValueError>("resnet: expected one of {}, got '{}'", fmt::join(resnet_names(), ", "), name);
 }
 
 }  // namespace tutti::nn

@@ -1,6 +1,7 @@
 // The residual networks of He et al., "Deep residual learning for image recognition" (2015):
 // ResNet-20/32/44/56 for small images (section 4.2), and ResNet-18/34/50/101/152 as torchvision
-// builds them, with the stride of a bottleneck in its 3x3 convolution. Parameters have
+// builds them, with the stride of a bottleneck in its 3x3 convolution. ResNeXt (Xie et al., 2016)
+// and Wide ResNet (Zagoruyko and Komodakis, 2016) have other bottlenecks. Parameters have
 // torchvision's names, so that weights can be exchanged with it.
 #pragma once
 
@@ -65,6 +66,9 @@ class Bottleneck : public Layer {
  public:
   struct Options {
     std::int64_t in = 0, width = 0, stride = 1;
+    /// The number of groups of the 3x3 convolution, and the number of channels of each at a width
+    /// of 64: the convolution has width * width_per_group / 64 * groups channels.
+    std::int64_t groups = 1, width_per_group = 64;
   };
   explicit Bottleneck(const Options& options);
 
@@ -95,9 +99,15 @@ class ResNet : public Layer {
     /// Whether the weight of the last normalisation of each block starts at 0, which makes the
     /// block an identity at first.
     bool zero_init_residual = false;
+    /// ResNeXt: the number of groups of each 3x3 convolution, and the number of channels of a group
+    /// in the first stage. A Wide ResNet has one group that is wider than 64. Both need a depth
+    /// with bottlenecks (50, 101 or 152).
+    std::int64_t groups = 1;
+    std::int64_t width_per_group = 64;
   };
   /// Draws the weights of convolutions from N(0, 2 / fan_out), as torchvision does. ValueError for
-  /// another depth, for negative classes or for channels below 1.
+  /// another depth, for negative classes, for channels, groups or a width below 1, or for groups or
+  /// a width in a network without bottlenecks.
   explicit ResNet(const Options& options);
 
   /// Maps images (N, channels, H, W) to logits (N, classes).
@@ -123,10 +133,12 @@ class ResNet : public Layer {
   Child<Linear> fc;
 };
 
-/// Returns the names that resnet() knows: "resnet20", "resnet32", ...
+/// Returns the names that resnet() knows: "resnet20", "resnet32", ..., "resnext50_32x4d", ...,
+/// "wide_resnet101_2".
 std::vector<std::string> resnet_names();
 
-/// Makes the network of this name; the name sets `options.depth`. ValueError that lists the names
+/// Makes the network of this name; the name sets the depth, and groups and width
+/// where it stands for others than 1 and 64. ValueError that lists the names
 /// if there is no such network.
 std::shared_ptr<ResNet> resnet(const std::string& name, ResNet::Options options = {});
 

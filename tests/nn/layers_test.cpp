@@ -43,6 +43,13 @@ TEST(Layers, RefuseOptionsOutOfRange) {
   EXPECT_THROW(AvgPool2d({.kernel = 2, .padding = huge / 2 + 1}), ValueError);
   EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = huge}), ShapeError);
   EXPECT_THROW(MaxPool2d({}), ValueError);
+  EXPECT_THROW(MaxPool1d({.kernel = {2, 2}}), ValueError);
+  EXPECT_THROW(MaxPool3d({.kernel = 2, .stride = 0}), ValueError);
+  EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .stride = 2, .same_padding = true}),
+               ValueError);
+  EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .padding = 1, .same_padding = true}),
+               ValueError);
+  EXPECT_THROW(LeakyReLU({.slope = INFINITY}), ValueError);
   EXPECT_THROW(AvgPool2d({.kernel = 2, .stride = 0}), ValueError);
   EXPECT_THROW(AdaptiveAvgPool2d({.output = 0}), ValueError);
   EXPECT_THROW(Dropout({.p = 1.5}), ValueError);
@@ -72,6 +79,11 @@ TEST(Layers, RefuseInputsThatDoNotFit) {
     EXPECT_THROW(AvgPool2d({.kernel = 3, .stride = size})(x), ShapeError) << size;
   }
   EXPECT_THROW(MaxPool2d({.kernel = 2})(ones({3, 4, 4})), ShapeError);
+  EXPECT_THROW(MaxPool1d({.kernel = 2})(ones({1, 3, 4, 4})), ShapeError);
+  EXPECT_THROW(MaxPool3d({.kernel = 2})(ones({1, 3, 4, 4})), ShapeError);
+  // With ceil_mode, a window may be larger than the input by less than the stride.
+  EXPECT_THROW(MaxPool1d({.kernel = 4, .stride = 2, .ceil_mode = true})(ones({1, 1, 2})),
+               ShapeError);
   EXPECT_THROW(AdaptiveAvgPool2d()(ones({4, 4})), ShapeError);
   EXPECT_THROW(Embedding({.count = 3, .dim = 2})(ones({2})), DTypeError);
   EXPECT_THROW(Embedding({.count = 3, .dim = 2})(tensor({3}, {.dtype = int64})), ValueError);

@@ -1,6 +1,6 @@
-// Tests of ResNet-18 and ResNet-50 against torchvision's, and of ResNet-20 against a second
-// implementation in PyTorch (tests/fixtures/make_resnet.py): outputs, all gradients and all running
-// statistics. Both sides compute the weights by the same formula.
+// Tests of ResNet-18, ResNet-50 and ResNeXt-50 against torchvision's, and of ResNet-20 against a
+// second implementation in PyTorch (tests/fixtures/make_resnet.py): outputs,
+// all gradients and all running statistics. Both sides compute the weights by the same formula.
 #include "fixture.h"
 
 #include <tutti/nn/resnet.h>
@@ -69,7 +69,9 @@ class ResNetFixture : public ::testing::TestWithParam<std::pair<const char*, std
     EXPECT_LT(std::abs(dot - expected[1]) / expected[0], 1e-4) << name;
   }
 
-  const Tensors fixture = read_fixture("resnet.safetensors");
+  static bool is_resnext() { return std::string(GetParam().first).starts_with("resnext"); }
+
+  const Tensors fixture = read_fixture(is_resnext() ? "resnext.safetensors" : "resnet.safetensors");
 };
 
 TEST_P(ResNetFixture, AgreesWithTorchvision) {
@@ -101,7 +103,8 @@ TEST_P(ResNetFixture, AgreesWithTorchvision) {
 
 INSTANTIATE_TEST_SUITE_P(Nets, ResNetFixture,
                          ::testing::Values(std::pair{"resnet20", 32}, std::pair{"resnet18", 64},
-                                           std::pair{"resnet50", 64}),
+                                           std::pair{"resnet50", 64},
+                                           std::pair{"resnext50_32x4d", 64}),
                          [](const auto& net) { return std::string(net.param.first); });
 
 }  // namespace

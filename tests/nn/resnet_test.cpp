@@ -24,15 +24,16 @@ TEST_P(ResNetCount, IsThePublishedOne) {
 
 // He et al. give 0.27, 0.46, 0.66 and 0.85 million (table 6); torchvision documents the others
 // exactly.
-INSTANTIATE_TEST_SUITE_P(Nets, ResNetCount,
-                         ::testing::Values(Count{"resnet20", 269'722}, Count{"resnet32", 464'154},
-                                           Count{"resnet44", 658'586}, Count{"resnet56", 853'018},
-                                           Count{"resnet18", 11'689'512},
-                                           Count{"resnet34", 21'797'672},
-                                           Count{"resnet50", 25'557'032},
-                                           Count{"resnet101", 44'549'160},
-                                           Count{"resnet152", 60'192'808}),
-                         [](const auto& net) { return std::string(net.param.first); });
+INSTANTIATE_TEST_SUITE_P(
+    Nets, ResNetCount,
+    ::testing::Values(Count{"resnet20", 269'722}, Count{"resnet32", 464'154},
+                      Count{"resnet44", 658'586}, Count{"resnet56", 853'018},
+                      Count{"resnet18", 11'689'512}, Count{"resnet34", 21'797'672},
+                      Count{"resnet50", 25'557'032}, Count{"resnet101", 44'549'160},
+                      Count{"resnet152", 60'192'808}, Count{"resnext50_32x4d", 25'028'904},
+                      Count{"resnext101_32x8d", 88'791'336}, Count{"resnext101_64x4d", 83'455'272},
+                      Count{"wide_resnet50_2", 68'883'240}, Count{"wide_resnet101_2", 126'886'696}),
+    [](const auto& net) { return std::string(net.param.first); });
 
 TEST(ResNet, NamesAreTorchvisions) {
   std::map<std::string, Shape> shapes;
@@ -45,6 +46,17 @@ TEST(ResNet, NamesAreTorchvisions) {
   EXPECT_EQ(shapes.at("layer3.5.conv2.weight"), (Shape{256, 256, 3, 3}));
   EXPECT_EQ(shapes.at("layer4.2.bn3.weight"), Shape{2048});
   EXPECT_EQ(shapes.at("fc.weight"), (Shape{1000, 2048}));
+}
+
+TEST(ResNet, ResNeXtHasTorchvisionsShapes) {
+  const auto net = resnet("resnext50_32x4d", {.classes = 7});
+  EXPECT_EQ(net->describe(), "depth=50, classes=7, channels=3, groups=32, width_per_group=4");
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, tensor] : net->state_dict()) shapes[name] = tensor.shape();
+  EXPECT_EQ(shapes.size(), 320u);
+  EXPECT_EQ(shapes.at("layer1.0.conv1.weight"), (Shape{128, 64, 1, 1}));
+  EXPECT_EQ(shapes.at("layer4.2.conv2.weight"), (Shape{1024, 32, 3, 3}));
+  EXPECT_EQ(shapes.at("layer4.2.conv3.weight"), (Shape{2048, 1024, 1, 1}));
 }
 
 TEST(ResNet, TakesOtherImagesAndClasses) {
@@ -168,6 +180,9 @@ TEST(ResNet, RefusesWhatItDoesNotKnow) {
   EXPECT_THROW(ResNet({.depth = 19}), ValueError);
   EXPECT_THROW(ResNet({.channels = 0}), ValueError);
   EXPECT_THROW(ResNet({.classes = -1}), ValueError);
+  EXPECT_THROW(ResNet({.depth = 50, .groups = 0}), ValueError);
+  EXPECT_THROW(ResNet({.depth = 18, .groups = 2}), ValueError);
+  EXPECT_THROW(ResNet({.depth = 20, .width_per_group = 128}), ValueError);
   try {
     resnet("resnet1001");
     ADD_FAILURE() << "an unknown name was taken";

@@ -475,9 +475,11 @@ Operation sequential() {
 
 // The parts of a residual network without bias: a convolution with 3x3 or 1x1 kernels, and the
 // normalisation after it. The parameters begin at in[first].
-Array convolved(const Array& x, const Arrays& in, std::size_t first, std::int64_t stride) {
+Array convolved(const Array& x, const Arrays& in, std::size_t first, std::int64_t stride,
+                std::int64_t groups = 1) {
   const std::int64_t padding = in[first].size(2) / 2;
-  return reference::convolution(x, in[first], {}, {all(2, stride), all(2, padding), all(2, 1), 1});
+  return reference::convolution(x, in[first], {},
+                                {all(2, stride), all(2, padding), all(2, 1), groups});
 }
 
 Array normalised(const Array& x, const Arrays& in, std::size_t first, bool relu,
@@ -526,12 +528,19 @@ Operation basic_block() {
 Operation bottleneck() {
   return {"nn::Bottleneck",
           [](Draw& draw) {
-            const nn::Bottleneck::Options options{draw.chance(0.5) ? 4 : 2, 1, draw.pick(1, 2)};
+            // The 3x3 convolution has one channel in a group, or two groups of one or two.
+            const std::int64_t groups = draw.pick(1, 2);
+            const nn::Bottleneck::Options options{.in = draw.chance(0.5) ? 4 : 2,
+                                                  .width = 1,
+                                                  .stride = draw.pick(1, 2),
+                                                  .groups = groups,
+                                                  .width_per_group = 64 * draw.pick(1, 2)};
             return trial_of(std::make_shared<nn::Bottleneck>(options),
                             draw.tensor({draw.empty_batch() ? 0 : 2, options.in, 4, 4}), draw,
                             [=](const Arrays& in) {
                               Array h = normalised(convolved(in[0], in, 1, 1), in, 2, true);
-                              h = normalised(convolved(h, in, 4, options.stride), in, 5, true);
+                              h = normalised(convolved(h, in, 4, options.stride, groups), in, 5,
+                                             true);
                               return normalised(convolved(h, in, 7, 1), in, 8, true,
                                                 shortcut(in[0], in, 10, options.stride));
                             });
