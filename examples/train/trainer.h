@@ -36,8 +36,8 @@ class RefusedOnAllRanks : public CheckpointError {
 /// thread's number of threads.
 ///
 /// Where `stop` (on all ranks or on none) asks any rank to stop, all ranks write a checkpoint after
-/// the same step, at most one after that in which it asked, and return. An evaluation is finished
-/// first.
+/// the same step, at most one after that in which it asked (with NCCL ten), and return. An
+/// evaluation is finished first.
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop = nullptr);
 

@@ -270,7 +270,7 @@ TEST(Trainer, LeavesMetricsWeightsAndAReport) {
   EXPECT_TRUE(html.starts_with("<!DOCTYPE html>") && html.ends_with("</html>\n"));
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(folder / "config.json")).at("batch_size"), 10);
   for (const auto& entry : fs::directory_iterator(folder))
-    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
+    EXPECT_EQ(entry.path().string().find(".draft-"), std::string::npos) << entry.path();
   fs::remove_all(folder);
 }
 
