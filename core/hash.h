@@ -10,6 +10,7 @@
 
 namespace tutti {
 
+/// A hash of everything that has been added, in its order.
 class Hash64 {
  public:
   /// Adds the characters one by one, which is FNV-1a as published.
@@ -40,6 +41,7 @@ class Hash64 {
     return *this;
   }
 
+  /// Returns the hash.
   std::uint64_t value() const { return value_; }
 
  private:
