@@ -70,8 +70,8 @@ void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
 
 std::string describe_best(const TrainOptions& options) {
   const Metadata best = read_best(options);
-  if (best.empty()) return {};
-  return fmt::format("{} (epoch {}, test accuracy {:.4f})", best_path(options),
+  if (best.empty()) return "best     none: no epoch was tested since --keep-best was given";
+  return fmt::format("best     {} (epoch {}, test accuracy {:.4f})", best_path(options),
                      value(best, "epoch"),
                      std::strtod(value(best, "test_accuracy").c_str(), nullptr));
 }

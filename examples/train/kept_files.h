@@ -16,7 +16,7 @@ std::string best_path(const TrainOptions& options);
 void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
                const StateDict& state, const Metadata& metadata);
 
-/// Returns what best.safetensors holds, as a line for the screen; empty where there is none.
+/// Returns the line for the screen that says what best.safetensors holds.
 std::string describe_best(const TrainOptions& options);
 
 /// Writes the checkpoint of the end of an epoch as OUT/checkpoint-epoch-NNNN.safetensors, and then

@@ -42,8 +42,9 @@ std::optional<Checkpoint> find_checkpoint(const TrainOptions& o, const ProcessGr
                               group);
 }
 
-// Returns the network as the run begins with it; on rank 0 only, where it has weights of a file.
-// `resumes`: a checkpoint replaces all weights later.
+// Returns the network that the run begins with, and the line about the file of its weights. Only
+// rank 0 has the values of the file; DataParallel copies them to the other ranks. `resumes`: a
+// checkpoint replaces all values later.
 std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const TrainingData& data,
                                      const ProcessGroup& group, Device device, bool resumes,
                                      std::string& weights_line) {
@@ -481,7 +482,7 @@ TrainResult TrainingRun::finish() {
   TrainResult result{.rows = log_.rows(), .state = net_->state_dict()};
   result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
   log_.save_weights(result.state, weights_metadata());
-  if (options_.keep_best && log_.has_folder()) log_.say("best     " + describe_best(options_));
+  if (options_.keep_best && log_.has_folder()) log_.say(describe_best(options_));
   say_replaced_files();
   log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;
