@@ -11,6 +11,7 @@
 #include "train/resume_command.h"
 #include "train/run_folder_lock.h"
 #include "train/same_data.h"
+#include "train/start_weights.h"
 #include "train/timeline.h"
 #include "train/trainer.h"
 
@@ -23,6 +24,7 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <optional>
 
 namespace {
@@ -94,35 +96,45 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
                        world.size());
     if (options.device.is_cuda())
       empty({1}, {.device = options.device});  // throws, with the reason, where there is none
-    const bool writes = world.rank() == 0 && !options.dry_run;
+    const bool writes = world.rank() == 0 && !options.dry_run && !options.test_only;
     if (writes) job.lock.emplace(options);
-    if (writes && options.resume) load_checkpoint(options, std::max(options.ranks, world.size()));
+    const int ranks = std::max(options.ranks, world.size());
+    const bool resumes = writes && options.resume && load_checkpoint(options, ranks);
     job.data = load_training_data(options);
     model_card(options, job.data);  // throws before training what would throw at its end
+    if (world.rank() == 0) check_start(options, job.data, resumes);
   });
   if (job.is_wanted && world.size() > 1)
     prepare_on_all(world, [&] { expect_same_data(job.data, world); });
   return job;
 }
 
-// Trains on the threads of this process, or as one rank of the processes of `world`. Returns
-// whether the run was stopped before its end.
+// Calls `of_rank` with the group to train with: on the threads of this process, or as one rank of
+// the processes of `world`.
+void call_on_ranks(const TrainOptions& options, const ProcessGroup& world,
+                   const std::function<void(const ProcessGroup&)>& of_rank) {
+  if (options.ranks == 1) return of_rank(training_group(options, world));
+  // With NCCL thread r uses device r, so this works from device 0 only.
+  const bool use_nccl = one_device_each(options, options.ranks) && options.device.index() == 0;
+  distributed::run_ranks(options.ranks, of_rank, {.backend = use_nccl ? "nccl" : "local"});
+}
+
+// Returns whether the run was stopped before its end.
 bool train_on_ranks(const TrainOptions& options, const TrainingData& data,
                     const ProcessGroup& world) {
   const StopRequest& stop = catch_stop_signals(world.rank() == 0);
   std::atomic<bool> is_stopped = false;
-  const auto train_rank = [&](const ProcessGroup& group) {
+  call_on_ranks(options, world, [&](const ProcessGroup& group) {
     const TrainingData own = options.sharded ? shard(data, group.rank(), group.size()) : data;
     if (train(options, own, group, stdout, &stop).is_stopped) is_stopped = true;
-  };
-  if (options.ranks == 1) {
-    train_rank(training_group(options, world));
-  } else {
-    // With NCCL thread r uses device r, so this works from device 0 only.
-    const bool use_nccl = one_device_each(options, options.ranks) && options.device.index() == 0;
-    distributed::run_ranks(options.ranks, train_rank, {.backend = use_nccl ? "nccl" : "local"});
-  }
+  });
   return is_stopped;
+}
+
+void test_on_ranks(const TrainOptions& options, const TrainingData& data,
+                   const ProcessGroup& world) {
+  call_on_ranks(options, world,
+                [&](const ProcessGroup& group) { test_weights(options, data, group, stdout); });
 }
 
 int run(int argc, char** argv, const ProcessGroup& world) {
@@ -143,7 +155,8 @@ int run(int argc, char** argv, const ProcessGroup& world) {
   });
   bool is_stopped = false;
   try {
-    is_stopped = train_on_ranks(job.options, job.data, world);
+    if (job.options.test_only) test_on_ranks(job.options, job.data, world);
+    else is_stopped = train_on_ranks(job.options, job.data, world);
   } catch (const RefusedOnAllRanks&) {
     throw;  // no rank waits for another
   } catch (const std::exception& error) {

@@ -21,12 +21,17 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr const char* format = "tutti train_resnet 2";
 
-// Options that may change when a run is resumed. A change of any other makes it another run.
+// Options that may change when a run is resumed, because its numbers do not depend on them. A
+// checkpoint does not hold them.
 constexpr std::array options_that_may_change = {
-    "data",   "broken_files", "ranks",     "threads",          "workers",
-    "device", "bn_report",    "log_every", "checkpoint_every", "out"};
+    "data",      "broken_files",     "ranks",   "threads",   "workers",   "device", "bn_report",
+    "log_every", "checkpoint_every", "weights", "keep_best", "keep_last", "out"};
+// Numbers that may change, too, and with them how the run goes on. A change of any other option
+// makes it another run.
+constexpr std::array options_to_go_on_with = {"epochs", "max_steps", "patience", "lr"};
 // The metadata of the trainer itself. The optimizer's have the prefix "optimizer.".
-constexpr std::array own_metadata = {"format", "options", "ranks", "step", "steps", "samples"};
+constexpr std::array own_metadata = {"format", "options",         "ranks",  "step",
+                                     "steps",  "steps_per_epoch", "samples"};
 
 Json comparable(const TrainOptions& o) {
   Json json = Json::parse(to_json(o));
@@ -52,7 +57,9 @@ FileContents pack(const Checkpoint& c) {
   for (const auto& [key, text] : c.optimizer.metadata) packed.metadata["optimizer." + key] = text;
   packed.metadata["step"] = std::to_string(c.step);
   packed.metadata["steps"] = std::to_string(c.steps);
+  packed.metadata["steps_per_epoch"] = std::to_string(c.steps_per_epoch);
   packed.metadata["samples"] = std::to_string(c.samples);
+  packed.metadata["options"] = c.options;
   return packed;
 }
 
@@ -134,7 +141,9 @@ Checkpoint unpack(const FileContents& packed, int ranks) {
   c.step = number(packed.metadata, "step");
   c.steps = number(packed.metadata, "steps");
   if (c.step > c.steps) fail<CheckpointError>("it claims to be at step {} of {}", c.step, c.steps);
+  c.steps_per_epoch = number(packed.metadata, "steps_per_epoch");
   c.samples = number(packed.metadata, "samples");
+  c.options = text(packed.metadata, "options");
   c.random = find(packed.tensors, "random", int64, {ranks, 2});
   c.sums = find(packed.tensors, "sums", float64, {ranks, 2});
   check_sums(c.sums, c.samples);
@@ -148,14 +157,18 @@ std::string shown(const Json& value) {
   return value.is_primitive() ? value.dump() : value.type_name();
 }
 
+bool may_go_on(const std::string& name, const Json& before, const Json& now) {
+  return before == now ||
+         (std::ranges::count(options_to_go_on_with, name) > 0 && before.is_number());
+}
+
 void check_same_run(const TrainOptions& options, int ranks, const Metadata& metadata) {
-  if (!metadata.contains("format") || metadata.at("format") != format)
-    fail<CheckpointError>("it is no checkpoint of this trainer");
+  if (!is_checkpoint(metadata)) fail<CheckpointError>("it is no checkpoint of this trainer");
   const Json before = Json::parse(text(metadata, "options"), nullptr, false),
              now = comparable(options);
   if (!before.is_object()) fail<CheckpointError>("its options cannot be read");
   for (const auto& [name, value] : now.items())
-    if (!before.contains(name) || before[name] != value)
+    if (!before.contains(name) || !may_go_on(name, before[name], value))
       fail<CheckpointError>("it is of a run with {} = {}, this one has {}", name,
                             before.contains(name) ? shown(before[name]) : "nothing", shown(value));
   for (const auto& [name, value] : before.items())
@@ -180,12 +193,22 @@ std::string checkpoint_path(const TrainOptions& options) {
   return options.out + "/checkpoint.safetensors";
 }
 
+bool is_checkpoint(const Metadata& metadata) {
+  const auto found = metadata.find("format");
+  return found != metadata.end() && found->second == format;
+}
+
 void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint) {
+  save_checkpoint(options, checkpoint, checkpoint_path(options));
+}
+
+void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,
+                     const std::string& path) {
   FileContents packed = pack(checkpoint);
   packed.metadata["format"] = format;
   packed.metadata["options"] = comparable(options).dump();
   packed.metadata["ranks"] = std::to_string(checkpoint.random.size(0));
-  save_safetensors(checkpoint_path(options), packed.tensors, packed.metadata);
+  save_safetensors(path, packed.tensors, packed.metadata);
 }
 
 std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks) {
@@ -204,6 +227,21 @@ std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks
   } catch (const CheckpointError& error) {
     refuse_checkpoint(options, error.what());
   }
+}
+
+double option_before(const Checkpoint& checkpoint, const std::string& name) {
+  return Json::parse(checkpoint.options).at(name).get<double>();
+}
+
+std::vector<ChangedOption> changed_options(const TrainOptions& options,
+                                           const Checkpoint& checkpoint) {
+  const Json now = comparable(options);
+  std::vector<ChangedOption> changed;
+  for (const char* name : options_to_go_on_with)
+    if (const double before = option_before(checkpoint, name), value = now.at(name).get<double>();
+        before != value)
+      changed.push_back({name, before, value});
+  return changed;
 }
 
 void refuse_checkpoint(const TrainOptions& options, const std::string& reason) {

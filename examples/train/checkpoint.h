@@ -16,6 +16,7 @@ namespace tutti::examples {
 struct Checkpoint {
   std::int64_t step = 0;   ///< The number of steps that were made.
   std::int64_t steps = 0;  ///< The number of steps of the whole run.
+  std::int64_t steps_per_epoch = 0;
   StateDict model = {};
   optim::OptimizerState optimizer = {};
   StateDict scaler = {};  ///< The state of the GradScaler; empty where there is none.
@@ -23,13 +24,26 @@ struct Checkpoint {
   Tensor sums = {};       ///< float64 (ranks, 2): each rank's MetricSums::sums().
   std::int64_t samples = 0;  ///< The samples that `sums` counts, of all ranks.
   std::vector<Metrics> rows = {};
+  /// The options of the run as JSON; save_checkpoint() sets them.
+  std::string options = {};
+};
+
+/// An option that a resumed run has with another value than the run before.
+struct ChangedOption {
+  std::string name;
+  double before = 0, now = 0;
 };
 
 /// Returns OUT/checkpoint.safetensors.
 std::string checkpoint_path(const TrainOptions& options);
 
-/// Writes the file. Only rank 0 calls it.
+/// Returns whether a file with these metadata is a checkpoint.
+bool is_checkpoint(const Metadata& metadata);
+
+/// Writes the file, or one at another `path`. Only rank 0 calls it.
 void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint);
+void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,
+                     const std::string& path);
 
 /// Reads the file of the run folder; returns nothing where there is none. Throws a CheckpointError
 /// of one line, which names the file and the entry, where an entry is missing, unknown, or has a
@@ -37,6 +51,13 @@ void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint);
 /// options or another number of ranks. Whether the weights and the optimizer's state fit the
 /// network is checked by restore().
 std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks);
+
+/// Returns the options with which `options` continue the run of the checkpoint in another way:
+/// some of epochs, max_steps, patience and lr.
+std::vector<ChangedOption> changed_options(const TrainOptions& options,
+                                           const Checkpoint& checkpoint);
+/// Returns the value that the run of the checkpoint had for one of these options.
+double option_before(const Checkpoint& checkpoint, const std::string& name);
 
 /// Throws the CheckpointError that says why `options` cannot resume from its checkpoint.
 [[noreturn]] void refuse_checkpoint(const TrainOptions& options, const std::string& reason);

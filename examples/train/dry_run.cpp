@@ -1,5 +1,6 @@
 #include "dry_run.h"
 
+#include "frozen_layers.h"
 #include "training_run.h"
 
 #include <tutti/core/memory.h>
@@ -17,8 +18,9 @@ constexpr std::int64_t small_batch = 2, large_batch = 4;  // of one rank, for me
 // Returns options of a run of `steps` steps on the CPU that writes nothing.
 TrainOptions measured(TrainOptions o, std::int64_t batch_size, std::int64_t steps) {
   o.out.clear();
-  o.resume = o.cuda_graph = false;
-  o.checkpoint_every = 0;
+  o.resume = o.cuda_graph = o.keep_best = o.tensorboard = false;
+  o.checkpoint_every = o.keep_last = o.patience = 0;
+  o.weights.clear();  // the memory and the messages do not depend on their values
   o.workers = 0;
   o.device = Device::cpu();
   if (o.precision == float16) o.precision = bfloat16;  // of the same size
@@ -129,7 +131,7 @@ std::string describe_model(const TrainOptions& options, const nn::Module& net) {
     ++type.layers;
     type.parameters += module->parameter_count();
   }
-  std::string text = fmt::format("model {}: {} parameters\n", options.model, net.parameter_count());
+  std::string text = fmt::format("model {}: {}\n", options.model, describe_parameters(net));
   for (const auto& [name, type] : types)
     text += fmt::format("  {:<20} {:>4} layers {:>12} parameters\n", name, type.layers,
                         type.parameters);

@@ -15,6 +15,7 @@ void add_optimizer_flags(CLI::App& app, TrainOptions& o);   // flags_optimizer.c
 void add_rank_flags(CLI::App& app, TrainOptions& o);        // flags_ranks.cpp
 void add_batch_norm_flags(CLI::App& app, TrainOptions& o);  // flags_batch_norm.cpp
 void add_device_flags(CLI::App& app, TrainOptions& o);      // flags_device.cpp
+void add_weights_flags(CLI::App& app, TrainOptions& o);     // flags_weights.cpp
 void add_output_flags(CLI::App& app, TrainOptions& o);      // flags_output.cpp
 
 }  // namespace tutti::examples

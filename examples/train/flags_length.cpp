@@ -15,6 +15,10 @@ void add_length_flags(CLI::App& app, TrainOptions& o) {
                  "Stop after this many steps, 0 for no limit; the schedule fits itself in")
       ->check(not_negative_whole<std::int64_t>())
       ->capture_default_str();
+  app.add_option("--patience", o.patience,
+                 "Stop early after this many epochs without a better test accuracy; 0 for never")
+      ->check(not_negative_whole<std::int64_t>())
+      ->capture_default_str();
   app.add_option("--batch-size", o.batch_size,
                  "Global batch: images per step over all ranks together")
       ->check(positive(1 << 20))

@@ -7,21 +7,22 @@
 #include <tutti/core/did_you_mean.h>
 #include <tutti/core/version.h>
 
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <iostream>
 
 namespace tutti::examples {
 namespace {
 
 constexpr const char* exit_codes =
-    "Exit codes: 0 success, --help, --version or --dry-run; 1 a failure such as a full disk, a "
-    "loss\n"
-    "that is not finite or another rank that failed; 2 a wrong flag, or data or a checkpoint that\n"
-    "cannot be used; 3 stopped by SIGTERM, SIGINT or SIGUSR1, with a checkpoint: --resume goes "
-    "on.\n"
-    "A second signal ends the program at once.";
+    "Exit codes: 0 success (also a run that --patience ended), --help, --version, --dry-run or\n"
+    "--test-only; 1 a failure such as a full disk, a loss that is not finite or another rank that\n"
+    "failed; 2 a wrong flag, or data, weights or a checkpoint that cannot be used; 3 stopped by\n"
+    "SIGTERM, SIGINT or SIGUSR1, with a checkpoint: --resume goes on. A second signal ends the "
+    "program at once.";
 
 // Returns the names of all flags, for suggestions.
 std::vector<std::string> flags_of(const CLI::App& app) {
@@ -39,8 +40,38 @@ std::vector<std::string> flags_of(const CLI::App& app) {
                    did_you_mean(flag, flags_of(app)));
 }
 
+// A flag that has no effect with another one.
+struct IdleFlag {
+  const char* flag;
+  const char* with;
+};
+constexpr std::array idle_flags{IdleFlag{"--dry-run", "--test-only"},
+                                IdleFlag{"--resume", "--test-only"},
+                                IdleFlag{"--overwrite", "--test-only"},
+                                IdleFlag{"--epochs", "--test-only"},
+                                IdleFlag{"--max-steps", "--test-only"},
+                                IdleFlag{"--patience", "--test-only"},
+                                IdleFlag{"--lr", "--test-only"},
+                                IdleFlag{"--freeze", "--test-only"},
+                                IdleFlag{"--keep-best", "--test-only"},
+                                IdleFlag{"--keep-last", "--test-only"},
+                                IdleFlag{"--log-every", "--test-only"},
+                                IdleFlag{"--checkpoint-every", "--test-only"},
+                                IdleFlag{"--tensorboard", "--test-only"},
+                                IdleFlag{"--bn-report", "--test-only"},
+                                IdleFlag{"--recompute-statistics", "--test-only"},
+                                IdleFlag{"--cuda-graph", "--test-only"},
+                                IdleFlag{"--sharded", "--test-only"}};
+
+void refuse_idle_flags(const CLI::App& app) {
+  for (const auto& [flag, with] : idle_flags)
+    if (app.count(flag) > 0 && app.count(with) > 0)
+      fail<UsageError>("{} has no effect with {}: leave out one of the two", flag, with);
+}
+
 // Checks what no single flag can check, and fills in the defaults that depend on other flags.
 void complete(const CLI::App& app, TrainOptions& o) {
+  refuse_idle_flags(app);
   const bool is_folder = o.dataset == "folder";
   if (is_folder && o.data.empty())
     fail<UsageError>(
@@ -77,7 +108,7 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   for (const auto add_flags :
        {add_data_flags, add_length_flags, add_optimizer_flags, add_rank_flags, add_batch_norm_flags,
-        add_device_flags, add_output_flags})
+        add_device_flags, add_weights_flags, add_output_flags})
     add_flags(app, o);
   try {
     app.parse(argc, argv);
@@ -104,6 +135,7 @@ std::string to_json(const TrainOptions& o) {
                                     {"model", o.model},
                                     {"epochs", o.epochs},
                                     {"max_steps", o.max_steps},
+                                    {"patience", o.patience},
                                     {"batch_size", o.batch_size},
                                     {"ranks", o.ranks},
                                     {"threads", o.threads},
@@ -113,6 +145,8 @@ std::string to_json(const TrainOptions& o) {
                                     {"nesterov", o.optimizer.nesterov},
                                     {"weight_decay", o.optimizer.weight_decay},
                                     {"seed", o.seed},
+                                    {"weights", o.weights},
+                                    {"freeze", fmt::format("{}", fmt::join(o.freeze, ","))},
                                     {"sync_bn", o.sync_bn},
                                     {"recompute_statistics", o.recompute_statistics},
                                     {"bn_report", o.bn_report},
@@ -124,6 +158,8 @@ std::string to_json(const TrainOptions& o) {
                                     {"memory_format", to_string(o.memory_format)},
                                     {"log_every", o.log_every},
                                     {"checkpoint_every", o.checkpoint_every},
+                                    {"keep_best", o.keep_best},
+                                    {"keep_last", o.keep_last},
                                     {"tensorboard", o.tensorboard},
                                     {"out", o.out}};
   return json.dump(2) + "\n";

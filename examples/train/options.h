@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tutti::examples {
 
@@ -27,13 +28,17 @@ struct TrainOptions {
   data::BrokenFiles broken_files = data::BrokenFiles::fatal;  ///< what happens to them in a folder
   std::string model = "resnet20";
   std::int64_t epochs = 2;
-  std::int64_t max_steps = 0;     ///< The run stops after so many steps; 0 for no limit.
+  std::int64_t max_steps = 0;  ///< The run stops after so many steps; 0 for no limit.
+  /// The run ends after so many epochs without a better test accuracy; 0 for never.
+  std::int64_t patience = 0;
   std::int64_t batch_size = 128;  ///< The global batch, over all ranks.
   int ranks = 1;                  ///< The number of ranks that are threads of this process.
   int threads = 0;  ///< The threads that each rank computes with; 0 for its share of the cores.
   int workers = 1;  ///< The threads that load images for each rank; 0 for the computing thread.
   OptimizerOptions optimizer = {};
   std::uint64_t seed = 0;
+  std::string weights;              ///< The file that a new run begins with; empty for none.
+  std::vector<std::string> freeze;  ///< Patterns of nn::freeze(): what does not train.
   bool sync_bn = true;
   /// The training batches on which running statistics are recomputed before each evaluation; 0 for
   /// none.
@@ -51,11 +56,15 @@ struct TrainOptions {
   std::int64_t log_every = 10;  ///< Steps between two rows of metrics.
   /// Steps between two checkpoints, in addition to those at the end of each epoch; 0 for none.
   std::int64_t checkpoint_every = 0;
+  bool keep_best = false;      ///< best.safetensors gets the weights with the best test accuracy.
+  std::int64_t keep_last = 0;  ///< The checkpoints of so many last epochs are kept.
   bool resume = false;  ///< The run continues from the run folder's checkpoint, if there is one.
   /// The files of an older run in the run folder are removed.
   bool overwrite = false;
   /// The program describes the run instead of making it.
   bool dry_run = false;
+  /// The program tests weights instead of training.
+  bool test_only = false;
   bool tensorboard = false;  ///< The run folder gets event files for TensorBoard.
   std::string trace;         ///< The file of a timeline; empty for none.
   std::string out;           ///< The run folder; empty for runs/DATASET-MODEL.

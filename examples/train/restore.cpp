@@ -1,7 +1,10 @@
 #include "restore.h"
 
+#include "early_stop.h"
+
 #include <tutti/core/excerpt.h>
 
+#include <algorithm>
 #include <map>
 
 namespace tutti::examples {
@@ -45,31 +48,67 @@ void check_optimizer_options(const Metadata& from, const Metadata& own) {
   }
 }
 
-}  // namespace
-
-void check_length(const TrainOptions& options, const Checkpoint& from, const RunLength& length) {
-  if (from.steps != length.steps)
+void check_same_length(const TrainOptions& options, const Checkpoint& from,
+                       const RunLength& length) {
+  if (from.steps_per_epoch != length.steps_per_epoch)
+    refuse_checkpoint(options, fmt::format("it is of a run of {} steps in an epoch, this one has "
+                                           "{}: other data?",
+                                           from.steps_per_epoch, length.steps_per_epoch));
+  const bool has_new_length =
+      std::ranges::any_of(changed_options(options, from), [](const ChangedOption& option) {
+        return option.name == "epochs" || option.name == "max_steps";
+      });
+  if (from.steps != length.steps && !has_new_length)
     refuse_checkpoint(
         options, fmt::format("it is of a run of {} steps, this one has {}: other data?", from.steps,
                              length.steps));
+}
+
+// The end of an epoch and of the run has test results. So may have other rows, with which the run
+// once ended before it was given more steps.
+void check_rows(const TrainOptions& options, const Checkpoint& from) {
   std::int64_t epochs = 0;
   for (const Metrics& row : from.rows) {
-    const std::int64_t epoch = (row.step - 1) / length.steps_per_epoch + 1;
-    const bool is_last = row.step % length.steps_per_epoch == 0 || row.step == length.steps;
-    if (row.epoch != epoch || row.test_accuracy.has_value() != is_last)
+    const std::int64_t epoch = (row.step - 1) / from.steps_per_epoch + 1;
+    const bool is_last = row.step % from.steps_per_epoch == 0 || row.step == from.steps;
+    if (row.epoch != epoch || (is_last && !row.test_accuracy))
       refuse_checkpoint(
           options, fmt::format("tensor 'rows': the row of step {} is of epoch {}, {} test results, "
-                               "expected epoch {}, {}",
+                               "expected epoch {}{}",
                                row.step, row.epoch, row.test_accuracy ? "with" : "without", epoch,
-                               is_last ? "with" : "without"));
+                               is_last ? ", with" : ""));
     if (is_last) ++epochs;
   }
-  const std::int64_t begun = (from.step + length.steps_per_epoch - 1) / length.steps_per_epoch,
-                     ended = from.step == length.steps ? begun : from.step / length.steps_per_epoch;
+  const std::int64_t begun = (from.step + from.steps_per_epoch - 1) / from.steps_per_epoch,
+                     ended = from.step == from.steps ? begun : from.step / from.steps_per_epoch;
   if (epochs != ended)
     refuse_checkpoint(options, fmt::format("tensor 'rows' has the last rows of {} epochs, expected "
                                            "those of {} after step {}",
                                            epochs, ended, from.step));
+}
+
+// Checks that the run is meant to go on from where the checkpoint is, or has ended there.
+void check_end(const TrainOptions& options, const Checkpoint& from, const RunLength& length) {
+  if (from.step > length.steps || (from.step == length.steps && !is_tested(from.rows, from.step)))
+    refuse_checkpoint(
+        options, fmt::format("it has made {} steps of {} in an epoch, and this run would end after "
+                             "{}: give more --epochs or --max-steps",
+                             from.step, from.steps_per_epoch, length.steps));
+  const double patience = std::clamp(option_before(from, "patience"), 0.0, 1e15);
+  if (options.patience == 0 && from.step < from.steps && is_tested(from.rows, from.step) &&
+      is_out_of_patience(from.rows, static_cast<std::int64_t>(patience)))
+    refuse_checkpoint(options, fmt::format("its run stopped early with --patience {0}: give "
+                                           "--patience {0} to keep its end, or a greater one to "
+                                           "train on",
+                                           patience));
+}
+
+}  // namespace
+
+void check_length(const TrainOptions& options, const Checkpoint& from, const RunLength& length) {
+  check_same_length(options, from, length);
+  check_rows(options, from);
+  check_end(options, from, length);
 }
 
 void restore(const TrainOptions& options, const Checkpoint& from, nn::Module& net,

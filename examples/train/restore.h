@@ -9,8 +9,10 @@
 
 namespace tutti::examples {
 
-/// Throws a CheckpointError, which names the file and the entry, unless the checkpoint is one of a
-/// run of this length, with a row of metrics for the end of every epoch.
+/// Throws a CheckpointError, which names the file and the entry, unless a run of this length can go
+/// on from the checkpoint: it has as many steps in an epoch, a row of metrics for the end of every
+/// epoch, and has not made more steps than the run is to make. Also where it stopped early and
+/// `options` have no patience, with which it would train on by accident.
 void check_length(const TrainOptions& options, const Checkpoint& from, const RunLength& length);
 
 /// Loads the weights, the optimizer and the loss scale of a checkpoint. Throws a CheckpointError,

@@ -29,7 +29,7 @@ struct RunFile {
   bool is_result;
 };
 constexpr std::array run_files{
-    RunFile{"checkpoint.safetensors", true}, RunFile{"checkpoint-+([0-9]).safetensors", true},
+    RunFile{"checkpoint.safetensors", true}, RunFile{"checkpoint-epoch-+([0-9]).safetensors", true},
     RunFile{"best.safetensors", true},       RunFile{"model.safetensors", true},
     RunFile{"model_ema.safetensors", true},  RunFile{"metrics.jsonl", true},
     RunFile{"config.json", false},           RunFile{"report.html", false},
@@ -117,17 +117,31 @@ void RunFolderLock::check_old_run(const TrainOptions& options) const {
   for (const fs::path& file : files_of_run(folder_))
     if (is_result(file)) results.push_back(file.filename());
   const auto has = [&](const char* name) { return std::ranges::count(results, name) > 0; };
+  if (options.overwrite) refuse_to_remove(options.weights);
   if (results.empty() || options.overwrite) return;
   if (!options.resume)
     fail<UsageError>(
         "run folder {} holds another run ({}): --resume goes on with it, --overwrite replaces it, "
         "--out names another folder",
         folder_, fmt::join(results, ", "));
-  if (has("model.safetensors") && !has("checkpoint.safetensors"))
+  std::erase(results, "metrics.jsonl");
+  if (!results.empty() && !has("checkpoint.safetensors"))
     fail<UsageError>(
-        "run folder {} holds weights, but no checkpoint for --resume: --overwrite replaces them, "
-        "--out names another folder",
-        folder_);
+        "run folder {} holds {}, but no checkpoint.safetensors for --resume: --overwrite replaces "
+        "them, --out names another folder",
+        folder_, fmt::join(results, ", "));
+}
+
+// The weights that a new run begins with must not be removed with the old one.
+void RunFolderLock::refuse_to_remove(const std::string& weights) const {
+  if (weights.empty()) return;
+  std::error_code error;  // a file that cannot be found is refused when it is read
+  const fs::path file = fs::canonical(weights, error);
+  if (!error && file.parent_path() == fs::canonical(folder_, error) && is_run_file(file.filename()))
+    fail<UsageError>(
+        "--overwrite would remove {}, which --weights reads: copy it elsewhere, or choose another "
+        "folder with --out",
+        weights);
 }
 
 void RunFolderLock::remove_old_run() const {

@@ -20,7 +20,8 @@ class RunFolderLock {
   /// - where the folder cannot be made or written to (a FileError where that is the disk's fault),
   /// - where another program has locked it,
   /// - where it holds results of another run and `options` ask neither to resume nor to overwrite,
-  /// - where options.resume finds weights but no checkpoint.
+  /// - where options.resume finds weights or kept checkpoints but no checkpoint.safetensors,
+  /// - where options.overwrite would remove options.weights.
   explicit RunFolderLock(const TrainOptions& options);
 
   /// Removes the files of an older run; others stay. Throws a FileError that names the file.
@@ -29,6 +30,7 @@ class RunFolderLock {
  private:
   void lock();
   void check_old_run(const TrainOptions& options) const;
+  void refuse_to_remove(const std::string& weights) const;
 
   std::string folder_;
   FileDescriptor file_;

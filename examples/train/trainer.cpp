@@ -6,10 +6,17 @@
 #include <tutti/core/parallel.h>
 
 namespace tutti::examples {
+namespace {
+
+void choose_threads(const TrainOptions& options, const ProcessGroup& group) {
+  set_num_threads(options.threads > 0 ? options.threads : threads_of_rank(group));
+}
+
+}  // namespace
 
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop) {
-  set_num_threads(options.threads > 0 ? options.threads : threads_of_rank(group));
+  choose_threads(options, group);
   TrainingRun run(options, data, group, screen, stop);
   run.begin();
   while (!run.is_done()) {
@@ -19,6 +26,12 @@ TrainResult train(const TrainOptions& options, const TrainingData& data, const P
     if (run.is_stopped()) return run.finish_early();
   }
   return run.finish();
+}
+
+LossAndAccuracy test_weights(const TrainOptions& options, const TrainingData& data,
+                             const ProcessGroup& group, std::FILE* screen) {
+  choose_threads(options, group);
+  return TrainingRun(options, data, group, screen, nullptr).test();
 }
 
 }  // namespace tutti::examples

@@ -1,8 +1,10 @@
-// The trainer: one rank's part of a training run, from seed to weights. It is a function, so that
-// tests can call it under any group; the program around it is train_resnet.cpp.
+// The trainer: one rank's part of a training run, from seed to weights, and of a test of weights.
+// It is a function, so that tests can call it under any group; the program around it is
+// train_resnet.cpp.
 #pragma once
 
 #include "dataset.h"
+#include "metric_sums.h"
 #include "options.h"
 #include "run_folder.h"
 #include "stop.h"
@@ -21,8 +23,9 @@ struct TrainResult {
   bool is_stopped = false;
 };
 
-/// A RefusedOnAllRanks reports a checkpoint that no rank can resume from. All ranks throw it, with
-/// the same text, and none waits for another any more, so that a program may print it once.
+/// A RefusedOnAllRanks reports a checkpoint that no rank can resume from, or weights that no rank
+/// can begin with. All ranks throw it, with the same text, and none waits for another any more, so
+/// that a program may print it once.
 class RefusedOnAllRanks : public CheckpointError {
  public:
   using CheckpointError::CheckpointError;
@@ -32,13 +35,19 @@ class RefusedOnAllRanks : public CheckpointError {
 /// `ranks` is not read. The data are the same on every rank; with `options.sharded`, `data.train`
 /// is this rank's own. Rank 0 writes the run folder `options.out` (none where it is empty) and to
 /// `screen` (nothing where it is null). Throws an Error on every rank where the loss is no longer
-/// finite, and RefusedOnAllRanks where the checkpoint does not fit the run. Sets the calling
-/// thread's number of threads.
+/// finite, and RefusedOnAllRanks where the checkpoint or the weights do not fit the run. Sets the
+/// calling thread's number of threads.
 ///
 /// Where `stop` (on all ranks or on none) asks any rank to stop, all ranks write a checkpoint after
 /// the same step, at most one after that in which it asked (with NCCL ten), and return. An
 /// evaluation is finished first.
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop = nullptr);
+
+/// Evaluates, on the test images, the weights that options.test_only asks for (load_weights() in
+/// start_weights.h says which), and returns the means over all images. Called as train(). Writes
+/// no file. Throws RefusedOnAllRanks where the weights do not fit the network.
+LossAndAccuracy test_weights(const TrainOptions& options, const TrainingData& data,
+                             const ProcessGroup& group, std::FILE* screen);
 
 }  // namespace tutti::examples

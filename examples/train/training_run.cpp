@@ -1,10 +1,14 @@
 #include "training_run.h"
 
+#include "early_stop.h"
 #include "epoch_report.h"
 #include "evaluation.h"
+#include "frozen_layers.h"
+#include "kept_files.h"
 #include "model_card.h"
 #include "placement.h"
 #include "restore.h"
+#include "start_weights.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
@@ -38,12 +42,21 @@ std::optional<Checkpoint> find_checkpoint(const TrainOptions& o, const ProcessGr
                               group);
 }
 
+// Returns the network that the run begins with, and the line about the file of its weights. Only
+// rank 0 has the values of the file; DataParallel copies them to the other ranks. `resumes`: a
+// checkpoint replaces all values later.
 std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const TrainingData& data,
-                                     const ProcessGroup& group, Device device) {
+                                     const ProcessGroup& group, Device device, bool resumes,
+                                     std::string& weights_line) {
   manual_seed(o.seed);
   auto net = nn::resnet(o.model, {.classes = data.classes, .channels = data.channels});
   net->to(device, storage_dtype(o), o.memory_format);
   if (o.sync_bn) nn::convert_sync_batchnorm(*net, group);
+  if (resumes && !o.weights.empty())
+    weights_line = fmt::format("the run goes on from its checkpoint: {} is not read", o.weights);
+  else if (!o.weights.empty() || o.test_only)
+    weights_line = load_weights_on_rank_0(o, data, group, *net);
+  freeze_layers(o, *net);
   return net;
 }
 
@@ -177,13 +190,13 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       group_(group),
       device_(device_of_rank(options, group.local_rank())),
       checkpoint_(find_checkpoint(options, group)),
-      net_(make_net(options, data, group, device_)),
+      net_(make_net(options, data, group, device_, checkpoint_.has_value(), weights_line_)),
       data_parallel_(net_->named_parameters(), net_->named_buffers(), group),
       train_loader_(data.train, train_loader_options(options, data, group, device_)),
       test_loader_(data.test, test_loader_options(options, data, group, device_)),
       statistics_batches_(statistics_batches(options, data, group, device_)),
       length_(find_length(options, train_loader_, group)),
-      optimization_(net_->parameters(), options, length_.steps),
+      optimization_(trained_parameters(*net_), options, length_.steps),
       log_(options, group.rank() == 0, screen, length_, checkpoint_ ? checkpoint_->step : 0),
       straggler_monitor_(group),
       join_(group, {.uneven = options.uneven}),
@@ -196,14 +209,15 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       sums_(device_) {
   if (size_of(options.precision) == 2) autocast_.emplace(options.precision);
   log_.say(headline());
+  if (!weights_line_.empty()) log_.say(weights_line_);
 }
 
 std::string TrainingRun::headline() const {
   const auto plural = [](int n) { return n > 1 ? "s" : ""; };
   return fmt::format(
-      "{} ({} parameters) on {}: {} training and {} test images, {} rank{} ({}) of {} thread{}, "
+      "{} ({}) on {}: {} training and {} test images, {} rank{} ({}) of {} thread{}, "
       "global batch {}, {}, {}",
-      options_.model, net_->parameter_count(), options_.dataset, data_.train->size(),
+      options_.model, describe_parameters(*net_), options_.dataset, data_.train->size(),
       data_.test->size(), group_.size(), plural(group_.size()), group_.backend(), num_threads(),
       plural(num_threads()), options_.batch_size, to_string(options_.precision),
       options_.sync_bn ? "SyncBatchNorm" : "BatchNorm of each rank");
@@ -214,6 +228,7 @@ void TrainingRun::begin() {
   else if (options_.resume) log_.say("no checkpoint yet: from the beginning");
   log_.open(checkpoint_ ? std::move(checkpoint_->rows) : std::vector<Metrics>());
   checkpoint_.reset();
+  stop_early();
   start_row();
 }
 
@@ -228,6 +243,8 @@ void TrainingRun::continue_from(const Checkpoint& from) {
   sums_.restore(from.sums.select(0, group_.rank()), from.samples);
   set_random_state(from.random.select(0, group_.rank()));
   log_.say(fmt::format("going on after step {} of {}", step_, length_.steps));
+  for (const ChangedOption& option : changed_options(options_, from))
+    log_.say(fmt::format("{} {} -> {}", option.name, option.before, option.now));
 }
 
 bool TrainingRun::train_epoch() {
@@ -369,7 +386,46 @@ void TrainingRun::evaluate_epoch() {
   if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
   log_.add_epoch(row);
   write_report();
+  keep_best();
+  stop_early();
   start_row();
+}
+
+LossAndAccuracy TrainingRun::test() {
+  const LossAndAccuracy result = evaluate(*net_, test_loader_, group_, device_);
+  say_replaced_files();
+  log_.say(fmt::format("test loss {:.4f}  test accuracy {:.4f}  on {} images", result.loss,
+                       result.accuracy, data_.test->size()));
+  return result;
+}
+
+// Ends the run where the epochs so far, also those before a resume, have used up the patience.
+void TrainingRun::stop_early() {
+  const std::vector<Metrics>& rows = log_.rows();
+  if (!is_tested(rows, step_) || step_ == length_.steps) return;
+  is_stopped_early_ = is_out_of_patience(rows, options_.patience);
+  if (!is_stopped_early_) return;
+  const Metrics& best = *best_row(rows);
+  log_.say(fmt::format(
+      "stopped early after epoch {} of {}: no better test accuracy than {:.4f} of "
+      "epoch {} (--patience {})",
+      rows.back().epoch, length_.epochs, *best.test_accuracy, best.epoch, options_.patience));
+}
+
+void TrainingRun::keep_best() {
+  if (options_.keep_best && log_.has_folder())
+    examples::keep_best(options_, log_.rows(), net_->state_dict(), weights_metadata());
+}
+
+// Returns what a file says about the weights that were tested last.
+Metadata TrainingRun::weights_metadata() const {
+  const Metrics& tested = log_.rows().back();
+  Metadata metadata = model_card(options_, data_).to_metadata();
+  metadata["dataset"] = options_.dataset;
+  metadata["epoch"] = std::to_string(tested.epoch);
+  metadata["step"] = std::to_string(tested.step);
+  metadata["test_accuracy"] = fmt::format("{}", tested.test_accuracy.value_or(0));
+  return metadata;
 }
 
 // Writes the page of the run folder. This call is collective.
@@ -394,15 +450,19 @@ void TrainingRun::save_checkpoint() {
   const Tensor random = gather_rows(random_state(), group_),
                sums = gather_rows(sums_.sums(), group_);
   if (!log_.has_folder()) return;
-  examples::save_checkpoint(options_, {.step = step_,
-                                       .steps = length_.steps,
-                                       .model = net_->state_dict(),
-                                       .optimizer = optimization_.optimizer_state(),
-                                       .scaler = optimization_.scaler_state(),
-                                       .random = random,
-                                       .sums = sums,
-                                       .samples = sums_.samples(),
-                                       .rows = log_.rows()});
+  const Checkpoint checkpoint{.step = step_,
+                              .steps = length_.steps,
+                              .steps_per_epoch = length_.steps_per_epoch,
+                              .model = net_->state_dict(),
+                              .optimizer = optimization_.optimizer_state(),
+                              .scaler = optimization_.scaler_state(),
+                              .random = random,
+                              .sums = sums,
+                              .samples = sums_.samples(),
+                              .rows = log_.rows()};
+  examples::save_checkpoint(options_, checkpoint);
+  if (options_.keep_last > 0 && is_tested(log_.rows(), step_))
+    keep_checkpoint(options_, checkpoint, log_.rows().back().epoch);
 }
 
 // Names the files that could not be decoded. This call is collective.
@@ -421,10 +481,8 @@ void TrainingRun::say_replaced_files() {
 TrainResult TrainingRun::finish() {
   TrainResult result{.rows = log_.rows(), .state = net_->state_dict()};
   result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
-  Metadata metadata = model_card(options_, data_).to_metadata();
-  metadata["dataset"] = options_.dataset;
-  metadata["step"] = std::to_string(length_.steps);
-  log_.save_weights(result.state, metadata);
+  log_.save_weights(result.state, weights_metadata());
+  if (options_.keep_best && log_.has_folder()) log_.say(describe_best(options_));
   say_replaced_files();
   log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;

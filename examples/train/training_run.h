@@ -40,11 +40,13 @@ class TrainingRun {
   /// the first epoch. Throws RefusedOnAllRanks, before anything of the run folder has changed,
   /// where the checkpoint does not fit.
   void begin();
-  bool is_done() const { return step_ == length_.steps; }
+  bool is_done() const { return step_ == length_.steps || is_stopped_early_; }
   /// Returns whether all ranks have agreed to stop before the end of the run.
   bool is_stopped() const { return stop_.signal() != 0 && !is_done(); }
   const RunLength& length() const { return length_; }
   const nn::Module& net() const { return *net_; }
+  /// Evaluates the weights that options.test_only asks for, and prints the result.
+  LossAndAccuracy test();
   /// Trains up to the end of the epoch (or of the run), with rows of metrics and checkpoints on the
   /// way as the options say. Returns false where a stop has ended it earlier, with a checkpoint.
   bool train_epoch();
@@ -68,6 +70,9 @@ class TrainingRun {
   void check_batch_norm();
   void recompute_statistics();
   void continue_from(const Checkpoint& checkpoint);
+  void stop_early();
+  void keep_best();
+  Metadata weights_metadata() const;
   void say_replaced_files();
   std::string headline() const;
   void write_report();
@@ -77,6 +82,7 @@ class TrainingRun {
   const ProcessGroup& group_;
   const Device device_;
   std::optional<Checkpoint> checkpoint_;  // where the run continues from; none after begin()
+  std::string weights_line_;              // what make_net() says of --weights
   const std::shared_ptr<nn::ResNet> net_;
   distributed::DataParallel data_parallel_;
   data::DataLoader train_loader_, test_loader_;
@@ -94,6 +100,7 @@ class TrainingRun {
   TestRecorder test_recorder_;
 
   std::int64_t step_ = 0;                           // steps made so far
+  bool is_stopped_early_ = false;                   // by options.patience
   std::optional<BatchNormCheck> batch_norm_check_;  // of the last epoch, with --bn-report
   MetricSums sums_;                                 // since the last row
   Metrics row_;  // the figures of the last row, with the present step and epoch

@@ -141,7 +141,7 @@ TEST_F(CheckpointFile, EveryTensorHasItsShapeAndDtype) {
 
 TEST_F(CheckpointFile, MetadataAreWholeNumbersInTheirRange) {
   const Contents whole = finished_run();
-  for (const char* key : {"step", "steps", "samples", "ranks"})
+  for (const char* key : {"step", "steps", "steps_per_epoch", "samples", "ranks"})
     for (const char* text : {"", "-1", "1.5", "six", "6 ", "6\n", "9223372036854775808"}) {
       Contents odd = whole;
       odd.metadata[key] = text;
@@ -155,6 +155,8 @@ TEST_F(CheckpointFile, MetadataAreWholeNumbersInTheirRange) {
   };
   refuse("step", "7", "at step 7 of 6");
   refuse("steps", "9", "of a run of 9 steps, this one has 6");
+  refuse("steps_per_epoch", "4", "of a run of 4 steps in an epoch, this one has 3: other data?");
+  refuse("steps_per_epoch", "0", "of a run of 0 steps in an epoch");
   refuse("ranks", "2", "on 2 ranks, this one has 1");
   refuse("samples", "9223372036854775807", "samples after 6 steps of at most 10");
   refuse("options", "[]", "its options cannot be read");
@@ -195,7 +197,6 @@ TEST_F(CheckpointFile, TheRowsOfMetricsAreThoseOfTheRun) {
   refuse(3, 1, 7, "row 3 is of step 7");
   refuse(2, 0, 1, "the row of step 4 is of epoch 1");
   refuse(1, 7, nan, "the row of step 3 is of epoch 1, without test results");
-  refuse(0, 7, 0.5, "the row of step 2 is of epoch 1, with test results");
   Contents odd = whole;
   odd.tensor("rows") = zeros({0, 9}, {.dtype = float64});
   expect_refusal(odd, "the last rows of 0 epochs, expected those of 2");

@@ -97,7 +97,9 @@ TEST_F(Command, HelpExplainsEveryFlag) {
                            "--sharded",       "--uneven",    "--trace",
                            "--resume",        "--overwrite", "--version",
                            "--dry-run",       "--workers",   "--image-size",
-                           "--broken-files",  "--bn-report", "--recompute-statistics"}) {
+                           "--broken-files",  "--bn-report", "--recompute-statistics",
+                           "--weights",       "--freeze",    "--test-only",
+                           "--keep-best",     "--keep-last", "--patience"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
@@ -262,7 +264,7 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   const std::string file = folder_ + "/run/checkpoint.safetensors";
   ASSERT_EQ(run(arguments, 1).code, 0);  // there is no checkpoint yet
   ASSERT_TRUE(fs::exists(file));
-  expect_refusal(arguments + "--lr 0.5", "lr = 0.1, this one has 0.5");
+  expect_refusal(arguments + "--momentum 0.5", "momentum = 0.9, this one has 0.5");
   expect_refusal(arguments + "--uneven stop", "uneven = 'shadow', this one has 'stop'");
   expect_refusal(arguments + "--ranks 2", "it is of a run on 1 ranks, this one has 2");
   expect_refusal(arguments + "--model resnet32", "resnet20");

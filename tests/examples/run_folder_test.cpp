@@ -93,13 +93,13 @@ TEST_F(RunFolderOfProgram, OverwriteRemovesWhatARunWritesAndNothingElse) {
                                   "report.html",
                                   "best.safetensors",
                                   "model_ema.safetensors",
-                                  "checkpoint-120.safetensors",
+                                  "checkpoint-epoch-0120.safetensors",
                                   "events.out.tfevents.17.host"},
       others{"notes.txt",
              "metrics.jsonl.old",
              "xmodel.safetensors",
-             "checkpoint-mine.safetensors",
-             "checkpoint-.safetensors",
+             "checkpoint-epoch-mine.safetensors",
+             "checkpoint-epoch-.safetensors",
              "events.txt"};
   for (const std::string& name : own) put(name, "older\nrun\n");
   for (const std::string& name : others) put(name, "mine");
@@ -114,9 +114,12 @@ TEST_F(RunFolderOfProgram, OverwriteRemovesWhatARunWritesAndNothingElse) {
 }
 
 TEST_F(RunFolderOfProgram, ResumeNeedsACheckpointWhereThereAreWeights) {
-  put("model.safetensors", "of the older run");
-  expect_refusal(short_ + " --resume", {"no checkpoint", "--overwrite"});
-  fs::remove(run_ + "/model.safetensors");
+  for (const char* file :
+       {"model.safetensors", "best.safetensors", "checkpoint-epoch-0002.safetensors"}) {
+    put(file, "of the older run");
+    expect_refusal(short_ + " --resume", {file, "no checkpoint.safetensors", "--overwrite"});
+    fs::remove(run_ + "/" + file);
+  }
   put("metrics.jsonl", "{}\n");  // the older run was killed before its first checkpoint
   EXPECT_EQ(run_trainer(short_ + " --resume", 1).code, 0);
 }

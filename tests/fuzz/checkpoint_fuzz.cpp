@@ -92,6 +92,7 @@ class Run {
     return {
         .step = 4,
         .steps = length.steps,
+        .steps_per_epoch = length.steps_per_epoch,
         .model = net_.state_dict(),
         .optimizer = optimization_->optimizer_state(),
         .scaler = optimization_->scaler_state(),

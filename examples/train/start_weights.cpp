@@ -1,0 +1,196 @@
+#include "start_weights.h"
+
+#include "checkpoint.h"
+#include "frozen_layers.h"
+#include "model_card.h"
+#include "trainer.h"
+
+#include <tutti/core/excerpt.h>
+#include <tutti/distributed/broadcast_text.h>
+#include <tutti/nn/linear.h>
+#include <tutti/nn/resnet.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+namespace tutti::examples {
+namespace {
+
+using Entries = std::map<std::string, Tensor>;
+
+struct WeightsFile {
+  std::string path;
+  Entries tensors = {};
+  Metadata metadata = {};
+};
+
+// ---- Reading.
+
+bool exists(const std::string& path) {
+  std::error_code ignored;  // a file that cannot be examined is refused by load_safetensors()
+  return std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found;
+}
+
+std::string path_of(const TrainOptions& options) {
+  if (!options.weights.empty()) return options.weights;
+  const std::string model = options.out + "/model.safetensors";
+  if (exists(model)) return model;
+  if (exists(checkpoint_path(options))) return checkpoint_path(options);
+  fail<UsageError>(
+      "--test-only finds neither model.safetensors nor checkpoint.safetensors in the run folder "
+      "{}: name the folder with --out, or a file with --weights",
+      options.out);
+}
+
+// Reads a state dict, or the network's part of a checkpoint.
+WeightsFile read(const std::string& path) {
+  WeightsFile file{.path = path};
+  const StateDict tensors = load_safetensors(path, &file.metadata);
+  const std::string prefix = is_checkpoint(file.metadata) ? "model." : "";
+  for (const auto& [name, tensor] : tensors)
+    if (name.starts_with(prefix)) file.tensors[name.substr(prefix.size())] = tensor;
+  return file;
+}
+
+std::string text(const WeightsFile& file, const std::string& key) {
+  const auto found = file.metadata.find(key);
+  return found == file.metadata.end() ? "" : excerpt(found->second);
+}
+
+// ---- The head.
+
+struct Head {
+  std::string path;
+  nn::Linear* layer = nullptr;
+};
+
+Head find_head(nn::Module& net) {
+  Head head;
+  for (const auto& [path, module] : net.named_modules())
+    if (auto* const linear = dynamic_cast<nn::Linear*>(module)) head = {path, linear};
+  return head;
+}
+
+// Returns the number of classes of the file's head if it differs from the network's in this number
+// and in nothing else; 0 otherwise.
+std::int64_t classes_of_other_head(const Entries& file, const Head& head) {
+  if (!head.layer || !file.contains(head.path + ".weight")) return 0;
+  const Shape own = head.layer->weight.shape(), shape = file.at(head.path + ".weight").shape();
+  if (shape.size() != 2 || shape[1] != own[1] || shape[0] == own[0]) return 0;
+  const auto bias = file.find(head.path + ".bias");
+  const bool has_bias = bias != file.end();
+  if (has_bias != head.layer->bias.defined()) return 0;
+  return has_bias && bias->second.shape() != Shape{shape[0]} ? 0 : shape[0];
+}
+
+// ---- Checking.
+
+bool is_compatible(const Tensor& given, const Tensor& own) {
+  return given.shape() == own.shape() && is_floating(given.dtype()) == is_floating(own.dtype());
+}
+
+std::string describe(const Tensor& tensor) {
+  return fmt::format("{} {}", to_string(tensor.dtype()), to_string(tensor.shape()));
+}
+
+void check_entries(const Entries& file, const StateDict& own) {
+  Entries unknown = file;
+  for (const auto& [name, tensor] : own) {
+    const auto found = file.find(name);
+    if (found == file.end()) fail<CheckpointError>("tensor '{}' is missing", name);
+    if (!is_compatible(found->second, tensor))
+      fail<CheckpointError>("tensor '{}' is {}, expected {}", name, describe(found->second),
+                            describe(tensor));
+    unknown.erase(name);
+  }
+  if (!unknown.empty())
+    fail<CheckpointError>("tensor '{}' is unknown to the network", excerpt(unknown.begin()->first));
+}
+
+// ---- What to say.
+
+std::string source_of(const WeightsFile& file) {
+  std::string source = text(file, "model");
+  if (const std::string dataset = text(file, "dataset"); !dataset.empty())
+    source += " on " + dataset;
+  if (const std::string step = text(file, "step"); !step.empty())
+    source += (source.empty() ? "step " : ", step ") + step;
+  return source.empty() ? file.path : fmt::format("{} ({})", file.path, source);
+}
+
+// Some programs keep the numbers of a card in float32.
+bool are_close(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::ranges::equal(a, b, [](double x, double y) { return std::abs(x - y) < 1e-6; });
+}
+
+// Returns the fields of the file's model card in which the run differs and which no entry shows.
+std::string differences(const WeightsFile& file, const nn::ModelCard& own) {
+  nn::ModelCard card;
+  try {
+    card = nn::ModelCard::from_metadata(file.metadata);
+  } catch (const CheckpointError&) {
+    return {};  // weights need no card
+  }
+  std::string names;
+  const auto add = [&](const char* name, bool differs) {
+    if (differs) names += (names.empty() ? "" : ", ") + std::string(name);
+  };
+  add("class_names", card.classes == own.classes && card.class_names != own.class_names);
+  add("mean", !are_close(card.mean, own.mean));
+  add("std", !are_close(card.std, own.std));
+  add("resize_size", card.resize_size != own.resize_size);
+  add("input_size", card.input_size != own.input_size);
+  return names.empty() ? "" : fmt::format("\nthe file's model card differs in {}", names);
+}
+
+}  // namespace
+
+std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net) {
+  WeightsFile file = read(path_of(options));
+  const Head head = find_head(net);
+  std::string line = "weights from " + source_of(file);
+  StateDict own = net.state_dict();
+  const std::int64_t classes = options.test_only ? 0 : classes_of_other_head(file.tensors, head);
+  if (classes > 0) {
+    const auto is_of_head = [&](const auto& e) { return e.first.starts_with(head.path + "."); };
+    std::erase_if(file.tensors, is_of_head);
+    std::erase_if(own, is_of_head);
+    line += fmt::format("; its head '{}' for {} classes is replaced by a fresh one for {}",
+                        head.path, classes, data.classes);
+  }
+  try {
+    check_entries(file.tensors, own);
+  } catch (const CheckpointError& error) {
+    const std::string model = text(file, "model");
+    fail<CheckpointError>("cannot use the weights {}: {}; this run is of {}{}", file.path,
+                          error.what(), options.model,
+                          model.empty() ? "" : ", the file says " + model);
+  }
+  net.load_state_dict({file.tensors.begin(), file.tensors.end()}, classes == 0);
+  return line + differences(file, model_card(options, data));
+}
+
+std::string load_weights_on_rank_0(const TrainOptions& options, const TrainingData& data,
+                                   const ProcessGroup& group, nn::Module& net) {
+  std::string line, problem;
+  if (group.rank() == 0) try {
+      line = load_weights(options, data, net);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  problem = distributed::broadcast_text(group, problem, "weights");
+  if (!problem.empty()) throw RefusedOnAllRanks(problem);
+  return line;
+}
+
+void check_start(const TrainOptions& options, const TrainingData& data, bool resumes) {
+  const bool reads = (!options.weights.empty() && !resumes) || options.test_only;
+  if (!reads && options.freeze.empty()) return;
+  const auto net = nn::resnet(options.model, {.classes = data.classes, .channels = data.channels});
+  if (reads) load_weights(options, data, *net);
+  if (!options.freeze.empty()) freeze_layers(options, *net);
+}
+
+}  // namespace tutti::examples

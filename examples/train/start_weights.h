@@ -1,0 +1,35 @@
+// Weights from a file: those that a new run begins with (--weights), and those that --test-only
+// tests. Which head they may bring and how a file that does not fit is refused is decided here.
+// How the file of a run in progress is read again is checkpoint.h's business.
+#pragma once
+
+#include "dataset.h"
+#include "options.h"
+
+#include <tutti/distributed/process_group.h>
+#include <tutti/nn/module.h>
+
+namespace tutti::examples {
+
+/// Loads weights and buffers into `net`, and returns the line that says from where. The file is
+/// options.weights, or, with options.test_only and without it, model.safetensors or else the
+/// checkpoint of the run folder. It holds a state dict, or is a checkpoint.
+///
+/// A head (the last Linear) for another number of classes stays as it is in `net`, and the line
+/// says so; with options.test_only it is an error. Throws a CheckpointError of one line, which
+/// names the file and the entry, and changes nothing, where any other entry is missing, unknown, or
+/// of another shape or kind of numbers; and a UsageError where there is no file to test.
+std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net);
+
+/// Calls load_weights() on rank 0, whose values DataParallel gives to the other ranks later.
+/// Returns the line on rank 0. Collective: where it fails, all ranks throw RefusedOnAllRanks with
+/// the same text.
+std::string load_weights_on_rank_0(const TrainOptions& options, const TrainingData& data,
+                                   const ProcessGroup& group, nn::Module& net);
+
+/// Throws what the start of a run would throw because of --weights, --test-only or --freeze, so
+/// that a program can find out before it starts ranks. `resumes`: the run goes on from a
+/// checkpoint, and no other weights are read.
+void check_start(const TrainOptions& options, const TrainingData& data, bool resumes);
+
+}  // namespace tutti::examples

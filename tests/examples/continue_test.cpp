@@ -1,0 +1,401 @@
+// Runs that go on with more epochs or another learning rate, that end early for want of progress,
+// and the files that they keep. That a resume with the same options ends with the same bits is
+// tested in trainer_test.cpp.
+#include "distributed/equal_bits.h"
+#include "small_run.h"
+#include "train/checkpoint.h"
+#include "train/early_stop.h"
+#include "train/kept_files.h"
+#include "trainer_program.h"
+
+#include <tutti/nn/model_card.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace tutti {
+namespace {
+
+using namespace examples;
+using test::even_data;
+using test::expect_equal_bits;
+using test::run_trainer;
+using test::Screen;
+using test::small_options;
+using test::train_on;
+
+namespace fs = std::filesystem;
+
+void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+}
+
+void expect_equal_rows(const Metrics& a, const Metrics& b) {
+  EXPECT_EQ(a.step, b.step);
+  EXPECT_EQ(a.epoch, b.epoch);
+  EXPECT_EQ(a.train_loss, b.train_loss) << "step " << b.step;
+  EXPECT_EQ(a.learning_rate, b.learning_rate) << "step " << b.step;
+  EXPECT_EQ(a.test_loss, b.test_loss) << "step " << b.step;
+  EXPECT_EQ(a.test_accuracy, b.test_accuracy) << "step " << b.step;
+}
+
+class Continued : public ::testing::Test {
+ protected:
+  // An epoch has 3 steps, each of which gives a row.
+  TrainResult run(const TrainOptions& options) {
+    Screen screen;
+    const auto results = train_on(2, options, even_data(), screen.file());
+    said_ = screen.text();
+    expect_equal_bits(results[0].state, results[1].state);
+    return results.front();
+  }
+  // A run that gets a signal in its first step and stops after it.
+  void run_one_step(const TrainOptions& options) {
+    distributed::run_ranks(2, [&](const ProcessGroup& group) {
+      const StopRequest stop{SIGTERM};
+      EXPECT_TRUE(train(options, even_data(), group, nullptr, &stop).is_stopped);
+    });
+  }
+  std::string refusal(const TrainOptions& options) {
+    try {
+      run(options);
+    } catch (const RefusedOnAllRanks& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "no error; it said\n" << said_;
+    return {};
+  }
+  std::set<std::string> kept_files(const TrainOptions& options) const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(options.out))
+      if (const std::string name = entry.path().filename(); name.starts_with("checkpoint-"))
+        names.insert(name);
+    return names;
+  }
+  TrainOptions options_in(const std::string& name) const {
+    TrainOptions options = small_options();
+    options.out = folder_ / name;
+    return options;
+  }
+
+  const test::TemporaryFolder folder_{"continued"};
+  std::string said_;
+};
+
+// ---- more epochs, other rates
+
+TEST_F(Continued, AFinishedRunGoesOnWithMoreEpochs) {
+  TrainOptions options = options_in("run");
+  const TrainResult first = run(options);
+  TrainOptions straight = small_options();
+  straight.epochs = 4;
+  const std::vector<Metrics> rates = run(straight).rows;
+  options.resume = true;
+  options.epochs = 4;
+  const TrainResult second = run(options);
+  expect_parts(said_, {"going on after step 6 of 12\n", "epochs 2 -> 4\n"});
+  ASSERT_EQ(second.rows.size(), 12u);
+  for (std::size_t i = 0; i < 12; ++i) {
+    if (i < 6) expect_equal_rows(second.rows[i], first.rows[i]);
+    else EXPECT_EQ(second.rows[i].learning_rate, rates[i].learning_rate) << "step " << i + 1;
+  }
+  EXPECT_NE(first.rows[5].learning_rate, rates[5].learning_rate);
+  Metadata metadata;
+  expect_equal_bits(load_safetensors(options.out + "/model.safetensors", &metadata), second.state);
+  EXPECT_EQ(metadata.at("epoch"), "4");
+  EXPECT_EQ(metadata.at("step"), "12");
+}
+
+TEST_F(Continued, AStopInTheAddedEpochsDoesNotChangeABit) {
+  const auto run_twice = [&](const std::string& name, bool stops) {
+    TrainOptions options = options_in(name);
+    run(options);
+    options.resume = true;
+    options.epochs = 4;
+    options.optimizer.lr = 0.02;
+    if (stops) run_one_step(options);
+    const TrainResult result = run(options);
+    // What the last resume did not change is not said again.
+    EXPECT_EQ(said_.find("->") == std::string::npos, stops) << said_;
+    return result;
+  };
+  const TrainResult whole = run_twice("whole", false), parts = run_twice("parts", true);
+  expect_equal_bits(parts.state, whole.state);
+  ASSERT_EQ(parts.rows.size(), whole.rows.size());
+  for (std::size_t i = 0; i < whole.rows.size(); ++i)
+    expect_equal_rows(parts.rows[i], whole.rows[i]);
+}
+
+TEST_F(Continued, AnotherLearningRateCountsFromTheNextStepOn) {
+  TrainOptions options = options_in("run");
+  run_one_step(options);
+  TrainOptions straight = small_options();
+  straight.optimizer.lr = 0.0125;
+  const std::vector<Metrics> rates = run(straight).rows;
+  options.resume = true;
+  options.optimizer.lr = 0.0125;
+  const TrainResult result = run(options);
+  expect_parts(said_, {"lr 0.05 -> 0.0125\n"});
+  for (std::size_t i = 1; i < 6; ++i)
+    EXPECT_EQ(result.rows[i].learning_rate, rates[i].learning_rate) << "step " << i + 1;
+  EXPECT_EQ(result.rows[0].learning_rate, 4 * rates[0].learning_rate);
+}
+
+TEST_F(Continued, ARunThatEndedInAnEpochGoesOnInIt) {
+  TrainOptions options = options_in("run");
+  options.max_steps = 4;
+  const TrainResult first = run(options);
+  EXPECT_TRUE(first.rows.back().test_accuracy.has_value());
+  options.resume = true;
+  options.epochs = 3;
+  options.max_steps = 8;
+  const TrainResult second = run(options);
+  expect_parts(said_, {"going on after step 4 of 8\n", "epochs 2 -> 3\n", "max_steps 4 -> 8\n"});
+  std::vector<std::int64_t> tested;
+  for (const Metrics& row : second.rows)
+    if (row.test_accuracy) tested.push_back(row.step);
+  EXPECT_EQ(tested, (std::vector<std::int64_t>{3, 4, 6, 8}));
+  expect_equal_rows(second.rows[3], first.rows[3]);
+  expect_equal_bits(run(options).state, second.state);  // its checkpoint is accepted, too
+}
+
+TEST_F(Continued, AShorterRunThanTheStepsMadeIsRefused) {
+  TrainOptions options = options_in("run");
+  run(options);
+  options.resume = true;
+  options.epochs = 1;
+  expect_parts(refusal(options), {"it has made 6 steps of 3 in an epoch", "would end after 3",
+                                  "--epochs", checkpoint_path(options)});
+  options.epochs = 2;
+  options.max_steps = 6;  // which is no change
+  run(options);
+  EXPECT_EQ(said_.find("->"), said_.rfind("->")) << said_;
+}
+
+// Without a test after its last step a run would have no result.
+TEST_F(Continued, ARunCannotEndInTheEpochAndStepOfItsCheckpoint) {
+  TrainOptions options = options_in("run");
+  options.checkpoint_every = 2;
+  run_one_step(options);
+  options.resume = true;
+  options.max_steps = 1;
+  expect_parts(refusal(options), {"it has made 1 steps", "would end after 1"});
+  options.max_steps = 2;
+  EXPECT_EQ(run(options).rows.size(), 2u);
+}
+
+TEST_F(Continued, OtherDataAreRefusedAlsoWithMoreEpochs) {
+  TrainOptions options = options_in("run");
+  run(options);
+  options.resume = true;
+  options.epochs = 3;
+  const TrainingData more = make_synthetic({.train = 40, .test = 13, .channels = 2, .size = 8});
+  try {
+    train_on(2, options, more);
+    ADD_FAILURE() << "no error";
+  } catch (const RefusedOnAllRanks& error) {
+    expect_parts(error.what(), {"a run of 3 steps in an epoch, this one has 4: other data?"});
+  }
+}
+
+// ---- kept files
+
+TEST_F(Continued, BestWeightsAreThoseOfTheBestEpoch) {
+  TrainOptions options = options_in("run");
+  options.epochs = 6;
+  options.optimizer.lr = 0.2;
+  options.keep_best = true;
+  options.keep_last = 6;
+  const TrainResult result = run(options);
+  const Metrics best = *best_row(result.rows);
+  Metadata metadata;
+  const StateDict weights = load_safetensors(best_path(options), &metadata);
+  EXPECT_EQ(metadata.at("epoch"), std::to_string(best.epoch));
+  EXPECT_EQ(metadata.at("step"), std::to_string(best.step));
+  EXPECT_EQ(metadata.at("test_accuracy"), fmt::format("{}", *best.test_accuracy));
+  EXPECT_EQ(nn::ModelCard::from_metadata(metadata).model, "resnet20");
+  expect_parts(said_, {fmt::format("best     {} (epoch {}, test accuracy {:.4f})",
+                                   best_path(options), best.epoch, *best.test_accuracy)});
+  // The checkpoint of that epoch has the same weights.
+  StateDict of_epoch;
+  const std::string kept =
+      fmt::format("{}/checkpoint-epoch-{:04}.safetensors", options.out, best.epoch);
+  for (const auto& [name, tensor] : load_safetensors(kept))
+    if (name.starts_with("model.")) of_epoch.emplace_back(name.substr(6), tensor);
+  std::map<std::string, Tensor> expected(of_epoch.begin(), of_epoch.end());
+  ASSERT_EQ(weights.size(), expected.size());
+  for (const auto& [name, tensor] : weights)
+    EXPECT_TRUE(to_vector(tensor) == to_vector(expected.at(name))) << name;
+}
+
+TEST_F(Continued, BestWeightsAreReplacedByBetterOnesOnly) {
+  const TrainOptions options = options_in("best");
+  fs::create_directories(options.out);
+  std::vector<Metrics> rows;
+  const auto add = [&](std::int64_t step, double accuracy) {
+    rows.push_back({.epoch = step, .step = step, .test_accuracy = accuracy});
+    keep_best(options, rows, {}, {{"step", std::to_string(step)}, {"test_accuracy", "0"}});
+    Metadata metadata;
+    load_safetensors(best_path(options), &metadata);
+    return metadata.at("step");
+  };
+  expect_parts(describe_best(options), {"none"});
+  EXPECT_EQ(add(1, 0.5), "1");
+  EXPECT_EQ(add(2, 0.4), "1");
+  EXPECT_EQ(add(3, 0.5), "1");
+  EXPECT_EQ(add(4, 0.6), "4");
+  EXPECT_EQ(add(5, 0.7), "5");
+  // The run was killed before its checkpoint, goes on after epoch 4, and comes out differently.
+  rows.pop_back();
+  EXPECT_EQ(add(5, 0.3), "5");
+  EXPECT_EQ(add(6, 0.2), "5");
+  rows.erase(rows.begin() + 4, rows.end());
+  EXPECT_EQ(add(7, 0.1), "7");
+}
+
+TEST_F(Continued, TheLastCheckpointsAreKeptAndNoOthers) {
+  TrainOptions options = options_in("run");
+  options.epochs = 4;
+  options.keep_last = 2;
+  fs::create_directories(options.out);
+  std::ofstream(options.out + "/checkpoint-epoch-mine.safetensors") << "mine";
+  const TrainResult whole = run(options);
+  EXPECT_EQ(kept_files(options), (std::set<std::string>{"checkpoint-epoch-0003.safetensors",
+                                                        "checkpoint-epoch-0004.safetensors",
+                                                        "checkpoint-epoch-mine.safetensors"}));
+  // A run goes on from a kept checkpoint that is put in the place of the last one.
+  fs::copy_file(options.out + "/checkpoint-epoch-0003.safetensors", checkpoint_path(options),
+                fs::copy_options::overwrite_existing);
+  options.resume = true;
+  options.keep_last = 1;
+  expect_equal_bits(run(options).state, whole.state);
+  expect_parts(said_, {"going on after step 9 of 12"});
+  EXPECT_EQ(kept_files(options), (std::set<std::string>{"checkpoint-epoch-0004.safetensors",
+                                                        "checkpoint-epoch-mine.safetensors"}));
+}
+
+TEST_F(Continued, OtherCheckpointsThanThoseOfEpochsAreNotKept) {
+  TrainOptions options = options_in("run");
+  options.checkpoint_every = 1;
+  options.keep_last = 5;
+  run_one_step(options);
+  EXPECT_TRUE(kept_files(options).empty());
+  options.resume = true;
+  run(options);
+  EXPECT_EQ(kept_files(options), (std::set<std::string>{"checkpoint-epoch-0001.safetensors",
+                                                        "checkpoint-epoch-0002.safetensors"}));
+}
+
+// ---- early stopping
+
+TEST(EarlyStop, CountsTestedEpochsSinceTheBest) {
+  std::vector<Metrics> rows;
+  const auto add = [&](std::optional<double> accuracy) {
+    rows.push_back({.epoch = 1,
+                    .step = static_cast<std::int64_t>(rows.size()) + 1,
+                    .test_accuracy = accuracy});
+  };
+  EXPECT_FALSE(is_out_of_patience(rows, 1));
+  add(0.5);
+  EXPECT_FALSE(is_out_of_patience(rows, 1));
+  add({});
+  add(0.5);  // as good is not better
+  EXPECT_TRUE(is_out_of_patience(rows, 1));
+  EXPECT_FALSE(is_out_of_patience(rows, 2));
+  EXPECT_FALSE(is_out_of_patience(rows, 0));
+  add({});
+  EXPECT_FALSE(is_out_of_patience(rows, 1));  // only a tested network may be the last
+  add(0.4);
+  EXPECT_TRUE(is_out_of_patience(rows, 2));
+  add(0.6);
+  EXPECT_FALSE(is_out_of_patience(rows, 1));
+  EXPECT_EQ(best_row(rows)->step, 6);
+}
+
+class Stopped : public Continued {
+ protected:
+  // Nothing that tests depend on changes in such a run, so that the first epoch stays the best.
+  TrainOptions without_progress() const {
+    TrainOptions options = options_in("run");
+    options.epochs = 6;
+    options.patience = 2;
+    options.freeze = {"conv1.*", "bn1.*", "layer*"};
+    options.optimizer.lr = 1e-30;
+    return options;
+  }
+};
+
+TEST_F(Stopped, ARunWithoutProgressEndsAsFinished) {
+  const TrainOptions options = without_progress();
+  const TrainResult result = run(options);
+  EXPECT_FALSE(result.is_stopped);
+  EXPECT_EQ(result.rows.size(), 9u);
+  EXPECT_EQ(result.test_accuracy, result.rows[2].test_accuracy);
+  expect_parts(said_, {"stopped early after epoch 3 of 6", "of epoch 1 (--patience 2)"});
+  Metadata metadata;
+  expect_equal_bits(load_safetensors(options.out + "/model.safetensors", &metadata), result.state);
+  EXPECT_EQ(metadata.at("epoch"), "3");
+  EXPECT_TRUE(fs::exists(options.out + "/report.html"));
+}
+
+TEST_F(Stopped, AResumeDoesNotTrainOnByAccident) {
+  TrainOptions options = without_progress();
+  run(options);
+  options.resume = true;
+  EXPECT_EQ(run(options).rows.size(), 9u);
+  expect_parts(said_, {"stopped early after epoch 3 of 6"});
+  options.epochs = 20;
+  EXPECT_EQ(run(options).rows.size(), 9u);
+  options.patience = 0;
+  expect_parts(refusal(options), {"stopped early with --patience 2: give --patience 2"});
+  options.patience = 3;  // a greater one is meant
+  EXPECT_EQ(run(options).rows.size(), 12u);
+  expect_parts(said_, {"patience 2 -> 3", "stopped early after epoch 4 of 20"});
+}
+
+TEST_F(Stopped, AStopBySignalKeepsTheCount) {
+  TrainOptions options = without_progress();
+  const TrainResult whole = run(options);
+  fs::remove_all(options.out);
+  run_one_step(options);
+  options.resume = true;
+  for (int i = 0; i < 3; ++i) run_one_step(options);  // steps 2 to 4
+  const TrainResult parts = run(options);
+  EXPECT_EQ(parts.rows.size(), 9u);
+  expect_equal_bits(parts.state, whole.state);
+}
+
+// ---- the program
+
+TEST_F(Continued, TheProgramKeepsStopsAndGoesOn) {
+  const std::string run = folder_ / "run",
+                    arguments =
+                        "--dataset synthetic --batch-size 1024 --threads 1 --freeze "
+                        "'conv1.*,bn1.*,layer*' --lr 1e-30 --patience 1 --keep-best "
+                        "--keep-last 1 --out " +
+                        run;
+  test::Outcome outcome = run_trainer(arguments + " --epochs 5", 1);
+  EXPECT_EQ(outcome.code, 0);
+  expect_parts(outcome.output, {"stopped early after epoch 2 of 5", "best.safetensors (epoch 1"});
+  for (const char* file : {"best", "model", "checkpoint", "checkpoint-epoch-0002"})
+    EXPECT_TRUE(fs::exists(run + "/" + file + ".safetensors")) << file;
+  outcome = run_trainer(arguments + " --epochs 5 --resume --patience 2", 1);
+  EXPECT_EQ(outcome.code, 0);
+  expect_parts(outcome.output, {"patience 1 -> 2", "stopped early after epoch 3 of 5"});
+  EXPECT_EQ(run_trainer(arguments + " --epochs 5 --resume --patience 0", 2).code, 2);
+
+  EXPECT_EQ(run_trainer("--dataset synthetic --batch-size 1024 --threads 1 --max-steps 1 "
+                        "--overwrite --out " +
+                            run,
+                        1)
+                .code,
+            0);
+  EXPECT_TRUE(kept_files(options_in("run")).empty());
+  EXPECT_FALSE(fs::exists(run + "/best.safetensors"));
+}
+
+}  // namespace
+}  // namespace tutti
