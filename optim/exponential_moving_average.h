@@ -18,10 +18,10 @@ namespace tutti::optim {
 /// counted, are copied in every update. To evaluate or to save the averages, exchange them with the
 /// model's values, and exchange them again before training goes on:
 ///
-///   ExponentialMovingAverage average(net.named_parameters(), net.named_buffers(), 0.999);
+///   optim::ExponentialMovingAverage average(net.named_parameters(), net.named_buffers(), 0.999);
 ///   average.update();   // after each step
 ///   {
-///     const auto exchanged = average.exchanged();
+///     const optim::ExponentialMovingAverage::Exchange exchange(average);
 ///     evaluate(net);
 ///   }
 ///
@@ -45,25 +45,23 @@ class ExponentialMovingAverage {
   /// Exchanges the averages with the values of the tensors, in place. The averages that
   /// state_dict() returns and that update() changes are then the model's values.
   void exchange();
-  /// Exchanges them for the life of the returned object.
+  /// Exchanges them for its life.
   class Exchange {
    public:
+    explicit Exchange(ExponentialMovingAverage& average) : average_(average) { average.exchange(); }
     ~Exchange() { average_.exchange(); }
     Exchange(const Exchange&) = delete;
     Exchange& operator=(const Exchange&) = delete;
 
    private:
-    friend class ExponentialMovingAverage;
-    explicit Exchange(ExponentialMovingAverage& average) : average_(average) { average.exchange(); }
     ExponentialMovingAverage& average_;
   };
-  [[nodiscard]] Exchange exchanged() { return Exchange(*this); }
 
-  /// Returns "updates", an int64 tensor of shape (), and the averages under the names of the tensors
-  /// with the prefix "average.". The averages share their storage with this object.
+  /// Returns "updates", an int64 tensor of shape (), and the averages under the names of the
+  /// tensors with the prefix "average.". The averages share their storage with this object.
   StateDict state_dict() const;
-  /// Throws a CheckpointError that names the entry unless the state has the entries of state_dict(),
-  /// each with its shape and dtype, and a number of updates that is not negative.
+  /// Throws a CheckpointError that names the entry unless the state has the entries of
+  /// state_dict(), each with its shape and dtype, and a number of updates that is not negative.
   void check_state_dict(const StateDict& state) const;
   /// Checks the state, and then copies its values. Throws the errors of check_state_dict(), and
   /// changes nothing then.

@@ -87,7 +87,7 @@ TEST_F(Averages, AnExchangePutsThemIntoTheModelAndBack) {
   const auto model = to_vector(weight_), average = to_vector(average_of(averages, "weight"));
   const void* const address = weight_.raw();
   {
-    const auto exchanged = averages.exchanged();
+    const ExponentialMovingAverage::Exchange exchange(averages);
     EXPECT_EQ(to_vector(weight_), average);
     EXPECT_EQ(to_vector(average_of(averages, "weight")), model);
     running_.fill_(7);  // recomputed statistics stay with the averages
