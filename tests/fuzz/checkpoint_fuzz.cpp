@@ -68,7 +68,9 @@ class Run {
       const std::optional<Checkpoint> found = load_checkpoint(options_, ranks);
       check_length(options_, found.value(), length);
       restore(options_, *found, net_, *optimization_, &ema_);
-      to_html({.rows = found->rows});
+      RunReport report;
+      report.rows = found->rows;
+      to_html(report);
     });
     const Contents after = state();
     if (!resumed) {
