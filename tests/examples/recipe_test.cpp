@@ -213,7 +213,8 @@ TEST(Recipe, ZeroInitBeginsWithoutTheResidualBranches) {
   options.optimizer.lr = 1e-12;
   for (const bool zero_init : {false, true}) {
     options.zero_init = zero_init;
-    for (const auto& [name, tensor] : train_on(1, options)[0].state)
+    const TrainResult result = train_on(1, options)[0];
+    for (const auto& [name, tensor] : result.state)
       if (name.ends_with(".bn2.weight")) {
         EXPECT_NEAR(to_vector(tensor)[0], zero_init ? 0 : 1, 1e-6) << name;
       }
@@ -413,7 +414,8 @@ TEST(Recipe, RecomputedStatisticsAreThoseOfImagesThatAreNotMixed) {
     options.recompute_statistics = recomputed;
     options.augmentation.mixup = mixup;
     StateDict statistics;
-    for (const auto& [name, tensor] : train_on(1, options)[0].state)
+    const TrainResult result = train_on(1, options)[0];
+    for (const auto& [name, tensor] : result.state)
       if (name.find("running_") != std::string::npos) statistics.emplace_back(name, tensor);
     return statistics;
   };
