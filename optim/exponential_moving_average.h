@@ -1,7 +1,7 @@
 // ExponentialMovingAverage: an average of a model's weights over the steps of training, which often
 // classifies better than the last weights do (Polyak and Juditsky, "Acceleration of stochastic
-// approximation by averaging", 1992). It averages parameters and buffers as ModelEma does in
-// PyTorch's references/classification. It knows tensors by name, and no modules.
+// approximation by averaging", 1992). It averages parameters and buffers as the class of this name
+// in PyTorch's references/classification does. It knows tensors by name, and no modules.
 #pragma once
 
 #include "../core/state_dict.h"

@@ -270,6 +270,7 @@ data::Batch TrainingRun::next_batch() {
 // change too fast for an average, which begins anew in every step.
 void TrainingRun::update_averages() {
   if (!ema_) return;
+  const StepTimer::Scope scope(step_timer_, StepPart::optimizer);
   if (step_ <= warmup_steps(options_.schedule, length_)) ema_->restart();
   ema_->update();
 }
