@@ -2,6 +2,7 @@
 // and resumed runs.
 #include "train/trainer.h"
 #include "distributed/equal_bits.h"
+#include "small_run.h"
 #include "train/checkpoint.h"
 #include "train/placement.h"
 #include "train/progress.h"
@@ -27,40 +28,16 @@ namespace {
 using namespace examples;
 
 namespace fs = std::filesystem;
-using tutti::test::expect_equal_bits;
-
-// Returns 30 images: three batches of 10, which three ranks share unevenly.
-const TrainingData& even_data() {
-  static const TrainingData data =
-      make_synthetic({.train = 30, .test = 13, .channels = 2, .size = 8});
-  return data;
-}
+using test::even_data;
+using test::expect_equal_bits;
+using test::small_options;
+using test::train_on;
 
 // Returns one image more than two batches have: all ranks but one get nothing of the third batch.
 const TrainingData& odd_data() {
   static const TrainingData data =
       make_synthetic({.train = 21, .test = 13, .channels = 2, .size = 8});
   return data;
-}
-
-TrainOptions small_options() {
-  TrainOptions options;
-  options.epochs = 2;
-  options.batch_size = 10;
-  options.threads = 1;
-  options.optimizer.lr = 0.05;
-  options.log_every = 1;
-  options.out = "";
-  return options;
-}
-
-std::vector<TrainResult> train_on(int ranks, const TrainOptions& options,
-                                  const TrainingData& data = even_data()) {
-  std::vector<TrainResult> results(static_cast<std::size_t>(ranks));
-  distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
-    results[static_cast<std::size_t>(group.rank())] = train(options, data, group, nullptr);
-  });
-  return results;
 }
 
 // Trains on one rank and on several, and compares the loss of every step, the test results, and the

@@ -1,0 +1,78 @@
+// Runs of the trainer that take less than a second, for the tests of train() and of what it leaves.
+#pragma once
+
+#include "train/trainer.h"
+
+#include <unistd.h>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+namespace tutti::test {
+
+/// Returns 30 images: three batches of 10, which three ranks share unevenly.
+inline const examples::TrainingData& even_data() {
+  static const examples::TrainingData data =
+      examples::make_synthetic({.train = 30, .test = 13, .channels = 2, .size = 8});
+  return data;
+}
+
+inline examples::TrainOptions small_options() {
+  examples::TrainOptions options;
+  options.epochs = 2;
+  options.batch_size = 10;
+  options.threads = 1;
+  options.optimizer.lr = 0.05;
+  options.log_every = 1;
+  options.out = "";
+  return options;
+}
+
+/// Returns the results of all ranks; rank 0 writes to `screen`.
+inline std::vector<examples::TrainResult> train_on(int ranks, const examples::TrainOptions& options,
+                                                   const examples::TrainingData& data = even_data(),
+                                                   std::FILE* screen = nullptr) {
+  std::vector<examples::TrainResult> results(static_cast<std::size_t>(ranks));
+  distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
+    results[static_cast<std::size_t>(group.rank())] = train(options, data, group, screen);
+  });
+  return results;
+}
+
+/// A screen whose text a test can read.
+class Screen {
+ public:
+  ~Screen() { std::fclose(file_); }
+  std::FILE* file() const { return file_; }
+  std::string text() const {
+    std::rewind(file_);
+    std::string all;
+    std::array<char, 4096> part;
+    while (const std::size_t size = std::fread(part.data(), 1, part.size(), file_))
+      all.append(part.data(), size);
+    return all;
+  }
+
+ private:
+  std::FILE* file_ = std::tmpfile();
+};
+
+/// A folder of this process that is removed at the end.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const std::string& name)
+      : path_(std::filesystem::temp_directory_path() /
+              ("tutti_" + name + "_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace tutti::test
