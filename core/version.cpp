@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 namespace tutti {
-namespace {
+
+std::string version() { return TUTTI_VERSION; }
 
 std::string compiler() {
 #if defined(__clang__)
@@ -30,10 +31,6 @@ std::string vector_instructions() {
   return "those of every processor of this architecture (TUTTI_NATIVE=ON compiles for this one)";
 #endif
 }
-
-}  // namespace
-
-std::string version() { return TUTTI_VERSION; }
 
 std::string describe_build() {
   std::string text = "tutti " + version() + "\n";

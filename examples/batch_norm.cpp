@@ -13,7 +13,7 @@ struct Batch {
   Tensor images, labels;
 };
 Batch make_batch(std::int64_t samples, Generator& random) {
-  const Tensor labels = randint(2, {samples}, {}, random);
+  const Tensor labels = randint(2, {samples}, {.dtype = int64}, random);
   const Tensor shift = labels.to(float32).reshape({samples, 1, 1, 1}) - 0.5;
   return {randn({samples, 3, 16, 16}, {}, random) * 2 + shift, labels};
 }

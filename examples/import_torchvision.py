@@ -7,8 +7,9 @@ deviation and picture size.
     import_torchvision.py resnet50 --weights IMAGENET1K_V1
     import_torchvision.py resnet18 --pth mine.pth --classes-file names.txt --resize 256 --crop 224
 
-Needs PyTorch, and torchvision for the first two. A .pth file is read with weights_only=True, so that it cannot run code.
-Errors are one line on standard error and exit status 2."""
+Needs PyTorch, and torchvision for the first two. Files are read with weights_only=True, so that they cannot run code, and
+downloads must have the hash in their name. Errors are one line on standard error and exit status 2; after a wrong flag
+the usage stands before it."""
 import argparse
 import ctypes
 import json
@@ -126,10 +127,16 @@ def load_torchvision(model, weights_name):
         weights = models.get_model_weights(model)[weights_name]
     except (KeyError, ValueError) as error:
         raise ImportFailure(f"expected a model and weights of torchvision, got {model} {weights_name}: {error}")
+    import torch
     preset = weights.transforms()
     known = {"mean": list(preset.mean), "std": list(preset.std), "resize_size": preset.resize_size[0],
              "input_size": preset.crop_size[0], "class_names": list(weights.meta["categories"])}
-    return weights.get_state_dict(progress=sys.stderr.isatty()), known
+    try:  # with the hash in the file's name, which also covers an older download in the cache
+        state = torch.hub.load_state_dict_from_url(weights.url, progress=sys.stderr.isatty(), check_hash=True,
+                                                   map_location="cpu", weights_only=True)
+    except RuntimeError as error:
+        raise ImportFailure(f"{weights.url}: expected the file with the hash in its name: {error}")
+    return state, known
 
 
 def complete(state):
@@ -183,11 +190,17 @@ def parse(arguments):
     parser.add_argument("--classes-file", help="the names of the classes, one a line, in the order of the logits")
     parser.add_argument("--classes", type=int, help="the number of classes, where fc.weight does not show it")
     parser.add_argument("--channels", type=int, help="the number of channels, where conv1.weight does not show it")
-    parser.add_argument("--mean", type=numbers, help="of each channel, pixels in [0, 1]: 0.485,0.456,0.406")
-    parser.add_argument("--std", type=numbers, help="of each channel: 0.229,0.224,0.225")
-    parser.add_argument("--resize", type=int, help="scale the shorter side to this before the crop; 0 for no scaling")
-    parser.add_argument("--crop", type=int, help="the side of the square that is cropped from the centre")
-    return parser.parse_args(arguments)
+    parser.add_argument("--mean", type=numbers, help="of each channel, pixels in [0, 1] (default: torchvision's, "
+                        "else ImageNet's 0.485,0.456,0.406)")
+    parser.add_argument("--std", type=numbers, help="of each channel (default: torchvision's, else ImageNet's 0.229,0.224,0.225)")
+    parser.add_argument("--resize", type=int, help="scale the shorter side to this before the crop; 0 for no scaling "
+                        "(default: torchvision's; needed with --pth)")
+    parser.add_argument("--crop", type=int, help="the side of the square that is cropped from the centre "
+                        "(default: torchvision's; needed with --pth)")
+    options = parser.parse_args(arguments)
+    if options.pth and (options.resize is None or options.crop is None):
+        parser.error("--pth needs --resize and --crop: the file does not tell how its network was trained")
+    return options
 
 
 def run(options):

@@ -15,7 +15,8 @@ using namespace tutti;
 Tensor sync_group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight,
                        const Tensor& bias, const ProcessGroup& ranks) {
   const std::int64_t samples = x.size(0), channels = x.size(1);
-  const Tensor local = x.to(float64).reshape({samples, groups, x.numel() / (samples * groups)});
+  const std::int64_t values = channels / groups * x.size(2) * x.size(3);
+  const Tensor local = x.to(float64).reshape({samples, groups, values});
 
   // One collective carries the sums, the sums of squares and the count. Its gradient is another
   // collective, which backward runs by itself.

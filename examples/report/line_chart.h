@@ -17,7 +17,7 @@ struct LineChart {
   std::string title;         ///< For those who cannot see the picture.
   double low = 0, high = 1;  ///< The ends of the vertical axis: low < high, neither of them huge.
   double last_step = 1;      ///< The end of the horizontal axis, which begins at 0.
-  std::vector<double> epoch_ends = {};  ///< Steps at which a dashed line stands.
+  std::vector<double> epoch_ends = {};  ///< Steps at which a dotted line stands.
   std::vector<Point> faint = {}, line = {}, dots = {};
 };
 

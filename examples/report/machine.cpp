@@ -2,6 +2,7 @@
 #include "run_report.h"
 
 #include <tutti/core/parallel.h>
+#include <tutti/core/version.h>
 
 #include <fmt/format.h>
 
@@ -30,35 +31,6 @@ std::string processor(const utsname& system) {
   return name.empty() ? std::string(system.machine) : name;
 }
 
-// The widest vector instructions that this program was compiled for.
-std::string vector_instructions() {
-#if defined(__AVX512BF16__)
-  return "AVX-512 with bfloat16";
-#elif defined(__AVX512F__)
-  return "AVX-512";
-#elif defined(__AVX2__)
-  return "AVX2";
-#elif defined(__AVX__)
-  return "AVX";
-#elif defined(__SSE2__)
-  return "SSE2";
-#elif defined(__ARM_FEATURE_SVE)
-  return "SVE";
-#elif defined(__ARM_NEON)
-  return "NEON";
-#else
-  return "none known";
-#endif
-}
-
-std::string compiler() {
-#if defined(__clang__)
-  return "Clang " __clang_version__;
-#else
-  return "GCC " __VERSION__;
-#endif
-}
-
 std::string memory() {
   const std::string kibibytes = value_in_file("/proc/meminfo", "MemTotal", ':');
   return kibibytes.empty() ? "unknown" : fmt::format("{:.1f} GiB", std::stod(kibibytes) / 0x1p20);
@@ -77,7 +49,7 @@ Facts machine_facts() {
           {"System", fmt::format("{}, Linux {}, {}", distribution, system.release, system.machine)},
           {"Compiler", compiler()},
           {"C library", fmt::format("glibc {}", gnu_get_libc_version())},
-          {"tutti", TUTTI_VERSION}};
+          {"tutti", version()}};
 }
 
 }  // namespace tutti::examples

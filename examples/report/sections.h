@@ -6,23 +6,24 @@
 
 namespace tutti::examples {
 
-/// The style sheet of the page: light and dark colours, and the layout for wide and narrow screens.
+/// Returns the style sheet of the page: light and dark colours, and the layout for wide and narrow
+/// screens.
 std::string style_sheet();
 
-/// The most important numbers, large.
+/// Shows the most important numbers, large.
 std::string figures_section(const RunReport& report);
-/// Loss, accuracy, learning rate and images/s over the steps.
+/// Draws loss, accuracy, learning rate and images/s over the steps.
 std::string curves_section(const RunReport& report);
-/// Test images with what the network takes them for.
+/// Shows test images with what the network takes them for.
 std::string predictions_section(const RunReport& report);
-/// The confusion matrix, the pairs that are confused most, and the classes that are recognised
-/// least.
+/// Shows the confusion matrix, the pairs that are confused most, and the classes that are
+/// recognised least.
 std::string confusion_section(const RunReport& report);
-/// Where the time of a step goes on each rank, and which rank the others wait for.
+/// Shows where the time of a step goes on each rank, and which rank the others wait for.
 std::string time_section(const RunReport& report);
-/// What ails the BatchNorm layers, and what to do.
+/// Tells what is wrong in the BatchNorm layers, and what to do.
 std::string batch_norm_section(const RunReport& report);
-/// The tables of configuration and machine.
+/// Lists the tables of configuration and machine.
 std::string facts_section(const RunReport& report);
 
 /// Returns a section with a heading, which others can link to by `id`, around `content`.

@@ -10,7 +10,7 @@
 
 namespace tutti::examples {
 
-/// The parts of a run that its report reads.
+/// The parts of a run that a report is made of.
 struct ReportSource {
   const TrainOptions& options;
   const TrainingData& data;

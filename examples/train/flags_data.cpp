@@ -27,8 +27,9 @@ void add_data_flags(CLI::App& app, TrainOptions& o) {
       "With --dataset folder, pictures that cannot be decoded: fatal, or replaced by the next one, "
       "counted and named at the end [fatal]");
   app.add_option("--model", o.model,
-                 "resnet20, 32, 44, 56 (for small images), resnet18, 34, 50, 101 or 152; with "
-                 "--dataset folder the default is resnet18")
+                 fmt::format("{}; resnet20 to resnet56 are for small images; with --dataset folder "
+                             "the default is resnet18",
+                             fmt::join(nn::resnet_names(), ", ")))
       ->check(one_of(nn::resnet_names()))
       ->capture_default_str();
   app.add_flag("--zero-init,!--no-zero-init", o.zero_init,

@@ -108,8 +108,8 @@ void RunFolderLock::lock() {
   // A file system without locks cannot tell two programs apart. The owner's name only helps the
   // reader of an error, so that it may be missing.
   const std::string owner = fmt::format("process {} of host {}", getpid(), host_name());
-  if (::ftruncate(file_.get(), 0) == 0 && ::write(file_.get(), owner.data(), owner.size()) < 0)
-    return;
+  [[maybe_unused]] const bool is_written = ::ftruncate(file_.get(), 0) == 0 &&
+                                           ::write(file_.get(), owner.data(), owner.size()) >= 0;
 }
 
 void RunFolderLock::check_old_run(const TrainOptions& options) const {

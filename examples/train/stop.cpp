@@ -37,7 +37,7 @@ void note_signal(int number) {
     ::raise(number);  // takes effect when this handler returns
   } else if (announces) {
     constexpr char text[] =
-        "train_resnet: stops after this step with a checkpoint; a second signal ends it at once\n";
+        "train_resnet: stops soon, with a checkpoint; a second signal ends it at once\n";
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, sizeof text - 1);
   }
   errno = saved_errno;

@@ -12,12 +12,12 @@ namespace tutti::examples {
 
 /// The answer of a network to one test image.
 struct Prediction {
-  std::int64_t index = 0;  ///< Of the image in its dataset.
+  std::int64_t index = 0;  ///< The index of the image in its dataset.
   std::int64_t label = 0, predicted = 0;
   double probability = 0;  ///< That of the predicted class.
 };
 
-/// The same on every rank.
+/// The results of a test of the network. They are the same on every rank.
 struct TestDetails {
   std::int64_t classes = 0;
   /// How many samples of class r were taken for class c: (classes, classes), row by row. Empty for

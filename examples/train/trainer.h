@@ -15,7 +15,7 @@ namespace tutti::examples {
 
 struct TrainResult {
   std::vector<Metrics> rows;  ///< The same on every rank.
-  StateDict state;            ///< This rank's weights and buffers at the end.
+  StateDict state;            ///< This rank's weights (or averages) and buffers at the end.
   double test_accuracy = 0;
   /// The run was stopped before its end; the checkpoint is written.
   bool is_stopped = false;
@@ -36,8 +36,8 @@ class RefusedOnAllRanks : public CheckpointError {
 /// thread's number of threads.
 ///
 /// Where `stop` (on all ranks or on none) asks any rank to stop, all ranks write a checkpoint after
-/// the same step, at most one after that in which it asked, and return. An evaluation is finished
-/// first.
+/// the same step, at most one after that in which it asked (with NCCL ten), and return. An
+/// evaluation is finished first.
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop = nullptr);
 

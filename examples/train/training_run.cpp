@@ -322,7 +322,16 @@ void TrainingRun::recompute_statistics() {
       *net_, [this] { statistics_batches_->run(*net_, row_.epoch); }, group_);
 }
 
-// Tests the weights that are saved at the end: the averaged ones, if there are any.
+// Returns the weights that are tested and saved: the averages, if there are any.
+StateDict TrainingRun::tested_weights() {
+  if (!ema_) return net_->state_dict();
+  const optim::ExponentialMovingAverage::Exchange exchange(*ema_);
+  StateDict weights = net_->state_dict();
+  for (auto& [name, tensor] : weights) tensor = tensor.clone();
+  return weights;
+}
+
+// Tests these weights.
 LossAndAccuracy TrainingRun::test_weights() {
   std::optional<optim::ExponentialMovingAverage::Exchange> exchange;
   if (ema_) exchange.emplace(*ema_);
@@ -394,17 +403,15 @@ void TrainingRun::say_replaced_files() {
 }
 
 TrainResult TrainingRun::finish() {
-  if (ema_) {
-    ema_->exchange();
-    log_.say(
-        fmt::format("the weights are averages over the steps (--ema {})", options_.optimizer.ema));
-  }
-  TrainResult result{.rows = log_.rows(), .state = net_->state_dict()};
+  TrainResult result{.rows = log_.rows(), .state = tested_weights()};
   result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
   Metadata metadata = model_card(options_, data_).to_metadata();
   metadata["dataset"] = options_.dataset;
   metadata["step"] = std::to_string(length_.steps);
   log_.save_weights(result.state, metadata);
+  if (ema_)
+    log_.say(
+        fmt::format("the weights are averages over the steps (--ema {})", options_.optimizer.ema));
   say_replaced_files();
   log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;

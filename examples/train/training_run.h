@@ -72,6 +72,7 @@ class TrainingRun {
   void check_batch_norm();
   void recompute_statistics();
   LossAndAccuracy test_weights();
+  StateDict tested_weights();
   void continue_from(const Checkpoint& checkpoint);
   void say_replaced_files();
   std::string headline() const;

@@ -59,7 +59,8 @@ struct Sizes {
 Tensor repeat_group_values(const Tensor& t, const Sizes& sizes) {
   return t.reshape({sizes.samples, sizes.groups, 1})
       .expand({sizes.samples, sizes.groups, sizes.width})
-      .reshape({sizes.samples * sizes.channels()});
+      .reshape({sizes.samples * sizes.channels()})
+      .contiguous();  // reshape can return a view of stride 0, which the kernels do not take
 }
 
 Tensor repeat_channel_values(const Tensor& t, const Sizes& sizes) {
@@ -67,7 +68,8 @@ Tensor repeat_channel_values(const Tensor& t, const Sizes& sizes) {
   return t.detach()
       .reshape({1, sizes.channels()})
       .expand({sizes.samples, sizes.channels()})
-      .reshape({sizes.samples * sizes.channels()});
+      .reshape({sizes.samples * sizes.channels()})
+      .contiguous();
 }
 
 // Mean and 1 / sqrt(var + eps) of each sample and group, float64, (N G).

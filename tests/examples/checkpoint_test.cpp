@@ -101,11 +101,16 @@ TEST_F(CheckpointFile, EveryEntryIsNeeded) {
 
 TEST_F(CheckpointFile, NoOtherEntryIsAccepted) {
   const Contents whole = finished_run();
-  for (const char* name :
-       {"", "model.", "odd\nname", "model.odd", "optimizer.odd", "scaler.scale"}) {
+  for (const auto& [name, reason] : std::vector<std::pair<std::string, std::string>>{
+           {"", "does not belong there"},
+           {"model.", "does not belong there"},
+           {"odd\nname", "does not belong there"},
+           {"model.odd", "unknown to the network"},
+           {"optimizer.odd", "belong to no parameter"},
+           {"scaler.scale", "which only a run in float16 has"}}) {
     Contents more = whole;
     more.tensor(name) = zeros({1});
-    expect_refusal(more, "");
+    expect_refusal(more, reason);
   }
   for (const char* key : {"", "odd\nkey", "optimizer.", "optimizer.odd", "optimizer.group.1.lr"}) {
     Contents more = whole;

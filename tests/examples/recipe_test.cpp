@@ -1,5 +1,6 @@
 // The training recipe of the trainer: how a step is computed, what optimizers, schedules, averages
 // and mixed images do to it, and which options go together.
+#include "resumed_run.h"
 #include "small_run.h"
 #include "train/loaders.h"
 #include "train/make_optimizer.h"

@@ -2,6 +2,7 @@
 // and resumed runs.
 #include "train/trainer.h"
 #include "distributed/equal_bits.h"
+#include "resumed_run.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
 #include "train/placement.h"
@@ -26,9 +27,14 @@ namespace tutti {
 namespace {
 
 using namespace examples;
-using namespace test;
 
 namespace fs = std::filesystem;
+using test::even_data;
+using test::expect_equal_bits;
+using test::expect_resumes_to_the_bit;
+using test::odd_data;
+using test::small_options;
+using test::train_on;
 
 // Trains on one rank and on several, and compares the loss of every step, the test results, and the
 // ranks with each other.
@@ -237,7 +243,7 @@ TEST(Trainer, LeavesMetricsWeightsAndAReport) {
   EXPECT_TRUE(html.starts_with("<!DOCTYPE html>") && html.ends_with("</html>\n"));
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(folder / "config.json")).at("batch_size"), 10);
   for (const auto& entry : fs::directory_iterator(folder))
-    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
+    EXPECT_EQ(entry.path().string().find(".draft-"), std::string::npos) << entry.path();
   fs::remove_all(folder);
 }
 

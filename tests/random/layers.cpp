@@ -223,13 +223,7 @@ Operation drop_path() {
             const auto seed = static_cast<std::uint64_t>(draw.pick(0, 1000000));
             Trial trial = trial_of(layer, draw.tensor(draw.shape(1)), draw, [=](const Arrays& in) {
               Generator generator(seed);
-              std::vector<bool> sample_is_kept, is_kept;
-              for (std::int64_t n = 0; n < in[0].size(0); ++n)
-                sample_is_kept.push_back(generator.next() < 0x1p31);
-              for_each_index(in[0].shape, [&](const Dims& index) {
-                is_kept.push_back(sample_is_kept[static_cast<std::size_t>(index[0])]);
-              });
-              return reference::dropout(in[0], is_kept, 2);
+              return reference::drop_path(in[0], 0.5, generator);
             });
             trial.call = [=](const auto& in) {
               manual_seed(seed);

@@ -1,4 +1,4 @@
-// Losses, and dropout.
+// Losses, dropout and drop path.
 #include "operation.h"
 #include "reference.h"
 
@@ -218,12 +218,35 @@ Operation dropout() {
           {.gradient_roundings = 1}};
 }
 
+Operation drop_path() {
+  return {"nn::drop_path(const Tensor&, double, bool, Generator&)",
+          [](Draw& draw) {
+            const double p = draw.chance(0.1) ? 1 : 0.25 * static_cast<double>(draw.pick(0, 3));
+            const bool is_training = draw.chance(0.8);
+            const auto seed = static_cast<std::uint64_t>(draw.pick(0, 1000000));
+            return Trial{.inputs = {draw.tensor(draw.shape(1))},
+                         .call =
+                             [=](const auto& in) {
+                               Generator generator(seed);
+                               return nn::drop_path(in[0], p, is_training, generator);
+                             },
+                         .reference =
+                             [=](const Arrays& in) {
+                               if (!is_training) return in[0];
+                               Generator generator(seed);
+                               return reference::drop_path(in[0], p, generator);
+                             },
+                         .options = fmt::format("p {}{}", p, is_training ? "" : " evaluation")};
+          },
+          {.gradient_roundings = 1}};
+}
+
 }  // namespace
 
 Family losses() {
   return {"losses",
           {cross_entropy(false), cross_entropy(true), nll(), mse(), smooth_l1(),
-           binary_cross_entropy(), binary_cross_entropy_with_logits(), dropout()}};
+           binary_cross_entropy(), binary_cross_entropy_with_logits(), dropout(), drop_path()}};
 }
 
 }  // namespace tutti::test

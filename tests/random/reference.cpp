@@ -322,6 +322,16 @@ Array dropout(const Array& x, const std::vector<bool>& is_kept, double factor) {
   return y;
 }
 
+Array drop_path(const Array& x, double p, Generator& random) {
+  std::vector<bool> sample_is_kept, is_kept;
+  for (std::int64_t n = 0; n < x.size(0); ++n)
+    sample_is_kept.push_back(p == 0 || random.next() < (1 - p) * 0x1p32);
+  for_each_index(x.shape, [&](const Dims& index) {
+    is_kept.push_back(sample_is_kept[static_cast<std::size_t>(index[0])]);
+  });
+  return dropout(x, is_kept, p == 1 ? 0 : 1 / (1 - p));
+}
+
 Array total(const Array& losses, Total total, double count) {
   if (total == Total::none) return losses;
   const Array sum = reduce(losses, all_dims(losses.rank()), false, sum_of);

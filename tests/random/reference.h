@@ -3,6 +3,7 @@
 
 #include "array.h"
 
+#include <tutti/core/random.h>
 #include <tutti/kernels/convolution.h>
 #include <tutti/kernels/pooling.h>
 
@@ -48,6 +49,9 @@ Array layer_norm(const Array& x, int dims, const Array& weight, const Array& bia
 
 /// Keeps the elements for which `is_kept` is set, times `factor`.
 Array dropout(const Array& x, const std::vector<bool>& is_kept, double factor);
+
+/// Keeps each sample with probability 1 - p, times 1 / (1 - p); `random` gives a number a sample.
+Array drop_path(const Array& x, double p, Generator& random);
 
 enum class Total { mean, sum, none };
 /// Returns the losses, their sum, or the sum over `count`.
