@@ -52,6 +52,13 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
+/// An OutOfMemoryError reports that the machine has no memory for a tensor or for a library's work.
+/// The message says how much was asked for. (std::bad_alloc reports it for everything else.)
+class OutOfMemoryError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A CheckpointError reports a file that is not a valid checkpoint, or a state dict that does not
 /// fit the object it is loaded into.
 class CheckpointError : public Error {
@@ -59,9 +66,9 @@ class CheckpointError : public Error {
   using Error::Error;
 };
 
-/// A FileError reports a file that the system could not write: a full disk, a missing folder, no
-/// permission, or something in its place that is not a regular file. The message names the file and
-/// the reason. A file that can be read but holds wrong data is a CheckpointError instead.
+/// A FileError reports a file that the system could not write or read: a full disk, no permission,
+/// a missing folder, or something in its place that is not a regular file. The message names it and
+/// the reason. A file that can be read but holds wrong data is a CheckpointError or a DataError.
 class FileError : public Error {
  public:
   using Error::Error;

@@ -59,7 +59,7 @@ class CpuAllocator final : public Allocator {
     }
     const std::lock_guard lock(mutex_);
     if (!block)
-      fail<Error>(
+      fail<OutOfMemoryError>(
           "out of memory on cpu: asked for {} bytes while {} bytes are live and {} are cached",
           bytes, stats_.live, stats_.cached);
     if (size >= huge_page) madvise(block, size, MADV_HUGEPAGE);  // only a hint

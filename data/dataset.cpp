@@ -56,7 +56,7 @@ ConcatDataset::ConcatDataset(std::vector<std::shared_ptr<const Dataset>> dataset
   }
 }
 
-ConcatDataset::Place ConcatDataset::find(std::int64_t index) const {
+ConcatDataset::SampleLocation ConcatDataset::find(std::int64_t index) const {
   check_index(index);
   const auto which =
       static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
@@ -64,13 +64,13 @@ ConcatDataset::Place ConcatDataset::find(std::int64_t index) const {
 }
 
 Sample ConcatDataset::get(std::int64_t index) const {
-  const Place place = find(index);
-  return place.dataset->get(place.index);
+  const SampleLocation found = find(index);
+  return found.dataset->get(found.index);
 }
 
 std::string ConcatDataset::describe(std::int64_t index) const {
-  const Place place = find(index);
-  return place.dataset->describe(place.index);
+  const SampleLocation found = find(index);
+  return found.dataset->describe(found.index);
 }
 
 // ---- TensorDataset
@@ -113,7 +113,8 @@ SyntheticDataset::SyntheticDataset(Options options) : options_(options) {
 
 Sample SyntheticDataset::get(std::int64_t index) const {
   check_index(index);
-  Generator random = RandomKey{.seed = options_.seed, .sample = index}.generator(0);
+  // No transform draws in epoch -1, so that labels and transforms of one seed are independent.
+  Generator random = RandomKey{.seed = options_.seed, .epoch = -1, .sample = index}.generator(0);
   const std::int64_t label = random.below(options_.classes);
   const auto part = static_cast<double>(label) / static_cast<double>(options_.classes);
   const double angle = std::numbers::pi * part, frequency = 0.4 + 0.5 * part,

@@ -15,7 +15,7 @@ namespace tutti::data {
 struct Sample {
   Tensor image;            ///< uint8 (height, width, channels), of any size
   std::int64_t label = 0;  ///< the number of its class
-  std::string name = {};   ///< what errors call the sample: its file, or its place in the dataset
+  std::string name = {};   ///< what errors call the sample: its file, or its index in the dataset
 };
 
 /// A Dataset is a list of samples. Its members may be called from many threads at a time.
@@ -69,11 +69,11 @@ class ConcatDataset final : public Dataset {
   std::string describe(std::int64_t index) const override;
 
  private:
-  struct Place {
+  struct SampleLocation {
     const Dataset* dataset;
     std::int64_t index;
   };
-  Place find(std::int64_t index) const;
+  SampleLocation find(std::int64_t index) const;
 
   std::vector<std::shared_ptr<const Dataset>> datasets_;
   std::vector<std::int64_t> ends_;  // the number of samples up to the end of each dataset

@@ -41,6 +41,7 @@ class ImageFolder final : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
   /// Decodes a file. With BrokenFiles::replaced the sample is that of the next file in the order of
   /// indices, the first one after the last, which is the same for any number of threads and ranks.
+  /// Throws a FileError where the system cannot read a file; such a file is not taken for broken.
   Sample get(std::int64_t index) const override;
   std::vector<std::string> class_names() const override { return class_names_; }
   /// Returns the path of the file.

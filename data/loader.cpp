@@ -7,10 +7,14 @@
 #include "../core/parallel.h"
 #include "../core/trace.h"
 
+#include <fmt/ranges.h>
+
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -26,13 +30,27 @@ struct Layout {
 };
 
 std::string to_string(const Layout& layout) {
-  return fmt::format("{} {}", tutti::to_string(layout.dtype), tutti::to_string(layout.shape));
+  return fmt::format("{} {} with strides {}", tutti::to_string(layout.dtype),
+                     tutti::to_string(layout.shape), fmt::join(layout.strides, ", "));
 }
+
+// Throws `error` anew with the name of what was loaded in front. What the machine lacks, memory or
+// a file that the system cannot read now, is no fault of the data.
+[[noreturn]] void rethrow_with_name(const std::exception& error, const std::string& name) {
+  const std::string what = error.what();
+  const std::string text = what.find(name) == std::string::npos ? name + ": " + what : what;
+  if (dynamic_cast<const FileError*>(&error)) throw FileError(text);
+  if (dynamic_cast<const OutOfMemoryError*>(&error) || dynamic_cast<const std::bad_alloc*>(&error))
+    throw OutOfMemoryError(text);
+  throw DataError(text);
+}
+
+constexpr const char* no_exception = "something that is no std::exception was thrown";
 
 // What is known about a sample of a batch.
 struct Slot {
   std::string name;
-  std::string error;
+  std::exception_ptr error;
   Layout layout;
 };
 
@@ -63,7 +81,7 @@ struct DataLoader::Job {
   std::vector<Slot> slots;
   std::size_t claimed = 0, finished = 0;
   bool done = false;
-  std::string error;  // why the batch cannot be used
+  std::exception_ptr error;  // why the batch cannot be used
 };
 
 struct DataLoader::Queue {
@@ -140,9 +158,9 @@ std::optional<Batch> DataLoader::next() {
   queue_->changed.wait(lock, [&] { return job->done; });
   lock.unlock();
   waited_ += std::chrono::steady_clock::now() - begin;
-  if (!job->error.empty()) {
+  if (job->error) {
     set_state(state_);  // drops what was loaded ahead, so that the next call starts anew
-    throw DataError(job->error);
+    std::rethrow_exception(job->error);
   }
   fill_queue(options_.prefetch + 1);  // the threads go on while the caller computes
   lock.lock();
@@ -193,17 +211,18 @@ void DataLoader::run_task(Job& job, std::size_t task) {
   Slot& slot = job.slots[task];
   try {
     load(job, task);
-  } catch (const std::exception& error) {
-    slot.error = error.what();
   } catch (...) {
-    slot.error =
-        fmt::format("sample {}: something that is no std::exception was thrown", job.tasks[task]);
+    slot.error = std::current_exception();
   }
   {
     const std::lock_guard lock(queue_->mutex);
     if (++job.finished < job.tasks.size()) return;
   }
-  complete(job);
+  try {
+    complete(job);
+  } catch (...) {
+    job.error = std::current_exception();
+  }
   {
     const std::lock_guard lock(queue_->mutex);
     job.done = true;
@@ -227,8 +246,9 @@ void DataLoader::load(Job& job, std::size_t task) const {
     if (!image.is_dense() || !image.device().is_cpu())
       fail<DataError>("expected a dense image on the CPU from the transforms");
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    throw DataError(text.find(slot.name) == std::string::npos ? slot.name + ": " + text : text);
+    rethrow_with_name(error, slot.name);
+  } catch (...) {
+    fail<DataError>("{}: {}", slot.name, no_exception);
   }
   slot.layout = {image.shape(), image.strides(), image.dtype()};
   const auto count = static_cast<std::int64_t>(job.batch.indices.size());
@@ -247,32 +267,33 @@ void DataLoader::load(Job& job, std::size_t task) const {
 
 // Checks a job whose samples have been loaded, and applies the transforms of batches.
 void DataLoader::complete(Job& job) const {
-  for (const Slot& slot : job.slots) {
-    if (slot.error.empty()) continue;
-    job.error = slot.error;
-    return;
-  }
+  for (const Slot& slot : job.slots)
+    if (slot.error) std::rethrow_exception(slot.error);
   const Slot& first = job.slots[0];
-  for (const Slot& slot : job.slots) {
-    if (slot.layout == first.layout) continue;
-    job.error = fmt::format(
-        "the images of a batch must have one shape and dtype, but {} is {} and {} is {}; let the "
-        "transforms make them equal (RandomResizedCrop, or Resize and CenterCrop)",
-        first.name, to_string(first.layout), slot.name, to_string(slot.layout));
-    return;
-  }
+  for (const Slot& slot : job.slots)
+    if (slot.layout != first.layout)
+      fail<DataError>(
+          "the images of a batch must have one shape, layout and dtype, but {} is {} and {} is {}; "
+          "let the transforms make them equal (RandomResizedCrop, or Resize and CenterCrop)",
+          first.name, to_string(first.layout), slot.name, to_string(slot.layout));
+  const std::string name = fmt::format("batch {} of epoch {}", job.batch.number, job.batch.epoch);
   try {
-    for (std::size_t i = 0; i < options_.batch_transforms.size(); ++i) {
-      std::vector<Generator> randoms;
-      for (const std::int64_t index : job.batch.indices)
-        randoms.push_back(
-            RandomKey{.seed = options_.sampler.seed, .epoch = job.batch.epoch, .sample = index}
-                .generator(options_.transforms.size() + i));
-      options_.batch_transforms[i](job.batch, randoms);
-    }
+    apply_batch_transforms(job.batch);
   } catch (const std::exception& error) {
-    job.error =
-        fmt::format("batch {} of epoch {}: {}", job.batch.number, job.batch.epoch, error.what());
+    rethrow_with_name(error, name);
+  } catch (...) {
+    fail<DataError>("{}: {}", name, no_exception);
+  }
+}
+
+void DataLoader::apply_batch_transforms(Batch& batch) const {
+  for (std::size_t i = 0; i < options_.batch_transforms.size(); ++i) {
+    std::vector<Generator> randoms;
+    for (const std::int64_t index : batch.indices)
+      randoms.push_back(
+          RandomKey{.seed = options_.sampler.seed, .epoch = batch.epoch, .sample = index}.generator(
+              options_.transforms.size() + i));
+    options_.batch_transforms[i](batch, randoms);
   }
 }
 

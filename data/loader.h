@@ -31,7 +31,7 @@ class DataLoader {
     /// the host wait. Such a batch must not change before the GPU has copied it.
     bool pin_memory = false;
   };
-  /// The place in a run: the batch that next() returns next. Set in another loader of the same
+  /// The position in a run: the batch that next() returns next. Set in another loader of the same
   /// dataset and options, it gives the same batches from there on.
   struct State {
     std::int64_t epoch = 0;
@@ -52,13 +52,14 @@ class DataLoader {
   /// call begins the following epoch. Images are stacked as the transforms return them; they must
   /// have one shape and dtype. A rank's part may have no samples: images then have the shape
   /// (0, ...). Throws a DataError that names the sample which could not be read, changed or
-  /// stacked: the first one of the batch, whichever thread failed first. The place stays where it
-  /// is, so that the next call tries the batch again.
+  /// stacked: the first one of the batch, whichever thread failed first. Where the machine lacks
+  /// memory this is an OutOfMemoryError, and where the system cannot read a file a FileError. The
+  /// position stays, so that the next call tries the batch again.
   std::optional<Batch> next();
 
   std::int64_t batches_per_epoch() const { return sampler_.batches(); }
   State state() const { return state_; }
-  /// Goes to another place, at once: batches that were loaded ahead are dropped. Throws a
+  /// Moves to another position, at once: batches that were loaded ahead are dropped. Throws a
   /// ValueError for an epoch below 0 or a batch outside 0..batches_per_epoch().
   void set_state(State state);
 
@@ -73,6 +74,7 @@ class DataLoader {
   void run_task(Job& job, std::size_t task);
   void load(Job& job, std::size_t task) const;
   void complete(Job& job) const;
+  void apply_batch_transforms(Batch& batch) const;
 
   std::shared_ptr<const Dataset> dataset_;
   Options options_;

@@ -46,7 +46,7 @@ DistributedSampler::DistributedSampler(std::int64_t size, Options options)
 }
 
 std::int64_t DistributedSampler::batches() const {
-  return (length_ + options_.batch_size - 1) / options_.batch_size;
+  return length_ / options_.batch_size + (length_ % options_.batch_size != 0);
 }
 
 std::vector<std::int64_t> DistributedSampler::order(std::int64_t epoch) const {
@@ -66,7 +66,7 @@ DistributedSampler::Range DistributedSampler::global_range(std::int64_t batch) c
     fail<ValueError>("DistributedSampler: expected a batch from 0 to {}, got {}", batches() - 1,
                      batch);
   const std::int64_t begin = batch * options_.batch_size;
-  return {begin, std::min(begin + options_.batch_size, length_)};
+  return {begin, begin + std::min(options_.batch_size, length_ - begin)};
 }
 
 DistributedSampler::Range DistributedSampler::rank_range(std::int64_t batch) const {

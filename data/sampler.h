@@ -11,7 +11,7 @@ namespace tutti::data {
 enum class Remainder {
   keep,  ///< The last batch is smaller. Ranks differ by one sample at most, and may have none.
   pad,   ///< The epoch's first samples follow, until every rank has the same number.
-  drop   ///< They are left out: every batch is full. Shuffled, they are others in each epoch.
+  drop   ///< They are left out. With `shuffle`, each epoch leaves out different ones.
 };
 
 /// Splits a dataset into batches, and every batch into the ranks' parts. The batches of all ranks

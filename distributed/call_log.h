@@ -1,7 +1,6 @@
 // CallLog: the latest call that each rank has issued in each group of a world. World reads it when
 // a rank is absent at a deadline, so that the error says where that rank was. It holds no tensors
-// and knows nothing of waits; a record of more than the latest call would be added to
-// CallLog::Entry::record(), through which every call of every backend passes.
+// and knows nothing of waits.
 #pragma once
 
 #include "collective.h"

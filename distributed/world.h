@@ -1,8 +1,7 @@
 // World: the ranks that were started together, as one rank sees them. It owns what is the same for
 // every backend: the first failure, which ranks have departed, the deadlines of collectives, the
 // watcher thread and the texts of failures. It moves no data; backends do, and give the world a
-// Transport that carries failures and departures to the other ranks. Whatever concerns every
-// collective of every backend (records, further deadlines) belongs here.
+// Transport that carries failures and departures to the other ranks.
 #pragma once
 
 #include "call_log.h"

@@ -10,6 +10,7 @@
 #include "train/progress.h"
 #include "train/resume_command.h"
 #include "train/run_folder_lock.h"
+#include "train/same_data.h"
 #include "train/timeline.h"
 #include "train/trainer.h"
 
@@ -99,6 +100,8 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
     job.data = load_training_data(options);
     model_card(options, job.data);  // throws before training what would throw at its end
   });
+  if (job.is_wanted && world.size() > 1)
+    prepare_on_all(world, [&] { expect_same_data(job.data, world); });
   return job;
 }
 

@@ -85,8 +85,9 @@ void check_options(const DecodeOptions& options) {
         options.min_size, options.max_pixels);
 }
 
+// What the system cannot do now is no fault of the picture.
 [[noreturn]] void fail_with_errno(const char* what) {
-  fail<DataError>("cannot {} the file: {}", what, std::strerror(errno));
+  fail<FileError>("cannot {} the file: {}", what, std::strerror(errno));
 }
 
 // Reads a whole file. Its first bytes are read alone, so that a large file that is no image costs
@@ -97,17 +98,17 @@ std::vector<std::uint8_t> read_file(const std::string& path, std::int64_t max_pi
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found)
     fail<DataError>("the file does not exist");
-  if (error) fail<DataError>("cannot open the file: {}", error.message());
+  if (error) fail<FileError>("cannot open the file: {}", error.message());
   if (!std::filesystem::is_regular_file(status)) fail<DataError>("it is not a regular file");
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
                                                              std::fclose);
   if (!file) fail_with_errno("open");
   const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
-  if (error) fail<DataError>("cannot read the file: {}", error.message());
+  if (error) fail<FileError>("cannot read the file: {}", error.message());
   std::vector<std::uint8_t> bytes(16);
   bytes.resize(std::fread(bytes.data(), 1, bytes.size(), file.get()));
   if (!is_jpeg(bytes) && !is_png(bytes)) fail_unknown_format(bytes);
-  if (size / 8 > max_pixels + 131'072)  // room for metadata: 1 MiB
+  if (size / 8 - 131'072 > max_pixels)  // room for metadata: 1 MiB
     fail<DataError>("the file has {} bytes, more than an image of {} pixels needs", size,
                     max_pixels);
   const std::size_t head = bytes.size();
@@ -141,6 +142,8 @@ Tensor read_image(const std::string& path, const DecodeOptions& options) {
     return decode_image(read_file(path, options.max_pixels), options);
   } catch (const DataError& error) {
     fail<DataError>("{}: {}", path, error.what());
+  } catch (const FileError& error) {
+    fail<FileError>("{}: {}", path, error.what());
   }
 }
 

@@ -32,8 +32,9 @@ struct DecodeOptions {
 /// for options out of range.
 Tensor decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options = {});
 
-/// Decodes a file. Throws as decode_image() does, with the path in front of the message, and a
-/// DataError for a path that is missing, unreadable or no regular file.
+/// Decodes a file. Throws as decode_image() does, with the path in front of the message; a
+/// DataError for a path that is missing or no regular file, and a FileError where the system cannot
+/// read it.
 Tensor read_image(const std::string& path, const DecodeOptions& options = {});
 
 }  // namespace tutti::data

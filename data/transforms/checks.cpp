@@ -28,6 +28,16 @@ void check_probability(double p, const char* op) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("{}: expected a probability in [0, 1], got {}", op, p);
 }
 
+void check_box(const Box& box, std::int64_t height, std::int64_t width, const char* op) {
+  const auto fits = [](std::int64_t begin, std::int64_t length, std::int64_t whole) {
+    return begin >= 0 && length >= 0 && begin <= whole && length <= whole - begin;
+  };
+  if (!fits(box.top, box.height, height) || !fits(box.left, box.width, width))
+    fail<ValueError>(
+        "{}: a box of {} x {} pixels at ({}, {}) does not lie in an image of {} x {} pixels", op,
+        box.height, box.width, box.top, box.left, height, width);
+}
+
 Box draw_box_size(std::int64_t height, std::int64_t width, const std::pair<double, double>& scale,
                   const std::pair<double, double>& ratio, Generator& random) {
   const double area = static_cast<double>(height) * static_cast<double>(width) *

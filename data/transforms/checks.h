@@ -17,6 +17,10 @@ void check_range(double low, double high, double least, const char* op, const ch
 /// Throws a ValueError that names `op` unless `p` is a probability.
 void check_probability(double p, const char* op);
 
+/// Throws a ValueError that names `op` unless `box` lies in an image of height x width pixels; an
+/// empty box may.
+void check_box(const Box& box, std::int64_t height, std::int64_t width, const char* op);
+
 /// Draws the height and width of a rectangle whose area is a uniform part, within `scale`, of that
 /// of height x width, and whose ratio of width to height is log-uniform within `ratio`. The result
 /// may be larger than the image, and it has no position.

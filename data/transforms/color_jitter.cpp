@@ -115,10 +115,15 @@ Tensor adjust_hue(const Tensor& image, double part) {
   return result;
 }
 
-ColorJitter::ColorJitter(Options options) : options_(options) {
-  for (const double strength : {options.brightness, options.contrast, options.saturation})
-    check_range(0, strength, 0, "ColorJitter", "strength");
-  check_range(0, options.hue, 0, "ColorJitter", "hue");
+ColorJitter::ColorJitter(const Options& options) : options_(options) {
+  const auto check = [](const char* what, double strength) {
+    if (!(strength >= 0 && std::isfinite(strength)))
+      fail<ValueError>("ColorJitter: expected a {} of at least 0, got {}", what, strength);
+  };
+  check("brightness", options.brightness);
+  check("contrast", options.contrast);
+  check("saturation", options.saturation);
+  check("hue", options.hue);
   if (options.hue > 0.5)
     fail<ValueError>("ColorJitter: expected a hue of at most 0.5, got {}", options.hue);
 }

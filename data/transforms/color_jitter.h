@@ -30,7 +30,7 @@ class ColorJitter {
     double hue = 0;  ///< The part of the circle is uniform in [-x, x].
   };
   /// Throws a ValueError for a negative number, or a hue above 0.5.
-  explicit ColorJitter(Options options);
+  explicit ColorJitter(const Options& options);  // GCC 12.2 passes {x, x, 0, 0} by value wrongly
   Tensor operator()(const Tensor& image, Generator& random) const;
 
  private:

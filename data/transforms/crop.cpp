@@ -76,7 +76,7 @@ Box RandomCrop::draw(std::int64_t height, std::int64_t width, Generator& random)
 
 Tensor RandomCrop::operator()(const Tensor& image, Generator& random) const {
   check_image(image, "RandomCrop");
-  return crop(image, draw(image.size(0), image.size(1), random), options_.fill);
+  return crop(image, draw(image.size(0), image.size(1), random));
 }
 
 RandomResizedCrop::RandomResizedCrop(Options options) : options_(options) {

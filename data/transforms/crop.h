@@ -26,14 +26,13 @@ class CenterCrop {
   std::int64_t size_;
 };
 
-/// Pads an image on all sides and crops size x size pixels at a random place. An image that is
-/// still smaller is padded to that size.
+/// Pads an image with black on all sides and crops size x size pixels at a random place. An image
+/// that is still smaller is padded to that size.
 class RandomCrop {
  public:
   struct Options {
     std::int64_t size = 32;
     std::int64_t padding = 4;
-    std::uint8_t fill = 0;
   };
   /// Throws a ValueError for a size below 1 or a negative padding.
   explicit RandomCrop(Options options);

@@ -15,16 +15,29 @@ void check_alpha(double alpha, const char* op) {
     fail<ValueError>("{}: expected a positive alpha, got {}", op, alpha);
 }
 
+// Returns whether row i takes the elements from i numel / n on.
+bool has_dense_rows(const Tensor& tensor) {
+  const std::int64_t n = tensor.size(0);
+  return tensor.is_dense() && (n < 2 || tensor.strides()[0] == tensor.numel() / n);
+}
+
 void check_batch(const Batch& batch, std::size_t parameters, const char* op) {
   if (!batch.soft_labels.defined())
     fail<ValueError>("{}: the batch has no soft labels; put SoftLabels before it", op);
   if (batch.images.dtype() != float32)
     fail<DTypeError>("{}: expected float32 images, got {}; let the transforms end with Normalize",
                      op, to_string(batch.images.dtype()));
-  if (batch.images.rank() != 4 || !batch.images.is_dense() ||
-      batch.images.size(0) != static_cast<std::int64_t>(parameters))
-    fail<ShapeError>("{}: expected dense images ({}, channels, height, width), got shape {}", op,
-                     parameters, to_string(batch.images.shape()));
+  const auto n = static_cast<std::int64_t>(parameters);
+  if (batch.images.rank() != 4 || batch.images.size(0) != n || !has_dense_rows(batch.images))
+    fail<ShapeError>(
+        "{}: expected images ({}, channels, height, width), each of them dense and one after the "
+        "other, got shape {}",
+        op, parameters, to_string(batch.images.shape()));
+  const Tensor& labels = batch.soft_labels;
+  if (labels.dtype() != float32 || labels.rank() != 2 || labels.size(0) != n ||
+      !labels.is_contiguous())
+    fail<ShapeError>("{}: expected soft labels ({}, classes) in float32, got {} {}", op, parameters,
+                     to_string(labels.dtype()), to_string(labels.shape()));
 }
 
 // Returns a copy with the same strides.
@@ -117,10 +130,7 @@ void cut_and_mix(Batch& batch, const std::vector<Box>& boxes) {
   std::vector<double> weights;
   for (std::int64_t i = 0; i < shape[0]; ++i) {
     const Box& box = boxes[static_cast<std::size_t>(i)];
-    if (box.top < 0 || box.left < 0 || box.height < 0 || box.width < 0 ||
-        box.top + box.height > shape[2] || box.left + box.width > shape[3])
-      fail<ValueError>("cut_and_mix: box {} does not lie in an image of {} x {} pixels", i,
-                       shape[2], shape[3]);
+    check_box(box, shape[2], shape[3], "cut_and_mix");
     weights.push_back(1 - static_cast<double>(box.height * box.width) /
                               static_cast<double>(shape[2] * shape[3]));
     const float* const from = old.data<float>() + (i + shape[0] - 1) % shape[0] * strides[0];

@@ -3,6 +3,8 @@
 #include "../../core/create.h"
 #include "checks.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -11,12 +13,14 @@ namespace {
 
 void check_statistics(const std::vector<float>& mean, const std::vector<float>& deviation) {
   const auto is_positive = [](float d) { return std::isfinite(d) && d > 0; };
+  const auto is_finite = [](float m) { return std::isfinite(m); };
   if (mean.empty() || mean.size() != deviation.size() ||
+      !std::all_of(mean.begin(), mean.end(), is_finite) ||
       !std::all_of(deviation.begin(), deviation.end(), is_positive))
     fail<ValueError>(
-        "Normalize: expected as many means as deviations, at least one, and positive deviations; "
-        "got {} and {} numbers",
-        mean.size(), deviation.size());
+        "Normalize: expected as many finite means as positive deviations, at least one; got {} and "
+        "{} numbers: {} and {}",
+        mean.size(), deviation.size(), fmt::join(mean, ", "), fmt::join(deviation, ", "));
 }
 
 // out = byte * factor + summand, in one pass over rows of interleaved channels. The factors are

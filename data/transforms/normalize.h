@@ -8,7 +8,7 @@ namespace tutti::data {
 /// Returns (byte / 255 - mean) / deviation for each channel of a uint8 image (height, width,
 /// channels), as float32 (channels, height, width) with the strides of `format` in a batch. `mean`
 /// and `deviation` have one number for each channel, or one for all. Throws a ValueError for
-/// another number of them, and for a deviation that is not positive.
+/// another number of them, a mean that is not finite, or a deviation that is not positive.
 Tensor normalize(const Tensor& image, const std::vector<float>& mean,
                  const std::vector<float>& deviation,
                  MemoryFormat format = MemoryFormat::contiguous);

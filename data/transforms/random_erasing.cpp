@@ -4,6 +4,7 @@
 #include "checks.h"
 
 #include <cstring>
+#include <utility>
 
 namespace tutti::data {
 namespace {
@@ -22,11 +23,7 @@ void check_float_image(const Tensor& image) {
 
 Tensor erase(const Tensor& image, const Box& box, float value) {
   check_float_image(image);
-  if (box.top < 0 || box.left < 0 || box.height < 0 || box.width < 0 ||
-      box.top + box.height > image.size(1) || box.left + box.width > image.size(2))
-    fail<ValueError>(
-        "erase: a box of {} x {} pixels at ({}, {}) does not lie in an image of {} x {} pixels",
-        box.height, box.width, box.top, box.left, image.size(1), image.size(2));
+  check_box(box, image.size(1), image.size(2), "erase");
   const Tensor result = empty_like(image);
   float* const out = result.data<float>();
   std::memcpy(out, image.raw(), static_cast<std::size_t>(image.numel()) * sizeof(float));
@@ -49,6 +46,7 @@ Box RandomErasing::draw(std::int64_t height, std::int64_t width, Generator& rand
   if (random.uniform() >= options_.p) return {};
   for (int attempt = 0; attempt < 10; ++attempt) {
     Box box = draw_box_size(height, width, options_.scale, options_.ratio, random);
+    std::swap(box.height, box.width);  // torchvision's ratio is that of height to width here
     if (box.height >= height || box.width >= width) continue;
     box.top = random.below(height - box.height + 1);
     box.left = random.below(width - box.width + 1);

@@ -19,7 +19,7 @@ class RandomErasing {
   struct Options {
     double p = 0.5;
     std::pair<double, double> scale = {0.02, 0.33};  ///< the part of the area
-    std::pair<double, double> ratio = {0.3, 3.3};    ///< of width to height
+    std::pair<double, double> ratio = {0.3, 3.3};    ///< of height to width
     float value = 0;
   };
   /// Throws a ValueError for a `p` outside [0, 1], and for ranges that are empty or not positive.

@@ -15,6 +15,10 @@ namespace {
 constexpr int fraction_bits = 22;
 constexpr std::int32_t half = 1 << (fraction_bits - 1);
 
+// An image of one row may claim any length within the limit of decoding (DecodeOptions), and would
+// grow with the square of the size.
+constexpr double most_scaled_pixels = 178'956'970;
+
 double weight_at(Filter filter, double x) {
   x = std::abs(x);
   if (filter == Filter::bilinear) return x < 1 ? 1 - x : 0;
@@ -140,12 +144,10 @@ Tensor resize(const Tensor& image, std::int64_t height, std::int64_t width, Filt
   check_image(image, "resize");
   if (height < 1 || width < 1)
     fail<ValueError>("resize: expected a size of at least 1 x 1, got {} x {}", height, width);
-  if (box.top < 0 || box.left < 0 || box.height < 1 || box.width < 1 ||
-      box.top + box.height > image.size(0) || box.left + box.width > image.size(1))
-    fail<ValueError>(
-        "resize: a box of {} x {} pixels at ({}, {}) does not lie in an image of {} x "
-        "{} pixels",
-        box.height, box.width, box.top, box.left, image.size(0), image.size(1));
+  check_box(box, image.size(0), image.size(1), "resize");
+  if (box.height < 1 || box.width < 1)
+    fail<ValueError>("resize: expected a box of at least 1 x 1 pixels, got {} x {}", box.height,
+                     box.width);
   if (box.width == width && box.left == 0 && width == image.size(1)) {
     if (box.height == height && height == image.size(0)) return image;
     return scale_columns(image, box.top, box.height, height, filter);
@@ -162,8 +164,16 @@ Tensor resize(const Tensor& image, std::int64_t height, std::int64_t width, Filt
 Tensor resize_shorter_side(const Tensor& image, std::int64_t size, Filter filter) {
   check_image(image, "resize");
   const std::int64_t height = image.size(0), width = image.size(1);
-  if (height < width) return resize(image, size, size * width / height, filter);
-  return resize(image, size * height / width, size, filter);
+  const auto [shorter, longer] = std::minmax(height, width);
+  if (size < 1) fail<ValueError>("resize: expected a size of at least 1, got {}", size);
+  if (static_cast<double>(size) * static_cast<double>(size) >
+      most_scaled_pixels / static_cast<double>(longer) * static_cast<double>(shorter))
+    fail<DataError>(
+        "resize: an image of {} x {} pixels whose shorter side gets {} would have more than {:.0f} "
+        "pixels; is it a picture?",
+        height, width, size, most_scaled_pixels);
+  const std::int64_t scaled = size * longer / shorter;
+  return height < width ? resize(image, size, scaled, filter) : resize(image, scaled, size, filter);
 }
 
 Resize::Resize(std::int64_t size, Filter filter) : size_(size), filter_(filter) {

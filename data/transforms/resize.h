@@ -18,7 +18,8 @@ Tensor resize(const Tensor& image, std::int64_t height, std::int64_t width, Filt
 Tensor resize(const Tensor& image, std::int64_t height, std::int64_t width,
               Filter filter = Filter::bilinear);
 /// Scales an image so that its shorter side has `size` pixels and its shape is kept. The longer
-/// side is rounded down.
+/// side is rounded down. Throws a ValueError for a size below 1, and a DataError for an image so
+/// narrow that the result would have more than 178,956,970 pixels.
 Tensor resize_shorter_side(const Tensor& image, std::int64_t size,
                            Filter filter = Filter::bilinear);
 

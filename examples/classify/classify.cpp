@@ -59,7 +59,8 @@ void classify(const Arguments& arguments) {
                                 {.preprocess = preprocess, .bf16 = arguments.bf16});
   const auto channels = static_cast<int>(predictor.card().channels);
   for (const std::string& file : arguments.pictures) {
-    const Tensor picture = data::read_image(file, {.channels = channels});
+    const Tensor picture =
+        data::read_image(file, {.channels = channels, .min_size = predictor.card().resize_size});
     std::printf("%s\n", file.c_str());
     for (const nn::Prediction& each : predictor.classify(picture, arguments.top))
       std::printf("  %.6f  %s\n", each.probability, each.name.c_str());

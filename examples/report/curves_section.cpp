@@ -21,7 +21,7 @@ struct Curve {
   std::string title;
   Value train;
   std::function<std::optional<double>(const Metrics&)> test = {};
-  std::string format;  // of the last value, as fmt wants it
+  std::string format;  // of the last row's value, as fmt wants it
   bool is_noisy = true;
 };
 
@@ -81,16 +81,12 @@ double highest(const LineChart& chart) {
   return most > 0 ? std::clamp(most * 1.05, 1e-100, 1e100) : 1;
 }
 
-std::string caption(const Curve& curve, const LineChart& chart) {
-  const auto last = [&](const Points& points) {
-    return fmt::format(fmt::runtime(curve.format), points.back().y);
-  };
-  std::string out = fmt::format("<figcaption><b>{}</b>", curve.title);
-  if (!chart.line.empty())
-    out += fmt::format("<span class=\"key\">{}{}</span>", curve.test ? "train " : "",
-                       last(chart.faint.empty() ? chart.line : chart.faint));
+std::string caption(const Curve& curve, const RunReport& report, const LineChart& chart) {
+  const auto text = [&](double value) { return fmt::format(fmt::runtime(curve.format), value); };
+  std::string out = fmt::format("<figcaption><b>{}</b><span class=\"key\">{}{}</span>", curve.title,
+                                curve.test ? "train " : "", text(curve.train(report.rows.back())));
   if (!chart.dots.empty())
-    out += fmt::format("<span class=\"key test\">test {}</span>", last(chart.dots));
+    out += fmt::format("<span class=\"key test\">test {}</span>", text(chart.dots.back().y));
   return out + "</figcaption>\n";
 }
 
@@ -113,7 +109,7 @@ std::string figure(const RunReport& report, const Curve& curve, bool is_share) {
     chart.low = std::floor(worst * 10) / 10 - (worst >= 1 ? 0.1 : 0);
     chart.high = 1;
   }
-  return "<figure>\n" + caption(curve, chart) + line_chart(chart) + "</figure>\n";
+  return "<figure>\n" + caption(curve, report, chart) + line_chart(chart) + "</figure>\n";
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::string state_of(const RunReport& report) {
   return fmt::format(
       "<p class=\"state\"><span class=\"{}\">{}</span> epoch {} of {}, step {} of {}"
       "<span class=\"when\">{:%Y-%m-%d %H:%M} UTC</span></p>\n",
-      is_finished ? "done" : "running", is_finished ? "finished" : "running", last.epoch,
+      is_finished ? "done" : "running", is_finished ? "finished" : "not finished", last.epoch,
       report.length.epochs, last.step, report.length.steps, fmt::gmtime(std::time(nullptr)));
 }
 

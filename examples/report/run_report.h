@@ -21,8 +21,8 @@ namespace tutti::examples {
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 struct RunReport {
-  std::string title;     ///< What is trained on what.
-  std::string headline;  ///< A sentence about the run.
+  std::string title = {};     ///< What is trained on what.
+  std::string headline = {};  ///< A sentence about the run.
   RunLength length = {};
   std::vector<Metrics> rows = {};             ///< All so far. The last one ends an epoch.
   std::vector<std::string> class_names = {};  ///< Empty where classes have numbers only.

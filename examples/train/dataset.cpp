@@ -90,10 +90,12 @@ std::string describe_missing(const std::string& folder, const std::vector<std::s
 }
 
 TrainingData load_folder(const TrainOptions& options) {
-  const data::ImageFolder::Options how{.broken_files = options.broken_files};
+  const std::int64_t size = options.image_size, resize_size = size * 256 / 224;
+  data::ImageFolder::Options how{.broken_files = options.broken_files};
   const std::string train_path = options.data + "/train", test_path = options.data + "/val";
-  const auto train = std::make_shared<data::ImageFolder>(train_path, how),
-             test = std::make_shared<data::ImageFolder>(test_path, how);
+  const auto train = std::make_shared<data::ImageFolder>(train_path, how);
+  how.decode.min_size = resize_size;  // a random part of a training image may be enlarged instead
+  const auto test = std::make_shared<data::ImageFolder>(test_path, how);
   const std::vector<std::string> classes = train->class_names(), others = test->class_names();
   if (classes != others)
     fail<DataError>("{} and {} have different classes{}{}", train_path, test_path,
@@ -102,7 +104,6 @@ TrainingData load_folder(const TrainOptions& options) {
   if (classes.size() < 2)
     fail<DataError>("{} has one class only, '{}'; expected at least two folders", train_path,
                     excerpt(classes[0]));
-  const std::int64_t size = options.image_size, resize_size = size * 256 / 224;
   return {
       .train = train,
       .test = test,

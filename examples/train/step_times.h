@@ -15,9 +15,9 @@ namespace tutti::examples {
 enum class StepPart { load, forward, backward, optimizer, waiting, other };
 constexpr std::size_t step_part_count = 6;
 
-/// The seconds that one rank spent in each part, and the steps that took them. `waiting` is the
-/// time in which the rank's thread was blocked for other ranks, which no other part contains;
-/// `other` is what remains of the time in which the rank trained.
+/// The seconds that one rank spent in each part, and the number of steps. `waiting` is the time in
+/// which the rank's thread was blocked for other ranks, which no other part contains; `other` is
+/// what remains of the time in which the rank trained.
 struct StepTimes {
   std::int64_t steps = 0;
   std::array<double, step_part_count> seconds{};

@@ -29,7 +29,7 @@ constexpr std::size_t gemm_bytes_per_thread = std::size_t{128} << 10;
 
 [[noreturn]] void fail_without_memory(const char* op, std::size_t bytes) {
   const MemoryStats stats = allocator(Device::cpu()).stats();
-  fail<Error>(
+  fail<OutOfMemoryError>(
       "{}: out of memory on cpu: oneDNN asked for {} bytes while {} bytes are live and {} are "
       "cached; make the batch or the model smaller, or raise the limit of this process",
       op, bytes, stats.live, stats.cached);
@@ -180,10 +180,10 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
     found->second->run(op, pointers);
     return true;
   } catch (const std::bad_alloc&) {
-    fail<Error>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
+    fail<OutOfMemoryError>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
   } catch (const dnnl::error& error) {
     if (error.status == dnnl_out_of_memory)
-      fail<Error>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
+      fail<OutOfMemoryError>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
     fail<Error>("{}: oneDNN failed with status {} ({})", op, static_cast<int>(error.status),
                 error.what());
   }

@@ -4,6 +4,8 @@
 
 #include "fixture.h"
 
+#include <sys/resource.h>
+
 #include <set>
 #include <thread>
 
@@ -86,6 +88,24 @@ TEST_F(BrokenFolder, BrokenFilesAreReplacedByTheNextAndCounted) {
   EXPECT_EQ(broken[0].path, folder_.path() + "/a/2.png");
   EXPECT_EQ(broken[1].path, folder_.path() + "/b/4.jpg");
   EXPECT_NE(broken[1].reason.find("empty"), std::string::npos);
+}
+
+TEST_F(BrokenFolder, AFileThatTheSystemCannotReadNowIsNotBroken) {
+  const ImageFolder images(folder_.path(), {.broken_files = BrokenFiles::replaced});
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::string text;
+  try {
+    images.get(0);
+  } catch (const FileError& error) {
+    text = error.what();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_NE(text.find("/a/1.png: cannot open the file"), std::string::npos) << text;
+  EXPECT_TRUE(images.broken_files().empty());
+  EXPECT_EQ(images.get(0).label, 0);
 }
 
 TEST_F(BrokenFolder, AFolderOfBrokenFilesIsAnError) {

@@ -3,6 +3,7 @@
 
 #include "fixture.h"
 
+#include <limits>
 #include <thread>
 
 namespace tutti {
@@ -131,6 +132,8 @@ TEST(DecodeImage, AnImageThatClaimsTooManyPixelsIsRefusedBeforeMemoryIsTaken) {
   const std::vector<std::uint8_t> small = read_bytes(image_path("rgb.png"));
   EXPECT_NO_THROW(decode_image(small, {.max_pixels = 23 * 18}));
   expect_error<DataError>([&] { decode_image(small, {.max_pixels = 23 * 18 - 1}); }, {"23 x 18"});
+  constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(read_image(image_path("rgb.jpg"), {.max_pixels = unlimited}).size(2), 3);
 }
 
 TEST(DecodeImage, ALargeFileThatIsNoImageIsNotReadWhole) {

@@ -12,6 +12,7 @@
 #include "fixture.h"
 
 #include <atomic>
+#include <new>
 #include <set>
 #include <thread>
 
@@ -222,6 +223,37 @@ TEST(DataLoader, ErrorsOfTransformsNameTheSampleOrTheBatch) {
   const Transform nothing = [](const Tensor&, Generator&) { return Tensor(); };
   DataLoader undefined(synthetic(4), {.sampler = {.shuffle = false}, .transforms = {nothing}});
   expect_error<DataError>([&] { undefined.next(); }, {"sample 0"});
+}
+
+TEST(DataLoader, ABatchTransformThatThrowsANumberLeavesTheLoaderUsable) {
+  for (const int workers : {0, 1}) {
+    std::atomic<bool> throws = true;
+    const BatchTransform sometimes = [&](Batch&, std::span<Generator>) {
+      if (throws) throw 7;
+    };
+    DataLoader loader(synthetic(4), {.batch_transforms = {sometimes}, .workers = workers});
+    for (int i = 0; i < 2; ++i)
+      expect_error<DataError>([&] { loader.next(); }, {"batch 0 of epoch 0", "no std::exception"});
+    throws = false;
+    EXPECT_TRUE(loader.next());
+  }
+}
+
+TEST(DataLoader, WhatTheMachineLacksIsNoDataError) {
+  const auto loader_of = [](auto fault) {
+    return DataLoader(std::make_shared<FunctionDataset>(1,
+                                                        [fault](std::int64_t) -> Sample {
+                                                          fault();
+                                                          return {};
+                                                        }),
+                      {});
+  };
+  DataLoader memory = loader_of([] { throw std::bad_alloc(); }),
+             tensor = loader_of([] { empty({std::int64_t{1} << 50}); }),
+             file = loader_of([] { fail<FileError>("too many open files"); });
+  for (DataLoader* loader : {&memory, &tensor})
+    expect_error<OutOfMemoryError>([&] { loader->next(); }, {"file 0: "});
+  expect_error<FileError>([&] { file.next(); }, {"file 0: too many open files"});
 }
 
 TEST(DataLoader, ImagesOfDifferentSizesAreNamed) {

@@ -51,6 +51,16 @@ TEST(CutMix, IsThatOfTorchvision) {
   }
 }
 
+TEST(MixUp, ABatchWhoseImagesAreNotOneAfterTheOtherIsRefused) {
+  Batch batch;
+  batch.images = ones({3, 4, 5, 2}).permute({3, 0, 1, 2});
+  batch.soft_labels = ones({2, 3});
+  expect_error<ShapeError>([&] { mix(batch, {0.5, 0.5}); }, {"one after the other"});
+  batch.images = ones({2, 3, 4, 5});
+  batch.soft_labels = ones({1, 3});
+  expect_error<ShapeError>([&] { mix(batch, {0.5, 0.5}); }, {"soft labels (2, classes)"});
+}
+
 TEST(CutMix, SoftLabelsAreMixedByTheAreaThatWasPasted) {
   const std::uint64_t seed = fresh_seed();
   bool pasted = false;

@@ -4,6 +4,7 @@
 #include "fixture.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -26,6 +27,14 @@ std::vector<std::int64_t> epoch_of_all_ranks(std::int64_t size, DistributedSampl
       all.insert(all.end(), order.begin() + begin, order.begin() + end);
     }
   return all;
+}
+
+TEST(DistributedSampler, ABatchMayBeLargerThanTheDataset) {
+  const DistributedSampler sampler(
+      10, {.batch_size = std::numeric_limits<std::int64_t>::max(), .shuffle = false});
+  EXPECT_EQ(sampler.batches(), 1);
+  EXPECT_EQ(sampler.global_range(0).end, 10);
+  EXPECT_EQ(sampler.rank_range(0).end, 10);
 }
 
 TEST(DistributedSampler, EverySampleComesOnceInAnEpochOfAllRanks) {

@@ -9,6 +9,7 @@
 #include "fixture.h"
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 namespace tutti {
@@ -186,6 +187,14 @@ TEST(ColorJitter, BrightnessContrastAndSaturationAreThoseOfTorchvisionOnPil) {
   }
 }
 
+TEST(Resize, AnImageOfOneRowIsRefusedBeforeItTakesAllMemory) {
+  const Tensor row = zeros({1, 60000, 3}, {.dtype = uint8});
+  expect_error<DataError>([&] { resize_shorter_side(row, 256); }, {"1 x 60000", "gets 256"});
+  EXPECT_EQ(resize_shorter_side(row, 2).shape(), (Shape{2, 120000, 3}));
+  EXPECT_THROW(resize_shorter_side(row, std::numeric_limits<std::int64_t>::max()), DataError);
+  EXPECT_THROW(resize_shorter_side(row, 0), ValueError);
+}
+
 TEST(ColorJitter, HueIsThatOfTorchvisionOnTensors) {
   for (const std::string part : {"-0.5", "-0.3", "0.1", "0.45"})
     expect_levels(adjust_hue(image(), std::stod(part)), data_fixture("hue_" + part), 1,
@@ -197,11 +206,25 @@ TEST(ColorJitter, HueIsThatOfTorchvisionOnTensors) {
 TEST(ColorJitter, EveryOrderIsDrawnAndNothingWithoutStrength) {
   Generator random(fresh_seed());
   expect_levels(ColorJitter({})(image(), random), image(), 0, "no strength");
-  const ColorJitter jitter({.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1});
-  std::set<std::vector<double>> results;
-  for (int i = 0; i < 20; ++i) results.insert(to_vector(jitter(image(), random)));
-  EXPECT_EQ(results.size(), 20u);
-  EXPECT_THROW(ColorJitter({.brightness = -1}), ValueError);
+  // Brightness before contrast gives another image than contrast before brightness.
+  const ColorJitter jitter({.brightness = 0.4, .contrast = 0.4});
+  int brightness_first = 0, contrast_first = 0;
+  for (int i = 0; i < 200; ++i) {
+    const Generator before = random;
+    const std::vector<double> result = to_vector(jitter(image(), random));
+    Generator again = before;
+    again.permutation(4);
+    const double brightness = again.uniform(0.6, 1.4), contrast = again.uniform(0.6, 1.4);
+    const Tensor one = adjust_contrast(adjust_brightness(image(), brightness), contrast),
+                 other = adjust_brightness(adjust_contrast(image(), contrast), brightness);
+    brightness_first += result == to_vector(one);
+    contrast_first += result == to_vector(other);
+    EXPECT_TRUE(result == to_vector(one) || result == to_vector(other)) << i;
+  }
+  EXPECT_GT(brightness_first, 60);
+  EXPECT_GT(contrast_first, 60);
+  expect_error<ValueError>([] { ColorJitter({.brightness = -1}); },
+                           {"brightness of at least 0", "got -1"});
   EXPECT_THROW(ColorJitter({.hue = 0.7}), ValueError);
 }
 
@@ -240,6 +263,7 @@ TEST(Normalize, EveryNumberOfChannelsAndPixelsIsNormalized) {
     }
   expect_error<ValueError>([] { normalize(image(), {0.1f, 0.2f}, {1, 1}); }, {"2 means", "3"});
   EXPECT_THROW(Normalize({.mean = {0}, .deviation = {0}}), ValueError);
+  expect_error<ValueError>([] { Normalize({.mean = {NAN}, .deviation = {1}}); }, {"finite", "nan"});
   EXPECT_EQ(normalize(image(), {0.5f}, {0.5f}).size(0), 3);
 }
 
@@ -266,6 +290,26 @@ TEST(RandomErasing, ErasesARectangleOfTheAreaAskedFor) {
       to_vector(erase(ones_image, {.top = 39, .left = 59, .height = 1, .width = 1}, 7)).back(), 7);
   EXPECT_THROW(erase(ones_image, {.top = 39, .height = 2, .width = 1}, 7), ValueError);
   expect_error<DTypeError>([&] { erasing(image(), random); }, {"behind Normalize"});
+}
+
+TEST(RandomErasing, TheRatioIsThatOfHeightToWidth) {
+  Generator random(fresh_seed());
+  const RandomErasing erasing({.p = 1, .scale = {0.1, 0.2}, .ratio = {2, 3}});
+  for (int i = 0; i < 200; ++i) {
+    const Box box = erasing.draw(400, 400, random);
+    if (box.height == 0) continue;  // ten rectangles that were too large
+    EXPECT_NEAR(static_cast<double>(box.height) / static_cast<double>(box.width), 2.5, 0.55);
+  }
+}
+
+TEST(Box, OneThatWouldOverflowIsRefused) {
+  constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+  for (const Box& box : {Box{.top = 1, .height = huge, .width = 1}, Box{.left = huge, .height = 1},
+                         Box{.top = -huge, .height = 1, .width = huge}}) {
+    expect_error<ValueError>([&] { resize(image(), 4, 4, Filter::bilinear, box); },
+                             {"does not lie in an image"});
+    EXPECT_THROW(erase(ones({3, 4, 4}), box, 0), ValueError);
+  }
 }
 
 TEST(RandomKey, EachPartOfTheKeyChangesTheNumbers) {

@@ -196,6 +196,19 @@ TEST(FileRendezvous, TheFileOfAnotherHostIsLeftToTheUser) {
   EXPECT_EQ(contents_of(file.path), before);
 }
 
+TEST(FileRendezvous, TheFileOfAnotherRunOnAnotherHostIsWaitedOut) {
+  const TemporaryFile file("other_run");
+  for (const auto& [run_id, size] : {std::pair{"old run", 2}, std::pair{"run", 3}}) {
+    leave_file(file.path, run_id, size, process_of_another_host());
+    expect_contains(message_of<TimeoutError>([&] {
+                      rendezvous::open_file(file.path, {1, 2, "run", 100ms});
+                    }),
+                    {"waited 100 ms for " + file.path,
+                     size == 2 ? "belongs to run 'old run', this process to run 'run'"
+                               : "was made for 3 ranks, this one was started for 2"});
+  }
+}
+
 // Nobody can tell on this host whether a process of another one has ended.
 TEST(FileRendezvous, ARunOfAnotherHostThatLooksOverIsWaitedOut) {
   const TemporaryFile file("restart");

@@ -8,7 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
+#include <set>
 
 namespace tutti {
 namespace {
@@ -56,6 +58,25 @@ TEST(Releases, AGroupIsUnusedOnceAllItsMembersHaveReleasedIt) {
     run.at(rank).exchange();
     EXPECT_TRUE(run.at(rank).is_released_by_all("all")) << rank;
   }
+}
+
+// Values of the store have 256 KiB at most, which 30,000 groups of 16 bytes exceed.
+TEST(Releases, AListThatIsTooLongForTheStoreIsPublishedInParts) {
+  ThreeRanks run;
+  constexpr int groups = 30'000;
+  std::vector<std::string> keys;
+  for (int i = 0; i < groups; ++i) keys.push_back(fmt::format("world.{:06}:0", i));
+  std::map<int, std::set<std::string>> released;
+  for (const int rank : {0, 1, 2})
+    for (const std::string& key : keys) run.at(rank).add(key, {0, 1, 2});
+  for (int round = 0; round < 20; ++round)
+    for (const int rank : {0, 1, 2}) {
+      run.at(rank).exchange();
+      ASSERT_LE(run.list_of(rank).size(), rendezvous::max_value_bytes);
+      for (const std::string& key : keys)
+        if (run.at(rank).is_released_by_all(key)) released[rank].insert(key);
+    }
+  for (const int rank : {0, 1, 2}) EXPECT_EQ(released[rank].size(), keys.size()) << rank;
 }
 
 // The ranks release 20,000 groups and look in a random order. Each must learn of every group, and

@@ -4,6 +4,7 @@
 #include "data/write_image.h"
 #include "distributed/equal_bits.h"
 #include "train/model_card.h"
+#include "train/same_data.h"
 #include "train/trainer.h"
 
 #include <tutti/data/transforms/crop.h>
@@ -79,6 +80,23 @@ class FolderTraining : public ::testing::Test {
 };
 
 // The weights file alone is enough to classify: its card holds the names and the preprocessing.
+TEST_F(FolderTraining, RanksWithOtherCopiesOfTheDataAreRefused) {
+  const TrainingData whole = load_training_data(options_);
+  fs::remove(picture("train", 4));
+  const TrainingData fewer = load_training_data(options_);
+  fs::copy_file(picture("train", 1), picture("train", 4));
+  fs::copy_file(picture("train", 10), picture("train", 10) + ".jpg");
+  fs::remove(picture("train", 10));
+  const TrainingData renamed = load_training_data(options_);
+  distributed::run_ranks(3, [&](const ProcessGroup& group) {
+    expect_same_data(whole, group);
+    expect_error<DataError>([&] { expect_same_data(group.rank() == 2 ? fewer : whole, group); },
+                            {"rank 0 has 12 training", "rank 2 has 11 training"});
+    expect_error<DataError>([&] { expect_same_data(group.rank() == 1 ? renamed : whole, group); },
+                            {"ranks 0 and 1 both have 12 training", "names of classes or files"});
+  });
+}
+
 TEST_F(FolderTraining, TheWeightsFileClassifiesAsTheTrainerDid) {
   options_.out = folder_.path() + "/run";
   const TrainResult result = train_on(1).front();

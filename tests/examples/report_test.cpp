@@ -213,7 +213,7 @@ TEST(ReportPage, ShowsTheNumbersOfTheRun) {
         "rank 1", "Of 7 collectives", "1.50"})
     EXPECT_NE(text.find(part), std::string::npos) << part;
   report.rows.back().step = 299;
-  EXPECT_NE(parse_strictly(to_html(report)).text.find("running"), std::string::npos);
+  EXPECT_NE(parse_strictly(to_html(report)).text.find("not finished"), std::string::npos);
 }
 
 TEST(ReportPage, ManyClassesAreTables) {

@@ -7,6 +7,8 @@
 
 #include <zlib.h>
 
+#include <cstring>
+
 namespace tutti {
 namespace {
 
@@ -30,13 +32,17 @@ void read(const std::string& input) {
   test::is_read<DataError>(folder.path() + "/train-", [&] {
     const auto dataset = load_idx(folder.path(), "train");
     test::require(dataset->size() > 0, "there are no images");
+    // A content that is compressed itself is read as what it contains.
+    const bool is_compressed = content.starts_with("\x1f\x8b");
     for (std::int64_t i = 0; i < dataset->size(); ++i) {
       const Sample sample = dataset->get(i);
       test::require(sample.label >= 0 && sample.label < 10, "a label is too large");
-      std::int64_t sum = 0;  // a sanitizer looks at every byte
-      for (std::int64_t p = 0; p < sample.image.numel(); ++p)
-        sum += sample.image.data<std::uint8_t>()[p];
-      test::require(sum <= 255 * sample.image.numel(), "a byte has no value");
+      constexpr std::int64_t header = 16;
+      const std::int64_t bytes = sample.image.numel();
+      test::require(
+          is_compressed || std::memcmp(sample.image.raw(), content.data() + header + i * bytes,
+                                       static_cast<std::size_t>(bytes)) == 0,
+          "an image is not what its file holds");
     }
   });
 }

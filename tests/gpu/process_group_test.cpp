@@ -2,8 +2,8 @@
 // stages them through the host, and the nccl backend with one thread for each device. Ranks as
 // processes are tested in tests/gpu/ranks.
 #include "../distributed/conformance.h"
+#include "../distributed/diverging_rank_case.h"
 #include "../distributed/messages.h"
-#include "../distributed/place_case.h"
 #include "../test_device.h"
 
 #include <tutti/autograd/functions.h>
@@ -343,10 +343,10 @@ TEST_P(Nccl, ErrorsNameThePlaceOnEveryRank) {
     run(
         [&](const ProcessGroup& group) {
           const std::string text =
-              message_of<Error>([&] { test::go_astray(fault, group, own(group)); });
-          expect_contains(text, test::words_of_place(fault, group));
+              message_of<Error>([&] { test::diverge(fault, group, own(group)); });
+          expect_contains(text, test::expected_words(fault, group));
         },
-        test::place_timeout);
+        test::diverging_rank_timeout);
 }
 
 TEST_P(Nccl, MismatchesShowBothSidesOnEveryRank) {

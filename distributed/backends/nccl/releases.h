@@ -95,11 +95,22 @@ class Releases {
   static constexpr const char* prefix = "released/";
   static std::string key_of(int world_rank) { return prefix + std::to_string(world_rank); }
 
+  // A value of the store has a limit. Where the list is longer, entries that are published already
+  // stay, because other ranks take a group that has left a list for released by all, and the others
+  // follow once these have gone.
   void publish() {
-    std::string text = encode(own_);
-    if (text == published_) return;
-    store_->set(key_of(store_->member().rank), text);
-    published_ = std::move(text);
+    ReleaseList list;
+    std::size_t bytes = 0;
+    for (const bool is_published : {true, false})
+      for (const auto& [key, is_seen] : own_) {
+        if (published_.contains(key) != is_published) continue;
+        bytes += key.size() + 2;  // the sign and the newline
+        if (bytes > rendezvous::max_value_bytes) break;
+        list.emplace(key, is_seen);
+      }
+    if (list == published_) return;
+    store_->set(key_of(store_->member().rank), encode(list));
+    published_ = std::move(list);
   }
 
   bool is_in_all(const std::string& key, const std::map<int, ReleaseList>& lists) const {
@@ -124,7 +135,7 @@ class Releases {
   const std::shared_ptr<rendezvous::Store> store_;
   ReleaseList own_;
   std::map<std::string, std::vector<int>> members_;  // of the groups in own_
-  std::string published_;
+  ReleaseList published_;                            // what the store holds
 };
 
 }  // namespace tutti::distributed::nccl

@@ -167,8 +167,10 @@ class FileStore : public Store {
         const Lock lock(*this);
         if (is_at_path() && read_header(read_from(file_, 0, path_), header_) == Contents::header) {
           const Life life = life_of(header_.rank_0);
-          if (life != Life::ended) accept_header();
-          if (life == Life::runs || (life == Life::unknown && !looks_over())) return;
+          if (life == Life::runs) expect_this_run();
+          if (life != Life::ended && is_this_run()) accept_header();
+          if (life == Life::runs || (life == Life::unknown && is_this_run() && !looks_over()))
+            return;
           why = life == Life::ended
                     ? "it is that of a rank 0 that has ended, and no other has replaced it"
                     : why_it_looks_over();
@@ -194,6 +196,7 @@ class FileStore : public Store {
   }
 
   std::string why_it_looks_over() const {
+    if (!is_this_run()) return mismatch();
     return fmt::format(
         "it is that of a rank 0 on host {}, whose run has failed or has a rank {} already; remove "
         "it if that run is over",
@@ -219,17 +222,26 @@ class FileStore : public Store {
                            : "remove it if that run is over, or name another");
   }
 
-  void accept_header() {
+  bool is_this_run() const {
+    return header_.run_id == member().run_id &&
+           header_.size == static_cast<std::uint32_t>(member().size);
+  }
+
+  std::string mismatch() const {
+    constexpr const char* advice = "remove it if that run is over, or name another";
     if (header_.run_id != member().run_id)
-      tutti::fail<DistributedError>(
-          "rendezvous: {} belongs to run '{}', this process to run '{}'; remove it if that run is "
-          "over, or name another",
-          path_, header_.run_id, member().run_id);
-    if (header_.size != static_cast<std::uint32_t>(member().size))
-      tutti::fail<DistributedError>(
-          "rendezvous: {} was made for {} ranks, this one was started for {}; remove it if that "
-          "run is over, or name another",
-          path_, header_.size, member().size);
+      return fmt::format("it belongs to run '{}', this process to run '{}'; {}", header_.run_id,
+                         member().run_id, advice);
+    return fmt::format("it was made for {} ranks, this one was started for {}; {}", header_.size,
+                       member().size, advice);
+  }
+
+  void expect_this_run() const {
+    if (!is_this_run())
+      tutti::fail<DistributedError>("rendezvous: {} is of another run: {}", path_, mismatch());
+  }
+
+  void accept_header() {
     forget_records();
     read_new_records();
   }

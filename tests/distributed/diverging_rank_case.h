@@ -17,43 +17,43 @@
 
 namespace tutti::test {
 
-inline constexpr std::chrono::seconds place_timeout{3};
+inline constexpr std::chrono::seconds diverging_rank_timeout{3};
 
-struct PlaceBlock : nn::Layer {
+struct NormalizedConv : nn::Layer {
   nn::Conv2d& conv1 = add<nn::Conv2d>("conv1", {.in = 3, .out = 4, .kernel = 1});
   nn::SyncBatchNorm& bn1 = add<nn::SyncBatchNorm>("bn1", {.channels = 4});
   Tensor forward(const Tensor& x) override { return bn1(conv1(x)); }
 };
 
-struct PlaceNet : nn::Layer {
-  PlaceBlock& layer1 = add<PlaceBlock>("layer1");
+struct OneBlockNet : nn::Layer {
+  NormalizedConv& layer1 = add<NormalizedConv>("layer1");
   Tensor forward(const Tensor& x) override { return layer1(x); }
 };
 
 /// Does what the case `fault` says on this rank. Throws what this rank gets.
-inline void go_astray(const std::string& fault, const ProcessGroup& group, Device device = {}) {
-  const bool is_astray = group.rank() == 1;
-  PlaceNet net;
+inline void diverge(const std::string& fault, const ProcessGroup& group, Device device = {}) {
+  const bool diverges = group.rank() == 1;
+  OneBlockNet net;
   net.to(device);
   const Tensor x = randn({2, 3, 3, 3}).to(device);
   if (fault == "eval") {  // one rank has called eval()
     const DataParallel parallel(net.named_parameters(), net.named_buffers(), group);
-    if (is_astray) net.eval();
+    if (diverges) net.eval();
     sum(net(x)).backward();
   } else if (fault == "forward") {  // one rank runs one forward less than the others
     const NoGrad no_grad;
     net(x);
-    if (!is_astray) net(x);
+    if (!diverges) net(x);
   } else if (fault == "busy") {  // one rank is late, and in no call meanwhile
     const NoGrad no_grad;
     net(x);
-    if (is_astray) std::this_thread::sleep_for(place_timeout + std::chrono::seconds(4));
+    if (diverges) std::this_thread::sleep_for(diverging_rank_timeout + std::chrono::seconds(4));
     else net(x);
   } else if (fault == "channels") {
-    net.layer1.bn1(randn({2, is_astray ? 5 : 4, 3, 3}).to(device));
+    net.layer1.bn1(randn({2, diverges ? 5 : 4, 3, 3}).to(device));
   } else if (fault == "backward") {  // one rank will run no backward
     std::optional<NoGrad> no_grad;
-    if (is_astray) no_grad.emplace();
+    if (diverges) no_grad.emplace();
     net(x);
   }
   // Where only the device waits, the host gets the error here.
@@ -62,7 +62,7 @@ inline void go_astray(const std::string& fault, const ProcessGroup& group, Devic
 }
 
 /// Returns what must stand in the error of every rank.
-inline std::vector<std::string> words_of_place(const std::string& fault,
+inline std::vector<std::string> expected_words(const std::string& fault,
                                                const ProcessGroup& group) {
   const std::string layer = "SyncBatchNorm 'layer1.bn1' forward #";
   // Where only the device waits, the host of the other ranks has gone on to the backward.

@@ -1,6 +1,6 @@
-// A case of ../distributed/place_case.h over processes: each rank prints whether its error names
-// the place, and else the error. Run by ctest under mpirun. Usage: mpi_place_faults FAULT.
-#include "../distributed/place_case.h"
+// A case of ../distributed/diverging_rank_case.h over processes: each rank prints whether its error
+// names the layer, and else the error. Run by ctest under mpirun. Usage: mpi_diverging_rank FAULT.
+#include "../distributed/diverging_rank_case.h"
 
 #include <cstdio>
 
@@ -10,19 +10,19 @@ using namespace std::chrono_literals;
 int main(int, char** argv) {
   const std::string fault = argv[1];
   const bool at_deadline = fault != "channels" && fault != "backward";
-  const ProcessGroup group =
-      ProcessGroup::from_environment(at_deadline ? std::chrono::seconds(test::place_timeout) : 30s);
+  const ProcessGroup group = ProcessGroup::from_environment(
+      at_deadline ? std::chrono::seconds(test::diverging_rank_timeout) : 30s);
   try {
-    test::go_astray(fault, group);
+    test::diverge(fault, group);
   } catch (const Error& error) {
     const std::string text = error.what();
     bool is_named = true;
-    for (const std::string& word : test::words_of_place(fault, group))
+    for (const std::string& word : test::expected_words(fault, group))
       if (text.find(word) == std::string::npos) {
         std::fprintf(stderr, "rank %d: '%s' is missing\n", group.rank(), word.c_str());
         is_named = false;
       }
-    std::fprintf(stderr, "rank %d %s the place: %s\n", group.rank(), is_named ? "names" : "hides",
+    std::fprintf(stderr, "rank %d %s the layer: %s\n", group.rank(), is_named ? "names" : "hides",
                  text.c_str());
     // The launcher ends the other process with this one; a busy rank 1 gets its error later.
     std::this_thread::sleep_for(fault == "busy" ? 8s : 2s);

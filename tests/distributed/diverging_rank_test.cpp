@@ -1,7 +1,8 @@
-// Tests that errors name the place on ranks that are threads: the layer in which a rank waits, and
-// the latest call of each absent rank in every group. tests/mpi runs the same cases on processes.
+// Tests that errors name the layer and the absent rank on ranks that are threads: the layer in
+// which a rank waits, and the latest call of each absent rank in every group. tests/mpi runs the
+// same cases on processes.
+#include "diverging_rank_case.h"
 #include "messages.h"
-#include "place_case.h"
 
 #include <tutti/distributed/call_log.h>
 
@@ -23,10 +24,10 @@ TEST_P(Place, IsNamedOnEveryRank) {
   run_ranks(
       3,
       [](const ProcessGroup& group) {
-        const std::string text = message_of<Error>([&] { test::go_astray(GetParam(), group); });
-        expect_contains(text, test::words_of_place(GetParam(), group));
+        const std::string text = message_of<Error>([&] { test::diverge(GetParam(), group); });
+        expect_contains(text, test::expected_words(GetParam(), group));
       },
-      test::place_timeout);
+      test::diverging_rank_timeout);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, Place,
