@@ -51,6 +51,9 @@ FileContents pack(const Checkpoint& c) {
   for (const auto& [name, tensor] : c.optimizer.tensors)
     packed.tensors.emplace_back("optimizer." + name, tensor);
   for (const auto& [name, tensor] : c.scaler) packed.tensors.emplace_back("scaler." + name, tensor);
+  for (const auto& [name, tensor] : c.plateau)
+    packed.tensors.emplace_back("plateau." + name, tensor);
+  for (const auto& [name, tensor] : c.ema) packed.tensors.emplace_back("ema." + name, tensor);
   packed.tensors.emplace_back("random", c.random);
   packed.tensors.emplace_back("sums", c.sums);
   packed.tensors.emplace_back("rows", to_table(c.rows));
@@ -101,7 +104,7 @@ Tensor find(const StateDict& tensors, const std::string& name, DType dtype, cons
   return tensor;
 }
 
-// Puts a tensor of the network, the optimizer or the loss scaler where it belongs.
+// Puts a tensor of the network, of what updates it or of its averages where it belongs.
 void sort_in(const std::string& name, const Tensor& tensor, Checkpoint& c) {
   if (name == "random" || name == "sums" || name == "rows") return;
   if (const std::string model = without_prefix(name, "model."); !model.empty())
@@ -110,6 +113,10 @@ void sort_in(const std::string& name, const Tensor& tensor, Checkpoint& c) {
     c.optimizer.tensors.emplace_back(state, tensor);
   else if (const std::string scaler = without_prefix(name, "scaler."); !scaler.empty())
     c.scaler.emplace_back(scaler, tensor);
+  else if (const std::string plateau = without_prefix(name, "plateau."); !plateau.empty())
+    c.plateau.emplace_back(plateau, tensor);
+  else if (const std::string ema = without_prefix(name, "ema."); !ema.empty())
+    c.ema.emplace_back(ema, tensor);
   else fail<CheckpointError>("tensor '{}' does not belong there", excerpt(name));
 }
 

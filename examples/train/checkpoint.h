@@ -1,8 +1,8 @@
 // Checkpoint: everything that a run needs to continue with the same bits as if it had never
-// stopped: weights, optimizer, loss scale, random numbers, the sums of an incomplete row of
-// metrics, and the rows so far. It does not hold what follows from the options and the step, such
-// as the order of the data and the schedule. Rank 0 writes and reads the file; a write that is
-// interrupted leaves the old file.
+// stopped: weights and their averages, optimizer, loss scale, random numbers, the sums of an
+// incomplete row of metrics, and the rows so far. It does not hold what follows from the options
+// and the step, such as the order of the data and the schedule. Rank 0 writes and reads the file; a
+// write that is interrupted leaves the old file.
 #pragma once
 
 #include "options.h"
@@ -19,9 +19,11 @@ struct Checkpoint {
   std::int64_t steps_per_epoch = 0;
   StateDict model = {};
   optim::OptimizerState optimizer = {};
-  StateDict scaler = {};  ///< The state of the GradScaler; empty where there is none.
-  Tensor random = {};     ///< int64 (ranks, 2): seed and position of each rank's default generator.
-  Tensor sums = {};       ///< float64 (ranks, 2): each rank's MetricSums::sums().
+  StateDict scaler = {};   ///< The state of the GradScaler; empty where there is none.
+  StateDict plateau = {};  ///< The state of --schedule plateau; empty where there is none.
+  StateDict ema = {};      ///< The averages of --ema; empty where there are none.
+  Tensor random = {};  ///< int64 (ranks, 2): seed and position of each rank's default generator.
+  Tensor sums = {};    ///< float64 (ranks, 2): each rank's MetricSums::sums().
   std::int64_t samples = 0;  ///< The samples that `sums` counts, of all ranks.
   std::vector<Metrics> rows = {};
   /// The options of the run as JSON; save_checkpoint() sets them.

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::int64_t small_batch = 2, large_batch = 4;  // of one rank, for measurements
 
-// Returns options of a run of `steps` steps on the CPU that writes nothing.
+// Returns options of a run of `steps` steps on the CPU that writes nothing. A step has one micro
+// batch of `batch_size` images.
 TrainOptions measured(TrainOptions o, std::int64_t batch_size, std::int64_t steps) {
   o.out.clear();
   o.resume = o.cuda_graph = o.keep_best = o.tensorboard = false;
@@ -25,6 +26,7 @@ TrainOptions measured(TrainOptions o, std::int64_t batch_size, std::int64_t step
   o.device = Device::cpu();
   if (o.precision == float16) o.precision = bfloat16;  // of the same size
   o.batch_size = batch_size;
+  o.accumulate = 1;
   o.epochs = o.max_steps = steps;
   return o;
 }
@@ -63,7 +65,8 @@ std::string describe_memory(const TrainOptions& options, const TrainingData& dat
                             const nn::Module& net) {
   const Memory small = measure_memory(options, data, small_batch),
                large = measure_memory(options, data, large_batch);
-  const std::int64_t images = (options.batch_size + ranks - 1) / ranks;
+  const std::int64_t parts = ranks * options.accumulate,  // one of them at a time
+      images = (options.batch_size + parts - 1) / parts;
   const double of_image = static_cast<double>(large.peak - small.peak) /
                           (large_batch - small_batch),
                kept = static_cast<double>(large.kept),
@@ -72,14 +75,15 @@ std::string describe_memory(const TrainOptions& options, const TrainingData& dat
   const auto weights = static_cast<double>(bytes_of(net.named_parameters())),
              buffers = static_cast<double>(bytes_of(net.named_buffers()));
   return fmt::format(
-      "memory of a rank with {} images in a step, estimated from steps of {} and {} images:\n"
+      "memory of a rank with {} images in a {}, estimated from steps of {} and {} images:\n"
       "  weights                               {}\n"
       "  running statistics and other buffers  {}\n"
       "  gradients, optimizer, metrics         {}\n"
       "  activations and temporaries           {}\n"
       "  together                              {}\n",
-      images, small_batch, large_batch, megabytes(weights), megabytes(buffers),
-      megabytes(kept - weights - buffers), megabytes(total - kept), megabytes(total));
+      images, options.accumulate > 1 ? "micro batch" : "step", small_batch, large_batch,
+      megabytes(weights), megabytes(buffers), megabytes(kept - weights - buffers),
+      megabytes(total - kept), megabytes(total));
 }
 
 // ---- communication
@@ -90,7 +94,8 @@ struct Communication {
 
 Communication communicate(const TrainOptions& options, const TrainingData& data,
                           std::int64_t steps) {
-  const TrainOptions small = measured(options, 2 * small_batch, steps);
+  TrainOptions small = measured(options, 2 * small_batch * options.accumulate, steps);
+  small.accumulate = options.accumulate;
   const StopRequest nobody_stops{0};
   Communication result;
   distributed::run_ranks(2, [&](const ProcessGroup& group) {

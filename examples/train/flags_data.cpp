@@ -32,6 +32,9 @@ void add_data_flags(CLI::App& app, TrainOptions& o) {
                              fmt::join(nn::resnet_names(), ", ")))
       ->check(one_of(nn::resnet_names()))
       ->capture_default_str();
+  app.add_flag("--zero-init,!--no-zero-init", o.zero_init,
+               "Begin with a weight of 0 in the last normalisation of each residual block, so that "
+               "the block passes on its input, or with 1 (the default)");
   app.add_option("--workers", o.workers,
                  "Threads that load images for each rank; 0 loads between the steps")
       ->check(between(0, 256))

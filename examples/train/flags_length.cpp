@@ -23,6 +23,11 @@ void add_length_flags(CLI::App& app, TrainOptions& o) {
                  "Global batch: images per step over all ranks together")
       ->check(positive(1 << 20))
       ->capture_default_str();
+  app.add_option("--accumulate", o.accumulate,
+                 "Compute each step in this many micro batches, one after the other, to need less "
+                 "memory; batch normalisation then sees one of them at a time")
+      ->check(positive(1 << 20))
+      ->capture_default_str();
   app.add_option("--ranks", o.ranks,
                  "Ranks that are threads of this process; leave at 1 under mpirun")
       ->check(between(1, 1024))

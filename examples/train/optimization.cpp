@@ -1,28 +1,22 @@
 #include "optimization.h"
 
+#include "make_optimizer.h"
+
 #include <tutti/core/trace.h>
+#include <tutti/optim/clip.h>
 
 namespace tutti::examples {
-namespace {
 
-bool schedules_momentum(const TrainOptions& o) { return o.optimizer.momentum == 0; }
-
-optim::SGD::Options sgd_options(const TrainOptions& o) {
-  return {.lr = o.optimizer.lr,
-          .momentum = schedules_momentum(o) ? 0.95 : o.optimizer.momentum,
-          .weight_decay = o.optimizer.weight_decay,
-          .nesterov = o.optimizer.nesterov};
-}
-
-}  // namespace
-
-Optimization::Optimization(std::vector<Tensor> parameters, const TrainOptions& options,
-                           std::int64_t total_steps)
-    : sgd_(std::move(parameters), sgd_options(options)),
-      schedule_(sgd_, optim::one_cycle({.steps = total_steps}),
-                schedules_momentum(options) ? optim::one_cycle_momentum({.steps = total_steps})
-                                            : optim::Schedule{}) {
-  if (options.precision == float16) scaler_.emplace();
+Optimization::Optimization(std::vector<Tensor> parameters, const TrainOptions& o,
+                           const RunLength& length)
+    : optimizer_(make_optimizer(o.optimizer, o.schedule, parameters)),
+      schedule_(*optimizer_, make_schedule(o.schedule, length),
+                make_momentum_schedule(o.optimizer, o.schedule, length)),
+      clip_norm_(o.optimizer.clip_norm) {
+  if (o.schedule.name == "plateau")
+    plateau_.emplace(optim::ReduceOnPlateau::Options{.gamma = o.schedule.gamma,
+                                                     .patience = o.schedule.plateau_patience});
+  if (o.precision == float16) scaler_.emplace();
 }
 
 void Optimization::backward(const Tensor& loss) {
@@ -31,23 +25,40 @@ void Optimization::backward(const Tensor& loss) {
 
 void Optimization::update() {
   const trace::Span span("optimizer");
-  if (!scaler_) return sgd_.step();
-  scaler_->step(sgd_);
+  if (clip_norm_ > 0) {
+    if (scaler_) scaler_->unscale_(*optimizer_);
+    optim::clip_grad_norm(optimizer_->parameters(), clip_norm_);
+  }
+  if (!scaler_) return optimizer_->step();
+  scaler_->step(*optimizer_);
   scaler_->update();
+}
+
+bool Optimization::end_epoch(double test_loss) {
+  if (!plateau_ || !plateau_->update(test_loss)) return false;
+  schedule_.set_scale(plateau_->factor());
+  return true;
 }
 
 void Optimization::restore(const Checkpoint& checkpoint) {
   if (!scaler_ && !checkpoint.scaler.empty())
     fail<CheckpointError>("it has a loss scale, which only a run in float16 has");
-  const optim::OptimizerState before = sgd_.state_dict();
-  sgd_.load_state_dict(checkpoint.optimizer);
+  if (!plateau_ && !checkpoint.plateau.empty())
+    fail<CheckpointError>("it has the state of a schedule that only --schedule plateau has");
+  // Loading is tried on a copy, so that a refusal changes nothing.
+  std::optional<optim::ReduceOnPlateau> plateau = plateau_;
+  if (plateau) plateau->load_state_dict(checkpoint.plateau);
+  const optim::OptimizerState before = optimizer_->state_dict();
+  optimizer_->load_state_dict(checkpoint.optimizer);
   try {
     if (scaler_) scaler_->load_state_dict(checkpoint.scaler);
   } catch (...) {
-    sgd_.load_state_dict(before);
+    optimizer_->load_state_dict(before);
     throw;
   }
+  plateau_ = plateau;
   schedule_.set_position(checkpoint.step);
+  if (plateau_) schedule_.set_scale(plateau_->factor());
 }
 
 }  // namespace tutti::examples

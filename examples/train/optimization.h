@@ -1,45 +1,57 @@
-// Optimization: SGD with its one-cycle schedule and, in float16, its loss scaler: all that turns a
-// loss into new parameters, with its state for checkpoints.
+// Optimization: the optimizer with its schedule, gradient clipping and, in float16, its loss
+// scaler: all that turns a loss into new parameters, with its state for checkpoints. Which classes
+// these are is decided in make_optimizer.h.
 #pragma once
 
 #include "checkpoint.h"
 #include "options.h"
+#include "progress.h"
 
 #include <tutti/optim/grad_scaler.h>
+#include <tutti/optim/plateau.h>
 #include <tutti/optim/schedule.h>
-#include <tutti/optim/sgd.h>
+
+#include <memory>
 
 namespace tutti::examples {
 
 class Optimization {
  public:
-  /// The schedule ends after `total_steps`. With options.optimizer.momentum 0 the momentum is
-  /// scheduled, too.
+  /// The schedule fits a run of this length.
   Optimization(std::vector<Tensor> parameters, const TrainOptions& options,
-               std::int64_t total_steps);
+               const RunLength& length);
   Optimization(const Optimization&) = delete;
   Optimization& operator=(const Optimization&) = delete;
 
-  void zero_grad() { sgd_.zero_grad(); }
-  /// Computes the gradients of `loss`, scaled where a scaler is in use.
+  void zero_grad() { optimizer_->zero_grad(); }
+  /// Computes the gradients of `loss`, scaled where a scaler is in use, and adds them to those that
+  /// are there.
   void backward(const Tensor& loss);
-  /// Updates the parameters with the gradients. A CUDA graph may capture this.
+  /// Updates the parameters with the gradients, clipped where the options say so. A CUDA graph may
+  /// capture this.
   void update();
   /// Sets the learning rate (and momentum) of the next step.
   void advance_schedule() { schedule_.step(); }
-  double learning_rate() const { return sgd_.learning_rate(); }
+  /// Takes the test loss at the end of an epoch, which a schedule that follows it waits for. Every
+  /// rank passes the same value. Returns whether the learning rate fell.
+  bool end_epoch(double test_loss);
+  double learning_rate() const { return optimizer_->learning_rate(); }
 
-  optim::OptimizerState optimizer_state() const { return sgd_.state_dict(); }
+  optim::OptimizerState optimizer_state() const { return optimizer_->state_dict(); }
   /// Returns the state of the loss scaler; empty where none is in use.
   StateDict scaler_state() const { return scaler_ ? scaler_->state_dict() : StateDict(); }
+  /// Returns the state of a schedule that follows the test loss; empty where none is in use.
+  StateDict plateau_state() const { return plateau_ ? plateau_->state_dict() : StateDict(); }
   /// Loads the optimizer and the loss scale, and sets the schedule. Throws a CheckpointError that
   /// names the entry, and changes nothing, where one does not fit.
   void restore(const Checkpoint& checkpoint);
 
  private:
-  optim::SGD sgd_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   optim::Scheduler schedule_;
+  std::optional<optim::ReduceOnPlateau> plateau_;
   std::optional<optim::GradScaler> scaler_;
+  double clip_norm_;  // 0 for none
 };
 
 }  // namespace tutti::examples

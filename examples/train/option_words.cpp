@@ -5,6 +5,7 @@
 
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <span>
 
 namespace tutti::examples {
@@ -53,6 +54,23 @@ data::BrokenFiles broken_files_from_string(const std::string& text) {
 
 const char* to_string(data::BrokenFiles broken_files) {
   return broken_files == data::BrokenFiles::fatal ? "fatal" : "replaced";
+}
+
+std::vector<std::int64_t> milestones_from_string(const std::string& text) {
+  constexpr std::int64_t most = 1'000'000;  // as --epochs
+  std::vector<std::int64_t> epochs;
+  const char *at = text.data(), *const end = at + text.size();
+  for (;;) {
+    std::int64_t epoch = 0;
+    const auto [rest, error] = std::from_chars(at, end, epoch);
+    if (error != std::errc{} || epoch <= (epochs.empty() ? 0 : epochs.back()) || epoch > most)
+      break;
+    epochs.push_back(epoch);
+    if (rest == end) return epochs;
+    if (*rest != ',') break;
+    at = rest + 1;
+  }
+  fail<ValueError>("expected ascending epochs of 1 to {} such as 30,60,80, got '{}'", most, text);
 }
 
 }  // namespace tutti::examples

@@ -7,7 +7,9 @@
 #include <tutti/data/image_folder.h>
 #include <tutti/distributed/data_parallel/join.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tutti::examples {
 
@@ -21,5 +23,7 @@ MemoryFormat memory_format_from_string(const std::string& text);
 /// fatal or replaced.
 data::BrokenFiles broken_files_from_string(const std::string& text);
 const char* to_string(data::BrokenFiles broken_files);
+/// Epochs in ascending order, as in 30,60,80.
+std::vector<std::int64_t> milestones_from_string(const std::string& text);
 
 }  // namespace tutti::examples

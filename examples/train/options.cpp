@@ -2,7 +2,9 @@
 
 #include "dataset.h"
 #include "flags.h"
+#include "option_rules.h"
 #include "option_words.h"
+#include "recipe.h"
 
 #include <tutti/core/did_you_mean.h>
 #include <tutti/core/version.h>
@@ -11,7 +13,6 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <array>
 #include <iostream>
 
 namespace tutti::examples {
@@ -40,53 +41,15 @@ std::vector<std::string> flags_of(const CLI::App& app) {
                    did_you_mean(flag, flags_of(app)));
 }
 
-// A flag that has no effect with another one.
-struct IdleFlag {
-  const char* flag;
-  const char* with;
-};
-constexpr std::array idle_flags{IdleFlag{"--dry-run", "--test-only"},
-                                IdleFlag{"--resume", "--test-only"},
-                                IdleFlag{"--overwrite", "--test-only"},
-                                IdleFlag{"--epochs", "--test-only"},
-                                IdleFlag{"--max-steps", "--test-only"},
-                                IdleFlag{"--patience", "--test-only"},
-                                IdleFlag{"--lr", "--test-only"},
-                                IdleFlag{"--freeze", "--test-only"},
-                                IdleFlag{"--keep-best", "--test-only"},
-                                IdleFlag{"--keep-last", "--test-only"},
-                                IdleFlag{"--log-every", "--test-only"},
-                                IdleFlag{"--checkpoint-every", "--test-only"},
-                                IdleFlag{"--tensorboard", "--test-only"},
-                                IdleFlag{"--bn-report", "--test-only"},
-                                IdleFlag{"--recompute-statistics", "--test-only"},
-                                IdleFlag{"--cuda-graph", "--test-only"},
-                                IdleFlag{"--sharded", "--test-only"}};
-
-void refuse_idle_flags(const CLI::App& app) {
-  for (const auto& [flag, with] : idle_flags)
-    if (app.count(flag) > 0 && app.count(with) > 0)
-      fail<UsageError>("{} has no effect with {}: leave out one of the two", flag, with);
-}
-
 // Checks what no single flag can check, and fills in the defaults that depend on other flags.
 void complete(const CLI::App& app, TrainOptions& o) {
-  refuse_idle_flags(app);
+  const FlagGiven is_given = [&](const char* flag) { return app.count(flag) > 0; };
+  set_optimizer_defaults(o, is_given);
+  if (!o.recipe.empty()) apply_recipe(o, is_given);
+  check_option_rules(o, is_given);
   const bool is_folder = o.dataset == "folder";
-  if (is_folder && o.data.empty())
-    fail<UsageError>(
-        "--dataset folder needs --data DIR, with pictures in DIR/train/CLASS and DIR/val/CLASS");
-  if (!is_folder && o.image_size != 0)
-    fail<UsageError>("--image-size needs --dataset folder; {} has images of one size", o.dataset);
-  if (!is_folder && o.broken_files != data::BrokenFiles::fatal)
-    fail<UsageError>("--broken-files needs --dataset folder");
   if (is_folder && o.image_size == 0) o.image_size = 224;
-  if (is_folder && app.count("--model") == 0) o.model = "resnet18";  // of photos' usual size
-  if (o.precision == float16 && o.device.is_cpu())
-    fail<UsageError>(
-        "--precision fp16 needs --device cuda; on the cpu use bf16; --help explains the flags");
-  if (o.resume && o.overwrite)
-    fail<UsageError>("--resume goes on with the run that --overwrite removes: use one of the two");
+  if (is_folder && !is_given("--model") && o.recipe.empty()) o.model = "resnet18";
   if (o.data.empty()) o.data = default_folder(o.dataset);
   if (o.out.empty()) o.out = "runs/" + o.dataset + "-" + o.model;
 }
@@ -106,9 +69,9 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   // A flag that is given twice counts as given last: scripts such as quickstart.sh set some of
   // their own and pass on the user's.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  for (const auto add_flags :
-       {add_data_flags, add_length_flags, add_optimizer_flags, add_rank_flags, add_batch_norm_flags,
-        add_device_flags, add_weights_flags, add_output_flags})
+  for (const auto add_flags : {add_data_flags, add_augmentation_flags, add_length_flags,
+                               add_optimizer_flags, add_rank_flags, add_batch_norm_flags,
+                               add_device_flags, add_weights_flags, add_output_flags})
     add_flags(app, o);
   try {
     app.parse(argc, argv);
@@ -133,17 +96,31 @@ std::string to_json(const TrainOptions& o) {
                                     {"image_size", o.image_size},
                                     {"broken_files", to_string(o.broken_files)},
                                     {"model", o.model},
+                                    {"zero_init", o.zero_init},
                                     {"epochs", o.epochs},
                                     {"max_steps", o.max_steps},
                                     {"patience", o.patience},
                                     {"batch_size", o.batch_size},
+                                    {"accumulate", o.accumulate},
                                     {"ranks", o.ranks},
                                     {"threads", o.threads},
                                     {"workers", o.workers},
+                                    {"optimizer", o.optimizer.name},
                                     {"lr", o.optimizer.lr},
                                     {"momentum", o.optimizer.momentum},
                                     {"nesterov", o.optimizer.nesterov},
                                     {"weight_decay", o.optimizer.weight_decay},
+                                    {"norm_decay", o.optimizer.norm_decay},
+                                    {"clip_norm", o.optimizer.clip_norm},
+                                    {"ema", o.optimizer.ema},
+                                    {"schedule", o.schedule.name},
+                                    {"warmup", o.schedule.warmup},
+                                    {"milestones", o.schedule.milestones},
+                                    {"gamma", o.schedule.gamma},
+                                    {"plateau_patience", o.schedule.plateau_patience},
+                                    {"label_smoothing", o.augmentation.label_smoothing},
+                                    {"mixup", o.augmentation.mixup},
+                                    {"cutmix", o.augmentation.cutmix},
                                     {"seed", o.seed},
                                     {"weights", o.weights},
                                     {"freeze", fmt::format("{}", fmt::join(o.freeze, ","))},

@@ -15,10 +15,34 @@ namespace tutti::examples {
 
 /// How weights are updated.
 struct OptimizerOptions {
-  double lr = 0.1;        ///< The peak of the one-cycle schedule.
-  double momentum = 0.9;  ///< 0 to schedule it against the rate, from 0.95 down to 0.85 and back.
-  bool nesterov = true;
+  std::string name = "sgd";  ///< sgd, adam, adamw or lars
+  double lr = 0.1;           ///< the highest learning rate of the schedule
+  /// Of sgd and lars. With the one-cycle schedule 0 schedules it against the rate, from 0.95 down
+  /// to 0.85 and back.
+  double momentum = 0.9;
+  bool nesterov = true;  ///< Nesterov's momentum in sgd
   double weight_decay = 5e-4;
+  bool norm_decay = true;  ///< Weights of normalisation and biases decay, too.
+  double clip_norm = 0;    ///< The largest norm of all gradients together; 0 for any.
+  double ema = 0;  ///< The decay of averaged weights, which are tested and saved; 0 for none.
+};
+
+/// How the learning rate changes in a run.
+struct ScheduleOptions {
+  std::string name = "one_cycle";  ///< one_cycle, cosine, steps, constant or plateau
+  std::int64_t warmup =
+      0;  ///< epochs in which the rate rises to its highest value, before the rest
+  std::vector<std::int64_t> milestones = {};  ///< of steps: epochs after which the rate falls
+  double gamma = 0.1;  ///< of steps and plateau: the factor by which the rate falls
+  /// Of plateau: epochs without a better test loss that are accepted. The next one lowers the rate.
+  std::int64_t plateau_patience = 10;
+};
+
+/// What happens to training images and labels beyond the transforms of the dataset.
+struct AugmentationOptions {
+  double label_smoothing = 0;  ///< the share of the uniform distribution in the labels
+  double mixup = 0;   ///< alpha of the Beta distribution of the weights of two images; 0 for none
+  double cutmix = 0;  ///< alpha of the Beta distribution of pasted areas; 0 for none
 };
 
 struct TrainOptions {
@@ -27,15 +51,22 @@ struct TrainOptions {
   std::int64_t image_size = 0;  ///< of a folder: height and width that the network gets; else 0
   data::BrokenFiles broken_files = data::BrokenFiles::fatal;  ///< what happens to them in a folder
   std::string model = "resnet20";
+  /// The last normalisation of each residual block begins with a weight of 0.
+  bool zero_init = false;
   std::int64_t epochs = 2;
   std::int64_t max_steps = 0;  ///< The run stops after so many steps; 0 for no limit.
   /// The run ends after so many epochs without a better test accuracy; 0 for never.
   std::int64_t patience = 0;
   std::int64_t batch_size = 128;  ///< The global batch, over all ranks.
-  int ranks = 1;                  ///< The number of ranks that are threads of this process.
+  /// The micro batches that a rank computes a step in, so that it needs memory for one of them.
+  std::int64_t accumulate = 1;
+  int ranks = 1;    ///< The number of ranks that are threads of this process.
   int threads = 0;  ///< The threads that each rank computes with; 0 for its share of the cores.
   int workers = 1;  ///< The threads that load images for each rank; 0 for the computing thread.
   OptimizerOptions optimizer = {};
+  ScheduleOptions schedule = {};
+  AugmentationOptions augmentation = {};
+  std::string recipe;  ///< Has set the options that no flag has set (recipe.h); empty for none.
   std::uint64_t seed = 0;
   std::string weights;              ///< The file that a new run begins with; empty for none.
   std::vector<std::string> freeze;  ///< Patterns of nn::freeze(): what does not train.

@@ -30,9 +30,9 @@ void check_model(const StateDict& from, const StateDict& own) {
     fail<CheckpointError>("tensor 'model.{}' is missing", expected.begin()->first);
 }
 
-// The schedule sets these options in every step; the others never change in a run.
+// The schedule sets these options of every group in every step; the others never change in a run.
 bool is_scheduled(const std::string& key) {
-  return key == "group.0.lr" || key == "group.0.momentum";
+  return key.ends_with(".lr") || key.ends_with(".momentum");
 }
 
 void check_optimizer_options(const Metadata& from, const Metadata& own) {
@@ -46,6 +46,11 @@ void check_optimizer_options(const Metadata& from, const Metadata& own) {
       fail<CheckpointError>("its metadata have '{}' as 'optimizer.{}', expected '{}'",
                             excerpt(value), key, found->second);
   }
+}
+
+void check_averages(const StateDict& from, const optim::ExponentialMovingAverage* ema) {
+  if (ema) return ema->check_state_dict(from);
+  if (!from.empty()) fail<CheckpointError>("it has averaged weights, which only --ema makes");
 }
 
 void check_same_length(const TrainOptions& options, const Checkpoint& from,
@@ -112,15 +117,17 @@ void check_length(const TrainOptions& options, const Checkpoint& from, const Run
 }
 
 void restore(const TrainOptions& options, const Checkpoint& from, nn::Module& net,
-             Optimization& optimization) {
+             Optimization& optimization, optim::ExponentialMovingAverage* ema) {
   try {
     check_model(from.model, net.state_dict());
     check_optimizer_options(from.optimizer.metadata, optimization.optimizer_state().metadata);
+    check_averages(from.ema, ema);
     optimization.restore(from);
   } catch (const CheckpointError& error) {
     refuse_checkpoint(options, error.what());
   }
-  net.load_state_dict(from.model);  // it fits, as was checked
+  net.load_state_dict(from.model);  // it fits, as was checked, and so do the averages
+  if (ema) ema->load_state_dict(from.ema);
 }
 
 }  // namespace tutti::examples

@@ -6,6 +6,7 @@
 #include "progress.h"
 
 #include <tutti/nn/module.h>
+#include <tutti/optim/exponential_moving_average.h>
 
 namespace tutti::examples {
 
@@ -15,10 +16,11 @@ namespace tutti::examples {
 /// `options` have no patience, with which it would train on by accident.
 void check_length(const TrainOptions& options, const Checkpoint& from, const RunLength& length);
 
-/// Loads the weights, the optimizer and the loss scale of a checkpoint. Throws a CheckpointError,
+/// Loads the weights, the optimizer and the loss scale of a checkpoint, and the averaged weights
+/// into `ema`, which is null in a run without them. Throws a CheckpointError,
 /// which names the file and the entry, and changes nothing, unless the checkpoint holds exactly
 /// what such a run saves: every tensor with its shape and dtype, and the options that the run has.
 void restore(const TrainOptions& options, const Checkpoint& from, nn::Module& net,
-             Optimization& optimization);
+             Optimization& optimization, optim::ExponentialMovingAverage* ema);
 
 }  // namespace tutti::examples

@@ -17,7 +17,7 @@ namespace tutti::examples {
 
 struct TrainResult {
   std::vector<Metrics> rows;  ///< The same on every rank.
-  StateDict state;            ///< This rank's weights and buffers at the end.
+  StateDict state;            ///< This rank's weights (or averages) and buffers at the end.
   double test_accuracy = 0;
   /// The run was stopped before its end; the checkpoint is written.
   bool is_stopped = false;

@@ -5,20 +5,19 @@
 #include "evaluation.h"
 #include "frozen_layers.h"
 #include "kept_files.h"
+#include "loaders.h"
+#include "make_optimizer.h"
 #include "model_card.h"
 #include "placement.h"
 #include "restore.h"
 #include "start_weights.h"
 
-#include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/core/random.h>
 #include <tutti/core/trace.h>
-#include <tutti/data/transforms/normalize.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/batch_norm/recompute_statistics.h>
-#include <tutti/nn/functional/loss.h>
 
 #include <algorithm>
 #include <cmath>
@@ -31,9 +30,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t shown_predictions = 12;  // of each kind, in the report
 
 // ---- set up
-
-// The dtype of weights and images; 16-bit precisions go through Autocast.
-DType storage_dtype(const TrainOptions& o) { return o.precision == float64 ? float64 : float32; }
 
 // Returns what rank 0 finds in the run folder, on every rank.
 std::optional<Checkpoint> find_checkpoint(const TrainOptions& o, const ProcessGroup& group) {
@@ -49,7 +45,9 @@ std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const TrainingData& 
                                      const ProcessGroup& group, Device device, bool resumes,
                                      std::string& weights_line) {
   manual_seed(o.seed);
-  auto net = nn::resnet(o.model, {.classes = data.classes, .channels = data.channels});
+  auto net = nn::resnet(
+      o.model,
+      {.classes = data.classes, .channels = data.channels, .zero_init_residual = o.zero_init});
   net->to(device, storage_dtype(o), o.memory_format);
   if (o.sync_bn) nn::convert_sync_batchnorm(*net, group);
   if (resumes && !o.weights.empty())
@@ -60,44 +58,6 @@ std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const TrainingData& 
   return net;
 }
 
-// Returns the options that the loaders of training and test images share. Batches are made in the
-// layout and dtype that a step needs, on the threads of the loader.
-data::DataLoader::Options loader_options(const TrainOptions& o, const TrainingData& data,
-                                         std::vector<data::Transform> transforms, Device device) {
-  transforms.push_back(
-      data::Normalize({.mean = data.mean, .deviation = data.deviation, .format = o.memory_format}));
-  std::vector<data::BatchTransform> batch_transforms;
-  if (const DType dtype = storage_dtype(o); dtype != float32)
-    batch_transforms.emplace_back([dtype](data::Batch& batch, std::span<Generator>) {
-      batch.images = batch.images.to(dtype);
-    });
-  return {.transforms = std::move(transforms),
-          .batch_transforms = std::move(batch_transforms),
-          .workers = o.workers,
-          .pin_memory = device.is_cuda()};
-}
-
-data::DataLoader::Options train_loader_options(const TrainOptions& o, const TrainingData& data,
-                                               const ProcessGroup& group, Device device) {
-  data::DataLoader::Options options = loader_options(o, data, data.train_transforms, device);
-  options.sampler = {
-      .batch_size = o.batch_size, .seed = o.seed, .rank = group.rank(), .ranks = group.size()};
-  if (o.sharded)  // the loader of a shard knows of no other rank
-    options.sampler = {.batch_size = std::max<std::int64_t>(o.batch_size / group.size(), 1),
-                       .seed = o.seed + static_cast<std::uint64_t>(group.rank())};
-  return options;
-}
-
-data::DataLoader::Options test_loader_options(const TrainOptions& o, const TrainingData& data,
-                                              const ProcessGroup& group, Device device) {
-  data::DataLoader::Options options = loader_options(o, data, data.test_transforms, device);
-  options.sampler = {.batch_size = std::max<std::int64_t>(o.batch_size, 250),
-                     .shuffle = false,
-                     .rank = group.rank(),
-                     .ranks = group.size()};
-  return options;
-}
-
 // Returns the batches on which batch normalisation is examined; null where nobody asked for it.
 std::unique_ptr<StatisticsBatches> statistics_batches(const TrainOptions& o,
                                                       const TrainingData& data,
@@ -105,7 +65,7 @@ std::unique_ptr<StatisticsBatches> statistics_batches(const TrainOptions& o,
   constexpr std::int64_t examined = 50;
   if (!o.bn_report && o.recompute_statistics == 0) return {};
   return std::make_unique<StatisticsBatches>(
-      data.train, train_loader_options(o, data, group, device),
+      data.train, statistics_loader_options(o, data, group, device),
       o.recompute_statistics > 0 ? o.recompute_statistics : examined, group, device);
 }
 
@@ -196,17 +156,25 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       test_loader_(data.test, test_loader_options(options, data, group, device_)),
       statistics_batches_(statistics_batches(options, data, group, device_)),
       length_(find_length(options, train_loader_, group)),
-      optimization_(trained_parameters(*net_), options, length_.steps),
+      optimization_(trained_parameters(*net_), options, length_),
       log_(options, group.rank() == 0, screen, length_, checkpoint_ ? checkpoint_->step : 0),
       straggler_monitor_(group),
       join_(group, {.uneven = options.uneven}),
-      step_runner_([this](const data::Batch& batch) { compute_step(batch); },
-                   choose_graph(options, group, device_),
-                   [this](const std::string& line) { log_.say(line); }),
       stop_(group, stop),
       step_timer_([this] { return straggler_monitor_.waited_seconds(); }),
-      test_recorder_(data.classes, shown_predictions),
-      sums_(device_) {
+      sums_(device_),
+      training_step_({.options = options,
+                      .net = *net_,
+                      .data_parallel = data_parallel_,
+                      .optimization = optimization_,
+                      .sums = sums_,
+                      .timer = step_timer_}),
+      step_runner_([this](const data::Batch& batch) { training_step_.run(batch); },
+                   choose_graph(options, group, device_),
+                   [this](const std::string& line) { log_.say(line); }),
+      test_recorder_(data.classes, shown_predictions) {
+  if (const double decay = options.optimizer.ema; decay > 0)
+    ema_.emplace(net_->named_parameters(), net_->named_buffers(), decay);
   if (size_of(options.precision) == 2) autocast_.emplace(options.precision);
   log_.say(headline());
   if (!weights_line_.empty()) log_.say(weights_line_);
@@ -235,7 +203,7 @@ void TrainingRun::begin() {
 void TrainingRun::continue_from(const Checkpoint& from) {
   restore_on_all(group_, [&] {
     check_length(options_, from, length_);
-    restore(options_, from, *net_, optimization_);
+    restore(options_, from, *net_, optimization_, ema_ ? &*ema_ : nullptr);
   });
   step_ = from.step;
   if (!from.rows.empty()) row_ = from.rows.back();
@@ -279,6 +247,7 @@ void TrainingRun::train_step() {
   row_.step = ++step_;
   row_.learning_rate = optimization_.learning_rate();
   optimization_.advance_schedule();
+  update_averages();
 }
 
 data::Batch TrainingRun::load_batch() {
@@ -290,17 +259,22 @@ data::Batch TrainingRun::load_batch() {
   return batch;
 }
 
-// Returns this rank's part of the batch of this step, on its device. The part is empty where the
-// rank has used up images of its own.
+// Returns the part of a rank that has used up images of its own.
+data::Batch TrainingRun::empty_batch() const {
+  const TensorOptions floating{.dtype = storage_dtype(options_), .device = device_};
+  data::Batch batch{.images = empty({0, data_.channels, data_.image_size, data_.image_size},
+                                    floating, options_.memory_format),
+                    .labels = empty({0}, {.dtype = int64, .device = device_})};
+  if (mixes_images(options_)) batch.soft_labels = empty({0, data_.classes}, floating);
+  return batch;
+}
+
+// Returns this rank's part of the batch of this step, on its device.
 data::Batch TrainingRun::next_batch() {
   const trace::Span span("load");
   const data::DataLoader::State place{.epoch = step_ / length_.steps_per_epoch,
                                       .batch = step_ % length_.steps_per_epoch};
-  if (place.batch >= train_loader_.batches_per_epoch())
-    return {.images = empty({0, data_.channels, data_.image_size, data_.image_size},
-                            {.dtype = storage_dtype(options_), .device = device_},
-                            options_.memory_format),
-            .labels = empty({0}, {.dtype = int64, .device = device_})};
+  if (place.batch >= train_loader_.batches_per_epoch()) return empty_batch();
   if (train_loader_.state() != place) train_loader_.set_state(place);
   data::Batch batch = train_loader_.next().value();
   batch.images = batch.images.to(device_);
@@ -309,26 +283,13 @@ data::Batch TrainingRun::next_batch() {
   return batch;
 }
 
-// What the device does in a step; a CUDA graph captures this function.
-void TrainingRun::compute_step(const data::Batch& batch) {
-  Tensor logits, loss_sum;
-  {
-    const trace::Span span("forward");
-    const StepTimer::Scope scope(step_timer_, StepPart::forward);
-    logits = (*net_)(batch.images);
-    loss_sum = nn::cross_entropy(logits, batch.labels, {.reduction = nn::LossReduction::sum});
-  }
-  optimization_.zero_grad();
-  {
-    const StepTimer::Scope scope(step_timer_, StepPart::backward);
-    // DataParallel averages over the ranks. With this factor the average is the gradient of the
-    // mean loss over the global batch, however unevenly the ranks share it.
-    optimization_.backward(
-        loss_sum * (static_cast<double>(group_.size()) / static_cast<double>(batch.global_size)));
-  }
-  sums_.add(loss_sum, logits, batch.labels);
+// Takes the weights of this step into their averages. While the learning rate warms up, the weights
+// change too fast for an average, which begins anew in every step.
+void TrainingRun::update_averages() {
+  if (!ema_) return;
   const StepTimer::Scope scope(step_timer_, StepPart::optimizer);
-  optimization_.update();
+  if (step_ <= warmup_steps(options_.schedule, length_)) ema_->restart();
+  ema_->update();
 }
 
 // Begins the time of a row of metrics.
@@ -356,7 +317,11 @@ Metrics TrainingRun::next_row() {
 // Copies rank 0's running statistics to all ranks where those of plain batch norm differ: they are
 // the ones that are evaluated and saved. This call is collective.
 void TrainingRun::share_buffers() {
-  if (!options_.sync_bn) data_parallel_.broadcast_buffers();
+  if (options_.sync_bn) return;
+  data_parallel_.broadcast_buffers();
+  if (!ema_) return;
+  const optim::ExponentialMovingAverage::Exchange exchange(*ema_);
+  data_parallel_.broadcast_buffers();
 }
 
 // Examines the layers with the running averages, before these are recomputed.
@@ -374,13 +339,30 @@ void TrainingRun::recompute_statistics() {
       *net_, [this] { statistics_batches_->run(*net_, row_.epoch); }, group_);
 }
 
+// Returns the weights that are tested and saved: the averages, if there are any.
+StateDict TrainingRun::tested_weights() {
+  if (!ema_) return net_->state_dict();
+  const optim::ExponentialMovingAverage::Exchange exchange(*ema_);
+  StateDict weights = net_->state_dict();
+  for (auto& [name, tensor] : weights) tensor = tensor.clone();
+  return weights;
+}
+
+// Tests these weights.
+LossAndAccuracy TrainingRun::test_weights() {
+  std::optional<optim::ExponentialMovingAverage::Exchange> exchange;
+  if (ema_) exchange.emplace(*ema_);
+  if (options_.recompute_statistics > 0) recompute_statistics();
+  return evaluate(*net_, test_loader_, group_, device_, &test_recorder_);
+}
+
 void TrainingRun::evaluate_epoch() {
   Metrics row = next_row();
   nn::check_batch_statistics(*net_);
   share_buffers();
   if (options_.bn_report) check_batch_norm();
-  if (options_.recompute_statistics > 0) recompute_statistics();
-  const LossAndAccuracy test = evaluate(*net_, test_loader_, group_, device_, &test_recorder_);
+  const LossAndAccuracy test = test_weights();
+  optimization_.end_epoch(test.loss);
   row.test_loss = test.loss;
   row.test_accuracy = test.accuracy;
   if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
@@ -414,7 +396,7 @@ void TrainingRun::stop_early() {
 
 void TrainingRun::keep_best() {
   if (options_.keep_best && log_.has_folder())
-    examples::keep_best(options_, log_.rows(), net_->state_dict(), weights_metadata());
+    examples::keep_best(options_, log_.rows(), tested_weights(), weights_metadata());
 }
 
 // Returns what a file says about the weights that were tested last.
@@ -456,6 +438,8 @@ void TrainingRun::save_checkpoint() {
                               .model = net_->state_dict(),
                               .optimizer = optimization_.optimizer_state(),
                               .scaler = optimization_.scaler_state(),
+                              .plateau = optimization_.plateau_state(),
+                              .ema = ema_ ? ema_->state_dict() : StateDict(),
                               .random = random,
                               .sums = sums,
                               .samples = sums_.samples(),
@@ -479,10 +463,13 @@ void TrainingRun::say_replaced_files() {
 }
 
 TrainResult TrainingRun::finish() {
-  TrainResult result{.rows = log_.rows(), .state = net_->state_dict()};
+  TrainResult result{.rows = log_.rows(), .state = tested_weights()};
   result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
   log_.save_weights(result.state, weights_metadata());
   if (options_.keep_best && log_.has_folder()) log_.say(describe_best(options_));
+  if (ema_)
+    log_.say(
+        fmt::format("the weights are averages over the steps (--ema {})", options_.optimizer.ema));
   say_replaced_files();
   log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;

@@ -15,6 +15,7 @@
 #include "stop.h"
 #include "test_details.h"
 #include "trainer.h"
+#include "training_step.h"
 
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/data/loader.h>
@@ -22,6 +23,7 @@
 #include <tutti/distributed/data_parallel/join.h>
 #include <tutti/distributed/diagnostics/straggler_monitor.h>
 #include <tutti/nn/resnet.h>
+#include <tutti/optim/exponential_moving_average.h>
 
 #include <chrono>
 
@@ -50,7 +52,8 @@ class TrainingRun {
   /// Trains up to the end of the epoch (or of the run), with rows of metrics and checkpoints on the
   /// way as the options say. Returns false where a stop has ended it earlier, with a checkpoint.
   bool train_epoch();
-  /// Evaluates the network on the test images, and adds the row that ends the epoch.
+  /// Evaluates the network, or its averaged weights, on the test images, and adds the row that ends
+  /// the epoch.
   void evaluate_epoch();
   /// Saves what the run needs to continue from here. Only rank 0 writes.
   void save_checkpoint();
@@ -62,13 +65,16 @@ class TrainingRun {
  private:
   void train_step();
   data::Batch load_batch();
+  data::Batch empty_batch() const;
   data::Batch next_batch();
-  void compute_step(const data::Batch& batch);
   void start_row();
   Metrics next_row();
+  void update_averages();
   void share_buffers();
   void check_batch_norm();
   void recompute_statistics();
+  LossAndAccuracy test_weights();
+  StateDict tested_weights();
   void continue_from(const Checkpoint& checkpoint);
   void stop_early();
   void keep_best();
@@ -90,19 +96,21 @@ class TrainingRun {
   const std::unique_ptr<StatisticsBatches> statistics_batches_;
   const RunLength length_;
   Optimization optimization_;
+  std::optional<optim::ExponentialMovingAverage> ema_;  // with --ema
   RunLog log_;
   std::optional<Autocast> autocast_;  // in 16-bit precisions
   distributed::StragglerMonitor straggler_monitor_;
   distributed::Join join_;
-  StepRunner step_runner_;
   StopAgreement stop_;
   StepTimer step_timer_;
+  MetricSums sums_;  // since the last row
+  TrainingStep training_step_;
+  StepRunner step_runner_;
   TestRecorder test_recorder_;
 
   std::int64_t step_ = 0;                           // steps made so far
   bool is_stopped_early_ = false;                   // by options.patience
   std::optional<BatchNormCheck> batch_norm_check_;  // of the last epoch, with --bn-report
-  MetricSums sums_;                                 // since the last row
   Metrics row_;  // the figures of the last row, with the present step and epoch
   std::chrono::steady_clock::time_point row_start_;
   std::chrono::duration<double> waited_before_row_{0};  // for training data

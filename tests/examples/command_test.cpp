@@ -99,7 +99,13 @@ TEST_F(Command, HelpExplainsEveryFlag) {
                            "--dry-run",       "--workers",   "--image-size",
                            "--broken-files",  "--bn-report", "--recompute-statistics",
                            "--weights",       "--freeze",    "--test-only",
-                           "--keep-best",     "--keep-last", "--patience"}) {
+                           "--keep-best",     "--keep-last", "--patience",
+                           "--optimizer",     "--schedule",  "--warmup",
+                           "--milestones",    "--gamma",     "--plateau-patience",
+                           "--norm-decay",    "--zero-init", "--no-norm-decay",
+                           "--clip-norm",     "--ema",       "--label-smoothing",
+                           "--mixup",         "--cutmix",    "--accumulate",
+                           "--recipe"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
@@ -202,7 +208,7 @@ TEST_F(Command, HelpListsTheExitCodes) {
 
 TEST_F(Command, OfAFlagGivenTwiceTheLastCounts) {
   EXPECT_EQ(run("--dataset synthetic --ranks 2 --batch-size 64 --threads 1 --max-steps 1 --uneven "
-                "stop --checkpoint-every 5 --out " +
+                "stop --sharded --checkpoint-every 5 --out " +
                     folder_ + "/first --batch-size 16 --ranks 1 --uneven error --out " + folder_ +
                     "/last",
                 1)
@@ -242,10 +248,10 @@ TEST_F(Command, AFullDiskIsExitCode1AndNamesTheFile) {
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
     EXPECT_NE(outcome.output.find(file), std::string::npos) << outcome.output;
   };
-  const std::string many_rows = arguments + " --max-steps 9 --log-every 1";
+  const std::string many_rows = arguments + " --max-steps 30 --log-every 1";
   expect_failure(run_on_full_disk(100, arguments), out + "/config.json': File too large");
-  expect_failure(run_on_full_disk(900, many_rows), out + "/metrics.jsonl': File too large");
-  expect_failure(run_on_full_disk(2000, arguments + " --max-steps 1"), out + "/report.html");
+  expect_failure(run_on_full_disk(3000, many_rows), out + "/metrics.jsonl': File too large");
+  expect_failure(run_on_full_disk(3000, arguments + " --max-steps 1"), out + "/report.html");
   expect_failure(run_on_full_disk(500'000, arguments + " --max-steps 1"),
                  out + "/checkpoint.safetensors");
   EXPECT_FALSE(fs::exists(out + "/checkpoint.safetensors"));
@@ -259,8 +265,8 @@ TEST_F(Command, AFullDiskIsExitCode1AndNamesTheFile) {
 
 TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   const std::string arguments =
-      "--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 --resume --out " + folder_ +
-      "/run ";
+      "--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 --sharded --resume --out " +
+      folder_ + "/run ";
   const std::string file = folder_ + "/run/checkpoint.safetensors";
   ASSERT_EQ(run(arguments, 1).code, 0);  // there is no checkpoint yet
   ASSERT_TRUE(fs::exists(file));

@@ -18,6 +18,13 @@ inline const examples::TrainingData& even_data() {
   return data;
 }
 
+/// Returns one image more than two batches have: all ranks but one get nothing of the third batch.
+inline const examples::TrainingData& odd_data() {
+  static const examples::TrainingData data =
+      examples::make_synthetic({.train = 21, .test = 13, .channels = 2, .size = 8});
+  return data;
+}
+
 inline examples::TrainOptions small_options() {
   examples::TrainOptions options;
   options.epochs = 2;

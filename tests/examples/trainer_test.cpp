@@ -2,6 +2,7 @@
 // and resumed runs.
 #include "train/trainer.h"
 #include "distributed/equal_bits.h"
+#include "resumed_run.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
 #include "train/placement.h"
@@ -30,15 +31,10 @@ using namespace examples;
 namespace fs = std::filesystem;
 using test::even_data;
 using test::expect_equal_bits;
+using test::expect_resumes_to_the_bit;
+using test::odd_data;
 using test::small_options;
 using test::train_on;
-
-// Returns one image more than two batches have: all ranks but one get nothing of the third batch.
-const TrainingData& odd_data() {
-  static const TrainingData data =
-      make_synthetic({.train = 21, .test = 13, .channels = 2, .size = 8});
-  return data;
-}
 
 // Trains on one rank and on several, and compares the loss of every step, the test results, and the
 // ranks with each other.
@@ -281,71 +277,6 @@ TEST(Trainer, TheMetricsNameTheStraggler) {
   ASSERT_FALSE(last.at("skew_ms").empty());
   for (const auto& [name, skew] : last.at("skew_ms").items())
     EXPECT_GE(skew.at("largest"), skew.at("mean")) << name;
-  fs::remove_all(folder);
-}
-
-// Returns the section of report.html with this id.
-std::string section_of(const std::string& page, const std::string& id) {
-  const std::size_t begin = page.find("<section id=\"" + id + "\">");
-  EXPECT_NE(begin, std::string::npos) << id;
-  return page.substr(begin, page.find("</section>", begin) - begin);
-}
-
-// Compares a run that a fault stops, and that is resumed from its last checkpoint, with one that
-// nothing stops. The fault comes `from_end` collectives before the end; a step has about three.
-void expect_resumes_to_the_bit(TrainOptions options, const TrainingData& data,
-                               std::int64_t from_end) {
-  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_resume_{}", getpid());
-  const auto contents = [](const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  };
-  options.epochs = 3;
-  options.log_every = 2;
-  options.out = (folder / "whole").string();
-  std::int64_t collectives = 0;
-  std::vector<TrainResult> whole(2);
-  distributed::run_ranks(2, [&](const ProcessGroup& group) {
-    whole[static_cast<std::size_t>(group.rank())] = train(options, data, group, nullptr);
-    if (group.rank() == 0) collectives = group.traffic().calls;
-  });
-  options.out = (folder / "parts").string();
-  {
-    const distributed::InjectFault fault({.rank = 1, .collective = collectives - from_end});
-    EXPECT_THROW(train_on(2, options, data), Error);
-  }
-  EXPECT_TRUE(fs::exists(folder / "parts" / "checkpoint.safetensors"));
-  options.resume = true;
-  const auto parts = train_on(2, options, data);
-
-  for (std::size_t r = 0; r < 2; ++r) {
-    expect_equal_bits(parts[r].state, whole[r].state);
-    ASSERT_EQ(parts[r].rows.size(), whole[r].rows.size());
-    for (std::size_t i = 0; i < whole[r].rows.size(); ++i) {
-      const Metrics &a = parts[r].rows[i], &b = whole[r].rows[i];
-      EXPECT_EQ(a.step, b.step);
-      EXPECT_EQ(a.epoch, b.epoch);
-      EXPECT_EQ(a.train_loss, b.train_loss) << "step " << b.step;
-      EXPECT_EQ(a.train_accuracy, b.train_accuracy);
-      EXPECT_EQ(a.learning_rate, b.learning_rate);
-      EXPECT_EQ(a.test_loss, b.test_loss);
-      EXPECT_EQ(a.test_accuracy, b.test_accuracy);
-    }
-  }
-  EXPECT_EQ(contents(folder / "parts" / "model.safetensors"),
-            contents(folder / "whole" / "model.safetensors"));
-  for (const char* section : {"predictions", "confusion"})
-    EXPECT_EQ(section_of(contents(folder / "parts" / "report.html"), section),
-              section_of(contents(folder / "whole" / "report.html"), section));
-  std::ifstream metrics(folder / "parts" / "metrics.jsonl");
-  std::size_t lines = 0;
-  for (std::string line; std::getline(metrics, line); ++lines)
-    EXPECT_EQ(nlohmann::json::parse(line).at("train_loss"), whole[0].rows.at(lines).train_loss);
-  EXPECT_EQ(lines, whole[0].rows.size());
-
-  // Resuming a finished run changes nothing.
-  const auto again = train_on(2, options, data);
-  expect_equal_bits(again[0].state, whole[0].state);
   fs::remove_all(folder);
 }
 

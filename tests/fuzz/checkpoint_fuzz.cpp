@@ -6,8 +6,9 @@
 //                                 repeated until it is full, and "-"
 //                                 stands for no dimension             T NAME    removes it
 //
-// A checkpoint is either refused, and then the network and the optimizer are as before, or they
-// have exactly its content. The file format itself is what safetensors_fuzz.cpp tests.
+// A checkpoint is either refused, and then the network, its averages, the optimizer and the
+// schedule are as before, or they have exactly its content. The file format itself is what
+// safetensors_fuzz.cpp tests.
 #include "input.h"
 #include "report/run_report.h"
 #include "train/restore.h"
@@ -47,7 +48,8 @@ class Run {
   Run() {
     options_.precision = float16;  // so that there is a loss scale
     options_.out = folder_.path();
-    optimization_.emplace(net_.parameters(), options_, length.steps);
+    options_.schedule.name = "plateau";
+    optimization_.emplace(net_.parameters(), options_, length);
     for (int step = 0; step < 4; ++step) make_step();
     save_checkpoint(options_, checkpoint());
     valid_.tensors = load_safetensors(checkpoint_path(options_), &valid_.metadata);
@@ -65,8 +67,10 @@ class Run {
     const bool resumed = test::is_read<CheckpointError>(checkpoint_path(options_), [&] {
       const std::optional<Checkpoint> found = load_checkpoint(options_, ranks);
       check_length(options_, found.value(), length);
-      restore(options_, *found, net_, *optimization_);
-      to_html({.rows = found->rows});
+      restore(options_, *found, net_, *optimization_, &ema_);
+      RunReport report;
+      report.rows = found->rows;
+      to_html(report);
     });
     const Contents after = state();
     if (!resumed) {
@@ -87,6 +91,7 @@ class Run {
     for (const Tensor& parameter : net_.parameters()) parameter.set_grad(ones(parameter.shape()));
     optimization_->update();
     optimization_->advance_schedule();
+    ema_.update();
   }
   Checkpoint checkpoint() const {
     return {
@@ -96,6 +101,8 @@ class Run {
         .model = net_.state_dict(),
         .optimizer = optimization_->optimizer_state(),
         .scaler = optimization_->scaler_state(),
+        .plateau = optimization_->plateau_state(),
+        .ema = ema_.state_dict(),
         .random = tensor({1, 2, 3, 4}, {2, 2}, {.dtype = int64}),
         .sums = tensor({0.5, 3, 0.25, 4}, {2, 2}, {.dtype = float64}),
         .samples = 100,
@@ -113,6 +120,10 @@ class Run {
     for (const auto& [name, tensor] : optimization_->scaler_state())
       if (name != "scale" && name != "growth_tracker")  // float32 rounds these
         all.tensors.emplace_back("scaler." + name, tensor);
+    for (const auto& [name, tensor] : optimization_->plateau_state())
+      all.tensors.emplace_back("plateau." + name, tensor);
+    for (const auto& [name, tensor] : ema_.state_dict())
+      all.tensors.emplace_back("ema." + name, tensor.clone());
     all.metadata = optimizer.metadata;
     return all;
   }
@@ -120,6 +131,7 @@ class Run {
   test::InputFolder folder_;
   TrainOptions options_;
   nn::Linear net_{{.in = 2, .out = 3}};
+  optim::ExponentialMovingAverage ema_{net_.named_parameters(), net_.named_buffers(), 0.9};
   std::optional<Optimization> optimization_;
   Contents valid_;
 };

@@ -1,0 +1,102 @@
+#include "loaders.h"
+
+#include <tutti/data/transforms/mixup.h>
+#include <tutti/data/transforms/normalize.h>
+
+#include <algorithm>
+
+namespace tutti::examples {
+namespace {
+
+// Applies mixup or cutmix, either to half of the batches, as PyTorch's references/classification
+// does. The choice follows from the seed and the number of the batch, so that it is the same on
+// all ranks.
+data::BatchTransform mixup_or_cutmix(const AugmentationOptions& o, std::uint64_t seed) {
+  const data::MixUp mixup(o.mixup);
+  const data::CutMix cutmix(o.cutmix);
+  return [=](data::Batch& batch, std::span<Generator> randoms) {
+    constexpr std::uint64_t coin = 1'000'003;  // far above the numbers of the transforms
+    Generator random =
+        data::RandomKey{.seed = seed, .epoch = batch.epoch, .sample = batch.number}.generator(coin);
+    if (random.uniform() < 0.5) mixup(batch, randoms);
+    else cutmix(batch, randoms);
+  };
+}
+
+// Returns what mixes the images of a batch; nothing where they are not mixed.
+std::vector<data::BatchTransform> mixing(const TrainOptions& o, std::int64_t classes) {
+  if (!mixes_images(o)) return {};
+  const AugmentationOptions& a = o.augmentation;
+  std::vector<data::BatchTransform> transforms{data::SoftLabels({.classes = classes})};
+  if (a.mixup > 0 && a.cutmix > 0) transforms.push_back(mixup_or_cutmix(a, o.seed));
+  else if (a.mixup > 0) transforms.emplace_back(data::MixUp(a.mixup));
+  else transforms.emplace_back(data::CutMix(a.cutmix));
+  return transforms;
+}
+
+// Returns the options that all loaders share.
+data::DataLoader::Options loader_options(const TrainOptions& o, const TrainingData& data,
+                                         std::vector<data::Transform> transforms,
+                                         std::vector<data::BatchTransform> batch_transforms,
+                                         Device device) {
+  transforms.push_back(
+      data::Normalize({.mean = data.mean, .deviation = data.deviation, .format = o.memory_format}));
+  if (const DType dtype = storage_dtype(o); dtype != float32)
+    batch_transforms.emplace_back([dtype](data::Batch& batch, std::span<Generator>) {
+      batch.images = batch.images.to(dtype);
+      if (batch.soft_labels.defined()) batch.soft_labels = batch.soft_labels.to(dtype);
+    });
+  return {.transforms = std::move(transforms),
+          .batch_transforms = std::move(batch_transforms),
+          .workers = o.workers,
+          .pin_memory = device.is_cuda()};
+}
+
+// Returns the order of the training images, in global batches of this size.
+data::DistributedSampler::Options training_order(const TrainOptions& o, const ProcessGroup& group,
+                                                 std::int64_t batch_size) {
+  if (o.sharded)  // the loader of a shard knows of no other rank
+    return {.batch_size = std::max<std::int64_t>(batch_size / group.size(), 1),
+            .seed = o.seed + static_cast<std::uint64_t>(group.rank())};
+  return {.batch_size = batch_size, .seed = o.seed, .rank = group.rank(), .ranks = group.size()};
+}
+
+// Returns the size of the global batch that is in memory at a time.
+std::int64_t micro_batch_size(const TrainOptions& o) {
+  return (o.batch_size + o.accumulate - 1) / o.accumulate;
+}
+
+}  // namespace
+
+DType storage_dtype(const TrainOptions& o) { return o.precision == float64 ? float64 : float32; }
+
+bool mixes_images(const TrainOptions& o) {
+  return o.augmentation.mixup > 0 || o.augmentation.cutmix > 0;
+}
+
+data::DataLoader::Options train_loader_options(const TrainOptions& o, const TrainingData& data,
+                                               const ProcessGroup& group, Device device) {
+  data::DataLoader::Options options =
+      loader_options(o, data, data.train_transforms, mixing(o, data.classes), device);
+  options.sampler = training_order(o, group, o.batch_size);
+  return options;
+}
+
+data::DataLoader::Options statistics_loader_options(const TrainOptions& o, const TrainingData& data,
+                                                    const ProcessGroup& group, Device device) {
+  data::DataLoader::Options options = loader_options(o, data, data.train_transforms, {}, device);
+  options.sampler = training_order(o, group, micro_batch_size(o));
+  return options;
+}
+
+data::DataLoader::Options test_loader_options(const TrainOptions& o, const TrainingData& data,
+                                              const ProcessGroup& group, Device device) {
+  data::DataLoader::Options options = loader_options(o, data, data.test_transforms, {}, device);
+  options.sampler = {.batch_size = std::max<std::int64_t>(micro_batch_size(o), 250),
+                     .shuffle = false,
+                     .rank = group.rank(),
+                     .ranks = group.size()};
+  return options;
+}
+
+}  // namespace tutti::examples

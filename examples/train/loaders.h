@@ -1,0 +1,33 @@
+// How the trainer makes batches: the options of its data loaders for training images, for the
+// images on which batch normalisation is examined, and for test images. Batches come in the layout
+// and dtype that a step needs, made on the threads of the loader.
+#pragma once
+
+#include "dataset.h"
+#include "options.h"
+
+#include <tutti/data/loader.h>
+#include <tutti/distributed/process_group.h>
+
+namespace tutti::examples {
+
+/// Returns the dtype of weights and images; 16-bit precisions go through Autocast.
+DType storage_dtype(const TrainOptions& options);
+
+/// Whether training images are mixed, so that batches have soft labels.
+bool mixes_images(const TrainOptions& options);
+
+/// Returns the options for the batches of training steps, which are mixed if the options say so.
+data::DataLoader::Options train_loader_options(const TrainOptions& options,
+                                               const TrainingData& data, const ProcessGroup& group,
+                                               Device device);
+/// Returns the options for training images as networks are tested on: never mixed, in batches as
+/// large as those over which training normalises (micro batches with --accumulate).
+data::DataLoader::Options statistics_loader_options(const TrainOptions& options,
+                                                    const TrainingData& data,
+                                                    const ProcessGroup& group, Device device);
+/// Returns the options for test images.
+data::DataLoader::Options test_loader_options(const TrainOptions& options, const TrainingData& data,
+                                              const ProcessGroup& group, Device device);
+
+}  // namespace tutti::examples

@@ -1,0 +1,76 @@
+#include "training_step.h"
+
+#include <tutti/autograd/functions.h>
+#include <tutti/core/trace.h>
+#include <tutti/nn/functional/loss.h>
+
+#include <algorithm>
+
+namespace tutti::examples {
+namespace {
+
+// Returns part `index` of `count` parts of a batch, whose sizes differ by at most one. Its
+// global_size stays that of the whole batch, by which losses are divided.
+data::Batch part_of(const data::Batch& batch, std::int64_t index, std::int64_t count) {
+  if (count == 1) return batch;
+  const std::int64_t size = batch.images.size(0), begin = size * index / count,
+                     end = size * (index + 1) / count;
+  data::Batch part{.images = batch.images.slice(0, begin, end),
+                   .labels = batch.labels.slice(0, begin, end)};
+  if (batch.soft_labels.defined()) part.soft_labels = batch.soft_labels.slice(0, begin, end);
+  part.global_size = batch.global_size;
+  return part;
+}
+
+}  // namespace
+
+void TrainingStep::run(const data::Batch& batch) {
+  parts_.optimization.zero_grad();
+  const std::int64_t count = micro_batches(batch.global_size);
+  for (std::int64_t i = 0; i + 1 < count; ++i) {
+    const auto no_sync = parts_.data_parallel.no_sync();
+    compute_gradients(part_of(batch, i, count));
+  }
+  compute_gradients(part_of(batch, count - 1, count));
+  const StepTimer::Scope scope(parts_.timer, StepPart::optimizer);
+  parts_.optimization.update();
+}
+
+// Returns a number that is the same on all ranks, and so small that some rank has an image of every
+// micro batch: one without images has no batch statistics. A short last batch gets fewer micro
+// batches of about the usual size. Ranks with images of their own may share a short batch
+// unevenly, so that some have a whole batch to divide.
+std::int64_t TrainingStep::micro_batches(std::int64_t global_size) const {
+  const TrainOptions& o = parts_.options;
+  const std::int64_t ranks = parts_.data_parallel.group().size(),
+                     images_of_a_rank = (global_size + ranks - 1) / ranks,
+                     wanted = o.sharded
+                                  ? o.accumulate
+                                  : (global_size * o.accumulate + o.batch_size - 1) / o.batch_size;
+  return std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(images_of_a_rank, 1));
+}
+
+void TrainingStep::compute_gradients(const data::Batch& batch) {
+  const bool is_mixed = batch.soft_labels.defined();
+  Tensor logits, loss_sum;
+  {
+    const trace::Span span("forward");
+    const StepTimer::Scope scope(parts_.timer, StepPart::forward);
+    logits = parts_.net(batch.images);
+    loss_sum = nn::cross_entropy(logits, is_mixed ? batch.soft_labels : batch.labels,
+                                 {.reduction = nn::LossReduction::sum,
+                                  .label_smoothing = parts_.options.augmentation.label_smoothing});
+  }
+  {
+    const StepTimer::Scope scope(parts_.timer, StepPart::backward);
+    // DataParallel averages over the ranks. With this factor the average is the gradient of the
+    // mean loss over the global batch.
+    parts_.optimization.backward(loss_sum *
+                                 (static_cast<double>(parts_.data_parallel.group().size()) /
+                                  static_cast<double>(batch.global_size)));
+  }
+  // Of a mixed image the answer that counts is the class that it shows most of.
+  parts_.sums.add(loss_sum, logits, is_mixed ? argmax(batch.soft_labels, 1) : batch.labels);
+}
+
+}  // namespace tutti::examples

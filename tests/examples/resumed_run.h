@@ -1,0 +1,84 @@
+// The comparison of a run that is stopped and resumed with one that is not.
+#pragma once
+
+#include "distributed/equal_bits.h"
+#include "small_run.h"
+
+#include <tutti/distributed/diagnostics/fault_injection.h>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <vector>
+
+namespace tutti::test {
+
+namespace fs = std::filesystem;
+
+// Returns the section of report.html with this id.
+inline std::string section_of(const std::string& page, const std::string& id) {
+  const std::size_t begin = page.find("<section id=\"" + id + "\">");
+  EXPECT_NE(begin, std::string::npos) << id;
+  return page.substr(begin, page.find("</section>", begin) - begin);
+}
+
+// Compares a run that a fault stops, and that is resumed from its last checkpoint, with one that
+// nothing stops. The fault comes `from_end` collectives before the end; a step has about three.
+inline void expect_resumes_to_the_bit(examples::TrainOptions options,
+                                      const examples::TrainingData& data, std::int64_t from_end) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_resume_{}", getpid());
+  const auto contents = [](const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  };
+  options.epochs = 3;
+  options.log_every = 2;
+  options.out = (folder / "whole").string();
+  std::int64_t collectives = 0;
+  std::vector<examples::TrainResult> whole(2);
+  distributed::run_ranks(2, [&](const ProcessGroup& group) {
+    whole[static_cast<std::size_t>(group.rank())] = examples::train(options, data, group, nullptr);
+    if (group.rank() == 0) collectives = group.traffic().calls;
+  });
+  options.out = (folder / "parts").string();
+  {
+    const distributed::InjectFault fault({.rank = 1, .collective = collectives - from_end});
+    EXPECT_THROW(train_on(2, options, data), Error);
+  }
+  EXPECT_TRUE(fs::exists(folder / "parts" / "checkpoint.safetensors"));
+  options.resume = true;
+  const auto parts = train_on(2, options, data);
+
+  for (std::size_t r = 0; r < 2; ++r) {
+    expect_equal_bits(parts[r].state, whole[r].state);
+    ASSERT_EQ(parts[r].rows.size(), whole[r].rows.size());
+    for (std::size_t i = 0; i < whole[r].rows.size(); ++i) {
+      const examples::Metrics &a = parts[r].rows[i], &b = whole[r].rows[i];
+      EXPECT_EQ(a.step, b.step);
+      EXPECT_EQ(a.epoch, b.epoch);
+      EXPECT_EQ(a.train_loss, b.train_loss) << "step " << b.step;
+      EXPECT_EQ(a.train_accuracy, b.train_accuracy);
+      EXPECT_EQ(a.learning_rate, b.learning_rate);
+      EXPECT_EQ(a.test_loss, b.test_loss);
+      EXPECT_EQ(a.test_accuracy, b.test_accuracy);
+    }
+  }
+  EXPECT_EQ(contents(folder / "parts" / "model.safetensors"),
+            contents(folder / "whole" / "model.safetensors"));
+  for (const char* section : {"predictions", "confusion"})
+    EXPECT_EQ(section_of(contents(folder / "parts" / "report.html"), section),
+              section_of(contents(folder / "whole" / "report.html"), section));
+  std::ifstream metrics(folder / "parts" / "metrics.jsonl");
+  std::size_t lines = 0;
+  for (std::string line; std::getline(metrics, line); ++lines)
+    EXPECT_EQ(nlohmann::json::parse(line).at("train_loss"), whole[0].rows.at(lines).train_loss);
+  EXPECT_EQ(lines, whole[0].rows.size());
+
+  // Resuming a finished run changes nothing.
+  const auto again = train_on(2, options, data);
+  expect_equal_bits(again[0].state, whole[0].state);
+  fs::remove_all(folder);
+}
+
+}  // namespace tutti::test
