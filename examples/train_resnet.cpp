@@ -159,6 +159,8 @@ int run(int argc, char** argv, const ProcessGroup& world) {
     else is_stopped = train_on_ranks(job.options, job.data, world);
   } catch (const RefusedOnAllRanks&) {
     throw;  // no rank waits for another
+  } catch (const DataErrorOnAllRanks&) {
+    throw;
   } catch (const std::exception& error) {
     world.abort(error.what());  // the other ranks may be waiting for this one
     throw;
@@ -191,6 +193,8 @@ int main(int argc, char** argv) {
   } catch (const FailedElsewhere& other) {
     return other.exit_code;
   } catch (const RefusedOnAllRanks& error) {
+    return world.rank() == 0 ? report(world, error) : exit_code_of(error);
+  } catch (const DataErrorOnAllRanks& error) {
     return world.rank() == 0 ? report(world, error) : exit_code_of(error);
   } catch (const std::exception& error) {
     return report(world, error);

@@ -27,6 +27,7 @@ TrainOptions measured(TrainOptions o, std::int64_t batch_size, std::int64_t step
   if (o.precision == float16) o.precision = bfloat16;  // of the same size
   o.batch_size = batch_size;
   o.accumulate = 1;
+  o.log_every = steps + 1;  // the sums of a row travel in no step
   o.epochs = o.max_steps = steps;
   return o;
 }
@@ -143,13 +144,15 @@ std::string describe_model(const TrainOptions& options, const nn::Module& net) {
   return text;
 }
 
-// Each rank of a sharded run has batches of its own; the last rank has as many images as any.
+// Each rank of a sharded run has batches of its own. The last rank has as many images as any, and
+// the first one as few, with which --uneven stop ends an epoch.
 RunLength length_of(const TrainOptions& options, const TrainingData& data, int ranks) {
   TrainOptions o = measured(options, options.batch_size, options.max_steps);
   o.epochs = options.epochs;
   if (options.sharded) o.batch_size = std::max<std::int64_t>(o.batch_size / ranks, 1);
-  return TrainingRun(o, options.sharded ? shard(data, ranks - 1, ranks) : data, ProcessGroup(),
-                     nullptr, nullptr)
+  const int rank = options.uneven == distributed::Uneven::stop ? 0 : ranks - 1;
+  return TrainingRun(o, options.sharded ? shard(data, rank, ranks) : data, ProcessGroup(), nullptr,
+                     nullptr)
       .length();
 }
 

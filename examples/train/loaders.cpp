@@ -92,7 +92,11 @@ data::DataLoader::Options statistics_loader_options(const TrainOptions& o, const
 data::DataLoader::Options test_loader_options(const TrainOptions& o, const TrainingData& data,
                                               const ProcessGroup& group, Device device) {
   data::DataLoader::Options options = loader_options(o, data, data.test_transforms, {}, device);
-  options.sampler = {.batch_size = std::max<std::int64_t>(micro_batch_size(o), 250),
+  // Small images are tested in larger batches, which is faster. Batches of large ones need as much
+  // memory as in training.
+  constexpr std::int64_t small_side = 64;
+  const std::int64_t least = data.image_size <= small_side ? 250 : 1;
+  options.sampler = {.batch_size = std::max(micro_batch_size(o), least),
                      .shuffle = false,
                      .rank = group.rank(),
                      .ranks = group.size()};

@@ -5,6 +5,8 @@
 #include <tutti/core/trace.h>
 #include <tutti/optim/clip.h>
 
+#include <algorithm>
+
 namespace tutti::examples {
 
 Optimization::Optimization(std::vector<Tensor> parameters, const TrainOptions& o,
@@ -57,8 +59,10 @@ void Optimization::restore(const Checkpoint& checkpoint) {
     throw;
   }
   plateau_ = plateau;
-  schedule_.set_position(checkpoint.step);
   if (plateau_) schedule_.set_scale(plateau_->factor());
+  schedule_.set_position(std::max<std::int64_t>(checkpoint.step - 1, 0));
+  last_rate_ = optimizer_->learning_rate();
+  schedule_.set_position(checkpoint.step);
 }
 
 }  // namespace tutti::examples

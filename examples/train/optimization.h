@@ -31,11 +31,15 @@ class Optimization {
   /// capture this.
   void update();
   /// Sets the learning rate (and momentum) of the next step.
-  void advance_schedule() { schedule_.step(); }
+  void advance_schedule() {
+    last_rate_ = optimizer_->learning_rate();
+    schedule_.step();
+  }
   /// Takes the test loss at the end of an epoch, which a schedule that follows it waits for. Every
   /// rank passes the same value. Returns whether the learning rate fell.
   bool end_epoch(double test_loss);
-  double learning_rate() const { return optimizer_->learning_rate(); }
+  /// Returns the learning rate of the last step that was made.
+  double last_learning_rate() const { return last_rate_; }
 
   optim::OptimizerState optimizer_state() const { return optimizer_->state_dict(); }
   /// Returns the state of the loss scaler; empty where none is in use.
@@ -52,6 +56,7 @@ class Optimization {
   std::optional<optim::ReduceOnPlateau> plateau_;
   std::optional<optim::GradScaler> scaler_;
   double clip_norm_;  // 0 for none
+  double last_rate_ = 0;
 };
 
 }  // namespace tutti::examples

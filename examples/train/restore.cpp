@@ -86,15 +86,19 @@ void check_rows(const TrainOptions& options, const Checkpoint& from) {
   }
   const std::int64_t begun = (from.step + from.steps_per_epoch - 1) / from.steps_per_epoch,
                      ended = from.step == from.steps ? begun : from.step / from.steps_per_epoch;
-  if (epochs != ended)
+  // A checkpoint is saved before the last epoch is tested, too.
+  const bool ends_epoch = begun == ended;
+  const std::int64_t tested = is_tested(from.rows, from.step) || !ends_epoch ? ended : ended - 1;
+  if (epochs != std::max<std::int64_t>(tested, 0))
     refuse_checkpoint(options, fmt::format("tensor 'rows' has the last rows of {} epochs, expected "
                                            "those of {} after step {}",
-                                           epochs, ended, from.step));
+                                           epochs, tested, from.step));
 }
 
 // Checks that the run is meant to go on from where the checkpoint is, or has ended there.
 void check_end(const TrainOptions& options, const Checkpoint& from, const RunLength& length) {
-  if (from.step > length.steps || (from.step == length.steps && !is_tested(from.rows, from.step)))
+  const bool is_end = from.step == from.steps || from.step % from.steps_per_epoch == 0;
+  if (from.step > length.steps || (from.step == length.steps && !is_end))
     refuse_checkpoint(
         options, fmt::format("it has made {} steps of {} in an epoch, and this run would end after "
                              "{}: give more --epochs or --max-steps",

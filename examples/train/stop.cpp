@@ -62,22 +62,22 @@ std::string signal_name(int signal) {
 StopAgreement::StopAgreement(ProcessGroup group, const StopRequest* stop_request)
     : group_(std::move(group)), request_(stop_request) {}
 
-void StopAgreement::begin_step() {
+void StopAgreement::begin_step(bool can_go_on) {
   ++steps_;
-  if (request_ && !group_.capabilities().device_waits) start();
+  if (can_agree()) start(can_go_on ? request_->load() : data_error);
 }
 
 void StopAgreement::end_step() {
   if (!request_) return;
   if (group_.capabilities().device_waits) {
     if (steps_ % steps_between_waits != 0) return;
-    start();
+    start(request_->load());
   }
   finish();
 }
 
-void StopAgreement::start() {
-  largest_ = full({}, request_->load(), {.dtype = int64});
+void StopAgreement::start(int wish) {
+  largest_ = full({}, wish, {.dtype = int64});
   work_ = group_.all_reduce(largest_, distributed::ReduceOp::max, {.name = "stop"});
 }
 

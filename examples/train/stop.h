@@ -31,15 +31,22 @@ class StopAgreement {
   /// Never stops where `request` is null, which it must be on all ranks or on none.
   StopAgreement(ProcessGroup group, const StopRequest* request);
 
-  /// Begins a step. This call is collective, and so is end_step().
-  void begin_step();
+  /// Returns whether the ranks agree after every step, so that one of them may look ahead.
+  bool can_agree() const { return request_ && !group_.capabilities().device_waits; }
+  /// Begins a step, after which the ranks stop if one of them cannot go on. This call is
+  /// collective, and so is end_step().
+  void begin_step(bool can_go_on = true);
   void end_step();
   /// Returns the signal that stops all ranks after the step that has ended; 0 for none. Once it is
   /// not 0 it stays.
   int signal() const { return agreed_; }
+  /// Returns whether the ranks stop because one of them could not go on.
+  bool is_data_error() const { return agreed_ == data_error; }
 
  private:
-  void start();
+  static constexpr int data_error = 1000;  // larger than the number of any signal
+
+  void start(int wish);
   void finish();
 
   ProcessGroup group_;

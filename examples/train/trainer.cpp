@@ -19,13 +19,16 @@ TrainResult train(const TrainOptions& options, const TrainingData& data, const P
   choose_threads(options, group);
   TrainingRun run(options, data, group, screen, stop);
   run.begin();
-  while (!run.is_done()) {
+  for (;;) {
+    if (run.has_untested_epoch()) {
+      run.evaluate_epoch();
+      run.save_checkpoint();
+      if (run.is_stopped()) return run.finish_early();
+    }
+    if (run.is_done()) return run.finish();
     if (!run.train_epoch()) return run.finish_early();
-    run.evaluate_epoch();
-    run.save_checkpoint();
-    if (run.is_stopped()) return run.finish_early();
+    run.save_checkpoint();  // so that an evaluation that fails loses no training
   }
-  return run.finish();
 }
 
 LossAndAccuracy test_weights(const TrainOptions& options, const TrainingData& data,

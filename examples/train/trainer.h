@@ -31,6 +31,13 @@ class RefusedOnAllRanks : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 
+/// A DataErrorOnAllRanks reports training data that one rank could not read, after all ranks have
+/// stopped with a checkpoint. All ranks throw it, with the same text.
+class DataErrorOnAllRanks : public DataError {
+ public:
+  using DataError::DataError;
+};
+
 /// Trains and evaluates a network. Every rank of `group` calls it with the same options, of which
 /// `ranks` is not read. The data are the same on every rank; with `options.sharded`, `data.train`
 /// is this rank's own. Rank 0 writes the run folder `options.out` (none where it is empty) and to
@@ -40,7 +47,8 @@ class RefusedOnAllRanks : public CheckpointError {
 ///
 /// Where `stop` (on all ranks or on none) asks any rank to stop, all ranks write a checkpoint after
 /// the same step, at most one after that in which it asked (with NCCL ten), and return. An
-/// evaluation is finished first.
+/// evaluation is finished first. With `stop`, and without NCCL, ranks also stop together, with a
+/// checkpoint and DataErrorOnAllRanks, before a step for which one of them cannot read its images.
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop = nullptr);
 

@@ -12,6 +12,7 @@
 #include "restore.h"
 #include "start_weights.h"
 
+#include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/core/random.h>
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace tutti::examples {
 namespace {
@@ -71,11 +73,11 @@ std::unique_ptr<StatisticsBatches> statistics_batches(const TrainOptions& o,
 
 // Returns a length that is the same on every rank. Ranks that have shards may have different
 // numbers of batches: the most of them count, or the fewest where all stop with the first.
-RunLength find_length(const TrainOptions& o, const data::DataLoader& loader,
+RunLength find_length(const TrainOptions& o, const TrainingBatches& training,
                       const ProcessGroup& group) {
   using distributed::ReduceOp;
   const Tensor batches =
-      full({}, static_cast<double>(loader.batches_per_epoch()), {.dtype = int64});
+      full({}, static_cast<double>(training.batches_per_epoch()), {.dtype = int64});
   const bool stop = o.uneven == distributed::Uneven::stop;
   group.all_reduce(batches, stop ? ReduceOp::min : ReduceOp::max, {.name = "steps per epoch"})
       .wait();
@@ -152,14 +154,13 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       checkpoint_(find_checkpoint(options, group)),
       net_(make_net(options, data, group, device_, checkpoint_.has_value(), weights_line_)),
       data_parallel_(net_->named_parameters(), net_->named_buffers(), group),
-      train_loader_(data.train, train_loader_options(options, data, group, device_)),
+      batches_(options, data, group, device_),
       test_loader_(data.test, test_loader_options(options, data, group, device_)),
       statistics_batches_(statistics_batches(options, data, group, device_)),
-      length_(find_length(options, train_loader_, group)),
+      length_(find_length(options, batches_, group)),
       optimization_(trained_parameters(*net_), options, length_),
       log_(options, group.rank() == 0, screen, length_, checkpoint_ ? checkpoint_->step : 0),
       straggler_monitor_(group),
-      join_(group, {.uneven = options.uneven}),
       stop_(group, stop),
       step_timer_([this] { return straggler_monitor_.waited_seconds(); }),
       sums_(device_),
@@ -183,11 +184,12 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
 std::string TrainingRun::headline() const {
   const auto plural = [](int n) { return n > 1 ? "s" : ""; };
   return fmt::format(
-      "{} ({}) on {}: {} training and {} test images, {} rank{} ({}) of {} thread{}, "
+      "{} ({}) on {}: {} training{} and {} test images, {} rank{} ({}) of {} thread{}, "
       "global batch {}, {}, {}",
       options_.model, describe_parameters(*net_), options_.dataset, data_.train->size(),
-      data_.test->size(), group_.size(), plural(group_.size()), group_.backend(), num_threads(),
-      plural(num_threads()), options_.batch_size, to_string(options_.precision),
+      options_.sharded ? " (of rank 0)" : "", data_.test->size(), group_.size(),
+      plural(group_.size()), group_.backend(), num_threads(), plural(num_threads()),
+      options_.batch_size, to_string(options_.precision),
       options_.sync_bn ? "SyncBatchNorm" : "BatchNorm of each rank");
 }
 
@@ -208,6 +210,9 @@ void TrainingRun::continue_from(const Checkpoint& from) {
   step_ = from.step;
   if (!from.rows.empty()) row_ = from.rows.back();
   row_.test_loss = row_.test_accuracy = {};
+  row_.step = step_;
+  row_.epoch = (step_ + length_.steps_per_epoch - 1) / length_.steps_per_epoch;
+  row_.learning_rate = optimization_.last_learning_rate();
   sums_.restore(from.sums.select(0, group_.rank()), from.samples);
   set_random_state(from.random.select(0, group_.rank()));
   log_.say(fmt::format("going on after step {} of {}", step_, length_.steps));
@@ -215,11 +220,17 @@ void TrainingRun::continue_from(const Checkpoint& from) {
     log_.say(fmt::format("{} {} -> {}", option.name, option.before, option.now));
 }
 
+bool TrainingRun::has_untested_epoch() const {
+  const bool ends_epoch = step_ % length_.steps_per_epoch == 0 || step_ == length_.steps;
+  return step_ > 0 && ends_epoch && !is_tested(log_.rows(), step_);
+}
+
 bool TrainingRun::train_epoch() {
   const StepTimer::Scope scope(step_timer_, StepPart::other);
   for (;;) {
-    stop_.begin_step();
-    train_step();
+    const data::Batch batch = load_batch();
+    stop_.begin_step(can_go_on());
+    train_step(batch);
     stop_.end_step();
     const bool ends_epoch = step_ % length_.steps_per_epoch == 0;
     if (ends_epoch || is_done()) return true;
@@ -228,59 +239,40 @@ bool TrainingRun::train_epoch() {
       start_row();
     }
     const bool saves = options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
-    if (saves || is_stopped()) {
-      if (!options_.out.empty()) share_buffers();
-      save_checkpoint();
-    }
+    if (saves || is_stopped()) save_checkpoint();
     if (is_stopped()) return false;
     log_.show_step(row_);
   }
 }
 
-void TrainingRun::train_step() {
+void TrainingRun::train_step(const data::Batch& batch) {
   const trace::Span span([&] { return fmt::format("step {}", step_ + 1); });
-  const data::Batch batch = load_batch();
   step_runner_.run(batch);
   step_timer_.count_step();
   sums_.count(batch.global_size);
   row_.epoch = step_ / length_.steps_per_epoch + 1;
   row_.step = ++step_;
-  row_.learning_rate = optimization_.learning_rate();
   optimization_.advance_schedule();
+  row_.learning_rate = optimization_.last_learning_rate();
   update_averages();
+}
+
+data::DataLoader::State TrainingRun::position_of(std::int64_t step) const {
+  return {.epoch = step / length_.steps_per_epoch, .batch = step % length_.steps_per_epoch};
+}
+
+// Waits for the images of the step after this one. The first step of an epoch needs no look ahead:
+// a checkpoint has just been saved where it fails.
+bool TrainingRun::can_go_on() {
+  const StepTimer::Scope scope(step_timer_, StepPart::load);
+  const auto next = position_of(step_ + 1);
+  return !stop_.can_agree() || next.batch == 0 || step_ + 1 == length_.steps ||
+         batches_.look_ahead(next);
 }
 
 data::Batch TrainingRun::load_batch() {
   const StepTimer::Scope scope(step_timer_, StepPart::load);
-  data::Batch batch = next_batch();
-  if (!options_.sharded) return batch;  // every rank knows the size of the global batch
-  if (!join_.step(batch.global_size)) fail<Error>("step {}: no rank has images", step_ + 1);
-  batch.global_size = join_.samples();
-  return batch;
-}
-
-// Returns the part of a rank that has used up images of its own.
-data::Batch TrainingRun::empty_batch() const {
-  const TensorOptions floating{.dtype = storage_dtype(options_), .device = device_};
-  data::Batch batch{.images = empty({0, data_.channels, data_.image_size, data_.image_size},
-                                    floating, options_.memory_format),
-                    .labels = empty({0}, {.dtype = int64, .device = device_})};
-  if (mixes_images(options_)) batch.soft_labels = empty({0, data_.classes}, floating);
-  return batch;
-}
-
-// Returns this rank's part of the batch of this step, on its device.
-data::Batch TrainingRun::next_batch() {
-  const trace::Span span("load");
-  const data::DataLoader::State place{.epoch = step_ / length_.steps_per_epoch,
-                                      .batch = step_ % length_.steps_per_epoch};
-  if (place.batch >= train_loader_.batches_per_epoch()) return empty_batch();
-  if (train_loader_.state() != place) train_loader_.set_state(place);
-  data::Batch batch = train_loader_.next().value();
-  batch.images = batch.images.to(device_);
-  batch.labels = batch.labels.to(device_);
-  if (batch.soft_labels.defined()) batch.soft_labels = batch.soft_labels.to(device_);
-  return batch;
+  return batches_.load(position_of(step_));
 }
 
 // Takes the weights of this step into their averages. While the learning rate warms up, the weights
@@ -295,23 +287,28 @@ void TrainingRun::update_averages() {
 // Begins the time of a row of metrics.
 void TrainingRun::start_row() {
   row_start_ = Clock::now();
-  waited_before_row_ = train_loader_.waited();
+  waited_before_row_ = batches_.waited();
+  samples_before_row_ = sums_.samples();  // those of another process, in a resumed run
 }
 
 // Returns the training figures since the last row. This call is collective.
 Metrics TrainingRun::next_row() {
-  const auto samples = static_cast<double>(sums_.samples());
+  const auto samples = static_cast<double>(sums_.samples() - samples_before_row_);
   const LossAndAccuracy means = sums_.take(group_);
   row_.train_loss = means.loss;
   row_.train_accuracy = means.accuracy;
   const std::chrono::duration<double> time = Clock::now() - row_start_,
-                                      waited = train_loader_.waited() - waited_before_row_;
+                                      waited = batches_.waited() - waited_before_row_;
   row_.images_per_second = samples / time.count();
   row_.data_waiting = std::clamp(waited / time, 0.0, 1.0);
-  if (!std::isfinite(row_.train_loss))
+  expect_finite(row_.train_loss);
+  return row_;
+}
+
+void TrainingRun::expect_finite(double loss) const {
+  if (!std::isfinite(loss))
     fail<Error>("the loss is not finite at step {}; try a smaller --lr than {}", row_.step,
                 options_.optimizer.lr);
-  return row_;
 }
 
 // Copies rank 0's running statistics to all ranks where those of plain batch norm differ: they are
@@ -429,8 +426,11 @@ void TrainingRun::write_report() {
 
 void TrainingRun::save_checkpoint() {
   if (options_.out.empty()) return;
+  share_buffers();
   const Tensor random = gather_rows(random_state(), group_),
                sums = gather_rows(sums_.sums(), group_);
+  // Weights that are ruined must not replace the last good ones. All ranks throw alike.
+  expect_finite(sum(sums.select(1, 0)).item<double>());
   if (!log_.has_folder()) return;
   const Checkpoint checkpoint{.step = step_,
                               .steps = length_.steps,
@@ -476,11 +476,32 @@ TrainResult TrainingRun::finish() {
 }
 
 TrainResult TrainingRun::finish_early() {
-  log_.say(fmt::format("{}: stopped after step {} of {}, {}", signal_name(stop_.signal()), step_,
-                       length_.steps,
+  say_replaced_files();
+  const std::string why = stop_.is_data_error() ? "data that cannot be read"
+                                                : signal_name(stop_.signal());
+  log_.say(fmt::format("{}: stopped after step {} of {}, {}", why, step_, length_.steps,
                        options_.out.empty() ? "without a run folder for a checkpoint"
                                             : "with a checkpoint in " + checkpoint_path(options_)));
+  if (stop_.is_data_error()) throw_data_error();
   return {.rows = log_.rows(), .state = net_->state_dict(), .is_stopped = true};
+}
+
+// Throws the error of the lowest rank that has one, with the same text on every rank. This call is
+// collective.
+void TrainingRun::throw_data_error() const {
+  constexpr std::int64_t most = 1000;
+  const Tensor text = zeros({most}, {.dtype = uint8}),
+               texts = empty({group_.size(), most}, {.dtype = uint8});
+  try {
+    if (batches_.error()) std::rethrow_exception(batches_.error());
+  } catch (const std::exception& error) {
+    std::strncpy(static_cast<char*>(text.raw()), error.what(), most - 1);
+  }
+  group_.all_gather(text, texts, {.name = "data error"}).wait();
+  const char* found = static_cast<const char*>(texts.raw());
+  int rank = 0;
+  for (; *found == 0; found += most) ++rank;
+  fail<DataErrorOnAllRanks>("{}{}", group_.size() > 1 ? fmt::format("rank {}: ", rank) : "", found);
 }
 
 }  // namespace tutti::examples

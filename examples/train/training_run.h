@@ -15,12 +15,12 @@
 #include "stop.h"
 #include "test_details.h"
 #include "trainer.h"
+#include "training_batches.h"
 #include "training_step.h"
 
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/data/loader.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
-#include <tutti/distributed/data_parallel/join.h>
 #include <tutti/distributed/diagnostics/straggler_monitor.h>
 #include <tutti/nn/resnet.h>
 #include <tutti/optim/exponential_moving_average.h>
@@ -49,25 +49,31 @@ class TrainingRun {
   const nn::Module& net() const { return *net_; }
   /// Evaluates the weights that options.test_only asks for, and prints the result.
   LossAndAccuracy test();
+  /// Returns whether the last epoch is trained and not evaluated, as in a checkpoint that was saved
+  /// between the two.
+  bool has_untested_epoch() const;
   /// Trains up to the end of the epoch (or of the run), with rows of metrics and checkpoints on the
   /// way as the options say. Returns false where a stop has ended it earlier, with a checkpoint.
   bool train_epoch();
   /// Evaluates the network, or its averaged weights, on the test images, and adds the row that ends
   /// the epoch.
   void evaluate_epoch();
-  /// Saves what the run needs to continue from here. Only rank 0 writes.
+  /// Saves what the run needs to continue from here. Only rank 0 writes. Throws an Error on all
+  /// ranks, and keeps the old file, where the loss is not finite. This call is collective.
   void save_checkpoint();
   /// Saves the weights, and returns the results.
   TrainResult finish();
-  /// Says where the checkpoint of a stopped run is, and returns the results so far.
+  /// Says where the checkpoint of a stopped run is, and returns the results so far. Throws
+  /// DataErrorOnAllRanks where training data that cannot be read have stopped it.
   TrainResult finish_early();
 
  private:
-  void train_step();
+  data::DataLoader::State position_of(std::int64_t step) const;
   data::Batch load_batch();
-  data::Batch empty_batch() const;
-  data::Batch next_batch();
+  bool can_go_on();
+  void train_step(const data::Batch& batch);
   void start_row();
+  void expect_finite(double loss) const;
   Metrics next_row();
   void update_averages();
   void share_buffers();
@@ -80,6 +86,7 @@ class TrainingRun {
   void keep_best();
   Metadata weights_metadata() const;
   void say_replaced_files();
+  [[noreturn]] void throw_data_error() const;
   std::string headline() const;
   void write_report();
 
@@ -91,7 +98,8 @@ class TrainingRun {
   std::string weights_line_;              // what make_net() says of --weights
   const std::shared_ptr<nn::ResNet> net_;
   distributed::DataParallel data_parallel_;
-  data::DataLoader train_loader_, test_loader_;
+  TrainingBatches batches_;
+  data::DataLoader test_loader_;
   // Of --bn-report and --recompute-statistics; null without these flags.
   const std::unique_ptr<StatisticsBatches> statistics_batches_;
   const RunLength length_;
@@ -100,7 +108,6 @@ class TrainingRun {
   RunLog log_;
   std::optional<Autocast> autocast_;  // in 16-bit precisions
   distributed::StragglerMonitor straggler_monitor_;
-  distributed::Join join_;
   StopAgreement stop_;
   StepTimer step_timer_;
   MetricSums sums_;  // since the last row
@@ -114,6 +121,7 @@ class TrainingRun {
   Metrics row_;  // the figures of the last row, with the present step and epoch
   std::chrono::steady_clock::time_point row_start_;
   std::chrono::duration<double> waited_before_row_{0};  // for training data
+  std::int64_t samples_before_row_ = 0;                 // those of sums_ when the row began
 };
 
 }  // namespace tutti::examples

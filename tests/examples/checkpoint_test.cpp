@@ -199,7 +199,7 @@ TEST_F(CheckpointFile, TheRowsOfMetricsAreThoseOfTheRun) {
   refuse(1, 7, nan, "the row of step 3 is of epoch 1, without test results");
   Contents odd = whole;
   odd.tensor("rows") = zeros({0, 9}, {.dtype = float64});
-  expect_refusal(odd, "the last rows of 0 epochs, expected those of 2");
+  expect_refusal(odd, "the last rows of 0 epochs, expected those of 1");
   odd.tensor("rows") = zeros({4, 8}, {.dtype = float64});
   expect_refusal(odd, "tensor 'rows' is float64 (4, 8), expected float64 (-1, 9)");
 }

@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 
@@ -213,28 +214,79 @@ class BreaksLater final : public data::Dataset {
   mutable std::atomic<int> left_;
 };
 
-TEST_F(FolderTraining, AnErrorInTheMiddleLeavesACheckpointThatTheRunContinuesFrom) {
-  options_.checkpoint_every = 1;
+// A run in which the data can no longer be read after some samples, and the same run in one piece.
+class BrokenOff : public FolderTraining {
+ protected:
+  // Returns the error of a run on the data, and checks that both ranks throw it where `all_throw`.
+  std::string error_of(const TrainingData& data, bool all_throw) {
+    std::array<std::string, 2> texts;
+    try {
+      distributed::run_ranks(2, [&](const ProcessGroup& group) {
+        const StopRequest nobody_stops{0};
+        try {
+          train(options_, data, group, nullptr, &nobody_stops);
+        } catch (const DataErrorOnAllRanks& error) {
+          texts[static_cast<std::size_t>(group.rank())] = error.what();
+          throw;
+        }
+      });
+      ADD_FAILURE() << "no error";
+    } catch (const DataError& error) {
+      EXPECT_EQ(texts[0], all_throw ? error.what() : "");
+      EXPECT_EQ(texts[1], texts[0]);
+      return error.what();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+  void expect_continues_to(const std::vector<TrainResult>& whole, const TrainingData& data) {
+    ASSERT_TRUE(fs::exists(options_.out + "/checkpoint.safetensors"));
+    options_.resume = true;
+    const auto parts = train_on(2, data);
+    for (std::size_t r = 0; r < 2; ++r) test::expect_equal_bits(parts[r].state, whole[r].state);
+    ASSERT_EQ(parts[0].rows.size(), whole[0].rows.size());
+    for (std::size_t i = 0; i < whole[0].rows.size(); ++i) {
+      const Metrics &a = parts[0].rows[i], &b = whole[0].rows[i];
+      EXPECT_EQ(a.step, b.step);
+      EXPECT_EQ(a.learning_rate, b.learning_rate) << i;
+      EXPECT_EQ(a.train_loss, b.train_loss) << i;
+      EXPECT_EQ(a.test_loss, b.test_loss) << i;
+    }
+  }
+};
+
+TEST_F(BrokenOff, TrainingLeavesACheckpointAndEveryRankHasTheError) {
+  options_.workers = 0;
   options_.out = folder_.path() + "/whole";
   const TrainingData data = load_training_data(options_);
   const auto whole = train_on(2, data);
-  options_.out = folder_.path() + "/parts";
-  TrainingData breaking = data;
-  breaking.train = std::make_shared<BreaksLater>(data.train, 20);  // in the second epoch
-  try {
-    train_on(2, breaking);
-    ADD_FAILURE() << "no error";
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find(folder_.path() + "/data/train/"), std::string::npos)
-        << error.what();
+  for (const int samples : {8, 20}) {  // the error comes in the first epoch, and in the second
+    options_.resume = false;
+    options_.out = fmt::format("{}/parts{}", folder_.path(), samples);
+    TrainingData breaking = data;
+    breaking.train = std::make_shared<BreaksLater>(data.train, samples);
+    const std::string text = error_of(breaking, true);
+    EXPECT_TRUE(text.starts_with("rank ")) << text;
+    EXPECT_NE(text.find(folder_.path() + "/data/train/"), std::string::npos) << text;
+    expect_continues_to(whole, data);
   }
-  ASSERT_TRUE(fs::exists(options_.out + "/checkpoint.safetensors"));
-  options_.resume = true;
-  const auto parts = train_on(2, data);
-  for (std::size_t r = 0; r < 2; ++r) test::expect_equal_bits(parts[r].state, whole[r].state);
-  ASSERT_EQ(parts[0].rows.size(), whole[0].rows.size());
-  for (std::size_t i = 0; i < whole[0].rows.size(); ++i)
-    EXPECT_EQ(parts[0].rows[i].train_loss, whole[0].rows[i].train_loss) << i;
+}
+
+TEST_F(BrokenOff, ATestLeavesACheckpointOfTheTrainedEpoch) {
+  options_.log_every = 2;
+  options_.out = folder_.path() + "/whole";
+  const TrainingData data = load_training_data(options_);
+  const auto whole = train_on(2, data);
+  for (const int samples : {0, 7}) {  // in the test of the first epoch, and of the last
+    options_.resume = false;
+    options_.out = fmt::format("{}/parts{}", folder_.path(), samples);
+    TrainingData breaking = data;
+    breaking.test = std::make_shared<BreaksLater>(data.test, samples);
+    EXPECT_NE(error_of(breaking, false).find("Input/output error"), std::string::npos);
+    expect_continues_to(whole, data);
+  }
 }
 
 }  // namespace

@@ -296,7 +296,7 @@ TEST(Recipe, APlateauLowersTheRateAfterItsPatience) {
   for (const double loss : {1.0, 1.0, 1.0, 0.5, 0.6, 0.6}) {
     optimization.end_epoch(loss);
     optimization.advance_schedule();
-    rates.push_back(optimization.learning_rate());
+    rates.push_back(optimization.last_learning_rate());
   }
   EXPECT_EQ(rates, (std::vector<double>{0.4, 0.4, 0.2, 0.2, 0.2, 0.1}));
 }

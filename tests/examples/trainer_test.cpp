@@ -8,6 +8,7 @@
 #include "train/placement.h"
 #include "train/progress.h"
 
+#include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/diagnostics/fault_injection.h>
 #include <tutti/nn/resnet.h>
@@ -245,6 +246,20 @@ TEST(Trainer, LeavesMetricsWeightsAndAReport) {
   for (const auto& entry : fs::directory_iterator(folder))
     EXPECT_EQ(entry.path().string().find(".draft-"), std::string::npos) << entry.path();
   fs::remove_all(folder);
+}
+
+TEST(Trainer, RuinedWeightsDoNotReplaceACheckpoint) {
+  const test::TemporaryFolder folder("ruined");
+  TrainOptions options = small_options();
+  options.out = folder / "run";
+  options.epochs = 10;
+  options.log_every = 100;
+  options.checkpoint_every = 1;
+  options.optimizer.lr = 1e15;
+  EXPECT_THROW(train_on(2, options), Error);
+  const auto checkpoint = load_checkpoint(options, 2);
+  ASSERT_TRUE(checkpoint.has_value());
+  EXPECT_TRUE(std::isfinite(to_vector(sum(checkpoint->sums))[0])) << checkpoint->step;
 }
 
 TEST(Trainer, TheMetricsNameTheStraggler) {
