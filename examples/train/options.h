@@ -24,14 +24,14 @@ struct OptimizerOptions {
   double weight_decay = 5e-4;
   bool norm_decay = true;  ///< Weights of normalisation and biases decay, too.
   double clip_norm = 0;    ///< The largest norm of all gradients together; 0 for any.
-  double ema = 0;  ///< The decay of averaged weights, which are tested and saved; 0 for none.
+  double ema = 0;          ///< The decay of averaged weights, tested and saved; 0 for none.
 };
 
 /// How the learning rate changes in a run.
 struct ScheduleOptions {
   std::string name = "one_cycle";  ///< one_cycle, cosine, steps, constant or plateau
-  std::int64_t warmup =
-      0;  ///< epochs in which the rate rises to its highest value, before the rest
+  /// Epochs in which the rate rises to its highest value, before the rest.
+  std::int64_t warmup = 0;
   std::vector<std::int64_t> milestones = {};  ///< of steps: epochs after which the rate falls
   double gamma = 0.1;  ///< of steps and plateau: the factor by which the rate falls
   /// Of plateau: epochs without a better test loss that are accepted. The next one lowers the rate.

@@ -198,6 +198,23 @@ TEST_F(Command, ADryRunDescribesTheRunAndWritesNothing) {
   EXPECT_FALSE(fs::exists(folder_ + "/new"));
 }
 
+TEST_F(Command, ADryRunCountsTheMicroBatchesOfAStep) {
+  const std::string output = run("--dataset synthetic --batch-size 100 --ranks 2 --threads 1 "
+                                 "--accumulate 5 --ema 0.9 --dry-run --out " +
+                                     folder_ + "/run",
+                                 1)
+                                 .output;
+  EXPECT_NE(output.find("a rank with 10 images in a micro batch"), std::string::npos) << output;
+  // Statistics travel for every micro batch, and gradients once in a step.
+  EXPECT_TRUE(std::regex_search(
+      output, std::regex("statistics of batch normalisation +[0-9.]+ MB in 190 collectives")))
+      << output;
+  EXPECT_TRUE(std::regex_search(output, std::regex("agreement on stopping +1.08 MB"))) << output;
+  // Gradients, momentum and averages have the size of the weights.
+  EXPECT_TRUE(std::regex_search(output, std::regex("optimizer, metrics +3.[2-4][0-9] MB")))
+      << output;
+}
+
 TEST_F(Command, HelpListsTheExitCodes) {
   const std::string help = run("--help", 1).output;
   const std::size_t codes = help.find("Exit codes: 0 ");
