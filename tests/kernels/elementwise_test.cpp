@@ -62,6 +62,7 @@ const std::vector<UnaryOp>& unary_ops() {
       {Unary::sign, [](double x) { return std::isnan(x) ? x : (x > 0) - (x < 0); }},
       {Unary::softplus,
        [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
+      {Unary::log1p, [](double x) { return std::log1p(x); }},
   };
   return ops;
 }
@@ -72,7 +73,7 @@ TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
     for (const auto& [op, reference] : unary_ops())
       for (const DType dtype : test::trained_dtypes()) {
         const bool positive = op == Unary::log || op == Unary::sqrt || op == Unary::rsqrt ||
-                              op == Unary::reciprocal;
+                              op == Unary::reciprocal || op == Unary::log1p;
         Tensor x = randn(random_shape(generator), {float64}, generator).to(dtype);
         if (positive) table().unary(Unary::absolute, x, x);
         x = random_layout(x, generator);
@@ -83,6 +84,18 @@ TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
         EXPECT_LE(finite_relative_error(to_vector(out), expected), tolerance(dtype))
             << static_cast<int>(op) << " " << to_string(dtype) << " " << to_string(x.shape());
       }
+}
+
+TEST(ElementwiseKernels, LogarithmsNearOneKeepTheirDigits) {
+  for (const DType dtype : {float32, float64}) {
+    const Tensor x = tensor({0, 1e-30, -1e-8, 1e-8, -1e-3, 3e-2, -0.5, -1}, {dtype}),
+                 out = empty_like(x);
+    table().unary(Unary::log1p, x, out);
+    const std::vector<double> in = to_vector(x), got = to_vector(out);
+    for (std::size_t i = 0; i + 1 < in.size(); ++i)
+      EXPECT_NEAR(got[i], std::log1p(in[i]), tolerance(dtype) * std::abs(in[i])) << in[i];
+    EXPECT_EQ(got.back(), -INFINITY);
+  }
 }
 
 struct BinaryOp {
