@@ -2,6 +2,7 @@
 #include "../kernels/compare.h"
 #include "../test_device.h"
 
+#include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/predictor.h>
 #include <tutti/nn/resnet.h>
@@ -12,7 +13,12 @@ namespace tutti {
 namespace {
 
 TEST(Predictor, ClassifiesPicturesOfTheHostOnTheDevice) {
-  const nn::ModelCard card{.model = "resnet20", .classes = 4, .channels = 3, .input_size = 8};
+  const nn::ModelCard card{.model = "resnet20",
+                           .classes = 4,
+                           .channels = 3,
+                           .mean = {0.5, 0.5, 0.5},
+                           .std = {0.2, 0.2, 0.2},
+                           .input_size = 8};
   const auto make = [&](Device device) {
     const auto net = nn::resnet(card.model, {.classes = card.classes});
     manual_seed(1);

@@ -62,7 +62,6 @@ const std::vector<UnaryOp>& unary_ops() {
       {Unary::sign, [](double x) { return std::isnan(x) ? x : (x > 0) - (x < 0); }},
       {Unary::softplus,
        [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
-      {Unary::log1p, [](double x) { return std::log1p(x); }},
   };
   return ops;
 }
@@ -73,7 +72,7 @@ TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
     for (const auto& [op, reference] : unary_ops())
       for (const DType dtype : test::trained_dtypes()) {
         const bool positive = op == Unary::log || op == Unary::sqrt || op == Unary::rsqrt ||
-                              op == Unary::reciprocal || op == Unary::log1p;
+                              op == Unary::reciprocal;
         Tensor x = randn(random_shape(generator), {float64}, generator).to(dtype);
         if (positive) table().unary(Unary::absolute, x, x);
         x = random_layout(x, generator);
@@ -87,9 +86,11 @@ TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
 }
 
 TEST(ElementwiseKernels, LogarithmsNearOneKeepTheirDigits) {
+  Generator generator(110);
   for (const DType dtype : {float32, float64}) {
-    const Tensor x = tensor({0, 1e-30, -1e-8, 1e-8, -1e-3, 3e-2, -0.5, -1}, {dtype}),
-                 out = empty_like(x);
+    const Tensor x = random_layout(
+                     tensor({0, 1e-30, -1e-8, 1e-8, -1e-3, 3e-2, 2, -0.5, -1}, {dtype}), generator),
+                 out = poisoned(x.shape(), dtype, generator);
     table().unary(Unary::log1p, x, out);
     const std::vector<double> in = to_vector(x), got = to_vector(out);
     for (std::size_t i = 0; i + 1 < in.size(); ++i)
