@@ -107,8 +107,8 @@ Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// The options of var() and std().
 struct VarianceOptions {
-  /// What the divisor is smaller than the number n of elements: 1 gives the unbiased variance of a
-  /// sample, 0 that of the elements themselves.
+  /// The divisor is the number n of elements minus this: 1 gives the unbiased variance of a sample,
+  /// 0 that of the elements themselves.
   std::int64_t correction = 1;
   bool keepdim = false;
 };
@@ -124,13 +124,13 @@ Tensor std(const Tensor& x);
 /// @overload
 Tensor std(const Tensor& x, const Dims& dims, const VarianceOptions& options = {});
 
-/// Returns the largest element. Equal ones share the gradient evenly. Throws a ShapeError if there
-/// is no element.
+/// Returns the largest element, or NaN if one is NaN. Equal ones share the gradient evenly, and so
+/// do those that are NaN, as in PyTorch's max(x). Throws a ShapeError if there is no element.
 Tensor max(const Tensor& x);
 /// @overload
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim = false);
-/// Returns the smallest element. Equal ones share the gradient evenly. Throws a ShapeError if there
-/// is no element.
+/// Returns the smallest element, or NaN if one is NaN. Equal ones share the gradient evenly, and so
+/// do those that are NaN, as in PyTorch's min(x). Throws a ShapeError if there is no element.
 Tensor min(const Tensor& x);
 /// @overload
 Tensor min(const Tensor& x, const Dims& dims, bool keepdim = false);

@@ -59,7 +59,9 @@ Tensor extremum(Reduction op, const char* name, const Tensor& x, const Dims& dim
   const Tensor y = compute(op, x, to, keepdim, x.dtype());
   return record(name, y, {x},
                 [dims, kept = to.kept, in = Saved(x), out = Saved(y)](const Tensor& g) {
-                  const Tensor chosen = eq(in, with_shape(out, kept)).to(g.dtype());
+                  // NaN is not equal to itself. There are no other NaN than those in a result.
+                  const Tensor is_equal = eq(in, with_shape(out, kept)).to(g.dtype()),
+                               is_nan = ne(in, in.get()).to(g.dtype()), chosen = is_equal + is_nan;
                   return chosen * (g.reshape(kept) / sum(chosen, dims, true));
                 });
 }
@@ -85,8 +87,8 @@ Tensor spread(const char* op, const Tensor& given, const Dims& dims, const Varia
               bool is_root) {
   autograd::expect_floating(op, given);
   const ReducedShape to(op, given.shape(), dims);
-  const Variance variance{
-      dims, to.kept, static_cast<double>(std::max<std::int64_t>(0, to.count - options.correction))};
+  const double divisor = static_cast<double>(to.count) - static_cast<double>(options.correction);
+  const Variance variance{dims, to.kept, std::max(0.0, divisor)};
   const Tensor x = given.to(accumulate_dtype(given.dtype()));
   Tensor y = variance.value(x.detach(), options.keepdim);
   if (!is_root)

@@ -77,7 +77,7 @@ Tensor flipped(const Tensor& x, const Dims& dims) {
   return dims.empty() ? x.clone() : y;
 }
 
-// What padding adds and cuts off in each dimension.
+// Padding holds how many elements pad() adds, or cuts off, on both sides of each dimension.
 struct Padding {
   Dims before, after;
   Shape from, to;

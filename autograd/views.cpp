@@ -68,7 +68,10 @@ void expect_writable(const Tensor& x, const char* op) {
         "makes a new tensor, or a NoGrad scope for a leaf",
         op, x.is_leaf() ? "requires grad" : "has a history");
   if (x.has_overlapping_elements())
-    fail<ShapeError>("{}: elements of an expanded tensor share memory; clone() it first", op);
+    fail<ShapeError>(
+        "{}: elements of this tensor share memory, as those of an expanded one do; clone() it "
+        "first",
+        op);
 }
 
 // A gradient does not flow through a change in place. An error is better than a gradient that is

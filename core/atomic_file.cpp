@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -21,8 +22,14 @@ namespace {
 constexpr std::string_view draft_mark = ".draft-";
 constexpr std::size_t draft_digits = 16;  // hexadecimal, of 64 random bits
 
-// Returns the name of the file of which `name` is a draft; empty where it is none.
-std::string_view target_of_draft(std::string_view name) {
+// Returns the part of a file's name with which the names of its drafts begin: all of it, unless the
+// drafts' names would be longer than a folder takes.
+std::string_view draft_stem(std::string_view name) {
+  return name.substr(0, NAME_MAX - draft_mark.size() - draft_digits);
+}
+
+// Returns the stem of `name` if that is the name of a draft, else an empty text.
+std::string_view stem_of_draft(std::string_view name) {
   const std::size_t mark = name.rfind(draft_mark);
   if (mark == std::string_view::npos) return {};
   const std::string_view digits = name.substr(mark + draft_mark.size());
@@ -42,7 +49,7 @@ void remove_if_dead(int folder, const char* draft) {
     ::unlinkat(folder, draft, 0);
 }
 
-// Removes the dead drafts in the opened folder of the files for which `is_wanted` returns true.
+// Removes the dead drafts in the opened folder for whose stems `is_wanted` returns true.
 // Errors are ignored: a draft that stays is a waste of disk, not a reason to fail.
 template <class IsWanted>
 void remove_dead_drafts_in(int folder, const IsWanted& is_wanted) {
@@ -54,8 +61,8 @@ void remove_dead_drafts_in(int folder, const IsWanted& is_wanted) {
     return;
   }
   while (const dirent* entry = ::readdir(entries.get())) {
-    const std::string_view target = target_of_draft(entry->d_name);
-    if (!target.empty() && is_wanted(target)) remove_if_dead(folder, entry->d_name);
+    const std::string_view stem = stem_of_draft(entry->d_name);
+    if (!stem.empty() && is_wanted(stem)) remove_if_dead(folder, entry->d_name);
   }
 }
 
@@ -74,7 +81,8 @@ AtomicFile::AtomicFile(const std::string& path)
   if (name_.empty()) fail<FileError>("cannot write '{}': it names a folder, not a file", path_);
   open_folder();
   examine_target();
-  remove_dead_drafts_in(folder_.get(), [&](std::string_view target) { return target == name_; });
+  remove_dead_drafts_in(folder_.get(),
+                        [&](std::string_view stem) { return stem == draft_stem(name_); });
   create_draft();
 }
 
@@ -112,7 +120,7 @@ void AtomicFile::create_draft() {
   for (int attempt = 0; attempt < 100; ++attempt) {
     std::uint64_t random = 0;
     if (::getentropy(&random, sizeof random) != 0) fail_with_errno();
-    const std::string name = fmt::format("{}{}{:016x}", name_, draft_mark, random);
+    const std::string name = fmt::format("{}{}{:016x}", draft_stem(name_), draft_mark, random);
     file_ =
         FileDescriptor(::openat(folder_.get(), name.c_str(),
                                 O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, permissions));

@@ -15,8 +15,9 @@ namespace tutti {
 /// removes otherwise. Several threads and processes may write the same path: the last commit()
 /// wins. Every member throws a FileError that names `path` and the system's reason if it fails.
 ///
-/// - The draft has an unpredictable name, `path` followed by ".draft-" and 16 digits, and is
-///   created exclusively, so nobody can put a link or a file of their own in its place.
+/// - The draft has an unpredictable name, `path` followed by ".draft-" and 16 digits (a very long
+///   name loses its end), and is created exclusively, so nobody can put a link or a file of their
+///   own in its place.
 /// - A file that exists keeps its permissions; a new one gets those that the umask allows.
 /// - Folders, symbolic links, devices, pipes and sockets are refused. A link is not followed,
 ///   because in a shared folder another user may have made it.

@@ -3,7 +3,34 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <string_view>
+
 namespace tutti {
+namespace {
+
+// Returns the number of bytes of the UTF-8 character with which the text begins (RFC 3629); 0 if
+// it begins with none.
+std::size_t utf8_size(std::string_view text) {
+  const auto byte = [&](std::size_t i) {
+    return static_cast<unsigned char>(i < text.size() ? text[i] : '\0');
+  };
+  const unsigned char first = byte(0), second = byte(1);
+  const std::size_t size = first < 0x80   ? 1
+                           : first < 0xc2 ? 0
+                           : first < 0xe0 ? 2
+                           : first < 0xf0 ? 3
+                           : first < 0xf5 ? 4
+                                          : 0;
+  for (std::size_t i = 1; i < size; ++i)
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  // These are longer than need be, stand for surrogates, or lie beyond U+10FFFF.
+  const bool is_forbidden = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                            (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  return is_forbidden ? 0 : size;
+}
+
+}  // namespace
 
 std::string excerpt(const std::string& text) {
   constexpr std::size_t limit = 200;
@@ -18,15 +45,17 @@ std::string excerpt(const std::string& text) {
 
 std::string escape_controls(const std::string& text) {
   std::string escaped;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]),
-               next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : '\0');
-    // The control characters from U+0080 to U+009F are two bytes in UTF-8.
-    const bool is_two_bytes = byte == 0xc2 && next >= 0x80 && next <= 0x9f;
-    if (byte == '\n') escaped += "\\n";
-    else if (byte < 0x20 || byte == 0x7f) escaped += fmt::format("\\u{:04x}", byte);
-    else if (is_two_bytes) escaped += fmt::format("\\u{:04x}", text[++i] & 0xff);
-    else escaped += text[i];
+  for (std::size_t i = 0, size = 0; i < text.size(); i += size) {
+    // A byte that is not UTF-8 is shown as Latin-1, where 0x80 to 0x9f are control characters, too.
+    size = std::max<std::size_t>(1, utf8_size(std::string_view(text).substr(i)));
+    const auto first = static_cast<unsigned char>(text[i]),
+               last = static_cast<unsigned char>(text[i + size - 1]);
+    const bool is_control = first < 0x20 || first == 0x7f ||
+                            (size == 1 && first >= 0x80 && first <= 0x9f) ||
+                            (size == 2 && first == 0xc2 && last <= 0x9f);
+    if (first == '\n') escaped += "\\n";
+    else if (is_control) escaped += fmt::format("\\u{:04x}", last);
+    else escaped.append(text, i, size);
   }
   return escaped;
 }

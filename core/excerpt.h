@@ -14,8 +14,9 @@ namespace tutti {
 std::string excerpt(const std::string& text);
 
 /// Returns the whole text with its control characters, line feeds included, escaped as in JSON, so
-/// that it is one line and cannot command a terminal. Everything else stays as it is, also text
-/// beyond ASCII.
+/// that it is one line and cannot command a terminal. Bytes from 0x80 to 0x9f that are not part of
+/// a UTF-8 character are control characters, too: those of Latin-1. Everything else stays as it is,
+/// also text beyond ASCII.
 std::string escape_controls(const std::string& text);
 
 }  // namespace tutti

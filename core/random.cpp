@@ -59,7 +59,7 @@ std::vector<std::int64_t> Generator::permutation(std::int64_t n) {
 
 namespace {
 
-// What the seeds of threads other than the main thread follow from.
+// The process-wide state from which threads other than the main thread take their seeds.
 struct ProcessSeed {
   std::mutex mutex;
   std::uint64_t seed = 0;

@@ -62,7 +62,7 @@ std::int64_t to_size(std::uint64_t size) {
   return static_cast<std::int64_t>(size);
 }
 
-// What has been read of the entry of one tensor.
+// A RawEntry holds the values of one tensor as the text gives them, before they are checked.
 struct RawEntry {
   std::optional<std::string> dtype = {};
   std::optional<std::vector<std::uint64_t>> shape = {}, offsets = {};

@@ -15,7 +15,7 @@ namespace tutti::safetensors {
 inline constexpr const char* metadata_key = "__metadata__";
 inline constexpr std::uint64_t max_header_bytes = 100'000'000;  // as the reference implementation
 
-/// What the header says of one tensor.
+/// An Entry holds the values that the header gives for one tensor.
 struct Entry {
   std::string name;
   /// The dtype and the shape in which tutti reads it. An element of a type that tutti does not have

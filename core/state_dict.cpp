@@ -4,6 +4,7 @@
 #include "create.h"
 #include "excerpt.h"
 #include "file_descriptor.h"
+#include "memory_limit.h"
 #include "safetensors_header.h"
 
 #include <fcntl.h>
@@ -121,14 +122,14 @@ std::vector<Entry> select_entries(std::vector<Entry> all, const LoadOptions& opt
   return wanted;
 }
 
-// Refuses tensors that need more memory than the machine has: a sparse file of a few blocks can
-// claim any size.
+// Refuses tensors that need more memory than this process can have: a sparse file of a few blocks
+// can claim any size, and beyond a container's limit the system would end the process.
 void check_memory(std::uint64_t bytes) {
-  const auto memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                      static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t memory = memory_limit();
   if (bytes > memory)
     fail<CheckpointError>(
-        "its tensors take {} bytes, but this machine has {} bytes of memory; choose tensors with "
+        "its tensors take {} bytes, but this process can have {} bytes of memory; choose tensors "
+        "with "
         "LoadOptions::names, or map the file with LoadOptions::map",
         bytes, memory);
 }

@@ -23,6 +23,17 @@ bool same_strides(const Shape& shape, const Strides& a, const Strides& b) {
   return true;
 }
 
+// Returns the dimensions of more than one element, those with the smallest strides first.
+Dims dims_by_stride(const Shape& shape, const Strides& strides) {
+  Dims dims;
+  for (int d = 0; d < shape.size(); ++d)
+    if (shape[d] > 1) dims.push_back(d);
+  std::sort(dims.begin(), dims.end(), [&](std::int64_t a, std::int64_t b) {
+    return strides[static_cast<int>(a)] < strides[static_cast<int>(b)];
+  });
+  return dims;
+}
+
 void expect_inside(const Storage& storage, const Shape& shape, const Strides& strides,
                    std::int64_t offset, DType dtype) {
   const std::int64_t spanned = spanned_elements(shape, strides);
@@ -88,27 +99,23 @@ MemoryFormat Tensor::memory_format() const {
              : MemoryFormat::contiguous;
 }
 
+// A dimension whose stride does not lead beyond the smaller ones together may visit their elements.
 bool Tensor::has_overlapping_elements() const {
   if (numel() == 0) return false;  // whatever the strides are
-  for (int d = 0; d < rank(); ++d)
-    if (strides()[d] == 0 && shape()[d] > 1) return true;
+  std::int64_t reach = 0;          // of the dimensions with smaller strides
+  for (const std::int64_t d : dims_by_stride(shape(), strides())) {
+    const std::int64_t stride = strides()[static_cast<int>(d)];
+    if (stride <= reach) return true;
+    reach += stride * (shape()[static_cast<int>(d)] - 1);
+  }
   return false;
 }
 
 bool Tensor::is_dense() const {
   if (numel() == 0) return true;
-  std::array<int, Dims::max_rank> order{};
-  int count = 0;
-  for (int i = 0; i < rank(); ++i)
-    if (shape()[i] != 1) order[static_cast<std::size_t>(count++)] = i;
-  for (int i = 1; i < count; ++i)  // insertion sort: at most eight entries
-    for (int j = i; j > 0; --j)
-      if (auto& a = order[static_cast<std::size_t>(j - 1)], &b = order[static_cast<std::size_t>(j)];
-          strides()[a] > strides()[b])
-        std::swap(a, b);
   std::int64_t step = 1;
-  for (int i = 0; i < count; ++i) {
-    const int d = order[static_cast<std::size_t>(i)];
+  for (const std::int64_t each : dims_by_stride(shape(), strides())) {
+    const int d = static_cast<int>(each);
     if (strides()[d] != step) return false;
     step *= shape()[d];
   }

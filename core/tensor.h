@@ -52,8 +52,8 @@ class Tensor {
   MemoryFormat memory_format() const;
   /// Returns whether the elements fill one block of memory without gaps or overlap, in any order.
   bool is_dense() const;
-  /// Returns whether elements share memory, as those of an expanded tensor do: such a tensor must
-  /// not be written.
+  /// Returns whether elements share memory, as those of an expanded tensor do, or might, because
+  /// the strides do not nest: such a tensor must not be written.
   bool has_overlapping_elements() const;
   /// Returns whether this handle is the only one and its storage has no other view. Such a tensor
   /// may be overwritten, since no other code can see it.

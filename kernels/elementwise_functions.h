@@ -35,6 +35,7 @@ enum class Unary {
   gelu,      // the exact one: x Phi(x), not its tanh approximation
   sign,      // NaN stays NaN
   softplus,  // log(1 + exp(x))
+  log1p,     // log(1 + x)
   count
 };
 
@@ -64,6 +65,15 @@ enum class Binary {
   count
 };
 
+/// Returns log(1 + x) to full precision: the rounding error of 1 + x cancels in the quotient
+/// (Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991,
+/// theorem 4).
+template <class Math, class T>
+TUTTI_HOST_DEVICE inline T log1p(T x) {
+  const T y = T(1) + x;
+  return y == T(1) ? x : Math::log(y) * (x / (y - T(1)));
+}
+
 template <Unary op, class Math, class T>
 TUTTI_HOST_DEVICE inline T evaluate(T x) {
   if constexpr (op == Unary::negate) return -x;
@@ -86,13 +96,10 @@ TUTTI_HOST_DEVICE inline T evaluate(T x) {
     return x * T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440)));
   else if constexpr (op == Unary::sign) return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x);
   else if constexpr (op == Unary::softplus) {
-    // log(1 + u) with u = exp(-|x|) <= 1, to full precision: the rounding error of 1 + u cancels in
-    // the quotient (Goldberg, "What every computer scientist should know about floating-point
-    // arithmetic", 1991, theorem 4).
-    const T u = Math::exp(x > T(0) ? -x : x), y = T(1) + u,
-            tail = y == T(1) ? u : Math::log(y) * (u / (y - T(1)));
+    const T tail = log1p<Math>(Math::exp(x > T(0) ? -x : x));
     return x > T(0) ? x + tail : tail;
-  } else static_assert(op == Unary::count, "evaluate() lacks this operation");
+  } else if constexpr (op == Unary::log1p) return log1p<Math>(x);
+  else static_assert(op == Unary::count, "evaluate() lacks this operation");
 }
 
 /// The operations that only floating numbers have.

@@ -40,8 +40,11 @@ ConvOptions conv_options(const char* name, const Conv::Options& o, const Dims& k
     fail<ValueError>("{}: same_padding needs a stride of 1 and no padding, got {} and {}", name,
                      to_string(result.stride), to_string(result.padding));
   for (int d = 0; d < spatial; ++d) {
-    const std::int64_t zeros = result.dilation[d] * (kernel[d] - 1);
-    result.padding[d] = (zeros + 1) / 2;
+    std::int64_t zeros = 0;
+    if (__builtin_mul_overflow(result.dilation[d], kernel[d] - 1, &zeros))
+      fail<ValueError>("{}: same_padding for kernel {} and dilation {} overflows 64 bits", name,
+                       to_string(kernel), to_string(result.dilation));
+    result.padding[d] = zeros / 2 + zeros % 2;
     cropped[d] = zeros % 2;
   }
   return result;

@@ -1,6 +1,7 @@
 #include "freeze.h"
 
 #include "batch_norm/layer.h"
+#include "module_path.h"
 
 #include <fnmatch.h>
 
@@ -24,15 +25,11 @@ namespace {
       function, names, pattern);
 }
 
-std::string join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
-}
-
 bool matches_layer(const std::string& path, const BatchNorm& layer, const std::string& pattern) {
   if (matches(path, pattern)) return true;
   const StateDict own = layer.named_parameters();
   return std::ranges::any_of(
-      own, [&](const auto& each) { return matches(join(path, each.first), pattern); });
+      own, [&](const auto& each) { return matches(join_path(path, each.first), pattern); });
 }
 
 }  // namespace

@@ -1,35 +1,20 @@
 #include "instance_norm.h"
 
 #include "../autograd/functions.h"
-
-#include <cmath>
+#include "channel_values.h"
 
 namespace tutti::nn {
 namespace {
 
+ChannelOptions channel_options(const InstanceNorm::Options& o) {
+  return {o.channels, o.eps, o.dtype, o.device};
+}
+
 const InstanceNorm::Options& checked(const InstanceNorm::Options& o) {
-  if (o.channels < 1)
-    fail<ValueError>("InstanceNorm: expected at least 1 channel, got {}", o.channels);
-  if (!(std::isfinite(o.eps) && o.eps >= 0))
-    fail<ValueError>("InstanceNorm: expected a finite eps of at least 0, got {}", o.eps);
+  check_channel_options("InstanceNorm", channel_options(o));
   if (!(o.momentum >= 0 && o.momentum <= 1))
     fail<ValueError>("InstanceNorm: expected a momentum in [0, 1], got {}", o.momentum);
-  if (o.dtype != float32 && o.dtype != float64)
-    fail<DTypeError>(
-        "InstanceNorm: expected parameters in float32 or float64, got {}; inputs may have any "
-        "floating dtype",
-        to_string(o.dtype));
   return o;
-}
-
-Tensor filled(const InstanceNorm::Options& o, bool present, double value) {
-  return present ? full({o.channels}, value, {o.dtype, o.device}) : Tensor();
-}
-
-// Returns one value for each sample and channel, (N C), from one for each channel.
-Tensor repeat(const Tensor& t, std::int64_t samples) {
-  if (!t.defined()) return {};
-  return t.reshape({1, t.numel()}).expand({samples, t.numel()}).reshape({samples * t.numel()});
 }
 
 }  // namespace
@@ -37,10 +22,13 @@ Tensor repeat(const Tensor& t, std::int64_t samples) {
 InstanceNorm::InstanceNorm(InputDims input_dims, const Options& options)
     : input_dims_(input_dims),
       options_(checked(options)),
-      weight(add_parameter("weight", filled(options_, options_.affine, 1))),
-      bias(add_parameter("bias", filled(options_, options_.affine, 0))),
-      running_mean(add_buffer("running_mean", filled(options_, options_.track_running_stats, 0))),
-      running_var(add_buffer("running_var", filled(options_, options_.track_running_stats, 1))),
+      weight(
+          add_parameter("weight", channel_values(channel_options(options_), options_.affine, 1))),
+      bias(add_parameter("bias", channel_values(channel_options(options_), options_.affine, 0))),
+      running_mean(add_buffer("running_mean", channel_values(channel_options(options_),
+                                                             options_.track_running_stats, 0))),
+      running_var(add_buffer("running_var", channel_values(channel_options(options_),
+                                                           options_.track_running_stats, 1))),
       num_batches_tracked(add_buffer(
           "num_batches_tracked",
           options_.track_running_stats ? zeros({}, {int64, options_.device}) : Tensor())) {}
@@ -72,13 +60,13 @@ Tensor InstanceNorm::normalize_instances(const Tensor& x) {
         error_name(), tutti::to_string(x.shape()));
   BatchNormArgs args;
   args.name = error_name();
-  args.weight = repeat(weight, samples);
-  args.bias = repeat(bias, samples);
+  args.weight = repeat_channel_values(weight, samples);
+  args.bias = repeat_channel_values(bias, samples);
   args.eps.value = options_.eps;
   args.momentum = options_.momentum;
   if (running_mean.defined())
-    args.running = {repeat(running_mean, samples).clone(),
-                    repeat(running_var, samples).clone(),
+    args.running = {repeat_channel_values(running_mean, samples).clone(),
+                    repeat_channel_values(running_var, samples).clone(),
                     zeros({}, {int64, running_mean.device()}),
                     {}};
   const Tensor y = batch_norm(x.contiguous().reshape({1, rows, x.numel() / rows}), args);

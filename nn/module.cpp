@@ -2,6 +2,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/excerpt.h"
+#include "module_path.h"
 
 #include <cxxabi.h>
 #include <algorithm>
@@ -14,10 +15,6 @@
 namespace tutti::nn {
 namespace {
 
-std::string join(const std::string& prefix, const std::string& name) {
-  return prefix.empty() ? name : prefix + "." + name;
-}
-
 // Lists each module once, at its first path.
 template <class M>
 void visit_modules(M& module, const std::string& prefix, std::set<const Module*>& seen,
@@ -25,7 +22,7 @@ void visit_modules(M& module, const std::string& prefix, std::set<const Module*>
   if (!seen.insert(&module).second) return;
   found.emplace_back(prefix, &module);
   for (const auto& [name, child] : module.children())
-    visit_modules<M>(*child, join(prefix, name), seen, found);
+    visit_modules<M>(*child, join_path(prefix, name), seen, found);
 }
 
 template <class M>
@@ -147,7 +144,7 @@ StateDict Module::collect(NamedTensors Module::*kind) const {
   for (const auto& [path, module] : named_modules())
     for (const auto& entry : module->*kind)
       if (entry->tensor.defined() && seen.insert(entry->tensor.id()).second)
-        found.emplace_back(join(path, entry->name), entry->tensor);
+        found.emplace_back(join_path(path, entry->name), entry->tensor);
   return found;
 }
 
@@ -197,7 +194,7 @@ void Module::throw_other_class(const std::string& path, const Module& found) con
       error_name(), path, found.type_name());
 }
 
-std::string Module::path() const { return !parent_ ? "" : join(parent_->path(), name_); }
+std::string Module::path() const { return !parent_ ? "" : join_path(parent_->path(), name_); }
 
 std::int64_t Module::parameter_count() const {
   std::int64_t count = 0;
@@ -331,8 +328,8 @@ void Module::collect_state(const std::string& prefix, StateDict& state) const {
   for (const NamedTensors* kind : {&parameters_, &buffers_})
     for (const auto& entry : *kind)
       if (entry->tensor.defined())
-        state.emplace_back(join(prefix, entry->name), entry->tensor.detach());
-  for (const auto& [name, child] : children_) child->collect_state(join(prefix, name), state);
+        state.emplace_back(join_path(prefix, entry->name), entry->tensor.detach());
+  for (const auto& [name, child] : children_) child->collect_state(join_path(prefix, name), state);
 }
 
 StateDict Module::state_dict() const {

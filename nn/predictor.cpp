@@ -80,14 +80,21 @@ Predictor::Predictor(Model model, Options options)
   if (options_.bf16) model_->to(bfloat16);
 }
 
+// The caller may have moved the network to another device.
+Device Predictor::device() const {
+  const std::vector<Tensor> parameters = model_->parameters();
+  return parameters.empty() ? Device::cpu() : parameters.front().device();
+}
+
 Tensor Predictor::logits(const Tensor& input) const {
   if (input.rank() != 4 || input.size(1) != card_.channels)
     fail<ShapeError>("Predictor: expected pictures of shape (N, {}, H, W), got {}", card_.channels,
                      to_string(input.shape()));
   const NoGrad no_grad;
   // oneDNN is faster where the channels are last in memory.
-  const Tensor x =
-      input.to(options_.bf16 ? bfloat16 : float32).contiguous(MemoryFormat::channels_last);
+  const Tensor x = input.to(device())
+                       .to(options_.bf16 ? bfloat16 : float32)
+                       .contiguous(MemoryFormat::channels_last);
   const Tensor y = (*model_)(x);
   if (!(y.shape() == Shape{input.size(0), card_.classes}))
     fail<ShapeError>("Predictor: expected logits of shape ({}, {}) from {}, got {}", input.size(0),
@@ -149,7 +156,7 @@ std::vector<std::vector<Prediction>> Predictor::classify(const std::vector<Tenso
   std::vector<Tensor> inputs;
   for (const Tensor& picture : pictures) inputs.push_back(preprocess(picture));
   const NoGrad no_grad;
-  const Tensor rows = probabilities(stack(inputs)).contiguous();
+  const Tensor rows = probabilities(stack(inputs)).to(Device::cpu()).contiguous();
   std::vector<std::vector<Prediction>> result;
   for (std::size_t i = 0; i < pictures.size(); ++i)
     result.push_back(

@@ -51,8 +51,8 @@ class Predictor {
 
   const ModelCard& card() const { return card_; }
 
-  /// Maps preprocessed pictures (N, channels, H, W) to logits, float32 (N, classes). Throws a
-  /// ShapeError for another shape.
+  /// Maps preprocessed pictures (N, channels, H, W) on any device to logits, float32 (N, classes),
+  /// on the device of the network's first parameter. Throws a ShapeError for another shape.
   Tensor logits(const Tensor& input) const;
   /// The same after softmax: probabilities, whose sum over the classes is 1.
   Tensor probabilities(const Tensor& input) const;
@@ -70,6 +70,7 @@ class Predictor {
   struct Model;  // a network and its card
   Predictor(Model model, Options options);
   static Model load(const std::string& weights_file);
+  Device device() const;
   Tensor preprocess(const Tensor& picture) const;
   std::vector<Prediction> most_probable(const float* probabilities, std::int64_t top) const;
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <typeinfo>
 
 namespace tutti::nn {
 namespace {
@@ -74,8 +75,16 @@ ResNet::Options checked(ResNet::Options options) {
   return options;
 }
 
-// Returns the number of channels of a bottleneck's 3x3 convolution.
+// Returns the number of channels of a bottleneck's 3x3 convolution. The limit keeps it, and the
+// 4 * width channels of the output, within 64 bits.
 std::int64_t inner(const Bottleneck::Options& o) {
+  constexpr std::int64_t limit = 1 << 20;
+  for (const std::int64_t value : {o.width, o.width_per_group, o.groups})
+    if (value < 1 || value > limit)
+      fail<ValueError>(
+          "Bottleneck: expected a width, a width_per_group and groups from 1 to {}, got {}, {} and "
+          "{}",
+          limit, o.width, o.width_per_group, o.groups);
   return o.width * o.width_per_group / 64 * o.groups;
 }
 
@@ -119,6 +128,11 @@ Tensor Projection::join(BatchNorm2d& last, const Tensor& y, const Tensor& x) {
   return joint.finish(main, run_hooks(x, joint.finish(shortcut)));
 }
 
+std::vector<Module::ConsecutiveChildren> Projection::consecutive_children() const {
+  if (typeid(*this) != typeid(Projection)) return {};
+  return neighbours();
+}
+
 BasicBlock::BasicBlock(const Options& o)
     : options_(o),
       conv1(add<Conv2d>("conv1", {.in = o.in,
@@ -143,6 +157,11 @@ Tensor BasicBlock::forward(const Tensor& x) {
       y, {.residual = pad ? pad_shortcut(x, options_.out, options_.stride) : x, .relu = true});
 }
 
+std::vector<Module::ConsecutiveChildren> BasicBlock::consecutive_children() const {
+  if (typeid(*this) != typeid(BasicBlock)) return {};
+  return {{"conv1", "bn1"}, {"conv2", "bn2"}};
+}
+
 Bottleneck::Bottleneck(const Options& o)
     : conv1(add<Conv2d>("conv1", {.in = o.in, .out = inner(o), .kernel = 1, .bias = false})),
       bn1(add<BatchNorm2d>("bn1", {.channels = inner(o)})),
@@ -164,6 +183,11 @@ Bottleneck::Bottleneck(const Options& o)
 Tensor Bottleneck::forward(const Tensor& x) {
   const Tensor y = conv3(bn2.forward(conv2(bn1.forward(conv1(x), {.relu = true})), {.relu = true}));
   return downsample ? downsample->join(bn3, y, x) : bn3.forward(y, {.residual = x, .relu = true});
+}
+
+std::vector<Module::ConsecutiveChildren> Bottleneck::consecutive_children() const {
+  if (typeid(*this) != typeid(Bottleneck)) return {};
+  return {{"conv1", "bn1"}, {"conv2", "bn2"}, {"conv3", "bn3"}};
 }
 
 // ---- The network.
@@ -221,6 +245,11 @@ Tensor ResNet::forward(const Tensor& input) {
   if (maxpool) x = maxpool(x);
   for (Sequential* stage : stages) x = (*stage)(x);
   return fc(avgpool(x).flatten(1));
+}
+
+std::vector<Module::ConsecutiveChildren> ResNet::consecutive_children() const {
+  if (typeid(*this) != typeid(ResNet)) return {};
+  return {{"conv1", "bn1"}};
 }
 
 std::string ResNet::describe() const {

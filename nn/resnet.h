@@ -24,7 +24,8 @@ class Projection : public Sequential {
   /// Returns relu(last(y) + (*this)(x)) and runs all hooks. If both normalisations share their
   /// statistics with the same ranks, they use one collective each way for both.
   Tensor join(BatchNorm2d& last, const Tensor& y, const Tensor& x);
-  std::vector<ConsecutiveChildren> consecutive_children() const override { return neighbours(); }
+  /// Returns no pair in a derived class, like that of every class here (see Sequential).
+  std::vector<ConsecutiveChildren> consecutive_children() const override;
 
   Conv2d& conv;
   BatchNorm2d& bn;
@@ -44,9 +45,7 @@ class BasicBlock : public Layer {
 
   /// Maps (N, in, H, W) to (N, out, ceil(H / stride), ceil(W / stride)).
   Tensor forward(const Tensor& x) override;
-  std::vector<ConsecutiveChildren> consecutive_children() const override {
-    return {{"conv1", "bn1"}, {"conv2", "bn2"}};
-  }
+  std::vector<ConsecutiveChildren> consecutive_children() const override;
 
  private:
   Options options_;
@@ -67,15 +66,14 @@ class Bottleneck : public Layer {
   struct Options {
     std::int64_t in = 0, width = 0, stride = 1;
     /// The number of groups of the 3x3 convolution, and the number of channels of each at a width
-    /// of 64: the convolution has width * width_per_group / 64 * groups channels.
+    /// of 64: the convolution has width * width_per_group / 64 * groups channels. None of the three
+    /// may exceed 2^20 (ValueError).
     std::int64_t groups = 1, width_per_group = 64;
   };
   explicit Bottleneck(const Options& options);
 
   Tensor forward(const Tensor& x) override;
-  std::vector<ConsecutiveChildren> consecutive_children() const override {
-    return {{"conv1", "bn1"}, {"conv2", "bn2"}, {"conv3", "bn3"}};
-  }
+  std::vector<ConsecutiveChildren> consecutive_children() const override;
 
   Conv2d& conv1;
   BatchNorm2d& bn1;
@@ -106,15 +104,13 @@ class ResNet : public Layer {
     std::int64_t width_per_group = 64;
   };
   /// Draws the weights of convolutions from N(0, 2 / fan_out), as torchvision does. ValueError for
-  /// another depth, for negative classes, for channels, groups or a width below 1, or for groups or
-  /// a width in a network without bottlenecks.
+  /// another depth, for negative classes, for channels, groups or a width below 1, for groups or a
+  /// width above 2^20, or for either in a network without bottlenecks.
   explicit ResNet(const Options& options);
 
   /// Maps images (N, channels, H, W) to logits (N, classes).
   Tensor forward(const Tensor& x) override;
-  std::vector<ConsecutiveChildren> consecutive_children() const override {
-    return {{"conv1", "bn1"}};
-  }
+  std::vector<ConsecutiveChildren> consecutive_children() const override;
   std::string describe() const override;
 
  private:
@@ -137,9 +133,8 @@ class ResNet : public Layer {
 /// "wide_resnet101_2".
 std::vector<std::string> resnet_names();
 
-/// Makes the network of this name; the name sets the depth, and groups and width
-/// where it stands for others than 1 and 64. ValueError that lists the names
-/// if there is no such network.
+/// Makes the network of this name; the name sets the depth, and groups and width where it stands
+/// for others than 1 and 64. ValueError that lists the names if there is no such network.
 std::shared_ptr<ResNet> resnet(const std::string& name, ResNet::Options options = {});
 
 }  // namespace tutti::nn

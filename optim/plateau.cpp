@@ -42,6 +42,11 @@ ReduceOnPlateau::ReduceOnPlateau(const Options& o)
                      o.patience, o.cooldown);
   if (!(o.threshold >= 0))
     fail<ValueError>("ReduceOnPlateau: threshold must be at least 0, got {}", o.threshold);
+  if (!std::isfinite(o.threshold) || (o.relative && !o.maximize && o.threshold >= 1))
+    fail<ValueError>(
+        "ReduceOnPlateau: threshold must be finite, and below 1 as a share of a value to be "
+        "minimised, got {}",
+        o.threshold);
   if (!(o.minimum >= 0 && o.minimum <= 1))
     fail<ValueError>("ReduceOnPlateau: minimum must be in [0, 1], got {}", o.minimum);
 }

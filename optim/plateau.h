@@ -27,7 +27,8 @@ class ReduceOnPlateau {
     /// Whether larger values are better (an accuracy), not smaller ones (a loss).
     bool maximize = false;
     /// An improvement is a change of more than this part of the best value, or of more than this
-    /// amount if `relative` is false.
+    /// amount if `relative` is false. It is finite, and below 1 as a part of a value to be
+    /// minimised.
     double threshold = 1e-4;
     bool relative = true;
     /// The factor never falls below it.
@@ -35,7 +36,8 @@ class ReduceOnPlateau {
   };
 
   ReduceOnPlateau() : ReduceOnPlateau(Options{}) {}
-  /// ValueError unless 0 <= gamma < 1, 0 <= minimum <= 1, and the other numbers are at least 0.
+  /// ValueError unless 0 <= gamma < 1, 0 <= minimum <= 1, the threshold is as described there, and
+  /// the other numbers are at least 0.
   explicit ReduceOnPlateau(const Options& options);
 
   /// Takes the next measurement and returns whether it reduced the factor. NaN is no improvement.

@@ -6,6 +6,7 @@
 #include <bit>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace {
 
 struct ReturnedBlock {
   void* block;
-  Event last_use;
+  StreamUses uses;
 };
 
 // The pool allocates no further block beyond this size while one of the right size is still in use
@@ -38,22 +39,22 @@ std::size_t size_class(std::size_t bytes) {
 }
 
 void* take(std::size_t size) {
-  Event oldest;
+  std::optional<StreamUses> oldest;
   {
     const std::lock_guard lock(pool().mutex);
     auto& blocks = pool().blocks[size];
     const auto idle = std::find_if(blocks.begin(), blocks.end(),
-                                   [](const ReturnedBlock& r) { return r.last_use.passed(); });
+                                   [](const ReturnedBlock& r) { return r.uses.passed(); });
     if (idle != blocks.end()) {
       void* block = idle->block;
       blocks.erase(idle);
       pool().bytes -= size;
       return block;
     }
-    if (pool().bytes + size > max_pool_bytes && !blocks.empty()) oldest = blocks.front().last_use;
+    if (pool().bytes + size > max_pool_bytes && !blocks.empty()) oldest = blocks.front().uses;
   }
-  if (oldest.recorded()) {
-    oldest.synchronize("PinnedBuffer");
+  if (oldest) {
+    oldest->synchronize("PinnedBuffer");
     return take(size);
   }
   void* block = nullptr;
@@ -63,18 +64,36 @@ void* take(std::size_t size) {
 
 }  // namespace
 
+void StreamUses::record(const Stream& stream) {
+  const auto same = [&](const auto& use) { return use.first == stream; };
+  auto use = std::ranges::find_if(events_, same);
+  if (use == events_.end()) {
+    std::erase_if(events_, [](const auto& other) { return other.second.passed(); });
+    use = events_.insert(events_.end(), {stream, Event()});
+  }
+  use->second.record(stream);
+}
+
+bool StreamUses::passed() const {
+  return std::ranges::all_of(events_, [](const auto& use) { return use.second.passed(); });
+}
+
+void StreamUses::synchronize(const char* op) const {
+  for (const auto& [stream, event] : events_) event.synchronize(op);
+}
+
 PinnedBuffer::PinnedBuffer(std::size_t bytes) : bytes_(bytes), data_(take(size_class(bytes))) {}
 
 PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
     : bytes_(other.bytes_),
       data_(std::exchange(other.data_, nullptr)),
-      last_use_(std::move(other.last_use_)) {}
+      uses_(std::move(other.uses_)) {}
 
 PinnedBuffer::~PinnedBuffer() {
   if (!data_) return;
   const std::size_t size = size_class(bytes_);
   const std::lock_guard lock(pool().mutex);
-  pool().blocks[size].push_back({data_, std::move(last_use_)});
+  pool().blocks[size].push_back({data_, std::move(uses_)});
   pool().bytes += size;
 }
 

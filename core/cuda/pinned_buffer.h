@@ -6,8 +6,23 @@
 #include "stream.h"
 
 #include <cstddef>
+#include <utility>
+#include <vector>
 
 namespace tutti::cuda {
+
+/// The last use of a block on each stream that has used it.
+class StreamUses {
+ public:
+  void record(const Stream& stream);
+  /// Returns whether every stream has passed its last use, without waiting.
+  bool passed() const;
+  /// Makes the host wait for every stream. `op` names the caller for errors.
+  void synchronize(const char* op) const;
+
+ private:
+  std::vector<std::pair<Stream, Event>> events_;
+};
 
 class PinnedBuffer {
  public:
@@ -19,14 +34,14 @@ class PinnedBuffer {
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   /// Says that the device reads or writes the block up to this point of the stream. The pool does
-  /// not hand the block out before the stream has passed it.
-  void record_use(const Stream& stream) { last_use_.record(stream); }
-  const Event& last_use() const { return last_use_; }
+  /// not hand the block out before every stream has passed its last use.
+  void record_use(const Stream& stream) { uses_.record(stream); }
+  const StreamUses& uses() const { return uses_; }
 
  private:
   std::size_t bytes_;
   void* data_;
-  Event last_use_;
+  StreamUses uses_;
 };
 
 }  // namespace tutti::cuda

@@ -28,14 +28,13 @@ std::shared_ptr<Storage> pinned_storage(std::size_t bytes) {
   if (bytes == 0) return std::make_shared<Storage>(0, Device::cpu());
   const auto buffer = std::make_shared<PinnedBuffer>(bytes);
   const auto* const begin = static_cast<const char*>(buffer->data());
-  {
-    const std::lock_guard lock(registry().mutex);
-    registry().buffers.emplace(begin, buffer.get());
-  }
-  return std::make_shared<Storage>(buffer->data(), bytes, Device::cpu(), [buffer, begin] {
+  auto storage = std::make_shared<Storage>(buffer->data(), bytes, Device::cpu(), [buffer, begin] {
     const std::lock_guard lock(registry().mutex);
     registry().buffers.erase(begin);
   });
+  const std::lock_guard lock(registry().mutex);
+  registry().buffers.emplace(begin, buffer.get());
+  return storage;
 }
 
 bool copy_from_pinned(void* to, const void* from, std::size_t bytes, const Stream& stream) {

@@ -22,8 +22,8 @@ Readback::~Readback() = default;
 Readback::Readback(Readback&&) noexcept = default;
 Readback& Readback::operator=(Readback&&) noexcept = default;
 
-bool Readback::arrived() const { return state_->bytes.last_use().passed(); }
-void Readback::wait(const char* op) const { state_->bytes.last_use().synchronize(op); }
+bool Readback::arrived() const { return state_->bytes.uses().passed(); }
+void Readback::wait(const char* op) const { state_->bytes.uses().synchronize(op); }
 const void* Readback::data() const { return state_->bytes.data(); }
 
 }  // namespace tutti::cuda

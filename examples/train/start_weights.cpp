@@ -48,9 +48,14 @@ std::string path_of(const TrainOptions& options) {
 WeightsFile read(const std::string& path) {
   WeightsFile file{.path = path};
   const StateDict tensors = load_safetensors(path, &file.metadata);
-  const std::string prefix = is_checkpoint(file.metadata) ? "model." : "";
-  for (const auto& [name, tensor] : tensors)
-    if (name.starts_with(prefix)) file.tensors[name.substr(prefix.size())] = tensor;
+  if (!is_checkpoint(file.metadata)) {
+    file.tensors.insert(tensors.begin(), tensors.end());
+    return file;
+  }
+  // The averages of --ema, where there are any, are the weights that the run tests.
+  for (const std::string prefix : {"model.", "ema.average."})
+    for (const auto& [name, tensor] : tensors)
+      if (name.starts_with(prefix)) file.tensors[name.substr(prefix.size())] = tensor;
   return file;
 }
 

@@ -1,4 +1,4 @@
-// Pooling on the CPU chooses for each call between oneDNN and the own loops (pooling_loops.h).
+// Pooling on the CPU chooses for each call between oneDNN and tutti's loops (pooling_loops.h).
 // oneDNN computes float32 and bfloat16 except where the loops are faster (fills_tiles()) or oneDNN
 // is wrong: the maximum of a tensor that contains NaN or -infinity. The loops also compute float64,
 // windows that differ in size or reach beyond the padding, large windows and unusual strides.
@@ -33,7 +33,7 @@ bool suits_onednn(const Tensor& x, const Tensor& y, const PoolOptions& options) 
 
 // Returns whether one of n floating numbers, given as their bits, is NaN or -infinity.
 template <class Bits>
-bool any_needs_own_loops(const Bits* bits, std::int64_t n, Bits infinity) {
+bool has_nan_or_negative_infinity(const Bits* bits, std::int64_t n, Bits infinity) {
   constexpr Bits sign = Bits(1) << (8 * sizeof(Bits) - 1);
   Bits found = 0;
   for (std::int64_t i = 0; i < n; ++i)
@@ -45,21 +45,22 @@ bool any_needs_own_loops(const Bits* bits, std::int64_t n, Bits infinity) {
 
 // Returns whether a dense float32 or bfloat16 tensor contains a number that oneDNN passes over:
 // NaN, and -infinity, instead of which it returns the lowest finite number.
-bool needs_own_loops(const Tensor& x) {
+bool has_nan_or_negative_infinity(const Tensor& x) {
   std::atomic<bool> found = false;
   const bool wide = x.dtype() == float32;
   parallel_for(x.numel(), 65536, [&](std::int64_t begin, std::int64_t end) {
-    const bool here = wide ? any_needs_own_loops(static_cast<const std::uint32_t*>(x.raw()) + begin,
-                                                 end - begin, 0x7f800000u)
-                           : any_needs_own_loops(static_cast<const std::uint16_t*>(x.raw()) + begin,
-                                                 end - begin, std::uint16_t{0x7f80});
+    const bool here =
+        wide ? has_nan_or_negative_infinity(static_cast<const std::uint32_t*>(x.raw()) + begin,
+                                            end - begin, 0x7f800000u)
+             : has_nan_or_negative_infinity(static_cast<const std::uint16_t*>(x.raw()) + begin,
+                                            end - begin, std::uint16_t{0x7f80});
     if (here) found = true;
   });
   return found;
 }
 
 // Computes a gradient by oneDNN: compute(dy, dx). oneDNN adds the gradients of overlapping windows
-// in the dtype of dx; those of bfloat16 are added in float32, by the own loops where these are
+// in the dtype of dx; those of bfloat16 are added in float32, by tutti's loops where these are
 // faster than copies in float32 tensors, and rounded once.
 template <class Compute>
 bool onednn_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options,
@@ -78,11 +79,11 @@ bool onednn_backward(const Tensor& dy, const Tensor& index, const PoolOptions& o
 }
 
 // oneDNN would pass over NaN, and a diverged network would look healthy. To look for NaN first
-// reads x once more, so that the own loops are faster wherever they fill their tiles.
+// reads x once more, so that tutti's loops are faster wherever they fill their tiles.
 void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
                  const Tensor& index) {
   if (!pooling_loops::fills_tiles(x, y) && suits_onednn(x, y, options) &&
-      onednn::pooling_takes_layouts(x, y, index) && !needs_own_loops(x) &&
+      onednn::pooling_takes_layouts(x, y, index) && !has_nan_or_negative_infinity(x) &&
       onednn::pooling_forward(x, options, true, y, index))
     return;
   pooling_loops::max_forward(x, options, y, index);

@@ -1,4 +1,4 @@
-// The own loops of pooling on the CPU: for every floating dtype, window and layout. They compute
+// tutti's loops of pooling on the CPU take every floating dtype, window and layout. They compute
 // each element of a result once, from all windows that contain it, so that no memory is zeroed
 // first or read back. pooling.cpp chooses between them and oneDNN.
 #pragma once

@@ -176,8 +176,11 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
                        error.what());
     throw;
   }
-  if (history->observe) history->observe(call.x, call.position_weights);
   return call;
+}
+
+void observe(const Call& call) {
+  if (call.history->observe) call.history->observe(call.x, call.position_weights);
 }
 
 NeededGradients needed_gradients(const Tensor& input, const BatchNormArgs& args) {

@@ -60,6 +60,9 @@ struct Call {
 Call checked_call(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history, const Call* partner = nullptr);
 
+/// Shows a call that is going to be computed to the observer of its layer, if there is one.
+void observe(const Call& call);
+
 /// Returns which of the tensors need a gradient in the current grad mode.
 NeededGradients needed_gradients(const Tensor& input, const BatchNormArgs& args);
 

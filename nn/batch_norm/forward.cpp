@@ -21,6 +21,7 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args) {
 Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history) {
   const Call call = checked_call(x, args, history);  // An error reaches the other ranks too.
+  observe(call);
   const bool is_identity = args.is_folded && !args.relu && !args.residual.defined();
   if (call.uses_running_statistics() && is_identity) return x;
   return record_backward(call, compute_output(call));

@@ -1,5 +1,6 @@
 #include "ghost.h"
 
+#include "../../autograd/functions.h"
 #include "../../core/create.h"
 #include "backward.h"
 
@@ -9,6 +10,11 @@ namespace tutti::nn {
 namespace {
 
 struct Part {
+  std::int64_t begin, end;
+  Call call;
+};
+
+struct BackwardPart {
   std::int64_t begin, end;
   BackwardContext context;
 };
@@ -26,8 +32,33 @@ void check_last_part(const Tensor& x, const BatchNormArgs& args, std::int64_t si
         args.name, to_string(x.shape()), size);
 }
 
+// Checks the sum of a part's position weights on the CPU. On a device the host would have to wait
+// for it; there the device itself checks it later (see batch_norm).
+void check_weight_sum(const Call& call) {
+  const Tensor& weights = call.position_weights;
+  if (weights.defined() && weights.device().is_cpu())
+    expect_variance({.count = sum(weights.to(float64)).item<double>()}, call.id, call.x.shape());
+}
+
+// Returns the parts in order. Throws before any of them has changed something.
+std::vector<Part> checked_parts(const Tensor& x, const BatchNormArgs& args,
+                                const std::shared_ptr<CallHistory>& history, std::int64_t size) {
+  checked_call(x, args, history);
+  check_last_part(x, args, size);
+  std::vector<Part> parts;
+  for (std::int64_t begin = 0; begin < x.size(0); begin += size) {
+    const std::int64_t end = std::min(begin + size, x.size(0));
+    BatchNormArgs own = args;
+    own.residual = slice(args.residual, begin, end);
+    own.position_weights = slice(args.position_weights, begin, end);
+    parts.push_back({begin, end, checked_call(x.slice(0, begin, end), own, history)});
+    check_weight_sum(parts.back().call);
+  }
+  return parts;
+}
+
 // Maps the gradient of the whole output to those of x, weight, bias and residual.
-std::vector<Tensor> ghost_backward(const std::vector<Part>& parts, const Tensor& dy) {
+std::vector<Tensor> ghost_backward(const std::vector<BackwardPart>& parts, const Tensor& dy) {
   std::vector<Tensor> input, residual;
   Tensor weight, bias;
   const auto add = [](Tensor& sum, const Tensor& term) {
@@ -35,7 +66,7 @@ std::vector<Tensor> ghost_backward(const std::vector<Part>& parts, const Tensor&
     if (sum.defined()) sum.add_(term);
     else sum = term;
   };
-  for (const Part& part : parts) {
+  for (const BackwardPart& part : parts) {
     const std::vector<Tensor> gradients =
         batch_norm_backward(part.context, dy.slice(0, part.begin, part.end));
     if (gradients[0].defined()) input.push_back(gradients[0]);
@@ -59,16 +90,10 @@ std::vector<Tensor> ghost_backward(const std::vector<Part>& parts, const Tensor&
 Tensor ghost_batch_norm(const Tensor& x, const BatchNormArgs& args,
                         const std::shared_ptr<CallHistory>& history, std::int64_t size) {
   if (x.rank() < 2 || x.size(0) <= size) return batch_norm(x, args, history);
-  checked_call(x, args, history);  // Errors of the whole come before anything has changed.
-  check_last_part(x, args, size);
   const Tensor y = empty_like(x.detach());
-  std::vector<Part> parts;
-  for (std::int64_t begin = 0; begin < x.size(0); begin += size) {
-    const std::int64_t end = std::min(begin + size, x.size(0));
-    BatchNormArgs own = args;
-    own.residual = slice(args.residual, begin, end);
-    own.position_weights = slice(args.position_weights, begin, end);
-    const Call call = checked_call(x.slice(0, begin, end), own, history);
+  std::vector<BackwardPart> parts;
+  for (const auto& [begin, end, call] : checked_parts(x, args, history, size)) {
+    observe(call);
     const Output output = compute_output(call);
     y.slice(0, begin, end).copy_(output.y);
     parts.push_back({begin, end, BackwardContext(call, output)});

@@ -147,6 +147,7 @@ std::size_t JointBatchNorm::start(BatchNorm& layer, const Tensor& x,
   Started s{.layer = &layer,
             .call = checked_call(x, args, layer.history_,
                                  partner == started_.end() ? nullptr : &partner->call)};
+  observe(s.call);
   s.version = s.call.x.storage()->version();
   if (s.call.computes_statistics()) s.packet = local_sums(s.call);
   started_.push_back(std::move(s));

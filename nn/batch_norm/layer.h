@@ -75,8 +75,8 @@ class BatchNorm : public Layer {
 
   /// The weight starts at 1, the bias at 0, running_mean at 0, running_var at 1. Throws ValueError
   /// for fewer than one channel, a negative or non-finite eps, a momentum outside [0, 1], or ghost
-  /// batches in a layer with a group;
-  /// DTypeError for another dtype.
+  /// batches in a layer with a group; DTypeError for a dtype of parameters and buffers other than
+  /// float32 and float64.
   explicit BatchNorm(Options options);
 
   Tensor forward(const Tensor& x) override;

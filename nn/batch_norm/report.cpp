@@ -17,6 +17,8 @@ using Vector = std::vector<double>;
 constexpr double constant_share_of_eps = 0.01;
 constexpr double silent_share_of_largest = 1e-3;
 constexpr double exploded_magnitude = 1e4;
+// A standard deviation of 0 is compared as this share of the other one, whose logarithm is finite.
+constexpr double least_std_ratio = 1e-4;
 constexpr double stray_limit = 0.25;
 
 // The moments of a set of values: their number, and for each channel mean and sum of squared
@@ -42,7 +44,7 @@ Moments no_moments(std::size_t channels) {
   return {.mean = Vector(channels, 0), .m2 = Vector(channels, 0)};
 }
 
-// What one rank knows about one layer. Ranks exchange it as numbers of float64.
+// Findings hold what one rank has seen of one layer. Ranks exchange them as numbers of float64.
 struct Findings {
   Moments moments;
   double samples = 0, batches = 0;
@@ -99,10 +101,16 @@ class Observation {
   std::unique_ptr<Findings> findings_;  // does not move with the observation
 };
 
+// Returns the variance by whose root the layer divides.
+double divided_variance(double variance, const kernels::Epsilon& eps) {
+  return eps.floor ? std::max(variance, eps.value) : variance + eps.value;
+}
+
 bool is_exploded(double value) { return !(std::abs(value) <= exploded_magnitude); }
 
 // Sorts channels out of which no distance can be measured, and returns the others.
-std::vector<std::size_t> find_channels(Layer& report, const BatchNorm& layer, const Vector& mean,
+std::vector<std::size_t> find_channels(Layer& report, const BatchNorm& layer,
+                                       const kernels::Epsilon& eps, const Vector& mean,
                                        const Vector& var) {
   const Vector weight = layer.weight.defined() ? to_vector(layer.weight) : Vector(mean.size(), 1);
   double largest = 0;
@@ -112,7 +120,8 @@ std::vector<std::size_t> find_channels(Layer& report, const BatchNorm& layer, co
     const auto channel = static_cast<std::int64_t>(c);
     const bool explodes = is_exploded(mean[c]) || is_exploded(std::sqrt(var[c])) ||
                           !std::isfinite(weight[c]);
-    const bool is_constant = var[c] < constant_share_of_eps * layer.options().eps;
+    const bool is_constant = var[c] < constant_share_of_eps * eps.value ||
+                             !(divided_variance(var[c], eps) > 0);
     if (explodes) report.exploded.push_back(channel);
     if (is_constant) report.constant.push_back(channel);
     if (std::abs(weight[c]) <= silent_share_of_largest * largest) report.silent.push_back(channel);
@@ -123,15 +132,16 @@ std::vector<std::size_t> find_channels(Layer& report, const BatchNorm& layer, co
 
 // Measures the running statistics of all ranks against mean and variance of all values.
 void compare_running(Layer& report, const std::vector<Findings>& ranks, const Moments& all,
-                     double eps, const std::vector<std::size_t>& healthy) {
+                     const kernels::Epsilon& eps, const std::vector<std::size_t>& healthy) {
   if (healthy.empty()) return;
   double squares = 0, logs = 0;
   for (const std::size_t c : healthy) {
-    const double var = all.m2[c] / all.count + eps, std = std::sqrt(var);
-    const double running = ranks[0].running_var[c] + eps,
+    const double var = divided_variance(all.m2[c] / all.count, eps), std = std::sqrt(var),
+                 running = std::max(0.0, divided_variance(ranks[0].running_var[c], eps)),
                  gap = ranks[0].running_mean[c] - all.mean[c];
     const double scale = std::sqrt(var / running) - 1;
-    squares += gap * gap / running + scale * scale;
+    // Evaluation divides by 0 where the running variance is 0 and there is no eps.
+    squares += running > 0 ? gap * gap / running + scale * scale : INFINITY;
     report.mean_distance += std::abs(gap) / std;
     logs += std::log(running / var);
     const auto [least, most] =
@@ -153,8 +163,8 @@ double median(Vector values) {
 }
 
 // Measures the own statistics of each rank against the medians, which one strange rank of several
-// does not move.
-void compare_ranks(Layer& report, const std::vector<Findings>& ranks, double eps,
+// does not move. A channel that is constant on most ranks gives no unit for distances.
+void compare_ranks(Layer& report, const std::vector<Findings>& ranks, const kernels::Epsilon& eps,
                    const std::vector<std::size_t>& healthy) {
   Vector squares(ranks.size(), 0);
   for (const std::size_t c : healthy) {
@@ -162,12 +172,14 @@ void compare_ranks(Layer& report, const std::vector<Findings>& ranks, double eps
     for (const Findings& rank : ranks) {
       if (!(rank.moments.count > 0)) continue;
       means.push_back(rank.moments.mean[c]);
-      stds.push_back(std::sqrt(rank.moments.m2[c] / rank.moments.count + eps));
+      stds.push_back(std::sqrt(divided_variance(rank.moments.m2[c] / rank.moments.count, eps)));
     }
     const double mean = median(means), std = median(stds);
+    if (!(std > 0)) continue;
     for (std::size_t rank = 0, i = 0; rank < ranks.size(); ++rank) {
       if (!(ranks[rank].moments.count > 0)) continue;
-      const double gap = (means[i] - mean) / std, spread = std::log(stds[i] / std);
+      const double gap = (means[i] - mean) / std,
+                   spread = std::log(std::max(stds[i] / std, least_std_ratio));
       squares[rank] += gap * gap + spread * spread;
       ++i;
     }
@@ -200,6 +212,7 @@ void describe_average(Layer& report, const BatchNorm& layer) {
 
 Layer examine(const StatisticsRun& run, const std::vector<Findings>& ranks) {
   const BatchNorm& layer = run.layer();
+  const kernels::Epsilon eps{layer.options().eps, layer.options().eps_is_floor};
   const auto& shared = layer.process_group();
   Layer report{.path = run.path(),
                .channels = run.channels(),
@@ -218,10 +231,10 @@ Layer examine(const StatisticsRun& run, const std::vector<Findings>& ranks) {
 
   Vector var = all.m2;
   for (double& each : var) each /= all.count;
-  const std::vector<std::size_t> healthy = find_channels(report, layer, all.mean, var);
-  compare_running(report, ranks, all, layer.options().eps, healthy);
+  const std::vector<std::size_t> healthy = find_channels(report, layer, eps, all.mean, var);
+  compare_running(report, ranks, all, eps, healthy);
   report.rank_distance.clear();
-  compare_ranks(report, ranks, layer.options().eps, healthy);
+  compare_ranks(report, ranks, eps, healthy);
   find_strays(report, ranks);
   return report;
 }

@@ -10,9 +10,10 @@
 
 namespace tutti::nn {
 
-/// What a set of batches shows about the BatchNorm layers of a model. Distances are in standard
-/// deviations of a channel, sqrt(var + eps) over all batches and ranks, and means over the channels
-/// that are neither dead nor exploded.
+/// A report holds what a set of batches shows about the BatchNorm layers of a model. Distances are
+/// in standard deviations of a channel over all batches and ranks, sqrt(var + eps), or
+/// sqrt(max(var, eps)) where eps is a floor. They are means over the channels that are neither
+/// constant nor exploded.
 struct BatchNormReport {
   /// The findings about one layer.
   struct Layer {
@@ -31,13 +32,13 @@ struct BatchNormReport {
     /// those of the batches: the root mean square over all values.
     double evaluation_error = 0;
     double mean_distance = 0;   ///< |running_mean - mean|
-    double variance_ratio = 1;  ///< (running_var + eps) / (var + eps), the geometric mean
+    double variance_ratio = 1;  ///< of the running variance to that of the batches, both with eps
     /// The largest distance between the running means of two ranks; above 0 only where ranks keep
     /// statistics of their own.
     double running_spread = 0;
 
     // ---- Channels, by their numbers.
-    std::vector<std::int64_t> constant = {};  ///< their variance is below eps / 100
+    std::vector<std::int64_t> constant = {};  ///< their variance is below eps / 100, or 0
     std::vector<std::int64_t> silent = {};    ///< |weight| is below 1/1000 of the largest one
     /// Mean or standard deviation are above 10,000 or not finite, or the weight is not finite.
     std::vector<std::int64_t> exploded = {};

@@ -4,6 +4,7 @@
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "../../kernels/batch_norm.h"
+#include "../channel_values.h"
 
 #include <cmath>
 
@@ -54,22 +55,13 @@ struct Sizes {
   Shape by_channel() const { return {1, samples * channels(), values}; }
 };
 
-// Repeats one value for each sample and group, (N G), or each channel, (C), so that there is one
-// for each sample and channel, (N C).
+// Repeats one value for each sample and group, (N G), so that there is one for each sample and
+// channel, (N C).
 Tensor repeat_group_values(const Tensor& t, const Sizes& sizes) {
   return t.reshape({sizes.samples, sizes.groups, 1})
       .expand({sizes.samples, sizes.groups, sizes.width})
       .reshape({sizes.samples * sizes.channels()})
       .contiguous();  // reshape can return a view of stride 0, which the kernels do not take
-}
-
-Tensor repeat_channel_values(const Tensor& t, const Sizes& sizes) {
-  if (!t.defined()) return {};
-  return t.detach()
-      .reshape({1, sizes.channels()})
-      .expand({sizes.samples, sizes.channels()})
-      .reshape({sizes.samples * sizes.channels()})
-      .contiguous();
 }
 
 // Mean and 1 / sqrt(var + eps) of each sample and group, float64, (N G).
@@ -88,7 +80,7 @@ Statistics statistics_of(const Tensor& x, const Sizes& sizes, double eps) {
   return result;
 }
 
-// What the forward leaves for the backward; x is row-major.
+// The Context holds what the backward needs of the forward; x is row-major.
 struct Context {
   Saved x, weight;
   Statistics statistics;
@@ -100,14 +92,16 @@ struct Context {
 // The gradient of x is
 //   rstd (weight dy - A / n - (x - mean) rstd^2 B / n)
 // with the sums A of weight dy and B of weight dy (x - mean) over the n values of a group. One pass
-// computes the part that is linear in x, and a second one adds the part that is linear in dy.
-Tensor input_gradient(const Context& context, const Tensor& dy, const Tensor& dy_sums,
+// computes the part that is linear in x, and a second one adds the part that is linear in dy. The
+// parts may cancel, so those of 16-bit tensors are computed in float32 and their sum is rounded.
+Tensor input_gradient(const Context& context, const Tensor& gradient, const Tensor& dy_sums,
                       const Tensor& dy_x_sums) {
   const Sizes& sizes = context.sizes;
-  const Tensor& x = context.x.get();
+  const DType wide = accumulate_dtype(gradient.dtype());
+  const Tensor x = context.x.get().to(wide), dy = gradient.to(wide);
   const auto& kernels = kernels::batch_norm(x.device());
   const Tensor& rstd = context.statistics.rstd;
-  const Tensor weight = repeat_channel_values(context.weight.get(), sizes);
+  const Tensor weight = repeat_channel_values(context.weight.get(), sizes.samples);
   const auto group_sum = [&](const Tensor& sums) {
     const Tensor weighted = weight.defined() ? sums * weight.to(float64) : sums;
     return sum(weighted.reshape({sizes.samples * sizes.groups, sizes.width}), {1});
@@ -131,7 +125,7 @@ Tensor input_gradient(const Context& context, const Tensor& dy, const Tensor& dy
                  .bias = {},
                  .residual = of_x.reshape(sizes.by_channel())},
                 dx);
-  return dx;
+  return dx.to(gradient.dtype());
 }
 
 std::vector<Tensor> backward(const Context& context, const Tensor& gradient) {
@@ -187,16 +181,18 @@ Tensor group_norm(const Tensor& input, std::int64_t groups, const Tensor& weight
   const Sizes sizes{samples, groups, channels / groups, input.numel() / (samples * channels)};
   const Tensor x = input.detach().contiguous();
   const Statistics statistics = statistics_of(x, sizes, eps);
+  const Tensor own_weight = weight.defined() ? weight.detach() : Tensor(),
+               own_bias = bias.defined() ? bias.detach() : Tensor();
   const Tensor y = empty(sizes.by_channel(), {x.dtype(), x.device()});
   kernels::batch_norm(x.device())
       .apply(x.reshape(sizes.by_channel()),
              {.mean = repeat_group_values(statistics.mean, sizes),
               .rstd = repeat_group_values(statistics.rstd, sizes),
-              .weight = repeat_channel_values(weight, sizes),
-              .bias = repeat_channel_values(bias, sizes)},
+              .weight = repeat_channel_values(own_weight, samples),
+              .bias = repeat_channel_values(own_bias, samples)},
              y);
   const Context context{.x = Saved(x),
-                        .weight = Saved(weight.defined() ? weight.detach() : Tensor()),
+                        .weight = Saved(own_weight),
                         .statistics = statistics,
                         .sizes = sizes,
                         .needs_x = needs_grad(input),

@@ -28,12 +28,14 @@ struct Pair {
   }
 };
 
-// Returns log(1 + exp(x)) of a detached tensor.
-Tensor softplus(const Tensor& x) {
-  const Tensor out = empty_like(x);
-  kernels::elementwise(x.device()).unary(kernels::Unary::softplus, x, out);
+Tensor unary(kernels::Unary op, const Tensor& detached) {
+  const Tensor out = empty_like(detached);
+  kernels::elementwise(detached.device()).unary(op, detached, out);
   return out;
 }
+
+// Returns log(1 + exp(x)) of a detached tensor.
+Tensor softplus(const Tensor& x) { return unary(kernels::Unary::softplus, x); }
 
 // Throws if a probability is outside [0, 1]. A GPU is not asked: reading its answer would make the
 // host wait.
@@ -47,7 +49,11 @@ void check_probabilities(const Tensor& x) {
         smallest < 0 ? smallest : largest);
 }
 
+// Return the logarithms of detached probabilities x and 1 - x, bounded as in PyTorch.
 Tensor bounded_log(const Tensor& x) { return clamp(log(x), -100, {}); }
+Tensor bounded_log_of_rest(const Tensor& x) {
+  return clamp(unary(kernels::Unary::log1p, -x), -100, {});  // 1 - x would lose a small x
+}
 
 }  // namespace
 
@@ -78,13 +84,13 @@ Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, LossReduc
   const Pair pair("binary_cross_entropy", input, target);
   const Tensor x = pair.input.detach(), t = pair.target.detach();
   check_probabilities(x);
-  const Tensor losses = (t - 1) * bounded_log(1 - x) - t * bounded_log(x);
+  const Tensor losses = (t - 1) * bounded_log_of_rest(x) - t * bounded_log(x);
   return reduce_losses(
       record("binary_cross_entropy", losses, {pair.input, pair.target},
              [p = Saved(x), q = Saved(t)](const Tensor& g) {
                // PyTorch bounds the slope, which is infinite where the input is 0 or 1.
                const Tensor slope = (p - q) / clamp((1 - p) * p, 1e-12, {});
-               return std::vector{g * slope, g * (bounded_log(1 - p) - bounded_log(p))};
+               return std::vector{g * slope, g * (bounded_log_of_rest(p) - bounded_log(p))};
              }),
       reduction);
 }

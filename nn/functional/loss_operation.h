@@ -1,5 +1,5 @@
-// What the losses share: the check of a target's dtype and device, and the reduction. Private to
-// nn/functional.
+// The losses share these functions: the check of a target's dtype and device, and the reduction.
+// This header is private to nn/functional.
 #pragma once
 
 #include "loss.h"

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 namespace tutti {
 namespace {
@@ -182,6 +183,25 @@ TEST(FunctionsGradient, DoesNotVanishAtNaN) {
       EXPECT_EQ(to_vector(b.grad()), (std::vector<double>{3, 5, 7, 4, 0, 6}));
     }
   }
+}
+
+TEST(FunctionsGradient, OfAnExtremumThatIsNanGoesToTheNanElements) {
+  for (const DType dtype : {float32, float64, bfloat16})
+    for (const bool is_max : {true, false}) {
+      const Tensor x = tensor({NAN, 1, NAN, 2, 2, 1}, {2, 3}, {dtype}).requires_grad_();
+      const Tensor y = is_max ? max(x, {1}) : min(x, {1});
+      y.backward(tensor({6, 8}, {dtype}));
+      EXPECT_TRUE(std::isnan(to_vector(y)[0]));
+      EXPECT_EQ(to_vector(x.grad()), is_max ? (std::vector<double>{3, 0, 3, 4, 4, 0})
+                                            : (std::vector<double>{3, 0, 3, 0, 0, 8}));
+    }
+}
+
+TEST(FunctionsReduce, AnyCorrectionOfAVarianceIsTaken) {
+  const Tensor x = tensor({1, 2, 3, 6}, f64);
+  constexpr auto least = std::numeric_limits<std::int64_t>::min();
+  EXPECT_DOUBLE_EQ(var(x, {0}, {.correction = least}).item<double>(), 14 / 0x1p63);
+  EXPECT_EQ(var(x, {0}, {.correction = 5}).item<double>(), INFINITY);
 }
 
 TEST(FunctionsReduce, ValuesAndShapes) {

@@ -101,6 +101,20 @@ TEST_F(AtomicFileTest, PermissionsAreThoseOfTheOldFileOrOfTheUmask) {
   }
 }
 
+// A folder takes names of up to 255 bytes, and a draft's name has 23 more than its stem.
+TEST_F(AtomicFileTest, NamesAsLongAsTheFolderTakesAreWritten) {
+  for (const std::size_t size : {231u, 232u, 233u, 255u}) {
+    const std::string name(size, 'n');
+    write_file_atomically(folder / name, "whole");
+    EXPECT_EQ(content(folder / name), "whole");
+    EXPECT_EQ(names(), std::set<std::string>{name});
+    put(folder / (name.substr(0, 232) + ".draft-0123456789abcdef"), "left by a dead writer");
+    write_file_atomically(folder / name, "new");
+    EXPECT_EQ(names(), std::set<std::string>{name}) << "the sweep finds drafts of long names";
+    fs::remove(folder / name);
+  }
+}
+
 TEST_F(AtomicFileTest, DraftsHaveUnpredictableNames) {
   const std::string prefix = "file.txt.draft-";
   std::vector<std::set<char>> digits(16);  // those seen at each position

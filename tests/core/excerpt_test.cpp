@@ -44,5 +44,18 @@ TEST(EscapeControls, KeepsAllButControlCharacters) {
   EXPECT_EQ(escape_controls("end \xc2"), "end \xc2");
 }
 
+// A terminal of 8-bit characters takes the byte 0x9B for ESC [.
+TEST(EscapeControls, EscapesControlBytesThatAreNotUtf8) {
+  EXPECT_EQ(escape_controls("\x9b"
+                            "2J"),
+            "\\u009b2J");
+  EXPECT_EQ(escape_controls("\xe2\x9b"), "\xe2\\u009b") << "cut off";
+  EXPECT_EQ(escape_controls("\xc0\x9b"), "\xc0\\u009b") << "longer than need be";
+  EXPECT_EQ(escape_controls("\xed\xa0\x9b"), "\xed\xa0\\u009b") << "a surrogate";
+  EXPECT_EQ(escape_controls("\xf4\x90\x80\x80"), "\xf4\\u0090\\u0080\\u0080") << "too large";
+  for (const char* whole : {"\xe2\x82\x9b", "\xed\x9f\x9b", "\xf0\x9f\x98\x80"})
+    EXPECT_EQ(escape_controls(whole), whole);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -112,6 +112,19 @@ TEST(MemoryFormats, AreReadFromTheStrides) {
   EXPECT_FALSE(empty({4, 4}).slice(1, 0, 2).has_overlapping_elements());
 }
 
+TEST(Views, WindowsThatShareElementsOverlapAndCannotBeWritten) {
+  const Tensor x = arange(10);
+  const Tensor windows = x.alias({3, 3}, {1, 1}, 0);
+  EXPECT_TRUE(windows.has_overlapping_elements());
+  EXPECT_THROW(windows.fill_(1), ShapeError);
+  EXPECT_EQ(x.slice(0, 4, 5).item<int>(), 4);
+  EXPECT_TRUE(x.alias({3, 4}, {2, 1}, 0).has_overlapping_elements());
+  EXPECT_TRUE(x.alias({4, 2}, {1, 3}, 0).has_overlapping_elements());
+  EXPECT_FALSE(x.alias({3, 3}, {1, 3}, 0).has_overlapping_elements());
+  EXPECT_FALSE(x.alias({1, 2, 3, 1}, {1, 5, 2, 1}, 0).has_overlapping_elements());
+  EXPECT_FALSE(empty({2, 3, 4, 5}).permute({2, 0, 3, 1}).has_overlapping_elements());
+}
+
 TEST(MemoryFormats, AmbiguousShapesRememberWhatWasMeant) {
   // With one channel or one pixel a tensor is dense in both formats; the exact strides decide.
   for (const Shape& shape : {Shape{2, 1, 4, 5}, Shape{2, 3, 1, 1}, Shape{1, 1, 1, 1}}) {

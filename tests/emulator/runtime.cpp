@@ -12,6 +12,7 @@ using namespace emulator;
 
 // CUDA's handles point to these structs.
 struct CUevent_st {
+  int device;
   std::shared_ptr<Signal> signal;
 };
 struct CUgraph_st {
@@ -318,12 +319,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return result(wait(stream_of(stream), event->signal));
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return *event = new CUevent_st, cudaSuccess;
+  return *event = new CUevent_st{current_device, nullptr}, cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return event->signal = record(stream_of(stream)), cudaSuccess;
+  const StreamPtr on = stream_of(stream);
+  if (on->device != event->device) return result(cudaErrorInvalidResourceHandle);
+  return event->signal = record(on), cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) { return result(finish(event->signal)); }
 cudaError_t cudaEventQuery(cudaEvent_t event) {

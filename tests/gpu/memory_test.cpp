@@ -57,6 +57,43 @@ TEST(Memory, CopiesFromPinnedMemoryNeedNoWait) {
   EXPECT_EQ(cuda::pinned_storage(0)->bytes(), 0u);
 }
 
+// Copies one pinned tensor on two streams, waits for the second one only, and releases the tensor.
+TEST(Memory, PinnedMemoryIsReusedOnlyWhenEveryStreamHasReadIt) {
+  const std::int64_t n = 1 << 18;  // no other test has left blocks of this size in the pool
+  const auto pin = [&] {
+    return Tensor(cuda::pinned_storage(static_cast<std::size_t>(n) * 4), {n}, {1}, 0, float32);
+  };
+  const cuda::Stream first = cuda::Stream::create(test_device().index()),
+                     second = cuda::Stream::create(test_device().index());
+  for (int i = 0; i < 60; ++i) {
+    const Tensor x = rand({n});
+    Tensor there;
+    {
+      const Tensor pinned = pin();
+      pinned.copy_(x);
+      {
+        const cuda::StreamScope scope(first);
+        there = pinned.to(test_device());
+      }
+      const cuda::StreamScope scope(second);
+      const Tensor again = pinned.to(test_device());
+      second.synchronize("test");
+    }
+    pin().fill_(-1);
+    first.synchronize("test");
+    ASSERT_EQ(to_vector(there), to_vector(x)) << i;
+  }
+}
+
+TEST(Memory, PinnedMemoryIsCopiedToSeveralDevices) {
+  if (cuda::device_count() < 2) GTEST_SKIP() << "there is one GPU only";
+  const Tensor x = rand({10});
+  const Tensor pinned(cuda::pinned_storage(40), {10}, {1}, 0, float32);
+  pinned.copy_(x);
+  for (const int device : {0, 1, 0})
+    EXPECT_EQ(to_vector(pinned.to(Device::cuda(device))), to_vector(x)) << device;
+}
+
 TEST(Memory, LiveAndPeakAreCounted) {
   Allocator& memory = allocator(test_device());
   const auto before = memory.stats();

@@ -85,6 +85,20 @@ TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
       }
 }
 
+TEST(ElementwiseKernels, LogarithmsNearOneKeepTheirDigits) {
+  Generator generator(110);
+  for (const DType dtype : {float32, float64}) {
+    const Tensor x = random_layout(
+                     tensor({0, 1e-30, -1e-8, 1e-8, -1e-3, 3e-2, 2, -0.5, -1}, {dtype}), generator),
+                 out = poisoned(x.shape(), dtype, generator);
+    table().unary(Unary::log1p, x, out);
+    const std::vector<double> in = to_vector(x), got = to_vector(out);
+    for (std::size_t i = 0; i + 1 < in.size(); ++i)
+      EXPECT_NEAR(got[i], std::log1p(in[i]), tolerance(dtype) * std::abs(in[i])) << in[i];
+    EXPECT_EQ(got.back(), -INFINITY);
+  }
+}
+
 struct BinaryOp {
   Binary op;
   std::function<double(double, double)> reference;

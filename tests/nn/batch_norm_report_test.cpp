@@ -117,6 +117,58 @@ TEST(BatchNormReport, StaleRunningStatistics) {
   EXPECT_TRUE(report_of(net).warnings.empty()) << report_of(net).to_string();
 }
 
+// 16 layers, the first `count` of which have running means that are off by `gap` standard
+// deviations.
+BatchNormReport report_of_a_deep_net(double gap, int count = 16) {
+  nn::Sequential net;
+  for (int i = 0; i < 16; ++i)
+    net.append<nn::BatchNorm2d>({.channels = channels, .affine = false, .dtype = float64});
+  const Tensor x = randn({16, channels, 8, 8}, {float64});
+  const auto run = [&] { net(x); };
+  nn::recompute_statistics(net, run);
+  for (const auto& [name, tensor] : net.state_dict())
+    if (name.ends_with("running_mean")) tensor.copy_(tensor + (count-- > 0 ? gap : 0));
+    else if (name.ends_with("num_batches_tracked")) tensor.fill_(100);
+  return batch_norm_report(net, run);
+}
+
+TEST(BatchNormReport, SmallErrorsOfManyLayersAddUp) {
+  EXPECT_TRUE(report_of_a_deep_net(0.03).warnings.empty());
+  EXPECT_TRUE(report_of_a_deep_net(0.2, 1).warnings.empty()) << "one layer is not many";
+  const BatchNormReport report = report_of_a_deep_net(0.05);
+  for (const auto& layer : report.layers) EXPECT_NEAR(layer.evaluation_error, 0.05, 0.01);
+  expect_one_warning(report, {"a little in each of 16 layers", "adds up to 0.2",
+                              "last 10 of 100 updates", "recompute_statistics()"});
+}
+
+TEST(BatchNormReport, AFloorOfTheVarianceIsNotAdded) {
+  nn::BatchNorm2d layer(
+      {.channels = 2, .eps = 0.5, .affine = false, .eps_is_floor = true, .dtype = float64});
+  layer.running_var.copy_(tensor({0.01, 8}, {float64}));
+  const Tensor x = randn({5, 2, 6, 7}, {float64}) * tensor({0.1, 2}, {2, 1, 1}, {float64});
+  const BatchNormReport report = batch_norm_report(layer, [&] { layer(x); });
+  layer.eval();
+  const Tensor evaluated = layer(x).slice(1, 1, 2);
+  layer.train();
+  const double second = mean(square(layer(x).slice(1, 1, 2) - evaluated)).item<double>();
+  const Tensor mean_of_first = mean(x.slice(1, 0, 1));
+  const double first = square(mean_of_first).item<double>() / 0.5;  // both are below the floor
+  EXPECT_NEAR(report.layers.at(0).evaluation_error, std::sqrt((first + second) / 2), 1e-9);
+}
+
+TEST(BatchNormReport, WithoutEpsAConstantChannelGivesNoNan) {
+  nn::BatchNorm2d layer({.channels = 2, .eps = 0});
+  const Tensor x = randn({4, 2, 3, 3});
+  x.slice(1, 1, 2).fill_(3);
+  const auto run = [&] { layer(x); };
+  const BatchNormReport report = batch_norm_report(layer, run);
+  EXPECT_EQ(report.layers.at(0).constant, std::vector<std::int64_t>{1});
+  EXPECT_TRUE(std::isfinite(report.layers[0].evaluation_error));
+  EXPECT_TRUE(std::isfinite(report.layers[0].rank_distance.at(0)));
+  layer.running_var.zero_();
+  EXPECT_EQ(batch_norm_report(layer, run).layers[0].evaluation_error, INFINITY);
+}
+
 TEST(BatchNormReport, RunningStatisticsThatAreStillTheInitialOnes) {
   Net net;
   expect_one_warning(report_of(net), {"in 2 of 2 layers", "seen no training batch"});

@@ -14,6 +14,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace tutti {
 namespace {
 
@@ -154,6 +156,35 @@ TEST(Fold, AModuleDeclaresItsPairs) {
   EXPECT_EQ(fold_and_compare(declared, randn({2, 3}), 1e-6), Paths{"1"});
   expect_contains(message_of<ValueError>([&] { fold_batch_norm(wrong); }),
                   {"consecutive_children", "'norm'"});
+}
+
+// Another forward() may not run the normalisation on the output of the convolution.
+TEST(Fold, ClassesDerivedFromResNetsDeclareNoPairs) {
+  struct Activated : nn::BasicBlock {
+    using BasicBlock::BasicBlock;
+    Tensor forward(const Tensor& x) override { return bn2(conv2(bn1(relu(conv1(x))))) + x; }
+  };
+  struct Narrow : nn::Bottleneck {
+    using Bottleneck::Bottleneck;
+    Tensor forward(const Tensor& x) override { return bn1(relu(conv1(x))); }
+  };
+  struct Shortcut : nn::Projection {
+    using Projection::Projection;
+    Tensor forward(const Tensor& x) override { return bn(relu(conv(x))); }
+  };
+  struct Features : nn::ResNet {
+    using ResNet::ResNet;
+    Tensor forward(const Tensor& x) override { return bn1(relu(conv1(x))); }
+  };
+  Activated block({.in = 6, .out = 6});
+  Narrow narrow({.in = 6, .width = 6});
+  Shortcut shortcut({.in = 6, .out = 6});
+  Features features({.depth = 20, .channels = 6});
+  for (nn::Layer* layer : std::vector<nn::Layer*>{&block, &narrow, &shortcut, &features}) {
+    randomize(*layer);
+    const Paths folded = fold_and_compare(*layer, randn({2, 6, 5, 5}), 1e-5);
+    EXPECT_EQ(std::ranges::count(folded, "bn1"), 0);
+  }
 }
 
 TEST(Fold, AFoldedLayerRefusesTraining) {

@@ -9,6 +9,7 @@
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/recompute_statistics.h>
+#include <tutti/nn/batch_norm/report.h>
 #include <tutti/nn/sequential.h>
 
 #include <gtest/gtest.h>
@@ -139,6 +140,25 @@ TEST(GhostBatches, AGroupOfRanksIsRefused) {
   EXPECT_THROW(nn::convert_sync_batchnorm(net, group), ValueError);
   EXPECT_FALSE(first.process_group()) << "no layer was changed";
   EXPECT_NE(net.to_string().find("ghost_batch_size=4"), std::string::npos);
+}
+
+TEST(GhostBatches, RefusesPositionWeightsOfALaterPartBeforeAnythingHasChanged) {
+  BatchNorm2d layer(options(2));
+  const Tensor weights = ones({5, 4, 2}, {float64});
+  weights.slice(0, 2, 4).zero_();
+  weights.slice(0, 2, 3).slice(1, 0, 1).slice(2, 0, 1).fill_(1);
+  expect_contains(
+      message_of<ShapeError>([&] { layer.forward(values(5), {.position_weights = weights}); }),
+      {"more than 1 value", "got 1"});
+  EXPECT_EQ(layer.num_batches_tracked.item<int>(), 0);
+  EXPECT_EQ(to_vector(layer.running_mean), std::vector<double>(channels, 0));
+}
+
+TEST(GhostBatches, AReportCountsEveryPartOnce) {
+  BatchNorm2d layer({.channels = channels, .ghost_batch_size = 4});
+  const auto report = nn::batch_norm_report(layer, [&] { layer(randn({16, channels, 2, 2})); });
+  EXPECT_EQ(report.layers.at(0).values, std::vector<double>{64});
+  EXPECT_EQ(report.layers[0].values_per_batch, 16);
 }
 
 TEST(GhostBatches, RefusesALastPartWithoutVariance) {

@@ -47,6 +47,22 @@ TEST(GroupNorm, KeepsTheDigitsOfFarAwayValues) {
             4e-3);
 }
 
+// All parts of the gradient are large, and their sum is 0.
+TEST(GroupNorm, RoundsSixteenBitInputGradientsOnce) {
+  const Tensor x = arange(4, {bfloat16}).reshape({1, 1, 4}).requires_grad_();
+  nn::group_norm(x, 1).backward(ones({1, 1, 4}, {bfloat16}));
+  for (const double slope : to_vector(x.grad())) EXPECT_NEAR(slope, 0, 1e-6);
+
+  const Tensor values = (randn({3, 8, 5, 5}) * 2 + 5).to(bfloat16),
+               dy = (randn({3, 8, 5, 5}) + 3).to(bfloat16);
+  const Tensor low = values.clone().requires_grad_(), high = values.to(dtype).requires_grad_();
+  nn::group_norm(low, 2).backward(dy);
+  nn::group_norm(high, 2).backward(dy.to(dtype));
+  const auto got = to_vector(low.grad()), expected = to_vector(high.grad());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], expected[i], 0x1p-8 * std::abs(expected[i]) + 1e-5) << i;
+}
+
 TEST(GroupNorm, TakesEmptyBatchesAndRefusesWrongArguments) {
   nn::GroupNorm layer({.groups = 2, .channels = 4});
   const Tensor x = randn({0, 4, 3}).requires_grad_();

@@ -49,6 +49,10 @@ TEST(Layers, RefuseOptionsOutOfRange) {
                ValueError);
   EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .padding = 1, .same_padding = true}),
                ValueError);
+  EXPECT_THROW(Conv2d({.in = 1, .out = 1, .kernel = 3, .same_padding = true, .dilation = huge}),
+               ValueError);
+  Conv1d wide({.in = 1, .out = 1, .kernel = 2, .same_padding = true, .dilation = huge});
+  EXPECT_THROW(wide(ones({1, 1, 4})), ShapeError);
   EXPECT_THROW(LeakyReLU({.slope = INFINITY}), ValueError);
   EXPECT_THROW(AvgPool2d({.kernel = 2, .stride = 0}), ValueError);
   EXPECT_THROW(AdaptiveAvgPool2d({.output = 0}), ValueError);

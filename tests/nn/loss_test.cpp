@@ -257,6 +257,19 @@ TEST(BinaryCrossEntropy, IsFiniteWhereAProbabilityIsZeroOrOne) {
   EXPECT_EQ(to_vector(p.grad()), (std::vector<double>{0, 0, -1e12, 1e12}));
 }
 
+// In float32, 1 - 1e-8 is 1, whose logarithm is 0.
+TEST(BinaryCrossEntropy, KeepsTheDigitsOfSmallProbabilities) {
+  const Tensor p = tensor({1e-8, 3e-5, 0.25}, {float32}), t = zeros({3}).requires_grad_();
+  const Tensor losses = nn::binary_cross_entropy(p, t, LossReduction::none);
+  sum(losses).backward();
+  const auto x = to_vector(p), loss = to_vector(losses), slope = to_vector(t.grad());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_NEAR(loss[i], -std::log1p(-x[i]), 1e-6 * x[i]) << x[i];
+    const double expected = std::log1p(-x[i]) - std::log(x[i]);
+    EXPECT_NEAR(slope[i], expected, 3e-7 * std::abs(expected)) << x[i];
+  }
+}
+
 TEST(BinaryCrossEntropy, GradientsAndErrors) {
   const Tensor x = random({4, 3}), t = sigmoid(random({3, 4})).transpose(0, 1);
   for (const Tensor& weight : {Tensor(), abs(random({3}))}) {

@@ -91,12 +91,11 @@ TEST_P(OutOfMemory, OfCodeForAMatrixProduct) {
 
 // GEMM cuts the long inner dimension for its threads, which wait for each other.
 TEST_P(OutOfMemory, OfBuffersForAMatrixProductThatHasRunBefore) {
+  if (!*GetParam()) GTEST_SKIP() << "only GEMM allocates again, of which AVX2 is sure to make use";
   const auto multiply = [] {
     start_threads();
     const Tensor a = randn({16, 20000}), b = randn({16, 20000}).transpose(0, 1);
     matmul(a, b);
-    // Other implementations allocate nothing any more, so there is no error to expect.
-    if (!*GetParam()) _exit(0);
     expect_error_and_recovery("matmul", 0, [&] { matmul(a, b); });
   };
   EXPECT_EXIT(multiply(), ::testing::ExitedWithCode(0), "");

@@ -183,6 +183,11 @@ TEST(ResNet, RefusesWhatItDoesNotKnow) {
   EXPECT_THROW(ResNet({.depth = 50, .groups = 0}), ValueError);
   EXPECT_THROW(ResNet({.depth = 18, .groups = 2}), ValueError);
   EXPECT_THROW(ResNet({.depth = 20, .width_per_group = 128}), ValueError);
+  for (const std::int64_t large : {std::int64_t{1} << 21, std::int64_t{1} << 60}) {
+    EXPECT_THROW(ResNet({.depth = 50, .width_per_group = large}), ValueError);
+    EXPECT_THROW(ResNet({.depth = 50, .groups = large}), ValueError);
+    EXPECT_THROW(Bottleneck({.in = 64, .width = large}), ValueError);
+  }
   try {
     resnet("resnet1001");
     ADD_FAILURE() << "an unknown name was taken";

@@ -87,8 +87,13 @@ TEST(ReduceOnPlateau, InvalidOptions) {
                                              {.patience = -1},
                                              {.cooldown = -1},
                                              {.threshold = -1},
+                                             {.threshold = 1},
+                                             {.maximize = true, .threshold = INFINITY},
+                                             {.threshold = INFINITY, .relative = false},
                                              {.minimum = 2}})
     EXPECT_THROW(ReduceOnPlateau{options}, ValueError);
+  EXPECT_NO_THROW(ReduceOnPlateau({.maximize = true, .threshold = 1}));
+  EXPECT_NO_THROW(ReduceOnPlateau({.threshold = 1, .relative = false}));
 }
 
 }  // namespace

@@ -30,17 +30,16 @@ Number deviation_of(const Numbers& numbers, std::int64_t correction) {
 }
 
 // The largest or smallest number. Equal ones share the gradient; NaN comes from any NaN, and then
-// the gradient of all numbers is NaN.
+// those that are NaN share it.
 Number extremum_of(const Numbers& numbers, bool is_max) {
   Real best = numbers.front().value();
   for (const Number& number : numbers) {
     const Real x = number.value();
     if (std::isnan(x) || (is_max ? x > best : x < best)) best = std::isnan(best) ? best : x;
   }
-  if (std::isnan(best)) return sum_of(numbers) * NAN;
   Numbers chosen;
   for (const Number& number : numbers)
-    if (number.value() == best) chosen.push_back(number);
+    if (number.value() == best || std::isnan(number.value())) chosen.push_back(number);
   Number result(best);
   for (const Number& number : chosen) {
     const Number::Slope share(1 / static_cast<Real>(chosen.size()));
