@@ -28,18 +28,23 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOpt
     reference::convolution_forward(x, w, bias, options, y);
 }
 
-void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
-                    const Tensor& dx) {
-  check_dtype(dy);
-  if (dx.numel() == 0) return;
-  if (dy.dtype() == float64 || !onednn::convolution_backward_input(dy, w, options, dx))
-    reference::convolution_backward_input(dy, w, options, dx);
-}
-
 Tensor in_float32(const Tensor& t) {
   const Tensor wide = empty_like(t, float32);
   elementwise().copy(t, wide);
   return wide;
+}
+
+void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
+                    const Tensor& dx) {
+  check_dtype(dy);
+  if (dx.numel() == 0) return;
+  if (dy.dtype() == bfloat16 && onednn::misreads_odd_channels(dy, w, options)) {
+    const Tensor wide_dx = empty_like(dx, float32);
+    backward_input(in_float32(dy), in_float32(w), options, wide_dx);
+    return elementwise().copy(wide_dx, dx);
+  }
+  if (dy.dtype() == float64 || !onednn::convolution_backward_input(dy, w, options, dx))
+    reference::convolution_backward_input(dy, w, options, dx);
 }
 
 void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,

@@ -30,7 +30,12 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& 
 /// scratch memory that it never wrote where rows are shorter than the stride and, in some shapes of
 /// three spatial dimensions, where there is padding. Such gradients were off by any amount, or NaN.
 /// No other version was examined: those up to 2.6 are taken to have the fault, later ones not. The
-/// tests of convolution (tests/kernels/convolution_test.cpp) show it where a later one has it.
+/// tests of convolution (tests/nn/functional_conv_test.cpp) show it where a later one has it.
 bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options);
+
+/// Returns whether convolution_backward_input() may be wrong for a bfloat16 dy. With kernels of one
+/// element and an odd number of output channels oneDNN 2.6.3 returns wrong gradients where images
+/// have a multiple of 30 elements, on a processor with AVX-512. Versions as above.
+bool misreads_odd_channels(const Tensor& dy, const Tensor& w, const ConvOptions& options);
 
 }  // namespace tutti::kernels::cpu::onednn
