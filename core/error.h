@@ -52,8 +52,8 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
-/// An OutOfMemoryError reports that the machine has no memory for a tensor or for a library's work.
-/// The message says how much was asked for. (std::bad_alloc reports it for everything else.)
+/// An OutOfMemoryError reports that the CPU has no memory for a tensor or for a library's work. A
+/// device without memory is a DeviceError.
 class OutOfMemoryError : public Error {
  public:
   using Error::Error;
@@ -66,9 +66,10 @@ class CheckpointError : public Error {
   using Error::Error;
 };
 
-/// A FileError reports a file that the system could not write or read: a full disk, no permission,
-/// a missing folder, or something in its place that is not a regular file. The message names it and
-/// the reason. A file that can be read but holds wrong data is a CheckpointError or a DataError.
+/// A FileError reports a file that the system could not write (a full disk, no permission, a
+/// missing folder, or something in its place that is not a regular file), or a data file that it
+/// cannot read at the moment (no free descriptor, a disk that fails). The message names the file
+/// and the reason.
 class FileError : public Error {
  public:
   using Error::Error;

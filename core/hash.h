@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// A hash of everything that has been added, in its order.
+/// Computes a hash of everything that is added, in its order.
 class Hash64 {
  public:
   /// Adds the characters one by one, which is FNV-1a as published.

@@ -129,8 +129,7 @@ void check_memory(std::uint64_t bytes) {
   if (bytes > memory)
     fail<CheckpointError>(
         "its tensors take {} bytes, but this process can have {} bytes of memory; choose tensors "
-        "with "
-        "LoadOptions::names, or map the file with LoadOptions::map",
+        "with LoadOptions::names, or map the file with LoadOptions::map",
         bytes, memory);
 }
 

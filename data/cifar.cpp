@@ -42,7 +42,7 @@ std::int64_t count_images(const std::string& path, const Record& record) {
 void read_file(const std::string& path, const Record& record, std::int64_t count,
                std::uint8_t* image, std::int64_t* label) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail<DataError>("data file {} cannot be opened", path);
+  if (!file) fail_unreadable("data file " + path + " cannot be opened", errno);
   std::vector<char> buffer(static_cast<std::size_t>(record.bytes()));
   for (std::int64_t i = 0; i < count; ++i) {
     if (!file.read(buffer.data(), record.bytes()))

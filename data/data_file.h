@@ -1,5 +1,5 @@
-// What the readers of data files share: the size of a file and of its folder, checked before
-// anything is opened.
+// The readers of data files share these checks: those of a file and its folder before anything is
+// opened, and what an error of the system means.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,11 @@ namespace tutti::data {
 /// Returns the size of a data file in bytes. Throws a DataError unless it is a regular file, since
 /// a folder, a pipe or a device has no end that could be checked.
 std::int64_t data_file_size(const std::string& path);
+
+/// Throws an error that says that the system cannot open or read what `text` names: a DataError
+/// where that lies in the file itself (no permission, a link to itself), and a FileError where
+/// trying again may help (no free descriptor, a disk that does not answer).
+[[noreturn]] void fail_unreadable(const std::string& text, int error_number);
 
 /// Throws a DataError that ends with `advice` unless `folder` is a folder.
 void check_data_folder(const std::string& folder, const char* advice);

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -22,7 +21,7 @@ class GzFile {
       : path_(std::move(path)),
         stored_bytes_(data_file_size(path_)),
         file_(gzopen(path_.c_str(), "rb"), gzclose) {
-    if (!file_) fail<FileError>("data file {} cannot be opened: {}", path_, std::strerror(errno));
+    if (!file_) fail_unreadable("data file " + path_ + " cannot be opened", errno);
     gzbuffer(file_.get(), 1 << 17);
   }
 

@@ -253,11 +253,14 @@ void DataLoader::load(Job& job, std::size_t task) const {
   slot.layout = {image.shape(), image.strides(), image.dtype()};
   const auto count = static_cast<std::int64_t>(job.batch.indices.size());
   Tensor batch;
-  {
+  try {
     const std::lock_guard lock(queue_->mutex);
     if (!job.batch.images.defined())
       job.batch.images = empty_batch(slot.layout, count, options_.pin_memory);
     batch = job.batch.images;
+  } catch (const std::exception& error) {
+    rethrow_with_name(error, fmt::format("batch {} of epoch {}, {} images such as {}",
+                                         job.batch.number, job.batch.epoch, count, slot.name));
   }
   // complete() finds images of another layout.
   const std::size_t bytes = static_cast<std::size_t>(image.numel()) * size_of(image.dtype());

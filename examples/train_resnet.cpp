@@ -159,7 +159,7 @@ int run(int argc, char** argv, const ProcessGroup& world) {
     else is_stopped = train_on_ranks(job.options, job.data, world);
   } catch (const RefusedOnAllRanks&) {
     throw;  // no rank waits for another
-  } catch (const DataErrorOnAllRanks&) {
+  } catch (const LoadErrorOnAllRanks&) {
     throw;
   } catch (const std::exception& error) {
     world.abort(error.what());  // the other ranks may be waiting for this one
@@ -194,8 +194,9 @@ int main(int argc, char** argv) {
     return other.exit_code;
   } catch (const RefusedOnAllRanks& error) {
     return world.rank() == 0 ? report(world, error) : exit_code_of(error);
-  } catch (const DataErrorOnAllRanks& error) {
-    return world.rank() == 0 ? report(world, error) : exit_code_of(error);
+  } catch (const LoadErrorOnAllRanks& error) {
+    if (world.rank() == 0) report(world, error);
+    return error.exit_code();
   } catch (const std::exception& error) {
     return report(world, error);
   }

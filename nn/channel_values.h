@@ -6,7 +6,7 @@
 
 namespace tutti::nn {
 
-/// The options that both layers have.
+/// Holds the options that both layers have.
 struct ChannelOptions {
   std::int64_t channels = 0;
   double eps = 0;

@@ -1,5 +1,6 @@
 #include "exponential_moving_average.h"
 
+#include "../autograd/functions.h"
 #include "../autograd/grad_mode.h"
 #include "../core/create.h"
 #include "../core/excerpt.h"
@@ -24,7 +25,8 @@ void ExponentialMovingAverage::update() {
   const bool is_first = updates_ == 0;
   for (const Entry& entry : entries_) {
     if (is_first || !is_floating(entry.average.dtype())) entry.average.copy_(entry.tensor);
-    else entry.average.mul_(decay_).add_(entry.tensor, 1 - decay_);
+    // In this form an average of equal values is that value, to the bit.
+    else entry.average.add_(entry.tensor - entry.average, 1 - decay_);
   }
   ++updates_;
 }

@@ -49,7 +49,11 @@ class ExponentialMovingAverage {
   class Exchange {
    public:
     explicit Exchange(ExponentialMovingAverage& average) : average_(average) { average.exchange(); }
-    ~Exchange() { average_.exchange(); }
+    ~Exchange() {
+      try {
+        average_.exchange();
+      } catch (const Error&) {}  // the device has failed, as the error under way says
+    }
     Exchange(const Exchange&) = delete;
     Exchange& operator=(const Exchange&) = delete;
 

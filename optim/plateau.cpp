@@ -40,12 +40,11 @@ ReduceOnPlateau::ReduceOnPlateau(const Options& o)
   if (o.patience < 0 || o.cooldown < 0)
     fail<ValueError>("ReduceOnPlateau: patience and cooldown must be at least 0, got {} and {}",
                      o.patience, o.cooldown);
-  if (!(o.threshold >= 0))
-    fail<ValueError>("ReduceOnPlateau: threshold must be at least 0, got {}", o.threshold);
-  if (!std::isfinite(o.threshold) || (o.relative && !o.maximize && o.threshold >= 1))
+  if (!(o.threshold >= 0 && std::isfinite(o.threshold)) ||
+      (o.relative && !o.maximize && o.threshold >= 1))
     fail<ValueError>(
-        "ReduceOnPlateau: threshold must be finite, and below 1 as a share of a value to be "
-        "minimised, got {}",
+        "ReduceOnPlateau: threshold must be finite and at least 0, and below 1 as a share of a "
+        "value to be minimised, got {}",
         o.threshold);
   if (!(o.minimum >= 0 && o.minimum <= 1))
     fail<ValueError>("ReduceOnPlateau: minimum must be in [0, 1], got {}", o.minimum);

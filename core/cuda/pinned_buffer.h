@@ -11,7 +11,7 @@
 
 namespace tutti::cuda {
 
-/// The last use of a block on each stream that has used it.
+/// Holds the last use of a block on each stream that has used it.
 class StreamUses {
  public:
   void record(const Stream& stream);

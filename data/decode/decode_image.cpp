@@ -1,6 +1,7 @@
 #include "decode_image.h"
 
 #include "../../core/create.h"
+#include "../data_file.h"
 #include "../grey.h"
 #include "formats.h"
 
@@ -85,11 +86,6 @@ void check_options(const DecodeOptions& options) {
         options.min_size, options.max_pixels);
 }
 
-// What the system cannot do now is no fault of the picture.
-[[noreturn]] void fail_with_errno(const char* what) {
-  fail<FileError>("cannot {} the file: {}", what, std::strerror(errno));
-}
-
 // Reads a whole file. Its first bytes are read alone, so that a large file that is no image costs
 // nothing. Uncompressed, a pixel has at most 8 bytes; a larger file is not an image that may pass.
 std::vector<std::uint8_t> read_file(const std::string& path, std::int64_t max_pixels) {
@@ -98,13 +94,13 @@ std::vector<std::uint8_t> read_file(const std::string& path, std::int64_t max_pi
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found)
     fail<DataError>("the file does not exist");
-  if (error) fail<FileError>("cannot open the file: {}", error.message());
+  if (error) fail_unreadable("cannot open the file", error.value());
   if (!std::filesystem::is_regular_file(status)) fail<DataError>("it is not a regular file");
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
                                                              std::fclose);
-  if (!file) fail_with_errno("open");
+  if (!file) fail_unreadable("cannot open the file", errno);
   const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
-  if (error) fail<FileError>("cannot read the file: {}", error.message());
+  if (error) fail_unreadable("cannot read the file", error.value());
   std::vector<std::uint8_t> bytes(16);
   bytes.resize(std::fread(bytes.data(), 1, bytes.size(), file.get()));
   if (!is_jpeg(bytes) && !is_png(bytes)) fail_unknown_format(bytes);
@@ -114,18 +110,26 @@ std::vector<std::uint8_t> read_file(const std::string& path, std::int64_t max_pi
   const std::size_t head = bytes.size();
   bytes.resize(std::max(static_cast<std::size_t>(size), head));
   bytes.resize(head + std::fread(bytes.data() + head, 1, bytes.size() - head, file.get()));
-  if (std::ferror(file.get())) fail_with_errno("read");
+  if (std::ferror(file.get())) fail_unreadable("cannot read the file", errno);
   return bytes;
 }
 
 }  // namespace
 
-void check_image_size(std::int64_t width, std::int64_t height, std::int64_t max_pixels) {
+void check_image_size(std::int64_t width, std::int64_t height, const DecodeOptions& options) {
+  const std::int64_t max_pixels = options.max_pixels;
   if (width < 1 || height < 1) fail<DataError>("the image is empty: {} x {} pixels", width, height);
   if (width > max_pixels / height)
     fail<DataError>(
         "the image claims {} x {} pixels, more than {} in all; raise max_pixels if that is right",
         width, height, max_pixels);
+  const auto [shorter, longer] = std::minmax(width, height);
+  const double scale = static_cast<double>(options.min_size) / static_cast<double>(shorter);
+  if (scale * scale * static_cast<double>(shorter) * static_cast<double>(longer) >
+      static_cast<double>(max_pixels))
+    fail<DataError>(
+        "the image has {} x {} pixels: with a shorter side of {} it would have more than {} in all",
+        width, height, options.min_size, max_pixels);
 }
 
 Tensor decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {

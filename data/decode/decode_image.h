@@ -16,7 +16,8 @@ struct DecodeOptions {
   /// weights of ITU-R 601, as in PIL.
   int channels = 3;
   /// A JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which costs less, where both sides then
-  /// still have at least `min_size` pixels. 0 decodes every image at its full size.
+  /// still have at least `min_size` pixels. 0 decodes every image at its full size. An image so
+  /// narrow that it would have more than `max_pixels` with a shorter side of this size is refused.
   std::int64_t min_size = 0;
   /// An image that claims more pixels is refused before memory is allocated for them. The default
   /// is where PIL refuses an image, too.
@@ -33,8 +34,8 @@ struct DecodeOptions {
 Tensor decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options = {});
 
 /// Decodes a file. Throws as decode_image() does, with the path in front of the message; a
-/// DataError for a path that is missing or no regular file, and a FileError where the system cannot
-/// read it.
+/// DataError for a path that is missing, not permitted or no regular file; and a FileError where
+/// the system cannot read the file at the moment (no free descriptor, a disk that fails).
 Tensor read_image(const std::string& path, const DecodeOptions& options = {});
 
 }  // namespace tutti::data

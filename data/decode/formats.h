@@ -21,7 +21,8 @@ DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions
 /// say nothing count as 1, because an image is worth more than its metadata.
 int exif_orientation(std::span<const std::uint8_t> tiff);
 
-/// Throws a DataError if the size is empty or has more than `max_pixels` pixels.
-void check_image_size(std::int64_t width, std::int64_t height, std::int64_t max_pixels);
+/// Throws a DataError if the size is empty or has more than options.max_pixels pixels, also when
+/// its shorter side is scaled to options.min_size.
+void check_image_size(std::int64_t width, std::int64_t height, const DecodeOptions& options);
 
 }  // namespace tutti::data

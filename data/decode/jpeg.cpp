@@ -108,10 +108,14 @@ class Reader {
   // Runs `body`, which calls libjpeg and must own nothing that needs a destructor.
   template <class Body>
   void guard(Body body) {
-    if (setjmp(errors_.target) != 0)
-      fail<DataError>("the JPEG is corrupt or truncated: {}",
-                      static_cast<const char*>(errors_.message));
+    if (setjmp(errors_.target) != 0) fail_decoding();
     body();
+  }
+
+  [[noreturn]] void fail_decoding() const {
+    const char* const message = errors_.message;
+    if (errors_.base.msg_code == JERR_OUT_OF_MEMORY) fail<OutOfMemoryError>("libjpeg: {}", message);
+    fail<DataError>("the JPEG is corrupt or truncated: {}", message);
   }
 
   unsigned scale_denominator(std::int64_t min_size) const {
@@ -145,7 +149,7 @@ class Reader {
 DecodedImage decode_jpeg(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   Reader reader(bytes);
   reader.read_header();
-  check_image_size(reader.width(), reader.height(), options.max_pixels);
+  check_image_size(reader.width(), reader.height(), options);
   const int orientation = reader.orientation();
   return {reader.read_pixels(options.min_size), orientation};
 }

@@ -19,7 +19,7 @@ class Reader {
     info_ = png_ ? png_create_info_struct(png_) : nullptr;
     if (info_) return;
     png_destroy_read_struct(&png_, &info_, nullptr);
-    fail<Error>("decode_image: libpng cannot start (out of memory, or another version of it)");
+    fail<OutOfMemoryError>("decode_image: libpng cannot start (or it is another version)");
   }
   ~Reader() { png_destroy_read_struct(&png_, &info_, nullptr); }
   Reader(const Reader&) = delete;
@@ -105,7 +105,7 @@ class Reader {
 DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   Reader reader(bytes);
   reader.read_header();
-  check_image_size(reader.width(), reader.height(), options.max_pixels);
+  check_image_size(reader.width(), reader.height(), options);
   const Tensor pixels = reader.read_pixels();
   return {pixels, reader.orientation()};
 }

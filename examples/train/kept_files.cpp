@@ -59,13 +59,11 @@ std::string best_path(const TrainOptions& options) { return options.out + "/best
 
 void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
                const StateDict& state, const Metadata& metadata) {
-  const std::string kept_step = value(read_best(options), "step");
-  const Metrics& now = rows.back();
-  const bool is_as_good = std::ranges::any_of(rows, [&](const Metrics& row) {
-    return std::to_string(row.step) == kept_step && row.step < now.step &&
-           row.test_accuracy.value_or(-1) >= now.test_accuracy.value_or(0);
-  });
-  if (!is_as_good) save_safetensors(best_path(options), state, metadata);
+  const Metadata kept = read_best(options);
+  const double kept_accuracy =
+      kept.empty() ? -1 : std::strtod(value(kept, "test_accuracy").c_str(), nullptr);
+  if (rows.back().test_accuracy.value_or(0) > kept_accuracy)
+    save_safetensors(best_path(options), state, metadata);
 }
 
 std::string describe_best(const TrainOptions& options) {

@@ -10,9 +10,8 @@ namespace tutti::examples {
 /// Returns OUT/best.safetensors.
 std::string best_path(const TrainOptions& options);
 
-/// Writes best.safetensors if the last of `rows` has a better test accuracy than the row whose
-/// weights the file holds. A file of a step that is in no other row counts as absent: it is left
-/// over from steps that the run makes again.
+/// Writes best.safetensors if the last of `rows` has a better test accuracy than the weights in the
+/// file had, by its metadata.
 void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
                const StateDict& state, const Metadata& metadata);
 

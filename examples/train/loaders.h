@@ -21,8 +21,9 @@ bool mixes_images(const TrainOptions& options);
 data::DataLoader::Options train_loader_options(const TrainOptions& options,
                                                const TrainingData& data, const ProcessGroup& group,
                                                Device device);
-/// Returns the options for training images as networks are tested on: never mixed, in batches as
-/// large as those over which training normalises (micro batches with --accumulate).
+/// Returns the options for the training images on which statistics are taken: augmented, but never
+/// mixed, in batches as large as those over which training normalises (micro batches with
+/// --accumulate).
 data::DataLoader::Options statistics_loader_options(const TrainOptions& options,
                                                     const TrainingData& data,
                                                     const ProcessGroup& group, Device device);

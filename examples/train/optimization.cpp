@@ -36,10 +36,8 @@ void Optimization::update() {
   scaler_->update();
 }
 
-bool Optimization::end_epoch(double test_loss) {
-  if (!plateau_ || !plateau_->update(test_loss)) return false;
-  schedule_.set_scale(plateau_->factor());
-  return true;
+void Optimization::end_epoch(double test_loss) {
+  if (plateau_ && plateau_->update(test_loss)) schedule_.set_scale(plateau_->factor());
 }
 
 void Optimization::restore(const Checkpoint& checkpoint) {

@@ -36,8 +36,8 @@ class Optimization {
     schedule_.step();
   }
   /// Takes the test loss at the end of an epoch, which a schedule that follows it waits for. Every
-  /// rank passes the same value. Returns whether the learning rate fell.
-  bool end_epoch(double test_loss);
+  /// rank passes the same value.
+  void end_epoch(double test_loss);
   /// Returns the learning rate of the last step that was made.
   double last_learning_rate() const { return last_rate_; }
 

@@ -22,8 +22,9 @@ std::vector<Rule> data_rules(const TrainOptions& o) {
        fmt::format("needs --dataset folder; {} has images of one size", o.dataset)},
       {"--broken-files", is_folder, "needs --dataset folder"},
       {"--uneven", o.sharded, "needs --sharded: else every rank has its part of each batch"},
-      {"--accumulate", o.accumulate <= o.batch_size,
-       fmt::format("{} divides a --batch-size of {} images only", o.accumulate, o.batch_size)},
+      {"--accumulate", o.accumulate * o.ranks <= o.batch_size,
+       fmt::format("{} needs an image of each rank in each part: --batch-size is {}", o.accumulate,
+                   o.batch_size)},
   };
 }
 
@@ -48,6 +49,8 @@ std::vector<Rule> schedule_rules(const TrainOptions& o) {
       {"--milestones", is_steps, fmt::format("needs --schedule steps, not {}", s.name)},
       {"--milestones", std::ranges::all_of(s.milestones, [&](auto m) { return m > s.warmup; }),
        fmt::format("must lie behind the {} epochs of --warmup", s.warmup)},
+      {"--milestones", s.milestones.empty() || s.milestones.back() < o.epochs,
+       fmt::format("lie behind the end of the run: --epochs is {}", o.epochs)},
       {"--gamma", is_steps || s.name == "plateau",
        fmt::format("needs --schedule steps or plateau, not {}", s.name)},
       {"--plateau-patience", s.name == "plateau",
@@ -65,6 +68,7 @@ std::vector<Rule> run_rules(const TrainOptions& o) {
   return {
       {"--precision", o.precision != float16 || !o.device.is_cpu(),
        "fp16 needs --device cuda; on the cpu use bf16; --help explains the flags"},
+      {"--zero-init", o.weights.empty(), "has no effect with --weights, which sets these values"},
       {"--cuda-graph", o.accumulate == 1,
        "records steps of one backward pass: leave out --accumulate"},
       {"--resume", !o.overwrite,

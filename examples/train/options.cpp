@@ -60,7 +60,9 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   CLI::App app(
       "Trains a ResNet on images, on one rank or many, with synchronised batch normalisation.\n"
       "Ranks are threads of this process (--ranks N) or processes (mpirun -n N train_resnet ...); "
-      "the same\nseed and global batch give the same loss curve in every arrangement.",
+      "the same\nseed and global batch give the same loss curve in every arrangement, unless "
+      "images "
+      "are mixed.",
       "train_resnet");
   app.get_formatter()->column_width(34);
   app.footer(exit_codes);

@@ -16,8 +16,8 @@ const std::vector<std::string>& recipe_names() {
   return names;
 }
 
-// The learning rates and weight decays are the defaults of the classes in optim/. Those of sgd are
-// the defaults of OptimizerOptions.
+// Learning rate and weight decay of adam and adamw are the defaults of their classes in optim/.
+// Those of sgd are the defaults of OptimizerOptions, and lars takes sgd's.
 void set_optimizer_defaults(TrainOptions& options, const FlagGiven& is_given) {
   OptimizerOptions& o = options.optimizer;
   const bool is_adam = o.name == "adam" || o.name == "adamw";

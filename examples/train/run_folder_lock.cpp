@@ -28,12 +28,15 @@ struct RunFile {
   const char* pattern;
   bool is_result;
 };
-constexpr std::array run_files{
-    RunFile{"checkpoint.safetensors", true}, RunFile{"checkpoint-epoch-+([0-9]).safetensors", true},
-    RunFile{"best.safetensors", true},       RunFile{"model.safetensors", true},
-    RunFile{"model_ema.safetensors", true},  RunFile{"metrics.jsonl", true},
-    RunFile{"config.json", false},           RunFile{"report.html", false},
-    RunFile{"events.out.tfevents.*", false}, RunFile{lock_name, false}};
+constexpr std::array run_files{RunFile{"checkpoint.safetensors", true},
+                               RunFile{"checkpoint-epoch-+([0-9]).safetensors", true},
+                               RunFile{"best.safetensors", true},
+                               RunFile{"model.safetensors", true},
+                               RunFile{"metrics.jsonl", true},
+                               RunFile{"config.json", false},
+                               RunFile{"report.html", false},
+                               RunFile{"events.out.tfevents.*", false},
+                               RunFile{lock_name, false}};
 
 const RunFile* find_run_file(const std::string& name) {
   const auto found = std::ranges::find_if(run_files, [&](const RunFile& f) {
@@ -136,12 +139,14 @@ void RunFolderLock::check_old_run(const TrainOptions& options) const {
 void RunFolderLock::refuse_to_remove(const std::string& weights) const {
   if (weights.empty()) return;
   std::error_code error;  // a file that cannot be found is refused when it is read
-  const fs::path file = fs::canonical(weights, error);
-  if (!error && file.parent_path() == fs::canonical(folder_, error) && is_run_file(file.filename()))
-    fail<UsageError>(
-        "--overwrite would remove {}, which --weights reads: copy it elsewhere, or choose another "
-        "folder with --out",
-        weights);
+  const fs::path file = fs::absolute(weights), folder = fs::canonical(folder_, error);
+  for (const fs::path& path :  // the file, and the link to it, if it is one
+       {fs::canonical(file, error), fs::canonical(file.parent_path(), error) / file.filename()})
+    if (path.parent_path() == folder && is_run_file(path.filename()))
+      fail<UsageError>(
+          "--overwrite would remove {}, which --weights reads: copy it elsewhere, or choose "
+          "another folder with --out",
+          weights);
 }
 
 void RunFolderLock::remove_old_run() const {

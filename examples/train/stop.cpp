@@ -64,7 +64,7 @@ StopAgreement::StopAgreement(ProcessGroup group, const StopRequest* stop_request
 
 void StopAgreement::begin_step(bool can_go_on) {
   ++steps_;
-  if (can_agree()) start(can_go_on ? request_->load() : data_error);
+  if (can_agree()) start(can_go_on ? request_->load() : load_error);
 }
 
 void StopAgreement::end_step() {

@@ -41,10 +41,10 @@ class StopAgreement {
   /// not 0 it stays.
   int signal() const { return agreed_; }
   /// Returns whether the ranks stop because one of them could not go on.
-  bool is_data_error() const { return agreed_ == data_error; }
+  bool is_load_error() const { return agreed_ == load_error; }
 
  private:
-  static constexpr int data_error = 1000;  // larger than the number of any signal
+  static constexpr int load_error = 1000;  // larger than the number of any signal
 
   void start(int wish);
   void finish();

@@ -31,11 +31,17 @@ class RefusedOnAllRanks : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 
-/// A DataErrorOnAllRanks reports training data that one rank could not read, after all ranks have
-/// stopped with a checkpoint. All ranks throw it, with the same text.
-class DataErrorOnAllRanks : public DataError {
+/// A LoadErrorOnAllRanks reports that one rank could not load its next images, after all ranks have
+/// stopped with a checkpoint. All ranks throw it, with the same text and the exit code of the
+/// rank's own error.
+class LoadErrorOnAllRanks : public Error {
  public:
-  using DataError::DataError;
+  LoadErrorOnAllRanks(const std::string& text, int exit_code)
+      : Error(text), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
 };
 
 /// Trains and evaluates a network. Every rank of `group` calls it with the same options, of which
@@ -48,7 +54,8 @@ class DataErrorOnAllRanks : public DataError {
 /// Where `stop` (on all ranks or on none) asks any rank to stop, all ranks write a checkpoint after
 /// the same step, at most one after that in which it asked (with NCCL ten), and return. An
 /// evaluation is finished first. With `stop`, and without NCCL, ranks also stop together, with a
-/// checkpoint and DataErrorOnAllRanks, before a step for which one of them cannot read its images.
+/// checkpoint and LoadErrorOnAllRanks, before a step for which one of them cannot load
+/// its images, unless it is the first of an epoch.
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop = nullptr);
 

@@ -3,6 +3,7 @@
 #include "early_stop.h"
 #include "epoch_report.h"
 #include "evaluation.h"
+#include "exit_code.h"
 #include "frozen_layers.h"
 #include "kept_files.h"
 #include "loaders.h"
@@ -210,6 +211,7 @@ void TrainingRun::continue_from(const Checkpoint& from) {
   step_ = from.step;
   if (!from.rows.empty()) row_ = from.rows.back();
   row_.test_loss = row_.test_accuracy = {};
+  row_.images_per_second = row_.data_waiting = 0;
   row_.step = step_;
   row_.epoch = (step_ + length_.steps_per_epoch - 1) / length_.steps_per_epoch;
   row_.learning_rate = optimization_.last_learning_rate();
@@ -233,8 +235,12 @@ bool TrainingRun::train_epoch() {
     train_step(batch);
     stop_.end_step();
     const bool ends_epoch = step_ % length_.steps_per_epoch == 0;
-    if (ends_epoch || is_done()) return true;
+    if (ends_epoch || is_done()) {
+      end_row();
+      return true;
+    }
     if (step_ % options_.log_every == 0) {
+      end_row();
       log_.add_row(next_row());
       start_row();
     }
@@ -291,16 +297,21 @@ void TrainingRun::start_row() {
   samples_before_row_ = sums_.samples();  // those of another process, in a resumed run
 }
 
-// Returns the training figures since the last row. This call is collective.
-Metrics TrainingRun::next_row() {
+// Takes the time of the row that ends. In a run that is resumed behind the row's last step it stays
+// 0.
+void TrainingRun::end_row() {
   const auto samples = static_cast<double>(sums_.samples() - samples_before_row_);
-  const LossAndAccuracy means = sums_.take(group_);
-  row_.train_loss = means.loss;
-  row_.train_accuracy = means.accuracy;
   const std::chrono::duration<double> time = Clock::now() - row_start_,
                                       waited = batches_.waited() - waited_before_row_;
   row_.images_per_second = samples / time.count();
   row_.data_waiting = std::clamp(waited / time, 0.0, 1.0);
+}
+
+// Returns the training figures since the last row. This call is collective.
+Metrics TrainingRun::next_row() {
+  const LossAndAccuracy means = sums_.take(group_);
+  row_.train_loss = means.loss;
+  row_.train_accuracy = means.accuracy;
   expect_finite(row_.train_loss);
   return row_;
 }
@@ -321,8 +332,10 @@ void TrainingRun::share_buffers() {
   data_parallel_.broadcast_buffers();
 }
 
-// Examines the layers with the running averages, before these are recomputed.
+// Examines the layers of the weights that are tested, before their statistics are recomputed.
 void TrainingRun::check_batch_norm() {
+  std::optional<optim::ExponentialMovingAverage::Exchange> exchange;
+  if (ema_) exchange.emplace(*ema_);
   batch_norm_check_ = examples::check_batch_norm(
       *net_, [this] { statistics_batches_->run(*net_, row_.epoch); },
       [this] { return evaluate(*net_, test_loader_, group_, device_); }, group_);
@@ -477,31 +490,35 @@ TrainResult TrainingRun::finish() {
 
 TrainResult TrainingRun::finish_early() {
   say_replaced_files();
-  const std::string why = stop_.is_data_error() ? "data that cannot be read"
+  const std::string why = stop_.is_load_error() ? "images that cannot be loaded"
                                                 : signal_name(stop_.signal());
   log_.say(fmt::format("{}: stopped after step {} of {}, {}", why, step_, length_.steps,
                        options_.out.empty() ? "without a run folder for a checkpoint"
                                             : "with a checkpoint in " + checkpoint_path(options_)));
-  if (stop_.is_data_error()) throw_data_error();
-  return {.rows = log_.rows(), .state = net_->state_dict(), .is_stopped = true};
+  if (stop_.is_load_error()) throw_load_error();
+  return {.rows = log_.rows(), .state = tested_weights(), .is_stopped = true};
 }
 
 // Throws the error of the lowest rank that has one, with the same text on every rank. This call is
 // collective.
-void TrainingRun::throw_data_error() const {
-  constexpr std::int64_t most = 1000;
-  const Tensor text = zeros({most}, {.dtype = uint8}),
-               texts = empty({group_.size(), most}, {.dtype = uint8});
+void TrainingRun::throw_load_error() const {
+  constexpr std::int64_t most = 1000;  // the text's bytes, behind one for the exit code
+  const Tensor mine = zeros({most}, {.dtype = uint8}),
+               all = empty({group_.size(), most}, {.dtype = uint8});
   try {
     if (batches_.error()) std::rethrow_exception(batches_.error());
   } catch (const std::exception& error) {
-    std::strncpy(static_cast<char*>(text.raw()), error.what(), most - 1);
+    char* const text = static_cast<char*>(mine.raw());
+    text[0] = static_cast<char>(exit_code_of(error));
+    std::strncpy(text + 1, error.what(), most - 2);
   }
-  group_.all_gather(text, texts, {.name = "data error"}).wait();
-  const char* found = static_cast<const char*>(texts.raw());
+  group_.all_gather(mine, all, {.name = "load error"}).wait();
+  const char* found = static_cast<const char*>(all.raw());
   int rank = 0;
-  for (; *found == 0; found += most) ++rank;
-  fail<DataErrorOnAllRanks>("{}{}", group_.size() > 1 ? fmt::format("rank {}: ", rank) : "", found);
+  for (; *found == exit_success; found += most) ++rank;
+  throw LoadErrorOnAllRanks(
+      fmt::format("{}{}", group_.size() > 1 ? fmt::format("rank {}: ", rank) : "", found + 1),
+      *found);
 }
 
 }  // namespace tutti::examples

@@ -64,7 +64,7 @@ class TrainingRun {
   /// Saves the weights, and returns the results.
   TrainResult finish();
   /// Says where the checkpoint of a stopped run is, and returns the results so far. Throws
-  /// DataErrorOnAllRanks where training data that cannot be read have stopped it.
+  /// LoadErrorOnAllRanks where images that cannot be loaded have stopped it.
   TrainResult finish_early();
 
  private:
@@ -74,6 +74,7 @@ class TrainingRun {
   void train_step(const data::Batch& batch);
   void start_row();
   void expect_finite(double loss) const;
+  void end_row();
   Metrics next_row();
   void update_averages();
   void share_buffers();
@@ -86,7 +87,7 @@ class TrainingRun {
   void keep_best();
   Metadata weights_metadata() const;
   void say_replaced_files();
-  [[noreturn]] void throw_data_error() const;
+  [[noreturn]] void throw_load_error() const;
   std::string headline() const;
   void write_report();
 

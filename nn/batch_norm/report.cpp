@@ -140,8 +140,9 @@ void compare_running(Layer& report, const std::vector<Findings>& ranks, const Mo
                  running = std::max(0.0, divided_variance(ranks[0].running_var[c], eps)),
                  gap = ranks[0].running_mean[c] - all.mean[c];
     const double scale = std::sqrt(var / running) - 1;
-    // Evaluation divides by 0 where the running variance is 0 and there is no eps.
-    squares += running > 0 ? gap * gap / running + scale * scale : INFINITY;
+    // Evaluation divides by 0 where the running variance is 0 and there is no eps, and ruins every
+    // output where a running mean is NaN.
+    squares += running > 0 && std::isfinite(gap) ? gap * gap / running + scale * scale : INFINITY;
     report.mean_distance += std::abs(gap) / std;
     logs += std::log(running / var);
     const auto [least, most] =

@@ -18,9 +18,9 @@ using namespace std::chrono_literals;
 using test::expect_contains;
 using test::message_of;
 
-class Place : public ::testing::TestWithParam<const char*> {};
+class DivergingRank : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Place, IsNamedOnEveryRank) {
+TEST_P(DivergingRank, IsNamedOnEveryRankWithItsLayer) {
   run_ranks(
       3,
       [](const ProcessGroup& group) {
@@ -30,7 +30,7 @@ TEST_P(Place, IsNamedOnEveryRank) {
       test::diverging_rank_timeout);
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, Place,
+INSTANTIATE_TEST_SUITE_P(Threads, DivergingRank,
                          ::testing::Values("eval", "forward", "busy", "channels", "backward"),
                          [](const auto& fault) { return std::string(fault.param); });
 

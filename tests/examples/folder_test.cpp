@@ -3,6 +3,7 @@
 #include "data/fixture.h"
 #include "data/write_image.h"
 #include "distributed/equal_bits.h"
+#include "train/exit_code.h"
 #include "train/model_card.h"
 #include "train/same_data.h"
 #include "train/trainer.h"
@@ -80,7 +81,6 @@ class FolderTraining : public ::testing::Test {
   TrainOptions options_;
 };
 
-// The weights file alone is enough to classify: its card holds the names and the preprocessing.
 TEST_F(FolderTraining, RanksWithOtherCopiesOfTheDataAreRefused) {
   const TrainingData whole = load_training_data(options_);
   fs::remove(picture("train", 4));
@@ -98,6 +98,7 @@ TEST_F(FolderTraining, RanksWithOtherCopiesOfTheDataAreRefused) {
   });
 }
 
+// The weights file alone is enough to classify: its card holds the names and the preprocessing.
 TEST_F(FolderTraining, TheWeightsFileClassifiesAsTheTrainerDid) {
   options_.out = folder_.path() + "/run";
   const TrainResult result = train_on(1).front();
@@ -225,17 +226,16 @@ class BrokenOff : public FolderTraining {
         const StopRequest nobody_stops{0};
         try {
           train(options_, data, group, nullptr, &nobody_stops);
-        } catch (const DataErrorOnAllRanks& error) {
+        } catch (const LoadErrorOnAllRanks& error) {
+          EXPECT_EQ(error.exit_code(), exit_bad_input);
           texts[static_cast<std::size_t>(group.rank())] = error.what();
           throw;
         }
       });
       ADD_FAILURE() << "no error";
-    } catch (const DataError& error) {
+    } catch (const Error& error) {
       EXPECT_EQ(texts[0], all_throw ? error.what() : "");
       EXPECT_EQ(texts[1], texts[0]);
-      return error.what();
-    } catch (const Error& error) {
       return error.what();
     }
     return {};

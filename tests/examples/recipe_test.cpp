@@ -474,6 +474,8 @@ void expect_refusal(const std::vector<const char*>& flags, const char* one, cons
 TEST(OptionRules, FlagsThatDoNothingTogetherAreRefusedByName) {
   expect_refusal({"--milestones", "3"}, "--milestones", "--schedule");
   expect_refusal({"--schedule", "steps"}, "--schedule", "--milestones");
+  expect_refusal({"--schedule", "steps", "--milestones", "30,60"}, "--milestones", "--epochs is 2");
+  expect_refusal({"--zero-init", "--weights", "a.safetensors"}, "--zero-init", "--weights");
   expect_refusal({"--gamma", "0.5", "--schedule", "cosine"}, "--gamma", "--schedule");
   expect_refusal({"--plateau-patience", "3"}, "--plateau-patience", "--schedule");
   expect_refusal({"--warmup", "1"}, "--warmup", "--schedule one_cycle");
@@ -512,7 +514,8 @@ TEST(OptionRules, WrongValuesAreRefused) {
 }
 
 TEST(OptionRules, FlagsThatGoTogetherAreAccepted) {
-  EXPECT_EQ(parsed({"--schedule", "steps", "--milestones", "30,60"}).schedule.milestones,
+  EXPECT_EQ(parsed({"--schedule", "steps", "--milestones", "30,60", "--epochs", "90"})
+                .schedule.milestones,
             (std::vector<std::int64_t>{30, 60}));
   EXPECT_FALSE(
       parsed({"--schedule", "cosine", "--momentum", "0", "--no-nesterov"}).optimizer.nesterov);

@@ -338,7 +338,7 @@ TEST_P(Nccl, AMissingRankIsNamedAtTheDeadline) {
   });
 }
 
-TEST_P(Nccl, ErrorsNameThePlaceOnEveryRank) {
+TEST_P(Nccl, ErrorsNameTheDivergingRankAndItsLayer) {
   for (const std::string fault : {"eval", "forward", "busy", "channels", "backward"})
     run(
         [&](const ProcessGroup& group) {

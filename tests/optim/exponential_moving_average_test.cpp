@@ -44,6 +44,14 @@ Tensor average_of(const ExponentialMovingAverage& averages, const std::string& n
   throw std::out_of_range(name);
 }
 
+TEST_F(Averages, OfEqualValuesAreThatValueToTheBit) {
+  const Tensor frozen = randn({100}), before = frozen.clone();
+  ExponentialMovingAverage average({{"frozen", frozen}}, {}, 0.9999);
+  for (int step = 0; step < 1000; ++step) average.update();
+  average.exchange();
+  EXPECT_EQ(to_vector(frozen), to_vector(before));
+}
+
 TEST_F(Averages, FollowTheFormulaOfPyTorchFromTheFirstValuesOn) {
   // torch.optim.swa_utils.AveragedModel with avg_fn = decay * average + (1 - decay) * value.
   constexpr double decay = 0.9;

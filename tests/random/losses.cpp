@@ -1,4 +1,4 @@
-// Losses, dropout and drop path.
+// This file lists losses, dropout and drop path.
 #include "operation.h"
 #include "reference.h"
 
