@@ -12,6 +12,23 @@
 namespace tutti::data {
 namespace {
 
+// Throws unless every chunk lies in the file: libpng allocates what a chunk of metadata claims
+// before it reads a byte of it.
+void check_chunks(std::span<const std::uint8_t> bytes) {
+  constexpr std::size_t signature = 8,
+                        around = 12;  // length and name before a chunk, code after it
+  for (std::size_t at = signature; bytes.size() >= at + around;) {
+    const std::uint8_t* const head = bytes.data() + at;
+    const std::size_t length = std::size_t{head[0]} << 24 | std::size_t{head[1]} << 16 |
+                               std::size_t{head[2]} << 8 | head[3];
+    if (length > bytes.size() - at - around)
+      fail<DataError>("the PNG is corrupt or truncated: a chunk claims {} bytes, {} are left",
+                      length, bytes.size() - at - around);
+    if (std::memcmp(head + 4, "IEND", 4) == 0) return;
+    at += around + length;
+  }
+}
+
 class Reader {
  public:
   explicit Reader(std::span<const std::uint8_t> bytes) : rest_(bytes) {
@@ -103,6 +120,7 @@ class Reader {
 }  // namespace
 
 DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  check_chunks(bytes);
   Reader reader(bytes);
   reader.read_header();
   check_image_size(reader.width(), reader.height(), options);

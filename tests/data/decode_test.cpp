@@ -132,6 +132,11 @@ TEST(DecodeImage, AnImageThatClaimsTooManyPixelsIsRefusedBeforeMemoryIsTaken) {
   const std::vector<std::uint8_t> small = read_bytes(image_path("rgb.png"));
   EXPECT_NO_THROW(decode_image(small, {.max_pixels = 23 * 18}));
   expect_error<DataError>([&] { decode_image(small, {.max_pixels = 23 * 18 - 1}); }, {"23 x 18"});
+  // A chunk of metadata that claims a gigabyte, which libpng would allocate.
+  std::vector<std::uint8_t> claims = test::read_bytes(image_path("rgb.png"));
+  const std::vector<std::uint8_t> chunk{0x42, 0, 0, 0, 'e', 'X', 'I', 'f', 0, 0, 0, 0, 0, 0};
+  claims.insert(claims.begin() + 33, chunk.begin(), chunk.end());  // behind the header
+  expect_error<DataError>([&] { decode_image(claims); }, {"a chunk claims 1107296256 bytes"});
   constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(read_image(image_path("rgb.jpg"), {.max_pixels = unlimited}).size(2), 3);
 }
