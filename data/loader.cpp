@@ -159,8 +159,12 @@ std::optional<Batch> DataLoader::next() {
   lock.unlock();
   waited_ += std::chrono::steady_clock::now() - begin;
   if (job->error) {
+    // This thread alone holds the error from here on. ThreadSanitizer does not see how the library
+    // counts the holders of an exception, and would take its end on a worker for a race.
+    job->slots.clear();
+    const std::exception_ptr error = std::exchange(job->error, nullptr);
     set_state(state_);  // drops what was loaded ahead, so that the next call starts anew
-    std::rethrow_exception(job->error);
+    std::rethrow_exception(error);
   }
   fill_queue(options_.prefetch + 1);  // the threads go on while the caller computes
   lock.lock();
