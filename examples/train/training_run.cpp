@@ -1,29 +1,22 @@
+// This file sets a run up and trains it. What an epoch's end computes and writes is in
+// training_run_results.cpp, and how a run is saved and continued in training_run_state.cpp.
 #include "training_run.h"
 
 #include "early_stop.h"
-#include "epoch_report.h"
-#include "evaluation.h"
-#include "exit_code.h"
 #include "frozen_layers.h"
-#include "kept_files.h"
 #include "loaders.h"
 #include "make_optimizer.h"
-#include "model_card.h"
 #include "placement.h"
-#include "restore.h"
 #include "start_weights.h"
 
-#include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/core/random.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/batch_norm/convert.h>
-#include <tutti/nn/batch_norm/recompute_statistics.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace tutti::examples {
 namespace {
@@ -107,43 +100,6 @@ GraphChoice choose_graph(const TrainOptions& o, const ProcessGroup& group, Devic
   return {.device = device};
 }
 
-// ---- random numbers and sums in a checkpoint: one row for each rank
-
-Tensor random_state() {
-  const Generator::State state = default_generator().state();
-  const Tensor numbers = empty({2}, {.dtype = int64});
-  numbers.data<std::int64_t>()[0] = static_cast<std::int64_t>(state.seed);
-  numbers.data<std::int64_t>()[1] = static_cast<std::int64_t>(state.position);
-  return numbers;
-}
-
-void set_random_state(const Tensor& numbers) {
-  default_generator().set_state({static_cast<std::uint64_t>(numbers.data<std::int64_t>()[0]),
-                                 static_cast<std::uint64_t>(numbers.data<std::int64_t>()[1])});
-}
-
-Tensor gather_rows(const Tensor& mine, const ProcessGroup& group) {
-  const Tensor all = empty({group.size(), mine.size(0)}, {.dtype = mine.dtype()});
-  group.all_gather(mine, all, {.name = "checkpoint"}).wait();
-  return all;
-}
-
-// Calls `restore` on every rank. Where it refuses the checkpoint on all of them, they learn of it
-// together: a rank that ended earlier would break the others' collectives.
-template <class Restore>
-void restore_on_all(const ProcessGroup& group, const Restore& restore) {
-  std::optional<CheckpointError> refusal;
-  try {
-    restore();
-  } catch (const CheckpointError& error) {
-    refusal = error;
-  }
-  const Tensor refusals = full({}, refusal.has_value(), {.dtype = int64});
-  group.all_reduce(refusals, distributed::ReduceOp::sum, {.name = "checkpoint"}).wait();
-  if (refusals.item<int>() == group.size()) throw RefusedOnAllRanks(refusal->what());
-  if (refusal) throw *refusal;
-}
-
 }  // namespace
 
 TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
@@ -192,34 +148,6 @@ std::string TrainingRun::headline() const {
       plural(group_.size()), group_.backend(), num_threads(), plural(num_threads()),
       options_.batch_size, to_string(options_.precision),
       options_.sync_bn ? "SyncBatchNorm" : "BatchNorm of each rank");
-}
-
-void TrainingRun::begin() {
-  if (checkpoint_) continue_from(*checkpoint_);
-  else if (options_.resume) log_.say("no checkpoint yet: from the beginning");
-  log_.open(checkpoint_ ? std::move(checkpoint_->rows) : std::vector<Metrics>());
-  checkpoint_.reset();
-  stop_early();
-  start_row();
-}
-
-void TrainingRun::continue_from(const Checkpoint& from) {
-  restore_on_all(group_, [&] {
-    check_length(options_, from, length_);
-    restore(options_, from, *net_, optimization_, ema_ ? &*ema_ : nullptr);
-  });
-  step_ = from.step;
-  if (!from.rows.empty()) row_ = from.rows.back();
-  row_.test_loss = row_.test_accuracy = {};
-  row_.images_per_second = row_.data_waiting = 0;
-  row_.step = step_;
-  row_.epoch = (step_ + length_.steps_per_epoch - 1) / length_.steps_per_epoch;
-  row_.learning_rate = optimization_.last_learning_rate();
-  sums_.restore(from.sums.select(0, group_.rank()), from.samples);
-  set_random_state(from.random.select(0, group_.rank()));
-  log_.say(fmt::format("going on after step {} of {}", step_, length_.steps));
-  for (const ChangedOption& option : changed_options(options_, from))
-    log_.say(fmt::format("{} {} -> {}", option.name, option.before, option.now));
 }
 
 bool TrainingRun::has_untested_epoch() const {
@@ -330,195 +258,6 @@ void TrainingRun::share_buffers() {
   if (!ema_) return;
   const optim::ExponentialMovingAverage::Exchange exchange(*ema_);
   data_parallel_.broadcast_buffers();
-}
-
-// Examines the layers of the weights that are tested, before their statistics are recomputed.
-void TrainingRun::check_batch_norm() {
-  std::optional<optim::ExponentialMovingAverage::Exchange> exchange;
-  if (ema_) exchange.emplace(*ema_);
-  batch_norm_check_ = examples::check_batch_norm(
-      *net_, [this] { statistics_batches_->run(*net_, row_.epoch); },
-      [this] { return evaluate(*net_, test_loader_, group_, device_); }, group_);
-  batch_norm_check_->batches = statistics_batches_->count();
-  log_.say(to_string(*batch_norm_check_));
-}
-
-// Sets statistics that are the same on all ranks.
-void TrainingRun::recompute_statistics() {
-  nn::recompute_statistics(
-      *net_, [this] { statistics_batches_->run(*net_, row_.epoch); }, group_);
-}
-
-// Returns the weights that are tested and saved: the averages, if there are any.
-StateDict TrainingRun::tested_weights() {
-  if (!ema_) return net_->state_dict();
-  const optim::ExponentialMovingAverage::Exchange exchange(*ema_);
-  StateDict weights = net_->state_dict();
-  for (auto& [name, tensor] : weights) tensor = tensor.clone();
-  return weights;
-}
-
-// Tests these weights.
-LossAndAccuracy TrainingRun::test_weights() {
-  std::optional<optim::ExponentialMovingAverage::Exchange> exchange;
-  if (ema_) exchange.emplace(*ema_);
-  if (options_.recompute_statistics > 0) recompute_statistics();
-  return evaluate(*net_, test_loader_, group_, device_, &test_recorder_);
-}
-
-void TrainingRun::evaluate_epoch() {
-  Metrics row = next_row();
-  nn::check_batch_statistics(*net_);
-  share_buffers();
-  if (options_.bn_report) check_batch_norm();
-  const LossAndAccuracy test = test_weights();
-  optimization_.end_epoch(test.loss);
-  row.test_loss = test.loss;
-  row.test_accuracy = test.accuracy;
-  if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
-  log_.add_epoch(row);
-  write_report();
-  keep_best();
-  stop_early();
-  start_row();
-}
-
-LossAndAccuracy TrainingRun::test() {
-  const LossAndAccuracy result = evaluate(*net_, test_loader_, group_, device_);
-  say_replaced_files();
-  log_.say(fmt::format("test loss {:.4f}  test accuracy {:.4f}  on {} images", result.loss,
-                       result.accuracy, data_.test->size()));
-  return result;
-}
-
-// Ends the run where the epochs so far, also those before a resume, have used up the patience.
-void TrainingRun::stop_early() {
-  const std::vector<Metrics>& rows = log_.rows();
-  if (!is_tested(rows, step_) || step_ == length_.steps) return;
-  is_stopped_early_ = is_out_of_patience(rows, options_.patience);
-  if (!is_stopped_early_) return;
-  const Metrics& best = *best_row(rows);
-  log_.say(fmt::format(
-      "stopped early after epoch {} of {}: no better test accuracy than {:.4f} of "
-      "epoch {} (--patience {})",
-      rows.back().epoch, length_.epochs, *best.test_accuracy, best.epoch, options_.patience));
-}
-
-void TrainingRun::keep_best() {
-  if (options_.keep_best && log_.has_folder())
-    examples::keep_best(options_, log_.rows(), tested_weights(), weights_metadata());
-}
-
-// Returns what a file says about the weights that were tested last.
-Metadata TrainingRun::weights_metadata() const {
-  const Metrics& tested = log_.rows().back();
-  Metadata metadata = model_card(options_, data_).to_metadata();
-  metadata["dataset"] = options_.dataset;
-  metadata["epoch"] = std::to_string(tested.epoch);
-  metadata["step"] = std::to_string(tested.step);
-  metadata["test_accuracy"] = fmt::format("{}", tested.test_accuracy.value_or(0));
-  return metadata;
-}
-
-// Writes the page of the run folder. This call is collective.
-void TrainingRun::write_report() {
-  TestDetails test = test_recorder_.take(group_);
-  std::vector<StepTimes> step_times = step_timer_.take(group_);
-  if (!log_.has_folder()) return;
-  RunReport report = make_report({.options = options_,
-                                  .data = data_,
-                                  .group = group_,
-                                  .device = device_,
-                                  .length = length_,
-                                  .rows = log_.rows(),
-                                  .headline = headline()},
-                                 std::move(test), std::move(step_times));
-  report.batch_norm = std::exchange(batch_norm_check_, {});
-  log_.write_report(to_html(report));
-}
-
-void TrainingRun::save_checkpoint() {
-  if (options_.out.empty()) return;
-  share_buffers();
-  const Tensor random = gather_rows(random_state(), group_),
-               sums = gather_rows(sums_.sums(), group_);
-  // Weights that are ruined must not replace the last good ones. All ranks throw alike.
-  expect_finite(sum(sums.select(1, 0)).item<double>());
-  if (!log_.has_folder()) return;
-  const Checkpoint checkpoint{.step = step_,
-                              .steps = length_.steps,
-                              .steps_per_epoch = length_.steps_per_epoch,
-                              .model = net_->state_dict(),
-                              .optimizer = optimization_.optimizer_state(),
-                              .scaler = optimization_.scaler_state(),
-                              .plateau = optimization_.plateau_state(),
-                              .ema = ema_ ? ema_->state_dict() : StateDict(),
-                              .random = random,
-                              .sums = sums,
-                              .samples = sums_.samples(),
-                              .rows = log_.rows()};
-  examples::save_checkpoint(options_, checkpoint);
-  if (options_.keep_last > 0 && is_tested(log_.rows(), step_))
-    keep_checkpoint(options_, checkpoint, log_.rows().back().epoch);
-}
-
-// Names the files that could not be decoded. This call is collective.
-void TrainingRun::say_replaced_files() {
-  if (options_.broken_files == data::BrokenFiles::fatal) return;
-  constexpr std::size_t most = 20;
-  const auto files = replaced_files(data_, group_);
-  if (files.empty()) return;
-  std::string text = fmt::format("{} broken file{} replaced by the next one:", files.size(),
-                                 files.size() > 1 ? "s were each" : " was");
-  for (std::size_t i = 0; i < std::min(files.size(), most); ++i) text += "\n  " + files[i].reason;
-  if (files.size() > most) text += fmt::format("\n  and {} more", files.size() - most);
-  log_.say(text);
-}
-
-TrainResult TrainingRun::finish() {
-  TrainResult result{.rows = log_.rows(), .state = tested_weights()};
-  result.test_accuracy = result.rows.back().test_accuracy.value_or(0);
-  log_.save_weights(result.state, weights_metadata());
-  if (options_.keep_best && log_.has_folder()) log_.say(describe_best(options_));
-  if (ema_)
-    log_.say(
-        fmt::format("the weights are averages over the steps (--ema {})", options_.optimizer.ema));
-  say_replaced_files();
-  log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
-  return result;
-}
-
-TrainResult TrainingRun::finish_early() {
-  say_replaced_files();
-  const std::string why = stop_.is_load_error() ? "images that cannot be loaded"
-                                                : signal_name(stop_.signal());
-  log_.say(fmt::format("{}: stopped after step {} of {}, {}", why, step_, length_.steps,
-                       options_.out.empty() ? "without a run folder for a checkpoint"
-                                            : "with a checkpoint in " + checkpoint_path(options_)));
-  if (stop_.is_load_error()) throw_load_error();
-  return {.rows = log_.rows(), .state = tested_weights(), .is_stopped = true};
-}
-
-// Throws the error of the lowest rank that has one, with the same text on every rank. This call is
-// collective.
-void TrainingRun::throw_load_error() const {
-  constexpr std::int64_t most = 1000;  // the text's bytes, behind one for the exit code
-  const Tensor mine = zeros({most}, {.dtype = uint8}),
-               all = empty({group_.size(), most}, {.dtype = uint8});
-  try {
-    if (batches_.error()) std::rethrow_exception(batches_.error());
-  } catch (const std::exception& error) {
-    char* const text = static_cast<char*>(mine.raw());
-    text[0] = static_cast<char>(exit_code_of(error));
-    std::strncpy(text + 1, error.what(), most - 2);
-  }
-  group_.all_gather(mine, all, {.name = "load error"}).wait();
-  const char* found = static_cast<const char*>(all.raw());
-  int rank = 0;
-  for (; *found == exit_success; found += most) ++rank;
-  throw LoadErrorOnAllRanks(
-      fmt::format("{}{}", group_.size() > 1 ? fmt::format("rank {}: ", rank) : "", found + 1),
-      *found);
 }
 
 }  // namespace tutti::examples
