@@ -1,13 +1,11 @@
 #include "module.h"
 
 #include "../autograd/grad_mode.h"
-#include "../core/excerpt.h"
 #include "module_path.h"
 
 #include <cxxabi.h>
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <set>
 #include <typeinfo>
 #include <utility>
@@ -38,31 +36,6 @@ void apply_below(Module& module, std::set<const Module*>& seen,
   if (!seen.insert(&module).second) return;
   for (const auto& [name, child] : module.children()) apply_below(*child, seen, fn);
   fn(module);
-}
-
-// Returns `line` of each of the first ten items and the number of the others, because a file may
-// have a million names that do not fit.
-template <class Line>
-std::string first_lines(const std::vector<std::string>& items, const char* kind, Line line) {
-  constexpr std::size_t most = 10;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(items.size(), most); ++i) text += "\n  " + line(items[i]);
-  if (items.size() > most) text += fmt::format("\n  and {} more {}", items.size() - most, kind);
-  return text;
-}
-
-// Returns the lines of load_state_dict's error; empty where everything fits.
-std::string mismatches_to_string(const std::vector<std::string>& problems, const LoadReport& report,
-                                 bool strict) {
-  std::string text =
-      first_lines(problems, "that do not fit", [](const auto& line) { return line; });
-  if (!strict) return text;
-  for (const auto& [kind, names] :
-       {std::pair{"missing", &report.missing}, {"unexpected", &report.unexpected}})
-    text += first_lines(*names, kind, [kind = kind](const std::string& name) {
-      return fmt::format("'{}' is {}", excerpt(name), kind);
-    });
-  return text.empty() ? text : text + "\nstrict = false ignores missing and unexpected names";
 }
 
 }  // namespace
@@ -320,66 +293,6 @@ void Module::to(std::optional<Device> device, std::optional<DType> dtype,
 
 void Module::zero_grad() {
   for (const Tensor& parameter : parameters()) parameter.set_grad({});
-}
-
-// ---- Saving and loading.
-
-void Module::collect_state(const std::string& prefix, StateDict& state) const {
-  for (const NamedTensors* kind : {&parameters_, &buffers_})
-    for (const auto& entry : *kind)
-      if (entry->tensor.defined())
-        state.emplace_back(join_path(prefix, entry->name), entry->tensor.detach());
-  for (const auto& [name, child] : children_) child->collect_state(join_path(prefix, name), state);
-}
-
-StateDict Module::state_dict() const {
-  StateDict state;
-  collect_state("", state);
-  return state;
-}
-
-LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
-  std::map<std::string, Tensor> given;
-  std::vector<std::string> problems;
-  for (const auto& [name, tensor] : state)
-    if (!given.emplace(name, tensor).second)
-      problems.push_back(fmt::format("'{}' occurs twice", excerpt(name)));
-
-  LoadReport report;
-  std::vector<std::pair<Tensor, Tensor>> copies;
-  for (const auto& [name, own] : state_dict()) {
-    const auto found = given.find(name);
-    if (found == given.end()) {
-      report.missing.push_back(name);
-      continue;
-    }
-    if (!found->second.defined())
-      problems.push_back(fmt::format("'{}' is an undefined tensor", name));
-    else if (!(found->second.shape() == own.shape()))
-      problems.push_back(fmt::format("'{}' has shape {}, expected {}", name,
-                                     tutti::to_string(found->second.shape()),
-                                     tutti::to_string(own.shape())));
-    else if (own.has_overlapping_elements())
-      problems.push_back(fmt::format(
-          "'{}' of the module is an expanded tensor, whose elements share memory", name));
-    else copies.emplace_back(own, found->second);
-    given.erase(found);
-  }
-  for (const auto& [name, tensor] : state)
-    if (given.count(name)) report.unexpected.push_back(name);
-
-  if (const std::string text = mismatches_to_string(problems, report, strict); !text.empty())
-    fail<CheckpointError>("load_state_dict: the state does not fit {}; nothing was changed:{}",
-                          type_name(), text);
-  const NoGrad no_grad;
-  // A value may be another tensor of this module, which must not change before it was read.
-  std::set<const Storage*> written;
-  for (const auto& [own, value] : copies) written.insert(own.storage().get());
-  for (auto& [own, value] : copies)
-    if (written.contains(value.storage().get())) value = value.detach().clone();
-  for (const auto& [own, value] : copies) own.copy_(value);
-  apply([](Module& module) { module.changed(); });
-  return report;
 }
 
 // ---- Layer.
