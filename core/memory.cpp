@@ -28,12 +28,12 @@ std::size_t size_class(std::size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// A large block that waits for reuse in vain goes back to the system, or one giant picture would
-// take its memory for ever. "In vain" means that, since its release, `patience` times all memory of
-// the process's tensors was allocated. A training step, which needs every block again, allocates
-// its memory a few times over.
+// A released block of this size or more goes back to the system if the program allocates 16 times
+// the memory of all its tensors without using the block again. Otherwise one giant picture would
+// keep its memory until the program ends. A training step uses every block again, and allocates the
+// memory of its tensors only a few times.
 constexpr std::size_t large_block = std::size_t{16} << 20;
-constexpr std::size_t patience = 16;
+constexpr std::size_t idle_allocation_factor = 16;
 
 class CpuAllocator final : public Allocator {
  public:
@@ -108,7 +108,7 @@ class CpuAllocator final : public Allocator {
     for (auto& [size, blocks] : free_) {
       if (size < large_block) continue;
       const auto idle = [&](const FreeBlock& free) {
-        return (allocated_ - free.released_at) / patience > all;
+        return (allocated_ - free.released_at) / idle_allocation_factor > all;
       };
       const auto end = std::find_if_not(blocks.begin(), blocks.end(), idle);
       for (auto free = blocks.begin(); free != end; ++free) {
