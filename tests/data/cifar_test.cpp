@@ -46,7 +46,7 @@ class Cifar : public ::testing::Test {
   }
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
 
-  test::TemporaryFolder folder_;
+  test::PictureFolder folder_;
   Generator random_{test::fresh_seed()};
   std::vector<Tensor> planes_;
 };

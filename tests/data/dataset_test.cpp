@@ -16,7 +16,7 @@ using namespace data;
 using namespace test;
 
 TEST(ImageFolder, FilesAreOrderedByClassThenFolderThenName) {
-  const TemporaryFolder folder;
+  const PictureFolder folder;
   for (const char* name : {"dog/b.jpg", "dog/a.JPG", "cat/z.jpeg", "cat/sub/x.png",
                            "cat/sub-2/y.jpg", "cat/sub/deep/w.jpg", "dog/notes.txt", "Eel/1.jpg"})
     folder.add_image(name);
@@ -39,7 +39,7 @@ TEST(ImageFolder, FilesAreOrderedByClassThenFolderThenName) {
 }
 
 TEST(ImageFolder, MissingAndEmptyFoldersAreNamed) {
-  const TemporaryFolder folder;
+  const PictureFolder folder;
   expect_error<DataError>([&] { ImageFolder(folder.path() + "/none"); },
                           {"/none", "does not exist"});
   expect_error<DataError>([&] { ImageFolder{folder.path()}; },
@@ -51,7 +51,7 @@ TEST(ImageFolder, MissingAndEmptyFoldersAreNamed) {
 }
 
 TEST(ImageFolder, ALinkToAFolderAboveIsAnError) {
-  const TemporaryFolder folder;
+  const PictureFolder folder;
   folder.add_image("cat/a.jpg");
   std::filesystem::create_directory_symlink(folder.path() + "/cat", folder.path() + "/cat/loop");
   EXPECT_THROW(ImageFolder{folder.path()}, DataError);
@@ -65,7 +65,7 @@ class BrokenFolder : public ::testing::Test {
     folder_.add_image("b/3.png", "grey.png");
     std::ofstream(folder_.path() + "/b/4.jpg");
   }
-  TemporaryFolder folder_;
+  PictureFolder folder_;
 };
 
 TEST_F(BrokenFolder, ABrokenFileIsFatalByDefaultAndNamed) {

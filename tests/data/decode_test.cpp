@@ -52,13 +52,13 @@ TEST(DecodeImage, AJpegIsScaledWhileBothSidesStayLargeEnough) {
 }
 
 TEST(DecodeImage, TheContentDecidesAndNotTheName) {
-  const TemporaryFolder folder;
+  const PictureFolder folder;
   const std::string path = folder.add_image("picture.jpg", "rgb.png");
   expect_levels(read_image(path), data_fixture("rgb.png.rgb"), 0, "a PNG named .jpg");
 }
 
 TEST(DecodeImage, ErrorsNameTheFileAndWhatItIs) {
-  const TemporaryFolder folder;
+  const PictureFolder folder;
   const auto file = [&](const std::string& name, const std::string& content) {
     const std::string path = folder.path() + "/" + name;
     std::ofstream(path, std::ios::binary) << content;
@@ -142,7 +142,7 @@ TEST(DecodeImage, AnImageThatClaimsTooManyPixelsIsRefusedBeforeMemoryIsTaken) {
 }
 
 TEST(DecodeImage, ALargeFileThatIsNoImageIsNotReadWhole) {
-  const TemporaryFolder folder;
+  const PictureFolder folder;
   const std::string path = folder.path() + "/sparse.jpg";
   write_bytes(path, {'n', 'o'});
   std::filesystem::resize_file(path, std::uintmax_t{1} << 34);  // takes no space on the disk

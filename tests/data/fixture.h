@@ -1,11 +1,12 @@
 // What the tests of data/ share: images, fixtures, temporary folders and comparisons of bytes.
 #pragma once
 
+#include "temporary_folder.h"
+
 #include <tutti/core/create.h>
 #include <tutti/core/state_dict.h>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -68,29 +69,17 @@ inline Tensor random_image(std::int64_t height, std::int64_t width, std::int64_t
   return randint(256, {height, width, channels}, {.dtype = uint8}, random);
 }
 
-/// A folder of this test alone, which is removed at its end.
-class TemporaryFolder {
+/// A folder of pictures for one test.
+class PictureFolder : public TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tutti_data_XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp failed for " + name);
-    path_ = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::string& path() const { return path_; }
+  PictureFolder() : TemporaryFolder("pictures") {}
   /// Copies an image of the fixtures to `name`, and makes the folders on the way.
   std::string add_image(const std::string& name, const std::string& fixture = "rgb.jpg") const {
-    const std::string to = path_ + "/" + name;
+    const std::string to = *this / name;
     std::filesystem::create_directories(std::filesystem::path(to).parent_path());
     std::filesystem::copy_file(image_path(fixture), to);
     return to;
   }
-
- private:
-  std::string path_;
 };
 
 /// Expects that `call` throws an E whose message contains every text.

@@ -53,7 +53,7 @@ class IdxFiles : public ::testing::Test {
     }
   }
 
-  test::TemporaryFolder temporary_;
+  test::PictureFolder temporary_;
   const std::string folder_ = temporary_.path();
   std::string images_, labels_;
 };

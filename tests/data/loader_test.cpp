@@ -177,7 +177,7 @@ TEST(DataLoader, GoesOnInTheMiddleOfAnEpoch) {
 }
 
 TEST(DataLoader, TheErrorOfASampleReachesTheCallerWithTheNameOfItsFile) {
-  const TemporaryFolder folder;
+  const PictureFolder folder;
   for (int i = 0; i < 20; ++i) folder.add_image(fmt::format("a/{:02}.jpg", i));
   for (const char* broken : {"/a/13.jpg", "/a/14.jpg"})
     std::ofstream(folder.path() + broken) << "no image";

@@ -2,6 +2,8 @@
 // and the files that they keep. That a resume with the same options ends with the same bits is
 // tested in trainer_test.cpp.
 #include "distributed/equal_bits.h"
+#include "distributed/messages.h"
+#include "resumed_run.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
 #include "train/early_stop.h"
@@ -20,27 +22,15 @@ namespace {
 
 using namespace examples;
 using test::even_data;
+using test::expect_contains;
 using test::expect_equal_bits;
+using test::expect_equal_rows;
 using test::run_trainer;
 using test::Screen;
 using test::small_options;
 using test::train_on;
 
 namespace fs = std::filesystem;
-
-void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
-}
-
-void expect_equal_rows(const Metrics& a, const Metrics& b) {
-  EXPECT_EQ(a.step, b.step);
-  EXPECT_EQ(a.epoch, b.epoch);
-  EXPECT_EQ(a.train_loss, b.train_loss) << "step " << b.step;
-  EXPECT_EQ(a.learning_rate, b.learning_rate) << "step " << b.step;
-  EXPECT_EQ(a.test_loss, b.test_loss) << "step " << b.step;
-  EXPECT_EQ(a.test_accuracy, b.test_accuracy) << "step " << b.step;
-}
 
 class Continued : public ::testing::Test {
  protected:
@@ -96,7 +86,7 @@ TEST_F(Continued, AFinishedRunGoesOnWithMoreEpochs) {
   options.resume = true;
   options.epochs = 4;
   const TrainResult second = run(options);
-  expect_parts(said_, {"going on after step 6 of 12\n", "epochs 2 -> 4\n"});
+  expect_contains(said_, {"going on after step 6 of 12\n", "epochs 2 -> 4\n"});
   ASSERT_EQ(second.rows.size(), 12u);
   for (std::size_t i = 0; i < 12; ++i) {
     if (i < 6) expect_equal_rows(second.rows[i], first.rows[i]);
@@ -138,7 +128,7 @@ TEST_F(Continued, AnotherLearningRateCountsFromTheNextStepOn) {
   options.resume = true;
   options.optimizer.lr = 0.0125;
   const TrainResult result = run(options);
-  expect_parts(said_, {"lr 0.05 -> 0.0125\n"});
+  expect_contains(said_, {"lr 0.05 -> 0.0125\n"});
   for (std::size_t i = 1; i < 6; ++i)
     EXPECT_EQ(result.rows[i].learning_rate, rates[i].learning_rate) << "step " << i + 1;
   EXPECT_EQ(result.rows[0].learning_rate, 4 * rates[0].learning_rate);
@@ -153,7 +143,7 @@ TEST_F(Continued, ARunThatEndedInAnEpochGoesOnInIt) {
   options.epochs = 3;
   options.max_steps = 8;
   const TrainResult second = run(options);
-  expect_parts(said_, {"going on after step 4 of 8\n", "epochs 2 -> 3\n", "max_steps 4 -> 8\n"});
+  expect_contains(said_, {"going on after step 4 of 8\n", "epochs 2 -> 3\n", "max_steps 4 -> 8\n"});
   std::vector<std::int64_t> tested;
   for (const Metrics& row : second.rows)
     if (row.test_accuracy) tested.push_back(row.step);
@@ -167,12 +157,12 @@ TEST_F(Continued, AShorterRunThanTheStepsMadeIsRefused) {
   run(options);
   options.resume = true;
   options.epochs = 1;
-  expect_parts(refusal(options), {"it has made 6 steps of 3 in an epoch", "would end after 3",
-                                  "--epochs", checkpoint_path(options)});
+  expect_contains(refusal(options), {"it has made 6 steps of 3 in an epoch", "would end after 3",
+                                     "--epochs", checkpoint_path(options)});
   options.epochs = 2;
   options.max_steps = 6;  // the length that it has had
   run(options);
-  expect_parts(said_, {"max_steps 0 -> 6"});
+  expect_contains(said_, {"max_steps 0 -> 6"});
   EXPECT_EQ(said_.find("->"), said_.rfind("->")) << said_;
 }
 
@@ -183,7 +173,7 @@ TEST_F(Continued, ARunCannotEndInTheEpochAndStepOfItsCheckpoint) {
   run_one_step(options);
   options.resume = true;
   options.max_steps = 1;
-  expect_parts(refusal(options), {"it has made 1 steps", "would end after 1"});
+  expect_contains(refusal(options), {"it has made 1 steps", "would end after 1"});
   options.max_steps = 2;
   EXPECT_EQ(run(options).rows.size(), 2u);
 }
@@ -198,7 +188,7 @@ TEST_F(Continued, OtherDataAreRefusedAlsoWithMoreEpochs) {
     train_on(2, options, more);
     ADD_FAILURE() << "no error";
   } catch (const RefusedOnAllRanks& error) {
-    expect_parts(error.what(), {"a run of 3 steps in an epoch, this one has 4: other data?"});
+    expect_contains(error.what(), {"a run of 3 steps in an epoch, this one has 4: other data?"});
   }
 }
 
@@ -218,8 +208,8 @@ TEST_F(Continued, BestWeightsAreThoseOfTheBestEpoch) {
   EXPECT_EQ(metadata.at("step"), std::to_string(best.step));
   EXPECT_EQ(metadata.at("test_accuracy"), fmt::format("{}", *best.test_accuracy));
   EXPECT_EQ(nn::ModelCard::from_metadata(metadata).model, "resnet20");
-  expect_parts(said_, {fmt::format("best     {} (epoch {}, test accuracy {:.4f})",
-                                   best_path(options), best.epoch, *best.test_accuracy)});
+  expect_contains(said_, {fmt::format("best     {} (epoch {}, test accuracy {:.4f})",
+                                      best_path(options), best.epoch, *best.test_accuracy)});
   // The checkpoint of that epoch has the same weights.
   StateDict of_epoch;
   const std::string kept =
@@ -244,7 +234,7 @@ TEST_F(Continued, BestWeightsAreReplacedByBetterOnesOnly) {
     load_safetensors(best_path(options), &metadata);
     return metadata.at("step");
   };
-  expect_parts(describe_best(options), {"none"});
+  expect_contains(describe_best(options), {"none"});
   EXPECT_EQ(add(1, 0.5), "1");
   EXPECT_EQ(add(2, 0.4), "1");
   EXPECT_EQ(add(3, 0.5), "1");
@@ -273,7 +263,7 @@ TEST_F(Continued, TheLastCheckpointsAreKeptAndNoOthers) {
   options.resume = true;
   options.keep_last = 1;
   expect_equal_bits(run(options).state, whole.state);
-  expect_parts(said_, {"going on after step 9 of 12"});
+  expect_contains(said_, {"going on after step 9 of 12"});
   EXPECT_EQ(kept_files(options), (std::set<std::string>{"checkpoint-epoch-0004.safetensors",
                                                         "checkpoint-epoch-mine.safetensors"}));
 }
@@ -335,7 +325,7 @@ TEST_F(Stopped, ARunWithoutProgressEndsAsFinished) {
   EXPECT_FALSE(result.is_stopped);
   EXPECT_EQ(result.rows.size(), 9u);
   EXPECT_EQ(result.test_accuracy, result.rows[2].test_accuracy);
-  expect_parts(said_, {"stopped early after epoch 3 of 6", "of epoch 1 (--patience 2)"});
+  expect_contains(said_, {"stopped early after epoch 3 of 6", "of epoch 1 (--patience 2)"});
   Metadata metadata;
   expect_equal_bits(load_safetensors(options.out + "/model.safetensors", &metadata), result.state);
   EXPECT_EQ(metadata.at("epoch"), "3");
@@ -347,14 +337,14 @@ TEST_F(Stopped, AResumeDoesNotTrainOnByAccident) {
   run(options);
   options.resume = true;
   EXPECT_EQ(run(options).rows.size(), 9u);
-  expect_parts(said_, {"stopped early after epoch 3 of 6"});
+  expect_contains(said_, {"stopped early after epoch 3 of 6"});
   options.epochs = 20;
   EXPECT_EQ(run(options).rows.size(), 9u);
   options.patience = 0;
-  expect_parts(refusal(options), {"stopped early with --patience 2: give --patience 2"});
+  expect_contains(refusal(options), {"stopped early with --patience 2: give --patience 2"});
   options.patience = 3;  // a greater one is meant
   EXPECT_EQ(run(options).rows.size(), 12u);
-  expect_parts(said_, {"patience 2 -> 3", "stopped early after epoch 4 of 20"});
+  expect_contains(said_, {"patience 2 -> 3", "stopped early after epoch 4 of 20"});
 }
 
 TEST_F(Stopped, AStopBySignalKeepsTheCount) {
@@ -380,12 +370,13 @@ TEST_F(Continued, TheProgramKeepsStopsAndGoesOn) {
                         run;
   test::Outcome outcome = run_trainer(arguments + " --epochs 5", 1);
   EXPECT_EQ(outcome.code, 0);
-  expect_parts(outcome.output, {"stopped early after epoch 2 of 5", "best.safetensors (epoch 1"});
+  expect_contains(outcome.output,
+                  {"stopped early after epoch 2 of 5", "best.safetensors (epoch 1"});
   for (const char* file : {"best", "model", "checkpoint", "checkpoint-epoch-0002"})
     EXPECT_TRUE(fs::exists(run + "/" + file + ".safetensors")) << file;
   outcome = run_trainer(arguments + " --epochs 5 --resume --patience 2", 1);
   EXPECT_EQ(outcome.code, 0);
-  expect_parts(outcome.output, {"patience 1 -> 2", "stopped early after epoch 3 of 5"});
+  expect_contains(outcome.output, {"patience 1 -> 2", "stopped early after epoch 3 of 5"});
   EXPECT_EQ(run_trainer(arguments + " --epochs 5 --resume --patience 0", 2).code, 2);
 
   EXPECT_EQ(run_trainer("--dataset synthetic --batch-size 1024 --threads 1 --max-steps 1 "

@@ -23,6 +23,17 @@ inline std::string section_of(const std::string& page, const std::string& id) {
   return page.substr(begin, page.find("</section>", begin) - begin);
 }
 
+// Compares what two rows say, apart from times.
+inline void expect_equal_rows(const examples::Metrics& a, const examples::Metrics& b) {
+  EXPECT_EQ(a.step, b.step);
+  EXPECT_EQ(a.epoch, b.epoch);
+  EXPECT_EQ(a.train_loss, b.train_loss) << "step " << b.step;
+  EXPECT_EQ(a.train_accuracy, b.train_accuracy) << "step " << b.step;
+  EXPECT_EQ(a.learning_rate, b.learning_rate) << "step " << b.step;
+  EXPECT_EQ(a.test_loss, b.test_loss) << "step " << b.step;
+  EXPECT_EQ(a.test_accuracy, b.test_accuracy) << "step " << b.step;
+}
+
 // Compares a run that a fault stops, and that is resumed from its last checkpoint, with one that
 // nothing stops. The fault comes `from_end` collectives before the end; a step has about three.
 inline void expect_resumes_to_the_bit(examples::TrainOptions options,
@@ -53,16 +64,8 @@ inline void expect_resumes_to_the_bit(examples::TrainOptions options,
   for (std::size_t r = 0; r < 2; ++r) {
     expect_equal_bits(parts[r].state, whole[r].state);
     ASSERT_EQ(parts[r].rows.size(), whole[r].rows.size());
-    for (std::size_t i = 0; i < whole[r].rows.size(); ++i) {
-      const examples::Metrics &a = parts[r].rows[i], &b = whole[r].rows[i];
-      EXPECT_EQ(a.step, b.step);
-      EXPECT_EQ(a.epoch, b.epoch);
-      EXPECT_EQ(a.train_loss, b.train_loss) << "step " << b.step;
-      EXPECT_EQ(a.train_accuracy, b.train_accuracy);
-      EXPECT_EQ(a.learning_rate, b.learning_rate);
-      EXPECT_EQ(a.test_loss, b.test_loss);
-      EXPECT_EQ(a.test_accuracy, b.test_accuracy);
-    }
+    for (std::size_t i = 0; i < whole[r].rows.size(); ++i)
+      expect_equal_rows(parts[r].rows[i], whole[r].rows[i]);
   }
   EXPECT_EQ(contents(folder / "parts" / "model.safetensors"),
             contents(folder / "whole" / "model.safetensors"));

@@ -1,12 +1,11 @@
 // Runs of the trainer that take less than a second, for the tests of train() and of what it leaves.
 #pragma once
 
+#include "temporary_folder.h"
 #include "train/trainer.h"
 
-#include <unistd.h>
 #include <array>
 #include <cstdio>
-#include <filesystem>
 #include <string>
 
 namespace tutti::test {
@@ -63,23 +62,6 @@ class Screen {
 
  private:
   std::FILE* file_ = std::tmpfile();
-};
-
-/// A folder of this process that is removed at the end.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() /
-              ("tutti_" + name + "_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
 };
 
 }  // namespace tutti::test

@@ -1,5 +1,6 @@
 // Runs that begin with the weights of a file, layers that do not train, and tests of weights.
 #include "distributed/equal_bits.h"
+#include "distributed/messages.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
 #include "train/frozen_layers.h"
@@ -20,7 +21,9 @@ namespace {
 
 using namespace examples;
 using test::even_data;
+using test::expect_contains;
 using test::expect_equal_bits;
+using test::message_of;
 using test::run_trainer;
 using test::Screen;
 using test::small_options;
@@ -32,23 +35,6 @@ std::map<std::string, std::vector<double>> values_of(const StateDict& state) {
   std::map<std::string, std::vector<double>> values;
   for (const auto& [name, tensor] : state) values[name] = to_vector(tensor);
   return values;
-}
-
-// Expects an error of this class and returns its text.
-template <class E, class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
-void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
 }
 
 class Weights : public ::testing::Test {
@@ -92,7 +78,7 @@ TEST_F(Weights, AHeadForOtherClassesStaysFresh) {
   for (const auto& [name, tensor] : net->state_dict()) fresh.emplace_back(name, tensor.clone());
   const auto before = values_of(fresh), given = values_of(load_safetensors(file()));
   const std::string line = load_weights(from_file(), data, *net);
-  expect_parts(line, {file(), "resnet20", "head 'fc' for 10 classes", "a fresh one for 12"});
+  expect_contains(line, {file(), "resnet20", "head 'fc' for 10 classes", "a fresh one for 12"});
   std::size_t of_file = 0;
   for (const auto& [name, value] : values_of(net->state_dict())) {
     const bool is_head = name.starts_with("fc.");
@@ -105,7 +91,7 @@ TEST_F(Weights, AHeadForOtherClassesStaysFresh) {
       std::string::npos);
   Screen screen;
   train_on(2, from_file(), data, screen.file());
-  expect_parts(screen.text(), {line});
+  expect_contains(screen.text(), {line});
 }
 
 TEST_F(Weights, AnEntryThatDoesNotFitIsNamedOnEveryRank) {
@@ -124,9 +110,9 @@ TEST_F(Weights, AnEntryThatDoesNotFitIsNamedOnEveryRank) {
     std::mutex lock;
     distributed::run_ranks(2, [&](const ProcessGroup& group) {
       const std::string text =
-          error_of<RefusedOnAllRanks>([&] { train(options, even_data(), group, nullptr); });
+          message_of<RefusedOnAllRanks>([&] { train(options, even_data(), group, nullptr); });
       const std::lock_guard guard(lock);
-      expect_parts(text, {options.weights, "'" + name + "' " + what});
+      expect_contains(text, {options.weights, "'" + name + "' " + what});
       ++refusals;
     });
     EXPECT_EQ(refusals, 2);
@@ -148,8 +134,9 @@ TEST_F(Weights, AFileThatCannotBeReadIsNamedOnEveryRank) {
   TrainOptions options = small_options();
   options.weights = folder_ / "nothing.safetensors";
   distributed::run_ranks(2, [&](const ProcessGroup& group) {
-    expect_parts(error_of<RefusedOnAllRanks>([&] { train(options, even_data(), group, nullptr); }),
-                 {options.weights});
+    expect_contains(
+        message_of<RefusedOnAllRanks>([&] { train(options, even_data(), group, nullptr); }),
+        {options.weights});
   });
 }
 
@@ -161,14 +148,14 @@ TEST_F(Weights, TheCheckpointOfAResumedRunWins) {
   options.resume = true;
   Screen screen;
   expect_equal_bits(train_on(2, options, even_data(), screen.file()).front().state, result.state);
-  expect_parts(screen.text(), {"goes on from its checkpoint: " + file() + " is not read"});
+  expect_contains(screen.text(), {"goes on from its checkpoint: " + file() + " is not read"});
 }
 
 TEST_F(Weights, TheLineSaysHowTheModelCardDiffers) {
   TrainingData data = even_data();
   data.mean[0] += 0.1f;
   const auto net = nn::resnet("resnet20", {.channels = 2});
-  expect_parts(load_weights(from_file(), data, *net), {"model card differs in mean"});
+  expect_contains(load_weights(from_file(), data, *net), {"model card differs in mean"});
   EXPECT_EQ(load_weights(from_file(), even_data(), *net).find("differs"), std::string::npos);
 }
 
@@ -231,7 +218,8 @@ TEST_F(Weights, ARunWithFrozenLayersResumesToTheBit) {
   options.resume = true;
   expect_equal_bits(train_on(2, options).front().state, whole.state);
   options.freeze = {"layer1.*"};
-  expect_parts(error_of<CheckpointError>([&] { train_on(2, options); }), {"freeze = 'layer1.*,"});
+  expect_contains(message_of<CheckpointError>([&] { train_on(2, options); }),
+                  {"freeze = 'layer1.*,"});
 }
 
 // The projection of a block and its last layer otherwise share their collectives.
@@ -251,13 +239,14 @@ TEST(FrozenLayers, APatternWithoutAMatchGetsNearNames) {
   const auto refusal = [&](const std::vector<std::string>& patterns) {
     TrainOptions options = small_options();
     options.freeze = patterns;
-    return error_of<UsageError>([&] { freeze_layers(options, *net); });
+    return message_of<UsageError>([&] { freeze_layers(options, *net); });
   };
-  expect_parts(refusal({"layr1.*"}), {"'layr1.*'", "did you mean 'layer1.*'?", "conv1.*, bn1.*"});
-  expect_parts(refusal({"fc"}), {"did you mean 'fc.*'?"});
-  expect_parts(refusal({"layer1.0.conv1.wieght"}), {"did you mean 'layer1.0.conv1.weight'?"});
-  expect_parts(refusal({""}), {"''"});
-  expect_parts(refusal({"conv*", "*"}), {"'conv*,*'", "no parameter to train"});
+  expect_contains(refusal({"layr1.*"}),
+                  {"'layr1.*'", "did you mean 'layer1.*'?", "conv1.*, bn1.*"});
+  expect_contains(refusal({"fc"}), {"did you mean 'fc.*'?"});
+  expect_contains(refusal({"layer1.0.conv1.wieght"}), {"did you mean 'layer1.0.conv1.weight'?"});
+  expect_contains(refusal({""}), {"''"});
+  expect_contains(refusal({"conv*", "*"}), {"'conv*,*'", "no parameter to train"});
 }
 
 // ---- tests of weights
@@ -280,14 +269,14 @@ TEST_F(Weights, ATestGivesTheFiguresOfTheRunThatWroteThem) {
     return screen.text();
   };
   const std::string figures = fmt::format("test accuracy {:.4f}", first_result_.test_accuracy);
-  expect_parts(test_on(2), {"weights from " + file(), "step 3", figures, "on 13 images"});
+  expect_contains(test_on(2), {"weights from " + file(), "step 3", figures, "on 13 images"});
   test_on(1);
   fs::remove(file());
-  expect_parts(test_on(2), {"weights from " + checkpoint_path(options), "step 3", figures});
+  expect_contains(test_on(2), {"weights from " + checkpoint_path(options), "step 3", figures});
   options.weights = folder_ / "copy.safetensors";
   fs::rename(checkpoint_path(options), options.weights);
   options.out = folder_ / "nowhere";
-  expect_parts(test_on(2), {"weights from " + options.weights, figures});
+  expect_contains(test_on(2), {"weights from " + options.weights, figures});
   EXPECT_FALSE(fs::exists(options.out));
 }
 
@@ -296,13 +285,13 @@ TEST_F(Weights, ATestNeedsTheWholeNetwork) {
   options.test_only = true;
   TrainingData data = even_data();
   data.classes = 12;
-  expect_parts(
-      error_of<RefusedOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
+  expect_contains(
+      message_of<RefusedOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
       {"tensor 'fc.weight' is float32 (10, 64), expected float32 (12, 64)"});
   options.weights.clear();
   options.out = folder_ / "nowhere";
-  expect_parts(
-      error_of<RefusedOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
+  expect_contains(
+      message_of<RefusedOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
       {options.out, "--weights"});
 }
 
@@ -314,7 +303,7 @@ class WeightsOfProgram : public ::testing::Test {
     const test::Outcome outcome = run_trainer(small_ + arguments, 2);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
-    expect_parts(outcome.output, parts);
+    expect_contains(outcome.output, parts);
   }
 
   const test::TemporaryFolder folder_{"weights_of_program"};
@@ -334,7 +323,7 @@ TEST_F(WeightsOfProgram, ATestLeavesTheFolderAsItIs) {
   const auto before = files();
   const test::Outcome outcome = run_trainer(small_ + "--test-only --ranks 2", 1);
   EXPECT_EQ(outcome.code, 0);
-  expect_parts(outcome.output, {"weights from " + run_ + "/model.safetensors", "test accuracy"});
+  expect_contains(outcome.output, {"weights from " + run_ + "/model.safetensors", "test accuracy"});
   EXPECT_TRUE(files() == before);
 
   expect_refusal("--overwrite --weights " + run_ + "/model.safetensors", {"would remove", "--out"});
@@ -373,7 +362,7 @@ TEST_F(WeightsOfProgram, ADryRunReadsWeightsAndCountsWhatTrains) {
                             "--tensorboard --patience 1 --freeze 'conv1.*,bn1.*,layer*' --weights ";
   const test::Outcome outcome = run_trainer(small_ + other + run_ + "/model.safetensors", 1);
   EXPECT_EQ(outcome.code, 0);
-  expect_parts(outcome.output, {"269722 parameters, 650 of them trained"});
+  expect_contains(outcome.output, {"269722 parameters, 650 of them trained"});
   EXPECT_FALSE(fs::exists(folder_ / "other"));
   expect_refusal(other + (folder_ / "none"), {folder_ / "none"});
 }

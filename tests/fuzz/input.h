@@ -2,13 +2,13 @@
 // or refused with one class of error.
 #pragma once
 
+#include "../temporary_folder.h"
+
 #include <tutti/core/error.h>
 
-#include <unistd.h>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -21,31 +21,16 @@ inline void require(bool fact, const std::string& what) {
   std::abort();
 }
 
-/// A new folder under TMPDIR, which the destructor removes.
-class InputFolder {
+/// A folder for the files that hold an input.
+class InputFolder : public TemporaryFolder {
  public:
-  InputFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tutti_fuzz_XXXXXX").string();
-    require(::mkdtemp(name.data()) != nullptr, "cannot make the folder " + name);
-    path_ = name;
-  }
-  ~InputFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  InputFolder(const InputFolder&) = delete;
-  InputFolder& operator=(const InputFolder&) = delete;
-
-  const std::string& path() const { return path_; }
+  InputFolder() : TemporaryFolder("fuzz") {}
   /// Writes a file of the folder, and returns its path.
   std::string write(const std::string& name, const std::string& bytes) const {
-    std::string file = path_ + "/" + name;
+    std::string file = *this / name;
     std::ofstream(file, std::ios::binary) << bytes;
     return file;
   }
-
- private:
-  std::string path_;
 };
 
 /// Calls `read`. Returns whether it came to its end, or false if it threw an E that names `name` in
