@@ -42,6 +42,9 @@ add_library(tutti_settings INTERFACE)
 target_compile_options(tutti_settings INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion>"
                        $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${TUTTI_WERROR}>>:-Werror>)
+# In a unity build most files are included by another one, and GCC then takes their unnamed namespaces for a header's.
+target_compile_options(tutti_settings INTERFACE
+                       $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>)
 if(TUTTI_NATIVE)
   target_compile_options(tutti_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
 endif()

@@ -1,5 +1,5 @@
 // decode_jpeg(): the calls of libjpeg-turbo. libjpeg reports errors by a function that must not
-// return, so it jumps back to Reader::guard(), which throws. No frame between the two has
+// return, so it jumps back to JpegReader::guard(), which throws. No frame between the two has
 // destructors to run.
 #include "../../core/create.h"
 #include "formats.h"
@@ -52,17 +52,17 @@ void write_rgb(const std::uint8_t* cmyk, std::int64_t width, std::uint8_t* rgb) 
     }
 }
 
-class Reader {
+class JpegReader {
  public:
-  explicit Reader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {
+  explicit JpegReader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {
     info_.err = jpeg_std_error(&errors_.base);
     errors_.base.error_exit = jump_back;
     errors_.base.emit_message = handle_message;
     progress_.progress_monitor = limit_scans;
   }
-  ~Reader() { jpeg_destroy_decompress(&info_); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  ~JpegReader() { jpeg_destroy_decompress(&info_); }
+  JpegReader(const JpegReader&) = delete;
+  JpegReader& operator=(const JpegReader&) = delete;
 
   void read_header() {
     guard([this] {
@@ -147,7 +147,7 @@ class Reader {
 }  // namespace
 
 DecodedImage decode_jpeg(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
-  Reader reader(bytes);
+  JpegReader reader(bytes);
   reader.read_header();
   check_image_size(reader.width(), reader.height(), options);
   const int orientation = reader.orientation();

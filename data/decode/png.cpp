@@ -1,5 +1,6 @@
 // decode_png(): the calls of libpng. libpng reports errors by a function that must not return, so
-// it jumps back to Reader::guard(), which throws. No frame between the two has destructors to run.
+// it jumps back to PngReader::guard(), which throws. No frame between the two has destructors to
+// run.
 #include "../../core/create.h"
 #include "formats.h"
 
@@ -29,18 +30,18 @@ void check_chunks(std::span<const std::uint8_t> bytes) {
   }
 }
 
-class Reader {
+class PngReader {
  public:
-  explicit Reader(std::span<const std::uint8_t> bytes) : rest_(bytes) {
+  explicit PngReader(std::span<const std::uint8_t> bytes) : rest_(bytes) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, jump_back, ignore_warning);
     info_ = png_ ? png_create_info_struct(png_) : nullptr;
     if (info_) return;
     png_destroy_read_struct(&png_, &info_, nullptr);
     fail<OutOfMemoryError>("decode_image: libpng cannot start (or it is another version)");
   }
-  ~Reader() { png_destroy_read_struct(&png_, &info_, nullptr); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
 
   void read_header() {
     guard([this] {
@@ -96,14 +97,14 @@ class Reader {
   }
 
   [[noreturn]] static void jump_back(png_structp png, png_const_charp message) {
-    auto& reader = *static_cast<Reader*>(png_get_error_ptr(png));
+    auto& reader = *static_cast<PngReader*>(png_get_error_ptr(png));
     std::snprintf(reader.message_, sizeof(reader.message_), "%s", message);
     std::longjmp(reader.target_, 1);
   }
   static void ignore_warning(png_structp, png_const_charp) {}
 
   static void copy_bytes_to(png_structp png, png_bytep to, std::size_t count) {
-    auto& reader = *static_cast<Reader*>(png_get_io_ptr(png));
+    auto& reader = *static_cast<PngReader*>(png_get_io_ptr(png));
     if (count > reader.rest_.size()) png_error(png, "the file ends too early");
     std::memcpy(to, reader.rest_.data(), count);
     reader.rest_ = reader.rest_.subspan(count);
@@ -121,7 +122,7 @@ class Reader {
 
 DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   check_chunks(bytes);
-  Reader reader(bytes);
+  PngReader reader(bytes);
   reader.read_header();
   check_image_size(reader.width(), reader.height(), options);
   const Tensor pixels = reader.read_pixels();

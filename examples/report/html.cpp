@@ -16,7 +16,7 @@ std::string to_utf8(const std::string& text) {
 // Whether a byte begins a character: the others have the bits 10 in front.
 bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
-std::string escape(char c) {
+std::string escape_character(char c) {
   switch (c) {
     case '&': return "&amp;";
     case '<': return "&lt;";
@@ -38,7 +38,7 @@ std::string escape(const std::string& text) {
     // U+FFFE and U+FFFF are UTF-8, but XML has no such characters.
     const bool is_forbidden = whole.compare(i, 3, "\xEF\xBF\xBE") == 0 ||
                               whole.compare(i, 3, "\xEF\xBF\xBF") == 0;
-    out += is_forbidden ? replacement : escape(whole[i]);
+    out += is_forbidden ? replacement : escape_character(whole[i]);
     if (is_forbidden) i += 2;
   }
   return out;
