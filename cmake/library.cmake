@@ -1,17 +1,20 @@
-# Builds the library `tutti` from every source of the layer folders. An optional part (MPI, image files, CUDA, NCCL) is
-# either the real sources of its folder or that folder's unavailable.cpp; the choice is made here and in cuda.cmake.
+# Builds the library `tutti` from every source of the layer folders. An optional part (oneDNN, OpenMP, MPI, image files,
+# CUDA, NCCL) is either its real sources or an *unavailable.cpp in their place; the choice is made here and in cuda.cmake.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 find_package(ZLIB REQUIRED)
-# oneDNN is found by its library and header, because Debian's dnnl-config.cmake requires OpenCL headers that we do not
-# need.
-find_library(TUTTI_DNNL_LIBRARY dnnl REQUIRED)
-find_path(TUTTI_DNNL_INCLUDE dnnl.hpp REQUIRED)
-add_library(tutti_dnnl INTERFACE)
-target_link_libraries(tutti_dnnl INTERFACE ${TUTTI_DNNL_LIBRARY})
-target_include_directories(tutti_dnnl INTERFACE ${TUTTI_DNNL_INCLUDE})
+
+set(TUTTI_HAS_OPENMP OFF)
+if(NOT TUTTI_OPENMP STREQUAL "OFF")
+  find_package(OpenMP COMPONENTS CXX)
+  set(TUTTI_HAS_OPENMP ${OpenMP_CXX_FOUND})
+  if(TUTTI_OPENMP STREQUAL "ON" AND NOT TUTTI_HAS_OPENMP)
+    message(FATAL_ERROR "TUTTI_OPENMP is ON, but CMake found no OpenMP for ${CMAKE_CXX_COMPILER}. Install it (on Debian "
+                        "with clang: apt-get install libomp-dev), or set TUTTI_OPENMP to OFF.")
+  endif()
+endif()
+include(cmake/onednn.cmake)
 
 file(GLOB TUTTI_SOURCES CONFIGURE_DEPENDS
      core/*.cpp kernels/*.cpp kernels/cpu/*.cpp autograd/*.cpp
@@ -20,6 +23,16 @@ file(GLOB TUTTI_SOURCES CONFIGURE_DEPENDS
      distributed/launch/*.cpp distributed/launch/rendezvous/*.cpp
      nn/*.cpp nn/batch_norm/*.cpp nn/functional/*.cpp optim/*.cpp
      data/*.cpp data/transforms/*.cpp data/decode/decode_image.cpp data/decode/exif.cpp)
+if(TUTTI_HAS_ONEDNN)
+  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/onednn_unavailable\\.cpp$")
+else()
+  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/onednn(_primitive)?\\.cpp$")
+endif()
+if(TUTTI_HAS_OPENMP)
+  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/openmp_unavailable\\.cpp$")
+else()
+  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/openmp\\.cpp$")
+endif()
 
 set(TUTTI_HAS_MPI OFF)
 if(NOT TUTTI_MPI STREQUAL "OFF")
@@ -64,15 +77,20 @@ tutti_use_cuda(tutti)
 # floating-point exceptions nor reads their flags.
 file(GLOB TUTTI_KERNEL_SOURCES CONFIGURE_DEPENDS kernels/cpu/*.cpp)
 set_source_files_properties(${TUTTI_KERNEL_SOURCES} PROPERTIES COMPILE_OPTIONS
-                            "-fno-math-errno;-fno-trapping-math;-mprefer-vector-width=512;-Wno-psabi")
+                            "-fno-math-errno;-fno-trapping-math;-fopenmp-simd;-Wno-psabi")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS -mprefer-vector-width=512)
+endif()
 if(TUTTI_SANITIZE MATCHES fuzzer)
   # The kernels see no input of a fuzzer. Without optimisation and checks they compile in a quarter of the time.
   set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
 endif()
-target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenMP::OpenMP_CXX OpenSSL::Crypto
-                      ZLIB::ZLIB
-                      $<BUILD_INTERFACE:tutti_dnnl> $<INSTALL_INTERFACE:dnnl>
+target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenSSL::Crypto ZLIB::ZLIB
+                      $<BUILD_INTERFACE:tutti_dnnl> "$<INSTALL_INTERFACE:${TUTTI_ONEDNN_INSTALLED}>"
                       $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+if(TUTTI_HAS_OPENMP)
+  target_link_libraries(tutti PRIVATE OpenMP::OpenMP_CXX)
+endif()
 if(TUTTI_HAS_MPI)
   target_link_libraries(tutti PRIVATE MPI::MPI_CXX)
 endif()
@@ -106,9 +124,14 @@ add_library(tutti_private_headers INTERFACE)
 target_include_directories(tutti_private_headers INTERFACE ${private_headers})
 
 # What core/version.cpp says about this build.
-file(STRINGS ${TUTTI_DNNL_INCLUDE}/oneapi/dnnl/dnnl_version.h onednn_lines REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) ")
-string(REGEX MATCHALL "[0-9]+" onednn_version "${onednn_lines}")
-list(JOIN onednn_version "." onednn_version)
+set(built_with_onednn "no: convolutions and matrix products are slow")
+if(TUTTI_HAS_ONEDNN)
+  set(built_with_onednn "${TUTTI_ONEDNN_VERSION}")
+endif()
+set(built_with_openmp "no: every thread computes alone")
+if(TUTTI_HAS_OPENMP)
+  set(built_with_openmp "${OpenMP_CXX_VERSION}")
+endif()
 set(built_with_mpi "no")
 if(TUTTI_HAS_MPI)
   set(built_with_mpi "yes, version ${MPI_CXX_VERSION} of the standard")
@@ -126,4 +149,4 @@ if(TUTTI_HAS_NCCL)
   set(built_with_nccl "yes")
 endif()
 set_source_files_properties(core/version.cpp PROPERTIES COMPILE_DEFINITIONS
-  "TUTTI_VERSION=\"${PROJECT_VERSION}\";TUTTI_BUILT_WITH_ONEDNN=\"${onednn_version}\";TUTTI_BUILT_WITH_MPI=\"${built_with_mpi}\";TUTTI_BUILT_WITH_IMAGES=\"${built_with_images}\";TUTTI_BUILT_WITH_CUDA=\"${built_with_cuda}\";TUTTI_BUILT_WITH_NCCL=\"${built_with_nccl}\"")
+  "TUTTI_VERSION=\"${PROJECT_VERSION}\";TUTTI_BUILT_WITH_ONEDNN=\"${built_with_onednn}\";TUTTI_BUILT_WITH_OPENMP=\"${built_with_openmp}\";TUTTI_BUILT_WITH_MPI=\"${built_with_mpi}\";TUTTI_BUILT_WITH_IMAGES=\"${built_with_images}\";TUTTI_BUILT_WITH_CUDA=\"${built_with_cuda}\";TUTTI_BUILT_WITH_NCCL=\"${built_with_nccl}\"")

@@ -1,45 +1,14 @@
+// The threads of parallel_for are in openmp.cpp or, in a build without OpenMP, in
+// openmp_unavailable.cpp.
 #include "parallel.h"
 
-#include "error.h"
-#include "main_thread.h"
-
-#include <omp.h>
 #include <sched.h>
 
 namespace tutti {
-namespace {
-
-// Whether the calling thread computes with the number of threads that OpenMP has for it.
-thread_local bool follows_openmp = is_main_thread();
-
-}  // namespace
-
-void set_num_threads(int threads) {
-  if (threads < 1) fail<ValueError>("set_num_threads: expected at least 1, got {}", threads);
-  omp_set_num_threads(threads);
-  follows_openmp = true;
-}
-
-int num_threads() { return follows_openmp && !omp_in_parallel() ? omp_get_max_threads() : 1; }
 
 int available_cores() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-void detail::run_parallel(int threads, void (*body)(int, int, void*), void* context) {
-#pragma omp parallel num_threads(threads)
-  body(omp_get_thread_num(), omp_get_num_threads(), context);
-}
-
-detail::OpenMPThreads::OpenMPThreads() {
-  if (follows_openmp || omp_get_max_threads() == 1) return;
-  before_ = omp_get_max_threads();
-  omp_set_num_threads(1);
-}
-
-detail::OpenMPThreads::~OpenMPThreads() {
-  if (before_ > 0) omp_set_num_threads(before_);
 }
 
 }  // namespace tutti

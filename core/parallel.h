@@ -10,7 +10,8 @@ namespace tutti {
 /// Sets how many threads the calling thread computes with, at least 1. The default of the main
 /// thread is what OpenMP chooses: OMP_NUM_THREADS, or all cores. The default of every other thread
 /// is 1, because a program with many threads would otherwise start as many times all cores. The
-/// ranks of run_ranks() share the count of their caller.
+/// ranks of run_ranks() share the count of their caller. In a library built without OpenMP every
+/// thread computes alone: the call then only checks `threads`, and num_threads() stays 1.
 void set_num_threads(int threads);
 /// Returns how many threads the calling thread computes with.
 int num_threads();

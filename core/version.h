@@ -14,8 +14,8 @@ std::string compiler();
 std::string vector_instructions();
 
 /// Returns "tutti 0.1.0" and, on lines of their own, the compiler, the vector instructions for
-/// which the kernels were compiled, and which of oneDNN, MPI, image files, CUDA and NCCL were
-/// found.
+/// which the kernels were compiled, and which of oneDNN, OpenMP, MPI, image files, CUDA and NCCL
+/// were found.
 std::string describe_build();
 
 }  // namespace tutti

@@ -44,11 +44,12 @@ Desc activation_desc(const Tensor& t, MemoryFormat format) {
 // A convolution as oneDNN describes it. `w_any` leaves the layout of the weight to oneDNN.
 struct ConvDescs {
   Desc x, w, w_any, y, bias;
-  memory::dims stride, dilation, padding;
+  memory::dims w_sizes, stride, dilation, padding;
 
   ConvDescs(const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& y_tensor,
             const Tensor& bias_tensor, const ConvOptions& options)
-      : stride(dims_of(options.stride)),
+      : w_sizes(dims_of(w_tensor.shape())),
+        stride(dims_of(options.stride)),
         dilation(dims_of(options.dilation)),
         padding(dims_of(options.padding)) {
     for (auto& value : dilation) --value;  // A dense kernel has dilation 0 in oneDNN.
@@ -60,23 +61,21 @@ struct ConvDescs {
           to_string(x_tensor.shape()), to_string(y_tensor.shape()));
     x = activation_desc(x_tensor, *format);
     y = activation_desc(y_tensor, *format);
-    memory::dims sizes = dims_of(w_tensor.shape()), steps = dims_of(w_tensor.strides());
+    memory::dims steps = dims_of(w_tensor.strides());
     if (options.groups > 1) {  // oneDNN reads (O, I/g, ...) as (g, O/g, I/g, ...).
-      sizes[0] /= options.groups;
-      steps.insert(steps.begin(), steps[0] * sizes[0]);
-      sizes.insert(sizes.begin(), options.groups);
+      w_sizes[0] /= options.groups;
+      steps.insert(steps.begin(), steps[0] * w_sizes[0]);
+      w_sizes.insert(w_sizes.begin(), options.groups);
     }
-    w = Desc(sizes, type_of(w_tensor.dtype()), steps);
-    w_any = Desc(sizes, type_of(x_tensor.dtype()), memory::format_tag::any);
+    w = Desc(w_sizes, type_of(w_tensor.dtype()), steps);
+    w_any = Desc(w_sizes, type_of(x_tensor.dtype()), memory::format_tag::any);
     if (bias_tensor.defined()) bias = vector_desc(bias_tensor);
   }
 
   auto forward() const {
-    using Forward = dnnl::convolution_forward;
-    return Forward::primitive_desc(
-        Forward::desc(dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, x,
-                      w_any, bias, y, stride, dilation, padding, padding),
-        attributes(), engine());
+    return describe<dnnl::convolution_forward>(dnnl::prop_kind::forward_training,
+                                               dnnl::algorithm::convolution_direct, x, w_any, bias,
+                                               y, stride, dilation, padding, padding);
   }
 };
 
@@ -109,12 +108,10 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
   return run_cached(
       "convolution backward", key, {pointer(dy), pointer(w), pointer(dx)},
       [&](OnednnPrimitive& primitive) {
-        using BackwardData = dnnl::convolution_backward_data;
         const ConvDescs descs(dx, w, dy, {}, options);
-        const BackwardData::primitive_desc backward(
-            BackwardData::desc(dnnl::algorithm::convolution_direct, descs.x, descs.w_any, descs.y,
-                               descs.stride, descs.dilation, descs.padding, descs.padding),
-            attributes(), engine(), descs.forward());
+        const auto backward = describe_backward<dnnl::convolution_backward_data>(
+            descs.forward(), dnnl::algorithm::convolution_direct, descs.x, descs.w_any, descs.y,
+            descs.stride, descs.dilation, descs.padding, descs.padding);
         primitive.set_primitive(backward);
         primitive.add(DNNL_ARG_DIFF_DST, Direction::in, descs.y, backward.diff_dst_desc());
         primitive.add(DNNL_ARG_WEIGHTS, Direction::in, descs.w, backward.weights_desc());
@@ -152,16 +149,13 @@ bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOp
   return run_cached(
       "convolution backward", key, {pointer(x), pointer(dy), pointer(dw), pointer(db)},
       [&](OnednnPrimitive& primitive) {
-        using BackwardWeights = dnnl::convolution_backward_weights;
         const ConvDescs descs(x, dw, dy, db, options);
         // oneDNN sums in float32. If the caller's gradient is float32, it must not be rounded to
         // bfloat16 in between.
-        const Desc dw_any(descs.w.dims(), descs.w.data_type(), memory::format_tag::any);
-        const BackwardWeights::primitive_desc backward(
-            BackwardWeights::desc(dnnl::algorithm::convolution_direct, descs.x, dw_any, descs.bias,
-                                  descs.y, descs.stride, descs.dilation, descs.padding,
-                                  descs.padding),
-            attributes(), engine(), descs.forward());
+        const Desc dw_any(descs.w_sizes, type_of(dw.dtype()), memory::format_tag::any);
+        const auto backward = describe_backward<dnnl::convolution_backward_weights>(
+            descs.forward(), dnnl::algorithm::convolution_direct, descs.x, dw_any, descs.bias,
+            descs.y, descs.stride, descs.dilation, descs.padding, descs.padding);
         primitive.set_primitive(backward);
         primitive.add(DNNL_ARG_SRC, Direction::in, descs.x, backward.src_desc());
         primitive.add(DNNL_ARG_DIFF_DST, Direction::in, descs.y, backward.diff_dst_desc());
@@ -184,6 +178,7 @@ struct PoolDescs {
   Desc x, y, index;
   dnnl::algorithm algorithm;
   memory::dims kernel, stride, padding, dilation;
+  bool has_index;
 
   PoolDescs(const Tensor& x_tensor, const Tensor& y_tensor, const Tensor& index_tensor,
             const PoolOptions& options, bool max)
@@ -193,23 +188,22 @@ struct PoolDescs {
         kernel(dims_of(options.kernel)),
         stride(dims_of(options.stride)),
         padding(dims_of(options.padding)),
-        dilation(kernel.size(), 0) {
+        dilation(kernel.size(), 0),
+        has_index(index_tensor.defined()) {
     if (!pooling_takes_layouts(x_tensor, y_tensor, index_tensor))
       throw dnnl::error(dnnl_unimplemented, "pooling with these layouts");
     const auto format = common_format(x_tensor, y_tensor);
     x = activation_desc(x_tensor, *format);
     y = activation_desc(y_tensor, *format);
-    if (index_tensor.defined()) index = activation_desc(index_tensor, *format);
+    if (has_index) index = activation_desc(index_tensor, *format);
   }
 
   auto forward() const {
-    using Forward = dnnl::pooling_v2_forward;
-    const auto kind = index ? dnnl::prop_kind::forward_training
-                            : dnnl::prop_kind::forward_inference;
-    const Forward::primitive_desc desc(
-        Forward::desc(kind, algorithm, x, y, stride, kernel, dilation, padding, padding),
-        attributes(), engine());
-    if (index && desc.workspace_desc() != index)
+    const auto kind = has_index ? dnnl::prop_kind::forward_training
+                                : dnnl::prop_kind::forward_inference;
+    const auto desc =
+        describe<PoolingForward>(kind, algorithm, x, y, stride, kernel, dilation, padding, padding);
+    if (has_index && desc.workspace_desc() != index)
       throw dnnl::error(dnnl_unimplemented, "max pooling's workspace");
     return desc;
   }
@@ -242,12 +236,10 @@ bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& 
   return run_cached(
       "pooling backward", key, {pointer(dy), pointer(dx), pointer(index)},
       [&](OnednnPrimitive& primitive) {
-        using Backward = dnnl::pooling_v2_backward;
         const PoolDescs descs(dx, dy, index, options, max);
-        const Backward::primitive_desc backward(
-            Backward::desc(descs.algorithm, descs.x, descs.y, descs.stride, descs.kernel,
-                           descs.dilation, descs.padding, descs.padding),
-            attributes(), engine(), descs.forward());
+        const auto backward = describe_backward<PoolingBackward>(
+            descs.forward(), descs.algorithm, descs.x, descs.y, descs.stride, descs.kernel,
+            descs.dilation, descs.padding, descs.padding);
         primitive.set_primitive(backward);
         primitive.add(DNNL_ARG_DIFF_DST, Direction::in, descs.y, backward.diff_dst_desc());
         primitive.add(DNNL_ARG_DIFF_SRC, Direction::out, descs.x, backward.diff_src_desc());
@@ -284,21 +276,22 @@ Desc bias_desc(const Tensor& bias, const Tensor& out) {
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
   PrimitiveKey key('p');
   for (const Tensor& t : {a, b, bias, out}) key.add(t);
-  return run_cached(
-      "matmul", key, {pointer(a), pointer(b), pointer(out), pointer(bias)},
-      [&](OnednnPrimitive& primitive) {
-        // Both factors have the dtype of `a`: a reorder converts a float32 `b`.
-        const Desc a_desc = matrix_desc(a, a.dtype()), b_desc = matrix_desc(b, a.dtype()),
-                   out_desc = matrix_desc(out, out.dtype()), added = bias_desc(bias, out);
-        const dnnl::matmul::primitive_desc product(
-            dnnl::matmul::desc(a_desc, b_desc, added, out_desc), attributes(), engine());
-        primitive.set_primitive(product);
-        primitive.add(DNNL_ARG_SRC, Direction::in, a_desc, product.src_desc());
-        primitive.add(DNNL_ARG_WEIGHTS, Direction::in, matrix_desc(b, b.dtype()),
-                      product.weights_desc());
-        primitive.add(DNNL_ARG_DST, Direction::out, out_desc, product.dst_desc());
-        if (bias.defined()) primitive.add(DNNL_ARG_BIAS, Direction::in, added, product.bias_desc());
-      });
+  return run_cached("matmul", key, {pointer(a), pointer(b), pointer(out), pointer(bias)},
+                    [&](OnednnPrimitive& primitive) {
+                      // Both factors have the dtype of `a`: a reorder converts a float32 `b`.
+                      const Desc a_desc = matrix_desc(a, a.dtype()),
+                                 b_desc = matrix_desc(b, a.dtype()),
+                                 out_desc = matrix_desc(out, out.dtype()),
+                                 added = bias_desc(bias, out);
+                      const auto product = describe<dnnl::matmul>(a_desc, b_desc, added, out_desc);
+                      primitive.set_primitive(product);
+                      primitive.add(DNNL_ARG_SRC, Direction::in, a_desc, product.src_desc());
+                      primitive.add(DNNL_ARG_WEIGHTS, Direction::in, matrix_desc(b, b.dtype()),
+                                    product.weights_desc());
+                      primitive.add(DNNL_ARG_DST, Direction::out, out_desc, product.dst_desc());
+                      if (bias.defined())
+                        primitive.add(DNNL_ARG_BIAS, Direction::in, added, product.bias_desc());
+                    });
 }
 
 }  // namespace tutti::kernels::cpu::onednn

@@ -6,8 +6,7 @@
 #include "../../core/parallel.h"
 #include "../convolution.h"
 #include "../pooling.h"
-
-#include <dnnl.hpp>
+#include "onednn_versions.h"
 
 #include <functional>
 #include <string>
@@ -17,9 +16,6 @@ namespace tutti::kernels::cpu::onednn {
 
 using dnnl::memory;
 using Desc = memory::desc;
-
-const dnnl::engine& engine();
-dnnl::primitive_attr attributes();
 
 /// A oneDNN primitive, together with the reorders between the layouts of the caller's tensors and
 /// those that the primitive requires. Only weights are reordered, because activations are described

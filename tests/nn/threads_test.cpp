@@ -1,6 +1,5 @@
 // Tests of what threads may do at a time (docs/threads.md), which also run under ThreadSanitizer:
 // reading one model from many threads, training models of one's own, and both side by side.
-#include <omp.h>
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/random.h>
@@ -16,6 +15,10 @@
 
 #include <functional>
 #include <thread>
+
+#ifdef TUTTI_HAS_OPENMP
+#include <omp.h>
+#endif
 
 namespace tutti {
 namespace {
@@ -156,6 +159,7 @@ TEST(Threads, ATensorMayBeReadByManyThreads) {
   });
 }
 
+#ifdef TUTTI_HAS_OPENMP
 // The library must not change how many threads OpenMP gives to the host program's own loops.
 TEST(Threads, TheHostsSettingOfOpenMPStays) {
   std::thread([] {
@@ -165,6 +169,7 @@ TEST(Threads, TheHostsSettingOfOpenMPStays) {
     EXPECT_EQ(omp_get_max_threads(), 3);
   }).join();
 }
+#endif
 
 }  // namespace
 }  // namespace tutti

@@ -1,0 +1,30 @@
+// Replaces oneDNN where the library is built without it: no function has a kernel, so that tutti's
+// own loops and the reference kernels compute.
+#include "onednn.h"
+
+namespace tutti::kernels::cpu::onednn {
+
+bool convolution_forward(const Tensor&, const Tensor&, const Tensor&, const ConvOptions&,
+                         const Tensor&) {
+  return false;
+}
+bool convolution_backward_input(const Tensor&, const Tensor&, const ConvOptions&, const Tensor&) {
+  return false;
+}
+bool convolution_backward_weight(const Tensor&, const Tensor&, const ConvOptions&, const Tensor&,
+                                 const Tensor&) {
+  return false;
+}
+bool pooling_forward(const Tensor&, const PoolOptions&, bool, const Tensor&, const Tensor&) {
+  return false;
+}
+bool pooling_backward(const Tensor&, const Tensor&, const PoolOptions&, bool, const Tensor&) {
+  return false;
+}
+bool pooling_takes_layouts(const Tensor&, const Tensor&, const Tensor&) { return false; }
+bool matmul(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return false; }
+
+bool reads_unwritten_memory(const Tensor&, const ConvOptions&) { return false; }
+bool misreads_odd_channels(const Tensor&, const Tensor&, const ConvOptions&) { return false; }
+
+}  // namespace tutti::kernels::cpu::onednn
