@@ -69,6 +69,7 @@ include(cmake/cuda.cmake)
 list(APPEND TUTTI_SOURCES ${TUTTI_MPI_SOURCES} ${TUTTI_IMAGE_SOURCES} ${TUTTI_CUDA_SOURCES})
 
 add_library(tutti ${TUTTI_SOURCES})
+tutti_compile_folders_as_one(tutti)
 add_library(tutti::tutti ALIAS tutti)
 target_compile_features(tutti PUBLIC cxx_std_20)
 target_compile_options(tutti PRIVATE $<$<CONFIG:Release>:-O3>)

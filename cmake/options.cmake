@@ -47,7 +47,19 @@ add_library(tutti_settings INTERFACE)
 target_compile_options(tutti_settings INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion>"
                        $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${TUTTI_WERROR}>>:-Werror>)
-# In a unity build most files are included by another one, and GCC then takes their unnamed namespaces for a header's.
+# A unity build (CMAKE_UNITY_BUILD, which the presets set) compiles each folder of `target` as one file. Names in the
+# unnamed namespaces of a folder's files must therefore differ.
+function(tutti_compile_folders_as_one target)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    cmake_path(ABSOLUTE_PATH source OUTPUT_VARIABLE folder)
+    cmake_path(REMOVE_FILENAME folder)
+    string(MAKE_C_IDENTIFIER "${folder}" group)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+endfunction()
+# Most files are then included by another one, and GCC takes their unnamed namespaces for a header's.
 target_compile_options(tutti_settings INTERFACE
                        $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>)
 if(TUTTI_NATIVE)

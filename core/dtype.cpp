@@ -5,21 +5,21 @@
 namespace tutti {
 namespace {
 
-struct Entry {
+struct DTypeProperties {
   const char* name;
   std::size_t size;
   bool floating;
 };
 
-constexpr std::array<Entry, 7> table{{{"float32", 4, true},
-                                      {"float64", 8, true},
-                                      {"bfloat16", 2, true},
-                                      {"float16", 2, true},
-                                      {"int64", 8, false},
-                                      {"uint8", 1, false},
-                                      {"bool", 1, false}}};
+constexpr std::array<DTypeProperties, 7> table{{{"float32", 4, true},
+                                                {"float64", 8, true},
+                                                {"bfloat16", 2, true},
+                                                {"float16", 2, true},
+                                                {"int64", 8, false},
+                                                {"uint8", 1, false},
+                                                {"bool", 1, false}}};
 
-const Entry& entry(DType dtype) { return table[static_cast<std::size_t>(dtype)]; }
+const DTypeProperties& entry(DType dtype) { return table[static_cast<std::size_t>(dtype)]; }
 
 }  // namespace
 

@@ -10,8 +10,9 @@
 namespace tutti::examples {
 namespace {
 
-constexpr double width = 440, height = 240, left = 46, right = 12, top = 10, bottom = 38,
-                 plot_width = width - left - right, plot_height = height - top - bottom;
+constexpr double chart_width = 440, chart_height = 240, left = 46, right = 12, top = 10,
+                 bottom = 38, plot_width = chart_width - left - right,
+                 plot_height = chart_height - top - bottom;
 
 // Returns the multiples of 1, 2 or 5 times a power of ten in a range, about five of them.
 std::vector<double> ticks(double low, double high) {
@@ -55,14 +56,15 @@ std::string axes(const Frame& frame) {
   const LineChart& chart = frame.chart;
   std::string out;
   for (const double v : ticks(chart.low, chart.high)) {
-    out += straight_line("grid", left, frame.y(v), width - right, frame.y(v));
+    out += straight_line("grid", left, frame.y(v), chart_width - right, frame.y(v));
     out += text(left - 7, frame.y(v) + 4, "end", tick_text(v));
   }
   for (const double s : ticks(0, std::max(chart.last_step, 5.0)))
-    if (s <= chart.last_step) out += text(frame.x(s), height - bottom + 17, "middle", tick_text(s));
+    if (s <= chart.last_step)
+      out += text(frame.x(s), chart_height - bottom + 17, "middle", tick_text(s));
   for (const double end : chart.epoch_ends)
-    out += straight_line("epoch", frame.x(end), top, frame.x(end), height - bottom);
-  return out + text(left + plot_width / 2, height - 4, "middle", "step");
+    out += straight_line("epoch", frame.x(end), top, frame.x(end), chart_height - bottom);
+  return out + text(left + plot_width / 2, chart_height - 4, "middle", "step");
 }
 
 bool is_finite(const Point& p) { return std::isfinite(p.x) && std::isfinite(p.y); }
@@ -89,7 +91,7 @@ std::string circles(const Frame& frame, const std::vector<Point>& points) {
 std::string line_chart(const LineChart& chart) {
   const Frame frame{chart};
   return fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n",
-                     width, height, escape(chart.title)) +
+                     chart_width, chart_height, escape(chart.title)) +
          axes(frame) + polyline("faint", frame, chart.faint) +
          polyline("train", frame, chart.line) + polyline("test-line", frame, chart.dots) +
          circles(frame, chart.dots) + "</svg>\n";

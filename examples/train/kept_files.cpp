@@ -26,7 +26,7 @@ Metadata read_best(const TrainOptions& options) {
   return metadata;
 }
 
-std::string value(const Metadata& metadata, const std::string& key) {
+std::string value_of(const Metadata& metadata, const std::string& key) {
   const auto found = metadata.find(key);
   return found == metadata.end() ? "" : found->second;
 }
@@ -61,7 +61,7 @@ void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
                const StateDict& state, const Metadata& metadata) {
   const Metadata kept = read_best(options);
   const double kept_accuracy =
-      kept.empty() ? -1 : std::strtod(value(kept, "test_accuracy").c_str(), nullptr);
+      kept.empty() ? -1 : std::strtod(value_of(kept, "test_accuracy").c_str(), nullptr);
   if (rows.back().test_accuracy.value_or(0) > kept_accuracy)
     save_safetensors(best_path(options), state, metadata);
 }
@@ -70,8 +70,8 @@ std::string describe_best(const TrainOptions& options) {
   const Metadata best = read_best(options);
   if (best.empty()) return "best     none: no epoch was tested since --keep-best was given";
   return fmt::format("best     {} (epoch {}, test accuracy {:.4f})", best_path(options),
-                     value(best, "epoch"),
-                     std::strtod(value(best, "test_accuracy").c_str(), nullptr));
+                     value_of(best, "epoch"),
+                     std::strtod(value_of(best, "test_accuracy").c_str(), nullptr));
 }
 
 void keep_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,

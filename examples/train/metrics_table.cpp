@@ -18,7 +18,7 @@ struct Column {
   double low, high;
   bool is_whole = false, may_be_nan = false;
 };
-constexpr std::array<Column, metrics_columns> columns{
+constexpr std::array<Column, metrics_columns> column_checks{
     {{.name = "epoch", .low = 1, .high = 0x1p53, .is_whole = true},
      {.name = "step", .low = 1, .high = 0x1p53, .is_whole = true},
      {.name = "train_loss", .low = -largest, .high = largest},
@@ -73,7 +73,8 @@ std::vector<Metrics> rows_from_table(const Tensor& table, std::int64_t step) {
   std::vector<Metrics> rows;
   for (std::int64_t r = 0; r < table.size(0); ++r) {
     const double* const values = table.data<double>() + r * metrics_columns;
-    for (std::size_t c = 0; c < columns.size(); ++c) check_value(r, columns[c], values[c]);
+    for (std::size_t c = 0; c < column_checks.size(); ++c)
+      check_value(r, column_checks[c], values[c]);
     const Metrics row = row_from(values);
     const Metrics before = rows.empty() ? Metrics{.epoch = 1} : rows.back();
     if (row.step <= before.step || row.step > step || row.epoch < before.epoch)

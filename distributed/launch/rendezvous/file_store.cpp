@@ -26,7 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::string_view magic = "tutti rendezvous 2\n";
+constexpr std::string_view file_magic = "tutti rendezvous 2\n";
 constexpr std::string_view replaced_key = "\1replaced";  // of the record that says so
 constexpr std::size_t min_bytes_to_compact = std::size_t{1} << 20;
 
@@ -39,7 +39,7 @@ struct Header {
 };
 
 std::string encode(const Header& header) {
-  std::string message, text(magic);
+  std::string message, text(file_magic);
   write_text(message, header.run_id);
   write_number(message, header.size);
   for (const std::string& part :
@@ -54,10 +54,11 @@ enum class Contents { nothing, header, others };
 // Reads the header at the beginning of `text`. An incomplete one counts as nothing: its writer has
 // been killed, or writes it now.
 Contents decode(const std::string& text, Header& header) {
-  if (!text.starts_with(std::string_view(magic).substr(0, std::min(text.size(), magic.size()))))
+  if (!text.starts_with(
+          std::string_view(file_magic).substr(0, std::min(text.size(), file_magic.size()))))
     return Contents::others;
-  if (text.size() < magic.size()) return Contents::nothing;
-  MessageReader file{std::string_view(text).substr(magic.size())};
+  if (text.size() < file_magic.size()) return Contents::nothing;
+  MessageReader file{std::string_view(text).substr(file_magic.size())};
   const std::string message = file.text();
   if (!file.good) return Contents::nothing;
   MessageReader reader{message};

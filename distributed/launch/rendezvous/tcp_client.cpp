@@ -158,17 +158,17 @@ class Client : public Store {
   // Greets rank 0. Returns also why it did not end well.
   std::pair<Outcome, std::string> greet(const std::string& secret, Clock::time_point deadline) {
     ClientGreeting greeting(member(), secret);
-    std::string magic(answer_magic.size(), '\0'), nonce(nonce_size, '\0');
+    std::string start(answer_magic.size(), '\0'), nonce(nonce_size, '\0');
     std::string mark(1, '\0'), proof(hmac_size, '\0');
     const std::pair stranger(Outcome::failed, "what answers there is no rank 0 of tutti");
     // What other servers send first may be short, and then nothing more comes.
-    if (!send_bytes(greeting.hello(), deadline) || !receive_bytes(magic, deadline) ||
-        magic != answer_magic || !receive_bytes(nonce, deadline)) {
-      const bool is_silent = magic[0] == '\0' && Clock::now() >= deadline;
+    if (!send_bytes(greeting.hello(), deadline) || !receive_bytes(start, deadline) ||
+        start != answer_magic || !receive_bytes(nonce, deadline)) {
+      const bool is_silent = start[0] == '\0' && Clock::now() >= deadline;
       if (!is_silent) return stranger;
       return {Outcome::failed, "what listens there does not answer; its process hangs or is busy"};
     }
-    const std::string claim = greeting.prove(magic + nonce);
+    const std::string claim = greeting.prove(start + nonce);
     if (claim.empty() || !send_bytes(claim, deadline) || !receive_bytes(mark, deadline))
       return stranger;
     if (mark[0] == refused_mark)
