@@ -132,6 +132,13 @@ bool is_older_than(int major, int minor) {
 
 bool misreads_strides() { return !is_older_than(3, 3); }
 
+bool misses_padded_windows(const Tensor& x, const Tensor& w, const ConvOptions& options) {
+  if (is_older_than(3, 3) || x.rank() != 5 || options.groups == 1) return false;
+  for (int d = 0; d < 3; ++d)
+    if (options.padding[d] > options.dilation[d] * (w.shape()[d + 2] - 1)) return true;
+  return false;
+}
+
 bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options) {
   const bool is_padded = std::ranges::any_of(options.padding, [](auto size) { return size > 0; });
   return x.shape()[x.rank() - 1] < options.stride[x.rank() - 3] || (x.rank() == 5 && is_padded);

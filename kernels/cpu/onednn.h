@@ -32,6 +32,11 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& 
 /// between were not examined, and are taken to have the fault, as all later ones are.
 bool misreads_strides();
 
+/// Returns whether convolution_forward() may be wrong for a bfloat16 x. oneDNN 3.7.2 is in three
+/// spatial dimensions with groups of several outputs, if a whole window lies in the padding.
+/// Versions as for misreads_strides().
+bool misses_padded_windows(const Tensor& x, const Tensor& w, const ConvOptions& options);
+
 /// Returns whether convolution_backward_weight() may be wrong for a bfloat16 x. oneDNN reads
 /// scratch memory that it never wrote where rows are shorter than the stride and, in some shapes of
 /// three spatial dimensions, where there is padding. Such gradients were off by any amount, or NaN.
