@@ -29,15 +29,16 @@ Tensor row_major_copy(const Tensor& t) {
   return copy;
 }
 
-// Returns the matrices of t as a view of at most three dimensions, repeated to the batch of `out`;
-// none if the matrices are not evenly spaced in memory.
+// Returns the matrices of t as a view of at most three dimensions; none if the matrices are not
+// evenly spaced in memory, or if t repeats them for the batch of `out`.
 std::optional<Tensor> merge_batch_dims(const Tensor& t, const Tensor& out) {
   const int row = t.rank() - 2, column = t.rank() - 1;
   if (row == 0) return t;
   std::int64_t count = 1, stride = 0;
   for (int d = row - 1; d >= 0; --d) {
     if (out.shape()[d] == 1) continue;
-    const std::int64_t step = t.shape()[d] == 1 ? 0 : t.strides()[d];
+    const std::int64_t step = t.strides()[d];
+    if (t.shape()[d] == 1 || step == 0) return {};
     if (count == 1) stride = step;
     if (step != count * stride && count > 1) return {};
     count *= out.shape()[d];
