@@ -33,10 +33,11 @@ function(tutti_check_onednn include version)
   file(STRINGS ${include}/oneapi/dnnl/dnnl_version.h lines REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) ")
   string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
   list(JOIN numbers "." found)
-  set(advice "Install another one (on Debian: apt-get install libdnnl-dev) and, where it is not in the system's "
-             "folders, set TUTTI_ONEDNN_ROOT to it; or set TUTTI_ONEDNN to OFF, which is slow.")
+  string(CONCAT advice "Install another one (on Debian: apt-get install libdnnl-dev) and, where it is not in the "
+         "system's folders, set TUTTI_ONEDNN_ROOT to it, or set TUTTI_ONEDNN to OFF, which is slow.")
   if(NOT found VERSION_GREATER_EQUAL 2.6 OR NOT found VERSION_LESS 4)
-    message(FATAL_ERROR "tutti needs oneDNN 2.6 or a later 2.x, or 3.x, but found '${found}' in ${include}. " ${advice})
+    message(FATAL_ERROR "tutti needs oneDNN 2.6 or a later 2.x, or 3.x, but found '${found}' in ${include}. "
+                        "${advice}")
   endif()
   # oneDNN has to take the number of threads from OpenMP, as core/parallel.h promises, or to have one thread.
   file(STRINGS ${include}/oneapi/dnnl/dnnl_config.h threads REGEX "define DNNL_CPU_THREADING_RUNTIME ")
@@ -47,7 +48,7 @@ function(tutti_check_onednn include version)
   endif()
   if(NOT threads IN_LIST usable)
     message(FATAL_ERROR "tutti needs oneDNN with threads of OpenMP (OMP) or without (SEQ), and OMP only where "
-                        "TUTTI_OPENMP is not OFF, but oneDNN in ${include} has '${threads}'. " ${advice})
+                        "TUTTI_OPENMP is not OFF, but oneDNN in ${include} has '${threads}'. ${advice}")
   endif()
   set(${version} ${found} PARENT_SCOPE)
 endfunction()

@@ -20,18 +20,24 @@ void zero(const Tensor& dense) {
              static_cast<std::size_t>(dense.numel()) * size_of(dense.dtype()));
 }
 
-void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
-             const Tensor& y) {
-  check_dtype(x);
-  if (y.numel() == 0) return;
-  if (x.dtype() == float64 || !onednn::convolution_forward(x, w, bias, options, y))
-    reference::convolution_forward(x, w, bias, options, y);
-}
-
 Tensor in_float32(const Tensor& t) {
   const Tensor wide = empty_like(t, float32);
   elementwise().copy(t, wide);
   return wide;
+}
+
+void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
+             const Tensor& y) {
+  check_dtype(x);
+  if (y.numel() == 0) return;
+  if (x.dtype() == bfloat16 && onednn::misses_padded_windows(x, w, options)) {
+    const Tensor wide_y = empty_like(y, float32);
+    forward(in_float32(x), in_float32(w), bias.defined() ? in_float32(bias) : bias, options,
+            wide_y);
+    return elementwise().copy(wide_y, y);
+  }
+  if (x.dtype() == float64 || !onednn::convolution_forward(x, w, bias, options, y))
+    reference::convolution_forward(x, w, bias, options, y);
 }
 
 void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,

@@ -29,6 +29,53 @@ Tensor row_major_copy(const Tensor& t) {
   return copy;
 }
 
+// Returns the matrices of t as a view of at most three dimensions; none if the matrices are not
+// evenly spaced in memory, or if t repeats them for the batch of `out`.
+std::optional<Tensor> merge_batch_dims(const Tensor& t, const Tensor& out) {
+  const int row = t.rank() - 2, column = t.rank() - 1;
+  if (row == 0) return t;
+  std::int64_t count = 1, stride = 0;
+  for (int d = row - 1; d >= 0; --d) {
+    if (out.shape()[d] == 1) continue;
+    const std::int64_t step = t.strides()[d];
+    if (t.shape()[d] == 1 || step == 0) return {};
+    if (count == 1) stride = step;
+    if (step != count * stride && count > 1) return {};
+    count *= out.shape()[d];
+  }
+  return t.alias({count, t.shape()[row], t.shape()[column]},
+                 {stride, t.strides()[row], t.strides()[column]}, t.offset());
+}
+
+Tensor merge_or_copy(const Tensor& t, const Tensor& out) {
+  if (const auto merged = merge_batch_dims(t, out)) return *merged;
+  Shape shape = out.shape();
+  shape[t.rank() - 2] = t.size(-2);
+  shape[t.rank() - 1] = t.size(-1);
+  const Tensor copy = empty(shape, {t.dtype()});
+  elementwise().copy(t.expand(shape), copy);
+  return *merge_batch_dims(copy, out);
+}
+
+// Multiplies through views, or copies, whose strides every version of oneDNN reads well.
+bool multiply_with_plain_strides(const Tensor& a, const Tensor& b, const Tensor& bias,
+                                 const Tensor& out) {
+  const bool is_gapped_row = a.size(-2) == 1 && a.strides()[a.rank() - 1] != 1;
+  const bool is_gapped_column = out.size(-1) == 1 && out.strides()[out.rank() - 2] != 1;
+  const bool is_plain = !is_gapped_column && merge_batch_dims(out, out);
+  const Tensor plain_out = is_plain ? out : empty(out.shape(), {out.dtype()});
+  if (!onednn::matmul(merge_or_copy(is_gapped_row ? row_major_copy(a) : a, out),
+                      merge_or_copy(b, out), bias, *merge_batch_dims(plain_out, out)))
+    return false;
+  if (!is_plain) elementwise().copy(plain_out, out);
+  return true;
+}
+
+bool multiply_by_onednn(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+  return onednn::misreads_strides() ? multiply_with_plain_strides(a, b, bias, out)
+                                    : onednn::matmul(a, b, bias, out);
+}
+
 void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
 
 // Multiplies with a copy of the factor that is expanded in dimension d, the smaller one if both
@@ -46,7 +93,7 @@ void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const 
   if (out.numel() == 0) return;
   if (a.dtype() != float64)
     if (const auto d = repeated_by_both(a, b, out)) return multiply_copy(a, b, *d, epilogue, out);
-  if (a.dtype() == float64 || a.size(-1) == 0 || !onednn::matmul(a, b, epilogue.bias, out))
+  if (a.dtype() == float64 || a.size(-1) == 0 || !multiply_by_onednn(a, b, epilogue.bias, out))
     return reference::matmul(a, b, epilogue, out);
   // oneDNN could apply relu as a post-op, but version 2.6.3 then turns NaN into 0, and a diverged
   // network would look healthy.

@@ -121,24 +121,32 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
 
 namespace {
 
-// Returns whether oneDNN may have the faults that were found in 2.6.3. The version is that at run
-// time: a shared library may be newer than its header.
-bool is_version_2_6() {
+// Returns whether oneDNN is older than `major`.`minor`. The version is that at run time: a shared
+// library may be newer than its header.
+bool is_older_than(int major, int minor) {
   static const dnnl_version_t version = *dnnl_version();
-  return version.major < 2 || (version.major == 2 && version.minor <= 6);
+  return version.major < major || (version.major == major && version.minor < minor);
 }
 
 }  // namespace
 
+bool misreads_strides() { return !is_older_than(3, 3); }
+
+bool misses_padded_windows(const Tensor& x, const Tensor& w, const ConvOptions& options) {
+  if (is_older_than(3, 3) || x.rank() != 5 || options.groups == 1) return false;
+  for (int d = 0; d < 3; ++d)
+    if (options.padding[d] > options.dilation[d] * (w.shape()[d + 2] - 1)) return true;
+  return false;
+}
+
 bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options) {
-  if (!is_version_2_6()) return false;
   const bool is_padded = std::ranges::any_of(options.padding, [](auto size) { return size > 0; });
   return x.shape()[x.rank() - 1] < options.stride[x.rank() - 3] || (x.rank() == 5 && is_padded);
 }
 
 bool misreads_odd_channels(const Tensor& dy, const Tensor& w, const ConvOptions& options) {
   const bool is_pointwise = w.numel() == w.size(0) * w.size(1);
-  return is_version_2_6() && is_pointwise && dy.size(1) / options.groups % 2 == 1;
+  return is_older_than(2, 7) && is_pointwise && dy.size(1) / options.groups % 2 == 1;
 }
 
 bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,

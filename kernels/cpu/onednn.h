@@ -26,16 +26,28 @@ bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& 
 bool pooling_takes_layouts(const Tensor& x, const Tensor& y, const Tensor& index);
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 
-/// Returns whether convolution_backward_weight() may be wrong for a bfloat16 x. oneDNN 2.6.3 reads
+/// Returns whether matmul() may be wrong for a batch of several dimensions, for a row of gapped
+/// elements as `a`, and for a column of gapped elements as `out`. oneDNN 3.7.2 is, for about a
+/// tenth of such products, on a processor with AVX-512. Versions 2.6.3 and 3.2 are not; those
+/// between were not examined, and are taken to have the fault, as all later ones are. Where
+/// matrices are repeated for a batch, its threads were also seen to crash.
+bool misreads_strides();
+
+/// Returns whether convolution_forward() may be wrong for a bfloat16 x. oneDNN 3.7.2 is in three
+/// spatial dimensions with groups of several outputs, if a whole window lies in the padding.
+/// Versions as for misreads_strides().
+bool misses_padded_windows(const Tensor& x, const Tensor& w, const ConvOptions& options);
+
+/// Returns whether convolution_backward_weight() may be wrong for a bfloat16 x. oneDNN reads
 /// scratch memory that it never wrote where rows are shorter than the stride and, in some shapes of
 /// three spatial dimensions, where there is padding. Such gradients were off by any amount, or NaN.
-/// No other version was examined: those up to 2.6 are taken to have the fault, later ones not. The
-/// tests of convolution (tests/nn/functional_conv_test.cpp) show it where a later one has it.
+/// Versions 2.6.3, 3.2 and 3.7.2 have the fault, so all are taken to have it.
 bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options);
 
 /// Returns whether convolution_backward_input() may be wrong for a bfloat16 dy. With kernels of one
 /// element and an odd number of output channels oneDNN 2.6.3 returns wrong gradients where images
-/// have a multiple of 30 elements, on a processor with AVX-512. Versions as above.
+/// have a multiple of 30 elements, on a processor with AVX-512. Versions
+/// up to 2.6 are taken to have the fault; 3.7.2 does not have it, and no other was examined.
 bool misreads_odd_channels(const Tensor& dy, const Tensor& w, const ConvOptions& options);
 
 }  // namespace tutti::kernels::cpu::onednn
