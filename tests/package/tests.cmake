@@ -19,6 +19,13 @@ add_package_test(doc_snippets COMMAND ${PROJECT_SOURCE_DIR}/docs/snippets.sh)
 add_package_test(api_reference COMMAND ${PROJECT_SOURCE_DIR}/docs/api.sh --offline)
 set_tests_properties(package.api_reference PROPERTIES SKIP_RETURN_CODE 77)
 
+# A program that was built with CUDA starts and computes where no library of CUDA is installed.
+if(TUTTI_BUILD_EXAMPLES AND NOT TUTTI_SANITIZE)
+  add_package_test(cuda_is_optional COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:train_resnet>
+                   -DBUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}/cuda_is_optional -P ${package}/cuda_is_optional.cmake)
+  set_tests_properties(package.cuda_is_optional PROPERTIES ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+endif()
+
 # An installed tutti: what is installed, whether each header compiles alone, and whether the README's program runs in a
 # project of its own.
 if(NOT TUTTI_SANITIZE)
