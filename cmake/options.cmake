@@ -7,6 +7,7 @@ option(TUTTI_NATIVE "Compile for this machine's processor (-march=native)" ${PRO
 option(TUTTI_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_BENCHMARKS "Build the benchmarks (needs Google Benchmark)" OFF)
+option(TUTTI_INSTALL "Install the library with the project" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_WERROR "Warnings are errors" OFF)
 set(TUTTI_MPI AUTO CACHE STRING "The MPI backend: AUTO (where MPI is found), ON or OFF")
 set(TUTTI_IMAGES AUTO CACHE STRING "JPEG and PNG files: AUTO (where libjpeg and libpng are found), ON or OFF")

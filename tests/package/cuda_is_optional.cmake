@@ -1,11 +1,14 @@
-# Fails if PROGRAM, the trainer, needs a library of CUDA to start, or loads one while it trains on the CPU.
+# Fails if PROGRAM, the trainer, or LIBRARY, a shared tutti, needs a library of CUDA to start, or if the trainer loads one
+# while it trains on the CPU.
 cmake_minimum_required(VERSION 3.24)
 set(cuda_libraries "lib(cuda|cudart|cudnn[a-z_]*|cublas|cublasLt|nccl)\\.so")
 find_program(readelf readelf REQUIRED)
-execute_process(COMMAND ${readelf} -d ${PROGRAM} OUTPUT_VARIABLE needed COMMAND_ERROR_IS_FATAL ANY)
-if(NOT needed MATCHES "NEEDED.*libc\\.so" OR needed MATCHES "NEEDED[^\n]*${cuda_libraries}")
-  message(FATAL_ERROR "Expected needed libraries with libc and without CUDA's, got:\n${needed}")
-endif()
+foreach(file ${PROGRAM} ${LIBRARY})
+  execute_process(COMMAND ${readelf} -d ${file} OUTPUT_VARIABLE needed COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT needed MATCHES "NEEDED.*libc\\.so" OR needed MATCHES "NEEDED[^\n]*${cuda_libraries}")
+    message(FATAL_ERROR "Expected ${file} to need libc and no library of CUDA, but it needs:\n${needed}")
+  endif()
+endforeach()
 
 # The dynamic loader writes down every library that the program opens.
 file(REMOVE_RECURSE ${BUILD_DIR})
