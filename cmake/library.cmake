@@ -109,7 +109,9 @@ endif()
 
 # Makes a library of the objects of `tutti`, which are the same in a static and in a shared library.
 function(tutti_add_library_of_objects target kind)
-  add_library(${target} ${kind} EXCLUDE_FROM_ALL $<TARGET_OBJECTS:tutti>)
+  get_target_property(objects tutti SOURCES)
+  list(FILTER objects INCLUDE REGEX "TARGET_OBJECTS")  # of object libraries that are a part of it
+  add_library(${target} ${kind} EXCLUDE_FROM_ALL $<TARGET_OBJECTS:tutti> ${objects})
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
   target_include_directories(${target} PUBLIC ${headers})
   get_target_property(libraries tutti LINK_LIBRARIES)

@@ -19,6 +19,10 @@ add_package_test(doc_snippets COMMAND ${PROJECT_SOURCE_DIR}/docs/snippets.sh)
 add_package_test(api_reference COMMAND ${PROJECT_SOURCE_DIR}/docs/api.sh --offline)
 set_tests_properties(package.api_reference PROPERTIES SKIP_RETURN_CODE 77)
 
+# The recipes for package managers follow the project's version and options.
+add_package_test(recipes COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DVERSION=${PROJECT_VERSION}
+                 -DBUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}/package/recipes -P ${package}/recipes.cmake)
+
 # An installed tutti: what is installed, whether each header compiles alone, and whether the README's program runs in a
 # project of its own.
 if(NOT TUTTI_SANITIZE)
@@ -63,7 +67,7 @@ if(NOT TUTTI_SANITIZE)
     set_tests_properties(package.cuda_is_optional PROPERTIES ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
   endif()
 
-  # An installed shared library. Its build compiles everything again, which only a compiler cache makes quick.
+  # An installed shared library. Its build compiles the library a second time, which only a compiler cache makes quick.
   if(TUTTI_CCACHE AND NOT BUILD_SHARED_LIBS)
     add_package_test(install_shared COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
                      -DBUILD_DIR=${installed}/shared_build -DPREFIX=${installed}/shared -DCOMPILER=${CMAKE_CXX_COMPILER}
