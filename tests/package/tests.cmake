@@ -68,9 +68,10 @@ if(NOT TUTTI_SANITIZE)
   endif()
 
   # An installed shared library. Its build compiles the library a second time, which only a compiler cache makes quick.
+  # The cache knows the files by their relative paths, so that build folder must be as deep as this one.
   if(TUTTI_CCACHE AND NOT BUILD_SHARED_LIBS)
     add_package_test(install_shared COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
-                     -DBUILD_DIR=${installed}/shared_build -DPREFIX=${installed}/shared -DCOMPILER=${CMAKE_CXX_COMPILER}
+                     -DBUILD_DIR=${PROJECT_BINARY_DIR}-shared -DPREFIX=${installed}/shared -DCOMPILER=${CMAKE_CXX_COMPILER}
                      -DNATIVE=${TUTTI_NATIVE} -DWERROR=${TUTTI_WERROR} -DMPI=${TUTTI_MPI} -DIMAGES=${TUTTI_IMAGES}
                      -P ${package}/install_shared.cmake)
     set_tests_properties(package.install_shared PROPERTIES FIXTURES_SETUP installed_shared TIMEOUT 1800)
