@@ -11,20 +11,18 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_ALL runtime development)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libtutti${abi})
-set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "minimal deep-learning framework with SyncBatchNorm
- Tensors, gradients, layers and optimizers in C++20, and training over many
- processes on CPUs and GPUs. This package has the shared library.")
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION
+    "Tensors, gradients, layers and optimizers in C++20, and training over many\nprocesses. This is the shared library.")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${PROJECT_BINARY_DIR}/deb/triggers)
 file(WRITE ${PROJECT_BINARY_DIR}/deb/triggers "activate-noawait ldconfig\n")
 
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libtutti-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
-set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "minimal deep-learning framework, files for development
- The headers of tutti, and what CMake and pkg-config need to find it.")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "The headers of tutti, and what CMake and pkg-config need to find it.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libtutti${abi} (= ${PROJECT_VERSION}), libfmt-dev")
 
 # Debian keeps the licence of each package under the package's name.
