@@ -70,7 +70,6 @@ list(APPEND TUTTI_SOURCES ${TUTTI_MPI_SOURCES} ${TUTTI_IMAGE_SOURCES} ${TUTTI_CU
 
 add_library(tutti ${TUTTI_SOURCES})
 tutti_compile_folders_as_one(tutti)
-add_library(tutti::tutti ALIAS tutti)
 target_compile_features(tutti PUBLIC cxx_std_20)
 target_compile_options(tutti PRIVATE $<$<CONFIG:Release>:-O3>)
 tutti_use_cuda(tutti)
@@ -115,6 +114,36 @@ endforeach()
 configure_file(cmake/tutti.h.in ${PROJECT_BINARY_DIR}/tutti.h COPYONLY)
 file(CREATE_LINK ${PROJECT_BINARY_DIR}/tutti.h ${headers}/tutti/tutti.h SYMBOLIC)
 target_include_directories(tutti PUBLIC $<BUILD_INTERFACE:${headers}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+# Gives a shared library of our objects its version and the list of the symbols that it exports.
+function(tutti_use_exports target)
+  set(exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+  target_link_options(${target} PRIVATE LINKER:--version-script=${exports})
+  set_target_properties(${target} PROPERTIES LINK_DEPENDS ${exports} VERSION ${PROJECT_VERSION} DEFINE_SYMBOL ""
+                        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endfunction()
+if(BUILD_SHARED_LIBS)
+  tutti_use_exports(tutti)
+endif()
+
+# Makes a library of the objects of `tutti`, which are the same in a static and in a shared library.
+function(tutti_add_library_of_objects target kind)
+  get_target_property(objects tutti SOURCES)
+  list(FILTER objects INCLUDE REGEX "TARGET_OBJECTS")  # of object libraries that are a part of it
+  add_library(${target} ${kind} EXCLUDE_FROM_ALL $<TARGET_OBJECTS:tutti> ${objects})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  target_include_directories(${target} PUBLIC ${headers})
+  get_target_property(libraries tutti LINK_LIBRARIES)
+  target_link_libraries(${target} PUBLIC ${libraries})
+endfunction()
+
+# What our own tests, examples and benchmarks link to is static always: some of them use what is not exported.
+if(BUILD_SHARED_LIBS AND PROJECT_IS_TOP_LEVEL)
+  tutti_add_library_of_objects(tutti_static STATIC)
+  add_library(tutti::tutti ALIAS tutti_static)
+else()
+  add_library(tutti::tutti ALIAS tutti)
+endif()
 
 set(private_headers ${PROJECT_BINARY_DIR}/private_headers)
 file(MAKE_DIRECTORY ${private_headers}/tutti)

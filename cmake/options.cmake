@@ -7,6 +7,7 @@ option(TUTTI_NATIVE "Compile for this machine's processor (-march=native)" ${PRO
 option(TUTTI_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_BENCHMARKS "Build the benchmarks (needs Google Benchmark)" OFF)
+option(TUTTI_INSTALL "Install the library with the project" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_WERROR "Warnings are errors" OFF)
 set(TUTTI_ONEDNN AUTO CACHE STRING "oneDNN: AUTO (where it is found), ON, OFF or FETCH, which downloads and builds it")
 set(TUTTI_ONEDNN_ROOT "" CACHE PATH "The folder into which oneDNN was installed, where it is not the system's")

@@ -19,6 +19,10 @@ add_package_test(doc_snippets COMMAND ${PROJECT_SOURCE_DIR}/docs/snippets.sh)
 add_package_test(api_reference COMMAND ${PROJECT_SOURCE_DIR}/docs/api.sh --offline)
 set_tests_properties(package.api_reference PROPERTIES SKIP_RETURN_CODE 77)
 
+# The recipes for package managers follow the project's version and options.
+add_package_test(recipes COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DVERSION=${PROJECT_VERSION}
+                 -DBUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}/package/recipes -P ${package}/recipes.cmake)
+
 # An installed tutti: what is installed, whether each header compiles alone, and whether the README's program runs in a
 # project of its own.
 if(NOT TUTTI_SANITIZE)
@@ -32,6 +36,52 @@ if(NOT TUTTI_SANITIZE)
                      -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp -P ${package}/consume_${what}.cmake)
     set_tests_properties(package.consume_${what} PROPERTIES FIXTURES_REQUIRED installed TIMEOUT 600)
   endforeach()
+
+  function(add_pkg_config_test name prefix fixture)
+    add_package_test(${name} COMMAND ${CMAKE_COMMAND} -DPREFIX=${prefix} -DBUILD_DIR=${installed}/${name}
+                     -DCOMPILER=${CMAKE_CXX_COMPILER} -DPROGRAM=${package}/pkg_config/main.cpp
+                     -P ${package}/consume_pkg_config.cmake)
+    set_tests_properties(package.${name} PROPERTIES FIXTURES_REQUIRED ${fixture} TIMEOUT 600)
+  endfunction()
+  add_pkg_config_test(consume_pkg_config ${installed}/prefix installed)
+
+  # A project that has tutti as a part of itself installs nothing of it.
+  add_package_test(host COMMAND ${CMAKE_COMMAND} -DPROJECT=${package}/host -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
+                   -DBUILD_DIR=${installed}/host -DCOMPILER=${CMAKE_CXX_COMPILER} -P ${package}/host.cmake)
+
+  # What a shared library exports. It is made of the objects of the static one.
+  set(shared tutti)
+  if(NOT BUILD_SHARED_LIBS)
+    set(shared tutti_shared)
+    tutti_add_library_of_objects(tutti_shared SHARED)
+    tutti_use_exports(tutti_shared)
+    set_target_properties(tutti_shared PROPERTIES EXCLUDE_FROM_ALL OFF)
+  endif()
+  add_package_test(exports COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:${shared}> -P ${package}/exports.cmake)
+
+  # A program that was built with CUDA starts and computes where no library of CUDA is installed.
+  if(TUTTI_BUILD_EXAMPLES)
+    add_package_test(cuda_is_optional COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:train_resnet>
+                     -DLIBRARY=$<TARGET_FILE:${shared}> -DBUILD_DIR=${installed}/cuda_is_optional
+                     -P ${package}/cuda_is_optional.cmake)
+    set_tests_properties(package.cuda_is_optional PROPERTIES ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+  endif()
+
+  # An installed shared library. Its build compiles the library a second time, which only a compiler cache makes quick.
+  # The cache knows the files by their relative paths, so that build folder must be as deep as this one.
+  if(TUTTI_CCACHE AND NOT BUILD_SHARED_LIBS)
+    add_package_test(install_shared COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
+                     -DBUILD_DIR=${PROJECT_BINARY_DIR}-shared -DPREFIX=${installed}/shared -DCOMPILER=${CMAKE_CXX_COMPILER}
+                     -DNATIVE=${TUTTI_NATIVE} -DWERROR=${TUTTI_WERROR} -DMPI=${TUTTI_MPI} -DIMAGES=${TUTTI_IMAGES}
+                     -P ${package}/install_shared.cmake)
+    set_tests_properties(package.install_shared PROPERTIES FIXTURES_SETUP installed_shared TIMEOUT 1800)
+    add_pkg_config_test(consume_shared_pkg_config ${installed}/shared installed_shared)
+    add_package_test(consume_shared_program COMMAND ${CMAKE_COMMAND} -DPREFIX=${installed}/shared
+                     -DPROJECT=${package}/program -DBUILD_DIR=${installed}/shared_program
+                     -DCOMPILER=${CMAKE_CXX_COMPILER} -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp
+                     -P ${package}/consume_program.cmake)
+    set_tests_properties(package.consume_shared_program PROPERTIES FIXTURES_REQUIRED installed_shared TIMEOUT 600)
+  endif()
 
   # The examples that are projects of their own.
   if(TUTTI_HAS_IMAGES)

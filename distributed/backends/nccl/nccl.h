@@ -14,8 +14,10 @@ inline constexpr Capabilities capabilities = {.graph_capture = true,
                                               .issues_alone = true};
 
 /// Returns an empty string where this process can use NCCL; else "built without NCCL", "no CUDA
-/// device: ...".
+/// device: ..." or what why_not_loaded() says.
 std::string why_unavailable();
+/// Loads NCCL's library. Returns an empty string, or else which files were tried and what to do.
+std::string why_not_loaded();
 
 /// Returns how many bytes of this process ProcessGroup::empty() has allocated with NCCL. No
 /// device's MemoryStats count them.

@@ -303,7 +303,7 @@ std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
 
 std::string why_unavailable() {
   const std::string why = cuda::why_unavailable();
-  return why.empty() ? "" : "no CUDA device: " + why;
+  return why.empty() ? why_not_loaded() : "no CUDA device: " + why;
 }
 
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& store,

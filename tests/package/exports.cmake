@@ -1,0 +1,27 @@
+# Fails if the shared library LIBRARY exports a symbol that does not belong to namespace tutti, or lacks one that a
+# program needs.
+cmake_minimum_required(VERSION 3.24)
+find_program(nm nm REQUIRED)
+execute_process(COMMAND ${nm} -D --defined-only --format=posix ${LIBRARY} OUTPUT_VARIABLE output
+                COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" lines "${output}")
+set(foreign "")
+set(exported "")
+foreach(line ${lines})
+  string(REGEX REPLACE " .*" "" symbol "${line}")
+  list(APPEND exported ${symbol})
+  if(NOT symbol MATCHES "^_Z(GV|T[ISVTWH]|T[hv][n0-9_]+|Z)*N[KRO]*5tutti")
+    string(APPEND foreign "${symbol}\n")
+  endif()
+endforeach()
+if(foreign)
+  message(FATAL_ERROR "The shared library exports symbols that do not belong to namespace tutti:\n${foreign}"
+                      "Correct cmake/exports.map.")
+endif()
+foreach(needed _ZN5tutti7versionB5cxx11Ev _ZTIN5tutti10ShapeErrorE _ZTVN5tutti10ShapeErrorE _ZTIN5tutti2nn6ModuleE)
+  if(NOT needed IN_LIST exported)
+    message(FATAL_ERROR "The shared library does not export ${needed}. Correct cmake/exports.map.")
+  endif()
+endforeach()
+list(LENGTH exported count)
+message(STATUS "${count} symbols are exported, all of namespace tutti")
