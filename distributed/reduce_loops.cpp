@@ -1,4 +1,5 @@
-// The loops of a reduction over ranks, compiled for each level of processors; reduce.cpp calls them.
+// The loops of a reduction over ranks, compiled for each level of processors; reduce.cpp calls
+// them.
 #include "collective.h"
 
 #include <algorithm>
