@@ -76,11 +76,11 @@ tutti_use_cuda(tutti)
 # The CPU kernels rely on the compiler's vectoriser, which may use these options because the library neither traps on
 # floating-point exceptions nor reads their flags.
 file(GLOB TUTTI_KERNEL_SOURCES CONFIGURE_DEPENDS kernels/cpu/*.cpp)
-set_source_files_properties(${TUTTI_KERNEL_SOURCES} PROPERTIES COMPILE_OPTIONS
-                            "-fno-math-errno;-fno-trapping-math;-fopenmp-simd;-Wno-psabi")
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS -mprefer-vector-width=512)
+set(kernel_options -fno-math-errno -fno-trapping-math -fopenmp-simd -Wno-psabi)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  list(APPEND kernel_options -mprefer-vector-width=512)
 endif()
+set_source_files_properties(${TUTTI_KERNEL_SOURCES} PROPERTIES COMPILE_OPTIONS "${kernel_options}")
 if(TUTTI_SANITIZE MATCHES fuzzer)
   # The kernels see no input of a fuzzer. Without optimisation and checks they compile in a quarter of the time.
   set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
@@ -91,6 +91,7 @@ target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_sett
 if(TUTTI_HAS_OPENMP)
   target_link_libraries(tutti PRIVATE OpenMP::OpenMP_CXX)
 endif()
+include(cmake/cpu_levels.cmake)
 if(TUTTI_HAS_MPI)
   target_link_libraries(tutti PRIVATE MPI::MPI_CXX)
 endif()

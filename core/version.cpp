@@ -1,6 +1,8 @@
 // cmake/library.cmake defines what CMake found: TUTTI_VERSION and the TUTTI_BUILT_WITH_* strings.
 #include "version.h"
 
+#include "cpu_level.h"
+
 #include <fmt/format.h>
 
 namespace tutti {
@@ -15,8 +17,10 @@ std::string compiler() {
 #endif
 }
 
-// The kernels are compiled with the same options for the processor as this file.
-std::string vector_instructions() {
+namespace {
+
+// The kernels of the baseline are compiled with the same options for the processor as this file.
+std::string baseline_instructions() {
 #if defined(__AVX512BF16__)
   return "AVX-512 with bfloat16";
 #elif defined(__AVX512F__)
@@ -28,8 +32,20 @@ std::string vector_instructions() {
 #elif defined(__ARM_NEON)
   return "NEON";
 #else
-  return "those of every processor of this architecture (TUTTI_NATIVE=ON compiles for this one)";
+  return "those of every processor of this architecture";
 #endif
+}
+
+}  // namespace
+
+std::string vector_instructions() {
+  switch (cpu_level()) {
+    case CpuLevel::baseline: break;
+    case CpuLevel::avx2: return "AVX2, chosen at run time";
+    case CpuLevel::avx512: return "AVX-512, chosen at run time";
+    case CpuLevel::avx512_bf16: return "AVX-512 with bfloat16, chosen at run time";
+  }
+  return baseline_instructions();
 }
 
 std::string describe_build() {

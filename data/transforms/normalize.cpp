@@ -1,5 +1,6 @@
 #include "normalize.h"
 
+#include "../../core/cpu_level.h"
 #include "../../core/create.h"
 #include "checks.h"
 
@@ -9,6 +10,12 @@
 #include <cmath>
 
 namespace tutti::data {
+
+// Writes byte * factor + summand of each channel of an image; defined in normalize_loops.cpp.
+using WriteNormalized = void(const Tensor& image, MemoryFormat format, const float* factor,
+                             const float* summand, float* out);
+TUTTI_CPU_LEVEL_FUNCTION(WriteNormalized, write_normalized)
+
 namespace {
 
 void check_statistics(const std::vector<float>& mean, const std::vector<float>& deviation) {
@@ -21,43 +28,6 @@ void check_statistics(const std::vector<float>& mean, const std::vector<float>& 
         "Normalize: expected as many finite means as positive deviations, at least one; got {} and "
         "{} numbers: {} and {}",
         mean.size(), deviation.size(), fmt::join(mean, ", "), fmt::join(deviation, ", "));
-}
-
-// out = byte * factor + summand, in one pass over rows of interleaved channels. The factors are
-// repeated so that a block of 16 pixels is one loop that the compiler can vectorise.
-template <int channels>
-void write_interleaved(const std::uint8_t* in, std::int64_t pixels, const float* factor,
-                       const float* summand, float* out) {
-  constexpr int block = 16 * channels;
-  float factors[block], summands[block];
-  for (int i = 0; i < block; ++i) {
-    factors[i] = factor[i % channels];
-    summands[i] = summand[i % channels];
-  }
-  const std::int64_t count = pixels * channels;
-  std::int64_t at = 0;
-  for (; at + block <= count; at += block)
-    for (int i = 0; i < block; ++i)
-      out[at + i] = static_cast<float>(in[at + i]) * factors[i] + summands[i];
-  for (int i = 0; at + i < count; ++i)
-    out[at + i] = static_cast<float>(in[at + i]) * factors[i] + summands[i];
-}
-
-template <int channels>
-void write_planes(const std::uint8_t* in, std::int64_t pixels, const float* factor,
-                  const float* summand, float* out) {
-  for (int c = 0; c < channels; ++c, out += pixels)
-    for (std::int64_t i = 0; i < pixels; ++i)
-      out[i] = static_cast<float>(in[i * channels + c]) * factor[c] + summand[c];
-}
-
-template <int channels>
-void write(const Tensor& image, MemoryFormat format, const float* factor, const float* summand,
-           float* out) {
-  const std::int64_t pixels = image.size(0) * image.size(1);
-  const auto write_all = format == MemoryFormat::channels_last ? write_interleaved<channels>
-                                                               : write_planes<channels>;
-  write_all(image.data<std::uint8_t>(), pixels, factor, summand, out);
 }
 
 }  // namespace
@@ -83,10 +53,7 @@ Tensor normalize(const Tensor& image, const std::vector<float>& mean,
   const Strides strides = dense_strides(batch, format);
   const Tensor memory = empty(batch);
   float* const out = memory.data<float>();
-  if (channels == 1) write<1>(image, format, factor, summand, out);
-  else if (channels == 2) write<2>(image, format, factor, summand, out);
-  else if (channels == 3) write<3>(image, format, factor, summand, out);
-  else write<4>(image, format, factor, summand, out);
+  write_normalized_of_level()(image, format, factor, summand, out);
   return Tensor(memory.storage(), {channels, height, width},
                 Strides(strides.begin() + 1, strides.end()), 0, float32);
 }

@@ -7,7 +7,9 @@
 
 #include <cmath>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 void to_exact_sums(std::int64_t C, const double* moments, double* sums) {
@@ -215,4 +217,6 @@ const BatchNorm& batch_norm() {
   return table;
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

@@ -3,7 +3,9 @@
 #include "batch_norm_layout.h"
 #include "batch_norm_passes.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 template <bool relu, class V>
@@ -100,4 +102,6 @@ void batch_norm_apply(const Tensor& x, const Normalization& normalization, const
   });
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

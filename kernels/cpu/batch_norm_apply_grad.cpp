@@ -5,7 +5,9 @@
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 // The GradientCoefficients of every channel, repeated for each of the `rows` rows of a group.
@@ -150,4 +152,6 @@ void batch_norm_apply_grad(const InputGradient& arguments) {
   });
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

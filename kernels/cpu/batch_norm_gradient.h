@@ -5,7 +5,9 @@
 
 #include "batch_norm_layout.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
 /// The tensor from which the mask of the ReLU is computed; `none` if there is no ReLU.
 enum class ReluMask { none, from_input, from_output };
@@ -45,4 +47,6 @@ void with_relu_mask(const Normalization& normalization, const Body& body) {
   else body.template operator()<ReluMask::from_input>();
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

@@ -3,7 +3,9 @@
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 // Returns what an element adds to the second sum: g times its deviation. If `weighted`, x may be
@@ -189,4 +191,6 @@ void batch_norm_gradient_sums(const GradientSums& arguments) {
   });
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

@@ -11,7 +11,9 @@
 #include <type_traits>
 #include <vector>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
 /// The memory layout of a dense tensor (N, C, ...). In channels_last it is `outer` rows of C values
 /// (`is_rows`); in contiguous it is N x C planes of `inner` values.
@@ -159,4 +161,6 @@ struct Tiles {
   }
 };
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

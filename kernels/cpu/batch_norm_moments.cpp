@@ -12,7 +12,9 @@
 
 #include <cmath>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 // The largest length of a run, which is summed in the accumulation type A: in rows, and in elements
@@ -391,4 +393,6 @@ void batch_norm_moments(const Tensor& x, const Tensor& position_weights, const T
   });
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

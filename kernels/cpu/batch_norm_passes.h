@@ -5,7 +5,9 @@
 
 #include "../batch_norm.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
 void batch_norm_moments(const Tensor& x, const Tensor& position_weights, const Tensor& moments);
 void batch_norm_apply(const Tensor& x, const Normalization& normalization, const Tensor& y);
@@ -13,4 +15,6 @@ void batch_norm_apply(const Tensor& x, const Normalization& normalization, const
 void batch_norm_gradient_sums(const GradientSums& arguments);
 void batch_norm_apply_grad(const InputGradient& arguments);
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

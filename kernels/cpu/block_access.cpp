@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 template <class T, class C>
@@ -48,4 +50,6 @@ template class BlockWriter<float>;
 template class BlockWriter<double>;
 template class BlockWriter<std::int64_t>;
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

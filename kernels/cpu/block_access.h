@@ -7,7 +7,9 @@
 #include "../element_types.h"
 #include "tensor_iterator.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
 template <class C>
 using BlockBuffer = std::array<C, static_cast<std::size_t>(Block::max_count)>;
@@ -58,4 +60,6 @@ class BlockWriter {
   Store store_;
 };
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

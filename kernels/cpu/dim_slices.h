@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
 template <int N>
 class DimSlices {
@@ -65,4 +67,6 @@ inline Dims without_dim(Dims dims, int dim) {
   return dims;
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

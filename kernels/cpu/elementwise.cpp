@@ -1,6 +1,8 @@
 #include "elementwise_kernels.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
 const Elementwise& elementwise() {
   static constexpr Elementwise table{.fill = fill,
@@ -13,4 +15,6 @@ const Elementwise& elementwise() {
   return table;
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

@@ -4,7 +4,9 @@
 #include "elementwise_kernels.h"
 #include "vector_math.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 using ElementTypes = Types<float, double, BFloat16, std::int64_t, std::uint8_t, bool>;
@@ -80,4 +82,6 @@ void binary_scalar(Binary op, const Tensor& a, double b, bool reversed, const Te
   });
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

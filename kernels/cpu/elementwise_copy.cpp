@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 void copy_bits(const Tensor& in, const Tensor& out) {
@@ -101,4 +103,6 @@ void where(const Tensor& condition, const Tensor& a, const Tensor& b, const Tens
   });
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

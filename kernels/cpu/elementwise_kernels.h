@@ -4,7 +4,9 @@
 
 #include "../elementwise.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
 void fill(const Tensor& out, double value);
 void copy(const Tensor& in, const Tensor& out);
@@ -14,4 +16,6 @@ void unary(Unary op, const Tensor& in, const Tensor& out);
 void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out);
 void binary_scalar(Binary op, const Tensor& a, double b, bool reversed, const Tensor& out);
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

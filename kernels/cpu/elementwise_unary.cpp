@@ -4,7 +4,9 @@
 #include "elementwise_kernels.h"
 #include "vector_math.h"
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 template <class C>
@@ -35,4 +37,6 @@ void unary(Unary op, const Tensor& in, const Tensor& out) {
   });
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

@@ -7,7 +7,9 @@
 
 #include <span>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 // Throws if an index is out of range. An expanded dimension repeats its indices, which are read
@@ -105,4 +107,6 @@ const Indexing& indexing() {
   return table;
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

@@ -10,7 +10,9 @@
 #include <cmath>
 #include <vector>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 constexpr std::int64_t values_in_float = 1024, rows_in_float = 64;
@@ -184,4 +186,6 @@ const LayerNorm& layer_norm() {
   return table;
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

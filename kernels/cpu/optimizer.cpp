@@ -1,5 +1,7 @@
 // The optimizers' kernels on the CPU. Each parameter takes one vectorised pass, which is split over
-// the threads where the parameter is large. The formulas stand in ../optimizer_math.h.
+// the threads where the parameter is large. The formulas stand in ../optimizer_math.h. The loops
+// copy their factors to a local variable, because the compiler reloads what a lambda has captured
+// after every store to an element of the same type.
 #include "../optimizer_math.h"
 
 #include "../../core/parallel.h"
@@ -9,7 +11,9 @@
 #include <atomic>
 #include <limits>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 using Trained = Types<float, double, BFloat16, Float16>;
@@ -39,14 +43,16 @@ void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, ReplayScalars) 
       const T* g = u.gradient.data<T>();
       if (u.states.empty()) {
         parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t i = begin; i < end; ++i) p[i] = T(method.updated(C(p[i]), C(g[i])));
+          const auto update = method;
+          for (std::int64_t i = begin; i < end; ++i) p[i] = T(update.updated(C(p[i]), C(g[i])));
         });
         return;
       }
       C* m = u.states[0].data<C>();
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
+        const auto update = method;
 #pragma GCC ivdep
-        for (std::int64_t i = begin; i < end; ++i) p[i] = T(method.updated(C(p[i]), C(g[i]), m[i]));
+        for (std::int64_t i = begin; i < end; ++i) p[i] = T(update.updated(C(p[i]), C(g[i]), m[i]));
       });
     });
   }
@@ -66,16 +72,18 @@ void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars
       if (s.amsgrad) {
         C* largest = u.states[2].data<C>();
         parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
+          const auto update = method;
 #pragma GCC ivdep
           for (std::int64_t i = begin; i < end; ++i)
-            p[i] = T(method.updated(C(p[i]), C(g[i]), m[i], v[i], largest[i]));
+            p[i] = T(update.updated(C(p[i]), C(g[i]), m[i], v[i], largest[i]));
         });
         return;
       }
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
+        const auto update = method;
 #pragma GCC ivdep
         for (std::int64_t i = begin; i < end; ++i)
-          p[i] = T(method.updated(C(p[i]), C(g[i]), m[i], v[i]));
+          p[i] = T(update.updated(C(p[i]), C(g[i]), m[i], v[i]));
       });
     });
   }
@@ -94,8 +102,9 @@ void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor&
       const T* g = u.gradient.data<T>();
       C* m = u.states[0].data<C>();
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
+        const auto update = method;
 #pragma GCC ivdep
-        for (std::int64_t i = begin; i < end; ++i) p[i] = T(method.updated(C(p[i]), C(g[i]), m[i]));
+        for (std::int64_t i = begin; i < end; ++i) p[i] = T(update.updated(C(p[i]), C(g[i]), m[i]));
       });
     });
   }
@@ -203,4 +212,6 @@ const Optimizer& optimizer() {
   return table;
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

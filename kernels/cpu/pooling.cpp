@@ -13,7 +13,9 @@
 #include <atomic>
 #include <optional>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 // Returns whether the last windows reach beyond the padding, as in ceil_mode.
@@ -146,4 +148,6 @@ const Pooling& pooling() {
   return table;
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

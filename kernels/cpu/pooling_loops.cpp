@@ -11,7 +11,9 @@
 #include <optional>
 #include <vector>
 
-namespace tutti::kernels::cpu::pooling_loops {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops {
 namespace {
 
 // Calls body(position) for the positions of three ranges, in row-major order.
@@ -306,12 +308,9 @@ void dispatch_index_type(const Dims& kernel, Body&& body) {
 
 }  // namespace
 
-bool fills_tiles([[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& y) {
-#if defined(__AVX512F__)
-  return x.strides()[1] == 1 && y.strides()[1] == 1 && x.shape()[1] % tile_size == 0;
-#else
-  return false;
-#endif
+bool fills_tiles(const Tensor& x, const Tensor& y) {
+  return TUTTI_CPU_VECTOR_BYTES == 64 && x.strides()[1] == 1 && y.strides()[1] == 1 &&
+         x.shape()[1] % tile_size == 0;
 }
 
 void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
@@ -346,4 +345,6 @@ void adaptive_average_backward(const Tensor& dy, const Tensor& dx) {
   average_backward_over(dy, adaptive_windows(dx, dy), dx);
 }
 
-}  // namespace tutti::kernels::cpu::pooling_loops
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops
+
+#include "../../core/end_cpu_level.h"

@@ -5,7 +5,9 @@
 
 #include "../pooling.h"
 
-namespace tutti::kernels::cpu::pooling_loops {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops {
 
 /// Returns whether the loops run over full tiles of adjacent channels only, in vectors of 64 bytes.
 /// They are then faster than oneDNN with an extra pass over memory before or after it; with
@@ -23,4 +25,6 @@ void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor
 void adaptive_average_forward(const Tensor& x, const Tensor& y);
 void adaptive_average_backward(const Tensor& dy, const Tensor& dx);
 
-}  // namespace tutti::kernels::cpu::pooling_loops
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops
+
+#include "../../core/end_cpu_level.h"

@@ -17,6 +17,28 @@
 namespace tutti::kernels::cpu {
 namespace {
 
+// Moves the indices of the `k` largest values to the front of `indices`, in their order. It is
+// compiled for the baseline, because std::partial_sort is, which could not inline the comparison
+// otherwise.
+template <class C, class T>
+void select_largest(const T* values, std::int64_t stride, std::vector<std::int64_t>& indices,
+                    std::int64_t k) {
+  std::iota(indices.begin(), indices.end(), 0);
+  std::partial_sort(
+      indices.begin(), indices.begin() + k, indices.end(), [=](std::int64_t i, std::int64_t j) {
+        const C a = convert<C>(values[i * stride]), b = convert<C>(values[j * stride]);
+        return is_larger(a, b) || (i < j && !is_larger(b, a));
+      });
+}
+
+}  // namespace
+}  // namespace tutti::kernels::cpu
+
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
+namespace {
+
 using ReducedTypes = Types<float, double, BFloat16, std::int64_t>;
 
 template <Reduction op, class C>
@@ -185,18 +207,6 @@ std::int64_t first_largest(const T* values, std::int64_t size, std::int64_t stri
   return best;
 }
 
-// Moves the indices of the `k` largest values to the front of `indices`, in their order.
-template <class C, class T>
-void select_largest(const T* values, std::int64_t stride, std::vector<std::int64_t>& indices,
-                    std::int64_t k) {
-  std::iota(indices.begin(), indices.end(), 0);
-  std::partial_sort(
-      indices.begin(), indices.begin() + k, indices.end(), [=](std::int64_t i, std::int64_t j) {
-        const C a = convert<C>(values[i * stride]), b = convert<C>(values[j * stride]);
-        return is_larger(a, b) || (i < j && !is_larger(b, a));
-      });
-}
-
 void topk(const Tensor& in, int dim, const Tensor& out) {
   const std::int64_t size = in.shape()[dim], stride = in.strides()[dim], k = out.shape()[dim],
                      out_stride = out.strides()[dim];
@@ -228,4 +238,6 @@ const Reduce& reduce() {
   return table;
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

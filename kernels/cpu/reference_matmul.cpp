@@ -1,3 +1,5 @@
+// reference::matmul, compiled for each level of processors; dispatch.cpp defines the function
+// itself.
 #include "reference_matmul.h"
 
 #include "../../core/parallel.h"
@@ -5,7 +7,9 @@
 #include <algorithm>
 #include <vector>
 
-namespace tutti::kernels::cpu::reference {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 // Where the matrix of batch index `index` (row-major in the batch sizes of `out`) starts in `t`.
@@ -26,7 +30,8 @@ void load_row(const T* from, std::int64_t step, std::vector<double>& row) {
 
 }  // namespace
 
-void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
+void reference_matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
+                      const Tensor& out) {
   const Tensor& bias = epilogue.bias;
   const bool relu = epilogue.activation == Activation::relu;
   const int rows = out.rank() - 2, columns = rows + 1;
@@ -70,4 +75,6 @@ void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Te
   });
 }
 
-}  // namespace tutti::kernels::cpu::reference
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

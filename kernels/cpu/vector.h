@@ -1,6 +1,6 @@
-// This file provides loops that run on vectors of 64 bytes and handle the remaining elements one by
-// one; the body of such a loop is written once. Kernels use them where the compiler does not
-// vectorise a loop well by itself. The vector extension of GCC and Clang compiles for any
+// This file provides loops that run on the widest vectors of the processor and handle the remaining
+// elements one by one; the body of such a loop is written once. Kernels use them where the compiler
+// does not vectorise a loop well by itself. The vector extension of GCC and Clang compiles for any
 // processor. Elements of 16 bits are computed in float32. The calling convention for vectors
 // depends on the processor (-Wno-psabi), which does not matter because all calls are inlined.
 #pragma once
@@ -11,11 +11,16 @@
 #include <type_traits>
 #include <utility>
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(TUTTI_CPU_AVX512_BF16)
 #include <immintrin.h>
 #endif
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
+
+/// The size of a vector. GCC takes wider ones apart into single elements.
+inline constexpr std::size_t vector_bytes = TUTTI_CPU_VECTOR_BYTES;
 
 /// Loads, stores and computes one element at a time.
 template <class T>
@@ -29,12 +34,12 @@ struct Scalar {
   [[gnu::always_inline]] static void put(A* p, V v) { *p = v; }
 };
 
-/// Loads, stores and computes `width` elements at a time, which fill 64 bytes as numbers of type A.
+/// Loads, stores and computes `width` elements at a time, which fill a vector as numbers of type A.
 template <class T>
 struct Vector {
   using A = Accumulate<T>;
-  typedef A V __attribute__((vector_size(64)));
-  static constexpr std::int64_t width = 64 / sizeof(A);
+  typedef A V __attribute__((vector_size(vector_bytes)));
+  static constexpr std::int64_t width = vector_bytes / sizeof(A);
 
   [[gnu::always_inline]] static V get(const A* p) {
     V v;
@@ -55,7 +60,7 @@ struct Vector {
   }
   [[gnu::always_inline]] static void store(T* p, V v) {
     if constexpr (std::is_same_v<T, BFloat16>) {
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(TUTTI_CPU_AVX512_BF16)
       const auto half = _mm512_cvtneps_pbh((__m512)v);  // Flushes magnitudes below 2^-126 to 0.
 #else
       const Word bits = (Word)v;
@@ -69,8 +74,8 @@ struct Vector {
   }
 
  private:
-  typedef std::uint32_t Word __attribute__((vector_size(64)));
-  typedef std::uint16_t Half __attribute__((vector_size(32)));
+  typedef std::uint32_t Word __attribute__((vector_size(vector_bytes)));
+  typedef std::uint16_t Half __attribute__((vector_size(vector_bytes / 2)));
 };
 
 /// Returns the sum of a vector's numbers, computed by adding its halves recursively. The halves are
@@ -139,4 +144,6 @@ template <class T, class Body>
   for (; i < n; ++i) body(i, Scalar<T>{}, first[i % width], second[i % width]);
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"

@@ -8,7 +8,9 @@
 #include <cmath>
 #include <cstdint>
 
-namespace tutti::kernels::cpu {
+#include "../../core/begin_cpu_level.h"
+
+namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
 struct Math {
   static float exp(float x);
@@ -67,4 +69,6 @@ inline float Math::tanh(float x) {
   return size < 0.625f ? x + x * (z * p) : far;
 }
 
-}  // namespace tutti::kernels::cpu
+}  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
+
+#include "../../core/end_cpu_level.h"
