@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::array names{"baseline", "avx2", "avx512", "avx512_bf16"};
+constexpr std::array level_names{"baseline", "avx2", "avx512", "avx512_bf16"};
 
 // The features of each level are those for which begin_cpu_level.h compiles. The compiler's
 // function also asks whether the operating system saves the registers.
@@ -36,8 +36,8 @@ CpuLevel highest_level() {
 CpuLevel detail::choose_cpu_level(const char* max) {
   const CpuLevel highest = highest_level();
   if (!max) return highest;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (std::string_view(max) == names[i]) return std::min(highest, static_cast<CpuLevel>(i));
+  for (std::size_t i = 0; i < level_names.size(); ++i)
+    if (std::string_view(max) == level_names[i]) return std::min(highest, static_cast<CpuLevel>(i));
   fail<ValueError>(
       "TUTTI_MAX_CPU: expected baseline, avx2, avx512 or avx512_bf16, got '{}'; set one of them, "
       "or "
@@ -50,6 +50,6 @@ CpuLevel cpu_level() {
   return chosen;
 }
 
-std::string to_string(CpuLevel level) { return names[static_cast<std::size_t>(level)]; }
+std::string to_string(CpuLevel level) { return level_names[static_cast<std::size_t>(level)]; }
 
 }  // namespace tutti

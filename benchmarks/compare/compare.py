@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Compares tutti with PyTorch on the CPU, workload by workload, and writes a Markdown report. benchmarks/compare.sh
+sets everything up and calls it:
+
+    compare.py --build FOLDER --libtorch PROGRAM --jemalloc LIBRARY --out FILE [--rounds 7] [--only TEXT] [--peers ...]
+
+Every contender of a workload is a process of its own, so that no library meets another one's. Their outputs (losses of
+the first steps, or logits) must agree before anything is timed. Then they take turns: in each round each measures some
+iterations. A figure is the median over rounds of the medians of a round; the spread is that of the rounds.
+"""
+import argparse
+import datetime
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+@dataclass
+class Workload:
+    name: str
+    kind: str  # train, infer, ranks, mlp or overhead
+    model: str
+    batch: int = 0
+    side: int = 0
+    option: str = "float32"
+    iterations: int = 3  # in a round
+    asked: float = 0  # how many times faster than PyTorch's best the project wants to be
+    tolerance: float = 2e-3
+    limit: float = 0  # how many times the convolutions alone the project wants to take at most
+
+
+WORKLOADS = [
+    Workload("ResNet-50 step, batch 16, float32", "train", "resnet50", 16, 224, iterations=1, asked=1.5, limit=1.12),
+    Workload("ResNet-50 step, batch 16, bfloat16", "train", "resnet50", 16, 224, "bfloat16", 1, 1.5, 5e-2, 1.15),
+    Workload("ResNet-20 step, batch 128, float32", "train", "resnet20", 128, 32, iterations=4, asked=2),
+    Workload("ResNet-20 step, batch 128, bfloat16", "train", "resnet20", 128, 32, "bfloat16", 4, 2.5, 5e-2),
+    Workload("ResNet-18 step, batch 16, float32", "train", "resnet18", 16, 224, iterations=2, asked=1.5),
+    Workload("ResNet-18 inference, batch 1", "infer", "resnet18", 1, 224, iterations=20, asked=1.5),
+    Workload("ResNet-18 inference, batch 32", "infer", "resnet18", 32, 224, iterations=2, asked=2),
+    Workload("ResNet-50 inference, batch 1", "infer", "resnet50", 1, 224, iterations=10, asked=1.5),
+    Workload("2 ranks, ResNet-20, batch 128, synchronised statistics", "ranks", "resnet20", 128, 32, "sync", 4, 2.5),
+    Workload("2 ranks, ResNet-20, batch 128, local statistics", "ranks", "resnet20", 128, 32, "local", 4, 2),
+    Workload("add of 16 floats, forward", "overhead", "add", iterations=5, asked=2),
+    Workload("add of 16 floats, forward and backward", "overhead", "add_backward", iterations=5, asked=8),
+    Workload("linear 16x16, forward, recording", "overhead", "linear", iterations=5, asked=1.3),
+    Workload("linear 16x16, forward, without recording", "overhead", "linear_plain", iterations=5, asked=1.3),
+    Workload("small MLP, step with Adam, batch 8", "mlp", "mlp", iterations=5, asked=4),
+]
+
+
+class Contender:
+    """A process that measures one workload; see contender.h."""
+
+    def __init__(self, name, command, environment=None):
+        self.name = name
+        self.rounds = []
+        self.log = tempfile.TemporaryFile(mode="w+")
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                                        text=True, env={**os.environ, **(environment or {})})
+        words = self.process.stdout.readline().split()
+        if not words or words[0] != "ready":
+            self.log.seek(0)
+            sys.exit(f"{name} failed: {' '.join(command)}\n{self.log.read()[-3000:]}")
+        self.outputs = [float(word) for word in words[1:]]
+
+    def measure(self, iterations):
+        self.process.stdin.write(f"{iterations}\n")
+        self.process.stdin.flush()
+        self.rounds.append(statistics.median(float(word) for word in self.process.stdout.readline().split()))
+
+    def seconds(self):
+        return statistics.median(self.rounds)
+
+    def spread(self):
+        return (max(self.rounds) - min(self.rounds)) / self.seconds()
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.terminate()
+        self.process.wait()
+
+
+def make_inputs(workload, folder):
+    """Writes the weights and the batch that all contenders load."""
+    import numpy
+    import torch
+    from safetensors.torch import save_file
+    import compare_torch
+
+    torch.manual_seed(1)
+    if workload.kind in ("mlp", "overhead"):
+        shapes = {"a": (16,), "b": (16,), "row": (1, 16), "x": (8, 16), "target": (8, 4), "weight": (16, 16),
+                  "bias": (16,), "0.weight": (32, 16), "0.bias": (32,), "2.weight": (32, 32), "2.bias": (32,),
+                  "4.weight": (4, 32), "4.bias": (4,)}
+        tensors = {name: torch.randn(shape) / 4 for name, shape in shapes.items()}
+        save_file(tensors, f"{folder}/small.safetensors")
+        for name, tensor in tensors.items():
+            tensor.numpy().astype(numpy.float32).tofile(f"{folder}/{name}.f32")
+        return
+    model = compare_torch.make_model(workload.model)
+    classes = model.fc.out_features
+    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()},
+              f"{folder}/weights.safetensors")
+    save_file({"images": torch.randn(workload.batch, 3, workload.side, workload.side),
+               "labels": torch.randint(classes, (workload.batch,))}, f"{folder}/input.safetensors")
+
+
+def commands(workload, options, folder):
+    """Returns (name, command, environment) of every contender; tutti first."""
+    arguments = [workload.kind, workload.model, folder, workload.option]
+    result = [("tutti", [f"{options.build}/benchmarks/compare_tutti", *arguments], {})]
+    if workload.kind in ("mlp", "overhead"):
+        return result + [("LibTorch", [options.libtorch, *arguments], {})]
+    torch = [sys.executable, str(HERE / "compare_torch.py"), *arguments]
+    peers = {"eager": (torch + ["eager"], {}),
+             "eager, jemalloc": (torch + ["eager"], {"LD_PRELOAD": options.jemalloc, "MALLOC_CONF":
+                                 "oversize_threshold:1,background_thread:true,metadata_thp:auto,"
+                                 "dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000"}),
+             "compile": (torch + ["compile"], {}),
+             "compile, frozen": (torch + ["frozen"], {})}
+    if workload.kind != "infer":
+        del peers["compile, frozen"]
+    return result + [(name, *peers[name]) for name in options.peers if name in peers]
+
+
+def check_outputs(workload, contenders):
+    for other in contenders[1:]:
+        for ours, theirs in zip(contenders[0].outputs, other.outputs, strict=True):
+            if not abs(ours - theirs) <= workload.tolerance * max(1, abs(theirs)):
+                sys.exit(f"{workload.name}: expected tutti and {other.name} to agree within {workload.tolerance}, got "
+                         f"{contenders[0].outputs} and {other.outputs}")
+
+
+def text_of(seconds):
+    for unit, factor in (("s", 1), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def limit_text(workload, ours, limit):
+    """Says what the convolutions alone take, and with the bytes of the rest at the speed of a copy."""
+    if not limit:
+        return ""
+    alone = limit.seconds()
+    whole = alone + limit.outputs[0] / limit.outputs[1]
+    asked = f" (asked {workload.limit:g})" if workload.limit else ""
+    return (f"{text_of(alone)}, ours {ours.seconds() / alone:.2f} times{asked}; with the rest {text_of(whole)}, "
+            f"{ours.seconds() / whole:.2f} times")
+
+
+def compare(workload, options):
+    """Returns the row of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_inputs(workload, folder)
+        contenders = [Contender(*each) for each in commands(workload, options, folder)]
+        check_outputs(workload, contenders)
+        limit = None
+        if workload.kind == "train":
+            command = [f"{options.build}/benchmarks/compare_limit", "train", workload.model, folder, workload.option]
+            limit = Contender("limit", command)
+            contenders.append(limit)
+        for _ in range(options.rounds):
+            for contender in contenders:
+                contender.measure(workload.iterations)
+        for contender in contenders:
+            contender.stop()
+    if limit:
+        contenders.remove(limit)
+    ours, peers = contenders[0], contenders[1:]
+    best = min((p for p in peers if p.name != "compile, frozen"), key=Contender.seconds)
+    times = "; ".join(f"{p.name} {text_of(p.seconds())} ({p.seconds() / ours.seconds():.2f})" for p in peers)
+    spread = max(c.spread() for c in contenders)
+    ratio = best.seconds() / ours.seconds()
+    row = (f"| {workload.name} | {text_of(ours.seconds())} | {times} | **{ratio:.2f}** | {workload.asked:g} | "
+           f"{limit_text(workload, ours, limit)} | {100 * spread:.0f}% |")
+    print(row, flush=True)
+    return row
+
+
+def peak_memory(options):
+    """Returns the row about the largest resident set of three steps of a ResNet-50."""
+    workload = WORKLOADS[0]
+    peaks = {}
+    with tempfile.TemporaryDirectory() as folder:
+        make_inputs(workload, folder)
+        for name, command, environment in commands(workload, options, folder):
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL, env={**os.environ, **environment})
+            peaks[name] = os.wait4(process.pid, 0)[2].ru_maxrss / 2**20
+    ours = peaks.pop("tutti")
+    smallest = min(peaks.values())
+    times = "; ".join(f"{name} {peak:.2f} GiB ({ours / peak:.2f})" for name, peak in peaks.items())
+    row = f"| peak memory of the ResNet-50 step, float32 | {ours:.2f} GiB | {times} | **{ours / smallest:.2f}** | 0.6 | | |"
+    print(row, flush=True)
+    return row
+
+
+def machine(options):
+    import torch
+    import torchvision
+
+    def output(*command):
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), "unknown")
+    onednn = next((line.strip() for line in torch.__config__.show().splitlines() if "MKL-DNN" in line), "")
+    return "\n".join([f"date:      {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%MZ}",
+                      f"commit:    {output('git', '-C', str(HERE), 'rev-parse', '--short', 'HEAD')}",
+                      f"processor: {model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+                      f"tutti:     {output(f'{options.build}/examples/train_resnet', '--version').splitlines()[-1] if os.path.exists(f'{options.build}/examples/train_resnet') else ''}",
+                      f"compiler:  {output('c++', '--version').splitlines()[0]}",
+                      f"PyTorch:   {torch.__version__}, torchvision {torchvision.__version__}; {onednn}",
+                      f"threads:   {os.environ['OMP_NUM_THREADS']} each; rounds: {options.rounds}"])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--libtorch", required=True)
+    parser.add_argument("--jemalloc", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--peers", nargs="*", default=["eager", "eager, jemalloc", "compile", "compile, frozen"])
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
+    load = [os.getloadavg()]
+    rows = [compare(w, options) for w in WORKLOADS if options.only in w.name]
+    if options.only in "peak memory":
+        rows.append(peak_memory(options))
+    load.append(os.getloadavg())
+    report = ["```", machine(options), *(f"load:      {l[0]:.2f} {when}" for l, when in zip(load, ("before", "after"))), "```", "",
+              "| workload | tutti | PyTorch, and its time over ours | best of PyTorch over ours | asked | convolutions alone | spread |",
+              "| --- | --- | --- | --- | --- | --- | --- |", *rows, ""]
+    pathlib.Path(options.out).write_text("\n".join(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""The contender PyTorch of benchmarks/compare: measures one workload, eager or compiled, in a process of its own. The
+arguments are those of compare_tutti.cpp, and whether to compile. The protocol is described in contender.h."""
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+SGD = dict(lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
+
+
+class BasicBlock20(nn.Module):
+    """A block of the networks for small images of He et al. (2015), with the shortcut of option A."""
+
+    def __init__(self, channels_in, channels, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.stride, self.extra = stride, channels - channels_in
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = self.bn2(self.conv2(y))
+        if self.stride > 1:
+            x = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))
+        return F.relu(y + x, inplace=True)
+
+
+class ResNet20(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        stages = []
+        for before, channels, stride in [(16, 16, 1), (16, 32, 2), (32, 64, 2)]:
+            blocks = [BasicBlock20(before if i == 0 else channels, channels, stride if i == 0 else 1) for i in range(3)]
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3 = stages
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+def make_model(name):
+    if name == "resnet20":
+        return ResNet20()
+    import torchvision
+    return getattr(torchvision.models, name)()
+
+
+def load(arguments):
+    from safetensors.torch import load_file
+    model = make_model(arguments.model)
+    model.load_state_dict(load_file(arguments.folder + "/weights.safetensors"))
+    tensors = load_file(arguments.folder + "/input.safetensors")
+    images = tensors["images"].contiguous(memory_format=torch.channels_last)
+    return model.to(memory_format=torch.channels_last), images, tensors["labels"]
+
+
+def times_of(count, iteration):
+    seconds = []
+    for _ in range(count):
+        start = time.perf_counter()
+        iteration()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def make_step(model, arguments, images, labels):
+    model.train()
+    sgd = torch.optim.SGD(model.parameters(), **SGD)
+    called = torch.compile(model) if arguments.compiled else model
+
+    def step():
+        sgd.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.option == "bfloat16"):
+            loss = F.cross_entropy(called(images), labels)
+        loss.backward()
+        sgd.step()
+        return loss.item()
+
+    return step
+
+
+def training(arguments):
+    model, images, labels = load(arguments)
+    step = make_step(model, arguments, images, labels)
+    return [step() for _ in range(3)], lambda count: times_of(count, step)
+
+
+def inference(arguments):
+    model, images, _ = load(arguments)
+    model.eval()
+    called = torch.compile(model) if arguments.compiled else model
+
+    def run():
+        with torch.no_grad():
+            return called(images)
+
+    run()
+    return run().flatten()[:16].tolist(), lambda count: times_of(count, run)
+
+
+class SyncNormalize(torch.autograd.Function):
+    """Batch normalisation with statistics of all ranks, composed of PyTorch's operations and collectives, because
+    PyTorch's own SyncBatchNorm takes no CPU tensors: one all-reduce of sums each way, as tutti does it."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, running_mean, running_var, momentum, eps):
+        count = x.numel() // x.size(1) * dist.get_world_size()
+        sums = torch.stack([x.sum((0, 2, 3)), (x * x).sum((0, 2, 3))])
+        dist.all_reduce(sums)
+        mean = sums[0] / count
+        var = sums[1] / count - mean * mean
+        rstd = torch.rsqrt(var + eps)
+        running_mean.lerp_(mean, momentum)
+        running_var.lerp_(var * (count / (count - 1)), momentum)
+        scale = weight * rstd
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.count = count
+        return x * scale.view(1, -1, 1, 1) + (bias - mean * scale).view(1, -1, 1, 1)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight, mean, rstd = ctx.saved_tensors
+        normalized = (x - mean.view(1, -1, 1, 1)) * rstd.view(1, -1, 1, 1)
+        local = torch.stack([dy.sum((0, 2, 3)), (dy * normalized).sum((0, 2, 3))])
+        total = local.clone()
+        dist.all_reduce(total)
+        total /= ctx.count
+        dx = (dy - total[0].view(1, -1, 1, 1) - normalized * total[1].view(1, -1, 1, 1)) * (weight * rstd).view(1, -1, 1, 1)
+        return dx, local[1], local[0], None, None, None, None
+
+
+class ComposedSyncBatchNorm(nn.BatchNorm2d):
+    def forward(self, x):
+        return SyncNormalize.apply(x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps)
+
+
+def convert(model):
+    for name, child in model.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            layer = ComposedSyncBatchNorm(child.num_features)
+            layer.load_state_dict(child.state_dict())
+            setattr(model, name, layer)
+        else:
+            convert(child)
+
+
+def rank_worker(rank, arguments, connection):
+    """A rank: answers counts that arrive through `connection` by losses of first steps or times."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(arguments.port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    model, images, labels = load(arguments)
+    half = len(images) // 2
+    images, labels = images[rank * half:(rank + 1) * half], labels[rank * half:(rank + 1) * half]
+    if arguments.option == "sync":
+        convert(model)
+        model = model.to(memory_format=torch.channels_last)
+    parallel = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+    step = make_step(parallel, arguments, images.contiguous(memory_format=torch.channels_last), labels)
+    connection.send([step() for _ in range(3)])
+    while True:
+        connection.send(times_of(connection.recv(), step))
+
+
+def two_ranks(arguments):
+    import torch.multiprocessing as multiprocessing
+    context = multiprocessing.get_context("spawn")
+    ends = []
+    for rank in range(2):
+        mine, theirs = context.Pipe()
+        context.Process(target=rank_worker, args=(rank, arguments, theirs), daemon=True).start()
+        ends.append(mine)
+
+    def run(count):
+        for end in ends:
+            end.send(count)
+        return [end.recv() for end in ends][0]
+
+    return [end.recv() for end in ends][0], run
+
+
+class Arguments:
+    def __init__(self, kind, model, folder, option, how):
+        self.kind, self.model, self.folder, self.option = kind, model, folder, option
+        self.compiled = how != "eager"
+        if how == "frozen":  # an option of torch.compile for inference: folds batch norm and packs weights
+            import torch._inductor.config as inductor
+            inductor.freezing = True
+        self.port = 20000 + os.getpid() % 20000
+
+
+def main():
+    arguments = Arguments(*sys.argv[1:])
+    kinds = {"train": training, "infer": inference, "ranks": two_ranks}
+    outputs, run = kinds[arguments.kind](arguments)
+    print("ready", *outputs, flush=True)
+    for line in sys.stdin:
+        print(*run(int(line)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
