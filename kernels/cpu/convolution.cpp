@@ -30,13 +30,8 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOpt
              const Tensor& y) {
   check_dtype(x);
   if (y.numel() == 0) return;
-  if (x.dtype() == bfloat16 && onednn::misses_padded_windows(x, w, options)) {
-    const Tensor wide_y = empty_like(y, float32);
-    forward(in_float32(x), in_float32(w), bias.defined() ? in_float32(bias) : bias, options,
-            wide_y);
-    return elementwise().copy(wide_y, y);
-  }
-  if (x.dtype() == float64 || !onednn::convolution_forward(x, w, bias, options, y))
+  if (x.dtype() == float64 || onednn::misses_padded_windows(w, options) ||
+      !onednn::convolution_forward(x, w, bias, options, y))
     reference::convolution_forward(x, w, bias, options, y);
 }
 

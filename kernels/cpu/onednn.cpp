@@ -132,9 +132,9 @@ bool is_older_than(int major, int minor) {
 
 bool misreads_strides() { return !is_older_than(3, 3); }
 
-bool misses_padded_windows(const Tensor& x, const Tensor& w, const ConvOptions& options) {
-  if (is_older_than(3, 3) || x.rank() != 5 || options.groups == 1) return false;
-  for (int d = 0; d < 3; ++d)
+bool misses_padded_windows(const Tensor& w, const ConvOptions& options) {
+  if (is_older_than(3, 3)) return false;
+  for (int d = 0; d < options.padding.size(); ++d)
     if (options.padding[d] > options.dilation[d] * (w.shape()[d + 2] - 1)) return true;
   return false;
 }

@@ -29,14 +29,14 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& 
 /// Returns whether matmul() may be wrong for a batch of several dimensions, for a row of gapped
 /// elements as `a`, and for a column of gapped elements as `out`. oneDNN 3.7.2 is, for about a
 /// tenth of such products, on a processor with AVX-512. Versions 2.6.3 and 3.2 are not; those
-/// between were not examined, and are taken to have the fault, as all later ones are. Where
-/// matrices are repeated for a batch, its threads were also seen to crash.
+/// between were not examined, and are taken to have the fault, as all later ones are. Products
+/// with matrices that are repeated for a batch crash in 3.11 (its issue 4396).
 bool misreads_strides();
 
-/// Returns whether convolution_forward() may be wrong for a bfloat16 x. oneDNN 3.7.2 is in three
-/// spatial dimensions with groups of several outputs, if a whole window lies in the padding.
-/// Versions as for misreads_strides().
-bool misses_padded_windows(const Tensor& x, const Tensor& w, const ConvOptions& options);
+/// Returns whether convolution_forward() may be wrong or crash because a whole window lies in the
+/// padding. oneDNN 3.7.2 does both in three spatial dimensions with groups: it returns wrong
+/// bfloat16 numbers and crashes in float32. Versions as for misreads_strides().
+bool misses_padded_windows(const Tensor& w, const ConvOptions& options);
 
 /// Returns whether convolution_backward_weight() may be wrong for a bfloat16 x. oneDNN reads
 /// scratch memory that it never wrote where rows are shorter than the stride and, in some shapes of

@@ -25,7 +25,7 @@ bool pooling_takes_layouts(const Tensor&, const Tensor&, const Tensor&) { return
 bool matmul(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return false; }
 
 bool misreads_strides() { return false; }
-bool misses_padded_windows(const Tensor&, const Tensor&, const ConvOptions&) { return false; }
+bool misses_padded_windows(const Tensor&, const ConvOptions&) { return false; }
 bool reads_unwritten_memory(const Tensor&, const ConvOptions&) { return false; }
 bool misreads_odd_channels(const Tensor&, const Tensor&, const ConvOptions&) { return false; }
 
