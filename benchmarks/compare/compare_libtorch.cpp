@@ -38,7 +38,7 @@ Workload small_mlp(const std::string& folder) {
   torch::nn::Sequential model(first, torch::nn::ReLU(), second, torch::nn::ReLU(), third);
   const auto adam =
       std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(1e-3));
-  const auto step = [=]() mutable {
+  auto step = [=]() mutable {
     adam->zero_grad();
     const auto loss = torch::mse_loss(model->forward(x), target);
     loss.backward();

@@ -32,7 +32,7 @@ struct Arguments {
   bool sync = false;  // whether ranks share the statistics of batch normalisation
 };
 
-constexpr optim::SGDOptions sgd_options{.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4};
+constexpr optim::SGDOptions sgd_options{.lr = 0.001, .momentum = 0.9, .weight_decay = 1e-4};
 
 Tensor find(const StateDict& tensors, const std::string& name) {
   for (const auto& [key, tensor] : tensors)
