@@ -42,6 +42,11 @@ Allocator& allocator(Device device);
 /// A Storage is a block of memory that every tensor with a view of it shares.
 class Storage {
  public:
+  /// What a kernel keeps beside the data, such as copies in layouts that it prefers.
+  struct KernelData {
+    virtual ~KernelData() = default;
+  };
+
   Storage(std::size_t bytes, Device device);
   /// Wraps memory that the caller owns. `release` runs when the last view is gone.
   Storage(void* data, std::size_t bytes, Device device, std::function<void()> release);
@@ -58,12 +63,17 @@ class Storage {
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 
+  /// Null unless a kernel has set it, which it may do while one thread alone uses the storage.
+  KernelData* kernel_data() const { return kernel_data_.get(); }
+  void set_kernel_data(std::unique_ptr<KernelData> data) { kernel_data_ = std::move(data); }
+
  private:
   void* data_;
   std::size_t bytes_;
   Device device_;
   std::function<void()> release_;
   std::atomic<std::uint64_t> version_{0};
+  std::unique_ptr<KernelData> kernel_data_;
 };
 
 /// Copies bytes between any two devices, after earlier work on both. The copy is asynchronous

@@ -28,6 +28,10 @@ struct Convolution {
   /// `db` may be undefined.
   void (*backward_weight)(const Tensor& x, const Tensor& dy, const ConvOptions&, const Tensor& dw,
                           const Tensor& db);
+  /// From now on `forward` may keep copies of `w` in layouts that it prefers, beside the storage of
+  /// w. It makes them anew after a change in place that bumps the version of the storage; other
+  /// changes must not happen. Nothing else may use the storage during this call.
+  void (*keep_packed)(const Tensor& w);
 };
 
 namespace cpu {

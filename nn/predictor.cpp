@@ -5,6 +5,7 @@
 #include "../core/excerpt.h"
 #include "../core/random.h"
 #include "batch_norm/fold.h"
+#include "pack_weights.h"
 #include "resnet.h"
 
 #include <fmt/ranges.h>
@@ -78,6 +79,7 @@ Predictor::Predictor(Model model, Options options)
   model_->eval();
   fold_batch_norm(*model_);
   if (options_.bf16) model_->to(bfloat16);
+  pack_weights(*model_);
 }
 
 // The caller may have moved the network to another device.

@@ -42,8 +42,9 @@ class Predictor {
   Predictor(const std::string& weights_file, Options options);
   explicit Predictor(const std::string& weights_file) : Predictor(weights_file, Options{}) {}
   /// Takes a network of any kind that maps (N, card.channels, H, W) to logits (N, card.classes).
-  /// The Predictor switches it to evaluation, folds its batch normalisation (fold_batch_norm) and
-  /// changes its dtype; nobody else may run or train it from then on. Throws a ValueError if
+  /// The Predictor switches it to evaluation, folds its batch normalisation (fold_batch_norm),
+  /// changes its dtype and packs its weights (pack_weights); nobody else may run or train it from
+  /// then on. Throws a ValueError if
   /// `model` is null or the card is not valid.
   Predictor(std::shared_ptr<Layer> model, ModelCard card, Options options);
   Predictor(std::shared_ptr<Layer> model, ModelCard card)

@@ -78,8 +78,10 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
 }  // namespace
 
 const Convolution& convolution() {
-  static constexpr Convolution table{
-      .forward = forward, .backward_input = backward_input, .backward_weight = backward_weight};
+  static constexpr Convolution table{.forward = forward,
+                                     .backward_input = backward_input,
+                                     .backward_weight = backward_weight,
+                                     .keep_packed = onednn::keep_packed};
   return table;
 }
 

@@ -122,7 +122,21 @@ void OnednnPrimitive::add(int id, Direction direction, const Desc& given, const 
   arguments_.push_back(std::move(argument));
 }
 
-void OnednnPrimitive::run(const char* op, std::initializer_list<void*> pointers) {
+std::shared_ptr<Storage> PackedWeights::find(const Desc& desc,
+                                             const std::function<void(void*)>& pack) {
+  const std::lock_guard lock(mutex_);
+  if (version_ != storage_.version()) copies_.clear();
+  version_ = storage_.version();
+  for (const auto& [packed, copy] : copies_)
+    if (packed == desc) return copy;
+  auto copy = std::make_shared<Storage>(desc.get_size(), Device::cpu());
+  pack(copy->data());
+  copies_.emplace_back(desc, copy);
+  return copy;
+}
+
+void OnednnPrimitive::run(const char* op, std::initializer_list<void*> pointers,
+                          PackedWeights* packed) {
   // One scratchpad serves the reorders and the primitive in turn: nothing in it outlives a call.
   const std::size_t bytes = bytes_ + scratchpad_bytes_;
   char* scratch = bytes > 0 ? static_cast<char*>(scratch_memory(op, bytes)) : nullptr;
@@ -131,10 +145,17 @@ void OnednnPrimitive::run(const char* op, std::initializer_list<void*> pointers)
   if (!has_run_) expect_memory(op, code_bytes);
   else if (calls_gemm_ && can_be_refused_memory())
     expect_memory(op, static_cast<std::size_t>(num_threads()) * gemm_bytes_per_thread);
+  std::shared_ptr<Storage> weights;
   auto pointer = pointers.begin();
   for (Argument& argument : arguments_) {
     argument.given.set_data_handle(*pointer++);
-    if (argument.wanted) {
+    if (argument.wanted && packed && argument.id == DNNL_ARG_WEIGHTS) {
+      weights = packed->find(argument.wanted.get_desc(), [&](void* to) {
+        argument.wanted.set_data_handle(to);
+        run_reorder(argument.reorder, argument.given, argument.wanted, scratchpad);
+      });
+      argument.wanted.set_data_handle(weights->data());
+    } else if (argument.wanted) {
       argument.wanted.set_data_handle(scratch + argument.offset);
       if (argument.direction == Direction::in)
         run_reorder(argument.reorder, argument.given, argument.wanted, scratchpad);
@@ -155,7 +176,7 @@ void OnednnPrimitive::reserve_scratchpad(const Desc& desc) {
 }
 
 bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<void*> pointers,
-                const std::function<void(OnednnPrimitive&)>& build) {
+                const std::function<void(OnednnPrimitive&)>& build, PackedWeights* packed) {
   // An entry without a value means that oneDNN has no such primitive.
   thread_local std::unordered_map<std::string, std::optional<OnednnPrimitive>> cache;
   const detail::OpenMPThreads threads;  // oneDNN asks OpenMP
@@ -177,7 +198,7 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
       found = cache.emplace(key.text(), std::move(primitive)).first;
     }
     if (!found->second) return false;
-    found->second->run(op, pointers);
+    found->second->run(op, pointers, packed);
     return true;
   } catch (const std::bad_alloc&) {
     fail<OutOfMemoryError>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);

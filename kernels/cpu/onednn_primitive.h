@@ -9,6 +9,8 @@
 #include "onednn_versions.h"
 
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,23 @@ namespace tutti::kernels::cpu::onednn {
 
 using dnnl::memory;
 using Desc = memory::desc;
+
+/// Copies of a weight in the layouts of primitives, for inference: a weight is then reordered once
+/// and not in every call. Any thread may use them.
+class PackedWeights : public Storage::KernelData {
+ public:
+  explicit PackedWeights(const Storage& storage) : storage_(storage) {}
+
+  /// Returns the copy in layout `desc`, which `pack` writes into the memory that it gets. Makes all
+  /// copies anew if the weight has changed in place. The copy lives as long as the caller keeps it.
+  std::shared_ptr<Storage> find(const Desc& desc, const std::function<void(void*)>& pack);
+
+ private:
+  const Storage& storage_;  // That of the weight, which owns this object.
+  std::mutex mutex_;
+  std::uint64_t version_ = 0;
+  std::vector<std::pair<Desc, std::shared_ptr<Storage>>> copies_;
+};
 
 /// A oneDNN primitive, together with the reorders between the layouts of the caller's tensors and
 /// those that the primitive requires. Only weights are reordered, because activations are described
@@ -34,8 +53,8 @@ class OnednnPrimitive {
   /// layout `wanted`. The order of calls is the order of the pointers of run().
   void add(int argument, Direction direction, const Desc& given, const Desc& wanted);
   /// Computes the primitive of operation `op`. Throws an Error that names `op` if there is not
-  /// enough memory.
-  void run(const char* op, std::initializer_list<void*> pointers);
+  /// enough memory. Takes reordered weights from `packed` unless it is null.
+  void run(const char* op, std::initializer_list<void*> pointers, PackedWeights* packed);
 
  private:
   struct Argument {
@@ -95,8 +114,10 @@ class PrimitiveKey {
 /// Runs the primitive of `key` on the tensors' memory; `build` creates it in the first call. Each
 /// thread caches its own primitives, because their memory objects hold the pointers of the call.
 /// Returns false if oneDNN has no such primitive (`build` threw dnnl_unimplemented), and throws an
-/// Error that names `op` if there is not enough memory or oneDNN fails otherwise.
+/// Error that names `op` if there is not enough memory or oneDNN fails otherwise. `packed` holds
+/// copies of the weights, or is null.
 bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<void*> pointers,
-                const std::function<void(OnednnPrimitive&)>& build);
+                const std::function<void(OnednnPrimitive&)>& build,
+                PackedWeights* packed = nullptr);
 
 }  // namespace tutti::kernels::cpu::onednn

@@ -232,7 +232,10 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
 
 const Convolution& convolution() {
   static constexpr Convolution table{
-      .forward = forward, .backward_input = backward_input, .backward_weight = backward_weight};
+      .forward = forward,
+      .backward_input = backward_input,
+      .backward_weight = backward_weight,
+      .keep_packed = [](const Tensor&) {}};  // cuDNN takes weights as they are
   return table;
 }
 

@@ -87,7 +87,8 @@ const Convolution& convolution() {
                   cpu::convolution().backward_weight(widened(x), widened(dy), options, weight.wide,
                                                      bias.wide);
                 });
-      }};
+      },
+      [](const Tensor&) {}};
   return table;
 }
 

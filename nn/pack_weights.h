@@ -1,0 +1,21 @@
+// pack_weights() prepares a model for fast inference on the CPU. It changes no value and no shape;
+// fold_batch_norm() (batch_norm/fold.h), which changes both, comes before it.
+#pragma once
+
+#include "module.h"
+
+namespace tutti::nn {
+
+/// Lets every convolution in `module` keep its weight a second time, in the layout that the kernels
+/// of the CPU compute with. Otherwise each call converts the weight, which takes as long as the
+/// convolution itself where the batch has one image. The copies are made when they are first needed
+/// and take as much memory as the weights, once for each layout that the inputs' shapes ask for.
+///
+/// Outputs stay the same to the bit. load_state_dict(), an optimizer's step and all other
+/// operations in place make the copies anew; after a write through Tensor::data() or by a
+/// collective the model must be packed again. A weight that is moved or cast afterwards is no
+/// longer packed. Other threads must not run the model during this call, and may afterwards. On
+/// CUDA nothing changes.
+void pack_weights(Module& module);
+
+}  // namespace tutti::nn

@@ -1,0 +1,113 @@
+// Tests of nn::pack_weights: packed models compute the same bits, and see every change of a weight
+// that the library makes.
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/grad_mode.h>
+#include <tutti/core/create.h>
+#include <tutti/core/parallel.h>
+#include <tutti/nn/conv.h>
+#include <tutti/nn/pack_weights.h>
+#include <tutti/nn/resnet.h>
+#include <tutti/optim/sgd.h>
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+namespace tutti {
+namespace {
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.contiguous(), y = b.contiguous();
+  return x.shape() == y.shape() &&
+         std::memcmp(x.raw(), y.raw(), static_cast<std::size_t>(x.numel()) * size_of(x.dtype())) ==
+             0;
+}
+
+// The convolution with an unpacked copy of the layer's weight.
+Tensor unpacked(const nn::Conv2d& layer, const Tensor& x) {
+  nn::Conv2d other(layer.options());
+  const NoGrad no_grad;
+  other.weight.copy_(layer.weight);
+  other.bias.copy_(layer.bias);
+  return other(x);
+}
+
+class PackedConvolution : public testing::Test {
+ protected:
+  void SetUp() override { nn::pack_weights(layer_); }
+
+  NoGrad no_grad_;
+  nn::Conv2d layer_{{.in = 16, .out = 32, .kernel = 3, .padding = 1}};
+  Tensor x_ = randn({2, 16, 9, 7}).contiguous(MemoryFormat::channels_last);
+};
+
+TEST_F(PackedConvolution, ComputesTheSameBits) {
+  for (int call = 0; call < 3; ++call) EXPECT_TRUE(same_bits(layer_(x_), unpacked(layer_, x_)));
+  for (const Shape& shape : {Shape{1, 16, 9, 7}, Shape{5, 16, 4, 4}, Shape{2, 16, 9, 7}}) {
+    const Tensor x = randn(shape).contiguous(MemoryFormat::channels_last);
+    EXPECT_TRUE(same_bits(layer_(x), unpacked(layer_, x)));
+  }
+}
+
+TEST_F(PackedConvolution, FollowsBfloat16Activations) {
+  const Autocast autocast(bfloat16);
+  for (int call = 0; call < 2; ++call) EXPECT_TRUE(same_bits(layer_(x_), unpacked(layer_, x_)));
+}
+
+TEST_F(PackedConvolution, SeesChangesInPlace) {
+  const Tensor before = layer_(x_);
+  layer_.weight.mul_(2);
+  EXPECT_FALSE(same_bits(layer_(x_), before));
+  EXPECT_TRUE(same_bits(layer_(x_), unpacked(layer_, x_)));
+  layer_.load_state_dict(nn::Conv2d(layer_.options()).state_dict());
+  EXPECT_TRUE(same_bits(layer_(x_), unpacked(layer_, x_)));
+}
+
+TEST_F(PackedConvolution, SeesTheStepsOfAnOptimizer) {
+  optim::SGD sgd(layer_.parameters(), {.lr = 0.1});
+  for (int step = 0; step < 2; ++step) {
+    {
+      const EnableGrad enable_grad;
+      sum(layer_(x_)).backward();
+    }
+    sgd.step();
+    EXPECT_TRUE(same_bits(layer_(x_), unpacked(layer_, x_)));
+  }
+}
+
+TEST_F(PackedConvolution, ServesSeveralThreads) {
+  const Tensor expected = unpacked(layer_, x_);
+  std::vector<std::thread> threads;
+  std::vector<int> equal(3);
+  for (int& count : equal)
+    threads.emplace_back([&] {
+      const NoGrad no_grad;
+      for (int call = 0; call < 20; ++call) count += same_bits(layer_(x_), expected);
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(equal, std::vector<int>(3, 20));
+}
+
+TEST(PackWeights, KeepsOneCopyOfAWeight) {
+  const NoGrad no_grad;
+  nn::ResNet net({.depth = 18, .classes = 3});
+  net.eval();
+  net.to(MemoryFormat::channels_last);
+  const Tensor x = randn({1, 3, 64, 64}).contiguous(MemoryFormat::channels_last);
+  const Tensor expected = net(x);
+  std::size_t weights = 0;
+  for (const auto& [name, tensor] : net.state_dict())
+    weights += static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype());
+  nn::pack_weights(net);
+  const auto live = [] { return allocator(Device::cpu()).stats().live; };
+  const std::size_t before = live();
+  EXPECT_TRUE(same_bits(net(x), expected));
+  const std::size_t after_one = live();
+  EXPECT_LE(after_one - before, weights * 5 / 4);  // blocks are rounded up
+  for (int call = 0; call < 3; ++call) EXPECT_TRUE(same_bits(net(x), expected));
+  EXPECT_EQ(live(), after_one);
+}
+
+}  // namespace
+}  // namespace tutti
