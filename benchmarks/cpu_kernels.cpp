@@ -92,7 +92,7 @@ void elementwise() {
 
 void rows() {
   for (const DType dtype : {float32, bfloat16}) {
-    const std::string of = " " + to_string(dtype);
+    const std::string of = fmt::format(" {}", to_string(dtype));
     const Tensor x = values({64, 1000}, dtype), y = like(x, dtype), g = like(x, dtype);
     const auto& softmax = kernels::cpu::softmax();
     measure("softmax" + of, [&] { softmax.forward(x, 1, false, y); });
@@ -166,7 +166,7 @@ void pooling(DType dtype, MemoryFormat format) {
 void optimizers() {
   const auto& table = kernels::cpu::optimizer();
   for (const DType dtype : {float32, bfloat16}) {
-    const std::string of = " " + to_string(dtype);
+    const std::string of = fmt::format(" {}", to_string(dtype));
     const Tensor p = values({elements}, dtype), g = values({elements}, dtype);
     const kernels::FusedUpdate sgd{.parameter = p, .gradient = g, .states = {zeros({elements})}};
     const kernels::FusedUpdate adam{

@@ -16,7 +16,7 @@ namespace tutti::trace {
 using Clock = std::chrono::steady_clock;
 
 namespace detail {
-extern std::atomic<bool> spans_enabled;  // a Profile exists, or spans go to NVTX
+extern std::atomic<bool> spans_enabled;  // a Profile exists, or a profiler reads NVTX
 extern std::atomic<bool> profiling;
 }  // namespace detail
 

@@ -17,9 +17,14 @@ MergedDims merge_dims(std::span<const Tensor* const> tensors) {
   const Tensor& first = *tensors.front();
   const int rank = first.rank();
   std::array<int, Dims::max_rank> order{};
-  for (int d = 0; d < rank; ++d) order[static_cast<std::size_t>(d)] = d;
-  std::stable_sort(order.begin(), order.begin() + rank,
-                   [&](int a, int b) { return first.strides()[a] > first.strides()[b]; });
+  // A stable insertion sort, because std::stable_sort allocates memory.
+  for (int d = 0; d < rank; ++d) {
+    int at = d;
+    for (; at > 0 && first.strides()[order[static_cast<std::size_t>(at - 1)]] < first.strides()[d];
+         --at)
+      order[static_cast<std::size_t>(at)] = order[static_cast<std::size_t>(at - 1)];
+    order[static_cast<std::size_t>(at)] = d;
+  }
   MergedDims merged;
   for (int i = 0; i < rank; ++i) {
     const int d = order[static_cast<std::size_t>(i)];

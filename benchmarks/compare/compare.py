@@ -48,7 +48,7 @@ WORKLOADS = [
     Workload("2 ranks, ResNet-20, batch 128, synchronised statistics", "ranks", "resnet20", 128, 32, "sync", 4, 2.5),
     Workload("2 ranks, ResNet-20, batch 128, local statistics", "ranks", "resnet20", 128, 32, "local", 4, 2),
     Workload("add of 16 floats, forward", "overhead", "add", iterations=5, asked=2),
-    Workload("add of 16 floats, forward and backward", "overhead", "add_backward", iterations=5, asked=8),
+    Workload("add of 16 floats, backward", "overhead", "add_backward", iterations=5, asked=8),
     Workload("linear 16x16, forward, recording", "overhead", "linear", iterations=5, asked=1.3),
     Workload("linear 16x16, forward, without recording", "overhead", "linear_plain", iterations=5, asked=1.3),
     Workload("small MLP, step with Adam, batch 8", "mlp", "mlp", iterations=5, asked=4),

@@ -38,7 +38,7 @@ Workload small_mlp(const std::string& folder) {
   torch::nn::Sequential model(first, torch::nn::ReLU(), second, torch::nn::ReLU(), third);
   const auto adam =
       std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(1e-3));
-  const auto step = [=]() mutable {
+  auto step = [=]() mutable {
     adam->zero_grad();
     const auto loss = torch::mse_loss(model->forward(x), target);
     loss.backward();
@@ -74,12 +74,20 @@ Workload overhead(const std::string& what, const std::string& folder) {
   if (what == "add") return {some(a + b), repeat([=] { a + b; })};
   if (what == "add_backward") {
     const auto seed = torch::ones({16});
-    const auto backward = [=] {
-      a.mutable_grad().reset();
-      (a + b).backward(seed);
+    const auto sums = std::make_shared<std::vector<torch::Tensor>>();
+    const auto add = [=] {
+      sums->clear();
+      for (int i = 0; i < repeats; ++i) sums->push_back(a + b);
     };
+    const auto backward = [=] {
+      for (const torch::Tensor& sum : *sums) {
+        a.mutable_grad().reset();
+        sum.backward(seed);
+      }
+    };
+    add();
     backward();
-    return {some(a.grad()), repeat(backward)};
+    return {some(a.grad()), [=](int count) { return times_of(count, repeats, backward, add); }};
   }
   if (what == "linear") return {some(linear(x)), repeat([=]() mutable { linear(x); })};
   return {some(linear(x)), [=](int count) {

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-SGD = dict(lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
+SGD = dict(lr=0.001, momentum=0.9, weight_decay=1e-4, fused=True)
 
 
 class BasicBlock20(nn.Module):

@@ -32,7 +32,7 @@ struct Arguments {
   bool sync = false;  // whether ranks share the statistics of batch normalisation
 };
 
-constexpr optim::SGDOptions sgd_options{.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4};
+constexpr optim::SGDOptions sgd_options{.lr = 0.001, .momentum = 0.9, .weight_decay = 1e-4};
 
 Tensor find(const StateDict& tensors, const std::string& name) {
   for (const auto& [key, tensor] : tensors)
@@ -204,12 +204,20 @@ Workload overhead(const Arguments& arguments) {
   if (arguments.model == "add") return {some(a + b), repeat([=] { a + b; })};
   if (arguments.model == "add_backward") {
     const Tensor seed = ones({16});
-    const auto backward = [=] {
-      a.set_grad({});
-      (a + b).backward(seed);
+    const auto sums = std::make_shared<std::vector<Tensor>>();
+    const auto add = [=] {
+      sums->clear();
+      for (int i = 0; i < repeats; ++i) sums->push_back(a + b);
     };
+    const auto backward = [=] {
+      for (const Tensor& sum : *sums) {
+        a.set_grad({});
+        sum.backward(seed);
+      }
+    };
+    add();
     backward();
-    return {some(a.grad()), repeat(backward)};
+    return {some(a.grad()), [=](int count) { return times_of(count, repeats, backward, add); }};
   }
   if (arguments.model == "linear") return {some((*linear)(x)), repeat([=] { (*linear)(x); })};
   return {some((*linear)(x)), [=](int count) {

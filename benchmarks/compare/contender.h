@@ -17,11 +17,14 @@ struct Workload {
   std::function<std::vector<double>(int)> run;  ///< returns the seconds of each of n iterations
 };
 
-/// Times `count` calls of `iteration`, each of which makes `repeats` iterations.
-inline std::vector<double> times_of(int count, int repeats,
-                                    const std::function<void()>& iteration) {
+/// Times `count` calls of `iteration`, each of which makes `repeats` iterations. `prepare` runs
+/// before each of them and is not timed.
+inline std::vector<double> times_of(
+    int count, int repeats, const std::function<void()>& iteration,
+    const std::function<void()>& prepare = [] {}) {
   std::vector<double> seconds;
   for (int i = 0; i < count; ++i) {
+    prepare();
     const auto start = std::chrono::steady_clock::now();
     iteration();
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;

@@ -1,6 +1,7 @@
 // Chooses the kernels of the level of this processor, once, and gives out their tables.
 #include "../../core/cpu_level.h"
 #include "reference_matmul.h"
+#include "small_matmul.h"
 #include "tables.h"
 
 namespace tutti::kernels::cpu {
@@ -30,6 +31,10 @@ const Softmax& softmax() { return tables().softmax; }
 void reference::matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                        const Tensor& out) {
   tables().reference_matmul(a, b, epilogue, out);
+}
+
+bool small_matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
+  return tables().small_matmul(a, b, epilogue, out);
 }
 
 }  // namespace tutti::kernels::cpu

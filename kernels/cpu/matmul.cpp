@@ -6,6 +6,7 @@
 #include "../elementwise.h"
 #include "onednn.h"
 #include "reference_matmul.h"
+#include "small_matmul.h"
 
 #include <optional>
 
@@ -90,7 +91,7 @@ void multiply_copy(const Tensor& a, const Tensor& b, int d, const Epilogue& epil
 
 void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
   dispatch(RealTypes{}, a.dtype(), "matmul", []<class T>() {});
-  if (out.numel() == 0) return;
+  if (out.numel() == 0 || small_matmul(a, b, epilogue, out)) return;
   if (a.dtype() != float64)
     if (const auto d = repeated_by_both(a, b, out)) return multiply_copy(a, b, *d, epilogue, out);
   if (a.dtype() == float64 || a.size(-1) == 0 || !multiply_by_onednn(a, b, epilogue.bias, out))

@@ -17,6 +17,7 @@ const Reduce& reduce();
 const Softmax& softmax();
 void reference_matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                       const Tensor& out);
+bool small_matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
 
 Tables tables() {
   return {.batch_norm = batch_norm(),
@@ -28,7 +29,8 @@ Tables tables() {
           .pooling = pooling(),
           .reduce = reduce(),
           .softmax = softmax(),
-          .reference_matmul = reference_matmul};
+          .reference_matmul = reference_matmul,
+          .small_matmul = small_matmul};
 }
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL

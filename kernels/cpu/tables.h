@@ -30,6 +30,8 @@ struct Tables {
   /// reference::matmul, which multiplies float64 matrices.
   void (*reference_matmul)(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                            const Tensor& out);
+  bool (*small_matmul)(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
+                       const Tensor& out);
 };
 
 }  // namespace tutti::kernels::cpu

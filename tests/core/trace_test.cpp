@@ -42,7 +42,7 @@ TEST_F(Trace, SpansNestAndNamesSurviveQuoting) {
     return std::string("in\"ner\\ \x01");
   };
   { const trace::Span ignored(name); }
-  const int others = cuda::has_ranges() ? 1 : 0;  // a build with CUDA hands every name to NVTX
+  const int others = cuda::has_ranges() ? 1 : 0;  // a profiler reads every name
   EXPECT_EQ(named, others);                       // no Profile exists
   {
     trace::Profile profile(path_, 5);
