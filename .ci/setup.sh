@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages that are missing and says which: those that building and testing need, or those that the
-# arguments name. The names are those of Debian 12, Debian 13 and Ubuntu 24.04. Returns at once if nothing is missing.
-# examples/quickstart.sh and the scripts of tests/ call it.
+# arguments name. The names are those of Debian 12 and 13, and should be those of Ubuntu 24.04 with its component
+# universe, which was not tried. Returns at once if nothing is missing. examples/quickstart.sh and the scripts of tests/
+# call it.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build libdnnl-dev libopenmpi-dev openmpi-bin libfmt-dev nlohmann-json3-dev libssl-dev
