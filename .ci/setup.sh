@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing and says which: those that building, testing and the main job need, or
-# those that the arguments name. Returns at once if nothing is missing. examples/quickstart.sh and the scripts of tests/
+# Installs the packages that are missing and says which: those that building and testing need, or those that the
+# arguments name. The names are those of Debian 12 and 13, and should be those of Ubuntu 24.04 with its component
+# universe, which was not tried. Returns at once if nothing is missing. examples/quickstart.sh and the scripts of tests/
 # call it.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build libdnnl-dev libopenmpi-dev openmpi-bin libfmt-dev nlohmann-json3-dev libssl-dev
-          libcli11-dev libgtest-dev libboost-context-dev zlib1g-dev libjpeg62-turbo-dev libpng-dev
-          dataset-fashion-mnist)
+          libcli11-dev libgtest-dev libboost-context-dev zlib1g-dev libjpeg-dev libpng-dev)
 [ $# -gt 0 ] && packages=("$@")
 
 if ! command -v dpkg-query >/dev/null; then

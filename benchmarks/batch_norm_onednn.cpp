@@ -5,6 +5,7 @@
 
 #include <dnnl.hpp>
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace tutti::benchmarks {

@@ -58,7 +58,7 @@ if(NOT TUTTI_IMAGES STREQUAL "OFF")
     set(TUTTI_HAS_IMAGES ON)
   elseif(TUTTI_IMAGES STREQUAL "ON")
     message(FATAL_ERROR "TUTTI_IMAGES is ON, but CMake did not find both libjpeg and libpng. Install them (on Debian: "
-                        "apt-get install libjpeg62-turbo-dev libpng-dev), or set TUTTI_IMAGES to OFF.")
+                        "apt-get install libjpeg-dev libpng-dev), or set TUTTI_IMAGES to OFF.")
   endif()
 endif()
 set(TUTTI_IMAGE_SOURCES data/decode/unavailable.cpp)

@@ -26,11 +26,14 @@ bool same_strides(const Shape& shape, const Strides& a, const Strides& b) {
 // Returns the dimensions of more than one element, those with the smallest strides first.
 Dims dims_by_stride(const Shape& shape, const Strides& strides) {
   Dims dims;
-  for (int d = 0; d < shape.size(); ++d)
-    if (shape[d] > 1) dims.push_back(d);
-  std::sort(dims.begin(), dims.end(), [&](std::int64_t a, std::int64_t b) {
-    return strides[static_cast<int>(a)] < strides[static_cast<int>(b)];
-  });
+  for (int d = 0; d < shape.size(); ++d) {
+    if (shape[d] <= 1) continue;
+    dims.push_back(d);
+    for (int at = dims.size() - 1; at > 0; --at) {
+      if (strides[static_cast<int>(dims[at - 1])] <= strides[d]) break;
+      std::swap(dims[at - 1], dims[at]);
+    }
+  }
   return dims;
 }
 

@@ -5,6 +5,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh
+if [ ! -e /usr/share/datasets/fashion-mnist ] && [[ " $*" != *" --data"* ]]; then
+  .ci/setup.sh dataset-fashion-mnist || {
+    echo "quickstart: there is no package of the images here. Download the four files of Fashion-MNIST (see" >&2
+    echo "https://github.com/zalandoresearch/fashion-mnist) into a folder and pass --data FOLDER, or pass" >&2
+    echo "--dataset synthetic" >&2
+    exit 1
+  }
+fi
 cmake --preset release >/dev/null  # each time, because setup.sh may have installed something; it rebuilds nothing
 cmake --build --preset release --target train_resnet
 folder=(--out runs/quickstart --overwrite)

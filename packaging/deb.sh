@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh g++ cmake ninja-build dpkg-dev file libdnnl-dev libopenmpi-dev libfmt-dev nlohmann-json3-dev libssl-dev \
-  zlib1g-dev libjpeg62-turbo-dev libpng-dev
+  zlib1g-dev libjpeg-dev libpng-dev
 cmake --preset library -B build/deb -DBUILD_SHARED_LIBS=ON -DCMAKE_INSTALL_PREFIX=/usr -DTUTTI_CUDA=OFF "$@"
 cmake --build build/deb
 rm -rf build/packages

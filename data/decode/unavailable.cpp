@@ -7,7 +7,7 @@ namespace tutti::data {
 DecodedImage decode_jpeg(std::span<const std::uint8_t>, const DecodeOptions&) {
   fail<Error>(
       "decode_image: this tutti was built without libjpeg and libpng. Install them (on Debian: "
-      "apt-get install libjpeg62-turbo-dev libpng-dev) and build with -DTUTTI_IMAGES=ON");
+      "apt-get install libjpeg-dev libpng-dev) and build with -DTUTTI_IMAGES=ON");
 }
 
 DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {

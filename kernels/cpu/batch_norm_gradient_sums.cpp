@@ -3,6 +3,8 @@
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 
+#include <algorithm>
+
 #include "../../core/begin_cpu_level.h"
 
 namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {

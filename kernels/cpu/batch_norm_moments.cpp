@@ -10,6 +10,7 @@
 #include "batch_norm_layout.h"
 #include "batch_norm_passes.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "../../core/begin_cpu_level.h"

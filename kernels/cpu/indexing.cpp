@@ -5,6 +5,7 @@
 #include "dim_slices.h"
 #include "tensor_iterator.h"
 
+#include <algorithm>
 #include <span>
 
 #include "../../core/begin_cpu_level.h"

@@ -153,6 +153,12 @@ bool misses_padded_windows(const Tensor& w, const ConvOptions& options) {
   return false;
 }
 
+bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const Tensor& y) {
+  if (is_older_than(3, 3) || w.size(1) > 1 || w.size(-1) == 1) return false;
+  const bool is_column = y.size(-1) == 1 && y.numel() > y.size(0) * y.size(1);
+  return is_column && options.stride[options.stride.size() - 1] > 1;
+}
+
 bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options) {
   const bool is_padded = std::ranges::any_of(options.padding, [](auto size) { return size > 0; });
   return x.shape()[x.rank() - 1] < options.stride[x.rank() - 3] || (x.rank() == 5 && is_padded);

@@ -40,6 +40,12 @@ bool misreads_strides();
 /// bfloat16 numbers and crashes in float32. Versions as for misreads_strides().
 bool misses_padded_windows(const Tensor& w, const ConvOptions& options);
 
+/// Returns whether convolution_forward() may be wrong because `y` is one column of several rows,
+/// computed from one channel of `x` for each group by wide kernels that stride. oneDNN 3.7.2 is in
+/// two spatial dimensions in half of such convolutions, in float32 and bfloat16, on a processor
+/// with AVX-512. Versions as for misreads_strides().
+bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const Tensor& y);
+
 /// Returns whether convolution_backward_weight() may be wrong for a bfloat16 x. oneDNN reads
 /// scratch memory that it never wrote where rows are shorter than the stride and, in some shapes of
 /// three spatial dimensions, where there is padding. Such gradients were off by any amount, or NaN.

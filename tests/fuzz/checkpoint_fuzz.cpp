@@ -16,6 +16,7 @@
 #include <tutti/core/create.h>
 #include <tutti/nn/linear.h>
 
+#include <algorithm>
 #include <cstring>
 #include <sstream>
 

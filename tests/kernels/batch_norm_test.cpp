@@ -750,8 +750,9 @@ TEST(BatchNormKernels, BackwardOfOneRankIsItsParts) {
         {.dy = s.dy, .saved = of, .header = header, .sums = again, .weight_grad = dw_again});
     EXPECT_EQ(to_vector(again.slice(0, 0, kernels::packet_header_size)),
               Values({0, 0, 1, 2, 3, 9, 0, 0}));
-    EXPECT_EQ(slice(again, 1), slice(parts, 1));
-    EXPECT_EQ(to_vector(dw_again), to_vector(dw_parts));
+    // Not to the bit: which products GCC 14 fuses with sums depends on what else the loop writes.
+    close(slice(again, 1), slice(parts, 1));
+    close(to_vector(dw_again), to_vector(dw_parts));
   }
 }
 
