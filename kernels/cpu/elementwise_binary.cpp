@@ -2,6 +2,7 @@
 // float, double and int64 arrays (block_access.h); a number is a tensor that broadcasts.
 #include "block_access.h"
 #include "elementwise_kernels.h"
+#include "independent_loop.h"
 #include "vector_math.h"
 
 #include "../../core/begin_cpu_level.h"
@@ -17,7 +18,7 @@ using Loop = void (*)(const C* x, const C* y, Out* out, std::int64_t n);
 // The output is one of the inputs or overlaps neither.
 template <Binary op, class C, class Out>
 void loop(const C* x, const C* y, Out* out, std::int64_t n) {
-#pragma GCC ivdep
+  TUTTI_INDEPENDENT_LOOP
   for (std::int64_t i = 0; i < n; ++i) out[i] = evaluate<op, Math>(x[i], y[i]);
 }
 

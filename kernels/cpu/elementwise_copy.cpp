@@ -1,6 +1,7 @@
 // The elementwise kernels that move values: fill, copy with conversion, axpy, where.
 #include "block_access.h"
 #include "elementwise_kernels.h"
+#include "independent_loop.h"
 
 #include <algorithm>
 
@@ -75,7 +76,7 @@ void axpy(double alpha, const Tensor& x, const Tensor& y) {
       const C* a = other.read(block, from.data());
       const C* b = old.read(block, kept.data());
       C* const to = writer.destination(block, kept.data());
-#pragma GCC ivdep
+      TUTTI_INDEPENDENT_LOOP
       for (std::int64_t i = 0; i < block.count; ++i) to[i] = b[i] + scale * a[i];
       writer.write(block, to);
     });

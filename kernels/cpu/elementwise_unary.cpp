@@ -2,6 +2,7 @@
 // (block_access.h).
 #include "block_access.h"
 #include "elementwise_kernels.h"
+#include "independent_loop.h"
 #include "vector_math.h"
 
 #include "../../core/begin_cpu_level.h"
@@ -15,7 +16,7 @@ using Loop = void (*)(const C* x, C* y, std::int64_t n);
 // x and y are one array or do not overlap.
 template <Unary op, class C>
 void loop(const C* x, C* y, std::int64_t n) {
-#pragma GCC ivdep
+  TUTTI_INDEPENDENT_LOOP
   for (std::int64_t i = 0; i < n; ++i) y[i] = evaluate<op, Math>(x[i]);
 }
 

@@ -5,6 +5,7 @@
 
 #include "../../core/parallel.h"
 #include "../layer_norm_functions.h"
+#include "independent_loop.h"
 
 #include <algorithm>
 #include <cmath>
@@ -113,7 +114,7 @@ void input_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Ten
       const A mean_of_g = static_cast<A>(sum / n);
       const A mean_of_gz = static_cast<A>(row_rstd * sum_of_products / n);
       // dx may be dy: every element is read before it is written, by the same iteration.
-#pragma GCC ivdep
+      TUTTI_INDEPENDENT_LOOP
       for (std::int64_t i = 0; i < width; ++i)
         out[i] = T(row.input_grad(A(in[i]), A(g[i]) * scale[i], mean_of_g, mean_of_gz));
     });

@@ -5,6 +5,7 @@
 #include "../optimizer_math.h"
 
 #include "../../core/parallel.h"
+#include "independent_loop.h"
 
 #include <algorithm>
 #include <array>
@@ -51,7 +52,7 @@ void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, ReplayScalars) 
       C* m = u.states[0].data<C>();
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
         const auto update = method;
-#pragma GCC ivdep
+        TUTTI_INDEPENDENT_LOOP
         for (std::int64_t i = begin; i < end; ++i) p[i] = T(update.updated(C(p[i]), C(g[i]), m[i]));
       });
     });
@@ -73,7 +74,7 @@ void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars
         C* largest = u.states[2].data<C>();
         parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
           const auto update = method;
-#pragma GCC ivdep
+          TUTTI_INDEPENDENT_LOOP
           for (std::int64_t i = begin; i < end; ++i)
             p[i] = T(update.updated(C(p[i]), C(g[i]), m[i], v[i], largest[i]));
         });
@@ -81,7 +82,7 @@ void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars
       }
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
         const auto update = method;
-#pragma GCC ivdep
+        TUTTI_INDEPENDENT_LOOP
         for (std::int64_t i = begin; i < end; ++i)
           p[i] = T(update.updated(C(p[i]), C(g[i]), m[i], v[i]));
       });
@@ -103,7 +104,7 @@ void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor&
       C* m = u.states[0].data<C>();
       parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
         const auto update = method;
-#pragma GCC ivdep
+        TUTTI_INDEPENDENT_LOOP
         for (std::int64_t i = begin; i < end; ++i) p[i] = T(update.updated(C(p[i]), C(g[i]), m[i]));
       });
     });
