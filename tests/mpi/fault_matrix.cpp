@@ -236,7 +236,10 @@ TEST(Faults, NoneIsACleanRun) {
   fs::create_directories(folder);
   const Outcome outcome = run_job(2, "", folder);
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_EQ(outcome.output, "");
+  // Open MPI 5.0.7 warns where it takes the host's own address for unreachable by TCP, which is not
+  // used on one host.
+  const std::regex warning("[^\n]*btl_tcp_proc[^\n]*Unable to find reachable pairing[^\n]*\n");
+  EXPECT_EQ(std::regex_replace(outcome.output, warning, ""), "");
   Metadata metadata;
   load_safetensors(folder / "checkpoint.safetensors", &metadata);
   EXPECT_EQ(metadata["step"], "4");
