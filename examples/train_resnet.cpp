@@ -174,10 +174,11 @@ int run(int argc, char** argv, const ProcessGroup& world) {
 }
 
 // Prints an error, and returns the exit code. fmt::print would throw where stderr cannot be
-// written.
+// written, and std::fprintf would let another rank write in the middle of the text.
 int report(const ProcessGroup& world, const std::exception& error) {
   const std::string rank = world.size() > 1 ? fmt::format(" (rank {})", world.rank()) : "";
-  std::fprintf(stderr, "train_resnet%s: %s\n", rank.c_str(), escape_controls(error.what()).c_str());
+  const std::string text = fmt::format("train_resnet{}: {}\n", rank, escape_controls(error.what()));
+  std::fputs(text.c_str(), stderr);
   return exit_code_of(error);
 }
 

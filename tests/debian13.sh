@@ -16,6 +16,7 @@ if [ ! -e "$folder/var/lib/dpkg/status" ]; then
   debootstrap --variant=minbase trixie "$folder"
 fi
 cp /etc/resolv.conf "$folder/etc/resolv.conf"
+grep -qs localhost "$folder/etc/hosts" || echo "127.0.0.1 localhost" >>"$folder/etc/hosts"
 rsync --archive --delete --filter=':- .gitignore' --exclude=/.git ./ "$folder/tutti"
 
 # Mounts what programs expect in a namespace of its own, so that nothing is left mounted, and runs a command there.
@@ -24,6 +25,7 @@ run_inside() {
     folder=$1 && shift
     mount -t proc proc "$folder/proc"
     mount --rbind /dev "$folder/dev"
+    mount --rbind /sys "$folder/sys"  # Open MPI 5 looks there for processors and networks
     exec chroot "$folder" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 "$@"' \
     bash "$folder" bash -c 'cd /tutti && exec "$@"' bash "$@"
 }

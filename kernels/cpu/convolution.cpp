@@ -40,7 +40,8 @@ void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
                     const Tensor& dx) {
   check_dtype(dy);
   if (dx.numel() == 0) return;
-  if (dy.dtype() == bfloat16 && onednn::misreads_odd_channels(dy, w, options)) {
+  if (dy.dtype() == bfloat16 &&
+      (onednn::misreads_odd_channels(dy, w, options) || onednn::misreads_strided_groups(options))) {
     const Tensor wide_dx = empty_like(dx, float32);
     backward_input(in_float32(dy), in_float32(w), options, wide_dx);
     return elementwise().copy(wide_dx, dx);

@@ -142,6 +142,10 @@ bool is_older_than(int major, int minor) {
   return version.major < major || (version.major == major && version.minor < minor);
 }
 
+bool has_stride(const ConvOptions& options) {
+  return std::ranges::any_of(options.stride, [](auto step) { return step > 1; });
+}
+
 }  // namespace
 
 bool misreads_strides() { return !is_older_than(3, 3); }
@@ -154,9 +158,14 @@ bool misses_padded_windows(const Tensor& w, const ConvOptions& options) {
 }
 
 bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const Tensor& y) {
-  if (is_older_than(3, 3) || w.size(1) > 1 || w.size(-1) == 1) return false;
+  if (is_older_than(3, 3) || w.size(1) > 1) return false;
   const bool is_column = y.size(-1) == 1 && y.numel() > y.size(0) * y.size(1);
-  return is_column && options.stride[options.stride.size() - 1] > 1;
+  if (w.rank() == 5) return has_stride(options) && (is_column || options.groups > 1);
+  return is_column && w.size(-1) > 1 && options.stride[options.stride.size() - 1] > 1;
+}
+
+bool misreads_strided_groups(const ConvOptions& options) {
+  return !is_older_than(3, 3) && options.groups > 1 && has_stride(options);
 }
 
 bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options) {

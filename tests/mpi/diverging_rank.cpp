@@ -22,8 +22,10 @@ int main(int, char** argv) {
         std::fprintf(stderr, "rank %d: '%s' is missing\n", group.rank(), word.c_str());
         is_named = false;
       }
-    std::fprintf(stderr, "rank %d %s the layer: %s\n", group.rank(), is_named ? "names" : "hides",
-                 text.c_str());
+    // std::fprintf of glibc 2.37 would let the other rank write in the middle of the text.
+    const std::string line =
+        fmt::format("rank {} {} the layer: {}\n", group.rank(), is_named ? "names" : "hides", text);
+    std::fputs(line.c_str(), stderr);
     // The launcher ends the other process with this one; a busy rank 1 gets its error later.
     std::this_thread::sleep_for(fault == "busy" ? 8s : 2s);
     return 3;

@@ -108,7 +108,8 @@ Outcome run_job(int ranks, const std::string& fault, const std::string& folder) 
 struct Case {
   int ranks;
   std::string fault;
-  std::vector<std::string> expected;  // regular expressions
+  // Regular expressions. Open MPI 5 calls mpirun prterun, and breaks lines at "exited on".
+  std::vector<std::string> expected;
 
   // Returns whether rank 0 has certainly written its first checkpoint when the job ends. It has
   // where it fails itself, in the second step, and where the other rank is stopped or exiting.
@@ -135,7 +136,7 @@ std::vector<Case> matrix() {
     const std::string caught = fmt::format("rank {} caught: ", other);
     const std::string in_forward = caught + "all_reduce #3 of group 'world/normalization' .*";
     const std::string not_started = caught + "from_environment: .*";
-    const std::string killed = fmt::format("process rank {} with PID .* exited on signal 9", bad);
+    const std::string killed = fmt::format("process rank {} with PID .* exited on\\ssignal 9", bad);
     const std::string never_came = bad == 1 ? "rank 1 did not come"
                                             : "there is no answer from rank 0";
 
@@ -166,7 +167,7 @@ std::vector<Case> matrix() {
          fmt::format("rank {} will never arrive: its process is exiting; it last completed #11",
                      bad)});
     add(2, bad, "action=exit,when=exit",
-        {fmt::format("mpi(run|exec) has exited due to process rank {} with PID", bad)});
+        {fmt::format("(mpirun|mpiexec|prterun) has exited due to process rank {} with PID", bad)});
 
     const std::string injected = fmt::format("injected fault of rank {} in group 'world", bad);
     add(2, bad, "action=raise,when=start",
@@ -177,7 +178,7 @@ std::vector<Case> matrix() {
     add(2, bad, "action=raise,when=data," + bucket,
         {caught + ".*" + injected + "' at collective #12"});
     add(2, bad, "action=raise,when=exit",
-        {fmt::format("process rank {} with PID .* exited on signal 6", bad)});
+        {fmt::format("process rank {} with PID .* exited on\\ssignal 6", bad)});
   }
   // With three ranks, both survivors say the same.
   add(3, 1, "action=stop," + forward,
@@ -235,7 +236,10 @@ TEST(Faults, NoneIsACleanRun) {
   fs::create_directories(folder);
   const Outcome outcome = run_job(2, "", folder);
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_EQ(outcome.output, "");
+  // Open MPI 5.0.7 warns where it takes the host's own address for unreachable by TCP, which is not
+  // used on one host.
+  const std::regex warning("[^\n]*btl_tcp_proc[^\n]*Unable to find reachable pairing[^\n]*\n");
+  EXPECT_EQ(std::regex_replace(outcome.output, warning, ""), "");
   Metadata metadata;
   load_safetensors(folder / "checkpoint.safetensors", &metadata);
   EXPECT_EQ(metadata["step"], "4");

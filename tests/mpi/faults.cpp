@@ -25,6 +25,11 @@ extern "C" int MPI_Testsome(int n, MPI_Request* requests, int* count, int* which
 
 namespace {
 
+// std::fprintf of glibc 2.37 would let the other rank write in the middle of the text.
+void print_caught(int rank, const std::exception& error) {
+  std::fputs(fmt::format("rank {} caught: {}\n", rank, error.what()).c_str(), stderr);
+}
+
 // Collectives that are still under way when MPI is finalised. Its destructor, which runs after
 // that, prints those that were not done.
 struct Unwaited {
@@ -71,7 +76,7 @@ int join_alone() {
   try {
     ProcessGroup::from_environment(1s);
   } catch (const TimeoutError& error) {
-    std::fprintf(stderr, "rank %d caught: %s\n", rank, error.what());
+    print_caught(rank, error);
     MPI_Abort(MPI_COMM_WORLD, 3);  // the application has initialised MPI and must end it
   }
   return 0;
@@ -106,7 +111,7 @@ int come_late() {
     try {
       ProcessGroup::from_environment(timeout);
     } catch (const DistributedError& error) {
-      std::fprintf(stderr, "rank %d caught: %s\n", rank, error.what());
+      print_caught(rank, error);
       const char* expected = rank == 0 ? "rank 1 has given up waiting" : "no answer from rank 0";
       return std::string(error.what()).find(expected) != std::string::npos;
     }
@@ -169,7 +174,7 @@ int main(int argc, char** argv) {
     if (fault == "mpi_error") group.barrier();
   } catch (const std::exception& error) {
     mpi_is_broken = false;
-    std::fprintf(stderr, "rank %d caught: %s\n", group.rank(), error.what());
+    print_caught(group.rank(), error);
     try {
       group.barrier();
     } catch (const DistributedError&) {

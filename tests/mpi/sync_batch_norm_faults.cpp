@@ -38,9 +38,12 @@ int main(int, char** argv) {
     else misbehave(net, fault);
   } catch (const Error& error) {
     const auto* failed = dynamic_cast<const DistributedError*>(&error);
-    std::fprintf(stderr, "rank %d caught%s: %s {%s}\n", group.rank(),
-                 dynamic_cast<const TimeoutError*>(&error) ? " timeout" : "", error.what(),
-                 failed ? failed->info().name.c_str() : "");
+    // std::fprintf of glibc 2.37 would let the other rank write in the middle of the text.
+    const std::string text =
+        fmt::format("rank {} caught{}: {} {{{}}}\n", group.rank(),
+                    dynamic_cast<const TimeoutError*>(&error) ? " timeout" : "", error.what(),
+                    failed ? failed->info().name : "");
+    std::fputs(text.c_str(), stderr);
     std::this_thread::sleep_for(300ms);  // the launcher ends the other process with this one
     return 3;
   }

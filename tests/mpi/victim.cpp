@@ -41,7 +41,10 @@ int main(int argc, char** argv) {
     train(group, argv[1]);
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "rank %s caught: %s\n", std::getenv("OMPI_COMM_WORLD_RANK"), error.what());
+    // std::fprintf of glibc 2.37 would let other ranks write in the middle of the text.
+    const std::string text =
+        fmt::format("rank {} caught: {}\n", std::getenv("OMPI_COMM_WORLD_RANK"), error.what());
+    std::fputs(text.c_str(), stderr);
     group.abort(error.what());
     return 3;
   }

@@ -73,15 +73,17 @@ void finalize_at_exit() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   faults::inject(Fault::Moment::exit, rank, "world");
-  const std::string absent = wait_for_all_at_exit();
+  std::string absent = wait_for_all_at_exit();
   if (!rank_is_missing && absent.empty() && take_mpi()) {
     latest_world().world.reset();
     MPI_Finalize();
     return;
   }
-  std::fprintf(
-      stderr, "tutti: rank %d is exiting and ends the job: %s\n", rank,
-      absent.empty() ? "the communication of a collective is still under way" : absent.c_str());
+  if (absent.empty()) absent = "the communication of a collective is still under way";
+  // std::fprintf of glibc 2.37 writes 128 bytes at a time, between which other ranks may write.
+  const std::string text =
+      fmt::format("tutti: rank {} is exiting and ends the job: {}\n", rank, absent);
+  std::fputs(text.c_str(), stderr);
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
