@@ -125,7 +125,7 @@ void rows() {
 
 void batch_norm(DType dtype, MemoryFormat format) {
   const auto& table = kernels::cpu::batch_norm();
-  const std::string of = " " + to_string(dtype) + " " + to_string(format);
+  const std::string of = fmt::format(" {} {}", to_string(dtype), to_string(format));
   const std::int64_t channels = 64;
   const Shape shape{4, channels, 14, 14};
   const Tensor x = values(shape, dtype, format), y = values(shape, dtype, format),
@@ -151,7 +151,7 @@ void batch_norm(DType dtype, MemoryFormat format) {
 
 void pooling(DType dtype, MemoryFormat format) {
   const auto& table = kernels::cpu::pooling();
-  const std::string of = " " + to_string(dtype) + " " + to_string(format);
+  const std::string of = fmt::format(" {} {}", to_string(dtype), to_string(format));
   const Tensor x = values({2, 64, 28, 28}, dtype, format),
                y = values({2, 64, 14, 14}, dtype, format);
   const kernels::PoolOptions options{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};

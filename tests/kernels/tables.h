@@ -149,7 +149,8 @@ inline const kernels::BatchNorm& batch_norm() {
 }
 inline const kernels::Convolution& convolution() {
   using T = kernels::Convolution;
-  return table<T, kernels::convolution, &T::forward, &T::backward_input, &T::backward_weight>();
+  return table<T, kernels::convolution, &T::forward, &T::backward_input, &T::backward_weight,
+               &T::keep_packed>();
 }
 inline const kernels::Elementwise& elementwise() {
   using T = kernels::Elementwise;
