@@ -160,7 +160,7 @@ bool misses_padded_windows(const Tensor& w, const ConvOptions& options) {
 bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const Tensor& y) {
   if (is_older_than(3, 3) || w.size(1) > 1) return false;
   const bool is_column = y.size(-1) == 1 && y.numel() > y.size(0) * y.size(1);
-  if (w.rank() == 5) return has_stride(options) && (is_column || options.groups > 1);
+  if (w.rank() == 5) return has_stride(options);
   return is_column && w.size(-1) > 1 && options.stride[options.stride.size() - 1] > 1;
 }
 

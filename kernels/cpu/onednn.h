@@ -43,8 +43,8 @@ bool misses_padded_windows(const Tensor& w, const ConvOptions& options);
 /// Returns whether convolution_forward() may be wrong because `y` is one column of several rows,
 /// computed from one channel of `x` for each group by wide kernels that stride. oneDNN 3.7.2 is in
 /// two spatial dimensions in half of such convolutions, in float32 and bfloat16, on a processor
-/// with AVX-512. In three it also is where only another dimension has a stride, and with groups
-/// where `y` has more columns. Versions as for misreads_strides().
+/// with AVX-512. In three it also is where only another dimension has a stride, and where `y`
+/// has more columns. Versions as for misreads_strides().
 bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const Tensor& y);
 
 /// Returns whether convolution_backward_input() may return NaN for a bfloat16 dy. oneDNN 3.7.2 does
