@@ -50,7 +50,7 @@ TEST(Fault, IsReadFromAText) {
            {"rank=1,collective=8,action=kill,sometimes", "got 'sometimes'"},
            {"rank=1,action=drop,when=exit", "drop goes with when=call"},
            {"rank=1,action=exit,when=data,collective=1", "exit does not go with when=data"}})
-    expect_contains(message_of<ValueError>([&] { parse_faults(text); }), {says});
+    expect_contains(message_of<ValueError>([&text = text] { parse_faults(text); }), {says});
 }
 
 TEST(Fault, ADelayedRankIsWaitedFor) {

@@ -155,7 +155,7 @@ TEST(ElementwiseKernels, BinaryMatchesPlainLoopsInEveryLayoutAndBroadcast) {
         if (floating_only && !is_floating(dtype)) continue;
         const Shape shape = random_shape(generator);
         // Small integers: sums and products fit every dtype, and comparisons meet equal ones.
-        const auto operand = [&](const Shape& s) {
+        const auto operand = [&, op = op](const Shape& s) {
           Tensor x =
               randint(5, s, {float64}, generator)
                   .add_(scalar(op == Binary::power || op == Binary::subtract ? 1 : 0, {float64}));

@@ -1,5 +1,7 @@
 // What happens when oneDNN finds no memory: an Error that names the operation, and no crash and no
 // hang. Each case runs in a child process whose address space is limited.
+#include "address_space.h"
+
 #include <tutti/autograd/matmul.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
@@ -19,12 +21,6 @@
 
 namespace tutti {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool has_sanitizer = true;
-#else
-constexpr bool has_sanitizer = false;
-#endif
 
 // Lets this process grow by `more` bytes at most.
 void limit_memory(std::size_t more) {
@@ -71,8 +67,7 @@ void start_threads() {
 class OutOfMemory : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (has_sanitizer)
-      GTEST_SKIP() << "a sanitizer needs more address space than a limit would leave";
+    if (*test::no_memory_limit()) GTEST_SKIP() << test::no_memory_limit();
     // The child starts anew: one that is only forked could not use the threads of OpenMP.
     ::testing::FLAGS_gtest_death_test_style = "threadsafe";
     if (*GetParam()) setenv("DNNL_MAX_CPU_ISA", GetParam(), 1);

@@ -4,7 +4,7 @@
 #include "secret.h"
 #include "store.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ifaddrs.h>
 #include <netdb.h>

@@ -6,7 +6,7 @@
 #include "secret.h"
 #include "socket.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <netdb.h>
 #include <poll.h>
