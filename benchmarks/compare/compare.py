@@ -32,21 +32,32 @@ class Workload:
     option: str = "float32"
     iterations: int = 3  # in a round
     asked: float = 0  # how many times faster than PyTorch's best the project wants to be
-    tolerance: float = 2e-3
+    tolerance: float = 2e-3  # of logits and of the first loss, which follows from the same weights on both sides
+    drift: float = 1e-2  # of the losses after it: see below
     limit: float = 0  # how many times the convolutions alone the project wants to take at most
 
 
+# Batch normalisation of a few images amplifies rounding from step to step. With ResNet-50 and these weights PyTorch's
+# own losses in float32 and in float64 agree in the first step to 1e-6, differ in the second by 0.15% and in the third
+# by 0.3%; so do those in float32 when the images change by a millionth.
 WORKLOADS = [
-    Workload("ResNet-50 step, batch 16, float32", "train", "resnet50", 16, 224, iterations=1, asked=1.5, limit=1.12),
-    Workload("ResNet-50 step, batch 16, bfloat16", "train", "resnet50", 16, 224, "bfloat16", 1, 1.5, 5e-2, 1.15),
-    Workload("ResNet-20 step, batch 128, float32", "train", "resnet20", 128, 32, iterations=4, asked=2),
-    Workload("ResNet-20 step, batch 128, bfloat16", "train", "resnet20", 128, 32, "bfloat16", 4, 2.5, 5e-2),
-    Workload("ResNet-18 step, batch 16, float32", "train", "resnet18", 16, 224, iterations=2, asked=1.5),
-    Workload("ResNet-18 inference, batch 1", "infer", "resnet18", 1, 224, iterations=20, asked=1.5),
-    Workload("ResNet-18 inference, batch 32", "infer", "resnet18", 32, 224, iterations=2, asked=2),
-    Workload("ResNet-50 inference, batch 1", "infer", "resnet50", 1, 224, iterations=10, asked=1.5),
-    Workload("2 ranks, ResNet-20, batch 128, synchronised statistics", "ranks", "resnet20", 128, 32, "sync", 4, 2.5),
-    Workload("2 ranks, ResNet-20, batch 128, local statistics", "ranks", "resnet20", 128, 32, "local", 4, 2),
+    Workload("ResNet-50 step, batch 16, float32", "train", "resnet50", batch=16, side=224, iterations=1, asked=1.5,
+             limit=1.12),
+    Workload("ResNet-50 step, batch 16, bfloat16", "train", "resnet50", batch=16, side=224, option="bfloat16",
+             iterations=1, asked=1.5, tolerance=5e-2, drift=5e-2, limit=1.15),
+    Workload("ResNet-20 step, batch 128, float32", "train", "resnet20", batch=128, side=32, iterations=4,
+             asked=2),
+    Workload("ResNet-20 step, batch 128, bfloat16", "train", "resnet20", batch=128, side=32, option="bfloat16",
+             iterations=4, asked=2.5, tolerance=5e-2, drift=5e-2),
+    Workload("ResNet-18 step, batch 16, float32", "train", "resnet18", batch=16, side=224, iterations=2,
+             asked=1.5),
+    Workload("ResNet-18 inference, batch 1", "infer", "resnet18", batch=1, side=224, iterations=20, asked=1.5),
+    Workload("ResNet-18 inference, batch 32", "infer", "resnet18", batch=32, side=224, iterations=2, asked=2),
+    Workload("ResNet-50 inference, batch 1", "infer", "resnet50", batch=1, side=224, iterations=10, asked=1.5),
+    Workload("2 ranks, ResNet-20, batch 128, synchronised statistics", "ranks", "resnet20", batch=128, side=32,
+             option="sync", iterations=4, asked=2.5),
+    Workload("2 ranks, ResNet-20, batch 128, local statistics", "ranks", "resnet20", batch=128, side=32,
+             option="local", iterations=4, asked=2),
     Workload("add of 16 floats, forward", "overhead", "add", iterations=5, asked=2),
     Workload("add of 16 floats, backward", "overhead", "add_backward", iterations=5, asked=8),
     Workload("linear 16x16, forward, recording", "overhead", "linear", iterations=5, asked=1.3),
@@ -132,10 +143,11 @@ def commands(workload, options, folder):
 
 def check_outputs(workload, contenders):
     for other in contenders[1:]:
-        for ours, theirs in zip(contenders[0].outputs, other.outputs, strict=True):
-            if not abs(ours - theirs) <= workload.tolerance * max(1, abs(theirs)):
-                sys.exit(f"{workload.name}: expected tutti and {other.name} to agree within {workload.tolerance}, got "
-                         f"{contenders[0].outputs} and {other.outputs}")
+        for i, (ours, theirs) in enumerate(zip(contenders[0].outputs, other.outputs, strict=True)):
+            tolerance = workload.drift if workload.kind in ("train", "ranks") and i > 0 else workload.tolerance
+            if not abs(ours - theirs) <= tolerance * max(1, abs(theirs)):
+                sys.exit(f"{workload.name}: expected output {i} of tutti and {other.name} to agree within {tolerance}, "
+                         f"got {contenders[0].outputs} and {other.outputs}")
 
 
 def text_of(seconds):

@@ -91,17 +91,18 @@ Step step_of(nn::ResNet& model, const std::string& last, const Shape& images,
   std::vector<std::vector<Call>> backwards;
   for (const auto& [name, module] : model.named_modules()) {
     if (auto* convolution = dynamic_cast<nn::Conv2d*>(module)) {
-      convolution->add_forward_hook([&, convolution](nn::Layer&, const Tensor& x, const Tensor& y) {
-        auto calls = calls_of(*convolution, x.shape(), y.shape(), type, backwards.empty());
-        step.forward.push_back(std::move(calls.front()));
-        calls.erase(calls.begin());
-        backwards.push_back(std::move(calls));
-        // Its batch normalisation reads x twice and writes y; its backward reads dy and x twice
-        // and writes dx. At the end of a block both also read or write a residual.
-        const bool ends_block = name.ends_with(last);
-        step.bytes_of_rest += static_cast<double>(y.numel()) * element * (ends_block ? 11 : 8);
-        return Tensor();
-      });
+      const bool ends_block = name.ends_with(last);
+      convolution->add_forward_hook(
+          [&, convolution, ends_block](nn::Layer&, const Tensor& x, const Tensor& y) {
+            auto calls = calls_of(*convolution, x.shape(), y.shape(), type, backwards.empty());
+            step.forward.push_back(std::move(calls.front()));
+            calls.erase(calls.begin());
+            backwards.push_back(std::move(calls));
+            // Its batch normalisation reads x twice and writes y; its backward reads dy and x twice
+            // and writes dx. At the end of a block both also read or write a residual.
+            step.bytes_of_rest += static_cast<double>(y.numel()) * element * (ends_block ? 11 : 8);
+            return Tensor();
+          });
     }
   }
   const NoGrad guard;
