@@ -1,4 +1,5 @@
-// cmake/library.cmake defines TUTTI_CPU_LEVELS where the kernels are compiled for several levels.
+// cmake/cpu_levels.cmake defines TUTTI_CPU_LEVELS where the kernels are compiled for several
+// levels.
 #include "cpu_level.h"
 
 #include "error.h"

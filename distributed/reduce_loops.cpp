@@ -12,18 +12,9 @@ namespace {
 // In elements: the accumulator stays in the first-level cache.
 constexpr std::int64_t tile = 1024;
 
+// Integers are summed as they are, 16-bit floating elements in float.
 template <class T>
-struct Accumulator {
-  using type = T;
-};
-template <>
-struct Accumulator<BFloat16> {
-  using type = float;
-};
-template <>
-struct Accumulator<Float16> {
-  using type = float;
-};
+using Sum = std::conditional_t<std::is_integral_v<T>, T, Accumulate<T>>;
 
 template <class A>
 void merge(ReduceOp op, A& into, A value) {
@@ -38,7 +29,7 @@ void merge(ReduceOp op, A& into, A value) {
 template <ReduceOp op, class T>
 void reduce(std::span<const void* const> inputs, std::span<void* const> outputs,
             std::int64_t count) {
-  using A = typename Accumulator<T>::type;
+  using A = Sum<T>;
   A sum[tile];
   for (std::int64_t begin = 0; begin < count; begin += tile) {
     const std::int64_t n = std::min(tile, count - begin);
