@@ -1,11 +1,13 @@
-// Convolution on the CPU: oneDNN computes float32 and bfloat16, the reference computes float64 and
-// whatever oneDNN has no kernel for.
+// Convolution on the CPU: oneDNN computes float32 and bfloat16, Winograd's algorithm those float32
+// convolutions for which it is faster, and the reference float64 and whatever oneDNN has no kernel
+// for.
 #include "../convolution.h"
 
 #include "../../core/create.h"
 #include "../elementwise.h"
 #include "onednn.h"
 #include "reference_convolution.h"
+#include "winograd.h"
 
 namespace tutti::kernels::cpu {
 namespace {
@@ -30,6 +32,7 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOpt
              const Tensor& y) {
   check_dtype(x);
   if (y.numel() == 0) return;
+  if (winograd::is_faster(x, w, y, options) && winograd::forward(x, w, bias, options, y)) return;
   if (x.dtype() == float64 || onednn::misses_padded_windows(w, options) ||
       onednn::misreads_single_columns(w, options, y) ||
       !onednn::convolution_forward(x, w, bias, options, y))
@@ -40,6 +43,8 @@ void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
                     const Tensor& dx) {
   check_dtype(dy);
   if (dx.numel() == 0) return;
+  if (winograd::is_faster(dx, w, dy, options) && winograd::backward_input(dy, w, options, dx))
+    return;
   if (dy.dtype() == bfloat16 &&
       (onednn::misreads_odd_channels(dy, w, options) || onednn::misreads_strided_groups(options))) {
     const Tensor wide_dx = empty_like(dx, float32);
@@ -71,6 +76,9 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
     if (db.defined()) zero(db);
     return;
   }
+  if (!db.defined() && winograd::is_faster(x, dw, dy, options) &&
+      winograd::backward_weight(x, dy, options, dw))
+    return;
   if (x.dtype() == bfloat16 && onednn::reads_unwritten_memory(x, options))
     return backward_weight_in_float32(x, dy, options, dw, db);
   if (x.dtype() == float64 || !onednn::convolution_backward_weight(x, dy, options, dw, db))

@@ -27,6 +27,7 @@ const Optimizer& optimizer() { return tables().optimizer; }
 const Pooling& pooling() { return tables().pooling; }
 const Reduce& reduce() { return tables().reduce; }
 const Softmax& softmax() { return tables().softmax; }
+const WinogradTransforms& winograd_transforms() { return tables().winograd_transforms; }
 
 void reference::matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                        const Tensor& out) {

@@ -148,6 +148,12 @@ bool has_stride(const ConvOptions& options) {
 
 }  // namespace
 
+bool has_amx() {
+  constexpr int amx = static_cast<int>(dnnl::cpu_isa::avx512_core_amx);
+  static const bool has = (static_cast<int>(dnnl::get_effective_cpu_isa()) & amx) == amx;
+  return has;
+}
+
 bool misreads_strides() { return !is_older_than(3, 3); }
 
 bool misses_padded_windows(const Tensor& w, const ConvOptions& options) {

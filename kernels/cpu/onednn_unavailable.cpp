@@ -25,6 +25,7 @@ bool pooling_backward(const Tensor&, const Tensor&, const PoolOptions&, bool, co
 bool pooling_takes_layouts(const Tensor&, const Tensor&, const Tensor&) { return false; }
 bool matmul(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return false; }
 
+bool has_amx() { return false; }
 bool misreads_strides() { return false; }
 bool misses_padded_windows(const Tensor&, const ConvOptions&) { return false; }
 bool misreads_strided_groups(const ConvOptions&) { return false; }

@@ -15,6 +15,7 @@ const Optimizer& optimizer();
 const Pooling& pooling();
 const Reduce& reduce();
 const Softmax& softmax();
+const WinogradTransforms& winograd_transforms();
 void reference_matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                       const Tensor& out);
 bool small_matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
@@ -29,6 +30,7 @@ Tables tables() {
           .pooling = pooling(),
           .reduce = reduce(),
           .softmax = softmax(),
+          .winograd_transforms = winograd_transforms(),
           .reference_matmul = reference_matmul,
           .small_matmul = small_matmul};
 }

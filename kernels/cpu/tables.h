@@ -12,6 +12,7 @@
 #include "../pooling.h"
 #include "../reduce.h"
 #include "../softmax.h"
+#include "winograd_transforms.h"
 
 namespace tutti::kernels::cpu {
 
@@ -27,6 +28,7 @@ struct Tables {
   const Pooling& pooling;
   const Reduce& reduce;
   const Softmax& softmax;
+  const WinogradTransforms& winograd_transforms;
   /// reference::matmul, which multiplies float64 matrices.
   void (*reference_matmul)(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                            const Tensor& out);

@@ -1,0 +1,164 @@
+#include "winograd.h"
+
+#include "../../core/create.h"
+#include "onednn.h"
+#include "winograd_transforms.h"
+
+#include <algorithm>
+
+namespace tutti::kernels::cpu::winograd {
+namespace {
+
+constexpr std::int64_t planes = 36;
+// The planes of a block of tiles should stay in the cache between a transform and the products. For
+// gradients of weights blocks are larger, because each adds to all of them.
+constexpr std::int64_t block_floats = std::int64_t{1} << 20;
+
+TiledTensor tiled(const Tensor& t, const Tensor& outputs, std::int64_t padding) {
+  return {.data = t.raw(),
+          .dtype = t.dtype(),
+          .height = t.size(2),
+          .width = t.size(3),
+          .channels = t.size(1),
+          .tile_rows = (outputs.size(2) + 3) / 4,
+          .tile_columns = (outputs.size(3) + 3) / 4,
+          .padding = padding};
+}
+
+std::int64_t tiles_of(const Tensor& outputs) {
+  return outputs.size(0) * ((outputs.size(2) + 3) / 4) * ((outputs.size(3) + 3) / 4);
+}
+
+// 36 matrices of `rows` rows and `columns` columns. The gap of a cache line between them keeps
+// elements of the same position from competing for the same lines of the cache.
+class Planes {
+ public:
+  Planes(std::int64_t rows, std::int64_t columns)
+      : columns_(columns), stride_(rows * columns + 16), memory_(empty({planes * stride_}, {float32})) {}
+
+  float* data() const { return memory_.data<float>(); }
+  std::int64_t stride() const { return stride_; }
+  /// Returns the first `rows` rows of all matrices, as a tensor (36, rows, columns).
+  Tensor matrices(std::int64_t rows) const {
+    return memory_.alias({planes, rows, columns_}, {stride_, columns_, 1}, memory_.offset());
+  }
+  /// The same matrices transposed: (36, columns, rows).
+  Tensor transposed(std::int64_t rows) const {
+    return memory_.alias({planes, columns_, rows}, {stride_, 1, columns_}, memory_.offset());
+  }
+
+ private:
+  std::int64_t columns_, stride_;
+  Tensor memory_;
+};
+
+TilePlanes tiles_in(const Planes& memory, std::int64_t first, std::int64_t count) {
+  return {memory.data(), memory.stride(), first, count};
+}
+
+// The kernels of a weight (O, I, 3, 3) as a matrix over output and input channels.
+KernelView kernel_view(const Tensor& w) {
+  const auto& strides = w.strides();
+  return {w.raw(),    w.dtype(),  w.size(0),  w.size(1),
+          strides[0], strides[1], strides[2], strides[3]};
+}
+
+KernelView transposed(const KernelView& w) {
+  return {w.data,   w.dtype, w.columns,    w.rows,
+          w.column, w.row,   w.kernel_row, w.kernel_column};
+}
+
+// The kernels seen from their last element backwards.
+KernelView reversed(KernelView w) {
+  const std::int64_t elements = 2 * (w.kernel_row + w.kernel_column);
+  w.data = static_cast<char*>(w.data) + elements * static_cast<std::int64_t>(size_of(w.dtype));
+  w.kernel_row = -w.kernel_row;
+  w.kernel_column = -w.kernel_column;
+  return w;
+}
+
+// Returns how many of the tiles are computed at a time, whose planes have `floats` elements at most.
+std::int64_t block_of(std::int64_t tiles, std::int64_t channels, std::int64_t floats) {
+  return std::min(tiles, std::max<std::int64_t>(32, floats / (planes * channels)));
+}
+
+// Convolves the images of x with a matrix of kernels over the channels of x and those of y.
+bool convolve(const Tensor& x, const KernelView& w, const Tensor& bias, std::int64_t padding,
+              const Tensor& y) {
+  const auto& transforms = winograd_transforms();
+  const Planes kernels(w.rows, w.columns);
+  transforms.weight(w, {kernels.data(), kernels.stride()});
+
+  const std::int64_t tiles = tiles_of(y), block = block_of(tiles, w.rows + w.columns, block_floats);
+  const Planes inputs(block, w.rows), outputs(block, w.columns);
+  const Tensor float_bias = bias.defined() ? bias.to(float32) : bias;
+  const float* const added = bias.defined() ? float_bias.data<float>() : nullptr;
+  for (std::int64_t first = 0; first < tiles; first += block) {
+    const std::int64_t count = std::min(block, tiles - first);
+    transforms.input(tiled(x, y, padding), tiles_in(inputs, first, count));
+    if (!onednn::matmul(inputs.matrices(count), kernels.matrices(w.rows), {},
+                        outputs.matrices(count)))
+      return false;
+    if (!transforms.output(tiles_in(outputs, first, count), added, tiled(y, y, 0))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool can_convolve(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOptions& options) {
+  constexpr MemoryFormat last = MemoryFormat::channels_last;
+  const auto is_float = [](const Tensor& t) {
+    return t.dtype() == float32 || t.dtype() == bfloat16;
+  };
+  const auto is_image = [&](const Tensor& t) {
+    return t.rank() == 4 && is_float(t) && t.is_contiguous(last) && t.size(1) % 16 == 0;
+  };
+  return is_image(x) && is_image(y) && is_float(w) && w.size(2) == 3 && w.size(3) == 3 &&
+         options.groups == 1 && options.stride == Dims{1, 1} && options.dilation == Dims{1, 1} &&
+         options.padding[0] == options.padding[1] && options.padding[0] <= 2;
+}
+
+// Counts multiplications, and for each element of a transformed tensor as many as take the time to
+// write and read it, which was measured.
+bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOptions& options) {
+  const bool is_bfloat16 = x.dtype() == bfloat16;  // with direct sums at twice the speed or more
+  if (!can_convolve(x, w, y, options) || (is_bfloat16 && onednn::has_amx())) return false;
+  const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiles_of(y);
+  const std::int64_t direct = 9 * y.numel() * ins / (is_bfloat16 ? 2 : 1);
+  const std::int64_t products = planes * tiles * ins * outs,
+                     transforms = planes * (25 * tiles * (ins + outs) + 40 * ins * outs);
+  return products + transforms < direct;
+}
+
+bool forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
+             const Tensor& y) {
+  return convolve(x, transposed(kernel_view(w)), bias, options.padding[0], y);
+}
+
+bool backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
+                    const Tensor& dx) {
+  return convolve(dy, reversed(kernel_view(w)), {}, 2 - options.padding[0], dx);
+}
+
+bool backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
+                     const Tensor& dw) {
+  const auto& transforms = winograd_transforms();
+  const std::int64_t ins = x.size(1), outs = dy.size(1), tiles = tiles_of(dy),
+                     block = block_of(tiles, ins + outs, 4 * block_floats);
+  const Planes inputs(block, ins), gradients(block, outs), sum(outs, ins),
+      part(block < tiles ? outs : 0, ins);
+  for (std::int64_t first = 0; first < tiles; first += block) {
+    const std::int64_t count = std::min(block, tiles - first);
+    transforms.input(tiled(x, dy, options.padding[0]), tiles_in(inputs, first, count));
+    transforms.output_gradient(tiled(dy, dy, 0), tiles_in(gradients, first, count));
+    const Planes& into = first == 0 ? sum : part;
+    if (!onednn::matmul(gradients.transposed(count), inputs.matrices(count), {},
+                        into.matrices(outs)))
+      return false;
+    if (first > 0) transforms.add(part.data(), sum.data(), planes * sum.stride());
+  }
+  return transforms.weight_gradient({sum.data(), sum.stride()}, kernel_view(dw));
+}
+
+}  // namespace tutti::kernels::cpu::winograd
