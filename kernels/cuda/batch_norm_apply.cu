@@ -2,7 +2,8 @@
 // ReLU are optional. The pass runs from the end of the tensor to its beginning, because the
 // preceding pass has left the end in the L2 cache. If there is a residual and a ReLU, the pass also
 // writes the mask of the ReLU.
-#include "batch_norm_device.h"
+#include "batch_norm_channels.h"
+#include "batch_norm_geometry.h"
 #include "batch_norm_passes.h"
 
 namespace tutti::kernels::cuda {

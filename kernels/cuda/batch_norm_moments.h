@@ -11,7 +11,9 @@
 // variances", 1979) in float64.
 #pragma once
 
-#include "batch_norm_device.h"
+#include "batch_norm_channels.h"
+#include "batch_norm_geometry.h"
+#include "batch_norm_reduction.h"
 
 namespace tutti::kernels::cuda {
 

@@ -4,7 +4,9 @@
 // needs. The formulas are in kernels/batch_norm_math.h.
 #pragma once
 
-#include "batch_norm_device.h"
+#include "batch_norm_channels.h"
+#include "batch_norm_geometry.h"
+#include "batch_norm_reduction.h"
 
 namespace tutti::kernels::cuda {
 

@@ -88,7 +88,7 @@ struct Span {
   std::int64_t at;
   int first, last;
   /// The index of the mask byte of this Pack. Only iterators that cannot compute the index from
-  /// `at` set it (batch_norm_device.h).
+  /// `at` set it (batch_norm_geometry.h).
   std::int64_t vector = 0;
 };
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../../core/create.h"
-#include "batch_norm_device.h"
+#include "batch_norm_reduction.h"
 #include "block_counters.h"
 
 namespace tutti::kernels::cuda {
