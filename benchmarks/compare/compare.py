@@ -227,7 +227,7 @@ def machine(options):
     return "\n".join([f"date:      {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%MZ}",
                       f"commit:    {output('git', '-C', str(HERE), 'rev-parse', '--short', 'HEAD')}",
                       f"processor: {model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
-                      f"tutti:     {output(f'{options.build}/examples/train_resnet', '--version').splitlines()[-1] if os.path.exists(f'{options.build}/examples/train_resnet') else ''}",
+                      f"tutti:     {output(options.build + '/examples/train_resnet', '--version').splitlines()[0]}",
                       f"compiler:  {output('c++', '--version').splitlines()[0]}",
                       f"PyTorch:   {torch.__version__}, torchvision {torchvision.__version__}; {onednn}",
                       f"threads:   {os.environ['OMP_NUM_THREADS']} each; rounds: {options.rounds}"])

@@ -34,7 +34,9 @@ std::int64_t tiles_of(const Tensor& outputs) {
 class Planes {
  public:
   Planes(std::int64_t rows, std::int64_t columns)
-      : columns_(columns), stride_(rows * columns + 16), memory_(empty({planes * stride_}, {float32})) {}
+      : columns_(columns),
+        stride_(rows * columns + 16),
+        memory_(empty({planes * stride_}, {float32})) {}
 
   float* data() const { return memory_.data<float>(); }
   std::int64_t stride() const { return stride_; }
@@ -59,13 +61,11 @@ TilePlanes tiles_in(const Planes& memory, std::int64_t first, std::int64_t count
 // The kernels of a weight (O, I, 3, 3) as a matrix over output and input channels.
 KernelView kernel_view(const Tensor& w) {
   const auto& strides = w.strides();
-  return {w.raw(),    w.dtype(),  w.size(0),  w.size(1),
-          strides[0], strides[1], strides[2], strides[3]};
+  return {w.raw(), w.dtype(), w.size(0), w.size(1), strides[0], strides[1], strides[2], strides[3]};
 }
 
 KernelView transposed(const KernelView& w) {
-  return {w.data,   w.dtype, w.columns,    w.rows,
-          w.column, w.row,   w.kernel_row, w.kernel_column};
+  return {w.data, w.dtype, w.columns, w.rows, w.column, w.row, w.kernel_row, w.kernel_column};
 }
 
 // The kernels seen from their last element backwards.
@@ -77,7 +77,8 @@ KernelView reversed(KernelView w) {
   return w;
 }
 
-// Returns how many of the tiles are computed at a time, whose planes have `floats` elements at most.
+// Returns how many of the tiles are computed at a time, whose planes have `floats` elements at
+// most.
 std::int64_t block_of(std::int64_t tiles, std::int64_t channels, std::int64_t floats) {
   return std::min(tiles, std::max<std::int64_t>(32, floats / (planes * channels)));
 }

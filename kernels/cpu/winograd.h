@@ -4,8 +4,8 @@
 // tensors of bfloat16.
 //
 // Rounding errors are 2 to 10 times those of the direct sum in float32: 0.5 to 2 millionths of the
-// outputs' root mean square. A value that is not finite would spread over its tile, so the functions
-// then give up, and the caller computes the direct sum.
+// outputs' root mean square. A value that is not finite would spread over its tile, so the
+// functions then give up, and the caller computes the direct sum.
 #pragma once
 
 #include "../convolution.h"
@@ -13,8 +13,9 @@
 namespace tutti::kernels::cpu::winograd {
 
 /// Returns whether the functions below take this convolution and are faster than the direct sum:
-/// dense channels_last images of float32 or bfloat16, kernels of 3x3 without stride, dilation or groups, channels
-/// in multiples of 16, and enough of them. `x` and `y` stand for their gradients, too.
+/// dense channels_last images of float32 or bfloat16, kernels of 3x3 without stride, dilation or
+/// groups, channels in multiples of 16, and enough of them. `x` and `y` stand for their gradients,
+/// too.
 bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOptions& options);
 
 // These compute what the entries of the same names in kernels::Convolution compute, for tensors

@@ -104,7 +104,8 @@ template <class Transform, class Load, class Store>
 // Calls body.operator()<T>() for the type of the elements.
 template <class Body>
 auto with_type(DType dtype, const Body& body) {
-  return dtype == bfloat16 ? body.template operator()<BFloat16>() : body.template operator()<float>();
+  return dtype == bfloat16 ? body.template operator()<BFloat16>()
+                           : body.template operator()<float>();
 }
 
 // A tile in memory: element (i, j) is `row` and `column` steps from `corner`, and exists where i
@@ -227,7 +228,8 @@ void scatter(const V& v, T* to, std::int64_t step) {
 }
 
 // Calls body(r, c) for the kernels of `w`, a vector of columns at a time. Rows come innermost, so
-// that the lines of memory from which elements are gathered are still in the cache for the next row.
+// that the lines of memory from which elements are gathered are still in the cache for the next
+// row.
 template <class Body>
 void for_each_kernel(const KernelView& w, const Body& body) {
   parallel_for(w.columns / width, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -284,12 +286,13 @@ void add(const float* from, float* to, std::int64_t count) {
 }  // namespace
 
 const WinogradTransforms& winograd_transforms() {
-  static constexpr WinogradTransforms table{.input = tiles_to_planes<InputTransform>,
-                                            .output_gradient = tiles_to_planes<OutputGradientTransform>,
-                                            .weight = weight,
-                                            .output = output,
-                                            .weight_gradient = weight_gradient,
-                                            .add = add};
+  static constexpr WinogradTransforms table{
+      .input = tiles_to_planes<InputTransform>,
+      .output_gradient = tiles_to_planes<OutputGradientTransform>,
+      .weight = weight,
+      .output = output,
+      .weight_gradient = weight_gradient,
+      .add = add};
   return table;
 }
 

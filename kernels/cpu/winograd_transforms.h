@@ -42,9 +42,9 @@ struct KernelPlanes {
 };
 
 /// The matrices are those of Winograd's F(4x4, 3x3) with the points 0, 1, -1, 1/2, -2, by the
-/// construction of Toom and Cook (Lavin and Gray 2016 describe the algorithm for convolutions). With
-/// these points the error in float32 is about half of that with 0, 1, -1, 2, -2. Channels must be
-/// multiples of 16. Transformed elements are float32.
+/// construction of Toom and Cook (Lavin and Gray 2016 describe the algorithm for convolutions).
+/// With these points the error in float32 is about half of that with 0, 1, -1, 2, -2. Channels must
+/// be multiples of 16. Transformed elements are float32.
 struct WinogradTransforms {
   /// Transforms tiles of 6x6 inputs, with zeros in the padding.
   void (*input)(const TiledTensor& x, const TilePlanes& to);

@@ -38,8 +38,8 @@ struct Problem {
         x(normal({images, ins, height, width}, dtype, last)),
         w(normal({outs, ins, 3, 3}, weight_dtype, weight_format)),
         bias(normal({outs}, weight_dtype)),
-        dy(normal({images, outs, height + 2 * padding - 2, width + 2 * padding - 2}, dtype,
-                  last)) {}
+        dy(normal({images, outs, height + 2 * padding - 2, width + 2 * padding - 2}, dtype, last)) {
+  }
 };
 
 void expect_agreement(const Problem& p) {
@@ -86,8 +86,8 @@ TEST(Winograd, AddsTheWeightGradientsOfAllBlocks) {
 
 TEST(Winograd, GivesTheSameBitsAgain) {
   const Problem p(2, 32, 48, 30, 30, 1);
-  const Tensor first = poisoned(p.dy.shape(), float32, last), again = poisoned(p.dy.shape(), float32,
-                                                                               last);
+  const Tensor first = poisoned(p.dy.shape(), float32, last),
+               again = poisoned(p.dy.shape(), float32, last);
   ASSERT_TRUE(winograd::forward(p.x, p.w, {}, p.options, first));
   ASSERT_TRUE(winograd::forward(p.x, p.w, {}, p.options, again));
   EXPECT_EQ(to_vector(first), to_vector(again));
@@ -95,8 +95,8 @@ TEST(Winograd, GivesTheSameBitsAgain) {
 
 // Otherwise one NaN or infinity in an image would reach outputs whose windows do not contain it.
 TEST(Winograd, GivesUpWhereAnElementIsNotFinite) {
-  for (const double value : {std::numeric_limits<double>::quiet_NaN(),
-                             std::numeric_limits<double>::infinity(), 1e38}) {
+  for (const double value :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 1e38}) {
     const Problem p(1, 32, 32, 12, 12, 1);
     const Tensor y = poisoned(p.dy.shape(), float32, last),
                  dw = poisoned(p.w.shape(), float32, last);
@@ -114,8 +114,8 @@ TEST(Winograd, TheConvolutionThatCallsItKeepsNanInItsWindows) {
       std::numeric_limits<double>::quiet_NaN());
   kernels::cpu::convolution().forward(p.x, p.w, p.bias, p.options, y);
   const auto has_nan = [&](std::int64_t row, std::int64_t column) {
-    const auto values = to_vector(y.slice(0, 1, 2).slice(2, row, row + 1).slice(3, column,
-                                                                              column + 1));
+    const auto values =
+        to_vector(y.slice(0, 1, 2).slice(2, row, row + 1).slice(3, column, column + 1));
     return std::ranges::any_of(values, [](double each) { return std::isnan(each); });
   };
   for (std::int64_t row = 6; row < 13; ++row)

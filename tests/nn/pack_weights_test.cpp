@@ -105,6 +105,10 @@ TEST(PackWeights, KeepsOneCopyOfAWeight) {
   EXPECT_TRUE(same_bits(net(x), expected));
   const std::size_t after_one = live();
   EXPECT_LE(after_one - before, weights * 5 / 4);  // blocks are rounded up
+#if defined(TUTTI_HAS_ONEDNN) && \
+    defined(__x86_64__)  // elsewhere kernels may take weights as they are
+  EXPECT_GE(after_one - before, weights / 2);
+#endif
   for (int call = 0; call < 3; ++call) EXPECT_TRUE(same_bits(net(x), expected));
   EXPECT_EQ(live(), after_one);
 }
