@@ -98,8 +98,7 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
       empty({1}, {.device = options.device});  // throws, with the reason, where there is none
     const bool writes = world.rank() == 0 && !options.dry_run && !options.test_only;
     if (writes) job.lock.emplace(options);
-    const int ranks = std::max(options.ranks, world.size());
-    const bool resumes = writes && options.resume && load_checkpoint(options, ranks);
+    const bool resumes = writes && options.resume && load_checkpoint(options);
     job.data = load_training_data(options);
     model_card(options, job.data);  // throws before training what would throw at its end
     if (world.rank() == 0) check_start(options, job.data, resumes);

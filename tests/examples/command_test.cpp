@@ -288,7 +288,7 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   ASSERT_TRUE(fs::exists(file));
   expect_refusal(arguments + "--momentum 0.5", "momentum = 0.9, this one has 0.5");
   expect_refusal(arguments + "--uneven stop", "uneven = 'shadow', this one has 'stop'");
-  expect_refusal(arguments + "--ranks 2", "it is of a run on 1 ranks, this one has 2");
+  expect_refusal(arguments + "--ranks 2", "its 1 ranks have made 1 of ");
   expect_refusal(arguments + "--model resnet32", "resnet20");
   fs::copy_file(folder_ + "/run/model.safetensors", file, fs::copy_options::overwrite_existing);
   expect_refusal(arguments, "it is no checkpoint of this trainer");
