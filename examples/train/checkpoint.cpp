@@ -23,11 +23,10 @@ constexpr const char* format = "tutti train_resnet 2";
 
 // Options that may change when a run is resumed, because its numbers do not depend on them. A
 // checkpoint does not hold them.
-constexpr std::array options_that_may_change = {"data",        "broken_files", "ranks",
-                                                "threads",     "workers",      "device",
-                                                "bn_report",   "log_every",    "checkpoint_every",
-                                                "weights",     "keep_best",    "keep_last",
-                                                "tensorboard", "out"};
+constexpr std::array options_that_may_change = {
+    "data",    "broken_files", "ranks",     "threads",     "workers",
+    "timeout", "device",       "bn_report", "log_every",   "checkpoint_every",
+    "weights", "keep_best",    "keep_last", "tensorboard", "out"};
 // Numbers that may change, too, and with them how the run goes on. A change of any other option
 // makes it another run.
 constexpr std::array options_to_go_on_with = {"epochs", "max_steps", "patience", "lr"};

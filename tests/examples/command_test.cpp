@@ -105,7 +105,7 @@ TEST_F(Command, HelpExplainsEveryFlag) {
                            "--norm-decay",    "--zero-init", "--no-norm-decay",
                            "--clip-norm",     "--ema",       "--label-smoothing",
                            "--mixup",         "--cutmix",    "--accumulate",
-                           "--recipe"}) {
+                           "--recipe",        "--timeout"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
@@ -133,6 +133,8 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--memory-format nchw", "nchw");
   expect_refusal("--device tpu", "tpu");
   expect_refusal("--uneven maybe", "shadow, stop or error");
+  expect_refusal("--timeout 0", "a number from 0.1 to 1000000, got 0");
+  expect_refusal("--timeout 5min", "got 5min");
   expect_refusal("--resume --overwrite", "use one of the two");
   expect_refusal("--dataset folder", "--dataset folder needs --data DIR");
   expect_refusal("--image-size 64", "--image-size needs --dataset folder");
@@ -277,6 +279,20 @@ TEST_F(Command, AFullDiskIsExitCode1AndNamesTheFile) {
                  "standard output: No space left on device");
   EXPECT_EQ(output_of(std::string(TRAIN_RESNET) + " --frobnicate 2>/dev/full").code, 2);
   expect_failure(run(arguments + " --trace /dev/full", 2), "/dev/full");
+}
+
+TEST_F(Command, RanksThatAreThreadsWaitForEachOtherAsLongAsTheTimeoutSays) {
+  const Outcome outcome = output_of(
+      "TUTTI_FAULT=rank=1,group=world/normalization,collective=9,action=delay,delay=3000 " +
+      std::string(TRAIN_RESNET) +
+      " --dataset synthetic --max-steps 2 --batch-size 16 --ranks 2 --threads 1 --timeout 0.5 "
+      "--out " +
+      folder_ + "/run 2>&1");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.output.find("rank 1 did not arrive within 500 ms"), std::string::npos)
+      << outcome.output;
+  const auto config = nlohmann::json::parse(std::ifstream(folder_ + "/run/config.json"));
+  EXPECT_EQ(config.at("timeout"), 0.5);
 }
 
 TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
