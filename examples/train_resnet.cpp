@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -31,6 +32,18 @@ namespace {
 
 using namespace tutti;
 using namespace tutti::examples;
+
+// Returns how long ranks wait for each other. The world exists before its ranks agree on what is
+// wrong with the flags, and then it has the default.
+std::chrono::milliseconds timeout_of(int argc, char** argv) {
+  TrainOptions options;
+  try {
+    parse(argc, argv, options, false);
+  } catch (const Error&) {
+    return ProcessGroup::default_timeout;  // prepare() reports it
+  }
+  return options.timeout;
+}
 
 // What ranks throw when another rank has the error, and prints it.
 struct FailedElsewhere {
@@ -72,7 +85,9 @@ ProcessGroup training_group(const TrainOptions& options, const ProcessGroup& wor
   world.all_reduce(fit, distributed::ReduceOp::min, {.name = "a device for each rank"}).wait();
   if (fit.item<int>() == 0) return world;
   return ProcessGroup::from_environment(
-      {.backend = "nccl", .device = device_of_rank(options, world.local_rank()).index()});
+      {.backend = "nccl",
+       .device = device_of_rank(options, world.local_rank()).index(),
+       .timeout = options.timeout});
 }
 
 // What every rank needs before training; `is_wanted` is false where only help was asked for.
@@ -98,8 +113,7 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
       empty({1}, {.device = options.device});  // throws, with the reason, where there is none
     const bool writes = world.rank() == 0 && !options.dry_run && !options.test_only;
     if (writes) job.lock.emplace(options);
-    const int ranks = std::max(options.ranks, world.size());
-    const bool resumes = writes && options.resume && load_checkpoint(options, ranks);
+    const bool resumes = writes && options.resume && load_checkpoint(options);
     job.data = load_training_data(options);
     model_card(options, job.data);  // throws before training what would throw at its end
     if (world.rank() == 0) check_start(options, job.data, resumes);
@@ -116,7 +130,8 @@ void call_on_ranks(const TrainOptions& options, const ProcessGroup& world,
   if (options.ranks == 1) return of_rank(training_group(options, world));
   // With NCCL thread r uses device r, so this works from device 0 only.
   const bool use_nccl = one_device_each(options, options.ranks) && options.device.index() == 0;
-  distributed::run_ranks(options.ranks, of_rank, {.backend = use_nccl ? "nccl" : "local"});
+  distributed::run_ranks(options.ranks, of_rank,
+                         {.backend = use_nccl ? "nccl" : "local", .timeout = options.timeout});
 }
 
 // Returns whether the run was stopped before its end.
@@ -187,7 +202,7 @@ int report(const ProcessGroup& world, const std::exception& error) {
 int main(int argc, char** argv) {
   ProcessGroup world;
   try {
-    world = ProcessGroup::from_environment();
+    world = ProcessGroup::from_environment(timeout_of(argc, argv));
     const int exit_code = run(argc, argv, world);
     flush(stdout);
     return exit_code;

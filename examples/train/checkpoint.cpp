@@ -23,11 +23,10 @@ constexpr const char* format = "tutti train_resnet 2";
 
 // Options that may change when a run is resumed, because its numbers do not depend on them. A
 // checkpoint does not hold them.
-constexpr std::array options_that_may_change = {"data",        "broken_files", "ranks",
-                                                "threads",     "workers",      "device",
-                                                "bn_report",   "log_every",    "checkpoint_every",
-                                                "weights",     "keep_best",    "keep_last",
-                                                "tensorboard", "out"};
+constexpr std::array options_that_may_change = {
+    "data",    "broken_files", "ranks",     "threads",     "workers",
+    "timeout", "device",       "bn_report", "log_every",   "checkpoint_every",
+    "weights", "keep_best",    "keep_last", "tensorboard", "out"};
 // Numbers that may change, too, and with them how the run goes on. A change of any other option
 // makes it another run.
 constexpr std::array options_to_go_on_with = {"epochs", "max_steps", "patience", "lr"};
@@ -60,6 +59,7 @@ FileContents pack(const Checkpoint& c) {
   packed.tensors.emplace_back("sums", c.sums);
   packed.tensors.emplace_back("rows", to_table(c.rows));
   for (const auto& [key, text] : c.optimizer.metadata) packed.metadata["optimizer." + key] = text;
+  packed.metadata["ranks"] = std::to_string(c.ranks());
   packed.metadata["step"] = std::to_string(c.step);
   packed.metadata["steps"] = std::to_string(c.steps);
   packed.metadata["steps_per_epoch"] = std::to_string(c.steps_per_epoch);
@@ -142,7 +142,7 @@ void check_sums(const Tensor& sums, std::int64_t samples) {
   }
 }
 
-Checkpoint unpack(const FileContents& packed, int ranks) {
+Checkpoint unpack(const FileContents& packed) {
   Checkpoint c;
   for (const auto& [name, tensor] : packed.tensors) sort_in(name, tensor, c);
   for (const auto& [key, value] : packed.metadata) sort_in(key, value, c);
@@ -153,6 +153,8 @@ Checkpoint unpack(const FileContents& packed, int ranks) {
   c.steps_per_epoch = number(packed.metadata, "steps_per_epoch");
   c.samples = number(packed.metadata, "samples");
   c.options = text(packed.metadata, "options");
+  const std::int64_t ranks = number(packed.metadata, "ranks");
+  if (ranks == 0) fail<CheckpointError>("its metadata have 'ranks' as 0, expected at least 1");
   c.random = find(packed.tensors, "random", int64, {ranks, 2});
   c.sums = find(packed.tensors, "sums", float64, {ranks, 2});
   check_sums(c.sums, c.samples);
@@ -171,7 +173,7 @@ bool may_go_on(const std::string& name, const Json& before, const Json& now) {
          (std::ranges::count(options_to_go_on_with, name) > 0 && before.is_number());
 }
 
-void check_same_run(const TrainOptions& options, int ranks, const Metadata& metadata) {
+void check_same_run(const TrainOptions& options, const Metadata& metadata) {
   if (!is_checkpoint(metadata)) fail<CheckpointError>("it is no checkpoint of this trainer");
   const Json before = Json::parse(text(metadata, "options"), nullptr, false),
              now = comparable(options);
@@ -183,14 +185,11 @@ void check_same_run(const TrainOptions& options, int ranks, const Metadata& meta
   for (const auto& [name, value] : before.items())
     if (!now.contains(name))
       fail<CheckpointError>("it is of a run with an option '{}', which is unknown", excerpt(name));
-  if (number(metadata, "ranks") != ranks)
-    fail<CheckpointError>("it is of a run on {} ranks, this one has {}", number(metadata, "ranks"),
-                          ranks);
 }
 
 // A step has at most the global batch, or one sample of each rank where that is smaller.
 void check_samples(const TrainOptions& options, const Checkpoint& c) {
-  const std::int64_t most = std::max(options.batch_size, c.random.size(0));
+  const std::int64_t most = std::max<std::int64_t>(options.batch_size, c.ranks());
   if (c.samples / most > c.step)
     fail<CheckpointError>("its metadata have {} samples after {} steps of at most {}", c.samples,
                           c.step, most);
@@ -216,11 +215,10 @@ void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,
   FileContents packed = pack(checkpoint);
   packed.metadata["format"] = format;
   packed.metadata["options"] = comparable(options).dump();
-  packed.metadata["ranks"] = std::to_string(checkpoint.random.size(0));
   save_safetensors(path, packed.tensors, packed.metadata);
 }
 
-std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks) {
+std::optional<Checkpoint> load_checkpoint(const TrainOptions& options) {
   const std::string path = checkpoint_path(options);
   std::error_code ignored;  // a file that cannot be examined is refused by load_safetensors
   if (options.out.empty() ||
@@ -229,8 +227,8 @@ std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks
   FileContents packed;
   packed.tensors = load_safetensors(path, &packed.metadata);
   try {
-    check_same_run(options, ranks, packed.metadata);
-    Checkpoint checkpoint = unpack(packed, ranks);
+    check_same_run(options, packed.metadata);
+    Checkpoint checkpoint = unpack(packed);
     check_samples(options, checkpoint);
     return checkpoint;
   } catch (const CheckpointError& error) {
@@ -285,7 +283,7 @@ std::optional<Checkpoint> broadcast_checkpoint(std::optional<Checkpoint> mine,
   }
   for (const auto& [name, tensor] : packed.tensors)
     group.broadcast(tensor, 0, {.name = name}).wait();
-  return unpack(packed, group.size());
+  return unpack(packed);
 }
 
 }  // namespace tutti::examples

@@ -1,6 +1,7 @@
 // Checkpoint: everything that a run needs to continue with the same bits as if it had never
 // stopped: weights and their averages, optimizer, loss scale, random numbers, the sums of an
-// incomplete row of metrics, and the rows so far. It does not hold what follows from the options
+// incomplete row of metrics, and the rows so far. Another number of ranks can continue it, too
+// (other_ranks.h). It does not hold what follows from the options
 // and the step, such as the order of the data and the schedule. Rank 0 writes and reads the file; a
 // write that is interrupted leaves the old file.
 #pragma once
@@ -28,6 +29,9 @@ struct Checkpoint {
   std::vector<Metrics> rows = {};
   /// The options of the run as JSON; save_checkpoint() sets them.
   std::string options = {};
+
+  /// Returns the number of ranks that made the checkpoint.
+  int ranks() const { return static_cast<int>(random.size(0)); }
 };
 
 /// An option that a resumed run has with another value than the run before.
@@ -50,9 +54,9 @@ void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,
 /// Reads the file of the run folder; returns nothing where there is none. Throws a CheckpointError
 /// of one line, which names the file and the entry, where an entry is missing, unknown, or has a
 /// shape, a dtype or a value that no run writes, and where the file comes from a run with other
-/// options or another number of ranks. Whether the weights and the optimizer's state fit the
-/// network is checked by restore().
-std::optional<Checkpoint> load_checkpoint(const TrainOptions& options, int ranks);
+/// options. Whether the weights and the optimizer's state fit the network is checked by restore(),
+/// and whether another number of ranks can go on by check_ranks().
+std::optional<Checkpoint> load_checkpoint(const TrainOptions& options);
 
 /// Returns the options with which `options` continue the run of the checkpoint in another way:
 /// some of epochs, max_steps, patience and lr.

@@ -12,9 +12,10 @@ void add_output_flags(CLI::App& app, TrainOptions& o) {
                  "epoch; 0 for none")
       ->check(not_negative_whole<std::int64_t>())
       ->capture_default_str();
-  app.add_flag("--resume", o.resume,
-               "Go on from the run folder's last checkpoint, to the same bits as without the stop; "
-               "from the beginning where there is none");
+  app.add_flag(
+      "--resume", o.resume,
+      "Go on from the run folder's last checkpoint, to the same bits as without the stop, or "
+      "to rounding on another number of ranks; from the beginning where there is none");
   app.add_flag("--overwrite", o.overwrite,
                "Remove the files of an older run from the run folder, and begin anew; without this "
                "flag and --resume such a folder is refused");

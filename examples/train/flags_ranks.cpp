@@ -15,6 +15,14 @@ void add_rank_flags(CLI::App& app, TrainOptions& o) {
       app, "--uneven", [&](const std::string& text) { o.uneven = uneven_from_string(text); },
       "With --sharded, ranks whose images are used up before those of the others in an epoch: "
       "shadow (go on with empty batches), stop (the epoch ends for all) or error [shadow]");
+  app.add_option_function<double>(
+         "--timeout",
+         [&](double seconds) {
+           o.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * seconds));
+         },
+         "Seconds that a rank waits for the others, at the start and in every step, before all end "
+         "with an error that names the absent ranks [300]")
+      ->check(between(0.1, 1e6));
 }
 
 }  // namespace tutti::examples

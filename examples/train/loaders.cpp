@@ -52,11 +52,15 @@ data::DataLoader::Options loader_options(const TrainOptions& o, const TrainingDa
           .pin_memory = device.is_cuda()};
 }
 
+std::int64_t part_of_rank(std::int64_t batch_size, int ranks) {
+  return std::max<std::int64_t>(batch_size / ranks, 1);
+}
+
 // Returns the order of the training images, in global batches of this size.
 data::DistributedSampler::Options training_order(const TrainOptions& o, const ProcessGroup& group,
                                                  std::int64_t batch_size) {
   if (o.sharded)  // the loader of a shard knows of no other rank
-    return {.batch_size = std::max<std::int64_t>(batch_size / group.size(), 1),
+    return {.batch_size = part_of_rank(batch_size, group.size()),
             .seed = o.seed + static_cast<std::uint64_t>(group.rank())};
   return {.batch_size = batch_size, .seed = o.seed, .rank = group.rank(), .ranks = group.size()};
 }
@@ -69,6 +73,10 @@ std::int64_t micro_batch_size(const TrainOptions& o) {
 }  // namespace
 
 DType storage_dtype(const TrainOptions& o) { return o.precision == float64 ? float64 : float32; }
+
+std::int64_t own_batch_size(const TrainOptions& o, int ranks) {
+  return part_of_rank(o.batch_size, ranks);
+}
 
 bool mixes_images(const TrainOptions& o) {
   return o.augmentation.mixup > 0 || o.augmentation.cutmix > 0;

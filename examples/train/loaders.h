@@ -17,6 +17,9 @@ DType storage_dtype(const TrainOptions& options);
 /// Whether training images are mixed, so that batches have soft labels.
 bool mixes_images(const TrainOptions& options);
 
+/// Returns the images of a step that each of `ranks` ranks takes from its own with --sharded.
+std::int64_t own_batch_size(const TrainOptions& options, int ranks);
+
 /// Returns the options for the batches of training steps, which are mixed if the options say so.
 data::DataLoader::Options train_loader_options(const TrainOptions& options,
                                                const TrainingData& data, const ProcessGroup& group,

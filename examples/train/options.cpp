@@ -107,6 +107,7 @@ std::string to_json(const TrainOptions& o) {
                                     {"ranks", o.ranks},
                                     {"threads", o.threads},
                                     {"workers", o.workers},
+                                    {"timeout", std::chrono::duration<double>(o.timeout).count()},
                                     {"optimizer", o.optimizer.name},
                                     {"lr", o.optimizer.lr},
                                     {"momentum", o.optimizer.momentum},

@@ -7,6 +7,7 @@
 #include <tutti/data/image_folder.h>
 #include <tutti/distributed/data_parallel/join.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -63,6 +64,8 @@ struct TrainOptions {
   int ranks = 1;    ///< The number of ranks that are threads of this process.
   int threads = 0;  ///< The threads that each rank computes with; 0 for its share of the cores.
   int workers = 1;  ///< The threads that load images for each rank; 0 for the computing thread.
+  /// How long a rank waits for the others: at the start and in every collective.
+  std::chrono::milliseconds timeout = ProcessGroup::default_timeout;
   OptimizerOptions optimizer = {};
   ScheduleOptions schedule = {};
   AugmentationOptions augmentation = {};

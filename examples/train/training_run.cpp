@@ -30,8 +30,7 @@ constexpr std::int64_t shown_predictions = 12;  // of each kind, in the report
 // Returns what rank 0 finds in the run folder, on every rank.
 std::optional<Checkpoint> find_checkpoint(const TrainOptions& o, const ProcessGroup& group) {
   if (!o.resume) return {};
-  return broadcast_checkpoint(group.rank() == 0 ? load_checkpoint(o, group.size()) : std::nullopt,
-                              group);
+  return broadcast_checkpoint(group.rank() == 0 ? load_checkpoint(o) : std::nullopt, group);
 }
 
 // Returns the network that the run begins with, and the line about the file of its weights. Only

@@ -3,6 +3,7 @@
 
 #include "early_stop.h"
 #include "kept_files.h"
+#include "other_ranks.h"
 #include "restore.h"
 
 #include <tutti/autograd/functions.h>
@@ -62,6 +63,7 @@ void TrainingRun::begin() {
 
 void TrainingRun::continue_from(const Checkpoint& from) {
   restore_on_all(group_, [&] {
+    check_ranks(options_, from, length_, group_.size());
     check_length(options_, from, length_);
     restore(options_, from, *net_, optimization_, ema_ ? &*ema_ : nullptr);
   });
@@ -72,9 +74,11 @@ void TrainingRun::continue_from(const Checkpoint& from) {
   row_.step = step_;
   row_.epoch = (step_ + length_.steps_per_epoch - 1) / length_.steps_per_epoch;
   row_.learning_rate = optimization_.last_learning_rate();
-  sums_.restore(from.sums.select(0, group_.rank()), from.samples);
-  set_random_state(from.random.select(0, group_.rank()));
+  sums_.restore(sums_of_rank(from, group_.rank(), group_.size()), from.samples);
+  set_random_state(random_of_rank(from, group_.rank()));
   log_.say(fmt::format("going on after step {} of {}", step_, length_.steps));
+  if (const std::string ranks = describe_other_ranks(options_, from, group_.size()); !ranks.empty())
+    log_.say(ranks);
   for (const ChangedOption& option : changed_options(options_, from))
     log_.say(fmt::format("{} {} -> {}", option.name, option.before, option.now));
 }

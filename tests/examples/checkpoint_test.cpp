@@ -157,7 +157,8 @@ TEST_F(CheckpointFile, MetadataAreWholeNumbersInTheirRange) {
   refuse("steps", "9", "of a run of 9 steps, this one has 6");
   refuse("steps_per_epoch", "4", "of a run of 4 steps in an epoch, this one has 3: other data?");
   refuse("steps_per_epoch", "0", "of a run of 0 steps in an epoch");
-  refuse("ranks", "2", "on 2 ranks, this one has 1");
+  refuse("ranks", "2", "tensor 'random' is int64 (1, 2), expected int64 (2, 2)");
+  refuse("ranks", "0", "'ranks' as 0, expected at least 1");
   refuse("samples", "9223372036854775807", "samples after 6 steps of at most 10");
   refuse("options", "[]", "its options cannot be read");
   refuse("options", "{", "its options cannot be read");

@@ -105,7 +105,7 @@ TEST_F(Command, HelpExplainsEveryFlag) {
                            "--norm-decay",    "--zero-init", "--no-norm-decay",
                            "--clip-norm",     "--ema",       "--label-smoothing",
                            "--mixup",         "--cutmix",    "--accumulate",
-                           "--recipe"}) {
+                           "--recipe",        "--timeout"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
@@ -133,6 +133,8 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--memory-format nchw", "nchw");
   expect_refusal("--device tpu", "tpu");
   expect_refusal("--uneven maybe", "shadow, stop or error");
+  expect_refusal("--timeout 0", "a number from 0.1 to 1000000, got 0");
+  expect_refusal("--timeout 5min", "got 5min");
   expect_refusal("--resume --overwrite", "use one of the two");
   expect_refusal("--dataset folder", "--dataset folder needs --data DIR");
   expect_refusal("--image-size 64", "--image-size needs --dataset folder");
@@ -279,6 +281,20 @@ TEST_F(Command, AFullDiskIsExitCode1AndNamesTheFile) {
   expect_failure(run(arguments + " --trace /dev/full", 2), "/dev/full");
 }
 
+TEST_F(Command, RanksThatAreThreadsWaitForEachOtherAsLongAsTheTimeoutSays) {
+  const Outcome outcome = output_of(
+      "TUTTI_FAULT=rank=1,group=world/normalization,collective=9,action=delay,delay=3000 " +
+      std::string(TRAIN_RESNET) +
+      " --dataset synthetic --max-steps 2 --batch-size 16 --ranks 2 --threads 1 --timeout 0.5 "
+      "--out " +
+      folder_ + "/run 2>&1");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.output.find("rank 1 did not arrive within 500 ms"), std::string::npos)
+      << outcome.output;
+  const auto config = nlohmann::json::parse(std::ifstream(folder_ + "/run/config.json"));
+  EXPECT_EQ(config.at("timeout"), 0.5);
+}
+
 TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   const std::string arguments =
       "--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 --sharded --resume --out " +
@@ -288,7 +304,7 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   ASSERT_TRUE(fs::exists(file));
   expect_refusal(arguments + "--momentum 0.5", "momentum = 0.9, this one has 0.5");
   expect_refusal(arguments + "--uneven stop", "uneven = 'shadow', this one has 'stop'");
-  expect_refusal(arguments + "--ranks 2", "it is of a run on 1 ranks, this one has 2");
+  expect_refusal(arguments + "--ranks 2", "its 1 ranks have made 1 of ");
   expect_refusal(arguments + "--model resnet32", "resnet20");
   fs::copy_file(folder_ + "/run/model.safetensors", file, fs::copy_options::overwrite_existing);
   expect_refusal(arguments, "it is no checkpoint of this trainer");

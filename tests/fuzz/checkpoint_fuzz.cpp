@@ -11,6 +11,7 @@
 // safetensors_fuzz.cpp tests.
 #include "input.h"
 #include "report/run_report.h"
+#include "train/other_ranks.h"
 #include "train/restore.h"
 
 #include <tutti/core/create.h>
@@ -25,7 +26,6 @@ namespace {
 
 using namespace examples;
 
-constexpr int ranks = 2;
 constexpr RunLength length{.epochs = 2, .steps_per_epoch = 3, .steps = 6};
 
 struct Contents {
@@ -66,8 +66,16 @@ class Run {
     }
     const Contents before = state();
     const bool resumed = test::is_read<CheckpointError>(checkpoint_path(options_), [&] {
-      const std::optional<Checkpoint> found = load_checkpoint(options_, ranks);
-      check_length(options_, found.value(), length);
+      const std::optional<Checkpoint> found = load_checkpoint(options_);
+      for (const int now : {1, 2, 5}) {
+        check_ranks(options_, found.value(), length, now);
+        describe_other_ranks(options_, *found, now);
+        for (int rank = 0; rank < now; ++rank) {
+          sums_of_rank(*found, rank, now);
+          random_of_rank(*found, rank);
+        }
+      }
+      check_length(options_, *found, length);
       restore(options_, *found, net_, *optimization_, &ema_);
       RunReport report;
       report.rows = found->rows;

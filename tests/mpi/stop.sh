@@ -1,46 +1,26 @@
 #!/usr/bin/env bash
 # stop.sh TRAINER FOLDER MPIRUN...: a signal to one of two processes stops both after the same step, with a checkpoint
-# and exit code 3, and the resumed run has the bits of one that nobody disturbs. A signal to mpirun itself does so too.
+# and exit code 3, and the resumed run has the bits of one that nobody disturbs. A signal to mpirun itself stops them,
+# too, and a second signal ends the job at once.
 set -euo pipefail
 trainer=$1 folder=$2
 shift 2
+mpirun=("$@")
 arguments=(--dataset synthetic --threads 1 --batch-size 16 --max-steps 16 --log-every 1)
 rm -rf "$folder"
 mkdir -p "$folder"
+# shellcheck source=tests/mpi/running_trainer.sh
+. "$(dirname "$0")/running_trainer.sh"
 
-fail() {
-  echo "$1" >&2
-  cat "$folder"/*.log >&2
-  exit 1
-}
-
-# Starts the trainer in the background. Each process leaves its id in the folder and becomes the trainer.
-start() {
-  # shellcheck disable=SC2016
-  "${mpirun[@]}" -n 2 sh -c 'echo $$ > "$0/process.$OMPI_COMM_WORLD_RANK"; exec "$@"' "$folder" "$trainer" \
-    "${arguments[@]}" --out "$folder/$1" "${@:3}" > "$folder/$2.log" 2>&1 &
-  job=$!
-}
-
-wait_for_rows() {
-  for _ in $(seq 3000); do
-    if [ "$(cat "$folder/$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$2" ]; then return; fi
-    kill -0 "$job" 2>/dev/null || fail "the run ended before its row $2"
-    sleep 0.02
-  done
-  fail "the run has no row $2 after a minute"
-}
-
-mpirun=("$@")
 start whole whole
-wait "$job" || fail "the undisturbed run failed"
+wait_for_end
+[ "$code" = 0 ] || fail "the undisturbed run failed"
 
 # Rank 1 alone gets the signal. Rank 0 says where both stopped.
 start parts first
 wait_for_rows parts 3
 kill -TERM "$(cat "$folder/process.1")"
-code=0
-wait "$job" || code=$?
+wait_for_end
 [ "$code" = 3 ] || fail "expected exit code 3, got $code"
 grep -q 'SIGTERM: stopped after step [0-9]* of 16, with a checkpoint' "$folder/first.log" || fail "it does not say so"
 grep -q 'go on with  mpirun -n 2 .*--resume' "$folder/first.log" || fail "it does not say how to go on"
@@ -49,14 +29,50 @@ grep -q 'go on with  mpirun -n 2 .*--resume' "$folder/first.log" || fail "it doe
 start parts second --resume
 wait_for_rows parts 8
 kill -USR1 "$job"
-code=0
-wait "$job" || code=$?
+wait_for_end
 [ "$code" = 3 ] || fail "expected exit code 3 after SIGUSR1, got $code"
 
 start parts last --resume
-wait "$job" || fail "the resumed run failed"
+wait_for_end
+[ "$code" = 0 ] || fail "the resumed run failed"
 cmp "$folder/whole/model.safetensors" "$folder/parts/model.safetensors" || fail "the weights differ"
-losses() {
-  grep -o '"train_loss":[^,]*' "$folder/$1/metrics.jsonl"
-}
 cmp <(losses whole) <(losses parts) || fail "the losses differ"
+
+# On SIGINT and SIGTERM mpirun waits for its odls_base_sigkill_timeout, sends SIGTERM, waits as long again, and sends
+# SIGKILL. It ends with code 1 itself.
+arguments=(--dataset synthetic --threads 1 --batch-size 16 --log-every 1)
+for signal in INT TERM; do
+  mpirun=("$@" --mca odls_base_sigkill_timeout 4)
+  start "$signal" "$signal" --epochs 1000
+  wait_for_rows "$signal" 2
+  began=$SECONDS
+  kill -"$signal" "$job"
+  wait_for_end
+  [ "$code" = 1 ] || fail "expected exit code 1 of mpirun after SIG$signal, got $code"
+  [ $((SECONDS - began)) -ge 3 ] || fail "mpirun did not wait before SIGTERM"
+  grep -q 'go on with  mpirun -n 2 .*--resume' "$folder/$signal.log" || fail "no checkpoint after SIG$signal to mpirun"
+  mpirun=("$@")
+  rows=$(losses "$signal" | wc -l)
+  start "$signal" "$signal.resumed" --resume --epochs 1000 --max-steps $((rows + 1))
+  wait_for_end
+  [ "$code" = 0 ] || fail "the run that mpirun has ended does not go on"
+  grep -q "going on after step $rows of" "$folder/$signal.resumed.log" || fail "steps before SIG$signal are lost"
+done
+
+# A step of so large a batch takes much longer than the time between the two signals.
+arguments=(--dataset synthetic --threads 1 --batch-size 2048)
+start twice twice
+for _ in $(seq 3000); do
+  if [ -e "$folder/twice/config.json" ]; then break; fi
+  sleep 0.02
+done
+process=$(cat "$folder/process.0")
+kill -TERM "$process"
+for _ in $(seq 500); do
+  if grep -q 'a second signal ends it at once' "$folder/twice.log"; then break; fi
+  sleep 0.02
+done
+kill -TERM "$process"
+wait_for_end
+case "$code" in 0 | 3) fail "expected that a second signal ends the job, got code $code" ;; esac
+[ ! -e "$folder/twice/checkpoint.safetensors" ] || fail "a second signal did not end the job at once"

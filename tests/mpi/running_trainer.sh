@@ -1,0 +1,39 @@
+# shellcheck shell=bash disable=SC2154,SC2034  # the scripts set and read the variables
+# Sourced by scripts that run the trainer under mpirun and disturb it: starts it in the background, waits for its rows of
+# metrics, and compares runs. They set `trainer`, `folder`, `mpirun` and `arguments`.
+
+fail() {
+  echo "$1" >&2
+  cat "$folder"/*.log >&2
+  exit 1
+}
+
+# start FOLDER LOG [FLAG...]: starts the trainer in the background on $ranks processes. Each leaves its id in the folder
+# and becomes the trainer.
+start() {
+  # shellcheck disable=SC2016
+  "${mpirun[@]}" -n "${ranks:-2}" sh -c 'echo $$ > "$0/process.$OMPI_COMM_WORLD_RANK"; exec "$@"' "$folder" "$trainer" \
+    "${arguments[@]}" --out "$folder/$1" "${@:3}" > "$folder/$2.log" 2>&1 &
+  job=$!
+}
+
+# Waits for the end of the job, and sets `code`.
+wait_for_end() {
+  code=0
+  wait "$job" || code=$?
+}
+
+# wait_for_rows FOLDER COUNT
+wait_for_rows() {
+  for _ in $(seq 3000); do
+    if [ "$(losses "$1" 2>/dev/null | wc -l)" -ge "$2" ]; then return; fi
+    kill -0 "$job" 2>/dev/null || fail "the run ended before its row $2"
+    sleep 0.02
+  done
+  fail "the run has no row $2 after a minute"
+}
+
+# losses FOLDER: the training losses, one in a line
+losses() {
+  grep -o '"train_loss":[^,]*' "$folder/$1/metrics.jsonl"
+}
