@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# faults.sh CASE LOOP FOLDER: what happens to a job on two emulated hosts when the network or a rank fails.
+# faults.sh CASE LOOP FOLDER STOP_IN: what happens to a job on two emulated hosts when the network or a rank fails.
 set -euo pipefail
-case=$1 loop=$2 folder=$3/$1
+case=$1 loop=$2 folder=$3/$1 stop_in=$4
 here=$(dirname "$0")
 . "$here/network.sh"
 . "$here/job.sh"
@@ -15,8 +15,8 @@ loop_on_hosts() {
   for ((rank = 0; rank < 2 * $1; rank++)); do wait_for "$folder/looping.$rank"; done
 }
 
-# The ranks of each host name one of the other host, or learn of it from their neighbour, and the job ends. The ranks wait
-# for 3 s, ask the absent ones for 2 s, and mpirun and its daemon look for each other for 10 s.
+# The ranks of each host name one of the other host, or learn of it from their neighbour, and the job ends. The ranks
+# wait for 3 s, ask the absent ones for 2 s, and mpirun and its daemon look for each other for 10 s.
 expect_ranks_named() {
   end_of_job 40
   [ "$code" != 0 ] || fail "the job ended without an error"
@@ -49,6 +49,31 @@ cut_at_start() {
   expect rank.1 'from_environment: rank 1 waited 3 s for all 2 processes .*no answer from rank 0'
 }
 
+# Rank 1 waits before MPI_Init_thread, where rank 0 waits for it. Each rank has a file for its errors, because what a
+# host that is cut off prints gets lost.
+cut_in_init() {
+  export TUTTI_STOP="1 MPI_Init_thread 1 delay"
+  dead_after=60 start_job "$folder" "$(hosts 2x1)" -x LD_PRELOAD="$stop_in" -- \
+    sh -c 'exec "$@" 2> "$0/errors.$OMPI_COMM_WORLD_RANK"' "$folder" "$loop" bucket "$folder"
+  wait_for "$folder"/process.{0,1}
+  sleep 1
+  cut_link 1
+  end_of_job 60
+  [ "$code" != 0 ] || fail "the job ended without an error"
+  expect errors.0 'tutti: rank 0 .process [0-9]+ on host0. has waited 10 s in MPI_Init_thread for all 2 processes'
+  expect errors.1 'tutti: rank 1 .process [0-9]+ on host1. has waited 10 s in MPI_Init_thread for all 2 processes'
+}
+
+# TCP gives up before the ranks do.
+cut_for_long() {
+  start_job "$folder" "$(hosts 2x1)" -- "$loop" bucket "$folder" 120
+  wait_for "$folder"/looping.{0,1}
+  cut_link 1
+  end_of_job 60
+  [ "$code" != 0 ] || fail "the job ended without an error"
+  expect output 'host1'
+}
+
 drop_out() {
   loop_on_hosts 2 "$1"
   cut_link 1
@@ -70,7 +95,7 @@ stopped() {
 }
 
 case "$case" in
-  cut_in_sync_batch_norm | cut_in_bucket | cut_at_start) "$case" ;;
+  cut_in_sync_batch_norm | cut_in_bucket | cut_at_start | cut_in_init | cut_for_long) "$case" ;;
   drop_out_in_*) drop_out "${case#drop_out_in_}" ;;
   stopped_in_*) stopped "${case#stopped_in_}" ;;
   *) echo "unknown case $case" && exit 64 ;;

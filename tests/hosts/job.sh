@@ -1,9 +1,10 @@
-# Jobs on emulated hosts. Source this file after network.sh: hosts 2x2 is the list host0:2,host1:2; launch LIST OPTIONS --
-# PROGRAM starts examples/launch.sh on host 0; start_job does so in the background, and end_of_job waits for it.
+# Jobs on emulated hosts. Source this file after network.sh: hosts 2x2 is the list host0:2,host1:2; launch LIST OPTIONS
+# -- PROGRAM starts examples/launch.sh on host 0; start_job does so in the background, and end_of_job waits for it.
 
 # The parameters that only emulated hosts need and that Open MPI 4.1 knows by these names. Ranks yield while they wait,
 # because the hosts share the machine's cores, which Open MPI cannot know.
-export OMPI_MCA_plm_rsh_agent OMPI_MCA_plm_rsh_no_tree_spawn=1 OMPI_MCA_btl=tcp,self,vader OMPI_MCA_mpi_yield_when_idle=1
+export OMPI_MCA_plm_rsh_agent OMPI_MCA_plm_rsh_no_tree_spawn=1 OMPI_MCA_btl=tcp,self,vader
+export OMPI_MCA_mpi_yield_when_idle=1
 OMPI_MCA_plm_rsh_agent=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/remote_shell.sh
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 launcher=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../examples" && pwd)/launch.sh
@@ -22,7 +23,7 @@ hosts() {
 launch() {
   local list=$1
   shift
-  on_host 0 timeout -k 5 "${deadline:-90}" "$launcher" --hosts "$list" --network 10.77.0.0/24 --dead-after 10 \
+  on_host 0 timeout -k 5 "${deadline:-90}" "$launcher" --hosts "$list" --network 10.77.0.0/24 --dead-after "${dead_after:-10}" \
     --oversubscribe --allow-run-as-root "$@"
 }
 

@@ -1,10 +1,10 @@
 # Emulates hosts on one machine. Source this file, then: make_hosts 2; on_host 1 hostname; cut_link 1.
 # Host I is called hostI and has network, UTS and mount namespaces of its own: an address 10.77.0.(I+1) on a bridge that
-# joins all hosts, an /etc/hosts, a /dev/shm and a TMPDIR. TCP gives a connection up after 13 s without an answer (the
-# default is 15 minutes), by when ranks have named the absent ones. Process ids are the machine's. The bridge has a namespace too,
-# so nothing is left on the machine when the last process of the namespaces ends, and several networks may exist at once.
-# Needs root, or the right to make user namespaces. Where namespaces cannot be made, make_hosts ends the script with the
-# exit code 77, which ctest counts as skipped.
+# joins all hosts, an /etc/hosts, a /dev/shm and a TMPDIR. TCP gives a connection up after 13 s without an answer (15
+# minutes by default), by when the ranks have named the absent ones. Process ids are the machine's. The bridge has a
+# namespace too, so nothing is left on the machine when the last process of the namespaces has ended, and several
+# networks may exist at once. Needs root. Where namespaces cannot be made, make_hosts ends the script with the exit code
+# 77, which ctest counts as skipped.
 
 network_folder=$(mktemp -d /tmp/tutti_hosts.XXXXXX)
 export network_folder  # remote_shell.sh reads it
@@ -17,8 +17,8 @@ skip() {
   exit 77
 }
 
-# Calls a command in the namespaces of a host, or in those of "bridge". The descriptor 9 keeps the hosts alive and is the
-# script's alone.
+# Calls a command in the namespaces of a host, or in those of "bridge". The descriptor 9, whose end is the end of the
+# hosts, is the script's alone.
 on_host() {
   "$(dirname "${BASH_SOURCE[0]}")/enter.sh" "$@" 9>&-
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # train.sh HOSTSxRANKS TRAINER COMPARE_WEIGHTS FOLDER: the trainer's network, trained on emulated hosts, gets the weights
 # that the same number of ranks gets on one host. Sums over hosts may be added in another order than sums within one, so
-# the weights need not be equal to the bit. On one host, 2, 4 and 8 ranks, which add in different orders too, differ by up
-# to 0.4% of the largest element of a tensor after these three steps (a shift of a BatchNorm, which began as 0); without
+# the weights need not be equal to the bit. On one host, 2, 4 and 8 ranks, which add in different orders too, differ by
+# up to 0.4% of the largest element of a tensor after these three steps (a shift of a BatchNorm, which began as 0); without
 # synchronised statistics they differ by 114%. The tolerance is 2%.
 set -euo pipefail
 layout=$1 trainer=$2 compare=$3 folder=$4
