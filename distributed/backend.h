@@ -89,6 +89,7 @@ class Backend {
 
 /// What a backend needs to make the world of this process, which is one rank of it.
 struct ProcessWorldOptions {
+  int rank = 0;           ///< What the launcher's variables say, for messages.
   int expected_size = 1;  ///< What the launcher's variables say.
   int local_rank = -1;    ///< If negative, the backend counts the ranks of this host.
   int device = -1;        ///< The CUDA device; if negative, that of the local rank.

@@ -127,8 +127,9 @@ struct RunOptions {
 };
 /// Runs fn(group) on `n` ranks that are threads of this process, with world() set in each, and
 /// returns when all have ended. The exception that was thrown first is thrown again here; the other
-/// ranks get it as a DistributedError, so none of them hangs. Throws a ValueError for `n` below 1,
-/// an empty `fn` or an unknown backend.
+/// ranks get it as a DistributedError, so none of them hangs in a collective. It is also printed
+/// where a rank hangs elsewhere, because then this function does not return. Throws a ValueError
+/// for `n` below 1, an empty `fn` or an unknown backend.
 void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
                const RunOptions& options);
 /// @overload

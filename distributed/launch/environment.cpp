@@ -87,7 +87,8 @@ std::shared_ptr<rendezvous::Store> open_rendezvous(const WorldOptions& options,
         "MASTER_ADDR and MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\" or "
         "\"file:PATH\"",
         launch.found);
-  const auto over_mpi = mpi::make_world({.expected_size = launch.size, .timeout = options.timeout});
+  const auto over_mpi = mpi::make_world(
+      {.rank = launch.rank, .expected_size = launch.size, .timeout = options.timeout});
   return over_mpi ? rendezvous::over(ProcessGroup(over_mpi), options.timeout) : in_memory();
 }
 
@@ -96,7 +97,8 @@ std::shared_ptr<Backend> make_world(const WorldOptions& options, const Launch& l
   if (!backend) return nullptr;
   // MPI counts the ranks of a host itself, unless the caller tells the local rank.
   const bool counts = backend->launch == ProcessLaunch::mpi_launcher;
-  return backend->make_world({.expected_size = launch.size,
+  return backend->make_world({.rank = launch.rank,
+                              .expected_size = launch.size,
                               .local_rank = counts ? options.local_rank : launch.local_rank,
                               .device = options.device,
                               .timeout = options.timeout,

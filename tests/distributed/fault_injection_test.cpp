@@ -10,6 +10,7 @@
 #include <tutti/distributed/diagnostics/fault_injection.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <future>
@@ -90,6 +91,52 @@ TEST(Fault, ADroppedCallIsNamedByTheOthersAndFailsItsOwnRank) {
         EXPECT_TRUE(work.is_done());
       },
       60s);
+}
+
+// The error output of this process, from the constructor on.
+class CapturedErrors {
+ public:
+  CapturedErrors() : before_(dup(2)) {
+    if (pipe(pipe_) == 0) dup2(pipe_[1], 2);
+  }
+  ~CapturedErrors() {
+    dup2(before_, 2);
+    for (const int fd : {before_, pipe_[0], pipe_[1]}) close(fd);
+  }
+  // Waits for this text up to 20 s and returns what has been printed.
+  std::string wait_for(const std::string& text) {
+    std::string printed;
+    pollfd readable{pipe_[0], POLLIN, 0};
+    char buffer[4096];
+    while (printed.find(text) == std::string::npos && poll(&readable, 1, 20000) > 0)
+      printed.append(buffer, static_cast<std::size_t>(
+                                 std::max<ssize_t>(0, read(pipe_[0], buffer, sizeof buffer))));
+    return printed;
+  }
+
+ private:
+  int before_, pipe_[2] = {-1, -1};
+};
+
+TEST(Fault, TheErrorOfTheOthersIsPrintedWhileARankHangs) {
+  // Rank 1 hangs outside of collectives until the text is there, which run_ranks() could not throw.
+  std::string printed;
+  {
+    CapturedErrors errors;
+    expect_contains(message_of<TimeoutError>([&] {
+                      run_ranks(
+                          2,
+                          [&](const ProcessGroup& group) {
+                            if (group.rank() == 1) printed = errors.wait_for("until all ranks");
+                            else group.barrier();
+                          },
+                          200ms);
+                    }),
+                    {"rank 1 did not arrive within 200 ms"});
+  }
+  expect_contains(printed, {"tutti: run_ranks: rank 0 failed: barrier #1 of group 'world'",
+                            "rank 1 did not arrive within 200 ms",
+                            "rank 1 has not returned within 200 ms of that"});
 }
 
 TEST(Fault, AFaultThatIsGoneAffectsNobody) {

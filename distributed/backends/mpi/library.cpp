@@ -5,6 +5,7 @@
 #include "exchange.h"
 #include "mpi.h"
 #include "timed_barrier.h"
+#include "watchdog.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -76,6 +77,7 @@ void finalize_at_exit() {
   std::string absent = wait_for_all_at_exit();
   if (!rank_is_missing && absent.empty() && take_mpi()) {
     latest_world().world.reset();
+    const BlockingCall guard("MPI_Finalize", "all processes", exit_timeout);
     MPI_Finalize();
     return;
   }
@@ -84,6 +86,7 @@ void finalize_at_exit() {
   const std::string text =
       fmt::format("tutti: rank {} is exiting and ends the job: {}\n", rank, absent);
   std::fputs(text.c_str(), stderr);
+  const BlockingCall guard("MPI_Abort", "its launcher", 10s);
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -109,10 +112,11 @@ bool allows_threads() {
   return provided == MPI_THREAD_MULTIPLE;
 }
 
-void initialize(std::chrono::milliseconds timeout) {
+void initialize(const ProcessWorldOptions& options) {
   if (is_finalized())
     fail<DistributedError>("from_environment: MPI has already been finalised in this process");
   if (!process) process.emplace();
+  set_blocking_call_defaults({.rank = options.rank, .timeout = options.timeout});
   if (is_initialized()) return;
   // MPI_Init reads these. What the user has set, by mpirun --mca or in the environment, wins.
   // "vader" became "sm" in Open MPI 5.
@@ -120,8 +124,13 @@ void initialize(std::chrono::milliseconds timeout) {
   for (const char* name : {"OMPI_MCA_btl_vader_eager_limit", "OMPI_MCA_btl_sm_eager_limit"})
     setenv(name, eager.c_str(), 0);
   int provided = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-  exit_timeout = timeout;
+  {
+    const BlockingCall guard(
+        "MPI_Init_thread", fmt::format("all {} processes", options.expected_size),
+        std::max<std::chrono::milliseconds>(options.timeout, least_start_timeout));
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  }
+  exit_timeout = options.timeout;
   std::atexit(finalize_at_exit);
 }
 

@@ -3,7 +3,7 @@
 // are those of the TimedBarrier before MPI is finalised, and the notice that this rank departs.
 #pragma once
 
-#include "../../world.h"
+#include "../../backend.h"
 
 #include <mpi.h>
 
@@ -14,12 +14,15 @@ namespace tutti::distributed::mpi {
 /// Throws a DistributedError that says what `call` reported, unless `code` is MPI_SUCCESS.
 void check(int code, const char* call);
 
-/// Initialises MPI where nobody has; the launcher decides how long that waits for processes that do
-/// not start. Then MPI is finalised when the process exits. MPI_Finalize waits for every rank
-/// without a deadline. So where a rank was found missing, or does not exit within `exit_timeout`
-/// of this one, MPI_Abort ends the job instead, after a line on standard error that names the rank:
-/// no caller is left that could catch an exception.
-void initialize(std::chrono::milliseconds exit_timeout);
+/// Initialises MPI where nobody has, and waits `options.timeout` for all processes to do so, but at
+/// least `least_start_timeout`. Then MPI is finalised when the process exits. MPI_Finalize waits
+/// for every rank without a deadline. So where a rank was found missing, or does not exit within
+/// the timeout of this one, MPI_Abort ends the job instead, after a line on standard error that
+/// names the rank: no caller is left that could catch an exception.
+void initialize(const ProcessWorldOptions& options);
+/// MPI_Init loads libraries and meets processes that still start, which takes seconds on a busy
+/// machine.
+inline constexpr std::chrono::seconds least_start_timeout{10};
 
 /// Records that a rank was found missing, so that this process ends with MPI_Abort.
 void note_missing_rank();

@@ -8,6 +8,7 @@
 #include "library.h"
 #include "mpi_transport.h"
 #include "timed_barrier.h"
+#include "watchdog.h"
 
 namespace tutti::distributed::mpi {
 namespace {
@@ -157,9 +158,13 @@ void wait_for_all_to_start(const GroupInfo& info) {
 int count_local_rank() {
   int local_rank = 0;
   MPI_Comm host = MPI_COMM_NULL;
-  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
-        "MPI_Comm_split_type");
+  {
+    const BlockingCall guard("MPI_Comm_split_type", "all processes");
+    check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+          "MPI_Comm_split_type");
+  }
   check(MPI_Comm_rank(host, &local_rank), "MPI_Comm_rank");
+  const BlockingCall guard("MPI_Comm_free", "all processes of this host");
   MPI_Comm_free(&host);
   return local_rank;
 }
@@ -169,7 +174,7 @@ int count_local_rank() {
 std::string why_unavailable() { return {}; }
 
 std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
-  initialize(options.timeout);
+  initialize(options);
   GroupInfo info{
       .group = "world", .backend = "mpi", .timeout = options.timeout, .capabilities = capabilities};
   check(MPI_Comm_rank(MPI_COMM_WORLD, &info.rank), "MPI_Comm_rank");
