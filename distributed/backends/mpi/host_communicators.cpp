@@ -1,0 +1,64 @@
+#include "host_communicators.h"
+
+#include "../../../core/error.h"
+#include "library.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+namespace tutti::distributed::mpi {
+namespace {
+
+// Tags of MPI_Comm_create_group, which keep the communicators of a group apart.
+enum CreationTag { tag_of_all = 1, tag_of_host, tag_of_equals };
+
+// Returns 0 where the variable is not set.
+int emulated_ranks_per_host() {
+  const char* text = std::getenv("TUTTI_RANKS_PER_HOST");
+  if (!text) return 0;
+  const std::string_view all = text;
+  int value = 0;
+  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
+  if (error != std::errc() || end != all.data() + all.size() || value < 1)
+    fail<ValueError>(
+        "from_environment: expected a positive number in TUTTI_RANKS_PER_HOST, got '{}'; unset it "
+        "where no hosts are to be emulated",
+        text);
+  return value;
+}
+
+}  // namespace
+
+Hosts find_hosts() {
+  int rank = 0, size = 1, lowest = 0;
+  Hosts hosts;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  MPI_Comm host = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+        "MPI_Comm_split_type");
+  check(MPI_Comm_rank(host, &hosts.local_rank), "MPI_Comm_rank");
+  check(MPI_Allreduce(&rank, &lowest, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
+  MPI_Comm_free(&host);
+  if (const int emulated = emulated_ranks_per_host(); emulated > 0) lowest = rank / emulated;
+  hosts.numbers.resize(static_cast<std::size_t>(size));
+  check(MPI_Allgather(&lowest, 1, MPI_INT, hosts.numbers.data(), 1, MPI_INT, MPI_COMM_WORLD),
+        "MPI_Allgather");
+  return hosts;
+}
+
+HostCommunicators::HostCommunicators(std::shared_ptr<World> world,
+                                     const std::shared_ptr<const GroupInfo>& info, MPI_Comm parent,
+                                     const std::vector<int>& members)
+    : group_(new SharedGroupData{std::move(world), info}), layout_(*info) {
+  all_ = std::make_unique<GroupCommunicator>(group_, parent, members, tag_of_all);
+  if (layout_.is_one_host()) return;
+  host_ = std::make_unique<GroupCommunicator>(group_, all(), layout_.own_host(), tag_of_host);
+  if (!is_owner()) return;
+  std::vector<int> equals;
+  for (const std::vector<int>& host : layout_.hosts) equals.push_back(host[layout_.index]);
+  equals_ = std::make_unique<GroupCommunicator>(group_, all(), equals, tag_of_equals);
+}
+
+}  // namespace tutti::distributed::mpi
