@@ -9,10 +9,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How much longer than a rank of the same host other waits last. Ranks of a host that misses one
-// name it at their deadline. One second later, where nothing was heard, a rank of host 0 asks the
-// other hosts, which takes up to two seconds. Those that wait for its verdict come last.
-constexpr auto time_of_hosts = 1s, time_of_verdict = 4s;
+// Who names the cause first. Ranks of a host that miss one of theirs ask it at their deadline, and
+// name it two seconds later at the latest. A second after that, an owner on host 0 that has still
+// heard nothing asks the other hosts, and names those that do not answer. The other hosts ask host
+// 0 after it has had the time for that, and ranks that wait for their leader come last.
+constexpr auto time_of_host_0 = 3s, time_of_other_hosts = 6s, time_of_followers = 9s;
 
 }  // namespace
 
@@ -57,8 +58,8 @@ void Transfers::wait(bool patient) {
   deadline_ = Deadline::after(call().timeout);
   const HostLayout& layout = comms_.layout();
   const bool between = std::find(peers_.begin(), peers_.end(), other_hosts) != peers_.end();
-  if (between) deadline_.at += layout.host == 0 ? time_of_hosts : time_of_verdict;
-  else if (stage_ == Stage::arriving) deadline_.at += time_of_verdict + time_of_verdict;
+  if (between) deadline_.at += layout.host == 0 ? time_of_host_0 : time_of_other_hosts;
+  else if (stage_ == Stage::arriving) deadline_.at += time_of_followers;
   mpi::wait(*this, comms_.world(), patient);
   requests_.clear();
   peers_.clear();
