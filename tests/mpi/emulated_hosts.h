@@ -1,5 +1,5 @@
-// The hosts that a run of the MPI tests emulates on this machine (TUTTI_RANKS_PER_HOST), for threads
-// that are to add in the same order.
+// The hosts that a run of the MPI tests emulates on this machine (TUTTI_RANKS_PER_HOST), for
+// threads that are to add in the same order.
 #pragma once
 
 #include <tutti/distributed/process_group.h>

@@ -148,8 +148,7 @@ void HostCollective::combine(const Piece& piece, const std::vector<const char*>&
   if (flow_.reduces() && layout_.is_one_host())
     return reduce_in_rank_order(flow_.dtype(), call().op, all,
                                 std::array{static_cast<void*>(piece.partial)}, count);
-  if (flow_.reduces())
-    return reduce_partially(flow_.dtype(), call().op, all, piece.partial, count);
+  if (flow_.reduces()) return reduce_partially(flow_.dtype(), call().op, all, piece.partial, count);
   std::memset(piece.partial, 0, flow_.bytes(count));
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (const Elements given = flow_.gives(rank_at(i)) & piece.elements; given.count() > 0)
@@ -273,8 +272,7 @@ void HostCollective::reduce(Stage& stage) {
   std::vector<const char*> inputs;
   for (std::size_t i = 0; i < layout_.own_host().size(); ++i) {
     const Elements given = flow_.gives(rank_at(i)) & piece.elements;
-    inputs.push_back(i != layout_.index
-                         ? piece.received + i * flow_.bytes(piece.elements.count())
+    inputs.push_back(i != layout_.index  ? piece.received + i * flow_.bytes(piece.elements.count())
                      : given.count() > 0 ? input_at(given.begin)
                                          : nullptr);
   }

@@ -24,8 +24,8 @@ class HostCollective {
   /// agree() and move() do.
   bool is_small() const { return exchange_.has_data(); }
   void complete();
-  /// Returns when all ranks of the group have agreed on the call. Throws, and fails the world, where
-  /// they do not.
+  /// Returns when all ranks of the group have agreed on the call. Throws, and fails the world,
+  /// where they do not.
   void agree();
   /// Moves the data, after agree().
   void move();
