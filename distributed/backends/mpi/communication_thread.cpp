@@ -14,7 +14,7 @@ class CommunicationThread::TaskWork : public Work::State {
     std::unique_lock lock(thread_->mutex_);
     task_->for_waiter = task_->for_waiter || !thread_->threaded_;
     while (!task_->done) {
-      if (thread_->running_ || !task_->for_waiter) thread_->changed_->wait(lock);
+      if (thread_->running_ || !task_->for_waiter) thread_->wait(lock);
       else thread_->run_next(lock);  // which may be a call before this one
     }
     if (task_->error) std::rethrow_exception(task_->error);
@@ -86,6 +86,12 @@ std::shared_ptr<Work::State> CommunicationThread::submit(std::unique_ptr<Exchang
   return std::make_shared<TaskWork>(shared_from_this(), task);
 }
 
+void CommunicationThread::wait(std::unique_lock<std::mutex>& lock) {
+  ++waiting_;
+  changed_->wait(lock);
+  --waiting_;
+}
+
 void CommunicationThread::start_thread() {
   if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
   changed_->notify_all();
@@ -125,7 +131,7 @@ void CommunicationThread::run_next(std::unique_lock<std::mutex>& lock) {
   queue_.pop_front();
   task->done = true;
   task->done_at = Clock::now();
-  changed_->notify_all();
+  if (waiting_ > 0 || has_task() || stopping_) changed_->notify_all();
   if (threaded_) --unfinished_collectives();
 }
 

@@ -39,6 +39,7 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
   bool has_task() const;
   void start_thread();
   void take_unwaited_tasks();
+  void wait(std::unique_lock<std::mutex>& lock);
   void loop();
   void run_next(std::unique_lock<std::mutex>& lock);
   void run(Task& task, bool patient);
@@ -49,6 +50,7 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
   std::mutex mutex_;
   std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   std::deque<std::shared_ptr<Task>> queue_;
+  int waiting_ = 0;       // threads whose call another one carries out
   bool running_ = false;  // some thread carries out the front of the queue
   bool stopping_ = false;
   std::thread thread_;  // started by the first call that needs it
