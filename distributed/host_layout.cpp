@@ -24,6 +24,14 @@ HostLayout::HostLayout(const GroupInfo& group) {
   }
 }
 
+std::size_t HostLayout::host_of(int rank) const {
+  const auto has_rank = [&](const std::vector<int>& ranks) {
+    return std::binary_search(ranks.begin(), ranks.end(), rank);
+  };
+  return static_cast<std::size_t>(std::find_if(hosts.begin(), hosts.end(), has_rank) -
+                                  hosts.begin());
+}
+
 std::size_t HostLayout::fewest_ranks() const {
   return std::min_element(hosts.begin(), hosts.end(), has_fewer)->size();
 }

@@ -21,8 +21,9 @@ struct HostLayout {
   const std::vector<int>& own_host() const { return hosts[host]; }
   /// The first rank of a host, its leader, is the one that speaks for the host.
   bool is_leader() const { return index == 0; }
-  std::size_t fewest_ranks() const;  ///< The number of ranks on the host that has the fewest.
-  std::size_t most_ranks() const;    ///< The number of ranks on the host that has the most.
+  std::size_t host_of(int rank) const;  ///< The position in `hosts` of the host of a rank.
+  std::size_t fewest_ranks() const;     ///< The number of ranks on the host that has the fewest.
+  std::size_t most_ranks() const;       ///< The number of ranks on the host that has the most.
 };
 
 }  // namespace tutti::distributed

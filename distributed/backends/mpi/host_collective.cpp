@@ -22,9 +22,9 @@ struct HostCollective::Vote {
   std::uint64_t* largest;
 };
 
-struct HostCollective::Stage {
+struct HostCollective::Block {
   Transfers scatter, between, gather;
-  std::int64_t block = 0;
+  std::int64_t number = 0;
   Piece own = {};  // where this rank is an owner
 };
 
@@ -159,11 +159,7 @@ void HostCollective::combine(const Piece& piece, const std::vector<const char*>&
 void HostCollective::start_between_hosts(const Piece& piece, Transfers& transfers) {
   const auto count = static_cast<int>(piece.elements.count());
   if (call().operation == Operation::broadcast) {
-    int host = 0;
-    while (std::find(layout_.hosts[static_cast<std::size_t>(host)].begin(),
-                     layout_.hosts[static_cast<std::size_t>(host)].end(),
-                     call().root) == layout_.hosts[static_cast<std::size_t>(host)].end())
-      ++host;
+    const auto host = static_cast<int>(layout_.host_of(call().root));
     check(MPI_Ibcast(piece.partial, count, MPI_BYTE, host, comms_->equals(),
                      &transfers.add_between_hosts()),
           "MPI_Ibcast");
@@ -210,9 +206,9 @@ HostCollective::Piece HostCollective::allocate(std::int64_t elements, bool with_
 }
 
 // The vector is cut into blocks, and a block into a piece for each owner.
-Elements HostCollective::piece_of(std::size_t owner, std::int64_t block) const {
+Elements HostCollective::piece_of(std::size_t owner, std::int64_t block_number) const {
   const auto owners = static_cast<std::int64_t>(comms_->owners());
-  const std::int64_t begin = block * owners * piece_elements_,
+  const std::int64_t begin = block_number * owners * piece_elements_,
                      count = std::min(owners * piece_elements_, flow_.count() - begin),
                      p = static_cast<std::int64_t>(owner);
   return {begin + count * p / owners, begin + count * (p + 1) / owners};
@@ -222,53 +218,53 @@ Elements HostCollective::piece_of(std::size_t owner, std::int64_t block) const {
 // hosts.
 void HostCollective::move() {
   memory_->keep_tensors(call());  // messages inside the host go from and to them
-  const std::int64_t block = static_cast<std::int64_t>(comms_->owners()) * piece_elements_,
-                     blocks = (flow_.count() + block - 1) / block;
+  const std::int64_t elements = static_cast<std::int64_t>(comms_->owners()) * piece_elements_,
+                     blocks = (flow_.count() + elements - 1) / elements;
   const auto transfers = [&] {
     return Transfers(*comms_, call(), memory_, Transfers::Stage::in_transfer);
   };
-  std::array<Stage, 3> stages{{{transfers(), transfers(), transfers()},
-                               {transfers(), transfers(), transfers()},
-                               {transfers(), transfers(), transfers()}}};
-  const auto stage = [&](std::int64_t i) -> Stage& {
-    return stages[static_cast<std::size_t>(i % 3)];
+  std::array<Block, 3> slots{{{transfers(), transfers(), transfers()},
+                              {transfers(), transfers(), transfers()},
+                              {transfers(), transfers(), transfers()}}};
+  const auto slot = [&](std::int64_t i) -> Block& {
+    return slots[static_cast<std::size_t>(i % 3)];
   };
   for (std::int64_t i = 0; i < blocks + 2; ++i) {
-    if (i < blocks) scatter(stage(i), i);
-    if (i >= 1 && i <= blocks) reduce(stage(i - 1));
-    if (i >= 2) gather(stage(i - 2));
+    if (i < blocks) scatter(slot(i), i);
+    if (i >= 1 && i <= blocks) reduce(slot(i - 1));
+    if (i >= 2) gather(slot(i - 2));
   }
-  for (Stage& each : stages) each.gather.wait(false);
+  for (Block& each : slots) each.gather.wait(false);
 }
 
-void HostCollective::scatter(Stage& stage, std::int64_t block) {
-  stage.gather.wait(false);  // the block that used this memory before
-  stage.block = block;
+void HostCollective::scatter(Block& block, std::int64_t number) {
+  block.gather.wait(false);  // the block that used this memory before
+  block.number = number;
   const std::size_t size = layout_.own_host().size();
   if (comms_->is_owner()) {
-    const Elements elements = piece_of(layout_.index, block);
-    if (!stage.own.partial) stage.own = allocate(elements.count(), true);
-    stage.own.elements = elements;
+    const Elements elements = piece_of(layout_.index, number);
+    if (!block.own.partial) block.own = allocate(elements.count(), true);
+    block.own.elements = elements;
     for (std::size_t i = 0; i < size; ++i)
       if (const Elements given = flow_.gives(rank_at(i)) & elements;
           i != layout_.index && given.count() > 0)
-        stage.scatter.receive(stage.own.received + i * flow_.bytes(elements.count()),
+        block.scatter.receive(block.own.received + i * flow_.bytes(elements.count()),
                               flow_.bytes(given.count()), i, Transfers::Tag::scatter);
   }
   for (std::size_t step = 1; step < size; ++step) {
     const std::size_t owner = (layout_.index + step) % size;
     if (owner >= comms_->owners()) continue;
-    const Elements given = flow_.gives(rank_at(layout_.index)) & piece_of(owner, block);
+    const Elements given = flow_.gives(rank_at(layout_.index)) & piece_of(owner, number);
     if (given.count() > 0)
-      stage.scatter.send(input_at(given.begin), flow_.bytes(given.count()), owner,
+      block.scatter.send(input_at(given.begin), flow_.bytes(given.count()), owner,
                          Transfers::Tag::scatter);
   }
 }
 
-void HostCollective::reduce(Stage& stage) {
-  stage.scatter.wait(false);
+void HostCollective::reduce(Block& block) {
+  block.scatter.wait(false);
   if (!comms_->is_owner()) return;
-  const Piece& piece = stage.own;
+  const Piece& piece = block.own;
   std::vector<const char*> inputs;
   for (std::size_t i = 0; i < layout_.own_host().size(); ++i) {
     const Elements given = flow_.gives(rank_at(i)) & piece.elements;
@@ -277,20 +273,20 @@ void HostCollective::reduce(Stage& stage) {
                                          : nullptr);
   }
   combine(piece, inputs);
-  if (!layout_.is_one_host()) start_between_hosts(piece, stage.between);
+  if (!layout_.is_one_host()) start_between_hosts(piece, block.between);
 }
 
-void HostCollective::gather(Stage& stage) {
+void HostCollective::gather(Block& block) {
   const Elements taken = flow_.takes(rank_at(layout_.index));
   for (std::size_t owner = 0; owner < comms_->owners(); ++owner) {
-    const Elements part = taken & piece_of(owner, stage.block);
+    const Elements part = taken & piece_of(owner, block.number);
     if (owner != layout_.index && part.count() > 0)
-      stage.gather.receive(output_at(part.begin), flow_.bytes(part.count()), owner,
+      block.gather.receive(output_at(part.begin), flow_.bytes(part.count()), owner,
                            Transfers::Tag::gather);
   }
   if (!comms_->is_owner()) return;
-  stage.between.wait(false);
-  hand_out(stage.own, finish(stage.own), stage.gather, Transfers::Tag::gather, false);
+  block.between.wait(false);
+  hand_out(block.own, finish(block.own), block.gather, Transfers::Tag::gather, false);
 }
 
 const char* HostCollective::input_at(std::int64_t element) const {

@@ -36,7 +36,7 @@ class HostCollective {
     Elements elements;
     char *received = nullptr, *partial = nullptr, *result = nullptr;
   };
-  struct Stage;  // of the pipeline: the pieces of all owners and their transfers
+  struct Block;  // the piece of this rank and the transfers of all pieces of a block
   struct Vote;
 
   void lead();
@@ -51,10 +51,10 @@ class HostCollective {
                 bool also_nothing);
   Piece allocate(std::int64_t elements, bool with_receives);
 
-  Elements piece_of(std::size_t owner, std::int64_t block) const;
-  void scatter(Stage& stage, std::int64_t block);
-  void reduce(Stage& stage);
-  void gather(Stage& stage);
+  Elements piece_of(std::size_t owner, std::int64_t block_number) const;
+  void scatter(Block& block, std::int64_t number);
+  void reduce(Block& block);
+  void gather(Block& block);
 
   const Collective& call() const { return exchange_.call(); }
   int rank_at(std::size_t index) const { return layout_.own_host()[index]; }
