@@ -1,17 +1,20 @@
 // Measures what a training step costs on n ranks. The program measures the parameters of the model
-// in docs/scaling.md (compute, latency and bandwidth of the collectives), predicts from them the
-// step of a ResNet-20 with SyncBatchNorm and gradient buckets, here and on more ranks, and measures
-// that step, too. Then it measures whether a large all-reduce overlaps with compute. Run it under a
-// launcher: mpirun -n 2 scaling
+// in docs/scaling.md (compute, latency and bandwidth of the collectives inside a host and between
+// hosts), predicts from them the collectives of this world and the step of a ResNet-20 with
+// SyncBatchNorm and gradient buckets, here and on more ranks, and measures both, too. Then it
+// measures whether a large all-reduce overlaps with compute. Run it under a launcher: mpirun -n 2
+// scaling. TUTTI_RANKS_PER_HOST=2 mpirun -n 4 scaling emulates two hosts.
 #include "timing.h"
 
 #include <fmt/format.h>
 #include <tutti/autograd/matmul.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
+#include <tutti/distributed/backend.h>
 #include <tutti/distributed/backends/mpi/mpi.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/distributed/diagnostics/straggler_monitor.h>
+#include <tutti/distributed/host_layout.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/resnet.h>
 #include <tutti/optim/sgd.h>
@@ -52,42 +55,81 @@ Line fit(const std::vector<double>& bytes, const std::vector<double>& seconds) {
   return latency > 0 ? Line{latency, slope} : Line{0, xy / xx};
 }
 
-// The model of docs/scaling.md.
+// The times of small and of large all-reduces.
+struct Lines {
+  Line small, large;
+};
+
+// Ranks on hosts that have so many each.
+struct Layout {
+  double ranks = 1, per_host = 1;
+
+  double in_host() const { return std::min(ranks, per_host); }
+  double hosts() const { return std::max(1.0, ranks / per_host); }
+  double steps() const { return std::ceil(std::log2(hosts())); }
+};
+
+// The model of docs/scaling.md. Its parameters are those of one message.
 class Model {
  public:
-  Model(int ranks, const Line& small, const Line& large)
+  // The all-reduces of a group of `ranks` on one host and of one of `hosts` ranks, each on a host
+  // of its own. Where there is no such group (one rank, one host), the other one's messages are
+  // taken.
+  Model(int ranks, const Lines& in_host, int hosts, const Lines& between)
       : cores_(static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN))) {
-    // A small all-reduce sends n - 1 messages with all of the data. A large one sends 3 (n - 1)
+    // In a host a small all-reduce is n - 1 messages with all of the data. A large one is 3 (n - 1)
     // messages (fingerprints, scatter, gather) and 2 (n - 1) / n of the data.
-    const double peers = ranks - 1;
-    small_ = {small.latency / peers, small.per_byte / peers};
-    large_ = {large.latency / (3 * peers), large.per_byte * ranks / (2 * peers)};
+    if (ranks > 1) {
+      const double peers = ranks - 1;
+      small_ = {in_host.small.latency / peers, in_host.small.per_byte / peers};
+      large_ = {in_host.large.latency / (3 * peers), in_host.large.per_byte * ranks / (2 * peers)};
+    }
+    // Between hosts it is 2 log2 of the hosts messages, a large one 2 (H - 1) / H of the data.
+    if (hosts > 1) {
+      const double messages = 2 * std::ceil(std::log2(hosts));
+      between_small_ = {between.small.latency / messages, between.small.per_byte / messages};
+      between_large_ = {between.large.latency / messages,
+                        between.large.per_byte * hosts / (2.0 * (hosts - 1))};
+    }
+    if (hosts == 1) between_small_ = small_, between_large_ = large_;
+    if (ranks == 1) small_ = between_small_, large_ = between_large_;
   }
+  // What n - 1 messages would cost at any number of hosts.
   double flat(double ranks, double bytes) const {
     return (ranks - 1) * (small_.latency + small_.per_byte * bytes);
   }
-  double tree(double ranks, double bytes) const {
-    return std::ceil(std::log2(ranks)) * (small_.latency + small_.per_byte * bytes);
+  // Several hosts: the data goes to the leader and comes back.
+  double small(const Layout& at, double bytes) const {
+    if (at.hosts() == 1) return flat(at.ranks, bytes);
+    return 2 * flat(at.in_host(), bytes) +
+           2 * at.steps() * (between_small_.latency + between_small_.per_byte * bytes);
   }
-  double large(double ranks, double bytes) const {
-    return 3 * (ranks - 1) * large_.latency + 2 * (ranks - 1) / ranks * large_.per_byte * bytes;
+  // Several hosts: each rank of a host carries its part of the data to the others.
+  double large(const Layout& at, double bytes) const {
+    const double n = at.in_host(), hosts = at.hosts();
+    return 3 * (n - 1) * large_.latency + 2 * (n - 1) / n * large_.per_byte * bytes +
+           2 * at.steps() * between_large_.latency +
+           2 * (hosts - 1) / hosts * between_large_.per_byte * bytes / n;
   }
   // Returns the time of the algorithm that the MPI backend chooses.
-  double all_reduce(double ranks, double bytes) const {
-    return bytes <= static_cast<double>(distributed::mpi::inline_limit(static_cast<int>(ranks)))
-               ? flat(ranks, bytes)
-               : large(ranks, bytes);
+  double all_reduce(const Layout& at, double bytes) const {
+    return bytes <= static_cast<double>(
+                        distributed::mpi::inline_limit(static_cast<int>(at.in_host())))
+               ? small(at, bytes)
+               : large(at, bytes);
   }
   // Returns how many ranks share a core of this host.
   double sharing(double ranks) const { return std::max(1.0, ranks / cores_); }
   std::string parameters() const {
-    return fmt::format(
-        "small: {:.1f} us + {:.3f} ns/byte a message; large: {:.1f} us a message, {:.3f} ns/byte",
-        1e6 * small_.latency, 1e9 * small_.per_byte, 1e6 * large_.latency, 1e9 * large_.per_byte);
+    const auto text = [](const Line& line) {
+      return fmt::format("{:.1f} us + {:.3f} ns/byte", 1e6 * line.latency, 1e9 * line.per_byte);
+    };
+    return fmt::format("a message in a host: small {}, large {}; between hosts: small {}, large {}",
+                       text(small_), text(large_), text(between_small_), text(between_large_));
   }
 
  private:
-  Line small_, large_;  // of one message
+  Line small_, large_, between_small_, between_large_;
   double cores_;
 };
 
@@ -206,22 +248,48 @@ void measure_overlap(const ProcessGroup& group) {
       1e3 * c, 1e3 * late, 1e3 * median(beside), 100 * hidden / c);
 }
 
-// Measures all-reduces of small and large sizes, prints their times, and fits the model.
-Model measure_model(const ProcessGroup& group) {
-  const bool first = group.rank() == 0;
-  std::vector<double> sizes, small, large_sizes, large;
-  for (const std::int64_t bytes : {64, 1024, 4096, 16384, 32768, 65536}) {
-    if (bytes > static_cast<std::int64_t>(distributed::mpi::inline_limit(group.size()))) break;
+constexpr std::int64_t small_sizes[] = {64, 1024, 4096, 16384, 32768, 65536};
+constexpr std::int64_t large_sizes[] = {256 << 10, 1 << 20, 4 << 20, 16 << 20};
+
+int calls_of(std::int64_t bytes) { return bytes > 2 << 20 ? 4 : bytes > 64 << 10 ? 20 : 200; }
+
+// Measures all-reduces of small and large sizes, and fits their times.
+Lines measure_lines(const ProcessGroup& group) {
+  std::vector<double> sizes, seconds;
+  const auto measure = [&](std::int64_t bytes) {
     sizes.push_back(static_cast<double>(bytes));
-    small.push_back(all_reduce_seconds(group, bytes, 200));
-    if (first) fmt::print("all-reduce of {:8} B   {:10.1f} us\n", bytes, 1e6 * small.back());
-  }
-  for (const std::int64_t kib : {256, 1024, 4096, 16384}) {
-    large_sizes.push_back(static_cast<double>(kib * 1024));
-    large.push_back(all_reduce_seconds(group, kib * 1024, kib > 4000 ? 4 : 20));
-    if (first) fmt::print("all-reduce of {:6} KiB {:10.1f} us\n", kib, 1e6 * large.back());
-  }
-  return Model(group.size(), fit(sizes, small), fit(large_sizes, large));
+    seconds.push_back(all_reduce_seconds(group, bytes, calls_of(bytes)));
+  };
+  for (const std::int64_t bytes : small_sizes) measure(bytes);
+  const Line small = fit(sizes, seconds);
+  sizes.clear();
+  seconds.clear();
+  for (const std::int64_t bytes : large_sizes) measure(bytes);
+  return {small, fit(sizes, seconds)};
+}
+
+// Measures the parameters of the model in the first host and between the leaders of the hosts.
+Model measure_model(const ProcessGroup& group, const distributed::HostLayout& layout) {
+  const ProcessGroup host = group.split(static_cast<int>(layout.host)),
+                     leaders = group.split(layout.is_leader() ? 0 : -1);
+  Lines in_host, between;
+  if (host.size() > 1) in_host = measure_lines(host);
+  if (leaders.size() > 1) between = measure_lines(leaders);
+  group.barrier();
+  return Model(static_cast<int>(layout.own_host().size()), in_host,
+               static_cast<int>(layout.hosts.size()), between);
+}
+
+// Prints the all-reduces of this world, measured and as the model predicts them.
+void print_all_reduces(const ProcessGroup& group, const Model& model, const Layout& here) {
+  const auto print = [&](std::int64_t bytes) {
+    const double seconds = all_reduce_seconds(group, bytes, calls_of(bytes));
+    if (group.rank() == 0)
+      fmt::print("all-reduce of {:8} B: predicted {:8.1f} us, measured {:8.1f} us\n", bytes,
+                 1e6 * model.all_reduce(here, static_cast<double>(bytes)), 1e6 * seconds);
+  };
+  for (const std::int64_t bytes : small_sizes) print(bytes);
+  for (const std::int64_t bytes : large_sizes) print(bytes);
 }
 
 // The sizes in bytes of the collectives of one step.
@@ -257,50 +325,54 @@ struct Measured {
   double compute = 0, step = 0, waited = 0;
 };
 
-void print_this_world(const Model& model, const Traffic& traffic, int ranks,
+void print_this_world(const Model& model, const Traffic& traffic, const Layout& here,
                       const Measured& measured) {
-  const double n = ranks;
   const double statistics =
-      sum_over(traffic.statistics, [&](double bytes) { return model.all_reduce(n, bytes); });
-  const double last = model.large(n, traffic.buckets.back());
-  fmt::print("parameters at {} ranks: {}\n", ranks, model.parameters());
+      sum_over(traffic.statistics, [&](double bytes) { return model.all_reduce(here, bytes); });
+  const double last = model.large(here, traffic.buckets.back());
+  fmt::print("parameters at {} ranks: {}\n", here.ranks, model.parameters());
   fmt::print(
       "a step at {} ranks: compute {:.1f} ms, {} statistics {:.2f} ms, last of {} buckets {:.2f} "
       "ms: predicted {:.1f} ms, measured {:.1f} ms; held up in collectives for {:.1f} ms a step, "
       "mean of the ranks\n",
-      ranks, 1e3 * measured.compute, traffic.statistics.size(), 1e3 * statistics,
+      here.ranks, 1e3 * measured.compute, traffic.statistics.size(), 1e3 * statistics,
       traffic.buckets.size(), 1e3 * last, 1e3 * (measured.compute + statistics + last),
       1e3 * measured.step, 1e3 * measured.waited);
 }
 
-// Prints the predictions. `compute` is that of a rank that has a core to itself.
+// Prints the predictions for hosts of 8 ranks. `compute` is that of a rank that has a core to
+// itself.
 void print_predictions(const Model& model, const Traffic& traffic, double compute) {
   fmt::print(
-      "\nPredicted from these, ms; one rank to a core from 8 ranks on, one host's latencies\n"
-      "| ranks | compute | statistics, n - 1 messages | statistics, log2 n messages | statistics "
-      "in groups of 8 | buckets, not hidden | "
-      "step, n - 1 messages | step, groups of 8 |\n| --- | --- | --- | --- | --- | --- | --- | "
-      "--- |\n");
+      "\nPredicted from these, ms; hosts of 8 ranks, one rank to a core from 8 ranks on\n"
+      "| ranks | compute | statistics, n - 1 messages | statistics, host by host | statistics "
+      "in groups of 8 | buckets, not hidden | step | step, groups of 8 |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (const int ranks : {2, 4, 8, 16, 64, 256, 1024, 4096}) {
-    const double c = compute * (ranks < 8 ? model.sharing(ranks) : 1), g = std::min(ranks, 8);
-    const auto statistics = [&](double n) {
-      return sum_over(traffic.statistics, [&](double bytes) { return model.all_reduce(n, bytes); });
+    const double c = compute * (ranks < 8 ? model.sharing(ranks) : 1);
+    const Layout all{static_cast<double>(ranks), 8}, host{all.in_host(), 8};
+    const auto statistics = [&](const Layout& at) {
+      return sum_over(traffic.statistics,
+                      [&](double bytes) { return model.all_reduce(at, bytes); });
     };
-    const double flat = statistics(ranks), grouped = statistics(g);
-    const double tree =
-        sum_over(traffic.statistics, [&](double bytes) { return model.tree(ranks, bytes); });
-    const double all =
-        sum_over(traffic.buckets, [&](double bytes) { return model.large(ranks, bytes); });
+    const double flat =
+        sum_over(traffic.statistics, [&](double bytes) { return model.flat(ranks, bytes); });
+    const double together = statistics(all), grouped = statistics(host);
+    const double buckets =
+        sum_over(traffic.buckets, [&](double bytes) { return model.large(all, bytes); });
     // Backward, half of the compute, hides buckets, but never the last one.
-    const double exposed = std::max(model.large(ranks, traffic.buckets.back()), all - c / 2);
+    const double exposed = std::max(model.large(all, traffic.buckets.back()), buckets - c / 2);
     fmt::print("| {} | {:.1f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.1f} |\n", ranks,
-               1e3 * c, 1e3 * flat, 1e3 * tree, 1e3 * grouped, 1e3 * exposed,
-               1e3 * (c + flat + exposed), 1e3 * (c + grouped + exposed));
+               1e3 * c, 1e3 * flat, 1e3 * together, 1e3 * grouped, 1e3 * exposed,
+               1e3 * (c + together + exposed), 1e3 * (c + grouped + exposed));
   }
 }
 
 void run(const ProcessGroup& group) {
-  const Model model = measure_model(group);
+  const distributed::HostLayout layout(group.implementation()->info());
+  const Layout here{static_cast<double>(group.size()), static_cast<double>(layout.most_ranks())};
+  const Model model = measure_model(group, layout);
+  print_all_reduces(group, model, here);
   Step alone{ProcessGroup()}, together(group);
   const ProcessGroup aside = group.split(0);
   distributed::StragglerMonitor monitor(group);
@@ -310,7 +382,7 @@ void run(const ProcessGroup& group) {
     const double ranks = group.size();
     const double mean_waited = std::reduce(waited.begin(), waited.end()) / ranks / all_steps;
     const Traffic traffic = traffic_of(together);
-    print_this_world(model, traffic, group.size(),
+    print_this_world(model, traffic, here,
                      {.compute = compute, .step = step, .waited = mean_waited});
     print_predictions(model, traffic, compute / model.sharing(ranks));
   }

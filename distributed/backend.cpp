@@ -11,8 +11,12 @@ GroupInfo Backend::subgroup_info(const std::vector<int>& members, const std::str
   there.size = static_cast<int>(members.size());
   there.group = name;
   there.world_ranks.clear();
-  for (const int member : members)
-    there.world_ranks.push_back(info_->world_ranks[static_cast<std::size_t>(member)]);
+  there.hosts.clear();
+  for (const int member : members) {
+    const auto at = static_cast<std::size_t>(member);
+    there.world_ranks.push_back(info_->world_ranks[at]);
+    if (!info_->hosts.empty()) there.hosts.push_back(info_->hosts[at]);
+  }
   return there;
 }
 

@@ -99,6 +99,13 @@ struct ProcessWorldOptions {
   std::function<std::shared_ptr<rendezvous::Store>()> open_store = {};
 };
 
+/// What a backend needs to make a world of threads.
+struct ThreadWorldOptions {
+  int ranks = 1;
+  std::chrono::milliseconds timeout = default_group_timeout;
+  int ranks_per_host = 0;  ///< As in RunOptions.
+};
+
 /// A world whose ranks are threads of this process, as run_ranks() uses it.
 struct RanksAsThreads {
   /// Called on the thread of each rank: returns the rank's world group.

@@ -24,7 +24,7 @@ struct BackendEntry {
   /// process is alone. The pointer is null where `launch` is none.
   std::shared_ptr<Backend> (*make_world)(const ProcessWorldOptions& options);
   /// Makes a world of threads. The pointer is null for a backend whose ranks are always processes.
-  RanksAsThreads (*make_thread_ranks)(int ranks, std::chrono::milliseconds timeout);
+  RanksAsThreads (*make_thread_ranks)(const ThreadWorldOptions& options);
 };
 
 /// Returns all backends, whether this library was built with them or not.

@@ -53,6 +53,17 @@ bool Fingerprint::operator==(const Fingerprint& other) const {
          dtype == other.dtype;
 }
 
+std::uint64_t Fingerprint::hash() const {
+  return Hash64()
+      .add(static_cast<std::uint64_t>(sequence))
+      .add(static_cast<std::uint64_t>(count))
+      .add(name_hash)
+      .add(static_cast<std::uint64_t>(root))
+      .add(static_cast<std::uint64_t>(operation) << 16 | static_cast<std::uint64_t>(op) << 8 |
+           dtype)
+      .value();
+}
+
 Fingerprint fingerprint(const Collective& call) {
   Fingerprint fingerprint;
   fingerprint.sequence = call.sequence;
@@ -84,13 +95,14 @@ std::string to_string(const Fingerprint& fingerprint) {
   return name.empty() ? text : fmt::format("{} ({})", text, name);
 }
 
-std::string disagreement(std::span<const Fingerprint> fingerprints) {
-  for (std::size_t r = 1; r < fingerprints.size(); ++r)
-    if (!(fingerprints[r] == fingerprints[0]))
+std::string disagreement(std::span<const Fingerprint> fingerprints, std::span<const int> ranks) {
+  const auto rank = [&](std::size_t i) { return ranks.empty() ? static_cast<int>(i) : ranks[i]; };
+  for (std::size_t i = 1; i < fingerprints.size(); ++i)
+    if (!(fingerprints[i] == fingerprints[0]))
       return fmt::format(
-          "the ranks are at different calls: rank 0 at {}, rank {} at {}. Every rank must issue "
+          "the ranks are at different calls: rank {} at {}, rank {} at {}. Every rank must issue "
           "the same collectives in the same order",
-          to_string(fingerprints[0]), r, to_string(fingerprints[r]));
+          rank(0), to_string(fingerprints[0]), rank(i), to_string(fingerprints[i]));
   return {};
 }
 

@@ -94,6 +94,8 @@ struct Fingerprint {
   char name[217] = {};  ///< The beginning of name and detail, for the error text; not compared.
 
   bool operator==(const Fingerprint& other) const;
+  /// Returns a hash of what operator==() compares.
+  std::uint64_t hash() const;
 };
 
 /// Returns the fingerprint of a call.
@@ -103,8 +105,10 @@ Fingerprint fingerprint(const Collective& call);
 std::string to_string(const Fingerprint& fingerprint);
 
 /// Compares the ranks' fingerprints. Returns an empty string where all are equal; else a text that
-/// shows rank 0's call and that of the first rank that differs from it.
-std::string disagreement(std::span<const Fingerprint> fingerprints);
+/// shows the first rank's call and that of the next rank that differs from it. The fingerprints are
+/// those of `ranks`; where that is empty, of the ranks 0, 1, ...
+std::string disagreement(std::span<const Fingerprint> fingerprints,
+                         std::span<const int> ranks = {});
 
 /// Returns a text such as "all_reduce #808 of group 'world' (bucket 4, 6.2 MB)".
 std::string describe(const Collective& call, const GroupInfo& group);

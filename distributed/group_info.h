@@ -15,7 +15,8 @@ inline constexpr std::chrono::milliseconds default_group_timeout{std::chrono::mi
 struct Capabilities {
   /// Collectives may be captured in a CUDA graph.
   bool graph_capture = false;
-  /// Reductions are computed in rank order, so their bits equal those of the local backend.
+  /// Reductions are computed in rank order, so their bits equal those of the local backend. A group
+  /// on several hosts adds host by host instead.
   bool rank_order_sums = true;
   /// CUDA tensors are passed to the backend as they are; otherwise they are copied through the
   /// host.
@@ -38,6 +39,9 @@ struct GroupInfo {
   std::chrono::milliseconds timeout = default_group_timeout;
   Capabilities capabilities = {};
   std::vector<int> world_ranks = {0};  ///< The rank in the world of each member.
+  /// The number of each member's host: members with equal numbers share one. Empty where the
+  /// backend does not distinguish hosts.
+  std::vector<int> hosts = {};
 };
 
 }  // namespace tutti::distributed

@@ -120,16 +120,19 @@ class ProcessGroup {
 /// where there is none, a group of one.
 const ProcessGroup& world();
 
-/// The backend and the timeout of run_ranks().
+/// The options of run_ranks().
 struct RunOptions {
   std::string backend = "local";  ///< "local", or "nccl" with rank r on Device::cuda(r).
   std::chrono::milliseconds timeout = ProcessGroup::default_timeout;
+  /// If positive, the local backend adds as the mpi backend does where each host has so many ranks:
+  /// in rank order inside a host, then host by host.
+  int ranks_per_host = 0;
 };
 /// Runs fn(group) on `n` ranks that are threads of this process, with world() set in each, and
 /// returns when all have ended. The exception that was thrown first is thrown again here; the other
 /// ranks get it as a DistributedError, so none of them hangs in a collective. It is also printed
 /// where a rank hangs elsewhere, because then this function does not return. Throws a ValueError
-/// for `n` below 1, an empty `fn` or an unknown backend.
+/// for `n` below 1, an empty `fn`, an unknown backend or a negative `ranks_per_host`.
 void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
                const RunOptions& options);
 /// @overload

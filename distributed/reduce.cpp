@@ -4,9 +4,16 @@
 
 namespace tutti::distributed {
 
-using Reduction = void(DType, ReduceOp, std::span<const void* const>, std::span<void* const>,
-                       std::int64_t);
-TUTTI_CPU_LEVEL_FUNCTION(Reduction, reduce_in_rank_order)
+using ReductionLoops = void(const RankReduction&, std::span<const void* const>,
+                            std::span<void* const>, std::int64_t);
+TUTTI_CPU_LEVEL_FUNCTION(ReductionLoops, reduce_over_ranks)
+
+namespace {
+
+// The operation on partial results: only the last step divides.
+ReduceOp without_division(ReduceOp op) { return op == ReduceOp::mean ? ReduceOp::sum : op; }
+
+}  // namespace
 
 void check_reducible(DType dtype, ReduceOp op, const char* operation) {
   if (op == ReduceOp::mean && !is_floating(dtype))
@@ -19,9 +26,49 @@ void check_reducible(DType dtype, ReduceOp op, const char* operation) {
         operation);
 }
 
+void reduce_over_ranks(const RankReduction& how, std::span<const void* const> inputs,
+                       std::span<void* const> outputs, std::int64_t count) {
+  reduce_over_ranks_of_level()(how, inputs, outputs, count);
+}
+
 void reduce_in_rank_order(DType dtype, ReduceOp op, std::span<const void* const> inputs,
                           std::span<void* const> outputs, std::int64_t count) {
-  reduce_in_rank_order_of_level()(dtype, op, inputs, outputs, count);
+  reduce_over_ranks({dtype, dtype, op, static_cast<int>(inputs.size())}, inputs, outputs, count);
+}
+
+void reduce_partially(DType dtype, ReduceOp op, std::span<const void* const> inputs, void* partial,
+                      std::int64_t count) {
+  reduce_over_ranks({dtype, accumulate_dtype(dtype), without_division(op)}, inputs, {&partial, 1},
+                    count);
+}
+
+void finish_reduction(DType dtype, ReduceOp op, int ranks, const void* partial, void* output,
+                      std::int64_t count) {
+  const bool changes = op == ReduceOp::mean || dtype != accumulate_dtype(dtype);
+  if (!changes && partial == output) return;
+  reduce_over_ranks({accumulate_dtype(dtype), dtype, op, ranks}, {&partial, 1}, {&output, 1},
+                    count);
+}
+
+void reduce_host_by_host(DType dtype, ReduceOp op, const std::vector<std::vector<int>>& hosts,
+                         std::span<const void* const> inputs, std::span<void* const> outputs,
+                         std::int64_t count) {
+  if (hosts.size() == 1) return reduce_in_rank_order(dtype, op, inputs, outputs, count);
+  const DType wide = accumulate_dtype(dtype);
+  std::vector<std::vector<char>> partial(
+      hosts.size(), std::vector<char>(static_cast<std::size_t>(count) * size_of(wide)));
+  for (std::size_t h = 0; h < hosts.size(); ++h) {
+    std::vector<const void*> of_host;
+    for (const int rank : hosts[h]) of_host.push_back(inputs[static_cast<std::size_t>(rank)]);
+    reduce_partially(dtype, op, of_host, partial[h].data(), count);
+  }
+  for (std::size_t distance = 1; distance < hosts.size(); distance *= 2)
+    for (std::size_t h = 0; h + distance < hosts.size(); h += 2 * distance) {
+      const void* const pair[] = {partial[h].data(), partial[h + distance].data()};
+      reduce_partially(wide, op, pair, partial[h].data(), count);
+    }
+  for (void* output : outputs)
+    finish_reduction(dtype, op, static_cast<int>(inputs.size()), partial[0].data(), output, count);
 }
 
 }  // namespace tutti::distributed

@@ -1,6 +1,6 @@
 // The loops of a reduction over ranks, compiled for each level of processors; reduce.cpp calls
 // them.
-#include "collective.h"
+#include "reduce.h"
 
 #include <algorithm>
 
@@ -26,41 +26,53 @@ void merge(ReduceOp op, A& into, A value) {
   }
 }
 
-template <ReduceOp op, class T>
-void reduce(std::span<const void* const> inputs, std::span<void* const> outputs,
-            std::int64_t count) {
-  using A = Sum<T>;
+template <ReduceOp op, class In, class Out>
+void reduce(const RankReduction& how, std::span<const void* const> inputs,
+            std::span<void* const> outputs, std::int64_t count) {
+  using A = Sum<In>;
   A sum[tile];
   for (std::int64_t begin = 0; begin < count; begin += tile) {
     const std::int64_t n = std::min(tile, count - begin);
-    const T* first = static_cast<const T*>(inputs[0]) + begin;
+    const In* first = static_cast<const In*>(inputs[0]) + begin;
     for (std::int64_t i = 0; i < n; ++i) sum[i] = static_cast<A>(first[i]);
     for (std::size_t r = 1; r < inputs.size(); ++r) {
-      const T* next = static_cast<const T*>(inputs[r]) + begin;
+      const In* next = static_cast<const In*>(inputs[r]) + begin;
       for (std::int64_t i = 0; i < n; ++i) merge(op, sum[i], static_cast<A>(next[i]));
     }
     if constexpr (op == ReduceOp::mean)
       for (std::int64_t i = 0; i < n; ++i)
-        sum[i] = static_cast<A>(sum[i] / static_cast<A>(inputs.size()));
+        sum[i] = static_cast<A>(sum[i] / static_cast<A>(how.divisor));
     for (void* output : outputs) {
-      T* to = static_cast<T*>(output) + begin;
-      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(sum[i]);
+      Out* to = static_cast<Out*>(output) + begin;
+      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<Out>(sum[i]);
     }
+  }
+}
+
+template <class In, class Out>
+void reduce_as(const RankReduction& how, std::span<const void* const> inputs,
+               std::span<void* const> outputs, std::int64_t count) {
+  switch (how.op) {
+    case ReduceOp::sum: return reduce<ReduceOp::sum, In, Out>(how, inputs, outputs, count);
+    case ReduceOp::mean: return reduce<ReduceOp::mean, In, Out>(how, inputs, outputs, count);
+    case ReduceOp::min: return reduce<ReduceOp::min, In, Out>(how, inputs, outputs, count);
+    case ReduceOp::max: return reduce<ReduceOp::max, In, Out>(how, inputs, outputs, count);
   }
 }
 
 }  // namespace
 
-void reduce_in_rank_order(DType dtype, ReduceOp op, std::span<const void* const> inputs,
-                          std::span<void* const> outputs, std::int64_t count) {
-  dispatch(AllTypes{}, dtype, "reduce", [&]<class T>() {
-    switch (op) {
-      case ReduceOp::sum: return reduce<ReduceOp::sum, T>(inputs, outputs, count);
-      case ReduceOp::mean: return reduce<ReduceOp::mean, T>(inputs, outputs, count);
-      case ReduceOp::min: return reduce<ReduceOp::min, T>(inputs, outputs, count);
-      case ReduceOp::max: return reduce<ReduceOp::max, T>(inputs, outputs, count);
-    }
-  });
+void reduce_over_ranks(const RankReduction& how, std::span<const void* const> inputs,
+                       std::span<void* const> outputs, std::int64_t count) {
+  if (how.input == how.output)
+    return dispatch(AllTypes{}, how.input, "reduce",
+                    [&]<class T>() { reduce_as<T, T>(how, inputs, outputs, count); });
+  using HalfTypes = Types<BFloat16, Float16>;
+  if (how.output == float32)
+    return dispatch(HalfTypes{}, how.input, "reduce",
+                    [&]<class T>() { reduce_as<T, float>(how, inputs, outputs, count); });
+  dispatch(HalfTypes{}, how.output, "reduce",
+           [&]<class T>() { reduce_as<float, T>(how, inputs, outputs, count); });
 }
 
 }  // namespace tutti::distributed::TUTTI_CPU_LEVEL

@@ -3,6 +3,7 @@
 #include "../core/error.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace tutti::distributed {
 namespace {
@@ -54,6 +55,22 @@ std::vector<int> ranks_to_describe(const Stall& stall) {
   if (ranks.empty())
     for (const auto& [rank, calls] : stall.latest_calls) ranks.push_back(rank);
   return ranks;
+}
+
+// Returns the ranks of which the latest calls are asked at a deadline.
+std::vector<int> ranks_to_ask(const Stall& stall) {
+  const auto few = first_few(stall.missing);
+  std::vector<int> ranks(few.begin(), few.end());
+  for (const std::vector<int>& host : stall.unheard_hosts) ranks.push_back(host.front());
+  return ranks;
+}
+
+// Returns the number of a rank's latest call in `group` as its latest calls tell it; 0 where they
+// name none.
+std::int64_t latest_sequence(const std::string& latest_calls, const std::string& group) {
+  const std::size_t end = latest_calls.find(fmt::format(" of group '{}'", group));
+  if (end == std::string::npos) return 0;
+  return std::atoll(latest_calls.c_str() + latest_calls.rfind('#', end) + 1);
 }
 
 // How long a rank waits for the answers of those that are absent at its deadline.
@@ -162,7 +179,7 @@ bool World::is_worth_asking(const PendingCollective& pending, Clock::time_point 
 std::optional<Failure> World::verdict(const PendingCollective& pending, Stall stall,
                                       Clock::time_point stalled_at) {
   Failure why;
-  add_departed(stall, pending.group(), stalled_at);
+  add_departed(stall, pending, stalled_at);
   if (!stall.disagreement.empty()) {
     why.what = std::move(stall.disagreement);
   } else if (!stall.departed.empty()) {
@@ -171,6 +188,7 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, Stall st
     why.what += all_latest_calls(stall.departed, stall, pending.group());
   } else if (stalled_at >= pending.deadline().at) {
     if (!has_asked(stall, pending)) return {};
+    add_silent_hosts(stall, pending);
     why.what = absence(stall, pending.deadline().timeout);
     why.what += all_latest_calls(ranks_to_describe(stall), stall, pending.group());
     why.timeout = true;
@@ -181,14 +199,42 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, Stall st
   return why;
 }
 
-void World::add_departed(Stall& stall, const GroupInfo& group, Clock::time_point stalled_at) const {
+void World::add_departed(Stall& stall, const PendingCollective& pending,
+                         Clock::time_point stalled_at) const {
   if (departed_.empty()) return;
-  for (const int rank : stall.missing) {
+  const GroupInfo& group = pending.group();
+  const auto find = [&](int rank) {
     const auto found = departed_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
-    if (found != departed_.end() &&
-        stalled_at >= found->second.known_since + options_.departure_delay)
-      stall.departed.push_back(rank);
+    return found != departed_.end() &&
+                   stalled_at >= found->second.known_since + options_.departure_delay
+               ? &found->second
+               : nullptr;
+  };
+  for (const int rank : stall.missing)
+    if (find(rank)) stall.departed.push_back(rank);
+  // A rank of another host may have departed after it did its part. So may one that does not name
+  // the group any more.
+  for (const std::vector<int>& host : stall.unheard_hosts)
+    for (const int rank : host) {
+      const Departed* departed = find(rank);
+      if (!departed) continue;
+      const auto sequence = latest_sequence(departed->latest_calls, group.group);
+      const auto expected = pending.call().sequence;
+      if (sequence < expected && (sequence > 0 || expected == 1)) stall.departed.push_back(rank);
+    }
+}
+
+// Adds the ranks of the unheard hosts that have not answered that they have issued this call.
+void World::add_silent_hosts(Stall& stall, const PendingCollective& pending) const {
+  const GroupInfo& group = pending.group();
+  for (const std::vector<int>& host : stall.unheard_hosts) {
+    const auto asked = inquiries_.find(group.world_ranks[static_cast<std::size_t>(host.front())]);
+    const bool waits = asked != inquiries_.end() && asked->second.latest_calls &&
+                       latest_sequence(*asked->second.latest_calls, group.group) >=
+                           pending.call().sequence;
+    if (!waits) stall.missing.insert(stall.missing.end(), host.begin(), host.end());
   }
+  std::sort(stall.missing.begin(), stall.missing.end());
 }
 
 // Asks the missing ranks for their latest calls, unless that has been done just now or since the
@@ -197,7 +243,7 @@ bool World::has_asked(const Stall& stall, const PendingCollective& pending) {
   if (!options_.transport) return true;
   bool is_over = true;
   const auto now = Clock::now();
-  for (const int rank : first_few(stall.missing)) {
+  for (const int rank : ranks_to_ask(stall)) {
     if (stall.latest_calls.contains(rank)) continue;
     const int there = pending.group().world_ranks[static_cast<std::size_t>(rank)];
     const auto known = inquiries_.find(there);

@@ -45,7 +45,11 @@ struct Deadline {
 
 /// What a backend knows about a collective that is not done. Ranks are those of the group.
 struct Stall {
-  std::vector<int> missing = {};    ///< The ranks that have not done their part.
+  std::vector<int> missing = {};  ///< The ranks that have not done their part.
+  /// Hosts, each as its ranks in the group, of which one or more have not done their part: it is
+  /// not known which. The first rank of each is asked at the deadline, and where it does not answer
+  /// that it has issued this call, its host is missing.
+  std::vector<std::vector<int>> unheard_hosts = {};
   std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
   std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.
   std::string disagreement = {};    ///< Where the ranks are at different calls: both calls.
@@ -203,7 +207,9 @@ class World {
   bool is_worth_asking(const PendingCollective& pending, Clock::time_point now) const;
   std::optional<Failure> verdict(const PendingCollective& pending, Stall stall,
                                  Clock::time_point stalled_at);
-  void add_departed(Stall& stall, const GroupInfo& group, Clock::time_point stalled_at) const;
+  void add_departed(Stall& stall, const PendingCollective& pending,
+                    Clock::time_point stalled_at) const;
+  void add_silent_hosts(Stall& stall, const PendingCollective& pending) const;
   bool has_asked(const Stall& stall, const PendingCollective& pending);
   std::optional<std::string> latest_calls(int rank, const Stall& stall,
                                           const GroupInfo& group) const;

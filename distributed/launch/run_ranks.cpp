@@ -89,10 +89,15 @@ void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
   if (n < 1) fail<ValueError>("run_ranks: expected at least 1 rank, got {}", n);
   if (!fn)
     fail<ValueError>("run_ranks: expected a function to run on every rank, got an empty one");
+  if (options.ranks_per_host < 0)
+    fail<ValueError>("run_ranks: expected ranks_per_host of at least 0, got {}",
+                     options.ranks_per_host);
   const int threads_each = std::max(1, num_threads() / n);
   Outcome outcome(n);
   const RanksAsThreads world =
-      backend_of_threads(options.backend).make_thread_ranks(n, options.timeout);
+      backend_of_threads(options.backend)
+          .make_thread_ranks(
+              {.ranks = n, .timeout = options.timeout, .ranks_per_host = options.ranks_per_host});
   const auto failed = [&](int rank) {
     const std::string what = text_of(std::current_exception());
     outcome.failed(rank, what);

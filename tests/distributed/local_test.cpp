@@ -6,6 +6,7 @@
 
 #include <tutti/core/parallel.h>
 #include <tutti/distributed/backends/local/local.h>
+#include <tutti/distributed/host_layout.h>
 #include <tutti/distributed/world.h>
 
 #include <future>
@@ -68,6 +69,50 @@ class Local : public ::testing::TestWithParam<int> {};
 TEST_P(Local, Conforms) { run_ranks(GetParam(), test::check_conformance, 60s); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Local, ::testing::Values(1, 2, 3, 5));
+
+TEST(HostLayout, ListsTheRanksOfEachHostFromTheLowestOn) {
+  const HostLayout layout({.rank = 3, .size = 5, .hosts = {7, 2, 7, 2, 9}});
+  EXPECT_EQ(layout.hosts, (std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4}}));
+  EXPECT_EQ(layout.own_host(), (std::vector{1, 3}));
+  EXPECT_FALSE(layout.is_leader());
+  EXPECT_EQ(layout.fewest_ranks(), 1u);
+  EXPECT_EQ(layout.most_ranks(), 2u);
+  EXPECT_TRUE(HostLayout({.rank = 1, .size = 3}).is_one_host());
+}
+
+TEST_P(Local, ConformsOnSeveralHosts) {
+  run_ranks(GetParam(), test::check_conformance, {.timeout = 60s, .ranks_per_host = 2});
+}
+
+TEST(Local, AddsHostByHostWhereToldTheHosts) {
+  // 5 ranks, 2 on a host: ((r0 + r1) + (r2 + r3)) + r4, in float32 also for 16-bit data.
+  for (const DType dtype : {float32, bfloat16, float16}) {
+    constexpr std::int64_t n = 3000;
+    std::vector<std::vector<double>> ranks;
+    for (int r = 0; r < 5; ++r) ranks.push_back(to_vector(test::contributed(dtype, {n}, r)));
+    std::vector<double> sums, means;
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto x = [&](std::size_t r) { return static_cast<float>(ranks[r][i]); };
+      const float sum = ((x(0) + x(1)) + (x(2) + x(3))) + x(4);
+      sums.push_back(sum);
+      means.push_back(sum / 5);
+    }
+    const auto rounded = [&](const std::vector<double>& values) {
+      return to_vector(tensor(values, {n}, {.dtype = dtype}));
+    };
+    run_ranks(5,
+              [&](const ProcessGroup& group) {
+                const Tensor sum = test::contributed(dtype, {n}, group.rank()), mean = sum.clone();
+                group.all_reduce(sum).wait();
+                group.all_reduce(mean, ReduceOp::mean).wait();
+                EXPECT_EQ(to_vector(sum), rounded(sums));
+                EXPECT_EQ(to_vector(mean), rounded(means));
+                EXPECT_FALSE(group.capabilities().rank_order_sums);
+              },
+              {.ranks_per_host = 2});
+  }
+  EXPECT_THROW(run_ranks(2, [](const ProcessGroup&) {}, {.ranks_per_host = -1}), ValueError);
+}
 
 TEST(RunRanks, SetsWorldAndSharesTheThreads) {
   set_num_threads(5);
@@ -170,7 +215,7 @@ TEST(Failures, MismatchesShowBothSidesOnEveryRank) {
 }
 
 TEST(Failures, AResultThatCannotBeComputedFailsOnEveryRank) {
-  const RanksAsThreads threads = local::make_thread_ranks(2, 60s);
+  const RanksAsThreads threads = local::make_thread_ranks({.ranks = 2, .timeout = 60s});
   const auto rank = [&](int r) {
     const std::shared_ptr<Backend> backend = threads.join(r);
     // Computing on an undefined tensor throws, as it would where memory runs out. ProcessGroup

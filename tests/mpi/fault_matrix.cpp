@@ -48,7 +48,9 @@ std::vector<std::string> processes_with(const std::string& marker) {
   return found;
 }
 
-Outcome run_job(int ranks, const std::string& fault, const std::string& folder) {
+// `ranks_per_host` emulates hosts of so many ranks; with 0 all ranks are on one.
+Outcome run_job(int ranks, const std::string& fault, const std::string& folder,
+                int ranks_per_host = 0) {
   int output[2];
   if (pipe2(output, O_CLOEXEC) != 0) return {};
   const std::string count = std::to_string(ranks);
@@ -63,6 +65,8 @@ Outcome run_job(int ranks, const std::string& fault, const std::string& folder) 
                                      folder.c_str(),
                                      nullptr};
   std::vector<std::string> environment{"TUTTI_FAULT=" + fault};
+  if (ranks_per_host > 0)
+    environment.push_back(fmt::format("TUTTI_RANKS_PER_HOST={}", ranks_per_host));
   for (char** each = environ; *each; ++each) environment.emplace_back(*each);
   std::vector<char*> variables;
   for (std::string& each : environment) variables.push_back(each.data());
@@ -110,6 +114,7 @@ struct Case {
   std::string fault;
   // Regular expressions. Open MPI 5 calls mpirun prterun, and breaks lines at "exited on".
   std::vector<std::string> expected;
+  int ranks_per_host = 0;  // of emulated hosts
 
   // Returns whether rank 0 has certainly written its first checkpoint when the job ends. It has
   // where it fails itself, in the second step, and where the other rank is stopped or exiting.
@@ -128,8 +133,14 @@ std::vector<Case> matrix() {
   const std::string forward = "group=world/normalization,collective=3", bucket = "collective=12";
   const std::string in_bucket = ".*all_reduce #12 of group 'world' .bucket 1: head, 160.0 kB.: .*";
   const auto add = [&](int ranks, int bad, const std::string& fault,
-                       std::vector<std::string> expected) {
-    cases.push_back({ranks, fmt::format("rank={},{}", bad, fault), std::move(expected)});
+                       std::vector<std::string> expected, int ranks_per_host = 0) {
+    cases.push_back(
+        {ranks, fmt::format("rank={},{}", bad, fault), std::move(expected), ranks_per_host});
+  };
+  // The same on one host and with each of two ranks on a host of its own.
+  const auto add_on_any_hosts = [&](int bad, const std::string& fault,
+                                    const std::vector<std::string>& expected) {
+    for (const int ranks_per_host : {0, 1}) add(2, bad, fault, expected, ranks_per_host);
   };
   for (const int bad : {0, 1}) {
     const int other = 1 - bad;
@@ -141,14 +152,16 @@ std::vector<Case> matrix() {
                                             : "there is no answer from rank 0";
 
     add(2, bad, "action=kill,when=start", {killed});
-    add(2, bad, "action=kill," + forward, {killed});
-    add(2, bad, "action=kill,when=data," + bucket, {killed});
+    add_on_any_hosts(bad, "action=kill," + forward, {killed});
+    add_on_any_hosts(bad, "action=kill,when=data," + bucket, {killed});
     add(2, bad, "action=kill,when=exit", {killed});
 
     add(2, bad, "action=stop,when=start", {not_started + never_came});
-    add(2, bad, "action=stop," + forward,
+    add_on_any_hosts(
+        bad, "action=stop," + forward,
         {in_forward + fmt::format("rank {} did not arrive within 3 s; it last completed #2", bad)});
-    add(2, bad, "action=stop,when=data," + bucket,
+    add_on_any_hosts(
+        bad, "action=stop,when=data," + bucket,
         {caught + in_bucket +
          fmt::format("rank {} stopped in the middle of the transfer and did not go on within 3 s",
                      bad)});
@@ -158,11 +171,13 @@ std::vector<Case> matrix() {
     add(2, bad, "action=exit,when=start",
         {not_started + (bad == 1 ? "rank 1 is exiting instead"
                                  : "rank 0 is exiting, rank 1 in from_environment")});
-    add(2, bad, "action=exit," + forward,
+    add_on_any_hosts(
+        bad, "action=exit," + forward,
         {in_forward +
          fmt::format("rank {} will never arrive: its process is exiting; it last completed #2",
                      bad)});
-    add(2, bad, "action=exit," + bucket,
+    add_on_any_hosts(
+        bad, "action=exit," + bucket,
         {caught + in_bucket +
          fmt::format("rank {} will never arrive: its process is exiting; it last completed #11",
                      bad)});
@@ -173,10 +188,10 @@ std::vector<Case> matrix() {
     add(2, bad, "action=raise,when=start",
         {fmt::format("rank {} caught: ", bad) + injected,
          not_started + (bad == 1 ? "rank 1 is exiting instead" : "rank 0 is exiting, rank 1 in")});
-    add(2, bad, "action=raise," + forward,
-        {in_forward + injected + "/normalization' at collective #3"});
-    add(2, bad, "action=raise,when=data," + bucket,
-        {caught + ".*" + injected + "' at collective #12"});
+    add_on_any_hosts(bad, "action=raise," + forward,
+                     {in_forward + injected + "/normalization' at collective #3"});
+    add_on_any_hosts(bad, "action=raise,when=data," + bucket,
+                     {caught + ".*" + injected + "' at collective #12"});
     add(2, bad, "action=raise,when=exit",
         {fmt::format("process rank {} with PID .* exited on\\ssignal 6", bad)});
   }
@@ -187,6 +202,33 @@ std::vector<Case> matrix() {
       {"rank 0 caught: .*rank 2 did not come", "rank 1 caught: .*rank 2 did not come"});
   add(3, 0, "action=exit," + bucket,
       {"rank 1 caught: .*rank 0 will never arrive", "rank 2 caught: .*rank 0 will never arrive"});
+  // Ranks on several hosts, some uneven: every survivor names the rank, wherever it is.
+  const std::string any_forward = ".*all_reduce #3 of group 'world/normalization' .*",
+                    any_bucket = in_bucket;
+  add(4, 3, "action=stop," + forward,
+      {"rank 0 caught: " + any_forward + "rank 3 did not arrive within 3 s",
+       "rank 1 caught: " + any_forward + "rank 3 did not arrive within 3 s",
+       "rank 2 caught: " + any_forward + "rank 3 did not arrive within 3 s"},
+      2);
+  add(4, 2, "action=stop,when=data," + bucket,
+      {"rank 0 caught: " + any_bucket + "rank 2 stopped in the middle of the transfer",
+       "rank 3 caught: " + any_bucket + "rank 2 stopped in the middle of the transfer"},
+      2);
+  add(4, 3, "action=stop," + forward,
+      {"rank 0 caught: " + any_forward + "rank 3 did not arrive within 3 s",
+       "rank 2 caught: " + any_forward + "rank 3 did not arrive within 3 s"},
+      3);
+  add(4, 2, "action=stop," + forward,
+      {"rank 0 caught: " + any_forward + "rank 2 did not arrive within 3 s",
+       "rank 3 caught: " + any_forward + "rank 2 did not arrive within 3 s"},
+      1);
+  add(4, 0, "action=stop," + forward,
+      {"rank 1 caught: " + any_forward + "rank 0 did not arrive within 3 s",
+       "rank 3 caught: " + any_forward + "rank 0 did not arrive within 3 s"},
+      1);
+  add(4, 1, "action=exit," + forward,
+      {"rank 0 caught: .*rank 1 will never arrive", "rank 3 caught: .*rank 1 will never arrive"},
+      2);
   return cases;
 }
 
@@ -197,7 +239,7 @@ TEST(Faults, EndEveryJobInTimeWithTheNameOfTheRank) {
   const auto run = [&](std::size_t c) {
     const std::string folder = root / fmt::format("case_{}_", c);
     fs::create_directories(folder);
-    outcomes[c] = run_job(cases[c].ranks, cases[c].fault, folder);
+    outcomes[c] = run_job(cases[c].ranks, cases[c].fault, folder, cases[c].ranks_per_host);
   };
   std::atomic<std::size_t> next = 0;
   {
@@ -214,7 +256,8 @@ TEST(Faults, EndEveryJobInTimeWithTheNameOfTheRank) {
     if (cases[c].ranks > 2) run(c);
   for (std::size_t c = 0; c < cases.size(); ++c) {
     const Outcome& outcome = outcomes[c];
-    SCOPED_TRACE(cases[c].fault + "\n" + outcome.output);
+    SCOPED_TRACE(fmt::format("{} ranks, {} per host, {}\n{}", cases[c].ranks,
+                             cases[c].ranks_per_host, cases[c].fault, outcome.output));
     EXPECT_TRUE(outcome.ended) << "the job did not end within its deadlines";
     EXPECT_NE(outcome.code, 0);
     EXPECT_TRUE(outcome.survivors.empty()) << outcome.survivors.size() << " processes are left";

@@ -5,6 +5,7 @@
 #include "../distributed/messages.h"
 #include "../distributed/process.h"
 #include "../distributed/resources.h"
+#include "emulated_hosts.h"
 
 #include <tutti/distributed/backends/mpi/mpi.h>
 #include <tutti/distributed/launch/rendezvous/store.h>
@@ -54,6 +55,9 @@ TEST(Mpi, BringsTheRanksToAStoreWithARandomSecret) {
 TEST(Mpi, Conforms) { test::check_conformance(world()); }
 
 TEST(Mpi, LargeOnesAreReducedInRankOrderToo) {
+  if (!world().capabilities().rank_order_sums)
+    GTEST_SKIP()
+        << "ranks on several hosts add host by host; EqualsRanksAsThreadsToTheBit has that";
   // The tensor has more than one block of the pipeline, and no number of ranks divides its size.
   const std::int64_t n = (std::int64_t{1} << 19) * world().size() + 12345;
   std::vector<Tensor> ranks;
@@ -68,16 +72,54 @@ TEST(Mpi, EqualsRanksAsThreadsToTheBit) {
   static_assert(mpi::inline_limit(2) == 65536 && mpi::inline_limit(8) == 65536 &&
                 mpi::inline_limit(12) == 43690 && mpi::inline_limit(64) == 8192 &&
                 mpi::inline_limit(4096) == 8192);
-  const int size = world().size();
+  // The largest size has several pieces between hosts.
+  const auto compare = [](DType dtype, ReduceOp op, std::int64_t n) {
+    const Tensor here = test::contributed(dtype, {n}, world().rank());
+    world().all_reduce(here, op).wait();
+    run_ranks(
+        world().size(),
+        [&](const ProcessGroup& threads) {
+          const Tensor there = test::contributed(dtype, {n}, threads.rank());
+          threads.all_reduce(there, op).wait();
+          EXPECT_TRUE(to_vector(there) == to_vector(here)) << to_string(dtype) << " x " << n;
+        },
+        test::as_these_processes());
+  };
   for (const std::int64_t n : {33, 12000, 100000}) {
-    const Tensor here = test::contributed(float32, {n}, world().rank());
-    world().all_reduce(here, ReduceOp::mean).wait();
-    run_ranks(size, [&](const ProcessGroup& threads) {
-      const Tensor there = test::contributed(float32, {n}, threads.rank());
-      threads.all_reduce(there, ReduceOp::mean).wait();
-      EXPECT_TRUE(to_vector(there) == to_vector(here));
-    });
+    compare(float32, ReduceOp::mean, n);
+    compare(float64, ReduceOp::sum, n);
+    compare(bfloat16, ReduceOp::mean, n);
+    compare(float16, ReduceOp::sum, n);
   }
+  compare(bfloat16, ReduceOp::mean, (std::int64_t{1} << 20) * world().size() + 12345);
+}
+
+TEST(Mpi, TheMinimumAndTheMaximumKeepNaN) {
+  const double nan = std::nan("");
+  for (const DType dtype : {float32, float64, bfloat16, float16})
+    for (const std::int64_t n : {3, 40000})
+      for (const ReduceOp op : {ReduceOp::min, ReduceOp::max})
+        for (int bad = 0; bad < world().size(); ++bad) {
+          const Tensor x = full({n}, world().rank(), {.dtype = dtype});
+          if (world().rank() == bad) x.slice(0, n - 2, n - 1).copy_(full({1}, nan));
+          world().all_reduce(x, op).wait();
+          const auto values = to_vector(x);
+          const auto at = static_cast<std::size_t>(n);
+          EXPECT_TRUE(std::isnan(values[at - 2])) << to_string(dtype) << " x " << n;
+          EXPECT_EQ(values[at - 1], op == ReduceOp::min ? 0 : world().size() - 1);
+        }
+}
+
+TEST(Mpi, CallsOfSeveralGroupsMayBeWaitedForInAnyOrder) {
+  // No rank carries out what another one waits for, unless the watcher sees to it.
+  const ProcessGroup one = world().split(0), other = world().split(0);
+  const Tensor a = ones({5}), b = ones({7});
+  Work first = one.all_reduce(a), second = other.all_reduce(b);
+  if (world().rank() % 2 == 0) std::swap(first, second);
+  first.wait();
+  second.wait();
+  EXPECT_EQ(a.select(0, 4).item<int>(), world().size());
+  EXPECT_EQ(b.select(0, 6).item<int>(), world().size());
 }
 
 TEST(Mpi, ManyGroupsComeAndGo) {
@@ -116,8 +158,9 @@ TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
 }
 
 TEST(Mpi, WorldsThatFailComeAndGo) {
-  // A failed world keeps its communicators on purpose (Communicator::abandon): 43 to 48 kB per
-  // world have been seen.
+  // A failed world keeps its communicators on purpose (Communicator::abandon): up to 48 kB per
+  // world have been seen, and up to 69 kB where a group on several hosts has three of them.
+  const std::int64_t kept = world().capabilities().rank_order_sums ? 64 << 10 : 96 << 10;
   const auto cycle = [](int i) {
     const ProcessGroup group = ProcessGroup::from_environment(60s);
     const auto work = [&] {
@@ -142,7 +185,7 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
   for (int i = 0; i < 10; ++i) cycle(i);
   const auto before = test::Resources::now();
   for (int i = 0; i < 100; ++i) cycle(i);
-  test::expect_nothing_left(before, 100 * (64 << 10));
+  test::expect_nothing_left(before, 100 * kept);
   EXPECT_EQ(ProcessGroup::from_environment(60s).size(),
             std::stoi(std::getenv("OMPI_COMM_WORLD_SIZE")));  // world() works again
 }

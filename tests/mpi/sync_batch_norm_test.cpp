@@ -1,5 +1,6 @@
 // SyncBatchNorm on processes: the cases that threads run too, and that both give the same bits.
 #include "../distributed/sync_batch_norm_case.h"
+#include "emulated_hosts.h"
 
 namespace tutti {
 namespace {
@@ -47,10 +48,13 @@ TEST(Mpi, SyncBatchNormEqualsThatOfThreadsToTheBit) {
         };
         const auto here = all_of(processes);
         std::vector<std::vector<double>> there;
-        distributed::run_ranks(processes.size(), [&](const ProcessGroup& threads) {
-          const auto values = all_of(threads);
-          if (threads.rank() == processes.rank()) there = values;
-        });
+        distributed::run_ranks(
+            processes.size(),
+            [&](const ProcessGroup& threads) {
+              const auto values = all_of(threads);
+              if (threads.rank() == processes.rank()) there = values;
+            },
+            test::as_these_processes());
         EXPECT_EQ(here, there) << to_string(dtype) << (fused ? " fused" : "")
                                << (weighted ? " weighted" : "");
       }

@@ -7,7 +7,7 @@ namespace tutti::distributed::local {
 
 inline constexpr Capabilities capabilities = {};
 
-/// Makes a world of `ranks` threads.
-RanksAsThreads make_thread_ranks(int ranks, std::chrono::milliseconds timeout);
+/// Makes a world of threads.
+RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options);
 
 }  // namespace tutti::distributed::local

@@ -1,5 +1,6 @@
 #include "local_group.h"
 
+#include "../../host_layout.h"
 #include "../../reduce.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace tutti::distributed::local {
 namespace {
 
 // Computes the results of all ranks, whose calls have arrived and agree.
-void compute_results(const std::vector<std::optional<Collective>>& calls) {
+void compute_results(const std::vector<std::optional<Collective>>& calls, const GroupInfo& group) {
   const Collective& first = *calls.front();
   if (first.operation == Operation::barrier) return;
   const std::size_t ranks = calls.size();
@@ -24,7 +25,7 @@ void compute_results(const std::vector<std::optional<Collective>>& calls) {
   }
   switch (first.operation) {
     case Operation::all_reduce:
-      return reduce_in_rank_order(dtype, first.op, inputs, outputs, count);
+      return reduce_host_by_host(dtype, first.op, HostLayout(group).hosts, inputs, outputs, count);
     case Operation::all_gather:
       for (void* output : outputs)
         for (std::size_t r = 0; r < ranks; ++r)
@@ -41,8 +42,8 @@ void compute_results(const std::vector<std::optional<Collective>>& calls) {
         std::vector<const void*> slices;
         for (const void* input : inputs)
           slices.push_back(static_cast<const char*>(input) + r * slice);
-        reduce_in_rank_order(dtype, first.op, slices, {&outputs[r], 1},
-                             count / static_cast<std::int64_t>(ranks));
+        reduce_host_by_host(dtype, first.op, HostLayout(group).hosts, slices, {&outputs[r], 1},
+                            count / static_cast<std::int64_t>(ranks));
       }
       return;
     }
@@ -121,7 +122,7 @@ void LocalGroup::compute(Round& round, const Collective& call, const GroupInfo& 
   round.stage = Round::Stage::computing;
   lock.unlock();
   try {
-    compute_results(round.calls);
+    compute_results(round.calls, info_);
   } catch (const std::exception& error) {
     lock.lock();
     // The ranks that wait for this round have no deadline while it is computed, so the parts that
@@ -216,13 +217,16 @@ std::shared_ptr<LocalGroup> LocalGroup::subgroup(const std::vector<int>& members
   return group;
 }
 
-RanksAsThreads make_thread_ranks(int ranks, std::chrono::milliseconds timeout) {
-  const GroupInfo info{.size = ranks,
-                       .group = "world",
-                       .backend = "local",
-                       .timeout = timeout,
-                       .capabilities = capabilities,
-                       .world_ranks = all_ranks(ranks)};
+RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options) {
+  GroupInfo info{.size = options.ranks,
+                 .group = "world",
+                 .backend = "local",
+                 .timeout = options.timeout,
+                 .capabilities = capabilities,
+                 .world_ranks = all_ranks(options.ranks)};
+  info.capabilities.rank_order_sums = options.ranks_per_host == 0;
+  for (int rank = 0; rank < options.ranks && options.ranks_per_host > 0; ++rank)
+    info.hosts.push_back(rank / options.ranks_per_host);
   const auto world =
       std::make_shared<World>(World::Options{.departed_one = "its function has returned",
                                              .departed_many = "their functions have returned"});

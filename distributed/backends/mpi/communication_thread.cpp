@@ -3,7 +3,6 @@
 #include "../../../core/trace.h"
 #include "../../diagnostics/fault_injection.h"
 #include "library.h"
-#include "move_data.h"
 
 namespace tutti::distributed::mpi {
 
@@ -13,9 +12,10 @@ class CommunicationThread::TaskWork : public Work::State {
       : thread_(std::move(thread)), task_(std::move(task)) {}
   void wait() override {
     std::unique_lock lock(thread_->mutex_);
+    task_->for_waiter = task_->for_waiter || !thread_->threaded_;
     while (!task_->done) {
-      if (thread_->threaded_) thread_->changed_->wait(lock);  // the thread keeps the deadline
-      else thread_->run_next(lock);
+      if (thread_->running_ || !task_->for_waiter) thread_->wait(lock);
+      else thread_->run_next(lock);  // which may be a call before this one
     }
     if (task_->error) std::rethrow_exception(task_->error);
   }
@@ -30,8 +30,31 @@ class CommunicationThread::TaskWork : public Work::State {
   std::shared_ptr<Task> task_;
 };
 
-CommunicationThread::CommunicationThread(std::shared_ptr<const GroupCommunicator> comm)
-    : comm_(std::move(comm)), threaded_(allows_threads()) {}
+// Lets the watcher hand calls for which nobody waits to the communication thread.
+class CommunicationThread::UnwaitedTasks : public Watched {
+ public:
+  explicit UnwaitedTasks(CommunicationThread& thread) : thread_(&thread) {}
+  bool check() noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (thread_) thread_->take_unwaited_tasks();
+    return !thread_;
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    thread_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  CommunicationThread* thread_;
+};
+
+CommunicationThread::CommunicationThread(std::shared_ptr<const HostCommunicators> comms)
+    : comms_(std::move(comms)), threaded_(allows_threads()) {
+  if (!threaded_ || comms_->layout().is_one_host()) return;  // one host has large calls only
+  unwaited_tasks_ = std::make_shared<UnwaitedTasks>(*this);
+  comms_->world().watch(unwaited_tasks_);
+}
 
 CommunicationThread::~CommunicationThread() {
   if (process_.is_of_parent()) {
@@ -41,9 +64,11 @@ CommunicationThread::~CommunicationThread() {
     (void)changed_.release();
     return;
   }
+  if (unwaited_tasks_) unwaited_tasks_->close();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    if (threaded_ && !queue_.empty()) start_thread();
     changed_->notify_all();
   }
   if (thread_.joinable()) thread_.join();
@@ -52,20 +77,45 @@ CommunicationThread::~CommunicationThread() {
 std::shared_ptr<Work::State> CommunicationThread::submit(std::unique_ptr<Exchange> exchange) {
   const auto task = std::make_shared<Task>();
   task->call = exchange->call();
+  task->for_waiter = exchange->has_data();
   task->exchange = std::move(exchange);
   const std::lock_guard lock(mutex_);
   queue_.push_back(task);
   if (threaded_) ++unfinished_collectives();
-  if (threaded_ && !thread_.joinable()) thread_ = std::thread([this] { loop(); });
-  changed_->notify_all();
+  if (threaded_ && !task->for_waiter) start_thread();
   return std::make_shared<TaskWork>(shared_from_this(), task);
 }
 
+void CommunicationThread::wait(std::unique_lock<std::mutex>& lock) {
+  ++waiting_;
+  changed_->wait(lock);
+  --waiting_;
+}
+
+void CommunicationThread::start_thread() {
+  if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+  changed_->notify_all();
+}
+
+void CommunicationThread::take_unwaited_tasks() {
+  const std::lock_guard lock(mutex_);
+  if (queue_.empty() || running_) return;
+  for (const auto& task : queue_) task->for_waiter = false;
+  start_thread();
+}
+
+// Returns whether there is a call for the communication thread, which then carries out all before
+// it too.
+bool CommunicationThread::has_task() const {
+  return !running_ && std::any_of(queue_.begin(), queue_.end(),
+                                  [&](const auto& task) { return stopping_ || !task->for_waiter; });
+}
+
 void CommunicationThread::loop() {
-  trace::name_thread("communication of " + comm_->info().group);
+  trace::name_thread("communication of " + comms_->info().group);
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_->wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    changed_->wait(lock, [&] { return has_task() || (stopping_ && queue_.empty()); });
     if (queue_.empty()) return;
     run_next(lock);
   }
@@ -73,40 +123,47 @@ void CommunicationThread::loop() {
 
 void CommunicationThread::run_next(std::unique_lock<std::mutex>& lock) {
   const std::shared_ptr<Task> task = queue_.front();
+  running_ = true;
   lock.unlock();
-  run(*task);
+  run(*task, std::this_thread::get_id() == thread_.get_id());
   lock.lock();
+  running_ = false;
   queue_.pop_front();
   task->done = true;
   task->done_at = Clock::now();
-  changed_->notify_all();
+  if (waiting_ > 0 || has_task() || stopping_) changed_->notify_all();
   if (threaded_) --unfinished_collectives();
 }
 
-void CommunicationThread::run(Task& task) {
+void CommunicationThread::run(Task& task, bool patient) {
   const std::shared_lock mpi(usage_mutex(), std::try_to_lock);
   if (!mpi) {
     // MPI is being finalised or has been: the other ranks cannot be told, and the messages stay as
     // they are.
-    const std::string why = describe(task.call, comm_->info()) + ": this process is exiting";
+    const std::string why = describe(task.call, comms_->info()) + ": this process is exiting";
     task.error = std::make_exception_ptr(DistributedError(why));
     never_free(std::shared_ptr<Exchange>(std::move(task.exchange)));
     return;
   }
   try {
-    {
-      const trace::Span span([&] { return "wait for all ranks: " + task.call.name; });
-      task.exchange->restart_deadline();
-      task.exchange->wait_for_agreement(threaded_);
+    HostCollective collective(comms_, *task.exchange, patient);
+    task.exchange->restart_deadline();
+    if (collective.is_small()) {
+      collective.complete();
+    } else {
+      {
+        const trace::Span span([&] { return "wait for all ranks: " + task.call.name; });
+        collective.agree();
+      }
+      faults::inject(Fault::Moment::data, comms_->info().rank, comms_->info().group,
+                     task.call.sequence);
+      const trace::Span span([&] { return "transfer: " + task.call.name; });
+      collective.move();
     }
     task.exchange.reset();
-    faults::inject(Fault::Moment::data, comm_->info().rank, comm_->info().group,
-                   task.call.sequence);
-    const trace::Span span([&] { return "transfer: " + task.call.name; });
-    move_data(*comm_, task.call);
   } catch (const std::exception& error) {
     task.error = std::current_exception();
-    comm_->world().fail({.at = describe(task.call, comm_->info()), .what = error.what()});
+    comms_->world().fail({.at = describe(task.call, comms_->info()), .what = error.what()});
     task.exchange.reset();
   }
 }

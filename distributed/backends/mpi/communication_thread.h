@@ -1,11 +1,12 @@
-// CommunicationThread: carries out the large collectives of one group, one after the other, on a
-// thread and a communicator of its own. MPI does not make progress by itself, and a gradient bucket
-// has to move while backward still computes. The ranks first agree on the call (Exchange), then
-// move_data() moves its data.
+// CommunicationThread: carries out the collectives of one group that need more than their exchange,
+// one after the other. MPI does not make progress by itself, and a gradient bucket has to move
+// while backward still computes: so a thread of its own carries out large collectives. A small one
+// is carried out by the thread that waits for it, because waking another thread would cost more
+// than its messages; where nobody waits soon, the watcher hands it to the communication thread.
 #pragma once
 
 #include "../../fork.h"
-#include "exchange.h"
+#include "host_collective.h"
 
 #include <condition_variable>
 #include <deque>
@@ -16,35 +17,44 @@ namespace tutti::distributed::mpi {
 
 class CommunicationThread : public std::enable_shared_from_this<CommunicationThread> {
  public:
-  explicit CommunicationThread(std::shared_ptr<const GroupCommunicator> comm);
+  explicit CommunicationThread(std::shared_ptr<const HostCommunicators> comms);
   ~CommunicationThread();
 
   /// Queues a call whose exchange has been posted. Where MPI forbids a second thread, wait()
-  /// carries it out.
+  /// carries out every call.
   std::shared_ptr<Work::State> submit(std::unique_ptr<Exchange> exchange);
 
  private:
   struct Task {
     Collective call;
     std::unique_ptr<Exchange> exchange;
+    bool for_waiter = false;  // until the watcher finds that nobody has waited
     bool done = false;
     Clock::time_point done_at = {};
     std::exception_ptr error = {};
   };
   class TaskWork;
+  class UnwaitedTasks;
 
+  bool has_task() const;
+  void start_thread();
+  void take_unwaited_tasks();
+  void wait(std::unique_lock<std::mutex>& lock);
   void loop();
   void run_next(std::unique_lock<std::mutex>& lock);
-  void run(Task& task);
+  void run(Task& task, bool patient);
 
-  std::shared_ptr<const GroupCommunicator> comm_;
+  std::shared_ptr<const HostCommunicators> comms_;
   const bool threaded_;
   const ProcessMark process_;
   std::mutex mutex_;
   std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   std::deque<std::shared_ptr<Task>> queue_;
+  int waiting_ = 0;       // threads whose call another one carries out
+  bool running_ = false;  // some thread carries out the front of the queue
   bool stopping_ = false;
-  std::thread thread_;  // started by the first call
+  std::thread thread_;  // started by the first call that needs it
+  std::shared_ptr<UnwaitedTasks> unwaited_tasks_;
 };
 
 }  // namespace tutti::distributed::mpi

@@ -22,51 +22,75 @@ std::size_t bytes_to_each(const Collective& call, int size) {
 
 }  // namespace
 
-Exchange::Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collective& call)
-    : comm_(std::move(comm)),
+Exchange::Exchange(std::shared_ptr<const HostCommunicators> comms, const Collective& call)
+    : comms_(std::move(comms)),
       call_(call),
+      flow_(call, group().size),
       deadline_(Deadline::after(call.timeout)),
-      rank_(group().rank),
-      size_(group().size),
-      has_data_(bytes_to_each(call, size_) <= inline_limit(size_)),
+      rank_(static_cast<int>(comms_->layout().index)),
+      size_(static_cast<int>(comms_->layout().own_host().size())),
       own_fingerprint_(fingerprint(call)) {
+  // All ranks of the group must come to the same answer, whatever the number of ranks on their
+  // hosts.
+  const HostLayout& layout = comms_->layout();
+  const std::size_t bytes = layout.is_one_host() ? bytes_to_each(call, size_)
+                                                 : flow_.bytes(flow_.count());
+  limit_ = inline_limit(static_cast<int>(layout.most_ranks()));
+  has_data_ = bytes <= limit_;
   post();
 }
 
+// Returns how much data this rank sends to another one of its host.
+std::size_t Exchange::bytes_to_send(int to) const {
+  if (!has_data_) return 0;
+  if (!comms_->layout().is_one_host())
+    return to == 0 ? flow_.bytes(flow_.gives(group().rank).count()) : 0;
+  const bool sends = call_.operation != Operation::broadcast || call_.root == rank_;
+  return sends ? bytes_to_each(call_, size_) : 0;
+}
+
 void Exchange::post() {
-  const std::size_t bytes = bytes_to_each(call_, size_);
-  const bool sliced = call_.operation == Operation::reduce_scatter;
-  const bool sends = has_data_ && bytes > 0 &&
-                     (call_.operation != Operation::broadcast || call_.root == rank_);
-  const std::size_t message = header_bytes + (sends ? bytes : 0);
+  post_receives();
+  // In a reduce-scatter on one host each rank gets another part of the input, else the same data.
+  const bool sliced = call_.operation == Operation::reduce_scatter &&
+                      comms_->layout().is_one_host();
+  std::size_t most = 0;
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_) most = std::max(most, bytes_to_send(r));
+  const bool in_slices = sliced && most > 0;
+  const std::size_t message = header_bytes + most;
+  sending_.reset(new char[in_slices ? message * static_cast<std::size_t>(size_) : message]);
+  const auto fill = [&](char* to, std::size_t from) {
+    std::memcpy(to, &own_fingerprint_, sizeof(own_fingerprint_));
+    std::memset(to + sizeof(own_fingerprint_), 0, header_bytes - sizeof(own_fingerprint_));
+    if (most > 0)
+      std::memcpy(to + header_bytes, static_cast<const char*>(call_.input.raw()) + from, most);
+  };
+  if (!in_slices) fill(sending_.get(), 0);
+  for (int step = 1; step < size_; ++step) {
+    const int r = (rank_ + step) % size_;  // so that not all ranks send to rank 0 first
+    char* from = sending_.get();
+    if (in_slices)
+      fill(from += message * static_cast<std::size_t>(r), most * static_cast<std::size_t>(r));
+    check(MPI_Isend(from, static_cast<int>(header_bytes + bytes_to_send(r)), MPI_BYTE, r, 0,
+                    comms_->host(), &requests_[static_cast<std::size_t>(size_ + r)]),
+          "MPI_Isend");
+  }
+}
+
+void Exchange::post_receives() {
+  const bool with_data = comms_->layout().is_one_host() || comms_->layout().is_leader();
   const auto size = static_cast<std::size_t>(size_);
-  slot_bytes_ = header_bytes + inline_limit(size_);
+  slot_bytes_ = header_bytes + (with_data ? limit_ : 0);
   received_.reset(new char[slot_bytes_ * size]);  // uninitialised: most of it is never touched
-  sending_.reset(new char[sends && sliced ? message * size : message]);
   requests_.assign(2 * size, MPI_REQUEST_NULL);
   finished_.resize(requests_.size());
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
       check(MPI_Irecv(received_.get() + slot_bytes_ * static_cast<std::size_t>(r),
-                      static_cast<int>(slot_bytes_), MPI_BYTE, r, 0, comm_->get(),
+                      static_cast<int>(slot_bytes_), MPI_BYTE, r, 0, comms_->host(),
                       &requests_[static_cast<std::size_t>(r)]),
             "MPI_Irecv");
-  const auto fill = [&](char* to, std::size_t from) {
-    std::memcpy(to, &own_fingerprint_, sizeof(own_fingerprint_));
-    std::memset(to + sizeof(own_fingerprint_), 0, header_bytes - sizeof(own_fingerprint_));
-    if (sends)
-      std::memcpy(to + header_bytes, static_cast<const char*>(call_.input.raw()) + from, bytes);
-  };
-  if (!(sends && sliced)) fill(sending_.get(), 0);
-  for (int step = 1; step < size_; ++step) {
-    const int r = (rank_ + step) % size_;  // so that not all ranks send to rank 0 first
-    char* from = sending_.get();
-    if (sends && sliced)
-      fill(from += message * static_cast<std::size_t>(r), bytes * static_cast<std::size_t>(r));
-    check(MPI_Isend(from, static_cast<int>(message), MPI_BYTE, r, 0, comm_->get(),
-                    &requests_[static_cast<std::size_t>(size_ + r)]),
-          "MPI_Isend");
-  }
 }
 
 Exchange::~Exchange() {
@@ -74,7 +98,7 @@ Exchange::~Exchange() {
   // In a failed world the receives can be cancelled. In any other, nobody has waited for this
   // collective; then they must stay, or the next collective would receive these messages.
   try {
-    if (is_usable() && comm_->world().poll()) {
+    if (is_usable() && comms_->world().poll()) {
       for (int r = 0; r < size_; ++r) {
         MPI_Request& receive = requests_[static_cast<std::size_t>(r)];
         if (receive != MPI_REQUEST_NULL) MPI_Cancel(&receive);
@@ -101,21 +125,20 @@ bool Exchange::poll() {
 }
 
 Stall Exchange::stall() const {
-  Stall stall{.last_completed = comm_->group().last_agreed};
-  for (int r = 0; r < size_; ++r)
-    if (requests_[static_cast<std::size_t>(r)] != MPI_REQUEST_NULL) stall.missing.push_back(r);
+  Stall stall{.last_completed = comms_->last_agreed()};
+  for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r)
+    if (requests_[r] != MPI_REQUEST_NULL) stall.missing.push_back(comms_->layout().own_host()[r]);
   return stall;
 }
 
 void Exchange::wait_for_agreement(bool patient) {
-  mpi::wait(*this, comm_->world(), patient);
+  mpi::wait(*this, comms_->world(), patient);
   if (std::string why = disagreement(); !why.empty()) {
     const Failure failure{.at = describe(call_, group()), .what = std::move(why)};
-    comm_->world().fail(failure);
+    comms_->world().fail(failure);
     throw_failure(failure, call_, group());
   }
-  std::atomic<std::int64_t>& last_agreed = comm_->group().last_agreed;
-  if (last_agreed < call_.sequence) last_agreed = call_.sequence;
+  if (comms_->layout().is_one_host()) comms_->note_agreement(call_);
 }
 
 std::string Exchange::disagreement() const {
@@ -123,11 +146,17 @@ std::string Exchange::disagreement() const {
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
       std::memcpy(&fingerprints[static_cast<std::size_t>(r)], message_from(r), sizeof(Fingerprint));
-  return distributed::disagreement(fingerprints);
+  return distributed::disagreement(fingerprints, comms_->layout().own_host());
 }
 
 const char* Exchange::message_from(int rank) const {
   return received_.get() + slot_bytes_ * static_cast<std::size_t>(rank);
+}
+
+const char* Exchange::data_of(std::size_t index) const {
+  return index == static_cast<std::size_t>(rank_)
+             ? static_cast<const char*>(call_.input.raw())
+             : message_from(static_cast<int>(index)) + header_bytes;
 }
 
 void Exchange::compute() const {

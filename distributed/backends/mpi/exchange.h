@@ -1,15 +1,18 @@
-// Exchange: the messages by which the ranks of a group agree on a collective. Each rank sends one
-// message to each other rank: its fingerprint and, where that is small, its data. Every receive has
-// room for the largest such message whatever the sender sends, and data is not read unless the
-// fingerprints agree. So ranks that disagree all learn both calls, and nothing is received into
-// memory of another size.
+// Exchange: the messages by which the ranks of a host agree on a collective. Each rank sends one
+// message to each other rank of its host: its fingerprint and, where that is small, its data. Every
+// receive has room for the largest such message whatever the sender sends, and data is not read
+// unless the fingerprints agree. So ranks that disagree all learn both calls, and nothing is
+// received into memory of another size.
 //
-// The fingerprints cost no extra message: a small collective is complete with these messages. Every
-// rank computes its result in rank order, hence the same bits as the local backend. With n ranks
-// each one sends its whole data n - 1 times, which is the fastest way for few ranks or little data
-// (inline_limit() in mpi.h).
+// The fingerprints cost no extra message: a small collective of a group on one host is complete
+// with these messages. Every rank computes its result in rank order, hence the same bits as the
+// local backend. With n ranks each one sends its whole data n - 1 times, which is the fastest way
+// for few ranks or little data (inline_limit() in mpi.h). In a group on several hosts only the
+// leader of the host gets the data, and carries it to the other hosts (HostCollective).
 #pragma once
 
+#include "data_flow.h"
+#include "host_communicators.h"
 #include "wait.h"
 
 namespace tutti::distributed::mpi {
@@ -23,36 +26,46 @@ class Exchange : public PendingMessages {
  public:
   /// Posts all messages and does not wait. Called in the order of the collectives, by one thread.
   /// The deadline counts from now on.
-  Exchange(std::shared_ptr<const GroupCommunicator> comm, const Collective& call);
+  Exchange(std::shared_ptr<const HostCommunicators> comms, const Collective& call);
   ~Exchange() override;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
   bool poll() override;
   const Collective& call() const override { return call_; }
-  const GroupInfo& group() const override { return comm_->info(); }
+  const GroupInfo& group() const override { return comms_->info(); }
   Deadline deadline() const override { return deadline_; }
   Stall stall() const override;
 
   /// Lets the deadline count from now on.
   void restart_deadline() { deadline_ = Deadline::after(call_.timeout); }
-  /// Waits until all ranks have come to this collective and compares their fingerprints. Throws,
-  /// and fails the world, where the ranks disagree.
+  /// Waits until all ranks of this host have come to this collective and compares their
+  /// fingerprints. Throws, and fails the world, where the ranks disagree.
   void wait_for_agreement(bool patient);
   /// Returns whether the messages carry the data too.
   bool has_data() const { return has_data_; }
-  /// Computes this rank's output, after wait_for_agreement() and where has_data().
+  /// Returns whether the messages are all that the collective needs.
+  bool is_whole() const { return has_data_ && comms_->layout().is_one_host(); }
+  /// Computes this rank's output, after wait_for_agreement() and where is_whole().
   void compute() const;
+  /// Returns the data that the rank of this index on the host gives, on the leader of the host,
+  /// after wait_for_agreement() and where has_data().
+  const char* data_of(std::size_t index) const;
+  const Fingerprint& own_fingerprint() const { return own_fingerprint_; }
 
  private:
   void post();
+  void post_receives();
+  std::size_t bytes_to_send(int to) const;
   std::string disagreement() const;
   const char* message_from(int rank) const;
 
-  std::shared_ptr<const GroupCommunicator> comm_;
+  std::shared_ptr<const HostCommunicators> comms_;
   Collective call_;
+  DataFlow flow_;
   Deadline deadline_;
-  int rank_, size_;
+  int rank_, size_;    // on this host
+  std::size_t limit_;  // of the data that travels with a fingerprint
   bool has_data_;
   Fingerprint own_fingerprint_;
   std::unique_ptr<char[]> sending_, received_;

@@ -1,6 +1,5 @@
 // The MPI backend: the caller's thread exchanges the messages of small collectives, and a
-// communication thread carries out large ones. A group has two communicators: one for exchanges,
-// one for large data.
+// communication thread carries out large ones and those between hosts.
 #include "mpi.h"
 
 #include "../../diagnostics/fault_injection.h"
@@ -96,25 +95,30 @@ class Inbox {
   ProcessMark process_;
 };
 
+// What this backend can do in the group of `info`.
+GroupInfo with_capabilities(GroupInfo info) {
+  info.capabilities = capabilities;
+  info.capabilities.rank_order_sums = HostLayout(info).is_one_host();
+  return info;
+}
+
 class MpiBackend : public Backend {
  public:
   MpiBackend(std::shared_ptr<World> world, std::shared_ptr<Inbox> inbox, MPI_Comm parent,
              const std::vector<int>& members, GroupInfo info)
-      : Backend(std::move(info), world), inbox_(std::move(inbox)) {
-    const auto group =
-        std::shared_ptr<SharedGroupData>(new SharedGroupData{std::move(world), shared_info()});
-    comm_ = std::make_shared<GroupCommunicator>(group, parent, members, 1);
-    thread_ = std::make_shared<CommunicationThread>(
-        std::make_shared<GroupCommunicator>(group, parent, members, 2));
-  }
+      : Backend(with_capabilities(std::move(info)), world),
+        inbox_(std::move(inbox)),
+        comms_(
+            std::make_shared<HostCommunicators>(std::move(world), shared_info(), parent, members)),
+        thread_(std::make_shared<CommunicationThread>(comms_)) {}
 
   bool accepts(Device device) const override { return device.is_cpu(); }
 
   std::shared_ptr<Work::State> submit(const Collective& call) override {
     if (const auto failure = world()->poll()) throw_failure(*failure, call, info());
     record(call);
-    auto exchange = std::make_unique<Exchange>(comm_, call);
-    if (!exchange->has_data()) return thread_->submit(std::move(exchange));
+    auto exchange = std::make_unique<Exchange>(comms_, call);
+    if (!exchange->is_whole()) return thread_->submit(std::move(exchange));
     auto work = std::make_shared<SmallCollective>(world(), std::move(exchange));
     world()->watch(work);
     return work;
@@ -122,7 +126,7 @@ class MpiBackend : public Backend {
 
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                     const std::string& name) override {
-    return std::make_shared<MpiBackend>(world(), inbox_, comm_->get(), members,
+    return std::make_shared<MpiBackend>(world(), inbox_, comms_->all(), members,
                                         subgroup_info(members, name));
   }
 
@@ -130,7 +134,7 @@ class MpiBackend : public Backend {
 
  private:
   std::shared_ptr<Inbox> inbox_;
-  std::shared_ptr<GroupCommunicator> comm_;
+  std::shared_ptr<HostCommunicators> comms_;
   std::shared_ptr<CommunicationThread> thread_;  // shared with its collectives under way
 };
 
@@ -154,29 +158,13 @@ void wait_for_all_to_start(const GroupInfo& info) {
       std::move(where));
 }
 
-// The number of this rank among those of its host. All processes call it.
-int count_local_rank() {
-  int local_rank = 0;
-  MPI_Comm host = MPI_COMM_NULL;
-  {
-    const BlockingCall guard("MPI_Comm_split_type", "all processes");
-    check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
-          "MPI_Comm_split_type");
-  }
-  check(MPI_Comm_rank(host, &local_rank), "MPI_Comm_rank");
-  const BlockingCall guard("MPI_Comm_free", "all processes of this host");
-  MPI_Comm_free(&host);
-  return local_rank;
-}
-
 }  // namespace
 
 std::string why_unavailable() { return {}; }
 
 std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
   initialize(options);
-  GroupInfo info{
-      .group = "world", .backend = "mpi", .timeout = options.timeout, .capabilities = capabilities};
+  GroupInfo info{.group = "world", .backend = "mpi", .timeout = options.timeout};
   check(MPI_Comm_rank(MPI_COMM_WORLD, &info.rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &info.size), "MPI_Comm_size");
   if (info.size < options.expected_size)
@@ -189,7 +177,9 @@ std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
   faults::read_environment();
   faults::inject(Fault::Moment::start, info.rank, "world");
   wait_for_all_to_start(info);
-  info.local_rank = count_local_rank();
+  Hosts hosts = find_hosts();
+  info.local_rank = hosts.local_rank;
+  info.hosts = std::move(hosts.numbers);
   if (options.local_rank >= 0) info.local_rank = options.local_rank;
   info.world_ranks = all_ranks(info.size);
   const auto world =

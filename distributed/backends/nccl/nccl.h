@@ -35,6 +35,6 @@ std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& st
 std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions& options);
 
 /// Makes a world of threads, where rank r uses the device r.
-RanksAsThreads make_thread_ranks(int ranks, std::chrono::milliseconds timeout);
+RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options);
 
 }  // namespace tutti::distributed::nccl

@@ -326,16 +326,17 @@ std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions& options) 
   return make_world(options.open_store(), options);
 }
 
-RanksAsThreads make_thread_ranks(int ranks, std::chrono::milliseconds timeout) {
+RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options) {
   const auto table = std::make_shared<rendezvous::SharedTable>();
   return {.join =
               [=](int rank) {
-                return make_world(rendezvous::in_memory(table, {rank, ranks, {}, timeout}),
-                                  {.local_rank = rank});
+                return make_world(
+                    rendezvous::in_memory(table, {rank, options.ranks, {}, options.timeout}),
+                    {.local_rank = rank});
               },
           .fail =
               [=](const Failure& failure) {
-                rendezvous::in_memory(table, {0, ranks})->fail(failure);
+                rendezvous::in_memory(table, {0, options.ranks})->fail(failure);
               },
           .depart = [](int) {},  // the others see in the table that the rank's group is released
           .finish = [] {}};

@@ -19,7 +19,7 @@ std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions&) {
   fail<DistributedError>("nccl: {}", why_unavailable());
 }
 
-RanksAsThreads make_thread_ranks(int, std::chrono::milliseconds) {
+RanksAsThreads make_thread_ranks(const ThreadWorldOptions&) {
   fail<DistributedError>("nccl: {}", why_unavailable());
 }
 

@@ -1,0 +1,302 @@
+#include "host_collective.h"
+
+#include "../../reduce.h"
+#include "library.h"
+
+#include <array>
+#include <cstring>
+
+namespace tutti::distributed::mpi {
+namespace {
+
+// On one host the pieces that wait for their reduction stay in the cache; between hosts a few large
+// messages are quicker than many small ones.
+constexpr std::size_t piece_bytes_in_host = 1 << 20, piece_bytes_between_hosts = 4 << 20;
+
+}  // namespace
+
+// The hosts agree where the largest and the smallest hash are equal.
+struct HostCollective::Vote {
+  Transfers transfers;
+  std::uint64_t* sent;  // the hash and its complement
+  std::uint64_t* largest;
+};
+
+struct HostCollective::Block {
+  Transfers scatter, between, gather;
+  std::int64_t number = 0;
+  Piece own = {};  // where this rank is an owner
+};
+
+HostCollective::HostCollective(std::shared_ptr<const HostCommunicators> comms, Exchange& exchange,
+                               bool patient)
+    : comms_(std::move(comms)),
+      layout_(comms_->layout()),
+      exchange_(exchange),
+      patient_(patient),
+      flow_(exchange.call(), comms_->info().size),
+      memory_(std::make_shared<CollectiveMemory>()),
+      piece_elements_(static_cast<std::int64_t>(
+          (layout_.is_one_host() ? piece_bytes_in_host : piece_bytes_between_hosts) /
+          size_of(flow_.partial_dtype()))) {}
+
+void HostCollective::complete() {
+  exchange_.wait_for_agreement(patient_);
+  if (layout_.is_leader()) lead();
+  else follow();
+  comms_->note_agreement(call());
+}
+
+void HostCollective::agree() {
+  exchange_.wait_for_agreement(patient_);
+  if (layout_.is_one_host()) return;
+  Transfers verdict(*comms_, call(), memory_, Transfers::Stage::arriving);
+  if (layout_.is_leader()) {
+    Vote vote{{*comms_, call(), memory_, Transfers::Stage::arriving}, nullptr, nullptr};
+    start_vote(vote);
+    finish_vote(vote);
+    for (std::size_t i = 1; i < layout_.own_host().size(); ++i)
+      verdict.send(nullptr, 0, i, Transfers::Tag::result);
+  } else {
+    verdict.receive(nullptr, 0, 0, Transfers::Tag::result);
+  }
+  verdict.wait(patient_);
+  comms_->note_agreement(call());
+}
+
+// The leader's part of a small collective.
+void HostCollective::lead() {
+  Vote vote{{*comms_, call(), memory_, Transfers::Stage::arriving}, nullptr, nullptr};
+  Transfers data(*comms_, call(), memory_, Transfers::Stage::in_transfer),
+      results(*comms_, call(), memory_, Transfers::Stage::in_transfer);
+  start_vote(vote);
+  // Where the hosts turn out to disagree, MPI may find messages of different sizes and says so on
+  // standard error. The data is not waited for then.
+  Piece whole = allocate(flow_.count(), false);
+  whole.elements = {0, flow_.count()};
+  if (flow_.count() > 0) {
+    std::vector<const char*> inputs;
+    for (std::size_t i = 0; i < layout_.own_host().size(); ++i)
+      inputs.push_back(exchange_.data_of(i));
+    combine(whole, inputs);
+    start_between_hosts(whole, data);
+  }
+  finish_vote(vote);
+  data.wait(patient_);
+  hand_out(whole, finish(whole), results, Transfers::Tag::result, true);
+  results.wait(patient_);
+}
+
+// What the other ranks of its host do meanwhile.
+void HostCollective::follow() {
+  const Elements taken = flow_.takes(rank_at(layout_.index));
+  Transfers result(*comms_, call(), memory_, Transfers::Stage::arriving);
+  const std::size_t bytes = flow_.bytes(taken.count());
+  char* received = memory_->allocate(bytes);
+  result.receive(received, bytes, 0, Transfers::Tag::result);
+  result.wait(patient_);
+  if (bytes > 0) std::memcpy(output_at(taken.begin), received, bytes);
+}
+
+void HostCollective::start_vote(Vote& vote) {
+  vote.sent = reinterpret_cast<std::uint64_t*>(memory_->allocate(4 * sizeof(std::uint64_t)));
+  vote.largest = vote.sent + 2;
+  vote.sent[0] = exchange_.own_fingerprint().hash();
+  vote.sent[1] = ~vote.sent[0];
+  check(MPI_Iallreduce(vote.sent, vote.largest, 2, MPI_UINT64_T, MPI_MAX, comms_->equals(),
+                       &vote.transfers.add_between_hosts()),
+        "MPI_Iallreduce");
+}
+
+void HostCollective::finish_vote(Vote& vote) {
+  vote.transfers.wait(patient_);
+  if (vote.largest[0] != ~vote.largest[1]) name_disagreement();
+}
+
+// The leader of host 0 collects the calls of the others and fails the world with what it finds. The
+// others wait for that.
+void HostCollective::name_disagreement() {
+  constexpr std::size_t bytes = sizeof(Fingerprint);
+  Transfers calls(*comms_, call(), memory_, Transfers::Stage::arriving);
+  char* memory = memory_->allocate(bytes * (layout_.hosts.size() + 1));
+  std::memcpy(memory, &exchange_.own_fingerprint(), bytes);
+  if (layout_.host != 0) {
+    calls.send_to_leader(memory, bytes, 0);
+    calls.receive_from_leader(memory + bytes, bytes, 0);  // never sent: the failure comes instead
+    for (;;) calls.wait(patient_);
+  }
+  std::vector<Fingerprint> fingerprints(layout_.hosts.size());
+  std::vector<int> leaders;
+  for (std::size_t h = 1; h < layout_.hosts.size(); ++h)
+    calls.receive_from_leader(memory + bytes * h, bytes, h);
+  calls.wait(patient_);
+  for (std::size_t h = 0; h < layout_.hosts.size(); ++h) {
+    leaders.push_back(layout_.hosts[h].front());
+    std::memcpy(&fingerprints[h], memory + bytes * h, bytes);
+  }
+  const Failure failure{.at = describe(call(), comms_->info()),
+                        .what = disagreement(fingerprints, leaders)};
+  comms_->world().fail(failure);
+  throw_failure(failure, call(), comms_->info());
+}
+
+// Reduces what the ranks of this host give of a piece, or puts it together. `inputs` has, for each
+// of them, its elements of the piece.
+void HostCollective::combine(const Piece& piece, const std::vector<const char*>& inputs) {
+  const std::vector<const void*> all(inputs.begin(), inputs.end());
+  const std::int64_t count = piece.elements.count();
+  if (flow_.reduces() && layout_.is_one_host())
+    return reduce_in_rank_order(flow_.dtype(), call().op, all,
+                                std::array{static_cast<void*>(piece.partial)}, count);
+  if (flow_.reduces()) return reduce_partially(flow_.dtype(), call().op, all, piece.partial, count);
+  std::memset(piece.partial, 0, flow_.bytes(count));
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (const Elements given = flow_.gives(rank_at(i)) & piece.elements; given.count() > 0)
+      std::memcpy(piece.partial + flow_.bytes(given.begin - piece.elements.begin), inputs[i],
+                  flow_.bytes(given.count()));
+}
+
+void HostCollective::start_between_hosts(const Piece& piece, Transfers& transfers) {
+  const auto count = static_cast<int>(piece.elements.count());
+  if (call().operation == Operation::broadcast) {
+    const auto host = static_cast<int>(layout_.host_of(call().root));
+    check(MPI_Ibcast(piece.partial, count, MPI_BYTE, host, comms_->equals(),
+                     &transfers.add_between_hosts()),
+          "MPI_Ibcast");
+    return;
+  }
+  const PartialReduction reduction = partial_reduction(flow_, call().op);
+  check(MPI_Iallreduce(piece.partial, piece.result, count, reduction.type, reduction.op,
+                       comms_->equals(), &transfers.add_between_hosts()),
+        "MPI_Iallreduce");
+}
+
+// Returns the memory that holds what ranks take, once the hosts are through with the piece.
+const char* HostCollective::finish(const Piece& piece) {
+  if (layout_.is_one_host() || call().operation == Operation::broadcast) return piece.partial;
+  if (flow_.reduces())
+    finish_reduction(flow_.dtype(), call().op, comms_->info().size, piece.result, piece.result,
+                     piece.elements.count());
+  return piece.result;
+}
+
+// Sends each rank of this host what it takes of a piece, which lies at `from`.
+void HostCollective::hand_out(const Piece& piece, const char* from, Transfers& transfers,
+                              Transfers::Tag tag, bool also_nothing) {
+  const std::size_t size = layout_.own_host().size();
+  for (std::size_t step = 1; step <= size; ++step) {
+    const std::size_t i = (layout_.index + step) % size;  // so that not all send to rank 0 first
+    const Elements taken = flow_.takes(rank_at(i)) & piece.elements;
+    const std::size_t bytes = flow_.bytes(taken.count());
+    const char* at = bytes > 0 ? from + flow_.bytes(taken.begin - piece.elements.begin) : from;
+    if (i != layout_.index && (bytes > 0 || also_nothing)) transfers.send(at, bytes, i, tag);
+    else if (bytes > 0) std::memcpy(output_at(taken.begin), at, bytes);
+  }
+}
+
+// The received data of a piece lies rank by rank, each with room for all elements.
+HostCollective::Piece HostCollective::allocate(std::int64_t elements, bool with_receives) {
+  Piece piece;
+  const std::size_t partial = flow_.partial_bytes(elements);
+  piece.partial = memory_->allocate(partial);
+  if (!layout_.is_one_host()) piece.result = memory_->allocate(partial);
+  if (with_receives)
+    piece.received = memory_->allocate(flow_.bytes(elements) * layout_.own_host().size());
+  return piece;
+}
+
+// The vector is cut into blocks, and a block into a piece for each owner.
+Elements HostCollective::piece_of(std::size_t owner, std::int64_t block_number) const {
+  const auto owners = static_cast<std::int64_t>(comms_->owners());
+  const std::int64_t begin = block_number * owners * piece_elements_,
+                     count = std::min(owners * piece_elements_, flow_.count() - begin),
+                     p = static_cast<std::int64_t>(owner);
+  return {begin + count * p / owners, begin + count * (p + 1) / owners};
+}
+
+// Block i is scattered while block i - 1 is reduced and block i - 2 comes back from the other
+// hosts.
+void HostCollective::move() {
+  memory_->keep_tensors(call());  // messages inside the host go from and to them
+  const std::int64_t elements = static_cast<std::int64_t>(comms_->owners()) * piece_elements_,
+                     blocks = (flow_.count() + elements - 1) / elements;
+  const auto transfers = [&] {
+    return Transfers(*comms_, call(), memory_, Transfers::Stage::in_transfer);
+  };
+  std::array<Block, 3> slots{{{transfers(), transfers(), transfers()},
+                              {transfers(), transfers(), transfers()},
+                              {transfers(), transfers(), transfers()}}};
+  const auto slot = [&](std::int64_t i) -> Block& {
+    return slots[static_cast<std::size_t>(i % 3)];
+  };
+  for (std::int64_t i = 0; i < blocks + 2; ++i) {
+    if (i < blocks) scatter(slot(i), i);
+    if (i >= 1 && i <= blocks) reduce(slot(i - 1));
+    if (i >= 2) gather(slot(i - 2));
+  }
+  for (Block& each : slots) each.gather.wait(false);
+}
+
+void HostCollective::scatter(Block& block, std::int64_t number) {
+  block.gather.wait(false);  // the block that used this memory before
+  block.number = number;
+  const std::size_t size = layout_.own_host().size();
+  if (comms_->is_owner()) {
+    const Elements elements = piece_of(layout_.index, number);
+    if (!block.own.partial) block.own = allocate(elements.count(), true);
+    block.own.elements = elements;
+    for (std::size_t i = 0; i < size; ++i)
+      if (const Elements given = flow_.gives(rank_at(i)) & elements;
+          i != layout_.index && given.count() > 0)
+        block.scatter.receive(block.own.received + i * flow_.bytes(elements.count()),
+                              flow_.bytes(given.count()), i, Transfers::Tag::scatter);
+  }
+  for (std::size_t step = 1; step < size; ++step) {
+    const std::size_t owner = (layout_.index + step) % size;
+    if (owner >= comms_->owners()) continue;
+    const Elements given = flow_.gives(rank_at(layout_.index)) & piece_of(owner, number);
+    if (given.count() > 0)
+      block.scatter.send(input_at(given.begin), flow_.bytes(given.count()), owner,
+                         Transfers::Tag::scatter);
+  }
+}
+
+void HostCollective::reduce(Block& block) {
+  block.scatter.wait(false);
+  if (!comms_->is_owner()) return;
+  const Piece& piece = block.own;
+  std::vector<const char*> inputs;
+  for (std::size_t i = 0; i < layout_.own_host().size(); ++i) {
+    const Elements given = flow_.gives(rank_at(i)) & piece.elements;
+    inputs.push_back(i != layout_.index  ? piece.received + i * flow_.bytes(piece.elements.count())
+                     : given.count() > 0 ? input_at(given.begin)
+                                         : nullptr);
+  }
+  combine(piece, inputs);
+  if (!layout_.is_one_host()) start_between_hosts(piece, block.between);
+}
+
+void HostCollective::gather(Block& block) {
+  const Elements taken = flow_.takes(rank_at(layout_.index));
+  for (std::size_t owner = 0; owner < comms_->owners(); ++owner) {
+    const Elements part = taken & piece_of(owner, block.number);
+    if (owner != layout_.index && part.count() > 0)
+      block.gather.receive(output_at(part.begin), flow_.bytes(part.count()), owner,
+                           Transfers::Tag::gather);
+  }
+  if (!comms_->is_owner()) return;
+  block.between.wait(false);
+  hand_out(block.own, finish(block.own), block.gather, Transfers::Tag::gather, false);
+}
+
+const char* HostCollective::input_at(std::int64_t element) const {
+  const std::int64_t begin = flow_.gives(rank_at(layout_.index)).begin;
+  return static_cast<const char*>(call().input.raw()) + flow_.bytes(element - begin);
+}
+
+char* HostCollective::output_at(std::int64_t element) const {
+  const std::int64_t begin = flow_.takes(rank_at(layout_.index)).begin;
+  return static_cast<char*>(call().output.raw()) + flow_.bytes(element - begin);
+}
+
+}  // namespace tutti::distributed::mpi

@@ -1,0 +1,73 @@
+// HostCollective: carries out a collective of a group on several hosts, and a large one on any
+// group, in straight lines: the ranks of each host agree and reduce among themselves, MPI's own
+// collectives connect the hosts, and the results are handed out inside each host.
+//
+// Small data: the leaders of the hosts reduce it. Whether their hosts agree on the call travels
+// beside the data, and nothing is handed out before. So a rank sends O(log2 hosts) messages.
+// Large data: the first ranks of each host, as many as every host has, own a slice each. The other
+// ranks of the host send them their parts of it, an owner reduces them and its equals on the other
+// hosts continue. This goes in pieces, of which two are between hosts at a time.
+#pragma once
+
+#include "exchange.h"
+#include "transfers.h"
+
+namespace tutti::distributed::mpi {
+
+class HostCollective {
+ public:
+  /// Continues the collective whose `exchange` has been posted. A patient one sleeps while it waits
+  /// for ranks to arrive.
+  HostCollective(std::shared_ptr<const HostCommunicators> comms, Exchange& exchange, bool patient);
+
+  /// Returns whether the data goes with the agreement; then complete() does it all. Otherwise
+  /// agree() and move() do.
+  bool is_small() const { return exchange_.has_data(); }
+  void complete();
+  /// Returns when all ranks of the group have agreed on the call. Throws, and fails the world,
+  /// where they do not.
+  void agree();
+  /// Moves the data, after agree().
+  void move();
+
+ private:
+  // What an owner holds of the vector at a time, and the memory for it.
+  struct Piece {
+    Elements elements;
+    char *received = nullptr, *partial = nullptr, *result = nullptr;
+  };
+  struct Block;  // the piece of this rank and the transfers of all pieces of a block
+  struct Vote;
+
+  void lead();
+  void follow();
+  void start_vote(Vote& vote);
+  void finish_vote(Vote& vote);
+  [[noreturn]] void name_disagreement();
+  void combine(const Piece& piece, const std::vector<const char*>& inputs);
+  void start_between_hosts(const Piece& piece, Transfers& transfers);
+  const char* finish(const Piece& piece);
+  void hand_out(const Piece& piece, const char* from, Transfers& transfers, Transfers::Tag tag,
+                bool also_nothing);
+  Piece allocate(std::int64_t elements, bool with_receives);
+
+  Elements piece_of(std::size_t owner, std::int64_t block_number) const;
+  void scatter(Block& block, std::int64_t number);
+  void reduce(Block& block);
+  void gather(Block& block);
+
+  const Collective& call() const { return exchange_.call(); }
+  int rank_at(std::size_t index) const { return layout_.own_host()[index]; }
+  const char* input_at(std::int64_t element) const;
+  char* output_at(std::int64_t element) const;
+
+  std::shared_ptr<const HostCommunicators> comms_;
+  const HostLayout& layout_;
+  Exchange& exchange_;
+  const bool patient_;
+  DataFlow flow_;
+  std::shared_ptr<CollectiveMemory> memory_;
+  std::int64_t piece_elements_;  // at most
+};
+
+}  // namespace tutti::distributed::mpi

@@ -1,0 +1,104 @@
+#include "transfers.h"
+
+#include "library.h"
+
+#include <algorithm>
+
+namespace tutti::distributed::mpi {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Who names the cause first. Ranks of a host that miss one of theirs ask it at their deadline, and
+// name it two seconds later at the latest. A second after that, an owner on host 0 that has still
+// heard nothing asks the other hosts, and names those that do not answer. The other hosts ask host
+// 0 after it has had the time for that, and ranks that wait for their leader come last.
+constexpr auto time_of_host_0 = 3s, time_of_other_hosts = 6s, time_of_followers = 9s;
+
+}  // namespace
+
+Transfers::~Transfers() {
+  if (!requests_.empty()) never_free(memory_);
+}
+
+void Transfers::receive(void* to, std::size_t bytes, std::size_t index, Tag tag) {
+  check(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(index),
+                  static_cast<int>(tag), comms_.host(), &add(comms_.layout().own_host()[index])),
+        "MPI_Irecv");
+}
+
+void Transfers::send(const void* from, std::size_t bytes, std::size_t index, Tag tag) {
+  check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(index),
+                  static_cast<int>(tag), comms_.host(), &add(comms_.layout().own_host()[index])),
+        "MPI_Isend");
+}
+
+void Transfers::receive_from_leader(void* to, std::size_t bytes, std::size_t host) {
+  check(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(host),
+                  static_cast<int>(Tag::calls), comms_.equals(),
+                  &add(comms_.layout().hosts[host].front())),
+        "MPI_Irecv");
+}
+
+void Transfers::send_to_leader(const void* from, std::size_t bytes, std::size_t host) {
+  check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(host),
+                  static_cast<int>(Tag::calls), comms_.equals(),
+                  &add(comms_.layout().hosts[host].front())),
+        "MPI_Isend");
+}
+
+MPI_Request& Transfers::add_between_hosts() { return add(other_hosts); }
+
+MPI_Request& Transfers::add(int rank) {
+  peers_.push_back(rank);
+  return requests_.emplace_back(MPI_REQUEST_NULL);
+}
+
+void Transfers::wait(bool patient) {
+  deadline_ = Deadline::after(call().timeout);
+  const HostLayout& layout = comms_.layout();
+  const bool between = std::find(peers_.begin(), peers_.end(), other_hosts) != peers_.end();
+  if (between) deadline_.at += layout.host == 0 ? time_of_host_0 : time_of_other_hosts;
+  else if (stage_ == Stage::arriving) deadline_.at += time_of_followers;
+  mpi::wait(*this, comms_.world(), patient);
+  requests_.clear();
+  peers_.clear();
+}
+
+bool Transfers::poll() {
+  if (requests_.empty()) return true;
+  int count = 0;
+  finished_.resize(requests_.size());
+  check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, finished_.data(),
+                     MPI_STATUSES_IGNORE),
+        "MPI_Testsome");
+  return std::all_of(requests_.begin(), requests_.end(),
+                     [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
+}
+
+Stall Transfers::stall() const {
+  Stall stall{.last_completed = comms_.last_agreed(), .in_transfer = stage_ == Stage::in_transfer};
+  const HostLayout& layout = comms_.layout();
+  const auto add_once = [](auto& to, const auto& value) {
+    if (std::find(to.begin(), to.end(), value) == to.end()) to.push_back(value);
+  };
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    if (peers_[i] != other_hosts) {
+      // A leader that has not sent its verdict may itself wait for other hosts.
+      if (stage_ == Stage::in_transfer) add_once(stall.missing, peers_[i]);
+      else add_once(stall.unheard_hosts, std::vector{peers_[i]});
+      continue;
+    }
+    // Host 0 asks all others; they only ask host 0, so that few messages are sent.
+    for (std::size_t h = 0; h < layout.hosts.size(); ++h) {
+      if (h == layout.host || (layout.host != 0 && h != 0)) continue;
+      std::vector<int> host = layout.hosts[h];
+      std::swap(host.front(), host[layout.index]);  // the one that this rank communicates with
+      add_once(stall.unheard_hosts, host);
+    }
+  }
+  return stall;
+}
+
+}  // namespace tutti::distributed::mpi

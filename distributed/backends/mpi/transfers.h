@@ -1,0 +1,75 @@
+// Transfers: messages and MPI collectives under way together, with the memory that they use and
+// the names of the ranks that a wait for them is waiting for.
+#pragma once
+
+#include "host_communicators.h"
+#include "wait.h"
+
+#include <algorithm>
+
+namespace tutti::distributed::mpi {
+
+/// What MPI may read and write on behalf of a collective. It is never freed where a failure leaves
+/// messages under way.
+class CollectiveMemory {
+ public:
+  /// Returns uninitialised memory.
+  char* allocate(std::size_t bytes) {
+    return buffers_.emplace_back(new char[std::max<std::size_t>(bytes, 1)]).get();
+  }
+  /// Keeps the tensors of a call too.
+  void keep_tensors(const Collective& call) { tensors_ = {call.input, call.output}; }
+
+ private:
+  std::vector<std::unique_ptr<char[]>> buffers_;
+  std::vector<Tensor> tensors_;
+};
+
+class Transfers : public PendingMessages {
+ public:
+  enum class Tag { result = 1, scatter, gather, calls };
+  /// Whether all ranks had arrived at the collective before.
+  enum class Stage { arriving, in_transfer };
+
+  /// The communicators and the call must outlive the object.
+  Transfers(const HostCommunicators& comms, const Collective& call,
+            std::shared_ptr<CollectiveMemory> memory, Stage stage)
+      : comms_(comms), call_(call), memory_(std::move(memory)), stage_(stage) {}
+  ~Transfers() override;
+  Transfers(const Transfers&) = delete;
+  Transfers& operator=(const Transfers&) = delete;
+
+  /// Exchange messages with the rank that has this index on this host.
+  void receive(void* to, std::size_t bytes, std::size_t index, Tag tag);
+  void send(const void* from, std::size_t bytes, std::size_t index, Tag tag);
+  /// Exchange messages with the leader of a host, as a leader.
+  void receive_from_leader(void* to, std::size_t bytes, std::size_t host);
+  void send_to_leader(const void* from, std::size_t bytes, std::size_t host);
+  /// Returns the place for the request of an MPI collective between hosts.
+  MPI_Request& add_between_hosts();
+
+  /// Waits until all is done, with the whole timeout of the call. The wait for other hosts lasts
+  /// longer, so that the ranks of a host that misses one can name it before.
+  void wait(bool patient);
+
+  bool poll() override;
+  const Collective& call() const override { return call_; }
+  const GroupInfo& group() const override { return comms_.info(); }
+  Deadline deadline() const override { return deadline_; }
+  Stall stall() const override;
+
+ private:
+  static constexpr int other_hosts = -1;
+  MPI_Request& add(int rank);
+
+  const HostCommunicators& comms_;
+  const Collective& call_;
+  std::shared_ptr<CollectiveMemory> memory_;
+  Stage stage_;
+  Deadline deadline_;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;  // by request: the rank of the group on the other side, or other_hosts
+  std::vector<int> finished_;
+};
+
+}  // namespace tutti::distributed::mpi

@@ -1,0 +1,43 @@
+#include "host_layout.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tutti::distributed {
+namespace {
+
+bool has_fewer(const std::vector<int>& a, const std::vector<int>& b) { return a.size() < b.size(); }
+
+}  // namespace
+
+HostLayout::HostLayout(const GroupInfo& group) {
+  std::map<int, std::size_t> positions;  // in `hosts`, by the number of the host
+  for (int rank = 0; rank < group.size; ++rank) {
+    const int number = group.hosts.empty() ? 0 : group.hosts[static_cast<std::size_t>(rank)];
+    const std::size_t at = positions.emplace(number, hosts.size()).first->second;
+    if (at == hosts.size()) hosts.emplace_back();
+    if (rank == group.rank) {
+      host = at;
+      index = hosts[at].size();
+    }
+    hosts[at].push_back(rank);
+  }
+}
+
+std::size_t HostLayout::host_of(int rank) const {
+  const auto has_rank = [&](const std::vector<int>& ranks) {
+    return std::binary_search(ranks.begin(), ranks.end(), rank);
+  };
+  return static_cast<std::size_t>(std::find_if(hosts.begin(), hosts.end(), has_rank) -
+                                  hosts.begin());
+}
+
+std::size_t HostLayout::fewest_ranks() const {
+  return std::min_element(hosts.begin(), hosts.end(), has_fewer)->size();
+}
+
+std::size_t HostLayout::most_ranks() const {
+  return std::max_element(hosts.begin(), hosts.end(), has_fewer)->size();
+}
+
+}  // namespace tutti::distributed
