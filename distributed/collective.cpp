@@ -57,15 +57,20 @@ Fingerprint fingerprint(const Collective& call) {
   Fingerprint fingerprint;
   fingerprint.sequence = call.sequence;
   fingerprint.count = call.input.defined() ? call.input.numel() : 0;
-  fingerprint.name_hash = Hash64().add(std::string_view(call.name)).value();
+  fingerprint.name_hash =
+      Hash64().add(std::string_view(call.name)).add(std::string_view(call.step)).value();
   fingerprint.root = call.root;
   fingerprint.operation = call.operation;
   fingerprint.op = static_cast<std::uint8_t>(call.op);
   fingerprint.dtype = call.input.defined() ? static_cast<std::uint8_t>(call.input.dtype()) : 0;
-  const std::size_t room = sizeof(fingerprint.name) - 1, length = std::min(call.name.size(), room);
-  std::memcpy(fingerprint.name, call.name.data(), length);
-  std::memcpy(fingerprint.name + length, call.detail.data(),
-              std::min(call.detail.size(), room - length));
+  std::size_t room = sizeof(fingerprint.name) - 1;
+  char* end = fingerprint.name;
+  for (const std::string* part : {&call.name, &call.step, &call.detail}) {
+    const std::size_t length = std::min(part->size(), room);
+    std::memcpy(end, part->data(), length);
+    end += length;
+    room -= length;
+  }
   return fingerprint;
 }
 

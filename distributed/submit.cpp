@@ -131,6 +131,7 @@ Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOption
     call.output = in_place ? call.input : for_backend(*backend, call.output, false);
   call.name = std::move(options.name);
   call.detail = std::move(options.detail);
+  call.step = std::move(options.step);
   call.timeout = options.timeout.count() > 0 ? options.timeout : info.timeout;
   call.sequence = ++backend->calls;
   backend->bytes += call.bytes();

@@ -124,9 +124,9 @@ struct Case {
 std::vector<Case> matrix() {
   std::vector<Case> cases;
   // In the victim's second step the forward begins with #3 of the normalisation group, and the
-  // large bucket is #12 of the world, behind a small one.
-  const std::string forward = "group=world/normalization,collective=3", bucket = "collective=12";
-  const std::string in_bucket = ".*all_reduce #12 of group 'world' .bucket 1: head, 160.0 kB.: .*";
+  // large bucket is #8 of the world, behind a small one.
+  const std::string forward = "group=world/normalization,collective=3", bucket = "collective=8";
+  const std::string in_bucket = ".*all_reduce #8 of group 'world' .bucket 1: head, 160.0 kB.: .*";
   const auto add = [&](int ranks, int bad, const std::string& fault,
                        std::vector<std::string> expected) {
     cases.push_back({ranks, fmt::format("rank={},{}", bad, fault), std::move(expected)});
