@@ -87,25 +87,25 @@ TEST_F(Command, HelpExplainsEveryFlag) {
   const Outcome outcome = run("--help", 1);
   EXPECT_EQ(outcome.code, 0);
   const auto explained = explanations(outcome.output);
-  for (const char* flag : {"--dataset",       "--data",      "--model",
-                           "--epochs",        "--max-steps", "--batch-size",
-                           "--ranks",         "--threads",   "--lr",
-                           "--momentum",      "--nesterov",  "--no-nesterov",
-                           "--weight-decay",  "--seed",      "--sync-bn",
-                           "--no-sync-bn",    "--precision", "--device",
-                           "--memory-format", "--log-every", "--out",
-                           "--sharded",       "--uneven",    "--trace",
-                           "--resume",        "--overwrite", "--version",
-                           "--dry-run",       "--workers",   "--image-size",
-                           "--broken-files",  "--bn-report", "--recompute-statistics",
-                           "--weights",       "--freeze",    "--test-only",
-                           "--keep-best",     "--keep-last", "--patience",
-                           "--optimizer",     "--schedule",  "--warmup",
-                           "--milestones",    "--gamma",     "--plateau-patience",
-                           "--norm-decay",    "--zero-init", "--no-norm-decay",
-                           "--clip-norm",     "--ema",       "--label-smoothing",
-                           "--mixup",         "--cutmix",    "--accumulate",
-                           "--recipe"}) {
+  for (const char* flag : {"--dataset",       "--data",         "--model",
+                           "--epochs",        "--max-steps",    "--batch-size",
+                           "--ranks",         "--threads",      "--lr",
+                           "--momentum",      "--nesterov",     "--no-nesterov",
+                           "--weight-decay",  "--seed",         "--sync-bn",
+                           "--no-sync-bn",    "--precision",    "--device",
+                           "--memory-format", "--log-every",    "--out",
+                           "--sharded",       "--uneven",       "--trace",
+                           "--resume",        "--overwrite",    "--version",
+                           "--dry-run",       "--workers",      "--image-size",
+                           "--broken-files",  "--bn-report",    "--recompute-statistics",
+                           "--weights",       "--freeze",       "--test-only",
+                           "--keep-best",     "--keep-last",    "--patience",
+                           "--optimizer",     "--schedule",     "--warmup",
+                           "--milestones",    "--gamma",        "--plateau-patience",
+                           "--norm-decay",    "--zero-init",    "--no-norm-decay",
+                           "--clip-norm",     "--ema",          "--label-smoothing",
+                           "--mixup",         "--cutmix",       "--accumulate",
+                           "--recipe",        "--sync-bn-scope"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
@@ -133,6 +133,8 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--memory-format nchw", "nchw");
   expect_refusal("--device tpu", "tpu");
   expect_refusal("--uneven maybe", "shadow, stop or error");
+  expect_refusal("--sync-bn-scope 0", "expected world, host or a number of ranks, got '0'");
+  expect_refusal("--sync-bn-scope host --no-sync-bn", "leave out one of the two");
   expect_refusal("--resume --overwrite", "use one of the two");
   expect_refusal("--dataset folder", "--dataset folder needs --data DIR");
   expect_refusal("--image-size 64", "--image-size needs --dataset folder");
@@ -152,6 +154,7 @@ TEST_F(Command, NearMissesGetASuggestion) {
   expect_refusal("--dataset fashionmnist", "(did you mean 'fashion-mnist'?)");
   expect_refusal("--model resnet-50", "(did you mean 'resnet50'?)");
   expect_refusal("--uneven shadwo", "(did you mean 'shadow'?)");
+  expect_refusal("--sync-bn-scope hosts", "a number of ranks, got 'hosts' (did you mean 'host'?)");
   EXPECT_EQ(run("--frobnicate", 2).output.find("did you mean"), std::string::npos);
 }
 
