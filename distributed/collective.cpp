@@ -2,6 +2,7 @@
 
 #include "../core/error.h"
 #include "../core/hash.h"
+#include "../core/ticks.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +10,8 @@
 
 namespace tutti::distributed {
 
-Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+Work::Work(std::shared_ptr<State> state, RecordedCall recorded)
+    : state_(std::move(state)), recorded_(std::move(recorded)) {}
 
 void Work::wait() {
   if (!state_) return;
@@ -17,7 +19,13 @@ void Work::wait() {
     fail<DistributedError>(
         "Work::wait: this collective belongs to the process that this one was forked from, which "
         "alone can wait for it; wait before a fork, or start the child with exec");
+  const std::int64_t began = ticks_now();
   state_->wait();
+  if (!recorded_.recorder) return;
+  const Clock::time_point done = state_->done_at();
+  const auto before = done == Clock::time_point{} ? Clock::duration{} : Clock::now() - done;
+  recorded_.recorder->finish(recorded_.number, began, before);
+  recorded_ = {};
 }
 
 bool Work::is_done() const { return !state_ || process_.is_of_parent() || state_->is_done(); }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../core/tensor.h"
+#include "flight_recorder.h"
 #include "fork.h"
 #include "group_info.h"
 
@@ -56,7 +57,8 @@ class [[nodiscard]] Work {
 
   /// Makes a Work that is already done.
   Work() = default;
-  explicit Work(std::shared_ptr<State> state);
+  /// `recorded` is the call in the flight recorder of the rank, where that has it.
+  explicit Work(std::shared_ptr<State> state, RecordedCall recorded = {});
   /// Waits until the collective is done and throws what went wrong. In the child of a fork it
   /// throws a DistributedError, because the parent's collectives never complete there.
   void wait();
@@ -64,6 +66,7 @@ class [[nodiscard]] Work {
 
  private:
   std::shared_ptr<State> state_;
+  RecordedCall recorded_;
   ProcessMark process_;  // of the process that issued it
 };
 
@@ -89,7 +92,7 @@ struct Collective {
 /// Backends send a Fingerprint as plain bytes.
 struct Fingerprint {
   std::int64_t sequence = 0;
-  std::int64_t count = 0;  ///< The number of elements of the input.
+  std::int64_t count = 0;       ///< The number of elements of the input.
   std::uint64_t name_hash = 0;  ///< Of name and step.
   std::int32_t root = 0;
   Operation operation = Operation::barrier;
