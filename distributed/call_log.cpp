@@ -68,8 +68,11 @@ std::shared_ptr<CallLog::Entry> CallLog::add(const GroupInfo& group) {
   return entry;
 }
 
-void CallLog::write_flight_recorders(const std::string& failure) const noexcept {
+void CallLog::write_flight_recorders(const std::string& call,
+                                     const std::string& cause) const noexcept {
   try {
+    if (flight_recorder_folder().empty()) return;
+    const std::string failure = call.empty() ? cause : call + ": " + cause;
     const std::lock_guard lock(mutex_);
     for (const auto& [rank, recorder] : recorders_)
       write_flight_recorder(*recorder.recorder, {rank, recorder.backend, failure});

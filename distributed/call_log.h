@@ -67,8 +67,9 @@ class CallLog {
   std::optional<std::string> latest_calls(int world_rank) const;
 
   /// Writes the flight recorder of every rank that has an entry, where a folder is set
-  /// (flight_recorder_file.h). `failure` is why. Throws nothing.
-  void write_flight_recorders(const std::string& failure) const noexcept;
+  /// (flight_recorder_file.h), with the call that has failed, if there was one, and the cause.
+  /// Throws nothing.
+  void write_flight_recorders(const std::string& call, const std::string& cause) const noexcept;
 
  private:
   // The recorder of a rank, and the backend of its groups.

@@ -29,7 +29,8 @@ FlightRecorder::Group FlightRecorder::add_group(const std::string& name,
   auto found = std::find_if(groups_.begin(), groups_.end(), [&](const GroupName& group) {
     return group.name == name && group.world_ranks == world_ranks;
   });
-  if (found == groups_.end()) found = groups_.insert(found, {.name = name, .world_ranks = world_ranks});
+  if (found == groups_.end())
+    found = groups_.insert(found, {.name = name, .world_ranks = world_ranks});
   return {static_cast<std::size_t>(found - groups_.begin()), ++found->count};
 }
 
@@ -49,8 +50,8 @@ void FlightRecorder::finish(std::int64_t number, std::int64_t began,
   const std::int64_t ended = ticks_now();
   std::int64_t ticks_before = 0;
   if (before.count() > 0)
-    ticks_before = static_cast<std::int64_t>(static_cast<double>(before.count()) * 1e-9 /
-                                             ticks_to_seconds(1));
+    ticks_before =
+        static_cast<std::int64_t>(static_cast<double>(before.count()) * 1e-9 / ticks_to_seconds(1));
   const std::lock_guard lock(mutex_);
   if (number <= calls_ - static_cast<std::int64_t>(capacity)) return;  // its place is taken
   Entry& entry = ring_[static_cast<std::size_t>(number - 1) % capacity];

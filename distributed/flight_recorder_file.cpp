@@ -59,9 +59,8 @@ Json describe(const FlightRecorder::Contents& contents, const FlightRecorderCaus
   Json groups = Json::array();
   for (const auto& group : contents.groups)
     groups.push_back({{"name", group.name}, {"ranks", group.world_ranks}});
-  return {{"rank", cause.world_rank}, {"backend", cause.backend},
-          {"written", time.now()},    {"failure", cause.failure},
-          {"calls", contents.calls},  {"groups", groups}};
+  return {{"rank", cause.world_rank}, {"backend", cause.backend}, {"written", time.now()},
+          {"failure", cause.failure}, {"calls", contents.calls},  {"groups", groups}};
 }
 
 }  // namespace
@@ -80,9 +79,8 @@ std::string flight_recorder_folder() {
 
 void write_flight_recorder(const FlightRecorder& recorder, const FlightRecorderCause& cause) {
   const std::string folder = flight_recorder_folder();
-  if (folder.empty()) return;
   const FlightRecorder::Contents contents = recorder.contents();
-  if (contents.calls == 0) return;
+  if (folder.empty() || contents.calls == 0) return;
   const TimeOfTicks time;
   std::string text;
   const auto add = [&text](const Json& line) {

@@ -19,13 +19,13 @@ namespace tutti::nn {
 ///
 /// A rank's weight is its share of what its statistics count: the values, in a layer with
 /// Options::pooled; the batches, where the momentum has no value; 1 with a momentum, whose average
-/// reaches equally far back on all ranks; and 0 before the first batch. So groups of more ranks weigh
-/// more. A second call changes nothing but the last bits. The sums are float64: the relative error
-/// of the variance is about 1e-16 (ranks + mean^2 / var).
+/// reaches equally far back on all ranks; and 0 before the first batch. So groups of more ranks
+/// weigh more. A second call changes nothing but the last bits. The sums are float64: the relative
+/// error of the variance is about 1e-16 (ranks + mean^2 / var).
 ///
 /// Layers whose statistics all ranks share already are left alone, as are those that track none or
-/// are frozen, and layers that no rank has trained. The counts stay as they are. Returns the paths of
-/// the layers that were pooled. ValueError, on the rank that finds it, if a layer shares its
+/// are frozen, and layers that no rank has trained. The counts stay as they are. Returns the paths
+/// of the layers that were pooled. ValueError, on the rank that finds it, if a layer shares its
 /// statistics with ranks that are not in `group`.
 std::vector<std::string> pool_statistics(Module& module,
                                          const ProcessGroup& group = distributed::world());

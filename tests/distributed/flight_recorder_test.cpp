@@ -118,7 +118,9 @@ TEST(FlightRecorder, EveryRankWritesItsCallsWhereItsWorldFails) {
     EXPECT_EQ(lines[0]["calls"], 6);
     test::expect_contains(lines[0]["failure"], {"bucket", "the ranks are at different calls"});
     const Json& groups = lines[0]["groups"];
-    const auto name_of = [&](const Json& line) { return groups[line["group"]]["name"]; };
+    const auto name_of = [&](const Json& line) {
+      return groups[line["group"].get<std::size_t>()]["name"];
+    };
     EXPECT_EQ(name_of(lines[5]), "world/split0");
     EXPECT_EQ(lines[5]["name"], "together");
     EXPECT_EQ(name_of(lines[6]), "world");
@@ -140,7 +142,8 @@ TEST(FlightRecorder, EveryRankWritesItsCallsWhereItsWorldFails) {
 TEST(FlightRecorder, WritesNothingWithoutAFolderOrAFailure) {
   {
     const FlightRecorderFolder folder;
-    run_ranks(2, [](const ProcessGroup& group) { group.barrier(); }, 60s);
+    run_ranks(
+        2, [](const ProcessGroup& group) { group.barrier(); }, 60s);
     EXPECT_TRUE(folder.is_empty());
     set_flight_recorder_folder("");
     run_ranks(2, part, 60s);
