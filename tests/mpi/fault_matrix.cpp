@@ -164,7 +164,7 @@ std::vector<Case> matrix() {
                      bad)});
     add(2, bad, "action=exit," + bucket,
         {caught + in_bucket +
-         fmt::format("rank {} will never arrive: its process is exiting; it last completed #11",
+         fmt::format("rank {} will never arrive: its process is exiting; it last completed #7",
                      bad)});
     add(2, bad, "action=exit,when=exit",
         {fmt::format("(mpirun|mpiexec|prterun) has exited due to process rank {} with PID", bad)});
@@ -176,7 +176,7 @@ std::vector<Case> matrix() {
     add(2, bad, "action=raise," + forward,
         {in_forward + injected + "/normalization' at collective #3"});
     add(2, bad, "action=raise,when=data," + bucket,
-        {caught + ".*" + injected + "' at collective #12"});
+        {caught + ".*" + injected + "' at collective #8"});
     add(2, bad, "action=raise,when=exit",
         {fmt::format("process rank {} with PID .* exited on\\ssignal 6", bad)});
   }
