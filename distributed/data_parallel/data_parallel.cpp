@@ -98,7 +98,9 @@ void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root
       }
     };
     if (group.rank() == root) copy(true);
-    group.broadcast(bucket.flat, root, {.name = "DataParallel: values of " + bucket.label}).wait();
+    const std::string name = fmt::format("DataParallel: values of {} {} tensors",
+                                         bucket.parameters.size(), to_string(bucket.flat.dtype()));
+    group.broadcast(bucket.flat, root, {.name = name}).wait();
     if (group.rank() != root) copy(false);
   }
 }

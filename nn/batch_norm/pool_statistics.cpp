@@ -5,6 +5,8 @@
 #include "../../core/create.h"
 #include "statistics_run.h"
 
+#include <cmath>
+
 namespace tutti::nn {
 namespace {
 
@@ -35,22 +37,28 @@ Tensor weight_of(const BatchNorm& layer) {
   return layer.options().momentum ? batches - relu(batches - 1) : batches;  // the former: 0 or 1
 }
 
-// Returns the weight, and the weighted sums of mean and of mean square: (1 + 2C).
+// Returns batches and weight, and the weighted sums of mean and of mean square: (2 + 2C).
 Tensor weighted_sums(const BatchNorm& layer) {
   const Tensor weight = weight_of(layer), mean = layer.running_mean.to(float64),
                mean_square = layer.running_var.to(float64) + square(mean);
-  return cat({weight, mean * weight, mean_square * weight});
+  const Tensor batches = layer.num_batches_tracked.to(float64).reshape({1});
+  return cat({batches, weight, mean * weight, mean_square * weight});
 }
 
-// Sets the statistics from the sums over all ranks. Returns whether any rank had some.
-bool set_statistics(const BatchNorm& layer, const Tensor& sums) {
+// Sets the statistics from the sums over `ranks` ranks, and the counts to those of the average
+// rank. Returns whether any rank had some.
+bool set_statistics(const BatchNorm& layer, const Tensor& sums, int ranks) {
   const std::int64_t c = layer.options().channels;
-  const double weight = sums.slice(0, 0, 1).item<double>();
+  const double batches = sums.data<double>()[0], weight = sums.data<double>()[1];
   if (weight == 0) return false;
-  const Tensor mean = sums.slice(0, 1, 1 + c) * (1 / weight),
-               mean_square = sums.slice(0, 1 + c, 1 + 2 * c) * (1 / weight);
+  const Tensor mean = sums.slice(0, 2, 2 + c) * (1 / weight),
+               mean_square = sums.slice(0, 2 + c, 2 + 2 * c) * (1 / weight);
   layer.running_mean.copy_(mean);
   layer.running_var.copy_(relu(mean_square - square(mean)));  // not below 0 by rounding
+  layer.num_batches_tracked.fill_(std::ceil(batches / ranks));
+  const auto& shared = layer.process_group();
+  if (layer.options().pooled)
+    layer.num_elements_tracked.fill_(weight / ranks * (shared ? shared->size() : 1));
   return true;
 }
 
@@ -70,8 +78,9 @@ std::vector<std::string> pool_statistics(Module& module, const ProcessGroup& gro
   std::vector<std::string> pooled;
   std::int64_t begin = 0;
   for (const PooledLayer& each : layers) {
-    const std::int64_t end = begin + 1 + 2 * each.layer->options().channels;
-    if (set_statistics(*each.layer, sums.slice(0, begin, end))) pooled.push_back(each.path);
+    const std::int64_t end = begin + 2 + 2 * each.layer->options().channels;
+    if (set_statistics(*each.layer, sums.slice(0, begin, end), group.size()))
+      pooled.push_back(each.path);
     begin = end;
   }
   return pooled;

@@ -10,7 +10,7 @@ namespace tutti::nn {
 /// Sets the running statistics of every BatchNorm in `module` to those of all ranks of `group`
 /// together, on every rank. Call it before evaluation and before weights are saved. Every rank of
 /// `group` calls it, with layers of the same paths and channels; it makes one all-reduce of
-/// 8 (1 + 2C) bytes a layer for all layers together, and none where no layer needs it.
+/// 8 (2 + 2C) bytes a layer for all layers together, and none where no layer needs it.
 ///
 /// With running mean m_r, running variance v_r and weight w_r on rank r, and W the sum of the
 /// weights:
@@ -24,9 +24,10 @@ namespace tutti::nn {
 /// error of the variance is about 1e-16 (ranks + mean^2 / var).
 ///
 /// Layers whose statistics all ranks share already are left alone, as are those that track none or
-/// are frozen, and layers that no rank has trained. The counts stay as they are. Returns the paths
-/// of the layers that were pooled. ValueError, on the rank that finds it, if a layer shares its
-/// statistics with ranks that are not in `group`.
+/// are frozen, and layers that no rank has trained. Counts become those of the average rank:
+/// batches are rounded up, and values are those of its group. Returns the paths of the layers that
+/// were pooled. ValueError, on the rank that finds it, if a layer shares its statistics with ranks
+/// that are not in `group`.
 std::vector<std::string> pool_statistics(Module& module,
                                          const ProcessGroup& group = distributed::world());
 
