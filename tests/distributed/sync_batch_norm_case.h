@@ -316,9 +316,10 @@ inline void check_pool_statistics(const ProcessGroup& group) {
       nn::pool_statistics(net, group);
       EXPECT_LT(relative_error(layers[1]->running_var, var), 1e-12);
       EXPECT_EQ(layers[1]->num_batches_tracked.item<int>(), 3);
-      if (options.pooled && !alone && group.size() % 2 == 0)
+      if (options.pooled && !alone && group.size() % 2 == 0) {
         EXPECT_EQ(layers[1]->num_elements_tracked.item<double>(),
                   3 * 2 * std::min(2, group.size()) * 6);
+      }
     }
 }
 
