@@ -180,6 +180,7 @@ void BackwardPass::collect_nodes(Node* root) {
     for (const Edge& edge : node->edges) {
       if (edge.node && seen.insert(edge.node.get()).second) stack.push_back(edge.node.get());
       if (edge.leaf.defined()) {
+        edge.leaf.meta()->uses_without_backward.fetch_sub(1, std::memory_order_relaxed);
         LeafState& state = leaves_[edge.leaf.id()];
         state.leaf = edge.leaf;
         ++state.outstanding;
@@ -272,6 +273,7 @@ std::shared_ptr<Node> node_of(const Tensor& root) {
   const auto identity = std::make_shared<Node>();
   identity->name = "leaf";
   identity->edges = {{nullptr, root}};
+  root.meta()->uses_without_backward.fetch_add(1, std::memory_order_relaxed);
   identity->shapes = {root.shape()};
   identity->dtypes = {root.dtype()};
   identity->backward = [](const Tensor& g) { return std::vector<Tensor>{g}; };
@@ -303,6 +305,8 @@ void at_end_of_backward(std::function<void()> callback) {
 }
 
 std::uint64_t current_backward() { return outermost.id; }
+
+std::uint64_t backwards_begun() { return backward_count; }
 
 void defer_gradients(std::function<std::vector<Tensor>()> rest) {
   if (!current_pass) fail<Error>("defer_gradients: no backward is running on this thread");

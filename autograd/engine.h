@@ -21,4 +21,7 @@ void at_end_of_backward(std::function<void()> callback);
 /// Returns a number that identifies the thread's outermost backward; 0 outside of one.
 std::uint64_t current_backward();
 
+/// Returns how many outermost backwards this thread has begun. Inside of one, this is its number.
+std::uint64_t backwards_begun();
+
 }  // namespace tutti::autograd

@@ -6,6 +6,8 @@
 
 #include "../core/tensor.h"
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -56,6 +58,10 @@ struct Meta {
   Tensor grad;                 ///< set for leaves only
   std::shared_ptr<Node> node;  ///< the operation that computed this tensor; null for a leaf
   std::vector<std::pair<std::uint64_t, LeafHook>> hooks;
+  /// Of a leaf: the inputs of recorded operations that it was, less those that a backward has
+  /// visited. DataParallel finds forwards in it whose backward one rank has left out. Atomic,
+  /// because several threads may use one leaf at a time.
+  std::atomic<std::int64_t> uses_without_backward{0};
 };
 
 /// Returns the Meta of a tensor and makes one if there is none.

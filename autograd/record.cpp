@@ -49,6 +49,8 @@ Tensor record_node(std::string name, Tensor output, const std::vector<Tensor>& i
     node->edges.push_back(!needed           ? Edge{}
                           : input.is_leaf() ? Edge{nullptr, input}
                                             : Edge{input.meta()->node, {}});
+    if (needed && input.is_leaf())
+      input.meta()->uses_without_backward.fetch_add(1, std::memory_order_relaxed);
     node->shapes.push_back(input.defined() ? input.shape() : Shape{});
     node->dtypes.push_back(input.defined() ? input.dtype() : DType::float32);
   }

@@ -1,11 +1,22 @@
 #include "call_log.h"
 
 #include "../core/error.h"
+#include "flight_recorder_file.h"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tutti::distributed {
+namespace {
+
+// The call that a backend has just recorded, for the Work that ProcessGroup makes of it. It goes
+// around the backend's interface, so that a backend that passes calls on to another needs no code.
+thread_local RecordedCall recorded_call;
+
+}  // namespace
+
+RecordedCall take_recorded_call() { return std::exchange(recorded_call, {}); }
 
 std::string describe(const CallRecord& record, const std::string& group) {
   const std::string name(record.name, strnlen(record.name, sizeof(record.name)));
@@ -34,7 +45,11 @@ CallRecord CallLog::Entry::record(const Collective& call) {
                     .bytes = call.bytes(),
                     .operation = call.operation,
                     .stamp = stamps_.fetch_add(1, std::memory_order_relaxed) + 1};
-  std::memcpy(latest.name, call.name.data(), std::min(call.name.size(), sizeof(latest.name) - 1));
+  const std::size_t room = sizeof(latest.name) - 1, length = std::min(call.name.size(), room);
+  std::memcpy(latest.name, call.name.data(), length);
+  CallRecord with_step = latest;  // ranks may part in the step alone
+  std::memcpy(with_step.name + length, call.step.data(), std::min(call.step.size(), room - length));
+  recorded_call = {recorder_, recorder_->record(recorded_group_, with_step)};
   const std::lock_guard lock(mutex_);
   latest_ = latest;
   return latest;
@@ -42,13 +57,28 @@ CallRecord CallLog::Entry::record(const Collective& call) {
 
 std::shared_ptr<CallLog::Entry> CallLog::add(const GroupInfo& group) {
   const int world_rank = group.world_ranks[static_cast<std::size_t>(group.rank)];
-  const auto entry = std::make_shared<Entry>(world_rank, group.group, stamps_);
   const std::lock_guard lock(mutex_);
+  Recorder& recorder = recorders_[world_rank];
+  if (!recorder.recorder) recorder = {std::make_shared<FlightRecorder>(), group.backend};
+  const auto entry = std::make_shared<Entry>(world_rank, group, recorder.recorder, stamps_);
   std::erase_if(entries_, [&](const auto& old) {
     return old.use_count() == 1 && old->world_rank_ == world_rank;
   });
   entries_.push_back(entry);
   return entry;
+}
+
+void CallLog::write_flight_recorders(const std::string& call,
+                                     const std::string& cause) const noexcept {
+  try {
+    if (flight_recorder_folder().empty()) return;
+    const std::string failure = call.empty() ? cause : call + ": " + cause;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [rank, recorder] : recorders_)
+      write_flight_recorder(*recorder.recorder, {rank, recorder.backend, failure});
+  } catch (const std::exception&) {
+    // The failure of the world is what counts, and is thrown. A full disk must not hide it.
+  }
 }
 
 std::optional<std::string> CallLog::latest_calls(int world_rank) const {

@@ -1,25 +1,18 @@
-// CallLog: the latest call that each rank has issued in each group of a world. World reads it when
-// a rank is absent at a deadline, so that the error says where that rank was. It holds no tensors
-// and knows nothing of waits.
+// CallLog: the latest call that each rank has issued in each group of a world, and the flight
+// recorder of each rank, which holds its last calls in all groups. World reads the former when a
+// rank is absent at a deadline, so that the error says where that rank was, and writes the latter
+// when it fails. It holds no tensors and knows nothing of waits.
 #pragma once
 
 #include "collective.h"
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 namespace tutti::distributed {
-
-/// One call as a rank keeps it on record: plain bytes, which backends may send.
-struct CallRecord {
-  std::int64_t sequence = 0;  ///< Its number in its group; 0 stands for no call yet.
-  std::int64_t bytes = 0;
-  Operation operation = Operation::barrier;
-  char name[103] = {};     ///< The beginning of the name.
-  std::int64_t stamp = 0;  ///< Its number among the calls of all groups of its CallLog.
-};
 
 /// Returns the same text as for a Collective, such as
 /// "all_reduce #808 of group 'world' (bucket 4, 6.2 MB)".
@@ -42,16 +35,23 @@ class CallLog {
   /// The latest call of one rank in one group.
   class Entry {
    public:
-    Entry(int world_rank, std::string group, std::atomic<std::int64_t>& stamps)
-        : world_rank_(world_rank), group_(std::move(group)), stamps_(stamps) {}
-    /// Replaces the record and returns the new one. Allocates nothing and waits for no other rank.
-    /// The log must still exist.
+    Entry(int world_rank, const GroupInfo& group, std::shared_ptr<FlightRecorder> recorder,
+          std::atomic<std::int64_t>& stamps)
+        : world_rank_(world_rank),
+          group_(group.group),
+          recorder_(std::move(recorder)),
+          recorded_group_(recorder_->add_group(group.group, group.world_ranks)),
+          stamps_(stamps) {}
+    /// Replaces the record, adds it to the flight recorder and returns it. Allocates nothing and
+    /// waits for no other rank. The log must still exist.
     CallRecord record(const Collective& call);
 
    private:
     friend class CallLog;
     const int world_rank_;
     const std::string group_;
+    const std::shared_ptr<FlightRecorder> recorder_;
+    const FlightRecorder::Group recorded_group_;
     std::atomic<std::int64_t>& stamps_;
     mutable std::mutex mutex_;
     CallRecord latest_;
@@ -66,10 +66,26 @@ class CallLog {
   /// nothing where this object has no entry of the rank.
   std::optional<std::string> latest_calls(int world_rank) const;
 
+  /// Writes the flight recorder of every rank that has an entry, where a folder is set
+  /// (flight_recorder_file.h), with the call that has failed, if there was one, and the cause.
+  /// Throws nothing.
+  void write_flight_recorders(const std::string& call, const std::string& cause) const noexcept;
+
  private:
+  // The recorder of a rank, and the backend of its groups.
+  struct Recorder {
+    std::shared_ptr<FlightRecorder> recorder;
+    std::string backend;
+  };
+
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Entry>> entries_;
+  std::map<int, Recorder> recorders_;    // by rank in the world
   std::atomic<std::int64_t> stamps_{0};  // the calls so far, of all ranks and groups
 };
+
+/// Returns the call that this thread has recorded since the last time it asked, for the Work that
+/// is made of it; none where it has recorded none.
+RecordedCall take_recorded_call();
 
 }  // namespace tutti::distributed

@@ -2,6 +2,7 @@
 
 #include "../core/error.h"
 #include "../core/hash.h"
+#include "../core/ticks.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +10,8 @@
 
 namespace tutti::distributed {
 
-Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+Work::Work(std::shared_ptr<State> state, RecordedCall recorded)
+    : state_(std::move(state)), recorded_(std::move(recorded)) {}
 
 void Work::wait() {
   if (!state_) return;
@@ -17,7 +19,13 @@ void Work::wait() {
     fail<DistributedError>(
         "Work::wait: this collective belongs to the process that this one was forked from, which "
         "alone can wait for it; wait before a fork, or start the child with exec");
+  const std::int64_t began = ticks_now();
   state_->wait();
+  if (!recorded_.recorder) return;
+  const Clock::time_point done = state_->done_at();
+  const auto before = done == Clock::time_point{} ? Clock::duration{} : Clock::now() - done;
+  recorded_.recorder->finish(recorded_.number, began, before);
+  recorded_ = {};
 }
 
 bool Work::is_done() const { return !state_ || process_.is_of_parent() || state_->is_done(); }
@@ -68,15 +76,20 @@ Fingerprint fingerprint(const Collective& call) {
   Fingerprint fingerprint;
   fingerprint.sequence = call.sequence;
   fingerprint.count = call.input.defined() ? call.input.numel() : 0;
-  fingerprint.name_hash = Hash64().add(std::string_view(call.name)).value();
+  fingerprint.name_hash =
+      Hash64().add(std::string_view(call.name)).add(std::string_view(call.step)).value();
   fingerprint.root = call.root;
   fingerprint.operation = call.operation;
   fingerprint.op = static_cast<std::uint8_t>(call.op);
   fingerprint.dtype = call.input.defined() ? static_cast<std::uint8_t>(call.input.dtype()) : 0;
-  const std::size_t room = sizeof(fingerprint.name) - 1, length = std::min(call.name.size(), room);
-  std::memcpy(fingerprint.name, call.name.data(), length);
-  std::memcpy(fingerprint.name + length, call.detail.data(),
-              std::min(call.detail.size(), room - length));
+  std::size_t room = sizeof(fingerprint.name) - 1;
+  char* end = fingerprint.name;
+  for (const std::string* part : {&call.name, &call.step, &call.detail}) {
+    const std::size_t length = std::min(part->size(), room);
+    std::memcpy(end, part->data(), length);
+    end += length;
+    room -= length;
+  }
   return fingerprint;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../core/tensor.h"
+#include "flight_recorder.h"
 #include "fork.h"
 #include "group_info.h"
 
@@ -31,6 +32,9 @@ struct CallOptions {
   std::chrono::milliseconds timeout{0};
   /// What errors say behind the name. Unlike the name, it need not be equal on all ranks.
   std::string detail = {};
+  /// The step that the call belongs to, such as ", backward 12". It must be equal on all ranks, as
+  /// the name, and stands only in the error for ranks that are at different calls.
+  std::string step = {};
 };
 
 /// A collective that has been started. Its tensors must not be touched before wait() returns.
@@ -53,7 +57,8 @@ class [[nodiscard]] Work {
 
   /// Makes a Work that is already done.
   Work() = default;
-  explicit Work(std::shared_ptr<State> state);
+  /// `recorded` is the call in the flight recorder of the rank, where that has it.
+  explicit Work(std::shared_ptr<State> state, RecordedCall recorded = {});
   /// Waits until the collective is done and throws what went wrong. In the child of a fork it
   /// throws a DistributedError, because the parent's collectives never complete there.
   void wait();
@@ -61,6 +66,7 @@ class [[nodiscard]] Work {
 
  private:
   std::shared_ptr<State> state_;
+  RecordedCall recorded_;
   ProcessMark process_;  // of the process that issued it
 };
 
@@ -75,6 +81,7 @@ struct Collective {
   Tensor output = {};
   std::string name = {};
   std::string detail = {};    ///< What errors say behind the name; not compared between ranks.
+  std::string step = {};      ///< What ranks compare beside the name (CallOptions::step).
   std::int64_t sequence = 0;  ///< The number of this collective in its group, counted from 1.
   std::chrono::milliseconds timeout{0};  ///< How long a wait for it may last.
 
@@ -85,13 +92,14 @@ struct Collective {
 /// Backends send a Fingerprint as plain bytes.
 struct Fingerprint {
   std::int64_t sequence = 0;
-  std::int64_t count = 0;  ///< The number of elements of the input.
-  std::uint64_t name_hash = 0;
+  std::int64_t count = 0;       ///< The number of elements of the input.
+  std::uint64_t name_hash = 0;  ///< Of name and step.
   std::int32_t root = 0;
   Operation operation = Operation::barrier;
   std::uint8_t op = 0;
   std::uint8_t dtype = 0;
-  char name[217] = {};  ///< The beginning of name and detail, for the error text; not compared.
+  /// The beginning of name, step and detail, for the error text; not compared.
+  char name[217] = {};
 
   bool operator==(const Fingerprint& other) const;
   /// Returns a hash of what operator==() compares.

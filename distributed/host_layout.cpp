@@ -1,7 +1,12 @@
 #include "host_layout.h"
 
+#include "../core/error.h"
+
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <map>
+#include <string_view>
 
 namespace tutti::distributed {
 namespace {
@@ -9,6 +14,20 @@ namespace {
 bool has_fewer(const std::vector<int>& a, const std::vector<int>& b) { return a.size() < b.size(); }
 
 }  // namespace
+
+int emulated_ranks_per_host() {
+  const char* text = std::getenv("TUTTI_RANKS_PER_HOST");
+  if (!text) return 0;
+  const std::string_view all = text;
+  int value = 0;
+  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
+  if (error != std::errc() || end != all.data() + all.size() || value < 1)
+    fail<ValueError>(
+        "TUTTI_RANKS_PER_HOST='{}': expected a positive number; unset it where no hosts are to be "
+        "emulated",
+        text);
+  return value;
+}
 
 HostLayout::HostLayout(const GroupInfo& group) {
   std::map<int, std::size_t> positions;  // in `hosts`, by the number of the host

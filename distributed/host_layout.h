@@ -1,4 +1,5 @@
 // HostLayout: which ranks of a group share a host. It follows from GroupInfo without communication.
+// Here is also the variable by which tests emulate hosts.
 #pragma once
 
 #include "group_info.h"
@@ -6,6 +7,11 @@
 #include <cstddef>
 
 namespace tutti::distributed {
+
+/// Returns the value of the environment variable TUTTI_RANKS_PER_HOST, which makes one machine look
+/// like several for tests: so many consecutive ranks of the world each then count as a host.
+/// Returns 0 where it is not set. Throws a ValueError where it is no positive number.
+int emulated_ranks_per_host();
 
 struct HostLayout {
   /// The ranks of the group on each host, in ascending order. The hosts are in the order of their

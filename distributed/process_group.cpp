@@ -2,8 +2,11 @@
 // once in a group of one rank. It moves no data between ranks.
 #include "process_group.h"
 
+#include "../core/hash.h"
 #include "backend.h"
 #include "diagnostics/fault_injection.h"
+#include "host_layout.h"
+#include "launch/rendezvous/process_identity.h"
 #include "reduce.h"
 #include "submit.h"
 
@@ -79,6 +82,16 @@ void check_stacked(const Shape& whole, const Shape& part, int ranks, Operation o
         "{}: expected {} of shape {} (the number of ranks, then the shape of {}), got {}",
         to_string(operation), whole_name, tutti::to_string(expected), part_name,
         tutti::to_string(whole));
+}
+
+// Returns a number that is the same for ranks that share a host.
+std::int64_t host_identity(const GroupInfo& info) {
+  const auto rank = static_cast<std::size_t>(info.rank);
+  if (const int emulated = emulated_ranks_per_host(); emulated > 0)
+    return info.world_ranks[rank] / emulated;
+  if (!info.hosts.empty()) return info.hosts[rank];
+  const std::string identity = rendezvous::host_name() + " " + rendezvous::boot_id();
+  return static_cast<std::int64_t>(Hash64().add(identity).value());
 }
 
 void check_member(Backend& backend, Operation operation) {
@@ -183,13 +196,35 @@ void ProcessGroup::barrier(CallOptions options) const {
   submit(backend_, {.operation = Operation::barrier}, std::move(options)).wait();
 }
 
-ProcessGroup ProcessGroup::split(int color, int key) const {
+ProcessGroup ProcessGroup::split(int color, int key) const { return split_as("split", color, key); }
+
+ProcessGroup ProcessGroup::split_by_host() const {
+  check_member(*backend_, Operation::all_gather);
+  std::int64_t mine = host_identity(backend_->info());
+  std::vector<std::int64_t> all(static_cast<std::size_t>(size()));
+  all_gather(from_blob(&mine, {}, int64), from_blob(all.data(), {size()}, int64),
+             {.name = "split_by_host"})
+      .wait();
+  std::vector<std::int64_t> hosts;  // in the order of their first ranks
+  for (const std::int64_t host : all)
+    if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+  const auto number = std::find(hosts.begin(), hosts.end(), mine) - hosts.begin();
+  return split_as("host", static_cast<int>(number), 0);
+}
+
+ProcessGroup ProcessGroup::split_by_size(int ranks) const {
+  if (ranks < 1) fail<ValueError>("split_by_size: expected at least 1 rank, got {}", ranks);
+  return split_as("part", rank() / ranks, 0);
+}
+
+// Groups of the color c are named KINDc.
+ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const {
   check_member(*backend_, Operation::all_gather);
   const Tensor mine =
       tensor({static_cast<double>(color), static_cast<double>(key)}, {.dtype = int64});
   const Tensor all = tutti::empty({size(), 2}, {.dtype = int64});
   all_gather(mine, all, {.name = "split"}).wait();
-  const std::string group = fmt::format("{}/split{}", name(), color);
+  const std::string group = fmt::format("{}/{}{}", name(), kind, color);
   if (color < 0) {
     backend_->join_no_subgroup();
     return ProcessGroup(std::make_shared<NoMember>(group));

@@ -101,6 +101,16 @@ class ProcessGroup {
   /// group calls it. A rank with a negative color joins none; it gets a group that throws when it
   /// is used.
   ProcessGroup split(int color, int key = 0) const;
+  /// Makes a group of the ranks of this group that share this rank's host, named "world/host0",
+  /// ...: hosts are numbered by their first rank. Every rank of this group calls it. Hosts are told
+  /// apart by MPI, which asks for shared memory, and elsewhere by name and boot, so that two
+  /// containers of one machine count as two. TUTTI_RANKS_PER_HOST=k lets ranks 0 to k - 1 of the
+  /// world count as the first host, the next k as the second, and so on.
+  ProcessGroup split_by_host() const;
+  /// Makes groups of `ranks` ranks that follow each other in this group, named "world/part0", ...;
+  /// the last one may have fewer. Every rank of this group calls it. Throws a ValueError for
+  /// `ranks` below 1.
+  ProcessGroup split_by_size(int ranks) const;
   /// Returns a group of the same ranks with a communicator of its own. Normalization statistics go
   /// through it, so that they never wait behind a gradient bucket.
   const ProcessGroup& for_normalization() const;
@@ -112,6 +122,8 @@ class ProcessGroup {
   const std::shared_ptr<Backend>& implementation() const { return backend_; }
 
  private:
+  ProcessGroup split_as(const char* kind, int color, int key) const;
+
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<ProcessGroup> normalization_;
 };

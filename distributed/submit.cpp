@@ -131,6 +131,7 @@ Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOption
     call.output = in_place ? call.input : for_backend(*backend, call.output, false);
   call.name = std::move(options.name);
   call.detail = std::move(options.detail);
+  call.step = std::move(options.step);
   call.timeout = options.timeout.count() > 0 ? options.timeout : info.timeout;
   call.sequence = ++backend->calls;
   backend->bytes += call.bytes();
@@ -138,13 +139,15 @@ Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOption
   const bool dropped = faults::inject(Fault::Moment::call, info.rank, info.group, call.sequence);
   const bool timed = backend->observer || trace::is_profiling();
   const auto launched = timed ? trace::Clock::now() : trace::Clock::time_point{};
+  take_recorded_call();
   std::shared_ptr<Work::State> state = dropped ? std::make_shared<Dropped>(backend, call)
                                                : backend->submit(call);
+  RecordedCall recorded = take_recorded_call();
   if (timed && state)
     state = std::make_shared<Timed>(std::move(state), call, backend->observer, launched);
   if (target.defined() && target.raw() != call.output.raw())
     state = std::make_shared<CopyBack>(std::move(state), call.output, target);
-  return Work(std::move(state));
+  return Work(std::move(state), std::move(recorded));
 }
 
 }  // namespace tutti::distributed

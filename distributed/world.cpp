@@ -105,6 +105,7 @@ void World::set_failure(Failure failure) {
   failure_ = std::move(failure);
   has_failed_ = true;
   changed_.notify_all();
+  calls_.write_flight_recorders(failure_->at, failure_->what);
 }
 
 std::optional<Failure> World::failure() const {

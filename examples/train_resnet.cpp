@@ -19,6 +19,7 @@
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/excerpt.h>
 #include <tutti/distributed/backends.h>
+#include <tutti/distributed/flight_recorder_file.h>
 
 #include <algorithm>
 #include <atomic>
@@ -152,6 +153,14 @@ void test_on_ranks(const TrainOptions& options, const TrainingData& data,
                 [&](const ProcessGroup& group) { test_weights(options, data, group, stdout); });
 }
 
+// Ranks that fail write their last collectives into the run folder, unless the user has named
+// another folder.
+void record_flight(const Job& job) {
+  if (job.options.test_only || !distributed::flight_recorder_folder().empty()) return;
+  if (job.lock) job.lock->remove_flight_recorders();
+  distributed::set_flight_recorder_folder(job.options.out);
+}
+
 int run(int argc, char** argv, const ProcessGroup& world) {
   const Job job = prepare(argc, argv, world);
   if (!job.is_wanted) return exit_success;
@@ -168,6 +177,7 @@ int run(int argc, char** argv, const ProcessGroup& world) {
     if (job.lock && job.options.overwrite) job.lock->remove_old_run();
     if (!job.options.trace.empty()) timeline.emplace(job.options.trace, world);
   });
+  record_flight(job);
   bool is_stopped = false;
   try {
     if (job.options.test_only) test_on_ranks(job.options, job.data, world);
@@ -194,6 +204,10 @@ int report(const ProcessGroup& world, const std::exception& error) {
   const std::string rank = world.size() > 1 ? fmt::format(" (rank {})", world.rank()) : "";
   const std::string text = fmt::format("train_resnet{}: {}\n", rank, escape_controls(error.what()));
   std::fputs(text.c_str(), stderr);
+  const std::string folder = distributed::flight_recorder_folder();
+  if (!folder.empty() && dynamic_cast<const DistributedError*>(&error) && world.rank() == 0)
+    std::fputs(("where the ranks part:  examples/flight_recorder.py " + folder + "\n").c_str(),
+               stderr);
   return exit_code_of(error);
 }
 

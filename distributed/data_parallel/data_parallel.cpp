@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace tutti::distributed {
 namespace {
@@ -81,8 +82,27 @@ void check_same_model(const ProcessGroup& group, const std::vector<std::string>&
   for (int r = 1; r < group.size(); ++r) compare_lines(lines_of(0), lines_of(r), r);
 }
 
+// Copies the values of rank `root` to all ranks. Tensors of one dtype and device travel together,
+// so that a model of hundreds of tensors starts with a few collectives. The copies need as much
+// memory as the gradients' buckets, which are not there yet when a model starts.
 void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root) {
-  for (const auto& [name, tensor] : tensors) group.broadcast(tensor, root, {.name = name}).wait();
+  constexpr std::int64_t cap = std::int64_t{256} << 20;  // bytes of one broadcast
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (const Bucket& bucket : make_buckets(tensors, order, {cap, cap})) {
+    const auto copy = [&](bool to_bucket) {
+      for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+        const Tensor tensor = tensors[bucket.parameters[i]].second.detach();
+        if (to_bucket) bucket.views[i].copy_(tensor);
+        else tensor.copy_(bucket.views[i]);
+      }
+    };
+    if (group.rank() == root) copy(true);
+    const std::string name = fmt::format("DataParallel: values of {} {} tensors",
+                                         bucket.parameters.size(), to_string(bucket.flat.dtype()));
+    group.broadcast(bucket.flat, root, {.name = name}).wait();
+    if (group.rank() != root) copy(false);
+  }
 }
 
 }  // namespace
@@ -97,8 +117,9 @@ DataParallel::DataParallel(StateDict parameters, StateDict buffers, ProcessGroup
   const std::vector<std::string> description = describe_model(parameters, buffers_);
   if (group_.size() == 1) return;
   check_same_model(group_, description);
-  broadcast_all(group_, parameters, 0);
-  broadcast_all(group_, buffers_, 0);
+  StateDict tensors = parameters;
+  tensors.insert(tensors.end(), buffers_.begin(), buffers_.end());
+  broadcast_all(group_, tensors, 0);
   std::erase_if(parameters,
                 [](const auto& parameter) { return !parameter.second.requires_grad(); });
   reducer_ = std::make_shared<Reducer>(std::move(parameters), group_, std::move(options));
@@ -121,7 +142,9 @@ void DataParallel::synchronize_gradients() {
   if (reducer_) reducer_->synchronize();
 }
 
-void DataParallel::broadcast_buffers(int root) { broadcast_all(group_, buffers_, root); }
+void DataParallel::broadcast_buffers(int root) {
+  if (group_.size() > 1) broadcast_all(group_, buffers_, root);
+}
 
 std::vector<std::vector<std::string>> DataParallel::buckets() const {
   return reducer_ ? reducer_->bucket_names() : std::vector<std::vector<std::string>>{};

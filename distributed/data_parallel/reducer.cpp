@@ -48,6 +48,8 @@ Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions o
       states_(parameters_.size()),
       group_(std::move(group)),
       options_(std::move(options)),
+      starts_at_end_(options_.find_unused_parameters && group_.capabilities().device_waits),
+      uncounted_(autograd::backwards_begun()),
       reordered_(!options_.reorder_buckets || options_.find_unused_parameters) {
   if (!options_.communication)
     options_.communication = [](const ProcessGroup& ranks, const Tensor& bucket, CallOptions call) {
@@ -83,6 +85,11 @@ void Reducer::lay_out_buckets(const std::vector<std::size_t>& order) {
   reset();
 }
 
+void Reducer::pause(bool on) {
+  if (on && paused_++ == 0) paused_since_ = autograd::backwards_begun();
+  if (!on && --paused_ == 0) uncounted_ += autograd::backwards_begun() - paused_since_;
+}
+
 const Tensor& Reducer::view(std::size_t parameter) const {
   return buckets_[states_[parameter].bucket].views[states_[parameter].index];
 }
@@ -115,6 +122,7 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
     if (backward_ != 0) reset();  // the last backward threw before its end
     backward_ = autograd::current_backward();
     autograd::at_end_of_backward([this] { finish_backward(); });
+    begin_averaging();
   }
   ParameterState& state = states_[parameter];
   const double share = 1.0 / group_.size();
@@ -127,7 +135,21 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
     kernels::elementwise(gradient.device()).axpy(share, gradient, state.late);
   }
   gradient = {};
-  start_full_buckets();
+  if (!starts_at_end_) start_full_buckets();
+}
+
+// Says which backward this is, so that a rank that has left one out does not average its gradients
+// with those of another step. A backward through none of the parameters counts. A forward without a
+// backward shows in the uses of the parameters; ranks that may use different ones may also leave
+// different ones without a gradient, so there it does not.
+void Reducer::begin_averaging() {
+  step_ = fmt::format(", backward {}", autograd::backwards_begun() - uncounted_);
+  if (options_.find_unused_parameters) return;
+  std::int64_t left_out = 0;
+  for (const auto& [name, parameter] : parameters_)
+    left_out += parameter.meta()->uses_without_backward.load(std::memory_order_relaxed);
+  if (left_out != 0)
+    step_ += fmt::format(", after a forward without backward: {} uses of parameters", left_out);
 }
 
 // Copies and divides in one pass. Dividing before the sum keeps 16-bit gradients from overflowing.
@@ -155,7 +177,8 @@ void Reducer::start_full_buckets() {
   while (works_.size() < buckets_.size() && pending_[works_.size()] == 0) {
     const Bucket& bucket = buckets_[works_.size()];
     abort_on_error(group_, bucket, [&] {
-      works_.push_back(options_.communication(group_, bucket.flat, {.name = bucket.label}));
+      works_.push_back(
+          options_.communication(group_, bucket.flat, {.name = bucket.label, .step = step_}));
     });
   }
 }
@@ -166,6 +189,7 @@ void Reducer::finish_backward() {
       if (!options_.find_unused_parameters) fail_for_missing_gradients();
       fill_missing_gradients();
     }
+    start_full_buckets();
     assign_averages(options_.find_unused_parameters);
   } catch (...) {
     reset();
@@ -180,8 +204,10 @@ void Reducer::synchronize() {
   if (autograd::current_backward() != 0)
     fail<Error>("synchronize_gradients: called inside of a backward; call it after backward()");
   reset();
+  begin_averaging();
   try {
     fill_missing_gradients();
+    start_full_buckets();
     assign_averages(true);
   } catch (...) {
     reset();
@@ -222,7 +248,6 @@ void Reducer::fill_missing_gradients() {
       --pending_[state.bucket];
     }
   }
-  start_full_buckets();
 }
 
 // Waits for the buckets and gives every parameter its average. Where the ranks may have used

@@ -22,7 +22,7 @@ class Reducer {
   /// Removes the hooks from the parameters.
   void detach();
   /// Enters (true) or leaves (false) a no_sync() scope; scopes may nest.
-  void pause(bool on) { paused_ += on ? 1 : -1; }
+  void pause(bool on);
   /// Does what DataParallel::synchronize_gradients() says.
   void synchronize();
   std::vector<std::vector<std::string>> bucket_names() const;
@@ -42,6 +42,7 @@ class Reducer {
 
   // In the order of a backward.
   void on_gradient(std::size_t parameter, Tensor& gradient);
+  void begin_averaging();
   void copy_to_bucket(std::size_t parameter, const Tensor& gradient);
   void start_full_buckets();
   void finish_backward();
@@ -63,7 +64,15 @@ class Reducer {
   std::vector<std::size_t> arrivals_;  // the parameters in the order in which they arrived
   std::uint64_t backward_ = 0;         // the backward in progress; 0 for none
   int paused_ = 0;                     // the number of no_sync() scopes
-  bool reordered_ = false;             // the buckets have their final order
+  // Whether buckets wait for the end of backward. Where devices wait, two communicators must get
+  // their collectives in one order on all ranks, those of SyncBatchNorm and the buckets', and ranks
+  // that use different parameters fill their buckets at different points among the statistics.
+  bool starts_at_end_ = false;
+  // The backwards of this thread that do not count: those before this object and in no_sync()
+  // scopes; and how many there were when the scope in progress began.
+  std::uint64_t uncounted_ = 0, paused_since_ = 0;
+  std::string step_;        // the backward in progress, as the ranks compare it with every bucket
+  bool reordered_ = false;  // the buckets have their final order
 };
 
 }  // namespace tutti::distributed

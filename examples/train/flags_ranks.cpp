@@ -8,6 +8,11 @@ void add_rank_flags(CLI::App& app, TrainOptions& o) {
   app.add_flag("--sync-bn,!--no-sync-bn", o.sync_bn,
                "Batch normalisation over the global batch (the default), or over each rank's own "
                "part of it");
+  add_parsed(
+      app, "--sync-bn-scope",
+      [&](const std::string& text) { o.sync_bn_scope = sync_bn_scope_from_string(text); },
+      "The ranks that share the statistics of a batch: world (all), host (those of one host) or a "
+      "number of ranks that follow each other; tests and files get the average of all [world]");
   app.add_flag("--sharded", o.sharded,
                "Each rank trains on its own part of the images, in batches of its own, instead of "
                "on its part of every global batch");

@@ -71,6 +71,7 @@ std::vector<Rule> run_rules(const TrainOptions& o) {
       {"--zero-init", o.weights.empty(), "has no effect with --weights, which sets these values"},
       {"--cuda-graph", o.accumulate == 1,
        "records steps of one backward pass: leave out --accumulate"},
+      {"--sync-bn-scope", o.sync_bn, "has no effect with --no-sync-bn: leave out one of the two"},
       {"--resume", !o.overwrite,
        "goes on with the run that --overwrite removes: use one of the two"},
   };
@@ -113,7 +114,8 @@ std::vector<Rule> test_rules(const TrainOptions& o) {
                            "--bn-report",
                            "--recompute-statistics",
                            "--cuda-graph",
-                           "--sharded"})
+                           "--sharded",
+                           "--sync-bn-scope"})
     rules.push_back(
         {flag, !o.test_only, "has no effect with --test-only: leave out one of the two"});
   return rules;

@@ -56,6 +56,16 @@ const char* to_string(data::BrokenFiles broken_files) {
   return broken_files == data::BrokenFiles::fatal ? "fatal" : "replaced";
 }
 
+std::string sync_bn_scope_from_string(const std::string& text) {
+  if (text == "world" || text == "host") return text;
+  int ranks = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, ranks);
+  if (error == std::errc{} && rest == end && ranks > 0) return std::to_string(ranks);
+  fail<ValueError>("expected world, host or a number of ranks, got '{}'{}", text,
+                   did_you_mean(text, {"world", "host"}));
+}
+
 std::vector<std::int64_t> milestones_from_string(const std::string& text) {
   constexpr std::int64_t most = 1'000'000;  // as --epochs
   std::vector<std::int64_t> epochs;

@@ -23,6 +23,8 @@ MemoryFormat memory_format_from_string(const std::string& text);
 /// fatal or replaced.
 data::BrokenFiles broken_files_from_string(const std::string& text);
 const char* to_string(data::BrokenFiles broken_files);
+/// world, host, or a number of ranks.
+std::string sync_bn_scope_from_string(const std::string& text);
 /// Epochs in ascending order, as in 30,60,80.
 std::vector<std::int64_t> milestones_from_string(const std::string& text);
 

@@ -128,6 +128,7 @@ std::string to_json(const TrainOptions& o) {
                                     {"weights", o.weights},
                                     {"freeze", fmt::format("{}", fmt::join(o.freeze, ","))},
                                     {"sync_bn", o.sync_bn},
+                                    {"sync_bn_scope", o.sync_bn_scope},
                                     {"recompute_statistics", o.recompute_statistics},
                                     {"bn_report", o.bn_report},
                                     {"sharded", o.sharded},

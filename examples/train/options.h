@@ -74,6 +74,8 @@ struct TrainOptions {
   std::string weights;              ///< The file that a new run begins with; empty for none.
   std::vector<std::string> freeze;  ///< Patterns of nn::freeze(): what does not train.
   bool sync_bn = true;
+  /// The ranks that share statistics: world, host, or a number of ranks.
+  std::string sync_bn_scope = "world";
   /// The training batches on which running statistics are recomputed before each evaluation; 0 for
   /// none.
   std::int64_t recompute_statistics = 0;

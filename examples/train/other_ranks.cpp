@@ -88,6 +88,7 @@ std::string describe_other_ranks(const TrainOptions& o, const Checkpoint& from, 
     differs += fmt::format("; batch normalisation sees {} images at a time instead of {}",
                            images_of_a_rank(o.batch_size, ranks),
                            images_of_a_rank(o.batch_size, before));
+  else if (o.sync_bn_scope != "world") differs += "; batch statistics are those of other groups";
   return fmt::format("ranks {} -> {}: the global batch of {} images{} What differs: {}", before,
                      ranks, o.batch_size,
                      o.sharded ? " stays." : " and the order of the images stay.", differs);

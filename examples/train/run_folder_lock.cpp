@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* lock_name = ".lock";
+constexpr const char* flight_recorders = "flight_recorder.*.jsonl";
 
 // The files of a run, as patterns of fnmatch(). A folder with a result belongs to a run; a file
 // that is none is made again at the start, or follows from the results.
@@ -28,15 +29,12 @@ struct RunFile {
   const char* pattern;
   bool is_result;
 };
-constexpr std::array run_files{RunFile{"checkpoint.safetensors", true},
-                               RunFile{"checkpoint-epoch-+([0-9]).safetensors", true},
-                               RunFile{"best.safetensors", true},
-                               RunFile{"model.safetensors", true},
-                               RunFile{"metrics.jsonl", true},
-                               RunFile{"config.json", false},
-                               RunFile{"report.html", false},
-                               RunFile{"events.out.tfevents.*", false},
-                               RunFile{lock_name, false}};
+constexpr std::array run_files{
+    RunFile{"checkpoint.safetensors", true}, RunFile{"checkpoint-epoch-+([0-9]).safetensors", true},
+    RunFile{"best.safetensors", true},       RunFile{"model.safetensors", true},
+    RunFile{"metrics.jsonl", true},          RunFile{"config.json", false},
+    RunFile{"report.html", false},           RunFile{"events.out.tfevents.*", false},
+    RunFile{flight_recorders, false},        RunFile{lock_name, false}};
 
 const RunFile* find_run_file(const std::string& name) {
   const auto found = std::ranges::find_if(run_files, [&](const RunFile& f) {
@@ -147,6 +145,13 @@ void RunFolderLock::refuse_to_remove(const std::string& weights) const {
           "--overwrite would remove {}, which --weights reads: copy it elsewhere, or choose "
           "another folder with --out",
           weights);
+}
+
+void RunFolderLock::remove_flight_recorders() const {
+  for (const fs::path& file : files_of_run(folder_)) {
+    std::error_code ignored;
+    if (fnmatch(flight_recorders, file.filename().c_str(), 0) == 0) fs::remove(file, ignored);
+  }
 }
 
 void RunFolderLock::remove_old_run() const {

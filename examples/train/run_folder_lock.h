@@ -26,6 +26,8 @@ class RunFolderLock {
 
   /// Removes the files of an older run; others stay. Throws a FileError that names the file.
   void remove_old_run() const;
+  /// Removes what ranks have written of an older failure. Ignores errors.
+  void remove_flight_recorders() const;
 
  private:
   void lock();

@@ -14,6 +14,7 @@
 #include <tutti/core/random.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/pool_statistics.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,6 +34,13 @@ std::optional<Checkpoint> find_checkpoint(const TrainOptions& o, const ProcessGr
   return broadcast_checkpoint(group.rank() == 0 ? load_checkpoint(o) : std::nullopt, group);
 }
 
+// Returns the ranks that share this rank's batch statistics.
+ProcessGroup statistics_group(const TrainOptions& o, const ProcessGroup& group) {
+  if (o.sync_bn_scope == "world") return group;
+  if (o.sync_bn_scope == "host") return group.split_by_host();
+  return group.split_by_size(std::stoi(o.sync_bn_scope));
+}
+
 // Returns the network that the run begins with, and the line about the file of its weights. Only
 // rank 0 has the values of the file; DataParallel copies them to the other ranks. `resumes`: a
 // checkpoint replaces all values later.
@@ -44,7 +52,7 @@ std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const TrainingData& 
       o.model,
       {.classes = data.classes, .channels = data.channels, .zero_init_residual = o.zero_init});
   net->to(device, storage_dtype(o), o.memory_format);
-  if (o.sync_bn) nn::convert_sync_batchnorm(*net, group);
+  if (o.sync_bn) nn::convert_sync_batchnorm(*net, statistics_group(o, group));
   if (resumes && !o.weights.empty())
     weights_line = fmt::format("the run goes on from its checkpoint: {} is not read", o.weights);
   else if (!o.weights.empty() || o.test_only)
@@ -146,7 +154,10 @@ std::string TrainingRun::headline() const {
       options_.sharded ? " (of rank 0)" : "", data_.test->size(), group_.size(),
       plural(group_.size()), group_.backend(), num_threads(), plural(num_threads()),
       options_.batch_size, to_string(options_.precision),
-      options_.sync_bn ? "SyncBatchNorm" : "BatchNorm of each rank");
+      !options_.sync_bn                   ? "BatchNorm of each rank"
+      : options_.sync_bn_scope == "world" ? "SyncBatchNorm"
+      : options_.sync_bn_scope == "host"  ? "SyncBatchNorm in each host"
+                                         : "SyncBatchNorm of " + options_.sync_bn_scope + " ranks");
 }
 
 bool TrainingRun::has_untested_epoch() const {
@@ -249,14 +260,19 @@ void TrainingRun::expect_finite(double loss) const {
                 options_.optimizer.lr);
 }
 
-// Copies rank 0's running statistics to all ranks where those of plain batch norm differ: they are
-// the ones that are evaluated and saved. This call is collective.
+// Gives all ranks the same running statistics, which are evaluated and saved: those of all groups
+// together where groups of ranks share theirs, and rank 0's where plain batch norm has those of
+// each rank. This call is collective.
 void TrainingRun::share_buffers() {
-  if (options_.sync_bn) return;
-  data_parallel_.broadcast_buffers();
+  if (options_.sync_bn && options_.sync_bn_scope == "world") return;
+  const auto share = [this] {
+    if (options_.sync_bn) nn::pool_statistics(*net_, group_);
+    else data_parallel_.broadcast_buffers();
+  };
+  share();
   if (!ema_) return;
   const optim::ExponentialMovingAverage::Exchange exchange(*ema_);
-  data_parallel_.broadcast_buffers();
+  share();
 }
 
 }  // namespace tutti::examples

@@ -7,6 +7,7 @@
 #include "exit_code.h"
 #include "kept_files.h"
 #include "model_card.h"
+#include "straggler_summary.h"
 
 #include <tutti/core/create.h>
 #include <tutti/nn/batch_norm/convert.h>
@@ -144,6 +145,7 @@ TrainResult TrainingRun::finish() {
     log_.say(
         fmt::format("the weights are averages over the steps (--ema {})", options_.optimizer.ema));
   say_replaced_files();
+  if (const std::string line = straggler_summary(result.rows); !line.empty()) log_.say(line);
   log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
   return result;
 }

@@ -59,11 +59,8 @@ bool StatisticsRun::finish(const Tensor& moments) {
   return true;
 }
 
-namespace {
-
-// Ranks outside of `group` would go on with other statistics than those that they have shared.
-void check_group(const char* function, const std::string& path, const BatchNorm& layer,
-                 const ProcessGroup& group) {
+void check_shared_ranks(const char* function, const std::string& path, const BatchNorm& layer,
+                        const ProcessGroup& group) {
   const auto& shared = layer.process_group();
   if (!shared || shared->size() == 1) return;
   const std::vector<int>& all = group.implementation()->info().world_ranks;
@@ -75,15 +72,13 @@ void check_group(const char* function, const std::string& path, const BatchNorm&
           function, path, rank, group.name());
 }
 
-}  // namespace
-
 std::vector<StatisticsRun> start_statistics_runs(const char* function, Module& module,
                                                  const ProcessGroup& group) {
   std::vector<StatisticsRun> runs;
   for (const auto& [path, below] : module.named_modules()) {
     auto* layer = dynamic_cast<BatchNorm*>(below);
     if (!layer || !layer->running_mean.defined() || layer->is_frozen()) continue;
-    check_group(function, path, *layer, group);
+    check_shared_ranks(function, path, *layer, group);
     runs.emplace_back(path, *layer);
   }
   return runs;

@@ -48,4 +48,9 @@ class StatisticsRun {
 std::vector<StatisticsRun> start_statistics_runs(const char* function, Module& module,
                                                  const ProcessGroup& group);
 
+/// Throws a ValueError, which begins with `function`, if the layer shares its statistics with ranks
+/// that are not in `group`: these would go on with other statistics.
+void check_shared_ranks(const char* function, const std::string& path, const BatchNorm& layer,
+                        const ProcessGroup& group);
+
 }  // namespace tutti::nn

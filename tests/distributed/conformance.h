@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 
 namespace tutti::test {
 
@@ -294,6 +295,38 @@ inline void check_split(const ProcessGroup& group, Device device) {
   }
 }
 
+/// Checks the groups of ranks that follow each other, and of the ranks of a host.
+inline void check_split_by_size_and_host(const ProcessGroup& group) {
+  const int rank = group.rank(), size = group.size();
+  EXPECT_THROW(group.split_by_size(0), ValueError);
+  for (const int ranks : {1, 2, size + 1}) {
+    const ProcessGroup part = group.split_by_size(ranks);
+    EXPECT_EQ(part.name(), fmt::format("{}/part{}", group.name(), rank / ranks));
+    EXPECT_EQ(part.rank(), rank % ranks);
+    EXPECT_EQ(part.size(), std::min(ranks, size - rank / ranks * ranks));
+    part.barrier();
+  }
+  if (std::getenv("TUTTI_RANKS_PER_HOST")) return;
+  // The world knows the rank's number on its host from its launcher or from MPI.
+  const ProcessGroup host = group.split_by_host();
+  if (group.name() == "world") {
+    EXPECT_EQ(host.rank(), group.local_rank());
+  }
+  host.barrier();
+}
+
+/// Statistics that the ranks of a host share cost no collective of all ranks. TUTTI_RANKS_PER_HOST
+/// must be 2.
+inline void check_emulated_hosts(const ProcessGroup& group) {
+  const ProcessGroup host = group.split_by_host();
+  EXPECT_EQ(host.name(), fmt::format("world/host{}", group.rank() / 2));
+  EXPECT_EQ(host.rank(), group.rank() % 2);
+  EXPECT_EQ(host.size(), std::min(2, group.size() - group.rank() / 2 * 2));
+  // In a subgroup that mixes the hosts, too.
+  const ProcessGroup reversed = group.split(0, -group.rank());
+  EXPECT_EQ(reversed.split_by_host().size(), host.size());
+}
+
 /// Checks several groups at the same time: the world, its halves and pairs of ranks, and the
 /// normalization group of each.
 inline void check_several_groups_in_flight(const ProcessGroup& group, Device device) {
@@ -358,6 +391,7 @@ inline void check_conformance_on(const ProcessGroup& group, Device device) {
   check_asynchronous(group, device);
   check_all_operations_in_flight(group, device);
   check_split(group, device);
+  check_split_by_size_and_host(group);
   check_several_groups_in_flight(group, device);
   check_arguments(group, device);
   group.barrier({.name = "end of the conformance suite"});

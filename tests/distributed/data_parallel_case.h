@@ -3,6 +3,7 @@
 #pragma once
 
 #include <tutti/autograd/functions.h>
+#include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/matmul.h>
 #include <tutti/autograd/recompute.h>
 #include <tutti/autograd/record.h>
@@ -109,6 +110,39 @@ inline void check_gradients_are_averaged(const ProcessGroup& group) {
                all = empty({group.size(), 6, 6}, {.dtype = float64});
   group.all_gather(first, all).wait();
   for (int r = 0; r < group.size(); ++r) EXPECT_EQ(to_vector(all.select(0, r)), to_vector(first));
+}
+
+/// A model of hundreds of tensors starts with as few collectives as a small one, and all values are
+/// rank 0's, in every layout and to the bit.
+inline void check_start_of_many_tensors(const ProcessGroup& group) {
+  const auto make = [](std::uint64_t seed, StateDict& buffers) {
+    Generator generator(seed);
+    StateDict parameters;
+    for (int i = 0; i < 300; ++i) {
+      const Tensor weight = randn({i % 5, 3, 2, 2}, {}, generator);
+      parameters.emplace_back(fmt::format("p{}", i),
+                              i % 2 ? weight.contiguous(MemoryFormat::channels_last) : weight);
+      buffers.emplace_back(fmt::format("b{}", i),
+                           full({}, static_cast<double>(seed) + i, {.dtype = int64}));
+    }
+    // A buffer that is a view with gaps.
+    buffers.emplace_back("column", randn({4, 3}, {.dtype = float64}, generator).select(1, 1));
+    return parameters;
+  };
+  StateDict expected_buffers, buffers;
+  const StateDict expected = make(50, expected_buffers),
+                  parameters = make(50 + static_cast<std::uint64_t>(group.rank()), buffers);
+  for (const auto& [name, parameter] : parameters) parameter.requires_grad_();
+  const auto before = group.traffic().calls;
+  const distributed::DataParallel ddp(parameters, buffers, group);
+  // One comparison, and a broadcast for each of float32, int64 and float64.
+  EXPECT_EQ(group.traffic().calls - before, group.size() > 1 ? 4 : 0);
+  const auto expect_equal = [](const StateDict& a, const StateDict& b) {
+    for (std::size_t i = 0; i < a.size(); ++i)
+      EXPECT_EQ(to_vector(a[i].second), to_vector(b[i].second)) << a[i].first;
+  };
+  expect_equal(parameters, expected);
+  expect_equal(buffers, expected_buffers);
 }
 
 inline void check_communication_starts_before_backward_ends(const ProcessGroup& group) {
@@ -307,8 +341,31 @@ inline void check_failed_backward(const ProcessGroup& group) {
   expect_mean(model, group, [](const StateDict& copy, int r) { loss_of(copy, r, 1).backward(); });
 }
 
+/// What one rank does alone under NoGrad or in a no_sync() scope does not count as a step.
+inline void check_what_a_rank_does_alone(const ProcessGroup& group) {
+  const StateDict model = small_model(group);
+  distributed::DataParallel ddp(model, {}, group, small_buckets);
+  for (int step = 0; step < 3; ++step) {
+    clear_gradients(model);
+    if (step == 1 && group.rank() == 1) {
+      const NoGrad no_grad;
+      loss_of(model, 1, 7);
+    }
+    if (step == 1 && group.rank() == group.size() - 1) {
+      const auto scope = ddp.no_sync();
+      sum(ones({3}).requires_grad_()).backward();
+    }
+    const auto backward = [step](const StateDict& copy, int r) {
+      loss_of(copy, r, step).backward();
+    };
+    backward(model, group.rank());
+    if (group.size() > 1) expect_mean(model, group, backward);
+  }
+}
+
 inline void check_data_parallel(const ProcessGroup& group) {
   check_gradients_are_averaged(group);
+  check_start_of_many_tensors(group);
   check_communication_starts_before_backward_ends(group);
   check_no_sync(group);
   check_unused_parameters(group);
@@ -317,6 +374,7 @@ inline void check_data_parallel(const ProcessGroup& group) {
   check_layouts_and_dtypes(group);
   check_compression(group);
   check_failed_backward(group);
+  check_what_a_rank_does_alone(group);
 }
 
 }  // namespace tutti::test

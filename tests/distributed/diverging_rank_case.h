@@ -30,6 +30,19 @@ struct OneBlockNet : nn::Layer {
   Tensor forward(const Tensor& x) override { return layer1(x); }
 };
 
+/// Takes three steps without SyncBatchNorm. In the second one the diverging rank leaves the
+/// backward out, or runs that of a loss which depends on no parameter.
+inline void train_without_a_backward(const std::string& fault, nn::Conv2d& conv, const Tensor& x,
+                                     const ProcessGroup& group) {
+  const DataParallel parallel(conv.named_parameters(), {}, group);
+  for (int step = 0; step < 3; ++step) {
+    const bool diverges = group.rank() == 1 && step == 1;
+    const Tensor loss = diverges && fault == "other_loss" ? sum(zeros_like(x).requires_grad_() * x)
+                                                          : sum(conv(x));
+    if (!diverges || fault == "other_loss") loss.backward();
+  }
+}
+
 /// Does what the case `fault` says on this rank. Throws what this rank gets.
 inline void diverge(const std::string& fault, const ProcessGroup& group, Device device = {}) {
   const bool diverges = group.rank() == 1;
@@ -49,6 +62,8 @@ inline void diverge(const std::string& fault, const ProcessGroup& group, Device 
     net(x);
     if (diverges) std::this_thread::sleep_for(diverging_rank_timeout + std::chrono::seconds(4));
     else net(x);
+  } else if (fault == "left_out" || fault == "other_loss") {
+    train_without_a_backward(fault, net.layer1.conv1, x, group);
   } else if (fault == "channels") {
     net.layer1.bn1(randn({2, diverges ? 5 : 4, 3, 3}).to(device));
   } else if (fault == "backward") {  // one rank will run no backward
@@ -73,6 +88,12 @@ inline std::vector<std::string> expected_words(const std::string& fault,
   if (fault == "busy")
     return {layer + "2",
             "rank 1 at all_reduce #1 of group 'world/normalization' (" + layer + "1, 128 B)"};
+  if (fault == "left_out")
+    return {"rank 0 at all_reduce", "(bucket 0: weight, bias, backward 2)", "rank 1 at all_reduce",
+            "backward 2, after a forward without backward: 2 uses of parameters)"};
+  if (fault == "other_loss")
+    return {"rank 0 at all_reduce", "(bucket 0: weight, bias, backward 2)", "rank 1 at all_reduce",
+            "(bucket 0: weight, bias, backward 3)"};
   if (fault == "channels")
     return {layer + "1", "rank 1", "expected input of shape (N, 4, ...), got (2, 5, 3, 3)"};
   if (group.capabilities().device_waits)

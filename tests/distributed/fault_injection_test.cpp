@@ -162,9 +162,9 @@ TEST(Fault, AThrowAnywhereReachesEverybodyWithItsCause) {
       (sum(layer(full({2, 3}, group.rank() + 1.0).requires_grad_())) + sum(head)).backward();
     }
   };
-  // The first collectives of the world construct DataParallel. Of the normalization group, the 1st
-  // is a forward, the 4th a backward.
-  for (const Where& where : {Where{"world", 1}, Where{"world", 7}, Where{"world/normalization", 1},
+  // The first collectives of the world construct DataParallel, the 5th tells the order of the
+  // gradients. Of the normalization group, the 1st is a forward, the 4th a backward.
+  for (const Where& where : {Where{"world", 1}, Where{"world", 5}, Where{"world/normalization", 1},
                              Where{"world/normalization", 3}, Where{"world/normalization", 4}})
     for (int bad = 0; bad < 3; ++bad) {
       SCOPED_TRACE(fmt::format("rank {} at #{} of {}", bad, where.collective, where.group));

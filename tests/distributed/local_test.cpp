@@ -43,6 +43,15 @@ TEST(ProcessGroup, BareStartOfAJobOfManyIsRefused) {
   unsetenv("WORLD_SIZE");
 }
 
+TEST(ProcessGroup, HostsCanBeEmulated) {
+  setenv("TUTTI_RANKS_PER_HOST", "2", 1);
+  for (const int ranks : {1, 2, 5}) run_ranks(ranks, test::check_emulated_hosts, 60s);
+  setenv("TUTTI_RANKS_PER_HOST", "2x", 1);
+  expect_contains(message_of<ValueError>([] { ProcessGroup().split_by_host(); }),
+                  {"TUTTI_RANKS_PER_HOST='2x'"});
+  unsetenv("TUTTI_RANKS_PER_HOST");
+}
+
 class CountedChecks : public Watched {
  public:
   bool check() noexcept override {

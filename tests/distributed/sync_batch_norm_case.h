@@ -7,7 +7,9 @@
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/batch_norm/joint.h>
+#include <tutti/nn/batch_norm/pool_statistics.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
+#include <tutti/nn/sequential.h>
 
 #include "../kernels/compare.h"
 #include "../test_device.h"
@@ -218,6 +220,107 @@ inline void check_sync_batch_norm_scope(const ProcessGroup& group) {
   } else {
     no_member(x);
   }
+}
+
+namespace sync_batch_norm {
+
+/// The running statistics of every rank, gathered as they were before they were pooled.
+struct GatheredStatistics {
+  Tensor means, vars, weights;
+};
+
+inline GatheredStatistics gather_statistics(const nn::BatchNorm& layer, const ProcessGroup& group) {
+  const auto gather = [&](const Tensor& mine) {
+    const Tensor values = mine.to(float64).reshape({-1});
+    const Tensor all = empty({group.size(), values.numel()}, {.dtype = float64});
+    group.all_gather(values, all).wait();
+    return all;
+  };
+  const auto& shared = layer.process_group();
+  const Tensor batches = layer.num_batches_tracked.to(float64);
+  const Tensor weight = layer.options().pooled
+                            ? layer.num_elements_tracked * (shared ? 1.0 / shared->size() : 1.0)
+                        : layer.options().momentum
+                            ? full({}, batches.item<double>() > 0, {.dtype = float64})
+                            : batches;
+  return {gather(layer.running_mean), gather(layer.running_var), gather(weight)};
+}
+
+/// Compares the layer with mean and variance that plain loops compute in two passes.
+inline void expect_pooled(const nn::BatchNorm& layer, const GatheredStatistics& before,
+                          const ProcessGroup& group) {
+  const std::vector<double> means = to_vector(before.means), vars = to_vector(before.vars),
+                            weights = to_vector(before.weights);
+  const auto channels = static_cast<std::size_t>(layer.options().channels);
+  for (std::size_t c = 0; c < channels; ++c) {
+    double total = 0, mean = 0, var = 0;
+    for (std::size_t r = 0; r < weights.size(); ++r) {
+      total += weights[r];
+      mean += weights[r] * means[r * channels + c];
+    }
+    mean /= total;
+    for (std::size_t r = 0; r < weights.size(); ++r) {
+      const double off = means[r * channels + c] - mean;
+      var += weights[r] * (vars[r * channels + c] + off * off) / total;
+    }
+    EXPECT_NEAR(to_vector(layer.running_mean)[c], mean, 1e-12 * std::abs(mean));
+    EXPECT_NEAR(to_vector(layer.running_var)[c], var, 1e-12 * var);
+  }
+  const GatheredStatistics after = gather_statistics(layer, group);
+  for (int r = 1; r < group.size(); ++r) {
+    EXPECT_EQ(to_vector(after.means.select(0, r)), to_vector(after.means.select(0, 0)));
+    EXPECT_EQ(to_vector(after.vars.select(0, r)), to_vector(after.vars.select(0, 0)));
+  }
+}
+
+}  // namespace sync_batch_norm
+
+/// Statistics of groups of two ranks, and of ranks alone, are pooled over all ranks in one
+/// collective for all layers: the means are those of a layer that all ranks share.
+inline void check_pool_statistics(const ProcessGroup& group) {
+  using namespace sync_batch_norm;
+  const ProcessGroup pair = group.split_by_size(2);
+  const nn::BatchNorm::Options kinds[] = {
+      {.momentum = 0.3}, {.momentum = std::nullopt}, {.pooled = true}};
+  for (const bool alone : {false, true})
+    for (nn::BatchNorm::Options options : kinds) {
+      options.dtype = float64;
+      nn::Sequential net;
+      std::vector<nn::BatchNorm*> layers, shared_by_all;
+      for (const std::int64_t channels : {3, 5}) {
+        options.channels = channels;
+        layers.push_back(&net.append<nn::BatchNorm>(options));
+        if (!alone) layers.back()->set_process_group(pair);
+      }
+      options.group = group;
+      nn::BatchNorm world(options);  // of the 5 channels
+      Generator random(90 + static_cast<std::uint64_t>(group.rank()));
+      for (int batch = 0; batch < 3; ++batch)
+        for (nn::BatchNorm* layer : layers) {
+          const Tensor x = randn({6, layer->options().channels, 2}, {.dtype = float64}, random) *
+                               (1.0 + batch) +
+                           (20.0 + group.rank());
+          (*layer)(x);
+          if (layer->options().channels == 5) world(x);
+        }
+      const GatheredStatistics first = gather_statistics(*layers[0], group),
+                               second = gather_statistics(*layers[1], group);
+      const auto calls = group.traffic().calls;
+      const bool differs = group.size() > (alone ? 1 : 2);
+      EXPECT_EQ(nn::pool_statistics(net, group).size(), differs ? 2u : 0u);
+      EXPECT_EQ(group.traffic().calls - calls, differs ? 1 : 0);
+      expect_pooled(*layers[0], first, group);
+      expect_pooled(*layers[1], second, group);
+      EXPECT_LT(relative_error(layers[1]->running_mean, world.running_mean), 1e-12);
+      const Tensor var = layers[1]->running_var.clone();
+      nn::pool_statistics(net, group);
+      EXPECT_LT(relative_error(layers[1]->running_var, var), 1e-12);
+      EXPECT_EQ(layers[1]->num_batches_tracked.item<int>(), 3);
+      if (options.pooled && !alone && group.size() % 2 == 0) {
+        EXPECT_EQ(layers[1]->num_elements_tracked.item<double>(),
+                  3 * 2 * std::min(2, group.size()) * 6);
+      }
+    }
 }
 
 /// One element in all is an error on every rank, none in all changes nothing, and both leave the

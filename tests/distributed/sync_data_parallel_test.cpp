@@ -2,6 +2,7 @@
 // gives the same gradients and statistics, and both kinds of collectives have their own
 // communicator.
 #include <tutti/autograd/functions.h>
+#include <tutti/distributed/backend.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
@@ -47,6 +48,82 @@ TEST(SyncDataParallel, ConvertingBeforeOrAfterWrappingIsTheSame) {
     }
     EXPECT_EQ(results[0], results[1]);
   });
+}
+
+// Passes calls on and writes down the order in which this rank issues those of all its groups. Its
+// capabilities say that devices wait, if asked to.
+class Ordered : public distributed::Backend {
+ public:
+  using Order = std::vector<std::string>;
+  Ordered(std::shared_ptr<Backend> inner, bool device_waits, std::shared_ptr<Order> order)
+      : Backend(with(inner->info(), device_waits)),
+        inner_(std::move(inner)),
+        device_waits_(device_waits),
+        order_(std::move(order)) {}
+  std::shared_ptr<distributed::Work::State> submit(const distributed::Collective& call) override {
+    order_->push_back(call.name);
+    return inner_->submit(call);
+  }
+  std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
+                                    const std::string& name) override {
+    return std::make_shared<Ordered>(inner_->subgroup(members, name), device_waits_, order_);
+  }
+  bool accepts(Device device) const override { return inner_->accepts(device); }
+  void abort(const std::string& cause) override { inner_->abort(cause); }
+  std::optional<distributed::Failure> failure() override { return inner_->failure(); }
+
+ private:
+  static distributed::GroupInfo with(distributed::GroupInfo info, bool device_waits) {
+    info.capabilities.device_waits = device_waits;
+    return info;
+  }
+  std::shared_ptr<Backend> inner_;
+  bool device_waits_;
+  std::shared_ptr<Order> order_;
+};
+
+// Two SyncBatchNorm layers, and a layer between them that rank 0 alone uses.
+struct NetWithOptionalLayer : nn::Layer {
+  nn::Linear& first = add<nn::Linear>("first", {.in = 5, .out = 6});
+  nn::BatchNorm& bn1 = add<nn::BatchNorm1d>("bn1", {.channels = 6});
+  nn::Linear& optional = add<nn::Linear>("optional", {.in = 6, .out = 6});
+  nn::BatchNorm& bn2 = add<nn::BatchNorm1d>("bn2", {.channels = 6});
+  bool uses_optional = false;
+  Tensor forward(const Tensor& x) override {
+    const Tensor y = tanh(bn1(first(x)));
+    return bn2(uses_optional ? optional(y) : y);
+  }
+};
+
+// Two communicators of devices deadlock where ranks issue their collectives in different orders.
+TEST(SyncDataParallel, WhereDevicesWaitTheOrderOfBucketsAndStatisticsIsTheSameOnEveryRank) {
+  for (const bool device_waits : {false, true}) {
+    Ordered::Order orders[2];
+    distributed::run_ranks(2, [&](const ProcessGroup& threads) {
+      const auto order = std::make_shared<Ordered::Order>();
+      const ProcessGroup group(
+          std::make_shared<Ordered>(threads.implementation(), device_waits, order));
+      NetWithOptionalLayer net;
+      net.uses_optional = group.rank() == 0;
+      nn::convert_sync_batchnorm(net, group);
+      DataParallel ddp(
+          net.named_parameters(), {}, group,
+          {.bucket_cap_mb = 1e-4, .first_bucket_mb = 1e-4, .find_unused_parameters = true});
+      ASSERT_GT(ddp.buckets().size(), 3u);
+      for (int step = 0; step < 2; ++step) sum(square(net(randn({4, 5})))).backward();
+      orders[group.rank()] = *order;
+    });
+    const auto is_bucket = [](const std::string& name) { return name.starts_with("bucket "); };
+    const auto is_statistics = [](const std::string& name) {
+      return name.starts_with("SyncBatchNorm");
+    };
+    for (const Ordered::Order& order : orders) {
+      EXPECT_EQ(std::ranges::count_if(order, is_statistics), 8);
+      EXPECT_GT(std::ranges::count_if(order, is_bucket), 6);
+    }
+    // Ranks whose hosts wait may start buckets as soon as they are full.
+    EXPECT_EQ(orders[0] == orders[1], device_waits);
+  }
 }
 
 TEST(SyncDataParallel, TwoForwardsBeforeOneBackward) {

@@ -105,7 +105,7 @@ TEST_F(Command, HelpExplainsEveryFlag) {
                            "--norm-decay",    "--zero-init", "--no-norm-decay",
                            "--clip-norm",     "--ema",       "--label-smoothing",
                            "--mixup",         "--cutmix",    "--accumulate",
-                           "--recipe",        "--timeout"}) {
+                           "--recipe",        "--timeout",   "--sync-bn-scope"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   for (const auto& [flag, text] : explained) EXPECT_GE(text.size(), 10u) << flag << ": " << text;
@@ -135,6 +135,8 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--uneven maybe", "shadow, stop or error");
   expect_refusal("--timeout 0", "a number from 0.1 to 1000000, got 0");
   expect_refusal("--timeout 5min", "got 5min");
+  expect_refusal("--sync-bn-scope 0", "expected world, host or a number of ranks, got '0'");
+  expect_refusal("--sync-bn-scope host --no-sync-bn", "leave out one of the two");
   expect_refusal("--resume --overwrite", "use one of the two");
   expect_refusal("--dataset folder", "--dataset folder needs --data DIR");
   expect_refusal("--image-size 64", "--image-size needs --dataset folder");
@@ -154,6 +156,7 @@ TEST_F(Command, NearMissesGetASuggestion) {
   expect_refusal("--dataset fashionmnist", "(did you mean 'fashion-mnist'?)");
   expect_refusal("--model resnet-50", "(did you mean 'resnet50'?)");
   expect_refusal("--uneven shadwo", "(did you mean 'shadow'?)");
+  expect_refusal("--sync-bn-scope hosts", "a number of ranks, got 'hosts' (did you mean 'host'?)");
   EXPECT_EQ(run("--frobnicate", 2).output.find("did you mean"), std::string::npos);
 }
 

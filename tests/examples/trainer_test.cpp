@@ -160,6 +160,31 @@ TEST(Trainer, WithoutSyncBatchNormRanksEndWithTheBuffersOfRank0) {
   expect_equal_bits(results[0].state, results[1].state);
 }
 
+TEST(Trainer, RanksEndWithTheStatisticsOfAllWhereGroupsShareTheirs) {
+  TrainOptions options = small_options();
+  options.optimizer.ema = 0.5;
+  const auto world = train_on(4, options);
+  options.sync_bn_scope = "4";
+  expect_equal_bits(train_on(4, options)[3].state, world[0].state);
+  for (const TrainingData* data : {&even_data(), &odd_data()}) {
+    options.sync_bn_scope = "2";
+    const auto results = train_on(4, options, *data);
+    for (int r = 1; r < 4; ++r)
+      expect_equal_bits(results[0].state, results[static_cast<std::size_t>(r)].state);
+    EXPECT_NE(results[0].rows[0].train_loss, world[0].rows[0].train_loss);
+    EXPECT_EQ(results[0].test_accuracy, results[3].test_accuracy);
+  }
+  setenv("TUTTI_RANKS_PER_HOST", "2", 1);
+  const auto pairs = train_on(4, options);
+  options.sync_bn_scope = "host";
+  const test::Screen screen;
+  expect_equal_bits(train_on(4, options, even_data(), screen.file())[1].state, pairs[0].state);
+  unsetenv("TUTTI_RANKS_PER_HOST");
+  EXPECT_NE(screen.text().find("SyncBatchNorm in each host"), std::string::npos) << screen.text();
+  EXPECT_NE(screen.text().find("the others waited longest for rank "), std::string::npos)
+      << screen.text();
+}
+
 TEST(Trainer, ExaminingBatchNormChangesNothing) {
   TrainOptions options = small_options();
   const auto plain = train_on(2, options);

@@ -67,6 +67,12 @@ TEST(Mpi, LargeOnesAreReducedInRankOrderToo) {
   EXPECT_TRUE(to_vector(mine) == test::reference(bfloat16, ReduceOp::mean, ranks));
 }
 
+TEST(Mpi, HostsCanBeEmulated) {
+  setenv("TUTTI_RANKS_PER_HOST", "2", 1);
+  test::check_emulated_hosts(world());
+  unsetenv("TUTTI_RANKS_PER_HOST");
+}
+
 TEST(Mpi, EqualsRanksAsThreadsToTheBit) {
   // With more than 8 ranks, the middle size no longer travels with its fingerprint.
   static_assert(mpi::inline_limit(2) == 65536 && mpi::inline_limit(8) == 65536 &&

@@ -13,6 +13,7 @@ TEST(Mpi, SyncBatchNormEqualsOneProcessOnTheWholeBatch) {
 TEST(Mpi, SyncBatchNormEqualsOneProcessWithEveryOption) {
   test::check_sync_batch_norm_options_against_one_process(world());
 }
+TEST(Mpi, PoolStatisticsOfGroups) { test::check_pool_statistics(world()); }
 TEST(Mpi, SyncBatchNormKeepsToItsGroup) { test::check_sync_batch_norm_scope(world()); }
 TEST(Mpi, SyncBatchNormNeedsMoreThanOneElementInAll) {
   test::check_sync_batch_norm_counts(world());

@@ -71,6 +71,9 @@ TEST_P(SyncBatchNormRanks, EqualOneProcessWithEveryOption) {
 TEST_P(SyncBatchNormRanks, KeepToTheirGroup) {
   run_ranks(GetParam(), test::check_sync_batch_norm_scope, 60s);
 }
+TEST_P(SyncBatchNormRanks, PoolTheStatisticsOfGroups) {
+  run_ranks(GetParam(), test::check_pool_statistics, 60s);
+}
 TEST_P(SyncBatchNormRanks, NeedMoreThanOneElementInAll) {
   run_ranks(GetParam(), test::check_sync_batch_norm_counts, 60s);
 }

@@ -1,33 +1,13 @@
 #include "host_communicators.h"
 
-#include "../../../core/error.h"
 #include "library.h"
 #include "watchdog.h"
-
-#include <charconv>
-#include <cstdlib>
-#include <string_view>
 
 namespace tutti::distributed::mpi {
 namespace {
 
 // Tags of MPI_Comm_create_group, which keep the communicators of a group apart.
 enum CreationTag { tag_of_all = 1, tag_of_host, tag_of_equals };
-
-// Returns 0 where the variable is not set.
-int emulated_ranks_per_host() {
-  const char* text = std::getenv("TUTTI_RANKS_PER_HOST");
-  if (!text) return 0;
-  const std::string_view all = text;
-  int value = 0;
-  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
-  if (error != std::errc() || end != all.data() + all.size() || value < 1)
-    fail<ValueError>(
-        "from_environment: expected a positive number in TUTTI_RANKS_PER_HOST, got '{}'; unset it "
-        "where no hosts are to be emulated",
-        text);
-  return value;
-}
 
 // The ranks of this host, with the lowest of them in the world. All processes call it.
 struct OwnHost {

@@ -13,9 +13,7 @@ struct Hosts {
   int local_rank = 0;        ///< The number of this process among those of its host.
 };
 
-/// Finds the hosts. All processes call it. For tests, the environment variable TUTTI_RANKS_PER_HOST
-/// makes one machine look like several: so many consecutive ranks each then count as a host. Throws
-/// a ValueError where it is no positive number.
+/// Finds the hosts, or those that emulated_ranks_per_host() makes. All processes call it.
 Hosts find_hosts();
 
 /// The communicators of a group. Where the group is on one host, there is only one.

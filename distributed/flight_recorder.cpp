@@ -1,0 +1,72 @@
+#include "flight_recorder.h"
+
+#include "../core/ticks.h"
+
+#include <algorithm>
+
+namespace tutti::distributed {
+namespace {
+
+// A reading of both clocks at the start of the process. A second one tells how fast ticks go.
+struct ClockReadings {
+  std::int64_t ticks = ticks_now();
+  std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
+};
+const ClockReadings at_start;
+
+}  // namespace
+
+double ticks_to_seconds(std::int64_t ticks) {
+  const ClockReadings now;
+  const std::chrono::duration<double> passed = now.time - at_start.time;
+  return static_cast<double>(ticks) * passed.count() /
+         static_cast<double>(now.ticks - at_start.ticks);
+}
+
+FlightRecorder::Group FlightRecorder::add_group(const std::string& name,
+                                                const std::vector<int>& world_ranks) {
+  const std::lock_guard lock(mutex_);
+  auto found = std::find_if(groups_.begin(), groups_.end(), [&](const GroupName& group) {
+    return group.name == name && group.world_ranks == world_ranks;
+  });
+  if (found == groups_.end())
+    found = groups_.insert(found, {.name = name, .world_ranks = world_ranks});
+  return {static_cast<std::size_t>(found - groups_.begin()), ++found->count};
+}
+
+std::int64_t FlightRecorder::record(Group group, const CallRecord& call) {
+  const std::int64_t issued = ticks_now();
+  const std::lock_guard lock(mutex_);
+  Entry& entry = ring_[static_cast<std::size_t>(calls_) % capacity];
+  entry.call = call;
+  entry.group = group;
+  entry.issued = issued;
+  entry.done = entry.waited = 0;
+  return ++calls_;
+}
+
+void FlightRecorder::finish(std::int64_t number, std::int64_t began,
+                            std::chrono::nanoseconds before) {
+  const std::int64_t ended = ticks_now();
+  std::int64_t ticks_before = 0;
+  if (before.count() > 0)
+    ticks_before =
+        static_cast<std::int64_t>(static_cast<double>(before.count()) * 1e-9 / ticks_to_seconds(1));
+  const std::lock_guard lock(mutex_);
+  if (number <= calls_ - static_cast<std::int64_t>(capacity)) return;  // its place is taken
+  Entry& entry = ring_[static_cast<std::size_t>(number - 1) % capacity];
+  if (entry.done != 0) return;
+  entry.done = ended - ticks_before;
+  entry.waited = ended - began;
+}
+
+FlightRecorder::Contents FlightRecorder::contents() const {
+  const std::lock_guard lock(mutex_);
+  Contents contents{.groups = groups_, .calls = calls_, .entries = {}};
+  const auto size = static_cast<std::int64_t>(capacity);
+  for (std::int64_t i = std::max<std::int64_t>(0, calls_ - size); i < calls_; ++i)
+    contents.entries.push_back(ring_[static_cast<std::size_t>(i % size)]);
+  return contents;
+}
+
+}  // namespace tutti::distributed

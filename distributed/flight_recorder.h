@@ -1,0 +1,80 @@
+// FlightRecorder: the last collectives that one rank has issued in all of its groups, with their
+// times. It is always on; flight_recorder_file.h writes it where the world of the rank fails. It
+// knows nothing of waits and failures.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace tutti::distributed {
+
+enum class Operation : std::uint8_t;
+
+/// One call as a rank keeps it on record: plain bytes, which backends may send.
+struct CallRecord {
+  std::int64_t sequence = 0;  ///< Its number in its group; 0 stands for no call yet.
+  std::int64_t bytes = 0;
+  Operation operation = {};
+  char name[103] = {};     ///< The beginning of the name.
+  std::int64_t stamp = 0;  ///< Its number among the calls of all groups of its CallLog.
+};
+
+/// The ring of one rank's last calls.
+class FlightRecorder {
+ public:
+  static constexpr std::size_t capacity = 200;
+
+  /// A group of this rank. Groups of one name and the same ranks that are made one after the other
+  /// are told apart by a number, which is the same on all of their ranks.
+  struct Group {
+    std::size_t index = 0;  ///< In Contents::groups.
+    std::int64_t number = 0;
+  };
+  /// What the ring holds of a call. Times are ticks (core/ticks.h), 0 where they are not known.
+  struct Entry {
+    CallRecord call;  ///< Its name is followed by its step (CallOptions::step).
+    Group group;
+    std::int64_t issued = 0, done = 0;
+    std::int64_t waited = 0;  ///< How long the caller was blocked in Work::wait().
+  };
+  struct GroupName {
+    std::string name;
+    std::vector<int> world_ranks;
+    std::int64_t count = 0;  ///< How many groups of this name and these ranks have been made.
+  };
+  struct Contents {
+    std::vector<GroupName> groups;
+    std::int64_t calls = 0;      ///< All calls so far.
+    std::vector<Entry> entries;  ///< The last of them, the oldest first.
+  };
+
+  Group add_group(const std::string& name, const std::vector<int>& world_ranks);
+  /// Records a call that is being issued. Allocates nothing. Returns its number, counted from 1.
+  std::int64_t record(Group group, const CallRecord& call);
+  /// Notes that the caller waited for call `number` from `began` to now, and that the call was done
+  /// so long `before` now. Only the first note counts.
+  void finish(std::int64_t number, std::int64_t began, std::chrono::nanoseconds before = {});
+  Contents contents() const;
+
+ private:
+  mutable std::mutex mutex_;  // another thread may read the contents
+  std::vector<GroupName> groups_;
+  std::array<Entry, capacity> ring_;
+  std::int64_t calls_ = 0;
+};
+
+/// A call on record, for the Work that waits for it.
+struct RecordedCall {
+  std::shared_ptr<FlightRecorder> recorder = {};
+  std::int64_t number = 0;
+};
+
+/// Returns seconds for a number of ticks.
+double ticks_to_seconds(std::int64_t ticks);
+
+}  // namespace tutti::distributed

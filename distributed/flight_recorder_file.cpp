@@ -1,0 +1,98 @@
+#include "flight_recorder_file.h"
+
+#include "../core/atomic_file.h"
+#include "../core/ticks.h"
+#include "collective.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+namespace tutti::distributed {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::mutex folder_mutex;
+std::optional<std::string> chosen_folder;
+
+// Turns ticks into seconds since 1970.
+class TimeOfTicks {
+ public:
+  Json operator()(std::int64_t ticks) const {
+    if (ticks == 0) return nullptr;
+    return now_ - static_cast<double>(now_ticks_ - ticks) * seconds_per_tick_;
+  }
+  double now() const { return now_; }
+  double duration(std::int64_t ticks) const {
+    return static_cast<double>(ticks) * seconds_per_tick_;
+  }
+
+ private:
+  std::int64_t now_ticks_ = ticks_now();
+  double now_ =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  double seconds_per_tick_ = ticks_to_seconds(1'000'000'000) * 1e-9;
+};
+
+Json describe(const FlightRecorder::Entry& entry, std::int64_t number, const TimeOfTicks& time) {
+  const CallRecord& call = entry.call;
+  Json line{{"number", number},
+            {"group", entry.group.index},
+            {"group_number", entry.group.number},
+            {"sequence", call.sequence},
+            {"operation", to_string(call.operation)},
+            {"name", std::string(call.name, strnlen(call.name, sizeof(call.name)))},
+            {"bytes", call.bytes},
+            {"issued", time(entry.issued)},
+            {"done", time(entry.done)}};
+  line["waited"] = entry.done == 0 ? Json() : Json(time.duration(entry.waited));
+  return line;
+}
+
+Json describe(const FlightRecorder::Contents& contents, const FlightRecorderCause& cause,
+              const TimeOfTicks& time) {
+  Json groups = Json::array();
+  for (const auto& group : contents.groups)
+    groups.push_back({{"name", group.name}, {"ranks", group.world_ranks}});
+  return {{"rank", cause.world_rank}, {"backend", cause.backend}, {"written", time.now()},
+          {"failure", cause.failure}, {"calls", contents.calls},  {"groups", groups}};
+}
+
+}  // namespace
+
+void set_flight_recorder_folder(const std::string& folder) {
+  const std::lock_guard lock(folder_mutex);
+  chosen_folder = folder;
+}
+
+std::string flight_recorder_folder() {
+  const std::lock_guard lock(folder_mutex);
+  if (chosen_folder) return *chosen_folder;
+  const char* const folder = std::getenv("TUTTI_FLIGHT_RECORDER");
+  return folder ? folder : "";
+}
+
+void write_flight_recorder(const FlightRecorder& recorder, const FlightRecorderCause& cause) {
+  const std::string folder = flight_recorder_folder();
+  const FlightRecorder::Contents contents = recorder.contents();
+  if (folder.empty() || contents.calls == 0) return;
+  const TimeOfTicks time;
+  std::string text;
+  const auto add = [&text](const Json& line) {
+    // A name may have been cut within a character.
+    text += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  };
+  add(describe(contents, cause, time));
+  std::int64_t number = contents.calls - static_cast<std::int64_t>(contents.entries.size());
+  for (const FlightRecorder::Entry& entry : contents.entries) add(describe(entry, ++number, time));
+  std::filesystem::create_directories(folder);
+  write_file_atomically(
+      fmt::format("{}/flight_recorder.{}.{}.jsonl", folder, cause.backend, cause.world_rank), text);
+}
+
+}  // namespace tutti::distributed

@@ -1,0 +1,159 @@
+// The flight recorder: what the ring keeps, and the files that ranks write when their world fails.
+// tests/distributed/flight_recorder_reader.py reads such files.
+#include "messages.h"
+
+#include <tutti/core/create.h>
+#include <tutti/core/ticks.h>
+#include <tutti/distributed/flight_recorder_file.h>
+#include <tutti/distributed/process_group.h>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace tutti {
+namespace {
+
+using namespace distributed;
+using namespace std::chrono_literals;
+using Json = nlohmann::json;
+
+// Sets the folder for a test; nothing is written after it.
+class FlightRecorderFolder {
+ public:
+  FlightRecorderFolder() {
+    path_ = std::filesystem::temp_directory_path() / fmt::format("flight_recorder_{}", getpid());
+    std::filesystem::remove_all(path_);
+    set_flight_recorder_folder(path_);
+  }
+  ~FlightRecorderFolder() {
+    set_flight_recorder_folder("");
+    std::filesystem::remove_all(path_);
+  }
+  std::vector<Json> lines_of(int rank) const {
+    std::ifstream file(path_ / fmt::format("flight_recorder.local.{}.jsonl", rank));
+    std::vector<Json> lines;
+    for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+  bool is_empty() const { return !std::filesystem::exists(path_); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(FlightRecorder, KeepsTheLastCallsWithTheirFirstTimes) {
+  FlightRecorder recorder;
+  const auto group = recorder.add_group("world", {0, 1});
+  EXPECT_EQ(recorder.contents().entries.size(), 0u);
+  constexpr std::int64_t calls = 450;
+  for (std::int64_t i = 1; i <= calls; ++i) {
+    CallRecord call{.sequence = i, .bytes = 8 * i, .operation = Operation::all_reduce};
+    std::strcpy(call.name, "a");
+    EXPECT_EQ(recorder.record(group, call), i);
+    if (i % 2 == 0) {
+      recorder.finish(i, ticks_now());
+      recorder.finish(i, 0);  // a second wait changes nothing
+    }
+  }
+  recorder.finish(calls - 201, 0);  // its place is taken
+  const FlightRecorder::Contents contents = recorder.contents();
+  EXPECT_EQ(contents.calls, calls);
+  ASSERT_EQ(contents.entries.size(), FlightRecorder::capacity);
+  for (std::size_t i = 0; i < contents.entries.size(); ++i) {
+    const auto& entry = contents.entries[i];
+    EXPECT_EQ(entry.call.sequence, calls - 199 + static_cast<std::int64_t>(i));
+    EXPECT_EQ(entry.done != 0, entry.call.sequence % 2 == 0);
+    if (entry.done != 0) {
+      EXPECT_GE(entry.done, entry.issued);
+      EXPECT_LT(ticks_to_seconds(entry.waited), 1);
+    }
+  }
+}
+
+TEST(FlightRecorder, TellsGroupsOfOneNameApart) {
+  FlightRecorder recorder;
+  const auto first = recorder.add_group("world/split0", {0, 1}),
+             other = recorder.add_group("world/split0", {0, 2}),
+             again = recorder.add_group("world/split0", {0, 1});
+  EXPECT_EQ(first.index, again.index);
+  EXPECT_NE(first.index, other.index);
+  EXPECT_EQ(first.number, 1);
+  EXPECT_EQ(other.number, 1);
+  EXPECT_EQ(again.number, 2);
+}
+
+TEST(FlightRecorder, TicksAreTime) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::int64_t ticks = ticks_now();
+  std::this_thread::sleep_for(100ms);
+  const double seconds = ticks_to_seconds(ticks_now() - ticks);
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+  EXPECT_GT(seconds, 0.09);
+  EXPECT_LT(seconds, 2 * passed.count());
+}
+
+// Rank 1 leaves a collective out and issues the next one.
+void part(const ProcessGroup& group) {
+  const ProcessGroup half = group.split(0);
+  for (int i = 0; i < 3; ++i) group.all_reduce(ones({4}), ReduceOp::sum, {.name = "step"}).wait();
+  half.barrier({.name = "together"});
+  const std::int64_t n = group.rank() == 1 ? 7 : 5;
+  EXPECT_THROW(group.all_reduce(ones({n}), ReduceOp::sum, {.name = "bucket \"x\""}).wait(),
+               DistributedError);
+}
+
+TEST(FlightRecorder, EveryRankWritesItsCallsWhereItsWorldFails) {
+  const FlightRecorderFolder folder;
+  run_ranks(3, part, 60s);
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::vector<Json> lines = folder.lines_of(rank);
+    ASSERT_EQ(lines.size(), 7u);  // the head; the split, three steps, the barrier and the last
+    EXPECT_EQ(lines[0]["rank"], rank);
+    EXPECT_EQ(lines[0]["calls"], 6);
+    test::expect_contains(lines[0]["failure"], {"bucket", "the ranks are at different calls"});
+    const Json& groups = lines[0]["groups"];
+    const auto name_of = [&](const Json& line) {
+      return groups[line["group"].get<std::size_t>()]["name"];
+    };
+    EXPECT_EQ(name_of(lines[5]), "world/split0");
+    EXPECT_EQ(lines[5]["name"], "together");
+    EXPECT_EQ(name_of(lines[6]), "world");
+    EXPECT_EQ(lines[6]["name"], "bucket \"x\"");
+    EXPECT_EQ(lines[6]["sequence"], 5);
+    EXPECT_EQ(lines[6]["bytes"], rank == 1 ? 28 : 20);
+    EXPECT_TRUE(lines[6]["done"].is_null());
+    double before = 0;
+    for (std::size_t i = 1; i < 6; ++i) {
+      EXPECT_GE(lines[i]["issued"], before);
+      EXPECT_GE(lines[i]["done"], lines[i]["issued"]);
+      EXPECT_GE(lines[i]["waited"], 0);
+      EXPECT_LT(lines[i]["done"], lines[0]["written"]);
+      before = lines[i]["issued"];
+    }
+  }
+}
+
+TEST(FlightRecorder, WritesNothingWithoutAFolderOrAFailure) {
+  {
+    const FlightRecorderFolder folder;
+    run_ranks(
+        2, [](const ProcessGroup& group) { group.barrier(); }, 60s);
+    EXPECT_TRUE(folder.is_empty());
+    set_flight_recorder_folder("");
+    run_ranks(2, part, 60s);
+    EXPECT_TRUE(folder.is_empty());
+  }
+  // A folder that cannot be made does not hide the failure.
+  set_flight_recorder_folder("/proc/none");
+  run_ranks(2, part, 60s);
+  set_flight_recorder_folder("");
+}
+
+}  // namespace
+}  // namespace tutti
