@@ -8,10 +8,11 @@ here=$(dirname "$0")
 make_hosts 2
 rm -rf "$folder"
 
-# Starts the loop with so many ranks on each host, and waits until all of them are in it.
+# loop_on_hosts RANKS KIND [TIMEOUT]: starts the loop with so many ranks on each host, and waits until all of them are in
+# it.
 loop_on_hosts() {
   local rank
-  start_job "$folder" "$(hosts "2x$1")" -- "$loop" "$2" "$folder"
+  start_job "$folder" "$(hosts "2x$1")" -- "$loop" "$2" "$folder" "${3:-3}"
   for ((rank = 0; rank < 2 * $1; rank++)); do wait_for "$folder/looping.$rank"; done
 }
 
@@ -80,8 +81,9 @@ cut_for_long() {
   expect output 'host1'
 }
 
+# TCP doubles the time between two tries, so the one after a drop-out of 1.5 s comes 3 s after its beginning.
 drop_out() {
-  loop_on_hosts 2 "$1"
+  loop_on_hosts 2 "$1" 10
   cut_link 1
   sleep 1.5
   mend_link 1

@@ -65,6 +65,20 @@ make_hosts() {
     make_namespaces "host$i"
     plug_in "$i" || skip "host$i could not be joined to the bridge"
   done
+  check_processes_on
+}
+
+# The assertion that no process is left on a host would be worth nothing if processes_on found none.
+check_processes_on() {
+  local left
+  on_host 0 sleep 60 2> /dev/null &
+  disown
+  for ((left = 100; left > 0; left--)); do
+    [ "$(cat /proc/"$(processes_on 0 | head -1)"/comm 2>/dev/null)" = sleep ] && break
+    sleep 0.02
+  done
+  [ "$left" -gt 0 ] || { echo "FAILED: expected to find a process on host0" && exit 1; }
+  kill "$(processes_on 0)"
 }
 
 # Takes the cable of a host out of the bridge, or puts it back.
@@ -77,10 +91,13 @@ mend_link() {
 
 # Prints the ids of the processes on a host, except for the one that keeps it.
 processes_on() {
-  local keeper
+  local keeper space
   keeper=$(cat "$network_folder/host$1.process")
-  find /proc/[0-9]*/ns/net -prune -lname "$(readlink "/proc/$keeper/ns/net")" 2>/dev/null |
-    cut -d/ -f3 | grep -vx "$keeper" || true
+  space=$(readlink "/proc/$keeper/ns/net")  # net:[NUMBER], whose brackets are no pattern
+  { find /proc/[0-9]*/ns/net -prune -printf '%p %l\n' 2>/dev/null || true; } |
+    awk -v space="$space" -v keeper="$keeper" '
+      { split($1, path, "/") }
+      $2 == space && path[3] != keeper { print path[3] }'
 }
 
 # Ends everything on the hosts, and with it the namespaces.
