@@ -134,8 +134,6 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--memory-format nchw", "nchw");
   expect_refusal("--device tpu", "tpu");
   expect_refusal("--uneven maybe", "shadow, stop or error");
-  expect_refusal("--sync-bn-scope 0", "expected world, host or a number of ranks, got '0'");
-  expect_refusal("--sync-bn-scope host --no-sync-bn", "leave out one of the two");
   expect_refusal("--resume --overwrite", "use one of the two");
   expect_refusal("--dataset folder", "--dataset folder needs --data DIR");
   expect_refusal("--image-size 64", "--image-size needs --dataset folder");
@@ -143,6 +141,8 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--broken-files kept", "fatal or replaced");
   expect_refusal("--broken-files replaced", "--broken-files needs --dataset folder");
   expect_refusal("--workers -1", "workers");
+  expect_refusal("--sync-bn-scope 0", "expected world, host or a number of ranks, got '0'");
+  expect_refusal("--sync-bn-scope host --no-sync-bn", "leave out one of the two");
   const std::string out = " --dataset synthetic --out " + folder_ + "/run";
   expect_refusal("--device cuda" + out, "CUDA");
   expect_refusal("--model resnet19" + out, "resnet19");
