@@ -42,17 +42,21 @@ class FlightRecorder {
     std::int64_t issued = 0, done = 0;
     std::int64_t waited = 0;  ///< How long the caller was blocked in Work::wait().
   };
+  /// The groups of one name and the same ranks.
   struct GroupName {
     std::string name;
     std::vector<int> world_ranks;
     std::int64_t count = 0;  ///< How many groups of this name and these ranks have been made.
   };
+  /// A copy of all that the recorder holds.
   struct Contents {
     std::vector<GroupName> groups;
     std::int64_t calls = 0;      ///< All calls so far.
     std::vector<Entry> entries;  ///< The last of them, the oldest first.
   };
 
+  /// Adds a group that the rank has made. The rank makes its groups in the same order as the
+  /// others.
   Group add_group(const std::string& name, const std::vector<int>& world_ranks);
   /// Records a call that is being issued. Allocates nothing. Returns its number, counted from 1.
   std::int64_t record(Group group, const CallRecord& call);

@@ -10,6 +10,7 @@ namespace tutti::distributed {
 /// fails; they write nothing where it is empty. For a program that does not call this, the variable
 /// TUTTI_FLIGHT_RECORDER names the folder.
 void set_flight_recorder_folder(const std::string& folder);
+/// Returns the folder; empty where there is none.
 std::string flight_recorder_folder();
 
 /// The rank whose calls a file holds, and why it is written.
