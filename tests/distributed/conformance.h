@@ -5,6 +5,8 @@
 #pragma once
 
 #include <tutti/core/create.h>
+#include <tutti/distributed/backend.h>
+#include <tutti/distributed/host_layout.h>
 #include <tutti/distributed/process_group.h>
 
 #include <gtest/gtest.h>
@@ -307,9 +309,11 @@ inline void check_split_by_size_and_host(const ProcessGroup& group) {
     part.barrier();
   }
   if (std::getenv("TUTTI_RANKS_PER_HOST")) return;
-  // The world knows the rank's number on its host from its launcher or from MPI.
+  // The world knows the rank's number on its host from its hosts or from its launcher.
   const ProcessGroup host = group.split_by_host();
-  if (group.name() == "world") {
+  if (const auto& info = group.implementation()->info(); !info.hosts.empty()) {
+    EXPECT_EQ(host.rank(), static_cast<int>(distributed::HostLayout(info).index));
+  } else if (group.name() == "world") {
     EXPECT_EQ(host.rank(), group.local_rank());
   }
   host.barrier();

@@ -17,9 +17,10 @@ loop_on_hosts() {
 }
 
 # The ranks of each host name one of the other host, or learn of it from their neighbour, and the job ends. The ranks
-# wait for 3 s, ask the absent ones for 2 s, and mpirun and its daemon look for each other for 10 s.
+# of host 0 wait for 3 s and for 3 s more, and ask the absent ones for 2 s; the others begin to ask 3 s later. TCP gives up
+# after 25 s, and mpirun and its daemon look for each other for 30 s.
 expect_ranks_named() {
-  end_of_job 40
+  end_of_job 60
   [ "$code" != 0 ] || fail "the job ended without an error"
   local rank absent
   for rank in 0 1 2 3; do
@@ -71,9 +72,9 @@ cut_in_init() {
   expect errors.1 'tutti: rank 1 .process [0-9]+ on host1. has waited 10 s in MPI_Init_thread for all 2 processes'
 }
 
-# TCP gives up before the ranks do.
+# TCP and mpirun give up before the ranks do.
 cut_for_long() {
-  start_job "$folder" "$(hosts 2x1)" -- "$loop" bucket "$folder" 120
+  dead_after=10 start_job "$folder" "$(hosts 2x1)" -- "$loop" bucket "$folder" 120
   wait_for "$folder"/looping.{0,1}
   cut_link 1
   end_of_job 60

@@ -1,6 +1,6 @@
 # Emulates hosts on one machine. Source this file, then: make_hosts 2; on_host 1 hostname; cut_link 1.
 # Host I is called hostI and has network, UTS and mount namespaces of its own: an address 10.77.0.(I+1) on a bridge that
-# joins all hosts, an /etc/hosts, a /dev/shm and a TMPDIR. TCP gives a connection up after 13 s without an answer (15
+# joins all hosts, an /etc/hosts, a /dev/shm and a TMPDIR. TCP gives a connection up after 25 s without an answer (15
 # minutes by default), by when the ranks have named the absent ones. Process ids are the machine's. The bridge has a
 # namespace too, so nothing is left on the machine when the last process of the namespaces has ended, and several
 # networks may exist at once. Needs root. Where namespaces cannot be made, make_hosts ends the script with the exit code
@@ -45,7 +45,7 @@ plug_in() {
   on_host bridge ip link set "port$i" master bridge up
   on_host "$i" sh -c "set -e; hostname host$i; ip link set lo up; ip address add 10.77.0.$((i + 1))/24 dev eth0
     ip link set eth0 up; mount -t tmpfs none /dev/shm; mount --bind '$network_folder/hosts' /etc/hosts
-    echo 5 > /proc/sys/net/ipv4/tcp_retries2"
+    echo 6 > /proc/sys/net/ipv4/tcp_retries2"
 }
 
 make_hosts() {

@@ -1,17 +1,19 @@
-// The hosts that a run of the MPI tests emulates on this machine (TUTTI_RANKS_PER_HOST), for
-// threads that are to add in the same order.
+// The hosts of a run of the MPI tests, emulated or not, for threads that are to add in the same
+// order.
 #pragma once
 
+#include <tutti/distributed/backend.h>
+#include <tutti/distributed/host_layout.h>
 #include <tutti/distributed/process_group.h>
-
-#include <cstdlib>
 
 namespace tutti::test {
 
-/// Returns options with which ranks as threads give the bits of this run's processes.
+/// Returns options with which ranks as threads give the bits of this run's processes, whose hosts
+/// have equally many ranks each, but for the last one.
 inline distributed::RunOptions as_these_processes() {
-  const char* ranks_per_host = std::getenv("TUTTI_RANKS_PER_HOST");
-  return {.ranks_per_host = ranks_per_host ? std::atoi(ranks_per_host) : 0};
+  const distributed::HostLayout layout(distributed::world().implementation()->info());
+  return {.ranks_per_host = layout.is_one_host() ? 0
+                                                 : static_cast<int>(layout.hosts.front().size())};
 }
 
 }  // namespace tutti::test
