@@ -85,13 +85,12 @@ void check_stacked(const Shape& whole, const Shape& part, int ranks, Operation o
 }
 
 // Returns a number that is the same for ranks that share a host.
-std::int64_t host_identity(const GroupInfo& info) {
+std::int64_t host_number(const GroupInfo& info) {
   const auto rank = static_cast<std::size_t>(info.rank);
   if (const int emulated = emulated_ranks_per_host(); emulated > 0)
     return info.world_ranks[rank] / emulated;
   if (!info.hosts.empty()) return info.hosts[rank];
-  const std::string identity = rendezvous::host_name() + " " + rendezvous::boot_id();
-  return static_cast<std::int64_t>(Hash64().add(identity).value());
+  return static_cast<std::int64_t>(Hash64().add(rendezvous::host_identity()).value());
 }
 
 void check_member(Backend& backend, Operation operation) {
@@ -200,7 +199,7 @@ ProcessGroup ProcessGroup::split(int color, int key) const { return split_as("sp
 
 ProcessGroup ProcessGroup::split_by_host() const {
   check_member(*backend_, Operation::all_gather);
-  std::int64_t mine = host_identity(backend_->info());
+  std::int64_t mine = host_number(backend_->info());
   std::vector<std::int64_t> all(static_cast<std::size_t>(size()));
   all_gather(from_blob(&mine, {}, int64), from_blob(all.data(), {size()}, int64),
              {.name = "split_by_host"})

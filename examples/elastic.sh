@@ -8,8 +8,7 @@
 #   --min-hosts N     give up when fewer hosts are left [1]
 #   --retries N       give up after so many failures in a row in which every host still answers [3]
 #   --pause SECONDS   wait before each new start, so that ranks of the failed job can end [5]
-#   --launch COMMAND  starts the job, called as COMMAND --hostfile FILE -- PROGRAM...; [launch.sh beside this script where
-#                     it exists, else mpirun]
+#   --launch COMMAND  starts the job, called as COMMAND --hostfile FILE -- PROGRAM... [launch.sh beside this script]
 #   --probe COMMAND   finds out whether a host is there, called as COMMAND HOST
 #                     [ssh -o BatchMode=yes -o ConnectTimeout=5 HOST true]
 #
@@ -31,9 +30,7 @@ probe_by_ssh() {
 }
 export -f probe_by_ssh
 
-hostfile='' min_hosts=1 retries=3 pause=5 probe='probe_by_ssh' launch=mpirun
-beside=$(dirname "$0")/launch.sh
-if [ -x "$beside" ]; then launch=$beside; fi
+hostfile='' min_hosts=1 retries=3 pause=5 probe='probe_by_ssh' launch=$(dirname "$0")/launch.sh
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   case "$1" in
     --hostfile | --min-hosts | --retries | --pause | --launch | --probe) ;;

@@ -23,7 +23,7 @@ hosts() {
 launch() {
   local list=$1
   shift
-  on_host 0 timeout -k 5 "${deadline:-90}" "$launcher" --hosts "$list" --network 10.77.0.0/24 --dead-after "${dead_after:-30}" \
+  on_host 0 timeout -k 5 "${deadline:-90}" "$launcher" --hosts "$list" --network 10.77.0.0/24 --dead-after "${dead_after:-16}" \
     --oversubscribe --allow-run-as-root "$@"
 }
 

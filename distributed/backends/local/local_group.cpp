@@ -1,6 +1,5 @@
 #include "local_group.h"
 
-#include "../../host_layout.h"
 #include "../../reduce.h"
 
 #include <algorithm>
@@ -10,7 +9,8 @@ namespace tutti::distributed::local {
 namespace {
 
 // Computes the results of all ranks, whose calls have arrived and agree.
-void compute_results(const std::vector<std::optional<Collective>>& calls, const GroupInfo& group) {
+void compute_results(const std::vector<std::optional<Collective>>& calls,
+                     const HostLayout& layout) {
   const Collective& first = *calls.front();
   if (first.operation == Operation::barrier) return;
   const std::size_t ranks = calls.size();
@@ -25,7 +25,7 @@ void compute_results(const std::vector<std::optional<Collective>>& calls, const 
   }
   switch (first.operation) {
     case Operation::all_reduce:
-      return reduce_host_by_host(dtype, first.op, HostLayout(group).hosts, inputs, outputs, count);
+      return reduce_host_by_host(dtype, first.op, layout.hosts, inputs, outputs, count);
     case Operation::all_gather:
       for (void* output : outputs)
         for (std::size_t r = 0; r < ranks; ++r)
@@ -42,7 +42,7 @@ void compute_results(const std::vector<std::optional<Collective>>& calls, const 
         std::vector<const void*> slices;
         for (const void* input : inputs)
           slices.push_back(static_cast<const char*>(input) + r * slice);
-        reduce_host_by_host(dtype, first.op, HostLayout(group).hosts, slices, {&outputs[r], 1},
+        reduce_host_by_host(dtype, first.op, layout.hosts, slices, {&outputs[r], 1},
                             count / static_cast<std::int64_t>(ranks));
       }
       return;
@@ -122,7 +122,7 @@ void LocalGroup::compute(Round& round, const Collective& call, const GroupInfo& 
   round.stage = Round::Stage::computing;
   lock.unlock();
   try {
-    compute_results(round.calls, info_);
+    compute_results(round.calls, layout_);
   } catch (const std::exception& error) {
     lock.lock();
     // The ranks that wait for this round have no deadline while it is computed, so the parts that

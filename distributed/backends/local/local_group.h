@@ -4,6 +4,7 @@
 // groups of one run_ranks() share and whose lock guards the state of the groups too.
 #pragma once
 
+#include "../../host_layout.h"
 #include "local.h"
 
 #include <map>
@@ -64,6 +65,7 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
   LocalGroup(std::shared_ptr<World> world, GroupInfo info)
       : world_(std::move(world)),
         info_(std::move(info)),
+        layout_(info_),
         last_calls_(info_.world_ranks.size(), 0) {}
   void compute(Round& round, const Collective& call, const GroupInfo& caller, World::Lock& lock);
 
@@ -74,6 +76,7 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
 
   const std::shared_ptr<World> world_;
   const GroupInfo info_;
+  const HostLayout layout_;
   std::vector<std::int64_t> last_calls_;                   // by rank: the number of its latest call
   std::map<std::int64_t, std::shared_ptr<Round>> rounds_;  // those that wait for ranks
   std::map<std::pair<std::vector<int>, int>, Subgroup> subgroups_;

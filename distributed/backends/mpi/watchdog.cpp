@@ -1,12 +1,12 @@
 #include "watchdog.h"
 
 #include "../../collective.h"
+#include "../../launch/rendezvous/process_identity.h"
 #include "library.h"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
@@ -25,11 +25,6 @@ BlockingCallDefaults blocking_call_defaults;
 BlockingCallDefaults read_defaults() {
   const std::lock_guard lock(defaults_mutex);
   return blocking_call_defaults;
-}
-
-std::string own_host() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
 }
 
 // Returns whether MPI_Abort may be called on another thread while `call` blocks.
@@ -59,7 +54,7 @@ bool may_abort(const char* call) {
       "tutti: rank {} (process {} on {}) has waited {} in {} for {} and ends the job. A rank that "
       "prints no such line hangs elsewhere, is stopped or has ended before; where all are only "
       "slow, pass a longer timeout to from_environment()\n",
-      rank, getpid(), own_host(), distributed::to_string(timeout), call, whom);
+      rank, getpid(), rendezvous::host_name(), distributed::to_string(timeout), call, whom);
   std::fputs(text.c_str(), stderr);
   std::this_thread::sleep_for(1s);  // the launcher ends the others as soon as one has ended
   end_job(call);

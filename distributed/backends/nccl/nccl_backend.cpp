@@ -222,7 +222,7 @@ class NcclBackend : public Backend {
 // Identifies this host. NCCL_HOSTID overrides it, as it does for NCCL.
 std::string host() {
   if (const char* id = std::getenv("NCCL_HOSTID"); id && *id) return id;
-  return fmt::format("{} {}", rendezvous::host_name(), rendezvous::boot_id());
+  return rendezvous::host_identity();
 }
 
 constexpr std::size_t identity_size = 32;

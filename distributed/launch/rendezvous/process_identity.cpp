@@ -49,6 +49,8 @@ std::string host_name() {
   return name;
 }
 
+std::string host_identity() { return host_name() + " " + boot_id(); }
+
 std::string boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
 
 ProcessIdentity own_identity() {

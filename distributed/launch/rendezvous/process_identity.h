@@ -12,6 +12,9 @@ std::string host_name();
 /// Returns the random number that this host has drawn at its boot; empty where /proc does not say.
 std::string boot_id();
 
+/// Returns a text that only processes of this host, since its latest boot, have.
+std::string host_identity();
+
 /// A process: its host, which boot and which set of process numbers of it, its number and start.
 struct ProcessIdentity {
   std::string host = {};
