@@ -190,6 +190,7 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, Stall st
   } else if (stalled_at >= pending.deadline().at) {
     if (!has_asked(stall, pending)) return {};
     add_silent_hosts(stall, pending);
+    if (stall.missing.empty() && stalled_at < pending.patient_until()) return {};
     why.what = absence(stall, pending.deadline().timeout);
     why.what += all_latest_calls(ranks_to_describe(stall), stall, pending.group());
     why.timeout = true;

@@ -66,6 +66,9 @@ class PendingCollective {
   virtual const Collective& call() const = 0;
   virtual const GroupInfo& group() const = 0;
   virtual Deadline deadline() const = 0;
+  /// Until this time it goes on after its deadline where the hosts that it waits for answer that
+  /// they have issued this call: they may wait for others, and name those.
+  virtual Clock::time_point patient_until() const { return deadline().at; }
   /// From this time on stall() is asked although neither the deadline has passed nor a rank has
   /// departed.
   virtual Clock::time_point inspect_from() const { return Clock::time_point::max(); }

@@ -16,10 +16,9 @@ loop_on_hosts() {
   for ((rank = 0; rank < 2 * $1; rank++)); do wait_for "$folder/looping.$rank"; done
 }
 
-# The ranks of each host name one of the other host, or learn of it from their neighbour, and the job ends. The ranks
-# of host 0 wait for 3 s and for 3 s more, and ask the absent ones for 2 s; the others begin to ask 3 s later. TCP gives up
-# after 25 s, and mpirun and its daemon look for each other for 16 s.
-# With the 13 s of tcp_retries2=5 a rank in the middle of a bucket is ended before it can name anybody.
+# The ranks of each host name one of the other host, or learn of it from their neighbour, and the job ends. They wait for
+# 3 s and for 3 s more, and ask the absent ones for 2 s. TCP gives up after 25 s, and mpirun and its daemon look for each
+# other for 16 s.
 expect_ranks_named() {
   end_of_job 52
   [ "$code" != 0 ] || fail "the job ended without an error"

@@ -11,6 +11,8 @@ fail() {
 # start FOLDER LOG [FLAG...]: starts the trainer in the background on $ranks processes. Each leaves its id in the folder
 # and becomes the trainer.
 start() {
+  count_rows "$1"
+  rm -f "$folder"/process.*
   # shellcheck disable=SC2016
   "${mpirun[@]}" -n "${ranks:-2}" sh -c 'echo $$ > "$0/process.$OMPI_COMM_WORLD_RANK"; exec "$@"' "$folder" "$trainer" \
     "${arguments[@]}" --out "$folder/$1" "${@:3}" > "$folder/$2.log" 2>&1 &
@@ -23,10 +25,15 @@ wait_for_end() {
   wait "$job" || code=$?
 }
 
-# wait_for_rows FOLDER COUNT
+# count_rows FOLDER: remembers how many rows it has before a run goes on there.
+count_rows() {
+  rows_before=$(losses "$1" 2>/dev/null | wc -l)
+}
+
+# wait_for_rows FOLDER COUNT: waits until the run that has started has written so many rows of its own.
 wait_for_rows() {
   for _ in $(seq 3000); do
-    if [ "$(losses "$1" 2>/dev/null | wc -l)" -ge "$2" ]; then return; fi
+    if [ "$(losses "$1" 2>/dev/null | wc -l)" -ge $((rows_before + $2)) ]; then return; fi
     kill -0 "$job" 2>/dev/null || fail "the run ended before its row $2"
     sleep 0.02
   done

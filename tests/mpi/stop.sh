@@ -27,7 +27,7 @@ grep -q 'go on with  mpirun -n 2 .*--resume' "$folder/first.log" || fail "it doe
 
 # mpirun passes SIGUSR1 on to all processes and lets them end.
 start parts second --resume
-wait_for_rows parts 8
+wait_for_rows parts 3
 kill -USR1 "$job"
 wait_for_end
 [ "$code" = 3 ] || fail "expected exit code 3 after SIGUSR1, got $code"

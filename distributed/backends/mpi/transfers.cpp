@@ -9,11 +9,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Who names the cause first. Ranks of a host that miss one of theirs ask it at their deadline, and
-// name it two seconds later at the latest. A second after that, an owner on host 0 that has still
-// heard nothing asks the other hosts, and names those that do not answer. The other hosts ask host
-// 0 after it has had the time for that, and ranks that wait for their leader come last.
-constexpr auto time_of_host_0 = 3s, time_of_other_hosts = 6s, time_of_followers = 9s;
+// Who names the cause first. A rank asks at its deadline the ranks of its host that it waits for,
+// and names those that have not answered two seconds later. Those that do answer wait for others
+// themselves. A second after that the ranks that wait for other hosts ask there, so a host where
+// one rank is silent is not called absent as a whole. Nobody waits longer than
+// `for_others_to_name`.
+constexpr auto before_asking_other_hosts = 3s, for_others_to_name = 10s;
 
 }  // namespace
 
@@ -56,10 +57,9 @@ MPI_Request& Transfers::add(int rank) {
 
 void Transfers::wait(bool patient) {
   deadline_ = Deadline::after(call().timeout);
-  const HostLayout& layout = comms_.layout();
-  const bool between = std::find(peers_.begin(), peers_.end(), other_hosts) != peers_.end();
-  if (between) deadline_.at += layout.host == 0 ? time_of_host_0 : time_of_other_hosts;
-  else if (stage_ == Stage::arriving) deadline_.at += time_of_followers;
+  patient_until_ = deadline_.at + for_others_to_name;
+  if (std::find(peers_.begin(), peers_.end(), other_hosts) != peers_.end())
+    deadline_.at += before_asking_other_hosts;
   mpi::wait(*this, comms_.world(), patient);
   requests_.clear();
   peers_.clear();
@@ -85,9 +85,7 @@ Stall Transfers::stall() const {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
     if (peers_[i] != other_hosts) {
-      // A leader that has not sent its verdict may itself wait for other hosts.
-      if (stage_ == Stage::in_transfer) add_once(stall.missing, peers_[i]);
-      else add_once(stall.unheard_hosts, std::vector{peers_[i]});
+      add_once(stall.unheard_hosts, std::vector{peers_[i]});  // it may itself wait for others
       continue;
     }
     // Host 0 asks all others; they only ask host 0, so that few messages are sent.

@@ -56,6 +56,7 @@ class Transfers : public PendingMessages {
   const Collective& call() const override { return call_; }
   const GroupInfo& group() const override { return comms_.info(); }
   Deadline deadline() const override { return deadline_; }
+  Clock::time_point patient_until() const override { return patient_until_; }
   Stall stall() const override;
 
  private:
@@ -67,6 +68,7 @@ class Transfers : public PendingMessages {
   std::shared_ptr<CollectiveMemory> memory_;
   Stage stage_;
   Deadline deadline_;
+  Clock::time_point patient_until_;
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;  // by request: the rank of the group on the other side, or other_hosts
   std::vector<int> finished_;
