@@ -27,20 +27,20 @@ wait_for_end() {
 
 # count_rows FOLDER: remembers how many rows it has before a run goes on there.
 count_rows() {
-  rows_before=$(losses "$1" 2>/dev/null | wc -l)
+  rows_before=$(losses "$1" | wc -l)
 }
 
 # wait_for_rows FOLDER COUNT: waits until the run that has started has written so many rows of its own.
 wait_for_rows() {
   for _ in $(seq 3000); do
-    if [ "$(losses "$1" 2>/dev/null | wc -l)" -ge $((rows_before + $2)) ]; then return; fi
+    if [ "$(losses "$1" | wc -l)" -ge $((rows_before + $2)) ]; then return; fi
     kill -0 "$job" 2>/dev/null || fail "the run ended before its row $2"
     sleep 0.02
   done
   fail "the run has no row $2 after a minute"
 }
 
-# losses FOLDER: the training losses, one in a line
+# losses FOLDER: the training losses, one in a line; none before the first
 losses() {
-  grep -o '"train_loss":[^,]*' "$folder/$1/metrics.jsonl"
+  grep -so '"train_loss":[^,]*' "$folder/$1/metrics.jsonl" || true
 }
