@@ -4,11 +4,17 @@
 #include "flight_recorder_file.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <future>
+#include <thread>
 #include <utility>
 
 namespace tutti::distributed {
 namespace {
+
+// A network file system may hang. The error of the world then comes this much later.
+constexpr std::chrono::seconds longest_write{5};
 
 // The call that a backend has just recorded, for the Work that ProcessGroup makes of it. It goes
 // around the backend's interface, so that a backend that passes calls on to another needs no code.
@@ -73,8 +79,23 @@ void CallLog::write_flight_recorders(const std::string& call,
   try {
     if (flight_recorder_folder().empty()) return;
     const std::string failure = call.empty() ? cause : call + ": " + cause;
-    const std::lock_guard lock(mutex_);
-    for (const auto& [rank, recorder] : recorders_)
+    const auto recorders = [this] {
+      const std::lock_guard lock(mutex_);
+      return recorders_;
+    }();
+    const auto is_written = std::make_shared<std::promise<void>>();
+    std::thread([recorders, failure, is_written] {
+      write(recorders, failure);
+      is_written->set_value();
+    }).detach();
+    is_written->get_future().wait_for(longest_write);
+  } catch (const std::exception&) {  // no thread: the failure of the world is what counts
+  }
+}
+
+void CallLog::write(const std::map<int, Recorder>& recorders, const std::string& failure) noexcept {
+  try {
+    for (const auto& [rank, recorder] : recorders)
       write_flight_recorder(*recorder.recorder, {rank, recorder.backend, failure});
   } catch (const std::exception&) {
     // The failure of the world is what counts, and is thrown. A full disk must not hide it.

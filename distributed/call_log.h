@@ -68,7 +68,7 @@ class CallLog {
 
   /// Writes the flight recorder of every rank that has an entry, where a folder is set
   /// (flight_recorder_file.h), with the call that has failed, if there was one, and the cause.
-  /// Throws nothing.
+  /// Throws nothing, and goes on after five seconds where the file system hangs.
   void write_flight_recorders(const std::string& call, const std::string& cause) const noexcept;
 
  private:
@@ -77,6 +77,8 @@ class CallLog {
     std::shared_ptr<FlightRecorder> recorder;
     std::string backend;
   };
+
+  static void write(const std::map<int, Recorder>& recorders, const std::string& failure) noexcept;
 
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Entry>> entries_;

@@ -10,11 +10,31 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+namespace {
+
+// A disk that hangs in fsync while a test wants it to.
+struct {
+  std::atomic<bool> hangs = false, was_asked = false;
+} disk;
+
+}  // namespace
+
+// Replaces the function of the C library in this program.
+extern "C" int fsync(int file) {
+  disk.was_asked = true;
+  disk.hangs.wait(true);
+  return static_cast<int>(syscall(SYS_fsync, file));
+}
 
 namespace tutti {
 namespace {
@@ -153,6 +173,19 @@ TEST(FlightRecorder, WritesNothingWithoutAFolderOrAFailure) {
   set_flight_recorder_folder("/proc/none");
   run_ranks(2, part, 60s);
   set_flight_recorder_folder("");
+}
+
+TEST(FlightRecorder, AFileSystemThatHangsDoesNotKeepTheErrorFromItsReader) {
+  const FlightRecorderFolder folder;
+  disk.was_asked = false;
+  disk.hangs = true;
+  const auto start = std::chrono::steady_clock::now();
+  run_ranks(2, part, 60s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
+  EXPECT_TRUE(disk.was_asked);
+  disk.hangs = false;
+  disk.hangs.notify_all();
+  while (folder.lines_of(1).empty()) std::this_thread::sleep_for(1ms);  // before the folder goes
 }
 
 }  // namespace
