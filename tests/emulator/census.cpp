@@ -176,9 +176,7 @@ void note_copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kin
 }
 
 void note_collective(const Collective& call) {
-  note({.kind = Kind::collective,
-        .name = call.function,
-        .bytes = static_cast<double>(call.bytes)});
+  note({.kind = Kind::collective, .name = call.function, .bytes = static_cast<double>(call.bytes)});
   if (!model || call.bytes > small_bytes) return;
   if (call.is_sent) return send(call);
   if (call.is_received) return receive(call);

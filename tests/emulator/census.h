@@ -30,10 +30,10 @@ struct DeviceModel {
 };
 
 /// NVIDIA's data sheets of the H100 SXM5 and of the A100 SXM4 with 80 GB.
-inline constexpr DeviceModel h100{
-    "H100", 9, 132, 228 << 10, 227 << 10, 50 << 20, 80'000'000'000, 3.35e12, 989e12};
-inline constexpr DeviceModel a100{
-    "A100", 8, 108, 164 << 10, 163 << 10, 40 << 20, 80'000'000'000, 2.039e12, 312e12};
+inline constexpr DeviceModel h100{"H100",         9,       132,   228 << 10, 227 << 10, 50 << 20,
+                                  80'000'000'000, 3.35e12, 989e12};
+inline constexpr DeviceModel a100{"A100",         8,        108,   164 << 10, 163 << 10, 40 << 20,
+                                  80'000'000'000, 2.039e12, 312e12};
 
 /// Makes the process count instead of run, for good. To be called before the first CUDA call.
 void begin(const DeviceModel& device);
@@ -41,13 +41,13 @@ void begin(const DeviceModel& device);
 const DeviceModel* device();
 
 enum class Kind {
-  kernel,      ///< a kernel of the library
-  convolution, ///< a call of cuDNN
-  product,     ///< a call of cuBLASLt
-  copy,        ///< between device and host, or on the device
-  fill,        ///< cudaMemsetAsync
-  collective,  ///< a call of NCCL
-  runtime      ///< any other call of the CUDA runtime
+  kernel,       ///< a kernel of the library
+  convolution,  ///< a call of cuDNN
+  product,      ///< a call of cuBLASLt
+  copy,         ///< between device and host, or on the device
+  fill,         ///< cudaMemsetAsync
+  collective,   ///< a call of NCCL
+  runtime       ///< any other call of the CUDA runtime
 };
 
 struct Call {
@@ -58,7 +58,7 @@ struct Call {
   bool is_cooperative = false;
   double bytes = 0;  ///< read and written in device memory; of a collective, those of its input
   double flops = 0;
-  int rounds = 0;  ///< of a persistent kernel's plan
+  int rounds = 0;                       ///< of a persistent kernel's plan
   std::vector<std::string> spans = {};  ///< names of the trace's spans around it, outermost first
 };
 

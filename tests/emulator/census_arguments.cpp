@@ -40,10 +40,9 @@ double bytes_of_list(const List& list, std::string_view signature) {
   double bytes = 0;
   for (int i = 0; i < list.count; ++i) {
     const auto& e = list.entries[i];
-    for (const void* changed : {static_cast<const void*>(e.parameter),
-                                static_cast<const void*>(e.first),
-                                static_cast<const void*>(e.second),
-                                static_cast<const void*>(e.third)})
+    for (const void* changed :
+         {static_cast<const void*>(e.parameter), static_cast<const void*>(e.first),
+          static_cast<const void*>(e.second), static_cast<const void*>(e.third)})
       if (changed) bytes += (updates ? 2 : 1) * static_cast<double>(e.size) * width;
     if (e.gradient && e.gradient != e.parameter) bytes += static_cast<double>(e.size) * width;
   }
@@ -60,7 +59,8 @@ double width_of_pointer(std::string_view type) {
 }
 
 // Returns the bytes behind one argument of a kernel that visits `elements` elements (0: unknown).
-// The numbers of each channel and the partial sums of blocks, which stay in the cache, do not count.
+// The numbers of each channel and the partial sums of blocks, which stay in the cache, do not
+// count.
 double bytes_of_argument(std::string_view type, const void* argument, double elements) {
   const auto has = [&](const char* word) { return type.find(word) != type.npos; };
   const auto limited = [&](const void* address, double width) {
@@ -78,11 +78,10 @@ double bytes_of_argument(std::string_view type, const void* argument, double ele
   if (has("TypedPointer") || has("SecondArgument")) {
     const void* base = address_at(argument, 0);
     if (bytes_from(base) == 0) return 0;
-    return limited(base, static_cast<double>(
-                             size_of(static_cast<const TypedPointer*>(argument)->dtype)));
+    return limited(base,
+                   static_cast<double>(size_of(static_cast<const TypedPointer*>(argument)->dtype)));
   }
-  const bool begins_with_address =
-      has("SlicePointer") || has("View") || has("CrossEntropyInputs");
+  const bool begins_with_address = has("SlicePointer") || has("View") || has("CrossEntropyInputs");
   return begins_with_address ? limited(address_at(argument, 0), 8) : 0;
 }
 

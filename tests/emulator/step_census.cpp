@@ -33,11 +33,8 @@ TrainOptions imagenet_options(std::int64_t batch_size) {
   o.model = "resnet50";
   o.batch_size = batch_size;
   o.precision = bfloat16;
-  o.optimizer = {.lr = 0.1,
-                 .momentum = 0.9,
-                 .nesterov = false,
-                 .weight_decay = 1e-4,
-                 .norm_decay = false};
+  o.optimizer = {
+      .lr = 0.1, .momentum = 0.9, .nesterov = false, .weight_decay = 1e-4, .norm_decay = false};
   o.schedule.name = "cosine";
   o.augmentation.label_smoothing = 0.1;
   return o;
@@ -47,7 +44,7 @@ TrainOptions imagenet_options(std::int64_t batch_size) {
 // events and pinned memory exist by then.
 std::vector<Call> record_step_of_rank(const ProcessGroup& group, std::int64_t images) {
   const TrainOptions options = imagenet_options(images * group.size());
-  const Device device = Device::cuda(group.local_rank());
+  const Device device = Device::cuda(group.rank());
   const auto net = nn::resnet(options.model, {.classes = 1000, .channels = 3});
   net->to(device, float32, options.memory_format);
   nn::convert_sync_batchnorm(*net, group);
@@ -117,8 +114,8 @@ Row row_of(const std::string& line) {
 }
 
 std::string text_of(const StepCensus& census) {
-  std::string text = fmt::format("{}\t{}\t{}\n", census.peak_bytes, census.torch_norm_bytes,
-                                 census.norm_layers);
+  std::string text =
+      fmt::format("{}\t{}\t{}\n", census.peak_bytes, census.torch_norm_bytes, census.norm_layers);
   for (const Row& row : census.rows) text += to_line(row);
   return text;
 }
@@ -127,8 +124,8 @@ StepCensus census_of(const std::string& text) {
   StepCensus census;
   int read = 0;
   long long layers = 0;
-  if (std::sscanf(text.c_str(), "%zu\t%lf\t%lld\n%n", &census.peak_bytes,
-                  &census.torch_norm_bytes, &layers, &read) != 3)
+  if (std::sscanf(text.c_str(), "%zu\t%lf\t%lld\n%n", &census.peak_bytes, &census.torch_norm_bytes,
+                  &layers, &read) != 3)
     fatal("census: the process that counts a step has failed");
   census.norm_layers = layers;
   for (std::size_t begin = static_cast<std::size_t>(read); begin < text.size();) {
@@ -146,14 +143,18 @@ std::vector<Call> record_step(const Question& question, std::size_t& peak_bytes)
   trace::detail::spans_enabled = true;
   std::vector<Call> first;
   std::mutex mutex;
-  distributed::run_ranks(
-      question.ranks,
-      [&](const ProcessGroup& group) {
-        std::vector<Call> calls = record_step_of_rank(group, question.images);
-        const std::lock_guard lock(mutex);
-        if (group.rank() == 0) first = std::move(calls);
-      },
-      {.backend = "nccl", .timeout = std::chrono::seconds(600)});
+  if (question.ranks == 1) {
+    first = record_step_of_rank(ProcessGroup(), question.images);
+    peak_bytes = cuda::allocator(0).stats().peak;
+    return first;
+  }
+  distributed::run_ranks(question.ranks,
+                         [&](const ProcessGroup& group) {
+                           std::vector<Call> calls = record_step_of_rank(group, question.images);
+                           const std::lock_guard lock(mutex);
+                           if (group.rank() == 0) first = std::move(calls);
+                         },
+                         {.backend = "nccl", .timeout = std::chrono::seconds(600)});
   peak_bytes = cuda::allocator(0).stats().peak;
   return first;
 }
@@ -174,10 +175,10 @@ StepCensus sum_up(const std::vector<Call>& calls, const DeviceModel& device) {
     ++row.calls;
     row.bytes += call.bytes;
     row.flops += call.flops;
-    row.seconds += std::max(call.bytes / device.bytes_per_second,
-                            call.flops / device.flops_per_second);
+    row.seconds +=
+        std::max(call.bytes / device.bytes_per_second, call.flops / device.flops_per_second);
     const unsigned blocks = call.grid.x * call.grid.y * call.grid.z;
-    row.fewest_blocks = std::min(row.fewest_blocks, blocks);
+    if (blocks > 0) row.fewest_blocks = std::min(row.fewest_blocks, blocks);
     row.most_blocks = std::max(row.most_blocks, blocks);
     row.threads = std::max(row.threads, call.block.x);
     row.shared_bytes = std::max(row.shared_bytes, call.shared_bytes);

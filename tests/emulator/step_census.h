@@ -32,8 +32,8 @@ struct Row {
 
 struct StepCensus {
   std::vector<Row> rows;
-  std::size_t peak_bytes = 0;    ///< that the allocator had handed out at a time
-  double torch_norm_bytes = 0;   ///< what PyTorch's kernels would move for the same layers
+  std::size_t peak_bytes = 0;   ///< that the allocator had handed out at a time
+  double torch_norm_bytes = 0;  ///< what PyTorch's kernels would move for the same layers
   std::int64_t norm_layers = 0;
 };
 
