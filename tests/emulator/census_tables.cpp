@@ -75,7 +75,10 @@ std::string launches(const std::vector<Counted>& on_h100, const std::vector<Coun
   const StepCensus &small = on_h100.front().census, &large = on_h100.back().census,
                    &other = on_a100.back().census;
   std::string text =
-      "\n| launched in a step | times | blocks | threads of a block | bytes of shared memory | MB, "
+      "\n**What a step launches**, on rank 0 of 2. Blocks, threads and shared memory are those of "
+      "an "
+      "H100 with 256 images.\n\n"
+      "| launched in a step | times | blocks | threads of a block | bytes of shared memory | MB, "
       "32 images | MB, 256 images | ms, H100, 256 images | ms, A100, 256 images |\n"
       "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
   const auto add = [&](const std::string& name, const Row& form, double calls, double mb,
@@ -98,7 +101,9 @@ std::string launches(const std::vector<Counted>& on_h100, const std::vector<Coun
 
 // The calls whose number is the same in every run: polls and releases on other threads differ.
 std::string calls_of_runtime(const StepCensus& census) {
-  std::string text = "\n| call in a step | times | MB |\n| --- | --- | --- |\n";
+  std::string text =
+      "\n**What else it calls.** Polls of events and releases of memory depend on the time and are "
+      "left out.\n\n| call in a step | times | MB |\n| --- | --- | --- |\n";
   for (const Row& row : census.rows) {
     const bool differs = row.name == "cudaEventQuery" || row.name == "cudaEventDestroy" ||
                          row.name == "cudaFreeAsync" || row.name == "cudaHostAlloc";
@@ -111,7 +116,9 @@ std::string calls_of_runtime(const StepCensus& census) {
 
 std::string batches(const std::vector<Counted>& on_h100, const std::vector<Counted>& on_a100) {
   std::string text =
-      "\n| images of a rank | launches | GB allocated at most | GB moved: batch norm | other "
+      "\n**By batch**, rank 0 of 2. The memory lacks cuDNN's workspaces and the gradient "
+      "buckets.\n\n"
+      "| images of a rank | launches | GB allocated at most | GB moved: batch norm | other "
       "kernels "
       "| cuDNN and cuBLASLt | ms, H100: batch norm | other kernels | cuDNN and cuBLASLt | together "
       "| ms, A100: batch norm | other kernels | cuDNN and cuBLASLt | together |\n"
@@ -132,7 +139,10 @@ std::string batches(const std::vector<Counted>& on_h100, const std::vector<Count
 
 std::string compared_with_torch(const std::vector<Counted>& counted) {
   std::string text =
-      "\n| images of a rank | GB, tutti | GB, PyTorch | ms, H100, tutti | PyTorch | ms, A100, "
+      "\n**Normalisation against PyTorch's kernels**: 53 layers with their ReLU and the sum with "
+      "the "
+      "residual, forward and backward.\n\n"
+      "| images of a rank | GB, tutti | GB, PyTorch | ms, H100, tutti | PyTorch | ms, A100, "
       "tutti "
       "| PyTorch |\n| --- | --- | --- | --- | --- | --- | --- |\n";
   for (const auto& [images, census] : counted) {
@@ -146,20 +156,25 @@ std::string compared_with_torch(const std::vector<Counted>& counted) {
   return text;
 }
 
-// How the layers of a rank alone are computed, in one direction.
+// How the layers of a rank alone are computed, in one direction: "42 in 1 round, 11 streaming".
 std::string choices(const StepCensus& census, const std::string& persistent,
                     const char* streaming) {
-  std::string text;
+  std::map<int, std::int64_t> layers;  // by rounds
   for (const Row& row : census.rows)
     if (row.name.starts_with(persistent))
-      text += fmt::format("{} in {} of {}, ", row.calls, "rounds",
-                          row.name.substr(row.name.rfind(' ') + 1));
+      layers[std::stoi(row.name.substr(row.name.rfind(' ')))] += row.calls;
+  std::string text;
+  for (const auto& [rounds, count] : layers)
+    text += fmt::format("{} in {} round{}, ", count, rounds, rounds > 1 ? "s" : "");
   return text + fmt::format("{} streaming", calls_of(census, streaming));
 }
 
 std::string plans(const std::vector<std::pair<std::string, std::vector<Counted>>>& devices) {
   std::string text =
-      "\n| device, one rank | images | launches | forward of the layers | backward |\n"
+      "\n**How a rank alone normalises**: the layers in persistent kernels, by rounds of the plan, "
+      "and "
+      "those in streaming kernels.\n\n"
+      "| device, one rank | images | launches | forward of the layers | backward |\n"
       "| --- | --- | --- | --- | --- |\n";
   for (const auto& [device, counted] : devices)
     for (const auto& [images, census] : counted)
