@@ -9,7 +9,7 @@
 namespace emulator::census {
 namespace {
 
-bool is_launch(const Row& row) { return row.kind != Kind::collective && row.kind != Kind::runtime; }
+bool is_executed(const Row& row) { return is_launch(row.kind); }
 
 bool is_norm(const Row& row) {
   for (const char* word :
@@ -64,7 +64,7 @@ double sum(const StepCensus& census, const Field& field,
 }
 
 bool is_own_other(const Row& row) {
-  return row.kind != Kind::convolution && row.kind != Kind::product && is_launch(row) &&
+  return row.kind != Kind::convolution && row.kind != Kind::product && is_executed(row) &&
          !is_norm(row);
 }
 bool is_of_library(const Row& row) {
@@ -89,13 +89,22 @@ std::string launches(const std::vector<Counted>& on_h100, const std::vector<Coun
                         1e3 * other_seconds);
   };
   for (const Row& row : large.rows) {
-    if (!is_launch(row)) continue;
+    if (!is_executed(row)) continue;
     add(row.name, row, static_cast<double>(row.calls), row_of(small, row).bytes, row.bytes,
         row.seconds, row_of(other, row).seconds);
   }
-  add("together", {}, static_cast<double>(calls(large, is_launch)),
-      sum(small, &Row::bytes, is_launch), sum(large, &Row::bytes, is_launch),
-      sum(large, &Row::seconds, is_launch), sum(other, &Row::seconds, is_launch));
+  add("together", {}, static_cast<double>(calls(large, is_executed)),
+      sum(small, &Row::bytes, is_executed), sum(large, &Row::bytes, is_executed),
+      sum(large, &Row::seconds, is_executed), sum(other, &Row::seconds, is_executed));
+  return text;
+}
+
+std::string layers(const StepCensus& census) {
+  std::string text =
+      "\n**Which layers launch it.** There are 53 convolutions and 53 layers of SyncBatchNorm.\n\n"
+      "| layers | launches, forward | backward |\n| --- | --- | --- |\n";
+  for (const auto& [layer, launched] : census.by_layer)
+    text += fmt::format("| {} | {} | {} |\n", layer, launched.forward, launched.backward);
   return text;
 }
 
@@ -107,7 +116,7 @@ std::string calls_of_runtime(const StepCensus& census) {
   for (const Row& row : census.rows) {
     const bool differs = row.name == "cudaEventQuery" || row.name == "cudaEventDestroy" ||
                          row.name == "cudaFreeAsync" || row.name == "cudaHostAlloc";
-    if (is_launch(row) || differs) continue;
+    if (is_executed(row) || differs) continue;
     text += fmt::format("| {} | {} | {} |\n", row.name, row.calls,
                         row.bytes > 0 ? fmt::format("{:.1f}", row.bytes / 1e6) : "");
   }
@@ -125,12 +134,12 @@ std::string batches(const std::vector<Counted>& on_h100, const std::vector<Count
       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
   for (std::size_t i = 0; i < on_h100.size(); ++i) {
     const StepCensus& census = on_h100[i].census;
-    text += fmt::format("| {} | {} | {:.1f}", on_h100[i].images, calls(census, is_launch),
+    text += fmt::format("| {} | {} | {:.1f}", on_h100[i].images, calls(census, is_executed),
                         static_cast<double>(census.peak_bytes) / 1e9);
     for (const auto& group : {is_norm, is_own_other, is_of_library})
       text += fmt::format(" | {:.2f}", sum(census, &Row::bytes, group) / 1e9);
     for (const StepCensus* each : {&census, &on_a100[i].census})
-      for (const auto& group : {is_norm, is_own_other, is_of_library, is_launch})
+      for (const auto& group : {is_norm, is_own_other, is_of_library, is_executed})
         text += fmt::format(" | {:.2f}", 1e3 * sum(*each, &Row::seconds, group));
     text += " |\n";
   }
@@ -178,7 +187,8 @@ std::string plans(const std::vector<std::pair<std::string, std::vector<Counted>>
       "| --- | --- | --- | --- | --- |\n";
   for (const auto& [device, counted] : devices)
     for (const auto& [images, census] : counted)
-      text += fmt::format("| {} | {} | {} | {} | {} |\n", device, images, calls(census, is_launch),
+      text += fmt::format("| {} | {} | {} | {} | {} |\n", device, images,
+                          calls(census, is_executed),
                           choices(census, "persistent_forward_kernel", "moments_kernel"),
                           choices(census, "persistent_backward_kernel", "gradient_sums_kernel"));
   return text + "\n";
@@ -188,10 +198,16 @@ std::string plans(const std::vector<std::pair<std::string, std::vector<Counted>>
 
 std::vector<Budget> budgets(const StepCensus& census) {
   const auto of = [&](const char* name) { return calls_of(census, name); };
-  const std::int64_t layers = std::max<std::int64_t>(census.norm_layers, 1);
+  const std::int64_t norms = std::max<std::int64_t>(census.norm_layers, 1);
+  const auto launched = [&](const char* layers) {
+    const auto found = census.by_layer.find(layers);
+    return found == census.by_layer.end() ? 0 : found->second.forward + found->second.backward;
+  };
   return {
-      {"launches of a step", 871, calls(census, is_launch)},
-      {"kernels of a layer of SyncBatchNorm", 5, calls(census, is_norm) / layers},
+      {"launches of a step", 871, calls(census, is_executed)},
+      {"kernels of a layer of SyncBatchNorm", 5, calls(census, is_norm) / norms},
+      {"launches of the 53 layers of SyncBatchNorm", 395, launched("SyncBatchNorm")},
+      {"launches of the 53 convolutions", 318, launched("convolution")},
       {"MB that batch norm moves", 6465,
        static_cast<std::int64_t>(sum(census, &Row::bytes, is_norm) / 1e6)},
       {"copies to the host", 106, of("copy to the host")},
@@ -218,9 +234,9 @@ std::string tables() {
     return all;
   };
   const std::vector<Counted> on_h100 = at(h100, 2), on_a100 = at(a100, 2);
-  return launches(on_h100, on_a100) + calls_of_runtime(on_h100.front().census) +
-         batches(on_h100, on_a100) + compared_with_torch(on_h100) +
-         plans({{"H100", at(h100, 1)}, {"A100", at(a100, 1)}});
+  return launches(on_h100, on_a100) + layers(on_h100.front().census) +
+         calls_of_runtime(on_h100.front().census) + batches(on_h100, on_a100) +
+         compared_with_torch(on_h100) + plans({{"H100", at(h100, 1)}, {"A100", at(a100, 1)}});
 }
 
 }  // namespace emulator::census

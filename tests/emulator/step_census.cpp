@@ -90,17 +90,44 @@ double torch_passes(const std::string& layer) {
   return norm + relu + (layer.ends_with("bn3") ? addition : 0);
 }
 
+// Returns the kind of layer that makes a call. In the forward pass the innermost span is the path
+// of the layer, in the backward pass the name of an operation.
+std::string layer_of(const std::vector<std::string>& spans) {
+  static const std::pair<const char*, const char*> kinds[] = {
+      {"bn", "SyncBatchNorm"},
+      {"downsample.1", "SyncBatchNorm"},
+      {"batch_norm", "SyncBatchNorm"},
+      {"conv", "convolution"},
+      {"downsample.0", "convolution"},
+      {"pool", "pooling"},
+      {"fc", "linear"},
+      {"linear", "linear"},
+      {"optimizer", "optimizer"},
+      {"forward", "loss"},
+      {"cross_entropy", "loss"},
+      {"multiply", "loss"},
+      {"backward", "gradients: copies to buckets, sums"}};
+  if (!spans.empty())
+    for (const auto& [word, kind] : kinds)
+      if (spans.back().find(word) != std::string::npos) return kind;
+  return "metrics";
+}
+
 std::string to_line(const Row& r) {
   return fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", static_cast<int>(r.kind), r.name,
                      r.calls, r.bytes, r.flops, r.seconds, r.fewest_blocks, r.most_blocks,
                      r.threads, r.shared_bytes);
 }
 
-Row row_of(const std::string& line) {
+std::vector<std::string> fields_of(const std::string& line) {
   std::vector<std::string> fields(1);
   for (const char c : line)
     if (c == '\t') fields.emplace_back();
     else fields.back() += c;
+  return fields;
+}
+
+Row row_of(const std::vector<std::string>& fields) {
   Row r{.kind = static_cast<Kind>(std::stoi(fields[0])), .name = fields[1]};
   r.calls = std::stoll(fields[2]);
   r.bytes = std::stod(fields[3]);
@@ -116,6 +143,8 @@ Row row_of(const std::string& line) {
 std::string text_of(const StepCensus& census) {
   std::string text =
       fmt::format("{}\t{}\t{}\n", census.peak_bytes, census.torch_norm_bytes, census.norm_layers);
+  for (const auto& [layer, launches] : census.by_layer)
+    text += fmt::format("-1\t{}\t{}\t{}\n", layer, launches.forward, launches.backward);
   for (const Row& row : census.rows) text += to_line(row);
   return text;
 }
@@ -130,7 +159,10 @@ StepCensus census_of(const std::string& text) {
   census.norm_layers = layers;
   for (std::size_t begin = static_cast<std::size_t>(read); begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
-    census.rows.push_back(row_of(text.substr(begin, end - begin)));
+    const std::vector<std::string> fields = fields_of(text.substr(begin, end - begin));
+    if (fields[0] == "-1")
+      census.by_layer[fields[1]] = {std::stoll(fields[2]), std::stoll(fields[3])};
+    else census.rows.push_back(row_of(fields));
     begin = end + 1;
   }
   return census;
@@ -168,6 +200,10 @@ StepCensus sum_up(const std::vector<Call>& calls, const DeviceModel& device) {
     if (name == "moments_kernel") {
       ++census.norm_layers;
       census.torch_norm_bytes += call.bytes * torch_passes(call.spans.back());
+    }
+    if (is_launch(call.kind)) {
+      LayerLaunches& layer = census.by_layer[layer_of(call.spans)];
+      ++(!call.spans.empty() && call.spans.front() == "backward" ? layer.backward : layer.forward);
     }
     Row& row = rows[{call.kind, name}];
     row.kind = call.kind;

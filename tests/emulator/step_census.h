@@ -10,6 +10,9 @@
 
 namespace emulator::census {
 
+/// Returns whether the device executes such a call, collectives aside.
+inline bool is_launch(Kind kind) { return kind != Kind::collective && kind != Kind::runtime; }
+
 /// What is counted: the step of the first of `ranks` ranks, each with `images` images.
 struct Question {
   const DeviceModel* device = &h100;
@@ -30,8 +33,14 @@ struct Row {
   std::size_t shared_bytes = 0;  ///< the most of a block
 };
 
+/// The launches of all layers of a kind, or of what belongs to no layer.
+struct LayerLaunches {
+  std::int64_t forward = 0, backward = 0;
+};
+
 struct StepCensus {
   std::vector<Row> rows;
+  std::map<std::string, LayerLaunches> by_layer;
   std::size_t peak_bytes = 0;   ///< that the allocator had handed out at a time
   double torch_norm_bytes = 0;  ///< what PyTorch's kernels would move for the same layers
   std::int64_t norm_layers = 0;
