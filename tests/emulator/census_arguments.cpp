@@ -85,6 +85,12 @@ double bytes_of_argument(std::string_view type, const void* argument, double ele
   return begins_with_address ? limited(address_at(argument, 0), 8) : 0;
 }
 
+template <class Plan>
+int rounds_of(const Plan& plan) {
+  if constexpr (requires { plan.rounds; }) return plan.rounds;
+  else return plan.teams > 0 ? 1 : 0;
+}
+
 }  // namespace
 
 std::vector<std::string> parameter_types(const std::string& signature) {
@@ -116,7 +122,7 @@ void read_arguments(Call& launch, void** arguments) {
     if (types[i].ends_with("::OffsetCalculator"))
       elements = elements_of(*static_cast<const OffsetCalculator*>(arguments[i]));
     if (types[i].ends_with("::PersistentPlan"))
-      launch.rounds = static_cast<const PersistentPlan*>(arguments[i])->rounds;
+      launch.rounds = rounds_of(*static_cast<const PersistentPlan*>(arguments[i]));
     if (types[i].ends_with("::List"))
       launch.bytes += bytes_of_list(*static_cast<const List*>(arguments[i]), launch.name);
   }

@@ -32,7 +32,7 @@ constexpr std::size_t guard = 256;
 constexpr unsigned char guard_byte = 0xdb;
 constexpr std::size_t huge_page = 2 << 20;
 // Returns the bytes of addresses for all devices; only touched pages use memory.
-std::size_t address_bytes() { return std::size_t{census::device() ? 1024u : 16u} << 30; }
+std::size_t address_bytes() { return std::size_t{census::device() ? 512u : 16u} << 30; }
 
 struct Block {
   std::size_t bytes, reserved;  // `reserved` includes the guards
