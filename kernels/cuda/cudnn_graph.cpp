@@ -280,19 +280,44 @@ std::optional<ExecutionPlan> plan_of(const Descriptor& configuration, const Plan
 
 }  // namespace
 
+PlanSearch::PlanSearch(const ConvolutionProblem& problem, const PlanTarget& target)
+    : problem_(problem), target_(target) {
+  try {
+    graph_ = graph_of(problem_, target_);
+  } catch (const DeviceError& error) {
+    fail<DeviceError>("{}: {}", problem_.text(), error.what());
+  }
+}
+
+std::optional<Descriptor> PlanSearch::next_configuration() {
+  constexpr cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
+  while (position_ == configurations_.size()) {
+    if (modes_ == std::size(modes)) return {};
+    configurations_ = configurations(graph_, modes[modes_++], target_);
+    position_ = 0;
+  }
+  return std::move(configurations_[position_++]);
+}
+
+std::optional<ExecutionPlan> PlanSearch::next() {
+  try {
+    while (const auto configuration = next_configuration())
+      if (is_acceptable(*configuration, problem_))
+        if (auto plan = plan_of(*configuration, target_)) return plan;
+  } catch (const DeviceError& error) {
+    fail<DeviceError>("{}: {}", problem_.text(), error.what());
+  }
+  return {};
+}
+
 std::vector<ExecutionPlan> find_execution_plans(const ConvolutionProblem& problem,
                                                 const PlanTarget& target, std::size_t limit) {
+  PlanSearch search(problem, target);
   std::vector<ExecutionPlan> plans;
-  try {
-    const Descriptor graph = graph_of(problem, target);
-    for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
-      for (const Descriptor& configuration : configurations(graph, mode, target)) {
-        if (plans.size() == limit) return plans;
-        if (!is_acceptable(configuration, problem)) continue;
-        if (auto plan = plan_of(configuration, target)) plans.push_back(std::move(*plan));
-      }
-  } catch (const DeviceError& error) {
-    fail<DeviceError>("{}: {}", problem.text(), error.what());
+  while (plans.size() < limit) {
+    auto plan = search.next();
+    if (!plan) break;
+    plans.push_back(std::move(*plan));
   }
   return plans;
 }

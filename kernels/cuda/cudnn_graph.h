@@ -100,9 +100,28 @@ struct ExecutionPlan {
   std::int64_t workspace = 0;
 };
 
-/// Finds up to `limit` plans, fastest first according to cuDNN's heuristics, and returns an empty
-/// list if cuDNN cannot compute the problem. Sums are computed in float32 (float64 for float64).
+/// Finds the plans for a problem one at a time, fastest first according to cuDNN's heuristics,
+/// because cuDNN may compile a kernel for each. Sums are computed in float32 (float64 for float64).
 /// float32 inputs are rounded to TF32 only if that is allowed.
+class PlanSearch {
+ public:
+  using Plan = ExecutionPlan;
+  PlanSearch(const ConvolutionProblem& problem, const PlanTarget& target);
+  /// Returns the next plan, or none if cuDNN has no other for the problem.
+  std::optional<ExecutionPlan> next();
+
+ private:
+  std::optional<Descriptor> next_configuration();
+
+  ConvolutionProblem problem_;
+  PlanTarget target_;
+  Descriptor graph_;
+  std::size_t modes_ = 0;  // How many of the heuristics' modes were asked.
+  std::vector<Descriptor> configurations_;
+  std::size_t position_ = 0;
+};
+
+/// Returns the first `limit` plans of a search, or all if there are fewer.
 std::vector<ExecutionPlan> find_execution_plans(const ConvolutionProblem& problem,
                                                 const PlanTarget& target, std::size_t limit);
 
