@@ -20,7 +20,7 @@ struct Settings {
   std::atomic<bool> autotune = false;
   /// Algorithms of convolutions that need more bytes of workspace than this are tried only after
   /// all others. It counts for the shapes that come up after it was set.
-  std::atomic<std::int64_t> convolution_workspace_limit = std::int64_t{1} << 30;
+  std::atomic<std::int64_t> convolution_workspace_limit = std::int64_t{2} << 30;
 };
 
 /// Returns the settings of the process: cuda::settings().allow_tf32 = true;

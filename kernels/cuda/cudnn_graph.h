@@ -94,11 +94,35 @@ struct PlanTarget {
   const Descriptor* properties = nullptr;
 };
 
+/// Describes a tensor of an operation graph, by a number that is unique in the graph. A virtual
+/// tensor is passed from one operation to the next without being written to memory.
+Descriptor tensor(const TensorDescription& t, std::int64_t id, bool is_virtual = false);
+/// Returns the convolution of x, w and y in the problem's direction.
+Descriptor operation_of(const ConvolutionProblem& p, const Descriptor& x, const Descriptor& w,
+                        const Descriptor& y);
+Descriptor graph_of(const std::vector<Descriptor>& operations, const PlanTarget& target);
+
+/// One of cuDNN's algorithms: its number among those for an operation graph, and how it computes.
+struct Engine {
+  std::int64_t index = 0;
+  std::vector<cudnnBackendNumericalNote_t> notes;
+  bool has(cudnnBackendNumericalNote_t note) const;
+};
+
 /// What cudnnBackendExecute runs, and the bytes of workspace that it needs.
 struct ExecutionPlan {
   Descriptor descriptor;
+  Engine engine;
   std::int64_t workspace = 0;
 };
+
+/// Returns the engine configurations that one mode of the heuristics proposes for an operation
+/// graph, best first.
+std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeurMode_t mode,
+                                       const PlanTarget& target);
+Engine engine_of(const Descriptor& configuration);
+/// Returns the plan of a configuration, or none if cuDNN cannot run the configuration.
+std::optional<ExecutionPlan> plan_of(const Descriptor& configuration, const PlanTarget& target);
 
 /// Finds the plans for a problem one at a time, fastest first according to cuDNN's heuristics,
 /// because cuDNN may compile a kernel for each. Sums are computed in float32 (float64 for float64).
