@@ -85,19 +85,21 @@ std::string text(const ExecutionPlan& plan) {
 
 void list_convolutions(int architecture) {
   const Descriptor device = test::described_device(architecture);
-  for (const Precision precision :
-       {Precision{"bfloat16", bfloat16, false}, {"float32", float32, false}, {"tf32", float32, true}})
+  for (const Precision precision : {Precision{"bfloat16", bfloat16, false},
+                                    {"float32", float32, false},
+                                    {"tf32", float32, true}})
     for (const std::int64_t batch : {32, 256})
       for (const Layer& layer : layers())
         for (const Direction direction : directions) {
           const auto plans = find_execution_plans(problem(layer, direction, batch, precision),
                                                   {.properties = &device}, 8);
-          std::string line =
-              fmt::format("sm_{:<3} {:8} {:3} {} {:7}:", architecture, precision.name, batch,
-                          layer.text(), direction_names[static_cast<int>(direction)]);
+          std::string line = fmt::format("sm_{:<3} {:8} {:3} {} {:7}:", architecture,
+                                         precision.name, batch, layer.text(),
+                                         direction_names[static_cast<int>(direction)]);
           for (std::size_t i = 0, end; i < plans.size(); i = end) {
             for (end = i + 1; end < plans.size() && text(plans[end]) == text(plans[i]);) ++end;
-            line += " " + text(plans[i]) + (end - i > 1 ? fmt::format("*{}", end - i) : "");
+            const std::string times = end - i > 1 ? fmt::format("*{}", end - i) : "";
+            line += fmt::format(" {}{}", text(plans[i]), times);
           }
           fmt::print("{}\n", line);
         }
@@ -282,7 +284,7 @@ std::string plans_for(const Pattern& pattern, DType dtype, int kernel, const Pla
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
       for (const Descriptor& configuration : configurations(graph, mode, target))
         if (const auto plan = plan_of(configuration, target); plan && found++ < 4)
-          result += " " + text(*plan);
+          result += fmt::format(" {}", text(*plan));
   } catch (const DeviceError& error) {
     return fmt::format(" refused: {}", error.what());
   }
@@ -295,8 +297,7 @@ void list_fused(int architecture) {
     for (const DType dtype : {float16, bfloat16, float32})
       for (const int kernel : {1, 3})
         fmt::print("sm_{:<3} {} {}x{}, {}:{}\n", architecture, to_string(dtype), kernel, kernel,
-                   pattern.name,
-                   plans_for(pattern, dtype, kernel, {.properties = &device}));
+                   pattern.name, plans_for(pattern, dtype, kernel, {.properties = &device}));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 namespace tutti {
 namespace {
@@ -41,13 +42,13 @@ class PlanListTest : public ::testing::Test {
     std::string names;
     plans.run([&](const FakePlan& plan) {
       names += plan.name;
-      if (broken_.find(plan.name) != std::string::npos)
+      if (broken_.find(plan.name) != broken_.npos)
         fail<DeviceError>("plan {} is broken", plan.name);
     });
     return names;
   }
 
-  std::string broken_;
+  std::string_view broken_;
   std::size_t found_ = 0;
 };
 
