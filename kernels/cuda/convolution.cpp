@@ -1,5 +1,6 @@
 // This file implements convolution on CUDA devices. cuDNN's execution plans (cudnn_graph.h) are
-// found once for each problem, thread and device, and run on the current stream. cuDNN requires one
+// found once for each problem, thread and device, and run on the current stream. A plan that fails,
+// or whose workspace cannot be allocated, is replaced by the next. cuDNN requires one
 // dtype and one layout for all tensors. An input that differs (float32 weights of 16-bit
 // activations, a weight in the other layout) is copied before the plan runs, and a result that
 // differs is copied afterwards.
@@ -11,11 +12,13 @@
 #include "../elementwise.h"
 #include "../reduce.h"
 #include "cudnn_graph.h"
+#include "plan_list.h"
 #include "thread_state.h"
 
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 
 namespace tutti::kernels::cuda {
 namespace {
@@ -32,11 +35,12 @@ using tutti::cuda::Stream;
 struct Cudnn {
   explicit Cudnn(int) { cudnn::check(cudnnCreate(&handle), "convolution: cudnnCreate"); }
 
-  struct Plans {
-    std::optional<ExecutionPlan> guessed, timed;
+  using Plans = PlanList<cudnn::PlanSearch>;
+  struct KnownPlans {
+    std::optional<Plans> guessed, timed;
   };
   cudnnHandle_t handle = nullptr;
-  std::map<std::vector<std::int64_t>, Plans> plans;
+  std::map<std::vector<std::int64_t>, KnownPlans> plans;
 };
 
 // The device addresses of the tensors of a problem; `bias` is null if there is no bias.
@@ -54,51 +58,44 @@ void execute(cudnnHandle_t handle, const ExecutionPlan& plan, const Addresses& a
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace.data());
   pack.finalize();
-  cudnn::check(cudnnBackendExecute(handle, plan.descriptor.get(), pack.get()),
-               "cudnnBackendExecute");
+  const cudnnStatus_t status = cudnnBackendExecute(handle, plan.descriptor.get(), pack.get());
+  // A CUDA error of a plan that another plan replaces must not reach the next launch's check.
+  if (status != CUDNN_STATUS_SUCCESS) cudaGetLastError();
+  cudnn::check(status, "cudnnBackendExecute");
 }
 
-// Finds the fastest of several plans by running each of them on the real tensors. Every run writes
-// the same output.
-ExecutionPlan fastest(cudnnHandle_t handle, std::vector<ExecutionPlan> plans, const Addresses& at,
-                      Device device, const Stream& stream) {
-  std::size_t best = 0;
+// Returns the milliseconds that a plan takes on the real tensors, the least of three runs. Every
+// run writes the same output.
+double measure(cudnnHandle_t handle, const ExecutionPlan& plan, const Addresses& at, Device device,
+               const Stream& stream) {
   double shortest = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < plans.size(); ++i) try {
-      execute(handle, plans[i], at, device);  // The first run loads the plan's kernels.
-      for (int run = 0; run < 3; ++run) {
-        Event start(Event::Kind::timing), stop(Event::Kind::timing);
-        start.record(stream);
-        execute(handle, plans[i], at, device);
-        stop.record(stream);
-        stop.synchronize("autotune");
-        const double time = stop.milliseconds_since(start);
-        if (time < shortest) shortest = time, best = i;
-      }
-    } catch (const Error&) {
-      // A plan may need more memory than is free. If all plans fail, the caller's run reports the
-      // error.
-    }
-  return std::move(plans[best]);
+  execute(handle, plan, at, device);  // The first run loads the plan's kernels.
+  for (int run = 0; run < 3; ++run) {
+    Event start(Event::Kind::timing), stop(Event::Kind::timing);
+    start.record(stream);
+    execute(handle, plan, at, device);
+    stop.record(stream);
+    stop.synchronize("autotune");
+    shortest = std::min(shortest, stop.milliseconds_since(start));
+  }
+  return shortest;
 }
 
-const ExecutionPlan& plan_for(Cudnn& cudnn_state, const ConvolutionProblem& problem,
-                              const Addresses& at, Device device, const Stream& stream) {
-  Cudnn::Plans& known = cudnn_state.plans[problem.key()];
+Cudnn::Plans& plans_for(Cudnn& cudnn_state, const ConvolutionProblem& problem, const Addresses& at,
+                        Device device, const Stream& stream) {
+  Cudnn::KnownPlans& known = cudnn_state.plans[problem.key()];
   const bool tune = settings().autotune;
   if (tune && known.timed) return *known.timed;
   // Timing waits for the device, which is forbidden while a graph is captured.
   const bool time_now = tune && !stream.is_capturing();
   if (!time_now && known.guessed) return *known.guessed;
-  std::vector<ExecutionPlan> plans =
-      cudnn::find_execution_plans(problem, {.handle = cudnn_state.handle}, time_now ? 8 : 1);
-  if (plans.empty())
-    fail<DeviceError>("{}: cuDNN has no {}algorithm for this", problem.text(),
-                      problem.deterministic ? "deterministic " : "");
-  // Plans are never freed: kernels of one may still be running when a better one is found.
-  if (time_now)
-    return known.timed.emplace(fastest(cudnn_state.handle, std::move(plans), at, device, stream));
-  return known.guessed.emplace(std::move(plans.front()));
+  Cudnn::Plans plans(cudnn::PlanSearch(problem, {.handle = cudnn_state.handle}),
+                     settings().convolution_workspace_limit);
+  if (!time_now) return known.guessed.emplace(std::move(plans));
+  plans.sort_by_time(8, [&](const ExecutionPlan& plan) {
+    return measure(cudnn_state.handle, plan, at, device, stream);
+  });
+  return known.timed.emplace(std::move(plans));
 }
 
 // Returns the bias, or a copy of it, that is dense, has dtype `dtype` and is aligned to 16 bytes.
@@ -163,12 +160,17 @@ void run(Direction direction, const ConvolutionTensors& tensors, const ConvOptio
   Cudnn& cudnn_state = thread_state<Cudnn>(x.device().index());
   const Stream& stream = current_stream(x.device().index());
   cudnn::check(cudnnSetStream(cudnn_state.handle, stream.get()), "convolution: cudnnSetStream");
-  const ExecutionPlan& plan = plan_for(cudnn_state, problem, at, x.device(), stream);
-  try {
-    execute(cudnn_state.handle, plan, at, x.device());
-  } catch (const DeviceError& error) {
-    fail<DeviceError>("{}: {}", problem.text(), error.what());
-  }
+  Cudnn::Plans& plans = plans_for(cudnn_state, problem, at, x.device(), stream);
+  const bool found = plans.run([&](const ExecutionPlan& plan) {
+    try {
+      execute(cudnn_state.handle, plan, at, x.device());
+    } catch (const DeviceError& error) {
+      fail<DeviceError>("{}: {}", problem.text(), error.what());
+    }
+  });
+  if (!found)
+    fail<DeviceError>("{}: cuDNN has no {}algorithm for this", problem.text(),
+                      problem.deterministic ? "deterministic " : "");
 }
 
 void copy_back(const Tensor& from, const Tensor& to) {

@@ -1,5 +1,7 @@
 #include "cudnn_graph.h"
 
+#include <algorithm>
+
 namespace tutti::kernels::cuda::cudnn {
 namespace {
 
@@ -17,16 +19,8 @@ cudnnDataType_t data_type(DType dtype) {
   }
 }
 
-Descriptor tensor(const TensorDescription& t, TensorId id, bool is_virtual = false) {
-  Descriptor d(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  d.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, data_type(t.dtype));
-  d.set(CUDNN_ATTR_TENSOR_DIMENSIONS, t.shape);
-  d.set(CUDNN_ATTR_TENSOR_STRIDES, t.strides);
-  d.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, static_cast<std::int64_t>(id));
-  d.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, t.alignment);
-  if (is_virtual) d.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, true);
-  d.finalize();
-  return d;
+cudnnDataType_t sums_of(const ConvolutionProblem& p) {
+  return p.x.dtype == float64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
 }
 
 // The attributes of the three operations.
@@ -76,30 +70,8 @@ Descriptor convolution_of(const ConvolutionProblem& p, cudnnDataType_t sums) {
   return d;
 }
 
-// Returns the convolution operation of x, w and `y` in the problem's direction.
-Descriptor operation_of(const ConvolutionProblem& p, cudnnDataType_t sums, const Descriptor& y) {
-  const Attributes a = attributes(p.direction);
-  const Descriptor convolution = convolution_of(p, sums);
-  const Descriptor x = tensor(p.x, x_id), w = tensor(p.w, w_id);
-  Descriptor operation(a.type);
-  operation.set(a.convolution, convolution);
-  operation.set(a.x, x);
-  operation.set(a.w, w);
-  operation.set(a.y, y);
-  if (sums == CUDNN_DATA_DOUBLE) {
-    operation.set(a.alpha, CUDNN_TYPE_DOUBLE, 1.0);
-    operation.set(a.beta, CUDNN_TYPE_DOUBLE, 0.0);
-  } else {
-    operation.set(a.alpha, CUDNN_TYPE_FLOAT, 1.0f);
-    operation.set(a.beta, CUDNN_TYPE_FLOAT, 0.0f);
-  }
-  operation.finalize();
-  return operation;
-}
-
 // Returns the operation y = sum + bias.
-Descriptor bias_addition(const ConvolutionProblem& p, cudnnDataType_t sums, const Descriptor& sum,
-                         const Descriptor& y) {
+Descriptor bias_addition(const ConvolutionProblem& p, const Descriptor& sum, const Descriptor& y) {
   const Dims ones = Dims::filled(p.y.shape.size(), 1);
   TensorDescription description{*p.bias, ones, ones};
   description.shape[1] = p.y.shape[1];
@@ -107,7 +79,7 @@ Descriptor bias_addition(const ConvolutionProblem& p, cudnnDataType_t sums, cons
   const Descriptor bias = tensor(description, bias_id);
   Descriptor add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   add.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
-  add.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, sums);
+  add.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, sums_of(p));
   add.finalize();
   Descriptor operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
   operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, add);
@@ -121,73 +93,28 @@ Descriptor bias_addition(const ConvolutionProblem& p, cudnnDataType_t sums, cons
 // Returns the operation graph: the convolution and, if there is a bias, its addition to the
 // unrounded sums. The descriptors from which the graph is built may be destroyed afterwards.
 Descriptor graph_of(const ConvolutionProblem& p, const PlanTarget& target) {
-  const bool wide = p.x.dtype == float64;
-  const cudnnDataType_t sums = wide ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
-  const Descriptor y = tensor(p.y, y_id);
+  const Descriptor x = tensor(p.x, x_id), w = tensor(p.w, w_id), y = tensor(p.y, y_id);
   std::vector<Descriptor> operations;
   if (p.bias) {
-    const TensorDescription unrounded{wide ? float64 : float32, p.y.shape, p.y.strides};
+    const TensorDescription unrounded{p.x.dtype == float64 ? float64 : float32, p.y.shape,
+                                      p.y.strides};
     const Descriptor sum = tensor(unrounded, sum_id, true);
-    operations.push_back(operation_of(p, sums, sum));
-    operations.push_back(bias_addition(p, sums, sum, y));
+    operations.push_back(operation_of(p, x, w, sum));
+    operations.push_back(bias_addition(p, sum, y));
   } else {
-    operations.push_back(operation_of(p, sums, y));
+    operations.push_back(operation_of(p, x, w, y));
   }
-  std::vector<cudnnBackendDescriptor_t> raw;
-  for (const Descriptor& operation : operations) raw.push_back(operation.get());
-  Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  if (target.handle) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-            static_cast<std::int64_t>(raw.size()), raw.data());
-  graph.finalize();
-  return graph;
+  return graph_of(operations, target);
 }
 
-// Returns the engine configurations that the heuristics propose, best first.
-std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeurMode_t mode,
-                                       const PlanTarget& target) {
-  Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
-  if (target.properties) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.properties);
-  if (!heuristics.try_finalize()) return {};
-  std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
-        "cudnnBackendGetAttribute");
-  std::vector<Descriptor> result;
-  std::vector<cudnnBackendDescriptor_t> raw;
-  for (std::int64_t i = 0; i < count; ++i)
-    raw.push_back(result.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
-  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
-        "cudnnBackendGetAttribute");
-  result.resize(static_cast<std::size_t>(count));  // cuDNN may return fewer than it announced.
-  return result;
-}
-
-// Returns whether the engine of a configuration is as precise and as deterministic as the problem
-// requires.
-bool is_acceptable(const Descriptor& configuration, const ConvolutionProblem& p) {
-  const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  cudnnBackendDescriptor_t raw = engine.get();
-  std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
-        "cudnnBackendGetAttribute");
-  cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-  check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes),
-        "cudnnBackendGetAttribute");
-  for (const cudnnBackendNumericalNote_t note : std::span(notes, static_cast<std::size_t>(count))) {
-    if (note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) return false;
-    if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && p.deterministic) return false;
-    // For float32 these two notes mean that the engine uses TF32.
-    const bool rounds = note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
-                        note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
-    if (rounds && p.x.dtype == float32 && !p.allow_tf32) return false;
-  }
-  return true;
+// Returns whether an engine is as precise and as deterministic as the problem requires.
+bool is_acceptable(const Engine& engine, const ConvolutionProblem& p) {
+  // For float32 these two notes mean that the engine uses TF32.
+  const bool rounds = engine.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ||
+                      engine.has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS);
+  return !engine.has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) &&
+         !(engine.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) && p.deterministic) &&
+         !(rounds && p.x.dtype == float32 && !p.allow_tf32);
 }
 
 }  // namespace
@@ -260,11 +187,97 @@ std::vector<std::int64_t> ConvolutionProblem::key() const {
   return key;
 }
 
-namespace {
+Descriptor tensor(const TensorDescription& t, std::int64_t id, bool is_virtual) {
+  Descriptor d(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  d.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, data_type(t.dtype));
+  d.set(CUDNN_ATTR_TENSOR_DIMENSIONS, t.shape);
+  d.set(CUDNN_ATTR_TENSOR_STRIDES, t.strides);
+  d.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
+  d.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, t.alignment);
+  if (is_virtual) d.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, true);
+  d.finalize();
+  return d;
+}
 
-// Returns the plan of a configuration, or none if cuDNN cannot run the configuration.
+Descriptor operation_of(const ConvolutionProblem& p, const Descriptor& x, const Descriptor& w,
+                        const Descriptor& y) {
+  const cudnnDataType_t sums = sums_of(p);
+  const Attributes a = attributes(p.direction);
+  const Descriptor convolution = convolution_of(p, sums);
+  Descriptor operation(a.type);
+  operation.set(a.convolution, convolution);
+  operation.set(a.x, x);
+  operation.set(a.w, w);
+  operation.set(a.y, y);
+  if (sums == CUDNN_DATA_DOUBLE) {
+    operation.set(a.alpha, CUDNN_TYPE_DOUBLE, 1.0);
+    operation.set(a.beta, CUDNN_TYPE_DOUBLE, 0.0);
+  } else {
+    operation.set(a.alpha, CUDNN_TYPE_FLOAT, 1.0f);
+    operation.set(a.beta, CUDNN_TYPE_FLOAT, 0.0f);
+  }
+  operation.finalize();
+  return operation;
+}
+
+Descriptor graph_of(const std::vector<Descriptor>& operations, const PlanTarget& target) {
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const Descriptor& operation : operations) raw.push_back(operation.get());
+  Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  if (target.handle) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+            static_cast<std::int64_t>(raw.size()), raw.data());
+  graph.finalize();
+  return graph;
+}
+
+bool Engine::has(cudnnBackendNumericalNote_t note) const {
+  return std::find(notes.begin(), notes.end(), note) != notes.end();
+}
+
+std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeurMode_t mode,
+                                       const PlanTarget& target) {
+  Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
+  if (target.properties) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.properties);
+  if (!heuristics.try_finalize()) return {};
+  std::int64_t count = 0;
+  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
+        "cudnnBackendGetAttribute");
+  std::vector<Descriptor> result;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (std::int64_t i = 0; i < count; ++i)
+    raw.push_back(result.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
+  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
+        "cudnnBackendGetAttribute");
+  result.resize(static_cast<std::size_t>(count));  // cuDNN may return fewer than it announced.
+  return result;
+}
+
+Engine engine_of(const Descriptor& configuration) {
+  const Descriptor descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = descriptor.get();
+  std::int64_t count = 0;
+  check(cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
+        "cudnnBackendGetAttribute");
+  Engine engine;
+  check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count,
+                                 &engine.index),
+        "cudnnBackendGetAttribute");
+  engine.notes.resize(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+  check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, engine.notes.data()),
+        "cudnnBackendGetAttribute");
+  engine.notes.resize(static_cast<std::size_t>(count));
+  return engine;
+}
+
 std::optional<ExecutionPlan> plan_of(const Descriptor& configuration, const PlanTarget& target) {
-  ExecutionPlan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+  ExecutionPlan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), engine_of(configuration)};
   if (target.handle)
     plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
   if (target.properties)
@@ -278,21 +291,44 @@ std::optional<ExecutionPlan> plan_of(const Descriptor& configuration, const Plan
   return plan;
 }
 
-}  // namespace
+PlanSearch::PlanSearch(const ConvolutionProblem& problem, const PlanTarget& target)
+    : problem_(problem), target_(target) {
+  try {
+    graph_ = graph_of(problem_, target_);
+  } catch (const DeviceError& error) {
+    fail<DeviceError>("{}: {}", problem_.text(), error.what());
+  }
+}
+
+std::optional<Descriptor> PlanSearch::next_configuration() {
+  constexpr cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
+  while (position_ == configurations_.size()) {
+    if (modes_ == std::size(modes)) return {};
+    configurations_ = configurations(graph_, modes[modes_++], target_);
+    position_ = 0;
+  }
+  return std::move(configurations_[position_++]);
+}
+
+std::optional<ExecutionPlan> PlanSearch::next() {
+  try {
+    while (const auto configuration = next_configuration())
+      if (is_acceptable(engine_of(*configuration), problem_))
+        if (auto plan = plan_of(*configuration, target_)) return plan;
+  } catch (const DeviceError& error) {
+    fail<DeviceError>("{}: {}", problem_.text(), error.what());
+  }
+  return {};
+}
 
 std::vector<ExecutionPlan> find_execution_plans(const ConvolutionProblem& problem,
                                                 const PlanTarget& target, std::size_t limit) {
+  PlanSearch search(problem, target);
   std::vector<ExecutionPlan> plans;
-  try {
-    const Descriptor graph = graph_of(problem, target);
-    for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
-      for (const Descriptor& configuration : configurations(graph, mode, target)) {
-        if (plans.size() == limit) return plans;
-        if (!is_acceptable(configuration, problem)) continue;
-        if (auto plan = plan_of(configuration, target)) plans.push_back(std::move(*plan));
-      }
-  } catch (const DeviceError& error) {
-    fail<DeviceError>("{}: {}", problem.text(), error.what());
+  while (plans.size() < limit) {
+    auto plan = search.next();
+    if (!plan) break;
+    plans.push_back(std::move(*plan));
   }
   return plans;
 }

@@ -94,15 +94,58 @@ struct PlanTarget {
   const Descriptor* properties = nullptr;
 };
 
+/// Describes a tensor of an operation graph, by a number that is unique in the graph. A virtual
+/// tensor is passed from one operation to the next without being written to memory.
+Descriptor tensor(const TensorDescription& t, std::int64_t id, bool is_virtual = false);
+/// Returns the convolution of x, w and y in the problem's direction.
+Descriptor operation_of(const ConvolutionProblem& p, const Descriptor& x, const Descriptor& w,
+                        const Descriptor& y);
+Descriptor graph_of(const std::vector<Descriptor>& operations, const PlanTarget& target);
+
+/// One of cuDNN's algorithms: its number among those for an operation graph, and how it computes.
+struct Engine {
+  std::int64_t index = 0;
+  std::vector<cudnnBackendNumericalNote_t> notes;
+  bool has(cudnnBackendNumericalNote_t note) const;
+};
+
 /// What cudnnBackendExecute runs, and the bytes of workspace that it needs.
 struct ExecutionPlan {
   Descriptor descriptor;
+  Engine engine;
   std::int64_t workspace = 0;
 };
 
-/// Finds up to `limit` plans, fastest first according to cuDNN's heuristics, and returns an empty
-/// list if cuDNN cannot compute the problem. Sums are computed in float32 (float64 for float64).
+/// Returns the engine configurations that one mode of the heuristics proposes for an operation
+/// graph, best first.
+std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeurMode_t mode,
+                                       const PlanTarget& target);
+Engine engine_of(const Descriptor& configuration);
+/// Returns the plan of a configuration, or none if cuDNN cannot run the configuration.
+std::optional<ExecutionPlan> plan_of(const Descriptor& configuration, const PlanTarget& target);
+
+/// Finds the plans for a problem one at a time, fastest first according to cuDNN's heuristics,
+/// because cuDNN may compile a kernel for each. Sums are computed in float32 (float64 for float64).
 /// float32 inputs are rounded to TF32 only if that is allowed.
+class PlanSearch {
+ public:
+  using Plan = ExecutionPlan;
+  PlanSearch(const ConvolutionProblem& problem, const PlanTarget& target);
+  /// Returns the next plan, or none if cuDNN has no other for the problem.
+  std::optional<ExecutionPlan> next();
+
+ private:
+  std::optional<Descriptor> next_configuration();
+
+  ConvolutionProblem problem_;
+  PlanTarget target_;
+  Descriptor graph_;
+  std::size_t modes_ = 0;  // How many of the heuristics' modes were asked.
+  std::vector<Descriptor> configurations_;
+  std::size_t position_ = 0;
+};
+
+/// Returns the first `limit` plans of a search, or all if there are fewer.
 std::vector<ExecutionPlan> find_execution_plans(const ConvolutionProblem& problem,
                                                 const PlanTarget& target, std::size_t limit);
 

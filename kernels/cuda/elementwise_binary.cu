@@ -28,6 +28,18 @@ __device__ void apply(Binary op, UnitValues<C>& x, const UnitValues<C>& y) {
   });
 }
 
+// Sets y, or else x, to the number; the other one has the tensor's values, which are loaded into x.
+// Choosing the array by a run-time reference would keep both arrays in local memory.
+template <class C>
+__device__ void insert_number(const SecondArgument<C>& b, UnitValues<C>& x, UnitValues<C>& y) {
+  const bool first = b.kind == SecondArgument<C>::Kind::number_first;
+#pragma unroll
+  for (int j = 0; j < OffsetCalculator::vector_size; ++j) {
+    y[j] = first ? x[j] : b.number;
+    x[j] = first ? b.number : x[j];
+  }
+}
+
 template <class C>
 __global__ __launch_bounds__(block_threads) void binary_kernel(Binary op,
                                                                OffsetCalculator calculator,
@@ -37,12 +49,10 @@ __global__ __launch_bounds__(block_threads) void binary_kernel(Binary op,
   for (std::int64_t unit = first_index(); unit < calculator.units; unit += index_step()) {
     const Offsets<3> offsets = calculator.offsets<3>(unit);
     UnitValues<C> x, y;
-    load(a, offsets.at[1], offsets.count, calculator.constant[1],
-         b.kind == Kind::number_first ? y : x);
+    load(a, offsets.at[1], offsets.count, calculator.constant[1], x);
     if (b.kind == Kind::tensor)
       load(b.tensor, offsets.at[2], offsets.count, calculator.constant[2], y);
-    else
-      for (C& v : b.kind == Kind::number_first ? x : y) v = b.number;
+    else insert_number<C>(b, x, y);
     apply<C>(op, x, y);
     store(out, offsets.at[0], offsets.count, x);
   }

@@ -129,6 +129,18 @@ TEST(Mistakes, WritesPastTheEnd) {
       "1 bytes past the end of a block of 40 bytes|AddressSanitizer: use-after-poison");
 }
 
+TEST(Mistakes, AVectorAtAnAddressThatIsNoMultipleOfItsSize) {
+  const Buffer<float> x(std::vector<float>{1, 2, 3, 4, 5}), y(1);
+  launch_load_vector(x.get(), y.get());
+  EXPECT_EQ(y.values()[0], 10);
+  EXPECT_DEATH(
+      {
+        launch_load_vector(x.get() + 1, y.get());
+        y.values();
+      },
+      "misaligned address");
+}
+
 TEST(Mistakes, HostCodeTouchesDeviceMemory) {
   const Buffer<float> x(std::vector<float>{1, 2});
   EXPECT_DEATH(

@@ -109,6 +109,11 @@ void start(void (*kernel)(Parameters...), Shape shape, cudaStream_t stream,
       values);
 }
 
+__global__ void load_vector(const float* x, float* y) {
+  const float4 v = *reinterpret_cast<const float4*>(x);
+  *y = v.x + v.y + v.z + v.w;
+}
+
 }  // namespace
 
 void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter,
@@ -128,5 +133,6 @@ void launch_read_shared(float* y, bool write) { start(read_shared, {1, 1}, nullp
 void launch_add(float* x, int n, float by, cudaStream_t stream) {
   start(add, {(n + 31) / 32, 32}, stream, x, n, by);
 }
+void launch_load_vector(const float* x, float* y) { start(load_vector, {1, 1}, nullptr, x, y); }
 
 }  // namespace emulator_test

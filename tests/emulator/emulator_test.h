@@ -21,6 +21,8 @@ void launch_divergent(int threads, int reach);
 void launch_two_barriers();
 void launch_reverse(int* x, bool barrier);
 void launch_read_shared(float* y, bool write);
+/// Stores the sum of the four numbers at `x`, which are loaded as one vector.
+void launch_load_vector(const float* x, float* y);
 void launch_add(float* x, int n, float by, cudaStream_t stream);
 
 }  // namespace emulator_test

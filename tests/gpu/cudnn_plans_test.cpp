@@ -2,43 +2,27 @@
 // for. No GPU is needed: cuDNN's heuristics and engines answer for a device whose properties they
 // are given. cuDNN also checks every attribute of our descriptors. Nothing is computed here; the
 // results of convolutions are tested in tests/kernels/convolution_test.cpp.
+#include "described_device.h"
 #include "kernels/random_convolution.h"
 
 #include <tutti/kernels/cuda/cudnn_graph.h>
+#include <tutti/kernels/cuda/plan_list.h>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 namespace tutti {
 namespace {
 
 using namespace kernels::cuda::cudnn;
+using test::described_device;
 using test::pick;
 
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 constexpr Direction directions[] = {Direction::forward, Direction::backward_input,
                                     Direction::backward_weight};
-
-// The properties of an A100 (80) or an H100 (90), in the JSON text that cuDNN serialises them to.
-Descriptor properties(int architecture) {
-  const bool hopper = architecture == 90;
-  const std::string json = fmt::format(
-      R"({{"deviceId":0,"deviceName":"GPU","deviceVer":{}0,"driverVer":13000,"cudaDeviceId":0,)"
-      R"("totalGlobalMem":85000000000,"maxGridSize":[2147483647,65535,65535],)"
-      R"("maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":{},)"
-      R"("smClockRateKHz":1410000,"memClockRateKHz":1593000,"l2CacheSize":{},"warpSize":32,)"
-      R"("maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":{},)"
-      R"("reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"pciDeviceId":0,)"
-      R"("maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"isTccDriver":0,)"
-      R"("supportCoopLaunch":1}})",
-      architecture, hopper ? 132 : 108, hopper ? 52428800 : 41943040, hopper ? 232448 : 166912);
-  Descriptor result(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  result.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-             static_cast<std::int64_t>(json.size()), json.data());
-  result.finalize();
-  return result;
-}
 
 struct Sizes {
   Shape x, w, y;
@@ -61,7 +45,7 @@ struct Sizes {
 class Plans : public ::testing::TestWithParam<int> {};
 
 TEST_P(Plans, ForEveryKindOfConvolution) {
-  const Descriptor device = properties(GetParam());
+  const Descriptor device = described_device(GetParam());
   const PlanTarget target{.properties = &device};
   for (int i = 0; i < 18; ++i) {
     const test::ConvolutionCase c = test::random_convolution(1 + i % 3, i / 3 % 3, {5, 40, 5, 19});
@@ -83,7 +67,7 @@ TEST_P(Plans, ForEveryKindOfConvolution) {
 }
 
 TEST_P(Plans, ForTheShapesOfResNets) {
-  const Descriptor device = properties(GetParam());
+  const Descriptor device = described_device(GetParam());
   const PlanTarget target{.properties = &device};
   struct Layer {
     std::int64_t in, out, size, kernel, stride;
@@ -106,7 +90,7 @@ TEST_P(Plans, ForTheShapesOfResNets) {
 }
 
 TEST_P(Plans, ForMoreThanTwoToThe31Elements) {
-  const Descriptor device = properties(GetParam());
+  const Descriptor device = described_device(GetParam());
   const Sizes sizes{
       {700, 64, 224, 224}, {64, 64, 3, 3}, {700, 64, 224, 224}, {1, 1}, {1, 1}, {1, 1}};
   for (const DType dtype : {float32, bfloat16})
@@ -115,6 +99,30 @@ TEST_P(Plans, ForMoreThanTwoToThe31Elements) {
         const ConvolutionProblem p = sizes.problem(direction, dtype, format);
         EXPECT_EQ(find_execution_plans(p, {.properties = &device}, 1).size(), 1u) << p.text();
       }
+}
+
+TEST_P(Plans, AboveTheWorkspaceLimitAreTriedLast) {
+  const Descriptor device = described_device(GetParam());
+  const Sizes sizes{{256, 512, 7, 7}, {512, 512, 3, 3}, {256, 512, 7, 7}, {1, 1}, {1, 1}, {1, 1}};
+  for (const Direction direction : directions) {
+    const ConvolutionProblem p = sizes.problem(direction, bfloat16, MemoryFormat::channels_last);
+    const auto all = find_execution_plans(p, {.properties = &device}, 1000);
+    std::vector<std::int64_t> expected, tried;
+    for (const ExecutionPlan& plan : all) expected.push_back(plan.workspace);
+    const std::int64_t limit = 1 << 20;
+    // Within the limit cuDNN's order counts, above it the size.
+    const auto large = std::stable_partition(expected.begin(), expected.end(),
+                                             [&](std::int64_t bytes) { return bytes <= limit; });
+    EXPECT_NE(large, expected.end()) << "no plan needs more than 1 MiB";
+    std::sort(large, expected.end());
+    kernels::cuda::PlanList<PlanSearch> plans(PlanSearch(p, {.properties = &device}), limit);
+    EXPECT_THROW(plans.run([&](const ExecutionPlan& plan) {
+      tried.push_back(plan.workspace);
+      fail<DeviceError>("no plan works without a GPU");
+    }),
+                 DeviceError);
+    EXPECT_EQ(tried, expected) << p.text();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cudnn, Plans, ::testing::Values(80, 90));
@@ -173,7 +181,7 @@ TEST(Cudnn, DifferentProblemsHaveDifferentKeys) {
 }
 
 TEST(Cudnn, ErrorsNameShapes) {
-  const Descriptor device = properties(90);
+  const Descriptor device = described_device(90);
   Sizes sizes{{4, 6, 9, 8}, {4, 6, 3, 3}, {4, 4, 9, 7}, {1, 1}, {1, 1}, {1, 1}};  // y does not fit
   try {
     find_execution_plans(sizes.problem(Direction::forward, float32, MemoryFormat::contiguous),

@@ -79,8 +79,8 @@ fi
 wanted tests && step tests 120 ctest --test-dir "$build" -L '^gpu$' -E NcclProcesses -j 8 --no-tests=error --output-on-failure
 if wanted sanitizer; then
   # These tools slow kernels down more than a hundredfold, so they run the suites Small*, which have few launches on a few
-  # hundred elements. racecheck and initcheck run our own kernels only, not those of NVIDIA's libraries.
-  for tool in memcheck racecheck initcheck; do
+  # hundred elements. All but memcheck run our own kernels only, not those of NVIDIA's libraries.
+  for tool in memcheck racecheck initcheck synccheck; do
     filter='SmallKernels*'
     [ "$tool" = memcheck ] && filter='Small*'
     step "$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 99 --print-limit 20 "$build/tests/gpu/gpu_tests" \

@@ -17,8 +17,13 @@
 #include <tutti/kernels/reduce.h>
 #include <tutti/kernels/softmax.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
 #include <map>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace tutti::test {
@@ -32,7 +37,7 @@ class Moved {
     const std::shared_ptr<Storage>& home = t.storage();
     std::shared_ptr<Storage>& there = storages_[home];
     if (!there) {
-      there = std::make_shared<Storage>(home->bytes(), test_device());
+      there = memory_for(t);
       copy_bytes(there->data(), test_device(), home->data(), Device::cpu(), home->bytes());
     }
     return Tensor(there, t.shape(), t.strides(), t.offset(), t.dtype());
@@ -106,6 +111,18 @@ class Moved {
   }
 
  private:
+  // Returns memory of the device for a tensor's storage. Where TUTTI_MISALIGNED_STORAGES is set, it
+  // begins that many bytes, or else one element, behind a multiple of 16, as a caller's memory may.
+  static std::shared_ptr<Storage> memory_for(const Tensor& t) {
+    static const char* const misaligned = std::getenv("TUTTI_MISALIGNED_STORAGES");
+    const std::size_t bytes = t.storage()->bytes();
+    if (!misaligned) return std::make_shared<Storage>(bytes, test_device());
+    const std::size_t skipped = std::max(size_of(t.dtype()), std::stoul(misaligned));
+    const auto whole = std::make_shared<Storage>(skipped + bytes, test_device());
+    return std::make_shared<Storage>(static_cast<std::byte*>(whole->data()) + skipped, bytes,
+                                     test_device(), [whole] {});
+  }
+
   std::map<std::shared_ptr<Storage>, std::shared_ptr<Storage>> storages_;
 };
 

@@ -1,0 +1,109 @@
+// PlanList chooses among the ways in which a library can compute one problem. It knows neither the
+// library nor a device: the caller says how a plan is found, executed and timed.
+#pragma once
+
+#include "../../core/error.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace tutti::kernels::cuda {
+
+/// The plans for one problem, in the order in which they are tried. `Search` has a type Plan with a
+/// number of bytes `workspace`, and a function next() that returns the next best plan or none.
+/// Plans are searched for when they are needed, and kept: kernels of one may still be running when
+/// another is chosen.
+template <class Search>
+class PlanList {
+ public:
+  using Plan = typename Search::Plan;
+
+  /// Plans that need more than `workspace_limit` bytes are tried after all others, those with the
+  /// smallest workspace first.
+  PlanList(Search search, std::int64_t workspace_limit)
+      : search_(std::move(search)), limit_(workspace_limit) {}
+
+  /// Calls `execute` with the plan that worked last, or with the first one. While it throws a
+  /// DeviceError, the other plans follow; the one that works is remembered. Throws the first error
+  /// if no plan works. Returns false if there is no plan at all.
+  template <class Execute>
+  bool run(const Execute& execute) {
+    std::exception_ptr first_error;
+    const auto works = [&](std::size_t index) {
+      try {
+        execute(std::as_const(plans_[index]));
+        chosen_ = index;
+        return true;
+      } catch (const DeviceError&) {
+        if (!first_error) first_error = std::current_exception();
+        return false;
+      }
+    };
+    const std::size_t before = chosen_;
+    for (std::size_t i = before; has(i); ++i)
+      if (works(i)) return true;
+    // An earlier plan may have failed for want of memory that is free now.
+    for (std::size_t i = 0; i < before; ++i)
+      if (works(i)) return true;
+    if (first_error) std::rethrow_exception(first_error);
+    return false;
+  }
+
+  /// Sorts the first `count` plans within the limit by `seconds(plan)`. If no plan is within the
+  /// limit, it takes the others. A plan for which `seconds` throws a DeviceError comes after them.
+  template <class Seconds>
+  void sort_by_time(std::size_t count, const Seconds& seconds) {
+    while (plans_.size() < count && find_next()) {}
+    if (plans_.empty()) append_large();
+    const auto timed = std::min(count, plans_.size());
+    std::vector<std::pair<double, std::size_t>> order;
+    for (std::size_t i = 0; i < timed; ++i) try {
+        order.emplace_back(seconds(std::as_const(plans_[i])), i);
+      } catch (const DeviceError&) {
+        order.emplace_back(std::numeric_limits<double>::infinity(), i);
+      }
+    std::sort(order.begin(), order.end());
+    std::vector<Plan> sorted;
+    for (const auto& [time, index] : order) sorted.push_back(std::move(plans_[index]));
+    std::move(sorted.begin(), sorted.end(), plans_.begin());
+    chosen_ = 0;
+  }
+
+ private:
+  // Finds one more plan, if there is one, and returns whether it did.
+  bool find_next() {
+    auto plan = search_.next();
+    if (!plan) return false;
+    auto& list = plan->workspace > limit_ ? large_ : plans_;
+    list.push_back(std::move(*plan));
+    return true;
+  }
+
+  void append_large() {
+    std::stable_sort(large_.begin(), large_.end(),
+                     [](const Plan& a, const Plan& b) { return a.workspace < b.workspace; });
+    std::move(large_.begin(), large_.end(), std::back_inserter(plans_));
+    large_.clear();
+  }
+
+  // Returns whether there is a plan of this index, and finds it first where necessary.
+  bool has(std::size_t index) {
+    while (plans_.size() <= index && find_next()) {}
+    if (plans_.size() <= index) append_large();
+    return index < plans_.size();
+  }
+
+  Search search_;
+  std::int64_t limit_;
+  std::vector<Plan> plans_;
+  std::vector<Plan> large_;  // Plans above the limit, until all others were found.
+  std::size_t chosen_ = 0;
+};
+
+}  // namespace tutti::kernels::cuda

@@ -1,0 +1,147 @@
+// Tests of the choice among the plans of a convolution, with plans that fail on purpose. What cuDNN
+// proposes is tested in tests/gpu/cudnn_plans_test.cpp.
+#include <tutti/kernels/cuda/plan_list.h>
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace tutti {
+namespace {
+
+struct FakePlan {
+  char name;
+  std::int64_t workspace = 0;
+};
+
+// Proposes the plans of a list and counts them.
+struct FakeSearch {
+  using Plan = FakePlan;
+  std::vector<FakePlan> plans;
+  std::size_t* found;
+
+  std::optional<FakePlan> next() {
+    if (*found == plans.size()) return {};
+    return plans[(*found)++];
+  }
+};
+
+// A list of fake plans, and what happened when they were run.
+class PlanListTest : public ::testing::Test {
+ protected:
+  using List = kernels::cuda::PlanList<FakeSearch>;
+
+  List list(std::vector<FakePlan> plans, std::int64_t limit = 100) {
+    return List({std::move(plans), &found_}, limit);
+  }
+
+  // Runs the list once and returns the names of the plans that were tried, in order.
+  std::string tried(List& plans) {
+    std::string names;
+    plans.run([&](const FakePlan& plan) {
+      names += plan.name;
+      if (broken_.find(plan.name) != broken_.npos)
+        fail<DeviceError>("plan {} is broken", plan.name);
+    });
+    return names;
+  }
+
+  std::string_view broken_;
+  std::size_t found_ = 0;
+};
+
+TEST_F(PlanListTest, ALaterPlanIsSearchedForOnlyWhereAnEarlierOneFails) {
+  List plans = list({{'a'}, {'b'}, {'c'}});
+  EXPECT_EQ(tried(plans), "a");
+  EXPECT_EQ(tried(plans), "a");
+  EXPECT_EQ(found_, 1u);
+  broken_ = "a";
+  EXPECT_EQ(tried(plans), "ab");
+  EXPECT_EQ(found_, 2u);
+}
+
+TEST_F(PlanListTest, ThePlanThatWorkedIsRemembered) {
+  List plans = list({{'a'}, {'b'}, {'c'}});
+  broken_ = "ab";
+  EXPECT_EQ(tried(plans), "abc");
+  EXPECT_EQ(tried(plans), "c");
+  broken_ = "";
+  EXPECT_EQ(tried(plans), "c");
+}
+
+TEST_F(PlanListTest, EarlierPlansAreTriedAgainWhereTheRememberedOneFails) {
+  List plans = list({{'a'}, {'b'}, {'c'}});
+  broken_ = "a";
+  tried(plans);
+  broken_ = "bc";
+  EXPECT_EQ(tried(plans), "bca");
+  EXPECT_EQ(tried(plans), "a");
+}
+
+TEST_F(PlanListTest, TheFirstErrorIsThrownWhereAllPlansFail) {
+  List plans = list({{'a'}, {'b'}});
+  broken_ = "ab";
+  for (int i = 0; i < 2; ++i) try {
+      tried(plans);
+      ADD_FAILURE() << "no plan works";
+    } catch (const DeviceError& error) {
+      EXPECT_STREQ(error.what(), "plan a is broken");
+    }
+  broken_ = "a";
+  EXPECT_EQ(tried(plans), "ab");
+}
+
+TEST_F(PlanListTest, OtherErrorsEndTheSearch) {
+  List plans = list({{'a'}, {'b'}});
+  EXPECT_THROW(plans.run([](const FakePlan&) { fail<ValueError>("a bug"); }), ValueError);
+  EXPECT_EQ(found_, 1u);
+}
+
+TEST_F(PlanListTest, NoPlanIsNoError) {
+  List plans = list({});
+  EXPECT_FALSE(plans.run([](const FakePlan&) { FAIL() << "there is no plan"; }));
+}
+
+TEST_F(PlanListTest, PlansAboveTheLimitComeLastAndTheSmallestFirst) {
+  List plans = list({{'a', 300}, {'b', 100}, {'c', 200}, {'d', 0}, {'e', 101}});
+  EXPECT_EQ(tried(plans), "b");
+  EXPECT_EQ(found_, 2u);
+  broken_ = "abcd";
+  EXPECT_EQ(tried(plans), "bde");
+  EXPECT_EQ(tried(plans), "e");
+  broken_ = "bde";
+  EXPECT_EQ(tried(plans), "ec");
+}
+
+TEST_F(PlanListTest, PlansAboveTheLimitAreUsedWhereThereAreNoOthers) {
+  List plans = list({{'a', 300}, {'b', 200}});
+  EXPECT_EQ(tried(plans), "b");
+}
+
+TEST_F(PlanListTest, TimingSortsThePlansWithinTheLimit) {
+  List plans = list({{'a'}, {'b', 500}, {'c'}, {'d'}, {'e'}});
+  std::map<char, double> times{{'a', 3}, {'c', 2}, {'d', 1}};
+  plans.sort_by_time(3, [&](const FakePlan& plan) { return times.at(plan.name); });
+  broken_ = "dcae";
+  EXPECT_EQ(tried(plans), "dcaeb");
+}
+
+TEST_F(PlanListTest, PlansThatFailWhileTheyAreTimedComeAfterTheOthers) {
+  List plans = list({{'a'}, {'b'}, {'c'}});
+  plans.sort_by_time(3, [](const FakePlan& plan) {
+    return plan.name == 'a' ? fail<DeviceError>("no memory"), 0.0 : 'z' - plan.name;
+  });
+  broken_ = "cb";
+  EXPECT_EQ(tried(plans), "cba");
+}
+
+TEST_F(PlanListTest, TimingTakesThePlansAboveTheLimitWhereThereAreNoOthers) {
+  List plans = list({{'a', 200}, {'b', 300}});
+  plans.sort_by_time(8, [](const FakePlan& plan) { return 'z' - plan.name; });
+  EXPECT_EQ(tried(plans), "b");
+}
+
+}  // namespace
+}  // namespace tutti
