@@ -172,7 +172,8 @@ Tensor JointBatchNorm::finish(std::size_t number, const Tensor& residual) {
   try {
     s.check(residual);
   } catch (const std::exception&) {
-    finalize_statistics(s.call, s.statistics);  // The other ranks move the running ones, too.
+    // The other ranks move the running statistics of all layers.
+    for (Started& each : started_) finalize_statistics(each.call, each.statistics);
     throw;
   }
   if (residual.defined()) s.call.args.residual = residual;

@@ -1,5 +1,6 @@
-// Tests how batch norm starts its kernels: persistent ones beside other launches of the same kernel,
-// and not at all where they would wait for a collective; and how kernels report to the host.
+// Tests how batch norm starts its kernels: persistent ones beside other launches of the same
+// kernel, and not at all where they would wait for a collective; and how kernels report to the
+// host.
 #include "../test_device.h"
 
 #include <tutti/autograd/grad_mode.h>
@@ -74,12 +75,11 @@ TEST(BatchNormLaunch, ANcclGroupOfSeveralRanksRunsCollectivesOnItsDevices) {
     GTEST_SKIP() << why;
   if (cuda::device_count() < 2) GTEST_SKIP() << "it needs two devices";
   for (const int ranks : {1, 2})
-    distributed::run_ranks(
-        ranks,
-        [&](const ProcessGroup& group) {
-          EXPECT_EQ(cuda::runs_collectives(group.rank()), ranks > 1);
-        },
-        {.backend = "nccl", .timeout = std::chrono::seconds(60)});
+    distributed::run_ranks(ranks,
+                           [&](const ProcessGroup& group) {
+                             EXPECT_EQ(cuda::runs_collectives(group.rank()), ranks > 1);
+                           },
+                           {.backend = "nccl", .timeout = std::chrono::seconds(60)});
 }
 
 using kernels::PacketHeader;
@@ -150,8 +150,7 @@ TEST(BatchNormLaunch, AReadbackThatWasDroppedDoesNotReachTheNextOne) {
       const cuda::Readback dropped(test_device().index(), sizeof(PacketHeader));
       table.report_header(first, static_cast<kernels::HeaderReport*>(dropped.device_data()));
     }
-    const PacketHeader got =
-        reported([&](auto* report) { table.report_header(second, report); });
+    const PacketHeader got = reported([&](auto* report) { table.report_header(second, report); });
     EXPECT_EQ(got.count, 2);
   }
 }

@@ -60,8 +60,8 @@ TEST(BatchNormPersistentPlan, VisitsEveryVectorOnceAndFitsOnTheDevice) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 generator(seed);
   const auto draw = [&](double low, double high) {  // evenly in the logarithm
-    return static_cast<std::int64_t>(std::exp(
-        std::uniform_real_distribution(std::log(low), std::log(high))(generator)));
+    return static_cast<std::int64_t>(
+        std::exp(std::uniform_real_distribution(std::log(low), std::log(high))(generator)));
   };
   int plans = 0;
   for (int trial = 0; trial < 1000 || plans < 300; ++trial) {
@@ -73,9 +73,9 @@ TEST(BatchNormPersistentPlan, VisitsEveryVectorOnceAndFitsOnTheDevice) {
       const PersistentPlan plan = persistent_plan(of, device);
       if (plan.teams == 0) continue;
       ++plans;
-      SCOPED_TRACE(testing::Message() << of.rows << " rows, " << of.channels << " channels, "
-                                      << of.lanes << " lanes, " << of.count << " tensors, "
-                                      << device.multiprocessors << " multiprocessors");
+      SCOPED_TRACE(testing::Message()
+                   << of.rows << " rows, " << of.channels << " channels, " << of.lanes << " lanes, "
+                   << of.count << " tensors, " << device.multiprocessors << " multiprocessors");
       expect_every_vector_once(of, plan);
       expect_that_it_fits(of, plan, device);
       if (testing::Test::HasFailure()) return;
@@ -86,8 +86,8 @@ TEST(BatchNormPersistentPlan, VisitsEveryVectorOnceAndFitsOnTheDevice) {
 TEST(BatchNormPersistentPlan, IsForTensorsThatTheDeviceHoldsAtOnce) {
   for (const PersistentDevice& device : {a100, h100}) {
     // What 10 vectors of each of 512 threads hold on every multiprocessor, in slices of 8 vectors.
-    PersistentTensors of{.rows = 64 * 10 * device.multiprocessors, .channels = 64, .lanes = 8,
-                         .count = 1};
+    PersistentTensors of{
+        .rows = 64 * 10 * device.multiprocessors, .channels = 64, .lanes = 8, .count = 1};
     const PersistentPlan plan = persistent_plan(of, device);
     EXPECT_EQ(plan.teams, 1);
     EXPECT_EQ(plan.members, device.multiprocessors);
