@@ -10,7 +10,7 @@ namespace tutti::kernels {
 
 /// The first eight numbers of a packet, as they lie in memory. Ranks compare them in the same
 /// all-reduce that adds up their sums: moment_sums and gradient_sums write them, and
-/// finalize_statistics and the layer read them.
+/// finalize_statistics, finalize_and_apply and the layer read them.
 struct PacketHeader {
   double count = 0;                ///< Elements per channel, or the sum of their position weights.
   double count_low = 0;            ///< The low part of `count` in exact sums, else 0.
@@ -22,6 +22,13 @@ struct PacketHeader {
 };
 /// The size of a PacketHeader, in float64 numbers.
 inline constexpr std::int64_t packet_header_size = sizeof(PacketHeader) / sizeof(double);
+
+/// A copy of a header that a kernel writes for the host, as it lies in the memory of a
+/// cuda::Readback.
+struct HeaderReport {
+  PacketHeader header;
+  std::uint64_t arrived = 0;  ///< 1 as soon as `header` is complete.
+};
 
 /// A packet is the tensor that kernels and ranks exchange. It is dense, of dtype float64, and
 /// begins with a PacketHeader. Two numbers for every channel follow, C of the first kind and then C
@@ -98,6 +105,19 @@ struct Normalization {
   Tensor mask = {};  ///< uint8, [mask_size(x)]; undefined if no backward will need it.
 };
 
+/// The arguments of finalize_and_apply: those of finalize_statistics and of apply.
+struct ForwardFromSums {
+  Tensor x;
+  Tensor sums;     ///< As in finalize_statistics, but not `moments` itself.
+  Tensor moments;  ///< Output; an input if `sums` is undefined.
+  StatisticsUpdate update = {};
+  Normalization normalization;  ///< Mean, rstd and mask are outputs.
+  Tensor y;                     ///< Output.
+  /// Output, if not null: the header of `sums`, or the count of `moments` if `sums` is undefined,
+  /// at an address of the device.
+  HeaderReport* report = nullptr;
+};
+
 /// The values that a forward pass saves for the backward kernels.
 struct SavedForward {
   /// Kernels use only whether its `residual` is defined, not its values.
@@ -134,6 +154,8 @@ struct InputGradient {
   Tensor position_weights = {};
   Epsilon eps = {};
   Tensor dx;  ///< Output; may be dy itself.
+  /// Output, if not null: the header of `sums`, at an address of the device.
+  HeaderReport* report = nullptr;
 };
 
 /// The arguments of backward: those of gradient_sums and apply_grad on one rank.
@@ -206,6 +228,8 @@ struct BatchNorm {
   std::int64_t (*mask_size)(const Tensor& x);
   /// Writes y, and the mask if it is defined.
   void (*apply)(const Tensor& x, const Normalization& normalization, const Tensor& y);
+  /// Runs finalize_statistics and apply, in as few launches as the device can.
+  void (*finalize_and_apply)(const ForwardFromSums& arguments);
   /// Runs the whole forward of one rank without position weights: moments, finalize_statistics and
   /// apply, in as few passes over x as the device can. It writes mean, rstd and mask of
   /// `normalization`, too.
@@ -215,6 +239,8 @@ struct BatchNorm {
   void (*gradient_sums)(const GradientSums& arguments);
   /// Writes the gradient of x.
   void (*apply_grad)(const InputGradient& arguments);
+  /// Writes the header of a packet to `report`, where no other kernel does so.
+  void (*report_header)(const Tensor& packet, HeaderReport* report);
   /// Runs the whole backward of one rank: gradient_sums and apply_grad, in as few passes as the
   /// device can.
   void (*backward)(const LocalBackward& arguments);

@@ -58,7 +58,8 @@ void* take(std::size_t size) {
     return take(size);
   }
   void* block = nullptr;
-  check(cudaHostAlloc(&block, size, cudaHostAllocPortable), "cudaHostAlloc", "PinnedBuffer");
+  check(cudaHostAlloc(&block, size, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc",
+        "PinnedBuffer");
   return block;
 }
 

@@ -1,6 +1,7 @@
 // PinnedBuffer is page-locked host memory, through which bytes move between host and device while
-// both keep working. Blocks come from a process-wide pool and go back to it; a block that a device
-// may still use is handed out again only when the device has finished with it.
+// both keep working; kernels can access it, too. Blocks come from a process-wide pool and go back
+// to it; a block that a device may still use is handed out again only when the device has finished
+// with it.
 #pragma once
 
 #include "stream.h"

@@ -1,5 +1,5 @@
-// Readback copies a few bytes from a device to the host without making the host wait: the caller
-// asks later whether they have arrived.
+// A Readback receives a few bytes that a kernel writes for the host, without a copy on the stream
+// and without making the host wait: the caller asks later whether they have arrived.
 #pragma once
 
 #include <cstddef>
@@ -7,18 +7,24 @@
 
 namespace tutti::cuda {
 
+/// Host memory that a kernel can write. A flag of 8 bytes follows the bytes: the kernel sets it to
+/// 1 after it has written them, with a fence of the system in between.
 class Readback {
  public:
-  /// Enqueues the copy on the current stream of the device. It must not be called while the stream
-  /// is captured: a replay would write to host memory that has another user by then.
-  Readback(const void* from, int device, std::size_t bytes);
+  /// Takes the memory, with a flag of 0, for a kernel on the current stream of the device. `bytes`
+  /// is a multiple of 8. A captured kernel must not use it: a replay would write to host memory
+  /// that has another user by then.
+  Readback(int device, std::size_t bytes);
   ~Readback();
   Readback(Readback&&) noexcept;
   Readback& operator=(Readback&&) noexcept;
 
-  /// Returns whether the bytes have arrived, without waiting.
+  /// Returns the address by which kernels of the device reach the bytes and the flag.
+  void* device_data() const;
+  /// Returns whether the bytes have arrived, without waiting and without asking CUDA.
   bool arrived() const;
-  /// Makes the host wait for the bytes, and counts the wait. `op` names the caller for errors.
+  /// Unless the bytes have arrived, makes the host wait for the stream and counts the wait. `op`
+  /// names the caller for errors.
   void wait(const char* op) const;
   /// Returns the bytes, which are valid once they have arrived.
   const void* data() const;

@@ -57,10 +57,11 @@ StreamScope::StreamScope(const Stream& stream) : device_(0), previous_(stream) {
 StreamScope::~StreamScope() = default;
 
 struct Readback::State {};
-Readback::Readback(const void*, int, std::size_t) { refuse(); }
+Readback::Readback(int, std::size_t) { refuse(); }
 Readback::~Readback() = default;
 Readback::Readback(Readback&&) noexcept = default;
 Readback& Readback::operator=(Readback&&) noexcept = default;
+void* Readback::device_data() const { return nullptr; }
 bool Readback::arrived() const { return true; }
 void Readback::wait(const char*) const {}
 const void* Readback::data() const { return nullptr; }

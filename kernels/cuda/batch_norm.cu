@@ -10,29 +10,23 @@ namespace {
 
 constexpr int channel_threads = 512;
 
-// Computes the outputs that `to` asks for from a packet of sums, or of moments if `sums` is null.
-// It runs as one block, so that it advances the counters of the running statistics after all
-// threads have read them.
-__global__ void finalize_kernel(const double* sums, bool exact, const double* moments,
-                                Statistics to) {
+// Computes the outputs that `to` asks for. It runs as one block, so that it advances the counters
+// of the running statistics after all threads have read them. `from` may be the packet of moments
+// that it writes.
+__global__ void finalize_kernel(StatisticsPacket from, Statistics to) {
   const Counters before = read_counters(to);
+  check_ranks(from, to);
+  const DoubleDouble count = count_of(from);
   const std::int64_t C = to.channels;
-  if (sums != nullptr && to.ranks > 0) {
-    const PacketHeader& header = header_of(sums);
-    if (!fingerprints_agree(header.fingerprint, header.fingerprint_squared, to.ranks))
-      to.running_mean = nullptr;
-  }
-  double n = 0;
-  for (std::int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    ChannelMoments channel;
-    if (sums) channel = get_moments(sums, exact, C, c, n);
-    else
-      n = moments[0],
-      channel = {moments[packet_header_size + c], moments[packet_header_size + C + c]};
-    put_statistics(to, before, c, n, channel);
-  }
+  __syncthreads();  // All threads have read the header.
+  for (std::int64_t c = threadIdx.x; c < C; c += blockDim.x)
+    put_statistics(to, before, c, count.high, get_moments(from, count, C, c));
   __syncthreads();
-  if (threadIdx.x == 0) put_counters(to, before, n);
+  if (threadIdx.x == 0) put_counters(to, before, count.high);
+}
+
+__global__ void report_kernel(const double* packet, HeaderReport* report) {
+  put_report(report, header_of(packet));
 }
 
 __global__ void running_statistics_kernel(Values mean, Values var, std::int64_t channels,
@@ -69,11 +63,15 @@ void finalize_statistics(const Tensor& sums, const Tensor& moments, const Statis
                          const Tensor& mean, const Tensor& rstd) {
   const tutti::cuda::DeviceScope scope(moments.device().index());
   const Statistics to = statistics_of(moments, packet_channels(moments), update, mean, rstd);
-  const bool exact = sums.defined() && sums.numel() != packet_size(to.channels);
   tutti::cuda::launch("batch_norm statistics", finalize_kernel,
                       tutti::cuda::Grid{.blocks = 1, .threads = channel_threads},
-                      sums.defined() ? sums.data<double>() : nullptr, exact, moments.data<double>(),
-                      to);
+                      packet_of(sums, moments), to);
+}
+
+void report_header(const Tensor& packet, HeaderReport* report) {
+  const tutti::cuda::DeviceScope scope(packet.device().index());
+  tutti::cuda::launch("batch_norm report_header", report_kernel,
+                      tutti::cuda::Grid{.blocks = 1, .threads = 1}, packet.data<double>(), report);
 }
 
 void running_statistics(const RunningStatistics& running, Epsilon eps, const Tensor& mean,
@@ -120,9 +118,11 @@ const BatchNorm& batch_norm() {
                                    .running_statistics = running_statistics,
                                    .mask_size = mask_size,
                                    .apply = batch_norm_apply,
+                                   .finalize_and_apply = batch_norm_finalize_and_apply,
                                    .forward = forward,
                                    .gradient_sums = batch_norm_gradient_sums,
                                    .apply_grad = batch_norm_apply_grad,
+                                   .report_header = report_header,
                                    .backward = backward};
   return table;
 }

@@ -34,6 +34,8 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
   share_channels<6>(
       shared, first_channel<V, rows>(g, vectors.channel), width, g.channels,
       [&](std::int64_t c, A* values) { put_coefficients(of, from, g.channels, c, values); });
+  if (from.report != nullptr && blockIdx.x + blockIdx.y + threadIdx.x == 0)
+    put_report(from.report, header_of(from.sums));
   if (vectors.count == 0) return;
   const Affine<A, K> f(shared, width, g.across);
   const GradAffine<A, K> d(shared, width, g.across);
@@ -82,8 +84,8 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
 }  // namespace
 
 void batch_norm_apply_grad(const InputGradient& arguments) {
-  const auto& [dy, saved, sums, moments, position_weights, eps, dx] = arguments;
-  if (dy.numel() == 0) return;
+  const auto& [dy, saved, sums, moments, position_weights, eps, dx, report] = arguments;
+  if (dy.numel() == 0 && report == nullptr) return;
   const tutti::cuda::DeviceScope scope(dy.device().index());
   const Normalization& n = saved.normalization;
   const bool from_mask = n.relu && n.residual.defined();
@@ -99,7 +101,7 @@ void batch_norm_apply_grad(const InputGradient& arguments) {
                                   : apply_grad_kernel<T, rows, aligned, false>;
     tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(saved.x), mask_of(n),
                         at(dx), channels_of(n), GradRules{n.relu, saved.weighted},
-                        sources_of(sums, moments, eps), values_of(position_weights, 1), g);
+                        sources_of(arguments), values_of(position_weights, 1), g);
   });
 }
 

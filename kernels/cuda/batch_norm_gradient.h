@@ -83,12 +83,13 @@ __device__ void put_grad_sums(const GradTargets& to, std::int64_t c, double firs
 /// mean and rstd are constants.
 struct GradSources {
   const double *sums = nullptr, *moments = nullptr;
-  double floor = -1;  ///< A variance below this value is treated as a constant.
+  double floor = -1;               ///< A variance below this value is treated as a constant.
+  HeaderReport* report = nullptr;  ///< Where the header of the sums goes, if not null.
 };
 
-inline GradSources sources_of(const Tensor& sums, const Tensor& moments, Epsilon eps) {
-  if (!sums.defined()) return {};
-  return {sums.data<double>(), moments.data<double>(), gradient_floor(eps)};
+inline GradSources sources_of(const InputGradient& of) {
+  if (!of.sums.defined()) return {};
+  return {of.sums.data<double>(), of.moments.data<double>(), gradient_floor(of.eps), of.report};
 }
 
 /// Computes the three fields that GradAffine (below) loads from the gradient sums and M2 over n

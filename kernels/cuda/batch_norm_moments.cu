@@ -94,7 +94,7 @@ void launch_moments(const Tensor& x, const Tensor& weights, const Statistics& to
     const tutti::cuda::Grid grid{
         .blocks = blocks_of(g),
         .threads = threads_of<rows>,
-        .shared_bytes = sizeof(double) * moments_scratch<K>(g.across, g.down)};
+        .shared_bytes = sizeof(double) * moments_scratch(K, g.across, g.down)};
     const Values of_position = values_of(weights, 1);
     const T* from = static_cast<const T*>(x.raw());
     const auto kernel = weights.defined() ? moments_kernel<T, rows, aligned, true>

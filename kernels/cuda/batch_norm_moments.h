@@ -123,12 +123,6 @@ struct ShiftedSums {
   }
 };
 
-/// The number of doubles of scratch memory that block_moments needs.
-template <int K>
-constexpr int moments_scratch(int across, int down) {
-  return 2 + across * K + (2 * K + 1) * across * ((down + 1) / 2);
-}
-
 /// Merges the sums of a block's threads into the moments of its channels. The threads of row 0
 /// receive the results. All sums are first moved to the shift of the first thread row that has any
 /// elements; then they can simply be added. Every thread of the block must call it.

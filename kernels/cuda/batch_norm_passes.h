@@ -7,6 +7,7 @@
 namespace tutti::kernels::cuda {
 
 void batch_norm_apply(const Tensor& x, const Normalization& normalization, const Tensor& y);
+void batch_norm_finalize_and_apply(const ForwardFromSums& arguments);
 void batch_norm_gradient_sums(const GradientSums& arguments);
 void batch_norm_apply_grad(const InputGradient& arguments);
 

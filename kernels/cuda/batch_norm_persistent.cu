@@ -2,14 +2,17 @@
 // keep x (in the backward, x and the gradient) in shared memory between the reduction and the pass
 // that uses its result, so that global memory is read once.
 //
-// The kernels support channels_last tensors only. In a round, every block reduces its rows, all
-// blocks of the grid synchronise, and then every block merges the partial results of its team and
-// processes the rows that it holds. batch_norm_persistent_plan.h says what slices, teams and rounds
-// are.
+// The kernels support channels_last tensors only. Every block reduces its rows, all blocks of the
+// grid synchronise, and then every block merges the partial results of its team and processes the
+// rows that it holds. batch_norm_persistent_plan.h says what slices and teams are, and which
+// tensors these kernels take.
 #include "batch_norm_persistent.h"
 
+#include "../../core/cuda/collectives.h"
 #include "batch_norm_gradient.h"
+#include "batch_norm_moments.h"
 #include "batch_norm_persistent_plan.h"
+#include "workspace.h"
 
 #include <cooperative_groups.h>
 
@@ -34,12 +37,6 @@ struct Held {
     return packs[(tensor * plan.depth + i) * row_threads + static_cast<int>(threadIdx.x)];
   }
 };
-
-// Returns the index at which block `block` stores its partial results in this round. Rounds
-// alternate between two halves of the workspace, because a block may be one round ahead of another.
-__device__ std::int64_t partial_index(int round, int block) {
-  return round % 2 * static_cast<std::int64_t>(gridDim.x) + block;
-}
 
 // The tensors of a forward and of a backward. A null pointer means that an input is absent or that
 // an output is not wanted.
@@ -129,39 +126,35 @@ __global__ __launch_bounds__(row_threads,
   const int block = static_cast<int>(blockIdx.x), team = block / plan.members,
             member = block % plan.members;
   const int width = plan.across * V;
+  const std::int64_t channel = static_cast<std::int64_t>(team) * width;
   const Counters before = read_counters(to);
-  for (int round = 0; round < plan.rounds; ++round) {
-    const int slice = round * plan.teams + team;
-    const RowIterator<V> rows(g, slice, member, plan.members, false);
-    ShiftedSums<A, V, true> sums;
-    hold_rows(held, plan, rows, tensors.x, sums);
-    double n;
-    ChannelMoments moments[V];
-    block_moments(sums, plan.across, plan.down, held.scratch, n, moments);
-    const std::int64_t own = partial_index(round, block);
-    if (static_cast<int>(threadIdx.x) < plan.across)
-      for (int k = 0; k < V; ++k)
-        partials.values[own * width + static_cast<int>(threadIdx.x) * V + k] = {moments[k].mean,
-                                                                                moments[k].m2};
-    if (threadIdx.x == 0) partials.counts[own] = n;
-    cooperative_groups::this_grid().sync();
+  const RowIterator<V> rows(g, team, member, plan.members, false);
+  ShiftedSums<A, V, true> sums;
+  hold_rows(held, plan, rows, tensors.x, sums);
+  double n;
+  ChannelMoments moments[V];
+  block_moments(sums, plan.across, plan.down, held.scratch, n, moments);
+  if (static_cast<int>(threadIdx.x) < plan.across)
+    for (int k = 0; k < V; ++k)
+      partials.values[static_cast<std::int64_t>(block) * width + static_cast<int>(threadIdx.x) * V +
+                      k] = {moments[k].mean, moments[k].m2};
+  if (threadIdx.x == 0) partials.counts[block] = n;
+  cooperative_groups::this_grid().sync();
 
-    const std::int64_t first = partial_index(round, team * plan.members),
-                       channel = static_cast<std::int64_t>(slice) * width;
-    merge_chunks(partials.values + first * width, partials.counts + first, plan.members, width, 0,
-                 width, held.scratch, [&](std::int64_t c, double of_n, ChannelMoments of) {
-                   if (channel + c >= g.channels) return;
-                   if (member == 0) put_statistics(to, before, channel + c, of_n, of);
-                   A values[3];
-                   put_output_coefficients(of.mean,
-                                           rstd_of(of_n > 0 ? of.m2 * (1 / of_n) : 0, to.eps),
-                                           weight[channel + c], bias[channel + c], values);
-                   for (int f = 0; f < 3; ++f) held.channels[f * width + c] = values[f];
-                 });
-    __syncthreads();
-    if (rows.count > 0) apply_held<T, add>(held, plan, rows, tensors);
-  }
-  // Every block has read the counters before the first grid-wide wait.
+  const std::int64_t first = static_cast<std::int64_t>(team) * plan.members;
+  merge_chunks(partials.values + first * width, partials.counts + first, plan.members, width, 0,
+               width, held.scratch, [&](std::int64_t c, double of_n, ChannelMoments of) {
+                 if (channel + c >= g.channels) return;
+                 if (member == 0) put_statistics(to, before, channel + c, of_n, of);
+                 A values[3];
+                 put_output_coefficients(of.mean,
+                                         rstd_of(of_n > 0 ? of.m2 * (1 / of_n) : 0, to.eps),
+                                         weight[channel + c], bias[channel + c], values);
+                 for (int f = 0; f < 3; ++f) held.channels[f * width + c] = values[f];
+               });
+  __syncthreads();
+  if (rows.count > 0) apply_held<T, add>(held, plan, rows, tensors);
+  // Every block has read the counters before the grid-wide wait.
   if (block == 0 && threadIdx.x == 0) put_counters(to, before, static_cast<double>(g.outer));
 }
 
@@ -242,40 +235,36 @@ __global__ __launch_bounds__(row_threads, 1) void persistent_backward_kernel(
             member = block % plan.members;
   const int width = plan.across * V, x_thread = static_cast<int>(threadIdx.x) % plan.across;
   const int y_thread = static_cast<int>(threadIdx.x) / plan.across;
-  for (int round = 0; round < plan.rounds; ++round) {
-    const int slice = round * plan.teams + team;
-    const std::int64_t channel = static_cast<std::int64_t>(slice) * width;
-    __syncthreads();  // No thread may still read the coefficients of the previous slice.
-    share_channels<3>(held.channels, channel, width, g.channels, [&](std::int64_t c, A* values) {
-      put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
-    });
-    const RowIterator<V> rows(g, slice, member, plan.members, false);
-    GradSums<A, V, true> sums;
-    if (rows.count > 0) hold_gradient<T, from_mask>(held, plan, rows, tensors, rules, sums);
-    sums.fold();
-    sum_down(sums.totals, x_thread, y_thread, plan.across, plan.down, held.scratch);
-    if (y_thread == 0)
-      for (int k = 0; k < V; ++k)
-        partials.values[partial_index(round, block) * width + x_thread * V + k] = {
-            sums.totals[k], sums.totals[V + k]};
-    cooperative_groups::this_grid().sync();
+  const std::int64_t channel = static_cast<std::int64_t>(team) * width;
+  share_channels<3>(held.channels, channel, width, g.channels, [&](std::int64_t c, A* values) {
+    put_output_coefficients(of.mean[c], of.rstd[c], of.weight[c], of.bias[c], values);
+  });
+  const RowIterator<V> rows(g, team, member, plan.members, false);
+  GradSums<A, V, true> sums;
+  if (rows.count > 0) hold_gradient<T, from_mask>(held, plan, rows, tensors, rules, sums);
+  sums.fold();
+  sum_down(sums.totals, x_thread, y_thread, plan.across, plan.down, held.scratch);
+  if (y_thread == 0)
+    for (int k = 0; k < V; ++k)
+      partials.values[static_cast<std::int64_t>(block) * width + x_thread * V + k] = {
+          sums.totals[k], sums.totals[V + k]};
+  cooperative_groups::this_grid().sync();
 
-    sum_chunks(
-        partials.values + partial_index(round, team * plan.members) * width, plan.members, width, 0,
-        width, held.scratch, [&](std::int64_t c, double first, double second) {
-          const std::int64_t at = channel + c;
-          if (at >= g.channels) return;
-          if (member == 0) put_grad_sums<A>(to, at, first, second);
-          const double mean = of.mean[at];
-          second = around_mean(second, first, mean, static_cast<double>(static_cast<A>(mean)));
-          A values[3];
-          put_gradient_coefficients(mean, of.rstd[at], of.weight[at], moments[0], {first, second},
-                                    moments[packet_header_size + g.channels + at], floor, values);
-          for (int f = 0; f < 3; ++f) held.channels[(3 + f) * width + c] = values[f];
-        });
-    __syncthreads();
-    if (rows.count > 0) apply_held_gradient(held, plan, rows, tensors.dx);
-  }
+  sum_chunks(partials.values + static_cast<std::int64_t>(team) * plan.members * width, plan.members,
+             width, 0, width, held.scratch, [&](std::int64_t c, double first, double second) {
+               const std::int64_t at = channel + c;
+               if (at >= g.channels) return;
+               if (member == 0) put_grad_sums<A>(to, at, first, second);
+               const double mean = of.mean[at];
+               second = around_mean(second, first, mean, static_cast<double>(static_cast<A>(mean)));
+               A values[3];
+               put_gradient_coefficients(
+                   mean, of.rstd[at], of.weight[at], moments[0], {first, second},
+                   moments[packet_header_size + g.channels + at], floor, values);
+               for (int f = 0; f < 3; ++f) held.channels[(3 + f) * width + c] = values[f];
+             });
+  __syncthreads();
+  if (rows.count > 0) apply_held_gradient(held, plan, rows, tensors.dx);
 }
 
 // ---- Host side.
@@ -285,31 +274,92 @@ T* at(const Tensor& t) {
   return t.defined() ? static_cast<T*>(t.raw()) : nullptr;
 }
 
+// Returns the plan of `kernel`, which keeps `tensors` tensors like x in shared memory.
+template <class T, class Kernel>
+PersistentPlan plan_of(const char* op, Kernel kernel, const Tensor& x, int tensors) {
+  const int device = x.device().index();
+  const tutti::cuda::Properties& properties = tutti::cuda::properties(device);
+  const int blocks = tutti::cuda::blocks_per_multiprocessor(op, kernel, row_threads,
+                                                            properties.shared_bytes_per_block);
+  return persistent_plan({.rows = x.numel() / x.size(1),
+                          .channels = x.size(1),
+                          .lanes = full_width<T>,
+                          .count = tensors},
+                         {.multiprocessors = properties.multiprocessors,
+                          .shared_bytes_per_block = properties.shared_bytes_per_block,
+                          .holds_block = blocks > 0,
+                          .runs_collectives = tutti::cuda::runs_collectives(device)});
+}
+
+template <class T>
+Geometry geometry_of(const Tensor& x, const PersistentPlan& plan) {
+  Geometry g;
+  g.channels = x.size(1);
+  g.vectors = g.channels / full_width<T>;
+  g.outer = x.numel() / g.channels;
+  g.across = plan.across;
+  g.down = plan.down;
+  return g;
+}
+
+template <class T>
+Workspace workspace_of(const Tensor& x, const PersistentPlan& plan) {
+  const auto blocks = static_cast<std::int64_t>(plan.blocks());
+  return Workspace(x.device(), blocks * plan.across * full_width<T>, blocks);
+}
+
+tutti::cuda::Grid grid_of(const PersistentPlan& plan) {
+  return {.blocks = static_cast<unsigned>(plan.blocks()),
+          .threads = row_threads,
+          .shared_bytes = plan.shared_bytes,
+          .cooperative = true};
+}
+
+// Calls launch.operator()<T>(), which returns whether it has launched a kernel, for x's type.
+// Returns false if x has an unsuitable layout.
+template <class Launch>
+bool with_type(const Tensor& x, bool aligned, const Launch& launch) {
+  if (!aligned || x.numel() == 0 || !is_rows(x)) return false;
+  bool done = false;
+  dispatch(TrainTypes{}, x.dtype(), "batch_norm",
+           [&]<class H>() { done = launch.template operator()<DeviceType<H>>(); });
+  return done;
+}
+
 }  // namespace
 
 bool persistent_forward(const Tensor& x, const Statistics& statistics, const Normalization& to,
                         const Tensor& y) {
+  constexpr const char* op = "batch_norm forward";
   const bool aligned = is_aligned(x) && is_aligned(y) && is_aligned(to.residual);
-  return with_plan(x, 1, aligned, [&]<class T>(const PersistentPlan& plan) {
-    const Workspace workspace = workspace_of<T>(x, plan);
+  return with_type(x, aligned, [&]<class T>() {
     const auto kernel = to.residual.defined() ? persistent_forward_kernel<T, true>
                                               : persistent_forward_kernel<T, false>;
+    const PersistentPlan plan = plan_of<T>(op, kernel, x, 1);
+    if (plan.teams == 0) return false;
+    const Workspace workspace = workspace_of<T>(x, plan);
     tutti::cuda::launch(
-        "batch_norm forward", kernel, grid_of(plan),
+        op, kernel, grid_of(plan),
         ForwardTensors<T>{at<T>(x), at<T>(to.residual), at<T>(y), mask_of(to), to.relu},
         values_of(to.weight, 1), values_of(to.bias, 0), geometry_of<T>(x, plan), plan,
         workspace.partials(), statistics);
+    return true;
   });
 }
 
 bool persistent_backward(const LocalBackward& arguments) {
   const auto& [dy, saved, moments, position_weights, eps, sums, masked_dy, weight_grad, bias_grad,
                dx] = arguments;
+  constexpr const char* op = "batch_norm backward";
   const Normalization& n = saved.normalization;
   const bool from_mask = n.relu && n.residual.defined();
   const bool aligned = is_aligned(dy) && is_aligned(saved.x) && is_aligned(masked_dy) &&
                        is_aligned(dx);
-  return with_plan(saved.x, 2, aligned, [&]<class T>(const PersistentPlan& plan) {
+  return with_type(saved.x, aligned, [&]<class T>() {
+    const auto kernel = from_mask ? persistent_backward_kernel<T, true>
+                                  : persistent_backward_kernel<T, false>;
+    const PersistentPlan plan = plan_of<T>(op, kernel, saved.x, 2);
+    if (plan.teams == 0) return false;
     const Workspace workspace = workspace_of<T>(dy, plan);
     const GradTargets to{saved.x.size(1),
                          sums.data<double>(),
@@ -318,13 +368,12 @@ bool persistent_backward(const LocalBackward& arguments) {
                          target_of(weight_grad),
                          target_of(bias_grad),
                          {}};
-    const auto kernel = from_mask ? persistent_backward_kernel<T, true>
-                                  : persistent_backward_kernel<T, false>;
     tutti::cuda::launch(
-        "batch_norm backward", kernel, grid_of(plan),
+        op, kernel, grid_of(plan),
         BackwardTensors<T>{at<T>(dy), at<T>(saved.x), mask_of(n), at<T>(masked_dy), at<T>(dx)},
         channels_of(n), GradRules{n.relu, saved.weighted}, geometry_of<T>(saved.x, plan), plan,
         workspace.partials(), to, moments.data<double>(), gradient_floor(eps));
+    return true;
   });
 }
 

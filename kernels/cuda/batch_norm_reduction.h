@@ -15,6 +15,13 @@ __device__ inline void put_header(double* packet, PacketHeader header, double co
   header_of(packet) = header;
 }
 
+/// Writes a header to memory of the host. Only one thread may call it.
+__device__ inline void put_report(HeaderReport* report, const PacketHeader& header) {
+  report->header = header;
+  __threadfence_system();  // The host reads the header when it sees the flag.
+  *const_cast<volatile std::uint64_t*>(&report->arrived) = 1;
+}
+
 /// Sums v over the `down` threads of each column. The threads of row 0 receive the result.
 /// `scratch` has room for K * across * ceil(down / 2) numbers. Every thread of the block must call
 /// it.

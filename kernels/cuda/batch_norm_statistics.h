@@ -53,18 +53,39 @@ __device__ inline void put_sums(const Statistics& to, std::int64_t c, double n,
   of[3 * C] = sums.second.low;
 }
 
-/// Returns the moments of channel c, computed from sums over all ranks, and writes their count to
-/// n.
-__device__ inline ChannelMoments get_moments(const double* sums, bool exact, std::int64_t C,
-                                             std::int64_t c, double& n) {
-  const double* of = sums + packet_header_size + c;
-  if (!exact) {
-    n = header_of(sums).count;
-    return moments_of(n > 0 ? 1 / n : 0, ChannelSums{of[0], of[C]});
+/// A packet from which a kernel computes the statistics of the whole batch.
+struct StatisticsPacket {
+  enum class Kind { sums, exact_sums, moments };
+  const double* data = nullptr;  ///< Null means that mean and rstd have been computed already.
+  Kind kind = Kind::sums;
+};
+
+/// Returns the count of a packet. That of exact sums has a low part.
+__device__ inline DoubleDouble count_of(const StatisticsPacket& from) {
+  const PacketHeader& header = header_of(from.data);
+  return from.kind == StatisticsPacket::Kind::exact_sums ? exact_sum(header.count, header.count_low)
+                                                         : DoubleDouble{header.count, 0};
+}
+
+/// Returns the moments of channel c of C, given the count of the packet.
+__device__ inline ChannelMoments get_moments(const StatisticsPacket& from, DoubleDouble count,
+                                             std::int64_t C, std::int64_t c) {
+  const double* of = from.data + packet_header_size + c;
+  switch (from.kind) {
+    case StatisticsPacket::Kind::moments: return {of[0], of[C]};
+    case StatisticsPacket::Kind::exact_sums:
+      return moments_of(count, ExactChannelSums{{of[0], of[2 * C]}, {of[C], of[3 * C]}});
+    default: return moments_of(count.high > 0 ? 1 / count.high : 0, ChannelSums{of[0], of[C]});
   }
-  const DoubleDouble count = exact_sum(header_of(sums).count, header_of(sums).count_low);
-  n = count.high;
-  return moments_of(count, ExactChannelSums{{of[0], of[2 * C]}, {of[C], of[3 * C]}});
+}
+
+/// Turns off the update of the running statistics if the ranks that made the packet were not at the
+/// same call.
+__device__ inline void check_ranks(const StatisticsPacket& from, Statistics& to) {
+  if (from.kind == StatisticsPacket::Kind::moments || !(to.ranks > 0)) return;
+  const PacketHeader& header = header_of(from.data);
+  if (!fingerprints_agree(header.fingerprint, header.fingerprint_squared, to.ranks))
+    to.running_mean = nullptr;
 }
 
 /// The counters of the running statistics before this update. Every thread must read them before
@@ -140,6 +161,14 @@ inline Statistics statistics_of(const Tensor& moments, std::int64_t channels,
   to.batches = running.batches.data<std::int64_t>();
   to.elements = to.tracking == Tracking::pooled ? running.elements.data<double>() : nullptr;
   return to;
+}
+
+/// Returns the packet that finalize_statistics and finalize_and_apply read.
+inline StatisticsPacket packet_of(const Tensor& sums, const Tensor& moments) {
+  using Kind = StatisticsPacket::Kind;
+  if (!sums.defined()) return {moments.data<double>(), Kind::moments};
+  const bool exact = sums.numel() != packet_size(packet_channels(moments));
+  return {sums.data<double>(), exact ? Kind::exact_sums : Kind::sums};
 }
 
 /// Computes the moments of x, weighted with the position weights if these are defined, and writes

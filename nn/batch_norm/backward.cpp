@@ -89,8 +89,17 @@ void all_reduce(const BackwardContext& context, const Tensor& sums) {
   distributed::Work work = start_all_reduce(sums, context.id, Phase::backward);
   autograd::compute_deferred_gradients();  // A convolution's weight gradient, for example.
   work.wait();
-  read_or_defer_header(sums, context.id, Phase::backward, context.x.get().shape(),
-                       context.history->deferred_errors);
+  checked_or_assumed_header(sums, context.id, Phase::backward);
+}
+
+// Calls launch(report), which launches a kernel that reads the sums over all ranks if there are
+// such sums, and then reports their header.
+void launch_reporting(const BackwardContext& context,
+                      const std::function<void(kernels::HeaderReport*)>& launch) {
+  if (!context.all_reduces) return launch(nullptr);
+  const Tensor& x = context.x;
+  context.history->deferred_errors.report(
+      x.device(), {.id = context.id, .phase = Phase::backward, .input = x.shape()}, launch);
 }
 
 }  // namespace
@@ -134,18 +143,26 @@ LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy)
 }
 
 Tensor input_gradient(const BackwardContext& context, const LocalGradients& local) {
-  if (!context.needed.input) return {};
+  if (!context.needed.input) {
+    launch_reporting(context, [&](kernels::HeaderReport* report) {
+      if (report) kernels_of(context).report_header(local.sums, report);
+    });
+    return {};
+  }
   const Tensor dx = local.can_overwrite_dy ? local.dy : empty_like(context.x.get());
   kernels::SavedForward saved = saved_forward(context);
   if (local.is_masked) saved.normalization.relu = false;  // dy has passed through it already.
   const Tensor& moments = context.statistics.moments;
-  kernels_of(context).apply_grad({.dy = local.dy,
-                                  .saved = saved,
-                                  .sums = moments.defined() ? local.sums : Tensor(),
-                                  .moments = moments,
-                                  .position_weights = context.position_weights,
-                                  .eps = context.eps,
-                                  .dx = dx});
+  launch_reporting(context, [&](kernels::HeaderReport* report) {
+    kernels_of(context).apply_grad({.dy = local.dy,
+                                    .saved = saved,
+                                    .sums = moments.defined() ? local.sums : Tensor(),
+                                    .moments = moments,
+                                    .position_weights = context.position_weights,
+                                    .eps = context.eps,
+                                    .dx = dx,
+                                    .report = report});
+  });
   return dx;
 }
 

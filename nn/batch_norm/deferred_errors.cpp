@@ -2,47 +2,59 @@
 
 #include "../../core/cuda/stream.h"
 
+#include <cstddef>
+#include <utility>
+
 namespace tutti::nn {
 
-void DeferredErrors::add(const Tensor& packet, const CallId& id, Phase phase, const Shape& input,
-                         bool runs_backward) {
-  const int device = packet.device().index();
-  if (cuda::current_stream(device).is_capturing()) return;
-  copies_.push_back({cuda::Readback(packet.raw(), device, sizeof(kernels::PacketHeader)), device,
-                     id, phase, input, runs_backward});
+using kernels::HeaderReport;
+using kernels::PacketHeader;
+
+static_assert(offsetof(HeaderReport, arrived) == sizeof(PacketHeader) &&
+                  sizeof(HeaderReport) == sizeof(PacketHeader) + sizeof(std::uint64_t),
+              "the flag of a Readback follows its bytes");
+
+void DeferredErrors::report(Device device, ReportedCall call,
+                            const std::function<void(HeaderReport*)>& launch) {
+  if (device.is_cpu() || cuda::current_stream(device.index()).is_capturing())
+    return launch(nullptr);
+  Report report{cuda::Readback(device.index(), sizeof(PacketHeader)), device.index(),
+                std::move(call)};
+  launch(static_cast<HeaderReport*>(report.header.device_data()));
+  reports_.push_back(std::move(report));
 }
 
 void DeferredErrors::throw_arrived() {
-  if (copies_.empty() || cuda::current_stream(copies_.front().device).is_capturing()) return;
-  while (!copies_.empty() && copies_.front().header.arrived()) {
-    const Copy copy = std::move(copies_.front());
-    copies_.pop_front();
+  if (reports_.empty() || cuda::current_stream(reports_.front().device).is_capturing()) return;
+  while (!reports_.empty() && reports_.front().header.arrived()) {
+    const Report report = std::move(reports_.front());
+    reports_.pop_front();
     try {
-      check(copy);
+      check(report);
     } catch (const Error& error) {
-      if (copy.id.group && copy.id.group->size() > 1) copy.id.group->abort(error.what());
+      const std::optional<ProcessGroup>& group = report.call.id.group;
+      if (group && group->size() > 1) group->abort(error.what());
       throw;
     }
   }
 }
 
 void DeferredErrors::throw_all() {
-  if (!copies_.empty()) copies_.back().header.wait("batch norm: headers of packets");
+  if (!reports_.empty()) reports_.back().header.wait("batch norm: headers of packets");
   throw_arrived();
 }
 
-void DeferredErrors::check(const Copy& copy) {
-  kernels::PacketHeader header = *static_cast<const kernels::PacketHeader*>(copy.header.data());
-  if (copy.id.group) check_copied_header(header, copy.id, copy.phase, copy.runs_backward);
+void DeferredErrors::check(const Report& report) {
+  const auto& [id, phase, input, runs_backward] = report.call;
+  PacketHeader header = *static_cast<const PacketHeader*>(report.header.data());
+  if (id.group) check_copied_header(header, id, phase, runs_backward);
   else header = {.count = header.count};  // Only the count is defined in moments.
-  if (copy.phase == Phase::forward) expect_variance(header, copy.id, copy.input);
+  if (phase == Phase::forward) expect_variance(header, id, input);
 }
 
-kernels::PacketHeader read_or_defer_header(const Tensor& packet, const CallId& id, Phase phase,
-                                           const Shape& input, DeferredErrors& deferred,
-                                           const OwnCall& own) {
+PacketHeader checked_or_assumed_header(const Tensor& packet, const CallId& id, Phase phase,
+                                       const OwnCall& own) {
   if (packet.device().is_cpu()) return checked_header(packet, id, phase, own);
-  deferred.add(packet, id, phase, input, own.runs_backward);
   return {.input_grad = 1, .backward = 1};
 }
 

@@ -40,8 +40,9 @@ Output compute_output(const Call& call) {
   const kernels::PacketHeader header = all_reduce(call, sums);
   expect_variance(header, call.id, call.x.shape());
 
-  // One kernel computes mean and 1 / sqrt(var + eps), and updates the running statistics.
-  const Statistics statistics = finalize_statistics(call, sums, header);
+  // One kernel computes mean and 1 / sqrt(var + eps), updates the running statistics and
+  // normalises.
+  const Statistics statistics = pending_statistics(call, sums, header);
   remember(call, statistics);
   return apply(call, statistics);
 }
@@ -55,6 +56,13 @@ double values_per_channel(const Tensor& x) {
 Statistics new_statistics(const Call& call) {
   const auto per_channel = [&] { return empty({call.channels()}, {float64, call.x.device()}); };
   return {.mean = per_channel(), .rstd = per_channel(), .call_number = call.id.number};
+}
+
+// Returns statistics that a kernel has computed meanwhile.
+Statistics computed(Statistics pending) {
+  pending.is_pending = false;
+  pending.sums = {};
+  return pending;
 }
 
 // Returns how the kernels update the running statistics. Marks these as changed in place, because
@@ -78,6 +86,15 @@ kernels::StatisticsUpdate statistics_update(const Call& call) {
 bool will_be_recomputed() { return autograd::RecomputeTape::current() != nullptr; }
 
 bool runs_backward(const Call& call) { return will_be_recomputed() || call.needed.any(); }
+
+// Returns what the host needs to check the header of the call later. A batch of one rank has no
+// group to check.
+ReportedCall reported_call(const Call& call) {
+  return {.id = call.is_synchronized ? call.id : CallId{.name = call.id.name},
+          .phase = Phase::forward,
+          .input = call.x.shape(),
+          .runs_backward = runs_backward(call)};
+}
 
 // Returns the arguments of the kernels that compute the output. After a residual, the backward
 // reads from a mask where the ReLU passed values; on a device whose mask_size() is 0 it reads y
@@ -137,25 +154,33 @@ kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet) {
 }
 
 kernels::PacketHeader read_header(const Call& call, const Tensor& packet) {
-  DeferredErrors& deferred = call.history->deferred_errors;
   if (call.is_synchronized)
-    return read_or_defer_header(packet, call.id, Phase::forward, call.x.shape(), deferred,
-                                {.runs_backward = runs_backward(call)});
+    return checked_or_assumed_header(packet, call.id, Phase::forward,
+                                     {.runs_backward = runs_backward(call)});
   if (!call.position_weights.defined()) return {.count = values_per_channel(call.x)};
   if (call.x.device().is_cpu()) return {.count = *packet.data<double>()};
-  deferred.add(packet, {.name = call.id.name}, Phase::forward, call.x.shape(), runs_backward(call));
   return {};
 }
 
-Statistics finalize_statistics(const Call& call, const Tensor& packet,
-                               const kernels::PacketHeader& header) {
+Statistics pending_statistics(const Call& call, const Tensor& packet,
+                              const kernels::PacketHeader& header) {
   Statistics statistics = new_statistics(call);
   statistics.input_gradient_needed = header.input_grad > 0;
-  const std::int64_t size = kernels::packet_size(call.channels());
-  statistics.moments = packet.numel() == size ? packet : empty({size}, {float64, call.x.device()});
-  call.kernels().finalize_statistics(call.is_synchronized ? packet : Tensor(), statistics.moments,
-                                     statistics_update(call), statistics.mean, statistics.rstd);
+  statistics.is_pending = true;
+  if (call.is_synchronized) {
+    statistics.sums = packet;
+    statistics.moments = empty({kernels::packet_size(call.channels())}, {float64, call.x.device()});
+  } else {
+    statistics.moments = packet;
+  }
   return statistics;
+}
+
+void finalize_statistics(const Call& call, Statistics& statistics) {
+  if (!statistics.is_pending) return;
+  call.kernels().finalize_statistics(statistics.sums, statistics.moments, statistics_update(call),
+                                     statistics.mean, statistics.rstd);
+  statistics = computed(statistics);
 }
 
 void remember(const Call& call, const Statistics& statistics) {
@@ -197,8 +222,21 @@ Statistics saved_statistics(const Call& call) {
 Output apply(const Call& call, const Statistics& statistics) {
   const kernels::Normalization normalization = normalization_of(call, statistics);
   const Tensor y = empty_like(call.x);
-  call.kernels().apply(call.x, normalization, y);
-  return {y, statistics, normalization};
+  if (!statistics.is_pending) {
+    call.kernels().apply(call.x, normalization, y);
+    return {y, statistics, normalization};
+  }
+  call.history->deferred_errors.report(
+      call.x.device(), reported_call(call), [&](kernels::HeaderReport* report) {
+        call.kernels().finalize_and_apply({.x = call.x,
+                                           .sums = statistics.sums,
+                                           .moments = statistics.moments,
+                                           .update = statistics_update(call),
+                                           .normalization = normalization,
+                                           .y = y,
+                                           .report = report});
+      });
+  return {y, computed(statistics), normalization};
 }
 
 Tensor record_backward(const Call& call, const Output& output) {

@@ -16,6 +16,10 @@ struct Statistics {
   Tensor mean = {}, rstd = {};  ///< float64, (C)
   /// The packet of count, mean and M2 over all ranks; undefined in evaluation.
   Tensor moments = {};
+  /// Whether apply() has yet to compute the tensors above, from `sums` or, if these are undefined,
+  /// from `moments`.
+  bool is_pending = false;
+  Tensor sums = {};              ///< The packet of sums over all ranks.
   std::int64_t call_number = 0;  ///< the number of the call that computed the statistics
   /// Whether some rank needs the gradient of its input, for which the backward must all-reduce.
   bool input_gradient_needed = false;
@@ -44,9 +48,13 @@ kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet);
 /// that is not synchronised needs no other.
 kernels::PacketHeader read_header(const Call& call, const Tensor& packet);
 
-/// Computes mean and rstd from the packet of the whole batch, and moves the running statistics.
-Statistics finalize_statistics(const Call& call, const Tensor& packet,
-                               const kernels::PacketHeader& header);
+/// Returns the statistics of the whole batch, of which `packet` is the packet. They are pending:
+/// apply() computes them and moves the running statistics.
+Statistics pending_statistics(const Call& call, const Tensor& packet,
+                              const kernels::PacketHeader& header);
+
+/// Computes statistics that are pending and moves the running ones, without an output.
+void finalize_statistics(const Call& call, Statistics& statistics);
 
 /// Counts the call if it is synchronised, and saves the statistics on the tape if the call runs
 /// inside recompute().
@@ -58,7 +66,8 @@ Statistics running_statistics(const Call& call);
 /// Loads the statistics that the first run of recompute() saved.
 Statistics saved_statistics(const Call& call);
 
-/// Normalises x; adds the residual and applies the ReLU where the call has them.
+/// Normalises x; adds the residual and applies the ReLU where the call has them. Pending statistics
+/// are computed in the same launch where the device can do so.
 Output apply(const Call& call, const Statistics& statistics);
 
 /// Makes batch_norm_backward the backward of the output if an input needs a gradient; returns y.

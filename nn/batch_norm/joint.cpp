@@ -50,8 +50,7 @@ class JointBackward {
     work.wait();
     for (Half* half : visited) {
       const BackwardContext& context = *half->context;
-      read_or_defer_header(half->local.sums, context.id, Phase::backward, context.x.get().shape(),
-                           context.history->deferred_errors);
+      checked_or_assumed_header(half->local.sums, context.id, Phase::backward);
       half->is_reduced = true;
     }
   }
@@ -114,12 +113,21 @@ struct JointBatchNorm::Started {
     return call.is_synchronized && statistics.input_gradient_needed;
   }
 
+  void check(const Tensor& residual) const {
+    if (call.x.storage()->version() != version)
+      fail<Error>(
+          "{}: its input was changed in place between start() and finish(); change a clone() "
+          "instead",
+          to_string(call.id));
+    if (residual.defined()) check_residual(call, residual);
+  }
+
   Statistics compute_statistics() const {
     if (call.uses_running_statistics()) return running_statistics(call);
     if (call.is_recomputation) return saved_statistics(call);
-    Statistics computed = finalize_statistics(call, packet, header);
-    remember(call, computed);
-    return computed;
+    Statistics pending = pending_statistics(call, packet, header);
+    remember(call, pending);
+    return pending;
   }
 };
 
@@ -161,14 +169,14 @@ Tensor JointBatchNorm::finish(std::size_t number, const Tensor& residual) {
   Started& s = started_[number];
   const trace::Span here = s.layer->span();
   exchange();
-  if (s.call.x.storage()->version() != s.version)
-    fail<Error>(
-        "{}: its input was changed in place between start() and finish(); change a clone() instead",
-        to_string(s.call.id));
-  if (residual.defined()) {
-    check_residual(s.call, residual);
-    s.call.args.residual = residual;
+  try {
+    s.check(residual);
+  } catch (const std::exception&) {
+    // The other ranks move the running statistics of all layers.
+    for (Started& each : started_) finalize_statistics(each.call, each.statistics);
+    throw;
   }
+  if (residual.defined()) s.call.args.residual = residual;
   s.call.needed = needed_gradients(s.call.input, s.call.args);  // The grad mode may have changed.
   const Output output = apply(s.call, s.statistics);
   const Tensor y = s.backward ? record_output(s.call, output, s.backward, number, s.link)

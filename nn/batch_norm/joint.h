@@ -34,8 +34,9 @@ class JointBatchNorm {
                     const BatchNorm::ForwardOptions& options = {});
 
   /// Returns the output of the layer whose start() returned `number`, and runs the layer's hooks.
-  /// The first call of finish() all-reduces the sums of all layers and updates all running
-  /// statistics.
+  /// The first call of finish() all-reduces the sums of all layers. Each call updates the running
+  /// statistics of its layer; a call that throws because of its residual or of x updates those of
+  /// all layers.
   ///
   /// `residual` replaces the residual of the options; it may be the output of another of the
   /// layers. If it does not fit, only this rank throws. The exchange has happened by then, so the

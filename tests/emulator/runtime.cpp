@@ -67,9 +67,13 @@ Kernels& kernels() {
   return *k;
 }
 
+struct PinnedBlock {
+  std::size_t bytes;
+  bool is_mapped;  // kernels may access it
+};
 struct Pinned {
   std::mutex mutex;
-  std::map<const char*, std::size_t> blocks;
+  std::map<const char*, PinnedBlock> blocks;
 };
 Pinned& pinned() {
   static auto* p = new Pinned;
@@ -82,7 +86,7 @@ bool is_pinned(const void* address) {
   const auto after = pinned().blocks.upper_bound(a);
   if (after == pinned().blocks.begin()) return false;
   const auto block = std::prev(after);
-  return a < block->first + block->second;
+  return a < block->first + block->second.bytes;
 }
 
 int blocks_at_once(int threads, std::size_t shared) {
@@ -281,12 +285,19 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
 
-cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned) {
+cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned flags) {
   *block = std::malloc(bytes);
   if (census::note_call("cudaHostAlloc")) std::memset(*block, 0, bytes);
   const std::lock_guard lock(pinned().mutex);
-  pinned().blocks[static_cast<const char*>(*block)] = bytes;
+  pinned().blocks[static_cast<const char*>(*block)] = {bytes, (flags & cudaHostAllocMapped) != 0};
   return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* block, unsigned) {
+  const std::lock_guard lock(pinned().mutex);
+  const auto found = pinned().blocks.find(static_cast<const char*>(block));
+  if (found == pinned().blocks.end() || !found->second.is_mapped)
+    return result(cudaErrorInvalidValue);
+  return *on_device = block, cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* block) {
   for (int d = 0; d < devices; ++d) finish_device(d);
@@ -390,9 +401,17 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   if (value < 0 || static_cast<std::size_t>(value) > shared_of_block())
     return result(cudaErrorInvalidValue);
   const std::lock_guard lock(kernels().mutex);
-  kernels().known[kernel].shared_allowed =
-      std::max(shared_per_block, static_cast<std::size_t>(value));
+  std::size_t& allowed = kernels().known[kernel].shared_allowed;
+  if (static_cast<std::size_t>(value) < allowed)
+    fatal("the shared memory of a kernel was limited to less than a captured graph may need");
+  allowed = static_cast<std::size_t>(value);
   return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
+                                                          int threads, std::size_t shared_bytes) {
+  const std::lock_guard lock(kernels().mutex);
+  const bool is_allowed = shared_bytes <= kernels().known[kernel].shared_allowed;
+  return *blocks = is_allowed ? blocks_at_once(threads, shared_bytes) : 0, cudaSuccess;
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* address,
                                 void** arguments) {

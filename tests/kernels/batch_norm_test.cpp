@@ -617,8 +617,7 @@ TEST(BatchNormKernels, EmptyBatchesGiveZeroes) {
 
 // ---- Kernels that combine several steps agree with the separate steps.
 
-// Returns shapes that fit into the shared memory of a device in one round, in several rounds, and
-// not at all.
+// Returns shapes that the shared memory of a device holds at once, and others.
 std::vector<Case> cases_of_one_rank() {
   std::vector<Case> all = cases();
   std::erase_if(
@@ -684,6 +683,88 @@ TEST(BatchNormKernels, ForwardOfOneRankIsItsParts) {
     const Tensor of_parts = poisoned(c);
     table().apply(s.x, same, of_parts);
     EXPECT_LT(error(to_vector(y), to_vector(of_parts)), tolerance(c.dtype));
+  }
+}
+
+// Returns running statistics that every rule of tracking can move.
+kernels::RunningStatistics running_statistics_of(std::int64_t channels) {
+  return {full({channels}, 0.5, {float64}), full({channels}, 2, {float64}), full({}, 3, {int64}),
+          full({}, 40, {float64})};
+}
+
+// Writes what finalize_and_apply and its two parts compute from the packet of `sums`, or from
+// `moments` if it is undefined, and expects the same bits.
+void expect_finalize_and_apply_is_its_parts(const Step& s, const Tensor& sums,
+                                            const Tensor& moments, kernels::StatisticsUpdate update,
+                                            bool add, bool relu) {
+  const std::int64_t channels = s.c.channels();
+  std::vector<Values> results;
+  for (const bool is_one : {true, false}) {
+    const Tensor to_moments = sums.defined() ? packet(channels) : moments.clone();
+    kernels::Normalization to = s.to(add, relu, s.poisoned_mask(add, relu));
+    to.mean = full({channels}, nan, {float64}), to.rstd = full({channels}, nan, {float64});
+    update.running = running_statistics_of(channels);
+    const Tensor y = poisoned(s.c);
+    if (is_one) {
+      table().finalize_and_apply({s.x, sums, to_moments, update, to, y});
+    } else {
+      table().finalize_statistics(sums, to_moments, update, to.mean, to.rstd);
+      table().apply(s.x, to, y);
+    }
+    Values all;
+    for (const Tensor& t : {to_moments.slice(0, 0, 1), to_moments.slice(0, 8, to_moments.numel()),
+                            to.mean, to.rstd, update.running.mean, update.running.var,
+                            update.running.batches, update.running.elements, y, to.mask})
+      if (t.defined())
+        for (const double value : to_vector(t)) all.push_back(value);
+    results.push_back(std::move(all));
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(BatchNormKernels, FinalizeAndApplyIsItsParts) {
+  using kernels::Tracking;
+  Generator random(24);
+  int variant = 0;
+  for (const Case& c : cases()) {
+    const Step s(c, random);
+    const bool add = ++variant % 2 == 0, relu = variant % 3 != 0, exact = variant % 5 < 2;
+    kernels::StatisticsUpdate update{
+        .eps = {0.01, variant % 5 == 0},
+        .tracking = std::array{Tracking::momentum, Tracking::cumulative,
+                               Tracking::pooled}[static_cast<std::size_t>(variant % 3)],
+        .momentum = 0.3};
+    SCOPED_TRACE(c.text() + (add ? " add" : "") + (relu ? " relu" : "") + (exact ? " exact" : ""));
+    const std::int64_t size = exact ? kernels::exact_packet_size(c.channels())
+                                    : kernels::packet_size(c.channels());
+    const Tensor sums = full({size}, nan, {float64}), moments = packet(c.channels());
+    table().moment_sums(s.x, {}, header, sums);
+    table().moments(s.x, {}, moments);
+    for (const double ranks : {0.0, 1.0, 2.0}) {  // of 2 ranks the fingerprints disagree
+      update.ranks = ranks;
+      expect_finalize_and_apply_is_its_parts(s, sums, moments, update, add, relu);
+    }
+    update.ranks = 0;
+    expect_finalize_and_apply_is_its_parts(s, {}, moments, update, add, relu);
+  }
+}
+
+TEST(BatchNormKernels, FinalizeAndApplyWithoutElementsMovesRunningStatistics) {
+  Generator random(25);
+  const Tensor of_others =
+                   random_tensor({{6, 20, 3, 3}, float32, MemoryFormat::contiguous}, random),
+               sums = packet(20), moments = packet(20);
+  table().moment_sums(of_others, {}, header, sums);
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = empty({0, 20, 3, 3}, {}, format), mean = full({20}, nan, {float64}),
+                 rstd = full({20}, nan, {float64}), back = packet(20);
+    const kernels::StatisticsUpdate update{.momentum = 1, .running = running_statistics_of(20)};
+    table().finalize_and_apply(
+        {x, sums, back, update, {.mean = mean, .rstd = rstd, .weight = {}, .bias = {}}, x});
+    table().moments(of_others, {}, moments);
+    EXPECT_LT(error(to_vector(mean), slice(moments, 0)), sum_tolerance(float32));
+    EXPECT_LT(error(to_vector(update.running.mean), slice(moments, 0)), sum_tolerance(float32));
+    EXPECT_EQ(update.running.batches.item<int>(), 4);
   }
 }
 

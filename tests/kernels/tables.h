@@ -71,7 +71,17 @@ class Moved {
             .moments = (*this)(a.moments),
             .position_weights = (*this)(a.position_weights),
             .eps = a.eps,
-            .dx = (*this)(a.dx)};
+            .dx = (*this)(a.dx),
+            .report = a.report};
+  }
+  kernels::ForwardFromSums operator()(const kernels::ForwardFromSums& a) {
+    return {.x = (*this)(a.x),
+            .sums = (*this)(a.sums),
+            .moments = (*this)(a.moments),
+            .update = (*this)(a.update),
+            .normalization = (*this)(a.normalization),
+            .y = (*this)(a.y),
+            .report = a.report};
   }
   kernels::LocalBackward operator()(const kernels::LocalBackward& a) {
     return {.dy = (*this)(a.dy),
@@ -158,9 +168,11 @@ inline const kernels::BatchNorm& batch_norm() {
                            .running_statistics = MovedCall<of, &T::running_statistics>::call,
                            .mask_size = MovedCall<of, &T::mask_size>::call,
                            .apply = MovedCall<of, &T::apply>::call,
+                           .finalize_and_apply = MovedCall<of, &T::finalize_and_apply>::call,
                            .forward = MovedCall<of, &T::forward>::call,
                            .gradient_sums = MovedCall<of, &T::gradient_sums>::call,
                            .apply_grad = MovedCall<of, &T::apply_grad>::call,
+                           .report_header = MovedCall<of, &T::report_header>::call,
                            .backward = MovedCall<of, &T::backward>::call};
   return test_device().is_cpu() ? of(Device::cpu()) : moved;
 }

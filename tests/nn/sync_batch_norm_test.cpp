@@ -932,10 +932,29 @@ TEST(SyncBatchNorm, AResidualThatOneRankRefusesLeavesTheRanksAtTheSameCall) {
           joint.finish(of_a, randn({4, 3}));
           joint.finish(of_b);
         }
+        for (const SyncBatchNorm* layer : {&a, &b}) {
+          EXPECT_EQ(layer->num_batches_tracked.item<int>(), 1);
+          const Tensor mean = layer->running_mean.clone();
+          group.broadcast(mean, 0).wait();
+          EXPECT_EQ(to_vector(mean), to_vector(layer->running_mean)) << "the same on all ranks";
+          EXPECT_NE(to_vector(mean), std::vector<double>(3, 0.0));
+        }
         forward_jointly({{a, randn({4, 3})}, {b, randn({4, 3})}});
         EXPECT_EQ(a.num_batches_tracked.item<int>(), 2);
       },
       60s);
+}
+
+TEST(SyncBatchNorm, AJointLayerThatRefusedAResidualCanStillBeFinished) {
+  BatchNorm layer({.channels = 3}), same({.channels = 3});
+  const Tensor x = randn({4, 3}), residual = randn({4, 3});
+  JointBatchNorm joint;
+  const auto which = joint.start(layer, x);
+  EXPECT_THROW(joint.finish(which, randn({4, 2})), ShapeError);
+  EXPECT_EQ(to_vector(joint.finish(which, residual)),
+            to_vector(same.forward(x, {.residual = residual})));
+  EXPECT_EQ(to_vector(layer.running_mean), to_vector(same.running_mean));
+  EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1) << "counted once";
 }
 
 TEST(SyncBatchNorm, WhatCouldNotBeExchangedCannotBeFinished) {

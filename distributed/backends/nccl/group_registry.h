@@ -8,6 +8,7 @@
 // store, and a rank that waits for more than a second compares them.
 #pragma once
 
+#include "../../../core/cuda/collectives.h"
 #include "../../../core/cuda/stream.h"
 #include "../../fork.h"
 #include "../../launch/rendezvous/store.h"
@@ -35,11 +36,14 @@ struct IssuedCall {
 /// no graph holds it.
 struct RegisteredGroup {
   RegisteredGroup(std::string group_key, GroupInfo group_info, cuda::Stream own)
-      : key(std::move(group_key)), info(std::move(group_info)), stream(std::move(own)) {}
+      : key(std::move(group_key)), info(std::move(group_info)), stream(std::move(own)) {
+    if (info.size > 1) kernels.emplace(stream.device());
+  }
 
   const std::string key;  ///< The same on every member, and of no other group.
   const GroupInfo info;
-  const cuda::Stream stream;  ///< Where the group's collectives run.
+  const cuda::Stream stream;                      ///< Where the group's collectives run.
+  std::optional<cuda::CollectivesScope> kernels;  ///< Of a group of several ranks.
   Communicator communicator{stream.device()};
 
   std::mutex mutex;  ///< Guards what follows.
