@@ -128,9 +128,9 @@ struct FromUpdate {
             state(2),
             at(u.gradient),
             u.parameter.numel(),
-            static_cast<double>(u.step),
             static_cast<const float*>(at(u.found_inf)),
-            static_cast<float*>(at(u.skipped))};
+            static_cast<float*>(at(u.skipped)),
+            static_cast<unsigned>(u.step)};
   }
 };
 
@@ -168,7 +168,8 @@ const Optimizer& optimizer() {
                                    .sums_of_squares = sums_of_squares,
                                    .clip = clip,
                                    .clip_values = clip_values,
-                                   .unscale = unscale};
+                                   .unscale = unscale,
+                                   .scale_into = scale_into};
   return table;
 }
 

@@ -175,7 +175,7 @@ inline const kernels::Matmul& matmul() {
 inline const kernels::Optimizer& optimizer() {
   using T = kernels::Optimizer;
   return table<T, kernels::optimizer, &T::sgd, &T::adam, &T::lars, &T::sums_of_squares, &T::clip,
-               &T::clip_values, &T::unscale>();
+               &T::clip_values, &T::unscale, &T::scale_into>();
 }
 inline const kernels::Pooling& pooling() {
   using T = kernels::Pooling;
