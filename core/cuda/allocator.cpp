@@ -127,8 +127,8 @@ class PoolAllocator final : public Allocator {
   mutable std::mutex mutex_;
   std::unordered_map<void*, Owner> owners_;
   std::size_t live_ = 0, peak_ = 0;
-  // What stats() last saw of the pool, and how often it found more than before. No allocation asks
-  // the driver.
+  // What stats() last saw of the pool, and how often it found more than before, which is what
+  // MemoryStats::system_allocations counts here. No allocation asks the driver.
   mutable std::uint64_t reserved_ = 0;
   mutable std::size_t growths_ = 0;
 };
