@@ -27,6 +27,10 @@ struct FusedUpdate {
   /// changes nothing else. Formulas that depend on the step number (Adam's bias corrections, SGD's
   /// first momentum) use step - skipped.
   Tensor found_inf = {}, skipped = {};
+  /// The kernel writes the new value here, too, rounded to this tensor's 16-bit dtype. It is
+  /// defined for some float32 parameters on CUDA only (rounded_weights.h) and has the parameter's
+  /// strides.
+  Tensor rounded = {};
 };
 
 struct SgdStep {

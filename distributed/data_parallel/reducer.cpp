@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace tutti::distributed {
 namespace {
@@ -18,6 +19,11 @@ Tensor in_layout_of(const Tensor& view, const Tensor& gradient) {
   const Tensor copy = empty_like(view, gradient.dtype());
   copy.copy_(gradient);
   return copy;
+}
+
+// Returns whether a gradient of this dtype can be scaled into a bucket of dtype `to`.
+bool fits(DType gradient, DType to) {
+  return gradient == to || (to == float32 && is_floating(gradient) && size_of(gradient) == 2);
 }
 
 // Runs a communication hook, or waits for what it has started. If that throws, the group is
@@ -66,7 +72,7 @@ Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions o
   lay_out_buckets(order);
   for (std::size_t p = 0; p < parameters_.size(); ++p)
     hooks_.push_back(autograd::add_leaf_hook(
-        parameters_[p].second, [this, p](Tensor& gradient) { on_gradient(p, gradient); }));
+        parameters_[p].second, [this, p](Tensor& gradient) { on_gradient(p, gradient); }, true));
 }
 
 void Reducer::detach() {
@@ -160,7 +166,7 @@ void Reducer::begin_averaging() {
 // Keeps a gradient until its bucket is filled.
 void Reducer::keep_for_bucket(std::size_t parameter, const Tensor& gradient) {
   const Tensor& to = view(parameter);
-  if (!(gradient.shape() == to.shape()) || gradient.dtype() != to.dtype() ||
+  if (!(gradient.shape() == to.shape()) || !fits(gradient.dtype(), to.dtype()) ||
       gradient.device() != to.device())
     fail<Error>(
         "DataParallel: parameter '{}' was {} {} on {} and is {} {} on {} now; make the "

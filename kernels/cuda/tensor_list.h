@@ -23,7 +23,9 @@ struct Entry {
   std::int64_t size = 0;
   const float* found_inf = nullptr;
   float* skipped = nullptr;
+  void* rounded = nullptr;
   unsigned step = 0;
+  DType rounded_dtype = DType::bfloat16;
 };
 
 /// The tensors of one launch: as many as fit into the 4 KB that the arguments of a kernel have,
@@ -76,11 +78,10 @@ __device__ void write(void* to, std::int64_t at, int count, bool aligned,
 
 /// Returns whether all arrays of an entry begin where vectors can be loaded.
 __device__ inline bool may_pack(const Entry& e) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(e.parameter) |
-                    reinterpret_cast<std::uintptr_t>(e.gradient) |
-                    reinterpret_cast<std::uintptr_t>(e.first) |
-                    reinterpret_cast<std::uintptr_t>(e.second) |
-                    reinterpret_cast<std::uintptr_t>(e.third);
+  const auto bits =
+      reinterpret_cast<std::uintptr_t>(e.parameter) | reinterpret_cast<std::uintptr_t>(e.gradient) |
+      reinterpret_cast<std::uintptr_t>(e.first) | reinterpret_cast<std::uintptr_t>(e.second) |
+      reinterpret_cast<std::uintptr_t>(e.third) | reinterpret_cast<std::uintptr_t>(e.rounded);
   return bits % (lanes * sizeof(double)) == 0;
 }
 

@@ -93,7 +93,7 @@ class Moved {
     for (const kernels::FusedUpdate& u : updates)
       moved.push_back({(*this)(u.parameter), (*this)(u.gradient),
                        (*this)(std::span<const Tensor>(u.states)), u.step, (*this)(u.found_inf),
-                       (*this)(u.skipped)});
+                       (*this)(u.skipped), (*this)(u.rounded)});
     return moved;
   }
   template <class Option>
