@@ -68,6 +68,7 @@ class GradientSum {
     sum_.add_(gradient);
   }
   Tensor take() { return std::move(sum_); }
+  bool is_empty() const { return !sum_.defined(); }
 
  private:
   Tensor sum_;
@@ -85,9 +86,20 @@ void expect_one_gradient_per_input(const Node& node, const std::vector<Tensor>& 
                 node.edges.size(), gradients.size());
 }
 
+// Returns whether `gradient` has 16 bits where its input has float32.
+bool is_narrow(const Tensor& gradient, DType input) {
+  return gradient.defined() && input == float32 && is_floating(gradient.dtype()) &&
+         size_of(gradient.dtype()) == 2;
+}
+
+Tensor widened(const Tensor& gradient, DType input) {
+  return is_narrow(gradient, input) ? gradient.to(input) : gradient;
+}
+
 void expect_like_input(const Node& node, std::size_t i, const Tensor& gradient) {
-  if (gradient.defined() &&
-      !(gradient.shape() == node.shapes[i] && gradient.dtype() == node.dtypes[i]))
+  const DType input = node.dtypes[i];
+  if (gradient.defined() && !(gradient.shape() == node.shapes[i] &&
+                              (gradient.dtype() == input || is_narrow(gradient, input))))
     fail<ShapeError>("backward of '{}': input {} has shape {} and dtype {}, its gradient {} and {}",
                      node.name, i, to_string(node.shapes[i]), to_string(node.dtypes[i]),
                      to_string(gradient.shape()), to_string(gradient.dtype()));
@@ -97,9 +109,11 @@ void expect_like_input(const Node& node, std::size_t i, const Tensor& gradient) 
 void accumulate(const Tensor& leaf, Tensor gradient) {
   if (!gradient.defined()) return;
   Meta& meta = *leaf.meta();
+  const bool fits = gradient.dtype() == leaf.dtype() ||
+                    (!meta.hooks.empty() && meta.hooks.front().takes_16_bits);
   if (meta.grad.defined()) {
     meta.grad.add_(gradient);
-  } else if (gradient.is_exclusive() && gradient.strides() == leaf.strides()) {
+  } else if (fits && gradient.is_exclusive() && gradient.strides() == leaf.strides()) {
     meta.grad = std::move(gradient);
   } else {
     // The copy has the leaf's layout, so that optimizers and buckets can treat both as flat memory.
@@ -107,7 +121,11 @@ void accumulate(const Tensor& leaf, Tensor gradient) {
     copy.copy_(gradient);
     meta.grad = copy;
   }
-  for (std::size_t i = 0; i < meta.hooks.size(); ++i) meta.hooks[i].second(meta.grad);
+  for (std::size_t i = 0; i < meta.hooks.size(); ++i) {
+    if (!meta.hooks[i].takes_16_bits) meta.grad = widened(meta.grad, leaf.dtype());
+    meta.hooks[i].function(meta.grad);
+  }
+  meta.grad = widened(meta.grad, leaf.dtype());
 }
 
 // One pass from a root to the leaves below it.
@@ -234,15 +252,18 @@ std::vector<Tensor> BackwardPass::apply(Node& node, Tensor gradient) {
 }
 
 // Adds the gradient of input i to the gradient of the operation or leaf that the input comes from.
+// Only the single gradient of a leaf stays in 16 bits: sums are those of widened numbers.
 void BackwardPass::deliver(const Node& node, std::size_t i, Tensor gradient) {
   const Edge& edge = node.edges[i];
   if (!edge.node && !edge.leaf.defined()) return;
   expect_like_input(node, i, gradient);
   if (edge.node) {
-    if (gradient.defined()) gradients_[edge.node.get()].add(gradient);
+    if (gradient.defined()) gradients_[edge.node.get()].add(widened(gradient, node.dtypes[i]));
     return;
   }
   LeafState& state = leaves_[edge.leaf.id()];
+  if (state.outstanding > 1 || !state.gradient.is_empty())
+    gradient = widened(gradient, node.dtypes[i]);
   state.gradient.add(gradient);
   gradient = {};  // the sum may now hold the only handle
   if (--state.outstanding == 0) accumulate(state.leaf, state.gradient.take());

@@ -36,19 +36,19 @@ Meta& meta_of(const Tensor& tensor) {
   return *tensor.meta();
 }
 
-std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook) {
+std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook, bool takes_16_bits) {
   if (!leaf.is_leaf() || !leaf.requires_grad())
     fail<Error>("add_leaf_hook: expected a leaf that requires grad, got shape {} ({})",
                 to_string(leaf.shape()),
                 leaf.is_leaf() ? "does not require grad" : "computed by an operation");
   auto& hooks = meta_of(leaf).hooks;
-  const std::uint64_t id = hooks.empty() ? 1 : hooks.back().first + 1;
-  hooks.emplace_back(id, std::move(hook));
+  const std::uint64_t id = hooks.empty() ? 1 : hooks.back().id + 1;
+  hooks.push_back({id, std::move(hook), takes_16_bits});
   return id;
 }
 
 void remove_leaf_hook(const Tensor& leaf, std::uint64_t id) {
-  std::erase_if(meta_of(leaf).hooks, [id](const auto& hook) { return hook.first == id; });
+  std::erase_if(meta_of(leaf).hooks, [id](const auto& hook) { return hook.id == id; });
 }
 
 }  // namespace tutti::autograd

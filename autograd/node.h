@@ -52,12 +52,20 @@ struct Node {
 /// the gradient, for example by a view of a bucket.
 using LeafHook = std::function<void(Tensor& gradient)>;
 
+/// A hook of a leaf, and whether it takes gradients in 16 bits for a float32 leaf. For other hooks
+/// they are widened first.
+struct InstalledHook {
+  std::uint64_t id;
+  LeafHook function;
+  bool takes_16_bits;
+};
+
 /// Meta is the autograd state of a tensor.
 struct Meta {
   bool requires_grad = false;
   Tensor grad;                 ///< set for leaves only
   std::shared_ptr<Node> node;  ///< the operation that computed this tensor; null for a leaf
-  std::vector<std::pair<std::uint64_t, LeafHook>> hooks;
+  std::vector<InstalledHook> hooks;
   /// Of a leaf: the inputs of recorded operations that it was, less those that a backward has
   /// visited. DataParallel finds forwards in it whose backward one rank has left out. Atomic,
   /// because several threads may use one leaf at a time.
@@ -69,7 +77,7 @@ Meta& meta_of(const Tensor& tensor);
 
 /// Adds a hook to a leaf that requires grad and returns its id. Hooks run in the order in which
 /// they were added. Throws an Error for any other tensor.
-std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook);
+std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook, bool takes_16_bits = false);
 /// Removes the hook with this id, if the leaf has it.
 void remove_leaf_hook(const Tensor& leaf, std::uint64_t id);
 

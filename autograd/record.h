@@ -45,8 +45,10 @@ Tensor record_node(std::string name, Tensor output, const std::vector<Tensor>& i
 /// Attaches the graph to `output` if any input needs a gradient, and returns `output`. `backward`
 /// maps the gradient of the output to the gradient of the only input (a Tensor) or of all inputs (a
 /// std::vector<Tensor> with one entry each, undefined for no gradient). A gradient must have the
-/// shape and dtype of its input. Inputs may be undefined, such as an absent bias. While a NoGrad
-/// exists, nothing is attached; gradcheck() says so if an operation's own NoGrad is the reason.
+/// shape and dtype of its input; that of a float32 input may have 16 bits and is widened, in the
+/// best case by the kernel that copies it into a bucket. Inputs may be undefined, such as an absent
+/// bias. While a NoGrad exists, nothing is attached; gradcheck() says so if an operation's own
+/// NoGrad is the reason.
 template <class Closure>
 Tensor record(std::string name, Tensor output, const std::vector<Tensor>& inputs,
               Closure backward) {

@@ -1,5 +1,6 @@
 // The members of Tensor that make views and copies, through which a gradient flows back, and those
 // that change a tensor in place.
+#include "../core/count_change.h"
 #include "../core/create.h"
 #include "../kernels/elementwise.h"
 #include "../kernels/reduce.h"
@@ -265,7 +266,7 @@ Tensor Tensor::to(Device wanted) const {
 const Tensor& Tensor::fill_(double value) const {
   expect_writable(*this, "fill_");
   kernels::elementwise(device()).fill(*this, value);
-  storage()->bump_version();
+  count_change(storage());
   return *this;
 }
 
@@ -279,7 +280,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
                      tutti::to_string(shape()));
   kernels::elementwise(device()).copy(source.device() == device() ? source : source.to(device()),
                                       *this);
-  storage()->bump_version();
+  count_change(storage());
   return *this;
 }
 
@@ -291,7 +292,7 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
     fail<ShapeError>("add_: shape {} does not broadcast to {}", tutti::to_string(other.shape()),
                      tutti::to_string(shape()));
   kernels::elementwise(device()).axpy(scale, other, *this);
-  storage()->bump_version();
+  count_change(storage());
   return *this;
 }
 
@@ -300,7 +301,7 @@ const Tensor& Tensor::mul_(double factor) const {
   autograd::expect_number_fits("mul_", *this, factor);
   kernels::elementwise(device()).binary_scalar(kernels::Binary::multiply, *this, factor, false,
                                                *this);
-  storage()->bump_version();
+  count_change(storage());
   return *this;
 }
 

@@ -1,5 +1,6 @@
 #include "submit.h"
 
+#include "../core/count_change.h"
 #include "../core/trace.h"
 #include "diagnostics/fault_injection.h"
 
@@ -125,7 +126,7 @@ Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOption
   const bool in_place = call.operation == Operation::all_reduce ||
                         call.operation == Operation::broadcast;
   const Tensor target = call.output;
-  if (target.defined()) target.storage()->bump_version();
+  if (target.defined()) count_change(target.storage());
   if (call.input.defined()) call.input = for_backend(*backend, call.input, true);
   if (call.output.defined())
     call.output = in_place ? call.input : for_backend(*backend, call.output, false);

@@ -1,7 +1,7 @@
 // The kernels of the optimizers: fused updates of whole lists of parameters, sums of squares,
-// gradient clipping and unscaling. A GPU takes a list in one launch. Every kernel sees tensors as
-// flat memory, so all tensors of one parameter are dense with equal strides. Norms stay on the
-// device, so that no step waits for the host. The formulas stand in optimizer_math.h.
+// gradient clipping, scaling and unscaling. A GPU takes a list in one launch. Every kernel sees
+// tensors as flat memory, so all tensors of one parameter are dense with equal strides. Norms stay
+// on the device, so that no step waits for the host. The formulas stand in optimizer_math.h.
 #pragma once
 
 #include "../core/tensor.h"
@@ -27,6 +27,10 @@ struct FusedUpdate {
   /// changes nothing else. Formulas that depend on the step number (Adam's bias corrections, SGD's
   /// first momentum) use step - skipped.
   Tensor found_inf = {}, skipped = {};
+  /// The kernel writes the new value here, too, rounded to this tensor's 16-bit dtype. It is
+  /// defined for some float32 parameters on CUDA only (rounded_weights.h) and has the parameter's
+  /// strides.
+  Tensor rounded = {};
 };
 
 struct SgdStep {
@@ -73,6 +77,9 @@ struct Optimizer {
   /// Divides the tensors by `scale`, and sets `found_inf` to 1 where an element is infinite or
   /// NaN; otherwise `found_inf` keeps its value. Both are float32 of one element.
   void (*unscale)(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf);
+  /// Computes to[i] = factor * from[i]. The two may be one tensor. from[i] has the dtype of to[i],
+  /// or a 16-bit dtype where to[i] is float32; it is then widened before it is scaled.
+  void (*scale_into)(std::span<const Tensor> from, std::span<const Tensor> to, double factor);
 };
 
 namespace cpu {

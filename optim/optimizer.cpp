@@ -5,6 +5,7 @@
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
 #include "../kernels/optimizer.h"
+#include "../kernels/rounded_weights.h"
 
 #include <cmath>
 #include <set>
@@ -204,7 +205,7 @@ void Optimizer::update_slots(Slots slots, const Tensor& found_inf) {
   updates.reserve(slots.size());
   for (const std::size_t i : slots) updates.push_back(prepare(slots_[i], found_inf));
   update_group(first.group, updates, captured ? replay_scalars(slots, updates) : nullptr);
-  for (const auto& u : updates) u.parameter.storage()->bump_version();
+  for (const auto& u : updates) kernels::count_update(u.parameter, u.rounded);
   if (captured) return;  // Each replay counts.
   for (const std::size_t i : slots) ++slots_[i].steps;
 }
@@ -228,6 +229,7 @@ kernels::FusedUpdate Optimizer::prepare(Slot& slot, const Tensor& found_inf) con
     u.states.push_back(state);
   }
   if (slot.skipped.defined()) u.skipped = slot.skipped = slot.skipped.to(slot.parameter.device());
+  u.rounded = kernels::copy_to_update(slot.parameter);
   return u;
 }
 
@@ -245,6 +247,10 @@ const double* Optimizer::replay_scalars(Slots slots,
                       captured = std::vector(updates.begin(), updates.end())](void* to) {
     for (std::size_t i = 0; i < indices.size(); ++i)
       check_not_moved(indices[i], captured[i], addresses[i]);
+    for (const auto& u : captured) {
+      if (u.rounded.defined()) kernels::copy_to_update(u.parameter);  // makes it current
+      kernels::count_update(u.parameter, u.rounded);
+    }
     auto* numbers = static_cast<double*>(to);
     for (const Option& o : options)
       *numbers++ =
@@ -303,6 +309,7 @@ void Optimizer::call_update_one(int group, const kernels::FusedUpdate& u) {
   update_one({parameter, u.gradient.to(wide), states, step, group});
   if (!selects) {
     if (dtype != wide) u.parameter.copy_(parameter);
+    if (u.rounded.defined()) u.rounded.copy_(u.parameter.detach());
     return;
   }
   const Tensor skips = ne(u.found_inf.reshape({}), 0);
@@ -310,6 +317,7 @@ void Optimizer::call_update_one(int group, const kernels::FusedUpdate& u) {
   for (std::size_t k = 0; k < states.size(); ++k)
     u.states[k].copy_(where(skips, u.states[k], states[k]));
   u.skipped.add_(skips.to(float32));
+  if (u.rounded.defined()) u.rounded.copy_(u.parameter.detach());
 }
 
 // ---- Options

@@ -7,6 +7,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/runtime.h>
+#include <tutti/core/cuda/settings.h>
 #include <tutti/core/cuda/stream.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/nn/batch_norm/convert.h>
@@ -172,6 +173,12 @@ using namespace tutti::benchmarks;
 extern "C" {
 
 const char* tutti_last_error() { return last_error.c_str(); }
+
+/// Sets how CUDA devices compute from now on, the same for tutti as for its peer.
+void tutti_configure(int allow_tf32, int autotune) {
+  cuda::settings().allow_tf32 = allow_tf32 != 0;
+  cuda::settings().autotune = autotune != 0;
+}
 
 void* tutti_batch_norm(const char* device, std::int64_t n, std::int64_t c, std::int64_t h,
                        std::int64_t w, const char* dtype, int channels_last, int add_relu,

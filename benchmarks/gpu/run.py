@@ -35,6 +35,9 @@ class Tutti:
         for name in ('tutti_batch_norm', 'tutti_training', 'tutti_copy'):
             getattr(self.lib, name).restype = ctypes.c_void_p
 
+    def configure(self, settings):
+        self.lib.tutti_configure(ctypes.c_int(settings['allow_tf32']), ctypes.c_int(settings['autotune']))
+
     def job(self, name, *arguments):
         as_c = [a.encode() if isinstance(a, str) else ctypes.c_int64(a) if isinstance(a, int) and not isinstance(a, bool)
                 else ctypes.c_int(a) for a in arguments]
@@ -180,14 +183,19 @@ def main():
     parser.add_argument('--out', required=True, type=pathlib.Path)
     parser.add_argument('--device', default='cuda')
     parser.add_argument('--seconds', type=float, default=float('inf'), help='begin nothing after so long')
+    parser.add_argument('--allow-tf32', action='store_true', help='for both: float32 products and convolutions may use TF32')
+    parser.add_argument('--no-autotune', dest='autotune', action='store_false', help="for both: cuDNN's heuristics choose")
     parser.add_argument('--quick', action='store_true', help='tiny sizes, to see that everything runs')
     o = parser.parse_args()
     end = time.monotonic() + o.seconds
     cuda = o.device == 'cuda'
+    settings = {'allow_tf32': o.allow_tf32, 'autotune': o.autotune}
     if cuda:
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = o.autotune
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = o.allow_tf32
         torch.distributed.init_process_group('nccl', rank=0, world_size=1, store=torch.distributed.HashStore())
     tutti = Tutti(o.library)
+    tutti.configure(settings)
     rounds, target = (2, 1) if o.quick else (9, 25)
     batch = 2 if o.quick else 64
     results, failed = [], []
@@ -197,7 +205,7 @@ def main():
         o.out.mkdir(parents=True, exist_ok=True)
         machine = {'device': torch.cuda.get_device_name() if cuda else 'cpu', 'torch': torch.__version__,
                    'cuda': torch.version.cuda, 'cudnn': torch.backends.cudnn.version() if cuda else None,
-                   'clocks_before': start, 'clocks_after': clocks() if last else None,
+                   'settings of both': settings, 'clocks_before': start, 'clocks_after': clocks() if last else None,
                    'note': 'both issue their collectives; with one rank NCCL itself has nothing to do'}
         (o.out / 'gpu.json').write_text(json.dumps({'machine': machine, 'results': results, 'failed': failed}, indent=1))
         lines = [f'{k}: {v}' for k, v in machine.items()] + ['', '| what | shape | peer | ours ms | peer ms | peer / ours | ours GB/s or images/s |',

@@ -31,13 +31,10 @@ class PoolAllocator final : public Allocator {
     const std::shared_ptr<Arena>& arena = Arena::current(device_);
     void* block = arena ? arena->allocate(bytes, stream) : from_pool(bytes, stream);
     if (!block) refuse(bytes);
-    const std::uint64_t reserved = arena ? 0 : attribute(cudaMemPoolAttrReservedMemCurrent);
     const std::lock_guard lock(mutex_);
     owners_.emplace(block, Owner{stream, arena});
     live_ += bytes;
     if (live_ > peak_) peak_ = live_;
-    if (reserved > reserved_) ++growths_;
-    if (!arena) reserved_ = reserved;
     return block;
   }
 
@@ -55,6 +52,8 @@ class PoolAllocator final : public Allocator {
   MemoryStats stats() const override {
     const std::uint64_t reserved = attribute(cudaMemPoolAttrReservedMemCurrent);
     const std::lock_guard lock(mutex_);
+    if (reserved > reserved_) ++growths_;
+    reserved_ = reserved;
     return {.live = live_,
             .cached = reserved > live_ ? reserved - live_ : 0,
             .peak = peak_,
@@ -127,8 +126,11 @@ class PoolAllocator final : public Allocator {
   cudaMemPool_t pool_ = nullptr;
   mutable std::mutex mutex_;
   std::unordered_map<void*, Owner> owners_;
-  std::size_t live_ = 0, peak_ = 0, growths_ = 0;
-  std::uint64_t reserved_ = 0;
+  std::size_t live_ = 0, peak_ = 0;
+  // What stats() last saw of the pool, and how often it found more than before, which is what
+  // MemoryStats::system_allocations counts here. No allocation asks the driver.
+  mutable std::uint64_t reserved_ = 0;
+  mutable std::size_t growths_ = 0;
 };
 
 }  // namespace

@@ -59,4 +59,9 @@ bool is_capturing(Device device);
 /// thread is capturing.
 void* refresh_before_replay(Device device, std::size_t bytes, std::function<void(void*)> write);
 
+/// Lets each replay() of the graph that the calling thread captures call `prepare` first, in the
+/// order of these calls and those of refresh_before_replay(). It may enqueue work on the current
+/// stream. Returns false, and does nothing, unless a cuda::Graph of this thread is capturing.
+bool call_before_replay(Device device, std::function<void()> prepare);
+
 }  // namespace tutti::cuda

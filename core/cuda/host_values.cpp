@@ -27,6 +27,10 @@ void* HostValues::add(std::size_t bytes, std::function<void(void*)> write) {
   return memory;
 }
 
+void HostValues::add_call(std::function<void()> prepare) {
+  blocks_.push_back({nullptr, 0, [prepare = std::move(prepare)](void*) { prepare(); }});
+}
+
 HostValues::RandomOffset HostValues::random_offset(const char* op, Generator& generator) {
   const Generator::State now = generator.state();
   auto found = std::ranges::find(generators_, &generator, &CapturedGenerator::generator);
@@ -52,6 +56,10 @@ HostValues::RandomOffset HostValues::random_offset(const char* op, Generator& ge
 
 void HostValues::refresh(const Stream& stream) const {
   for (const Block& block : blocks_) {
+    if (block.bytes == 0) {
+      block.write(nullptr);
+      continue;
+    }
     PinnedBuffer staging(block.bytes);
     block.write(staging.data());
     check(cudaMemcpyAsync(block.memory, staging.data(), block.bytes, cudaMemcpyHostToDevice,
@@ -83,6 +91,12 @@ void* refresh_before_replay(Device device, std::size_t bytes, std::function<void
         "other means has no replay() that could refresh the memory",
         to_string(device));
   return values->add(bytes, std::move(write));
+}
+
+bool call_before_replay(Device device, std::function<void()> prepare) {
+  HostValues* const values = device.is_cuda() ? HostValues::current(device.index()) : nullptr;
+  if (values) values->add_call(std::move(prepare));
+  return values != nullptr;
 }
 
 }  // namespace tutti::cuda

@@ -23,6 +23,8 @@ class HostValues {
 
   /// Allocates device memory that `write` fills; see refresh_before_replay in graph.h.
   void* add(std::size_t bytes, std::function<void(void*)> write);
+  /// Calls `prepare` before each replay; see call_before_replay in graph.h.
+  void add_call(std::function<void()> prepare);
 
   /// The position in a generator's stream from which a captured kernel draws: `offset` numbers
   /// after the state that the generator has when a replay begins.

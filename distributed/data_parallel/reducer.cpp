@@ -4,15 +4,26 @@
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
 #include "../../kernels/elementwise.h"
+#include "../../kernels/optimizer.h"
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace tutti::distributed {
 namespace {
 
-bool same_view(const Tensor& a, const Tensor& b) {
-  return a.raw() == b.raw() && a.strides() == b.strides();
+// Returns `gradient` as flat memory in the order of the bucket's view: itself in nearly all cases.
+Tensor in_layout_of(const Tensor& view, const Tensor& gradient) {
+  if (gradient.strides() == view.strides()) return gradient;
+  const Tensor copy = empty_like(view, gradient.dtype());
+  copy.copy_(gradient);
+  return copy;
+}
+
+// Returns whether a gradient of this dtype can be scaled into a bucket of dtype `to`.
+bool fits(DType gradient, DType to) {
+  return gradient == to || (to == float32 && is_floating(gradient) && size_of(gradient) == 2);
 }
 
 // Runs a communication hook, or waits for what it has started. If that throws, the group is
@@ -61,7 +72,7 @@ Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions o
   lay_out_buckets(order);
   for (std::size_t p = 0; p < parameters_.size(); ++p)
     hooks_.push_back(autograd::add_leaf_hook(
-        parameters_[p].second, [this, p](Tensor& gradient) { on_gradient(p, gradient); }));
+        parameters_[p].second, [this, p](Tensor& gradient) { on_gradient(p, gradient); }, true));
 }
 
 void Reducer::detach() {
@@ -110,6 +121,7 @@ void Reducer::reset() {
   for (const Bucket& bucket : buckets_) pending_.push_back(bucket.parameters.size());
   for (ParameterState& state : states_) {
     state.arrived = false;
+    state.gradient = {};
     state.unused = false;
     state.late = {};
   }
@@ -125,14 +137,13 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
     begin_averaging();
   }
   ParameterState& state = states_[parameter];
-  const double share = 1.0 / group_.size();
   if (!state.arrived) {
-    copy_to_bucket(parameter, gradient);
+    keep_for_bucket(parameter, gradient);
   } else {
     // The late part stays beside the bucket, even where the bucket has not started here: on another
     // rank, where gradients arrive in another order, it may have.
     if (!state.late.defined()) state.late = zeros_like(view(parameter));
-    kernels::elementwise(gradient.device()).axpy(share, gradient, state.late);
+    kernels::elementwise(gradient.device()).axpy(1.0 / group_.size(), gradient, state.late);
   }
   gradient = {};
   if (!starts_at_end_) start_full_buckets();
@@ -152,10 +163,10 @@ void Reducer::begin_averaging() {
     step_ += fmt::format(", after a forward without backward: {} uses of parameters", left_out);
 }
 
-// Copies and divides in one pass. Dividing before the sum keeps 16-bit gradients from overflowing.
-void Reducer::copy_to_bucket(std::size_t parameter, const Tensor& gradient) {
+// Keeps a gradient until its bucket is filled.
+void Reducer::keep_for_bucket(std::size_t parameter, const Tensor& gradient) {
   const Tensor& to = view(parameter);
-  if (!(gradient.shape() == to.shape()) || gradient.dtype() != to.dtype() ||
+  if (!(gradient.shape() == to.shape()) || !fits(gradient.dtype(), to.dtype()) ||
       gradient.device() != to.device())
     fail<Error>(
         "DataParallel: parameter '{}' was {} {} on {} and is {} {} on {} now; make the "
@@ -163,14 +174,31 @@ void Reducer::copy_to_bucket(std::size_t parameter, const Tensor& gradient) {
         parameters_[parameter].first, to_string(to.dtype()), to_string(to.shape()),
         to_string(to.device()), to_string(gradient.dtype()), to_string(gradient.shape()),
         to_string(gradient.device()));
-  const double share = 1.0 / group_.size();
-  if (same_view(gradient, to)) to.mul_(share);
-  else
-    kernels::elementwise(to.device())
-        .binary_scalar(kernels::Binary::multiply, gradient, share, false, to);
-  states_[parameter].arrived = true;
+  states_[parameter].gradient = in_layout_of(to, gradient);
   arrivals_.push_back(parameter);
-  --pending_[states_[parameter].bucket];
+  count_arrival(parameter);
+}
+
+// Fills the bucket of a parameter if that was its last one. On the CPU it copies each gradient at
+// once, while the caches still hold it, since launches cost nothing there.
+void Reducer::count_arrival(std::size_t parameter) {
+  ParameterState& state = states_[parameter];
+  state.arrived = true;
+  const Bucket& bucket = buckets_[state.bucket];
+  if (--pending_[state.bucket] == 0 || bucket.flat.device().is_cpu()) fill_bucket(bucket);
+}
+
+// Copies and divides the gradients of a bucket in one pass. Dividing before the sum keeps 16-bit
+// gradients from overflowing.
+void Reducer::fill_bucket(const Bucket& bucket) {
+  std::vector<Tensor> gradients, views;
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    Tensor& gradient = states_[bucket.parameters[i]].gradient;
+    if (!gradient.defined()) continue;
+    gradients.push_back(std::exchange(gradient, {}));
+    views.push_back(bucket.views[i]);
+  }
+  kernels::optimizer(bucket.flat.device()).scale_into(gradients, views, 1.0 / group_.size());
 }
 
 void Reducer::start_full_buckets() {
@@ -240,12 +268,11 @@ void Reducer::fill_missing_gradients() {
     if (state.arrived) continue;
     const Tensor gradient = parameters_[p].second.grad();
     if (gradient.defined()) {
-      copy_to_bucket(p, gradient);
+      keep_for_bucket(p, gradient);
     } else {
       view(p).zero_();
-      state.arrived = true;
       state.unused = true;
-      --pending_[state.bucket];
+      count_arrival(p);
     }
   }
 }

@@ -1,7 +1,8 @@
 // Reducer: averages gradients during backward; DataParallel owns it. A leaf hook on every parameter
-// copies its gradient, divided by the number of ranks, into a bucket. Buckets start in their fixed
-// order, in whatever order gradients arrive, so that every rank issues the same collectives. A
-// callback at the end of backward waits for them and gives every parameter its average.
+// keeps its gradient until those of its bucket are complete; one kernel then copies all of them,
+// divided by the number of ranks, into the bucket. Buckets start in their fixed order, in whatever
+// order gradients arrive, so that every rank issues the same collectives. A callback at the end of
+// backward waits for them and gives every parameter its average.
 //
 // While a backward runs, a parameter whose gradient is in its bucket has no gradient of its own. If
 // more of it arrives in the same backward (weights shared with a recomputed block), that part is
@@ -32,7 +33,8 @@ class Reducer {
   struct ParameterState {
     std::size_t bucket = 0;  ///< The bucket in which its gradient lies,
     std::size_t index = 0;   ///< and the index there.
-    bool arrived = false;    ///< Its bucket has its gradient.
+    bool arrived = false;    ///< The first part of its gradient has arrived.
+    Tensor gradient;         ///< That part, until it is copied into the bucket.
     bool unused = false;     ///< This rank has no gradient for it, and contributes zeros.
     Tensor late;             ///< What arrived after the first part of its gradient.
   };
@@ -43,7 +45,9 @@ class Reducer {
   // In the order of a backward.
   void on_gradient(std::size_t parameter, Tensor& gradient);
   void begin_averaging();
-  void copy_to_bucket(std::size_t parameter, const Tensor& gradient);
+  void keep_for_bucket(std::size_t parameter, const Tensor& gradient);
+  void count_arrival(std::size_t parameter);
+  void fill_bucket(const Bucket& bucket);
   void start_full_buckets();
   void finish_backward();
   void fail_for_missing_gradients();

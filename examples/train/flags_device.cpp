@@ -19,6 +19,12 @@ void add_device_flags(CLI::App& app, TrainOptions& o) {
                "With --device cuda, record a step, the optimizer included, once and replay it, "
                "which costs the host one launch for each step; where that cannot be done it says "
                "why and goes on without");
+  app.add_flag("--allow-tf32", o.allow_tf32,
+               "With --device cuda, let convolutions and matrix products in float32 round their "
+               "inputs to TF32 (10 bits of mantissa), as PyTorch's convolutions do");
+  app.add_flag("--autotune", o.autotune,
+               "With --device cuda, time several of cuDNN's algorithms at the first convolution of "
+               "each shape and keep the fastest; two runs may then differ in their last bits");
   add_parsed(
       app, "--memory-format",
       [&](const std::string& text) { o.memory_format = memory_format_from_string(text); },

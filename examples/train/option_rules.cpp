@@ -71,6 +71,8 @@ std::vector<Rule> run_rules(const TrainOptions& o) {
       {"--zero-init", o.weights.empty(), "has no effect with --weights, which sets these values"},
       {"--cuda-graph", o.accumulate == 1,
        "records steps of one backward pass: leave out --accumulate"},
+      {"--allow-tf32", !o.device.is_cpu(), "needs --device cuda"},
+      {"--autotune", !o.device.is_cpu(), "needs --device cuda"},
       {"--sync-bn-scope", o.sync_bn, "has no effect with --no-sync-bn: leave out one of the two"},
       {"--resume", !o.overwrite,
        "goes on with the run that --overwrite removes: use one of the two"},

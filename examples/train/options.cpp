@@ -136,6 +136,8 @@ std::string to_json(const TrainOptions& o) {
                                     {"precision", to_string(o.precision)},
                                     {"device", to_string(o.device)},
                                     {"cuda_graph", o.cuda_graph},
+                                    {"allow_tf32", o.allow_tf32},
+                                    {"autotune", o.autotune},
                                     {"memory_format", to_string(o.memory_format)},
                                     {"log_every", o.log_every},
                                     {"checkpoint_every", o.checkpoint_every},

@@ -88,6 +88,8 @@ struct TrainOptions {
   DType precision = float32;
   Device device = {};
   bool cuda_graph = false;  ///< Steps are captured as a CUDA graph and replayed.
+  bool allow_tf32 = false;  ///< Float32 products and convolutions may round inputs to TF32 (CUDA).
+  bool autotune = false;    ///< The first convolutions of each shape time several plans (CUDA).
   MemoryFormat memory_format = MemoryFormat::channels_last;
   std::int64_t log_every = 10;  ///< Steps between two rows of metrics.
   /// Steps between two checkpoints, in addition to those at the end of each epoch; 0 for none.

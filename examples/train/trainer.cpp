@@ -3,20 +3,23 @@
 #include "placement.h"
 #include "training_run.h"
 
+#include <tutti/core/cuda/settings.h>
 #include <tutti/core/parallel.h>
 
 namespace tutti::examples {
 namespace {
 
-void choose_threads(const TrainOptions& options, const ProcessGroup& group) {
+void choose_how_to_compute(const TrainOptions& options, const ProcessGroup& group) {
   set_num_threads(options.threads > 0 ? options.threads : threads_of_rank(group));
+  cuda::settings().allow_tf32 = options.allow_tf32;
+  cuda::settings().autotune = options.autotune;
 }
 
 }  // namespace
 
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop) {
-  choose_threads(options, group);
+  choose_how_to_compute(options, group);
   TrainingRun run(options, data, group, screen, stop);
   run.begin();
   for (;;) {
@@ -33,7 +36,7 @@ TrainResult train(const TrainOptions& options, const TrainingData& data, const P
 
 LossAndAccuracy test_weights(const TrainOptions& options, const TrainingData& data,
                              const ProcessGroup& group, std::FILE* screen) {
-  choose_threads(options, group);
+  choose_how_to_compute(options, group);
   return TrainingRun(options, data, group, screen, nullptr).test();
 }
 

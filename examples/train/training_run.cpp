@@ -107,6 +107,13 @@ GraphChoice choose_graph(const TrainOptions& o, const ProcessGroup& group, Devic
   return {.device = device};
 }
 
+// Returns the dtype of convolutions and, on CUDA, the settings that a comparison of runs must know.
+std::string precision_line(const TrainOptions& o) {
+  if (o.device.is_cpu()) return to_string(o.precision);
+  return fmt::format("{} (TF32 {}, autotune {})", to_string(o.precision),
+                     o.allow_tf32 ? "allowed" : "off", o.autotune ? "on" : "off");
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
@@ -153,7 +160,7 @@ std::string TrainingRun::headline() const {
       options_.model, describe_parameters(*net_), options_.dataset, data_.train->size(),
       options_.sharded ? " (of rank 0)" : "", data_.test->size(), group_.size(),
       plural(group_.size()), group_.backend(), num_threads(), plural(num_threads()),
-      options_.batch_size, to_string(options_.precision),
+      options_.batch_size, precision_line(options_),
       !options_.sync_bn                   ? "BatchNorm of each rank"
       : options_.sync_bn_scope == "world" ? "SyncBatchNorm"
       : options_.sync_bn_scope == "host"  ? "SyncBatchNorm in each host"

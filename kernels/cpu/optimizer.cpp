@@ -5,6 +5,7 @@
 #include "../optimizer_math.h"
 
 #include "../../core/parallel.h"
+#include "../elementwise.h"
 #include "independent_loop.h"
 
 #include <algorithm>
@@ -200,6 +201,15 @@ void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor&
   if (!all_finite) *found_inf.data<float>() = 1;
 }
 
+void scale_into(std::span<const Tensor> from, std::span<const Tensor> to, double factor) {
+  const Elementwise& kernels = cpu::elementwise();
+  for (std::size_t k = 0; k < to.size(); ++k) {
+    const bool same = from[k].dtype() == to[k].dtype();
+    if (!same) kernels.copy(from[k], to[k]);
+    kernels.binary_scalar(Binary::multiply, same ? from[k] : to[k], factor, false, to[k]);
+  }
+}
+
 }  // namespace
 
 const Optimizer& optimizer() {
@@ -209,7 +219,8 @@ const Optimizer& optimizer() {
                                    .sums_of_squares = sums_of_squares,
                                    .clip = clip,
                                    .clip_values = clip_values,
-                                   .unscale = unscale};
+                                   .unscale = unscale,
+                                   .scale_into = scale_into};
   return table;
 }
 

@@ -11,5 +11,6 @@ void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_nor
           const Tensor& norm);
 void clip_values(std::span<const Tensor> tensors, double max_value);
 void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf);
+void scale_into(std::span<const Tensor> from, std::span<const Tensor> to, double factor);
 
 }  // namespace tutti::kernels::cuda

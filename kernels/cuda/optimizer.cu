@@ -67,6 +67,13 @@ struct Lars : LarsUpdate<C> {
   __device__ C apply(C p, C g, C& m, C&, C&, int) const { return this->updated(p, g, m); }
 };
 
+/// Stores the new values of a float32 parameter in its 16-bit copy.
+__device__ inline void write_rounded(const Entry& e, std::int64_t at, int count, bool aligned,
+                                     const float (&p)[lanes]) {
+  if (e.rounded_dtype == DType::float16) write<__half>(e.rounded, at, count, aligned, p);
+  else write<__nv_bfloat16>(e.rounded, at, count, aligned, p);
+}
+
 template <class T, class Method>
 __global__ __launch_bounds__(list_threads) void step_kernel(List list,
                                                             typename Method::Arguments arguments,
@@ -107,6 +114,8 @@ __global__ __launch_bounds__(list_threads) void step_kernel(List list,
       p[i] = method.apply(ps[i], gs[i], m[i], v[i], l[i], states);
     }
     write<T>(e.parameter, at, count, aligned, p);
+    if constexpr (std::is_same_v<T, float>)
+      if (e.rounded) write_rounded(e, at, count, aligned, p);
     if (e.first) write<C>(e.first, at, count, aligned, m);
     if (e.second) write<C>(e.second, at, count, aligned, v);
     if (e.third) write<C>(e.third, at, count, aligned, l);
@@ -128,9 +137,11 @@ struct FromUpdate {
             state(2),
             at(u.gradient),
             u.parameter.numel(),
-            static_cast<double>(u.step),
             static_cast<const float*>(at(u.found_inf)),
-            static_cast<float*>(at(u.skipped))};
+            static_cast<float*>(at(u.skipped)),
+            at(u.rounded),
+            static_cast<unsigned>(u.step),
+            u.rounded.defined() ? u.rounded.dtype() : bfloat16};
   }
 };
 
@@ -168,7 +179,8 @@ const Optimizer& optimizer() {
                                    .sums_of_squares = sums_of_squares,
                                    .clip = clip,
                                    .clip_values = clip_values,
-                                   .unscale = unscale};
+                                   .unscale = unscale,
+                                   .scale_into = scale_into};
   return table;
 }
 

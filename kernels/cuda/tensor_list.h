@@ -13,7 +13,6 @@
 namespace tutti::kernels::cuda {
 
 constexpr int list_threads = 256, lanes = 4;
-constexpr int most_tensors = 44;                   // The arguments of a kernel have 4 KB.
 constexpr std::int64_t piece = 64 * list_threads;  // The number of elements that a block computes.
 
 /// The device addresses of a FusedUpdate. Kernels that take plain tensors set `parameter` and
@@ -22,23 +21,38 @@ struct Entry {
   void *parameter = nullptr, *first = nullptr, *second = nullptr, *third = nullptr;
   const void* gradient = nullptr;
   std::int64_t size = 0;
-  double step = 0;
   const float* found_inf = nullptr;
   float* skipped = nullptr;
+  void* rounded = nullptr;
+  unsigned step = 0;
+  DType rounded_dtype = DType::bfloat16;
 };
 
-/// The tensors of one launch. Blocks [begin[i], begin[i + 1]) compute the pieces of entry i.
-struct List {
-  Entry entries[most_tensors];
-  std::int64_t begin[most_tensors + 1] = {};
+/// A tensor that is scaled into another one. `dtype` is that of `from`.
+struct ScaledCopy {
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::int64_t size = 0;
+  DType dtype = DType::float32;
+};
+
+/// The tensors of one launch: as many as fit into the 4 KB that the arguments of a kernel have,
+/// beside a few numbers. Blocks [begin[i], begin[i + 1]) compute the pieces of entry i.
+template <class E>
+struct ListOf {
+  static constexpr int most_tensors = 3824 / (sizeof(E) + sizeof(unsigned) + sizeof(int));
+  E entries[most_tensors];
+  unsigned begin[most_tensors + 1] = {};
   int index[most_tensors] = {};  ///< The position of each entry in the caller's list.
   int count = 0;
   int before = 0;  ///< The number of tensors in the launches before this one.
 };
+using List = ListOf<Entry>;
 static_assert(sizeof(List) <= 3840);
 
 /// Returns the entry that block `at` works on. The list is short, so each thread searches it.
-__device__ inline int entry_at(const List& list, std::int64_t at) {
+template <class E>
+__device__ int entry_at(const ListOf<E>& list, unsigned at) {
   int low = 0, high = list.count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
@@ -72,26 +86,26 @@ __device__ void write(void* to, std::int64_t at, int count, bool aligned,
 
 /// Returns whether all arrays of an entry begin where vectors can be loaded.
 __device__ inline bool may_pack(const Entry& e) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(e.parameter) |
-                    reinterpret_cast<std::uintptr_t>(e.gradient) |
-                    reinterpret_cast<std::uintptr_t>(e.first) |
-                    reinterpret_cast<std::uintptr_t>(e.second) |
-                    reinterpret_cast<std::uintptr_t>(e.third);
+  const auto bits =
+      reinterpret_cast<std::uintptr_t>(e.parameter) | reinterpret_cast<std::uintptr_t>(e.gradient) |
+      reinterpret_cast<std::uintptr_t>(e.first) | reinterpret_cast<std::uintptr_t>(e.second) |
+      reinterpret_cast<std::uintptr_t>(e.third) | reinterpret_cast<std::uintptr_t>(e.rounded);
   return bits % (lanes * sizeof(double)) == 0;
 }
 
 /// Adds a tensor, which is the `index`-th of the caller's list.
-inline void add(List& list, const Entry& e, std::size_t index) {
+template <class E>
+void add(ListOf<E>& list, const E& e, std::size_t index) {
   const std::int64_t pieces = std::max<std::int64_t>(1, (e.size + piece - 1) / piece);
   list.entries[list.count] = e;
   list.index[list.count] = static_cast<int>(index);
-  list.begin[list.count + 1] = list.begin[list.count] + pieces;
+  list.begin[list.count + 1] = list.begin[list.count] + static_cast<unsigned>(pieces);
   ++list.count;
 }
 
-inline tutti::cuda::Grid grid_of(const List& list) {
-  return {.blocks = static_cast<unsigned>(std::max<std::int64_t>(1, list.begin[list.count])),
-          .threads = list_threads};
+template <class E>
+tutti::cuda::Grid grid_of(const ListOf<E>& list) {
+  return {.blocks = std::max(1u, list.begin[list.count]), .threads = list_threads};
 }
 
 /// Calls send.operator()<T>(list) with lists of up to most_tensors entries of one dtype T.
@@ -101,10 +115,10 @@ void in_lists(const Items& items, const char* op, const ToEntry& to_entry, const
   std::vector<bool> done(items.size());
   for (std::size_t from = 0; from < items.size(); ++from) {
     if (done[from]) continue;
-    List list;
+    ListOf<decltype(to_entry(items[from]))> list;
     list.before = sent;
     const DType dtype = to_entry.dtype(items[from]);
-    for (std::size_t i = from; i < items.size() && list.count < most_tensors; ++i) {
+    for (std::size_t i = from; i < items.size() && list.count < list.most_tensors; ++i) {
       if (done[i] || to_entry.dtype(items[i]) != dtype) continue;
       add(list, to_entry(items[i]), i);
       done[i] = true;

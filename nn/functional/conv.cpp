@@ -3,6 +3,7 @@
 #include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
+#include "../../kernels/rounded_weights.h"
 #include "spatial.h"
 
 namespace tutti::nn {
@@ -67,7 +68,8 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
   const auto& kernels = kernels::convolution(x.device());
   const Tensor y = empty(checked.y_shape, {x.dtype(), x.device()}, format);
   // cuDNN needs one dtype, so on CUDA a float32 weight is rounded once, for forward and backward.
-  const Tensor used = x.device().is_cuda() ? w.detach().to(x.dtype()) : w.detach();
+  const Tensor used = x.device().is_cuda() ? kernels::rounded_weight(w.detach(), x.dtype())
+                                           : w.detach();
   kernels.forward(x.detach(), used, b.defined() ? b.detach() : b, options, y);
 
   const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w),
@@ -85,8 +87,10 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
                                  result[0] = empty_like(x.get()));
         }
         if (for_w || for_b)
-          autograd::defer_gradients([&kernels, options, for_w, for_b, x, w, b, dy] {
-            const Tensor dw = empty_like(w.get()), db = for_b ? empty_like(b) : Tensor();
+          autograd::defer_gradients([&kernels, options, for_w, for_b, x, w, b, dy, used] {
+            // The gradient has the dtype that the kernels compute it in; autograd widens it.
+            const Tensor dw = empty_like(w.get(), used.dtype()),
+                         db = for_b ? empty_like(b) : Tensor();
             kernels.backward_weight(x, dy, options, dw, db);
             return std::vector<Tensor>{{}, for_w ? dw : Tensor(), db};
           });

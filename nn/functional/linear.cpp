@@ -5,6 +5,7 @@
 #include "../../core/create.h"
 #include "../../kernels/elementwise.h"
 #include "../../kernels/reduce.h"
+#include "../../kernels/rounded_weights.h"
 
 namespace tutti::nn {
 namespace {
@@ -42,20 +43,24 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias,
 
   const auto& kernels = kernels::matmul(x.device());
   const Tensor y = empty({x.shape()[0], outs}, {x.dtype(), x.device()});
-  kernels.matmul(x.detach(), w.detach().transpose(0, 1), {b.defined() ? b.detach() : b, activation},
-                 y);
+  const Tensor used = x.device().is_cuda() ? kernels::rounded_weight(w.detach(), x.dtype())
+                                           : w.detach();
+  kernels.matmul(x.detach(), used.transpose(0, 1), {b.defined() ? b.detach() : b, activation}, y);
 
   const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w),
              for_b = autograd::needs_grad(b);
   const Tensor out = autograd::record(
       "linear", y, {x, w, b},
-      [&kernels, for_x, for_w, for_b, x = autograd::Saved(x.detach()),
+      [&kernels, for_x, for_w, for_b, used, x = autograd::Saved(x.detach()),
        w = autograd::Saved(w.detach()),
        relu = activation == Activation::relu ? autograd::Saved(y) : autograd::Saved(),
        b_dtype = b.defined() ? b.dtype() : x.dtype()](const Tensor& gradient) {
         const Tensor dy = relu ? below_relu(gradient, relu) : gradient.contiguous();
         std::vector<Tensor> result(3);
-        if (for_x) kernels.matmul(dy, w, {}, result[0] = empty_like(x.get()));
+        if (for_x) {
+          w.get();  // Throws if the weight was changed in place.
+          kernels.matmul(dy, used, {}, result[0] = empty_like(x.get()));
+        }
         if (for_w) kernels.matmul(dy.transpose(0, 1), x, {}, result[1] = empty_like(w.get()));
         if (for_b) {
           const Tensor db = empty({1, dy.shape()[1]}, {b_dtype, dy.device()});

@@ -492,6 +492,8 @@ TEST(OptionRules, FlagsThatDoNothingTogetherAreRefusedByName) {
   expect_refusal({"--uneven", "stop"}, "--uneven", "--sharded");
   expect_refusal({"--accumulate", "9", "--batch-size", "8"}, "--accumulate", "--batch-size");
   expect_refusal({"--cuda-graph", "--accumulate", "2"}, "--cuda-graph", "--accumulate");
+  expect_refusal({"--allow-tf32"}, "--allow-tf32", "--device cuda");
+  expect_refusal({"--autotune"}, "--autotune", "--device cuda");
   expect_refusal({"--image-size", "64"}, "--image-size", "--dataset folder");
   expect_refusal({"--broken-files", "replaced"}, "--broken-files", "--dataset folder");
   expect_refusal({"--dataset", "folder"}, "--dataset folder", "--data DIR");
@@ -579,6 +581,9 @@ TEST(OptionRules, AnotherRecipeIsAnotherRun) {
                                              {"--zero-init"},
                                              {"--accumulate", "2"}})
     EXPECT_NE(to_json(parsed(flags)), plain) << flags[0];
+  const std::string on_cuda = to_json(parsed({"--device", "cuda"}));
+  for (const char* flag : {"--allow-tf32", "--autotune"})
+    EXPECT_NE(to_json(parsed({"--device", "cuda", flag})), on_cuda) << flag;
 }
 
 }  // namespace

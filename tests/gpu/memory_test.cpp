@@ -106,6 +106,15 @@ TEST(Memory, LiveAndPeakAreCounted) {
   EXPECT_EQ(memory.stats().live, before.live);
 }
 
+TEST(Memory, StatisticsCountHowOftenTheyFindALargerPool) {
+  Allocator& memory = allocator(test_device());
+  memory.trim();
+  const std::size_t before = memory.stats().system_allocations;
+  const Tensor large = empty({8 << 20}, {float64, test_device()});
+  EXPECT_EQ(memory.stats().system_allocations, before + 1);
+  EXPECT_EQ(memory.stats().system_allocations, before + 1);
+}
+
 // Compares a layer with residual and ReLU with one that has a ReLU only, whose mask backward
 // computes again from x.
 TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {

@@ -186,6 +186,48 @@ TEST(TrainStep, OneRankOfNcclIssuesItsCollectives) {
                          {.backend = "nccl", .timeout = std::chrono::seconds(60)});
 }
 
+// The nodes of a captured backward count its kernels.
+TEST(TrainStep, OneKernelFillsABucket) {
+  const ProcessGroup group = twins(test_device());
+  Generator random(5);
+  StateDict averaged, plain;
+  for (int i = 0; i < 70; ++i) {
+    const Tensor values = randn({i == 9 ? 0 : 1 + 37 * i}, {}, random).to(test_device());
+    averaged.emplace_back(fmt::format("p{}", i), values.clone().requires_grad_());
+    plain.emplace_back(fmt::format("p{}", i), values.clone().requires_grad_());
+  }
+  // The buckets hold different numbers of parameters.
+  distributed::DataParallel ddp(averaged, {}, group,
+                                {.bucket_cap_mb = 0.1, .first_bucket_mb = 0.02});
+  const auto step = [](const StateDict& parameters) {
+    Tensor loss;
+    for (const auto& [_, p] : parameters) {
+      p.set_grad({});
+      const Tensor term = sum(exp(p) * p);
+      loss = loss.defined() ? loss + term : term;
+    }
+    loss.backward();
+  };
+  for (int i = 0; i < 2; ++i) step(averaged), step(plain);
+  cuda::Graph with(test_device(), [&] { step(averaged); });
+  cuda::Graph without(test_device(), [&] { step(plain); });
+  const std::size_t buckets = ddp.buckets().size();
+  EXPECT_GE(buckets, 4u);
+  // Filling a bucket takes one kernel, and so does the imaginary all-reduce.
+  EXPECT_EQ(with.size(), without.size() + 2 * buckets);
+  for (int i = 0; i < 2; ++i) {
+    for (std::size_t p = 0; p < plain.size(); ++p) {
+      const NoGrad no_grad;
+      const Tensor values = randn(plain[p].second.shape(), {}, random).to(test_device());
+      for (const StateDict* each : {&averaged, &plain}) (*each)[p].second.copy_(values);
+    }
+    with.replay(), without.replay();
+    // Halving and doubling are exact.
+    for (std::size_t p = 0; p < plain.size(); ++p)
+      EXPECT_EQ(to_vector(averaged[p].second.grad()), to_vector(plain[p].second.grad())) << p;
+  }
+}
+
 TEST(TrainStep, ItsCollectivesAreRecordedIntoAGraph) {
   const ProcessGroup group = twins(test_device());
   nn::SyncBatchNorm bn({.channels = 4, .group = group}), same({.channels = 4, .group = group});

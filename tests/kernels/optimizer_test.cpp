@@ -312,5 +312,30 @@ TEST(OptimizerKernels, UnscalingDividesAndFindsWhatIsNotFinite) {
   }
 }
 
+// What the operations on single tensors compute: widened first, then multiplied and rounded once.
+TEST(OptimizerKernels, ScalingIntoOtherTensorsGivesTheBitsOfSingleOperations) {
+  for (const bool in_place : {false, true}) {
+    Lists lists(808);
+    Generator random(11);
+    std::vector<Tensor> from, to;
+    for (int i = 0; i < 250; ++i) {
+      const DType dtype = i % 5 == 4 ? float64 : i % 5 == 3 ? bfloat16 : float32;
+      const DType narrow = std::vector{float32, bfloat16, float16}[static_cast<std::size_t>(i % 3)];
+      const Shape s = lists.shape(i);
+      Dims order;
+      for (const std::int64_t d : random.permutation(s.size())) order.push_back(d);
+      from.push_back(lists.values(s, dtype == float32 && !in_place ? narrow : dtype, order));
+      to.push_back(in_place ? from.back() : lists.values(s, dtype, order));
+    }
+    std::vector<Values> expected;
+    for (std::size_t i = 0; i < to.size(); ++i)
+      expected.push_back(to_vector(from[i].to(to[i].dtype()) * (1.0 / 3)));
+    table().scale_into(from, to, 1.0 / 3);
+    table().scale_into({}, {}, 1.0 / 3);
+    for (std::size_t i = 0; i < to.size(); ++i) EXPECT_EQ(to_vector(to[i]), expected[i]) << i;
+    lists.expect_intact();
+  }
+}
+
 }  // namespace
 }  // namespace tutti

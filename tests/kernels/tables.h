@@ -108,7 +108,7 @@ class Moved {
     for (const kernels::FusedUpdate& u : updates)
       moved.push_back({(*this)(u.parameter), (*this)(u.gradient),
                        (*this)(std::span<const Tensor>(u.states)), u.step, (*this)(u.found_inf),
-                       (*this)(u.skipped)});
+                       (*this)(u.skipped), (*this)(u.rounded)});
     return moved;
   }
   template <class Option>
@@ -204,7 +204,7 @@ inline const kernels::Matmul& matmul() {
 inline const kernels::Optimizer& optimizer() {
   using T = kernels::Optimizer;
   return table<T, kernels::optimizer, &T::sgd, &T::adam, &T::lars, &T::sums_of_squares, &T::clip,
-               &T::clip_values, &T::unscale>();
+               &T::clip_values, &T::unscale, &T::scale_into>();
 }
 inline const kernels::Pooling& pooling() {
   using T = kernels::Pooling;
