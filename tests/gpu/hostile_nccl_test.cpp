@@ -173,6 +173,15 @@ TEST_F(HostileNccl, ASplitThatFailsAtTheStartNamesTheRank) {
   }
 }
 
+TEST_F(HostileNccl, AModeForAllCommunicatorsIsRefused) {
+  const Variable mode("NCCL_COMM_BLOCKING", "0");
+  const auto table = std::make_shared<rendezvous::SharedTable>();
+  expect_contains(message_of<DistributedError>([&] {
+                    nccl::make_world(rendezvous::in_memory(table, {0, 1, {}, 1s}), {});
+                  }),
+                  {"NCCL_COMM_BLOCKING", "unset it"});
+}
+
 // The groups of a group have no parent that the world made; the ranks agree on one through the
 // store.
 TEST_F(HostileNccl, GroupsOfGroupsWork) {

@@ -249,9 +249,12 @@ TEST_P(Nccl, AGraphKeepsTheTensorsOfACallThatNobodyWaitsFor) {
                  y = ones({10}, {.device = device}),
                  all = zeros({group.size(), 1000}, {.device = device});
     const auto step = [&] {
-      (void)group.all_gather(x * 2, all);  // drops the input and the Work
-      full({1000}, NAN, {.device = device});
-      full({1000}, NAN, {.device = device});
+      Tensor input = x * 2;
+      const void* at = input.raw();
+      (void)group.all_gather(input, all);  // drops the Work
+      input = {};
+      for (int i = 0; i < 3; ++i)
+        EXPECT_NE(full({1000}, NAN, {.device = device}).raw(), at) << "the collective may read it";
       group.all_reduce(y).wait();  // comes after it on the stream of the group
     };
     step();

@@ -285,7 +285,13 @@ void expect_different_devices(const std::vector<std::string>& gpus) {
 }
 
 // Sets what NCCL reads from the environment when it is first called, unless the user has set it.
-void set_defaults() {
+void prepare_environment() {
+  if (const char* mode = std::getenv("NCCL_COMM_BLOCKING"); mode && *mode)
+    tutti::fail<DistributedError>(
+        "nccl: NCCL_COMM_BLOCKING={} would change the mode of every communicator; this backend "
+        "needs "
+        "some that block and some that do not: unset it",
+        mode);
   static const bool done = [] {
     // The host's order is that of the device too, where collectives of two communicators on two
     // streams are ready at the same time. Ranks with different orders would wait for each other.
@@ -299,7 +305,7 @@ void set_defaults() {
 
 std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
                               const ProcessWorldOptions& options) {
-  set_defaults();
+  prepare_environment();
   const rendezvous::Member& member = store->member();
   const std::vector<std::string> hosts = store->gather("hosts", host());
   const auto me = hosts.begin() + member.rank;
