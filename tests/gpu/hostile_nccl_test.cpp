@@ -167,7 +167,7 @@ TEST_F(HostileNccl, ASplitThatFailsAtTheStartNamesTheRank) {
           group.barrier();
         });
         if (fault == "fail") expect_contains(text, {"ncclCommSplit failed"});
-        else expect_contains(text, {"creating NCCL's communicator", "1 s"});
+        else expect_contains(text, {"creating ", "not all ranks were there within 1 s"});
         if (rank == 0 && fault == "fail") expect_contains(text, {"rank 1 could not start"});
       });
   }
@@ -230,7 +230,7 @@ TEST_F(HostileNccl, FewRanksLookWhyACollectiveTakesLong) {
       // Rank 0 has looked after 1 and 2 s, rank 1 after 2 s; a busy machine adds a few looks.
       if (rank == 3) {
         EXPECT_GE(reads, 1);
-        EXPECT_LE(reads, 6);
+        EXPECT_LE(reads, 12);
       }
       group.barrier();
     });
@@ -239,12 +239,13 @@ TEST_F(HostileNccl, FewRanksLookWhyACollectiveTakesLong) {
 TEST_F(HostileNccl, TheNextCallDropsTheTensorsOfFinishedOnes) {
   run(
       [](const ProcessGroup& group) {
+        const std::size_t before = allocator(own(group)).stats().live;
         for (int i = 0; i < 10; ++i) {
           const Tensor small = ones({1}, {.device = own(group)});
           group.all_reduce(ones({1 << 16}, {.device = own(group)})).wait();
           to_vector(small);  // waits for the device
           group.all_reduce(small).wait();
-          EXPECT_LT(allocator(own(group)).stats().live, std::size_t{1} << 16);
+          EXPECT_LT(allocator(own(group)).stats().live, before + (1 << 16));
         }
       },
       60s);

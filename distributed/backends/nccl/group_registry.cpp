@@ -211,8 +211,8 @@ ncclUniqueId GroupRegistry::shared_id(const RegisteredGroup& group, const Poll& 
     if (const auto found = values.find(key); found != values.end()) {
       if (found->second.size() != sizeof(id.internal))
         fail<DistributedError>(
-            "nccl: expected {} bytes as the id of group '{}', got {}; do all "
-            "ranks run the same program?",
+            "nccl: expected {} bytes as the id of group '{}', got {}; do all ranks run the same "
+            "program?",
             sizeof(id.internal), group.info.group, found->second.size());
       std::memcpy(id.internal, found->second.data(), sizeof(id.internal));
       return id;

@@ -288,9 +288,8 @@ void expect_different_devices(const std::vector<std::string>& gpus) {
 void prepare_environment() {
   if (const char* mode = std::getenv("NCCL_COMM_BLOCKING"); mode && *mode)
     tutti::fail<DistributedError>(
-        "nccl: NCCL_COMM_BLOCKING={} would change the mode of every communicator; this backend "
-        "needs "
-        "some that block and some that do not: unset it",
+        "nccl: NCCL_COMM_BLOCKING={} would change the mode of every communicator, but some have to "
+        "block and others must not: unset it",
         mode);
   static const bool done = [] {
     // The host's order is that of the device too, where collectives of two communicators on two
@@ -369,6 +368,7 @@ std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions& options) 
 }
 
 RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options) {
+  prepare_environment();  // before there are threads that read it
   const auto table = std::make_shared<rendezvous::SharedTable>();
   return {.join =
               [=](int rank) {
