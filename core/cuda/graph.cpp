@@ -42,7 +42,7 @@ const char* reason(cudaError_t status) {
     case cudaErrorStreamCaptureInvalidated:
       return "the step called what cannot be captured: a wait of the host, a copy to or from it, "
              "an allocation from the system, or a plan that does not exist yet; run the step once "
-             "before the capture";
+             "before the capture, on the same thread";
     default: return "CUDA refused the captured work";
   }
 }

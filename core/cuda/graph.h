@@ -19,8 +19,9 @@ namespace tutti::cuda {
 /// random numbers are the generator's next ones. Optimizers and generators that the step uses must
 /// therefore outlive the graph; the default generator is that of the capturing thread.
 ///
-/// Before the capture, run the step a few times, so that what it makes on first use exists, and
-/// drop old gradients. Shapes are fixed. All memory that the step allocates belongs to the graph
+/// Before the capture, run the step a few times on the thread that captures, so that what it makes
+/// on first use exists (handles and plans of NVIDIA's libraries belong to a thread), and drop old
+/// gradients. Shapes are fixed. All memory that the step allocates belongs to the graph
 /// until the graph and the tensors in it are gone, memory that the step releases included. Work on
 /// further streams is captured if events tie it to the current stream at its beginning and its end.
 /// Destroy graphs before the process groups whose collectives they hold: the end of a process group
@@ -28,8 +29,9 @@ namespace tutti::cuda {
 class Graph {
  public:
   /// Throws a DeviceError that names what cannot be captured: a copy to or from the host, any other
-  /// wait of the host, an optimizer's first step, a stream that was not waited for. An exception of
-  /// the step is passed on. The device stays usable in either case.
+  /// wait of the host, an optimizer's first step, a library that this thread has not used, a stream
+  /// that was not waited for. An exception of the step is passed on. The device stays usable in
+  /// either case.
   Graph(Device device, const std::function<void()>& step);
   ~Graph();
   Graph(Graph&&) noexcept;

@@ -2,6 +2,9 @@
 // time may use, and the plans made with it.
 #pragma once
 
+#include "../../core/cuda/stream.h"
+#include "../../core/error.h"
+
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,7 +16,8 @@ namespace tutti::kernels::cuda {
 /// Returns the calling thread's own State for a device. The first call constructs it with
 /// State(device) while that device is current. When a thread ends, another thread may reuse its
 /// State, so that short-lived threads do not construct new ones. No State is ever destroyed,
-/// because CUDA may shut down earlier at the end of a process.
+/// because CUDA may shut down earlier at the end of a process. Throws a DeviceError where it would
+/// have to construct one while a graph is captured.
 template <class State>
 State& thread_state(int device) {
   struct Pool {
@@ -38,7 +42,15 @@ State& thread_state(int device) {
       idle.pop_back();
     }
   }
-  if (!state) state = std::make_unique<State>(device);
+  if (!state) {
+    if (tutti::cuda::current_stream(device).is_capturing())
+      fail<DeviceError>(
+          "cuda::Graph: the captured step uses cuDNN or cuBLASLt, which the capturing thread has "
+          "not "
+          "used on cuda:{} before: run the step once before the capture, on the same thread",
+          device);
+    state = std::make_unique<State>(device);
+  }
   return *state;
 }
 

@@ -7,11 +7,13 @@
 #include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
+#include <tutti/kernels/cuda/thread_state.h>
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <optional>
+#include <thread>
 
 namespace tutti {
 namespace {
@@ -129,6 +131,17 @@ TEST(Graph, RecordsStreamsThatAreTiedToIt) {
   graph.replay();
   EXPECT_EQ(to_vector(y), std::vector<double>(1000, 3.0));
   expect_refusal([&] { step(false); }, "another stream");
+}
+
+TEST(Graph, SaysThatTheStepHasToRunOnTheCapturingThreadFirst) {
+  struct Handle {
+    explicit Handle(int) {}
+  };
+  const auto step = [] { kernels::cuda::thread_state<Handle>(test_device().index()); };
+  expect_refusal(step, "same thread");
+  step();
+  const cuda::Graph graph(test_device(), step);
+  std::jthread([&] { expect_refusal(step, "same thread"); });
 }
 
 TEST(Graph, SaysWhatCannotBeRecorded) {

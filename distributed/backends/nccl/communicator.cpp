@@ -6,96 +6,128 @@
 namespace tutti::distributed::nccl {
 namespace {
 
-ncclConfig_t non_blocking() {
+using namespace std::chrono_literals;
+
+// How long a thread may stay inside the call of a collective that is aborted. Calls that wait for
+// nothing are over in microseconds.
+constexpr auto longest_call = 1s;
+
+ncclConfig_t config_of(bool is_blocking) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = is_blocking ? 1 : 0;
   return config;
+}
+
+// Waits until a call on a communicator that does not block is over.
+void finish(ncclResult_t result, const char* name, ncclComm_t comm, const Poll& poll) {
+  for (int polls = 0; result == ncclInProgress; ++polls) {
+    poll();
+    if (polls > 2000) std::this_thread::sleep_for(50us);
+    else std::this_thread::yield();
+    check(ncclCommGetAsyncError(comm, &result), "ncclCommGetAsyncError");
+  }
+  check(result, name);
 }
 
 }  // namespace
 
-void check(ncclResult_t result, const char* call, ncclComm_t comm) {
+void check(ncclResult_t result, const char* call) {
   if (result == ncclSuccess) return;
-  const char* details = ncclGetLastError(comm);
+  const char* details = ncclGetLastError(nullptr);  // NCCL does not use the argument
   fail<DistributedError>("{} failed: {}{}{}", call, ncclGetErrorString(result),
                          details && *details ? ": " : "", details ? details : "");
 }
 
-// NCCL enqueues each collective on a thread of its own, which is soon done: so this polls many
-// times before it sleeps.
-void Communicator::finish(ncclResult_t result, const char* name, ncclComm_t comm,
-                          const Poll& poll) {
-  for (int polls = 0; result == ncclInProgress; ++polls) {
-    poll();
-    if (polls > 2000) std::this_thread::sleep_for(std::chrono::microseconds(50));
-    else std::this_thread::yield();
-    check(ncclCommGetAsyncError(comm, &result), "ncclCommGetAsyncError", comm);
-  }
-  check(result, name, comm);
-}
-
 void Communicator::join(const ncclUniqueId& id, int rank, int size, const Poll& poll) {
-  const std::lock_guard lock(mutex_);
-  ncclConfig_t config = non_blocking();
-  const ncclResult_t result = ncclCommInitRankConfig(&comm_, size, id, rank, &config);
-  if (!comm_) check(result, "ncclCommInitRankConfig");
-  finish(result, "ncclCommInitRankConfig", comm_, poll);
+  const std::lock_guard lock(polls_);
+  ncclConfig_t config = config_of(false);
+  config.minCTAs = config.maxCTAs = 1;  // it carries no collectives, so it needs few buffers
+  ncclComm_t comm = nullptr;
+  const ncclResult_t result = ncclCommInitRankConfig(&comm, size, id, rank, &config);
+  if (!comm) check(result, "ncclCommInitRankConfig");
+  setup_ = comm;
+  finish(result, "ncclCommInitRankConfig", comm, poll);
 }
 
 void Communicator::split(Communicator& parent, int color, int key, const Poll& poll) {
-  const std::scoped_lock lock(mutex_, parent.mutex_);
-  if (!parent.comm_) fail<DistributedError>("ncclCommSplit: the communicator has been aborted");
-  ncclConfig_t config = non_blocking();
+  const std::lock_guard lock(parent.polls_);
+  const ncclComm_t setup = parent.setup_;
+  if (!setup) fail<DistributedError>("ncclCommSplit: the communicator has been aborted");
+  ncclConfig_t config = config_of(true);
   // NCCL reports the progress of the split on the parent; the child exists only afterwards.
-  finish(ncclCommSplit(parent.comm_, color, key, &parent.child_, &config), "ncclCommSplit",
-         parent.comm_, poll);
+  finish(ncclCommSplit(setup, color, key, &parent.child_, &config), "ncclCommSplit", setup, poll);
   comm_ = std::exchange(parent.child_, nullptr);
-  if (!comm_) return;
-  ncclResult_t result = ncclSuccess;
-  check(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_);
-  finish(result, "ncclCommSplit", comm_, poll);
 }
 
 void* Communicator::register_memory(void* data, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(calls_);
+  const ncclComm_t comm = comm_;
   void* registration = nullptr;
-  return comm_ && ncclCommRegister(comm_, data, bytes, &registration) == ncclSuccess ? registration
-                                                                                     : nullptr;
+  return comm && ncclCommRegister(comm, data, bytes, &registration) == ncclSuccess ? registration
+                                                                                   : nullptr;
 }
 
 bool Communicator::deregister(void* registration) {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || ending_) return false;
-  if (comm_ && registration)
-    ncclCommDeregister(comm_, registration);  // an aborted communicator has no registrations
+  const std::unique_lock lock(calls_, std::try_to_lock);
+  if (!lock || ending()) return false;
+  if (const ncclComm_t comm = comm_; comm && registration)
+    ncclCommDeregister(comm, registration);  // an aborted communicator has no registrations
   return true;
 }
 
 std::string Communicator::asynchronous_error() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || !comm_) return {};
+  const std::unique_lock lock(calls_, std::try_to_lock);
+  const ncclComm_t comm = comm_;
+  if (!lock || !comm) return {};
   ncclResult_t result = ncclSuccess;
-  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
+  const ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
   if (asked != ncclSuccess) result = asked;
   if (result == ncclSuccess || result == ncclInProgress) return {};
-  const char* details = ncclGetLastError(comm_);
+  const char* details = ncclGetLastError(comm);
   return fmt::format("NCCL reports: {}{}{}", ncclGetErrorString(result),
                      details && *details ? ": " : "", details ? details : "");
 }
 
+// On two threads, because freeing one communicator may wait for kernels of the other.
 void Communicator::abort() {
-  const std::lock_guard lock(mutex_);
-  if (!comm_) return;
-  ending_ = true;
-  end_ = std::jthread([this, comm = std::exchange(comm_, nullptr)] {
-    // Must not disturb a graph that another thread captures.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    cudaThreadExchangeStreamCaptureMode(&mode);
-    cudaSetDevice(device_);
-    ncclCommAbort(comm);  // an error changes nothing: there is no other way to free it
-    if (child_) ncclCommAbort(child_);
-    ending_ = false;
-  });
+  const std::lock_guard lock(polls_);
+  if (comm_) start(collectives_end_, &Communicator::end_collectives);
+  if (setup_) start(setup_end_, &Communicator::end_setup);
+}
+
+void Communicator::start(std::jthread& thread, void (Communicator::*end)()) {
+  if (thread.joinable()) return;  // it has been started before
+  ++threads_;
+  try {
+    thread = std::jthread([this, end] {
+      // Must not disturb a graph that another thread captures.
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+      cudaThreadExchangeStreamCaptureMode(&mode);
+      cudaSetDevice(device_);
+      (this->*end)();
+      --threads_;
+    });
+  } catch (...) {
+    --threads_;
+    throw;
+  }
+}
+
+// NCCL frees at once what a thread inside a call on a communicator that blocks may still use. So
+// this waits for the thread; only one that does not come back is interrupted.
+void Communicator::end_collectives() {
+  const ncclComm_t comm = comm_.exchange(nullptr);
+  std::unique_lock lock(calls_, std::defer_lock);
+  for (const auto until = std::chrono::steady_clock::now() + longest_call;
+       !lock.try_lock() && std::chrono::steady_clock::now() < until;)
+    std::this_thread::sleep_for(1ms);
+  ncclCommAbort(comm);  // an error changes nothing: there is no other way to free it
+}
+
+void Communicator::end_setup() {
+  ncclCommAbort(
+      setup_.exchange(nullptr));  // a split under way stores its child before this returns
+  if (child_) ncclCommAbort(child_);
 }
 
 }  // namespace tutti::distributed::nccl

@@ -1,7 +1,10 @@
-// Communicator: an NCCL communicator in non-blocking mode. Its calls are polled, so that a rank
-// that waits can give up. Only freeing it blocks inside NCCL, for the device and until no graph
-// holds it, so that happens on a thread of its own. NCCL wants the calls on one communicator one at
-// a time, each finished before the next; this class ensures both.
+// Communicator: the two NCCL communicators of a group. Collectives run on one that blocks, which
+// enqueues them on the calling thread. NCCL can stop safely only what it runs on a thread of its
+// own, so everything that sets communicators up goes through a second one, which does not block:
+// its calls are polled, so that a rank that waits can give up, and ncclCommAbort ends them at any
+// time. Freeing blocks inside NCCL, for the device and until no graph holds the communicator, so
+// that happens on a thread of its own. NCCL wants the calls on one communicator one at a time, each
+// finished before the next; this class ensures both.
 #pragma once
 
 #include "../../../core/error.h"
@@ -20,7 +23,7 @@ namespace tutti::distributed::nccl {
 using Poll = std::function<void()>;
 
 /// Throws a DistributedError that names the call, unless `result` is ncclSuccess.
-void check(ncclResult_t result, const char* call, ncclComm_t comm = nullptr);
+void check(ncclResult_t result, const char* call);
 
 class Communicator {
  public:
@@ -30,21 +33,25 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// Creates the communicator of the ranks that got this id. All of them call it, each on a thread
-  /// whose current device is the communicator's.
+  /// Creates the communicator that split() needs, of the ranks that got this id. All of them call
+  /// it, each on a thread whose current device is the communicator's.
   void join(const ncclUniqueId& id, int rank, int size, const Poll& poll);
-  /// Creates the communicator of the ranks of `parent` with the same color, ordered by key. All
-  /// ranks of `parent` call it; with NCCL_SPLIT_NOCOLOR a rank joins none.
+  /// Returns whether join() has been called.
+  bool has_joined() const { return setup_ != nullptr; }
+  /// Creates the communicator for collectives of the ranks of `parent` with the same color, ordered
+  /// by key. All ranks of `parent`, which has joined, call it; with NCCL_SPLIT_NOCOLOR a rank gets
+  /// none. `parent` may be this object.
   void split(Communicator& parent, int color, int key, const Poll& poll);
 
   /// Runs call(comm), a function of NCCL called `name` that enqueues a collective, and returns when
-  /// the collective is on its stream. The first calls of a kind set up connections, which waits for
-  /// the other ranks and polls.
+  /// the collective is on its stream. Waits for other ranks only where NCCL still has something to
+  /// set up with them; abort() ends that too.
   template <class Call>
-  void run(const char* name, const Call& call, const Poll& poll) {
-    const std::lock_guard lock(mutex_);
-    if (!comm_) fail<DistributedError>("{}: the communicator has been aborted", name);
-    finish(call(comm_), name, comm_, poll);
+  void run(const char* name, const Call& call) {
+    const std::lock_guard lock(calls_);
+    const ncclComm_t comm = comm_;
+    if (!comm) fail<DistributedError>("{}: the communicator has been aborted", name);
+    check(call(comm), name);
   }
 
   /// Registers memory that will be sent often, so that NCCL may do without buffers of its own.
@@ -58,22 +65,26 @@ class Communicator {
   /// thread is in a call.
   std::string asynchronous_error();
   /// Stops the communicator's kernels on this rank's device and starts to free the communicator.
-  /// Waits neither for other ranks nor until it is free.
+  /// Waits neither for other ranks, nor for a thread inside run(), nor until it is free.
   void abort();
   /// Returns whether it has been aborted but is not free yet: kernels may still run, or a graph
   /// holds it.
-  bool ending() const { return ending_; }
+  bool ending() const { return threads_ > 0; }
 
  private:
-  static void finish(ncclResult_t result, const char* name, ncclComm_t comm, const Poll& poll);
+  void start(std::jthread& thread, void (Communicator::*end)());
+  void end_collectives();
+  void end_setup();
 
   const int device_;
-  std::mutex mutex_;
-  ncclComm_t comm_ = nullptr;
+  std::mutex calls_;                         // held during the calls on comm_
+  std::atomic<ncclComm_t> comm_ = nullptr;   // blocks; runs the collectives
+  std::mutex polls_;                         // held during the calls on setup_
+  std::atomic<ncclComm_t> setup_ = nullptr;  // does not block; null where join() was not called
   // Where ncclCommSplit stores the new communicator, which it may do after this rank has given up.
   ncclComm_t child_ = nullptr;
-  std::atomic<bool> ending_ = false;
-  std::jthread end_;
+  std::atomic<int> threads_ = 0;  // those of the next two that are still busy
+  std::jthread collectives_end_, setup_end_;
 };
 
 }  // namespace tutti::distributed::nccl

@@ -15,6 +15,9 @@ using namespace std::chrono_literals;
 
 // After this time a collective is compared with those of the other ranks.
 constexpr auto slow = 1s;
+// Where the lower ranks have not failed the world at a deadline, each next rank waits so much
+// longer.
+constexpr auto next_rank = 20ms;
 // How long close() waits for the other ranks, and for graphs.
 constexpr auto longest_close = 10s;
 
@@ -22,6 +25,19 @@ constexpr auto longest_close = 10s;
 std::size_t max_report_bytes(int ranks) {
   return std::min(rendezvous::max_value_bytes,
                   rendezvous::max_table_bytes / 2 / static_cast<std::size_t>(ranks));
+}
+
+// Returns when a rank compares its call with those of the other ranks. To compare means to read the
+// reports of all ranks, which would be too much for many ranks to do all the time. Rank 0 begins
+// after a second and every rank after twice the time of the rank before it, so that a rank that
+// hangs itself is replaced. After each look the time doubles. At the deadline the ranks take turns.
+Clock::time_point next_look(const IssuedCall& issued, const GroupInfo& group) {
+  const auto timeout = issued.call.timeout;
+  const int doublings = std::min(group.rank + issued.looks, 20);
+  const auto pause = std::min<std::chrono::milliseconds>(slow, timeout / 2) * (1 << doublings);
+  const auto turn = next_rank * std::min(group.rank, 50);
+  return std::min(deadline_after(pause, *issued.waiting_since),
+                  deadline_after(timeout, *issued.waiting_since) + turn);
 }
 
 std::string state_key(int world_rank) { return fmt::format("state/{}", world_rank); }
@@ -33,7 +49,7 @@ class StoreTransport : public World::Transport {
   Failure send_failure(const Failure& failure) override {
     try {
       return store_->fail(failure);
-    } catch (const std::exception&) {
+    } catch (...) {
       return failure;  // the store cannot be reached or is full, so no other rank can be told
     }
   }
@@ -98,9 +114,7 @@ class GroupRegistry::OldestCall : public PendingCollective {
   Deadline deadline() const override {
     return Deadline::after(call().timeout, *issued_.waiting_since);
   }
-  Clock::time_point inspect_from() const override {
-    return *issued_.waiting_since + std::min<Clock::duration>(slow, call().timeout / 2);
-  }
+  Clock::time_point inspect_from() const override { return next_look(issued_, group_.info); }
   Stall stall() const override;
 
  private:
@@ -170,6 +184,44 @@ GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int devic
 
 GroupRegistry::~GroupRegistry() { close(); }
 
+IssuedCalls RegisteredGroup::take_finished() {
+  IssuedCalls finished;
+  while (!calls.empty() && calls.front()->launched && calls.front()->done.passed()) {
+    finished.push_back(std::move(calls.front()));
+    calls.pop_front();
+  }
+  std::erase_if(replayed, [&](const auto& call) {
+    const bool is_over = call->done.passed();
+    if (is_over) finished.push_back(call);
+    return is_over;
+  });
+  return finished;
+}
+
+ncclUniqueId GroupRegistry::shared_id(const RegisteredGroup& group, const Poll& poll) {
+  const std::string key = "id/" + group.key;
+  ncclUniqueId id = {};
+  if (group.info.rank == 0) {
+    nccl::check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    store_->set(key, std::string(id.internal, sizeof(id.internal)));
+    return id;
+  }
+  for (auto pause = 1ms;; pause = std::min(2 * pause, 50ms)) {
+    const rendezvous::Values values = store_->list(key);
+    if (const auto found = values.find(key); found != values.end()) {
+      if (found->second.size() != sizeof(id.internal))
+        fail<DistributedError>(
+            "nccl: expected {} bytes as the id of group '{}', got {}; do all ranks run the same "
+            "program?",
+            sizeof(id.internal), group.info.group, found->second.size());
+      std::memcpy(id.internal, found->second.data(), sizeof(id.internal));
+      return id;
+    }
+    poll();
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 void GroupRegistry::add(std::shared_ptr<RegisteredGroup> group) {
   const std::lock_guard lock(mutex_);
   groups_.push_back(std::move(group));
@@ -214,10 +266,12 @@ void GroupRegistry::check() noexcept {
     if (!world_->failure() && checks_++ % (1 + member().size / 256) == 0) check_groups();
   } catch (const std::exception& error) {
     fail_world(error.what());
+  } catch (...) {
+    fail_world("the watcher thread caught an unknown exception");
   }
   try {
     if (world_->failure()) abort_all();
-  } catch (const std::exception&) {  // no memory or no thread: the next check tries again
+  } catch (...) {  // no memory or no thread: the next check tries again
   }
   changed_.notify_all();
 }
@@ -225,7 +279,7 @@ void GroupRegistry::check() noexcept {
 void GroupRegistry::fail_world(const char* why) noexcept {
   try {
     world_->fail({.what = fmt::format("rank {}: {}", member().rank, why)});
-  } catch (const std::exception&) {  // no memory: the next check finds the same fault
+  } catch (...) {  // no memory: the next check finds the same fault
   }
 }
 
@@ -270,13 +324,13 @@ void GroupRegistry::publish_calls() {
 // Drops the calls that are done and keeps the deadline of the oldest that is not.
 void GroupRegistry::check_oldest_call(RegisteredGroup& group) {
   std::shared_ptr<IssuedCall> oldest;
+  IssuedCalls finished;
   {
     const std::lock_guard lock(group.mutex);
-    while (!group.calls.empty() && group.calls.front()->launched &&
-           group.calls.front()->done.passed())
-      group.calls.pop_front();
+    finished = group.take_finished();
     if (!group.calls.empty()) oldest = group.calls.front();
   }
+  finished.clear();
   if (const std::string error = group.communicator.asynchronous_error(); !error.empty()) {
     // When a rank dies, NCCL often reports it before the store does, but without the rank's name.
     if (!group.error_since) group.error_since = Clock::now();
@@ -289,7 +343,9 @@ void GroupRegistry::check_oldest_call(RegisteredGroup& group) {
     if (!oldest->launched || oldest->ready.passed()) oldest->waiting_since = Clock::now();
     return;
   }
+  if (Clock::now() < next_look(*oldest, group.info)) return;
   world_->give_up(OldestCall(*this, group, *oldest));
+  ++oldest->looks;
 }
 
 // Tells the other members that this rank has released a group, once its device has done its work.
@@ -329,6 +385,7 @@ void GroupRegistry::remove(RegisteredGroup& group) {
   {
     const std::lock_guard lock(group.mutex);
     group.calls.clear();
+    group.replayed.clear();
   }
   const std::lock_guard lock(mutex_);
   std::erase_if(groups_, [&](const auto& other) { return other.get() == &group; });

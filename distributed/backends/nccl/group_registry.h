@@ -5,7 +5,8 @@
 //
 // The ranks' agreement on a collective is not checked in advance, which would cost a second
 // collective. Each rank writes the fingerprints of its collectives under way to the rendezvous
-// store, and a rank that waits for more than a second compares them.
+// store. Where a collective takes more than a second, the lowest rank that waits compares them, and
+// the others only where it has not failed the world.
 #pragma once
 
 #include "../../../core/cuda/collectives.h"
@@ -30,7 +31,10 @@ struct IssuedCall {
   bool launched = false;  ///< `done` has been recorded.
   /// Since when the collective has waited for nothing but the other ranks.
   std::optional<Clock::time_point> waiting_since = {};
+  int looks = 0;  ///< How often the watcher has compared it with those of the other ranks.
 };
+
+using IssuedCalls = std::vector<std::shared_ptr<IssuedCall>>;
 
 /// A group's communicator, stream and calls. It lives until all members have released the group and
 /// no graph holds it.
@@ -51,7 +55,12 @@ struct RegisteredGroup {
   std::int64_t last_issued = 0;
   CallRecord latest_call = {};
   int graph_collectives = 0;  ///< How many collectives CUDA graphs hold.
-  bool released = false;      ///< No handle of the group is left on this rank.
+  IssuedCalls replayed;   ///< Those of graphs that are gone; `done` comes after the last replay.
+  bool released = false;  ///< No handle of the group is left on this rank.
+
+  /// Removes the calls that the device has finished and returns them. The caller holds the lock,
+  /// and drops them, with their tensors, without it.
+  IssuedCalls take_finished();
 
   // Used by the watcher thread only.
   std::optional<Clock::time_point> error_since = {};
@@ -69,6 +78,9 @@ class GroupRegistry {
   int device() const { return device_; }
   const std::shared_ptr<World>& world() const { return world_; }
   void add(std::shared_ptr<RegisteredGroup> group);
+  /// Returns an id that rank 0 of the group makes and the other members read from the store, for
+  /// Communicator::join(). Each group calls it at most once.
+  ncclUniqueId shared_id(const RegisteredGroup& group, const Poll& poll);
   /// Marks a group as released. Its communicator is freed when all members have released it and no
   /// graph holds it; until then other members may be receiving.
   void release(RegisteredGroup& group);

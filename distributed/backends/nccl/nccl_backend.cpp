@@ -115,13 +115,10 @@ class NcclBackend : public Backend {
     // A call that is captured in a graph is not watched: it does nothing yet, and its replays are
     // seen only through NCCL's own errors.
     if (caller.is_capturing()) {
-      hold_for_graph();
+      hold_for_graph(issued->call);
     } else {
       free_released(registry_->device());
-      const std::lock_guard lock(group_->mutex);
-      group_->last_issued = call.sequence;
-      group_->latest_call = recorded;
-      group_->calls.push_back(issued);
+      watch(issued, recorded);
     }
     group_->stream.wait(issued->ready);
     try {
@@ -140,6 +137,8 @@ class NcclBackend : public Backend {
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                     const std::string& name) override {
     const cuda::DeviceScope scope(registry_->device());
+    const std::string what = fmt::format("creating group '{}'", name);
+    const Poll poll = poll_step(*registry_, what, info());
     // Every rank of this group counts every split, so the number tells splits apart; the colour
     // tells the groups of one split apart.
     const int color = members.empty() ? NCCL_SPLIT_NOCOLOR
@@ -147,9 +146,17 @@ class NcclBackend : public Backend {
     const auto child = std::make_shared<RegisteredGroup>(
         fmt::format("{}.{}:{}", group_->key, ++splits_, color), subgroup_info(members, name),
         cuda::Stream::create(registry_->device(), true));
-    child->communicator.split(
-        group_->communicator, color, child->info.rank,
-        poll_step(*registry_, fmt::format("creating group '{}'", name), info()));
+    try {
+      Communicator& parent = group_->communicator;
+      if (!parent.has_joined())
+        parent.join(registry_->shared_id(*group_, poll), info().rank, info().size, poll);
+      child->communicator.split(parent, color, child->info.rank, poll);
+    } catch (const std::exception& error) {
+      // The other ranks need not wait for their deadline.
+      world()->fail({.what = fmt::format("rank {}: {}", info().rank, error.what())});
+      world()->check_step(what, Deadline(), info());  // throws
+      throw;
+    }
     if (members.empty()) return nullptr;
     return std::make_shared<NcclBackend>(registry_, child);
   }
@@ -157,18 +164,33 @@ class NcclBackend : public Backend {
   void join_no_subgroup() override { subgroup({}, "none"); }  // ncclCommSplit needs all ranks
 
  private:
-  // Keeps the group in use until the last replay of the graph that is being captured is over.
-  void hold_for_graph() {
+  // Lets the watcher keep the deadline of a call and its tensors, and drops calls that are done.
+  void watch(const std::shared_ptr<IssuedCall>& issued, const CallRecord& recorded) {
+    IssuedCalls finished;  // destroyed after the lock
+    const std::lock_guard lock(group_->mutex);
+    finished = group_->take_finished();
+    group_->last_issued = issued->call.sequence;
+    group_->latest_call = recorded;
+    group_->calls.push_back(issued);
+  }
+
+  // Keeps the group and the tensors of a call in use until the last replay of the graph that is
+  // being captured is over. Every replay uses them, even where the caller has dropped its Work.
+  void hold_for_graph(const Collective& call) {
     const auto& graph = cuda::Arena::current(registry_->device());
     if (!graph) return;  // captured by other means than cuda::Graph
     {
       const std::lock_guard lock(group_->mutex);
       ++group_->graph_collectives;
     }
-    graph->when_graph_is_gone([group = group_](const cuda::Stream& last) {
+    graph->when_graph_is_gone([group = group_, call](const cuda::Stream& last) {
+      const auto replayed = std::make_shared<IssuedCall>();
+      replayed->call = call;
+      replayed->done.record(last);
       const std::lock_guard lock(group->mutex);
       --group->graph_collectives;
-      group->stream.wait(last);
+      group->stream.wait(replayed->done);
+      group->replayed.push_back(replayed);
     });
   }
 
@@ -187,9 +209,8 @@ class NcclBackend : public Backend {
     const ncclDataType_t type = type_of(call.input.dtype());
     const ncclRedOp_t op = op_of(call.op);
     const cudaStream_t stream = group_->stream.get();
-    const Poll poll = [&] { registry_->world()->throw_if_failed(call, info()); };
     const auto run = [&](const char* name, const auto& function) {
-      group_->communicator.run(name, function, poll);
+      group_->communicator.run(name, function);
     };
     switch (call.operation) {
       case Operation::barrier:
@@ -263,8 +284,27 @@ void expect_different_devices(const std::vector<std::string>& gpus) {
             a, b, gpus[a].substr(0, identity_size));
 }
 
+// Sets what NCCL reads from the environment when it is first called, unless the user has set it.
+void prepare_environment() {
+  if (const char* mode = std::getenv("NCCL_COMM_BLOCKING"); mode && *mode)
+    tutti::fail<DistributedError>(
+        "nccl: NCCL_COMM_BLOCKING={} would change the mode of every communicator, but some have to "
+        "block and others must not: unset it",
+        mode);
+  static const bool done = [] {
+    // The host's order is that of the device too, where collectives of two communicators on two
+    // streams are ready at the same time. Ranks with different orders would wait for each other.
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    // Connects the ranks in the set-up, which can be given up, and not in the first collectives.
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    return true;
+  }();
+  (void)done;
+}
+
 std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
                               const ProcessWorldOptions& options) {
+  prepare_environment();
   const rendezvous::Member& member = store->member();
   const std::vector<std::string> hosts = store->gather("hosts", host());
   const auto me = hosts.begin() + member.rank;
@@ -293,8 +333,9 @@ std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
 
   const auto registry = std::make_shared<GroupRegistry>(store, device);
   const auto group = std::make_shared<RegisteredGroup>("world", info, cuda::Stream::create(device));
-  group->communicator.join(id, member.rank, member.size,
-                           poll_step(*registry, "creating NCCL's communicator", info));
+  const Poll poll = poll_step(*registry, "creating NCCL's communicator", info);
+  group->communicator.join(id, member.rank, member.size, poll);
+  group->communicator.split(group->communicator, 0, member.rank, poll);
   close_at_exit(registry);
   return std::make_shared<NcclBackend>(registry, group);
 }
@@ -327,6 +368,7 @@ std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions& options) 
 }
 
 RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options) {
+  prepare_environment();  // before there are threads that read it
   const auto table = std::make_shared<rendezvous::SharedTable>();
   return {.join =
               [=](int rank) {
