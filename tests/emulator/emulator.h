@@ -52,7 +52,8 @@ struct Launch {
   dim3 grid, block;
   std::size_t shared_bytes = 0;
   bool cooperative = false;
-  std::function<void()> kernel;  ///< runs in every thread
+  std::function<void()> kernel;   ///< runs in every thread
+  const void* address = nullptr;  ///< of the kernel's code, for reports
 };
 /// Runs all threads of all blocks to their end.
 void run(const Launch& launch);
@@ -66,6 +67,10 @@ extern constinit thread_local ThreadContext current_thread;
 
 void block_barrier(Location at);
 void grid_barrier(Location at);
+/// Waits for the other lanes of the warp. `mask` must be that of a full warp.
+void warp_barrier(std::uint32_t mask, Location at);
+/// Orders the thread's accesses to memory, for threads of all blocks.
+void fence(Location at);
 
 /// The values that the lanes of a warp passed to warp_exchange, `stride` bytes apart.
 struct WarpValues {
@@ -86,6 +91,8 @@ struct Region {
 /// One function for each library of kernels, which returns where the `__shared__` variables of that
 /// library are in the calling thread.
 std::vector<Region (*)()>& shared_regions();
+/// What these functions return in the calling thread.
+const std::vector<Region>& static_shared();
 
 // ---- memory.cpp: device memory
 
@@ -102,6 +109,8 @@ struct Usage {
 };
 Usage usage(int device);
 void reset_peak(int device);
+/// All addresses of device memory.
+Region device_addresses();
 /// The device of an address in device memory; -1 for any other.
 int device_of(const void* address);
 /// Aborts, naming `call`, unless all of [address, address + bytes) lies in one live allocation.

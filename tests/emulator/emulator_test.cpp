@@ -1,6 +1,8 @@
 // Tests the emulator: right kernels and host code give right results, and mistakes are found.
 #include "emulator_test.h"
 
+#include "buffer.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,33 +13,6 @@
 
 namespace emulator_test {
 namespace {
-
-// Device memory that is filled from, and read to, host vectors.
-template <class T>
-class Buffer {
- public:
-  explicit Buffer(std::size_t count) : count_(count) {
-    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), cudaSuccess);
-  }
-  explicit Buffer(const std::vector<T>& values) : Buffer(values.size()) {
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice),
-              cudaSuccess);
-  }
-  ~Buffer() { cudaFree(data_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  T* get() const { return data_; }
-  std::vector<T> values() const {
-    std::vector<T> host(count_);
-    EXPECT_EQ(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return host;
-  }
-
- private:
-  std::size_t count_;
-  T* data_ = nullptr;
-};
 
 struct Stream {
   cudaStream_t handle;

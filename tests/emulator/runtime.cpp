@@ -363,7 +363,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ad
                 .block = config->blockDim,
                 .shared_bytes = config->dynamicSmemBytes,
                 .cooperative = false,
-                .kernel = {}};
+                .kernel = {},
+                .address = address};
   for (unsigned i = 0; i < config->numAttrs; ++i)
     if (config->attrs[i].id == cudaLaunchAttributeCooperative)
       launch.cooperative = config->attrs[i].val.cooperative != 0;
