@@ -22,13 +22,13 @@ __global__ void finalize_kernel(const double* sums, bool exact, const double* mo
     if (!fingerprints_agree(header.fingerprint, header.fingerprint_squared, to.ranks))
       to.running_mean = nullptr;
   }
-  double n = 0;
+  const DoubleDouble count = sums ? count_of(sums, exact) : DoubleDouble{moments[0], 0};
+  const double n = count.high;
+  __syncthreads();  // The packet may be the one whose count a thread overwrites below.
   for (std::int64_t c = threadIdx.x; c < C; c += blockDim.x) {
     ChannelMoments channel;
-    if (sums) channel = get_moments(sums, exact, C, c, n);
-    else
-      n = moments[0],
-      channel = {moments[packet_header_size + c], moments[packet_header_size + C + c]};
+    if (sums) channel = get_moments(sums, exact, count, C, c);
+    else channel = {moments[packet_header_size + c], moments[packet_header_size + C + c]};
     put_statistics(to, before, c, n, channel);
   }
   __syncthreads();

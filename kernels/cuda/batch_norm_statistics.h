@@ -53,17 +53,18 @@ __device__ inline void put_sums(const Statistics& to, std::int64_t c, double n,
   of[3 * C] = sums.second.low;
 }
 
-/// Returns the moments of channel c, computed from sums over all ranks, and writes their count to
-/// n.
-__device__ inline ChannelMoments get_moments(const double* sums, bool exact, std::int64_t C,
-                                             std::int64_t c, double& n) {
+/// Returns the count of a packet of sums. That of exact sums has a low part.
+__device__ inline DoubleDouble count_of(const double* sums, bool exact) {
+  const PacketHeader& header = header_of(sums);
+  return exact ? exact_sum(header.count, header.count_low) : DoubleDouble{header.count, 0};
+}
+
+/// Returns the moments of channel c, computed from sums over all ranks and their count.
+__device__ inline ChannelMoments get_moments(const double* sums, bool exact, DoubleDouble count,
+                                             std::int64_t C, std::int64_t c) {
   const double* of = sums + packet_header_size + c;
-  if (!exact) {
-    n = header_of(sums).count;
-    return moments_of(n > 0 ? 1 / n : 0, ChannelSums{of[0], of[C]});
-  }
-  const DoubleDouble count = exact_sum(header_of(sums).count, header_of(sums).count_low);
-  n = count.high;
+  const double n = count.high;
+  if (!exact) return moments_of(n > 0 ? 1 / n : 0, ChannelSums{of[0], of[C]});
   return moments_of(count, ExactChannelSums{{of[0], of[2 * C]}, {of[C], of[3 * C]}});
 }
 

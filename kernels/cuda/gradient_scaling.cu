@@ -99,7 +99,7 @@ __global__ __launch_bounds__(list_threads) void unscale_kernel(List list, const 
     }
     write<T>(e.parameter, at, count, aligned, x);
   }
-  if (!finite) *found_inf = 1;  // All threads that write it write the same value.
+  if (!finite) atomicExch(found_inf, 1.0f);  // Several threads may write it.
 }
 
 template <class T>

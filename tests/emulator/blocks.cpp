@@ -343,7 +343,8 @@ class Grid {
     threadIdx = t.index;
     blockIdx = t.block->index;
     current_thread = {t.lane, t.block->dynamic_shared.data()};
-    if (races_) races_->resume(t.block->slot, static_cast<std::size_t>(&t - t.block->threads.data()));
+    if (races_)
+      races_->resume(t.block->slot, static_cast<std::size_t>(&t - t.block->threads.data()));
     fibers_->switch_to(t.fiber);
   }
 

@@ -154,8 +154,12 @@ void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* co
                 float* result) {
   start(sum<96>, shape, nullptr, x, n, partial, counter, result);
 }
-void launch_grid_sum(Shape shape, float* partial, float* results) {
-  start(grid_sum, shape, nullptr, partial, results);
+void launch_grid_sum(Shape shape, float* partial, float* results, cudaStream_t stream) {
+  start(grid_sum, shape, stream, partial, results);
+}
+cudaError_t allow_grid_sum(int shared_bytes) {
+  return cudaFuncSetAttribute(tutti::cuda::address_of(grid_sum),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
 }
 void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes) {
   start(shuffles, {1, 32}, nullptr, up, down, from, halves, votes);

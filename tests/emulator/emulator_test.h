@@ -15,7 +15,9 @@ struct Shape {
 
 void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter,
                 float* result);
-void launch_grid_sum(Shape shape, float* partial, float* results);
+void launch_grid_sum(Shape shape, float* partial, float* results, cudaStream_t stream = nullptr);
+/// Sets the limit of the dynamic shared memory of launch_grid_sum's kernel.
+cudaError_t allow_grid_sum(int shared_bytes);
 void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes);
 void launch_divergent(int threads, int reach);
 void launch_two_barriers();

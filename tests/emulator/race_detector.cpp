@@ -39,8 +39,8 @@ std::string source_of(const void* instruction) {
   if (dladdr(instruction, &info) == 0) return "an unknown place";
   const auto offset = static_cast<std::size_t>(static_cast<const char*>(instruction) -
                                                static_cast<const char*>(info.dli_fbase));
-  const std::string text = run(fmt::format("addr2line -s -C -i -f -e '{}' {:#x} 2>/dev/null",
-                                           info.dli_fname, offset));
+  const std::string text =
+      run(fmt::format("addr2line -s -C -i -f -e '{}' {:#x} 2>/dev/null", info.dli_fname, offset));
   std::string places;
   for (std::size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos;) {
     const std::string function = text.substr(begin, std::min<std::size_t>(end - begin, 120));
@@ -131,6 +131,7 @@ RaceDetector::RaceDetector(const Launch& launch, std::size_t blocks_at_once)
       block_threads_(std::size_t{launch.block.x} * launch.block.y * launch.block.z),
       block_warps_((block_threads_ + 31) / 32),
       slots_(blocks_at_once),
+      static_shared_(static_shared()),
       stamp_(shadow<Word>().next_stamp()) {
   watching = this;
 }
@@ -158,7 +159,7 @@ bool RaceDetector::locate(std::uintptr_t address, Place& place) const {
   std::uint64_t base = shared_space + running_slot_ * slot_bytes;
   if (const auto at = offset_in(slot.dynamic_shared); at < slot.dynamic_shared.bytes)
     return place = {base + dynamic_begin + at, slot.stamp, true}, true;
-  for (const Region& region : static_shared()) {
+  for (const Region& region : static_shared_) {
     if (const auto at = offset_in(region); at < region.bytes)
       return place = {base + at, slot.stamp, true}, true;
     base += (region.bytes + 63) / 64 * 64;
@@ -298,9 +299,7 @@ void RaceDetector::join_warp() {
        &Thread::seen_warp);
 }
 
-void RaceDetector::join_block(std::size_t slot) {
-  join(slots_[slot].threads, &Thread::seen_block);
-}
+void RaceDetector::join_block(std::size_t slot) { join(slots_[slot].threads, &Thread::seen_block); }
 
 void RaceDetector::join_grid() {
   for (const Slot& slot : slots_)
@@ -354,9 +353,10 @@ std::string RaceDetector::describe(const Cell& cell) const {
 }
 
 void RaceDetector::report(const Cell& earlier, const Cell& later, const Place& place) const {
-  fatal(fmt::format("a data race in {} memory, which nothing orders:\n  {}\n  {}\n  in the kernel {}",
-                    place.shared ? "shared" : "device", describe(earlier), describe(later),
-                    source_of(launch_.address)));
+  fatal(
+      fmt::format("a data race in {} memory, which nothing orders:\n  {}\n  {}\n  in the kernel {}",
+                  place.shared ? "shared" : "device", describe(earlier), describe(later),
+                  source_of(launch_.address)));
 }
 
 namespace {
@@ -386,34 +386,34 @@ using emulator::Access;
   void __tsan_write##size(void* at) { emulator::watch(at, size, Access::write, TUTTI_CALLER); }
 
 // An atomic operation that writes is one that reads and writes, except for a store.
-#define TUTTI_ATOMICS(bits, T)                                                                  \
-  T __tsan_atomic##bits##_load(const volatile T* at, int) {                                     \
-    emulator::watch(at, sizeof(T), Access::atomic_read, TUTTI_CALLER);                          \
-    emulator::exchange(at, true, false);                                                        \
-    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                               \
-  }                                                                                             \
-  void __tsan_atomic##bits##_store(volatile T* at, T value, int) {                              \
-    emulator::watch(at, sizeof(T), Access::atomic_write, TUTTI_CALLER);                         \
-    emulator::exchange(at, false, true);                                                        \
-    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                              \
-  }                                                                                             \
-  T __tsan_atomic##bits##_fetch_add(volatile T* at, T by, int) {                                \
-    emulator::watch(at, sizeof(T), Access::atomic_write, TUTTI_CALLER);                         \
-    emulator::exchange(at, true, true);                                                         \
-    return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);                                        \
-  }                                                                                             \
-  bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* at, T* expected, T to, int,    \
-                                                     int) {                                     \
-    emulator::watch(at, sizeof(T), Access::atomic_write, TUTTI_CALLER);                         \
-    emulator::exchange(at, true, true);                                                         \
-    return __atomic_compare_exchange_n(at, expected, to, false, __ATOMIC_SEQ_CST,               \
-                                       __ATOMIC_SEQ_CST);                                       \
-  }                                                                                             \
+#define TUTTI_ATOMICS(bits, T)                                                                    \
+  T __tsan_atomic##bits##_load(const volatile T* at, int) {                                       \
+    emulator::watch(at, sizeof(T), Access::atomic_read, TUTTI_CALLER);                            \
+    emulator::exchange(at, true, false);                                                          \
+    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                 \
+  }                                                                                               \
+  void __tsan_atomic##bits##_store(volatile T* at, T value, int) {                                \
+    emulator::watch(at, sizeof(T), Access::atomic_write, TUTTI_CALLER);                           \
+    emulator::exchange(at, false, true);                                                          \
+    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                \
+  }                                                                                               \
+  T __tsan_atomic##bits##_fetch_add(volatile T* at, T by, int) {                                  \
+    emulator::watch(at, sizeof(T), Access::atomic_write, TUTTI_CALLER);                           \
+    emulator::exchange(at, true, true);                                                           \
+    return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);                                          \
+  }                                                                                               \
+  bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* at, T* expected, T to, int,      \
+                                                     int) {                                       \
+    emulator::watch(at, sizeof(T), Access::atomic_write, TUTTI_CALLER);                           \
+    emulator::exchange(at, true, true);                                                           \
+    return __atomic_compare_exchange_n(at, expected, to, false, __ATOMIC_SEQ_CST,                 \
+                                       __ATOMIC_SEQ_CST);                                         \
+  }                                                                                               \
   bool __tsan_atomic##bits##_compare_exchange_weak(volatile T* at, T* expected, T to, int, int) { \
-    emulator::watch(at, sizeof(T), Access::atomic_write, TUTTI_CALLER);                         \
-    emulator::exchange(at, true, true);                                                         \
-    return __atomic_compare_exchange_n(at, expected, to, false, __ATOMIC_SEQ_CST,               \
-                                       __ATOMIC_SEQ_CST);                                       \
+    emulator::watch(at, sizeof(T), Access::atomic_write, TUTTI_CALLER);                           \
+    emulator::exchange(at, true, true);                                                           \
+    return __atomic_compare_exchange_n(at, expected, to, false, __ATOMIC_SEQ_CST,                 \
+                                       __ATOMIC_SEQ_CST);                                         \
   }
 
 extern "C" {

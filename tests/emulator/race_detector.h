@@ -86,6 +86,7 @@ class RaceDetector {
   const Launch& launch_;
   std::size_t block_threads_, block_warps_;
   std::vector<Slot> slots_;
+  const std::vector<Region>& static_shared_;
   std::uint32_t stamp_;
   Time seen_grid_ = 0;
   Thread* running_ = nullptr;

@@ -29,9 +29,10 @@ TEST(Races, ABarrierOfABlockOrdersItsThreads) {
   const Buffer<int> x(std::vector<int>(128, 0));
   launch_reverse(x.get(), true);
   cudaDeviceSynchronize();
-  EXPECT_DEATH(launch_reverse(x.get(), false),
-               "data race in shared memory(.|\n)*thread .* of block \\(0, 0, 0\\) (writes|reads) at "
-               "emulator_test.cu:[0-9]+ in .*reverse(.|\n)*in the kernel emulator_test.cu:");
+  EXPECT_DEATH(
+      launch_reverse(x.get(), false),
+      "data race in shared memory(.|\n)*thread .* of block \\(0, 0, 0\\) (writes|reads) at "
+      "emulator_test.cu:[0-9]+ in .*reverse(.|\n)*in the kernel emulator_test.cu:");
 }
 
 TEST(Races, ElementsOf16BitsAreToldApart) {
