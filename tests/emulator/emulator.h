@@ -7,9 +7,9 @@
 // not all threads reach; shared or device memory that is read before it is written (both are filled
 // with NaN); a missing __syncthreads (threads and blocks run in a random order between barriers);
 // writes past the end of an allocation; host code that reads device memory; a missing order between
-// streams, or between host and device.
-// It cannot find: slow code, races of two threads between the same two barriers, wrong memory
-// ordering between blocks, alignment that the CPU does not need, too many registers, and anything
+// streams, between host and device, or between the nodes of a graph; calls that a capture refuses.
+// With kernels that are compiled for it, race_detector.h also finds races of threads and blocks.
+// It cannot find: slow code, alignment that the CPU does not need, too many registers, and anything
 // about the real cuBLASLt, cuDNN and NCCL.
 //
 // The environment variable TUTTI_EMULATOR_SEED (default 1) seeds the random orders. The emulator

@@ -56,23 +56,25 @@ std::string source_of(const void* instruction) {
 
 }  // namespace
 
-// ---- shadow memory: the last accesses to each word of 4 bytes
+// ---- shadow memory: the last accesses to each word of 8 bytes
 
 struct RaceDetector::Cell {
-  const void* instruction;
+  std::uint64_t instruction : 48;
+  std::uint64_t bytes : 8;  // bit i is set for byte i of the word
+  std::uint64_t kind_ : 8;
   std::uint32_t thread;  // its number within the grid
   Time time;
-  std::uint8_t bytes;  // bit i is set for byte i of the word
-  Access kind;
 
-  bool writes() const { return kind == Access::write || kind == Access::atomic_write; }
-  bool is_atomic() const { return kind == Access::atomic_read || kind == Access::atomic_write; }
+  Access kind() const { return static_cast<Access>(kind_); }
+  bool writes() const { return kind() == Access::write || kind() == Access::atomic_write; }
+  bool is_atomic() const { return kind() == Access::atomic_read || kind() == Access::atomic_write; }
 };
 
 struct RaceDetector::Word {
-  // Four writers of one byte each and four readers. Where there are more, one is forgotten at
-  // random.
-  static constexpr std::uint32_t capacity = 8;
+  // There may be eight writers of one byte each. Where there are more accesses that nothing orders,
+  // one is forgotten at random.
+  static constexpr std::uint32_t capacity = 10;
+  static constexpr std::uint64_t size = 8;
   std::uint32_t stamp, count;  // cells of an earlier launch or block have another stamp
   Cell cells[capacity];
 };
@@ -98,13 +100,13 @@ class Shadow {
       if (!found) found = make_page();
       number = page, words = found;
     }
-    return words[address % page_bytes / 4];
+    return words[address % page_bytes / Word::size];
   }
 
  private:
   static constexpr std::uint64_t page_bytes = 4096;
   static Word* make_page() {
-    void* page = mmap(nullptr, page_bytes / 4 * sizeof(Word), PROT_READ | PROT_WRITE,
+    void* page = mmap(nullptr, page_bytes / Word::size * sizeof(Word), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (page == MAP_FAILED) fatal("mmap failed: there is no memory left for the race detector");
     return static_cast<Word*>(page);
@@ -173,10 +175,15 @@ void RaceDetector::access(const void* address, std::size_t bytes, Access kind,
                           const void* instruction) {
   Place place{};
   if (!running_ || !locate(reinterpret_cast<std::uintptr_t>(address), place)) return;
-  Cell cell{instruction, static_cast<std::uint32_t>(running_->number), running_->now, 0, kind};
+  Cell cell{.instruction = reinterpret_cast<std::uintptr_t>(instruction) & 0xffffffffffff,
+            .bytes = 0,
+            .kind_ = static_cast<std::uint8_t>(kind),
+            .thread = static_cast<std::uint32_t>(running_->number),
+            .time = running_->now};
   const std::uint64_t end = place.address + bytes;
   while (place.address < end) {
-    const std::uint64_t word = place.address / 4 * 4, until = std::min(word + 4, end);
+    const std::uint64_t word = place.address / Word::size * Word::size,
+                        until = std::min(word + Word::size, end);
     cell.bytes = static_cast<std::uint8_t>((1u << (until - word)) - (1u << (place.address - word)));
     check(shadow<Word>().at(word), cell, place);
     place.address = until;
@@ -198,9 +205,9 @@ void RaceDetector::check(Word& word, const Cell& cell, const Place& place) {
           !(earlier.is_atomic() && cell.is_atomic()))
         report(earlier, cell, place);
       known |= earlier.thread == cell.thread && earlier.time == cell.time &&
-               earlier.kind == cell.kind && (cell.bytes & ~earlier.bytes) == 0;
+               earlier.kind() == cell.kind() && (cell.bytes & ~earlier.bytes) == 0;
       const bool covered = (earlier.bytes & ~cell.bytes) == 0 &&
-                           (cell.kind == Access::write || earlier.kind == cell.kind);
+                           (cell.kind() == Access::write || earlier.kind() == cell.kind());
       if (before && covered && !known) continue;
     }
     if (kept != i) word.cells[kept] = earlier;
@@ -212,7 +219,7 @@ void RaceDetector::check(Word& word, const Cell& cell, const Place& place) {
     // Plain writes are kept as long as possible, because any access may race with them.
     std::uint32_t victim = static_cast<std::uint32_t>(random_.below(Word::capacity));
     for (std::uint32_t i = 0; i < Word::capacity; ++i, victim = (victim + 1) % Word::capacity)
-      if (word.cells[victim].kind != Access::write) break;
+      if (word.cells[victim].kind() != Access::write) break;
     word.cells[victim] = cell;
   } else {
     word.cells[word.count++] = cell;
@@ -349,7 +356,7 @@ std::string RaceDetector::describe(const Cell& cell) const {
                      i / size.x % size.y, i / size.x / size.y, block % grid.x,
                      block / grid.x % grid.y, block / grid.x / grid.y,
                      cell.is_atomic() ? "atomically " : "", cell.writes() ? "writes" : "reads",
-                     source_of(cell.instruction));
+                     source_of(reinterpret_cast<const void*>(cell.instruction)));
 }
 
 void RaceDetector::report(const Cell& earlier, const Cell& later, const Place& place) const {
