@@ -24,14 +24,14 @@ __global__ void finalize_kernel(const double* sums, bool exact, const double* mo
   }
   const DoubleDouble count = sums ? count_of(sums, exact) : DoubleDouble{moments[0], 0};
   const double n = count.high;
-  __syncthreads();  // The packet may be the one whose count a thread overwrites below.
+  // All threads have read the counters, and the count of a packet that may be overwritten below.
+  __syncthreads();
   for (std::int64_t c = threadIdx.x; c < C; c += blockDim.x) {
     ChannelMoments channel;
     if (sums) channel = get_moments(sums, exact, count, C, c);
     else channel = {moments[packet_header_size + c], moments[packet_header_size + C + c]};
     put_statistics(to, before, c, n, channel);
   }
-  __syncthreads();
   if (threadIdx.x == 0) put_counters(to, before, n);
 }
 

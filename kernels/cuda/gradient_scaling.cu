@@ -9,11 +9,10 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-/// Returns the sum over a block to every thread.
+/// Returns the sum over a block to every thread. A barrier must lie between two calls.
 __device__ double sum_of_block(double v) {
   __shared__ double partial[list_threads / 32];
   for (int bits = 16; bits > 0; bits /= 2) v += __shfl_xor_sync(0xffffffffu, v, bits);
-  __syncthreads();
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = v;
   __syncthreads();
   double total = 0;
