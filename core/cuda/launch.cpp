@@ -2,7 +2,9 @@
 
 #include "stream.h"
 
+#include <map>
 #include <mutex>
+#include <utility>
 
 namespace tutti::cuda {
 namespace {
@@ -10,25 +12,68 @@ namespace {
 // A kernel gets this much dynamic shared memory without a call of cudaFuncSetAttribute.
 constexpr std::size_t default_shared_bytes = 48 << 10;
 
-// Raises the limit of a kernel's dynamic shared memory. The limit belongs to the kernel and not to
-// the launch, so the returned lock keeps other threads from lowering it before the launch.
-std::unique_lock<std::mutex> allow_shared_bytes(const char* op, const void* kernel,
-                                                std::size_t bytes) {
-  static auto* mutex = new std::mutex;
-  if (bytes <= default_shared_bytes) return {};
-  std::unique_lock lock(*mutex);
+struct KernelOnDevice {
+  std::size_t shared_bytes = default_shared_bytes;         // the limit that was set
+  std::map<std::pair<int, std::size_t>, int> blocks = {};  // by threads and shared memory
+};
+
+struct Kernels {
+  std::mutex mutex;
+  std::map<std::pair<const void*, int>, KernelOnDevice> on_device;
+};
+
+Kernels& kernels() {
+  static auto* kernels = new Kernels;  // never destroyed: tensors of static duration use kernels
+  return *kernels;
+}
+
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice", "launch");
+  return device;
+}
+
+// Raises the limit of a kernel's dynamic shared memory, which belongs to the kernel and not to the
+// launch. It is never lowered: another thread, or a captured graph, may hold a larger launch.
+void allow_shared_bytes(const char* op, const void* kernel, std::size_t bytes,
+                        KernelOnDevice& known) {
+  if (bytes <= known.shared_bytes) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "cudaFuncSetAttribute", op);
-  return lock;
+  known.shared_bytes = bytes;
+}
+
+void allow_shared_bytes(const char* op, const void* kernel, std::size_t bytes) {
+  if (bytes <= default_shared_bytes) return;
+  const std::lock_guard lock(kernels().mutex);
+  allow_shared_bytes(op, kernel, bytes, kernels().on_device[{kernel, current_device()}]);
 }
 
 }  // namespace
 
+int blocks_per_multiprocessor(const char* op, const void* kernel, int threads,
+                              std::size_t shared_bytes) {
+  const std::lock_guard lock(kernels().mutex);
+  KernelOnDevice& known = kernels().on_device[{kernel, current_device()}];
+  const auto [answer, is_new] = known.blocks.try_emplace({threads, shared_bytes}, 0);
+  if (!is_new) return answer->second;
+  try {
+    allow_shared_bytes(op, kernel, shared_bytes, known);
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&answer->second, kernel, threads,
+                                                        shared_bytes),
+          "cudaOccupancyMaxActiveBlocksPerMultiprocessor", op);
+  } catch (...) {
+    known.blocks.erase(answer);
+    throw;
+  }
+  return answer->second;
+}
+
 void enqueue(const char* op, const void* kernel, const Grid& grid, void** arguments) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
   const cudaStream_t stream = current_stream().get();
-  const auto allowed = allow_shared_bytes(op, kernel, grid.shared_bytes);
+  allow_shared_bytes(op, kernel, grid.shared_bytes);
   cudaLaunchConfig_t config{};
   config.gridDim = grid.blocks;
   config.blockDim = grid.threads;

@@ -23,6 +23,12 @@ struct Grid {
 /// that names `op` and the grid if the launch fails.
 void enqueue(const char* op, const void* kernel, const Grid& grid, void** arguments);
 
+/// Returns how many blocks of a kernel, given by its address, run at once on a multiprocessor of
+/// the current device: 0 where not even one fits. CUDA is asked once for each kernel, device and
+/// block; `op` names the caller for errors.
+int blocks_per_multiprocessor(const char* op, const void* kernel, int threads,
+                              std::size_t shared_bytes);
+
 }  // namespace tutti::cuda
 
 #ifdef TUTTI_CUDA_EMULATOR
@@ -50,6 +56,13 @@ __device__ T* dynamic_shared() {
 #endif
 
 namespace tutti::cuda {
+
+/// Returns blocks_per_multiprocessor() of a kernel.
+template <class... Parameters>
+int blocks_per_multiprocessor(const char* op, void (*kernel)(Parameters...), int threads,
+                              std::size_t shared_bytes) {
+  return blocks_per_multiprocessor(op, address_of(kernel), threads, shared_bytes);
+}
 
 /// Enqueues kernel(arguments...); each argument is converted to the type of its parameter.
 template <class... Parameters, class... Arguments>

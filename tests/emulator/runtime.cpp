@@ -56,9 +56,13 @@ Kernels& kernels() {
   return *k;
 }
 
+struct PinnedBlock {
+  std::size_t bytes;
+  bool is_mapped;  // kernels may access it
+};
 struct Pinned {
   std::mutex mutex;
-  std::map<const char*, std::size_t> blocks;
+  std::map<const char*, PinnedBlock> blocks;
 };
 Pinned& pinned() {
   static auto* p = new Pinned;
@@ -71,7 +75,7 @@ bool is_pinned(const void* address) {
   const auto after = pinned().blocks.upper_bound(a);
   if (after == pinned().blocks.begin()) return false;
   const auto block = std::prev(after);
-  return a < block->first + block->second;
+  return a < block->first + block->second.bytes;
 }
 
 int blocks_at_once(int threads, std::size_t shared) {
@@ -268,12 +272,19 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
 
-cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned) {
+cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned flags) {
   if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   *block = std::malloc(bytes);
   const std::lock_guard lock(pinned().mutex);
-  pinned().blocks[static_cast<const char*>(*block)] = bytes;
+  pinned().blocks[static_cast<const char*>(*block)] = {bytes, (flags & cudaHostAllocMapped) != 0};
   return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* block, unsigned) {
+  const std::lock_guard lock(pinned().mutex);
+  const auto found = pinned().blocks.find(static_cast<const char*>(block));
+  if (found == pinned().blocks.end() || !found->second.is_mapped)
+    return result(cudaErrorInvalidValue);
+  return *on_device = block, cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* block) {
   if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
@@ -370,6 +381,14 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   kernels().known[kernel].shared_allowed[static_cast<std::size_t>(current_device)] =
       std::max(shared_per_block, static_cast<std::size_t>(value));
   return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
+                                                          int threads, std::size_t shared_bytes) {
+  const std::lock_guard lock(kernels().mutex);
+  const bool is_allowed =
+      shared_bytes <=
+      kernels().known[kernel].shared_allowed[static_cast<std::size_t>(current_device)];
+  return *blocks = is_allowed ? blocks_at_once(threads, shared_bytes) : 0, cudaSuccess;
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* address,
                                 void** arguments) {
