@@ -18,10 +18,10 @@ __global__ void finalize_kernel(StatisticsPacket from, Statistics to) {
   check_ranks(from, to);
   const DoubleDouble count = count_of(from);
   const std::int64_t C = to.channels;
-  __syncthreads();  // All threads have read the header.
+  // All threads have read the counters, and the count of a packet that may be overwritten below.
+  __syncthreads();
   for (std::int64_t c = threadIdx.x; c < C; c += blockDim.x)
     put_statistics(to, before, c, count.high, get_moments(from, count, C, c));
-  __syncthreads();
   if (threadIdx.x == 0) put_counters(to, before, count.high);
 }
 

@@ -65,12 +65,11 @@ __global__ __launch_bounds__(threads_of<rows>,
     if (threadIdx.x == 0) partials.counts[tile * g.chunks + chunk] = n;
     int* flag = reinterpret_cast<int*>(scratch);
     if (!is_last(partials.counters + 1 + tile, g.chunks, flag)) return;
-    merge_chunks(partials.values, partials.counts + tile * g.chunks, g.chunks, g.channels,
-                 static_cast<std::int64_t>(tile) * g.across * K, g.across * K, scratch,
-                 [&](std::int64_t c, double count, ChannelMoments of_all) {
+    const std::int64_t first = static_cast<std::int64_t>(tile) * g.across * K;
+    merge_chunks(partials.values, partials.counts + tile * g.chunks, g.chunks, g.channels, first,
+                 g.across * K, scratch, [&](std::int64_t c, double count, ChannelMoments of_all) {
                    put_statistics(to, before, c, count, of_all);
-                   // All threads write the same value, which is read after the barrier.
-                   scratch[0] = count;
+                   if (c == first) scratch[0] = count;  // It is read after the barrier.
                  });
     __syncthreads();
     n = scratch[0];

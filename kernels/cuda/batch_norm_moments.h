@@ -125,7 +125,8 @@ struct ShiftedSums {
 
 /// Merges the sums of a block's threads into the moments of its channels. The threads of row 0
 /// receive the results. All sums are first moved to the shift of the first thread row that has any
-/// elements; then they can simply be added. Every thread of the block must call it.
+/// elements; then they can simply be added. Every thread of the block must call it, and a barrier
+/// must lie between an earlier use of `scratch` and the call.
 template <class A, int V, bool rows>
 __device__ void block_moments(ShiftedSums<A, V, rows>& of, int across, int down, double* scratch,
                               double& n, ChannelMoments (&moments)[rows ? V : 1]) {
@@ -134,7 +135,6 @@ __device__ void block_moments(ShiftedSums<A, V, rows>& of, int across, int down,
   int* lowest = reinterpret_cast<int*>(scratch);
   double *pivots = scratch + 2, *tree = pivots + across * K;
   of.fold();
-  __syncthreads();
   if (threadIdx.x == 0) *lowest = 0;
   __syncthreads();
   if (x == 0 && y < down && of.n > 0) atomicMax(lowest, down - y);

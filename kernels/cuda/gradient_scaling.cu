@@ -11,11 +11,10 @@
 namespace tutti::kernels::cuda {
 namespace {
 
-/// Returns the sum over a block to every thread.
+/// Returns the sum over a block to every thread. A barrier must lie between two calls.
 __device__ double sum_of_block(double v) {
   __shared__ double partial[list_threads / 32];
   for (int bits = 16; bits > 0; bits /= 2) v += __shfl_xor_sync(0xffffffffu, v, bits);
-  __syncthreads();
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = v;
   __syncthreads();
   double total = 0;
@@ -101,7 +100,7 @@ __global__ __launch_bounds__(list_threads) void unscale_kernel(List list, const 
     }
     write<T>(e.parameter, at, count, aligned, x);
   }
-  if (!finite) *found_inf = 1;  // All threads that write it write the same value.
+  if (!finite) atomicExch(found_inf, 1.0f);  // Several threads may write it.
 }
 
 template <class T>

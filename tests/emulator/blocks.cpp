@@ -1,7 +1,7 @@
 // Runs one kernel: its threads as fibers, in a random order between barriers. A fiber runs one
 // thread after another. A further fiber is needed only when a thread waits at a barrier, so a
 // kernel without barriers runs on a single fiber.
-#include "emulator.h"
+#include "race_detector.h"
 
 #include <fmt/format.h>
 #include <boost/context/fiber.hpp>
@@ -12,9 +12,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -189,6 +192,7 @@ struct Thread {
 };
 
 struct Block {
+  std::size_t slot = 0;  // its place among the blocks that run at the same time
   uint3 index{};
   Barrier barrier{"__syncthreads"};
   std::vector<Warp> warps;
@@ -198,6 +202,22 @@ struct Block {
   // The static shared memory of each block, saved while another block of a cooperative launch runs.
   std::vector<std::vector<unsigned char>> static_shared;
 };
+
+// One barrier or fence of the kernels that does nothing, to see whether a test finds that; and a
+// file that gets the place of each that is passed. tests/emulator/mutations.py sets both.
+bool is_left_out(const Location& at) {
+  static const char* const left_out = std::getenv("TUTTI_EMULATOR_WITHOUT");
+  static const char* const places = std::getenv("TUTTI_EMULATOR_PLACES");
+  if (!left_out && !places) return false;
+  const std::string place = fmt::format("{}:{}", at.file_name(), at.line());
+  if (places) {
+    static std::mutex mutex;
+    static auto* known = new std::set<std::string>;
+    const std::lock_guard lock(mutex);
+    if (known->insert(place).second) std::ofstream(places, std::ios::app) << place << '\n';
+  }
+  return left_out && place.ends_with(left_out);
+}
 
 std::string text(const Location& at) { return fmt::format("{}:{}", at.file_name(), at.line()); }
 std::string text(const Thread& t) {
@@ -222,11 +242,14 @@ class Grid {
     for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
     const std::size_t together = launch_.cooperative ? count : 1;
     std::vector<Block> blocks(together);
+    for (std::size_t b = 0; b < together; ++b) blocks[b].slot = b;
+    if (RaceDetector::is_on()) races_.emplace(launch_, together);
     barrier_.expected = count * launch_.block.x * launch_.block.y * launch_.block.z;
     for (std::size_t i = 0; i < count; i += together) {
       for (std::size_t b = 0; b < together; ++b) fill(blocks[b], order[i + b]);
       run(blocks);
     }
+    races_.reset();
   }
 
   void wait(Barrier& barrier, Location at) {
@@ -240,6 +263,8 @@ class Grid {
     t->waits_at = &barrier, t->waits_in = at;
     barrier.waiting.push_back(t);
     if (barrier.waiting.size() == barrier.expected) {
+      if (races_ && &barrier == &t->block->barrier) races_->join_block(t->block->slot);
+      if (races_ && &barrier == &barrier_) races_->join_grid();
       for (Thread* waiting : barrier.waiting) {
         waiting->waits_at = nullptr;
         waiting->block->ready.push_back(waiting);
@@ -254,6 +279,7 @@ class Grid {
 
   Thread* thread() const { return thread_; }
   Barrier& barrier() { return barrier_; }
+  RaceDetector* races() { return races_ ? &*races_ : nullptr; }
   const Launch& launch() const { return launch_; }
 
  private:
@@ -279,6 +305,9 @@ class Grid {
       t.warp->lanes |= 1u << t.lane;
       block.ready.push_back(&t);
     }
+    if (races_)
+      races_->begin_block(block.slot, number,
+                          {block.dynamic_shared.data(), block.dynamic_shared.size()});
   }
 
   void run(std::vector<Block>& blocks) {
@@ -314,17 +343,11 @@ class Grid {
     threadIdx = t.index;
     blockIdx = t.block->index;
     current_thread = {t.lane, t.block->dynamic_shared.data()};
+    if (races_)
+      races_->resume(t.block->slot, static_cast<std::size_t>(&t - t.block->threads.data()));
     fibers_->switch_to(t.fiber);
   }
 
-  static const std::vector<Region>& static_shared() {
-    thread_local const std::vector<Region> regions = [] {
-      std::vector<Region> found;
-      for (const auto& region : shared_regions()) found.push_back(region());
-      return found;
-    }();
-    return regions;
-  }
   static void load_static_shared(Block& block) {
     const auto& regions = static_shared();
     for (std::size_t r = 0; r < regions.size(); ++r) {
@@ -364,6 +387,7 @@ class Grid {
   std::function<void()> body_;
   Thread* thread_ = nullptr;
   Barrier barrier_{"the grid's sync()"};
+  std::optional<RaceDetector> races_;
 };
 
 thread_local Grid* grid = nullptr;
@@ -381,12 +405,29 @@ void run(const Launch& launch) {
   grid = nullptr;
 }
 
-void block_barrier(Location at) { grid->wait(grid->thread()->block->barrier, at); }
+void block_barrier(Location at) {
+  if (!is_left_out(at)) grid->wait(grid->thread()->block->barrier, at);
+}
 
 void grid_barrier(Location at) {
+  if (is_left_out(at)) return;
   if (!grid->launch().cooperative)
     fatal("grid sync() in a launch that is not cooperative, in " + text(at));
   grid->wait(grid->barrier(), at);
+}
+
+void warp_barrier(std::uint32_t mask, Location at) {
+  if (is_left_out(at)) return;
+  Warp& warp = *grid->thread()->warp;
+  const bool last = warp.barrier.waiting.size() + 1 == warp.barrier.expected;
+  if (last && grid->races()) grid->races()->join_warp();
+  warp_exchange(mask, nullptr, 0, at);
+}
+
+void fence(Location at) {
+  if (is_left_out(at)) return;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (grid->races()) grid->races()->fence();
 }
 
 WarpValues warp_exchange(std::uint32_t mask, const void* value, std::size_t bytes, Location at) {
@@ -397,7 +438,8 @@ WarpValues warp_exchange(std::uint32_t mask, const void* value, std::size_t byte
                       text(at)));
   unsigned char* slots = warp.slots[warp.turn];
   const int turn = warp.turn;
-  std::memcpy(slots + static_cast<std::size_t>(t->lane) * WarpValues::stride, value, bytes);
+  if (bytes > 0)
+    std::memcpy(slots + static_cast<std::size_t>(t->lane) * WarpValues::stride, value, bytes);
   if (warp.barrier.waiting.size() + 1 == warp.barrier.expected) warp.turn = 1 - turn;
   grid->wait(warp.barrier, at);
   return {slots, warp.lanes};
@@ -406,6 +448,15 @@ WarpValues warp_exchange(std::uint32_t mask, const void* value, std::size_t byte
 std::vector<Region (*)()>& shared_regions() {
   static auto* regions = new std::vector<Region (*)()>;
   return *regions;
+}
+
+const std::vector<Region>& static_shared() {
+  thread_local const std::vector<Region> regions = [] {
+    std::vector<Region> found;
+    for (const auto& region : shared_regions()) found.push_back(region());
+    return found;
+  }();
+  return regions;
 }
 
 }  // namespace emulator

@@ -36,11 +36,14 @@ inline void __syncthreads(emulator::Location at = emulator::Location::current())
   emulator::block_barrier(at);
 }
 inline void __syncwarp(unsigned mask = ~0u, emulator::Location at = emulator::Location::current()) {
-  emulator::warp_exchange(mask, nullptr, 0, at);
+  emulator::warp_barrier(mask, at);
 }
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-inline void __threadfence_block() { __threadfence(); }
-inline void __threadfence_system() { __threadfence(); }
+inline void __threadfence(emulator::Location at = emulator::Location::current()) {
+  emulator::fence(at);
+}
+inline void __threadfence_system(emulator::Location at = emulator::Location::current()) {
+  emulator::fence(at);
+}
 
 namespace emulator {
 

@@ -7,10 +7,10 @@
 // not all threads reach; shared or device memory that is read before it is written (both are filled
 // with NaN); a missing __syncthreads (threads and blocks run in a random order between barriers);
 // writes past the end of an allocation; host code that reads device memory; a missing order between
-// streams, or between host and device; a vector at an address that is not a multiple of its size.
-// It cannot find: slow code, races of two threads between the same two barriers, wrong memory
-// ordering between blocks, too many registers, and anything about the real cuBLASLt, cuDNN and
-// NCCL.
+// streams, between host and device, or between the nodes of a graph; calls that a capture refuses;
+// a vector at an address that is not a multiple of its size. With kernels that are compiled for it,
+// race_detector.h also finds races of threads and blocks. It cannot find: slow code, too many
+// registers, and anything about the real cuBLASLt, cuDNN and NCCL.
 //
 // The environment variable TUTTI_EMULATOR_SEED (default 1) seeds the random orders. The emulator
 // prints every mistake that it finds and aborts the process.
@@ -52,7 +52,8 @@ struct Launch {
   dim3 grid, block;
   std::size_t shared_bytes = 0;
   bool cooperative = false;
-  std::function<void()> kernel;  ///< runs in every thread
+  std::function<void()> kernel;   ///< runs in every thread
+  const void* address = nullptr;  ///< of the kernel's code, for reports
 };
 /// Runs all threads of all blocks to their end.
 void run(const Launch& launch);
@@ -66,6 +67,10 @@ extern constinit thread_local ThreadContext current_thread;
 
 void block_barrier(Location at);
 void grid_barrier(Location at);
+/// Waits for the other lanes of the warp. `mask` must be that of a full warp.
+void warp_barrier(std::uint32_t mask, Location at);
+/// Orders the thread's accesses to memory, for threads of all blocks.
+void fence(Location at);
 
 /// The values that the lanes of a warp passed to warp_exchange, `stride` bytes apart.
 struct WarpValues {
@@ -86,6 +91,8 @@ struct Region {
 /// One function for each library of kernels, which returns where the `__shared__` variables of that
 /// library are in the calling thread.
 std::vector<Region (*)()>& shared_regions();
+/// What these functions return in the calling thread.
+const std::vector<Region>& static_shared();
 
 // ---- memory.cpp: device memory
 
@@ -104,6 +111,8 @@ struct Usage {
 };
 Usage usage(int device);
 void reset_peak(int device);
+/// All addresses of device memory.
+Region device_addresses();
 /// The device of an address in device memory; -1 for any other.
 int device_of(const void* address);
 /// The bytes from an address to the end of its allocation; 0 if it lies in none.

@@ -1,43 +1,21 @@
 // Tests the emulator: right kernels and host code give right results, and mistakes are found.
 #include "emulator_test.h"
 
+#include "buffer.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace emulator_test {
 namespace {
-
-// Device memory that is filled from, and read to, host vectors.
-template <class T>
-class Buffer {
- public:
-  explicit Buffer(std::size_t count) : count_(count) {
-    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), cudaSuccess);
-  }
-  explicit Buffer(const std::vector<T>& values) : Buffer(values.size()) {
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice),
-              cudaSuccess);
-  }
-  ~Buffer() { cudaFree(data_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  T* get() const { return data_; }
-  std::vector<T> values() const {
-    std::vector<T> host(count_);
-    EXPECT_EQ(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return host;
-  }
-
- private:
-  std::size_t count_;
-  T* data_ = nullptr;
-};
 
 struct Stream {
   cudaStream_t handle;
@@ -237,6 +215,147 @@ TEST(Graphs, AreCapturedOverStreamsAndReplayed) {
   EXPECT_EQ(x.values()[49], 33);
   cudaEventDestroy(forth);
   cudaEventDestroy(back);
+}
+
+// One stream clears and increments numbers that another one copies. Returns how many of 20 replays
+// give a wrong copy.
+int wrong_replays(bool edge) {
+  const Buffer<float> x(50), y(50);
+  const Stream first, second;
+  cudaEvent_t forth, back;
+  cudaEventCreateWithFlags(&forth, cudaEventDisableTiming);
+  cudaEventCreateWithFlags(&back, cudaEventDisableTiming);
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  cudaStreamBeginCapture(first.handle, cudaStreamCaptureModeThreadLocal);
+  if (!edge) cudaEventRecord(forth, first.handle);
+  cudaMemsetAsync(x.get(), 0, 50 * sizeof(float), first.handle);
+  launch_add(x.get(), 50, 1, first.handle);
+  if (edge) cudaEventRecord(forth, first.handle);
+  cudaStreamWaitEvent(second.handle, forth, 0);
+  cudaMemcpyAsync(y.get(), x.get(), 50 * sizeof(float), cudaMemcpyDeviceToDevice, second.handle);
+  cudaEventRecord(back, second.handle);
+  cudaStreamWaitEvent(first.handle, back, 0);
+  EXPECT_EQ(cudaStreamEndCapture(first.handle, &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  int wrong = 0;
+  for (int i = 0; i < 20; ++i) {
+    cudaMemsetAsync(x.get(), 0, 50 * sizeof(float), first.handle);
+    cudaGraphLaunch(executable, first.handle);
+    cudaStreamSynchronize(first.handle);
+    wrong += y.values()[49] != 1;
+  }
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaEventDestroy(forth);
+  cudaEventDestroy(back);
+  return wrong;
+}
+
+TEST(Graphs, AMissingEdgeIsAWrongResult) {
+  EXPECT_EQ(wrong_replays(true), 0);
+  EXPECT_GT(wrong_replays(false), 3);
+}
+
+// Returns how a capture ends in whose middle this thread, or another one, makes a call.
+cudaError_t end_after(cudaStreamCaptureMode mode, bool other_thread,
+                      const std::function<cudaError_t()>& call, cudaError_t expected) {
+  const Stream stream;
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamBeginCapture(stream.handle, mode), cudaSuccess);
+  if (other_thread) std::thread([&] { EXPECT_EQ(call(), expected); }).join();
+  else EXPECT_EQ(call(), expected);
+  const cudaError_t end = cudaStreamEndCapture(stream.handle, &graph);
+  if (graph) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  return end;
+}
+
+TEST(Graphs, ACaptureRefusesWhatItsModeForbids) {
+  const Buffer<float> x(4);
+  const Stream idle;
+  cudaEvent_t event;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  cudaEventRecord(event, idle.handle);
+  cudaStreamSynchronize(idle.handle);
+  float host = 0;
+  void* block = nullptr;
+  const std::function<cudaError_t()> calls[] = {
+      [&] { return cudaEventQuery(event); },
+      [&] { return cudaStreamQuery(idle.handle); },
+      [&] { return cudaMalloc(&block, 16); },
+      [&] { return cudaHostAlloc(&block, 16, 0); },
+      [&] { return cudaMallocAsync(&block, 16, idle.handle); },
+      [&] { return cudaMemcpy(x.get(), &host, 4, cudaMemcpyHostToDevice); }};
+  for (const auto& call : calls) {
+    const auto refused = cudaErrorStreamCaptureUnsupported,
+               broken = cudaErrorStreamCaptureInvalidated;
+    EXPECT_EQ(end_after(cudaStreamCaptureModeGlobal, false, call, refused), broken);
+    EXPECT_EQ(end_after(cudaStreamCaptureModeGlobal, true, call, refused), broken);
+    EXPECT_EQ(end_after(cudaStreamCaptureModeThreadLocal, false, call, refused), broken);
+    EXPECT_EQ(block, nullptr);
+  }
+  const auto query = calls[0];
+  EXPECT_EQ(end_after(cudaStreamCaptureModeThreadLocal, true, query, cudaSuccess), cudaSuccess);
+  EXPECT_EQ(end_after(cudaStreamCaptureModeRelaxed, false, query, cudaSuccess), cudaSuccess);
+  const auto relaxed = [&] {
+    auto mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    const cudaError_t status = query();
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return status;
+  };
+  EXPECT_EQ(end_after(cudaStreamCaptureModeGlobal, false, relaxed, cudaSuccess), cudaSuccess);
+  EXPECT_EQ(end_after(cudaStreamCaptureModeGlobal, true, relaxed, cudaSuccess), cudaSuccess);
+  cudaEventDestroy(event);
+}
+
+TEST(Graphs, NoModeAllowsWhatConflictsWithTheCapture) {
+  const Buffer<float> x(4);
+  const Stream stream;
+  cudaEvent_t event;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  float host = 0;
+  const auto copy = [&](void* to, const void* from, cudaMemcpyKind kind) {
+    return cudaMemcpyAsync(to, from, sizeof(float), kind, stream.handle);
+  };
+  const std::pair<std::function<cudaError_t()>, cudaError_t> calls[] = {
+      {[&] { return copy(x.get(), &host, cudaMemcpyHostToDevice); },
+       cudaErrorStreamCaptureUnsupported},
+      {[&] { return copy(&host, x.get(), cudaMemcpyDeviceToHost); },
+       cudaErrorStreamCaptureUnsupported},
+      {[] { return cudaDeviceSynchronize(); }, cudaErrorStreamCaptureUnsupported},
+      {[&] { return cudaStreamQuery(stream.handle); }, cudaErrorStreamCaptureUnsupported},
+      {[&] { return cudaEventRecord(event, stream.handle), cudaEventQuery(event); },
+       cudaErrorCapturedEvent}};
+  for (const auto& [call, expected] : calls) {
+    cudaGraph_t graph;
+    cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeRelaxed);
+    EXPECT_EQ(call(), expected);
+    EXPECT_EQ(cudaStreamEndCapture(stream.handle, &graph), cudaErrorStreamCaptureInvalidated);
+    cudaGetLastError();
+  }
+  cudaEventDestroy(event);
+}
+
+TEST(Graphs, AKernelNodeNeedsItsSharedMemoryWhenAGraphIsMade) {
+  const Buffer<float> partial(2), results(2);
+  const Stream stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  constexpr int large = 100 << 10;
+  EXPECT_EQ(allow_grid_sum(large), cudaSuccess);
+  cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal);
+  launch_grid_sum({.blocks = 2, .shared_bytes = large, .cooperative = true}, partial.get(),
+                  results.get(), stream.handle);
+  EXPECT_EQ(cudaStreamEndCapture(stream.handle, &graph), cudaSuccess);
+  EXPECT_EQ(allow_grid_sum(60 << 10), cudaSuccess);
+  EXPECT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(allow_grid_sum(large), cudaSuccess);
+  EXPECT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaGetLastError();
 }
 
 }  // namespace

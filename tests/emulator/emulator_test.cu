@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(Threads)
   }
   __syncthreads();
   if (!last || threadIdx.x != 0) return;
+  __threadfence();
   float total = 0;
   for (unsigned b = 0; b < gridDim.x; ++b) total += partial[b];
   *result = total;
@@ -75,6 +76,44 @@ __global__ void reverse(int* x, bool barrier) {
   values[threadIdx.x] = x[threadIdx.x];
   if (barrier) __syncthreads();
   x[threadIdx.x] = values[127 - threadIdx.x];
+}
+// Each thread writes one element of 16 bits, and reads one of its neighbour `by` threads away.
+__global__ void neighbours(short* y, int by, bool barrier) {
+  __shared__ short values[64];
+  values[threadIdx.x] = static_cast<short>(threadIdx.x);
+  if (barrier) __syncwarp();
+  y[threadIdx.x] = values[threadIdx.x + by];
+}
+// As neighbours, but the lanes wait for each other at a shuffle, which orders no memory.
+__global__ void neighbours_after_shuffle(short* y) {
+  __shared__ short values[33];
+  values[threadIdx.x] = 1;
+  if (threadIdx.x == 0) values[32] = 1;
+  const int other = __shfl_xor_sync(~0u, static_cast<int>(threadIdx.x), 1);
+  y[threadIdx.x] = values[other];
+}
+// Block by block, all threads add what they find and leave a number for the next block.
+__global__ void hand_over(int* values, unsigned* counter, int* sum, Fences fences) {
+  __shared__ bool last;
+  values[blockIdx.x * blockDim.x + threadIdx.x] = 1;
+  if (fences.before) __threadfence();
+  if (fences.barrier) __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+  __syncthreads();
+  if (!last) return;
+  if (fences.after) __threadfence();
+  if (threadIdx.x != 1) return;
+  *sum = 0;
+  for (unsigned i = 0; i < gridDim.x * blockDim.x; ++i) *sum += values[i];
+}
+__global__ void add_atomically(int* sum, bool all) {
+  if (all || threadIdx.x > 0) atomicAdd(sum, 1);
+  else *sum += 1;
+}
+__global__ void rotate_over_grid(int* values, bool barrier) {
+  values[blockIdx.x] = static_cast<int>(blockIdx.x);
+  if (barrier) cooperative_groups::this_grid().sync();
+  if (values[(blockIdx.x + 1) % gridDim.x] < 0) values[gridDim.x] = 1;
 }
 __global__ void read_shared(float* y, bool write) {
   __shared__ float value;
@@ -120,8 +159,12 @@ void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* co
                 float* result) {
   start(sum<96>, shape, nullptr, x, n, partial, counter, result);
 }
-void launch_grid_sum(Shape shape, float* partial, float* results) {
-  start(grid_sum, shape, nullptr, partial, results);
+void launch_grid_sum(Shape shape, float* partial, float* results, cudaStream_t stream) {
+  start(grid_sum, shape, stream, partial, results);
+}
+cudaError_t allow_grid_sum(int shared_bytes) {
+  return cudaFuncSetAttribute(tutti::cuda::address_of(grid_sum),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
 }
 void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes) {
   start(shuffles, {1, 32}, nullptr, up, down, from, halves, votes);
@@ -129,6 +172,22 @@ void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes
 void launch_divergent(int threads, int reach) { start(divergent, {1, threads}, nullptr, reach); }
 void launch_two_barriers() { start(two_barriers, {1, 32}, nullptr); }
 void launch_reverse(int* x, bool barrier) { start(reverse, {1, 128}, nullptr, x, barrier); }
+void launch_neighbours(short* y, int threads, int by, bool barrier) {
+  start(neighbours, {1, threads}, nullptr, y, by, barrier);
+}
+void launch_neighbours_after_shuffle(short* y) {
+  start(neighbours_after_shuffle, {1, 32}, nullptr, y);
+}
+void launch_hand_over(int* values, unsigned* counter, int* sum, Fences fences) {
+  start(hand_over, {5, 64}, nullptr, values, counter, sum, fences);
+}
+void launch_add_atomically(int* sum, bool all) {
+  start(add_atomically, {4, 64}, nullptr, sum, all);
+}
+void launch_rotate_over_grid(int* values, bool barrier) {
+  start(rotate_over_grid, {.blocks = 4, .threads = 1, .cooperative = true}, nullptr, values,
+        barrier);
+}
 void launch_read_shared(float* y, bool write) { start(read_shared, {1, 1}, nullptr, y, write); }
 void launch_add(float* x, int n, float by, cudaStream_t stream) {
   start(add, {(n + 31) / 32, 32}, stream, x, n, by);

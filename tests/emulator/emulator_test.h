@@ -15,11 +15,22 @@ struct Shape {
 
 void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter,
                 float* result);
-void launch_grid_sum(Shape shape, float* partial, float* results);
+void launch_grid_sum(Shape shape, float* partial, float* results, cudaStream_t stream = nullptr);
+/// Sets the limit of the dynamic shared memory of launch_grid_sum's kernel.
+cudaError_t allow_grid_sum(int shared_bytes);
 void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes);
 void launch_divergent(int threads, int reach);
 void launch_two_barriers();
 void launch_reverse(int* x, bool barrier);
+void launch_neighbours(short* y, int threads, int by, bool barrier);
+void launch_neighbours_after_shuffle(short* y);
+/// Which parts of the pattern are there by which a block learns that it is the last.
+struct Fences {
+  bool before = true, barrier = true, after = true;
+};
+void launch_hand_over(int* values, unsigned* counter, int* sum, Fences fences);
+void launch_add_atomically(int* sum, bool all);
+void launch_rotate_over_grid(int* values, bool barrier);
 void launch_read_shared(float* y, bool write);
 /// Stores the sum of the four numbers at `x`, which are loaded as one vector.
 void launch_load_vector(const float* x, float* y);

@@ -203,6 +203,8 @@ void reset_peak(int device) {
   memory().usage[device].peak = memory().usage[device].live;
 }
 
+Region device_addresses() { return {memory().base, range - huge_page}; }
+
 int device_of(const void* address) {
   Memory& m = memory();
   const auto* a = static_cast<const unsigned char*>(address);

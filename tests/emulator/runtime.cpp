@@ -3,8 +3,10 @@
 #include "streams.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -56,7 +58,8 @@ cudaError_t result(cudaError_t status) {
 
 struct Kernel {
   Binder binder = nullptr;
-  std::size_t shared_allowed = shared_per_block;
+  std::array<std::size_t, devices> shared_allowed;
+  Kernel() { shared_allowed.fill(shared_per_block); }
 };
 struct Kernels {
   std::mutex mutex;
@@ -118,6 +121,10 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   to_device ? expect_allocated(to, bytes, "cudaMemcpy") : expect_host(to, "cudaMemcpy");
   from_device ? expect_allocated(from, bytes, "cudaMemcpy") : expect_host(from, "cudaMemcpy");
+  const void* host = to_device ? from_device ? nullptr : from : to;
+  if (host && !is_pinned(host))
+    if (const cudaError_t status = expect_not_captured(stream); status != cudaSuccess)
+      return result(status);
   if (census::device()) return census::note_copy(to, from, bytes, kind), cudaSuccess;
   // For pageable memory the call returns after the source is read or the destination is complete.
   if (to_device && !from_device && !is_pinned(from)) {
@@ -224,6 +231,9 @@ const char* cudaGetErrorString(cudaError_t status) {
 
 cudaError_t cudaMallocAsync(void** block, std::size_t bytes, cudaStream_t handle) {
   const StreamPtr stream = stream_of(handle);
+  if (!is_capturing(stream))
+    if (const cudaError_t status = expect_no_capture(); status != cudaSuccess)
+      return result(status);
   census::note_call("cudaMallocAsync", static_cast<double>(bytes));
   *block = bytes == 0 ? nullptr : allocate(bytes, stream->device);
   if (bytes == 0) return cudaSuccess;
@@ -248,6 +258,7 @@ cudaError_t cudaFreeAsync(void* block, cudaStream_t handle) {
   return result(enqueue(stream, [=] { release(block); }));
 }
 cudaError_t cudaMalloc(void** block, std::size_t bytes) {
+  if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   *block = allocate(bytes, current_device);
   if (*block == nullptr) return result(cudaErrorMemoryAllocation);
   if (census::note_call("cudaMalloc", static_cast<double>(bytes))) return cudaSuccess;
@@ -257,7 +268,8 @@ cudaError_t cudaMalloc(void** block, std::size_t bytes) {
 }
 cudaError_t cudaFree(void* block) {
   if (block == nullptr) return cudaSuccess;
-  for (int d = 0; d < devices; ++d) finish_device(d);
+  if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
+  for (int d = 0; d < devices; ++d) wait_until_idle(d);
   release(block);
   return cudaSuccess;
 }
@@ -286,6 +298,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
 
 cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned flags) {
+  if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   *block = std::malloc(bytes);
   if (census::note_call("cudaHostAlloc")) std::memset(*block, 0, bytes);
   const std::lock_guard lock(pinned().mutex);
@@ -300,7 +313,8 @@ cudaError_t cudaHostGetDevicePointer(void** on_device, void* block, unsigned) {
   return *on_device = block, cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* block) {
-  for (int d = 0; d < devices; ++d) finish_device(d);
+  if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
+  for (int d = 0; d < devices; ++d) wait_until_idle(d);
   const std::lock_guard lock(pinned().mutex);
   pinned().blocks.erase(static_cast<const char*>(block));
   std::free(block);
@@ -316,6 +330,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_
   return copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream));
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   const cudaError_t status = copy(to, from, bytes, kind, stream_of(nullptr));
   return status == cudaSuccess ? result(finish(stream_of(nullptr))) : status;
 }
@@ -355,6 +370,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return result(finish(stream_of(stream)));
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  cudaError_t status = expect_not_captured(stream_of(stream));
+  if (status == cudaSuccess) status = expect_no_capture();
+  if (status != cudaSuccess) return result(status);
   census::note_call("cudaStreamQuery");
   return has_finished(stream_of(stream)) ? cudaSuccess : cudaErrorNotReady;
 }
@@ -382,6 +400,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return result(finish(event->signal));
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event->signal && event->signal->capture) return result(finish(event->signal));
+  if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   census::note_call("cudaEventQuery");
   return is_raised(event->signal) ? cudaSuccess : cudaErrorNotReady;
 }
@@ -401,16 +421,16 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   if (value < 0 || static_cast<std::size_t>(value) > shared_of_block())
     return result(cudaErrorInvalidValue);
   const std::lock_guard lock(kernels().mutex);
-  std::size_t& allowed = kernels().known[kernel].shared_allowed;
-  if (static_cast<std::size_t>(value) < allowed)
-    fatal("the shared memory of a kernel was limited to less than a captured graph may need");
-  allowed = static_cast<std::size_t>(value);
+  kernels().known[kernel].shared_allowed[static_cast<std::size_t>(current_device)] =
+      std::max(shared_per_block, static_cast<std::size_t>(value));
   return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
                                                           int threads, std::size_t shared_bytes) {
   const std::lock_guard lock(kernels().mutex);
-  const bool is_allowed = shared_bytes <= kernels().known[kernel].shared_allowed;
+  const bool is_allowed =
+      shared_bytes <=
+      kernels().known[kernel].shared_allowed[static_cast<std::size_t>(current_device)];
   return *blocks = is_allowed ? blocks_at_once(threads, shared_bytes) : 0, cudaSuccess;
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* address,
@@ -425,7 +445,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ad
                 .block = config->blockDim,
                 .shared_bytes = config->dynamicSmemBytes,
                 .cooperative = false,
-                .kernel = {}};
+                .kernel = {},
+                .address = address};
   for (unsigned i = 0; i < config->numAttrs; ++i)
     if (config->attrs[i].id == cudaLaunchAttributeCooperative)
       launch.cooperative = config->attrs[i].val.cooperative != 0;
@@ -434,7 +455,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ad
   if (threads == 0 || threads > 1024 || launch.block.z > 64 || blocks == 0 ||
       launch.grid.x > 0x7fffffffu || launch.grid.y > 65535 || launch.grid.z > 65535)
     return result(cudaErrorInvalidConfiguration);
-  if (launch.shared_bytes > kernel.shared_allowed) return result(cudaErrorInvalidValue);
+  if (launch.shared_bytes > kernel.shared_allowed[static_cast<std::size_t>(current_device)])
+    return result(cudaErrorInvalidValue);
   const int at_once = blocks_at_once(static_cast<int>(threads), launch.shared_bytes) *
                       multiprocessor_count();
   if (launch.cooperative && blocks > static_cast<std::size_t>(at_once))
@@ -447,13 +469,15 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ad
   launch.kernel = kernel.binder(address, arguments);
   const StreamPtr stream = stream_of(config->stream);
   if (stream->device != current_device) return result(cudaErrorInvalidResourceHandle);
-  return result(enqueue(stream, [launch = std::move(launch)] { emulator::run(launch); }));
+  const KernelNode node{address, current_device, launch.shared_bytes};
+  return result(enqueue(
+      stream, [launch = std::move(launch)] { emulator::run(launch); }, node));
 }
 
 // ---- graphs
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  return result(begin_capture(stream_of(stream)));
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return result(begin_capture(stream_of(stream), mode));
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   std::shared_ptr<Graph> captured;
@@ -461,10 +485,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = status == cudaSuccess ? new CUgraph_st{captured} : nullptr;
   return result(status);
 }
-// The emulator refuses no call because of the capture mode.
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  return std::swap(*mode, current), cudaSuccess;
+  return *mode = exchange_capture_mode(*mode), cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   *status = is_capturing(stream_of(stream)) ? cudaStreamCaptureStatusActive
@@ -473,6 +495,14 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long) {
+  const std::lock_guard lock(kernels().mutex);
+  for (const Node& node : graph->graph->nodes) {
+    if (!node.kernel.kernel) continue;
+    const Kernel& kernel = kernels().known[node.kernel.kernel];
+    const auto device = static_cast<std::size_t>(node.kernel.device);
+    if (node.kernel.shared_bytes > kernel.shared_allowed[device])
+      return result(cudaErrorInvalidValue);
+  }
   return *executable = new CUgraphExec_st{graph->graph}, cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {

@@ -7,8 +7,11 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 namespace emulator {
 namespace {
@@ -18,6 +21,7 @@ struct Queues {
   std::condition_variable changed;
   std::unordered_map<Stream*, StreamPtr> streams;  // the streams that exist or have work left
   std::map<int, StreamPtr> legacy;
+  std::set<std::shared_ptr<Capture>> captures;  // those that have begun and not ended
   Random random{~std::uint64_t{0}};
 };
 
@@ -118,6 +122,53 @@ cudaError_t break_capture(Stream& stream) {
   return cudaErrorStreamCaptureUnsupported;
 }
 
+void capture_node(Stream& stream, Node node) {
+  std::vector<Node>& nodes = stream.capture->graph->nodes;
+  node.after = std::exchange(stream.after, {nodes.size()});
+  nodes.push_back(std::move(node));
+}
+
+// The nodes that come before a point, among all nodes of the graph.
+std::vector<bool> ancestors(const Graph& graph, const std::set<std::size_t>& after) {
+  std::vector<bool> found(graph.nodes.size());
+  std::vector<std::size_t> left(after.begin(), after.end());
+  while (!left.empty()) {
+    const std::size_t node = left.back();
+    left.pop_back();
+    if (found[node]) continue;
+    found[node] = true;
+    left.insert(left.end(), graph.nodes[node].after.begin(), graph.nodes[node].after.end());
+  }
+  return found;
+}
+
+// A random order of a graph's nodes in which each comes after those that it has to come after.
+std::vector<std::size_t> random_order(const Graph& graph) {
+  const std::size_t count = graph.nodes.size();
+  std::vector<std::size_t> waits_for(count), ready, order;
+  std::vector<std::vector<std::size_t>> next(count);
+  std::optional<std::size_t> last_shared;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::set<std::size_t> after = graph.nodes[i].after;
+    if (graph.nodes[i].begin && last_shared) after.insert(*last_shared);
+    if (graph.nodes[i].begin) last_shared = i;
+    for (const std::size_t earlier : after) next[earlier].push_back(i);
+    waits_for[i] = after.size();
+    if (after.empty()) ready.push_back(i);
+  }
+  const std::lock_guard lock(queues().mutex);
+  while (!ready.empty()) {
+    std::swap(ready.back(), ready[queues().random.below(ready.size())]);
+    order.push_back(ready.back());
+    ready.pop_back();
+    for (const std::size_t later : next[order.back()])
+      if (--waits_for[later] == 0) ready.push_back(later);
+  }
+  return order;
+}
+
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
 }  // namespace
 
 Graph::~Graph() {
@@ -161,11 +212,10 @@ void destroy_stream(cudaStream_t handle) {
   erase_if_finished(stream);
 }
 
-cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work) {
+cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work, const KernelNode& kernel) {
   std::unique_lock lock(queues().mutex);
   if (stream->capture) {
-    stream->capture->graph->nodes.push_back({.work = std::move(work), .begin = {}});
-    ++stream->captured_before[stream.get()];
+    capture_node(*stream, {.work = std::move(work), .begin = {}, .after = {}, .kernel = kernel});
     return cudaSuccess;
   }
   if (census::device()) return cudaSuccess;  // No work runs.
@@ -181,8 +231,7 @@ cudaError_t enqueue_shared(const StreamPtr& stream, std::function<SharedWork()> 
   {
     const std::lock_guard lock(queues().mutex);
     if (stream->capture) {
-      stream->capture->graph->nodes.push_back({.work = {}, .begin = std::move(begin)});
-      ++stream->captured_before[stream.get()];
+      capture_node(*stream, {.work = {}, .begin = std::move(begin), .after = {}});
       return cudaSuccess;
     }
   }
@@ -192,7 +241,8 @@ cudaError_t enqueue_shared(const StreamPtr& stream, std::function<SharedWork()> 
 }
 
 cudaError_t launch(const std::shared_ptr<Graph>& graph, const StreamPtr& stream) {
-  for (const Node& node : graph->nodes) {
+  for (const std::size_t i : random_order(*graph)) {
+    const Node& node = graph->nodes[i];
     const cudaError_t status = node.begin ? enqueue_shared(stream, node.begin)
                                           : enqueue(stream, [graph, &node] { node.work(); });
     if (status != cudaSuccess) return status;
@@ -210,7 +260,7 @@ std::shared_ptr<Signal> record(const StreamPtr& stream) {
   std::unique_lock lock(queues().mutex);
   if (stream->capture) {
     signal->capture = stream->capture;
-    signal->captured_before = stream->captured_before;
+    signal->after = stream->after;
     return signal;
   }
   if (census::device()) {
@@ -230,15 +280,12 @@ cudaError_t wait(const StreamPtr& stream, const std::shared_ptr<Signal>& signal)
   if (signal->capture) {
     if (!stream->capture) {
       stream->capture = signal->capture;
-      stream->captured_before.clear();
+      stream->after.clear();
       signal->capture->joined.push_back(stream);
     } else if (stream->capture != signal->capture) {
       return cudaErrorStreamCaptureMerge;
     }
-    for (const auto& [s, count] : signal->captured_before) {
-      std::size_t& known = stream->captured_before[s];
-      known = std::max(known, count);
-    }
+    stream->after.insert(signal->after.begin(), signal->after.end());
     return cudaSuccess;
   }
   if (stream->capture) return stream->capture->broken = true, cudaErrorStreamCaptureIsolation;
@@ -307,13 +354,16 @@ void raise(const std::shared_ptr<Signal>& signal) {
   queues().changed.notify_all();
 }
 
-cudaError_t begin_capture(const StreamPtr& stream) {
+cudaError_t begin_capture(const StreamPtr& stream, cudaStreamCaptureMode mode) {
   const std::lock_guard lock(queues().mutex);
   if (stream->capture) return cudaErrorIllegalState;
   if (is_legacy(stream)) return cudaErrorStreamCaptureUnsupported;
   stream->capture = std::make_shared<Capture>();
   stream->capture->origin = stream.get();
-  stream->captured_before.clear();
+  stream->capture->mode = mode;
+  stream->capture->thread = std::this_thread::get_id();
+  queues().captures.insert(stream->capture);
+  stream->after.clear();
   return cudaSuccess;
 }
 
@@ -322,14 +372,13 @@ cudaError_t end_capture(const StreamPtr& stream, std::shared_ptr<Graph>& graph) 
   const std::shared_ptr<Capture> capture = stream->capture;
   if (!capture) return cudaErrorIllegalState;
   if (capture->origin != stream.get()) return cudaErrorStreamCaptureUnmatched;
-  bool unjoined = false;
-  for (const StreamPtr& other : capture->joined) {
-    unjoined |= other->captured_before[other.get()] > stream->captured_before[other.get()];
-    other->capture = nullptr;
-  }
+  for (const StreamPtr& other : capture->joined) other->capture = nullptr;
   stream->capture = nullptr;
+  queues().captures.erase(capture);
   if (capture->broken) return cudaErrorStreamCaptureInvalidated;
-  if (unjoined) return cudaErrorStreamCaptureUnjoined;
+  const std::vector<bool> joined = ancestors(*capture->graph, stream->after);
+  if (std::find(joined.begin(), joined.end(), false) != joined.end())
+    return cudaErrorStreamCaptureUnjoined;
   graph = capture->graph;
   return cudaSuccess;
 }
@@ -337,6 +386,31 @@ cudaError_t end_capture(const StreamPtr& stream, std::shared_ptr<Graph>& graph) 
 bool is_capturing(const StreamPtr& stream) {
   const std::lock_guard lock(queues().mutex);
   return stream->capture != nullptr;
+}
+
+cudaStreamCaptureMode exchange_capture_mode(cudaStreamCaptureMode mode) {
+  return std::exchange(capture_mode, mode);
+}
+
+cudaError_t expect_no_capture() {
+  const std::lock_guard lock(queues().mutex);
+  cudaError_t status = cudaSuccess;
+  for (const std::shared_ptr<Capture>& capture : queues().captures) {
+    const bool own = capture->thread == std::this_thread::get_id();
+    const bool forbids = own ? capture->mode != cudaStreamCaptureModeRelaxed &&
+                                   capture_mode != cudaStreamCaptureModeRelaxed
+                             : capture->mode == cudaStreamCaptureModeGlobal &&
+                                   capture_mode == cudaStreamCaptureModeGlobal;
+    if (!forbids) continue;
+    capture->broken = true;
+    status = cudaErrorStreamCaptureUnsupported;
+  }
+  return status;
+}
+
+cudaError_t expect_not_captured(const StreamPtr& stream) {
+  const std::lock_guard lock(queues().mutex);
+  return stream->capture ? break_capture(*stream) : cudaSuccess;
 }
 
 }  // namespace emulator

@@ -7,8 +7,9 @@
 
 #include <chrono>
 #include <deque>
-#include <map>
 #include <memory>
+#include <set>
+#include <thread>
 
 namespace emulator {
 
@@ -21,8 +22,7 @@ struct Signal {
   bool raised = false;
   std::chrono::steady_clock::time_point time;
   std::shared_ptr<Capture> capture;  ///< not null for a point in a captured graph
-  /// The number of nodes of each stream that come before that point.
-  std::map<const Stream*, std::size_t> captured_before;
+  std::set<std::size_t> after;       ///< the nodes of the graph that this point comes after
 };
 
 struct Entry {
@@ -37,7 +37,7 @@ struct Stream {
   bool busy = false;  ///< a host thread runs its first entry
   bool destroyed = false;
   std::shared_ptr<Capture> capture;
-  std::map<const Stream*, std::size_t> captured_before;
+  std::set<std::size_t> after;  ///< the nodes that the next captured node comes after
 };
 
 /// One rank's part of work that several ranks do together. The stream goes on when `done` is
@@ -47,9 +47,18 @@ struct SharedWork {
   std::shared_ptr<Signal> done;
 };
 
+/// What a kernel node needs of its kernel.
+struct KernelNode {
+  const void* kernel = nullptr;
+  int device = 0;
+  std::size_t shared_bytes = 0;
+};
+
 struct Node {
   std::function<void()> work;         ///< exactly one of the two is set
   std::function<SharedWork()> begin;  ///< is called at each replay
+  std::set<std::size_t> after;        ///< the nodes that come before this one
+  KernelNode kernel = {};             ///< its kernel is null for other nodes
 };
 
 struct Graph {
@@ -64,6 +73,8 @@ struct Capture {
   std::vector<std::shared_ptr<Stream>> joined;
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
   bool broken = false;  ///< there was a call that cannot be captured
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;  ///< that began it
 };
 
 using StreamPtr = std::shared_ptr<Stream>;
@@ -74,7 +85,8 @@ StreamPtr stream_of(cudaStream_t handle);
 cudaStream_t handle_of(const StreamPtr& stream);
 void destroy_stream(cudaStream_t handle);
 
-cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work);
+cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work,
+                    const KernelNode& kernel = {});
 std::shared_ptr<Signal> record(const StreamPtr& stream);
 cudaError_t wait(const StreamPtr& stream, const std::shared_ptr<Signal>& signal);
 /// Runs everything that was enqueued before. cudaErrorStreamCaptureUnsupported during a capture.
@@ -91,15 +103,26 @@ bool is_raised(const std::shared_ptr<Signal>& signal);
 /// Enqueues one rank's part of work that ranks do together, which `begin` returns. `begin` is
 /// called at once or, in a capture, at each replay.
 cudaError_t enqueue_shared(const StreamPtr& stream, std::function<SharedWork()> begin);
-/// Enqueues the nodes of a graph in the order of their capture.
+/// Enqueues the nodes of a graph in a random order that its edges allow. Work that ranks do
+/// together keeps the order of its capture, because all ranks must begin it in the same order.
 cudaError_t launch(const std::shared_ptr<Graph>& graph, const StreamPtr& stream);
 
 /// A signal that no stream records; streams wait for it until raise().
 std::shared_ptr<Signal> make_signal();
 void raise(const std::shared_ptr<Signal>& signal);
 
-cudaError_t begin_capture(const StreamPtr& stream);
+cudaError_t begin_capture(const StreamPtr& stream, cudaStreamCaptureMode mode);
 cudaError_t end_capture(const StreamPtr& stream, std::shared_ptr<Graph>& graph);
 bool is_capturing(const StreamPtr& stream);
+/// Makes `mode` the calling thread's, and returns the one that it had. A thread begins with
+/// cudaStreamCaptureModeGlobal.
+cudaStreamCaptureMode exchange_capture_mode(cudaStreamCaptureMode mode);
+/// Refuses a call that may wait for, or disturb, a capture. Under the thread's mode "global", the
+/// captures of the thread and those of other threads that began in this mode forbid the call; under
+/// "thread-local", those of the thread; a relaxed thread or capture forbids nothing. A call that is
+/// refused breaks these captures.
+cudaError_t expect_no_capture();
+/// Refuses a call that cannot be captured, if the stream is captured, and breaks the capture.
+cudaError_t expect_not_captured(const StreamPtr& stream);
 
 }  // namespace emulator

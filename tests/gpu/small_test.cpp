@@ -100,6 +100,19 @@ TEST(SmallKernels, EverythingElse) {
       1e-4);
 }
 
+// There are more rows than blocks on the emulator's device.
+TEST(SmallKernels, RowsThatABlockShares) {
+  expect_the_cpus(
+      [](Device device) {
+        Generator generator(6);
+        const Tensor x = random(generator, {98, 2304}, float32, device).requires_grad_();
+        const Tensor y = log_softmax(nn::layer_norm(x, {2304}), 1);
+        y.backward(random(generator, {98, 2304}, float32, device));
+        return Results{y.detach(), x.grad()};
+      },
+      1e-4);
+}
+
 TEST(SmallKernels, OperationsOnIndices) {
   expect_the_cpus(
       [](Device device) {
