@@ -1,5 +1,6 @@
 // Replaces kernels/cuda/convolution.cpp, which calls cuDNN: computes convolutions by the CPU's
 // kernels, on the same memory and in the stream's order.
+#include "census.h"
 #include "emulator.h"
 
 #include <tutti/core/create.h>
@@ -41,6 +42,27 @@ class OneThread {
   int before_;
 };
 
+double bytes_of(const Tensor& t) {
+  return static_cast<double>(t.numel()) * static_cast<double>(size_of(t.dtype()));
+}
+
+// Adds a convolution to a census, as if each of its three tensors moved once, and the casts around
+// it: cuDNN takes tensors of one dtype, so kernels/cuda/convolution.cpp casts the weight (or its
+// gradient) to that of the activations (or from it).
+void count(const char* name, const Tensor& x, const Tensor& w, const Tensor& y) {
+  using namespace emulator::census;
+  const double weight = static_cast<double>(w.numel()) * static_cast<double>(size_of(x.dtype()));
+  if (w.dtype() != x.dtype())
+    note({.kind = Kind::kernel,
+          .name = "convert_kernel<float>(around a convolution)",
+          .bytes = bytes_of(w) + weight});
+  note(
+      {.kind = Kind::convolution,
+       .name = name,
+       .bytes = bytes_of(x) + weight + bytes_of(y),
+       .flops = 2.0 * static_cast<double>(y.numel()) * static_cast<double>(w.numel() / w.size(0))});
+}
+
 template <class Work>
 void enqueue(const Tensor& output, Work work) {
   if (!is_floating(output.dtype()))
@@ -68,12 +90,14 @@ const Convolution& convolution() {
   static const Convolution table{
       [](const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
          const Tensor& y) {
+        count("convolution forward", x, w, y);
         enqueue(y, [x = on_host(x), w = on_host(w), bias = on_host(bias), options, y = on_host(y)] {
           const Output to(y);
           cpu::convolution().forward(widened(x), widened(w), widened(bias), options, to.wide);
         });
       },
       [](const Tensor& dy, const Tensor& w, const ConvOptions& options, const Tensor& dx) {
+        count("convolution backward_input", dx, w, dy);
         enqueue(dx, [dy = on_host(dy), w = on_host(w), options, dx = on_host(dx)] {
           const Output to(dx);
           cpu::convolution().backward_input(widened(dy), widened(w), options, to.wide);
@@ -81,6 +105,7 @@ const Convolution& convolution() {
       },
       [](const Tensor& x, const Tensor& dy, const ConvOptions& options, const Tensor& dw,
          const Tensor& db) {
+        count("convolution backward_weight", x, dw, dy);
         enqueue(dw,
                 [x = on_host(x), dy = on_host(dy), options, dw = on_host(dw), db = on_host(db)] {
                   const Output weight(dw), bias(db);

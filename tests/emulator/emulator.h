@@ -90,6 +90,8 @@ std::vector<Region (*)()>& shared_regions();
 // ---- memory.cpp: device memory
 
 constexpr std::size_t device_memory = std::size_t{1} << 30;  ///< bytes of each device
+/// Returns the bytes of each device: device_memory, or that of a census's device (census.h).
+std::size_t memory_bytes();
 
 /// Allocates device memory with guards at both ends; returns null if the device has no room.
 void* allocate(std::size_t bytes, int device);
@@ -104,6 +106,8 @@ Usage usage(int device);
 void reset_peak(int device);
 /// The device of an address in device memory; -1 for any other.
 int device_of(const void* address);
+/// The bytes from an address to the end of its allocation; 0 if it lies in none.
+std::size_t bytes_from(const void* address);
 /// Aborts, naming `call`, unless all of [address, address + bytes) lies in one live allocation.
 void expect_allocated(const void* address, std::size_t bytes, const char* call);
 

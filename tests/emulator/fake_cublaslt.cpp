@@ -4,6 +4,7 @@
 // in float64), and that an algorithm is used for the problem, the alignments and the workspace that
 // it was made for. They overwrite the workspace, and refuse some problems with an epilogue, chosen
 // by hash. They do not imitate cuBLASLt's choices, rounding and speed, or its relu of NaN.
+#include "census.h"
 #include "emulator.h"
 
 #include <tutti/core/dtype.h>
@@ -320,6 +321,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                                "cublasLtMatmul's bias");
   if (algorithm.workspace > 0)
     emulator::expect_allocated(workspace, algorithm.workspace, "cublasLtMatmul's workspace");
+  emulator::census::note(
+      {.kind = emulator::census::Kind::product,
+       .name = "cublasLtMatmul",
+       .bytes = static_cast<double>(p.a.bytes() + p.b.bytes() + p.d.bytes()),
+       .flops = 2.0 * static_cast<double>(p.d.rows) * static_cast<double>(p.d.columns) *
+                static_cast<double>(p.inner() * p.d.count)});
   const cudaDataType scale = p.compute == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F;
   const auto factor = [&](const void* f) { return load(scale, f, 0); };
   emulator::enqueue(stream,

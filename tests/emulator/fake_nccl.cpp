@@ -6,6 +6,7 @@
 // it is aborted. An abort returns late, as NCCL's does: when the device is idle and no graph uses
 // the communicator. A split whose parent is aborted still returns its communicator. A communicator
 // that is never aborted is reported when the program ends.
+#include "census.h"
 #include "streams.h"
 
 #include <tutti/distributed/backends/nccl/nccl.h>
@@ -174,7 +175,26 @@ void arrive(const std::shared_ptr<RankGroup>& group, std::int64_t number, int ra
   group->pending.erase(found);
 }
 
+// In a census no collective runs (census.h).
+ncclResult_t count(ncclComm* comm, const Call& call) {
+  constexpr const char* names[] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast",
+                                   "ncclReduceScatter"};
+  const bool broadcasts = call.kind == Kind::broadcast;
+  emulator::census::note_collective(
+      {.function = names[static_cast<int>(call.kind)],
+       .input = call.input,
+       .output = call.output,
+       .bytes = call.count * size_of(dtype_of_nccl(call.type)),
+       .group = comm->group.get(),
+       .number = comm->state->calls++,
+       .copies = call.kind == Kind::all_gather ? comm->group->size : 1,
+       .is_received = broadcasts && call.root != comm->rank,
+       .is_sent = broadcasts && call.root == comm->rank});
+  return ncclSuccess;
+}
+
 ncclResult_t enqueue_collective(ncclComm* comm, cudaStream_t stream, const Call& call) {
+  if (emulator::census::device()) return count(comm, call);
   const auto begin = [group = comm->group, state = comm->state, rank = comm->rank, call] {
     const auto signal = emulator::make_signal();
     const std::lock_guard lock(mutex);

@@ -1,6 +1,7 @@
 // Device memory: one range of addresses for all devices, which host code must not access. Each
 // block lies between two guards. A release checks them, and AddressSanitizer, if it is on, reports
 // an access to them at once.
+#include "census.h"
 #include "emulator.h"
 
 #include <fmt/format.h>
@@ -30,8 +31,8 @@ constexpr std::size_t alignment = 256;  // cudaMalloc's
 constexpr std::size_t guard = 256;
 constexpr unsigned char guard_byte = 0xdb;
 constexpr std::size_t huge_page = 2 << 20;
-constexpr std::size_t range = std::size_t{16}
-                              << 30;  // bytes of addresses; only touched pages use memory
+// Returns the bytes of addresses for all devices; only touched pages use memory.
+std::size_t address_bytes() { return std::size_t{census::device() ? 1024u : 16u} << 30; }
 
 struct Block {
   std::size_t bytes, reserved;  // `reserved` includes the guards
@@ -49,6 +50,7 @@ struct Block {
 
 struct Memory {
   std::mutex mutex;
+  const std::size_t range = address_bytes();
   unsigned char* base;
   std::size_t used = 0;                        // bytes of the range that were ever allocated
   std::map<unsigned char*, std::size_t> free;  // by address
@@ -101,19 +103,9 @@ DeviceAccess::~DeviceAccess() {
   if (--memory().accesses == 0) memory().protect();
 }
 
-void* allocate(std::size_t bytes, int device) {
-  Memory& m = memory();
-  const DeviceAccess access;
-  const std::lock_guard lock(m.mutex);
-  Usage& u = m.usage[device];
-  if (u.live + bytes > device_memory) return nullptr;
-  const std::size_t reserved = guard + (bytes + alignment - 1) / alignment * alignment + guard;
-  const auto room = std::find_if(m.free.begin(), m.free.end(),
-                                 [&](const auto& f) { return f.second >= reserved; });
-  if (room == m.free.end()) return nullptr;
-  unsigned char* start = room->first;
-  if (room->second > reserved) m.free[start + reserved] = room->second - reserved;
-  m.free.erase(room);
+namespace {
+
+void put_guards(Memory& m, unsigned char* start, std::size_t bytes, std::size_t reserved) {
   const std::size_t end = (static_cast<std::size_t>(start + reserved - m.base) + huge_page - 1) /
                           huge_page * huge_page;
   if (end > m.used) m.used = end, m.protect();
@@ -121,6 +113,40 @@ void* allocate(std::size_t bytes, int device) {
   std::memset(start, guard_byte, reserved);
   ASAN_POISON_MEMORY_REGION(start, guard);
   ASAN_POISON_MEMORY_REGION(start + guard + bytes, reserved - guard - bytes);
+}
+
+// Checks the guards of a block that is released, and fills it with NaN.
+void check_guards(unsigned char* start, std::size_t bytes, std::size_t reserved) {
+  ASAN_UNPOISON_MEMORY_REGION(start, reserved);
+  for (std::size_t i = 0; i < reserved; ++i)
+    if ((i < guard || i >= guard + bytes) && start[i] != guard_byte)
+      fatal(fmt::format("something wrote up to {} bytes {} a block of {} bytes",
+                        i < guard ? guard - i : i - guard - bytes + 1,
+                        i < guard ? "before" : "past the end of", bytes));
+  std::memset(start, 0xff, reserved);
+  ASAN_POISON_MEMORY_REGION(start, reserved);
+}
+
+}  // namespace
+
+std::size_t memory_bytes() {
+  return census::device() ? census::device()->memory_bytes : device_memory;
+}
+
+void* allocate(std::size_t bytes, int device) {
+  Memory& m = memory();
+  const DeviceAccess access;
+  const std::lock_guard lock(m.mutex);
+  Usage& u = m.usage[device];
+  if (u.live + bytes > memory_bytes()) return nullptr;
+  const std::size_t reserved = guard + (bytes + alignment - 1) / alignment * alignment + guard;
+  const auto room = std::find_if(m.free.begin(), m.free.end(),
+                                 [&](const auto& f) { return f.second >= reserved; });
+  if (room == m.free.end()) return nullptr;
+  unsigned char* start = room->first;
+  if (room->second > reserved) m.free[start + reserved] = room->second - reserved;
+  m.free.erase(room);
+  if (!census::device()) put_guards(m, start, bytes, reserved);
   m.blocks[start + guard] = {bytes, reserved, device};
   u.live += bytes;
   u.peak = std::max(u.peak, u.live);
@@ -148,14 +174,8 @@ void release(void* block) {
     fatal("a pointer was released that is not a live block of device memory");
   const auto [bytes, reserved, device] = found->second;
   unsigned char* start = data - guard;
-  ASAN_UNPOISON_MEMORY_REGION(start, reserved);
-  for (std::size_t i = 0; i < reserved; ++i)
-    if ((i < guard || i >= guard + bytes) && start[i] != guard_byte)
-      fatal(fmt::format("something wrote up to {} bytes {} a block of {} bytes",
-                        i < guard ? guard - i : i - guard - bytes + 1,
-                        i < guard ? "before" : "past the end of", bytes));
-  std::memset(start, 0xff, reserved);
-  ASAN_POISON_MEMORY_REGION(start, reserved);
+  if (census::device()) census::forget(block, bytes);
+  else check_guards(start, bytes, reserved);
   m.blocks.erase(found);
   m.usage[device].live -= bytes;
   auto here_free = m.free.emplace(start, reserved).first;
@@ -186,12 +206,21 @@ void reset_peak(int device) {
 int device_of(const void* address) {
   Memory& m = memory();
   const auto* a = static_cast<const unsigned char*>(address);
-  if (a < m.base || a >= m.base + range) return -1;
+  if (a < m.base || a >= m.base + m.range) return -1;
   const std::unique_lock lock(
       m.mutex, std::try_to_lock);  // the fault may happen while this thread holds the lock
   if (!lock) return 0;
   const auto block = m.block_at(address);
   return block == m.blocks.end() ? 0 : block->second.device;
+}
+
+std::size_t bytes_from(const void* address) {
+  Memory& m = memory();
+  const std::lock_guard lock(m.mutex);
+  const auto block = m.block_at(address);
+  const auto* a = static_cast<const unsigned char*>(address);
+  if (block == m.blocks.end() || a >= block->first + block->second.bytes) return 0;
+  return static_cast<std::size_t>(block->first + block->second.bytes - a);
 }
 
 void expect_allocated(const void* address, std::size_t bytes, const char* call) {

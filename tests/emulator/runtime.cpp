@@ -1,4 +1,5 @@
 // Defines the functions of the CUDA runtime that the library calls, for four emulated devices.
+#include "census.h"
 #include "streams.h"
 
 #include <algorithm>
@@ -31,6 +32,19 @@ constexpr int devices = 4, multiprocessors = 3, threads_per_multiprocessor = 204
 constexpr std::size_t shared_per_multiprocessor = 228 << 10, shared_per_block = 48 << 10,
                       shared_optin = 227 << 10;
 constexpr int l2_bytes = 1 << 20;
+
+// The properties that a census changes.
+int multiprocessor_count() {
+  return census::device() ? census::device()->multiprocessors : multiprocessors;
+}
+int compute_major() { return census::device() ? census::device()->compute_major : 9; }
+std::size_t shared_of_block() {
+  return census::device() ? census::device()->shared_per_block : shared_optin;
+}
+std::size_t shared_of_multiprocessor() {
+  return census::device() ? census::device()->shared_per_multiprocessor : shared_per_multiprocessor;
+}
+int l2_size() { return census::device() ? census::device()->l2_bytes : l2_bytes; }
 
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -75,7 +89,7 @@ int blocks_at_once(int threads, std::size_t shared) {
   int blocks =
       std::min(blocks_per_multiprocessor, threads_per_multiprocessor / ((threads + 31) / 32 * 32));
   if (shared > 0)
-    blocks = std::min(blocks, static_cast<int>(shared_per_multiprocessor / (shared + 1024)));
+    blocks = std::min(blocks, static_cast<int>(shared_of_multiprocessor() / (shared + 1024)));
   return blocks;
 }
 
@@ -100,6 +114,7 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   to_device ? expect_allocated(to, bytes, "cudaMemcpy") : expect_host(to, "cudaMemcpy");
   from_device ? expect_allocated(from, bytes, "cudaMemcpy") : expect_host(from, "cudaMemcpy");
+  if (census::device()) return census::note_copy(to, from, bytes, kind), cudaSuccess;
   // For pageable memory the call returns after the source is read or the destination is complete.
   if (to_device && !from_device && !is_pinned(from)) {
     const auto* source = static_cast<const char*>(from);
@@ -143,7 +158,10 @@ cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= devices) return result(cudaErrorInvalidDevice);
   return current_device = device, cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return result(finish_device(current_device)); }
+cudaError_t cudaDeviceSynchronize() {
+  census::note_call("cudaDeviceSynchronize");
+  return result(finish_device(current_device));
+}
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = -5, cudaSuccess;
 }
@@ -151,28 +169,30 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   *p = {};
   p->uuid.bytes[0] = static_cast<char>(device + 1);
   std::strcpy(p->name, "tutti's CUDA emulator");
-  p->major = 9;
-  p->totalGlobalMem = device_memory;
+  p->major = compute_major();
+  p->totalGlobalMem = memory_bytes();
   p->sharedMemPerBlock = shared_per_block;
-  p->sharedMemPerBlockOptin = shared_optin;
-  p->sharedMemPerMultiprocessor = shared_per_multiprocessor;
+  p->sharedMemPerBlockOptin = shared_of_block();
+  p->sharedMemPerMultiprocessor = shared_of_multiprocessor();
   p->regsPerBlock = p->regsPerMultiprocessor = 65536;
   p->warpSize = 32;
   p->maxThreadsPerBlock = 1024;
   p->maxThreadsPerMultiProcessor = threads_per_multiprocessor;
   p->maxBlocksPerMultiProcessor = blocks_per_multiprocessor;
-  p->multiProcessorCount = multiprocessors;
-  p->l2CacheSize = l2_bytes;
+  p->multiProcessorCount = multiprocessor_count();
+  p->l2CacheSize = l2_size();
   p->cooperativeLaunch = p->unifiedAddressing = p->memoryPoolsSupported = p->asyncEngineCount = 1;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = multiprocessors; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrMultiProcessorCount: *value = multiprocessor_count(); break;
+    case cudaDevAttrComputeCapabilityMajor: *value = compute_major(); break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(shared_optin); break;
-    case cudaDevAttrL2CacheSize: *value = l2_bytes; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(shared_of_block());
+      break;
+    case cudaDevAttrL2CacheSize: *value = l2_size(); break;
     case cudaDevAttrCooperativeLaunch: *value = 1; break;
     default: return result(cudaErrorNotSupported);
   }
@@ -200,6 +220,7 @@ const char* cudaGetErrorString(cudaError_t status) {
 
 cudaError_t cudaMallocAsync(void** block, std::size_t bytes, cudaStream_t handle) {
   const StreamPtr stream = stream_of(handle);
+  census::note_call("cudaMallocAsync", static_cast<double>(bytes));
   *block = bytes == 0 ? nullptr : allocate(bytes, stream->device);
   if (bytes == 0) return cudaSuccess;
   if (*block == nullptr) return result(cudaErrorMemoryAllocation);
@@ -213,6 +234,7 @@ cudaError_t cudaMallocFromPoolAsync(void** block, std::size_t bytes, cudaMemPool
 cudaError_t cudaFreeAsync(void* block, cudaStream_t handle) {
   if (block == nullptr) return cudaSuccess;
   const StreamPtr stream = stream_of(handle);
+  if (census::note_call("cudaFreeAsync") && !stream->capture) return release(block), cudaSuccess;
   if (stream->capture) {
     const auto& own = stream->capture->graph->memory;
     // Memory that a graph allocated belongs to it until it is destroyed, for the next replay.
@@ -224,6 +246,7 @@ cudaError_t cudaFreeAsync(void* block, cudaStream_t handle) {
 cudaError_t cudaMalloc(void** block, std::size_t bytes) {
   *block = allocate(bytes, current_device);
   if (*block == nullptr) return result(cudaErrorMemoryAllocation);
+  if (census::note_call("cudaMalloc", static_cast<double>(bytes))) return cudaSuccess;
   const DeviceAccess access;
   poison(*block);
   return cudaSuccess;
@@ -235,8 +258,9 @@ cudaError_t cudaFree(void* block) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  *total = device_memory;
-  *free = device_memory - usage(current_device).live;
+  census::note_call("cudaMemGetInfo");
+  *total = memory_bytes();
+  *free = *total - usage(current_device).live;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
@@ -248,6 +272,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  census::note_call("cudaMemPoolGetAttribute");
   const Usage used = usage(device_of_pool(pool));
   const bool high = attribute == cudaMemPoolAttrReservedMemHigh ||
                     attribute == cudaMemPoolAttrUsedMemHigh;
@@ -258,6 +283,7 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; 
 
 cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned) {
   *block = std::malloc(bytes);
+  if (census::note_call("cudaHostAlloc")) std::memset(*block, 0, bytes);
   const std::lock_guard lock(pinned().mutex);
   pinned().blocks[static_cast<const char*>(*block)] = bytes;
   return cudaSuccess;
@@ -285,6 +311,8 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return cudaSuccess;
   expect_allocated(to, bytes, "cudaMemsetAsync");
+  census::note(
+      {.kind = census::Kind::fill, .name = "cudaMemsetAsync", .bytes = static_cast<double>(bytes)});
   return result(enqueue(stream_of(stream), [=] { std::memset(to, value, bytes); }));
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
@@ -311,25 +339,39 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithPriority(stream, 0, 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return destroy_stream(stream), cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return result(finish(stream_of(stream))); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  census::note_call("cudaStreamSynchronize");
+  return result(finish(stream_of(stream)));
+}
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  census::note_call("cudaStreamQuery");
   return has_finished(stream_of(stream)) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  census::note_call("cudaStreamWaitEvent");
   return result(wait(stream_of(stream), event->signal));
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  census::note_call("cudaEventCreateWithFlags");
   return *event = new CUevent_st{current_device, nullptr}, cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
-cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  census::note_call("cudaEventDestroy");
+  return delete event, cudaSuccess;
+}
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  census::note_call("cudaEventRecord");
   const StreamPtr on = stream_of(stream);
   if (on->device != event->device) return result(cudaErrorInvalidResourceHandle);
   return event->signal = record(on), cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return result(finish(event->signal)); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  census::note_call("cudaEventSynchronize");
+  return result(finish(event->signal));
+}
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  census::note_call("cudaEventQuery");
   return is_raised(event->signal) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
@@ -343,8 +385,9 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 // ---- kernels
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  census::note_call("cudaFuncSetAttribute");
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value < 0 || static_cast<std::size_t>(value) > shared_optin)
+  if (value < 0 || static_cast<std::size_t>(value) > shared_of_block())
     return result(cudaErrorInvalidValue);
   const std::lock_guard lock(kernels().mutex);
   kernels().known[kernel].shared_allowed =
@@ -374,9 +417,14 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ad
     return result(cudaErrorInvalidConfiguration);
   if (launch.shared_bytes > kernel.shared_allowed) return result(cudaErrorInvalidValue);
   const int at_once = blocks_at_once(static_cast<int>(threads), launch.shared_bytes) *
-                      multiprocessors;
+                      multiprocessor_count();
   if (launch.cooperative && blocks > static_cast<std::size_t>(at_once))
     return result(cudaErrorCooperativeLaunchTooLarge);
+  census::note_launch({.grid = launch.grid,
+                       .block = launch.block,
+                       .shared_bytes = launch.shared_bytes,
+                       .is_cooperative = launch.cooperative},
+                      address, arguments);
   launch.kernel = kernel.binder(address, arguments);
   const StreamPtr stream = stream_of(config->stream);
   if (stream->device != current_device) return result(cudaErrorInvalidResourceHandle);

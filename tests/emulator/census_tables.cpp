@@ -1,0 +1,226 @@
+// The budgets of a step, and the tables of docs/kernels.md.
+#include "step_census.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace emulator::census {
+namespace {
+
+bool is_launch(const Row& row) { return row.kind != Kind::collective && row.kind != Kind::runtime; }
+
+bool is_norm(const Row& row) {
+  for (const char* word :
+       {"moments_kernel", "finalize_kernel", "apply_kernel", "gradient_sums_kernel",
+        "apply_grad_kernel", "persistent_forward_kernel", "persistent_backward_kernel"})
+    if (row.name.starts_with(word)) return true;
+  return false;
+}
+
+std::int64_t calls(const StepCensus& census, const std::function<bool(const Row&)>& fits) {
+  std::int64_t sum = 0;
+  for (const Row& row : census.rows) sum += fits(row) ? row.calls : 0;
+  return sum;
+}
+
+std::int64_t calls_of(const StepCensus& census, const char* name) {
+  return calls(census, [&](const Row& row) { return row.name == name; });
+}
+
+// ---- Tables.
+
+struct Counted {
+  std::int64_t images;
+  StepCensus census;
+};
+
+Row row_of(const StepCensus& census, const Row& like) {
+  for (const Row& row : census.rows)
+    if (row.kind == like.kind && row.name == like.name) return row;
+  return {};
+}
+
+std::string blocks_of(const Row& row) {
+  if (row.kind != Kind::kernel || row.most_blocks == 0) return "";
+  return row.fewest_blocks == row.most_blocks
+             ? fmt::format("{}", row.most_blocks)
+             : fmt::format("{} to {}", row.fewest_blocks, row.most_blocks);
+}
+
+std::string number_or_none(std::size_t number) {
+  return number == 0 ? "" : fmt::format("{}", number);
+}
+
+// A sum over the rows that `fits` accepts.
+template <class Field>
+double sum(const StepCensus& census, const Field& field,
+           const std::function<bool(const Row&)>& fits) {
+  double total = 0;
+  for (const Row& row : census.rows)
+    if (fits(row)) total += row.*field;
+  return total;
+}
+
+bool is_own_other(const Row& row) {
+  return row.kind != Kind::convolution && row.kind != Kind::product && is_launch(row) &&
+         !is_norm(row);
+}
+bool is_of_library(const Row& row) {
+  return row.kind == Kind::convolution || row.kind == Kind::product;
+}
+
+std::string launches(const std::vector<Counted>& on_h100, const std::vector<Counted>& on_a100) {
+  const StepCensus &small = on_h100.front().census, &large = on_h100.back().census,
+                   &other = on_a100.back().census;
+  std::string text =
+      "\n**What a step launches**, on rank 0 of 2. Blocks, threads and shared memory are those of "
+      "an "
+      "H100 with 256 images.\n\n"
+      "| launched in a step | times | blocks | threads of a block | bytes of shared memory | MB, "
+      "32 images | MB, 256 images | ms, H100, 256 images | ms, A100, 256 images |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  const auto add = [&](const std::string& name, const Row& form, double calls, double mb,
+                       double many_mb, double seconds, double other_seconds) {
+    text += fmt::format("| {} | {:.0f} | {} | {} | {} | {:.1f} | {:.1f} | {:.3f} | {:.3f} |\n",
+                        name, calls, blocks_of(form), number_or_none(form.threads),
+                        number_or_none(form.shared_bytes), mb / 1e6, many_mb / 1e6, 1e3 * seconds,
+                        1e3 * other_seconds);
+  };
+  for (const Row& row : large.rows) {
+    if (!is_launch(row)) continue;
+    add(row.name, row, static_cast<double>(row.calls), row_of(small, row).bytes, row.bytes,
+        row.seconds, row_of(other, row).seconds);
+  }
+  add("together", {}, static_cast<double>(calls(large, is_launch)),
+      sum(small, &Row::bytes, is_launch), sum(large, &Row::bytes, is_launch),
+      sum(large, &Row::seconds, is_launch), sum(other, &Row::seconds, is_launch));
+  return text;
+}
+
+// The calls whose number is the same in every run: polls and releases on other threads differ.
+std::string calls_of_runtime(const StepCensus& census) {
+  std::string text =
+      "\n**What else it calls.** Polls of events and releases of memory depend on the time and are "
+      "left out.\n\n| call in a step | times | MB |\n| --- | --- | --- |\n";
+  for (const Row& row : census.rows) {
+    const bool differs = row.name == "cudaEventQuery" || row.name == "cudaEventDestroy" ||
+                         row.name == "cudaFreeAsync" || row.name == "cudaHostAlloc";
+    if (is_launch(row) || differs) continue;
+    text += fmt::format("| {} | {} | {} |\n", row.name, row.calls,
+                        row.bytes > 0 ? fmt::format("{:.1f}", row.bytes / 1e6) : "");
+  }
+  return text;
+}
+
+std::string batches(const std::vector<Counted>& on_h100, const std::vector<Counted>& on_a100) {
+  std::string text =
+      "\n**By batch**, rank 0 of 2. The memory lacks cuDNN's workspaces and the gradient "
+      "buckets.\n\n"
+      "| images of a rank | launches | GB allocated at most | GB moved: batch norm | other "
+      "kernels "
+      "| cuDNN and cuBLASLt | ms, H100: batch norm | other kernels | cuDNN and cuBLASLt | together "
+      "| ms, A100: batch norm | other kernels | cuDNN and cuBLASLt | together |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  for (std::size_t i = 0; i < on_h100.size(); ++i) {
+    const StepCensus& census = on_h100[i].census;
+    text += fmt::format("| {} | {} | {:.1f}", on_h100[i].images, calls(census, is_launch),
+                        static_cast<double>(census.peak_bytes) / 1e9);
+    for (const auto& group : {is_norm, is_own_other, is_of_library})
+      text += fmt::format(" | {:.2f}", sum(census, &Row::bytes, group) / 1e9);
+    for (const StepCensus* each : {&census, &on_a100[i].census})
+      for (const auto& group : {is_norm, is_own_other, is_of_library, is_launch})
+        text += fmt::format(" | {:.2f}", 1e3 * sum(*each, &Row::seconds, group));
+    text += " |\n";
+  }
+  return text;
+}
+
+std::string compared_with_torch(const std::vector<Counted>& counted) {
+  std::string text =
+      "\n**Normalisation against PyTorch's kernels**: 53 layers with their ReLU and the sum with "
+      "the "
+      "residual, forward and backward.\n\n"
+      "| images of a rank | GB, tutti | GB, PyTorch | ms, H100, tutti | PyTorch | ms, A100, "
+      "tutti "
+      "| PyTorch |\n| --- | --- | --- | --- | --- | --- | --- |\n";
+  for (const auto& [images, census] : counted) {
+    const double own = sum(census, &Row::bytes, is_norm), of_torch = census.torch_norm_bytes;
+    text += fmt::format("| {} | {:.2f} | {:.2f}", images, own / 1e9, of_torch / 1e9);
+    for (const DeviceModel* device : {&h100, &a100})
+      for (const double bytes : {own, of_torch})
+        text += fmt::format(" | {:.2f}", 1e3 * bytes / device->bytes_per_second);
+    text += " |\n";
+  }
+  return text;
+}
+
+// How the layers of a rank alone are computed, in one direction: "42 in 1 round, 11 streaming".
+std::string choices(const StepCensus& census, const std::string& persistent,
+                    const char* streaming) {
+  std::map<int, std::int64_t> layers;  // by rounds
+  for (const Row& row : census.rows)
+    if (row.name.starts_with(persistent))
+      layers[std::stoi(row.name.substr(row.name.rfind(' ')))] += row.calls;
+  std::string text;
+  for (const auto& [rounds, count] : layers)
+    text += fmt::format("{} in {} round{}, ", count, rounds, rounds > 1 ? "s" : "");
+  return text + fmt::format("{} streaming", calls_of(census, streaming));
+}
+
+std::string plans(const std::vector<std::pair<std::string, std::vector<Counted>>>& devices) {
+  std::string text =
+      "\n**How a rank alone normalises**: the layers in persistent kernels, by rounds of the plan, "
+      "and "
+      "those in streaming kernels.\n\n"
+      "| device, one rank | images | launches | forward of the layers | backward |\n"
+      "| --- | --- | --- | --- | --- |\n";
+  for (const auto& [device, counted] : devices)
+    for (const auto& [images, census] : counted)
+      text += fmt::format("| {} | {} | {} | {} | {} |\n", device, images, calls(census, is_launch),
+                          choices(census, "persistent_forward_kernel", "moments_kernel"),
+                          choices(census, "persistent_backward_kernel", "gradient_sums_kernel"));
+  return text + "\n";
+}
+
+}  // namespace
+
+std::vector<Budget> budgets(const StepCensus& census) {
+  const auto of = [&](const char* name) { return calls_of(census, name); };
+  const std::int64_t layers = std::max<std::int64_t>(census.norm_layers, 1);
+  return {
+      {"launches of a step", 871, calls(census, is_launch)},
+      {"kernels of a layer of SyncBatchNorm", 5, calls(census, is_norm) / layers},
+      {"MB that batch norm moves", 6465,
+       static_cast<std::int64_t>(sum(census, &Row::bytes, is_norm) / 1e6)},
+      {"copies to the host", 106, of("copy to the host")},
+      {"copies on the device", 16, of("copy on the device")},
+      {"fills", 9, of("cudaMemsetAsync")},
+      {"casts", 113, of("convert_kernel")},
+      {"elementwise kernels of two operands", 165, of("binary_kernel")},
+      {"sums of gradients and metrics", 18, of("axpy_kernel")},
+      {"launches of the optimizer", 5, of("step_kernel")},
+      {"collectives", 103, calls(census, [](const Row& r) { return r.kind == Kind::collective; })},
+      {"events recorded", 312, of("cudaEventRecord")},
+      {"waits of streams", 211, of("cudaStreamWaitEvent")},
+      {"allocations", 771, of("cudaMallocAsync")},
+      {"waits of the host", 0,
+       of("cudaStreamSynchronize") + of("cudaEventSynchronize") + of("cudaDeviceSynchronize")},
+  };
+}
+
+std::string tables() {
+  const auto at = [](const DeviceModel& device, int ranks) {
+    std::vector<Counted> all;
+    for (const std::int64_t images : {32, 64, 128, 256})
+      all.push_back({images, count_step({.device = &device, .images = images, .ranks = ranks})});
+    return all;
+  };
+  const std::vector<Counted> on_h100 = at(h100, 2), on_a100 = at(a100, 2);
+  return launches(on_h100, on_a100) + calls_of_runtime(on_h100.front().census) +
+         batches(on_h100, on_a100) + compared_with_torch(on_h100) +
+         plans({{"H100", at(h100, 1)}, {"A100", at(a100, 1)}});
+}
+
+}  // namespace emulator::census
