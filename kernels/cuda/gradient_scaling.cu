@@ -124,14 +124,6 @@ __global__ __launch_bounds__(list_threads) void clip_values_kernel(List list, do
   }
 }
 
-/// A tensor that is scaled into another one. `dtype` is that of `from`.
-struct ScaledCopy {
-  const void* from = nullptr;
-  void* to = nullptr;
-  std::int64_t size = 0;
-  DType dtype = DType::float32;
-};
-
 template <class To, class From>
 __device__ void scale_piece(const ScaledCopy& e, std::int64_t begin, std::int64_t end,
                             Accumulate<To> factor) {

@@ -28,6 +28,14 @@ struct Entry {
   DType rounded_dtype = DType::bfloat16;
 };
 
+/// A tensor that is scaled into another one. `dtype` is that of `from`.
+struct ScaledCopy {
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::int64_t size = 0;
+  DType dtype = DType::float32;
+};
+
 /// The tensors of one launch: as many as fit into the 4 KB that the arguments of a kernel have,
 /// beside a few numbers. Blocks [begin[i], begin[i + 1]) compute the pieces of entry i.
 template <class E>
