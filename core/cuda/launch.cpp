@@ -27,12 +27,6 @@ Kernels& kernels() {
   return *kernels;
 }
 
-int current_device() {
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice", "launch");
-  return device;
-}
-
 // Raises the limit of a kernel's dynamic shared memory, which belongs to the kernel and not to the
 // launch. It is never lowered: another thread, or a captured graph, may hold a larger launch.
 void allow_shared_bytes(const char* op, const void* kernel, std::size_t bytes,
@@ -47,7 +41,7 @@ void allow_shared_bytes(const char* op, const void* kernel, std::size_t bytes,
 void allow_shared_bytes(const char* op, const void* kernel, std::size_t bytes) {
   if (bytes <= default_shared_bytes) return;
   const std::lock_guard lock(kernels().mutex);
-  allow_shared_bytes(op, kernel, bytes, kernels().on_device[{kernel, current_device()}]);
+  allow_shared_bytes(op, kernel, bytes, kernels().on_device[{kernel, current_stream().device()}]);
 }
 
 }  // namespace
@@ -55,7 +49,7 @@ void allow_shared_bytes(const char* op, const void* kernel, std::size_t bytes) {
 int blocks_per_multiprocessor(const char* op, const void* kernel, int threads,
                               std::size_t shared_bytes) {
   const std::lock_guard lock(kernels().mutex);
-  KernelOnDevice& known = kernels().on_device[{kernel, current_device()}];
+  KernelOnDevice& known = kernels().on_device[{kernel, current_stream().device()}];
   const auto [answer, is_new] = known.blocks.try_emplace({threads, shared_bytes}, 0);
   if (!is_new) return answer->second;
   try {

@@ -16,8 +16,10 @@ namespace emulator::census {
 namespace {
 
 using tutti::kernels::cuda::List;
+using tutti::kernels::cuda::ListOf;
 using tutti::kernels::cuda::OffsetCalculator;
 using tutti::kernels::cuda::PersistentPlan;
+using tutti::kernels::cuda::ScaledCopy;
 using tutti::kernels::cuda::TypedPointer;
 
 const void* address_at(const void* argument, std::size_t offset) {
@@ -45,6 +47,17 @@ double bytes_of_list(const List& list, std::string_view signature) {
           static_cast<const void*>(e.second), static_cast<const void*>(e.third)})
       if (changed) bytes += (updates ? 2 : 1) * static_cast<double>(e.size) * width;
     if (e.gradient && e.gradient != e.parameter) bytes += static_cast<double>(e.size) * width;
+    if (e.rounded) bytes += static_cast<double>(e.size) * 2;
+  }
+  return bytes;
+}
+
+double bytes_of_list(const ListOf<ScaledCopy>& list) {
+  constexpr double width = 4;  // the buckets of a step are float32
+  double bytes = 0;
+  for (int i = 0; i < list.count; ++i) {
+    const ScaledCopy& e = list.entries[i];
+    bytes += static_cast<double>(e.size) * (width + static_cast<double>(size_of(e.dtype)));
   }
   return bytes;
 }
@@ -123,8 +136,10 @@ void read_arguments(Call& launch, void** arguments) {
       elements = elements_of(*static_cast<const OffsetCalculator*>(arguments[i]));
     if (types[i].ends_with("::PersistentPlan"))
       launch.rounds = rounds_of(*static_cast<const PersistentPlan*>(arguments[i]));
-    if (types[i].ends_with("::List"))
+    if (types[i].find("ListOf<tutti::kernels::cuda::Entry>") != std::string::npos)
       launch.bytes += bytes_of_list(*static_cast<const List*>(arguments[i]), launch.name);
+    if (types[i].find("ListOf<tutti::kernels::cuda::ScaledCopy>") != std::string::npos)
+      launch.bytes += bytes_of_list(*static_cast<const ListOf<ScaledCopy>*>(arguments[i]));
   }
   for (std::size_t i = 0; i < types.size(); ++i)
     launch.bytes += bytes_of_argument(types[i], arguments[i], elements);
