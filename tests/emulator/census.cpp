@@ -81,15 +81,22 @@ std::string signature_of(const void* kernel) {
 
 // ---- small contents of device memory
 
-constexpr std::size_t small_bytes = 64 << 10;
+constexpr std::size_t small_bytes = 64 << 10, large_bytes = 1 << 20;
 
 struct Contents {
   std::mutex mutex;
   std::map<const void*, std::string> by_address;
+  std::map<int, Usage> large;  // of each device, in large blocks
 };
 Contents& contents() {
   static auto* all = new Contents;
   return *all;
+}
+
+// Forgets what was copied to some memory. The mutex is held.
+void forget(void* to, std::size_t bytes) {
+  auto& all = contents().by_address;
+  all.erase(all.lower_bound(to), all.lower_bound(static_cast<char*>(to) + bytes));
 }
 
 void remember(void* to, std::string bytes) {
@@ -165,9 +172,9 @@ void note_copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kin
   const auto moved = static_cast<double>(bytes);
   note({.kind = Kind::copy, .name = name, .bytes = to_device && from_device ? 2 * moved : moved});
   if (bytes > small_bytes) {
-    if (to_device) forget(to, bytes);
-    else std::memset(to, 0, bytes);
-    return;
+    if (!to_device) return static_cast<void>(std::memset(to, 0, bytes));
+    const std::lock_guard lock(contents().mutex);
+    return forget(to, bytes);
   }
   const std::string content = from_device ? recall(from, bytes)
                                           : std::string(static_cast<const char*>(from), bytes);
@@ -192,10 +199,27 @@ std::vector<Call> stop_recording() {
   return calls;
 }
 
-void forget(void* block, std::size_t bytes) {
+void add_block(std::size_t bytes, int device) {
   const std::lock_guard lock(contents().mutex);
-  auto& all = contents().by_address;
-  all.erase(all.lower_bound(block), all.lower_bound(static_cast<char*>(block) + bytes));
+  Usage& large = contents().large[device];
+  if (bytes >= large_bytes) large.live += bytes;
+  large.peak = std::max(large.peak, large.live);
+}
+
+void end_block(void* block, std::size_t bytes, int device) {
+  const std::lock_guard lock(contents().mutex);
+  if (bytes >= large_bytes) contents().large[device].live -= bytes;
+  forget(block, bytes);
+}
+
+std::size_t peak_bytes(int device) {
+  const std::lock_guard lock(contents().mutex);
+  return contents().large[device].peak;
+}
+
+void reset_peak_bytes(int device) {
+  const std::lock_guard lock(contents().mutex);
+  contents().large[device].peak = contents().large[device].live;
 }
 
 void push_span(const char* name) {

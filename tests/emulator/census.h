@@ -96,7 +96,13 @@ std::vector<Call> stop_recording();
 void push_span(const char* name);
 void pop_span();
 
-/// Forgets what was copied to a block of device memory.
-void forget(void* block, std::size_t bytes);
+/// A block of device memory of a census begins or ends.
+void add_block(std::size_t bytes, int device);
+void end_block(void* block, std::size_t bytes, int device);
+/// Returns the most bytes that a device has held at a time in blocks of 1 MB and more. Smaller ones
+/// may live longer or shorter, as the threads of the library happen to run.
+std::size_t peak_bytes(int device);
+/// Makes peak_bytes() begin anew.
+void reset_peak_bytes(int device);
 
 }  // namespace emulator::census

@@ -125,8 +125,8 @@ std::string calls_of_runtime(const StepCensus& census) {
 
 std::string batches(const std::vector<Counted>& on_h100, const std::vector<Counted>& on_a100) {
   std::string text =
-      "\n**By batch**, rank 0 of 2. The memory lacks cuDNN's workspaces and the gradient "
-      "buckets.\n\n"
+      "\n**By batch**, rank 0 of 2. The memory is that of blocks of 1 MB and more, "
+      "gradient buckets included, without cuDNN's workspaces.\n\n"
       "| images of a rank | launches | GB allocated at most | GB moved: batch norm | other "
       "kernels "
       "| cuDNN and cuBLASLt | ms, H100: batch norm | other kernels | cuDNN and cuBLASLt | together "

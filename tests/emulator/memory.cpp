@@ -146,7 +146,8 @@ void* allocate(std::size_t bytes, int device) {
   unsigned char* start = room->first;
   if (room->second > reserved) m.free[start + reserved] = room->second - reserved;
   m.free.erase(room);
-  if (!census::device()) put_guards(m, start, bytes, reserved);
+  if (census::device()) census::add_block(bytes, device);
+  else put_guards(m, start, bytes, reserved);
   m.blocks[start + guard] = {bytes, reserved, device};
   u.live += bytes;
   u.peak = std::max(u.peak, u.live);
@@ -174,7 +175,7 @@ void release(void* block) {
     fatal("a pointer was released that is not a live block of device memory");
   const auto [bytes, reserved, device] = found->second;
   unsigned char* start = data - guard;
-  if (census::device()) census::forget(block, bytes);
+  if (census::device()) census::end_block(block, bytes, device);
   else check_guards(start, bytes, reserved);
   m.blocks.erase(found);
   m.usage[device].live -= bytes;
