@@ -204,7 +204,7 @@ void reset_peak(int device) {
   memory().usage[device].peak = memory().usage[device].live;
 }
 
-Region device_addresses() { return {memory().base, range - huge_page}; }
+Region device_addresses() { return {memory().base, memory().range - huge_page}; }
 
 int device_of(const void* address) {
   Memory& m = memory();
