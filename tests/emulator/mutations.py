@@ -24,7 +24,7 @@ SECONDS = 300  # for one test
 # Deletions that no test shows: (file, number of the call in the file) and the reason.
 EXPLAINED = {
     ("kernels/cuda/batch_norm_persistent.cu", 3):
-        "only a plan of several rounds needs it, and no test that is fast enough has one",
+        "a plan of several rounds needs it, which the tests of the label races do not show",
 }
 
 
