@@ -22,10 +22,7 @@ CALL = re.compile(r"\b(__syncthreads|__syncwarp|__threadfence\w*)\(|this_grid\(\
 SECONDS = 300  # for one test
 
 # Deletions that no test shows: (file, number of the call in the file) and the reason.
-EXPLAINED = {
-    ("kernels/cuda/batch_norm_persistent.cu", 3):
-        "a plan of several rounds needs it, which the tests of the label races do not show",
-}
+EXPLAINED = {}
 
 
 def places():
