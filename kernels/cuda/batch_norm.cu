@@ -13,7 +13,8 @@ constexpr int channel_threads = 512;
 // Computes the outputs that `to` asks for. It runs as one block, so that it advances the counters
 // of the running statistics after all threads have read them. `from` may be the packet of moments
 // that it writes.
-__global__ void finalize_kernel(StatisticsPacket from, Statistics to) {
+__global__ __launch_bounds__(channel_threads) void finalize_kernel(StatisticsPacket from,
+                                                                   Statistics to) {
   const Counters before = read_counters(to);
   check_ranks(from, to);
   const DoubleDouble count = count_of(from);

@@ -26,11 +26,12 @@ struct Finalization {
 template <class A>
 __device__ void finalize_channels(Finalization of, const Channels& parameters, A* shared,
                                   std::int64_t channel, int width, int* flag) {
-  const Counters before = read_counters(of.to);
+  const bool is_first = blockIdx.y == 0;
+  // The other blocks may run after the counters have been advanced.
+  const Counters before = is_first ? read_counters(of.to) : Counters{};
   check_ranks(of.from, of.to);
   const DoubleDouble count = count_of(of.from);
   const double n = count.high;
-  const bool is_first = blockIdx.y == 0;
   share_channels<3>(shared, channel, width, of.to.channels, [&](std::int64_t c, A* values) {
     const ChannelMoments moments = get_moments(of.from, count, of.to.channels, c);
     if (is_first) put_statistics(of.to, before, c, n, moments);

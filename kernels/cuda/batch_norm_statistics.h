@@ -88,8 +88,8 @@ __device__ inline void check_ranks(const StatisticsPacket& from, Statistics& to)
     to.running_mean = nullptr;
 }
 
-/// The counters of the running statistics before this update. Every thread must read them before
-/// put_counters() changes them.
+/// The counters of the running statistics before this update. Every thread that calls
+/// put_statistics() must read them before put_counters() changes them.
 struct Counters {
   std::int64_t batches = 0;
   double elements = 0;
