@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -85,17 +87,22 @@ inline void expect_exit(pid_t child, int code) {
   EXPECT_EQ(WEXITSTATUS(status), code);
 }
 
-// A listening socket on 127.0.0.1.
+// A listening socket on 127.0.0.1. Its port is below those that the system gives to sockets that
+// ask for none: another test may be given one of them at any moment after this one is closed.
 struct Listener {
   Listener() : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(fd, 8) != 0)
-      throw std::runtime_error("listen");
-    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-    port = ntohs(address.sin_port);
+    std::random_device random;
+    for (int tries = 0; tries < 100; ++tries) {
+      port = std::uniform_int_distribution(10000, 32000)(random);
+      address.sin_port = htons(static_cast<std::uint16_t>(port));
+      if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+          listen(fd, 8) == 0)
+        return;
+    }
+    throw std::runtime_error("listen");
   }
   ~Listener() { close(fd); }
   int fd, port = 0;
