@@ -16,10 +16,12 @@ namespace tutti {
 
 /// MemoryStats counts the bytes of one device.
 struct MemoryStats {
-  std::size_t live = 0;                ///< bytes in use by tensors
-  std::size_t cached = 0;              ///< bytes kept for reuse
-  std::size_t peak = 0;                ///< the highest `live` so far
-  std::size_t system_allocations = 0;  ///< how often the system was asked for memory so far
+  std::size_t live = 0;    ///< bytes in use by tensors
+  std::size_t cached = 0;  ///< bytes kept for reuse
+  std::size_t peak = 0;    ///< the highest `live` so far
+  /// How often the system was asked for memory so far. On CUDA, how often stats() found the
+  /// driver's pool larger than the time before.
+  std::size_t system_allocations = 0;
 };
 
 /// An Allocator hands out the memory of one device. It is thread-safe.

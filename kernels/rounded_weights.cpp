@@ -77,8 +77,11 @@ Tensor copy_to_update(const Tensor& weight) {
   }
   const DType wanted = kept->wanted.load(std::memory_order_relaxed);
   if (wanted == float32) return {};
-  if (!is_like(kept->copy, weight, wanted)) {
-    if (is_capturing(weight.device())) return {};  // its memory would be the graph's
+  const bool exists = is_like(kept->copy, weight, wanted);
+  const bool is_current = exists && kept->version == weight.storage()->version();
+  // What a capture enqueues has not run when the capture ends, and its memory is the graph's.
+  if (!is_current && is_capturing(weight.device())) return {};
+  if (!exists) {
     kept->copy = empty_like(weight.detach(), wanted);
     kept->version = weight.storage()->version() - 1;
   }

@@ -35,18 +35,25 @@ class PlanList {
   template <class Execute>
   bool run(const Execute& execute) {
     std::exception_ptr first_error;
-    const auto works = [&](std::size_t index) {
+    const auto succeeds = [&](const auto& attempt) {
       try {
-        execute(std::as_const(plans_[index]));
-        chosen_ = index;
-        return true;
+        return attempt();
       } catch (const DeviceError&) {
         if (!first_error) first_error = std::current_exception();
         return false;
       }
     };
+    const auto works = [&](std::size_t index) {
+      return succeeds([&] {
+        execute(std::as_const(plans_[index]));
+        chosen_ = index;
+        return true;
+      });
+    };
+    // A search that fails, as it may without memory, ends the list.
+    const auto exists = [&](std::size_t index) { return succeeds([&] { return has(index); }); };
     const std::size_t before = chosen_;
-    for (std::size_t i = before; has(i); ++i)
+    for (std::size_t i = before; exists(i); ++i)
       if (works(i)) return true;
     // An earlier plan may have failed for want of memory that is free now.
     for (std::size_t i = 0; i < before; ++i)
@@ -55,22 +62,27 @@ class PlanList {
     return false;
   }
 
-  /// Sorts the first `count` plans within the limit by `seconds(plan)`. If no plan is within the
-  /// limit, it takes the others. A plan for which `seconds` throws a DeviceError comes after them.
-  template <class Seconds>
-  void sort_by_time(std::size_t count, const Seconds& seconds) {
-    while (plans_.size() < count && find_next()) {}
+  /// Sorts the first `count` plans within the limit by `time(plan)`. If no plan is within the
+  /// limit, it takes the others. A plan for which `time` throws a DeviceError comes after them.
+  /// Throws the DeviceError of a search that has found no plan.
+  template <class Time>
+  void sort_by_time(std::size_t count, const Time& time) {
+    try {
+      while (plans_.size() < count && find_next()) {}
+    } catch (const DeviceError&) {
+      if (plans_.empty() && large_.empty()) throw;
+    }
     if (plans_.empty()) append_large();
     const auto timed = std::min(count, plans_.size());
     std::vector<std::pair<double, std::size_t>> order;
     for (std::size_t i = 0; i < timed; ++i) try {
-        order.emplace_back(seconds(std::as_const(plans_[i])), i);
+        order.emplace_back(time(std::as_const(plans_[i])), i);
       } catch (const DeviceError&) {
         order.emplace_back(std::numeric_limits<double>::infinity(), i);
       }
     std::sort(order.begin(), order.end());
     std::vector<Plan> sorted;
-    for (const auto& [time, index] : order) sorted.push_back(std::move(plans_[index]));
+    for (const auto& [least, index] : order) sorted.push_back(std::move(plans_[index]));
     std::move(sorted.begin(), sorted.end(), plans_.begin());
     chosen_ = 0;
   }

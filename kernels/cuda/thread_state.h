@@ -46,8 +46,7 @@ State& thread_state(int device) {
     if (tutti::cuda::current_stream(device).is_capturing())
       fail<DeviceError>(
           "cuda::Graph: the captured step uses cuDNN or cuBLASLt, which the capturing thread has "
-          "not "
-          "used on cuda:{} before: run the step once before the capture, on the same thread",
+          "not used on cuda:{} before: run the step once before the capture, on the same thread",
           device);
     state = std::make_unique<State>(device);
   }

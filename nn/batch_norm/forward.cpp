@@ -178,8 +178,14 @@ Statistics pending_statistics(const Call& call, const Tensor& packet,
 
 void finalize_statistics(const Call& call, Statistics& statistics) {
   if (!statistics.is_pending) return;
-  call.kernels().finalize_statistics(statistics.sums, statistics.moments, statistics_update(call),
-                                     statistics.mean, statistics.rstd);
+  call.history->deferred_errors.report(
+      call.x.device(), reported_call(call), [&](kernels::HeaderReport* report) {
+        const Tensor& packet = statistics.sums.defined() ? statistics.sums : statistics.moments;
+        if (report) call.kernels().report_header(packet, report);
+        call.kernels().finalize_statistics(statistics.sums, statistics.moments,
+                                           statistics_update(call), statistics.mean,
+                                           statistics.rstd);
+      });
   statistics = computed(statistics);
 }
 

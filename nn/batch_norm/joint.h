@@ -36,7 +36,8 @@ class JointBatchNorm {
   /// Returns the output of the layer whose start() returned `number`, and runs the layer's hooks.
   /// The first call of finish() all-reduces the sums of all layers. Each call updates the running
   /// statistics of its layer; a call that throws because of its residual or of x updates those of
-  /// all layers.
+  /// all layers. If the caller stops between two calls, the layers that are not finished keep their
+  /// running statistics on this rank only.
   ///
   /// `residual` replaces the residual of the options; it may be the output of another of the
   /// layers. If it does not fit, only this rank throws. The exchange has happened by then, so the

@@ -87,13 +87,13 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
                                  result[0] = empty_like(x.get()));
         }
         if (for_w || for_b)
-          autograd::defer_gradients([&kernels, options, for_w, for_b, x, w, b, dy, used] {
-            // The gradient has the dtype that the kernels compute it in; autograd widens it.
-            const Tensor dw = empty_like(w.get(), used.dtype()),
-                         db = for_b ? empty_like(b) : Tensor();
-            kernels.backward_weight(x, dy, options, dw, db);
-            return std::vector<Tensor>{{}, for_w ? dw : Tensor(), db};
-          });
+          autograd::defer_gradients(
+              [&kernels, options, for_w, for_b, x, w, b, dy, dtype = used.dtype()] {
+                // The gradient has the dtype that the kernels compute it in; autograd widens it.
+                const Tensor dw = empty_like(w.get(), dtype), db = for_b ? empty_like(b) : Tensor();
+                kernels.backward_weight(x, dy, options, dw, db);
+                return std::vector<Tensor>{{}, for_w ? dw : Tensor(), db};
+              });
         return result;
       });
 }

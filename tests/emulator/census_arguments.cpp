@@ -37,7 +37,8 @@ double elements_of(const OffsetCalculator& c) {
 // Optimizers read and write the parameter and its state, and read the gradient. Other kernels with
 // lists visit each tensor once.
 double bytes_of_list(const List& list, std::string_view signature) {
-  const double width = signature.find("double") != signature.npos ? 8 : 4;
+  // The first template argument: parameters may be pointers to double as well.
+  const double width = signature.find("_kernel<double") != signature.npos ? 8 : 4;
   const bool updates = signature.find("step_kernel") != signature.npos;
   double bytes = 0;
   for (int i = 0; i < list.count; ++i) {

@@ -71,6 +71,23 @@ TEST(Trainer, AGraphChangesNoBit) {
   }
 }
 
+TEST(Trainer, SetsAndStatesTf32AndAutotune) {
+  const test::Switch allow_tf32(cuda::settings().allow_tf32), autotune(cuda::settings().autotune);
+  TrainOptions options = options_on(test_device());
+  for (const bool on : {true, false}) {
+    options.allow_tf32 = options.autotune = on;
+    std::FILE* screen = std::tmpfile();
+    train(options, data(), {}, screen);
+    const std::string said = text_of(screen);
+    std::fclose(screen);
+    EXPECT_EQ(cuda::settings().allow_tf32, on);
+    EXPECT_EQ(cuda::settings().autotune, on);
+    EXPECT_NE(said.find(on ? "(TF32 allowed, autotune on)" : "(TF32 off, autotune off)"),
+              std::string::npos)
+        << said;
+  }
+}
+
 TEST(Trainer, GoesOnInFloat16WithItsLossScale) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_scale_{}", getpid());

@@ -16,13 +16,15 @@ struct FakePlan {
   std::int64_t workspace = 0;
 };
 
-// Proposes the plans of a list and counts them.
+// Proposes the plans of a list and counts them. It fails for ever at one named '!'.
 struct FakeSearch {
   using Plan = FakePlan;
   std::vector<FakePlan> plans;
   std::size_t* found;
 
   std::optional<FakePlan> next() {
+    if (*found < plans.size() && plans[*found].name == '!')
+      fail<DeviceError>("no memory to search");
     if (*found == plans.size()) return {};
     return plans[(*found)++];
   }
@@ -97,6 +99,33 @@ TEST_F(PlanListTest, OtherErrorsEndTheSearch) {
   List plans = list({{'a'}, {'b'}});
   EXPECT_THROW(plans.run([](const FakePlan&) { fail<ValueError>("a bug"); }), ValueError);
   EXPECT_EQ(found_, 1u);
+}
+
+TEST_F(PlanListTest, EarlierPlansAreTriedAgainWhereTheSearchFails) {
+  List plans = list({{'a'}, {'b'}, {'!'}});
+  broken_ = "a";
+  EXPECT_EQ(tried(plans), "ab");
+  broken_ = "b";
+  EXPECT_EQ(tried(plans), "ba");
+  broken_ = "ab";
+  try {
+    tried(plans);
+    FAIL() << "no plan works";
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "plan a is broken");
+  }
+  found_ = 0;
+  List none = list({{'!'}});
+  EXPECT_THROW(tried(none), DeviceError);
+}
+
+TEST_F(PlanListTest, TimingTakesWhatASearchThatFailsHasFound) {
+  List plans = list({{'a'}, {'b'}, {'!'}});
+  plans.sort_by_time(8, [](const FakePlan& plan) { return 'z' - plan.name; });
+  EXPECT_EQ(tried(plans), "b");
+  found_ = 0;
+  List none = list({{'!'}});
+  EXPECT_THROW(none.sort_by_time(8, [](const FakePlan&) { return 0.0; }), DeviceError);
 }
 
 TEST_F(PlanListTest, NoPlanIsNoError) {
