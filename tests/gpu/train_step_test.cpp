@@ -16,6 +16,7 @@
 #include <tutti/distributed/data_parallel/join.h>
 #include <tutti/distributed/launch/launch.h>
 #include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/resnet.h>

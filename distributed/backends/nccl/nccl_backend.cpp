@@ -67,10 +67,11 @@ class NcclWork : public Work::State {
       if (polls > 1000) std::this_thread::sleep_for(std::chrono::microseconds(50));
       else std::this_thread::yield();
     }
-    // A rank that fails tells the others first, and then ends its collectives. What its device does
-    // after those may include this barrier.
-    registry_->world()->poll();
     throw_if_failed();
+    // Another rank that gives up a collective tells this one first, and then ends the collective on
+    // its device, which may go on to this barrier. If it fails otherwise, it has left the barrier.
+    const std::optional<Failure> failure = registry_->world()->poll();
+    if (failure && !failure->at.empty()) throw_if_failed();
   }
   void throw_if_failed() const { registry_->world()->throw_if_failed(issued_->call, *group_); }
 
