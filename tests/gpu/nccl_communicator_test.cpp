@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 
@@ -12,11 +13,12 @@ namespace tutti {
 namespace {
 
 using distributed::nccl::Communicator;
+using namespace std::chrono_literals;
 
 // The fake NCCL aborts the process where a call meets an abort.
 TEST(NcclCommunicator, AnAbortMeetsNoSplit) {
   const cuda::DeviceScope scope(0);
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 500; ++i) {
     Communicator parent(0);
     ncclUniqueId id = {};
     distributed::nccl::check(ncclGetUniqueId(&id), "ncclGetUniqueId");
@@ -27,9 +29,9 @@ TEST(NcclCommunicator, AnAbortMeetsNoSplit) {
       const cuda::DeviceScope here(0);
       EXPECT_THROW(while (true) {
         Communicator child(0);
-        child.split(parent, 0, 0, [] {});
+        child.split(parent, 0, 0, [] { std::this_thread::sleep_for(100us); });
         ++splits;
-        std::this_thread::yield();
+        std::this_thread::sleep_for(50us);
       }, DistributedError);
     });
     while (splits <= i % 3) std::this_thread::yield();
