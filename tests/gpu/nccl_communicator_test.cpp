@@ -1,4 +1,5 @@
-// Tests of the NCCL backend's Communicator alone, over the fake NCCL. They run in the emulator only.
+// Tests of the NCCL backend's Communicator alone, over the fake NCCL. They run in the emulator
+// only.
 #include <tutti/core/cuda/stream.h>
 #include <tutti/distributed/backends/nccl/communicator.h>
 
@@ -27,12 +28,15 @@ TEST(NcclCommunicator, AnAbortMeetsNoSplit) {
     std::atomic<int> splits = 0;
     std::jthread splitting([&] {
       const cuda::DeviceScope here(0);
-      EXPECT_THROW(while (true) {
-        Communicator child(0);
-        child.split(parent, 0, 0, [] { std::this_thread::sleep_for(100us); });
-        ++splits;
-        std::this_thread::sleep_for(50us);
-      }, DistributedError);
+      const auto split_for_ever = [&] {
+        while (true) {
+          Communicator child(0);
+          child.split(parent, 0, 0, [] { std::this_thread::sleep_for(100us); });
+          ++splits;
+          std::this_thread::sleep_for(50us);
+        }
+      };
+      EXPECT_THROW(split_for_ever(), DistributedError);
     });
     while (splits <= i % 3) std::this_thread::yield();
     parent.abort();
