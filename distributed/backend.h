@@ -55,7 +55,7 @@ class Backend {
   /// the collective is done.
   virtual std::shared_ptr<Work::State> submit(const Collective& call) = 0;
   /// Makes the group of the ranks `members` of this one, which become its ranks 0, 1, ... Exactly
-  /// these ranks call it.
+  /// these ranks call it. ProcessGroup::split() makes two groups, the second for normalization.
   virtual std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                             const std::string& name) = 0;
   /// Called instead of subgroup() by the ranks that join none of the new groups.

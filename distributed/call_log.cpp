@@ -77,15 +77,18 @@ std::shared_ptr<CallLog::Entry> CallLog::add(const GroupInfo& group) {
 void CallLog::write_flight_recorders(const std::string& call,
                                      const std::string& cause) const noexcept {
   try {
-    if (flight_recorder_folder().empty()) return;
+    const std::string folder = flight_recorder_folder();
+    if (folder.empty()) return;
     const std::string failure = call.empty() ? cause : call + ": " + cause;
     const auto recorders = [this] {
       const std::lock_guard lock(mutex_);
       return recorders_;
     }();
     const auto is_written = std::make_shared<std::promise<void>>();
-    std::thread([recorders, failure, is_written] {
-      write(recorders, failure);
+    // The thread has copies of all that it uses, because it may outlive main() where the disk
+    // hangs.
+    std::thread([folder, recorders, failure, is_written] {
+      write(folder, recorders, failure);
       is_written->set_value();
     }).detach();
     is_written->get_future().wait_for(longest_write);
@@ -93,10 +96,11 @@ void CallLog::write_flight_recorders(const std::string& call,
   }
 }
 
-void CallLog::write(const std::map<int, Recorder>& recorders, const std::string& failure) noexcept {
+void CallLog::write(const std::string& folder, const std::map<int, Recorder>& recorders,
+                    const std::string& failure) noexcept {
   try {
     for (const auto& [rank, recorder] : recorders)
-      write_flight_recorder(*recorder.recorder, {rank, recorder.backend, failure});
+      write_flight_recorder(folder, *recorder.recorder, {rank, recorder.backend, failure});
   } catch (const std::exception&) {
     // The failure of the world is what counts, and is thrown. A full disk must not hide it.
   }

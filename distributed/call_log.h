@@ -78,7 +78,8 @@ class CallLog {
     std::string backend;
   };
 
-  static void write(const std::map<int, Recorder>& recorders, const std::string& failure) noexcept;
+  static void write(const std::string& folder, const std::map<int, Recorder>& recorders,
+                    const std::string& failure) noexcept;
 
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Entry>> entries_;

@@ -77,10 +77,10 @@ std::string flight_recorder_folder() {
   return folder ? folder : "";
 }
 
-void write_flight_recorder(const FlightRecorder& recorder, const FlightRecorderCause& cause) {
-  const std::string folder = flight_recorder_folder();
+void write_flight_recorder(const std::string& folder, const FlightRecorder& recorder,
+                           const FlightRecorderCause& cause) {
   const FlightRecorder::Contents contents = recorder.contents();
-  if (folder.empty() || contents.calls == 0) return;
+  if (contents.calls == 0) return;
   const TimeOfTicks time;
   std::string text;
   const auto add = [&text](const Json& line) {

@@ -20,9 +20,10 @@ struct FlightRecorderCause {
   std::string failure = {};
 };
 
-/// Writes FOLDER/flight_recorder.BACKEND.RANK.jsonl in the flight_recorder_folder(): a line of JSON
-/// about the rank, then one for each call, the oldest first. Times are seconds since 1970. Does
-/// nothing where there is no folder or no call. Throws where the file cannot be written.
-void write_flight_recorder(const FlightRecorder& recorder, const FlightRecorderCause& cause);
+/// Writes FOLDER/flight_recorder.BACKEND.RANK.jsonl: a line of JSON about the rank, then one for
+/// each call, the oldest first. Times are seconds since 1970. Does nothing where there is no call.
+/// Throws where the file cannot be written.
+void write_flight_recorder(const std::string& folder, const FlightRecorder& recorder,
+                           const FlightRecorderCause& cause);
 
 }  // namespace tutti::distributed

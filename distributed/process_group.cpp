@@ -104,8 +104,12 @@ ProcessGroup::ProcessGroup() : backend_(single()) {}
 ProcessGroup::ProcessGroup(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {
   if (!communicates()) return;
   faults::read_environment();
+  add_normalization(*backend_, all_ranks(size()));
+}
+
+void ProcessGroup::add_normalization(Backend& parent, const std::vector<int>& members) {
   normalization_ = std::make_shared<ProcessGroup>();
-  normalization_->backend_ = backend_->subgroup(all_ranks(size()), name() + "/normalization");
+  normalization_->backend_ = parent.subgroup(members, name() + "/normalization");
 }
 
 int ProcessGroup::rank() const { return backend_->info().rank; }
@@ -226,6 +230,7 @@ ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const 
   const std::string group = fmt::format("{}/{}{}", name(), kind, color);
   if (color < 0) {
     backend_->join_no_subgroup();
+    backend_->join_no_subgroup();  // the groups for normalization
     return ProcessGroup(std::make_shared<NoMember>(group));
   }
   const std::int64_t* colors_and_keys = all.data<std::int64_t>();
@@ -235,7 +240,13 @@ ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const 
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
     return colors_and_keys[2 * a + 1] < colors_and_keys[2 * b + 1];
   });
-  return ProcessGroup(backend_->subgroup(members, group));
+  ProcessGroup part;
+  part.backend_ = backend_->subgroup(members, group);
+  // This group makes that for normalization too. The new one would have to be prepared for splits
+  // first, for which the nccl backend needs one more communicator.
+  if (part.communicates()) part.add_normalization(*backend_, members);
+  else backend_->join_no_subgroup();
+  return part;
 }
 
 }  // namespace tutti::distributed

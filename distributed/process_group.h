@@ -123,6 +123,8 @@ class ProcessGroup {
 
  private:
   ProcessGroup split_as(const char* kind, int color, int key) const;
+  // `members` are the ranks of this group as `parent` numbers them.
+  void add_normalization(Backend& parent, const std::vector<int>& members);
 
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<ProcessGroup> normalization_;

@@ -12,8 +12,9 @@
 // race_detector.h also finds races of threads and blocks. It cannot find: slow code, too many
 // registers, and anything about the real cuBLASLt, cuDNN and NCCL.
 //
-// The environment variable TUTTI_EMULATOR_SEED (default 1) seeds the random orders. The emulator
-// prints every mistake that it finds and aborts the process.
+// The environment variable TUTTI_EMULATOR_SEED (default 1) seeds the random orders. On the device
+// whose number TUTTI_EMULATOR_NO_PRIORITY is, no stream of a high priority can be made. The
+// emulator prints every mistake that it finds and aborts the process.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -12,7 +12,8 @@
 // - A collective ends when it runs on all ranks. If it never does, or their arguments differ, it
 //   never ends unless it is aborted. An abort returns late: when the device is idle and no graph
 //   uses the communicator. A split whose parent is aborted still returns its communicator. A
-//   communicator that is never aborted is reported when the program ends.
+//   communicator that is never aborted is reported when the program ends, and a call on one that
+//   does not block and is being aborted, at once.
 //
 // TUTTI_EMULATOR_SEED seeds what is random. TUTTI_FAKE_NCCL_SPLIT="RANK.SPLIT:fail" or
 // "RANK.SPLIT:hang" is a fault in the SPLIT-th split, from 0, of a communicator on one rank; a
@@ -373,6 +374,12 @@ std::string fault_of_split(const ncclComm* comm) {
   return text && std::string(text).starts_with(here) ? text + here.size() : "";
 }
 
+// NCCL would read freed memory where a thread sets something up while another aborts.
+void expect_not_aborted(const ncclComm* comm, const char* call) {
+  if (comm->state->aborted)
+    emulator::fatal(fmt::format("{} on a communicator that is being aborted", call));
+}
+
 // Makes the new communicator of a split that all ranks have asked for.
 void finish_split(ncclComm* comm) {
   Split& split = comm->group->splits[comm->splits];
@@ -433,6 +440,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* chil
                            ncclConfig_t* config) {
   if (comm->blocks || comm->child) return ncclInvalidUsage;
   const std::lock_guard lock(mutex);
+  expect_not_aborted(comm, "ncclCommSplit");
   *child = nullptr;
   comm->polls_left = 1 + comm->random.below(4);
   comm->child = child;
@@ -446,6 +454,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   const std::lock_guard lock(mutex);
   *result = ncclSuccess;
   if (comm->blocks) return ncclSuccess;
+  expect_not_aborted(comm, "ncclCommGetAsyncError");
   *result = ncclInProgress;
   if (comm->group->joined < comm->group->size) return ncclSuccess;
   if (comm->polls_left > 0) return --comm->polls_left, ncclSuccess;

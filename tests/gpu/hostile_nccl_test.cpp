@@ -44,21 +44,28 @@ class Variable {
   const char *name_, *afterwards_;
 };
 
-// A store that counts how often the reports of all ranks are read.
+// What the ranks have asked of their store.
+struct Requests {
+  std::atomic<int> reads = 0;  // of the reports of all ranks
+  std::atomic<int> ids = 0;    // written, each for a communicator that a group needs to be split
+};
+
+// A store that counts requests.
 class CountingStore : public rendezvous::Store {
  public:
-  CountingStore(std::shared_ptr<rendezvous::Store> store, std::atomic<int>& reads)
-      : Store(store->member()), store_(std::move(store)), reads_(reads) {}
+  CountingStore(std::shared_ptr<rendezvous::Store> store, Requests& counts)
+      : Store(store->member()), store_(std::move(store)), counts_(counts) {}
   std::string where() const override { return store_->where(); }
 
  private:
   rendezvous::Values carry_out(const rendezvous::Request& request) override {
-    if (request.operation == rendezvous::Request::Operation::list && request.key == "state/")
-      ++reads_;
+    using Operation = rendezvous::Request::Operation;
+    if (request.operation == Operation::list && request.key == "state/") ++counts_.reads;
+    if (request.operation == Operation::set && request.key.starts_with("id/")) ++counts_.ids;
     return store_->request(request);
   }
   std::shared_ptr<rendezvous::Store> store_;
-  std::atomic<int>& reads_;
+  Requests& counts_;
 };
 
 class HostileNccl : public ::testing::Test {
@@ -74,6 +81,18 @@ class HostileNccl : public ::testing::Test {
   static void run(const std::function<void(const ProcessGroup&)>& fn,
                   std::chrono::milliseconds timeout) {
     run_ranks(ranks, fn, {.backend = "nccl", .timeout = timeout});
+  }
+  // The same with groups that the test makes itself, over stores that count in `requests`.
+  static void run_counting(Requests& requests, const std::function<void(const ProcessGroup&)>& fn,
+                           std::chrono::milliseconds timeout = 60s) {
+    const auto table = std::make_shared<rendezvous::SharedTable>();
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&, rank] {
+        const auto store = std::make_shared<CountingStore>(
+            rendezvous::in_memory(table, {rank, ranks, {}, timeout}), requests);
+        fn(ProcessGroup(nccl::make_world(store, {.local_rank = rank})));
+      });
   }
   // Issues one collective on each of two groups, both ready at once, and waits for both.
   static void issue_on_both(const ProcessGroup& first, const ProcessGroup& second) {
@@ -162,24 +181,79 @@ TEST_F(HostileNccl, ASplitThatFailsAtTheStartNamesTheRank) {
     for (const int rank : {0, 1})
       threads.emplace_back([&, rank] {
         const std::string text = message_of<DistributedError>([&] {
-          const ProcessGroup group(nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 1s}),
+          const ProcessGroup group(nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 4s}),
                                                     {.local_rank = rank}));
           group.barrier();
         });
         if (fault == "fail") expect_contains(text, {"ncclCommSplit failed"});
-        else expect_contains(text, {"creating ", "not all ranks were there within 1 s"});
+        else expect_contains(text, {"creating ", "not all ranks were there within 4 s"});
         if (rank == 0 && fault == "fail") expect_contains(text, {"rank 1 could not start"});
       });
   }
 }
 
-TEST_F(HostileNccl, AModeForAllCommunicatorsIsRefused) {
-  const Variable mode("NCCL_COMM_BLOCKING", "0");
+TEST_F(HostileNccl, ARankThatCannotMakeAGroupsStreamFailsAllAtOnce) {
+  const Variable fault("TUTTI_EMULATOR_NO_PRIORITY", "1");
+  const auto began = std::chrono::steady_clock::now();
+  std::atomic<int> failed = 0;
   const auto table = std::make_shared<rendezvous::SharedTable>();
-  expect_contains(message_of<DistributedError>([&] {
-                    nccl::make_world(rendezvous::in_memory(table, {0, 1, {}, 1s}), {});
-                  }),
-                  {"NCCL_COMM_BLOCKING", "unset it"});
+  std::vector<std::jthread> threads;
+  for (const int rank : {0, 1})
+    threads.emplace_back([&, rank] {
+      const auto world =
+          nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 60s}), {.local_rank = rank});
+      expect_contains(message_of<DistributedError>([&] {
+                        world->subgroup({0, 1}, "pair");
+                      }),
+                      {"creating group 'pair'", "rank 1: ", "cudaStreamCreateWithPriority"});
+      ++failed;
+      while (failed < 2) std::this_thread::sleep_for(5ms);
+    });
+  threads.clear();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 30s);
+}
+
+TEST_F(HostileNccl, ASplitAfterAFailureSetsNothingUp) {
+  Requests requests;
+  run_counting(requests, [&](const ProcessGroup& group) {
+    group.barrier();
+    group.abort("no space left");
+    std::this_thread::sleep_for(200ms);  // the watcher aborts the communicators
+    expect_contains(message_of<DistributedError>([&] {
+                      group.implementation()->subgroup({0, 1, 2, 3}, "late");
+                    }),
+                    {"creating group 'late'", "no space left"});
+  });
+  EXPECT_EQ(requests.ids, 0);
+}
+
+TEST_F(HostileNccl, OnlyAGroupThatIsSplitItselfNeedsACommunicatorForThat) {
+  Requests requests;
+  run_counting(requests, [&](const ProcessGroup& group) {
+    const ProcessGroup pair = group.split(group.rank() / 2);
+    issue_on_both(pair, pair.for_normalization());
+    group.barrier();
+    EXPECT_EQ(requests.ids, 0);
+    group.barrier();
+    for (int i = 0; i < 2; ++i) {
+      const ProcessGroup swapped = pair.split(0, -pair.rank());
+      issue_on_both(swapped, swapped.for_normalization());
+    }
+    group.barrier();
+    EXPECT_EQ(requests.ids, 2) << "one for each pair";
+  });
+}
+
+TEST_F(HostileNccl, AModeForAllCommunicatorsIsRefused) {
+  const auto table = std::make_shared<rendezvous::SharedTable>();
+  for (const auto& [name, value] :
+       {std::pair("NCCL_COMM_BLOCKING", "0"), std::pair("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1")}) {
+    const Variable mode(name, value);
+    expect_contains(message_of<DistributedError>([&] {
+                      nccl::make_world(rendezvous::in_memory(table, {0, 1, {}, 1s}), {});
+                    }),
+                    {name, "unset it"});
+  }
 }
 
 // The groups of a group have no parent that the world made; the ranks agree on one through the
@@ -217,23 +291,31 @@ TEST_F(HostileNccl, AFirstCollectiveThatWaitsInsideItsCallIsGivenUp) {
 }
 
 TEST_F(HostileNccl, FewRanksLookWhyACollectiveTakesLong) {
-  const auto table = std::make_shared<rendezvous::SharedTable>();
-  std::atomic<int> reads = 0;
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      const auto store = std::make_shared<CountingStore>(
-          rendezvous::in_memory(table, {rank, ranks, {}, 60s}), reads);
-      const ProcessGroup group(nccl::make_world(store, {.local_rank = rank}));
-      if (rank == 3) std::this_thread::sleep_for(3s);
-      group.barrier();
-      // Rank 0 has looked after 1 and 2 s, rank 1 after 2 s; a busy machine adds a few looks.
-      if (rank == 3) {
-        EXPECT_GE(reads, 1);
-        EXPECT_LE(reads, 12);
-      }
-      group.barrier();
-    });
+  Requests requests;
+  run_counting(requests, [&](const ProcessGroup& group) {
+    if (group.rank() == 3) std::this_thread::sleep_for(3s);
+    group.barrier();
+    // Rank 0 has looked after 1 and 2 s, rank 1 after 1.25 and 2.5 s, rank 2 after 1.5 and 3 s; a
+    // busy machine adds a few looks.
+    if (group.rank() == 3) {
+      EXPECT_GE(requests.reads, 1);
+      EXPECT_LE(requests.reads, 12);
+    }
+    group.barrier();
+  });
+}
+
+TEST_F(HostileNccl, AHighRankThatWaitsAloneLooksSoon) {
+  run(
+      [](const ProcessGroup& group) {
+        group.barrier();
+        if (group.rank() < 3) return;
+        const auto began = std::chrono::steady_clock::now();
+        expect_contains(message_of<DistributedError>([&] { group.barrier(); }),
+                        {"barrier #2", "will never arrive"});
+        EXPECT_LT(std::chrono::steady_clock::now() - began, 7s) << "it looks after 1.75 s";
+      },
+      60s);
 }
 
 TEST_F(HostileNccl, TheNextCallDropsTheTensorsOfFinishedOnes) {

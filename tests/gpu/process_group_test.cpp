@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <future>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -324,6 +325,22 @@ TEST_P(Nccl, AFailureEndsEveryGroupThoughAGraphHoldsOne) {
     to_vector(packet);  // no device hangs, although the graph lives
     expect_contains(message_of<DistributedError>([&] { group.barrier(); }),
                     {"rank 1 gave up", "no space left"});
+  });
+}
+
+TEST_P(Nccl, AFailedGroupStillGivesMemoryWhileAGraphHoldsIt) {
+  run([](const ProcessGroup& group) {
+    const Tensor x = ones({1000}, {.device = own(group)});
+    group.all_reduce(x).wait();
+    std::optional<cuda::Graph> graph(std::in_place, own(group),
+                                     [&] { group.all_reduce(x).wait(); });
+    group.barrier();
+    group.abort("no space left");
+    std::this_thread::sleep_for(200ms);  // the watcher aborts, which ends when the graph does
+    const auto memory =
+        std::async(std::launch::async, [&] { return group.empty({1000}, {.device = own(group)}); });
+    EXPECT_EQ(memory.wait_for(10s), std::future_status::ready) << "it waits for the graph";
+    graph.reset();
   });
 }
 

@@ -40,6 +40,7 @@ void check(ncclResult_t result, const char* call) {
 
 void Communicator::join(const ncclUniqueId& id, int rank, int size, const Poll& poll) {
   const std::lock_guard lock(polls_);
+  has_joined_ = true;
   ncclConfig_t config = config_of(false);
   config.minCTAs = config.maxCTAs = 1;  // it carries no collectives, so it needs few buffers
   ncclComm_t comm = nullptr;
@@ -69,9 +70,12 @@ void* Communicator::register_memory(void* data, std::size_t bytes) {
 
 bool Communicator::deregister(void* registration) {
   const std::unique_lock lock(calls_, std::try_to_lock);
+  // Read before ending() is asked: an abort() that begins here leaves the communicator until the
+  // lock is free, and one that has begun already counts as ending.
+  const ncclComm_t comm = comm_;
   if (!lock || ending()) return false;
-  if (const ncclComm_t comm = comm_; comm && registration)
-    ncclCommDeregister(comm, registration);  // an aborted communicator has no registrations
+  // A communicator that has been freed has no registrations.
+  if (comm && registration) ncclCommDeregister(comm, registration);
   return true;
 }
 
@@ -114,20 +118,28 @@ void Communicator::start(std::jthread& thread, void (Communicator::*end)()) {
 }
 
 // NCCL frees at once what a thread inside a call on a communicator that blocks may still use. So
-// this waits for the thread; only one that does not come back is interrupted.
+// this waits for the thread; only one that does not come back is interrupted. Later calls find
+// comm_ null. They must not wait for the lock, because ncclCommAbort returns only when no graph
+// holds the communicator, and their thread may be the one that destroys the graph.
 void Communicator::end_collectives() {
   const ncclComm_t comm = comm_.exchange(nullptr);
   std::unique_lock lock(calls_, std::defer_lock);
   for (const auto until = std::chrono::steady_clock::now() + longest_call;
        !lock.try_lock() && std::chrono::steady_clock::now() < until;)
     std::this_thread::sleep_for(1ms);
+  if (lock) lock.unlock();
   ncclCommAbort(comm);  // an error changes nothing: there is no other way to free it
 }
 
+// A thread that polls setup_ must give up before it is freed, and none may use it afterwards.
 void Communicator::end_setup() {
-  ncclCommAbort(
-      setup_.exchange(nullptr));  // a split under way stores its child before this returns
-  if (child_) ncclCommAbort(child_);
+  ncclComm_t setup = nullptr;
+  {
+    const std::lock_guard lock(polls_);
+    setup = std::exchange(setup_, nullptr);
+  }
+  ncclCommAbort(setup);               // a split under way stores its child before this returns
+  if (child_) ncclCommAbort(child_);  // no split() touches it without setup_
 }
 
 }  // namespace tutti::distributed::nccl

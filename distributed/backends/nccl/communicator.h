@@ -36,8 +36,8 @@ class Communicator {
   /// Creates the communicator that split() needs, of the ranks that got this id. All of them call
   /// it, each on a thread whose current device is the communicator's.
   void join(const ncclUniqueId& id, int rank, int size, const Poll& poll);
-  /// Returns whether join() has been called.
-  bool has_joined() const { return setup_ != nullptr; }
+  /// Returns whether join() has been called, which happens once at most.
+  bool has_joined() const { return has_joined_; }
   /// Creates the communicator for collectives of the ranks of `parent` with the same color, ordered
   /// by key. All ranks of `parent`, which has joined, call it; with NCCL_SPLIT_NOCOLOR a rank gets
   /// none. `parent` may be this object.
@@ -65,7 +65,8 @@ class Communicator {
   /// thread is in a call.
   std::string asynchronous_error();
   /// Stops the communicator's kernels on this rank's device and starts to free the communicator.
-  /// Waits neither for other ranks, nor for a thread inside run(), nor until it is free.
+  /// Waits for a thread inside join() or split() until its poll gives up or the call is over, but
+  /// neither for a thread inside run(), nor until the communicator is free.
   void abort();
   /// Returns whether it has been aborted but is not free yet: kernels may still run, or a graph
   /// holds it.
@@ -77,11 +78,13 @@ class Communicator {
   void end_setup();
 
   const int device_;
-  std::mutex calls_;                         // held during the calls on comm_
-  std::atomic<ncclComm_t> comm_ = nullptr;   // blocks; runs the collectives
-  std::mutex polls_;                         // held during the calls on setup_
-  std::atomic<ncclComm_t> setup_ = nullptr;  // does not block; null where join() was not called
-  // Where ncclCommSplit stores the new communicator, which it may do after this rank has given up.
+  std::mutex calls_;                        // held during the calls on comm_
+  std::atomic<ncclComm_t> comm_ = nullptr;  // blocks; runs the collectives
+  std::mutex polls_;                        // held during the calls on setup_, and guards it
+  ncclComm_t setup_ = nullptr;              // does not block; null before join() and after abort()
+  std::atomic<bool> has_joined_ = false;
+  // Where ncclCommSplit stores the new communicator, which it may do after this rank has given up,
+  // until setup_ has been aborted.
   ncclComm_t child_ = nullptr;
   std::atomic<int> threads_ = 0;  // those of the next two that are still busy
   std::jthread collectives_end_, setup_end_;

@@ -29,12 +29,13 @@ std::size_t max_report_bytes(int ranks) {
 
 // Returns when a rank compares its call with those of the other ranks. To compare means to read the
 // reports of all ranks, which would be too much for many ranks to do all the time. Rank 0 begins
-// after a second and every rank after twice the time of the rank before it, so that a rank that
-// hangs itself is replaced. After each look the time doubles. At the deadline the ranks take turns.
+// after a second and each next rank a quarter of a second later, because the lower ranks may not
+// wait there or may hang themselves. After each look of a rank its time doubles, so that about 8
+// ranks look in a second, however many wait. At the deadline the ranks take turns.
 Clock::time_point next_look(const IssuedCall& issued, const GroupInfo& group) {
   const auto timeout = issued.call.timeout;
-  const int doublings = std::min(group.rank + issued.looks, 20);
-  const auto pause = std::min<std::chrono::milliseconds>(slow, timeout / 2) * (1 << doublings);
+  const auto step = std::min<std::chrono::milliseconds>(slow, timeout / 2) / 4;
+  const auto pause = step * (4 + std::int64_t{group.rank}) * (1 << std::min(issued.looks, 20));
   const auto turn = next_rank * std::min(group.rank, 50);
   return std::min(deadline_after(pause, *issued.waiting_since),
                   deadline_after(timeout, *issued.waiting_since) + turn);

@@ -5,8 +5,8 @@
 //
 // The ranks' agreement on a collective is not checked in advance, which would cost a second
 // collective. Each rank writes the fingerprints of its collectives under way to the rendezvous
-// store. Where a collective takes more than a second, the lowest rank that waits compares them, and
-// the others only where it has not failed the world.
+// store. Where a collective takes more than a second, rank 0 compares them, and each next rank a
+// quarter of a second later where no lower one has failed the world.
 #pragma once
 
 #include "../../../core/cuda/collectives.h"
@@ -41,13 +41,15 @@ using IssuedCalls = std::vector<std::shared_ptr<IssuedCall>>;
 struct RegisteredGroup {
   RegisteredGroup(std::string group_key, GroupInfo group_info, cuda::Stream own)
       : key(std::move(group_key)), info(std::move(group_info)), stream(std::move(own)) {
-    if (info.size > 1) kernels.emplace(stream.device());
+    if (info.size > 1) collectives_scope.emplace(stream.device());
   }
 
   const std::string key;  ///< The same on every member, and of no other group.
   const GroupInfo info;
-  const cuda::Stream stream;                      ///< Where the group's collectives run.
-  std::optional<cuda::CollectivesScope> kernels;  ///< Of a group of several ranks.
+  const cuda::Stream stream;  ///< Where the group's collectives run.
+  /// Says that kernels of collectives may hold multiprocessors of the device. A group of one rank
+  /// has none.
+  std::optional<cuda::CollectivesScope> collectives_scope;
   Communicator communicator{stream.device()};
 
   std::mutex mutex;  ///< Guards what follows.

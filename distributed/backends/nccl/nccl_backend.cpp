@@ -147,22 +147,22 @@ class NcclBackend : public Backend {
     // tells the groups of one split apart.
     const int color = members.empty() ? NCCL_SPLIT_NOCOLOR
                                       : *std::min_element(members.begin(), members.end());
-    const auto child = std::make_shared<RegisteredGroup>(
-        fmt::format("{}.{}:{}", group_->key, ++splits_, color), subgroup_info(members, name),
-        cuda::Stream::create(registry_->device(), true));
     try {
+      const auto child = std::make_shared<RegisteredGroup>(
+          fmt::format("{}.{}:{}", group_->key, ++splits_, color), subgroup_info(members, name),
+          cuda::Stream::create(registry_->device(), true));
       Communicator& parent = group_->communicator;
       if (!parent.has_joined())
         parent.join(registry_->shared_id(*group_, poll), info().rank, info().size, poll);
       child->communicator.split(parent, color, child->info.rank, poll);
+      if (members.empty()) return nullptr;
+      return std::make_shared<NcclBackend>(registry_, child);
     } catch (const std::exception& error) {
       // The other ranks need not wait for their deadline.
       world()->fail({.what = fmt::format("rank {}: {}", info().rank, error.what())});
       world()->check_step(what, Deadline(), info());  // throws
       throw;
     }
-    if (members.empty()) return nullptr;
-    return std::make_shared<NcclBackend>(registry_, child);
   }
 
   void join_no_subgroup() override { subgroup({}, "none"); }  // ncclCommSplit needs all ranks
@@ -295,6 +295,12 @@ void prepare_environment() {
         "nccl: NCCL_COMM_BLOCKING={} would change the mode of every communicator, but some have to "
         "block and others must not: unset it",
         mode);
+  if (const char* share = std::getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
+      share && std::strtoll(share, nullptr, 0) == 1)
+    tutti::fail<DistributedError>(
+        "nccl: NCCL_COMM_SPLIT_SHARE_RESOURCES={} would give every group the one channel of the "
+        "communicator that it was split from, and end all of them with it: unset it",
+        share);
   static const bool done = [] {
     // The host's order is that of the device too, where collectives of two communicators on two
     // streams are ready at the same time. Ranks with different orders would wait for each other.
