@@ -27,7 +27,7 @@ struct LatestCall {
 };
 
 /// Returns "A, B and C", the latest first, for at most six calls, and "no call" for none. A rank
-/// that waits mostly waits in the first, unless it has issued calls of other groups since.
+/// that waits is in the first, unless it has issued calls of other groups since.
 std::string calls_to_string(std::vector<LatestCall> calls);
 
 /// Where a rank is in its groups, as it tells other ranks.
