@@ -4,6 +4,12 @@
 
 namespace tutti::distributed {
 
+Backend::Backend(GroupInfo info, std::shared_ptr<World> world)
+    : world_(std::move(world)), latest_call_(world_ ? world_->calls().add(info) : nullptr) {
+  if (latest_call_) info.id = latest_call_->group_id();
+  info_ = std::make_shared<GroupInfo>(std::move(info));
+}
+
 GroupInfo Backend::subgroup_info(const std::vector<int>& members, const std::string& name) const {
   GroupInfo there = *info_;
   there.rank =

@@ -28,10 +28,7 @@ class Backend {
  public:
   /// A backend without a World (`world` is null) cannot fail, or overrides abort() and failure(),
   /// as one must that passes its calls on to another backend.
-  explicit Backend(GroupInfo info, std::shared_ptr<World> world = nullptr)
-      : info_(std::make_shared<GroupInfo>(std::move(info))),
-        world_(std::move(world)),
-        latest_call_(world_ ? world_->calls().add(*info_) : nullptr) {}
+  explicit Backend(GroupInfo info, std::shared_ptr<World> world = nullptr);
   virtual ~Backend() = default;
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;

@@ -1,6 +1,7 @@
 #include "call_log.h"
 
 #include "../core/error.h"
+#include "../core/hash.h"
 #include "flight_recorder_file.h"
 
 #include <algorithm>
@@ -15,6 +16,12 @@ namespace {
 
 // A network file system may hang. The error of the world then comes this much later.
 constexpr std::chrono::seconds longest_write{5};
+
+void sort_latest_first(std::vector<LatestCall>& calls) {
+  std::stable_sort(calls.begin(), calls.end(), [](const LatestCall& a, const LatestCall& b) {
+    return a.record.stamp > b.record.stamp;
+  });
+}
 
 // The call that a backend has just recorded, for the Work that ProcessGroup makes of it. It goes
 // around the backend's interface, so that a backend that passes calls on to another needs no code.
@@ -33,9 +40,7 @@ std::string calls_to_string(std::vector<LatestCall> calls) {
   constexpr std::size_t most = 6;
   std::erase_if(calls, [](const LatestCall& call) { return call.record.sequence == 0; });
   if (calls.empty()) return "no call";
-  std::stable_sort(calls.begin(), calls.end(), [](const LatestCall& a, const LatestCall& b) {
-    return a.record.stamp > b.record.stamp;
-  });
+  sort_latest_first(calls);
   const std::size_t shown = std::min(calls.size(), most);
   std::string text;
   for (std::size_t i = 0; i < shown; ++i) {
@@ -44,6 +49,19 @@ std::string calls_to_string(std::vector<LatestCall> calls) {
   }
   if (shown < calls.size()) text += fmt::format(" and {} more", calls.size() - shown);
   return text;
+}
+
+std::optional<std::int64_t> LatestCalls::sequence_of(std::uint64_t group_id) const {
+  for (const auto& [group, sequence] : sequences)
+    if (group == group_id) return sequence;
+  return {};
+}
+
+std::uint64_t CallLog::Entry::id_of(const GroupInfo& group, std::int64_t number) {
+  Hash64 hash;
+  hash.add(std::string_view(group.group)).add(static_cast<std::uint64_t>(number));
+  for (const int rank : group.world_ranks) hash.add(static_cast<std::uint64_t>(rank));
+  return hash.value();
 }
 
 CallRecord CallLog::Entry::record(const Collective& call) {
@@ -106,15 +124,20 @@ void CallLog::write(const std::string& folder, const std::map<int, Recorder>& re
   }
 }
 
-std::optional<std::string> CallLog::latest_calls(int world_rank) const {
+std::optional<LatestCalls> CallLog::latest_calls(int world_rank) const {
   std::vector<LatestCall> calls;
   const std::lock_guard lock(mutex_);
   for (const auto& entry : entries_) {
     if (entry->world_rank_ != world_rank) continue;
     const std::lock_guard inner(entry->mutex_);
-    calls.push_back({entry->latest_, entry->group_});
+    calls.push_back({entry->latest_, entry->group_, entry->group_id_});
   }
-  return calls.empty() ? std::nullopt : std::optional(calls_to_string(std::move(calls)));
+  if (calls.empty()) return {};
+  sort_latest_first(calls);
+  LatestCalls latest{.text = calls_to_string(calls)};
+  for (const LatestCall& call : calls)
+    if (!latest.is_full()) latest.sequences.emplace_back(call.group_id, call.record.sequence);
+  return latest;
 }
 
 }  // namespace tutti::distributed

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace tutti::distributed {
@@ -22,11 +23,28 @@ std::string describe(const CallRecord& record, const std::string& group);
 struct LatestCall {
   CallRecord record;
   std::string group;
+  std::uint64_t group_id = 0;  ///< GroupInfo::id.
 };
 
-/// Returns "A, B and C", the latest first, for at most six calls, and "no call" for none. The first
-/// is where a rank that waits is waiting.
+/// Returns "A, B and C", the latest first, for at most six calls, and "no call" for none. A rank
+/// that waits is in the first, unless it has issued calls of other groups since.
 std::string calls_to_string(std::vector<LatestCall> calls);
+
+/// Where a rank is in its groups, as it tells other ranks.
+struct LatestCalls {
+  /// The most groups that `sequences` tells. Older calls are left out.
+  static constexpr std::size_t most = 15;
+
+  std::string text = "no call";  ///< What calls_to_string() returns, for people.
+  /// GroupInfo::id and the number of the latest call, 0 where there is none yet. The latest call
+  /// comes first.
+  std::vector<std::pair<std::uint64_t, std::int64_t>> sequences = {};
+
+  /// Returns the number of the latest call in a group; nothing where the list does not tell it.
+  std::optional<std::int64_t> sequence_of(std::uint64_t group_id) const;
+  /// Returns whether the rank may be in groups that the list does not tell.
+  bool is_full() const { return sequences.size() == most; }
+};
 
 /// The latest calls of the ranks that share one World object: one rank, or all where ranks are
 /// threads.
@@ -41,17 +59,23 @@ class CallLog {
           group_(group.group),
           recorder_(std::move(recorder)),
           recorded_group_(recorder_->add_group(group.group, group.world_ranks)),
+          group_id_(id_of(group, recorded_group_.number)),
           stamps_(stamps) {}
+    /// Returns what Backend puts into GroupInfo::id.
+    std::uint64_t group_id() const { return group_id_; }
     /// Replaces the record, adds it to the flight recorder and returns it. Allocates nothing and
     /// waits for no other rank. The log must still exist.
     CallRecord record(const Collective& call);
 
    private:
     friend class CallLog;
+    static std::uint64_t id_of(const GroupInfo& group, std::int64_t number);
+
     const int world_rank_;
     const std::string group_;
     const std::shared_ptr<FlightRecorder> recorder_;
     const FlightRecorder::Group recorded_group_;
+    const std::uint64_t group_id_;
     std::atomic<std::int64_t>& stamps_;
     mutable std::mutex mutex_;
     CallRecord latest_;
@@ -62,9 +86,9 @@ class CallLog {
   /// is still described.
   std::shared_ptr<Entry> add(const GroupInfo& group);
 
-  /// Returns the latest call of every group of this rank of the world, as calls_to_string() does;
-  /// nothing where this object has no entry of the rank.
-  std::optional<std::string> latest_calls(int world_rank) const;
+  /// Returns the latest call of every group of this rank of the world; nothing where this object
+  /// has no entry of the rank.
+  std::optional<LatestCalls> latest_calls(int world_rank) const;
 
   /// Writes the flight recorder of every rank that has an entry, where a folder is set
   /// (flight_recorder_file.h), with the call that has failed, if there was one, and the cause.

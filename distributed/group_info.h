@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct GroupInfo {
   /// The number of each member's host: members with equal numbers share one. Empty where the
   /// backend does not distinguish hosts.
   std::vector<int> hosts = {};
+  /// A hash that is the same on every member and of no other group of the world, though names may
+  /// repeat. Backend sets it where the group belongs to a World.
+  std::uint64_t id = 0;
 };
 
 }  // namespace tutti::distributed

@@ -3,7 +3,6 @@
 #include "../core/error.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace tutti::distributed {
 namespace {
@@ -19,6 +18,11 @@ std::string last_completed(std::span<const int> ranks, std::int64_t completed) {
                      completed == 0 ? "none" : fmt::format("#{}", completed));
 }
 
+// Errors tell the latest calls of so many absent ranks.
+std::span<const int> first_few(std::span<const int> ranks) {
+  return ranks.first(std::min<std::size_t>(ranks.size(), 4));
+}
+
 // The text for ranks that have departed; `how` is "its process is exiting".
 std::string departure(const Stall& stall, const char* how) {
   const std::string ranks = ranks_to_string(stall.departed);
@@ -28,8 +32,23 @@ std::string departure(const Stall& stall, const char* how) {
                      last_completed(stall.departed, stall.last_completed));
 }
 
+// Returns the ranks of which the latest calls are asked at a deadline.
+std::vector<int> ranks_to_ask(const Stall& stall) {
+  const auto few = first_few(stall.missing);
+  std::vector<int> ranks(few.begin(), few.end());
+  for (const std::vector<int>& host : stall.unheard_hosts) ranks.push_back(host.front());
+  return ranks;
+}
+
 // The text for ranks that are missing at the deadline.
-std::string absence(const Stall& stall, std::chrono::milliseconds timeout) {
+std::string absence(const Stall& stall, std::chrono::milliseconds timeout, int own_rank) {
+  if (stall.missing.empty() && !stall.unheard_hosts.empty()) {  // the ranks not asked may be absent
+    const std::vector<int> asked = ranks_to_ask(stall);
+    return fmt::format(
+        "{}, for which rank {} waits, {} issued it as far as is known, but it did not end within "
+        "{}: another rank is absent, or the network hangs",
+        ranks_to_string(asked), own_rank, asked.size() == 1 ? "has" : "have", to_string(timeout));
+  }
   if (stall.missing.empty())
     return fmt::format(
         "all ranks have issued it, but it did not end within {}: a device or the network hangs, or "
@@ -43,34 +62,13 @@ std::string absence(const Stall& stall, std::chrono::milliseconds timeout) {
                      last_completed(stall.missing, stall.last_completed));
 }
 
-// Errors tell the latest calls of so many absent ranks.
-std::span<const int> first_few(std::span<const int> ranks) {
-  return ranks.first(std::min<std::size_t>(ranks.size(), 4));
-}
-
-// Returns the ranks that are missing at a deadline. Where none is, the device of any rank may wait
-// in another group.
+// Returns the ranks that are missing at a deadline. Where none is, those that were asked may wait
+// for others, and the device of any rank may wait in another group.
 std::vector<int> ranks_to_describe(const Stall& stall) {
-  std::vector<int> ranks = stall.missing;
-  if (ranks.empty())
-    for (const auto& [rank, calls] : stall.latest_calls) ranks.push_back(rank);
+  if (!stall.missing.empty()) return stall.missing;
+  std::vector<int> ranks = ranks_to_ask(stall);
+  for (const auto& [rank, calls] : stall.latest_calls) ranks.push_back(rank);
   return ranks;
-}
-
-// Returns the ranks of which the latest calls are asked at a deadline.
-std::vector<int> ranks_to_ask(const Stall& stall) {
-  const auto few = first_few(stall.missing);
-  std::vector<int> ranks(few.begin(), few.end());
-  for (const std::vector<int>& host : stall.unheard_hosts) ranks.push_back(host.front());
-  return ranks;
-}
-
-// Returns the number of a rank's latest call in `group` as its latest calls tell it; 0 where they
-// name none.
-std::int64_t latest_sequence(const std::string& latest_calls, const std::string& group) {
-  const std::size_t end = latest_calls.find(fmt::format(" of group '{}'", group));
-  if (end == std::string::npos) return 0;
-  return std::atoll(latest_calls.c_str() + latest_calls.rfind('#', end) + 1);
 }
 
 // How long a rank waits for the answers of those that are absent at its deadline.
@@ -132,7 +130,7 @@ void World::handle(Notice notice) {
     has_departures_ = true;
   } else if (const auto* question = std::get_if<Question>(&notice)) {
     options_.transport->send_answer(question->rank,
-                                    calls_.latest_calls(options_.rank).value_or("no call"));
+                                    calls_.latest_calls(options_.rank).value_or(LatestCalls{}));
   } else {
     auto& answer = std::get<Answer>(notice);
     inquiries_[answer.rank].latest_calls = std::move(answer.latest_calls);
@@ -146,7 +144,7 @@ void World::throw_if_failed(const Collective& call, const GroupInfo& group) cons
 void World::depart(int rank) {
   const std::lock_guard here(mutex_);
   if (failure_) return;
-  const std::string latest = calls_.latest_calls(rank).value_or("no call");
+  const LatestCalls latest = calls_.latest_calls(rank).value_or(LatestCalls{});
   departed_.emplace(rank, Departed{Clock::now(), latest});
   has_departures_ = true;
   if (options_.transport) options_.transport->send_departure(latest);
@@ -191,7 +189,7 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, Stall st
     if (!has_asked(stall, pending)) return {};
     add_silent_hosts(stall, pending);
     if (stall.missing.empty() && stalled_at < pending.patient_until()) return {};
-    why.what = absence(stall, pending.deadline().timeout);
+    why.what = absence(stall, pending.deadline().timeout, pending.group().rank);
     why.what += all_latest_calls(ranks_to_describe(stall), stall, pending.group());
     why.timeout = true;
   } else {
@@ -214,27 +212,29 @@ void World::add_departed(Stall& stall, const PendingCollective& pending,
   };
   for (const int rank : stall.missing)
     if (find(rank)) stall.departed.push_back(rank);
-  // A rank of another host may have departed after it did its part. So may one that does not name
-  // the group any more.
+  // The others may have departed after they did their part. So may one that does not tell the group
+  // any more.
   for (const std::vector<int>& host : stall.unheard_hosts)
     for (const int rank : host) {
       const Departed* departed = find(rank);
       if (!departed) continue;
-      const auto sequence = latest_sequence(departed->latest_calls, group.group);
-      const auto expected = pending.call().sequence;
-      if (sequence < expected && (sequence > 0 || expected == 1)) stall.departed.push_back(rank);
+      const auto sequence = departed->latest_calls.sequence_of(group.id);
+      if (sequence && *sequence < pending.call().sequence) stall.departed.push_back(rank);
     }
 }
 
-// Adds the ranks of the unheard hosts that have not answered that they have issued this call.
+// Adds the ranks of the unheard hosts that have not answered, or that have not issued this call.
 void World::add_silent_hosts(Stall& stall, const PendingCollective& pending) const {
   const GroupInfo& group = pending.group();
+  const auto may_wait = [&](const LatestCalls& calls) {
+    const auto sequence = calls.sequence_of(group.id);
+    return sequence ? *sequence >= pending.call().sequence : calls.is_full();
+  };
   for (const std::vector<int>& host : stall.unheard_hosts) {
     const auto asked = inquiries_.find(group.world_ranks[static_cast<std::size_t>(host.front())]);
-    const bool waits = asked != inquiries_.end() && asked->second.latest_calls &&
-                       latest_sequence(*asked->second.latest_calls, group.group) >=
-                           pending.call().sequence;
-    if (!waits) stall.missing.insert(stall.missing.end(), host.begin(), host.end());
+    const bool has_answered = asked != inquiries_.end() && asked->second.latest_calls;
+    if (!has_answered || !may_wait(*asked->second.latest_calls))
+      stall.missing.insert(stall.missing.end(), host.begin(), host.end());
   }
   std::sort(stall.missing.begin(), stall.missing.end());
 }
@@ -269,11 +269,17 @@ std::optional<std::string> World::latest_calls(int rank, const Stall& stall,
     return found->second;
   const int there = group.world_ranks[static_cast<std::size_t>(rank)];
   if (const auto found = departed_.find(there); found != departed_.end())
-    return found->second.latest_calls;
+    return found->second.latest_calls.text;
   if (const auto found = inquiries_.find(there); found != inquiries_.end())
-    return found->second.latest_calls.value_or(
-        "unknown calls (no answer: its process is stopped, gone or busy)");
-  return calls_.latest_calls(there);
+    return found->second.latest_calls
+               ? found->second.latest_calls->text
+               : "unknown calls (no answer: its process is stopped, gone or busy)";
+  return own_latest_calls(there);
+}
+
+std::optional<std::string> World::own_latest_calls(int world_rank) const {
+  const auto calls = calls_.latest_calls(world_rank);
+  return calls ? std::optional(calls->text) : std::nullopt;
 }
 
 // Returns where `absent` ranks and one rank that waits for them are, in all of their groups.
@@ -290,7 +296,7 @@ std::string World::all_latest_calls(std::span<const int> absent, const Stall& st
     const int there = group.world_ranks[static_cast<std::size_t>(rank)];
     const bool waits = std::find(stall.missing.begin(), stall.missing.end(), rank) ==
                        stall.missing.end();
-    if (waits && add(rank, calls_.latest_calls(there))) break;
+    if (waits && add(rank, own_latest_calls(there))) break;
   }
   return text.empty() ? text : ". Latest call of each group:" + text;
 }

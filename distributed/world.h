@@ -46,9 +46,10 @@ struct Deadline {
 /// What a backend knows about a collective that is not done. Ranks are those of the group.
 struct Stall {
   std::vector<int> missing = {};  ///< The ranks that have not done their part.
-  /// Hosts, each as its ranks in the group, of which one or more have not done their part: it is
-  /// not known which. The first rank of each is asked at the deadline, and where it does not answer
-  /// that it has issued this call, its host is missing.
+  /// Ranks of which it is not known whether they have done their part: each entry is a host, as its
+  /// ranks in the group, or a single rank of the own host, which may itself wait for others. The
+  /// first rank of an entry is asked at the deadline. Where it does not answer, or answers that it
+  /// has not issued this call, all ranks of the entry are missing.
   std::vector<std::vector<int>> unheard_hosts = {};
   std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
   std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.
@@ -66,7 +67,7 @@ class PendingCollective {
   virtual const Collective& call() const = 0;
   virtual const GroupInfo& group() const = 0;
   virtual Deadline deadline() const = 0;
-  /// Until this time it goes on after its deadline where the hosts that it waits for answer that
+  /// Until this time it goes on after its deadline where the ranks that it waits for answer that
   /// they have issued this call: they may wait for others, and name those.
   virtual Clock::time_point patient_until() const { return deadline().at; }
   /// From this time on stall() is asked although neither the deadline has passed nor a rank has
@@ -97,7 +98,7 @@ class World {
   /// A rank of the world has departed, after these calls.
   struct Departure {
     int rank = 0;
-    std::string latest_calls = {};
+    LatestCalls latest_calls = {};
   };
   /// A rank of the world asks this one for its latest calls.
   struct Question {
@@ -106,7 +107,7 @@ class World {
   /// A rank of the world, which this one has asked, tells its latest calls.
   struct Answer {
     int rank = 0;
-    std::string latest_calls = {};
+    LatestCalls latest_calls = {};
   };
   /// A notice from another rank.
   using Notice = std::variant<Failure, Departure, Question, Answer>;
@@ -120,12 +121,12 @@ class World {
     /// first, that rank's. Must not throw.
     virtual Failure send_failure(const Failure& failure) = 0;
     /// Tells all other ranks that this one will issue no more collectives. Must not throw.
-    virtual void send_departure(const std::string& /*latest_calls*/) {}
+    virtual void send_departure(const LatestCalls& /*latest_calls*/) {}
     /// Asks a rank of the world for its latest calls, which receive() returns once it has answered.
     /// Returns false where ranks cannot be asked. Must not throw.
     virtual bool send_question(int /*rank*/) { return false; }
     /// Answers the question of a rank of the world. Must not throw.
-    virtual void send_answer(int /*rank*/, const std::string& /*latest_calls*/) {}
+    virtual void send_answer(int /*rank*/, const LatestCalls& /*latest_calls*/) {}
     /// Returns what another rank has sent, if anything has arrived.
     virtual std::optional<Notice> receive() = 0;
     /// Calls `check` on the watcher thread, or does not where that thread must not use the
@@ -199,11 +200,11 @@ class World {
  private:
   struct Departed {
     Clock::time_point known_since;
-    std::string latest_calls;
+    LatestCalls latest_calls;
   };
   struct Inquiry {
     Clock::time_point asked_at;
-    std::optional<std::string> latest_calls;  // once the rank has answered
+    std::optional<LatestCalls> latest_calls;  // once the rank has answered
   };
   void set_failure(Failure failure);
   void handle(Notice notice);
@@ -216,6 +217,7 @@ class World {
   bool has_asked(const Stall& stall, const PendingCollective& pending);
   std::optional<std::string> latest_calls(int rank, const Stall& stall,
                                           const GroupInfo& group) const;
+  std::optional<std::string> own_latest_calls(int world_rank) const;
   std::string all_latest_calls(std::span<const int> absent, const Stall& stall,
                                const GroupInfo& group) const;
   void check_watched();

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 #include <vector>
 
 using namespace tutti;
@@ -64,6 +65,14 @@ void misbehave(const ProcessGroup& group, const std::string& fault, std::int64_t
     throw ValueError("gave up");
   }
   if (fault == "differs") n = 100000;
+}
+
+// Two groups have the same name. Rank 0 waits in the first and rank 1 only calls the second.
+void use_equal_names(const ProcessGroup& group) {
+  const ProcessGroup first = group.split(0), second = group.split(0);
+  if (group.rank() == 0) return collective(first, 10, 1s);
+  const distributed::Work work = second.all_reduce(ones({10}));
+  std::this_thread::sleep_for(15s);  // the launcher ends this process with the other one
 }
 
 // Rank 1 initialises MPI, because MPI_Init of rank 0 waits for that, but never calls
@@ -146,6 +155,7 @@ int main(int argc, char** argv) {
     if (fault == "stopped_in_large" && group.rank() == 1) raise(SIGSTOP);
     if (group.rank() == 1) misbehave(group, fault, n);
     if (fault == "misses_split") group.split(0);
+    if (fault == "equal_names") use_equal_names(group);
     if (fault == "leaves_behind") {  // a collective of a group that has no handle any more
       distributed::Work work;
       {

@@ -28,16 +28,16 @@ Failure MpiTransport::send_failure(const Failure& failure) {
   return failure;
 }
 
-void MpiTransport::send_departure(const std::string& latest_calls) {
+void MpiTransport::send_departure(const LatestCalls& latest_calls) {
   send_to_all(message_of(Kind::departure, latest_calls));
 }
 
 bool MpiTransport::send_question(int rank) {
-  send_to(rank, message_of(Kind::question, {}));
+  send_to(rank, message_of(Kind::question));
   return true;
 }
 
-void MpiTransport::send_answer(int rank, const std::string& latest_calls) {
+void MpiTransport::send_answer(int rank, const LatestCalls& latest_calls) {
   send_to(rank, message_of(Kind::answer, latest_calls));
 }
 
@@ -46,18 +46,19 @@ std::optional<World::Notice> MpiTransport::receive() {
   MPI_Status status;
   check(MPI_Test(&receive_, &arrived, &status), "MPI_Test");
   if (!arrived) return {};
-  const std::string what = incoming_->what;
-  const Failure failure{.at = incoming_->at, .what = what, .timeout = incoming_->timeout != 0};
   const Kind kind = incoming_->kind;
   if (kind == Kind::failure) {
+    const Failure failure{
+        .at = incoming_->at, .what = incoming_->what, .timeout = incoming_->timeout != 0};
     note_failure(failure);
     return failure;
   }
+  LatestCalls calls = latest_calls_of(*incoming_);
   start_receiving();
   const int sender = status.MPI_SOURCE;
-  if (kind == Kind::departure) return World::Departure{sender, what};
+  if (kind == Kind::departure) return World::Departure{sender, std::move(calls)};
   if (kind == Kind::question) return World::Question{sender};
-  return World::Answer{sender, what};
+  return World::Answer{sender, std::move(calls)};
 }
 
 void MpiTransport::guard(const std::function<void()>& check) {
@@ -73,10 +74,25 @@ void MpiTransport::start_receiving() {
 
 std::shared_ptr<MpiTransport::Message> MpiTransport::message_of(Kind kind,
                                                                 const std::string& what) {
-  const auto message =
-      std::make_shared<Message>(Message{.kind = kind, .timeout = 0, .at = {}, .what = {}});
+  const auto message = std::make_shared<Message>(
+      Message{.kind = kind, .timeout = 0, .at = {}, .what = {}, .latest = {}});
   std::memcpy(message->what, what.data(), std::min(what.size(), sizeof(message->what) - 1));
   return message;
+}
+
+std::shared_ptr<MpiTransport::Message> MpiTransport::message_of(Kind kind,
+                                                                const LatestCalls& calls) {
+  const auto message = message_of(kind, calls.text);
+  for (std::size_t i = 0; i < calls.sequences.size(); ++i)
+    message->latest[i] = {calls.sequences[i].first, calls.sequences[i].second};
+  return message;
+}
+
+LatestCalls MpiTransport::latest_calls_of(const Message& message) {
+  LatestCalls calls{.text = message.what};
+  for (const auto& [group, sequence] : message.latest)
+    if (group != 0) calls.sequences.emplace_back(group, sequence);
+  return calls;
 }
 
 void MpiTransport::send_to_all(const std::shared_ptr<Message>& message) {

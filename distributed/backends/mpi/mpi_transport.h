@@ -13,9 +13,9 @@ class MpiTransport : public World::Transport {
   ~MpiTransport() override;
 
   Failure send_failure(const Failure& failure) override;
-  void send_departure(const std::string& latest_calls) override;
+  void send_departure(const LatestCalls& latest_calls) override;
   bool send_question(int rank) override;
-  void send_answer(int rank, const std::string& latest_calls) override;
+  void send_answer(int rank, const LatestCalls& latest_calls) override;
   std::optional<World::Notice> receive() override;
   /// Checks only while MPI is not being finalised.
   void guard(const std::function<void()>& check) override;
@@ -26,12 +26,18 @@ class MpiTransport : public World::Transport {
     Kind kind;
     std::int32_t timeout;
     char at[400];
-    char what[3200];  // the cause of a failure, or latest calls
+    char what[3200];  // the cause of a failure, or the text of latest calls
+    struct {
+      std::uint64_t group;  // 0 behind the last
+      std::int64_t sequence;
+    } latest[LatestCalls::most];
   };
   // A process that exits does not wait until its messages are received, so MPI has to send them
   // eagerly: Open MPI does up to 4096 bytes with its header, within a host.
   static_assert(sizeof(Message) <= 3900);
-  static std::shared_ptr<Message> message_of(Kind kind, const std::string& what);
+  static std::shared_ptr<Message> message_of(Kind kind, const std::string& what = {});
+  static std::shared_ptr<Message> message_of(Kind kind, const LatestCalls& calls);
+  static LatestCalls latest_calls_of(const Message& message);
   void start_receiving();
   void send_to_all(const std::shared_ptr<Message>& message);
   void send_to(int rank, const std::shared_ptr<Message>& message);

@@ -1,0 +1,177 @@
+// Tests how a World finds out at a deadline which of the ranks that it waits for are absent: by the
+// latest calls that they tell. Two World objects in one process stand for two processes.
+#include "messages.h"
+
+#include <tutti/distributed/backend.h>
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+namespace tutti {
+namespace {
+
+using namespace distributed;
+using namespace std::chrono_literals;
+using test::expect_contains;
+
+// Puts what a rank sends into the inbox of the other one.
+class InboxTransport : public World::Transport {
+ public:
+  using Inbox = std::deque<World::Notice>;
+  InboxTransport(int rank, Inbox& own, Inbox& other) : rank_(rank), own_(own), other_(other) {}
+  Failure send_failure(const Failure& failure) override { return failure; }
+  void send_departure(const LatestCalls& calls) override {
+    other_.push_back(World::Departure{rank_, calls});
+  }
+  bool send_question(int) override {
+    other_.push_back(World::Question{rank_});
+    return true;
+  }
+  void send_answer(int, const LatestCalls& calls) override {
+    other_.push_back(World::Answer{rank_, calls});
+  }
+  std::optional<World::Notice> receive() override {
+    if (own_.empty()) return {};
+    World::Notice notice = std::move(own_.front());
+    own_.pop_front();
+    return notice;
+  }
+
+ private:
+  int rank_;
+  Inbox &own_, &other_;
+};
+
+// A rank's part of a group, which only notes the calls.
+class Member : public Backend {
+ public:
+  using Backend::Backend;
+  bool accepts(Device) const override { return true; }
+  std::shared_ptr<Work::State> submit(const Collective& call) override {
+    record(call);
+    return nullptr;
+  }
+  std::shared_ptr<Backend> subgroup(const std::vector<int>&, const std::string&) override {
+    return nullptr;
+  }
+};
+
+// A call whose deadline has passed. Nothing is known of rank 1, and there may be a third rank.
+class Late : public PendingCollective {
+ public:
+  Late(const Member& member, std::int64_t sequence, std::chrono::seconds patience)
+      : member_(member), call_{.sequence = sequence}, patience_(patience) {}
+  const Collective& call() const override { return call_; }
+  const GroupInfo& group() const override { return member_.info(); }
+  Deadline deadline() const override { return {began_ - 1s, 1s}; }
+  Clock::time_point patient_until() const override { return began_ + patience_; }
+  Stall stall() const override { return {.unheard_hosts = {{1}}}; }
+
+ private:
+  const Member& member_;
+  Collective call_;
+  std::chrono::seconds patience_;
+  Clock::time_point began_ = Clock::now();
+};
+
+// Ranks 0 and 1 of three. Rank 0 waits.
+class AbsentRank : public ::testing::Test {
+ protected:
+  // Makes the same group on both ranks.
+  struct Group {
+    Member waiting, asked;
+  };
+  std::unique_ptr<Group> group(const std::string& name) {
+    GroupInfo info{.size = 3, .group = name, .world_ranks = {0, 1, 2}}, there = info;
+    there.rank = 1;
+    return std::unique_ptr<Group>(new Group{Member(info, waiting_), Member(there, asked_)});
+  }
+  static void issue(Group& group, std::int64_t sequence, const std::string& name = {}) {
+    group.asked.submit({.name = name, .sequence = sequence});
+  }
+  // Returns the error of rank 0 where it waits for this call; an empty text where it goes on
+  // waiting.
+  std::string error_at(const Group& group, std::int64_t sequence, std::chrono::seconds patience) {
+    const Late call(group.waiting, sequence, patience);
+    waiting_->give_up(call);  // asks
+    asked_->poll();           // answers
+    waiting_->poll();
+    return waiting_->give_up(call) ? waiting_->failure()->what : "";
+  }
+
+  InboxTransport::Inbox to_waiting_, to_asked_;
+  const std::shared_ptr<World> waiting_ = std::make_shared<World>(World::Options{
+      .transport = std::make_unique<InboxTransport>(0, to_waiting_, to_asked_), .rank = 0});
+  const std::shared_ptr<World> asked_ = std::make_shared<World>(World::Options{
+      .transport = std::make_unique<InboxTransport>(1, to_asked_, to_waiting_), .rank = 1});
+};
+
+TEST_F(AbsentRank, IsNoneThatHasIssuedCallsOfManyGroupsSince) {
+  const auto world = group("world");
+  issue(*world, 1);
+  std::vector<std::unique_ptr<Group>> others;
+  for (int i = 0; i < 14; ++i) {
+    others.push_back(group(fmt::format("world/split{}", i)));
+    issue(*others.back(), 1);
+  }
+  EXPECT_EQ(error_at(*world, 1, 60s), "");
+  const std::string error = error_at(*world, 2, 60s);
+  expect_contains(error, {"rank 1 did not arrive within 1 s", " and 9 more"});
+}
+
+// Rank 1 tells its latest groups only, so it may wait in an older one.
+TEST_F(AbsentRank, IsNoneWhoseCallIsOlderThanAllThatItTells) {
+  const auto world = group("world");
+  issue(*world, 1);
+  std::vector<std::unique_ptr<Group>> others;
+  for (std::size_t i = 0; i < LatestCalls::most; ++i) {
+    others.push_back(group(fmt::format("world/split{}", i)));
+    issue(*others.back(), 1);
+  }
+  EXPECT_EQ(error_at(*world, 1, 60s), "");
+  asked_->depart(1);
+  waiting_->poll();
+  EXPECT_EQ(error_at(*world, 1, 60s), "") << "it may have departed after its part of the call";
+}
+
+TEST_F(AbsentRank, IsFoundWhereItIsInAnotherGroupOfTheSameName) {
+  const auto first = group("world/split0"), second = group("world/split0");
+  EXPECT_NE(first->waiting.info().id, second->waiting.info().id);
+  EXPECT_EQ(first->waiting.info().id, first->asked.info().id);
+  EXPECT_EQ(second->waiting.info().id, second->asked.info().id);
+  issue(*second, 3);
+  EXPECT_EQ(error_at(*second, 3, 60s), "");
+  expect_contains(error_at(*first, 1, 60s), {"rank 1 did not arrive within 1 s"});
+}
+
+TEST_F(AbsentRank, IsFoundWhereTheNameOfItsCallLooksLikeTheGroup) {
+  const auto world = group("world"), split = group("world/split0");
+  issue(*world, 1);
+  issue(*split, 8, "mean of group 'world'");
+  EXPECT_EQ(error_at(*world, 1, 60s), "");
+  expect_contains(error_at(*world, 2, 60s), {"rank 1 did not arrive within 1 s"});
+}
+
+TEST_F(AbsentRank, IsFoundAtOnceWhereItHasDepartedBeforeTheCall) {
+  const auto first = group("world/split0"), second = group("world/split0");
+  issue(*first, 1);
+  asked_->depart(1);
+  waiting_->poll();
+  EXPECT_EQ(error_at(*first, 1, 60s), "") << "it has departed after its part of the call";
+  expect_contains(error_at(*second, 1, 60s), {"rank 1 will never arrive: it has departed"});
+}
+
+// Rank 0 has asked only the rank that it waits for. Rank 2 may be the one that is absent.
+TEST_F(AbsentRank, MayBeOneThatWasNotAsked) {
+  const auto world = group("world");
+  issue(*world, 1);
+  const std::string error = error_at(*world, 1, 0s);
+  expect_contains(error, {"rank 1, for which rank 0 waits, has issued it as far as is known",
+                          "did not end within 1 s: another rank is absent, or the network hangs",
+                          "rank 1 at barrier #1 of group 'world'"});
+  EXPECT_EQ(error.find("all ranks"), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace tutti
