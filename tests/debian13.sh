@@ -26,6 +26,7 @@ run_inside() {
     mount -t proc proc "$folder/proc"
     mount --rbind /dev "$folder/dev"
     mount --rbind /sys "$folder/sys"  # Open MPI 5 looks there for processors and networks
+    mount -t tmpfs tmpfs "$folder/tmp"  # its mpirun fails where a folder of an earlier one has the same process number
     exec chroot "$folder" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 "$@"' \
     bash "$folder" bash -c 'cd /tutti && exec "$@"' bash "$@"
 }

@@ -9,6 +9,10 @@ mpirun=("$@")
 elastic=$(dirname "$0")/../../examples/elastic.sh
 # See tests/mpi/other_ranks.sh for the rate and the tolerance.
 arguments=(--dataset synthetic --threads 1 --batch-size 16 --max-steps 10 --log-every 1 --checkpoint-every 2 --lr 0.001)
+if [ ${#mpirun[@]} -gt 0 ] && ! "${mpirun[0]}" --version | grep -q ') 4\.'; then
+  echo "elastic: skipped: mpirun after Open MPI 4 takes the two names of this machine for machines without a network"
+  exit 77
+fi
 rm -rf "$folder"
 mkdir -p "$folder/dead"
 
