@@ -19,10 +19,13 @@ start() {
   job=$!
 }
 
-# Waits for the end of the job, and sets `code`.
+# Waits for the end of the job, and sets `code`. Open MPI 5's mpirun may end before its processes.
 wait_for_end() {
   code=0
   wait "$job" || code=$?
+  for process in "$folder"/process.*; do
+    [ ! -e "$process" ] || timeout 60 tail --pid="$(cat "$process")" -f /dev/null || fail "$process has not ended"
+  done
 }
 
 # count_rows FOLDER: remembers how many rows it has before a run goes on there.

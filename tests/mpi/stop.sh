@@ -39,22 +39,20 @@ cmp "$folder/whole/model.safetensors" "$folder/parts/model.safetensors" || fail 
 cmp <(losses whole) <(losses parts) || fail "the losses differ"
 
 # On SIGINT and SIGTERM mpirun waits for its odls_base_sigkill_timeout, sends SIGTERM, waits as long again, and sends
-# SIGKILL. It ends with code 1 itself. Open MPI 5 has another flag for the time.
+# SIGKILL. It ends with code 1 itself. Open MPI 5 does not always leave the time for a checkpoint (docs/runs.md).
 arguments=(--dataset synthetic --threads 1 --batch-size 16 --log-every 1)
-mca=--prtemca
-if "$1" --version | grep -q ') 4\.'; then mca=--mca; fi
-for signal in INT TERM; do
-  mpirun=("$@" "$mca" odls_base_sigkill_timeout 4)
+signals=(INT TERM)
+"$1" --version | grep -q ') 4\.' || { signals=() && echo "stop: signals to mpirun itself are left out: it is not Open MPI 4"; }
+for signal in "${signals[@]}"; do
+  mpirun=("$@" --mca odls_base_sigkill_timeout 4)
   start "$signal" "$signal" --epochs 1000
   wait_for_rows "$signal" 2
   began=$SECONDS
   kill -"$signal" "$job"
   wait_for_end
   [ "$code" = 1 ] || fail "expected exit code 1 of mpirun after SIG$signal, got $code"
-  if [ "$mca" = --mca ]; then  # mpirun of Open MPI 5 sends SIGTERM at once and prints nothing more
-    [ $((SECONDS - began)) -ge 3 ] || fail "mpirun did not wait before SIGTERM"
-    grep -q 'go on with  mpirun -n 2 .*--resume' "$folder/$signal.log" || fail "no checkpoint after SIG$signal to mpirun"
-  fi
+  [ $((SECONDS - began)) -ge 3 ] || fail "mpirun did not wait before SIGTERM"
+  grep -q 'go on with  mpirun -n 2 .*--resume' "$folder/$signal.log" || fail "no checkpoint after SIG$signal to mpirun"
   mpirun=("$@")
   rows=$(losses "$signal" | wc -l)
   start "$signal" "$signal.resumed" --resume --epochs 1000 --max-steps $((rows + 1))
