@@ -159,7 +159,7 @@ class Optimizer {
                        const void* address) const;
   void call_update_one(int group, const kernels::FusedUpdate& update);
 
-  // Options by name.
+  // Options by name (optimizer_options.cpp).
   double* find_number(const char* name, int group) const;
   double& number(const char* name, int group) const;
   void set_number(const char* name, int first_group, int last_group, double value);
