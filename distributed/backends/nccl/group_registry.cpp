@@ -1,7 +1,7 @@
 #include "group_registry.h"
 
 #include "../../../core/cuda/check.h"
-#include "report.h"
+#include "oldest_call.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,11 +13,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// After this time a collective is compared with those of the other ranks.
-constexpr auto slow = 1s;
-// Where the lower ranks have not failed the world at a deadline, each next rank waits so much
-// longer.
-constexpr auto next_rank = 20ms;
 // How long close() waits for the other ranks, and for graphs.
 constexpr auto longest_close = 10s;
 
@@ -26,22 +21,6 @@ std::size_t max_report_bytes(int ranks) {
   return std::min(rendezvous::max_value_bytes,
                   rendezvous::max_table_bytes / 2 / static_cast<std::size_t>(ranks));
 }
-
-// Returns when a rank compares its call with those of the other ranks. To compare means to read the
-// reports of all ranks, which would be too much for many ranks to do all the time. Rank 0 begins
-// after a second and each next rank a quarter of a second later, because the lower ranks may not
-// wait there or may hang themselves. After each look of a rank its time doubles, so that about 8
-// ranks look in a second, however many wait. At the deadline the ranks take turns.
-Clock::time_point next_look(const IssuedCall& issued, const GroupInfo& group) {
-  const auto timeout = issued.call.timeout;
-  const auto step = std::min<std::chrono::milliseconds>(slow, timeout / 2) / 4;
-  const auto pause = step * (4 + std::int64_t{group.rank}) * (1 << std::min(issued.looks, 20));
-  const auto turn = next_rank * std::min(group.rank, 50);
-  return std::min(deadline_after(pause, *issued.waiting_since),
-                  deadline_after(timeout, *issued.waiting_since) + turn);
-}
-
-std::string state_key(int world_rank) { return fmt::format("state/{}", world_rank); }
 
 // Failures reach the other ranks through the store, where the first to write one decides.
 class StoreTransport : public World::Transport {
@@ -103,77 +82,6 @@ class GroupRegistry::WatchedRegistry : public Watched {
  private:
   GroupRegistry& registry_;
 };
-
-// The oldest call of a group, for World::give_up(). Its time counts from when this rank's inputs
-// are ready, because what its own device has still to do is no fault of another rank.
-class GroupRegistry::OldestCall : public PendingCollective {
- public:
-  OldestCall(GroupRegistry& registry, const RegisteredGroup& group, const IssuedCall& issued)
-      : registry_(registry), group_(group), issued_(issued) {}
-  const Collective& call() const override { return issued_.call; }
-  const GroupInfo& group() const override { return group_.info; }
-  Deadline deadline() const override {
-    return Deadline::after(call().timeout, *issued_.waiting_since);
-  }
-  Clock::time_point inspect_from() const override { return next_look(issued_, group_.info); }
-  Stall stall() const override;
-
- private:
-  std::string calls_of(const Reports& reports) const;
-
-  GroupRegistry& registry_;
-  const RegisteredGroup& group_;
-  const IssuedCall& issued_;
-};
-
-Stall GroupRegistry::OldestCall::stall() const {
-  const Fingerprint& own = issued_.fingerprint;
-  // All ranks have completed what comes before, because it is done on this rank.
-  Stall stall{.last_completed = own.sequence - 1};
-  const std::map<int, ReleaseList> released = registry_.releases_.read();
-  const rendezvous::Values states = registry_.store_->list("state/");
-  std::vector<Fingerprint> fingerprints;
-  for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
-    fingerprints.push_back(own);
-    if (static_cast<int>(r) == group_.info.rank) continue;
-    const int world_rank = group_.info.world_ranks[r];
-    const auto found = states.find(state_key(world_rank));
-    Reports reports = found == states.end() ? Reports{} : decode_reports(found->second, world_rank);
-    const bool has_report = reports.contains(group_.key);
-    const Report& report = reports[group_.key];
-    const bool is_missing = report.last_issued < own.sequence;
-    if (is_missing) {
-      stall.missing.push_back(static_cast<int>(r));
-      stall.last_completed = std::min(stall.last_completed, report.last_issued);
-      // A rank whose report did not fit may have issued the collective before it left the group.
-      const auto list = released.find(world_rank);
-      if (has_report && list != released.end() && list->second.contains(group_.key))
-        stall.departed.push_back(static_cast<int>(r));
-    }
-    // Errors describe a few ranks.
-    if ((is_missing ? stall.missing.size() : stall.latest_calls.size()) <= 4)
-      stall.latest_calls.emplace(static_cast<int>(r), calls_of(reports));
-    for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, max_fingerprints); ++i)
-      if (report.fingerprints[i].sequence == own.sequence)
-        fingerprints.back() = report.fingerprints[i];
-  }
-  stall.disagreement = disagreement(fingerprints);
-  return stall;
-}
-
-// Returns the latest call of every group on the rank that has published `reports`.
-std::string GroupRegistry::OldestCall::calls_of(const Reports& reports) const {
-  std::vector<LatestCall> calls;
-  const std::lock_guard lock(registry_.mutex_);
-  for (const auto& [key, report] : reports) {
-    const auto group = std::find_if(registry_.groups_.begin(), registry_.groups_.end(),
-                                    [&](const auto& own) { return own->key == key; });
-    // This rank does not know the names of groups that it is no member of.
-    calls.push_back(
-        {report.latest_call, group == registry_.groups_.end() ? key : (*group)->info.group});
-  }
-  return calls_to_string(std::move(calls));
-}
 
 GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)
     : store_(std::move(store)),
@@ -335,7 +243,7 @@ void GroupRegistry::check_oldest_call(RegisteredGroup& group) {
   if (const std::string error = group.communicator.asynchronous_error(); !error.empty()) {
     // When a rank dies, NCCL often reports it before the store does, but without the rank's name.
     if (!group.error_since) group.error_since = Clock::now();
-    if (Clock::now() - *group.error_since > slow)
+    if (Clock::now() - *group.error_since > 1s)
       return world_->fail({.at = oldest ? describe(oldest->call, group.info) : "", .what = error});
   }
   if (!oldest) return;
@@ -344,8 +252,9 @@ void GroupRegistry::check_oldest_call(RegisteredGroup& group) {
     if (!oldest->launched || oldest->ready.passed()) oldest->waiting_since = Clock::now();
     return;
   }
-  if (Clock::now() < next_look(*oldest, group.info)) return;
-  world_->give_up(OldestCall(*this, group, *oldest));
+  const OldestCall call(*this, group, *oldest);
+  if (Clock::now() < call.inspect_from()) return;
+  world_->give_up(call);
   ++oldest->looks;
 }
 

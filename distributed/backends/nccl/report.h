@@ -25,6 +25,9 @@ static_assert(std::is_trivially_copyable_v<Report>);
 
 using Reports = std::map<std::string, Report>;  ///< By the key of the group.
 
+/// The key under which a rank publishes its reports.
+inline std::string state_key(int world_rank) { return fmt::format("state/{}", world_rank); }
+
 /// Returns a value of the store: key, zero byte and report of each group as plain bytes, one after
 /// the other.
 inline std::string encode(const Reports& reports) {

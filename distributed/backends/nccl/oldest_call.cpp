@@ -1,0 +1,72 @@
+#include "oldest_call.h"
+
+#include <algorithm>
+
+namespace tutti::distributed::nccl {
+
+// To compare means to read the reports of all ranks, which would be too much for many ranks to do
+// all the time. Rank 0 begins after a second and each next rank a quarter of a second later,
+// because the lower ranks may not wait there or may hang themselves. After each look of a rank its
+// time doubles, so that about 8 ranks look in a second, however many wait. At the deadline the
+// ranks take turns, because a lower rank may fail the world before the next one has to look.
+Clock::time_point GroupRegistry::OldestCall::inspect_from() const {
+  using namespace std::chrono_literals;
+  const auto timeout = issued_.call.timeout;
+  const auto step = std::min<std::chrono::milliseconds>(1s, timeout / 2) / 4;
+  const std::int64_t rank = group_.info.rank;
+  const auto pause = step * (4 + rank) * (1 << std::min(issued_.looks, 20));
+  const auto turn = 20ms * std::min<std::int64_t>(rank, 50);
+  return std::min(deadline_after(pause, *issued_.waiting_since),
+                  deadline_after(timeout, *issued_.waiting_since) + turn);
+}
+
+Stall GroupRegistry::OldestCall::stall() const {
+  const Fingerprint& own = issued_.fingerprint;
+  // All ranks have completed what comes before, because it is done on this rank.
+  Stall stall{.last_completed = own.sequence - 1};
+  const std::map<int, ReleaseList> released = registry_.releases_.read();
+  const rendezvous::Values states = registry_.store_->list("state/");
+  std::vector<Fingerprint> fingerprints;
+  for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
+    fingerprints.push_back(own);
+    if (static_cast<int>(r) == group_.info.rank) continue;
+    const int world_rank = group_.info.world_ranks[r];
+    const auto found = states.find(state_key(world_rank));
+    Reports reports = found == states.end() ? Reports{} : decode_reports(found->second, world_rank);
+    const bool has_report = reports.contains(group_.key);
+    const Report& report = reports[group_.key];
+    const bool is_missing = report.last_issued < own.sequence;
+    if (is_missing) {
+      stall.missing.push_back(static_cast<int>(r));
+      stall.last_completed = std::min(stall.last_completed, report.last_issued);
+      // A rank whose report did not fit may have issued the collective before it left the group.
+      const auto list = released.find(world_rank);
+      if (has_report && list != released.end() && list->second.contains(group_.key))
+        stall.departed.push_back(static_cast<int>(r));
+    }
+    // Errors describe a few ranks.
+    if ((is_missing ? stall.missing.size() : stall.latest_calls.size()) <= 4)
+      stall.latest_calls.emplace(static_cast<int>(r), calls_of(reports));
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, max_fingerprints); ++i)
+      if (report.fingerprints[i].sequence == own.sequence)
+        fingerprints.back() = report.fingerprints[i];
+  }
+  stall.disagreement = disagreement(fingerprints);
+  return stall;
+}
+
+// Returns the latest call of every group on the rank that has published `reports`.
+std::string GroupRegistry::OldestCall::calls_of(const Reports& reports) const {
+  std::vector<LatestCall> calls;
+  const std::lock_guard lock(registry_.mutex_);
+  for (const auto& [key, report] : reports) {
+    const auto group = std::find_if(registry_.groups_.begin(), registry_.groups_.end(),
+                                    [&](const auto& own) { return own->key == key; });
+    // This rank does not know the names of groups that it is no member of.
+    calls.push_back(
+        {report.latest_call, group == registry_.groups_.end() ? key : (*group)->info.group});
+  }
+  return calls_to_string(std::move(calls));
+}
+
+}  // namespace tutti::distributed::nccl
