@@ -97,13 +97,11 @@ void batch_norm_apply_grad(const InputGradient& arguments) {
     const auto at = [](const Tensor& t) {
       return t.defined() ? static_cast<T*>(t.raw()) : nullptr;
     };
-    // Kernels get the mask only where they read it, so that a census can count what they read.
-    const std::uint8_t* const mask = from_mask ? mask_of(n) : nullptr;
     const auto kernel = from_mask ? apply_grad_kernel<T, rows, aligned, true>
                                   : apply_grad_kernel<T, rows, aligned, false>;
-    tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(saved.x), mask, at(dx),
-                        channels_of(n), GradRules{n.relu, saved.weighted}, sources_of(arguments),
-                        values_of(position_weights, 1), g);
+    tutti::cuda::launch("batch_norm apply_grad", kernel, grid, at(dy), at(saved.x), mask_of(n),
+                        at(dx), channels_of(n), GradRules{n.relu, saved.weighted},
+                        sources_of(arguments), values_of(position_weights, 1), g);
   });
 }
 

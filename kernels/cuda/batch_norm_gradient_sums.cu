@@ -125,11 +125,9 @@ void batch_norm_gradient_sums(const GradientSums& arguments) {
                          target_of(weight_grad),
                          target_of(bias_grad),
                          header};
-    // Kernels get the mask only where they read it, so that a census can count what they read.
-    const std::uint8_t* const mask = from_mask ? mask_of(n) : nullptr;
     const auto kernel = from_mask ? gradient_sums_kernel<T, rows, aligned, true>
                                   : gradient_sums_kernel<T, rows, aligned, false>;
-    tutti::cuda::launch("batch_norm gradient_sums", kernel, grid, at(dy), at(saved.x), mask,
+    tutti::cuda::launch("batch_norm gradient_sums", kernel, grid, at(dy), at(saved.x), mask_of(n),
                         at(masked_dy), channels_of(n), GradRules{n.relu, saved.weighted}, g,
                         workspace.partials(), to);
   });

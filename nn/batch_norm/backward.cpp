@@ -151,7 +151,10 @@ Tensor input_gradient(const BackwardContext& context, const LocalGradients& loca
   }
   const Tensor dx = local.can_overwrite_dy ? local.dy : empty_like(context.x.get());
   kernels::SavedForward saved = saved_forward(context);
-  if (local.is_masked) saved.normalization.relu = false;  // dy has passed through it already.
+  if (local.is_masked) {  // dy has passed through the ReLU already
+    saved.normalization.relu = false;
+    saved.normalization.mask = {};
+  }
   const Tensor& moments = context.statistics.moments;
   launch_reporting(context, [&](kernels::HeaderReport* report) {
     kernels_of(context).apply_grad({.dy = local.dy,
