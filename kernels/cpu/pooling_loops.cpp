@@ -6,8 +6,10 @@
 #include "../pooling_windows.h"
 #include "../reduce_functions.h"
 #include "spatial.h"
+#include "vector.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -107,20 +109,22 @@ struct Tile {
   bool is_full() const { return count == tile_size; }
 };
 
-// Calls body(const Tile&) for tiles that cover `t`, from several threads.
+// Calls body(const Tile&) for tiles of at most `longest` channels that cover `t`, from several
+// threads.
 template <class Body>
-void for_each_tile(const Tensor& t, const Body& body) {
+void for_each_tile(const Tensor& t, std::int64_t longest, const Body& body) {
+  if (t.numel() == 0) return;
   const SpatialDims size = spatial_dims(t.shape(), 2, 1);
-  const std::int64_t channels = t.shape()[1], tiles = (channels + tile_size - 1) / tile_size;
+  const std::int64_t channels = t.shape()[1], tiles = (channels + longest - 1) / longest;
   const std::int64_t rows = t.shape()[0] * tiles * size[0] * size[1];
-  parallel_for(rows, std::max<std::int64_t>(1, 512 / std::max<std::int64_t>(size[2], 1)),
+  parallel_for(rows, std::max<std::int64_t>(1, 512 * tile_size / (longest * size[2])),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t i = begin; i < end; ++i) {
                    const std::int64_t h = i % size[1], d = i / size[1] % size[0];
                    const std::int64_t tile = i / (size[1] * size[0]) % tiles,
                                       n = i / (size[1] * size[0] * tiles);
-                   const std::int64_t first = tile * tile_size;
-                   body(Tile{n, first, std::min(tile_size, channels - first), d, h, size[2]});
+                   const std::int64_t first = tile * longest;
+                   body(Tile{n, first, std::min(longest, channels - first), d, h, size[2]});
                  }
                });
 }
@@ -146,51 +150,123 @@ std::int64_t position_in_window(const SpatialDims& in, const SpatialDims& origin
   return position;
 }
 
+// Positions in windows, which are below 256, as bytes in memory and as floats in lanes. GCC
+// converts vectors in steps of a factor of 2 and takes others apart into single elements.
+typedef std::int32_t Integers __attribute__((vector_size(vector_bytes)));
+typedef std::uint16_t Halves __attribute__((vector_size(vector_bytes / 2)));
+typedef std::uint8_t Bytes __attribute__((vector_size(vector_bytes / 4)));
+
+void store_positions(std::uint8_t* to, float position) {
+  *to = static_cast<std::uint8_t>(position);
+}
+
+[[gnu::always_inline]] inline void store_positions(std::uint8_t* to, Vector<float>::V positions) {
+  const Integers integers = __builtin_convertvector(positions, Integers);
+  const Halves halves = __builtin_convertvector(integers, Halves);
+  const Bytes bytes = __builtin_convertvector(halves, Bytes);
+  std::memcpy(to, &bytes, sizeof(bytes));
+}
+
+// Returns which positions are equal to `position`.
+template <class T>
+bool match_positions(Scalar<T>, const std::uint8_t* from, std::int32_t position) {
+  return *from == position;
+}
+
+template <class T>
+[[gnu::always_inline]] inline Integers match_positions(Vector<T>, const std::uint8_t* from,
+                                                       std::int32_t position) {
+  Bytes bytes;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  const Halves halves = __builtin_convertvector(bytes, Halves);
+  return __builtin_convertvector(halves, Integers) == Integers{} + position;
+}
+
+// For float32 or bfloat16, where channels are adjacent in memory and indices are bytes: the maxima
+// of a window stay in registers.
+template <class T>
+void max_forward_adjacent(const Tensor& x_tensor, const Windows& windows, const SpatialDims& kernel,
+                          const Tensor& y_tensor, const Tensor& index_tensor) {
+  struct Input {
+    const T* data;
+    float position;
+  };
+  for_each_tile(y_tensor, y_tensor.shape()[1], [&](const Tile& tile) {
+    const auto x = tile.view<T>(x_tensor), y = tile.view<T>(y_tensor);
+    std::optional<SpatialView<std::uint8_t>> index;
+    if (index_tensor.defined()) index = tile.view<std::uint8_t>(index_tensor);
+    std::array<Input, 256> inputs;  // as many as a byte can tell apart
+    for (std::int64_t w = 0; w < tile.width; ++w) {
+      const SpatialDims out{tile.d, tile.h, w}, origin = windows.origin(out);
+      std::size_t count = 0;
+      windows.for_each_input(out, [&](const SpatialDims& in) {
+        const std::int64_t position = position_in_window(in, origin, kernel);
+        inputs[count++] = {x.at(in), static_cast<float>(position)};
+      });
+      T* const to = y.at(out);
+      std::uint8_t* const to_index = index ? index->at(out) : nullptr;
+      for_lanes<T>(tile.count, [&](std::int64_t c, auto lanes) {
+        using V = typename decltype(lanes)::V;
+        V best = lanes.load(inputs[0].data + c), where = V{} + inputs[0].position;
+        for (std::size_t i = 1; i < count; ++i) {
+          const V value = lanes.load(inputs[i].data + c);
+          const auto keeps = (value <= best) | (best != best);  // as !is_larger(value, best)
+          best = keeps ? best : value;
+          where = keeps ? where : V{} + inputs[i].position;
+        }
+        lanes.store(to + c, best);
+        if (to_index) store_positions(to_index + c, where);
+      });
+    }
+  });
+}
+
 template <class T, class I>
-void max_forward_as(const Tensor& x_tensor, const PoolOptions& options, const Tensor& y_tensor,
-                    const Tensor& index_tensor) {
-  const Windows windows = pool_windows(x_tensor, y_tensor, options);
-  const SpatialDims kernel = spatial_dims(options.kernel, 0, 1);
-  for_each_tile(y_tensor, [&](const Tile& tile) {
+constexpr bool fits_lanes = std::is_same_v<Accumulate<T>, float> && sizeof(I) == 1;
+
+template <class T, class I>
+void max_forward_any(const Tensor& x_tensor, const Windows& windows, const SpatialDims& kernel,
+                     const Tensor& y_tensor, const Tensor& index_tensor) {
+  for_each_tile(y_tensor, tile_size, [&](const Tile& tile) {
     const auto x = tile.view<T>(x_tensor), y = tile.view<T>(y_tensor);
     std::optional<SpatialView<I>> index;
     if (index_tensor.defined()) index = tile.view<I>(index_tensor);
-    const bool dense = x.channel_stride == 1 && y.channel_stride == 1 &&
-                       (!index || index->channel_stride == 1);
-    dispatch_full(dense && tile.is_full(), [&]<bool full>() {
-      const std::int64_t x_stride = full ? 1 : x.channel_stride,
-                         y_stride = full ? 1 : y.channel_stride;
-      for (std::int64_t w = 0; w < tile.width; ++w) {
-        const SpatialDims out{tile.d, tile.h, w}, origin = windows.origin(out);
-        alignas(64) Accumulate<T> best[tile_size];
-        alignas(64) std::int32_t where[tile_size];
-        bool started = false;
-        windows.for_each_input(out, [&](const SpatialDims& in) {
-          const T* from = x.at(in);
-          const auto position = static_cast<std::int32_t>(position_in_window(in, origin, kernel));
-          if (!started)
-            for_each_channel<full>(tile.count, [&](std::int64_t c) {
-              best[c] = from[c * x_stride], where[c] = position;
-            });
-          else
-            for_each_channel<full>(tile.count, [&](std::int64_t c) {
-              const Accumulate<T> value = from[c * x_stride];
-              const bool better = is_larger(value, best[c]);
-              best[c] = better ? value : best[c];
-              where[c] = better ? position : where[c];
-            });
-          started = true;
-        });
-        T* to = y.at(out);
-        for_each_channel<full>(tile.count, [&](std::int64_t c) { to[c * y_stride] = T(best[c]); });
-        if (!index) continue;
-        I* to_index = index->at(out);
-        const std::int64_t stride = full ? 1 : index->channel_stride;
-        for_each_channel<full>(
-            tile.count, [&](std::int64_t c) { to_index[c * stride] = static_cast<I>(where[c]); });
-      }
-    });
+    for (std::int64_t w = 0; w < tile.width; ++w) {
+      const SpatialDims out{tile.d, tile.h, w}, origin = windows.origin(out);
+      T best[tile_size];
+      std::int64_t where[tile_size];
+      bool started = false;
+      windows.for_each_input(out, [&](const SpatialDims& in) {
+        const T* from = x.at(in);
+        const std::int64_t position = position_in_window(in, origin, kernel);
+        for (std::int64_t c = 0; c < tile.count; ++c) {
+          const T value = from[c * x.channel_stride];
+          const bool better = !started || is_larger<Accumulate<T>>(value, best[c]);
+          best[c] = better ? value : best[c];
+          where[c] = better ? position : where[c];
+        }
+        started = true;
+      });
+      T* to = y.at(out);
+      for (std::int64_t c = 0; c < tile.count; ++c) to[c * y.channel_stride] = best[c];
+      if (!index) continue;
+      I* to_index = index->at(out);
+      for (std::int64_t c = 0; c < tile.count; ++c)
+        to_index[c * index->channel_stride] = static_cast<I>(where[c]);
+    }
   });
+}
+
+template <class T, class I>
+void max_forward_as(const Tensor& x, const PoolOptions& options, const Tensor& y,
+                    const Tensor& index) {
+  const Windows windows = pool_windows(x, y, options);
+  const SpatialDims kernel = spatial_dims(options.kernel, 0, 1);
+  const bool adjacent = x.strides()[1] == 1 && y.strides()[1] == 1 &&
+                        (!index.defined() || index.strides()[1] == 1);
+  if constexpr (fits_lanes<T, I>)
+    if (adjacent) return max_forward_adjacent<T>(x, windows, kernel, y, index);
+  max_forward_any<T, I>(x, windows, kernel, y, index);
 }
 
 // The contribution of one output whose window contains the input position: its gradients of the
@@ -210,7 +286,7 @@ struct Contribution {
 template <class T, class AddFor>
 void gather_backward(const Tensor& dy_tensor, const Tensor& dx_tensor, const Windows& windows,
                      bool adjacent, const AddFor& add_for) {
-  for_each_tile(dx_tensor, [&](const Tile& tile) {
+  for_each_tile(dx_tensor, tile_size, [&](const Tile& tile) {
     const auto dx = tile.view<T>(dx_tensor), dy = tile.view<T>(dy_tensor);
     const auto add = add_for(tile);
     const bool dense = adjacent && dx.channel_stride == 1 && dy.channel_stride == 1;
@@ -231,21 +307,56 @@ void gather_backward(const Tensor& dy_tensor, const Tensor& dx_tensor, const Win
   });
 }
 
+// As max_forward_adjacent(): the sum of an input position's gradients stays in registers.
+template <class T>
+void max_backward_adjacent(const Tensor& dy_tensor, const Tensor& index_tensor,
+                           const Windows& windows, const SpatialDims& kernel,
+                           const Tensor& dx_tensor) {
+  struct Output {
+    const T* dy;
+    const std::uint8_t* index;
+    std::int32_t position;  // of the input in the output's window
+  };
+  for_each_tile(dx_tensor, dx_tensor.shape()[1], [&](const Tile& tile) {
+    const auto dx = tile.view<T>(dx_tensor), dy = tile.view<T>(dy_tensor);
+    const auto index = tile.view<std::uint8_t>(index_tensor);
+    std::array<Output, 256> outputs;  // no more windows contain a position than it has positions
+    for (std::int64_t w = 0; w < tile.width; ++w) {
+      const SpatialDims in{tile.d, tile.h, w};
+      std::size_t count = 0;
+      windows.for_each_output(in, [&](const SpatialDims& out) {
+        const std::int64_t position = position_in_window(in, windows.origin(out), kernel);
+        outputs[count++] = {dy.at(out), index.at(out), static_cast<std::int32_t>(position)};
+      });
+      T* const to = dx.at(in);
+      for_lanes<T>(tile.count, [&](std::int64_t c, auto lanes) {
+        using V = typename decltype(lanes)::V;
+        V sum = {};
+        for (std::size_t i = 0; i < count; ++i) {
+          const auto is_own = match_positions(lanes, outputs[i].index + c, outputs[i].position);
+          sum += is_own ? lanes.load(outputs[i].dy + c) : V{};
+        }
+        lanes.store(to + c, sum);
+      });
+    }
+  });
+}
+
 template <class T, class I>
 void max_backward_as(const Tensor& dy, const Tensor& index_tensor, const PoolOptions& options,
                      const Tensor& dx) {
   const Windows windows = pool_windows(dx, dy, options);
   const SpatialDims kernel = spatial_dims(options.kernel, 0, 1);
-  const bool adjacent = index_tensor.strides()[1] == 1;
-  gather_backward<T>(dy, dx, windows, adjacent, [&](const Tile& tile) {
+  if constexpr (fits_lanes<T, I>)
+    if (dy.strides()[1] == 1 && dx.strides()[1] == 1 && index_tensor.strides()[1] == 1)
+      return max_backward_adjacent<T>(dy, index_tensor, windows, kernel, dx);
+  gather_backward<T>(dy, dx, windows, false, [&](const Tile& tile) {
     return [&, index = tile.view<I>(index_tensor)]<bool full>(const Contribution<T>& of) {
       const I* where = index.at(of.out);
-      const std::int64_t stride = full ? 1 : index.channel_stride, dy_stride = full ? 1 : of.stride;
       const auto own = static_cast<I>(position_in_window(of.in, windows.origin(of.out), kernel));
-      for_each_channel<full>(of.count, [&](std::int64_t c) {
-        of.sum[c] += where[c * stride] == own ? static_cast<Accumulate<T>>(of.dy[c * dy_stride])
-                                              : 0;
-      });
+      for (std::int64_t c = 0; c < of.count; ++c)
+        if (where[c * index.channel_stride] == own)
+          of.sum[c] += static_cast<Accumulate<T>>(of.dy[c * of.stride]);
     };
   });
 }
@@ -253,7 +364,7 @@ void max_backward_as(const Tensor& dy, const Tensor& index_tensor, const PoolOpt
 void average_forward_over(const Tensor& x_tensor, const Windows& windows, const Tensor& y_tensor) {
   dispatch(RealTypes{}, x_tensor.dtype(), "average pooling", [&]<class T>() {
     using A = Accumulate<T>;
-    for_each_tile(y_tensor, [&](const Tile& tile) {
+    for_each_tile(y_tensor, tile_size, [&](const Tile& tile) {
       const auto x = tile.view<T>(x_tensor), y = tile.view<T>(y_tensor);
       const bool dense = x.channel_stride == 1 && y.channel_stride == 1;
       dispatch_full(dense && tile.is_full(), [&]<bool full>() {
