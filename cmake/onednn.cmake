@@ -46,6 +46,12 @@ function(tutti_check_onednn include version)
   if(TUTTI_HAS_OPENMP)
     list(APPEND usable OMP)
   endif()
+  if(threads STREQUAL "OMP" AND NOT TUTTI_HAS_OPENMP AND NOT TUTTI_OPENMP STREQUAL "OFF")
+    message(FATAL_ERROR "oneDNN in ${include} takes its threads from OpenMP, but CMake found no OpenMP for "
+                        "${CMAKE_CXX_COMPILER}. Install it (on Debian with clang: apt-get install libomp-dev, or, for "
+                        "example, libomp-19-dev with clang++-19), or set TUTTI_OPENMP and TUTTI_ONEDNN to OFF, which is "
+                        "slow.")
+  endif()
   if(NOT threads IN_LIST usable)
     message(FATAL_ERROR "tutti needs oneDNN with threads of OpenMP (OMP) or without (SEQ), and OMP only where "
                         "TUTTI_OPENMP is not OFF, but oneDNN in ${include} has '${threads}'. ${advice}")
