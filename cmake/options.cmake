@@ -68,9 +68,10 @@ endfunction()
 # Most files are then included by another one, and GCC takes their unnamed namespaces for a header's.
 target_compile_options(tutti_settings INTERFACE
                        $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>)
-# What stands in for an absent part (*unavailable.cpp) does not use all members of a class.
+# What stands in for an absent part (*unavailable.cpp) does not use all members of a class. Clang 19 warns of what
+# std::stable_sort() of libstdc++ 12 calls itself.
 target_compile_options(tutti_settings INTERFACE
-                       $<$<COMPILE_LANG_AND_ID:CXX,Clang,AppleClang>:-Wno-unused-private-field>)
+                       $<$<COMPILE_LANG_AND_ID:CXX,Clang,AppleClang>:-Wno-unused-private-field -Wno-deprecated-declarations>)
 if(TUTTI_NATIVE)
   target_compile_options(tutti_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
 endif()

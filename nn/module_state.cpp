@@ -31,8 +31,8 @@ std::string mismatches_to_string(const std::vector<std::string>& problems, const
   if (!strict) return text;
   for (const auto& [kind, names] :
        {std::pair{"missing", &report.missing}, {"unexpected", &report.unexpected}})
-    text += first_lines(*names, kind, [kind = kind](const std::string& name) {
-      return fmt::format("'{}' is {}", excerpt(name), kind);
+    text += first_lines(*names, kind, [why = kind](const std::string& name) {
+      return fmt::format("'{}' is {}", excerpt(name), why);
     });
   return text.empty() ? text : text + "\nstrict = false ignores missing and unexpected names";
 }

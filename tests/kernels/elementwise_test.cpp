@@ -155,11 +155,11 @@ TEST(ElementwiseKernels, BinaryMatchesPlainLoopsInEveryLayoutAndBroadcast) {
         if (floating_only && !is_floating(dtype)) continue;
         const Shape shape = random_shape(generator);
         // Small integers: sums and products fit every dtype, and comparisons meet equal ones.
-        const auto operand = [&, op = op](const Shape& s) {
+        const auto operand = [&, of = op](const Shape& s) {
           Tensor x =
               randint(5, s, {float64}, generator)
-                  .add_(scalar(op == Binary::power || op == Binary::subtract ? 1 : 0, {float64}));
-          if (op == Binary::gelu_grad) x.mul_(0.3);
+                  .add_(scalar(of == Binary::power || of == Binary::subtract ? 1 : 0, {float64}));
+          if (of == Binary::gelu_grad) x.mul_(0.3);
           return random_layout(x.to(dtype), generator);
         };
         const Tensor a = operand(broadcastable(shape, generator));

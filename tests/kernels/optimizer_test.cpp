@@ -188,17 +188,17 @@ TEST(OptimizerKernels, AdamFollowsItsFormula) {
     check(
         lists, lists.updates(amsgrad ? 3 : 2),
         [&](const auto& updates) { table().adam(o, updates, nullptr); },
-        [&, decoupled = decoupled, amsgrad = amsgrad](Numbers& n, std::size_t, double step) {
+        [&](Numbers& n, std::size_t, double step) {
           for (std::size_t i = 0; i < n.p.size(); ++i) {
             double &m = n.states[0][i], &v = n.states[1][i];
-            const double g = n.g[i] + (decoupled ? 0 : o.weight_decay * n.p[i]);
+            const double g = n.g[i] + (o.decoupled ? 0 : o.weight_decay * n.p[i]);
             m = o.beta1 * m + (1 - o.beta1) * g;
             v = o.beta2 * v + (1 - o.beta2) * g * g;
             double largest = v;
-            if (amsgrad) largest = n.states[2][i] = std::max(n.states[2][i], v);
+            if (o.amsgrad) largest = n.states[2][i] = std::max(n.states[2][i], v);
             const double m_hat = m / (1 - std::pow(o.beta1, step)),
                          v_hat = largest / (1 - std::pow(o.beta2, step));
-            if (decoupled) n.p[i] *= 1 - o.lr * o.weight_decay;
+            if (o.decoupled) n.p[i] *= 1 - o.lr * o.weight_decay;
             n.p[i] -= o.lr * m_hat / (std::sqrt(v_hat) + o.eps);
           }
         });
