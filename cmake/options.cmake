@@ -16,7 +16,7 @@ set(TUTTI_MPI AUTO CACHE STRING "The MPI backend: AUTO (where MPI is found), ON 
 set(TUTTI_IMAGES AUTO CACHE STRING "JPEG and PNG files: AUTO (where libjpeg and libpng are found), ON or OFF")
 set(TUTTI_CUDA AUTO CACHE STRING "CUDA devices: AUTO (where nvcc, cuDNN 9 and NCCL are found), ON or OFF")
 set(TUTTI_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "As for CMAKE_CUDA_ARCHITECTURES; a plain number adds PTX")
-set(TUTTI_CUDA_EMULATOR AUTO CACHE STRING "Run the GPU tests on the CPU too: AUTO (where CUDA's headers are found) or OFF")
+set(TUTTI_CUDA_EMULATOR AUTO CACHE STRING "Run the GPU tests on the CPU too: AUTO (with GCC, where CUDA's headers are found) or OFF")
 foreach(part TUTTI_ONEDNN TUTTI_OPENMP TUTTI_MPI TUTTI_IMAGES TUTTI_CUDA TUTTI_CUDA_EMULATOR)
   string(TOUPPER "${${part}}" choice)
   if(choice MATCHES "^(OFF|0|NO|N|FALSE)$")

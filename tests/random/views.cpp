@@ -348,15 +348,16 @@ std::pair<Shape, int> shape_and_dim(Draw& draw) {
 Operation gathered() {
   return {"gather(const Tensor&, std::int64_t, const Tensor&)",
           [](Draw& draw) {
-            const auto [shape, d] = shape_and_dim(draw);
+            const auto [shape, dim] = shape_and_dim(draw);
+            const auto d = dim;  // lambdas capture it
             Shape taken = shape;
             for (std::int64_t& size : taken) size = draw.pick(size > 0 ? 1 : 0, size);
             taken[d] = draw.pick(0, 9);
             return Trial{
                 .inputs = {draw.tensor(shape), draw.indices(taken, shape[d])},
-                .call = [d = d](const auto& in) { return gather(in[0], d - in[0].rank(), in[1]); },
+                .call = [d](const auto& in) { return gather(in[0], d - in[0].rank(), in[1]); },
                 .reference =
-                    [d = d](const Arrays& in) {
+                    [d](const Arrays& in) {
                       return gather(in[0], in[1].shape, [&](Dims index) {
                         index[d] = static_cast<std::int64_t>(in[1].at(index).value());
                         return index;
@@ -370,13 +371,14 @@ Operation gathered() {
 Operation selected() {
   return {"index_select(const Tensor&, std::int64_t, const Tensor&)",
           [](Draw& draw) {
-            const auto [shape, d] = shape_and_dim(draw);
+            const auto [shape, dim] = shape_and_dim(draw);
+            const auto d = dim;  // lambdas capture it
             Shape taken = shape;
             taken[d] = draw.pick(0, 9);
             return Trial{.inputs = {draw.tensor(shape), draw.indices({taken[d]}, shape[d])},
-                         .call = [d = d](const auto& in) { return index_select(in[0], d, in[1]); },
+                         .call = [d](const auto& in) { return index_select(in[0], d, in[1]); },
                          .reference =
-                             [d = d, taken](const Arrays& in) {
+                             [d, taken](const Arrays& in) {
                                return gather(in[0], taken, [&](Dims index) {
                                  index[d] = static_cast<std::int64_t>(in[1].at({index[d]}).value());
                                  return index;
@@ -393,9 +395,10 @@ Operation largest(bool of_indices) {
   traits.is_differentiable = !of_indices;
   return {"topk(const Tensor&, std::int64_t, std::int64_t)",
           [=](Draw& draw) {
-            const auto [shape, d] = shape_and_dim(draw);
+            const auto [shape, dim] = shape_and_dim(draw);
+            const auto d = dim;  // lambdas capture it
             const std::int64_t k = draw.pick(0, shape[d]);
-            const auto order_of = [d = d](const Array& x, const Dims& index) {
+            const auto order_of = [d](const Array& x, const Dims& index) {
               std::vector<std::int64_t> order;
               for (std::int64_t i = 0; i < x.size(d); ++i) order.push_back(i);
               const auto key = [&](std::int64_t i) {
@@ -410,12 +413,12 @@ Operation largest(bool of_indices) {
             };
             return Trial{.inputs = {draw.tensor(shape, Values::steps)},
                          .call =
-                             [=, d = d](const auto& in) {
+                             [=](const auto& in) {
                                const auto [values, indices] = topk(in[0], k, d);
                                return of_indices ? indices : values;
                              },
                          .reference =
-                             [=, d = d](const Arrays& in) {
+                             [=](const Arrays& in) {
                                Shape taken = in[0].shape;
                                taken[d] = k;
                                Array result(taken);
