@@ -51,7 +51,7 @@ TEST(Fault, IsReadFromAText) {
            {"rank=1,collective=8,action=kill,sometimes", "got 'sometimes'"},
            {"rank=1,action=drop,when=exit", "drop goes with when=call"},
            {"rank=1,action=exit,when=data,collective=1", "exit does not go with when=data"}})
-    expect_contains(message_of<ValueError>([&text = text] { parse_faults(text); }), {says});
+    expect_contains(message_of<ValueError>([&wrong = text] { parse_faults(wrong); }), {says});
 }
 
 TEST(Fault, ADelayedRankIsWaitedFor) {
