@@ -267,8 +267,10 @@ TEST_F(Command, AFullDiskIsExitCode1AndNamesTheFile) {
                     arguments =
                         "--dataset synthetic --batch-size 16 --threads 1 --overwrite --out " + out;
   const auto expect_failure = [](const Outcome& outcome, const std::string& file) {
+    // Clang's OpenMP warns that its own file would be too large.
+    const std::string text = std::regex_replace(outcome.output, std::regex("OMP: [^\n]*\n"), "");
     EXPECT_EQ(outcome.code, 1) << outcome.output;
-    EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << outcome.output;
     EXPECT_NE(outcome.output.find(file), std::string::npos) << outcome.output;
   };
   const std::string many_rows = arguments + " --max-steps 30 --log-every 1";
