@@ -157,13 +157,14 @@ void run(Direction direction, const ConvolutionTensors& tensors, const ConvOptio
                              .deterministic = settings().deterministic};
   if (bias.defined()) problem.bias = bias.dtype();
   const Addresses at{x.raw(), w.raw(), y.raw(), bias.defined() ? bias.raw() : nullptr};
-  Cudnn& cudnn_state = thread_state<Cudnn>(x.device().index());
-  const Stream& stream = current_stream(x.device().index());
+  const Device device = x.device();
+  Cudnn& cudnn_state = thread_state<Cudnn>(device.index());
+  const Stream& stream = current_stream(device.index());
   cudnn::check(cudnnSetStream(cudnn_state.handle, stream.get()), "convolution: cudnnSetStream");
-  Cudnn::Plans& plans = plans_for(cudnn_state, problem, at, x.device(), stream);
+  Cudnn::Plans& plans = plans_for(cudnn_state, problem, at, device, stream);
   const bool found = plans.run([&](const ExecutionPlan& plan) {
     try {
-      execute(cudnn_state.handle, plan, at, x.device());
+      execute(cudnn_state.handle, plan, at, device);
     } catch (const DeviceError& error) {
       fail<DeviceError>("{}: {}", problem.text(), error.what());
     }

@@ -60,8 +60,9 @@ std::string GroupRegistry::OldestCall::calls_of(const Reports& reports) const {
   std::vector<LatestCall> calls;
   const std::lock_guard lock(registry_.mutex_);
   for (const auto& [key, report] : reports) {
-    const auto group = std::find_if(registry_.groups_.begin(), registry_.groups_.end(),
-                                    [&](const auto& own) { return own->key == key; });
+    const auto group =
+        std::find_if(registry_.groups_.begin(), registry_.groups_.end(),
+                     [&wanted = key](const auto& own) { return own->key == wanted; });
     // This rank does not know the names of groups that it is no member of.
     calls.push_back(
         {report.latest_call, group == registry_.groups_.end() ? key : (*group)->info.group});
