@@ -14,7 +14,7 @@ commands=$(sed -n 's/^ *"command": "\(.*\)",$/\1/p' build/fmt/compile_commands.j
 for FMT in "$@"; do
   export FMT
   [ -e "$FMT/fmt/format.h" ] || { echo "fmt_versions: expected fmt/format.h in $FMT, found none" >&2; exit 2; }
-  version=$(sed -n 's/^#define FMT_VERSION \([0-9]*\)$/\1/p' "$FMT"/fmt/{base,core}.h 2>/dev/null | head -1)
+  version=$(cat "$FMT"/fmt/*.h | sed -n 's/^#define FMT_VERSION \([0-9]*\)$/\1/p')  # in core.h, later in base.h
   (cd build/fmt && tr '\n' '\0' <<<"$commands" | xargs -0 -P "${TUTTI_JOBS:-$(nproc)}" -I{} sh -c '{}') ||
     { echo "fmt_versions: $version ($FMT) FAILED"; exit 1; }
   echo "fmt_versions: $version ($FMT) compiles"
