@@ -72,6 +72,7 @@ function(tutti_fetch_onednn include)
   set(ONEDNN_BUILD_EXAMPLES OFF)
   set(ONEDNN_BUILD_TESTS OFF)
   set(ONEDNN_ENABLE_PRIMITIVE "CONVOLUTION;MATMUL;POOLING;REORDER;INNER_PRODUCT")
+  set(CMAKE_UNITY_BUILD OFF)  # its files do not compile as one, and our presets set it
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # oneDNN's option() keeps the values above
   set(CMAKE_POLICY_DEFAULT_CMP0126 NEW)  # so does its set(CACHE)
   # The commit is release 3.7.3.
