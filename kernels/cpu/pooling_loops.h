@@ -9,11 +9,17 @@
 
 namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops {
 
+/// The channels that a loop computes at a time: two AVX-512 registers of float.
+constexpr std::int64_t tile_size = 32;
+
 /// Returns whether the loops run over full tiles of adjacent channels only, in vectors of 64 bytes.
 /// They are then faster than oneDNN with an extra pass over memory before or after it; with
 /// narrower vectors they are not always, because oneDNN chooses its code for the processor it
 /// finds.
-bool fills_tiles(const Tensor& x, const Tensor& y);
+inline bool fills_tiles(const Tensor& x, const Tensor& y) {
+  return TUTTI_CPU_VECTOR_BYTES == 64 && x.strides()[1] == 1 && y.strides()[1] == 1 &&
+         x.shape()[1] % tile_size == 0;
+}
 
 // These functions compute what the entries of the same names in kernels::Pooling compute.
 
