@@ -6,6 +6,7 @@
 #include "../../core/create.h"
 #include "../elementwise.h"
 #include "onednn.h"
+#include "packed_weights.h"
 #include "reference_convolution.h"
 #include "winograd.h"
 
@@ -91,7 +92,7 @@ const Convolution& convolution() {
   static constexpr Convolution table{.forward = forward,
                                      .backward_input = backward_input,
                                      .backward_weight = backward_weight,
-                                     .keep_packed = onednn::keep_packed};
+                                     .keep_packed = PackedWeights::keep};
   return table;
 }
 

@@ -41,14 +41,6 @@ Desc activation_desc(const Tensor& t, MemoryFormat format) {
   return {dims_of(t.shape()), type_of(t.dtype()), dims_of(dense_strides(t.shape(), format))};
 }
 
-// Returns the packed copies of a weight that fills its storage; null where none are kept.
-PackedWeights* packed_weights_of(const Tensor& w) {
-  Storage& storage = *w.storage();
-  const bool is_whole = w.offset() == 0 &&
-                        static_cast<std::size_t>(w.numel()) * size_of(w.dtype()) == storage.bytes();
-  return is_whole ? dynamic_cast<PackedWeights*>(storage.kernel_data()) : nullptr;
-}
-
 // A convolution as oneDNN describes it. `w_any` leaves the layout of the weight to oneDNN.
 struct ConvDescs {
   Desc x, w, w_any, y, bias;
@@ -94,7 +86,6 @@ bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
   PrimitiveKey key('f');
   for (const Tensor& t : {x, w, bias, y}) key.add(t);
   key.add(options);
-  PackedWeights* packed = packed_weights_of(w);
   return run_cached(
       "convolution", key, {pointer(x), pointer(w), pointer(y), pointer(bias)},
       [&](OnednnPrimitive& primitive) {
@@ -107,11 +98,7 @@ bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
         if (bias.defined())
           primitive.add(DNNL_ARG_BIAS, Direction::in, descs.bias, forward.bias_desc());
       },
-      packed);
-}
-
-void keep_packed(const Tensor& w) {
-  w.storage()->set_kernel_data(std::make_unique<PackedWeights>(*w.storage()));
+      PackedWeights::of(w));
 }
 
 bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,

@@ -10,10 +10,9 @@
 /// dtypes on this processor.
 namespace tutti::kernels::cpu::onednn {
 
+/// Keeps the reordered weight where PackedWeights::of(w) is not null.
 bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y);
-/// Lets convolution_forward() keep `w` in the layout of its primitive (Convolution::keep_packed).
-void keep_packed(const Tensor& w);
 bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                                 const Tensor& dx);
 bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,

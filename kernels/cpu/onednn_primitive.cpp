@@ -122,19 +122,6 @@ void OnednnPrimitive::add(int id, Direction direction, const Desc& given, const 
   arguments_.push_back(std::move(argument));
 }
 
-std::shared_ptr<Storage> PackedWeights::find(const Desc& desc,
-                                             const std::function<void(void*)>& pack) {
-  const std::lock_guard lock(mutex_);
-  if (version_ != storage_.version()) copies_.clear();
-  version_ = storage_.version();
-  for (const auto& [packed, copy] : copies_)
-    if (packed == desc) return copy;
-  auto copy = std::make_shared<Storage>(desc.get_size(), Device::cpu());
-  pack(copy->data());
-  copies_.emplace_back(desc, copy);
-  return copy;
-}
-
 void OnednnPrimitive::run(const char* op, std::initializer_list<void*> pointers,
                           PackedWeights* packed) {
   // One scratchpad serves the reorders and the primitive in turn: nothing in it outlives a call.
@@ -150,9 +137,11 @@ void OnednnPrimitive::run(const char* op, std::initializer_list<void*> pointers,
   for (Argument& argument : arguments_) {
     argument.given.set_data_handle(*pointer++);
     if (argument.wanted && packed && argument.id == DNNL_ARG_WEIGHTS) {
-      weights = packed->find(argument.wanted.get_desc(), [&](void* to) {
-        argument.wanted.set_data_handle(to);
+      weights = packed->find(argument.wanted.get_desc(), [&] {
+        auto copy = std::make_shared<Storage>(argument.wanted.get_desc().get_size(), Device::cpu());
+        argument.wanted.set_data_handle(copy->data());
         run_reorder(argument.reorder, argument.given, argument.wanted, scratchpad);
+        return copy;
       });
       argument.wanted.set_data_handle(weights->data());
     } else if (argument.wanted) {

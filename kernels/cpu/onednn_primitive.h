@@ -7,10 +7,9 @@
 #include "../convolution.h"
 #include "../pooling.h"
 #include "onednn_versions.h"
+#include "packed_weights.h"
 
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -18,23 +17,6 @@ namespace tutti::kernels::cpu::onednn {
 
 using dnnl::memory;
 using Desc = memory::desc;
-
-/// Copies of a weight in the layouts of primitives, for inference: a weight is then reordered once
-/// and not in every call. Any thread may use them.
-class PackedWeights : public Storage::KernelData {
- public:
-  explicit PackedWeights(const Storage& storage) : storage_(storage) {}
-
-  /// Returns the copy in layout `desc`, which `pack` writes into the memory that it gets. Makes all
-  /// copies anew if the weight has changed in place. The copy lives as long as the caller keeps it.
-  std::shared_ptr<Storage> find(const Desc& desc, const std::function<void(void*)>& pack);
-
- private:
-  const Storage& storage_;  // That of the weight, which owns this object.
-  std::mutex mutex_;
-  std::uint64_t version_ = 0;
-  std::vector<std::pair<Desc, std::shared_ptr<Storage>>> copies_;
-};
 
 /// A oneDNN primitive, together with the reorders between the layouts of the caller's tensors and
 /// those that the primitive requires. Only weights are reordered, because activations are described

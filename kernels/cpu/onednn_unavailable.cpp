@@ -8,7 +8,6 @@ bool convolution_forward(const Tensor&, const Tensor&, const Tensor&, const Conv
                          const Tensor&) {
   return false;
 }
-void keep_packed(const Tensor&) {}
 bool convolution_backward_input(const Tensor&, const Tensor&, const ConvOptions&, const Tensor&) {
   return false;
 }

@@ -2,6 +2,7 @@
 
 #include "../../core/create.h"
 #include "onednn.h"
+#include "packed_weights.h"
 #include "winograd_transforms.h"
 
 #include <algorithm>
@@ -34,12 +35,16 @@ std::int64_t tiles_of(const Tensor& outputs) {
 class Planes {
  public:
   Planes(std::int64_t rows, std::int64_t columns)
+      : Planes(rows, columns, empty({planes * stride_of(rows, columns)}, {float32}).storage()) {}
+  /// The same planes in another object's memory.
+  Planes(std::int64_t rows, std::int64_t columns, std::shared_ptr<Storage> memory)
       : columns_(columns),
-        stride_(rows * columns + 16),
-        memory_(empty({planes * stride_}, {float32})) {}
+        stride_(stride_of(rows, columns)),
+        memory_(std::move(memory), {planes * stride_}, {1}, 0, float32) {}
 
   float* data() const { return memory_.data<float>(); }
   std::int64_t stride() const { return stride_; }
+  const std::shared_ptr<Storage>& storage() const { return memory_.storage(); }
   /// Returns the first `rows` rows of all matrices, as a tensor (36, rows, columns).
   Tensor matrices(std::int64_t rows) const {
     return memory_.alias({planes, rows, columns_}, {stride_, columns_, 1}, memory_.offset());
@@ -50,6 +55,10 @@ class Planes {
   }
 
  private:
+  static std::int64_t stride_of(std::int64_t rows, std::int64_t columns) {
+    return rows * columns + 16;
+  }
+
   std::int64_t columns_, stride_;
   Tensor memory_;
 };
@@ -77,28 +86,48 @@ KernelView reversed(KernelView w) {
   return w;
 }
 
-// Returns how many of the tiles are computed at a time, whose planes have `floats` elements at
-// most.
-std::int64_t block_of(std::int64_t tiles, std::int64_t channels, std::int64_t floats) {
-  return std::min(tiles, std::max<std::int64_t>(32, floats / (planes * channels)));
+// Returns how many of the tiles are computed at a time, in blocks of about the same size: as many
+// as have planes of `floats` elements, or of half as many as the kernels, which every block reads.
+std::int64_t block_of(std::int64_t tiles, std::int64_t ins, std::int64_t outs,
+                      std::int64_t floats) {
+  const std::int64_t most = std::max(floats / planes, ins * outs / 2) / (ins + outs),
+                     blocks = (tiles + most - 1) / most;
+  return (tiles + blocks - 1) / blocks;
 }
 
-// Convolves the images of x with a matrix of kernels over the channels of x and those of y.
-bool convolve(const Tensor& x, const KernelView& w, const Tensor& bias, std::int64_t padding,
+Planes transformed(const KernelView& w) {
+  Planes result(w.rows, w.columns);
+  winograd_transforms().weight(w, {result.data(), result.stride()});
+  return result;
+}
+
+// The layout in PackedWeights of the forward's transformed kernels.
+struct ForwardKernels {
+  bool operator==(const ForwardKernels&) const = default;
+};
+
+// Returns the forward's transformed kernels, which `w` may keep.
+Planes forward_kernels(const Tensor& w) {
+  const KernelView kernels = transposed(kernel_view(w));
+  PackedWeights* const packed = PackedWeights::of(w);
+  if (!packed) return transformed(kernels);
+  return {kernels.rows, kernels.columns,
+          packed->find(ForwardKernels{}, [&] { return transformed(kernels).storage(); })};
+}
+
+// Convolves the images of x with transformed kernels over the channels of x and those of y.
+bool convolve(const Tensor& x, const Planes& kernels, const Tensor& bias, std::int64_t padding,
               const Tensor& y) {
   const auto& transforms = winograd_transforms();
-  const Planes kernels(w.rows, w.columns);
-  transforms.weight(w, {kernels.data(), kernels.stride()});
-
-  const std::int64_t tiles = tiles_of(y), block = block_of(tiles, w.rows + w.columns, block_floats);
-  const Planes inputs(block, w.rows), outputs(block, w.columns);
+  const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiles_of(y),
+                     block = block_of(tiles, ins, outs, block_floats);
+  const Planes inputs(block, ins), outputs(block, outs);
   const Tensor float_bias = bias.defined() ? bias.to(float32) : bias;
   const float* const added = bias.defined() ? float_bias.data<float>() : nullptr;
   for (std::int64_t first = 0; first < tiles; first += block) {
     const std::int64_t count = std::min(block, tiles - first);
     transforms.input(tiled(x, y, padding), tiles_in(inputs, first, count));
-    if (!onednn::matmul(inputs.matrices(count), kernels.matrices(w.rows), {},
-                        outputs.matrices(count)))
+    if (!onednn::matmul(inputs.matrices(count), kernels.matrices(ins), {}, outputs.matrices(count)))
       return false;
     if (!transforms.output(tiles_in(outputs, first, count), added, tiled(y, y, 0))) return false;
   }
@@ -134,19 +163,19 @@ bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOpti
 
 bool forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
              const Tensor& y) {
-  return convolve(x, transposed(kernel_view(w)), bias, options.padding[0], y);
+  return convolve(x, forward_kernels(w), bias, options.padding[0], y);
 }
 
 bool backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                     const Tensor& dx) {
-  return convolve(dy, reversed(kernel_view(w)), {}, 2 - options.padding[0], dx);
+  return convolve(dy, transformed(reversed(kernel_view(w))), {}, 2 - options.padding[0], dx);
 }
 
 bool backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                      const Tensor& dw) {
   const auto& transforms = winograd_transforms();
   const std::int64_t ins = x.size(1), outs = dy.size(1), tiles = tiles_of(dy),
-                     block = block_of(tiles, ins + outs, 4 * block_floats);
+                     block = block_of(tiles, ins, outs, 4 * block_floats);
   const Planes inputs(block, ins), gradients(block, outs), sum(outs, ins),
       part(block < tiles ? outs : 0, ins);
   for (std::int64_t first = 0; first < tiles; first += block) {

@@ -89,6 +89,26 @@ TEST_F(PackedConvolution, ServesSeveralThreads) {
   EXPECT_EQ(equal, std::vector<int>(3, 20));
 }
 
+// Of these sizes Winograd's algorithm computes the forward, whose transformed kernels have 36
+// numbers for 9.
+TEST(PackWeights, KeepsTransformedKernels) {
+  const NoGrad no_grad;
+  nn::Conv2d layer({.in = 64, .out = 64, .kernel = 3, .padding = 1});
+  const Tensor x = randn({2, 64, 28, 28}).contiguous(MemoryFormat::channels_last);
+  nn::pack_weights(layer);
+  const auto live = [] { return allocator(Device::cpu()).stats().live; };
+  const std::size_t before = live();
+  EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
+#ifdef TUTTI_HAS_ONEDNN
+  EXPECT_GE(live() - before, std::size_t{36 * 64 * 64} * sizeof(float));
+#endif
+  const std::size_t after_one = live();
+  EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
+  EXPECT_EQ(live(), after_one);
+  layer.weight.mul_(2);
+  EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
+}
+
 TEST(PackWeights, KeepsOneCopyOfAWeight) {
   const NoGrad no_grad;
   nn::ResNet net({.depth = 18, .classes = 3});
