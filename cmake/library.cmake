@@ -89,8 +89,10 @@ if(TUTTI_SANITIZE MATCHES fuzzer)
   set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
 endif()
 target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenSSL::Crypto ZLIB::ZLIB
-                      $<BUILD_INTERFACE:tutti_dnnl> "$<INSTALL_INTERFACE:${TUTTI_ONEDNN_INSTALLED}>"
-                      $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+                      $<BUILD_INTERFACE:tutti_dnnl> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+foreach(item ${TUTTI_ONEDNN_INSTALLED})  # CMake wraps each in $<LINK_ONLY:...>, which takes no list
+  target_link_libraries(tutti PRIVATE $<INSTALL_INTERFACE:${item}>)
+endforeach()
 if(TUTTI_HAS_OPENMP)
   target_link_libraries(tutti PRIVATE OpenMP::OpenMP_CXX)
 endif()

@@ -71,6 +71,9 @@ function(tutti_fetch_onednn include)
   set(ONEDNN_BUILD_GRAPH OFF)
   set(ONEDNN_BUILD_EXAMPLES OFF)
   set(ONEDNN_BUILD_TESTS OFF)
+  # Both bring an assembler file for whose sake linkers would give programs an executable stack.
+  set(ONEDNN_ENABLE_ITT_TASKS OFF)
+  set(ONEDNN_ENABLE_JIT_PROFILING OFF)
   set(ONEDNN_ENABLE_PRIMITIVE "CONVOLUTION;MATMUL;POOLING;REORDER;INNER_PRODUCT")
   set(CMAKE_UNITY_BUILD OFF)  # its files do not compile as one, and our presets set it
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # oneDNN's option() keeps the values above
