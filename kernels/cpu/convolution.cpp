@@ -23,11 +23,13 @@ void zero(const Tensor& dense) {
              static_cast<std::size_t>(dense.numel()) * size_of(dense.dtype()));
 }
 
-Tensor in_float32(const Tensor& t) {
-  const Tensor wide = empty_like(t, float32);
-  elementwise().copy(t, wide);
-  return wide;
+Tensor converted(const Tensor& t, DType dtype) {
+  if (t.dtype() == dtype) return t;
+  const Tensor result = empty_like(t, dtype);
+  elementwise().copy(t, result);
+  return result;
 }
+Tensor in_float32(const Tensor& t) { return converted(t, float32); }
 
 void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
              const Tensor& y) {
@@ -49,7 +51,8 @@ void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
   if (dy.dtype() == bfloat16 &&
       (onednn::misreads_odd_channels(dy, w, options) || onednn::misreads_strided_groups(options))) {
     const Tensor wide_dx = empty_like(dx, float32);
-    backward_input(in_float32(dy), in_float32(w), options, wide_dx);
+    const Tensor rounded_w = converted(w, bfloat16);  // as forward multiplies with it
+    backward_input(in_float32(dy), in_float32(rounded_w), options, wide_dx);
     return elementwise().copy(wide_dx, dx);
   }
   if (dy.dtype() == float64 || !onednn::convolution_backward_input(dy, w, options, dx))
