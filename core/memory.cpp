@@ -2,8 +2,7 @@
 
 #include "cuda/runtime.h"
 #include "error.h"
-
-#include <sys/mman.h>
+#include "page_heap.h"
 
 #include <algorithm>
 #include <bit>
@@ -17,64 +16,48 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t alignment = 64;
-constexpr std::size_t huge_page = std::size_t{2} << 20;
+constexpr std::size_t large_block = std::size_t{1} << 20;
 
-// Rounds a request up to one of eight sizes per power of two, so that a block fits later requests
-// of nearly its size. At most 12.5% is wasted, and a training step finds every block of the step
-// before it.
+// Rounds the size of a small block up to one of eight sizes per power of two, so that a block fits
+// later requests of nearly its size. At most 12.5% is wasted.
 std::size_t size_class(std::size_t bytes) {
   if (bytes <= 512) return (bytes + alignment - 1) / alignment * alignment;
   const std::size_t step = std::bit_floor(bytes - 1) / 8;
   return (bytes + step - 1) / step * step;
 }
 
-// A released block of this size or more goes back to the system if the program allocates 16 times
-// the memory of all its tensors without using the block again. Otherwise one giant picture would
-// keep its memory until the program ends. A training step uses every block again, and allocates the
-// memory of its tensors only a few times.
-constexpr std::size_t large_block = std::size_t{16} << 20;
-constexpr std::size_t idle_allocation_factor = 16;
-
+// Keeps released small blocks by their sizes, and large ones in a PageHeap, in which one block's
+// memory serves blocks of other sizes. A training step so finds the memory of the step before it.
 class CpuAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override {
-    const std::size_t size = size_class(bytes);
-    {
-      const std::lock_guard lock(mutex_);
-      allocated_ += size;
-      return_idle_blocks();
-      auto& blocks = free_[size];
-      if (!blocks.empty()) {
-        void* block = blocks.back().block;
-        blocks.pop_back();
-        stats_.cached -= size;
-        count_live(size);
-        return block;
-      }
-    }
-    void* block = from_system(size);
-    if (!block) {  // the cache may hold the memory that the system lacks
-      trim();
-      block = from_system(size);
-    }
     const std::lock_guard lock(mutex_);
+    void* block = find_block(bytes);
+    if (!block) {  // the cache may hold the memory that the system lacks
+      drop_cache();
+      block = find_block(bytes);
+    }
     if (!block)
       fail<OutOfMemoryError>(
           "out of memory on cpu: asked for {} bytes while {} bytes are live and {} are cached",
-          bytes, stats_.live, stats_.cached);
-    if (size >= huge_page) madvise(block, size, MADV_HUGEPAGE);  // only a hint
-    ++stats_.system_allocations;
-    count_live(size);
+          bytes, live_, cached());
+    const std::size_t size = size_of(block, bytes);
+    live_ += size;
+    peak_ = std::max(peak_, live_);
+    recent_peak_ = std::max(recent_peak_, live_);
+    allocated_ += size;
+    return_idle_memory();
     return block;
   }
 
   void release(void* block, std::size_t bytes) noexcept override {
-    const std::size_t size = size_class(bytes);
     const std::lock_guard lock(mutex_);
-    stats_.live -= size;
+    const std::size_t size = size_of(block, bytes);
+    live_ -= size;
+    if (bytes >= large_block) return large_.release(block);
     try {
-      free_[size].push_back({block, allocated_});
-      stats_.cached += size;
+      small_[size].push_back(block);
+      small_bytes_ += size;
     } catch (...) {
       std::free(block);
     }
@@ -82,58 +65,67 @@ class CpuAllocator final : public Allocator {
 
   MemoryStats stats() const override {
     const std::lock_guard lock(mutex_);
-    return stats_;
+    return {.live = live_,
+            .cached = cached(),
+            .peak = peak_,
+            .system_allocations = small_allocations_ + large_.mappings()};
   }
 
   void trim() override {
     const std::lock_guard lock(mutex_);
-    for (auto& [size, blocks] : free_)
-      for (const FreeBlock& free : blocks) std::free(free.block);
-    free_.clear();
-    stats_.cached = 0;
+    drop_cache();
   }
 
  private:
-  struct FreeBlock {
-    void* block;
-    std::size_t released_at;  // the value of allocated_ at that time
-  };
-
-  // Looks at the large blocks each time when as much as all memory was allocated. Blocks of one
-  // size stand in the order of their release, and the last one is reused first.
-  void return_idle_blocks() {
-    const std::size_t all = stats_.live + stats_.cached;
-    if (allocated_ - looked_at_ < all) return;
-    looked_at_ = allocated_;
-    for (auto& [size, blocks] : free_) {
-      if (size < large_block) continue;
-      const auto idle = [&](const FreeBlock& free) {
-        return (allocated_ - free.released_at) / idle_allocation_factor > all;
-      };
-      const auto end = std::find_if_not(blocks.begin(), blocks.end(), idle);
-      for (auto free = blocks.begin(); free != end; ++free) {
-        std::free(free->block);
-        stats_.cached -= size;
-      }
-      blocks.erase(blocks.begin(), end);
+  // Returns null where neither the cache nor the system has such a block.
+  void* find_block(std::size_t bytes) {
+    if (bytes >= large_block) return large_.allocate(bytes);
+    const std::size_t size = size_class(bytes);
+    auto& blocks = small_[size];
+    if (blocks.empty()) {
+      ++small_allocations_;
+      return std::aligned_alloc(alignment, size);
     }
+    void* const block = blocks.back();
+    blocks.pop_back();
+    small_bytes_ -= size;
+    return block;
   }
 
-  static void* from_system(std::size_t size) {
-    if (size < huge_page) return std::aligned_alloc(alignment, size);
-    return std::aligned_alloc(huge_page, (size + huge_page - 1) / huge_page * huge_page);
+  std::size_t size_of(void* block, std::size_t bytes) const {
+    return bytes >= large_block ? large_.size_of(block) : size_class(bytes);
   }
 
-  void count_live(std::size_t size) {
-    stats_.live += size;
-    if (stats_.live > stats_.peak) stats_.peak = stats_.live;
+  std::size_t cached() const { return small_bytes_ + large_.free_bytes(); }
+
+  void drop_cache() {
+    for (auto& [size, blocks] : small_)
+      for (void* block : blocks) std::free(block);
+    small_.clear();
+    small_bytes_ = 0;
+    large_.return_to_system(large_.free_bytes());
+  }
+
+  // Returns memory to the system that tensors have not needed while they allocated 16 times all
+  // memory, so that one giant picture does not keep its memory until the program ends. A training
+  // step allocates its memory only a few times. Half as much as the tensors need is left for the
+  // gaps between blocks.
+  void return_idle_memory() {
+    const std::size_t all = live_ + cached(), needed = recent_peak_ + recent_peak_ / 2;
+    if ((allocated_ - looked_at_) / 16 < all) return;
+    if (all > needed) large_.return_to_system(all - needed);
+    looked_at_ = allocated_;
+    recent_peak_ = live_;
   }
 
   mutable std::mutex mutex_;
-  std::unordered_map<std::size_t, std::vector<FreeBlock>> free_;  // by their size
-  std::size_t allocated_ = 0;  // the bytes of all allocations so far
-  std::size_t looked_at_ = 0;  // the value of allocated_ when return_idle_blocks() last looked
-  MemoryStats stats_;
+  std::unordered_map<std::size_t, std::vector<void*>> small_;  // by their size
+  PageHeap large_;
+  std::size_t small_bytes_ = 0, small_allocations_ = 0;
+  std::size_t live_ = 0, peak_ = 0;
+  std::size_t allocated_ = 0;    // the bytes of all allocations so far
+  std::size_t looked_at_ = 0;    // the value of allocated_ at the last look for idle memory
+  std::size_t recent_peak_ = 0;  // the highest live_ since then
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <tutti/autograd/matmul.h>
 #include <tutti/core/create.h>
+#include <tutti/core/memory.h>
 #include <tutti/core/parallel.h>
 #include <tutti/nn/functional/conv.h>
 #include <tutti/nn/functional/pooling.h>
@@ -22,8 +23,9 @@
 namespace tutti {
 namespace {
 
-// Lets this process grow by `more` bytes at most.
+// Lets this process grow by `more` bytes at most, and leaves it no cache to give back.
 void limit_memory(std::size_t more) {
+  allocator(Device::cpu()).trim();
   std::size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   const rlim_t limit = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + more;
