@@ -23,6 +23,9 @@ void zero(const Tensor& dense) {
              static_cast<std::size_t>(dense.numel()) * size_of(dense.dtype()));
 }
 
+// oneDNN rounds a float32 weight to the bfloat16 of the activations. Where a convolution is
+// computed without it, the weight is rounded as well, so that the gradients are those of the
+// forward.
 Tensor converted(const Tensor& t, DType dtype) {
   if (t.dtype() == dtype) return t;
   const Tensor result = empty_like(t, dtype);
@@ -39,7 +42,7 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOpt
   if (x.dtype() == float64 || onednn::misses_padded_windows(w, options) ||
       onednn::misreads_single_columns(w, options, y) ||
       !onednn::convolution_forward(x, w, bias, options, y))
-    reference::convolution_forward(x, w, bias, options, y);
+    reference::convolution_forward(x, converted(w, x.dtype()), bias, options, y);
 }
 
 void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
@@ -51,12 +54,11 @@ void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
   if (dy.dtype() == bfloat16 &&
       (onednn::misreads_odd_channels(dy, w, options) || onednn::misreads_strided_groups(options))) {
     const Tensor wide_dx = empty_like(dx, float32);
-    const Tensor rounded_w = converted(w, bfloat16);  // as forward multiplies with it
-    backward_input(in_float32(dy), in_float32(rounded_w), options, wide_dx);
+    backward_input(in_float32(dy), in_float32(converted(w, bfloat16)), options, wide_dx);
     return elementwise().copy(wide_dx, dx);
   }
   if (dy.dtype() == float64 || !onednn::convolution_backward_input(dy, w, options, dx))
-    reference::convolution_backward_input(dy, w, options, dx);
+    reference::convolution_backward_input(dy, converted(w, dy.dtype()), options, dx);
 }
 
 void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,

@@ -96,8 +96,8 @@ INSTANTIATE_TEST_SUITE_P(Convolution, RandomConvolution,
                          ::testing::Combine(::testing::Values(1, 2, 3),
                                             ::testing::Values(0, 1, 2)));
 
-// oneDNN has no kernel for this gradient in bfloat16, and the sum in float32 has to take the weight
-// that forward multiplied with. A weight that is not rounded shows in one of 20 trials.
+// This gradient is not oneDNN's, and has to take the weight that forward multiplied with. A weight
+// that is not rounded shows in one of 20 trials.
 TEST(Convolution, TheGradientOfOddChannelsRoundsAFloat32WeightAsForwardDoes) {
   const Case c{.x = {3, 1, 3, 6},
                .w = {3, 1, 1, 1},
