@@ -4,11 +4,14 @@
 #include "error.h"
 #include "page_heap.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 #include <vector>
 
@@ -27,9 +30,15 @@ std::size_t size_class(std::size_t bytes) {
 }
 
 // Keeps released small blocks by their sizes, and large ones in a PageHeap, in which one block's
-// memory serves blocks of other sizes. A training step so finds the memory of the step before it.
+// memory serves blocks of other sizes.
 class CpuAllocator final : public Allocator {
  public:
+  static CpuAllocator& instance() {
+    // It is never destroyed: tensors of static storage duration may outlive any static allocator.
+    static auto* const cpu = new CpuAllocator;
+    return *cpu;
+  }
+
   void* allocate(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
     void* block = find_block(bytes);
@@ -44,9 +53,11 @@ class CpuAllocator final : public Allocator {
     const std::size_t size = size_of(block, bytes);
     live_ += size;
     peak_ = std::max(peak_, live_);
-    recent_peak_ = std::max(recent_peak_, live_);
-    allocated_ += size;
-    return_idle_memory();
+    if (bytes >= large_block) {
+      large_live_ += size;
+      allocated_ += size;
+      return_idle_memory();
+    }
     return block;
   }
 
@@ -54,7 +65,10 @@ class CpuAllocator final : public Allocator {
     const std::lock_guard lock(mutex_);
     const std::size_t size = size_of(block, bytes);
     live_ -= size;
-    if (bytes >= large_block) return large_.release(block);
+    if (bytes >= large_block) {
+      large_live_ -= size;
+      return large_.release(block);
+    }
     try {
       small_[size].push_back(block);
       small_bytes_ += size;
@@ -77,14 +91,27 @@ class CpuAllocator final : public Allocator {
   }
 
  private:
+  // In the child of a fork no other thread unlocks the mutex, so the fork waits for it.
+  CpuAllocator() {
+    const auto unlock = [] { instance().mutex_.unlock(); };
+    pthread_atfork([] { instance().mutex_.lock(); }, unlock, unlock);
+  }
+
   // Returns null where neither the cache nor the system has such a block.
   void* find_block(std::size_t bytes) {
-    if (bytes >= large_block) return large_.allocate(bytes);
-    const std::size_t size = size_class(bytes);
+    try {
+      return bytes >= large_block ? large_.allocate(bytes) : find_small(size_class(bytes));
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
+  }
+
+  void* find_small(std::size_t size) {
     auto& blocks = small_[size];
     if (blocks.empty()) {
-      ++small_allocations_;
-      return std::aligned_alloc(alignment, size);
+      void* const block = std::aligned_alloc(alignment, size);
+      if (block) ++small_allocations_;
+      return block;
     }
     void* const block = blocks.back();
     blocks.pop_back();
@@ -106,16 +133,18 @@ class CpuAllocator final : public Allocator {
     large_.return_to_system(large_.free_bytes());
   }
 
-  // Returns memory to the system that tensors have not needed while they allocated 16 times all
-  // memory, so that one giant picture does not keep its memory until the program ends. A training
-  // step allocates its memory only a few times. Half as much as the tensors need is left for the
-  // gaps between blocks.
+  // Returns memory of large blocks to the system that was not needed while tensors allocated 16
+  // times all of it, so that one giant picture does not keep its memory until the program ends. A
+  // training step allocates its memory only a few times. Half as much as tensors needed at most is
+  // left for the gaps between blocks.
   void return_idle_memory() {
-    const std::size_t all = live_ + cached(), needed = recent_peak_ + recent_peak_ / 2;
+    recent_peak_ = std::max(recent_peak_, large_live_);
+    const std::size_t all = large_live_ + large_.free_bytes();
     if ((allocated_ - looked_at_) / 16 < all) return;
+    const std::size_t needed = recent_peak_ + recent_peak_ / 2;
     if (all > needed) large_.return_to_system(all - needed);
     looked_at_ = allocated_;
-    recent_peak_ = live_;
+    recent_peak_ = large_live_;
   }
 
   mutable std::mutex mutex_;
@@ -123,17 +152,16 @@ class CpuAllocator final : public Allocator {
   PageHeap large_;
   std::size_t small_bytes_ = 0, small_allocations_ = 0;
   std::size_t live_ = 0, peak_ = 0;
-  std::size_t allocated_ = 0;    // the bytes of all allocations so far
+  std::size_t large_live_ = 0;   // the part of live_ in large blocks
+  std::size_t allocated_ = 0;    // the bytes of all large blocks so far
   std::size_t looked_at_ = 0;    // the value of allocated_ at the last look for idle memory
-  std::size_t recent_peak_ = 0;  // the highest live_ since then
+  std::size_t recent_peak_ = 0;  // the highest large_live_ since then
 };
 
 }  // namespace
 
 Allocator& allocator(Device device) {
-  // It is never destroyed: tensors of static storage duration may outlive any static allocator.
-  static auto* cpu = new CpuAllocator;
-  return device.is_cpu() ? static_cast<Allocator&>(*cpu) : cuda::allocator(device.index());
+  return device.is_cpu() ? CpuAllocator::instance() : cuda::allocator(device.index());
 }
 
 Storage::Storage(std::size_t bytes, Device device)

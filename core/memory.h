@@ -1,7 +1,7 @@
 // Memory: one Allocator for each device, Storage, which is the block of memory that tensors share,
 // and functions that copy bytes between devices. Allocators keep released blocks and reuse them,
-// because a fresh large block costs page faults in every training step; what is not needed again
-// goes back to the system in time. core/tensor.h gives the bytes shape and dtype.
+// because a fresh large block costs page faults in every training step; large ones that are not
+// needed again go back to the system in time. core/tensor.h gives the bytes shape and dtype.
 #pragma once
 
 #include "device.h"

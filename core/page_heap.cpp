@@ -1,19 +1,25 @@
 #include "page_heap.h"
 
-#include <sanitizer/asan_interface.h>  // its macros do nothing in a build without AddressSanitizer
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
+
+#if __has_include(<sanitizer/asan_interface.h>)  // a compiler may be installed without it
+#include <sanitizer/asan_interface.h>  // its macros do nothing in a build without AddressSanitizer
+#else
+#define ASAN_POISON_MEMORY_REGION(begin, bytes) (static_cast<void>(begin), static_cast<void>(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(begin, bytes) ASAN_POISON_MEMORY_REGION(begin, bytes)
+#endif
 
 namespace tutti {
 namespace {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 // A block takes some bytes more than it needs, so that AddressSanitizer finds accesses behind its
-// end, and so that successive blocks of a power of two do not compete for the same lines of a
-// cache.
+// end, and so that not all blocks of a power of two begin at the same sets of a second-level cache.
 constexpr std::size_t gap = 64;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
@@ -25,9 +31,33 @@ std::size_t whole_pages(std::size_t bytes) {
   return round_up(bytes, page);
 }
 
+char* map(std::uintptr_t wanted, std::size_t size) {
+  void* const begin = mmap(reinterpret_cast<void*>(wanted), size, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return begin == MAP_FAILED ? nullptr : static_cast<char*>(begin);
+}
+
+// Maps `size` bytes at a multiple of a huge page, of which Linux makes sure itself from version 6.7
+// on. Null if there is no memory.
+char* map_huge_pages(std::uintptr_t wanted, std::size_t size) {
+  char* const begin = map(wanted / huge_page * huge_page, size);
+  const auto missing = [](char* address) {
+    return -reinterpret_cast<std::uintptr_t>(address) % huge_page;
+  };
+  if (!begin || missing(begin) == 0) return begin;
+  munmap(begin, size);
+  char* const more = map(0, size + huge_page);
+  if (!more) return nullptr;
+  const std::size_t before = missing(more), after = huge_page - before;
+  if (before > 0) munmap(more, before);
+  munmap(more + before + size, after);
+  return more + before;
+}
+
 }  // namespace
 
 void* PageHeap::allocate(std::size_t bytes) {
+  if (bytes > PTRDIFF_MAX) return nullptr;
   const std::size_t size = whole_pages(bytes + gap);
   const auto smallest = [&] { return free_.lower_bound({size, nullptr}); };
   auto found = smallest();
@@ -79,7 +109,10 @@ void PageHeap::return_to_system(std::size_t bytes) noexcept {
     const auto [size, begin] = *largest;
     const std::size_t part = std::min(left, size), kept = size - part;
     ASAN_UNPOISON_MEMORY_REGION(begin + kept, part);  // for whoever gets these addresses next
-    if (munmap(begin + kept, part) != 0) return;  // the process has as many mappings as it may have
+    if (munmap(begin + kept, part) != 0) {
+      ASAN_POISON_MEMORY_REGION(begin + kept, part);
+      return;
+    }
     FreeRanges::node_type node = free_.extract(largest);
     if (kept > 0) {
       ranges_.at(begin).size = kept;
@@ -93,28 +126,27 @@ void PageHeap::return_to_system(std::size_t bytes) noexcept {
   }
 }
 
-// Adds a free range of `size` bytes or more. It asks for the addresses below those of the last
-// mapping, because free ranges merge where the system grants them.
+// Adds a free range of `size` bytes or more. It asks for the addresses below all others, because
+// free ranges merge where the system grants them.
 bool PageHeap::map_pages(std::size_t size) {
   size = round_up(size, huge_page);
-  const std::uintptr_t wanted = last_mapping_ > size ? last_mapping_ - size : 0;
-  void* const begin = mmap(reinterpret_cast<void*>(wanted), size, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (begin == MAP_FAILED) return false;
+  const auto lowest = ranges_.empty() ? 0
+                                      : reinterpret_cast<std::uintptr_t>(ranges_.begin()->first);
+  char* const begin = map_huge_pages(lowest > size ? lowest - size : 0, size);
+  if (!begin) return false;
   madvise(begin, size, MADV_HUGEPAGE);  // only a hint
   try {
-    add_block(static_cast<char*>(begin), size);
+    add_block(begin, size);
   } catch (...) {
     munmap(begin, size);
     throw;
   }
-  last_mapping_ = reinterpret_cast<std::uintptr_t>(begin);
   ++mappings_;
   release(begin);
   return true;
 }
 
-// Adds a range, for which release() is to be called.
+// Adds the range of a block that release() then makes free.
 void PageHeap::add_block(char* begin, std::size_t size) {
   FreeRanges one{{size, begin}};
   ranges_.emplace(begin, Range{size, one.extract(one.begin())});

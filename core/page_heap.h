@@ -5,14 +5,13 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
 
 namespace tutti {
 
-/// Hands out blocks of whole pages. Its caller keeps threads apart.
+/// Hands out blocks of whole pages. It is not thread-safe.
 class PageHeap {
  public:
   PageHeap() = default;
@@ -22,12 +21,12 @@ class PageHeap {
   PageHeap& operator=(const PageHeap&) = delete;
 
   /// Returns a block of at least `bytes` bytes at the beginning of a page, uninitialised. Null if
-  /// the system has no such memory left.
+  /// the system has no such memory left. May throw std::bad_alloc, and changes no block then.
   void* allocate(std::size_t bytes);
   /// Takes a block back.
   void release(void* block) noexcept;
   /// Returns `bytes` bytes of free ranges to the system, rounded up to pages, or all that are free.
-  /// The largest ranges go first.
+  /// The largest ranges go first. It stops early where the process may not have more mappings.
   void return_to_system(std::size_t bytes) noexcept;
 
   /// Returns the bytes of the pages that a block takes.
@@ -54,7 +53,6 @@ class PageHeap {
   Ranges ranges_;
   FreeRanges free_;
   std::size_t free_bytes_ = 0, mappings_ = 0;
-  std::uintptr_t last_mapping_ = 0;
 };
 
 }  // namespace tutti

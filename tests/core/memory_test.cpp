@@ -82,6 +82,20 @@ TEST(CpuAllocator, BlocksOfOtherSizesShareTheirMemory) {
   EXPECT_EQ(cpu().stats().live + cpu().stats().cached, before.live + before.cached);
 }
 
+TEST(CpuAllocator, SmallBlocksDoNotDriveOutLargeOnesInUse) {
+  cpu().trim();
+  std::vector<Tensor> small;
+  for (int i = 0; i < 200; ++i) small.push_back(empty({512 << 10}, {uint8}));
+  small.clear();
+  const auto use = [] { empty({16 << 20}, {uint8}); };
+  use();
+  const auto before = cpu().stats();
+  for (int i = 0; i < 200; ++i) use();
+  EXPECT_EQ(cpu().stats().system_allocations, before.system_allocations);
+  EXPECT_EQ(cpu().stats().cached, before.cached);
+  cpu().trim();
+}
+
 TEST(CpuAllocator, AlignsAndNeverHandsOutABlockTwice) {
   std::vector<void*> blocks;
   for (const std::size_t bytes : {1u, 63u, 64u, 65u, 513u, 5000u, 3u << 20}) {
@@ -138,10 +152,13 @@ TEST(CpuAllocator, ServesSeveralThreads) {
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([t, &torn] {
       for (int i = 0; i < 300; ++i) {
-        const Tensor x = empty({1 + (i * 37 + t) % 500}, {int64});
-        std::fill_n(x.data<std::int64_t>(), x.numel(), t);
+        // One in four is a large block, of which some elements are written.
+        const std::int64_t step = i % 4 == 0 ? 5000 : 1;
+        const Tensor x = empty({(1 + (i * 37 + t) % 500) * step}, {int64});
+        auto* const data = x.data<std::int64_t>();
+        for (std::int64_t k = 0; k < x.numel(); k += step) data[k] = t;
         const Tensor shared = x;  // changes the reference counts, too
-        for (std::int64_t k = 0; k < x.numel(); ++k) torn += x.data<std::int64_t>()[k] != t;
+        for (std::int64_t k = 0; k < x.numel(); k += step) torn += data[k] != t;
       }
     });
   for (auto& thread : threads) thread.join();
