@@ -1,5 +1,6 @@
 // Tests that the CPU allocator reuses blocks, counts them, and serves several threads.
 #include "address_space.h"
+#include "distributed/process.h"
 
 #include <tutti/core/create.h>
 
@@ -164,6 +165,27 @@ TEST(CpuAllocator, ServesSeveralThreads) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(torn, 0);
   EXPECT_EQ(cpu().stats().live, before);
+}
+
+// A thread holds the allocator's mutex at most times, and no thread of the child would unlock it.
+TEST(CpuAllocator, TheChildOfAForkCanAllocateWhileThreadsDo) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t)
+    threads.emplace_back([&stop] {
+      while (!stop) empty({3 << 20}, {uint8}), empty({100}, {uint8});
+    });
+  for (int i = 0; i < 100 && !HasFailure(); ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(10);  // ends a child that hangs
+      { const Tensor large = empty({3 << 20}, {uint8}), small = empty({100}, {uint8}); }
+      _exit(0);
+    }
+    test::expect_exit(child, 0);
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
 }
 
 TEST(StorageBlock, CountsVersions) {
