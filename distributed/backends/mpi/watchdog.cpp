@@ -3,6 +3,7 @@
 #include "../../collective.h"
 #include "../../launch/rendezvous/process_identity.h"
 #include "library.h"
+#include "mpi.h"
 
 #include <unistd.h>
 
