@@ -59,6 +59,13 @@ if(TUTTI_HAS_CUDA)
   enable_language(CUDA)
   # CMake 3.25 does not know how to ask CUDA 13 for C++20, so it must not try; -std=c++20 is given below.
   set(CMAKE_CUDA_STANDARD_DEFAULT "")
+  # nvcc has no option that takes a host project's --use_fast_math back, and no macro tells of it, so it is removed here.
+  get_directory_property(inherited_options COMPILE_OPTIONS)
+  foreach(flags CMAKE_CUDA_FLAGS CMAKE_CUDA_FLAGS_DEBUG CMAKE_CUDA_FLAGS_RELEASE CMAKE_CUDA_FLAGS_RELWITHDEBINFO
+                CMAKE_CUDA_FLAGS_MINSIZEREL inherited_options)
+    string(REGEX REPLACE "--?use_fast_math" "" ${flags} "${${flags}}")
+  endforeach()
+  set_directory_properties(PROPERTIES COMPILE_OPTIONS "${inherited_options}")
   if(TUTTI_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${TUTTI_CCACHE})
   endif()

@@ -130,6 +130,8 @@ function(tutti_use_exports target)
 endfunction()
 if(BUILD_SHARED_LIBS)
   tutti_use_exports(tutti)
+  # A host project may hide its own symbols. A static tutti then hides there, too; a shared one exports its interface.
+  target_compile_options(tutti PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fvisibility=default;-fno-visibility-inlines-hidden>)
 endif()
 
 # Makes a library of the objects of `tutti`, which are the same in a static and in a shared library.

@@ -48,6 +48,15 @@ add_library(tutti_settings INTERFACE)
 target_compile_options(tutti_settings INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion>"
                        $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${TUTTI_WERROR}>>:-Werror>)
+# A host project may set -ffast-math for all its targets. These options come after its own, so that the kernels round as
+# they are written. core/begin_cpu_level.h refuses to compile where a part of fast math is still on.
+set(TUTTI_NO_FAST_MATH -fno-fast-math -fno-unsafe-math-optimizations -fno-associative-math -fno-reciprocal-math
+                       -fno-finite-math-only -fsigned-zeros)
+list(JOIN TUTTI_NO_FAST_MATH "," no_fast_math)
+target_compile_options(tutti_settings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${TUTTI_NO_FAST_MATH}>"
+                       "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${no_fast_math}>")
+# With -ffast-math the linker would add start-up code that sets the mode of the processor to flush denormal numbers.
+target_link_options(tutti_settings INTERFACE -fno-fast-math)
 # A unity build (CMAKE_UNITY_BUILD, which the presets set) compiles each folder of `target` as one file. Names in the
 # unnamed namespaces of a folder's files must therefore differ. CUDA files stay on their own, because nvcc compiles them
 # side by side and they take longest; CMake 3.31 and later would join them, too.

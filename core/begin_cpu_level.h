@@ -14,6 +14,11 @@
 //
 // The targets name features and no processor, because GCC does not inline across processors.
 
+#if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ || defined(__ASSOCIATIVE_MATH__) || \
+    defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
+#error "tutti's kernels compute wrong values with -ffast-math or a part of it: remove the option"
+#endif
+
 #if defined(TUTTI_CPU_AVX512_BF16)
 #define TUTTI_CPU_LEVEL avx512_bf16
 #define TUTTI_CPU_VECTOR_BYTES 64

@@ -19,7 +19,11 @@ constexpr std::array<DTypeProperties, 7> table{{{"float32", 4, true},
                                                 {"uint8", 1, false},
                                                 {"bool", 1, false}}};
 
-const DTypeProperties& entry(DType dtype) { return table[static_cast<std::size_t>(dtype)]; }
+const DTypeProperties& entry(DType dtype) {
+  const auto number = static_cast<std::size_t>(dtype);
+  if (number >= table.size()) fail<DTypeError>("the number {} is no dtype", number);
+  return table[number];
+}
 
 }  // namespace
 

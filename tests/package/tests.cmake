@@ -10,6 +10,15 @@ set(package ${CMAKE_CURRENT_LIST_DIR})
 add_package_test(include_rules COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
                  -P ${CMAKE_CURRENT_SOURCE_DIR}/include_rules.cmake)
 
+# tests/alone.sh builds this target of all headers.
+if(TUTTI_BUILD_EXAMPLES)
+  include(package/headers_alone.cmake)
+endif()
+
+# The compiler warns of objects and results that do nothing unless they are kept.
+add_package_test(discarded COMMAND ${CMAKE_COMMAND} -DCOMPILER=${CMAKE_CXX_COMPILER} -DHEADERS=${PROJECT_BINARY_DIR}/headers
+                 -DSOURCE=${package}/discarded.cpp -P ${package}/discarded.cmake)
+
 # The README shows examples/minimal.cpp, and docs/*.md show parts of the examples, word for word.
 add_package_test(readme_program COMMAND ${CMAKE_COMMAND} -DREADME=${PROJECT_SOURCE_DIR}/README.md
                  -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp -P ${package}/readme_program.cmake)
@@ -30,10 +39,18 @@ if(NOT TUTTI_SANITIZE)
   add_package_test(install COMMAND ${CMAKE_COMMAND} -DBUILD_DIR=${PROJECT_BINARY_DIR} -DPREFIX=${installed}/prefix
                    -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -P ${package}/install.cmake)
   set_tests_properties(package.install PROPERTIES FIXTURES_SETUP installed)
+  set(components "")
+  foreach(part ONEDNN OPENMP MPI IMAGES CUDA NCCL)
+    if(TUTTI_HAS_${part})
+      string(TOLOWER ${part} part)
+      list(APPEND components ${part})
+    endif()
+  endforeach()
   foreach(what program headers)
     add_package_test(consume_${what} COMMAND ${CMAKE_COMMAND} -DPREFIX=${installed}/prefix -DPROJECT=${package}/${what}
                      -DBUILD_DIR=${installed}/${what} -DCOMPILER=${CMAKE_CXX_COMPILER}
-                     -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp -P ${package}/consume_${what}.cmake)
+                     -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp "-DCOMPONENTS=${components}"
+                     -P ${package}/consume_${what}.cmake)
     set_tests_properties(package.consume_${what} PROPERTIES FIXTURES_REQUIRED installed TIMEOUT 600)
   endforeach()
 
@@ -45,9 +62,17 @@ if(NOT TUTTI_SANITIZE)
   endfunction()
   add_pkg_config_test(consume_pkg_config ${installed}/prefix installed)
 
-  # A project that has tutti as a part of itself installs nothing of it.
-  add_package_test(host COMMAND ${CMAKE_COMMAND} -DPROJECT=${package}/host -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
-                   -DBUILD_DIR=${installed}/host -DCOMPILER=${CMAKE_CXX_COMPILER} -P ${package}/host.cmake)
+  # A project that has tutti as a part of itself, without a preset; and one that is strict with all of its targets.
+  foreach(strict OFF ON)
+    set(name host)
+    if(strict)
+      set(name strict_host)
+    endif()
+    add_package_test(${name} COMMAND ${CMAKE_COMMAND} -DPROJECT=${package}/host -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
+                     -DBUILD_DIR=${installed}/${name} -DCOMPILER=${CMAKE_CXX_COMPILER} -DCCACHE=$<$<BOOL:${TUTTI_CCACHE}>:${TUTTI_CCACHE}>
+                     -DSTRICT=${strict} -P ${package}/host.cmake)
+    set_tests_properties(package.${name} PROPERTIES TIMEOUT 1800 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+  endforeach()
 
   # What a shared library exports. It is made of the objects of the static one.
   set(shared tutti)
