@@ -14,7 +14,7 @@ namespace tutti {
 /// changed in place. NoGrad(false) changes nothing.
 class NoGrad {
  public:
-  explicit NoGrad(bool on = true);
+  [[nodiscard]] explicit NoGrad(bool on = true);
   ~NoGrad();
   NoGrad(const NoGrad&) = delete;
   NoGrad& operator=(const NoGrad&) = delete;
@@ -27,7 +27,7 @@ class NoGrad {
 /// rarely do.
 class EnableGrad {
  public:
-  EnableGrad();
+  [[nodiscard]] EnableGrad();
   ~EnableGrad();
   EnableGrad(const EnableGrad&) = delete;
   EnableGrad& operator=(const EnableGrad&) = delete;
@@ -45,7 +45,7 @@ bool grad_enabled();
 /// losses stay in float32. Autocast(float32) switches an outer Autocast off.
 class Autocast {
  public:
-  explicit Autocast(DType dtype);
+  [[nodiscard]] explicit Autocast(DType dtype);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;

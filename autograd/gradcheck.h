@@ -39,7 +39,8 @@ struct GradcheckResult {
 /// since differences in float32 are too coarse.
 ///
 ///   EXPECT_TRUE(gradcheck([](const auto& in) { return in[0] * in[1]; }, {a, b}));
-GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& function,
-                          const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
+[[nodiscard]] GradcheckResult gradcheck(
+    const std::function<Tensor(const std::vector<Tensor>&)>& function,
+    const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
 
 }  // namespace tutti::autograd

@@ -25,7 +25,7 @@ namespace tutti {
 ///   draft (flock), and the system releases the lock when the process ends.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::string& path);
+  [[nodiscard]] explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

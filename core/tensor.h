@@ -113,13 +113,13 @@ class Tensor {
   // ---- Copies. The gradient flows back through them. Except for clone(), they return the tensor
   // itself if it already has the requested form.
 
-  Tensor contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
-  Tensor clone() const;
+  [[nodiscard]] Tensor contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
+  [[nodiscard]] Tensor clone() const;
   /// Converts every element. Floating numbers become integers by cutting off their fraction; beyond
   /// the range of the integers they become the nearest end of the range, and NaN becomes 0. An
   /// int64 keeps its lowest bits in a uint8. Everything but 0 is true, NaN too.
-  Tensor to(DType dtype) const;
-  Tensor to(Device device) const;
+  [[nodiscard]] Tensor to(DType dtype) const;
+  [[nodiscard]] Tensor to(Device device) const;
 
   // ---- Changes in place. No gradient flows through them, so they throw an Error for a tensor that
   // an operation computed and that requires grad, and outside of NoGrad also if this tensor or the
@@ -145,7 +145,7 @@ class Tensor {
   /// Sets the gradient, or clears it if `grad` is undefined.
   void set_grad(const Tensor& grad) const;
   /// Returns a view of the same storage without a graph, through which no gradient flows.
-  Tensor detach() const;
+  [[nodiscard]] Tensor detach() const;
   /// Adds d(this)/d(leaf), times `gradient`, to the grad of every leaf that this tensor was
   /// computed from. `gradient` defaults to 1 for a tensor of one element. Frees what the graph
   /// saved unless `retain_graph`. Gradients are not recorded: there is no double backward.

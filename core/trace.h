@@ -29,7 +29,7 @@ inline bool is_profiling() { return detail::profiling.load(std::memory_order_rel
 class Span {
  public:
   template <class Name>
-  explicit Span(const Name& name) {
+  [[nodiscard]] explicit Span(const Name& name) {
     if (!detail::spans_enabled.load(std::memory_order_relaxed)) return;
     if constexpr (std::is_invocable_v<Name>) begin(name());
     else begin(name);
@@ -65,7 +65,7 @@ void name_thread(const std::string& name, int rank = -1);
 /// Error if another Profile exists or `path` cannot be written.
 class Profile {
  public:
-  explicit Profile(std::string path, int rank = 0);
+  [[nodiscard]] explicit Profile(std::string path, int rank = 0);
   ~Profile();
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;

@@ -11,6 +11,8 @@
 namespace tutti::nn {
 namespace {
 
+using Patterns = std::initializer_list<const char*>;
+
 [[noreturn]] void throw_no_match(const char* function, const Module& module,
                                  const std::string& pattern) {
   std::string names;
@@ -25,11 +27,31 @@ namespace {
       function, names, pattern);
 }
 
-bool matches_layer(const std::string& path, const BatchNorm& layer, const std::string& pattern) {
-  if (matches(path, pattern)) return true;
-  const StateDict own = layer.named_parameters();
-  return std::ranges::any_of(
-      own, [&](const auto& each) { return matches(join_path(path, each.first), pattern); });
+bool matches_any(const std::string& path, Patterns patterns) {
+  return std::ranges::any_of(patterns, [&](const char* each) { return matches(path, each); });
+}
+
+// Returns the BatchNorm layers whose own path or any of whose parameters matches.
+std::vector<BatchNorm*> layers_matching(Module& module, Patterns patterns) {
+  std::vector<BatchNorm*> layers;
+  for (const auto& [path, below] : module.named_modules()) {
+    auto* layer = dynamic_cast<BatchNorm*>(below);
+    if (!layer) continue;
+    const StateDict own = layer->named_parameters();
+    if (matches_any(path, patterns) ||
+        std::ranges::any_of(own, [&, &path = path](const auto& each) {
+          return matches_any(join_path(path, each.first), patterns);
+        }))
+      layers.push_back(layer);
+  }
+  return layers;
+}
+
+StateDict parameters_matching_any(const Module& module, Patterns patterns) {
+  StateDict found;
+  for (const auto& each : module.named_parameters())
+    if (matches_any(each.first, patterns)) found.push_back(each);
+  return found;
 }
 
 }  // namespace
@@ -39,29 +61,34 @@ bool matches(const std::string& path, const std::string& pattern) {
 }
 
 StateDict parameters_matching(const Module& module, const std::string& pattern) {
-  StateDict found;
-  for (const auto& each : module.named_parameters())
-    if (matches(each.first, pattern)) found.push_back(each);
-  if (found.empty()) throw_no_match("parameters_matching", module, pattern);
-  return found;
+  return parameters_matching(module, {pattern.c_str()});
+}
+
+StateDict parameters_matching(const Module& module, Patterns patterns) {
+  for (const char* each : patterns)
+    if (parameters_matching_any(module, {each}).empty())
+      throw_no_match("parameters_matching", module, each);
+  return parameters_matching_any(module, patterns);
 }
 
 std::vector<std::string> freeze(Module& module, const std::string& pattern, bool on) {
-  std::vector<BatchNorm*> layers;
+  return freeze(module, {pattern.c_str()}, on);
+}
+
+std::vector<std::string> freeze(Module& module, Patterns patterns, bool on) {
+  for (const char* each : patterns)
+    if (parameters_matching_any(module, {each}).empty() && layers_matching(module, {each}).empty())
+      throw_no_match("freeze", module, each);
+  const std::vector<BatchNorm*> layers = layers_matching(module, patterns);
   std::set<const void*> of_layers;  // the identities of the parameters of these layers
-  for (const auto& [path, below] : module.named_modules()) {
-    auto* layer = dynamic_cast<BatchNorm*>(below);
-    if (!layer || !matches_layer(path, *layer, pattern)) continue;
-    layers.push_back(layer);
+  for (const BatchNorm* layer : layers)
     for (const Tensor& own : layer->parameters()) of_layers.insert(own.id());
-  }
   std::vector<std::string> paths;
   for (const auto& [path, parameter] : module.named_parameters()) {
-    if (!matches(path, pattern) && !of_layers.contains(parameter.id())) continue;
+    if (!matches_any(path, patterns) && !of_layers.contains(parameter.id())) continue;
     parameter.requires_grad_(!on);
     paths.push_back(path);
   }
-  if (paths.empty() && layers.empty()) throw_no_match("freeze", module, pattern);
   for (BatchNorm* layer : layers) layer->freeze(on);
   return paths;
 }

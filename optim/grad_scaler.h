@@ -29,7 +29,7 @@ class GradScaler {
   explicit GradScaler(Options options);
 
   /// Returns loss times the scale, from which backward starts.
-  Tensor scale(const Tensor& loss);
+  [[nodiscard]] Tensor scale(const Tensor& loss);
   /// Divides the optimizer's gradients by the scale, in place. Call it before clipping; otherwise
   /// step() does it. Error if it was called already since the last update(); DTypeError for float16
   /// gradients, which would underflow; DeviceError if gradients are on several devices.

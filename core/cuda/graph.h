@@ -32,7 +32,7 @@ class Graph {
   /// wait of the host, an optimizer's first step, a library that this thread has not used, a stream
   /// that was not waited for. An exception of the step is passed on. The device stays usable in
   /// either case.
-  Graph(Device device, const std::function<void()>& step);
+  [[nodiscard]] Graph(Device device, const std::function<void()>& step);
   ~Graph();
   Graph(Graph&&) noexcept;
   Graph& operator=(Graph&&) noexcept;

@@ -74,7 +74,7 @@ const Stream& current_stream();
 /// function that launches kernels on tensors begins with one.
 class DeviceScope {
  public:
-  explicit DeviceScope(int device);
+  [[nodiscard]] explicit DeviceScope(int device);
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
@@ -86,7 +86,7 @@ class DeviceScope {
 /// A StreamScope makes a stream, and its device, the calling thread's current one.
 class StreamScope {
  public:
-  explicit StreamScope(const Stream& stream);
+  [[nodiscard]] explicit StreamScope(const Stream& stream);
   ~StreamScope();
   StreamScope(const StreamScope&) = delete;
   StreamScope& operator=(const StreamScope&) = delete;

@@ -59,8 +59,8 @@ class DataParallel {
   /// and a broadcast for each dtype and each 256 MiB, whatever the number of tensors. Throws a
   /// DistributedError that shows the first difference on both ranks. Parameters that do not require
   /// a gradient now are never averaged.
-  DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group,
-               DataParallelOptions options = {});
+  [[nodiscard]] DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group,
+                             DataParallelOptions options = {});
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;

@@ -49,7 +49,7 @@ struct JoinOptions {
 /// statistics stay as they are.
 class Join {
  public:
-  explicit Join(ProcessGroup group, JoinOptions options = {})
+  [[nodiscard]] explicit Join(ProcessGroup group, JoinOptions options = {})
       : group_(std::move(group)), options_(options) {}
 
   /// Begins a step for which this rank has `samples` samples. Returns whether the step is to be

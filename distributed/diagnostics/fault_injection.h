@@ -58,7 +58,7 @@ std::vector<Fault> parse_faults(const std::string& text);
 /// ranks that are processes.
 class InjectFault {
  public:
-  explicit InjectFault(Fault fault);
+  [[nodiscard]] explicit InjectFault(Fault fault);
   ~InjectFault();
   InjectFault(const InjectFault&) = delete;
   InjectFault& operator=(const InjectFault&) = delete;

@@ -23,7 +23,7 @@ class ReplicaCheck {
  public:
   /// The tensors of `state` share storage with what is checked, as those of Module::state_dict()
   /// do. Throws a ValueError unless `interval` is positive.
-  ReplicaCheck(StateDict state, ProcessGroup group, std::int64_t interval);
+  [[nodiscard]] ReplicaCheck(StateDict state, ProcessGroup group, std::int64_t interval);
   /// Counts a step, and checks if it is the `interval`-th since the last check; only then the call
   /// is collective. The error of check_replicas() is extended by the number of the step.
   void step();

@@ -17,7 +17,7 @@ class StragglerMonitor {
  public:
   /// Starts to observe `group`. Throws an Error if another monitor observes the group already. For
   /// CUDA tensors the host does not wait in wait(), so the times are those of the host alone.
-  explicit StragglerMonitor(ProcessGroup group);
+  [[nodiscard]] explicit StragglerMonitor(ProcessGroup group);
   ~StragglerMonitor();
   StragglerMonitor(const StragglerMonitor&) = delete;
   StragglerMonitor& operator=(const StragglerMonitor&) = delete;

@@ -1,0 +1,23 @@
+# Compiles discarded.cpp against the public headers in HEADERS. Fails unless the compiler warns of exactly the lines that
+# are marked as warned.
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -Wall -I${HEADERS} ${SOURCE}
+                RESULT_VARIABLE failed ERROR_VARIABLE output)
+if(failed)
+  message(FATAL_ERROR "${SOURCE} does not compile:\n${output}")
+endif()
+file(STRINGS ${SOURCE} lines)
+set(number 0)
+set(count 0)
+foreach(line IN LISTS lines)
+  math(EXPR number "${number} + 1")
+  if(line MATCHES "// warned$")
+    math(EXPR count "${count} + 1")
+    if(NOT output MATCHES "discarded\\.cpp:${number}:[0-9]+: warning")
+      message(SEND_ERROR "No warning of line ${number}: ${line}")
+    endif()
+  endif()
+endforeach()
+if(count LESS 10)
+  message(FATAL_ERROR "Only ${count} lines of ${SOURCE} are marked.")
+endif()
+message(STATUS "${count} discarded objects and results are warned of")
