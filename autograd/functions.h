@@ -95,7 +95,8 @@ Tensor ge(const Tensor& a, const Tensor& b);  ///< a >= b
 Tensor ge(const Tensor& a, double b);
 
 // ---- Reductions. Without `dims` they reduce all dimensions, to shape (). The dimensions in
-// `dims`, each listed once, disappear from the shape, or get size 1 with `keepdim`.
+// `dims`, each listed once, disappear from the shape, or get size 1 with `keepdim`. A tensor
+// without dimensions counts as one of shape (1,), so that its dimension is 0 or -1.
 
 /// Returns the sum; bool and uint8 sum to int64.
 Tensor sum(const Tensor& x);
@@ -134,8 +135,7 @@ Tensor max(const Tensor& x, const Dims& dims, bool keepdim = false);
 Tensor min(const Tensor& x);
 /// @overload
 Tensor min(const Tensor& x, const Dims& dims, bool keepdim = false);
-/// Returns the int64 index of the first largest element along `dim`, without a gradient. A tensor
-/// without dimensions counts as one of shape (1,), so `dim` is 0 or -1 and the result is 0.
+/// Returns the int64 index of the first largest element along `dim`, without a gradient.
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
 /// Returns the row-major index of the first largest element of the whole tensor, of shape ().
 /// Throws a ShapeError if there is no element.

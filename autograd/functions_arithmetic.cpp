@@ -18,6 +18,7 @@ using kernels::Binary;
 Tensor compute(Binary op, const char* name, const Tensor& a, const Tensor& b,
                std::optional<DType> result = {}) {
   autograd::expect_same_dtype_and_device(name, a, b);
+  autograd::expect_computable(name, a);
   const Shape shape = broadcast_shapes(a.shape(), b.shape(), name);
   const Tensor out = autograd::empty_result(shape, {a, b}, result.value_or(a.dtype()));
   kernels::elementwise(a.device()).binary(op, a, b, out);
@@ -27,12 +28,15 @@ Tensor compute(Binary op, const char* name, const Tensor& a, const Tensor& b,
 Tensor compute(Binary op, const char* name, const Tensor& a, double b, bool reversed = false,
                std::optional<DType> result = {}) {
   autograd::expect_number_fits(name, a, b);
+  autograd::expect_computable(name, a);
   const Tensor out = empty_like(a, result.value_or(a.dtype()));
   kernels::elementwise(a.device()).binary_scalar(op, a, b, reversed, out);
   return out;
 }
 
 Tensor negate(const Tensor& x) {
+  if (!is_floating(x.dtype())) return compute(Binary::subtract, "negate", x, 0, true);
+  autograd::expect_computable("negate", x);
   const Tensor out = empty_like(x);
   kernels::elementwise(x.device()).unary(kernels::Unary::negate, x, out);
   return out;

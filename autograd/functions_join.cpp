@@ -45,6 +45,7 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {
   if (tensors.empty()) fail<ShapeError>("stack: expected at least one tensor");
   std::vector<Tensor> rows;
   for (const Tensor& x : tensors) {
+    autograd::expect_same_dtype_and_device("stack", tensors.front(), x);
     if (!(x.shape() == tensors.front().shape()))
       fail<ShapeError>("stack: shapes {} and {} differ", to_string(tensors.front().shape()),
                        to_string(x.shape()));

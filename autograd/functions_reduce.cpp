@@ -29,10 +29,11 @@ struct ReducedShape {
   ReducedShape(const char* op, const Shape& shape, const Dims& dims) : kept(shape) {
     std::array<bool, Dims::max_rank> reduced{};
     for (const std::int64_t dim : dims) {
-      const int d = normalize_dim(dim, shape.size(), op);
+      const int d = normalize_dim(dim, std::max(shape.size(), 1), op);
       if (reduced[static_cast<std::size_t>(d)])
         fail<ShapeError>("{}: dimension {} occurs twice in {}", op, d, to_string(dims));
       reduced[static_cast<std::size_t>(d)] = true;
+      if (shape.empty()) continue;
       count *= shape[d];
       kept[d] = 1;
     }
@@ -45,7 +46,9 @@ Tensor with_shape(const Tensor& dense, const Shape& shape) {
   return dense.alias(shape, dense_strides(shape), 0);
 }
 
-Tensor compute(Reduction op, const Tensor& x, const ReducedShape& to, bool keepdim, DType dtype) {
+Tensor compute(Reduction op, const char* name, const Tensor& x, const ReducedShape& to,
+               bool keepdim, DType dtype) {
+  autograd::expect_computable(name, x);
   const Tensor out = empty(to.kept, {dtype, x.device()});
   kernels::reduce(x.device()).reduce(op, x, out);
   return keepdim ? out : with_shape(out, to.dropped);
@@ -56,7 +59,7 @@ Tensor extremum(Reduction op, const char* name, const Tensor& x, const Dims& dim
   if (to.count == 0)
     fail<ShapeError>("{}: expected at least one element in dimensions {} of shape {}", name,
                      to_string(dims), to_string(x.shape()));
-  const Tensor y = compute(op, x, to, keepdim, x.dtype());
+  const Tensor y = compute(op, name, x, to, keepdim, x.dtype());
   return record(name, y, {x},
                 [dims, kept = to.kept, in = Saved(x), out = Saved(y)](const Tensor& g) {
                   // NaN is not equal to itself. There are no other NaN than those in a result.
@@ -105,7 +108,7 @@ Tensor spread(const char* op, const Tensor& given, const Dims& dims, const Varia
 }
 
 Tensor softmax_along(const Tensor& x, std::int64_t dim, bool log, const char* name) {
-  autograd::expect_floating(name, x);
+  autograd::expect_trainable(name, x);
   if (x.rank() == 0) return softmax_along(x.reshape({1}), dim, log, name).reshape({});
   const int d = normalize_dim(dim, x.rank(), name);
   const Tensor y = empty_like(x);
@@ -120,9 +123,9 @@ Tensor softmax_along(const Tensor& x, std::int64_t dim, bool log, const char* na
 }  // namespace
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
-  if (x.dtype() == boolean || x.dtype() == uint8) return sum(x.to(int64), dims, keepdim);
   const ReducedShape to("sum", x.shape(), dims);
-  return record("sum", compute(Reduction::sum, x, to, keepdim, x.dtype()), {x},
+  const DType dtype = is_floating(x.dtype()) ? x.dtype() : int64;
+  return record("sum", compute(Reduction::sum, "sum", x, to, keepdim, dtype), {x},
                 [kept = to.kept, shape = x.shape()](const Tensor& g) {
                   return g.reshape(kept).expand(shape);
                 });
@@ -133,7 +136,8 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
   const ReducedShape to("mean", x.shape(), dims);
   const auto count = static_cast<double>(to.count);
   // The sum of a 16-bit tensor may exceed the range of its dtype when the mean does not.
-  const Tensor y = compute(Reduction::sum, x, to, keepdim, accumulate_dtype(x.dtype())) / count;
+  const Tensor y = compute(Reduction::sum, "mean", x, to, keepdim, accumulate_dtype(x.dtype())) /
+                   count;
   return record("mean", y.to(x.dtype()), {x},
                 [count, kept = to.kept, shape = x.shape()](const Tensor& g) {
                   return (g / count).reshape(kept).expand(shape);
@@ -170,6 +174,7 @@ Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
   if (to.count == 0)
     fail<ShapeError>("argmax: expected at least one element in dimension {} of shape {}", dim,
                      to_string(x.shape()));
+  autograd::expect_computable("argmax", x);
   const Tensor out = empty(to.kept, {int64, x.device()});
   kernels::reduce(x.device()).topk(x, d, out);
   return keepdim ? out : with_shape(out, to.dropped);

@@ -13,7 +13,7 @@ using kernels::Binary;
 using kernels::Unary;
 
 Tensor compute(Unary op, const char* name, const Tensor& x) {
-  autograd::expect_floating(name, x);
+  autograd::expect_trainable(name, x);
   const Tensor out = empty_like(x);
   kernels::elementwise(x.device()).unary(op, x, out);
   return out;
@@ -119,7 +119,7 @@ Tensor hardswish(const Tensor& x) {
 }
 
 Tensor leaky_relu(const Tensor& x, double slope) {
-  autograd::expect_floating("leaky_relu", x);
+  autograd::expect_trainable("leaky_relu", x);
   const Tensor y = empty_like(x);
   kernels::elementwise(x.device()).binary_scalar(Binary::leaky_relu, x, slope, false, y);
   return record("leaky_relu", y, {x}, [saved = Saved(x), slope](const Tensor& g) {

@@ -39,9 +39,9 @@ void check_gather(const Tensor& x, int dim, const Tensor& index) {
 }
 
 // Returns the elements that `index` names, in the memory format of `x`.
-Tensor gathered(const Tensor& x, int dim, const Tensor& index) {
+Tensor gathered(const char* op, const Tensor& x, int dim, const Tensor& index) {
   const Tensor out = empty(index.shape(), {x.dtype(), x.device()}, x.memory_format());
-  kernels::indexing(x.device()).gather(x, dim, index, out);
+  kernels::indexing(x.device()).gather(op, x, dim, index, out);
   return out;
 }
 
@@ -52,7 +52,7 @@ Tensor selected(const Tensor& x, int dim, const Tensor& index) {
   if (x.shape()[dim] == 0 && numel(shape) > 0)
     fail<ShapeError>("index_select: dimension {} of shape {} has no elements to index", dim,
                      to_string(x.shape()));
-  return gathered(x, dim, index.reshape(along).expand(shape));
+  return gathered("index_select", x, dim, index.reshape(along).expand(shape));
 }
 
 // Returns the gradient of selected(): the slices of `g` are added to those that were selected, as
@@ -128,10 +128,12 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
     return gather(x.reshape({1}), dim, index.reshape({1})).reshape({});
   const int d = normalize_dim(dim, x.rank(), "gather");
   check_gather(x, d, index);
-  return record("gather", gathered(x.detach(), d, index), {x},
+  return record("gather", gathered("gather", x.detach(), d, index), {x},
                 [d, i = Saved(index), shape = x.shape()](const Tensor& g) {
-                  // The gradients of repeated indices are summed in float32 or wider.
-                  const Tensor sums = zeros(shape, {accumulate_dtype(g.dtype()), g.device()});
+                  // Each sum has at most as many terms as there are indices along the dimension;
+                  // more than a few are added in float64.
+                  const DType wide = g.size(d) > 256 ? float64 : accumulate_dtype(g.dtype());
+                  const Tensor sums = zeros(shape, {wide, g.device()});
                   kernels::indexing(g.device()).scatter_add(g, d, i, sums);
                   return sums.to(g.dtype());
                 });
@@ -142,6 +144,8 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
   if (index.rank() != 1)
     fail<ShapeError>("index_select: expected a vector of indices, got shape {}",
                      to_string(index.shape()));
+  if (x.rank() == 0 && index.numel() == 1)
+    return index_select(x.reshape({1}), dim, index).reshape({});
   const int d = normalize_dim(dim, x.rank(), "index_select");
   return record("index_select", selected(x.detach(), d, index), {x},
                 [d, i = Saved(index), shape = x.shape()](const Tensor& g) {
@@ -162,8 +166,8 @@ std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim
   Shape shape = x.shape();
   shape[d] = k;
   const Tensor indices = empty(shape, {int64, x.device()});
-  const Tensor keys = x.dtype() == uint8 ? x.to(int64) : x.detach();
-  kernels::reduce(x.device()).topk(keys, d, indices);
+  autograd::expect_computable("topk", x);
+  kernels::reduce(x.device()).topk(x, d, indices);
   return {gather(x, d, indices), indices};
 }
 
@@ -181,6 +185,7 @@ Tensor one_hot(const Tensor& index, std::int64_t classes) {
 }
 
 Tensor flip(const Tensor& x, const Dims& dims) {
+  if (x.rank() == 0) return flip(x.reshape({1}), dims).reshape({});
   Dims reversed;
   std::array<bool, Dims::max_rank> seen{};
   for (const std::int64_t dim : dims) {

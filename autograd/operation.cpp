@@ -32,6 +32,17 @@ void expect_floating(const char* op, const Tensor& x) {
                      to_string(x.dtype()));
 }
 
+void expect_computable(const char* op, const Tensor& x) {
+  if (x.device().is_cpu() && x.dtype() == float16)
+    fail<DTypeError>(
+        "{}: cannot compute in float16 on the CPU; convert with .to(float32) or .to(bfloat16)", op);
+}
+
+void expect_trainable(const char* op, const Tensor& x) {
+  expect_floating(op, x);
+  expect_computable(op, x);
+}
+
 void expect_parameter(const char* op, const Tensor& input, const Tensor& parameter) {
   if (!parameter.defined()) return;
   if (parameter.device() != input.device())

@@ -19,6 +19,13 @@ void expect_number_fits(const char* op, const Tensor& x, double number);
 /// Throws a DTypeError that names `op` unless `x` has a floating dtype.
 void expect_floating(const char* op, const Tensor& x);
 
+/// Throws a DTypeError that names `op` if `x` is float16 on the CPU, which has no kernels for it.
+void expect_computable(const char* op, const Tensor& x);
+
+/// Throws a DTypeError that names `op` unless the device of `x` trains in its dtype: a floating
+/// one, but not float16 on the CPU.
+void expect_trainable(const char* op, const Tensor& x);
+
 /// Throws a DeviceError or DTypeError that names `op` unless `parameter` fits the input: both have
 /// one device and one dtype or, in mixed precision, the input has 16 bits and the parameter is
 /// float32. An undefined parameter fits.

@@ -4,6 +4,7 @@
 #include "../core/create.h"
 #include "../kernels/elementwise.h"
 #include "../kernels/reduce.h"
+#include "functions.h"
 #include "operation.h"
 #include "record.h"
 
@@ -147,8 +148,8 @@ Tensor Tensor::permute(const Dims& order) const {
 Tensor Tensor::transpose(std::int64_t a, std::int64_t b) const {
   Dims order;
   for (int i = 0; i < rank(); ++i) order.push_back(i);
-  std::swap(order[normalize_dim(a, rank(), "transpose")],
-            order[normalize_dim(b, rank(), "transpose")]);
+  const int dims = std::max(rank(), 1);
+  std::swap(order[normalize_dim(a, dims, "transpose")], order[normalize_dim(b, dims, "transpose")]);
   return permute(order);
 }
 
@@ -202,7 +203,8 @@ Tensor Tensor::expand(const Shape& wanted) const {
 }
 
 Tensor Tensor::squeeze(std::int64_t dim) const {
-  const int d = normalize_dim(dim, rank(), "squeeze");
+  const int d = normalize_dim(dim, std::max(rank(), 1), "squeeze");
+  if (rank() == 0) return *this;
   if (shape()[d] != 1)
     fail<ShapeError>(
         "squeeze: expected a dimension of size 1, but dimension {} of shape {} is larger", d,
@@ -291,6 +293,14 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
   if (!(broadcast_shapes(shape(), other.shape(), "add_") == shape()))
     fail<ShapeError>("add_: shape {} does not broadcast to {}", tutti::to_string(other.shape()),
                      tutti::to_string(shape()));
+  if (!is_floating(dtype())) {
+    autograd::expect_same_dtype_and_device("add_", *this, other);
+    autograd::expect_number_fits("add_", *this, scale);
+    return copy_(*this + other * scale);
+  }
+  autograd::expect_floating("add_", other);
+  autograd::expect_computable("add_", *this);
+  autograd::expect_computable("add_", other);
   kernels::elementwise(device()).axpy(scale, other, *this);
   count_change(storage());
   return *this;
@@ -299,6 +309,7 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
 const Tensor& Tensor::mul_(double factor) const {
   expect_writable(*this, "mul_");
   autograd::expect_number_fits("mul_", *this, factor);
+  autograd::expect_computable("mul_", *this);
   kernels::elementwise(device()).binary_scalar(kernels::Binary::multiply, *this, factor, false,
                                                *this);
   count_change(storage());

@@ -82,6 +82,7 @@ std::int64_t spanned_elements(const Shape& shape, const Strides& strides) {
 
 int normalize_dim(std::int64_t dim, int rank, const char* op) {
   const std::int64_t wrapped = dim < 0 ? dim + rank : dim;
+  if (rank == 0) fail<ShapeError>("{}: a tensor of shape () has no dimension {}", op, dim);
   if (wrapped < 0 || wrapped >= rank)
     fail<ShapeError>("{}: dimension {} is outside a tensor of {} dimensions (expected {} to {})",
                      op, dim, rank, -rank, rank - 1);

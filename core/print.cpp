@@ -1,6 +1,6 @@
 // Prints a tensor: nested brackets with at most six entries for each dimension, then its shape,
 // dtype and device.
-#include "create.h"
+#include "tensor.h"
 
 #include <ostream>
 
@@ -9,28 +9,25 @@ namespace {
 
 constexpr std::int64_t edge_items = 3;  // entries shown at each end of a dimension
 
-// Appends dimension `dim` and those after it. `first` is the row-major index of their first value.
-void print(std::string& text, const std::vector<double>& values, const Tensor& tensor, int dim,
-           std::int64_t first) {
-  if (dim == tensor.rank()) {
-    text +=
-        is_floating(tensor.dtype())
-            ? fmt::format("{:.4g}", values[static_cast<std::size_t>(first)])
-            : fmt::format("{}", static_cast<std::int64_t>(values[static_cast<std::size_t>(first)]));
+// Appends a tensor whose values begin `depth` brackets deep. It copies only what it shows from the
+// tensor's device.
+void print(std::string& text, const Tensor& tensor, int depth) {
+  if (tensor.rank() == 0) {
+    text += is_floating(tensor.dtype()) ? fmt::format("{:.4g}", tensor.item<double>())
+                                        : fmt::format("{}", tensor.item<std::int64_t>());
     return;
   }
-  const std::int64_t size = tensor.shape()[dim],
-                     inner = product(tensor.shape(), dim + 1, tensor.rank());
+  const std::int64_t size = tensor.shape()[0];
   text += '[';
   for (std::int64_t i = 0; i < size; ++i) {
     if (i)
-      text += dim + 1 < tensor.rank() ? ",\n" + std::string(static_cast<std::size_t>(dim) + 1, ' ')
-                                      : ", ";
+      text += tensor.rank() > 1 ? ",\n" + std::string(static_cast<std::size_t>(depth) + 1, ' ')
+                                : ", ";
     if (size > 2 * edge_items && i == edge_items) {
       text += "..., ";
       i = size - edge_items;
     }
-    print(text, values, tensor, dim + 1, first + i * inner);
+    print(text, tensor.select(0, i), depth + 1);
   }
   text += ']';
 }
@@ -40,7 +37,7 @@ void print(std::string& text, const std::vector<double>& values, const Tensor& t
 std::string Tensor::to_string() const {
   if (!defined()) return "tensor(undefined)";
   std::string text = "tensor(";
-  print(text, to_vector(*this), *this, 0, 0);
+  print(text, detach(), 0);
   text += fmt::format(", shape={}, dtype={}", tutti::to_string(shape()), tutti::to_string(dtype()));
   if (!device().is_cpu()) text += fmt::format(", device={}", tutti::to_string(device()));
   return text + ")";

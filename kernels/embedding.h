@@ -11,8 +11,8 @@ struct Embedding {
   /// `out` is contiguous of shape indices.shape + (D). An index outside the table throws a
   /// ValueError on the CPU; a GPU writes NaN there.
   void (*gather)(const Tensor& weight, const Tensor& indices, const Tensor& out);
-  /// Computes weight_grad[indices[i...], :] += g[i..., :]. Gradients are added in row-major order
-  /// of the indices, so that results are deterministic.
+  /// Computes weight_grad[indices[i...], :] += g[i..., :]. Gradients are added in float64, in
+  /// row-major order of the indices, so that results are deterministic, and rounded once.
   void (*scatter_add)(const Tensor& g, const Tensor& indices, const Tensor& weight_grad);
 };
 

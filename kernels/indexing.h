@@ -11,8 +11,8 @@ struct Indexing {
   /// Computes out[p] = x[p with index[p] in place of p's dimension `dim`]. `out` and `index` have
   /// one shape, which is at most that of `x` in the other dimensions. An index outside of `x`
   /// throws a ValueError on the CPU before anything is written; a GPU writes NaN there, or 0 as an
-  /// integer.
-  void (*gather)(const Tensor& x, int dim, const Tensor& index, const Tensor& out);
+  /// integer. The error names `op`.
+  void (*gather)(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& out);
   /// Computes out[p with index[p] in place of p's dimension `dim`] += g[p], the gradient of
   /// gather(). `out` is float32 or wider. Elements are added in the order of their positions along
   /// `dim`, so that results are deterministic. Indices outside of `out` are skipped on a GPU and

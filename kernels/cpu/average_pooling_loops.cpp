@@ -1,5 +1,6 @@
 // Average pooling, ordinary and adaptive, over tiles of channels; in channels_last these are
-// adjacent in memory.
+// adjacent in memory. Up to `values_in_float` values are added in float32, and their sums in
+// float64, so that the rounding errors do not grow with the window.
 #include "pooling_tiles.h"
 
 #include "../../core/begin_cpu_level.h"
@@ -33,23 +34,26 @@ void average_forward_over(const Tensor& x_tensor, const Windows& windows, const 
           const SpatialDims out{tile.d, tile.h, w};
           const auto &rd = windows.at(0, out[0]).range, &rh = windows.at(1, out[1]).range,
                      &rw = windows.at(2, out[2]).range;
-          alignas(64) A sum[tile_size] = {};
+          alignas(64) double sum[tile_size] = {};
           for (std::int64_t d = rd.begin; d < rd.end; ++d)
-            for (std::int64_t h = rh.begin; h < rh.end; ++h) {
-              // Rows are summed first: the error grows with the window's edge, not its area.
-              alignas(64) A row[tile_size] = {};
-              for (std::int64_t in_w = rw.begin; in_w < rw.end; ++in_w) {
-                const T* from = x.at({d, h, in_w});
-                for_each_channel<full>(tile.count, [&](std::int64_t c) {
-                  row[c] += static_cast<A>(from[c * x_stride]);
-                });
+            for (std::int64_t h = rh.begin; h < rh.end; ++h)
+              for (std::int64_t in_w = rw.begin; in_w < rw.end;) {
+                alignas(64) A part[tile_size] = {};
+                for (const auto end = std::min(rw.end, in_w + values_in_float); in_w < end;
+                     ++in_w) {
+                  const T* from = x.at({d, h, in_w});
+                  for_each_channel<full>(tile.count, [&](std::int64_t c) {
+                    part[c] += static_cast<A>(from[c * x_stride]);
+                  });
+                }
+                for_each_channel<full>(
+                    tile.count, [&](std::int64_t c) { sum[c] += static_cast<double>(part[c]); });
               }
-              for_each_channel<full>(tile.count, [&](std::int64_t c) { sum[c] += row[c]; });
-            }
-          const A scale = 1 / static_cast<A>(windows.divisor(out));
+          const double scale = 1 / static_cast<double>(windows.divisor(out));
           T* to = y.at(out);
-          for_each_channel<full>(tile.count,
-                                 [&](std::int64_t c) { to[c * y_stride] = T(sum[c] * scale); });
+          for_each_channel<full>(tile.count, [&](std::int64_t c) {
+            to[c * y_stride] = T(static_cast<A>(sum[c] * scale));
+          });
         }
       });
     });
@@ -69,17 +73,17 @@ void average_backward_over(const Tensor& dy_tensor, const Windows& windows,
                            dy_stride = full ? 1 : dy.channel_stride;
         for (std::int64_t w = 0; w < tile.width; ++w) {
           const SpatialDims in{tile.d, tile.h, w};
-          alignas(64) A sum[tile_size] = {};
+          alignas(64) double sum[tile_size] = {};
           windows.for_each_output(in, [&](const SpatialDims& out) {
-            const A scale = 1 / static_cast<A>(windows.divisor(out));
+            const double scale = 1 / static_cast<double>(windows.divisor(out));
             const T* from = dy.at(out);
             for_each_channel<full>(tile.count, [&](std::int64_t c) {
-              sum[c] += scale * static_cast<A>(from[c * dy_stride]);
+              sum[c] += scale * static_cast<double>(static_cast<A>(from[c * dy_stride]));
             });
           });
           T* to = dx.at(in);
-          for_each_channel<full>(tile.count,
-                                 [&](std::int64_t c) { to[c * dx_stride] = T(sum[c]); });
+          for_each_channel<full>(
+              tile.count, [&](std::int64_t c) { to[c * dx_stride] = T(static_cast<A>(sum[c])); });
         }
       });
     });

@@ -5,6 +5,7 @@
 
 #include "../../core/create.h"
 #include "../elementwise.h"
+#include "../reduce.h"
 #include "onednn.h"
 #include "packed_weights.h"
 #include "reference_convolution.h"
@@ -81,6 +82,14 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
     zero(dw);
     if (db.defined()) zero(db);
     return;
+  }
+  // oneDNN adds the gradient of the bias position by position in float32.
+  constexpr std::int64_t few_positions = 65536;
+  if (db.defined() && dy.numel() > few_positions * dy.size(1)) {
+    backward_weight(x, dy, options, dw, {});
+    Dims shape = Dims::filled(dy.rank(), 1);
+    shape[1] = dy.size(1);
+    return reduce().reduce(Reduction::sum, dy, db.reshape(shape));
   }
   if (!db.defined() && winograd::is_faster(x, dw, dy, options) &&
       winograd::backward_weight(x, dy, options, dw))

@@ -3,7 +3,10 @@
 
 #include "dim_slices.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "../../core/begin_cpu_level.h"
 
@@ -49,20 +52,35 @@ void scatter_add(const Tensor& g, const Tensor& indices, const Tensor& weight_gr
   const std::int64_t* index = indices.data<std::int64_t>();
   const Strides position_strides = Dims(g.strides().begin(), g.strides().end() - 1);
   const DimSlices<2> slices(indices.shape(), {indices.strides(), position_strides});
+  // The offsets of all gradients, sorted by row. Those of a row end before ends[row].
+  std::vector<std::int64_t> row_ends(static_cast<std::size_t>(weight_grad.shape()[0] + 1)),
+      offsets_by_row(static_cast<std::size_t>(slices.count()));
+  std::int64_t *const ends = row_ends.data(), *const sources = offsets_by_row.data();
+  slices.for_each_in(0, slices.count(), [=](const auto& at) { ++ends[index[at[0]] + 1]; });
+  std::partial_sum(row_ends.begin(), row_ends.end(), row_ends.begin());
+  slices.for_each_in(0, slices.count(),
+                     [=](const auto& at) { sources[ends[index[at[0]]]++] = at[1]; });
   dispatch(RealTypes{}, g.dtype(), "embedding", [&]<class T>() {
     using A = Accumulate<T>;
     const T* from = g.data<T>();
     A* to = weight_grad.data<A>();
-    // Several positions may name the same row, so each thread takes some columns of all positions.
-    parallel_for(width,
-                 std::max<std::int64_t>(16, 16384 / std::max<std::int64_t>(slices.count(), 1)),
+    // Each thread takes some columns of all positions, and adds the gradients of a row in float64.
+    const std::int64_t grain = 16384 / std::max<std::int64_t>(slices.count(), 1);
+    parallel_for(width, std::max<std::int64_t>(16, grain),
                  [&](std::int64_t begin, std::int64_t end) {
-                   slices.for_each_in(0, slices.count(), [&](const auto& offsets) {
-                     const T* source = from + offsets[1];
-                     A* target = to + index[offsets[0]] * row_stride;
+                   std::vector<double> sums(static_cast<std::size_t>(end));
+                   double* const sum = sums.data();
+                   for (std::int64_t row = 0, k = 0; k < slices.count(); ++row) {
+                     if (k == ends[row]) continue;
+                     A* target = to + row * row_stride;
                      for (std::int64_t i = begin; i < end; ++i)
-                       target[i * column_stride] += static_cast<A>(source[i * stride]);
-                   });
+                       sum[i] = double{target[i * column_stride]};
+                     for (; k < ends[row]; ++k)
+                       for (std::int64_t i = begin; i < end; ++i)
+                         sum[i] += double{static_cast<A>(from[sources[k] + i * stride])};
+                     for (std::int64_t i = begin; i < end; ++i)
+                       target[i * column_stride] = static_cast<A>(sum[i]);
+                   }
                  });
   });
 }

@@ -15,7 +15,7 @@ namespace {
 
 // Throws if an index is out of range. An expanded dimension repeats its indices, which are read
 // once.
-void check_indices(const Tensor& index, std::int64_t size) {
+void check_indices(const char* op, const Tensor& index, std::int64_t size) {
   Shape shape = index.shape();
   for (int d = 0; d < shape.size(); ++d)
     if (index.strides()[d] == 0 && shape[d] > 0) shape[d] = 1;
@@ -24,12 +24,12 @@ void check_indices(const Tensor& index, std::int64_t size) {
   all.for_each_in(0, all.count(), [&](const auto& offsets) {
     const std::int64_t i = data[offsets[0]];
     if (i < 0 || i >= size)
-      fail<ValueError>("gather: expected indices from 0 to {}, got {}", size - 1, i);
+      fail<ValueError>("{}: expected indices from 0 to {}, got {}", op, size - 1, i);
   });
 }
 
-void gather(const Tensor& x, int dim, const Tensor& index, const Tensor& out) {
-  check_indices(index, x.shape()[dim]);
+void gather(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& out) {
+  check_indices(op, index, x.shape()[dim]);
   if (out.numel() == 0) return;
   const Tensor first = first_elements(x, dim, index);
   const std::int64_t step = x.strides()[dim];
@@ -80,23 +80,24 @@ void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& ou
                              without_dim(out.strides(), dim)});
   const std::int64_t* indices = index.data<std::int64_t>();
   dispatch(RealTypes{}, g.dtype(), "scatter_add", [&]<class T>() {
-    using A = Accumulate<T>;
-    const T* from = g.data<T>();
-    A* to = out.data<A>();
-    // A slice belongs to one thread, because its indices may repeat.
-    const std::int64_t grain = 4096 / std::clamp<std::int64_t>(steps.length, 1, 4096);
-    parallel_for(slices.count(), grain, [&](std::int64_t begin, std::int64_t end) {
-      std::array<Starts, 64> group;
-      std::size_t count = 0;
-      const auto flush = [&] {
-        add_slices(from, indices, to, steps, std::span(group).first(count));
-        count = 0;
-      };
-      slices.for_each_in(begin, end, [&](const Starts& starts) {
-        group[count++] = starts;
-        if (count == group.size()) flush();
+    dispatch(FloatTypes{}, out.dtype(), "scatter_add", [&]<class A>() {
+      const T* from = g.data<T>();
+      A* to = out.data<A>();
+      // A slice belongs to one thread, because its indices may repeat.
+      const std::int64_t grain = 4096 / std::clamp<std::int64_t>(steps.length, 1, 4096);
+      parallel_for(slices.count(), grain, [&](std::int64_t begin, std::int64_t end) {
+        std::array<Starts, 64> group;
+        std::size_t count = 0;
+        const auto flush = [&] {
+          add_slices(from, indices, to, steps, std::span(group).first(count));
+          count = 0;
+        };
+        slices.for_each_in(begin, end, [&](const Starts& starts) {
+          group[count++] = starts;
+          if (count == group.size()) flush();
+        });
+        flush();
       });
-      flush();
     });
   });
 }

@@ -181,17 +181,20 @@ void max_backward_any(const Tensor& dy_tensor, const Tensor& index_tensor, const
     const auto index = tile.view<I>(index_tensor);
     for (std::int64_t w = 0; w < tile.width; ++w) {
       const SpatialDims in{tile.d, tile.h, w};
-      Accumulate<T> sum[tile_size] = {};
+      // In windows whose index is int64, an input may be the maximum of 256 or more.
+      using S = std::conditional_t<std::is_same_v<I, std::int64_t>, double, Accumulate<T>>;
+      S sum[tile_size] = {};
       windows.for_each_output(in, [&](const SpatialDims& out) {
         const auto own = static_cast<I>(position_in_window(in, windows.origin(out), kernel));
         const I* where = index.at(out);
         const T* from = dy.at(out);
         for (std::int64_t c = 0; c < tile.count; ++c)
           if (where[c * index.channel_stride] == own)
-            sum[c] += static_cast<Accumulate<T>>(from[c * dy.channel_stride]);
+            sum[c] += S(static_cast<Accumulate<T>>(from[c * dy.channel_stride]));
       });
       T* to = dx.at(in);
-      for (std::int64_t c = 0; c < tile.count; ++c) to[c * dx.channel_stride] = T(sum[c]);
+      for (std::int64_t c = 0; c < tile.count; ++c)
+        to[c * dx.channel_stride] = T(static_cast<Accumulate<T>>(sum[c]));
     }
   });
 }

@@ -1,7 +1,8 @@
 // Pooling on the CPU chooses for each call between oneDNN and tutti's loops (pooling_loops.h).
 // oneDNN computes float32 and bfloat16 except where the loops are faster (fills_tiles()) or oneDNN
-// is wrong: the maximum of a tensor that contains NaN or -infinity. The loops also compute float64,
-// windows that differ in size or reach beyond the padding, large windows and unusual strides.
+// is wrong: the maximum of a tensor that contains NaN or -infinity, and averages of large windows,
+// which it adds one by one in float32 and counts in 32 bits. The loops also compute float64,
+// windows that differ in size or reach beyond the padding, and unusual strides.
 #include "../pooling.h"
 
 #include "../../core/create.h"
@@ -31,6 +32,11 @@ bool reaches_beyond(const Tensor& x, const Tensor& y, const PoolOptions& o) {
 bool suits_onednn(const Tensor& x, const Tensor& y, const PoolOptions& options) {
   return (x.dtype() == float32 || x.dtype() == bfloat16) && x.numel() > 0 && y.numel() > 0 &&
          !reaches_beyond(x, y, options);
+}
+
+// Returns whether oneDNN adds few enough numbers to one sum.
+bool has_small_windows(const PoolOptions& o) {
+  return product(o.kernel, 0, o.kernel.size()) <= pooling_loops::values_in_float;
 }
 
 // Returns whether one of n floating numbers, given as their bits, is NaN or -infinity.
@@ -67,7 +73,7 @@ bool has_nan_or_negative_infinity(const Tensor& x) {
 template <class Compute>
 bool onednn_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options,
                      const Tensor& dx, const Compute& compute) {
-  if (!suits_onednn(dx, dy, options)) return false;
+  if (!suits_onednn(dx, dy, options) || !has_small_windows(options)) return false;
   bool overlap = false;
   for (int d = 0; d < options.kernel.size(); ++d) overlap |= options.kernel[d] > options.stride[d];
   if (dx.dtype() == float32 || !overlap) return compute(dy, dx);
@@ -101,7 +107,9 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
 }
 
 void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y) {
-  if (suits_onednn(x, y, options) && onednn::pooling_forward(x, options, false, y, {})) return;
+  if (suits_onednn(x, y, options) && has_small_windows(options) &&
+      onednn::pooling_forward(x, options, false, y, {}))
+    return;
   pooling_loops::average_forward(x, options, y);
 }
 

@@ -12,6 +12,9 @@ namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops {
 /// The channels that a loop computes at a time: two AVX-512 registers of float.
 constexpr std::int64_t tile_size = 32;
 
+/// The most values that are added in the accumulation type: the sum is then within 2^8 roundings.
+constexpr std::int64_t values_in_float = 256;
+
 /// Returns whether the loops run over full tiles of adjacent channels only, in vectors of 64 bytes.
 /// They are then faster than oneDNN with an extra pass over memory before or after it; with
 /// narrower vectors they are not always, because oneDNN chooses its code for the processor it

@@ -39,7 +39,7 @@ void select_largest(const T* values, std::int64_t stride, std::vector<std::int64
 namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
-using ReducedTypes = Types<float, double, BFloat16, std::int64_t>;
+using ReducedTypes = Types<float, double, BFloat16, std::int64_t, std::uint8_t, bool>;
 
 template <Reduction op, class C>
 using Accumulator =

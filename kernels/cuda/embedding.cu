@@ -1,6 +1,6 @@
 // Embedding tables on CUDA devices. Gradients are added to the table without atomics, in the order
 // of the positions: (row, position) pairs are sorted, so that the positions of each row are
-// neighbours, and one group of threads adds them.
+// neighbours, and one group of threads adds them in float64.
 #include "../embedding.h"
 
 #include "../../core/create.h"
@@ -167,10 +167,10 @@ __global__ __launch_bounds__(block_threads) void add_rows_kernel(const std::uint
     if (key == no_key || (i > 0 && keys[i - 1] >> 32 == row)) continue;
     for (std::int64_t c = threadIdx.x % threads_per_row; c < width; c += threads_per_row) {
       A& to = weight_grad.at(static_cast<std::int64_t>(row), c);
-      A sum = to;
+      double sum = static_cast<double>(to);
       for (std::int64_t j = i; j < count && keys[j] >> 32 == row; ++j)
-        sum += load_one<A>(g, static_cast<std::int64_t>(keys[j] & 0xffffffffu) * width + c);
-      to = sum;
+        sum += load_one<double>(g, static_cast<std::int64_t>(keys[j] & 0xffffffffu) * width + c);
+      to = static_cast<A>(sum);
     }
   }
 }

@@ -32,7 +32,7 @@ __global__ __launch_bounds__(block_threads) void gather_kernel(OffsetCalculator 
   }
 }
 
-void gather(const Tensor& x, int dim, const Tensor& index, const Tensor& out) {
+void gather(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& out) {
   if (out.numel() == 0) return;
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
@@ -44,7 +44,7 @@ void gather(const Tensor& x, int dim, const Tensor& index, const Tensor& out) {
   dispatch_width(size_of(x.dtype()), [&]<class U>() {
     U absent = 0;
     std::memcpy(&absent, nan.raw(), sizeof absent);
-    tutti::cuda::launch("gather", gather_kernel<U>, grid_for(calculator.units, device), calculator,
+    tutti::cuda::launch(op, gather_kernel<U>, grid_for(calculator.units, device), calculator,
                         static_cast<const U*>(x.raw()), dimension, absent,
                         static_cast<U*>(out.raw()));
   });
@@ -77,8 +77,7 @@ void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& ou
   const OffsetCalculator starts(tensors, false);
   const IndexedDimension dimension{index.data<std::int64_t>(), out.shape()[dim],
                                    out.strides()[dim]};
-  dispatch(TrainTypes{}, g.dtype(), "scatter_add", [&]<class T>() {
-    using A = ComputeType<T>;
+  dispatch(FloatTypes{}, out.dtype(), "scatter_add", [&]<class A>() {
     tutti::cuda::launch("scatter_add", scatter_add_kernel<A>, grid_for(starts.units, device),
                         starts, SlicePointer(g, dim), sliced_index.length, dimension,
                         sliced_index.stride, out.data<A>());

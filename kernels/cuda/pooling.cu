@@ -1,7 +1,7 @@
 // This file implements pooling on CUDA devices. Each element of a result is computed once, from all
 // windows that contain it, so that no memory is zeroed first, no atomics are needed and results do
-// not depend on the launch. Sums are computed in float32 (float64 for float64), one row of a window
-// at a time.
+// not depend on the launch. An average adds up to `values_in_float` values of a row of its window
+// in float32, and these sums in float64.
 #include "../pooling.h"
 
 #include "../reduce_functions.h"
@@ -13,6 +13,8 @@ namespace {
 using tutti::cuda::DeviceScope;
 using tutti::cuda::Grid;
 using tutti::cuda::launch;
+
+constexpr int values_in_float = 256;
 
 struct PoolWindows {
   PoolDimension<int> dimensions[3];
@@ -161,24 +163,26 @@ __global__ __launch_bounds__(pooling_threads) void average_forward_kernel(PoolWi
   for_each_element<V>(rows, [&](const Element& to) {
     const Range d = windows.window(0, to.at[0]), h = windows.window(1, to.at[1]),
                 w = windows.window(2, to.at[2]);
-    A sum[V] = {};
+    double sum[V] = {};
     Position p;
     for (p[0] = d.begin; p[0] < d.end; ++p[0])
-      for (p[1] = h.begin; p[1] < h.end; ++p[1]) {
-        A row[V] =
-            {};  // rows are summed first: the error grows with the window's edge, not its area
-        for (p[2] = w.begin; p[2] < w.end; ++p[2]) {
-          const AlignedVector<T, V> values = load<T, V>(x, x.offset(to, p));
+      for (p[1] = h.begin; p[1] < h.end; ++p[1])
+        for (p[2] = w.begin; p[2] < w.end;) {
+          const int end = w.end - p[2] > values_in_float ? p[2] + values_in_float : w.end;
+          A part[V] = {};
+          for (; p[2] < end; ++p[2]) {
+            const AlignedVector<T, V> values = load<T, V>(x, x.offset(to, p));
 #pragma unroll
-          for (int v = 0; v < V; ++v) row[v] += convert<A>(values.elements[v]);
+            for (int v = 0; v < V; ++v) part[v] += convert<A>(values.elements[v]);
+          }
+#pragma unroll
+          for (int v = 0; v < V; ++v) sum[v] += static_cast<double>(part[v]);
         }
+    const double scale = 1 / static_cast<double>(windows.divisor(to.at));
+    A average[V];
 #pragma unroll
-        for (int v = 0; v < V; ++v) sum[v] += row[v];
-      }
-    const A scale = A(1) / A(windows.divisor(to.at));
-#pragma unroll
-    for (int v = 0; v < V; ++v) sum[v] *= scale;
-    store_sums<T>(y, to, sum);
+    for (int v = 0; v < V; ++v) average[v] = static_cast<A>(sum[v] * scale);
+    store_sums<T>(y, to, average);
   });
 }
 

@@ -21,6 +21,7 @@ Checked check(const char* op, const Tensor& x, const Tensor& weight, const Tenso
     fail<ShapeError>(
         "{}: expected input (N, C, ...) with one to three spatial dimensions, got shape {}", op,
         to_string(x.shape()));
+  autograd::expect_trainable(op, x);
   if (weight.rank() != x.rank())
     fail<ShapeError>(
         "{}: expected weight (O, I/groups, ...) with {} dimensions as input {} has, got shape {}",

@@ -28,7 +28,7 @@ Tensor embedding(const Tensor& indices, const Tensor& weight,
       "embedding", out, {weight},
       [i = autograd::Saved(indices), padding_idx, table = weight.shape(),
        dtype = weight.dtype()](const Tensor& g) {
-        // The gradients of repeated indices are summed in float32 or wider.
+        // The sums of the gradients of repeated indices are stored in float32 or wider.
         const Tensor gradient = zeros(table, {accumulate_dtype(dtype), g.device()});
         kernels::embedding(g.device()).scatter_add(g, i, gradient);
         if (padding_idx) gradient.select(0, *padding_idx).zero_();

@@ -1,6 +1,7 @@
 #include "group_norm.h"
 
 #include "../../autograd/functions.h"
+#include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "../../kernels/batch_norm.h"
@@ -25,10 +26,7 @@ void check(const Tensor& x, std::int64_t groups, const Tensor& weight, const Ten
   if (groups < 1 || channels < 1 || channels % groups != 0)
     fail<ValueError>("group_norm: expected groups that divide {} channels, got {}", channels,
                      groups);
-  if (!is_floating(x.dtype()) || (x.device().is_cpu() && x.dtype() == float16))
-    fail<DTypeError>(
-        "group_norm: cannot normalise {} on {}; convert with .to(float32) or .to(bfloat16)",
-        to_string(x.dtype()), to_string(x.device()));
+  autograd::expect_trainable("group_norm", x);
   for (const Tensor* own : {&weight, &bias}) {
     if (!own->defined()) continue;
     if (!(own->shape() == Shape{channels}))

@@ -1,5 +1,6 @@
 #include "layer_norm.h"
 
+#include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "../../kernels/layer_norm.h"
@@ -18,10 +19,7 @@ void check(const Tensor& x, const Shape& normalized, const Tensor& weight, const
       !(Shape(x.shape().begin() + first, x.shape().end()) == normalized))
     fail<ShapeError>("layer_norm: expected input whose last dimensions are {}, got {}",
                      to_string(normalized), to_string(x.shape()));
-  if (!is_floating(x.dtype()) || (x.device().is_cpu() && x.dtype() == float16))
-    fail<DTypeError>(
-        "layer_norm: cannot normalise {} on {}; convert with .to(float32) or .to(bfloat16)",
-        to_string(x.dtype()), to_string(x.device()));
+  autograd::expect_trainable("layer_norm", x);
   for (const Tensor* own : {&weight, &bias}) {
     if (!own->defined()) continue;
     if (!(own->shape() == normalized))

@@ -11,6 +11,7 @@ namespace tutti::nn {
 namespace {
 
 void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  autograd::expect_trainable("linear", x);
   if (weight.rank() != 2)
     fail<ShapeError>("linear: expected weight of shape (out, in), got {}",
                      to_string(weight.shape()));

@@ -1,11 +1,19 @@
 #include "pooling.h"
 
+#include "../../autograd/functions.h"
+#include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "spatial.h"
 
+#include <algorithm>
+
 namespace tutti::nn {
 namespace {
+
+// The number of elements beyond which a window is averaged in two steps, the rows first: so many
+// numbers are not added one by one. Beyond `large_plane` a reduction divides a plane among threads.
+constexpr std::int64_t large_window = 256, large_plane = 65536;
 
 int spatial_rank(const char* op, const Tensor& x) {
   if (x.rank() < 3 || x.rank() > 5 || product(x.shape(), 2, x.rank()) == 0)
@@ -13,6 +21,7 @@ int spatial_rank(const char* op, const Tensor& x) {
         "{}: expected input (N, C, ...) with one to three spatial dimensions, none empty, got "
         "shape {}",
         op, to_string(x.shape()));
+  autograd::expect_trainable(op, x);
   return x.rank() - 2;
 }
 
@@ -84,6 +93,15 @@ Tensor max_pool(const Tensor& x, const PoolOptions& given) {
 Tensor avg_pool(const Tensor& x, const PoolOptions& given) {
   Dims sizes;
   const PoolOptions options = check("avg_pool", x, given, sizes);
+  PoolOptions rows = options, rest = options;
+  const int last = options.kernel.size() - 1;
+  for (int d = 0; d <= last; ++d) {
+    PoolOptions& other = d == last ? rest : rows;
+    other.kernel[d] = other.stride[d] = 1;
+    other.padding[d] = 0;
+  }
+  if (numel(options.kernel) > large_window && numel(rest.kernel) > 1 && numel(rows.kernel) > 1)
+    return avg_pool(avg_pool(x.to(accumulate_dtype(x.dtype())), rows), rest).to(x.dtype());
   const auto& kernels = kernels::pooling(x.device());
   const Tensor y = empty_output(x, sizes, x.dtype());
   kernels.average_forward(x.detach(), options, y);
@@ -98,6 +116,17 @@ Tensor avg_pool(const Tensor& x, const PoolOptions& given) {
 Tensor adaptive_avg_pool(const Tensor& x, const Dims& output) {
   const char* op = "adaptive_avg_pool";
   const Dims sizes = expand_option(op, "output size", output, spatial_rank(op, x), 1);
+  Dims spatial, rows(x.shape().begin() + 2, x.shape().end()), window = rows;
+  for (int d = 0; d < sizes.size(); ++d) {
+    spatial.push_back(d + 2);
+    window[d] = (window[d] + sizes[d] - 1) / sizes[d];
+  }
+  if (numel(sizes) == 1 && numel(window) > large_plane)
+    return mean(x, spatial, true).contiguous(x.memory_format());
+  rows[rows.size() - 1] = sizes.back();
+  if (numel(window) > std::max(large_window, window.back()) && rows.back() < x.shape().back())
+    return adaptive_avg_pool(adaptive_avg_pool(x.to(accumulate_dtype(x.dtype())), rows), sizes)
+        .to(x.dtype());
   const auto& kernels = kernels::pooling(x.device());
   const Tensor y = empty_output(x, sizes, x.dtype());
   kernels.adaptive_average_forward(x.detach(), y);

@@ -18,7 +18,8 @@ bool all_equal(const Dims& dims) {
 Dims expand_option(const char* op, const char* name, const Dims& values, int rank,
                    std::int64_t minimum) {
   if (values.size() != rank && values.size() != 1)
-    fail<ValueError>("{}: expected 1 or {} values for {}, got {}", op, rank, name,
+    fail<ValueError>("{}: expected {} for {}, got {}", op,
+                     rank == 1 ? "1 value" : fmt::format("1 or {} values", rank), name,
                      to_string(values));
   for (std::int64_t value : values)
     if (value < minimum)
@@ -29,23 +30,24 @@ Dims expand_option(const char* op, const char* name, const Dims& values, int ran
 
 Dims output_sizes(const char* op, const Shape& input, const Windows& windows) {
   const auto& [kernel, stride, padding, dilation, ceil_mode] = windows;
+  const std::string dilated = dilation == Dims::filled(dilation.size(), 1)
+                                  ? ""
+                                  : fmt::format(" with dilation {}", to_string(dilation));
   Dims output;
   for (int d = 0; d < kernel.size(); ++d) {
     if (std::max({kernel[d], stride[d], padding[d], dilation[d]}) > largest ||
         input[d + 2] > largest)
-      fail<ShapeError>(
-          "{}: input {}, kernel {}, stride {}, padding {} and dilation {} must not exceed {}", op,
-          to_string(input), to_string(kernel), to_string(stride), to_string(padding),
-          to_string(dilation), largest);
+      fail<ShapeError>("{}: input {}, kernel {}{}, stride {} and padding {} must not exceed {}", op,
+                       to_string(input), to_string(kernel), dilated, to_string(stride),
+                       to_string(padding), largest);
     const std::int64_t padded = input[d + 2] + 2 * padding[d],
                        window = dilation[d] * (kernel[d] - 1) + 1;
     const std::int64_t beyond = ceil_mode ? stride[d] - 1 : 0;  // What a window may reach over.
     if (window > padded + beyond)
       fail<ShapeError>(
-          "{}: the kernel {} with dilation {} reaches over {} elements, but input {} with padding "
-          "{} has only {} there; use a larger input or more padding",
-          op, to_string(kernel), to_string(dilation), window, to_string(input), to_string(padding),
-          padded);
+          "{}: the kernel {}{} reaches over {} elements, but input {} with padding {} has only {} "
+          "there; use a larger input or more padding",
+          op, to_string(kernel), dilated, window, to_string(input), to_string(padding), padded);
     const std::int64_t last = (padded + beyond - window) / stride[d];
     const bool begins_inside = last * stride[d] < input[d + 2] + padding[d];
     output.push_back(ceil_mode && !begins_inside ? last : last + 1);

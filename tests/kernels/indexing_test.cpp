@@ -56,7 +56,7 @@ TEST(IndexingKernels, GatherTakesTheElements) {
       const Tensor index =
           random_layout(randint(c.x[c.dim], c.index, {int64}, generator), generator);
       const Tensor out = random_layout(full(c.index, 1, {dtype}), generator);
-      table().gather(x, c.dim, index, out);
+      table().gather("gather", x, c.dim, index, out);
       const auto from = to_vector(x), values = to_vector(out);
       for_each_element(c, to_vector(index), [&](std::size_t i, std::size_t at) {
         ASSERT_EQ(values[i], from[at]) << to_string(dtype) << " " << to_string(c.index);
@@ -69,7 +69,7 @@ TEST(IndexingKernels, OneIndexMayServeAWholeSlice) {
   const Tensor x = random_layout(randn({4, 5, 6}, {}, generator), generator);
   const Tensor index = tensor({3, 0, 3}, {int64}).reshape({3, 1, 1}).expand({3, 5, 6});
   const Tensor out = random_layout(zeros({3, 5, 6}), generator);
-  table().gather(x, 0, index, out);
+  table().gather("gather", x, 0, index, out);
   for (const auto& [row, from] : {std::pair{0, 3}, {1, 0}, {2, 3}})
     EXPECT_EQ(to_vector(out.select(0, row)), to_vector(x.select(0, from)));
 }
@@ -79,11 +79,11 @@ TEST(IndexingKernels, AnIndexOutsideIsAnErrorOrNan) {
   for (const double bad : {-1.0, 3.0}) {
     const Tensor index = tensor({bad, 1}, {1, 2}, {int64});
     if (test::test_device().is_cpu()) {
-      EXPECT_THROW(table().gather(x, 0, index, out), ValueError);
+      EXPECT_THROW(table().gather("gather", x, 0, index, out), ValueError);
       EXPECT_EQ(to_vector(out), (std::vector<double>{7, 7}));
     } else {
       const Tensor sums = zeros({3, 2});
-      table().gather(x, 0, index, out);
+      table().gather("gather", x, 0, index, out);
       table().scatter_add(ones({1, 2}), 0, index, sums);
       EXPECT_TRUE(std::isnan(to_vector(out)[0]));
       EXPECT_EQ(to_vector(out)[1], 1);
@@ -112,6 +112,13 @@ TEST(IndexingKernels, GradientsAddUpInTheOrderOfThePositions) {
       });
       EXPECT_EQ(to_vector(sums), expected) << to_string(dtype) << " " << to_string(c.index);
     }
+}
+
+TEST(IndexingKernels, GradientsAddUpInTheDtypeOfTheOutput) {
+  const Tensor g = full({1000}, 0.1), index = zeros({1000}, {int64}), out = zeros({2}, {float64});
+  table().scatter_add(g, 0, index, out);
+  EXPECT_NEAR(to_vector(out)[0], 1000 * double{0.1f}, 1e-9);
+  EXPECT_EQ(to_vector(out)[1], 0);
 }
 
 }  // namespace

@@ -97,21 +97,21 @@ std::vector<Operation> reduction(const std::string& name, const Reduced& r, Trai
             .reference =
                 [=](const Arrays& in) { return reduce(in[0], dims, keepdim, r.reference); },
             .options = "dims " + to_string(dims) + (keepdim ? " kept" : ""),
-            .dtype = sum_dtype(draw.dtype())};
+            .dtype = r.needs_elements ? draw.dtype() : sum_dtype(draw.dtype())};
       },
       traits};
   Traits all_traits = traits;
   all_traits.takes_empty_batch = !r.needs_elements;
   const Operation all{name + "(const Tensor&)",
                       [=](Draw& draw) {
-                        return Trial{.inputs = {draw.tensor(shape_for(draw))},
-                                     .call = [=](const auto& in) { return r.all(in[0]); },
-                                     .reference =
-                                         [=](const Arrays& in) {
-                                           return reduce(in[0], all_dims(in[0].rank()), false,
-                                                         r.reference);
-                                         },
-                                     .dtype = sum_dtype(draw.dtype())};
+                        return Trial{
+                            .inputs = {draw.tensor(shape_for(draw))},
+                            .call = [=](const auto& in) { return r.all(in[0]); },
+                            .reference =
+                                [=](const Arrays& in) {
+                                  return reduce(in[0], all_dims(in[0].rank()), false, r.reference);
+                                },
+                            .dtype = r.needs_elements ? draw.dtype() : sum_dtype(draw.dtype())};
                       },
                       all_traits};
   return {all, some};
@@ -237,7 +237,8 @@ Family reductions() {
   add(reduction("sum", {sum, sum, sum_of},
                 {.dtypes = {float32, float64, bfloat16, int64, uint8, boolean}}));
   add(reduction("mean", {mean, mean, mean_of}, {.gradient_roundings = 2}));
-  const Traits ordered{.dtypes = {float32, float64, bfloat16, int64}, .gradient_roundings = 3};
+  const Traits ordered{.dtypes = {float32, float64, bfloat16, int64, uint8, boolean},
+                       .gradient_roundings = 3};
   add(reduction("max", {max, max, max_of, true}, ordered));
   add(reduction("min", {min, min, min_of, true}, ordered));
   add(spread("var", var, var, variance_of));
