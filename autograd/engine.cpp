@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include "../core/create.h"
+#include "../core/scoped_value.h"
 #include "../core/trace.h"
 #include "record.h"
 
@@ -20,6 +21,7 @@ struct OutermostBackward {
 };
 thread_local OutermostBackward outermost;
 thread_local std::uint64_t backward_count = 0;
+// The name of the operation whose backward runs, for errors.
 thread_local const std::string* operation = nullptr;
 
 class DepthScope {
@@ -36,21 +38,6 @@ class DepthScope {
   DepthScope(const DepthScope&) = delete;
   DepthScope& operator=(const DepthScope&) = delete;
   bool is_outermost() const { return outermost.depth == 1; }
-};
-
-// Names the operation whose backward runs, for errors and for the trace.
-class OperationScope {
- public:
-  explicit OperationScope(const std::string& name) : before_(operation), span_(name) {
-    operation = &name;
-  }
-  ~OperationScope() { operation = before_; }
-  OperationScope(const OperationScope&) = delete;
-  OperationScope& operator=(const OperationScope&) = delete;
-
- private:
-  const std::string* before_;
-  trace::Span span_;
 };
 
 // The sum of the gradients that have arrived for one tensor. A gradient is added in place only if
@@ -165,19 +152,8 @@ class BackwardPass {
 
 thread_local BackwardPass* current_pass = nullptr;
 
-class PassScope {
- public:
-  explicit PassScope(BackwardPass* pass) : before_(std::exchange(current_pass, pass)) {}
-  ~PassScope() { current_pass = before_; }
-  PassScope(const PassScope&) = delete;
-  PassScope& operator=(const PassScope&) = delete;
-
- private:
-  BackwardPass* before_;
-};
-
 void BackwardPass::run() {
-  const PassScope scope(this);
+  const ScopedValue pass(current_pass, this);
   for (Node* node : order_) visit(*node);
   compute_deferred_gradients();
 }
@@ -233,7 +209,8 @@ void BackwardPass::visit(Node& node) {
 void BackwardPass::compute_deferred_gradients() {
   if (!deferred_.rest) return;
   const Deferred now = std::exchange(deferred_, {});
-  const OperationScope scope(now.node->name);
+  const ScopedValue named(operation, &now.node->name);
+  const trace::Span span(now.node->name);
   std::vector<Tensor> gradients = now.rest();
   expect_one_gradient_per_input(*now.node, gradients);
   for (std::size_t i : now.inputs) deliver(*now.node, i, std::move(gradients[i]));
@@ -241,7 +218,8 @@ void BackwardPass::compute_deferred_gradients() {
 
 // Runs the closure of a node. It owns the gradient, so that the closure may overwrite it.
 std::vector<Tensor> BackwardPass::apply(Node& node, Tensor gradient) {
-  const OperationScope scope(node.name);
+  const ScopedValue named(operation, &node.name);
+  const trace::Span span(node.name);
   std::vector<Tensor> gradients = node.backward(gradient);
   if (!retain_graph_) {
     node.backward = nullptr;  // frees what it saved as early as possible

@@ -8,19 +8,16 @@ thread_local std::optional<DType> casting;
 
 }  // namespace
 
-NoGrad::NoGrad(bool on) : before_(recording) { recording = before_ && !on; }
-NoGrad::~NoGrad() { recording = before_; }
-EnableGrad::EnableGrad() : before_(recording) { recording = true; }
-EnableGrad::~EnableGrad() { recording = before_; }
+NoGrad::NoGrad(bool on) : recording_(recording, recording && !on) {}
+EnableGrad::EnableGrad() : recording_(recording, true) {}
 bool grad_enabled() { return recording; }
 
-Autocast::Autocast(DType dtype) : before_(casting) {
+Autocast::Autocast(DType dtype) : casting_(casting, casting) {
   if (dtype != bfloat16 && dtype != float16 && dtype != float32)
     fail<DTypeError>("Autocast: expected bfloat16, float16 or float32 (off), got {}",
                      to_string(dtype));
   casting = dtype == float32 ? std::nullopt : std::optional(dtype);
 }
-Autocast::~Autocast() { casting = before_; }
 std::optional<DType> autocast_dtype() { return casting; }
 
 Tensor autocast(const char* op, const Tensor& x) {

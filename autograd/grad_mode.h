@@ -4,6 +4,7 @@
 // CUDA streams (core/cuda/stream.h), and the backward or recompute() that it runs.
 #pragma once
 
+#include "../core/scoped_value.h"
 #include "../core/tensor.h"
 
 #include <optional>
@@ -15,12 +16,9 @@ namespace tutti {
 class NoGrad {
  public:
   [[nodiscard]] explicit NoGrad(bool on = true);
-  ~NoGrad();
-  NoGrad(const NoGrad&) = delete;
-  NoGrad& operator=(const NoGrad&) = delete;
 
  private:
-  bool before_;
+  ScopedValue<bool> recording_;
 };
 
 /// EnableGrad records operations again inside a NoGrad. recompute() needs it in backward; users
@@ -28,12 +26,9 @@ class NoGrad {
 class EnableGrad {
  public:
   [[nodiscard]] EnableGrad();
-  ~EnableGrad();
-  EnableGrad(const EnableGrad&) = delete;
-  EnableGrad& operator=(const EnableGrad&) = delete;
 
  private:
-  bool before_;
+  ScopedValue<bool> recording_;
 };
 
 /// Returns whether operations on the calling thread are recorded.
@@ -46,12 +41,9 @@ bool grad_enabled();
 class Autocast {
  public:
   [[nodiscard]] explicit Autocast(DType dtype);
-  ~Autocast();
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
 
  private:
-  std::optional<DType> before_;
+  ScopedValue<std::optional<DType>> casting_;
 };
 
 /// Returns the dtype of the thread's Autocast, if there is one.

@@ -1,15 +1,11 @@
 #include "record.h"
 
+#include "recompute.h"
+
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 namespace tutti::autograd {
-namespace {
-
-std::atomic<std::uint64_t> next_sequence{1};
-
-}  // namespace
 
 Saved::Saved(const Tensor& tensor) {
   if (!tensor.defined()) return;
@@ -32,6 +28,7 @@ bool needs_grad(const Tensor& tensor) {
 
 Tensor record_node(std::string name, Tensor output, const std::vector<Tensor>& inputs,
                    Backward backward) {
+  if (RecomputeTape* const tape = RecomputeTape::current()) tape->before_record(inputs);
   if (std::none_of(inputs.begin(), inputs.end(), needs_grad)) return output;
   if (output.meta())
     fail<Error>(
@@ -40,7 +37,7 @@ Tensor record_node(std::string name, Tensor output, const std::vector<Tensor>& i
         name);
   const auto node = std::make_shared<Node>();
   node->name = std::move(name);
-  node->sequence = next_sequence.fetch_add(1, std::memory_order_relaxed);
+  node->sequence = next_serial();
   for (const Tensor& input : inputs) {
     const bool needed = needs_grad(input);
     if (needed && !is_floating(input.dtype()))

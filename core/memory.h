@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device.h"
+#include "observer.h"
 
 #include <atomic>
 #include <cstddef>
@@ -55,6 +56,8 @@ class Storage {
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
+
+  const std::uint64_t serial = next_serial();  ///< tells storages apart (observer.h)
 
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }

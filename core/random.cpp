@@ -12,7 +12,12 @@
 
 namespace tutti {
 
+void Generator::show() const {
+  if (Observer::current) Observer::current->before_draw(const_cast<Generator&>(*this));
+}
+
 void Generator::set_state(State state) {
+  show();
   state_ = state;
   refill();
 }
@@ -23,6 +28,7 @@ void Generator::refill() {
 }
 
 std::uint32_t Generator::next() {
+  show();
   const std::uint32_t value = block_[state_.position % 4];
   if (++state_.position % 4 == 0) refill();
   return value;

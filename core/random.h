@@ -3,6 +3,8 @@
 // so a stream can be saved, moved and, on a GPU, produced by many threads with the same result.
 #pragma once
 
+#include "observer.h"
+
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -19,7 +21,9 @@ class Generator {
     bool operator==(const State&) const = default;
   };
 
-  explicit Generator(std::uint64_t seed = 0) { set_state({seed, 0}); }
+  explicit Generator(std::uint64_t seed = 0) : state_{seed, 0} { refill(); }
+  Generator(const Generator& other) : Generator() { set_state(other.state()); }
+  Generator& operator=(const Generator& other) { return set_state(other.state()), *this; }
 
   /// Returns 32 uniform bits.
   std::uint32_t next();
@@ -34,10 +38,13 @@ class Generator {
   /// Returns 0..n-1 in random order.
   std::vector<std::int64_t> permutation(std::int64_t n);
 
-  State state() const { return state_; }
+  State state() const { return show(), state_; }
   void set_state(State state);
 
+  const std::uint64_t serial = next_serial();  ///< tells generators apart (observer.h)
+
  private:
+  void show() const;  // to the thread's observer
   void refill();
   State state_;
   std::array<std::uint32_t, 4> block_{};

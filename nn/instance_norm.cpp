@@ -1,6 +1,7 @@
 #include "instance_norm.h"
 
 #include "../autograd/functions.h"
+#include "../autograd/recompute.h"
 #include "channel_values.h"
 
 namespace tutti::nn {
@@ -64,13 +65,16 @@ Tensor InstanceNorm::normalize_instances(const Tensor& x) {
   args.bias = repeat_channel_values(bias, samples);
   args.eps.value = options_.eps;
   args.momentum = options_.momentum;
-  if (running_mean.defined())
+  // The second run of recompute() takes the statistics from the tape; the first one has moved
+  // these.
+  const bool moves = running_mean.defined() && !autograd::RecomputeTape::recomputes();
+  if (moves)
     args.running = {repeat_channel_values(running_mean, samples).clone(),
                     repeat_channel_values(running_var, samples).clone(),
                     zeros({}, {int64, running_mean.device()}),
                     {}};
   const Tensor y = batch_norm(x.contiguous().reshape({1, rows, x.numel() / rows}), args);
-  if (running_mean.defined()) {
+  if (moves) {
     running_mean.copy_(mean(args.running.mean.reshape({samples, channels}), {0}));
     running_var.copy_(mean(args.running.var.reshape({samples, channels}), {0}));
   }

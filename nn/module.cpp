@@ -1,6 +1,7 @@
 #include "module.h"
 
 #include "../autograd/grad_mode.h"
+#include "../autograd/recompute.h"
 #include "module_path.h"
 
 #include <cxxabi.h>
@@ -266,6 +267,12 @@ void Module::train(bool on) {
   });
 }
 
+bool Module::is_training() const {
+  if (auto* const tape = autograd::RecomputeTape::current())
+    tape->expect_same(error_name() + (training_ ? " in training" : " in evaluation"));
+  return training_;
+}
+
 void Module::to(std::optional<Device> device, std::optional<DType> dtype,
                 std::optional<MemoryFormat> format) {
   if (dtype && !is_floating(*dtype))
@@ -299,7 +306,26 @@ void Module::zero_grad() {
 
 Tensor Layer::operator()(const Tensor& input) {
   const trace::Span here = span();
-  return with_name_in_errors([&] { return run_hooks(input, forward(input)); });
+  return with_name_in_errors([&] { return run_hooks(input, checked_forward(input)); });
+}
+
+Tensor Layer::checked_forward(const Tensor& input) {
+  if (has_checked_ || !grad_enabled()) return forward(input);
+  const ScopedValue checking(checking_, this);
+  Tensor output = forward(input);
+  has_checked_ = true;
+  return output;
+}
+
+void Layer::expect_registered() const {
+  if (!checking_ || !grad_enabled() || root() == checking_->root() ||
+      root()->serial_ < checking_->serial_ ||
+      !std::ranges::any_of(parameters(), &Tensor::requires_grad))
+    return;
+  fail<Error>(
+      "{} runs {}, which was never added to it, so its parameters would be neither trained nor "
+      "saved; declare the member as `{}& name = add<{}>(\"name\", ...)`",
+      checking_->error_name(), error_name(), root()->type_name(), root()->type_name());
 }
 
 void Layer::add_name(Error& error) const {
@@ -316,10 +342,12 @@ void Layer::add_name(Error& error) const {
 }
 
 trace::Span Layer::span() const {
+  expect_registered();
   return trace::Span([this] { return path().empty() ? type_name() : path(); });
 }
 
 Tensor Layer::run_hooks(const Tensor& input, Tensor output) {
+  const ScopedValue nobody(checking_, nullptr);  // Hooks may run layers that are no part of this.
   for (const ForwardHook& hook : hooks_)
     if (Tensor replaced = hook(*this, input, output); replaced.defined())
       output = std::move(replaced);

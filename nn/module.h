@@ -8,6 +8,7 @@
 #include "../core/state_dict.h"
 #include "../core/trace.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -132,7 +133,7 @@ class Module {
   /// Switches every module of the tree to training, or to evaluation with eval().
   void train(bool on = true);
   void eval() { train(false); }
-  bool is_training() const { return training_; }
+  bool is_training() const;
   /// Moves parameters and buffers in place: other handles on them (an optimizer's) stay valid, and
   /// the gradients of the tensors that moved are dropped. Integer buffers keep their dtype.
   /// `format` applies to tensors of rank 4 and 5. DTypeError for a dtype that is not floating,
@@ -167,6 +168,7 @@ class Module {
  private:
   template <class T>
   friend class Child;
+  friend class Layer;
   enum class Replacement { refused, any_module, layer };
   struct Named {
     std::string name;
@@ -186,10 +188,12 @@ class Module {
   void forget_parent(Module& old) const;
   [[noreturn]] void throw_other_class(const std::string& path, const Module& found) const;
   bool contains(const Module* module) const;
+  const Module* root() const { return parent_ ? parent_->root() : this; }
   StateDict collect(NamedTensors Module::*kind) const;
   void collect_state(const std::string& prefix, StateDict& state) const;
   void print(const std::string& indent, std::string& text) const;
 
+  const std::uint64_t serial_ = next_serial();
   NamedTensors parameters_, buffers_;
   Children children_;                      // No child is ever removed, so indices stay valid.
   std::vector<Replacement> replacements_;  // What may take the place of each child.
@@ -204,7 +208,9 @@ class Layer : public Module {
  public:
   virtual Tensor forward(const Tensor& input) = 0;
   /// Calls forward(), then the hooks. An Error that leaves them keeps its class, and its message
-  /// begins with the error_name() of the innermost layer in which it arose.
+  /// begins with the error_name() of the innermost layer in which it arose. The first call that
+  /// records gradients throws an Error if forward() runs a layer with trained parameters that is
+  /// part of another tree and was made after this one: a member that was never added.
   Tensor operator()(const Tensor& input);
 
   /// Adds a function that runs after every forward with (layer, input, output). A defined result
@@ -216,8 +222,8 @@ class Layer : public Module {
  protected:
   /// Runs all hooks and returns the output. Layers that have other forms of forward call it.
   Tensor run_hooks(const Tensor& input, Tensor output);
-  /// Opens the layer's span in a trace, named by its path, or by its type for a root. Other forms
-  /// of forward begin with it.
+  /// Opens the layer's span in a trace, named by its path, or by its type for a root, and checks
+  /// that the layer is part of the one that runs it. Other forms of forward begin with it.
   trace::Span span() const;
   /// Returns compute(). Puts error_name() in front of the message of an Error that names neither
   /// this layer nor one below it. Other forms of forward run inside it.
@@ -233,8 +239,13 @@ class Layer : public Module {
 
  private:
   void add_name(Error& error) const;
+  Tensor checked_forward(const Tensor& input);
+  void expect_registered() const;
 
   std::vector<ForwardHook> hooks_;
+  std::atomic<bool> has_checked_ = false;  // whether its forward has run registered layers only
+  // The thread's layer that checks which layers its forward runs; null if there is none.
+  inline static constinit thread_local const Layer* checking_ = nullptr;
 };
 
 /// A pointer to the child of a module that follows replace_child(). The child is a T until it is

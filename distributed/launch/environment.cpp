@@ -107,10 +107,7 @@ std::shared_ptr<Backend> make_world(const WorldOptions& options, const Launch& l
 
 }  // namespace
 
-ThreadWorld::ThreadWorld(const ProcessGroup& group) : before_(thread_world) {
-  thread_world = &group;
-}
-ThreadWorld::~ThreadWorld() { thread_world = before_; }
+ThreadWorld::ThreadWorld(const ProcessGroup& group) : world_(thread_world, &group) {}
 
 const ProcessGroup& world() { return thread_world ? *thread_world : process_world(); }
 

@@ -1,6 +1,7 @@
 // ThreadWorld: sets what world() returns on this thread. run_ranks() uses it for its threads.
 #pragma once
 
+#include "../../core/scoped_value.h"
 #include "../process_group.h"
 
 namespace tutti::distributed {
@@ -9,12 +10,9 @@ namespace tutti::distributed {
 class ThreadWorld {
  public:
   explicit ThreadWorld(const ProcessGroup& group);
-  ~ThreadWorld();
-  ThreadWorld(const ThreadWorld&) = delete;
-  ThreadWorld& operator=(const ThreadWorld&) = delete;
 
  private:
-  const ProcessGroup* before_;
+  ScopedValue<const ProcessGroup*> world_;
 };
 
 }  // namespace tutti::distributed

@@ -152,12 +152,11 @@ Tensor dense_position_weights(const Call& call) {
 
 Call checked_call(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history, const Call* partner) {
-  const auto* tape = autograd::RecomputeTape::current();
   Call call{.args = args,
             .id = {args.name, args.group, history->synchronized_calls + 1},
             .input = x,
             .needed = needed_gradients(x, args),
-            .is_recomputation = args.use_batch_statistics && tape && tape->is_recomputing(),
+            .is_recomputation = args.use_batch_statistics && autograd::RecomputeTape::recomputes(),
             .history = history};
   const bool shares = args.use_batch_statistics && args.group;
   if (shares && args.group->rank() < 0) fail_not_a_member(call.id);

@@ -1,4 +1,5 @@
 // SyncBatchNorm on processes: the cases that threads run too, and that both give the same bits.
+#include "../distributed/recompute_case.h"
 #include "../distributed/sync_batch_norm_case.h"
 #include "emulated_hosts.h"
 
@@ -21,6 +22,8 @@ TEST(Mpi, SyncBatchNormNeedsMoreThanOneElementInAll) {
 TEST(Mpi, SyncBatchNormSharesOneCollectiveAmongBranches) {
   test::check_sync_batch_norm_together(world());
 }
+
+TEST(Mpi, SyncBatchNormInsideARecomputation) { test::check_recomputed_sync_batch_norm(world()); }
 
 TEST(Mpi, SyncBatchNormEqualsThatOfThreadsToTheBit) {
   namespace sync_batch_norm = test::sync_batch_norm;

@@ -1,8 +1,14 @@
 // Tests of Module: registration, names, state dicts, moving in place, printing, hooks.
+#include <tutti/autograd/grad_mode.h>
 #include <tutti/nn/identity.h>
 #include <tutti/nn/sequential.h>
 
 #include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
 
 namespace tutti {
 namespace {
@@ -332,6 +338,98 @@ TEST(Module, AnErrorNamesALayerOutsideOfATreeByItsClass) {
   } catch (const std::logic_error& error) {
     EXPECT_STREQ(error.what(), "foreign");
   }
+}
+
+// Runs another layer, which it knows by reference, as well as its own.
+struct Outer : Layer {
+  explicit Outer(Layer* layer = nullptr) : other(layer) {}
+  Tensor forward(const Tensor& x) override { return other ? own((*other)(x)) : own(x); }
+  Scale& own = add<Scale>("own", {.n = 1});
+  Layer* other;
+};
+struct Block : Module {
+  Outer& layer = add<Outer>("layer");
+};
+template <class Member>
+struct Holder : Layer {
+  Tensor forward(const Tensor& x) override { return run(x, member); }
+  static Tensor run(const Tensor& x, Layer& layer) { return layer(x); }
+  static Tensor run(const Tensor& x, Block& block) { return block.layer(x); }
+  static Tensor run(const Tensor& x, const std::unique_ptr<Scale>& layer) { return (*layer)(x); }
+  Member member = make();
+  static Member make() {
+    if constexpr (std::is_same_v<Member, std::unique_ptr<Scale>>)
+      return std::make_unique<Scale>(Scale::Options{});
+    else if constexpr (std::is_same_v<Member, Scale>) return Scale(Scale::Options{});
+    else return Member();
+  }
+};
+
+template <class Member>
+std::string first_error_of() {
+  Holder<Member> holder;
+  const Tensor x = ones({1});
+  const auto message = [&] { return message_of<Error>([&] { holder(x); }); };
+  {
+    const NoGrad no_grad;  // a picture of a test: nothing would be trained
+    holder(x);
+  }
+  const std::string first = message();
+  EXPECT_EQ(message(), first) << "The error must not pass with the first step.";
+  return first;
+}
+
+TEST(Module, ATrainedMemberThatWasNeverAddedIsAnError) {
+  EXPECT_EQ(first_error_of<Scale>(),
+            "Holder<Scale> runs Scale, which was never added to it, so its parameters would be "
+            "neither trained nor saved; declare the member as `Scale& name = add<Scale>(\"name\", "
+            "...)`");
+  EXPECT_NE(first_error_of<Outer>().find("add<Outer>"), std::string::npos);
+  EXPECT_NE(first_error_of<std::unique_ptr<Scale>>().find("runs Scale, which"), std::string::npos);
+  EXPECT_NE(first_error_of<Block>().find("runs Outer 'layer', which was never added"),
+            std::string::npos);
+  EXPECT_NE(first_error_of<Block>().find("Block& name = add<Block>"), std::string::npos);
+  // Within another model, and where it is not the first layer that runs.
+  struct Tail : Layer {
+    Scale& first = add<Scale>("first", {.n = 1});
+    Scale last{{.n = 1}};
+    Tensor forward(const Tensor& x) override { return last(first(x)); }
+  };
+  Sequential net;
+  net.append<Tail>();
+  EXPECT_EQ(message_of<Error>([&] { net(ones({1})); }).substr(0, 19), "Tail '0' runs Scale");
+}
+
+TEST(Module, AnErrorOfAMemberComesInTheFirstForwardOnly) {
+  Outer outer;
+  outer(ones({1}));
+  Scale later({.n = 1});
+  outer.other = &later;
+  EXPECT_EQ(outer(ones({1})).item<double>(), 4);
+}
+
+TEST(Module, LayersOfOthersMayRunInsideALayer) {
+  const Tensor x = ones({1});
+  Scale before({.n = 1});
+  Outer given(&before), of_other_tree(&given.own);
+  EXPECT_EQ(given(x).item<double>(), 4);
+  EXPECT_EQ(of_other_tree(x).item<double>(), 4);
+
+  Identity without_parameters;
+  Outer plain(&without_parameters);
+  EXPECT_EQ(plain(x).item<double>(), 2);
+
+  Outer learner;  // A teacher that is made later is frozen, or runs without gradients.
+  Scale teacher({.n = 1});
+  for (const Tensor& p : teacher.parameters()) p.requires_grad_(false);
+  learner.other = &teacher;
+  EXPECT_EQ(learner(x).item<double>(), 4);
+
+  Outer hooked;
+  Scale head({.n = 1});
+  hooked.own.add_forward_hook([&](Layer&, const Tensor&, const Tensor& y) { return head(y); });
+  hooked.add_forward_hook([&](Layer&, const Tensor&, const Tensor& y) { return head(y); });
+  EXPECT_EQ(hooked(x).item<double>(), 8);
 }
 
 TEST(Module, HooksRunInOrderAndMayReplaceTheOutput) {
