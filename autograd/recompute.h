@@ -30,9 +30,9 @@ namespace tutti {
 /// Backward throws an Error, which names the layer if there is one, where the second run is not the
 /// first one again: a tensor that `fn` reads was changed in place meanwhile, also by the first run
 /// itself, or is another one; a layer was switched between training and evaluation; a parameter was
-/// frozen or unfrozen; `fn` draws from another generator, or leaves entries of the tape. A lambda captures
-/// tensors by value (the handle), because a variable that it captures by reference may be another
-/// tensor in backward. Only what the calling thread does is checked.
+/// frozen or unfrozen; `fn` draws from another generator, or leaves entries of the tape. A lambda
+/// captures tensors by value (the handle), because a variable that it captures by reference may be
+/// another tensor in backward. Only what the calling thread does is checked.
 Tensor recompute(const std::function<Tensor(const std::vector<Tensor>&)>& fn,
                  const std::vector<Tensor>& inputs);
 

@@ -380,10 +380,10 @@ std::string first_error_of() {
 }
 
 TEST(Module, ATrainedMemberThatWasNeverAddedIsAnError) {
-  EXPECT_EQ(first_error_of<Scale>(),
-            "Holder<Scale> runs Scale, which was never added to it, so its parameters would be "
-            "neither trained nor saved; declare the member as `Scale& name = add<Scale>(\"name\", "
-            "...)`");
+  const std::string error = first_error_of<Scale>();
+  EXPECT_EQ(error.substr(error.find(" runs ")),
+            " runs Scale, which was never added to it, so its parameters would be neither trained "
+            "nor saved; declare the member as `Scale& name = add<Scale>(\"name\", ...)`");
   EXPECT_NE(first_error_of<Outer>().find("add<Outer>"), std::string::npos);
   EXPECT_NE(first_error_of<std::unique_ptr<Scale>>().find("runs Scale, which"), std::string::npos);
   EXPECT_NE(first_error_of<Block>().find("runs Outer 'layer', which was never added"),
