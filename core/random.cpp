@@ -12,7 +12,8 @@
 
 namespace tutti {
 
-void Generator::show() const {
+// It is kept out of next(), which draws millions of numbers.
+[[gnu::noinline, gnu::cold]] void Generator::show() const {
   if (Observer::current) Observer::current->before_draw(const_cast<Generator&>(*this));
 }
 
@@ -28,7 +29,8 @@ void Generator::refill() {
 }
 
 std::uint32_t Generator::next() {
-  show();
+  if (Observer::current) [[unlikely]]
+    show();
   const std::uint32_t value = block_[state_.position % 4];
   if (++state_.position % 4 == 0) refill();
   return value;
