@@ -1,6 +1,7 @@
 // FileDescriptor owns an open file of the system and closes it.
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -11,7 +12,13 @@ namespace tutti {
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  explicit FileDescriptor(int descriptor) : descriptor_(descriptor) {}
+  /// Where a standard stream is closed, the system gives its number to the next file, which would
+  /// get what the program prints. Such a descriptor is replaced by one of another number.
+  explicit FileDescriptor(int descriptor) : descriptor_(descriptor) {
+    if (descriptor < 0 || descriptor > STDERR_FILENO) return;
+    descriptor_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    ::close(descriptor);
+  }
   FileDescriptor(FileDescriptor&& other) noexcept
       : descriptor_(std::exchange(other.descriptor_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {

@@ -1,15 +1,24 @@
 // The threads of parallel_for, which are OpenMP's.
 #include "error.h"
 #include "main_thread.h"
+#include "memory.h"
 #include "parallel.h"
 
 #include <omp.h>
+#include <pthread.h>
 
 namespace tutti {
 namespace {
 
 // Whether the calling thread computes with the number of threads that OpenMP has for it.
 thread_local bool follows_openmp = is_main_thread();
+
+// GCC's OpenMP keeps the threads of a loop for the next one, and the child of a fork, which has not
+// got them, would wait for them for ever. So they end before the fork; parent and child start
+// others. The allocator comes first, because its lock must not be held while threads end.
+[[maybe_unused]] const int ends_threads_before_forks =
+    (allocator(Device::cpu()),
+     pthread_atfork([] { omp_pause_resource_all(omp_pause_soft); }, nullptr, nullptr));
 
 }  // namespace
 

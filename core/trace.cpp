@@ -3,6 +3,7 @@
 #include "atomic_file.h"
 #include "cuda/ranges.h"
 #include "error.h"
+#include "fork.h"
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -42,6 +43,7 @@ struct Collector {
   std::atomic<std::int64_t> profile{0};  // the number of the present Profile, counted from 1
   std::atomic<int> rank{0}, threads{0};
   Clock::time_point start;
+  ProcessMark process;  // of the present Profile; the mutex may stay locked in the child of a fork
 };
 
 Collector& collector() {
@@ -59,8 +61,8 @@ thread_local Thread this_thread;
 
 void add(Kind kind, const std::string& name, Clock::time_point begin, Clock::time_point end,
          const std::string& details) {
-  if (!is_profiling()) return;
   Collector& all = collector();
+  if (!is_profiling() || all.process.is_of_parent()) return;
   Thread& thread = this_thread;
   const int rank = thread.rank >= 0 ? thread.rank : all.rank.load();
   const std::lock_guard lock(all.mutex);
@@ -179,6 +181,7 @@ Profile::Profile(std::string path, int rank) : path_(std::move(path)) {
   all.dropped = 0;
   all.start = Clock::now();
   all.rank = rank;
+  all.process = {};
   ++all.profile;
   detail::spans_enabled = true;
   detail::profiling = true;
@@ -193,8 +196,8 @@ Profile::~Profile() {
 }
 
 void Profile::finish() {
-  if (std::exchange(finished_, true)) return;
   Collector& all = collector();
+  if (std::exchange(finished_, true) || all.process.is_of_parent()) return;
   std::vector<Event> events;
   std::int64_t dropped = 0;
   {

@@ -61,8 +61,9 @@ void name_thread(const std::string& name, int rank = -1);
 
 /// A Profile collects the spans of the whole process, at most a million events, and writes them to
 /// `path` when it is finished or destroyed, also when an exception ends its scope. The file appears
-/// whole or not at all. `rank` is the rank of threads that name none. The constructor throws an
-/// Error if another Profile exists or `path` cannot be written.
+/// whole or not at all. In the child of a fork nothing is collected or written. `rank` is the rank
+/// of threads that name none. The constructor throws an Error if another Profile exists or `path`
+/// cannot be written.
 class Profile {
  public:
   [[nodiscard]] explicit Profile(std::string path, int rank = 0);

@@ -4,6 +4,7 @@
 
 #include "../core/create.h"
 #include "../core/cuda/pinned_storage.h"
+#include "../core/fork.h"
 #include "../core/parallel.h"
 #include "../core/trace.h"
 
@@ -85,6 +86,7 @@ struct DataLoader::Job {
 };
 
 struct DataLoader::Queue {
+  ProcessMark process;  // of the process that has the threads
   std::mutex mutex;
   std::condition_variable_any changed;
   std::deque<std::shared_ptr<Job>> jobs;  // the next batches, in order
@@ -127,7 +129,9 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Options options)
 }
 
 DataLoader::~DataLoader() {
-  for (std::jthread& thread : queue_->threads) thread.request_stop();
+  if (queue_->process.is_of_parent()) (void)queue_.release();  // to join would wait for ever
+  else
+    for (std::jthread& thread : queue_->threads) thread.request_stop();
 }
 
 void DataLoader::set_state(State state) {
@@ -141,6 +145,8 @@ void DataLoader::set_state(State state) {
 }
 
 std::optional<Batch> DataLoader::next() {
+  if (options_.workers > 0 && queue_->process.is_of_parent())
+    fail<Error>("DataLoader: its threads are in the process that this one was forked from");
   if (state_.batch == batches_per_epoch()) {
     set_state({.epoch = state_.epoch + 1});
     return std::nullopt;

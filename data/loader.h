@@ -43,7 +43,8 @@ class DataLoader {
   /// number of workers, a prefetch below 1, and what DistributedSampler refuses; throws a
   /// DeviceError that says why if memory is to be pinned and there is no CUDA.
   DataLoader(std::shared_ptr<const Dataset> dataset, Options options);
-  /// Ends the threads as soon as each has finished its sample.
+  /// Ends the threads as soon as each has finished its sample. In the child of a fork it leaves
+  /// them, which are the parent's.
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../core/create.h"
-#include "fork.h"
+#include "../core/fork.h"
 #include "world.h"
 
 #include <atomic>

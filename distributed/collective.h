@@ -3,9 +3,9 @@
 // call. This header lies below worlds, backends and process groups and includes none of them.
 #pragma once
 
+#include "../core/fork.h"
 #include "../core/tensor.h"
 #include "flight_recorder.h"
-#include "fork.h"
 #include "group_info.h"
 
 #include <cstdint>
@@ -37,9 +37,9 @@ struct CallOptions {
   std::string step = {};
 };
 
-/// A collective that has been started. Its tensors must not be touched before wait() returns.
-/// Where the backend's capabilities say `device_waits`, wait() returns at once and orders the
-/// caller's current stream after the collective instead.
+/// A collective that has been started. Its tensors must not be touched before wait() has returned
+/// or is_done() has returned true. Where the backend's capabilities say `device_waits`, wait()
+/// returns at once and orders the caller's current stream after the collective instead.
 class [[nodiscard]] Work {
  public:
   /// The state of a started collective, which a backend implements.
@@ -48,7 +48,7 @@ class [[nodiscard]] Work {
     /// Returns when the collective is done. Throws the failure of the group, which is a
     /// TimeoutError where a deadline has passed.
     virtual void wait() = 0;
-    /// Returns whether the collective is done or has failed. Never blocks.
+    /// Returns whether wait() would return or throw at once. Does not wait for other ranks.
     virtual bool is_done() = 0;
     /// Returns, after wait(), when the collective was done. A default-constructed time point means
     /// that the return of wait() tells it best.
@@ -62,7 +62,10 @@ class [[nodiscard]] Work {
   /// Waits until the collective is done and throws what went wrong. In the child of a fork it
   /// throws a DistributedError, because the parent's collectives never complete there.
   void wait();
-  bool is_done() const;
+  /// Returns whether the collective is done or has failed, without waiting for other ranks. Once it
+  /// returns true, the tensors hold the result, and wait() returns at once or throws what went
+  /// wrong. Only one of the threads that share a Work may call it or wait() at a time.
+  bool is_done();
 
  private:
   std::shared_ptr<State> state_;

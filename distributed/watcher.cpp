@@ -1,6 +1,6 @@
 #include "watcher.h"
 
-#include "fork.h"
+#include "../core/fork.h"
 
 #include <chrono>
 #include <condition_variable>

@@ -9,9 +9,12 @@
 #include <tutti/data/transforms/normalize.h>
 #include <tutti/data/transforms/random_erasing.h>
 
+#include "distributed/process.h"
 #include "fixture.h"
 
 #include <atomic>
+#include <cstdio>
+#include <memory>
 #include <new>
 #include <set>
 #include <thread>
@@ -327,6 +330,32 @@ TEST(DataLoader, EndsAtOnceInTheMiddleOfWork) {
     ASSERT_TRUE(loader.next());
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+}
+
+TEST(DataLoader, TheChildOfAForkIsToldThatTheThreadsAreTheParents) {
+  for (const int workers : {0, 2}) {
+    DataLoader::Options options;
+    options.sampler.batch_size = 4;
+    options.workers = workers;
+    auto loader = std::make_unique<DataLoader>(synthetic(40), options);
+    ASSERT_TRUE(loader->next());
+    std::fflush(nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // ends a child that hangs
+      bool is_right = workers == 0;
+      try {
+        loader->next();
+      } catch (const Error& error) {
+        is_right = workers == 2 &&
+                   std::string(error.what()).find("forked from") != std::string::npos;
+      }
+      loader.reset();
+      _exit(is_right && DataLoader(synthetic(40), options).next() ? 0 : 1);
+    }
+    test::expect_exit(child, 0);
+    EXPECT_TRUE(loader->next());
+  }
 }
 
 TEST(DataLoader, TheTimeOfWaitingIsCounted) {

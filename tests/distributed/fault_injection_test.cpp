@@ -82,7 +82,7 @@ TEST(Fault, ADroppedCallIsNamedByTheOthersAndFailsItsOwnRank) {
         // busy the machine is.
         if (group.rank() == 2) rank_0_is_there.get_future().wait();
         const auto timeout = group.rank() == 2 ? 100ms : 60s;
-        const Work work =
+        Work work =
             group.all_reduce(ones({4}), ReduceOp::sum, {.name = "bucket 2", .timeout = timeout});
         if (group.rank() == 0) rank_0_is_there.set_value();
         expect_contains(message_of<TimeoutError>([&] { Work(work).wait(); }),
@@ -196,7 +196,7 @@ TEST(Watcher, WorkThatNobodyWaitsForKeepsItsDeadline) {
         if (group.rank() == 2) return seen.get_future().wait();  // never comes to #2
         if (group.rank() == 1) rank_0_is_there.get_future().wait();
         const auto timeout = group.rank() == 1 ? 100ms : 60s;
-        const Work work =
+        Work work =
             group.all_reduce(ones({4}), ReduceOp::sum, {.name = "bucket 4", .timeout = timeout});
         if (group.rank() == 0) rank_0_is_there.set_value();
         while (!work.is_done()) std::this_thread::sleep_for(1ms);

@@ -1,6 +1,7 @@
 // A program in which rank 1 fails in a chosen way, and the others print what they get. ctest starts
 // it under mpirun, and expects that text and that the job ends. Usage: mpi_faults FAULT. With
-// own_mpi and comes_late no rank fails: the application initialises MPI, or a rank is late.
+// own_mpi, finalizes_*, polls_without_threads and comes_late no rank fails: the application
+// initialises or finalises MPI, or a rank is late.
 #include <tutti/core/create.h>
 #include <tutti/distributed/process_group.h>
 
@@ -11,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -109,6 +111,71 @@ int own_mpi() {
   return right ? 0 : 2;
 }
 
+// The application finalises MPI while groups and collectives are alive. Whatever is used then is a
+// DistributedError, and destroying it does nothing.
+int finalize_early(bool initializes) {
+  if (initializes) {
+    int provided = 0;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  }
+  int refused = 0, calls = 0;
+  const auto expect_refusal = [&](const std::function<void()>& call) {
+    ++calls;
+    try {
+      call();
+    } catch (const DistributedError& error) {
+      const bool says_why = std::string(error.what()).find("finalised") != std::string::npos;
+      if (says_why) ++refused;
+      else std::fprintf(stderr, "call %d: %s\n", calls, error.what());
+    }
+  };
+  const ProcessGroup group = ProcessGroup::from_environment(20s), half = group.split(0);
+  distributed::Work alone;
+  if (group.rank() == 0) alone = half.all_reduce(ones({10}));  // rank 1 never comes to it
+  group.barrier();
+  const Tensor x = ones({1000000});
+  distributed::Work unfinished = group.all_reduce(x);  // MPI_Finalize waits for its end
+  MPI_Finalize();
+  unfinished.wait();
+  if (x.select(0, 999999).item<int>() != 2) return 3;
+  if (!alone.is_done()) return 4;
+  if (group.rank() == 0) expect_refusal([&] { alone.wait(); });
+  for (const ProcessGroup& each : {group, half, group.for_normalization()})
+    for (const std::int64_t n : {0, 10, 1000000})
+      expect_refusal([&] { each.all_reduce(ones({n})).wait(); });
+  expect_refusal([&] { group.barrier(); });
+  expect_refusal([&] { group.split(0); });
+  expect_refusal([&] { group.split(-1); });
+  expect_refusal([&] { half.split_by_host(); });
+  expect_refusal([&] { ProcessGroup::from_environment(1s); });
+  group.abort("gave up");
+  return refused == calls ? 0 : 2;
+}
+
+// The application has initialised MPI without threads, so that nobody but the caller carries out a
+// collective: is_done() does.
+int poll_without_threads() {
+  MPI_Init(nullptr, nullptr);
+  bool right = true;
+  {
+    const ProcessGroup group = ProcessGroup::from_environment(20s);
+    for (const std::int64_t n : {10, 30000, 1000000}) {
+      const Tensor x = ones({n});
+      distributed::Work work = group.all_reduce(x);
+      while (!work.is_done()) usleep(100);
+      right = right && x.select(0, n - 1).item<int>() == 2;
+    }
+    distributed::Work alone;  // rank 1 never comes, and no watcher keeps the deadline
+    if (group.rank() == 0) {
+      alone = group.all_reduce(ones({1000000}), distributed::ReduceOp::sum, {.timeout = 500ms});
+      while (!alone.is_done()) usleep(100);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  MPI_Finalize();
+  return right ? 0 : 2;
+}
+
 // Rank 1 calls from_environment() and gives up waiting before rank 0 calls it. Rank 0 is told so,
 // and both try again.
 int come_late() {
@@ -145,6 +212,9 @@ int come_late() {
 int main(int argc, char** argv) {
   const std::string fault = argc > 1 ? argv[1] : "";
   if (fault == "own_mpi") return own_mpi();
+  if (fault == "finalizes_early") return finalize_early(true);
+  if (fault == "finalizes_for_the_library") return finalize_early(false);
+  if (fault == "polls_without_threads") return poll_without_threads();
   if (fault == "never_joins") return join_alone();
   if (fault == "comes_late") return come_late();
   const ProcessGroup group =
@@ -171,7 +241,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (fault == "unwaited") {  // no rank waits for it; the next call finds that the world failed
-      const distributed::Work work =
+      distributed::Work work =
           group.all_reduce(ones({n}), distributed::ReduceOp::sum, {.name = "early", .timeout = 1s});
       while (!work.is_done()) usleep(1000);
       group.for_normalization().barrier();

@@ -20,7 +20,8 @@ class CommunicationThread::TaskWork : public Work::State {
     if (task_->error) std::rethrow_exception(task_->error);
   }
   bool is_done() override {
-    const std::lock_guard lock(thread_->mutex_);
+    std::unique_lock lock(thread_->mutex_);
+    while (!thread_->threaded_ && !task_->done && thread_->front_can_run()) thread_->run_next(lock);
     return task_->done;
   }
   Clock::time_point done_at() const override { return task_->done_at; }
@@ -111,6 +112,12 @@ bool CommunicationThread::has_task() const {
                                   [&](const auto& task) { return stopping_ || !task->for_waiter; });
 }
 
+// Returns whether the ranks of this host have come to the first call, or never will.
+bool CommunicationThread::front_can_run() const {
+  Exchange& exchange = *queue_.front()->exchange;
+  return exchange.poll() || comms_->world().poll() || comms_->world().give_up(exchange);
+}
+
 void CommunicationThread::loop() {
   trace::name_thread("communication of " + comms_->info().group);
   std::unique_lock lock(mutex_);
@@ -137,10 +144,10 @@ void CommunicationThread::run_next(std::unique_lock<std::mutex>& lock) {
 
 void CommunicationThread::run(Task& task, bool patient) {
   const std::shared_lock mpi(usage_mutex(), std::try_to_lock);
-  if (!mpi) {
+  if (!mpi || !is_usable()) {
     // MPI is being finalised or has been: the other ranks cannot be told, and the messages stay as
     // they are.
-    const std::string why = describe(task.call, comms_->info()) + ": this process is exiting";
+    const std::string why = describe(task.call, comms_->info()) + ": MPI has been finalised";
     task.error = std::make_exception_ptr(DistributedError(why));
     never_free(std::shared_ptr<Exchange>(std::move(task.exchange)));
     return;

@@ -5,7 +5,7 @@
 // than its messages; where nobody waits soon, the watcher hands it to the communication thread.
 #pragma once
 
-#include "../../fork.h"
+#include "../../../core/fork.h"
 #include "host_collective.h"
 
 #include <condition_variable>
@@ -20,8 +20,8 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
   explicit CommunicationThread(std::shared_ptr<const HostCommunicators> comms);
   ~CommunicationThread();
 
-  /// Queues a call whose exchange has been posted. Where MPI forbids a second thread, wait()
-  /// carries out every call.
+  /// Queues a call whose exchange has been posted. Where MPI forbids a second thread, wait() and
+  /// is_done() carry out every call.
   std::shared_ptr<Work::State> submit(std::unique_ptr<Exchange> exchange);
 
  private:
@@ -37,6 +37,7 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
   class UnwaitedTasks;
 
   bool has_task() const;
+  bool front_can_run() const;
   void start_thread();
   void take_unwaited_tasks();
   void wait(std::unique_lock<std::mutex>& lock);

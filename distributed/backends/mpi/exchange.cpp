@@ -115,6 +115,7 @@ Exchange::~Exchange() {
 
 bool Exchange::poll() {
   if (complete_) return true;
+  if (!is_usable()) return false;  // World::poll() says why
   int count = 0;
   check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, finished_.data(),
                      MPI_STATUSES_IGNORE),

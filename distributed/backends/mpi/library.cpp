@@ -1,7 +1,7 @@
 #include "library.h"
 
+#include "../../../core/fork.h"
 #include "../../diagnostics/fault_injection.h"
-#include "../../fork.h"
 #include "exchange.h"
 #include "mpi.h"
 #include "timed_barrier.h"
@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 std::atomic<bool> rank_is_missing{false};
 std::chrono::milliseconds exit_timeout{0};
 std::optional<ProcessMark> process;  // of the process that uses MPI
+bool is_taken = false;               // usage_mutex() is locked until the end
 
 struct LatestWorld {
   std::shared_ptr<World> world;
@@ -66,7 +67,15 @@ std::string wait_for_all_at_exit() {
 bool take_mpi() {
   const auto deadline = deadline_after(exit_timeout);
   while (unfinished_collectives() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
-  return usage_mutex().try_lock_until(deadline);
+  return is_taken = usage_mutex().try_lock_until(deadline);
+}
+
+// MPI_Finalize calls this before all else, so that an application that finalises MPI itself keeps
+// the library's own threads out of it too. Each collective under way ends at its deadline.
+int take_mpi_from_application(MPI_Comm, int, void*, void*) {
+  while (!is_taken && unfinished_collectives() > 0) std::this_thread::sleep_for(1ms);
+  if (!std::exchange(is_taken, true)) usage_mutex().lock();
+  return MPI_SUCCESS;
 }
 
 void finalize_at_exit() {
@@ -113,8 +122,10 @@ bool allows_threads() {
 }
 
 void initialize(const ProcessWorldOptions& options) {
-  if (is_finalized())
-    fail<DistributedError>("from_environment: MPI has already been finalised in this process");
+  if (!is_usable())
+    fail<DistributedError>(
+        "from_environment: MPI has been finalised, or this process was forked from one that uses "
+        "it; start the child with exec");
   if (!process) process.emplace();
   set_blocking_call_defaults({.rank = options.rank, .timeout = options.timeout});
   if (is_initialized()) return;
@@ -157,6 +168,10 @@ void never_free(std::shared_ptr<void> memory) {
 
 void keep_until_exit(std::shared_ptr<World> world, int rank) {
   latest_world() = {std::move(world), rank};
+  static int key = MPI_KEYVAL_INVALID;
+  if (key != MPI_KEYVAL_INVALID) return;
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, take_mpi_from_application, &key, nullptr);
+  MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
 }
 
 }  // namespace tutti::distributed::mpi

@@ -33,10 +33,7 @@ class SmallCollective : public Work::State, public Watched {
     exchange_.reset();
   }
 
-  bool is_done() override {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock && (!exchange_ || exchange_->poll() || world_->poll());
-  }
+  bool is_done() override { return check(); }
 
   bool check() noexcept override {
     const std::unique_lock lock(mutex_, std::try_to_lock);

@@ -42,6 +42,7 @@ void MpiTransport::send_answer(int rank, const LatestCalls& latest_calls) {
 }
 
 std::optional<World::Notice> MpiTransport::receive() {
+  if (!is_usable()) return Failure{.what = "MPI has been finalised in this process"};
   int arrived = 0;
   MPI_Status status;
   check(MPI_Test(&receive_, &arrived, &status), "MPI_Test");
@@ -96,6 +97,7 @@ LatestCalls MpiTransport::latest_calls_of(const Message& message) {
 }
 
 void MpiTransport::send_to_all(const std::shared_ptr<Message>& message) {
+  if (!is_usable()) return;
   int me = 0;
   MPI_Comm_rank(comm_.get(), &me);
   for (int rank = 0; rank < size_; ++rank)

@@ -67,6 +67,7 @@ void Transfers::wait(bool patient) {
 
 bool Transfers::poll() {
   if (requests_.empty()) return true;
+  if (!is_usable()) return false;  // World::poll() says why
   int count = 0;
   finished_.resize(requests_.size());
   check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, finished_.data(),

@@ -11,7 +11,7 @@
 
 #include "../../../core/cuda/collectives.h"
 #include "../../../core/cuda/stream.h"
-#include "../../fork.h"
+#include "../../../core/fork.h"
 #include "../../launch/rendezvous/store.h"
 #include "communicator.h"
 #include "releases.h"

@@ -1,7 +1,7 @@
 #include "memory.h"
 
 #include "../../../core/cuda/arena.h"
-#include "../../fork.h"
+#include "../../../core/fork.h"
 #include "nccl.h"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 // lock, or memory where ranks are threads. The data of collectives never goes through it.
 #pragma once
 
-#include "../../fork.h"
+#include "../../../core/fork.h"
 #include "../../world.h"
 
 #include <map>

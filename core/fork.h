@@ -1,10 +1,10 @@
 // Tells the process that made an object from the child of a fork that got a copy of it: groups,
-// their threads, MPI and CUDA work in the process that made them only.
+// threads, MPI and CUDA work in the process that made them only.
 #pragma once
 
 #include <cstdint>
 
-namespace tutti::distributed {
+namespace tutti {
 
 /// Returns a number that changes in the child of every fork. It costs one load.
 std::uint64_t process_generation();
@@ -20,4 +20,4 @@ class ProcessMark {
   std::uint64_t generation_ = process_generation();
 };
 
-}  // namespace tutti::distributed
+}  // namespace tutti

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-namespace tutti::distributed {
+namespace tutti {
 
 std::uint64_t process_generation() {
   static std::atomic<std::uint64_t> generation{0};
@@ -13,4 +13,4 @@ std::uint64_t process_generation() {
   return generation.load(std::memory_order_relaxed);
 }
 
-}  // namespace tutti::distributed
+}  // namespace tutti
