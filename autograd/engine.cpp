@@ -321,7 +321,7 @@ void mark_waits_for_ranks(const Tensor& output) {
 }
 
 const std::string& current_operation() {
-  static const std::string none;
+  static const auto& none = *new std::string;  // threads may outlive static objects
   return operation ? *operation : none;
 }
 

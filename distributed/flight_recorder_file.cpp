@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::mutex folder_mutex;
-std::optional<std::string> chosen_folder;
+auto& chosen_folder = *new std::optional<std::string>;  // threads may outlive static objects
 
 // Turns ticks into seconds since 1970.
 class TimeOfTicks {

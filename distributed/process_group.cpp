@@ -50,8 +50,8 @@ class NoMember : public Backend {
 };
 
 const std::shared_ptr<Backend>& single() {
-  static const std::shared_ptr<Backend> backend =
-      std::make_shared<Single>(GroupInfo{.capabilities = {.graph_capture = true}});
+  static const auto& backend = *new std::shared_ptr<Backend>(  // threads may outlive static objects
+      std::make_shared<Single>(GroupInfo{.capabilities = {.graph_capture = true}}));
   return backend;
 }
 

@@ -23,7 +23,8 @@ struct Architecture {
 };
 
 const std::vector<Architecture>& architectures() {
-  static const std::vector<Architecture> all{
+  static const auto& all = *new std::vector<Architecture>{
+      // threads may outlive static objects
       {20, true, false, {3, 3, 3}},     {32, true, false, {5, 5, 5}},
       {44, true, false, {7, 7, 7}},     {56, true, false, {9, 9, 9}},
       {18, false, false, {2, 2, 2, 2}}, {34, false, false, {3, 4, 6, 3}},

@@ -68,7 +68,7 @@ void Arena::release(void* block, const Stream& stream) {
 }
 
 const std::shared_ptr<Arena>& Arena::current(int device) {
-  static const std::shared_ptr<Arena> none;
+  static const auto& none = *new std::shared_ptr<Arena>;  // threads may outlive static objects
   return current_arena() && current_arena()->device() == device ? current_arena() : none;
 }
 

@@ -39,13 +39,13 @@ std::string why_no_device(cudaError_t status) {
 
 // The driver is asked once: its first answer stays true for the process.
 const Devices& devices() {
-  static const Devices devices = [] {
+  static const auto& devices = *new const Devices([] {  // threads may outlive static objects
     Devices found;
     const cudaError_t status = cudaGetDeviceCount(&found.count);
     if (status == cudaSuccess && found.count > 0) return found;
     cudaGetLastError();
     return Devices{0, why_no_device(status)};
-  }();
+  }());
   return devices;
 }
 

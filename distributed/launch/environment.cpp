@@ -9,12 +9,13 @@
 #include "thread_world.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace tutti::distributed {
 namespace {
 
 ProcessGroup& process_world() {
-  static ProcessGroup group;
+  static auto& group = *new ProcessGroup;  // threads may outlive static objects
   return group;
 }
 thread_local const ProcessGroup* thread_world = nullptr;
@@ -123,6 +124,10 @@ ProcessGroup ProcessGroup::from_environment(const WorldOptions& options) {
     fail<ValueError>(
         "from_environment: this is rank {} of {} for MPI, but rank {} and world_size {} were given",
         backend->info().rank, backend->info().size, options.rank, options.world_size);
+  // A group of several ranks ends at exit before its transport does.
+  [[maybe_unused]] static const int at_exit = std::atexit([] {
+    if (process_world().communicates()) process_world() = ProcessGroup();
+  });
   return process_world() = backend ? ProcessGroup(backend) : ProcessGroup();
 }
 

@@ -5,14 +5,42 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <new>
 #include <optional>
+#include <thread>
 #include <unordered_map>
 
 namespace tutti::kernels::cpu::onednn {
 namespace {
+
+// oneDNN keeps compiled code in objects of static duration, which the exit of the process destroys
+// while other threads may compute. The handlers at exit run in the reverse order of what they were
+// registered in, so each of the first calls that compile registers this one anew: other threads may
+// end their calls, for a second at most, and begin no more.
+std::atomic<int> calls{0}, compilations{0};
+std::atomic<bool> is_exiting{false};
+thread_local bool exits = false;  // this thread ends the process
+
+void end_calls() {
+  exits = is_exiting = true;
+  for (int i = 0; i < 1000 && calls > 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+struct Call {
+  explicit Call(const char* op) {
+    ++calls;
+    if (!is_exiting || exits) return;
+    --calls;
+    std::this_thread::sleep_for(std::chrono::seconds(10));  // the process should end meanwhile
+    fail<Error>("{}: not computed, because the process is exiting", op);
+  }
+  ~Call() { --calls; }
+};
 
 dnnl::stream& stream() {
   thread_local dnnl::stream own(engine());
@@ -97,7 +125,8 @@ void run_reorder(const dnnl::reorder& reorder, const memory& from, const memory&
 }  // namespace
 
 const dnnl::engine& engine() {
-  static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  // Never destroyed: threads may compute while the process exits.
+  static const auto& cpu = *new dnnl::engine(dnnl::engine::kind::cpu, 0);
   return cpu;
 }
 
@@ -174,7 +203,9 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
   constexpr std::size_t max_primitives = 1024;
   try {
     auto found = cache.find(key.text());
-    if (found == cache.end()) {
+    const bool compiles = found == cache.end();
+    const Call call(op);
+    if (compiles) {
       if (cache.size() >= max_primitives) cache.clear();
       expect_memory(op, code_bytes);
       std::optional<OnednnPrimitive> primitive(std::in_place);
@@ -188,6 +219,7 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
     }
     if (!found->second) return false;
     found->second->run(op, pointers, packed);
+    if (compiles && compilations++ < 1000) std::atexit(end_calls);
     return true;
   } catch (const std::bad_alloc&) {
     fail<OutOfMemoryError>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
