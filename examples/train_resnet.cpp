@@ -21,9 +21,13 @@
 #include <tutti/distributed/backends.h>
 #include <tutti/distributed/flight_recorder_file.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -211,9 +215,19 @@ int report(const ProcessGroup& world, const std::exception& error) {
   return exit_code_of(error);
 }
 
+// Opens the standard streams that the caller has closed, so that no file or socket gets their
+// numbers and what is printed. A file that must not grow any more is an error, not a signal.
+void prepare_process() {
+  int stream = STDIN_FILENO;
+  while (stream >= 0 && stream <= STDERR_FILENO) stream = ::open("/dev/null", O_RDWR);
+  if (stream >= 0) ::close(stream);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  prepare_process();
   ProcessGroup world;
   try {
     world = ProcessGroup::from_environment(timeout_of(argc, argv));

@@ -22,8 +22,8 @@ constexpr const char* exit_codes =
     "Exit codes: 0 success (also a run that --patience ended), --help, --version, --dry-run or\n"
     "--test-only; 1 a failure such as a full disk, a loss that is not finite or another rank that\n"
     "failed; 2 a wrong flag, or data, weights or a checkpoint that cannot be used; 3 stopped by\n"
-    "SIGTERM, SIGINT or SIGUSR1, with a checkpoint: --resume goes on. A second signal ends the "
-    "program at once.";
+    "SIGTERM, SIGINT, SIGUSR1 or SIGHUP, with a checkpoint: --resume goes on. A second signal ends "
+    "the program at once.";
 
 // Returns the names of all flags, for suggestions.
 std::vector<std::string> flags_of(const CLI::App& app) {

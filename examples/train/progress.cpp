@@ -31,9 +31,15 @@ bool is_terminal(std::FILE* out) { return out && isatty(fileno(out)) && !is_laun
 }  // namespace
 
 void flush(std::FILE* out) {
-  if (std::fflush(out) != 0 || std::ferror(out))
-    fail<FileError>("cannot write to {}: {}", out == stdout ? "standard output" : "the screen",
-                    std::strerror(errno));
+  if (std::fflush(out) == 0 && !std::ferror(out)) return;
+  const int error = errno;
+  if ((error == EPIPE || error == EIO) && std::freopen("/dev/null", "w", out)) {
+    std::fputs("train_resnet: nobody reads what it prints any more, so it goes on in silence\n",
+               stderr);
+    return;
+  }
+  fail<FileError>("cannot write to {}: {}", out == stdout ? "standard output" : "the screen",
+                  std::strerror(error));
 }
 
 Progress::Progress(std::FILE* out, const RunLength& length, std::int64_t first_step)

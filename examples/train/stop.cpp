@@ -12,7 +12,7 @@
 namespace tutti::examples {
 namespace {
 
-constexpr std::array stop_signals{SIGTERM, SIGINT, SIGUSR1};
+constexpr std::array stop_signals{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 constexpr std::int64_t steps_between_waits = 10;  // where the host waits for the device
 
 // What the signal handler reads and writes. It may do so because atomics without a lock are safe
@@ -26,12 +26,17 @@ void set_handlers(void (*handler)(int)) {
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int signal : stop_signals) sigaction(signal, &action, nullptr);
+  for (const int signal : stop_signals) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (signal != SIGHUP || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  }
 }
 
 // Calls only functions that are safe in a signal handler.
 void note_signal(int number) {
   const int saved_errno = errno;
+  if (number == SIGHUP && request != 0) return;
   if (request.exchange(number) != 0) {
     ::signal(number, SIG_DFL);
     ::raise(number);  // takes effect when this handler returns
@@ -49,6 +54,7 @@ const StopRequest& catch_stop_signals(bool announce) {
   request = 0;
   announces = announce;
   set_handlers(note_signal);
+  ::signal(SIGPIPE, SIG_IGN);
   return request;
 }
 

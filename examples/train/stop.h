@@ -13,9 +13,11 @@ namespace tutti::examples {
 /// The number of the signal that asked this process to stop training; 0 for none.
 using StopRequest = std::atomic<int>;
 
-/// From now on SIGTERM, SIGINT and SIGUSR1 do not end this process but are noted in the result; the
-/// first of them prints a line on standard error if `announce`. A second signal ends the process at
-/// once, as it does by default.
+/// From now on SIGTERM, SIGINT, SIGUSR1 and SIGHUP do not end this process but are noted in the
+/// result; the first of them prints a line on standard error if `announce`. A second signal ends
+/// the process at once, as it does by default, unless it is SIGHUP, which a closing terminal sends
+/// several times. Where SIGHUP was ignored (nohup), it stays so. SIGPIPE is ignored from now on:
+/// the write gives an error.
 const StopRequest& catch_stop_signals(bool announce);
 /// From now on these signals have no effect, because the process is about to end by itself.
 void ignore_stop_signals();

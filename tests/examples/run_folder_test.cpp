@@ -186,6 +186,63 @@ TEST_F(RunFolderOfProgram, ASecondSignalEndsTheProgramAtOnce) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
 }
 
+// A terminal that closes sends the signal twice: the shell and the kernel do.
+TEST_F(RunFolderOfProgram, AClosingTerminalStopsWithACheckpoint) {
+  RunningTrainer trainer(small_ + "--epochs 1000 --out " + run_, folder_ + "/first");
+  ASSERT_TRUE(trainer.wait_until([&] { return rows() >= 2; })) << trainer.output();
+  trainer.send(SIGHUP);
+  ASSERT_TRUE(trainer.wait_until(
+      [&] { return trainer.output().find("a second signal") != std::string::npos; }));
+  trainer.send(SIGHUP);
+  const int status = trainer.status();
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 3) << trainer.output();
+  EXPECT_NE(trainer.output().find("SIGHUP: stopped after step "), std::string::npos);
+  EXPECT_TRUE(fs::exists(run_ + "/checkpoint.safetensors"));
+}
+
+TEST_F(RunFolderOfProgram, UnderNohupAClosingTerminalChangesNothing) {
+  signal(SIGHUP, SIG_IGN);  // as nohup does; the trainer inherits it
+  RunningTrainer trainer(small_ + "--max-steps 30 --out " + run_, folder_ + "/first");
+  signal(SIGHUP, SIG_DFL);
+  ASSERT_TRUE(trainer.wait_until([&] { return rows() >= 2; })) << trainer.output();
+  trainer.send(SIGHUP);
+  const int status = trainer.status();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << trainer.output();
+  EXPECT_EQ(rows(), 30u);
+}
+
+TEST_F(RunFolderOfProgram, OutputThatNobodyReadsDoesNotEndARun) {
+  const std::string log = folder_ + "/pipe.log";
+  test::output_of("bash -c '{ " + std::string(TRAIN_RESNET) + " " + short_ +
+                  " --overwrite; echo code $? >&2; } 2>" + log + " | true'");
+  EXPECT_NE(content(log).find("nobody reads what it prints"), std::string::npos) << content(log);
+  EXPECT_NE(content(log).find("code 0"), std::string::npos) << content(log);
+  EXPECT_TRUE(fs::exists(run_ + "/model.safetensors"));
+}
+
+TEST_F(RunFolderOfProgram, WhatIsPrintedGetsIntoNoFileWhereStandardStreamsAreClosed) {
+  for (const char* closed : {">&-", "2>&-", "<&- >&- 2>&-"}) {
+    const Outcome outcome = test::output_of(std::string(TRAIN_RESNET) + " " + short_ +
+                                            " --overwrite --tensorboard " + closed);
+    EXPECT_EQ(outcome.code, 0) << closed;
+    EXPECT_EQ(content(run_ + "/.lock").find("epoch"), std::string::npos) << closed;
+    EXPECT_TRUE(content(run_ + "/.lock").starts_with("process ")) << closed;
+    EXPECT_EQ(losses(run_).size(), 1u) << closed;
+  }
+}
+
+TEST_F(RunFolderOfProgram, AFileThatMustNotGrowIsAnErrorAndNoSignal) {
+  for (const int blocks : {1, 100}) {  // of 1 kB: config.json, or the checkpoint
+    const Outcome outcome = test::output_of("bash -c 'ulimit -f " + std::to_string(blocks) +
+                                            "; exec " + TRAIN_RESNET + " " + short_ +
+                                            " --overwrite' 2>&1 >/dev/null");
+    EXPECT_EQ(outcome.code, 1) << outcome.output;
+    EXPECT_NE(outcome.output.find(run_), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("File too large"), std::string::npos) << outcome.output;
+  }
+}
+
 TEST(StopAgreement, AllRanksStopAfterTheSameStep) {
   constexpr int ranks = 3, asked_in_step = 5;
   std::array<int, ranks> stopped_after{};
