@@ -12,8 +12,8 @@
 #   --probe COMMAND   finds out whether a host is there, called as COMMAND HOST
 #                     [ssh -o BatchMode=yes -o ConnectTimeout=5 HOST true]
 #
-# SIGINT and SIGTERM stop the job with a checkpoint, a second one ends it at once. The exit code is that of the trainer
-# (docs/runs.md), or 1 where too few hosts are left.
+# SIGINT, SIGTERM and SIGHUP stop the job with a checkpoint, a second SIGINT or SIGTERM ends it at once. The exit code is
+# that of the trainer (docs/runs.md), or 1 where too few hosts are left.
 set -uo pipefail
 
 say() {
@@ -91,11 +91,13 @@ pass_on() {
   if [ "$signals" = 1 ]; then
     say "stopping with a checkpoint; a second signal ends the job at once"
     kill -USR1 "$job" 2> /dev/null
-  else
+  elif [ "$1" != HUP ]; then  # a terminal that closes sends it several times
     kill -TERM "$job" 2> /dev/null
   fi
 }
-trap pass_on INT TERM
+trap 'pass_on HUP' HUP
+trap 'pass_on INT' INT
+trap 'pass_on TERM' TERM
 
 # Removes the hosts that do not answer within 20 s, and prints their names. All are asked at the same time.
 leave_out_dead_hosts() {

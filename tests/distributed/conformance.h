@@ -276,7 +276,6 @@ inline void check_asynchronous(const ProcessGroup& group, Device device) {
 inline void check_polled(const ProcessGroup& group, Device device) {
   const auto poll = [](distributed::Work work) {
     while (!work.is_done()) std::this_thread::yield();
-    return work;
   };
   const int rank = group.rank(), size = group.size();
   for (const DType dtype : all_dtypes)
@@ -293,7 +292,8 @@ inline void check_polled(const ProcessGroup& group, Device device) {
                      told = part(1), gathered = part(size);
         reduced.copy_(mine);
         told.copy_(mine);
-        distributed::Work work = poll(group.all_reduce(reduced, ReduceOp::max));
+        distributed::Work work = group.all_reduce(reduced, ReduceOp::max);
+        poll(work);
         expect_reduced(reduced, ReduceOp::max, ranks, group, where("polled", dtype, n, group));
         work.wait();
         poll(group.broadcast(told, size - 1));

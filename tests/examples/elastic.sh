@@ -122,14 +122,19 @@ run option option --hosts a,b
 expect option 2 'elastic: unknown option --hosts'
 
 # A signal stops the job with a checkpoint, and another call goes on.
-"$elastic" --hostfile "$folder/hosts" --launch "$folder/launch" --probe "$folder/probe" -- \
+env --default-signal=HUP "$elastic" --hostfile "$folder/hosts" --launch "$folder/launch" --probe "$folder/probe" -- \
   "$trainer" "${arguments[@]}" --max-steps 100 --out "$folder/signal" > "$folder/signal.log" 2>&1 &
 job=$!
 for _ in $(seq 3000); do
   if [ "$(losses signal 2>/dev/null | wc -l)" -ge 2 ]; then break; fi
   sleep 0.02
 done
-kill -TERM "$job"
+kill -HUP "$job"  # as a terminal that closes does, twice
+for _ in $(seq 500); do
+  if grep -q 'stopping with a checkpoint' "$folder/signal.log"; then break; fi
+  sleep 0.02
+done
+kill -HUP "$job" 2>/dev/null || true
 code=0
 wait "$job" || code=$?
 expect signal 3 'SIGUSR1: stopped after step [0-9]* of 100, with a checkpoint'

@@ -188,6 +188,7 @@ TEST_F(RunFolderOfProgram, ASecondSignalEndsTheProgramAtOnce) {
 
 // A terminal that closes sends the signal twice: the shell and the kernel do.
 TEST_F(RunFolderOfProgram, AClosingTerminalStopsWithACheckpoint) {
+  signal(SIGHUP, SIG_DFL);  // the tests may run under nohup
   RunningTrainer trainer(small_ + "--epochs 1000 --out " + run_, folder_ + "/first");
   ASSERT_TRUE(trainer.wait_until([&] { return rows() >= 2; })) << trainer.output();
   trainer.send(SIGHUP);

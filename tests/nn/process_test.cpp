@@ -1,6 +1,7 @@
 // Tests of the ends and the children of processes that compute: a child of a fork computes what its
 // parent does, and a process ends quietly while other threads compute.
 #include <tutti/autograd/functions.h>
+#include <tutti/autograd/matmul.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/core/random.h>
