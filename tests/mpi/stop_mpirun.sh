@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# stop_mpirun.sh TRAINER FOLDER MPIRUN...: SIGINT and SIGTERM to mpirun itself stop both of its processes with a
+# stop_mpirun.sh TRAINER FOLDER MPIRUN...: SIGINT, SIGTERM and SIGHUP to mpirun itself stop both of its processes with a
 # checkpoint, and the resumed run goes on after the step at which they stopped.
 set -euo pipefail
 trainer=$1 folder=$2
@@ -15,9 +15,9 @@ mkdir -p "$folder"
 # shellcheck source=tests/mpi/running_trainer.sh
 . "$(dirname "$0")/running_trainer.sh"
 
-# On SIGINT and SIGTERM mpirun waits for its odls_base_sigkill_timeout, sends SIGTERM, waits as long again, and sends
+# On these signals mpirun waits for its odls_base_sigkill_timeout, sends SIGTERM, waits as long again, and sends
 # SIGKILL. It ends with code 1 itself.
-for signal in INT TERM; do
+for signal in INT TERM HUP; do
   mpirun=("$@" --mca odls_base_sigkill_timeout 4)
   start "$signal" "$signal" --epochs 1000
   wait_for_rows "$signal" 2
