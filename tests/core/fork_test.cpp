@@ -7,6 +7,7 @@
 
 #include "distributed/process.h"
 #include "temporary_folder.h"
+#include "thread_sanitizer.h"
 
 #include <gtest/gtest.h>
 
@@ -16,6 +17,13 @@
 
 namespace tutti {
 namespace {
+
+class Fork : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::under_thread_sanitizer) GTEST_SKIP() << "ThreadSanitizer does not see OpenMP's locks";
+  }
+};
 
 // Runs `body` in the child of a fork, which has to return true within 20 s.
 template <class Body>
@@ -39,7 +47,7 @@ bool computes_with(int threads) {
   return sum == 4950 && calls == num_threads();
 }
 
-TEST(Fork, AChildComputesWithTheThreadsOfItsParentOrAsManyAsItWants) {
+TEST_F(Fork, AChildComputesWithTheThreadsOfItsParentOrAsManyAsItWants) {
   const int before = num_threads();
   EXPECT_TRUE(computes_with(2));
   expect_in_child([] { return computes_with(num_threads()) && computes_with(3); });
@@ -48,7 +56,7 @@ TEST(Fork, AChildComputesWithTheThreadsOfItsParentOrAsManyAsItWants) {
   set_num_threads(before);
 }
 
-TEST(Fork, AChildOfAChildComputes) {
+TEST_F(Fork, AChildOfAChildComputes) {
   const int before = num_threads();
   EXPECT_TRUE(computes_with(2));
   expect_in_child([] {  // as daemon() forks twice
@@ -61,7 +69,7 @@ TEST(Fork, AChildOfAChildComputes) {
   set_num_threads(before);
 }
 
-TEST(Fork, AnyThreadMayForkAndTheChildHasThreadsOfItsOwn) {
+TEST_F(Fork, AnyThreadMayForkAndTheChildHasThreadsOfItsOwn) {
   std::thread([] {
     EXPECT_TRUE(computes_with(3));
     expect_in_child([] {
@@ -73,7 +81,7 @@ TEST(Fork, AnyThreadMayForkAndTheChildHasThreadsOfItsOwn) {
   }).join();
 }
 
-TEST(Fork, TheTimelineStaysTheParents) {
+TEST_F(Fork, TheTimelineStaysTheParents) {
   const test::TemporaryFolder folder;
   const std::string path = folder / "timeline.json";
   trace::Profile profile(path);

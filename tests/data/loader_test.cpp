@@ -11,6 +11,7 @@
 
 #include "distributed/process.h"
 #include "fixture.h"
+#include "thread_sanitizer.h"
 
 #include <atomic>
 #include <cstdio>
@@ -351,6 +352,7 @@ TEST(DataLoader, TheChildOfAForkIsToldThatTheThreadsAreTheParents) {
                    std::string(error.what()).find("forked from") != std::string::npos;
       }
       loader.reset();
+      if (test::under_thread_sanitizer) options.workers = 0;
       _exit(is_right && DataLoader(synthetic(40), options).next() ? 0 : 1);
     }
     test::expect_exit(child, 0);

@@ -10,6 +10,7 @@
 #include <tutti/optim/sgd.h>
 
 #include "distributed/process.h"
+#include "thread_sanitizer.h"
 
 #include <gtest/gtest.h>
 
@@ -21,6 +22,13 @@
 
 namespace tutti {
 namespace {
+
+class Process : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::under_thread_sanitizer) GTEST_SKIP() << "ThreadSanitizer does not see OpenMP's locks";
+  }
+};
 
 // Returns results and gradients of loops, convolutions and products, all with several threads.
 std::vector<double> compute() {
@@ -35,7 +43,7 @@ std::vector<double> compute() {
   return all;
 }
 
-TEST(Process, AChildOfAForkComputesWhatItsParentDoes) {
+TEST_F(Process, AChildOfAForkComputesWhatItsParentDoes) {
   const int before = num_threads();
   set_num_threads(2);
   const std::vector<double> expected = compute();
@@ -87,7 +95,7 @@ void reduce(int i) {
   std::exit(7);
 }
 
-TEST(Process, EndsQuietlyWhileOtherThreadsCompute) {
+TEST_F(Process, EndsQuietlyWhileOtherThreadsCompute) {
   for (const auto& step : {convolve, convolve_in_new_shapes, multiply, train, reduce})
     for (int run = 0; run < 10 && !HasFailure(); ++run) {
       std::fflush(nullptr);
@@ -98,7 +106,7 @@ TEST(Process, EndsQuietlyWhileOtherThreadsCompute) {
 }
 
 // The end of a static object waits for a thread that computes: it may finish what it has begun.
-TEST(Process, AThreadThatIsJoinedAtExitFinishes) {
+TEST_F(Process, AThreadThatIsJoinedAtExitFinishes) {
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child == 0) {
