@@ -70,6 +70,9 @@ struct Meta {
   /// visited. DataParallel finds forwards in it whose backward one rank has left out. Atomic,
   /// because several threads may use one leaf at a time.
   std::atomic<std::int64_t> uses_without_backward{0};
+  /// Of a leaf: the steps of optimizers that had it among their parameters, with a gradient or
+  /// without. DataParallel finds ranks in it that have left out a step.
+  std::atomic<std::int64_t> optimizer_steps{0};
 };
 
 /// Returns the Meta of a tensor and makes one if there is none.

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <functional>
+#include <string_view>
 
 namespace tutti::distributed {
 
@@ -66,9 +67,17 @@ class Backend {
   /// can use it.
   bool belongs_to_parent() const { return process_.is_of_parent(); }
 
+  /// Throws a DistributedError, which begins with `what`, where the calling thread is another rank
+  /// of the same world (run_ranks): two ranks that share one object would wait for each other.
+  /// Threads that are no rank may call for any.
+  void check_thread(std::string_view what) const;
+
   // ProcessGroup keeps these here because copies of a handle share them.
   std::atomic<std::int64_t> calls{0};
   std::atomic<std::int64_t> bytes{0};
+  /// How many layers and DataParallel objects of this rank have taken the group. Each has its
+  /// number, which travels with its calls, so that ranks do not mix up two of one name.
+  std::atomic<std::int64_t> layers{0}, models{0};
   std::function<void(const Timing&)> observer = {};  ///< Called after each wait() for a collective.
 
  protected:
@@ -78,6 +87,10 @@ class Backend {
   CallRecord record(const Collective& call) { return latest_call_->record(call); }
 
  private:
+  friend class ThreadWorld;
+  // The world of the calling thread where that is a rank, else null.
+  inline static thread_local const Backend* of_thread_ = nullptr;
+
   std::shared_ptr<const GroupInfo> info_;
   std::shared_ptr<World> world_;
   std::shared_ptr<CallLog::Entry> latest_call_;

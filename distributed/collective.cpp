@@ -63,7 +63,7 @@ std::int64_t Collective::bytes() const {
 }
 
 bool Fingerprint::operator==(const Fingerprint& other) const {
-  return sequence == other.sequence && count == other.count && name_hash == other.name_hash &&
+  return sequence == other.sequence && name_hash == other.name_hash && shape == other.shape &&
          root == other.root && operation == other.operation && op == other.op &&
          dtype == other.dtype;
 }
@@ -71,7 +71,7 @@ bool Fingerprint::operator==(const Fingerprint& other) const {
 std::uint64_t Fingerprint::hash() const {
   return Hash64()
       .add(static_cast<std::uint64_t>(sequence))
-      .add(static_cast<std::uint64_t>(count))
+      .add(shape.begin(), sizeof(*shape.begin()) * static_cast<std::size_t>(shape.size()))
       .add(name_hash)
       .add(static_cast<std::uint64_t>(root))
       .add(static_cast<std::uint64_t>(operation) << 16 | static_cast<std::uint64_t>(op) << 8 |
@@ -82,13 +82,16 @@ std::uint64_t Fingerprint::hash() const {
 Fingerprint fingerprint(const Collective& call) {
   Fingerprint fingerprint;
   fingerprint.sequence = call.sequence;
-  fingerprint.count = call.input.defined() ? call.input.numel() : 0;
-  fingerprint.name_hash =
-      Hash64().add(std::string_view(call.name)).add(std::string_view(call.step)).value();
+  if (call.input.defined()) fingerprint.shape = call.input.shape();
+  fingerprint.name_hash = Hash64()
+                              .add(call.name.data(), call.name.size())
+                              .add(call.step.data(), call.step.size())
+                              .value();
   fingerprint.root = call.root;
   fingerprint.operation = call.operation;
   fingerprint.op = static_cast<std::uint8_t>(call.op);
   fingerprint.dtype = call.input.defined() ? static_cast<std::uint8_t>(call.input.dtype()) : 0;
+  fingerprint.of_model = call.of_model;
   std::size_t room = sizeof(fingerprint.name) - 1;
   char* end = fingerprint.name;
   for (const std::string* part : {&call.name, &call.step, &call.detail}) {
@@ -109,8 +112,9 @@ std::string to_string(const Fingerprint& fingerprint) {
     text += fmt::format("(root {})", fingerprint.root);
   text += fmt::format(" #{}", fingerprint.sequence);
   if (fingerprint.operation != Operation::barrier)
-    text += fmt::format(" of {} x {}", tutti::to_string(static_cast<DType>(fingerprint.dtype)),
-                        fingerprint.count);
+    text += fmt::format(" of {} of shape {}",
+                        tutti::to_string(static_cast<DType>(fingerprint.dtype)),
+                        tutti::to_string(fingerprint.shape));
   const std::string name(fingerprint.name, strnlen(fingerprint.name, sizeof(fingerprint.name)));
   return name.empty() ? text : fmt::format("{} ({})", text, name);
 }
@@ -121,8 +125,14 @@ std::string disagreement(std::span<const Fingerprint> fingerprints, std::span<co
     if (!(fingerprints[i] == fingerprints[0]))
       return fmt::format(
           "the ranks are at different calls: rank {} at {}, rank {} at {}. Every rank must issue "
-          "the same collectives in the same order",
-          rank(0), to_string(fingerprints[0]), rank(i), to_string(fingerprints[i]));
+          "the same collectives in the same order{}",
+          rank(0), to_string(fingerprints[0]), rank(i), to_string(fingerprints[i]),
+          fingerprints[0].of_model || fingerprints[i].of_model
+              ? fmt::format(", and construct models and layers in the same order, with the same "
+                            "options; a model that one rank alone builds takes ProcessGroup() as "
+                            "its group{}",
+                            advice_for_one_rank)
+              : "");
   return {};
 }
 

@@ -32,9 +32,12 @@ struct CallOptions {
   std::chrono::milliseconds timeout{0};
   /// What errors say behind the name. Unlike the name, it need not be equal on all ranks.
   std::string detail = {};
-  /// The step that the call belongs to, such as ", backward 12". It must be equal on all ranks, as
-  /// the name, and stands only in the error for ranks that are at different calls.
+  /// What else must be equal on all ranks: the step, object and options that the call belongs to,
+  /// such as ", backward 12". It stands only in the error for ranks that are at different calls.
   std::string step = {};
+  /// Whether the call is a part of a model's forward or backward. Errors then say what to do about
+  /// a model that one rank runs alone.
+  bool of_model = false;
 };
 
 /// A collective that has been started. Its tensors must not be touched before wait() has returned
@@ -85,6 +88,7 @@ struct Collective {
   std::string name = {};
   std::string detail = {};    ///< What errors say behind the name; not compared between ranks.
   std::string step = {};      ///< What ranks compare beside the name (CallOptions::step).
+  bool of_model = false;      ///< As in CallOptions.
   std::int64_t sequence = 0;  ///< The number of this collective in its group, counted from 1.
   std::chrono::milliseconds timeout{0};  ///< How long a wait for it may last.
 
@@ -95,14 +99,15 @@ struct Collective {
 /// Backends send a Fingerprint as plain bytes.
 struct Fingerprint {
   std::int64_t sequence = 0;
-  std::int64_t count = 0;       ///< The number of elements of the input.
   std::uint64_t name_hash = 0;  ///< Of name and step.
+  Shape shape = {};             ///< Of the input.
   std::int32_t root = 0;
   Operation operation = Operation::barrier;
   std::uint8_t op = 0;
   std::uint8_t dtype = 0;
+  std::uint8_t of_model = 0;  ///< As in CallOptions; not compared.
   /// The beginning of name, step and detail, for the error text; not compared.
-  char name[217] = {};
+  char name[224] = {};
 
   bool operator==(const Fingerprint& other) const;
   /// Returns a hash of what operator==() compares.
@@ -112,8 +117,12 @@ struct Fingerprint {
 /// Returns the fingerprint of a call.
 Fingerprint fingerprint(const Collective& call);
 
-/// Returns a text such as "all_reduce(sum) #8 of float32 x 1024 (layer1.bn)".
+/// Returns a text such as "all_reduce(sum) #8 of float32 of shape (2, 6) (layer1.bn)".
 std::string to_string(const Fingerprint& fingerprint);
+
+/// What errors advise about a call of a model that some ranks do not take part in.
+inline constexpr const char* advice_for_one_rank =
+    ". What one rank does alone belongs under NoGrad, in eval(), or into a no_sync() scope";
 
 /// Compares the ranks' fingerprints. Returns an empty string where all are equal; else a text that
 /// shows the first rank's call and that of the next rank that differs from it. The fingerprints are

@@ -116,6 +116,7 @@ void check_process(const Backend& backend, Operation operation) {
         "{}: group '{}' belongs to the process that this one was forked from; make groups after a "
         "fork, or start the child with exec",
         to_string(operation), backend.info().group);
+  backend.check_thread(to_string(operation));
 }
 
 }  // namespace
@@ -133,6 +134,7 @@ Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOption
   call.name = std::move(options.name);
   call.detail = std::move(options.detail);
   call.step = std::move(options.step);
+  call.of_model = options.of_model;
   call.timeout = options.timeout.count() > 0 ? options.timeout : info.timeout;
   call.sequence = ++backend->calls;
   backend->bytes += call.bytes();

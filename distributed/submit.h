@@ -8,8 +8,8 @@
 namespace tutti::distributed {
 
 /// Starts a collective. The caller sets operation, op, root, input and output of `call`, with
-/// tensors of any strides and device; submit() sets name, detail, step, timeout and
-/// sequence.
+/// tensors of any strides and device; submit() sets sequence and what the
+/// options say.
 Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOptions options);
 
 }  // namespace tutti::distributed

@@ -4,6 +4,7 @@
 
 #include "../autograd/functions.h"
 #include "../autograd/grad_mode.h"
+#include "../autograd/node.h"
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
 #include "../kernels/optimizer.h"
@@ -82,6 +83,8 @@ void Optimizer::step(const Tensor& found_inf) {
     check_found_inf(found_inf);
     make_skip_counts(found_inf.device());
   }
+  for (const Slot& slot : slots_)
+    autograd::meta_of(slot.parameter).optimizer_steps.fetch_add(1, std::memory_order_relaxed);
   // Neighbours in the same group and on the same device are updated together.
   for (std::size_t first = 0, last = 0; first < due.size(); first = last) {
     const Slot& slot = slots_[due[first]];

@@ -2,6 +2,7 @@
 
 #include "../../core/create.h"
 #include "../../core/hash.h"
+#include "../backend.h"
 #include "reducer.h"
 
 #include <algorithm>
@@ -45,9 +46,9 @@ void compare_lines(const std::vector<std::string>& of_rank_0, const std::vector<
     const std::string other = i < of_r.size() ? of_r[i] : "nothing more";
     if (zero != other)
       fail<DistributedError>(
-          "DataParallel: the models differ at tensor {}: rank 0 has {}, rank {} has {}. Every rank "
-          "must build the same model",
-          i, zero, r, other);
+          "DataParallel: the models differ at {}: rank 0 has {}, rank {} has {}. Every rank must "
+          "build the same models in the same order, with the same options",
+          i == 0 ? "the options" : fmt::format("tensor {}", i - 1), zero, r, other);
   }
 }
 
@@ -85,7 +86,8 @@ void check_same_model(const ProcessGroup& group, const std::vector<std::string>&
 // Copies the values of rank `root` to all ranks. Tensors of one dtype and device travel together,
 // so that a model of hundreds of tensors starts with a few collectives. The copies need as much
 // memory as the gradients' buckets, which are not there yet when a model starts.
-void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root) {
+void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root,
+                   const std::string& identity) {
   constexpr std::int64_t cap = std::int64_t{256} << 20;  // bytes of one broadcast
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -100,7 +102,7 @@ void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root
     if (group.rank() == root) copy(true);
     const std::string name = fmt::format("DataParallel: values of {} {} tensors",
                                          bucket.parameters.size(), to_string(bucket.flat.dtype()));
-    group.broadcast(bucket.flat, root, {.name = name}).wait();
+    group.broadcast(bucket.flat, root, {.name = name, .step = identity}).wait();
     if (group.rank() != root) copy(false);
   }
 }
@@ -114,15 +116,25 @@ DataParallel::DataParallel(StateDict parameters, StateDict buffers, ProcessGroup
     fail<ValueError>(
         "DataParallel: bucket_cap_mb and first_bucket_mb must be positive, got {} and {}",
         options.bucket_cap_mb, options.first_bucket_mb);
-  const std::vector<std::string> description = describe_model(parameters, buffers_);
+  std::vector<std::string> description = describe_model(parameters, buffers_);
   if (group_.size() == 1) return;
+  const std::string name = options.name.empty() ? "" : fmt::format(" '{}'", options.name);
+  identity_ = fmt::format(", DataParallel {}{} of group '{}'", ++group_.implementation()->models,
+                          name, group_.name());
+  description.insert(
+      description.begin(),
+      fmt::format("the name '{}', bucket_cap_mb={}, first_bucket_mb={}, find_unused_parameters={}, "
+                  "reorder_buckets={}",
+                  options.name, options.bucket_cap_mb, options.first_bucket_mb,
+                  options.find_unused_parameters, options.reorder_buckets));
   check_same_model(group_, description);
   StateDict tensors = parameters;
   tensors.insert(tensors.end(), buffers_.begin(), buffers_.end());
-  broadcast_all(group_, tensors, 0);
+  broadcast_all(group_, tensors, 0, identity_);
   std::erase_if(parameters,
                 [](const auto& parameter) { return !parameter.second.requires_grad(); });
-  reducer_ = std::make_shared<Reducer>(std::move(parameters), group_, std::move(options));
+  reducer_ =
+      std::make_shared<Reducer>(std::move(parameters), group_, std::move(options), identity_);
 }
 
 DataParallel::~DataParallel() {
@@ -143,7 +155,7 @@ void DataParallel::synchronize_gradients() {
 }
 
 void DataParallel::broadcast_buffers(int root) {
-  if (group_.size() > 1) broadcast_all(group_, buffers_, root);
+  if (group_.size() > 1) broadcast_all(group_, buffers_, root, identity_);
 }
 
 std::vector<std::vector<std::string>> DataParallel::buckets() const {

@@ -28,6 +28,9 @@ struct DataParallelOptions {
   bool reorder_buckets = true;
   /// How a bucket is summed over the ranks; by default an all-reduce in the gradients' dtype.
   CommunicationHook communication = {};
+  /// Tells models of one architecture apart, such as the two discriminators of a CycleGAN. Ranks
+  /// that construct their DataParallel objects in another order are found by it alone.
+  std::string name = {};
 };
 
 /// While the object lives, every backward() averages the gradients over the ranks before it
@@ -40,10 +43,13 @@ struct DataParallelOptions {
 /// the next averaging backward. The buckets are reduced in one fixed order on every rank, each as
 /// soon as all of its gradients are there, while backward continues.
 ///
-/// Every rank makes the same forwards and backwards. Where a rank leaves a backward out, or its
-/// loss depends on no parameter, its next gradients are not averaged with those of another step:
-/// every rank gets a DistributedError that shows the number of the backward on both ranks. So what
-/// one rank does alone belongs under NoGrad (forwards) or into a no_sync() scope (backwards).
+/// Every rank makes the same forwards, backwards and optimizer steps, with its objects in the same
+/// order. A bucket carries the number of the object (counted in its group by construction), of the
+/// backward and of the optimizer steps of its parameters, and the uses of parameters in forwards
+/// without a backward. Where these differ, gradients of different steps or models are not averaged:
+/// every rank gets a DistributedError that shows both sides. So what one rank does alone belongs
+/// under NoGrad (forwards) or into a no_sync() scope (backwards). Only a rank that leaves out all
+/// of forward, backward and optimizer step is not found before it has one step less at the end.
 ///
 /// The average covers the whole gradient of a parameter, with what no_sync() scopes have
 /// accumulated. It is the mean over the ranks, whatever their batch sizes; to weight uneven ranks
@@ -54,11 +60,11 @@ struct DataParallelOptions {
 /// One object serves one thread. On a group of one rank it does nothing.
 class DataParallel {
  public:
-  /// Checks that names, shapes, dtypes and requires_grad are the same on every rank, then copies
-  /// parameters and buffers from rank 0. This call is collective: an all-gather of 16 bytes a rank,
-  /// and a broadcast for each dtype and each 256 MiB, whatever the number of tensors. Throws a
-  /// DistributedError that shows the first difference on both ranks. Parameters that do not require
-  /// a gradient now are never averaged.
+  /// Checks that options, names, shapes, dtypes and requires_grad are those of every rank, then
+  /// copies parameters and buffers from rank 0. This call is collective: an all-gather of 16 bytes
+  /// a rank, and a broadcast for each dtype and each 256 MiB, whatever the number of tensors.
+  /// Throws a DistributedError that shows the first difference on both ranks. Parameters that do
+  /// not require a gradient now are never averaged.
   [[nodiscard]] DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group,
                              DataParallelOptions options = {});
   ~DataParallel();
@@ -97,6 +103,7 @@ class DataParallel {
  private:
   StateDict buffers_;
   ProcessGroup group_;
+  std::string identity_;              // what the ranks compare with every call of this object
   std::shared_ptr<Reducer> reducer_;  // null on a group of one
 };
 

@@ -10,13 +10,18 @@ namespace tutti::distributed {
 
 bool Join::step(std::int64_t samples) {
   if (samples < 0) fail<ValueError>("Join: expected a number of samples, got {}", samples);
+  // The choices decide whether and how a rank goes on.
+  constexpr const char *uneven_names[] = {"shadow", "stop", "error"},
+                       *divisor_names[] = {"samples", "active_ranks", "world_size"};
   std::vector<std::int64_t> of_ranks(static_cast<std::size_t>(group_.size()));
   group_
       .all_gather(from_blob(&samples, {}, int64),
                   from_blob(of_ranks.data(), {group_.size()}, int64),
-                  {.name = "Join: who has samples"})
+                  {.name = "Join: who has samples",
+                   .step = fmt::format(", step {}, uneven={}, divide_by={}", ++steps_,
+                                       uneven_names[static_cast<int>(options_.uneven)],
+                                       divisor_names[static_cast<int>(options_.divide_by)])})
       .wait();
-  ++steps_;
   total_ = std::reduce(of_ranks.begin(), of_ranks.end());
   active_ = static_cast<int>(
       std::count_if(of_ranks.begin(), of_ranks.end(), [](std::int64_t n) { return n > 0; }));

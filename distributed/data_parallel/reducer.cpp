@@ -5,6 +5,7 @@
 #include "../../core/create.h"
 #include "../../kernels/elementwise.h"
 #include "../../kernels/optimizer.h"
+#include "../backend.h"
 
 #include <algorithm>
 #include <numeric>
@@ -47,20 +48,25 @@ void abort_on_error(const ProcessGroup& group, const Bucket& bucket, const Run& 
 
 // Returns the name of the collective for a late part of a gradient. Where only some ranks have such
 // a part, the others are at another collective, and the error for that shows this name.
-CallOptions late_call(const std::string& parameter) {
-  return {.name = "late gradient of " + parameter +
-                  "; if not on every rank, set find_unused_parameters"};
+std::string late_call(const std::string& parameter) {
+  return "late gradient of " + parameter + "; if not on every rank, set find_unused_parameters";
+}
+
+std::int64_t optimizer_steps(const Tensor& parameter) {
+  return parameter.meta()->optimizer_steps.load(std::memory_order_relaxed);
 }
 
 }  // namespace
 
-Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions options)
+Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions options,
+                 std::string identity)
     : parameters_(std::move(parameters)),
       states_(parameters_.size()),
       group_(std::move(group)),
       options_(std::move(options)),
       starts_at_end_(options_.find_unused_parameters && group_.capabilities().device_waits),
       uncounted_(autograd::backwards_begun()),
+      identity_(std::move(identity)),
       reordered_(!options_.reorder_buckets || options_.find_unused_parameters) {
   if (!options_.communication)
     options_.communication = [](const ProcessGroup& ranks, const Tensor& bucket, CallOptions call) {
@@ -70,9 +76,11 @@ Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions o
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
   lay_out_buckets(order);
-  for (std::size_t p = 0; p < parameters_.size(); ++p)
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    states_[p].steps_before = optimizer_steps(parameters_[p].second);
     hooks_.push_back(autograd::add_leaf_hook(
         parameters_[p].second, [this, p](Tensor& gradient) { on_gradient(p, gradient); }, true));
+  }
 }
 
 void Reducer::detach() {
@@ -129,6 +137,7 @@ void Reducer::reset() {
 }
 
 void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
+  group_.implementation()->check_thread("DataParallel");  // before it touches what threads share
   if (paused_ > 0) return;
   if (backward_ != autograd::current_backward()) {
     if (backward_ != 0) reset();  // the last backward threw before its end
@@ -149,18 +158,27 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
   if (!starts_at_end_) start_full_buckets();
 }
 
-// Says which backward this is, so that a rank that has left one out does not average its gradients
-// with those of another step. A backward through none of the parameters counts. A forward without a
-// backward shows in the uses of the parameters; ranks that may use different ones may also leave
-// different ones without a gradient, so there it does not.
+// Says which backward of which object this is, and how many optimizer steps came before, so that a
+// rank that has left one out does not average its gradients with those of another step. A backward
+// through none of the parameters counts. The steps are those of the parameter that has seen most:
+// ranks may divide the parameters among their optimizers. A forward without a backward shows in the
+// uses of the parameters; ranks that may use different ones may also leave different ones without a
+// gradient, so there it does not.
 void Reducer::begin_averaging() {
-  step_ = fmt::format(", backward {}", autograd::backwards_begun() - uncounted_);
-  if (options_.find_unused_parameters) return;
-  std::int64_t left_out = 0;
-  for (const auto& [name, parameter] : parameters_)
+  std::int64_t left_out = 0, steps = 0;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor& parameter = parameters_[p].second;
     left_out += parameter.meta()->uses_without_backward.load(std::memory_order_relaxed);
-  if (left_out != 0)
+    steps = std::max(steps, optimizer_steps(parameter) - states_[p].steps_before);
+  }
+  step_ = fmt::format(", backward {}", autograd::backwards_begun() - uncounted_);
+  if (left_out != 0 && !options_.find_unused_parameters)
     step_ += fmt::format(", after a forward without backward: {} uses of parameters", left_out);
+  step_ += fmt::format(", {} optimizer step{}{}", steps, steps == 1 ? "" : "s", identity_);
+}
+
+CallOptions Reducer::call(std::string name) const {
+  return {.name = std::move(name), .step = step_, .of_model = true};
 }
 
 // Keeps a gradient until its bucket is filled.
@@ -205,8 +223,7 @@ void Reducer::start_full_buckets() {
   while (works_.size() < buckets_.size() && pending_[works_.size()] == 0) {
     const Bucket& bucket = buckets_[works_.size()];
     abort_on_error(group_, bucket, [&] {
-      works_.push_back(
-          options_.communication(group_, bucket.flat, {.name = bucket.label, .step = step_}));
+      works_.push_back(options_.communication(group_, bucket.flat, call(bucket.label)));
     });
   }
 }
@@ -229,6 +246,7 @@ void Reducer::finish_backward() {
 }
 
 void Reducer::synchronize() {
+  group_.implementation()->check_thread("DataParallel");
   if (autograd::current_backward() != 0)
     fail<Error>("synchronize_gradients: called inside of a backward; call it after backward()");
   reset();
@@ -253,7 +271,7 @@ void Reducer::fail_for_missing_gradients() {
   for (std::size_t p = 0; p < parameters_.size() && shown < 8; ++p)
     if (!states_[p].arrived) names += (shown++ ? ", '" : "'") + parameters_[p].first + "'";
   if (missing > shown) names += fmt::format(" and {} more", missing - shown);
-  group_.barrier({.name = "no gradient for " + names});
+  group_.barrier(call("no gradient for " + names));
   fail<Error>(
       "DataParallel: backward gave no gradient for {} of {} parameters on rank {}: {}. Set "
       "find_unused_parameters where that is meant, or requires_grad_(false) for what is never "
@@ -289,14 +307,14 @@ void Reducer::assign_averages(bool ranks_may_differ) {
     late[p] = states_[p].late.defined();
   }
   if (ranks_may_differ)
-    group_.all_reduce(flags, ReduceOp::max, {.name = "which parameters have gradients"}).wait();
+    group_.all_reduce(flags, ReduceOp::max, call("which parameters have gradients")).wait();
   for (std::size_t b = 0; b < works_.size(); ++b)
     abort_on_error(group_, buckets_[b], [&] { works_[b].wait(); });
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     if (late[p]) {
       Tensor& sum = states_[p].late;
       if (!sum.defined()) sum = zeros_like(view(p));
-      group_.all_reduce(sum, ReduceOp::sum, late_call(parameters_[p].first)).wait();
+      group_.all_reduce(sum, ReduceOp::sum, call(late_call(parameters_[p].first))).wait();
       view(p).add_(sum);
     }
     if (used[p]) parameters_[p].second.set_grad(view(p).detach());
@@ -307,7 +325,7 @@ void Reducer::follow_order_of_rank_0(std::vector<std::size_t> arrivals) {
   reordered_ = true;
   const Tensor order = empty({static_cast<std::int64_t>(arrivals.size())}, {.dtype = int64});
   std::copy(arrivals.begin(), arrivals.end(), order.data<std::int64_t>());
-  group_.broadcast(order, 0, {.name = "the order of the gradients"}).wait();
+  group_.broadcast(order, 0, call("the order of the gradients")).wait();
   std::copy_n(order.data<std::int64_t>(), arrivals.size(), arrivals.begin());
   if (arrivals != order_) lay_out_buckets(arrivals);
 }

@@ -16,7 +16,9 @@ namespace tutti::distributed {
 
 class Reducer {
  public:
-  Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions options);
+  /// `identity` tells this object from others of the group, as CallOptions::step.
+  Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions options,
+          std::string identity);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
@@ -31,12 +33,13 @@ class Reducer {
  private:
   /// A parameter in the present backward.
   struct ParameterState {
-    std::size_t bucket = 0;  ///< The bucket in which its gradient lies,
-    std::size_t index = 0;   ///< and the index there.
-    bool arrived = false;    ///< The first part of its gradient has arrived.
-    Tensor gradient;         ///< That part, until it is copied into the bucket.
-    bool unused = false;     ///< This rank has no gradient for it, and contributes zeros.
-    Tensor late;             ///< What arrived after the first part of its gradient.
+    std::size_t bucket = 0;         ///< The bucket in which its gradient lies,
+    std::size_t index = 0;          ///< and the index there.
+    bool arrived = false;           ///< The first part of its gradient has arrived.
+    Tensor gradient;                ///< That part, until it is copied into the bucket.
+    bool unused = false;            ///< This rank has no gradient for it, and contributes zeros.
+    Tensor late;                    ///< What arrived after the first part of its gradient.
+    std::int64_t steps_before = 0;  ///< The optimizer steps before this object.
   };
 
   void lay_out_buckets(const std::vector<std::size_t>& order);
@@ -45,6 +48,7 @@ class Reducer {
   // In the order of a backward.
   void on_gradient(std::size_t parameter, Tensor& gradient);
   void begin_averaging();
+  CallOptions call(std::string name) const;
   void keep_for_bucket(std::size_t parameter, const Tensor& gradient);
   void count_arrival(std::size_t parameter);
   void fill_bucket(const Bucket& bucket);
@@ -75,6 +79,7 @@ class Reducer {
   // The backwards of this thread that do not count: those before this object and in no_sync()
   // scopes; and how many there were when the scope in progress began.
   std::uint64_t uncounted_ = 0, paused_since_ = 0;
+  std::string identity_;
   std::string step_;        // the backward in progress, as the ranks compare it with every bucket
   bool reordered_ = false;  // the buckets have their final order
 };

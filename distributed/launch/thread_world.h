@@ -13,6 +13,7 @@ class ThreadWorld {
 
  private:
   ScopedValue<const ProcessGroup*> world_;
+  ScopedValue<const Backend*> backend_;
 };
 
 }  // namespace tutti::distributed

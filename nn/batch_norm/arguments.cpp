@@ -140,6 +140,28 @@ Tensor dense_position_weights(const Call& call) {
   return w;
 }
 
+// Returns what must be the same on every rank beside the name of a call and the size of its packet.
+// The text is made again only where it changes.
+const std::string& traits_of(const Call& call) {
+  const BatchNormArgs& args = call.args;
+  CallHistory& history = *call.history;
+  const bool tracked = args.running.mean.defined();
+  const auto parts = std::tuple(call.x.dtype(), args.eps.value, args.eps.floor, args.tracking,
+                                args.momentum, args.weight.defined(), args.bias.defined(), tracked);
+  if (!history.traits.empty() && parts == history.traits_of) return history.traits;
+  history.traits_of = parts;
+  history.traits = fmt::format(
+      ", {} input, eps={}{}, {}, affine={}, bias={}, track_running_stats={}",
+      to_string(call.x.dtype()), args.eps.value, args.eps.floor ? " as floor" : "",
+      args.tracking == kernels::Tracking::pooled     ? "pooled"
+      : args.tracking == kernels::Tracking::momentum ? fmt::format("momentum={}", args.momentum)
+                                                     : "momentum=none",
+      args.weight.defined(), args.bias.defined(), tracked);
+  if (history.layer > 0)
+    history.traits += fmt::format(", layer {} of group '{}'", history.layer, args.group->name());
+  return history.traits;
+}
+
 [[noreturn]] void fail_not_a_member(const CallId& id) {
   throw DistributedError(
       fmt::format("{}: this rank is no member of its group '{}'; give the layer a group that has "
@@ -175,6 +197,7 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
                        error.what());
     throw;
   }
+  if (call.is_synchronized) call.id.traits = traits_of(call);
   return call;
 }
 

@@ -7,13 +7,18 @@
 
 #include <functional>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 namespace tutti::nn {
 
 /// The state that a layer keeps between its calls.
 struct CallHistory {
+  std::int64_t layer = 0;  ///< the number of the layer in its group, from 1; 0 for a function
   std::int64_t synchronized_calls = 0;  ///< must be the same on every rank
+  /// The CallId::traits of the last synchronised call, and what they were made of.
+  std::string traits = {};
+  std::tuple<DType, double, bool, kernels::Tracking, double, bool, bool, bool> traits_of = {};
   DeferredErrors deferred_errors;
   /// Sees the dense input and the position weights of every call, if it is set (StatisticsRun).
   std::function<void(const Tensor& x, const Tensor& position_weights)> observe = {};

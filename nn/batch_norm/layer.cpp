@@ -1,6 +1,7 @@
 #include "layer.h"
 
 #include "../../autograd/functions.h"
+#include "../../distributed/backend.h"
 #include "../functional/group_norm.h"
 #include "forward.h"
 #include "ghost.h"
@@ -58,9 +59,11 @@ BatchNorm::BatchNorm(Options options)
       running_var(add_buffer("running_var", filled(options_, options_.track_running_stats, 1))),
       num_batches_tracked(add_buffer("num_batches_tracked",
                                      counter(options_, options_.track_running_stats, int64))),
-      num_elements_tracked(add_buffer(
-          "num_elements_tracked",
-          counter(options_, options_.track_running_stats && options_.pooled, float64))) {}
+      num_elements_tracked(
+          add_buffer("num_elements_tracked",
+                     counter(options_, options_.track_running_stats && options_.pooled, float64))) {
+  if (options_.group) set_process_group(options_.group);
+}
 
 Tensor BatchNorm::forward(const Tensor& x) { return compute(x, {}); }
 
@@ -179,6 +182,8 @@ void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
         error_name());
   if (group && options_.ghost_batch_size > 0) refuse_ghost_batches(error_name(), options_);
   options_.group = std::move(group);
+  history_->layer = options_.group ? ++options_.group->implementation()->layers : 0;
+  history_->traits = {};
   history_->synchronized_calls = 0;
   is_converted_ = false;
 }

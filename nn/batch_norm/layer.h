@@ -87,7 +87,8 @@ class BatchNorm : public Layer {
   /// Shares statistics with the ranks of `group` from now on, or with nobody if there is none.
   /// ValueError for a group if the layer has ghost batches or normalises by groups of channels. The
   /// layer's count of synchronised calls restarts at 0, so that it is equal on ranks that come from
-  /// different groups.
+  /// different groups. The layer takes the next number of the group, which its collectives carry,
+  /// as it does at construction: ranks must give their layers a group in the same order.
   void set_process_group(std::optional<ProcessGroup> group);
   /// Returns whether convert() would give the layer a group. ValueError if the layer has ghost
   /// batches and no group.

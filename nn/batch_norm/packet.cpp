@@ -69,15 +69,17 @@ std::string gather_who_runs_backward(const CallId& id, bool runs_backward) {
 
 [[noreturn]] void fail_disagreement(const Tensor& packet, const CallId& id, Phase phase,
                                     const std::string& detail) {
-  const auto lines = gather(id, fmt::format("{}{} with a packet of {} numbers", describe(id, phase),
-                                            detail, packet.numel()));
+  const auto lines =
+      gather(id, fmt::format("{}{}{} with a packet of {} numbers", describe(id, phase), detail,
+                             id.traits, packet.numel()));
   const std::string& own = lines[static_cast<std::size_t>(id.group->rank())];
   std::string others;
   for (std::size_t r = 0; r < lines.size(); ++r)
     if (lines[r] != own)
       others += fmt::format("{}rank {} is at {}", others.empty() ? "" : ", ", r, lines[r]);
   fail_collective(id, phase,
-                  fmt::format("{} ({}): {}; every rank must run the same layers in the same order",
+                  fmt::format("{} ({}): {}; every rank must construct and run the same layers in "
+                              "the same order",
                               own, rank_of(id), others));
 }
 
@@ -91,6 +93,7 @@ std::string to_string(const CallId& id) {
 PacketHeader make_header(const CallId& id, Phase phase, std::int64_t elements) {
   const std::uint64_t hash = Hash64()
                                  .add(id.name)
+                                 .add(id.traits.data(), id.traits.size())
                                  .add(static_cast<std::uint64_t>(id.number))
                                  .add(static_cast<std::uint64_t>(phase))
                                  .add(static_cast<std::uint64_t>(elements))
@@ -123,7 +126,8 @@ distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase
   std::string name = describe(id, phase);
   if (others > 0) name += fmt::format(" and {} more", others);
   return id.group->for_normalization().all_reduce(
-      packet, distributed::ReduceOp::sum, {.name = std::move(name), .detail = std::move(detail)});
+      packet, distributed::ReduceOp::sum,
+      {.name = std::move(name), .detail = std::move(detail), .step = id.traits, .of_model = true});
 }
 
 PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
@@ -141,12 +145,12 @@ void check_copied_header(const PacketHeader& header, const CallId& id, Phase pha
   const int ranks = id.group->size();
   if (!agree(header, id))
     fail_collective(id, phase,
-                    fmt::format("{} ({}): not every rank was there, as the device found meanwhile; "
-                                "every rank must run the same layers in the same order, with input "
-                                "that fits. A rank that refused its input has thrown an error that "
-                                "says why; else run the step on the CPU, where this error names "
-                                "who was where",
-                                describe(id, phase), rank_of(id)));
+                    fmt::format("{}{} ({}): not every rank was there, as the device found "
+                                "meanwhile; every rank must construct and run the same layers in "
+                                "the same order, with the same options and input that fits. A rank "
+                                "that refused its input has thrown an error that says why; else "
+                                "run the step on the CPU, where this error names who was where",
+                                describe(id, phase), id.traits, rank_of(id)));
   // With packets on a device every rank that runs a backward takes part in its collective, even if
   // no rank needs the result, because the host does not read the headers in time.
   if (phase == Phase::forward && header.backward > 0 && header.backward < ranks)

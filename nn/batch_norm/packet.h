@@ -18,6 +18,9 @@ struct CallId {
   std::string name;                        ///< "SyncBatchNorm 'layer1.bn1'"
   std::optional<ProcessGroup> group = {};  ///< the ranks that share statistics, if there are any
   std::int64_t number = 0;  ///< counts the synchronised forwards of the layer, from 1
+  /// What else the ranks compare: dtype of the input, options and number of the layer, as
+  /// CallOptions::step. Empty in a refusal and in a call of one rank.
+  std::string traits = {};
 };
 
 /// Returns "SyncBatchNorm 'layer1.bn1' forward #41 on rank 2 of 4", the beginning of every error.

@@ -135,7 +135,9 @@ TEST(DataParallel, ABucketThatFailsIsNamedWithItsLayersSizeRankAndNumbers) {
             "all_reduce #{} of group 'world' (bucket 4: layer3.*, 6.2 MB): rank 1 did not arrive "
             "within 100 ms; it last completed #{}. Latest call of each group: rank 1 at all_reduce "
             "#{} of group 'world' (bucket 3: a, 6.2 MB); rank 0 at all_reduce #{} of group 'world' "
-            "(bucket 4: layer3.*, 6.2 MB)",
+            "(bucket 4: layer3.*, 6.2 MB). What one rank does alone belongs under NoGrad, in "
+            "eval(), "
+            "or into a no_sync() scope",
             before + 5, before + 4, before + 4, before + 5);
         const std::string text = test::message_of<TimeoutError>([&] { loss.backward(); });
         EXPECT_EQ(text, fmt::format("{} [rank {} of 2]", expected, group.rank()));

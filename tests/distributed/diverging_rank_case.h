@@ -43,6 +43,19 @@ inline void train_without_a_backward(const std::string& fault, nn::Conv2d& conv,
   }
 }
 
+/// Runs two layers of equal names, in another order on the diverging rank; or one whose eps differs
+/// there.
+inline void run_other_layers(const std::string& fault, const Tensor& x, const ProcessGroup& group) {
+  const bool diverges = group.rank() == 1, is_order = fault == "order";
+  nn::SyncBatchNorm a(
+      {.channels = 3, .eps = diverges && !is_order ? 0.1 : 1e-5, .device = x.device()}),
+      b({.channels = 3, .device = x.device()});
+  (diverges && is_order ? b : a)(x);
+  if (is_order) (diverges ? a : b)(x);
+  group.barrier({.name = "end of epoch"});
+  for (const nn::SyncBatchNorm* layer : {&a, &b}) layer->check_statistics();
+}
+
 /// Does what the case `fault` says on this rank. Throws what this rank gets.
 inline void diverge(const std::string& fault, const ProcessGroup& group, Device device = {}) {
   const bool diverges = group.rank() == 1;
@@ -70,6 +83,8 @@ inline void diverge(const std::string& fault, const ProcessGroup& group, Device 
     std::optional<NoGrad> no_grad;
     if (diverges) no_grad.emplace();
     net(x);
+  } else if (fault == "options" || fault == "order") {
+    run_other_layers(fault, x, group);
   }
   // Where only the device waits, the host gets the error here.
   group.barrier({.name = "end of epoch"});
@@ -83,19 +98,30 @@ inline std::vector<std::string> expected_words(const std::string& fault,
   // Where only the device waits, the host of the other ranks has gone on to the backward.
   if (fault == "eval" && group.capabilities().device_waits)
     return {"SyncBatchNorm 'layer1.bn1'", "rank 1 at ", "(the order of the gradients"};
-  if (fault == "eval") return {layer + "1", "rank 1 at ", "(bucket 0: layer1."};
-  if (fault == "forward") return {layer + "2", "rank 1 at ", layer + "1", "(end of epoch)"};
+  const std::string advice = "What one rank does alone belongs under NoGrad, in eval(), or into";
+  if (fault == "eval") return {layer + "1", "rank 1 at ", "(bucket 0: layer1.", advice};
+  if (fault == "forward")  // rank 1 waits in no call of a model
+    return {layer + "2", "rank 1 at ", layer + "1", "(end of epoch)",
+            group.rank() == 1 ? "" : advice};
   if (fault == "busy")
     return {layer + "2",
             "rank 1 at all_reduce #1 of group 'world/normalization' (" + layer + "1, 128 B)"};
   if (fault == "left_out")
-    return {"rank 0 at all_reduce", "(bucket 0: weight, bias, backward 2)", "rank 1 at all_reduce",
-            "backward 2, after a forward without backward: 2 uses of parameters)"};
+    return {"rank 0 at all_reduce", "(bucket 0: weight, bias, backward 2, ", "rank 1 at all_reduce",
+            "backward 2, after a forward without backward: 2 uses of parameters, "};
   if (fault == "other_loss")
-    return {"rank 0 at all_reduce", "(bucket 0: weight, bias, backward 2)", "rank 1 at all_reduce",
-            "(bucket 0: weight, bias, backward 3)"};
+    return {"rank 0 at all_reduce", "(bucket 0: weight, bias, backward 2, ", "rank 1 at all_reduce",
+            "(bucket 0: weight, bias, backward 3, "};
   if (fault == "channels")
     return {layer + "1", "rank 1", "expected input of shape (N, 4, ...), got (2, 5, 3, 3)"};
+  if (fault == "options" || fault == "order") {
+    const bool is_order = fault == "order";
+    const std::string other = "SyncBatchNorm forward #1, float32 input, eps=";
+    if (group.capabilities().device_waits)
+      return {other, "not every rank was there", "with the same options"};
+    return {is_order ? "layer 2 of group 'world'" : other + "1e-05, ",
+            is_order ? "layer 3 of group 'world'" : other + "0.1, "};
+  }
   if (group.capabilities().device_waits)
     return {layer + "1", fmt::format("only {} of {} ranks will run a backward, and rank {} will{};",
                                      group.size() - 1, group.size(), group.rank(),

@@ -193,6 +193,24 @@ TEST(Failures, AMissingRankIsNamedAtTheDeadline) {
   });
 }
 
+TEST(Failures, TheEarliestDeadlineOfTheRanksCounts) {
+  std::promise<void> rank_0_is_there, others_failed;
+  std::atomic<int> failed = 0;
+  run_ranks(3, [&](const ProcessGroup& group) {
+    if (group.rank() == 2) return others_failed.get_future().wait();
+    if (group.rank() == 1) rank_0_is_there.get_future().wait();
+    // Rank 1 comes while rank 0 waits, with a longer timeout.
+    const std::string text = message_of<TimeoutError>([&] {
+      Work work =
+          group.all_reduce(ones({10}), ReduceOp::sum, {.timeout = group.rank() == 0 ? 500ms : 20s});
+      if (group.rank() == 0) rank_0_is_there.set_value();
+      work.wait();
+    });
+    expect_contains(text, {"rank 2 did not arrive within 500 ms"});
+    if (++failed == 2) others_failed.set_value();
+  });
+}
+
 TEST(Failures, MismatchesShowBothSidesOnEveryRank) {
   const auto differ = [](const std::function<Work(const ProcessGroup&, bool)>& call,
                          const std::vector<std::string>& parts) {
@@ -202,8 +220,8 @@ TEST(Failures, MismatchesShowBothSidesOnEveryRank) {
     });
   };
   differ([](const ProcessGroup& g, bool odd) { return g.all_reduce(ones({odd ? 5 : 4})); },
-         {"rank 0 at all_reduce(sum) #1 of float32 x 4",
-          "rank 2 at all_reduce(sum) #1 of float32 x 5"});
+         {"rank 0 at all_reduce(sum) #1 of float32 of shape (4,)",
+          "rank 2 at all_reduce(sum) #1 of float32 of shape (5,)"});
   differ([](const ProcessGroup& g,
             bool odd) { return g.all_reduce(ones({4}, {.dtype = odd ? float64 : float32})); },
          {"float32", "float64"});

@@ -388,7 +388,8 @@ TEST_P(Nccl, AMissingRankIsNamedAtTheDeadline) {
 }
 
 TEST_P(Nccl, ErrorsNameTheDivergingRankAndItsLayer) {
-  for (const std::string fault : {"eval", "forward", "busy", "channels", "backward"})
+  for (const std::string fault :
+       {"eval", "forward", "busy", "channels", "backward", "options", "order"})
     run(
         [&](const ProcessGroup& group) {
           const std::string text =
@@ -409,8 +410,8 @@ TEST_P(Nccl, MismatchesShowBothSidesOnEveryRank) {
           .wait();
       group.barrier();
     });
-    expect_contains(text, {"rank 0 at all_reduce(sum) #2 of float32 x 4 (layer3.0.bn2)",
-                           "rank 1 at all_reduce(sum) #2 of float32 x 5 (layer3.0.bn1)"});
+    expect_contains(text, {"rank 0 at all_reduce(sum) #2 of float32 of shape (4,) (layer3.0.bn2)",
+                           "rank 1 at all_reduce(sum) #2 of float32 of shape (5,) (layer3.0.bn1)"});
   });
 }
 

@@ -182,7 +182,7 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
             work();  // the others may get the failure while they wait in the barrier
             group.all_reduce(ones({bad ? 7 : 8})).wait();
           }),
-          {"the ranks are at different calls", "float32 x 7"});
+          {"the ranks are at different calls", "float32 of shape (7,)"});
     } else {
       test::expect_contains(test::message_of<DistributedError>([&] {
                               work();

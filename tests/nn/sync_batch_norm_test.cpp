@@ -647,6 +647,22 @@ TEST(SyncBatchNorm, ThePacketShowsThatRanksAreOutOfStep) {
   }
 }
 
+TEST(SyncBatchNorm, ThePacketShowsThatLayersDiffer) {
+  using namespace nn;
+  const auto errors = errors_of(3, [&](const ProcessGroup& group) {
+    const CallId id{"SyncBatchNorm 'bn'", group, 7,
+                    fmt::format(", layer {} of group 'world'", group.rank() == 2 ? 5 : 4)};
+    const Tensor packet = zeros({kernels::packet_size(3)}, {float64});
+    write_header(packet, make_header(id, Phase::forward, packet.numel()));
+    group.for_normalization().all_reduce(packet).wait();
+    checked_header(packet, id, Phase::forward);
+  });
+  for (const std::string& error : errors)
+    expect_contains(error, {"SyncBatchNorm 'bn' forward #7, layer 4 of group 'world' with a packet",
+                            "SyncBatchNorm 'bn' forward #7, layer 5 of group 'world' with a packet",
+                            "every rank must construct and run the same layers in the same order"});
+}
+
 TEST(SyncBatchNorm, TheReasonOfARefusalIsGatheredWhereTheBackendComparesNoNames) {
   using namespace nn;
   const auto errors = errors_of(3, [](const ProcessGroup& group) {
