@@ -30,13 +30,12 @@ GroupInfo Backend::subgroup_info(const std::vector<int>& members, const std::str
 
 void Backend::check_thread(std::string_view what) const {
   if (!world_ || !of_thread_ || of_thread_->world_ != world_) return;
-  const GroupInfo& thread = of_thread_->info();
   const int owner = info_->world_ranks[static_cast<std::size_t>(info_->rank)];
-  if (owner != thread.rank)
+  if (const int caller = of_thread_->info_->rank; caller != owner)
     fail<DistributedError>(
         "{}: group '{}' is that of rank {}, but rank {} calls it; give the thread of each rank a "
         "model, a DataParallel and a group of its own",
-        what, info_->group, owner, thread.rank);
+        what, info_->group, owner, caller);
 }
 
 void Backend::abort(const std::string& cause) {

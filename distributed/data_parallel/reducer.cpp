@@ -177,10 +177,6 @@ void Reducer::begin_averaging() {
   step_ += fmt::format(", {} optimizer step{}{}", steps, steps == 1 ? "" : "s", identity_);
 }
 
-CallOptions Reducer::call(std::string name) const {
-  return {.name = std::move(name), .step = step_, .of_model = true};
-}
-
 // Keeps a gradient until its bucket is filled.
 void Reducer::keep_for_bucket(std::size_t parameter, const Tensor& gradient) {
   const Tensor& to = view(parameter);

@@ -48,7 +48,9 @@ class Reducer {
   // In the order of a backward.
   void on_gradient(std::size_t parameter, Tensor& gradient);
   void begin_averaging();
-  CallOptions call(std::string name) const;
+  CallOptions call(std::string name) const {
+    return {.name = std::move(name), .step = step_, .of_model = true};
+  }
   void keep_for_bucket(std::size_t parameter, const Tensor& gradient);
   void count_arrival(std::size_t parameter);
   void fill_bucket(const Bucket& bucket);

@@ -8,6 +8,7 @@ TEST(Mpi, UnlikeRanksAreFoundOnEveryRank) {
   for (const test::UnlikeRanks& each : test::all_unlike_ranks())
     test::expect_unlike_ranks_are_found(each,
                                         ProcessGroup::from_environment(std::chrono::seconds(60)));
+  ProcessGroup::from_environment(std::chrono::seconds(60)).barrier();  // world() works again
 }
 
 TEST(Mpi, UnlikeRanksMayBuildTrainAndEvaluateForThemselves) {
