@@ -63,7 +63,8 @@ struct BatchNormArgs {
 /// changed then, and the other ranks get a DistributedError that says so. Throws ShapeError on
 /// every rank if all ranks together have one value per channel; no running statistic has changed
 /// then. Throws DistributedError if the ranks are at different layers or phases (or at different
-/// calls of a layer), or disagree on whether there will be a backward.
+/// calls of a layer), differ in the dtype of x, eps, momentum, tracking or in which parameters and
+/// statistics there are, or disagree on whether there will be a backward.
 ///
 /// On CUDA the host does not wait for the device. The device itself checks what only values in its
 /// memory tell: whether the ranks are at the same call, and whether the batch counts more than one

@@ -12,7 +12,8 @@ namespace tutti::nn {
 class SyncBatchNorm : public BatchNorm {
  public:
   /// Without `options.group` the layer uses the current distributed::world(), so
-  /// ProcessGroup::from_environment() must come before the model.
+  /// ProcessGroup::from_environment() must come before the model. A model that one rank alone
+  /// builds takes ProcessGroup(), the group of that rank.
   explicit SyncBatchNorm(Options options);
 };
 
