@@ -317,7 +317,7 @@ void World::check_step(const std::string& what, const Deadline& deadline, const 
 
 void World::watch(const std::shared_ptr<Watched>& watched) {
   const std::lock_guard here(watch_mutex_);
-  watched->position_ = watched_.insert(watched_.end(), watched);
+  // The thread comes first: where there is none, `watched` may be destroyed and must not be kept.
   if (!watcher_ && options_.has_watcher && !stopped_)
     watcher_.emplace([this] {
       const auto check = [this] { check_watched(); };
@@ -328,6 +328,7 @@ void World::watch(const std::shared_ptr<Watched>& watched) {
         fail({.what = fmt::format("the watcher thread failed: {}", error.what())});
       }
     });
+  watched->position_ = watched_.insert(watched_.end(), watched);
 }
 
 void World::unwatch(Watched& watched) {

@@ -29,7 +29,9 @@ Exchange::Exchange(std::shared_ptr<const HostCommunicators> comms, const Collect
       deadline_(Deadline::after(call.timeout)),
       rank_(static_cast<int>(comms_->layout().index)),
       size_(static_cast<int>(comms_->layout().own_host().size())),
-      own_fingerprint_(fingerprint(call)) {
+      own_fingerprint_(fingerprint(call)),
+      requests_(2 * static_cast<std::size_t>(size_), MPI_REQUEST_NULL),
+      finished_(requests_.size()) {
   // All ranks of the group must come to the same answer, whatever the number of ranks on their
   // hosts.
   const HostLayout& layout = comms_->layout();
@@ -37,7 +39,6 @@ Exchange::Exchange(std::shared_ptr<const HostCommunicators> comms, const Collect
                                                  : flow_.bytes(flow_.count());
   limit_ = inline_limit(static_cast<int>(layout.most_ranks()));
   has_data_ = bytes <= limit_;
-  post();
 }
 
 // Returns how much data this rank sends to another one of its host.
@@ -83,8 +84,6 @@ void Exchange::post_receives() {
   const auto size = static_cast<std::size_t>(size_);
   slot_bytes_ = header_bytes + (with_data ? limit_ : 0);
   received_.reset(new char[slot_bytes_ * size]);  // uninitialised: most of it is never touched
-  requests_.assign(2 * size, MPI_REQUEST_NULL);
-  finished_.resize(requests_.size());
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
       check(MPI_Irecv(received_.get() + slot_bytes_ * static_cast<std::size_t>(r),

@@ -24,7 +24,6 @@ inline constexpr std::size_t eager_bytes = 36 * 1024;
 
 class Exchange : public PendingMessages {
  public:
-  /// Posts all messages and does not wait. Called in the order of the collectives, by one thread.
   /// The deadline counts from now on.
   Exchange(std::shared_ptr<const HostCommunicators> comms, const Collective& call);
   ~Exchange() override;
@@ -37,6 +36,9 @@ class Exchange : public PendingMessages {
   Deadline deadline() const override { return deadline_; }
   Stall stall() const override;
 
+  /// Posts all messages and does not wait. Called in the order of the collectives, by one thread.
+  /// Where it throws, the destructor keeps the memory of the messages that MPI has already got.
+  void post();
   /// Lets the deadline count from now on.
   void restart_deadline() { deadline_ = Deadline::after(call_.timeout); }
   /// Waits until all ranks of this host have come to this collective and compares their
@@ -54,7 +56,6 @@ class Exchange : public PendingMessages {
   const Fingerprint& own_fingerprint() const { return own_fingerprint_; }
 
  private:
-  void post();
   void post_receives();
   std::size_t bytes_to_send(int to) const;
   std::string disagreement() const;

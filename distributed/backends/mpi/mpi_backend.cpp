@@ -115,6 +115,7 @@ class MpiBackend : public Backend {
     if (const auto failure = world()->poll()) throw_failure(*failure, call, info());
     record(call);
     auto exchange = std::make_unique<Exchange>(comms_, call);
+    exchange->post();
     if (!exchange->is_whole()) return thread_->submit(std::move(exchange));
     auto work = std::make_shared<SmallCollective>(world(), std::move(exchange));
     world()->watch(work);

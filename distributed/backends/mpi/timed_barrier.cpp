@@ -37,7 +37,8 @@ bool cancel(MPI_Request& receive) {
 
 }  // namespace
 
-TimedBarrier::TimedBarrier(Purpose purpose) {
+// Delegates to a constructor, so that the destructor keeps the memory where this one throws.
+TimedBarrier::TimedBarrier(Purpose purpose) : TimedBarrier() {
   int size = 1;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");

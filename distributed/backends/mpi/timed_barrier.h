@@ -41,6 +41,7 @@ class TimedBarrier {
       char text[252];
     } answer = {};
   };
+  TimedBarrier() = default;
   bool poll();
   void give_up();
   void read_answer();
