@@ -2,6 +2,7 @@
 
 #include "../autograd/functions.h"
 #include "../autograd/record.h"
+#include "submit.h"
 
 #include <utility>
 
@@ -87,7 +88,7 @@ Tensor record_collective(const char* name, const Tensor& output, const Tensor& x
 
 Tensor all_reduce(const Tensor& x, const ProcessGroup& group, ReduceOp op,
                   const CallOptions& options) {
-  check("all_reduce", x, op);
+  check_together(group, "all_reduce", [&] { check("all_reduce", x, op); });
   const CallOptions call = named(options, "differentiable all_reduce");
   return record_collective("all_reduce", reduced(x, group, op, call), x,
                            [group, op, call = backward_of(call)](const Tensor& gradient) {
@@ -96,7 +97,7 @@ Tensor all_reduce(const Tensor& x, const ProcessGroup& group, ReduceOp op,
 }
 
 Tensor all_gather(const Tensor& x, const ProcessGroup& group, const CallOptions& options) {
-  check("all_gather", x, ReduceOp::sum);
+  check_together(group, "all_gather", [&] { check("all_gather", x, ReduceOp::sum); });
   const CallOptions call = named(options, "differentiable all_gather");
   return record_collective("all_gather", gathered(x, group, call), x,
                            [group, call = backward_of(call)](const Tensor& gradient) {
@@ -106,8 +107,10 @@ Tensor all_gather(const Tensor& x, const ProcessGroup& group, const CallOptions&
 
 Tensor reduce_scatter(const Tensor& x, const ProcessGroup& group, ReduceOp op,
                       const CallOptions& options) {
-  check("reduce_scatter", x, op);
-  check_rows("reduce_scatter", x, group);
+  check_together(group, "reduce_scatter", [&] {
+    check("reduce_scatter", x, op);
+    check_rows("reduce_scatter", x, group);
+  });
   const CallOptions call = named(options, "differentiable reduce_scatter");
   return record_collective("reduce_scatter", scattered(x, group, op, call), x,
                            [group, op, call = backward_of(call)](const Tensor& gradient) {

@@ -55,23 +55,6 @@ const std::shared_ptr<Backend>& single() {
   return backend;
 }
 
-void check_defined(const Tensor& tensor, Operation operation, const char* which) {
-  if (!tensor.defined()) fail<Error>("{}: the {} tensor is undefined", to_string(operation), which);
-}
-
-void check_pair(const Tensor& input, const Tensor& output, Operation operation) {
-  check_defined(input, operation, "input");
-  check_defined(output, operation, "output");
-  if (input.dtype() != output.dtype())
-    fail<DTypeError>("{}: input and output must have one dtype, got {} and {}",
-                     to_string(operation), tutti::to_string(input.dtype()),
-                     tutti::to_string(output.dtype()));
-  if (input.device() != output.device())
-    fail<DeviceError>("{}: input and output must be on one device, got {} and {}",
-                      to_string(operation), tutti::to_string(input.device()),
-                      tutti::to_string(output.device()));
-}
-
 // The shape of `whole` must be that of `part` after the number of ranks.
 void check_stacked(const Shape& whole, const Shape& part, int ranks, Operation operation,
                    const char* whole_name, const char* part_name) {
@@ -82,6 +65,36 @@ void check_stacked(const Shape& whole, const Shape& part, int ranks, Operation o
         "{}: expected {} of shape {} (the number of ranks, then the shape of {}), got {}",
         to_string(operation), whole_name, tutti::to_string(expected), part_name,
         tutti::to_string(whole));
+}
+
+void check_arguments(const Collective& call, int ranks) {
+  const Tensor &input = call.input, &output = call.output;
+  const std::string name = to_string(call.operation);
+  if (!input.defined() || !output.defined())
+    fail<Error>("{}: the {} tensor is undefined", name,
+                input.is_same(output) ? "only"
+                : output.defined()    ? "input"
+                                      : "output");
+  if (input.dtype() != output.dtype())
+    fail<DTypeError>("{}: input and output must have one dtype, got {} and {}", name,
+                     tutti::to_string(input.dtype()), tutti::to_string(output.dtype()));
+  if (input.device() != output.device())
+    fail<DeviceError>("{}: input and output must be on one device, got {} and {}", name,
+                      tutti::to_string(input.device()), tutti::to_string(output.device()));
+  if (call.operation == Operation::all_gather)
+    check_stacked(output.shape(), input.shape(), ranks, call.operation, "an output", "the input");
+  if (call.operation == Operation::reduce_scatter)
+    check_stacked(input.shape(), output.shape(), ranks, call.operation, "an input", "the output");
+  if (call.operation == Operation::all_reduce || call.operation == Operation::reduce_scatter)
+    check_reducible(input.dtype(), call.op, name.c_str());
+  if (call.root < 0 || call.root >= ranks)
+    fail<ValueError>("{}: root must be in [0, {}), got {}", name, ranks, call.root);
+  // On the root of a broadcast too, which only reads it: the ranks must be refused together.
+  if (output.has_overlapping_elements())
+    fail<ShapeError>(
+        "{}: elements of the {} tensor share memory, as those of an expanded tensor do; pass a "
+        "clone()",
+        name, input.is_same(output) ? "only" : "output");
 }
 
 // Returns a number that is the same for ranks that share a host.
@@ -95,6 +108,18 @@ std::int64_t host_number(const GroupInfo& info) {
 
 void check_member(Backend& backend, Operation operation) {
   if (backend.info().size == 0) backend.submit({.operation = operation});  // throws
+}
+
+Work start(const ProcessGroup& group, Collective call, CallOptions options) {
+  check_member(*group.implementation(), call.operation);
+  check_together(group, to_string(call.operation), [&] { check_arguments(call, group.size()); });
+  call.input = call.input.detach();
+  call.output = call.output.detach();
+  if (group.communicates())
+    return submit(group.implementation(), std::move(call), std::move(options));
+  if (call.operation == Operation::all_gather) call.output.copy_(call.input.unsqueeze(0));
+  if (call.operation == Operation::reduce_scatter) call.output.copy_(call.input.select(0, 0));
+  return {};
 }
 
 }  // namespace
@@ -135,62 +160,28 @@ void ProcessGroup::abort(const std::string& cause) const {
 }
 
 Work ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op, CallOptions options) const {
-  check_member(*backend_, Operation::all_reduce);
-  check_defined(tensor, Operation::all_reduce, "only");
-  check_reducible(tensor.dtype(), op, "all_reduce");
-  if (!communicates()) return {};
-  const Tensor values = tensor.detach();
-  return submit(backend_,
-                {.operation = Operation::all_reduce, .op = op, .input = values, .output = values},
-                std::move(options));
+  return start(*this,
+               {.operation = Operation::all_reduce, .op = op, .input = tensor, .output = tensor},
+               std::move(options));
 }
 
 Work ProcessGroup::all_gather(const Tensor& input, const Tensor& output,
                               CallOptions options) const {
-  check_member(*backend_, Operation::all_gather);
-  check_pair(input, output, Operation::all_gather);
-  check_stacked(output.shape(), input.shape(), size(), Operation::all_gather, "an output",
-                "the input");
-  if (!communicates()) {
-    output.detach().copy_(input.detach().unsqueeze(0));
-    return {};
-  }
-  return submit(
-      backend_,
-      {.operation = Operation::all_gather, .input = input.detach(), .output = output.detach()},
-      std::move(options));
+  return start(*this, {.operation = Operation::all_gather, .input = input, .output = output},
+               std::move(options));
 }
 
 Work ProcessGroup::broadcast(const Tensor& tensor, int root, CallOptions options) const {
-  check_member(*backend_, Operation::broadcast);
-  check_defined(tensor, Operation::broadcast, "only");
-  if (root < 0 || root >= size())
-    fail<ValueError>("broadcast: root must be in [0, {}), got {}", size(), root);
-  if (!communicates()) return {};
-  const Tensor values = tensor.detach();
-  return submit(
-      backend_,
-      {.operation = Operation::broadcast, .root = root, .input = values, .output = values},
-      std::move(options));
+  return start(*this,
+               {.operation = Operation::broadcast, .root = root, .input = tensor, .output = tensor},
+               std::move(options));
 }
 
 Work ProcessGroup::reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op,
                                   CallOptions options) const {
-  check_member(*backend_, Operation::reduce_scatter);
-  check_pair(input, output, Operation::reduce_scatter);
-  check_stacked(input.shape(), output.shape(), size(), Operation::reduce_scatter, "an input",
-                "the output");
-  check_reducible(input.dtype(), op, "reduce_scatter");
-  if (!communicates()) {
-    output.detach().copy_(input.detach().select(0, 0));
-    return {};
-  }
-  return submit(backend_,
-                {.operation = Operation::reduce_scatter,
-                 .op = op,
-                 .input = input.detach(),
-                 .output = output.detach()},
-                std::move(options));
+  return start(*this,
+               {.operation = Operation::reduce_scatter, .op = op, .input = input, .output = output},
+               std::move(options));
 }
 
 void ProcessGroup::barrier(CallOptions options) const {

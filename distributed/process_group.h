@@ -84,7 +84,7 @@ class ProcessGroup {
   Tensor empty(const Shape& shape, TensorOptions options) const;
 
   /// Sets tensor = op over the ranks' tensors, in place and to the same bits on every rank. The
-  /// tensor may have any strides.
+  /// tensor may have any strides but may not be expanded.
   Work all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::sum,
                   CallOptions options = {}) const;
   /// Sets output[r] = the input of rank r. `output` has shape (size(), input.shape...).

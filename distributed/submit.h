@@ -4,8 +4,23 @@
 #pragma once
 
 #include "backend.h"
+#include "process_group.h"
 
 namespace tutti::distributed {
+
+/// Runs the checks of the arguments of `call`. Where they throw, this rank meets the others in a
+/// barrier before the error leaves: so nobody waits for a call that was refused here, the group
+/// stays usable where all ranks refuse theirs, and otherwise every rank gets an error that shows
+/// both sides.
+template <class Checks>
+void check_together(const ProcessGroup& group, const std::string& call, const Checks& checks) {
+  try {
+    checks();
+  } catch (const Error& error) {
+    group.barrier({.name = "refused " + call, .detail = std::string(": ") + error.what()});
+    throw;
+  }
+}
 
 /// Starts a collective. The caller sets operation, op, root, input and output of `call`, with
 /// tensors of any strides and device; submit() sets sequence and what the

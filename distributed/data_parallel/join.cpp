@@ -1,7 +1,7 @@
 #include "join.h"
 
 #include "../../core/create.h"
-#include "../backend.h"
+#include "../submit.h"
 
 #include <algorithm>
 #include <numeric>
@@ -9,7 +9,9 @@
 namespace tutti::distributed {
 
 bool Join::step(std::int64_t samples) {
-  if (samples < 0) fail<ValueError>("Join: expected a number of samples, got {}", samples);
+  check_together(group_, "Join", [&] {
+    if (samples < 0) fail<ValueError>("Join: expected a number of samples, got {}", samples);
+  });
   // The choices decide whether and how a rank goes on.
   constexpr const char *uneven_names[] = {"shadow", "stop", "error"},
                        *divisor_names[] = {"samples", "active_ranks", "world_size"};

@@ -187,7 +187,7 @@ inline void check_strided(const ProcessGroup& group, Device device) {
 }
 
 /// Checks tensors without elements, of several dimensions and layouts. Calls on them count as any
-/// other, and the ranks stay in step.
+/// other, and so do those that are refused, for which the ranks meet in a barrier.
 inline void check_empty(const ProcessGroup& group, Device device) {
   const std::int64_t size = group.size();
   const auto nothing = [&](const Shape& shape) { return zeros(shape, {.device = device}); };
@@ -202,7 +202,7 @@ inline void check_empty(const ProcessGroup& group, Device device) {
     group.reduce_scatter(nothing(whole), x, ReduceOp::max).wait();
     EXPECT_THROW(group.all_gather(x, nothing({size, 7, 0})).wait(), ShapeError);
   }
-  EXPECT_EQ(group.traffic().calls - before.calls, size > 1 ? 16 : 0);
+  EXPECT_EQ(group.traffic().calls - before.calls, size > 1 ? 20 : 0);
   EXPECT_EQ(group.traffic().bytes, before.bytes);
   const Tensor x = ones({2}, {.device = device});
   group.all_reduce(x).wait();
@@ -400,6 +400,36 @@ inline void check_several_groups_in_flight(const ProcessGroup& group, Device dev
   }
 }
 
+/// Checks that an expanded tensor, whose elements share memory, is read and never written.
+inline void check_expanded_tensors(const ProcessGroup& group, Device device) {
+  const std::int64_t size = group.size();
+  const auto expanded = [&](const Shape& shape) {
+    Shape ones_only = shape;
+    for (int d = 0; d < shape.size(); ++d) ones_only[d] = 1;
+    return full(ones_only, group.rank() + 1, {.device = device}).expand(shape);
+  };
+  const auto expect_refused = [](const char* function, const std::function<void()>& call) {
+    try {
+      call();
+      ADD_FAILURE() << "no error of " << function;
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_TRUE(text.starts_with(function)) << text;
+      EXPECT_NE(text.find("share memory"), std::string::npos) << text;
+    }
+  };
+  const Tensor one = ones({3}, {.device = device}), rows = ones({size, 3}, {.device = device});
+  expect_refused("all_reduce: ", [&] { group.all_reduce(expanded({3})).wait(); });
+  expect_refused("broadcast: ", [&] { group.broadcast(expanded({3})).wait(); });
+  expect_refused("all_gather: ", [&] { group.all_gather(one, expanded({size, 3})).wait(); });
+  expect_refused("reduce_scatter: ", [&] { group.reduce_scatter(rows, expanded({3})).wait(); });
+  group.all_gather(expanded({3}), rows).wait();
+  for (std::int64_t r = 0; r < size; ++r)
+    EXPECT_EQ(to_vector(rows.select(0, r)), std::vector<double>(3, static_cast<double>(r + 1)));
+  group.reduce_scatter(expanded({size, 3}), one).wait();
+  EXPECT_EQ(to_vector(one), std::vector<double>(3, static_cast<double>(size * (size + 1) / 2)));
+}
+
 /// Checks that wrong arguments are refused at once, and that the group works afterwards.
 inline void check_arguments(const ProcessGroup& group, Device device) {
   const Tensor x = ones({3}, {.device = device}), before = x.clone();
@@ -414,6 +444,7 @@ inline void check_arguments(const ProcessGroup& group, Device device) {
                ShapeError);
   EXPECT_THROW(group.all_reduce(Tensor()).wait(), Error);
   EXPECT_EQ(to_vector(x), to_vector(before));
+  check_expanded_tensors(group, device);
   const auto calls = group.traffic().calls;
   group.all_reduce(x).wait();
   EXPECT_EQ(x.select(0, 0).item<int>(), group.size());
