@@ -18,6 +18,7 @@ struct OutermostBackward {
   std::uint64_t id = 0;
   int depth = 0;
   std::vector<std::function<void()>> callbacks;
+  Tensor newest_parameter = {};  // of those that have no hook
 };
 thread_local OutermostBackward outermost;
 thread_local std::uint64_t backward_count = 0;
@@ -33,6 +34,7 @@ class DepthScope {
     if (--outermost.depth == 0) {
       outermost.id = 0;
       outermost.callbacks.clear();
+      outermost.newest_parameter = {};
     }
   }
   DepthScope(const DepthScope&) = delete;
@@ -113,6 +115,10 @@ void accumulate(const Tensor& leaf, Tensor gradient) {
     meta.hooks[i].function(meta.grad);
   }
   meta.grad = widened(meta.grad, leaf.dtype());
+  Tensor& newest = outermost.newest_parameter;
+  if (meta.hooks.empty() &&
+      meta.parameter_number > (newest.defined() ? newest.meta()->parameter_number : 0))
+    newest = leaf;
 }
 
 // One pass from a root to the leaves below it.
@@ -306,6 +312,8 @@ void at_end_of_backward(std::function<void()> callback) {
 std::uint64_t current_backward() { return outermost.id; }
 
 std::uint64_t backwards_begun() { return backward_count; }
+
+const Tensor& newest_parameter_without_hook() { return outermost.newest_parameter; }
 
 void defer_gradients(std::function<std::vector<Tensor>()> rest) {
   if (!current_pass) fail<Error>("defer_gradients: no backward is running on this thread");

@@ -24,4 +24,8 @@ std::uint64_t current_backward();
 /// Returns how many outermost backwards this thread has begun. Inside of one, this is its number.
 std::uint64_t backwards_begun();
 
+/// Returns the module's parameter with the highest parameter_number of those without a hook that
+/// have received a gradient in the thread's outermost backward; undefined for none.
+const Tensor& newest_parameter_without_hook();
+
 }  // namespace tutti::autograd

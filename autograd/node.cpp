@@ -36,14 +36,14 @@ Meta& meta_of(const Tensor& tensor) {
   return *tensor.meta();
 }
 
-std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook, bool takes_16_bits) {
-  if (!leaf.is_leaf() || !leaf.requires_grad())
-    fail<Error>("add_leaf_hook: expected a leaf that requires grad, got shape {} ({})",
-                to_string(leaf.shape()),
-                leaf.is_leaf() ? "does not require grad" : "computed by an operation");
+std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook, bool takes_16_bits,
+                            std::string owner) {
+  if (!leaf.is_leaf())
+    fail<Error>("add_leaf_hook: expected a leaf, got the result of '{}' of shape {}",
+                leaf.meta()->node->name, to_string(leaf.shape()));
   auto& hooks = meta_of(leaf).hooks;
   const std::uint64_t id = hooks.empty() ? 1 : hooks.back().id + 1;
-  hooks.push_back({id, std::move(hook), takes_16_bits});
+  hooks.push_back({id, std::move(hook), takes_16_bits, std::move(owner)});
   return id;
 }
 

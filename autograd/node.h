@@ -53,11 +53,12 @@ struct Node {
 using LeafHook = std::function<void(Tensor& gradient)>;
 
 /// A hook of a leaf, and whether it takes gradients in 16 bits for a float32 leaf. For other hooks
-/// they are widened first.
+/// they are widened first. `owner` names the hook that alone may take the gradient away.
 struct InstalledHook {
   std::uint64_t id;
   LeafHook function;
   bool takes_16_bits;
+  std::string owner;
 };
 
 /// Meta is the autograd state of a tensor.
@@ -73,14 +74,20 @@ struct Meta {
   /// Of a leaf: the steps of optimizers that had it among their parameters, with a gradient or
   /// without. DataParallel finds ranks in it that have left out a step.
   std::atomic<std::int64_t> optimizer_steps{0};
+  /// Of a module's parameter: its number in the process, by time; 0 for any other leaf.
+  std::uint64_t parameter_number = 0;
 };
+
+/// The highest parameter_number of the process.
+inline std::atomic<std::uint64_t> last_parameter_number{0};
 
 /// Returns the Meta of a tensor and makes one if there is none.
 Meta& meta_of(const Tensor& tensor);
 
-/// Adds a hook to a leaf that requires grad and returns its id. Hooks run in the order in which
-/// they were added. Throws an Error for any other tensor.
-std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook, bool takes_16_bits = false);
+/// Adds a hook to a leaf and returns its id. Hooks run in the order in which they were added.
+/// Throws an Error for a tensor that an operation computed.
+std::uint64_t add_leaf_hook(const Tensor& leaf, LeafHook hook, bool takes_16_bits = false,
+                            std::string owner = {});
 /// Removes the hook with this id, if the leaf has it.
 void remove_leaf_hook(const Tensor& leaf, std::uint64_t id);
 

@@ -168,6 +168,16 @@ std::string ranks_to_string(std::span<const int> ranks) {
   return text;
 }
 
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
 std::string to_string(std::chrono::milliseconds duration) {
   return duration.count() % 1000 == 0 ? fmt::format("{} s", duration.count() / 1000)
                                       : fmt::format("{} ms", duration.count());

@@ -9,6 +9,7 @@
 #include "group_info.h"
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -141,6 +142,9 @@ std::vector<int> all_ranks(int size);
 
 /// Returns "rank 3" or "ranks 1, 2 and 3".
 std::string ranks_to_string(std::span<const int> ranks);
+
+/// Returns the text of an exception, for the ranks that get it as a cause.
+std::string text_of(const std::exception_ptr& error);
 
 /// Returns "250 ms" or "30 s".
 std::string to_string(std::chrono::milliseconds duration);

@@ -1,6 +1,7 @@
 #include "module.h"
 
 #include "../autograd/grad_mode.h"
+#include "../autograd/node.h"
 #include "../autograd/recompute.h"
 #include "module_path.h"
 
@@ -74,7 +75,8 @@ Tensor& Module::insert_tensor(NamedTensors& into, const std::string& name, Tenso
 
 Tensor& Module::add_parameter(const std::string& name, Tensor tensor) {
   check_name(name);
-  if (tensor.defined()) tensor.requires_grad_();
+  if (tensor.defined())
+    autograd::meta_of(tensor.requires_grad_()).parameter_number = ++autograd::last_parameter_number;
   return insert_tensor(parameters_, name, std::move(tensor));
 }
 

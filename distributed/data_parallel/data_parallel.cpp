@@ -1,5 +1,6 @@
 #include "data_parallel.h"
 
+#include "../../autograd/node.h"
 #include "../../core/create.h"
 #include "../../core/hash.h"
 #include "../backend.h"
@@ -7,34 +8,64 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
+#include <sstream>
 
 namespace tutti::distributed {
 namespace {
 
-// Describes in one line for each tensor what must be the same on every rank.
-std::vector<std::string> describe_model(const StateDict& parameters, const StateDict& buffers) {
+// Returns why DataParallel cannot take a tensor; empty where it can.
+std::string problem_of(const Tensor& tensor) {
+  if (!tensor.defined()) return "is undefined";
+  if (tensor.has_overlapping_elements())
+    return "has elements that share memory, as those of an expanded tensor do; clone() it";
+  if (!tensor.is_leaf()) return "was computed by an operation; detach() it";
+  for (const autograd::InstalledHook& hook : autograd::meta_of(tensor).hooks)
+    if (!hook.owner.empty())
+      return "is averaged by another DataParallel already, as " + hook.owner +
+             "; destroy that one first";
+  return {};
+}
+
+// A tensor with gaps lies row-major in its bucket.
+std::string describe(const Tensor& tensor) {
+  if (!tensor.defined()) return ", undefined";
+  std::string layout = "contiguous";
+  if (tensor.is_dense() && !tensor.is_contiguous())
+    layout = tensor.memory_format() == MemoryFormat::channels_last
+                 ? "channels_last"
+                 : "strides " + to_string(tensor.strides());
+  return fmt::format(" of shape {}, {}, {}{}", to_string(tensor.shape()), to_string(tensor.dtype()),
+                     layout, tensor.requires_grad() ? ", requires grad" : "");
+}
+
+// Describes in one line for each tensor what must be the same on every rank. The last line is the
+// `problem` for which this rank refuses the model, if there is one: then no rank must go on.
+std::vector<std::string> describe_model(const StateDict& parameters, const StateDict& buffers,
+                                        std::string& problem) {
   std::vector<std::string> lines;
+  std::map<const void*, std::string> seen;
   const auto list = [&](const char* kind, const StateDict& tensors) {
     for (const auto& [name, tensor] : tensors) {
-      if (!tensor.defined()) fail<ValueError>("DataParallel: {} '{}' is undefined", kind, name);
-      lines.push_back(fmt::format("{} '{}' of shape {}, {}{}", kind, name,
-                                  to_string(tensor.shape()), to_string(tensor.dtype()),
-                                  tensor.requires_grad() ? ", requires grad" : ""));
+      const std::string title = fmt::format("{} '{}'", kind, name);
+      const auto [first, is_new] = seen.try_emplace(tensor.id(), title);
+      std::string why = problem_of(tensor);
+      if (why.empty() && !is_new) why = "is the same tensor as " + first->second;
+      if (problem.empty() && !why.empty()) problem = title + " " + why;
+      lines.push_back(title + describe(tensor));
     }
   };
   list("parameter", parameters);
   list("buffer", buffers);
+  if (!problem.empty()) lines.push_back("a problem: " + problem);
   return lines;
 }
 
 std::vector<std::string> split_lines(const std::string& text) {
   std::vector<std::string> lines;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
 }
 
@@ -85,13 +116,17 @@ void check_same_model(const ProcessGroup& group, const std::vector<std::string>&
 
 // Copies the values of rank `root` to all ranks. Tensors of one dtype and device travel together,
 // so that a model of hundreds of tensors starts with a few collectives. The copies need as much
-// memory as the gradients' buckets, which are not there yet when a model starts.
+// memory as the gradients' buckets, which are not there yet when a model starts. They are
+// row-major, because the ranks may keep a tensor in different formats.
 void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root,
                    const std::string& identity) {
   constexpr std::int64_t cap = std::int64_t{256} << 20;  // bytes of one broadcast
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  for (const Bucket& bucket : make_buckets(tensors, order, {cap, cap})) {
+  StateDict layouts = tensors;
+  for (auto& [name, tensor] : layouts)
+    tensor = tensor.alias(tensor.shape(), dense_strides(tensor.shape()), tensor.offset());
+  for (const Bucket& bucket : make_buckets(layouts, order, {cap, cap})) {
     const auto copy = [&](bool to_bucket) {
       for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
         const Tensor tensor = tensors[bucket.parameters[i]].second.detach();
@@ -112,27 +147,29 @@ void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root
 DataParallel::DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group,
                            DataParallelOptions options)
     : buffers_(std::move(buffers)), group_(std::move(group)) {
+  std::string problem;
   if (!(options.bucket_cap_mb > 0) || !(options.first_bucket_mb > 0))
-    fail<ValueError>(
-        "DataParallel: bucket_cap_mb and first_bucket_mb must be positive, got {} and {}",
-        options.bucket_cap_mb, options.first_bucket_mb);
-  std::vector<std::string> description = describe_model(parameters, buffers_);
+    problem = fmt::format("bucket_cap_mb and first_bucket_mb must be positive, got {} and {}",
+                          options.bucket_cap_mb, options.first_bucket_mb);
+  std::vector<std::string> description = describe_model(parameters, buffers_, problem);
+  if (group_.size() > 1) {
+    const std::string name = options.name.empty() ? "" : fmt::format(" '{}'", options.name);
+    identity_ = fmt::format(", DataParallel {}{} of group '{}'",
+                            ++group_.implementation()->models, name, group_.name());
+    description.insert(
+        description.begin(),
+        fmt::format(
+            "the name '{}', bucket_cap_mb={}, first_bucket_mb={}, find_unused_parameters={}, "
+            "reorder_buckets={}",
+            options.name, options.bucket_cap_mb, options.first_bucket_mb,
+            options.find_unused_parameters, options.reorder_buckets));
+    check_same_model(group_, description);
+  }
+  if (!problem.empty()) fail<ValueError>("DataParallel: {}", problem);
   if (group_.size() == 1) return;
-  const std::string name = options.name.empty() ? "" : fmt::format(" '{}'", options.name);
-  identity_ = fmt::format(", DataParallel {}{} of group '{}'", ++group_.implementation()->models,
-                          name, group_.name());
-  description.insert(
-      description.begin(),
-      fmt::format("the name '{}', bucket_cap_mb={}, first_bucket_mb={}, find_unused_parameters={}, "
-                  "reorder_buckets={}",
-                  options.name, options.bucket_cap_mb, options.first_bucket_mb,
-                  options.find_unused_parameters, options.reorder_buckets));
-  check_same_model(group_, description);
   StateDict tensors = parameters;
   tensors.insert(tensors.end(), buffers_.begin(), buffers_.end());
   broadcast_all(group_, tensors, 0, identity_);
-  std::erase_if(parameters,
-                [](const auto& parameter) { return !parameter.second.requires_grad(); });
   reducer_ =
       std::make_shared<Reducer>(std::move(parameters), group_, std::move(options), identity_);
 }

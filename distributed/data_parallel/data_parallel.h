@@ -39,9 +39,15 @@ struct DataParallelOptions {
 ///   DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
 ///   cross_entropy(net(images), labels).backward();   // collective
 ///
-/// Gradients become views of buckets, with the shape and strides of their parameters, valid until
-/// the next averaging backward. The buckets are reduced in one fixed order on every rank, each as
-/// soon as all of its gradients are there, while backward continues.
+/// Gradients become views of buckets, with the shape and strides that their parameters had when
+/// this object was made, valid until the next averaging backward. The buckets are reduced in one
+/// fixed order on every rank, each as soon as all of its gradients are there, while backward
+/// continues.
+///
+/// What would be averaged with something else, or not at all, is an Error on every rank: a
+/// parameter that is unfrozen or that a module gets after this object was made, such as a new head,
+/// one that was moved to another dtype or device, and, in the first averaging backward only, values
+/// that differ between the ranks because weights were loaded on one of them.
 ///
 /// Every rank makes the same forwards, backwards and optimizer steps, with its objects in the same
 /// order. A bucket carries the number of the object (counted in its group by construction), of the
@@ -60,11 +66,13 @@ struct DataParallelOptions {
 /// One object serves one thread. On a group of one rank it does nothing.
 class DataParallel {
  public:
-  /// Checks that options, names, shapes, dtypes and requires_grad are those of every rank, then
-  /// copies parameters and buffers from rank 0. This call is collective: an all-gather of 16 bytes
-  /// a rank, and a broadcast for each dtype and each 256 MiB, whatever the number of tensors.
-  /// Throws a DistributedError that shows the first difference on both ranks. Parameters that do
-  /// not require a gradient now are never averaged.
+  /// Checks that options, names, shapes, dtypes, memory formats and requires_grad are the same on
+  /// every rank, then copies parameters and buffers from rank 0. This call is collective: an
+  /// all-gather of 16 bytes a rank, and a broadcast for each dtype and each 256 MiB, whatever the
+  /// number of tensors. Throws a DistributedError that shows the first difference on both ranks, and
+  /// a ValueError for a tensor that is undefined, computed or expanded, that has two names, or that
+  /// another DataParallel averages. Parameters that do not require a gradient now are never
+  /// averaged.
   [[nodiscard]] DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group,
                              DataParallelOptions options = {});
   ~DataParallel();

@@ -3,9 +3,12 @@
 #include "../../autograd/engine.h"
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
+#include "../../core/cuda/graph.h"
+#include "../../core/saturating_cast.h"
 #include "../../kernels/elementwise.h"
 #include "../../kernels/optimizer.h"
 #include "../backend.h"
+#include "../diagnostics/replica_check.h"
 
 #include <algorithm>
 #include <numeric>
@@ -22,26 +25,16 @@ Tensor in_layout_of(const Tensor& view, const Tensor& gradient) {
   return copy;
 }
 
-// Returns whether a gradient of this dtype can be scaled into a bucket of dtype `to`.
-bool fits(DType gradient, DType to) {
-  return gradient == to || (to == float32 && is_floating(gradient) && size_of(gradient) == 2);
-}
-
 // Runs a communication hook, or waits for what it has started. If that throws, the group is
 // aborted, because the other ranks may be waiting for this one. A group that is broken stays as it
 // is.
 template <class Run>
 void abort_on_error(const ProcessGroup& group, const Bucket& bucket, const Run& run) {
-  const auto abort = [&](const char* what) {
-    group.abort(fmt::format("the communication hook failed at {}: {}", bucket.label, what));
-  };
   try {
     run();
-  } catch (const std::exception& error) {
-    abort(error.what());
-    throw;
   } catch (...) {
-    abort("an exception that is no std::exception");
+    group.abort(fmt::format("the communication hook failed at {}: {}", bucket.label,
+                            text_of(std::current_exception())));
     throw;
   }
 }
@@ -61,37 +54,50 @@ std::int64_t optimizer_steps(const Tensor& parameter) {
 Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions options,
                  std::string identity)
     : parameters_(std::move(parameters)),
-      states_(parameters_.size()),
       group_(std::move(group)),
       options_(std::move(options)),
       starts_at_end_(options_.find_unused_parameters && group_.capabilities().device_waits),
       uncounted_(autograd::backwards_begun()),
       identity_(std::move(identity)),
+      last_parameter_number_(autograd::last_parameter_number),
       reordered_(!options_.reorder_buckets || options_.find_unused_parameters) {
   if (!options_.communication)
     options_.communication = [](const ProcessGroup& ranks, const Tensor& bucket, CallOptions call) {
       return ranks.all_reduce(bucket, ReduceOp::sum, std::move(call));
     };
+  std::erase_if(parameters_, [this](const auto& entry) {
+    if (!entry.second.requires_grad()) frozen_.push_back(entry);
+    return !entry.second.requires_grad();
+  });
+  states_.resize(parameters_.size());
   // Gradients arrive in about the reverse of the order in which the model lists its parameters.
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
   lay_out_buckets(order);
+  const auto add_hook = [&](const auto& entry, const std::string& owner, autograd::LeafHook hook) {
+    const auto id = autograd::add_leaf_hook(entry.second, std::move(hook), true, owner);
+    hooks_.emplace_back(nullptr,
+                        [leaf = entry.second, id](void*) { autograd::remove_leaf_hook(leaf, id); });
+  };
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     states_[p].steps_before = optimizer_steps(parameters_[p].second);
-    hooks_.push_back(autograd::add_leaf_hook(
-        parameters_[p].second, [this, p](Tensor& gradient) { on_gradient(p, gradient); }, true));
+    add_hook(parameters_[p], "'" + parameters_[p].first + "'",
+             [this, p](Tensor& gradient) { on_gradient(p, gradient); });
   }
+  for (const auto& entry : frozen_)
+    add_hook(entry, "", [this](Tensor&) {
+      if (paused_ == 0) check_parameters();
+    });
 }
 
-void Reducer::detach() {
-  for (std::size_t p = 0; p < parameters_.size(); ++p)
-    autograd::remove_leaf_hook(parameters_[p].second, hooks_[p]);
-}
-
+// Gradients keep the layout that the ranks agreed on when this object was made. The format of a
+// parameter may have changed since, on some ranks only.
 void Reducer::lay_out_buckets(const std::vector<std::size_t>& order) {
-  const auto bytes = [](double mb) { return static_cast<std::int64_t>(mb * 1024 * 1024); };
+  const auto bytes = [](double mb) { return saturating_cast<std::int64_t>(mb * 1024 * 1024); };
+  StateDict layouts = parameters_;
+  for (std::size_t p = 0; p < layouts.size() && !buckets_.empty(); ++p) layouts[p].second = view(p);
   buckets_ = make_buckets(
-      parameters_, order,
+      layouts, order,
       {.first_bytes = bytes(options_.first_bucket_mb), .cap_bytes = bytes(options_.bucket_cap_mb)},
       group_);
   for (std::size_t b = 0; b < buckets_.size(); ++b)
@@ -127,12 +133,8 @@ void Reducer::reset() {
   arrivals_.clear();
   pending_.clear();
   for (const Bucket& bucket : buckets_) pending_.push_back(bucket.parameters.size());
-  for (ParameterState& state : states_) {
-    state.arrived = false;
-    state.gradient = {};
-    state.unused = false;
-    state.late = {};
-  }
+  for (ParameterState& state : states_) 
+    state = {.bucket = state.bucket, .index = state.index, .steps_before = state.steps_before};
   backward_ = 0;
 }
 
@@ -140,7 +142,7 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
   group_.implementation()->check_thread("DataParallel");  // before it touches what threads share
   if (paused_ > 0) return;
   if (backward_ != autograd::current_backward()) {
-    if (backward_ != 0) reset();  // the last backward threw before its end
+    reset();  // the last backward may have thrown before its end
     backward_ = autograd::current_backward();
     autograd::at_end_of_backward([this] { finish_backward(); });
     begin_averaging();
@@ -165,6 +167,7 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
 // uses of the parameters; ranks that may use different ones may also leave different ones without a
 // gradient, so there it does not.
 void Reducer::begin_averaging() {
+  check_parameters();
   std::int64_t left_out = 0, steps = 0;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& parameter = parameters_[p].second;
@@ -177,18 +180,31 @@ void Reducer::begin_averaging() {
   step_ += fmt::format(", {} optimizer step{}{}", steps, steps == 1 ? "" : "s", identity_);
 }
 
+// Compares the parameters with what they were when this object was made, before the first bucket of
+// a backward starts.
+void Reducer::check_parameters() const {
+  for (const auto& [name, parameter] : frozen_)
+    if (parameter.requires_grad())
+      fail_together(fmt::format("parameter '{}' was frozen when this DataParallel was made", name),
+                    "its gradient would not be averaged; make the DataParallel again after "
+                    "unfreezing");
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor &now = parameters_[p].second, &before = view(p);
+    if (now.shape() == before.shape() && now.dtype() == before.dtype() &&
+        now.device() == before.device())
+      continue;
+    fail_together(
+        fmt::format("parameter '{}' was {} {} on {} and is {} {} on {} now", parameters_[p].first,
+                    to_string(before.dtype()), to_string(before.shape()),
+                    to_string(before.device()), to_string(now.dtype()), to_string(now.shape()),
+                    to_string(now.device())),
+        "make the DataParallel after the model has been moved");
+  }
+}
+
 // Keeps a gradient until its bucket is filled.
 void Reducer::keep_for_bucket(std::size_t parameter, const Tensor& gradient) {
-  const Tensor& to = view(parameter);
-  if (!(gradient.shape() == to.shape()) || !fits(gradient.dtype(), to.dtype()) ||
-      gradient.device() != to.device())
-    fail<Error>(
-        "DataParallel: parameter '{}' was {} {} on {} and is {} {} on {} now; make the "
-        "DataParallel after the model has been moved",
-        parameters_[parameter].first, to_string(to.dtype()), to_string(to.shape()),
-        to_string(to.device()), to_string(gradient.dtype()), to_string(gradient.shape()),
-        to_string(gradient.device()));
-  states_[parameter].gradient = in_layout_of(to, gradient);
+  states_[parameter].gradient = in_layout_of(view(parameter), gradient);
   arrivals_.push_back(parameter);
   count_arrival(parameter);
 }
@@ -225,20 +241,13 @@ void Reducer::start_full_buckets() {
 }
 
 void Reducer::finish_backward() {
-  try {
-    if (arrivals_.size() < parameters_.size()) {
-      if (!options_.find_unused_parameters) fail_for_missing_gradients();
-      fill_missing_gradients();
-    }
-    start_full_buckets();
-    assign_averages(options_.find_unused_parameters);
-  } catch (...) {
-    reset();
-    throw;
-  }
-  std::vector<std::size_t> arrivals = std::move(arrivals_);
-  reset();
+  check_new_parameters();
+  if (arrivals_.size() < parameters_.size() && !options_.find_unused_parameters)
+    fail_for_missing_gradients();
+  std::vector<std::size_t> arrivals = arrivals_;
+  average_gradients(options_.find_unused_parameters);
   if (!reordered_) follow_order_of_rank_0(std::move(arrivals));
+  compare_replicas_once();
 }
 
 void Reducer::synchronize() {
@@ -247,32 +256,52 @@ void Reducer::synchronize() {
     fail<Error>("synchronize_gradients: called inside of a backward; call it after backward()");
   reset();
   begin_averaging();
-  try {
-    fill_missing_gradients();
-    start_full_buckets();
-    assign_averages(true);
-  } catch (...) {
-    reset();
-    throw;
-  }
-  reset();
+  average_gradients(true);
+  compare_replicas_once();
 }
 
-// Ranks that miss the same gradients all call a barrier first, so that the group stays usable. A
-// rank that misses none is at its next bucket instead; the error for that shows both sides.
-void Reducer::fail_for_missing_gradients() {
+// Ranks that fail for the same reason all call a barrier first, so that the group stays usable. A
+// rank that does not fail is at its next bucket instead; the error for that shows both sides.
+void Reducer::fail_together(const std::string& reason, const std::string& advice) const {
+  group_.barrier({.name = reason, .step = identity_, .of_model = true});
+  fail<Error>("DataParallel: {} (rank {}): {}; the gradients of this step are lost", reason,
+              group_.rank(), advice);
+}
+
+void Reducer::fail_for_missing_gradients() const {
   std::string names;
-  int shown = 0;
-  const auto missing = static_cast<int>(parameters_.size() - arrivals_.size());
+  std::size_t shown = 0;
+  const std::size_t missing = parameters_.size() - arrivals_.size();
   for (std::size_t p = 0; p < parameters_.size() && shown < 8; ++p)
     if (!states_[p].arrived) names += (shown++ ? ", '" : "'") + parameters_[p].first + "'";
   if (missing > shown) names += fmt::format(" and {} more", missing - shown);
-  group_.barrier(call("no gradient for " + names));
-  fail<Error>(
-      "DataParallel: backward gave no gradient for {} of {} parameters on rank {}: {}. Set "
-      "find_unused_parameters where that is meant, or requires_grad_(false) for what is never "
-      "trained; the gradients of this step are lost",
-      missing, parameters_.size(), group_.rank(), names);
+  fail_together("no gradient for " + names,
+                fmt::format("{} of {} parameters; set find_unused_parameters where that is meant, "
+                            "or make the DataParallel after freezing what is never trained",
+                            missing, parameters_.size()));
+}
+
+// Finds a layer that the model has got since, such as a new head. Parameters without a hook that
+// are older were left out on purpose.
+void Reducer::check_new_parameters() const {
+  const Tensor& newest = autograd::newest_parameter_without_hook();
+  if (newest.defined() && newest.meta()->parameter_number > last_parameter_number_)
+    fail_together(fmt::format("a parameter of shape {} was added after this DataParallel was made",
+                              to_string(newest.shape())),
+                  "its gradient is not averaged; make the DataParallel again after changing the "
+                  "model, or freeze what is not trained");
+}
+
+// Finds weights that were loaded on one rank alone after the construction. At the end of a backward
+// the place of these collectives among all others is the same on every rank.
+void Reducer::compare_replicas_once() {
+  if (replicas_compared_ || parameters_.empty() || cuda::is_capturing(view(0).device())) return;
+  StateDict all = parameters_;
+  all.insert(all.end(), frozen_.begin(), frozen_.end());
+  check_replicas(all, group_,
+                 "; load weights on every rank, or before the DataParallel is made, which copies "
+                 "those of rank 0");
+  replicas_compared_ = true;
 }
 
 // Fills the buckets with the gradients that no_sync() scopes have accumulated, or with zeros.
@@ -293,7 +322,9 @@ void Reducer::fill_missing_gradients() {
 
 // Waits for the buckets and gives every parameter its average. Where the ranks may have used
 // different parameters, a parameter that no rank has used keeps its gradient undefined.
-void Reducer::assign_averages(bool ranks_may_differ) {
+void Reducer::average_gradients(bool ranks_may_differ) {
+  fill_missing_gradients();
+  start_full_buckets();
   const auto count = static_cast<std::int64_t>(parameters_.size());
   // For each parameter: whether it has a gradient, and whether a part of that came late.
   const Tensor flags = empty({2, count}, {.dtype = uint8});
@@ -315,6 +346,7 @@ void Reducer::assign_averages(bool ranks_may_differ) {
     }
     if (used[p]) parameters_[p].second.set_grad(view(p).detach());
   }
+  reset();
 }
 
 void Reducer::follow_order_of_rank_0(std::vector<std::size_t> arrivals) {

@@ -23,7 +23,7 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   /// Removes the hooks from the parameters.
-  void detach();
+  void detach() { hooks_.clear(); }
   /// Enters (true) or leaves (false) a no_sync() scope; scopes may nest.
   void pause(bool on);
   /// Does what DataParallel::synchronize_gradients() says.
@@ -33,12 +33,12 @@ class Reducer {
  private:
   /// A parameter in the present backward.
   struct ParameterState {
-    std::size_t bucket = 0;         ///< The bucket in which its gradient lies,
-    std::size_t index = 0;          ///< and the index there.
-    bool arrived = false;           ///< The first part of its gradient has arrived.
-    Tensor gradient;                ///< That part, until it is copied into the bucket.
-    bool unused = false;            ///< This rank has no gradient for it, and contributes zeros.
-    Tensor late;                    ///< What arrived after the first part of its gradient.
+    std::size_t bucket = 0;  ///< The bucket in which its gradient lies,
+    std::size_t index = 0;   ///< and the index there.
+    bool arrived = false;    ///< The first part of its gradient has arrived.
+    Tensor gradient = {};    ///< That part, until it is copied into the bucket.
+    bool unused = false;     ///< This rank has no gradient for it, and contributes zeros.
+    Tensor late = {};        ///< What arrived after the first part of its gradient.
     std::int64_t steps_before = 0;  ///< The optimizer steps before this object.
   };
 
@@ -51,20 +51,24 @@ class Reducer {
   CallOptions call(std::string name) const {
     return {.name = std::move(name), .step = step_, .of_model = true};
   }
+  void check_parameters() const;
   void keep_for_bucket(std::size_t parameter, const Tensor& gradient);
   void count_arrival(std::size_t parameter);
   void fill_bucket(const Bucket& bucket);
   void start_full_buckets();
   void finish_backward();
-  void fail_for_missing_gradients();
+  void check_new_parameters() const;
+  [[noreturn]] void fail_together(const std::string& reason, const std::string& advice) const;
+  [[noreturn]] void fail_for_missing_gradients() const;
   void fill_missing_gradients();
-  void assign_averages(bool ranks_may_differ);
+  void average_gradients(bool ranks_may_differ);
   void follow_order_of_rank_0(std::vector<std::size_t> arrivals);
+  void compare_replicas_once();
   void reset();
 
-  StateDict parameters_;
+  StateDict parameters_, frozen_;
   std::vector<ParameterState> states_;
-  std::vector<std::uint64_t> hooks_;
+  std::vector<std::shared_ptr<void>> hooks_;  // their deleters remove the hooks from the leaves
   ProcessGroup group_;
   DataParallelOptions options_;
   std::vector<std::size_t> order_;  // of the parameters in the buckets
@@ -82,8 +86,10 @@ class Reducer {
   // scopes; and how many there were when the scope in progress began.
   std::uint64_t uncounted_ = 0, paused_since_ = 0;
   std::string identity_;
-  std::string step_;        // the backward in progress, as the ranks compare it with every bucket
-  bool reordered_ = false;  // the buckets have their final order
+  std::string step_;  // the backward in progress, as the ranks compare it with every bucket
+  std::uint64_t last_parameter_number_ = 0;  // of the modules' parameters before this object
+  bool reordered_ = false;                   // the buckets have their final order
+  bool replicas_compared_ = false;
 };
 
 }  // namespace tutti::distributed

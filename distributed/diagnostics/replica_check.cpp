@@ -40,7 +40,7 @@ std::string describe_division(const std::int64_t* hashes, std::int64_t stride, i
 
 }  // namespace
 
-void check_replicas(const StateDict& state, const ProcessGroup& group) {
+void check_replicas(const StateDict& state, const ProcessGroup& group, const std::string& note) {
   if (group.size() == 1) return;
   const auto count = static_cast<std::int64_t>(state.size());
   check_same_count(count, group);
@@ -54,9 +54,9 @@ void check_replicas(const StateDict& state, const ProcessGroup& group) {
     for (int r = 1; r < group.size(); ++r)
       if (hashes[r * count + i] != hashes[i])
         fail<DistributedError>(
-            "replica check of group '{}': '{}' is not the same on every rank: {}", group.name(),
+            "replica check of group '{}': '{}' is not the same on every rank: {}{}", group.name(),
             state[static_cast<std::size_t>(i)].first,
-            describe_division(hashes + i, count, group.size()));
+            describe_division(hashes + i, count, group.size()), note);
 }
 
 ReplicaCheck::ReplicaCheck(StateDict state, ProcessGroup group, std::int64_t interval)
@@ -66,15 +66,8 @@ ReplicaCheck::ReplicaCheck(StateDict state, ProcessGroup group, std::int64_t int
 }
 
 void ReplicaCheck::step() {
-  if (++steps_ % interval_ != 0) return;
-  try {
-    check_replicas(state_, group_);
-  } catch (const TimeoutError&) {
-    throw;
-  } catch (const DistributedError& error) {
-    throw DistributedError(fmt::format("{} (found after step {})", error.what(), steps_),
-                           error.info());
-  }
+  if (++steps_ % interval_ == 0)
+    check_replicas(state_, group_, fmt::format(" (found after step {})", steps_));
 }
 
 }  // namespace tutti::distributed

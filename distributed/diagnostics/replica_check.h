@@ -12,8 +12,9 @@ namespace tutti::distributed {
 /// sends 8 bytes for each tensor and rank. Where a tensor differs, every rank gets a
 /// DistributedError that names the first such tensor, in the order of `state`, and the ranks that
 /// hold another value; it gets one, too, where the ranks hold different numbers of tensors. The
-/// check waits for the device and reads the whole state once.
-void check_replicas(const StateDict& state, const ProcessGroup& group);
+/// check waits for the device and reads the whole state once. The error ends with `note`.
+void check_replicas(const StateDict& state, const ProcessGroup& group,
+                    const std::string& note = {});
 
 /// Runs check_replicas() in every `interval`-th step:
 ///
@@ -25,7 +26,7 @@ class ReplicaCheck {
   /// do. Throws a ValueError unless `interval` is positive.
   [[nodiscard]] ReplicaCheck(StateDict state, ProcessGroup group, std::int64_t interval);
   /// Counts a step, and checks if it is the `interval`-th since the last check; only then the call
-  /// is collective. The error of check_replicas() is extended by the number of the step.
+  /// is collective. The error of check_replicas() ends with the number of the step.
   void step();
 
  private:

@@ -15,16 +15,6 @@
 namespace tutti::distributed {
 namespace {
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
-
 // The backend that is asked for, which must have ranks that are threads.
 const BackendEntry& backend_of_threads(const std::string& name) {
   std::string known;

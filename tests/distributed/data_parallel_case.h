@@ -9,10 +9,17 @@
 #include <tutti/autograd/record.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/distributed/diagnostics/replica_check.h>
+#include <tutti/nn/linear.h>
+#include <tutti/nn/sequential.h>
+#include <tutti/optim/sgd.h>
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+
+#include "messages.h"
 
 namespace tutti::test {
 
@@ -363,6 +370,249 @@ inline void check_what_a_rank_does_alone(const ProcessGroup& group) {
   }
 }
 
+/// Expects that every rank gets an E with these texts, and that the group works afterwards.
+template <class E>
+void expect_refused_together(const ProcessGroup& group, const std::vector<std::string>& parts,
+                             const std::function<void()>& fn) {
+  expect_contains(message_of<E>(fn), parts);
+  const Tensor count = ones({3});
+  group.all_reduce(count).wait();
+  EXPECT_EQ(to_vector(count), std::vector<double>(3, group.size()));
+}
+
+/// Returns a leaf with these values that lies in memory as `format` says.
+inline Tensor filter_leaf(MemoryFormat format, std::uint64_t seed = 3) {
+  Generator generator(seed);
+  return randn({4, 3, 2, 2}, {}, generator).contiguous(format).requires_grad_();
+}
+
+/// Ranks whose tensors lie differently in memory would add other elements to each other.
+inline void check_memory_formats(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  const auto last = group.rank() == group.size() - 1 ? MemoryFormat::channels_last
+                                                     : MemoryFormat::contiguous;
+  for (const bool is_buffer : {false, true}) {
+    const Tensor filter = filter_leaf(last), before = filter.detach().clone();
+    const StateDict list = {{"conv.weight", filter}};
+    expect_refused_together<DistributedError>(
+        group,
+        {is_buffer ? "rank 0 has buffer 'conv.weight'" : "rank 0 has parameter 'conv.weight'",
+         "float32, contiguous", fmt::format("rank {} has", group.size() - 1), "channels_last"},
+        [&] {
+          DataParallel(is_buffer ? StateDict{} : list, is_buffer ? list : StateDict{}, group);
+        });
+    EXPECT_EQ(to_vector(filter), to_vector(before));
+  }
+  // The strides of dimensions of size 1 do not matter.
+  const Tensor one = ones({4, 3, 1, 1}).contiguous(last);
+  DataParallel ddp({{"one", one.alias({4, 3, 1, 1}, one.strides(), 0).requires_grad_()}}, {},
+                   group);
+}
+
+/// The formats change after the construction, on the last rank or on all of them.
+inline void check_formats_that_change_afterwards(const ProcessGroup& group) {
+  const Tensor weights = (arange(48).to(float32) * 6.0).reshape({4, 3, 2, 2});  // exact means
+  for (const bool everywhere : {false, true})
+    for (const bool before_first_step : {false, true}) {
+      const Tensor filter = filter_leaf(MemoryFormat::contiguous);
+      const Tensor other = ones({5}).requires_grad_(), expected = filter.detach().clone();
+      const Tensor buffer = filter_leaf(MemoryFormat::contiguous, 4).detach().clone();
+      DataParallel ddp({{"filter", filter}, {"other", other}}, {{"buffer", buffer}}, group);
+      optim::SGD sgd({filter, other}, {.lr = 0.5, .momentum = 0.9});
+      optim::SGD reference({expected.requires_grad_()}, {.lr = 0.5, .momentum = 0.9});
+      const double mean = (group.size() + 1) / 2.0;
+      for (int step = 0; step < 3; ++step) {
+        if (step == (before_first_step ? 0 : 2) &&
+            (everywhere || group.rank() == group.size() - 1)) {
+          filter.set_data(filter.detach().contiguous(MemoryFormat::channels_last));
+          buffer.set_data(buffer.contiguous(MemoryFormat::channels_last));
+        }
+        sgd.zero_grad();
+        // The gradient of `filter` is the first to arrive, so the buckets are laid out anew.
+        const double factor = group.rank() + 1;
+        const Tensor loss = sum(other * 1.0);
+        (loss + sum(filter * (weights * factor))).backward();
+        EXPECT_EQ(to_vector(filter.grad()), to_vector(weights * (group.size() > 1 ? mean : 1.0)));
+        sgd.step();
+        expected.set_grad(weights * (group.size() > 1 ? mean : 1.0));
+        reference.step();
+      }
+      EXPECT_EQ(to_vector(filter), to_vector(expected));
+      distributed::check_replicas({{"filter", filter}}, group);
+      if (group.rank() == 0) buffer.copy_(weights);
+      ddp.broadcast_buffers();
+      EXPECT_EQ(to_vector(buffer), to_vector(weights));
+    }
+}
+
+/// A parameter that was frozen when DataParallel was made is not averaged, so training it later is
+/// an error, in whatever way its gradient comes.
+inline void check_unfrozen_parameters(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  for (const bool alone : {false, true}) {  // its gradient is the only one
+    const StateDict model = small_model(group);
+    model[0].second.requires_grad_(false);
+    DataParallel ddp(model, {}, group, small_buckets);
+    loss_of(model, group.rank(), 0).backward();
+    const auto backward = [&] {
+      if (alone) sum(model[0].second * 2.0).backward();
+      else loss_of(model, group.rank(), 1).backward();
+    };
+    model[0].second.requires_grad_();
+    const std::vector<std::string> parts = {"'a.weight'", "was frozen when this DataParallel",
+                                            "make the DataParallel again"};
+    expect_refused_together<Error>(group, parts, backward);
+    expect_refused_together<Error>(group, parts, [&] { ddp.synchronize_gradients(); });
+    {
+      const auto scope = ddp.no_sync();
+      backward();
+    }
+    model[0].second.requires_grad_(false);
+    clear_gradients(model);
+    loss_of(model, group.rank(), 2).backward();
+    EXPECT_FALSE(model[0].second.grad().defined());
+  }
+}
+
+/// A parameter that is frozen after the construction gets no gradient, which the error must
+/// explain.
+inline void check_parameters_frozen_afterwards(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  const StateDict model = small_model(group);
+  DataParallel ddp(model, {}, group, small_buckets);
+  model[1].second.requires_grad_(false);
+  const std::string text = message_of<Error>([&] { loss_of(model, group.rank(), 0).backward(); });
+  expect_contains(text, {"no gradient for 'a.bias'",
+                         "or make the DataParallel after freezing what is never trained"});
+  EXPECT_EQ(text.find("requires_grad_(false)"), std::string::npos) << text;
+}
+
+inline std::shared_ptr<nn::Linear> linear(std::int64_t out) {
+  return std::make_shared<nn::Linear>(nn::Linear::Options{.in = 6, .out = out});
+}
+
+/// A head that takes the place of another one after the construction is in no bucket.
+inline void check_new_heads(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  for (const bool finds_unused : {false, true}) {
+    nn::Sequential net{linear(6), linear(2)};
+    auto options = small_buckets;
+    options.find_unused_parameters = finds_unused;
+    DataParallel ddp(net.named_parameters(), {}, group, options);
+    const auto backward = [&] {
+      Generator data(group.rank());
+      sum(square(net(randn({3, 6}, {}, data)))).backward();
+    };
+    backward();
+    net.replace_child("1", linear(5));
+    net.zero_grad();
+    expect_refused_together<Error>(
+        group, {"of shape (5", "after this DataParallel was made", "make the DataParallel again"},
+        backward);
+    nn::Linear& head = net.child<nn::Linear>("1");
+    for (const Tensor& frozen : head.parameters()) frozen.requires_grad_(false);
+    if (finds_unused) backward();  // a head that is not trained is nobody's business
+  }
+}
+
+/// What gets a gradient in the same backward and is meant to: inputs, the parameters of another
+/// DataParallel, and those that were left out on purpose.
+inline void check_other_leaves_of_a_backward(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  nn::Sequential own{linear(6)}, generator{linear(6), linear(6)};  // `own`: of each rank
+  DataParallel of_generator(generator.named_parameters(), {}, group, small_buckets);
+  nn::Sequential critic{linear(6), linear(1)};
+  DataParallel of_critic(critic.named_parameters(), {}, group, small_buckets);
+  for (int step = 0; step < 3; ++step) {
+    Generator data(10 * step + group.rank());
+    const Tensor x = randn({3, 6}, {}, data).requires_grad_();
+    for (nn::Sequential* net : {&own, &generator, &critic}) net->zero_grad();
+    sum(critic(generator(own(x)))).backward();
+    EXPECT_TRUE(x.grad().defined());
+    EXPECT_TRUE(own.parameters()[0].grad().defined());
+    const auto scope = of_critic.no_sync();  // its gradients stay local
+    sum(critic(generator(x))).backward();
+    sum(critic(x)).backward();
+  }
+}
+
+/// Values that change on one rank after the construction are found in the first averaging backward.
+inline void check_replicas_are_compared_once(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  for (const bool by_hand : {false, true})
+    for (const std::size_t changed : {0u, 3u}) {
+      const StateDict model = small_model(group);
+      model[3].second.requires_grad_(false);
+      DataParallel ddp(model, {}, group, small_buckets);
+      {
+        const auto scope = ddp.no_sync();
+        loss_of(model, group.rank(), 0).backward();
+      }
+      const Tensor value = model[changed].second.detach(), before = value.clone();
+      if (group.rank() == 0) value.add_(ones({}, {.dtype = float64}), 1e-3);
+      const auto average = [&] {
+        if (by_hand) ddp.synchronize_gradients();
+        else loss_of(model, group.rank(), 1).backward();
+      };
+      expect_refused_together<DistributedError>(
+          group,
+          {"'" + model[changed].first + "'", "ranks {0} hold the same bits",
+           "load weights on every rank, or before the DataParallel is made"},
+          average);
+      value.copy_(before);
+      average();
+      // Afterwards nothing is compared any more.
+      if (group.rank() == 0) value.add_(ones({}, {.dtype = float64}), 1e-3);
+      average();
+    }
+}
+
+/// A DataParallel that is refused says why on every rank, and leaves nothing behind.
+inline void check_refused_construction(const ProcessGroup& group) {
+  const auto leaf = [] { return ones({3}).requires_grad_(); };
+  const Tensor w = leaf(), v = leaf(), shared = ones({1}).expand({3});
+  const auto refuse = [&](const std::vector<std::string>& parts, const StateDict& parameters,
+                          const StateDict& buffers = {},
+                          const distributed::DataParallelOptions& options = {}) {
+    const auto make = [&](const StateDict& list) { DataParallel(list, buffers, group, options); };
+    expect_refused_together<ValueError>(group, parts, [&] { make(parameters); });
+    for (const auto& [name, tensor] : parameters)
+      EXPECT_TRUE(!tensor.defined() || !tensor.meta() || tensor.meta()->hooks.empty()) << name;
+    if (group.size() == 1 || options.bucket_cap_mb != 25 || !buffers.empty()) return;
+    // The same on one rank alone.
+    expect_refused_together<DistributedError>(group, parts, [&] {
+      make(group.rank() == 0 ? StateDict{{"w", leaf()}, {"again", leaf()}} : parameters);
+    });
+  };
+  refuse({"'again'", "is the same tensor as parameter 'w'"}, {{"w", w}, {"again", w}});
+  refuse({"buffer 'again'", "is the same tensor as parameter 'w'"}, {{"w", w}}, {{"again", w}});
+  refuse({"'again'", "computed by an operation"}, {{"w", w}, {"again", v * 2.0}});
+  refuse({"'again'", "undefined"}, {{"w", w}, {"again", Tensor()}});
+  refuse({"'again'", "share memory"}, {{"w", w}, {"again", shared.detach().requires_grad_()}});
+  refuse({"buffer 'again'", "share memory"}, {{"w", w}}, {{"again", shared}});
+  refuse({"bucket_cap_mb", "nan"}, {{"w", w}}, {},
+         {.bucket_cap_mb = std::numeric_limits<double>::quiet_NaN()});
+  if (group.size() > 1) {
+    const DataParallel first({{"net.w", w}}, {}, group);
+    expect_refused_together<ValueError>(
+        group, {"parameter 'w'", "averaged by another DataParallel", "'net.w'"}, [&] {
+          DataParallel({{"w", w}}, {}, group);
+        });
+  }
+  const DataParallel again({{"w", w}}, {}, group);  // w is free again
+  sum(w * (group.rank() + 1.0)).backward();
+  EXPECT_EQ(to_vector(w.grad()), std::vector<double>(3, (group.size() + 1) / 2.0));
+}
+
+inline void check_large_caps(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  for (const double cap : {1e13, 1e300, std::numeric_limits<double>::infinity()}) {
+    const StateDict model = small_model(group);
+    const DataParallel ddp(model, {}, group, {.bucket_cap_mb = cap, .first_bucket_mb = cap});
+    EXPECT_EQ(ddp.buckets().size(), 1u) << cap;
+  }
+}
+
 inline void check_data_parallel(const ProcessGroup& group) {
   check_gradients_are_averaged(group);
   check_start_of_many_tensors(group);
@@ -375,6 +625,15 @@ inline void check_data_parallel(const ProcessGroup& group) {
   check_compression(group);
   check_failed_backward(group);
   check_what_a_rank_does_alone(group);
+  check_memory_formats(group);
+  check_formats_that_change_afterwards(group);
+  check_unfrozen_parameters(group);
+  check_parameters_frozen_afterwards(group);
+  check_new_heads(group);
+  check_other_leaves_of_a_backward(group);
+  check_replicas_are_compared_once(group);
+  check_refused_construction(group);
+  check_large_caps(group);
 }
 
 }  // namespace tutti::test

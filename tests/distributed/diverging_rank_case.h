@@ -77,6 +77,15 @@ inline void diverge(const std::string& fault, const ProcessGroup& group, Device 
     else net(x);
   } else if (fault == "left_out" || fault == "other_loss") {
     train_without_a_backward(fault, net.layer1.conv1, x, group);
+  } else if (fault == "refused") {  // the arguments of one rank are refused
+    const Tensor row = ones({1, 3}, {.device = device});
+    group.all_reduce(diverges ? row.expand({2, 3}) : ones({2, 3}, {.device = device})).wait();
+  } else if (fault == "unfrozen" || fault == "moved") {
+    net.layer1.conv1.weight.requires_grad_(false);
+    const DataParallel parallel(net.layer1.conv1.named_parameters(), {}, group);
+    if (diverges && fault == "unfrozen") net.layer1.conv1.weight.requires_grad_();
+    if (diverges && fault == "moved") net.layer1.conv1.to(float64);
+    sum(net.layer1.conv1(x.to(net.layer1.conv1.weight.dtype()))).backward();
   } else if (fault == "channels") {
     net.layer1.bn1(randn({2, diverges ? 5 : 4, 3, 3}).to(device));
   } else if (fault == "backward") {  // one rank will run no backward
@@ -112,6 +121,15 @@ inline std::vector<std::string> expected_words(const std::string& fault,
   if (fault == "other_loss")
     return {"rank 0 at all_reduce", "(bucket 0: weight, bias, backward 2, ", "rank 1 at all_reduce",
             "(bucket 0: weight, bias, backward 3, "};
+  if (fault == "refused")
+    return {"rank 0 at all_reduce", "rank 1 at barrier",
+            "(refused all_reduce: all_reduce: ", "share memory"};
+  if (fault == "unfrozen")
+    return {"rank 0 at all_reduce", "(bucket 0: bias, backward 1, ", "rank 1 at barrier",
+            "(parameter 'weight' was frozen when this DataParallel was made"};
+  if (fault == "moved")
+    return {"rank 0 at all_reduce", "(bucket 0: bias, backward 1, ", "rank 1 at barrier",
+            "(parameter 'bias' was float32 (4,) on cpu and is float64 (4,) on cpu now"};
   if (fault == "channels")
     return {layer + "1", "rank 1", "expected input of shape (N, 4, ...), got (2, 5, 3, 3)"};
   if (fault == "options" || fault == "order") {

@@ -32,7 +32,8 @@ TEST_P(DivergingRank, IsNamedOnEveryRankWithItsLayer) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, DivergingRank,
                          ::testing::Values("eval", "forward", "busy", "channels", "backward",
-                                           "left_out", "other_loss", "options", "order"),
+                                           "left_out", "other_loss", "options", "order", "refused",
+                                           "unfrozen", "moved"),
                          [](const auto& fault) { return std::string(fault.param); });
 
 // A rank that has departed is described by its latest calls too, those in sub-groups included.
