@@ -49,9 +49,10 @@ std::vector<std::string> describe_model(const StateDict& parameters, const State
   const auto list = [&](const char* kind, const StateDict& tensors) {
     for (const auto& [name, tensor] : tensors) {
       const std::string title = fmt::format("{} '{}'", kind, name);
-      const auto [first, is_new] = seen.try_emplace(tensor.id(), title);
+      const auto [first, is_new] = seen.try_emplace(
+          tensor.defined() && tensor.numel() > 0 ? tensor.raw() : tensor.id(), title);
       std::string why = problem_of(tensor);
-      if (why.empty() && !is_new) why = "is the same tensor as " + first->second;
+      if (why.empty() && !is_new) why = "has the same memory as " + first->second;
       if (problem.empty() && !why.empty()) problem = title + " " + why;
       lines.push_back(title + describe(tensor));
     }

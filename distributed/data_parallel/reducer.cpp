@@ -1,7 +1,6 @@
 #include "reducer.h"
 
 #include "../../autograd/engine.h"
-#include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
 #include "../../core/cuda/graph.h"
 #include "../../core/saturating_cast.h"

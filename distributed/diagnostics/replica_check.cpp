@@ -2,6 +2,7 @@
 
 #include "../../core/create.h"
 #include "../../core/hash.h"
+#include "../submit.h"
 
 namespace tutti::distributed {
 namespace {
@@ -46,8 +47,10 @@ void check_replicas(const StateDict& state, const ProcessGroup& group, const std
   check_same_count(count, group);
   const Tensor mine = empty({count}, {.dtype = int64}),
                all = empty({group.size(), count}, {.dtype = int64});
-  for (std::int64_t i = 0; i < count; ++i)
-    mine.data<std::int64_t>()[i] = hash_of(state[static_cast<std::size_t>(i)].second);
+  check_together(group, "check_replicas", [&] {
+    for (std::int64_t i = 0; i < count; ++i)
+      mine.data<std::int64_t>()[i] = hash_of(state[static_cast<std::size_t>(i)].second);
+  });
   group.all_gather(mine, all, {.name = "ReplicaCheck: hashes"}).wait();
   const auto* hashes = all.data<std::int64_t>();
   for (std::int64_t i = 0; i < count; ++i)

@@ -584,8 +584,10 @@ inline void check_refused_construction(const ProcessGroup& group) {
       make(group.rank() == 0 ? StateDict{{"w", leaf()}, {"again", leaf()}} : parameters);
     });
   };
-  refuse({"'again'", "is the same tensor as parameter 'w'"}, {{"w", w}, {"again", w}});
-  refuse({"buffer 'again'", "is the same tensor as parameter 'w'"}, {{"w", w}}, {{"again", w}});
+  refuse({"'again'", "has the same memory as parameter 'w'"}, {{"w", w}, {"again", w}});
+  refuse({"'again'", "has the same memory as parameter 'w'"},
+         {{"w", w}, {"again", w.detach().requires_grad_()}});
+  refuse({"buffer 'again'", "has the same memory as parameter 'w'"}, {{"w", w}}, {{"again", w}});
   refuse({"'again'", "computed by an operation"}, {{"w", w}, {"again", v * 2.0}});
   refuse({"'again'", "undefined"}, {{"w", w}, {"again", Tensor()}});
   refuse({"'again'", "share memory"}, {{"w", w}, {"again", shared.detach().requires_grad_()}});

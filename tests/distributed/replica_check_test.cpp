@@ -62,5 +62,14 @@ TEST(ReplicaCheckOverThreads, RefusesDifferentNumbersOfTensorsAndBadIntervals) {
   });
 }
 
+TEST(ReplicaCheckOverThreads, ATensorThatOneRankCannotReadIsAnErrorOnAll) {
+  for (const int bad : {0, 1})
+    run_ranks(2, [&](const ProcessGroup& group) {
+      StateDict state = state_of_a_rank();
+      if (group.rank() == bad) state[1].second = {};
+      EXPECT_THROW(check_replicas(state, group), DistributedError);
+    });
+}
+
 }  // namespace
 }  // namespace tutti
