@@ -129,9 +129,9 @@ struct Case {
 std::vector<Case> matrix() {
   std::vector<Case> cases;
   // In the victim's second step the forward begins with #3 of the normalisation group, and the
-  // large bucket is #8 of the world, behind a small one.
-  const std::string forward = "group=world/normalization,collective=3", bucket = "collective=8";
-  const std::string in_bucket = ".*all_reduce #8 of group 'world' .bucket 1: head, 160.0 kB.: .*";
+  // large bucket is #10 of the world, behind a small one.
+  const std::string forward = "group=world/normalization,collective=3", bucket = "collective=10";
+  const std::string in_bucket = ".*all_reduce #10 of group 'world' .bucket 1: head, 160.0 kB.: .*";
   const auto add = [&](int ranks, int bad, const std::string& fault,
                        std::vector<std::string> expected, int ranks_per_host = 0) {
     cases.push_back(
@@ -179,7 +179,7 @@ std::vector<Case> matrix() {
     add_on_any_hosts(
         bad, "action=exit," + bucket,
         {caught + in_bucket +
-         fmt::format("rank {} will never arrive: its process is exiting; it last completed #7",
+         fmt::format("rank {} will never arrive: its process is exiting; it last completed #9",
                      bad)});
     add(2, bad, "action=exit,when=exit",
         {fmt::format("(mpirun|mpiexec|prterun) has exited due to process rank {} with PID", bad)});
@@ -191,7 +191,7 @@ std::vector<Case> matrix() {
     add_on_any_hosts(bad, "action=raise," + forward,
                      {in_forward + injected + "/normalization' at collective #3"});
     add_on_any_hosts(bad, "action=raise,when=data," + bucket,
-                     {caught + ".*" + injected + "' at collective #8"});
+                     {caught + ".*" + injected + "' at collective #10"});
     add(2, bad, "action=raise,when=exit",
         {fmt::format("process rank {} with PID .* exited on\\ssignal 6", bad)});
   }
