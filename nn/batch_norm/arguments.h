@@ -15,7 +15,8 @@ namespace tutti::nn {
 /// The state that a layer keeps between its calls.
 struct CallHistory {
   std::int64_t layer = 0;  ///< the number of the layer in its group, from 1; 0 for a function
-  std::int64_t synchronized_calls = 0;  ///< must be the same on every rank
+  /// The forwards in training of a layer with a group; must be the same on every rank.
+  std::int64_t synchronized_calls = 0;
   /// The CallId::traits of the last synchronised call, and what they were made of.
   std::string traits = {};
   std::tuple<DType, double, bool, kernels::Tracking, double, bool, bool, bool> traits_of = {};

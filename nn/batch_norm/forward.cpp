@@ -190,7 +190,7 @@ void finalize_statistics(const Call& call, Statistics& statistics) {
 }
 
 void remember(const Call& call, const Statistics& statistics) {
-  if (call.is_synchronized) ++call.history->synchronized_calls;
+  if (call.args.group) ++call.history->synchronized_calls;  // also in a group of one rank
   if (auto* tape = autograd::RecomputeTape::current())
     tape->save(call.id.name, {statistics.mean, statistics.rstd, statistics.moments,
                               tensor({static_cast<double>(statistics.call_number),

@@ -56,7 +56,7 @@ Statistics pending_statistics(const Call& call, const Tensor& packet,
 /// Computes statistics that are pending and moves the running ones, without an output.
 void finalize_statistics(const Call& call, Statistics& statistics);
 
-/// Counts the call if it is synchronised, and saves the statistics on the tape if the call runs
+/// Counts the call if its layer has a group, and saves the statistics on the tape if the call runs
 /// inside recompute().
 void remember(const Call& call, const Statistics& statistics);
 

@@ -17,7 +17,7 @@ namespace tutti::nn {
 struct CallId {
   std::string name;                        ///< "SyncBatchNorm 'layer1.bn1'"
   std::optional<ProcessGroup> group = {};  ///< the ranks that share statistics, if there are any
-  std::int64_t number = 0;  ///< counts the synchronised forwards of the layer, from 1
+  std::int64_t number = 0;  ///< counts the forwards of a layer with a group in training, from 1
   /// What else the ranks compare: dtype of the input, options and number of the layer, as
   /// CallOptions::step. Empty in a refusal and in a call of one rank.
   std::string traits = {};
