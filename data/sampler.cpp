@@ -23,11 +23,10 @@ void check(std::int64_t size, const DistributedSampler::Options& options) {
   if (options.rank < 0 || options.rank >= options.ranks)
     fail<ValueError>("DistributedSampler: expected a rank from 0 to {}, got {}", options.ranks - 1,
                      options.rank);
-  if (options.remainder == Remainder::keep) return;
-  if (options.batch_size % options.ranks != 0)
+  if (options.remainder == Remainder::pad && options.batch_size % options.ranks != 0)
     fail<ValueError>(
         "DistributedSampler: a batch of {} samples cannot be split evenly over {} ranks; choose a "
-        "multiple, or Remainder::keep",
+        "multiple, or another Remainder",
         options.batch_size, options.ranks);
   if (options.remainder == Remainder::drop && size < options.batch_size)
     fail<ValueError>(

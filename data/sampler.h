@@ -11,7 +11,8 @@ namespace tutti::data {
 enum class Remainder {
   keep,  ///< The last batch is smaller. Ranks differ by one sample at most, and may have none.
   pad,   ///< The epoch's first samples follow, until every rank has the same number.
-  drop   ///< They are left out. With `shuffle`, each epoch leaves out different ones.
+  drop   ///< They are left out. With `shuffle`, each epoch leaves out different ones. Ranks differ
+         ///< by one sample at most.
 };
 
 /// Splits a dataset into batches, and every batch into the ranks' parts. The batches of all ranks
@@ -28,8 +29,8 @@ class DistributedSampler {
   };
 
   /// `size` is that of the dataset. Throws a ValueError for a negative size, a batch size below 1,
-  /// a rank outside 0..ranks-1, a batch size that `pad` or `drop` cannot divide by the ranks, and a
-  /// `drop` that leaves no batch.
+  /// a rank outside 0..ranks-1, a batch size that `pad` cannot divide by the ranks, and a `drop`
+  /// that leaves no batch.
   DistributedSampler(std::int64_t size, Options options);
 
   const Options& options() const { return options_; }

@@ -99,6 +99,14 @@ TEST(DistributedSampler, DropLeavesFullBatchesOnly) {
   EXPECT_EQ(std::set<std::int64_t>(all.begin(), all.end()).size(), 12u);
 }
 
+TEST(DistributedSampler, DropAlsoTakesABatchThatTheRanksDoNotDivide) {
+  const DistributedSampler::Options options{
+      .batch_size = 5, .seed = fresh_seed(), .ranks = 3, .remainder = Remainder::drop};
+  const std::vector<std::int64_t> all = epoch_of_all_ranks(17, options, 0);
+  EXPECT_EQ(all.size(), 15u);
+  EXPECT_EQ(std::set<std::int64_t>(all.begin(), all.end()).size(), 15u);
+}
+
 TEST(DistributedSampler, BadOptionsAreNamed) {
   EXPECT_THROW(DistributedSampler(-1, {}), ValueError);
   EXPECT_THROW(DistributedSampler(10, {.batch_size = 0}), ValueError);
