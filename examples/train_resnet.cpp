@@ -1,11 +1,11 @@
 // train_resnet: trains a ResNet on one rank or many. This file is the program around
 // examples/train: it decides which ranks there are, locks the run folder, passes signals on as the
 // wish to stop, and turns errors into one line and an exit code (train/exit_code.h).
+#include "train/batch_parts.h"
 #include "train/checkpoint.h"
 #include "train/dataset.h"
 #include "train/dry_run.h"
 #include "train/exit_code.h"
-#include "train/model_card.h"
 #include "train/placement.h"
 #include "train/progress.h"
 #include "train/resume_command.h"
@@ -118,10 +118,13 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
       empty({1}, {.device = options.device});  // throws, with the reason, where there is none
     const bool writes = world.rank() == 0 && !options.dry_run && !options.test_only;
     if (writes) job.lock.emplace(options);
-    const bool resumes = writes && options.resume && load_checkpoint(options);
+    std::optional<Checkpoint> from;
+    if (world.rank() == 0 && options.resume) from = load_checkpoint(options);
     job.data = load_training_data(options);
-    model_card(options, job.data);  // throws before training what would throw at its end
-    if (world.rank() == 0) check_start(options, job.data, resumes);
+    const Metadata described = describe_data(options, job.data);  // throws what the end would throw
+    if (const std::string other = from ? other_data(options, *from, described) : ""; !other.empty())
+      refuse_checkpoint(options, other);
+    if (world.rank() == 0) check_start(options, job.data, from.has_value());
   });
   if (job.is_wanted && world.size() > 1)
     prepare_on_all(world, [&] { expect_same_data(job.data, world); });
@@ -168,6 +171,12 @@ void record_flight(const Job& job) {
 int run(int argc, char** argv, const ProcessGroup& world) {
   const Job job = prepare(argc, argv, world);
   if (!job.is_wanted) return exit_success;
+  const auto check = [&](const ProcessGroup& group) {
+    check_batches(job.options, job.data, group);
+  };
+  if (job.options.ranks > 1)
+    distributed::run_ranks(job.options.ranks, check, {.timeout = job.options.timeout});
+  else if (!job.options.test_only) check(world);
   if (job.options.dry_run) {
     prepare_on_all(world, [&] {
       const int ranks = std::max(job.options.ranks, world.size());

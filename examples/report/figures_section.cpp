@@ -1,3 +1,4 @@
+#include "../train/early_stop.h"
 #include "sections.h"
 
 #include <fmt/format.h>
@@ -8,14 +9,6 @@ namespace {
 // `value` and `unit` are HTML.
 std::string figure(const std::string& name, const std::string& value, const std::string& unit) {
   return fmt::format("<div><dt>{}</dt><dd>{} <small>{}</small></dd></div>\n", name, value, unit);
-}
-
-// Returns the best test accuracy so far, and its epoch.
-std::pair<double, std::int64_t> best_accuracy(const std::vector<Metrics>& rows) {
-  std::pair<double, std::int64_t> best{-1, 0};
-  for (const Metrics& row : rows)
-    if (row.test_accuracy.value_or(-1) > best.first) best = {*row.test_accuracy, row.epoch};
-  return best;
 }
 
 // Returns the mean step of the slowest rank in milliseconds; 0 if nothing was measured.
@@ -32,12 +25,13 @@ double step_milliseconds(const RunReport& report) {
 std::string figures_section(const RunReport& report) {
   if (report.rows.empty()) return {};
   const Metrics& last = report.rows.back();
-  const auto [best, best_epoch] = best_accuracy(report.rows);
+  const Metrics* const best = best_row(report.rows);
   std::string out = "<dl class=\"figures\" id=\"figures\">\n";
   if (last.test_accuracy)
-    out += figure(
-        "Test accuracy", fmt::format("{:.4f}", *last.test_accuracy),
-        best > *last.test_accuracy ? fmt::format("best {:.4f} in epoch {}", best, best_epoch) : "");
+    out += figure("Test accuracy", fmt::format("{:.4f}", *last.test_accuracy),
+                  best && *best->test_accuracy > *last.test_accuracy
+                      ? fmt::format("best {:.4f} in epoch {}", *best->test_accuracy, best->epoch)
+                      : "");
   if (last.test_loss) out += figure("Test loss", fmt::format("{:.4f}", *last.test_loss), "");
   out += figure("Training accuracy", fmt::format("{:.4f}", last.train_accuracy), "");
   out += figure("Training loss", fmt::format("{:.4f}", last.train_loss), "");

@@ -39,6 +39,7 @@ std::string section(const std::string& id, const std::string& heading, const std
 }
 
 std::string class_name(const RunReport& report, std::int64_t label, std::size_t characters) {
+  if (label < 0) return "no class";
   const auto i = static_cast<std::size_t>(label);
   return i < report.class_names.size() ? escape(shorten(report.class_names[i], characters))
                                        : std::to_string(label);

@@ -2,6 +2,8 @@
 
 #include "metrics_table.h"
 
+#include <tutti/autograd/functions.h>
+#include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
 #include <tutti/core/excerpt.h>
 #include <tutti/distributed/broadcast_text.h>
@@ -30,6 +32,8 @@ constexpr std::array options_that_may_change = {
 // Numbers that may change, too, and with them how the run goes on. A change of any other option
 // makes it another run.
 constexpr std::array options_to_go_on_with = {"epochs", "max_steps", "patience", "lr"};
+// Options that checkpoints of earlier versions do not name. Their runs had the default.
+constexpr std::array later_options = {"drop_last"};
 // The metadata of the trainer itself. The optimizer's have the prefix "optimizer.".
 constexpr std::array own_metadata = {"format", "options",         "ranks",  "step",
                                      "steps",  "steps_per_epoch", "samples"};
@@ -46,15 +50,18 @@ struct FileContents {
   Metadata metadata;
 };
 
+// Returns the lists of tensors of a checkpoint, and what their names in the file begin with.
+template <class AnyCheckpoint>
+auto parts_of(AnyCheckpoint& c) {
+  return std::array{std::pair{"model.", &c.model}, std::pair{"optimizer.", &c.optimizer.tensors},
+                    std::pair{"scaler.", &c.scaler}, std::pair{"plateau.", &c.plateau},
+                    std::pair{"ema.", &c.ema}};
+}
+
 FileContents pack(const Checkpoint& c) {
   FileContents packed;
-  for (const auto& [name, tensor] : c.model) packed.tensors.emplace_back("model." + name, tensor);
-  for (const auto& [name, tensor] : c.optimizer.tensors)
-    packed.tensors.emplace_back("optimizer." + name, tensor);
-  for (const auto& [name, tensor] : c.scaler) packed.tensors.emplace_back("scaler." + name, tensor);
-  for (const auto& [name, tensor] : c.plateau)
-    packed.tensors.emplace_back("plateau." + name, tensor);
-  for (const auto& [name, tensor] : c.ema) packed.tensors.emplace_back("ema." + name, tensor);
+  for (const auto& [prefix, tensors] : parts_of(c))
+    for (const auto& [name, tensor] : *tensors) packed.tensors.emplace_back(prefix + name, tensor);
   packed.tensors.emplace_back("random", c.random);
   packed.tensors.emplace_back("sums", c.sums);
   packed.tensors.emplace_back("rows", to_table(c.rows));
@@ -65,6 +72,7 @@ FileContents pack(const Checkpoint& c) {
   packed.metadata["steps_per_epoch"] = std::to_string(c.steps_per_epoch);
   packed.metadata["samples"] = std::to_string(c.samples);
   packed.metadata["options"] = c.options;
+  packed.metadata.insert(c.data.begin(), c.data.end());
   return packed;
 }
 
@@ -109,21 +117,20 @@ Tensor find(const StateDict& tensors, const std::string& name, DType dtype, cons
 // Puts a tensor of the network, of what updates it or of its averages where it belongs.
 void sort_in(const std::string& name, const Tensor& tensor, Checkpoint& c) {
   if (name == "random" || name == "sums" || name == "rows") return;
-  if (const std::string model = without_prefix(name, "model."); !model.empty())
-    c.model.emplace_back(model, tensor);
-  else if (const std::string state = without_prefix(name, "optimizer."); !state.empty())
-    c.optimizer.tensors.emplace_back(state, tensor);
-  else if (const std::string scaler = without_prefix(name, "scaler."); !scaler.empty())
-    c.scaler.emplace_back(scaler, tensor);
-  else if (const std::string plateau = without_prefix(name, "plateau."); !plateau.empty())
-    c.plateau.emplace_back(plateau, tensor);
-  else if (const std::string ema = without_prefix(name, "ema."); !ema.empty())
-    c.ema.emplace_back(ema, tensor);
-  else fail<CheckpointError>("tensor '{}' does not belong there", excerpt(name));
+  for (const auto& [prefix, tensors] : parts_of(c))
+    if (const std::string rest = without_prefix(name, prefix); !rest.empty()) {
+      tensors->emplace_back(rest, tensor);
+      return;
+    }
+  fail<CheckpointError>("tensor '{}' does not belong there", excerpt(name));
 }
 
 void sort_in(const std::string& key, const std::string& text, Checkpoint& c) {
   if (std::find(own_metadata.begin(), own_metadata.end(), key) != own_metadata.end()) return;
+  if (std::ranges::count(data_metadata, key) > 0) {
+    c.data[key] = text;
+    return;
+  }
   const std::string option = without_prefix(key, "optimizer.");
   if (option.empty()) fail<CheckpointError>("metadata '{}' do not belong there", excerpt(key));
   c.optimizer.metadata[option] = text;
@@ -153,6 +160,8 @@ Checkpoint unpack(const FileContents& packed) {
   c.steps_per_epoch = number(packed.metadata, "steps_per_epoch");
   c.samples = number(packed.metadata, "samples");
   c.options = text(packed.metadata, "options");
+  if (!c.data.empty())
+    for (const char* key : data_metadata) text(packed.metadata, key);  // throws if it is missing
   const std::int64_t ranks = number(packed.metadata, "ranks");
   if (ranks == 0) fail<CheckpointError>("its metadata have 'ranks' as 0, expected at least 1");
   c.random = find(packed.tensors, "random", int64, {ranks, 2});
@@ -176,12 +185,15 @@ bool may_go_on(const std::string& name, const Json& before, const Json& now) {
 void check_same_run(const TrainOptions& options, const Metadata& metadata) {
   if (!is_checkpoint(metadata)) fail<CheckpointError>("it is no checkpoint of this trainer");
   const Json before = Json::parse(text(metadata, "options"), nullptr, false),
-             now = comparable(options);
+             now = comparable(options), defaults = comparable(TrainOptions());
   if (!before.is_object()) fail<CheckpointError>("its options cannot be read");
-  for (const auto& [name, value] : now.items())
-    if (!before.contains(name) || !may_go_on(name, before[name], value))
+  for (const auto& [name, value] : now.items()) {
+    const bool had_default = !before.contains(name) && std::ranges::count(later_options, name) > 0;
+    const Json& from = had_default ? defaults : before;
+    if (!from.contains(name) || !may_go_on(name, from[name], value))
       fail<CheckpointError>("it is of a run with {} = {}, this one has {}", name,
-                            before.contains(name) ? shown(before[name]) : "nothing", shown(value));
+                            from.contains(name) ? shown(from[name]) : "nothing", shown(value));
+  }
   for (const auto& [name, value] : before.items())
     if (!now.contains(name))
       fail<CheckpointError>("it is of a run with an option '{}', which is unknown", excerpt(name));
@@ -234,6 +246,16 @@ std::optional<Checkpoint> load_checkpoint(const TrainOptions& options) {
   } catch (const CheckpointError& error) {
     refuse_checkpoint(options, error.what());
   }
+}
+
+std::string tensor_not_finite(const Checkpoint& c) {
+  const NoGrad no_grad;
+  for (const auto& [prefix, tensors] : parts_of(c))
+    if (tensors != &c.plateau)  // whose best loss is infinite before the first test
+      for (const auto& [name, tensor] : *tensors)
+        if (is_floating(tensor.dtype()) && !std::isfinite(sum(tensor * 0.0).item<double>()))
+          return prefix + name;
+  return {};
 }
 
 double option_before(const Checkpoint& checkpoint, const std::string& name) {

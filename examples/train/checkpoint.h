@@ -12,7 +12,15 @@
 #include <tutti/distributed/process_group.h>
 #include <tutti/optim/optimizer.h>
 
+#include <array>
+
 namespace tutti::examples {
+
+/// The metadata that describe the data of a run (describe_data() in same_data.h).
+inline constexpr std::array data_metadata{
+    "classes",     "class_names",      "train_images", "train_fingerprint",
+    "test_images", "test_fingerprint", "mean",         "std",
+    "channels",    "resize_size",      "input_size",   "model"};
 
 struct Checkpoint {
   std::int64_t step = 0;   ///< The number of steps that were made.
@@ -27,6 +35,9 @@ struct Checkpoint {
   Tensor sums = {};    ///< float64 (ranks, 2): each rank's MetricSums::sums().
   std::int64_t samples = 0;  ///< The samples that `sums` counts, of all ranks.
   std::vector<Metrics> rows = {};
+  /// The data of the run, by the keys of data_metadata; empty in a checkpoint of an earlier
+  /// version.
+  Metadata data = {};
   /// The options of the run as JSON; save_checkpoint() sets them.
   std::string options = {};
 
@@ -64,6 +75,10 @@ std::vector<ChangedOption> changed_options(const TrainOptions& options,
                                            const Checkpoint& checkpoint);
 /// Returns the value that the run of the checkpoint had for one of these options.
 double option_before(const Checkpoint& checkpoint, const std::string& name);
+
+/// Returns the name of the first tensor of the network, the optimizer or the averages that has a
+/// number that is not finite; empty if there is none.
+std::string tensor_not_finite(const Checkpoint& checkpoint);
 
 /// Throws the CheckpointError that says why `options` cannot resume from its checkpoint.
 [[noreturn]] void refuse_checkpoint(const TrainOptions& options, const std::string& reason);

@@ -1,5 +1,7 @@
 #include "dataset.h"
 
+#include "same_data.h"
+
 #include <tutti/core/create.h>
 #include <tutti/core/excerpt.h>
 #include <tutti/data/cifar.h>
@@ -119,6 +121,11 @@ TrainingData load_folder(const TrainOptions& options) {
       .folders = {train, test}};
 }
 
+TrainingData with_fingerprints(TrainingData data) {
+  data.images = describe_images(data);
+  return data;
+}
+
 }  // namespace
 
 const std::vector<std::string>& dataset_names() {
@@ -138,12 +145,13 @@ std::string default_folder(const std::string& name) {
 
 TrainingData load_training_data(const TrainOptions& options) {
   if (options.dataset == "synthetic") return make_synthetic();
-  if (options.dataset == "folder") return load_folder(options);
+  if (options.dataset == "folder") return with_fingerprints(load_folder(options));
   try {
-    if (options.dataset == "fashion-mnist") return load_fashion_mnist(options.data);
-    if (options.dataset == "mnist") return load_mnist(options.data);
-    if (options.dataset == "cifar10") return load_cifar(options.data, false);
-    if (options.dataset == "cifar100") return load_cifar(options.data, true);
+    if (options.dataset == "fashion-mnist")
+      return with_fingerprints(load_fashion_mnist(options.data));
+    if (options.dataset == "mnist") return with_fingerprints(load_mnist(options.data));
+    if (options.dataset == "cifar10") return with_fingerprints(load_cifar(options.data, false));
+    if (options.dataset == "cifar100") return with_fingerprints(load_cifar(options.data, true));
   } catch (const DataError& error) {
     fail<DataError>("{} (--data gives the folder of {})", error.what(), options.dataset);
   }
@@ -160,14 +168,14 @@ TrainingData make_synthetic(const SyntheticOptions& options) {
                                         .seed = seed});
   };
   const auto channels = static_cast<std::size_t>(options.channels);
-  return {.train = images(options.train, 2 * options.seed),
-          .test = images(options.test, 2 * options.seed + 1),
-          .channels = options.channels,
-          .classes = 10,
-          .image_size = options.size,
-          .mean = std::vector<float>(channels, 0.5f),
-          .deviation = std::vector<float>(channels, 0.25f),
-          .train_transforms = {data::RandomHorizontalFlip()}};
+  return with_fingerprints({.train = images(options.train, 2 * options.seed),
+                            .test = images(options.test, 2 * options.seed + 1),
+                            .channels = options.channels,
+                            .classes = 10,
+                            .image_size = options.size,
+                            .mean = std::vector<float>(channels, 0.5f),
+                            .deviation = std::vector<float>(channels, 0.25f),
+                            .train_transforms = {data::RandomHorizontalFlip()}});
 }
 
 TrainingData shard(TrainingData data, int rank, int ranks) {

@@ -17,7 +17,8 @@ constexpr std::int64_t small_batch = 2, large_batch = 4;  // of one rank, for me
 
 // Returns options of a run of `steps` steps on the CPU that writes nothing. A step has one micro
 // batch of `batch_size` images.
-TrainOptions measured(TrainOptions o, std::int64_t batch_size, std::int64_t steps) {
+TrainOptions measured(TrainOptions o, const TrainingData& data, std::int64_t batch_size,
+                      std::int64_t steps) {
   o.out.clear();
   o.resume = o.cuda_graph = o.keep_best = o.tensorboard = false;
   o.checkpoint_every = o.keep_last = o.patience = 0;
@@ -26,6 +27,7 @@ TrainOptions measured(TrainOptions o, std::int64_t batch_size, std::int64_t step
   o.device = Device::cpu();
   if (o.precision == float16) o.precision = bfloat16;  // of the same size
   o.batch_size = batch_size;
+  o.drop_last = data.train->size() >= batch_size;  // a step of another size is not meant
   o.accumulate = 1;
   o.log_every = steps + 1;  // the sums of a row travel in no step
   o.epochs = o.max_steps = steps;
@@ -45,7 +47,7 @@ struct Memory {
 };
 
 Memory measure_memory(const TrainOptions& options, const TrainingData& data, std::int64_t images) {
-  const TrainOptions small = measured(options, images, 2);
+  const TrainOptions small = measured(options, data, images, 2);
   const Allocator& cpu = allocator(Device::cpu());
   const std::size_t before = cpu.stats().live;
   TrainingRun run(small, data, ProcessGroup(), nullptr, nullptr);
@@ -95,7 +97,7 @@ struct Communication {
 
 Communication communicate(const TrainOptions& options, const TrainingData& data,
                           std::int64_t steps) {
-  TrainOptions small = measured(options, 2 * small_batch * options.accumulate, steps);
+  TrainOptions small = measured(options, data, 2 * small_batch * options.accumulate, steps);
   small.accumulate = options.accumulate;
   const StopRequest nobody_stops{0};
   Communication result;
@@ -147,8 +149,9 @@ std::string describe_model(const TrainOptions& options, const nn::Module& net) {
 // Each rank of a sharded run has batches of its own. The last rank has as many images as any, and
 // the first one as few, with which --uneven stop ends an epoch.
 RunLength length_of(const TrainOptions& options, const TrainingData& data, int ranks) {
-  TrainOptions o = measured(options, options.batch_size, options.max_steps);
+  TrainOptions o = measured(options, data, options.batch_size, options.max_steps);
   o.epochs = options.epochs;
+  o.drop_last = options.drop_last;
   if (options.sharded) o.batch_size = std::max<std::int64_t>(o.batch_size / ranks, 1);
   const int rank = options.uneven == distributed::Uneven::stop ? 0 : ranks - 1;
   return TrainingRun(o, options.sharded ? shard(data, rank, ranks) : data, ProcessGroup(), nullptr,
@@ -160,7 +163,7 @@ RunLength length_of(const TrainOptions& options, const TrainingData& data, int r
 
 std::string describe_run(const TrainOptions& options, const TrainingData& data, int ranks) {
   const RunLength length = length_of(options, data, ranks);
-  const TrainOptions small = measured(options, small_batch, 1);
+  const TrainOptions small = measured(options, data, small_batch, 1);
   std::string text;
   {
     const TrainingRun run(small, data, ProcessGroup(), nullptr, nullptr);

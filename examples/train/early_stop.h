@@ -6,7 +6,8 @@
 
 namespace tutti::examples {
 
-/// Returns the row with the best test accuracy, of several the first; null where none was tested.
+/// Returns the row with the best test accuracy, of several the first. A test whose loss is not
+/// finite is never the best. Null if there is no other.
 const Metrics* best_row(const std::vector<Metrics>& rows);
 
 /// Returns whether the rows end with the test results of this step.

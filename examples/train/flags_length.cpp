@@ -23,6 +23,9 @@ void add_length_flags(CLI::App& app, TrainOptions& o) {
                  "Global batch: images per step over all ranks together")
       ->check(positive(1 << 20))
       ->capture_default_str();
+  app.add_flag("--drop-last", o.drop_last,
+               "Leave out the last batch of an epoch if it is not full; every epoch leaves out "
+               "other images");
   app.add_option("--accumulate", o.accumulate,
                  "Compute each step in this many micro batches, one after the other, to need less "
                  "memory; batch normalisation then sees one of them at a time")

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -59,6 +60,7 @@ std::string best_path(const TrainOptions& options) { return options.out + "/best
 
 void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
                const StateDict& state, const Metadata& metadata) {
+  if (!std::isfinite(rows.back().test_loss.value_or(0))) return;
   const Metadata kept = read_best(options);
   const double kept_accuracy =
       kept.empty() ? -1 : std::strtod(value_of(kept, "test_accuracy").c_str(), nullptr);

@@ -11,7 +11,7 @@ namespace tutti::examples {
 std::string best_path(const TrainOptions& options);
 
 /// Writes best.safetensors if the last of `rows` has a better test accuracy than the weights in the
-/// file had, by its metadata.
+/// file had, by its metadata. A test whose loss is not finite is never the best.
 void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
                const StateDict& state, const Metadata& metadata);
 

@@ -52,17 +52,18 @@ data::DataLoader::Options loader_options(const TrainOptions& o, const TrainingDa
           .pin_memory = device.is_cuda()};
 }
 
-std::int64_t part_of_rank(std::int64_t batch_size, int ranks) {
-  return std::max<std::int64_t>(batch_size / ranks, 1);
-}
-
-// Returns the order of the training images, in global batches of this size.
-data::DistributedSampler::Options training_order(const TrainOptions& o, const ProcessGroup& group,
-                                                 std::int64_t batch_size) {
+// Returns the order of the training images, in global batches.
+data::DistributedSampler::Options training_order(const TrainOptions& o, const ProcessGroup& group) {
+  const auto remainder = o.drop_last ? data::Remainder::drop : data::Remainder::keep;
   if (o.sharded)  // the loader of a shard knows of no other rank
-    return {.batch_size = part_of_rank(batch_size, group.size()),
-            .seed = o.seed + static_cast<std::uint64_t>(group.rank())};
-  return {.batch_size = batch_size, .seed = o.seed, .rank = group.rank(), .ranks = group.size()};
+    return {.batch_size = own_batch_size(o, group.size()),
+            .seed = o.seed + static_cast<std::uint64_t>(group.rank()),
+            .remainder = remainder};
+  return {.batch_size = o.batch_size,
+          .seed = o.seed,
+          .rank = group.rank(),
+          .ranks = group.size(),
+          .remainder = remainder};
 }
 
 // Returns the size of the global batch that is in memory at a time.
@@ -74,8 +75,23 @@ std::int64_t micro_batch_size(const TrainOptions& o) {
 
 DType storage_dtype(const TrainOptions& o) { return o.precision == float64 ? float64 : float32; }
 
+TrainOptions statistics_options(TrainOptions o) {
+  constexpr std::int64_t examined = 50;
+  o.max_steps = o.recompute_statistics > 0 ? o.recompute_statistics : o.bn_report ? examined : 0;
+  o.batch_size = micro_batch_size(o);
+  o.accumulate = 1;
+  o.uneven = distributed::Uneven::stop;
+  return o;
+}
+
+ProcessGroup statistics_group(const TrainOptions& o, const ProcessGroup& group) {
+  if (o.sync_bn_scope == "world") return group;
+  if (o.sync_bn_scope == "host") return group.split_by_host();
+  return group.split_by_size(std::stoi(o.sync_bn_scope));
+}
+
 std::int64_t own_batch_size(const TrainOptions& o, int ranks) {
-  return part_of_rank(o.batch_size, ranks);
+  return std::max<std::int64_t>(o.batch_size / ranks, 1);
 }
 
 bool mixes_images(const TrainOptions& o) {
@@ -86,14 +102,14 @@ data::DataLoader::Options train_loader_options(const TrainOptions& o, const Trai
                                                const ProcessGroup& group, Device device) {
   data::DataLoader::Options options =
       loader_options(o, data, data.train_transforms, mixing(o, data.classes), device);
-  options.sampler = training_order(o, group, o.batch_size);
+  options.sampler = training_order(o, group);
   return options;
 }
 
 data::DataLoader::Options statistics_loader_options(const TrainOptions& o, const TrainingData& data,
                                                     const ProcessGroup& group, Device device) {
   data::DataLoader::Options options = loader_options(o, data, data.train_transforms, {}, device);
-  options.sampler = training_order(o, group, micro_batch_size(o));
+  options.sampler = training_order(statistics_options(o), group);
   return options;
 }
 

@@ -17,6 +17,15 @@ DType storage_dtype(const TrainOptions& options);
 /// Whether training images are mixed, so that batches have soft labels.
 bool mixes_images(const TrainOptions& options);
 
+/// Returns the options of a run whose steps are the batches on which batch normalisation is
+/// examined at the end of an epoch: micro batches, max_steps of them. It is 0 where no option asks
+/// for them.
+TrainOptions statistics_options(TrainOptions options);
+
+/// Returns the ranks that share this rank's batch statistics, with options.sync_bn. This call is
+/// collective.
+ProcessGroup statistics_group(const TrainOptions& options, const ProcessGroup& group);
+
 /// Returns the images of a step that each of `ranks` ranks takes from its own with --sharded.
 std::int64_t own_batch_size(const TrainOptions& options, int ranks);
 

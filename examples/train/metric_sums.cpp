@@ -8,11 +8,17 @@
 
 namespace tutti::examples {
 
+Tensor predicted_classes(const Tensor& logits) {
+  const NoGrad no_grad;
+  const Tensor values = logits.detach(), largest = max(values, {1});  // NaN if any is NaN
+  return masked_fill(argmax(values, 1), ne(largest - largest, 0.0), -1);
+}
+
 MetricSums::MetricSums(Device device) : sums_(zeros({2}, {.dtype = float64, .device = device})) {}
 
 void MetricSums::add(const Tensor& loss_sum, const Tensor& logits, const Tensor& labels) {
   const NoGrad no_grad;
-  const Tensor correct = eq(argmax(logits.detach(), 1), labels);
+  const Tensor correct = eq(predicted_classes(logits), labels);
   sums_.slice(0, 0, 1).add_(loss_sum.detach().to(float64));
   sums_.slice(0, 1, 2).add_(sum(correct).to(float64));
 }

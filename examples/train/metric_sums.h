@@ -11,6 +11,10 @@ struct LossAndAccuracy {
   double loss = 0, accuracy = 0;
 };
 
+/// Returns the class of each row of logits (n, classes), int64 (n): that of the largest logit, or
+/// -1 if that or any other logit is not a number, or the largest one is not finite.
+Tensor predicted_classes(const Tensor& logits);
+
 class MetricSums {
  public:
   explicit MetricSums(Device device);

@@ -1,6 +1,7 @@
 #include "option_rules.h"
 
 #include <algorithm>
+#include <sstream>
 #include <vector>
 
 namespace tutti::examples {
@@ -8,7 +9,7 @@ namespace {
 
 // A flag that may be given only where it works. `otherwise` follows the flag's name in the error.
 struct Rule {
-  const char* flag;
+  std::string flag;
   bool works;
   std::string otherwise;
 };
@@ -80,44 +81,18 @@ std::vector<Rule> run_rules(const TrainOptions& o) {
 }
 
 // A test of weights makes no step and writes nothing.
+constexpr const char* flags_of_training =
+    "--dry-run --resume --overwrite --recipe --epochs --max-steps --patience --drop-last "
+    "--accumulate --optimizer --lr --momentum --nesterov --weight-decay --norm-decay "
+    "--clip-norm --ema --schedule --warmup --milestones --gamma --plateau-patience "
+    "--label-smoothing --mixup --cutmix --zero-init --freeze --keep-best --keep-last "
+    "--log-every --checkpoint-every --tensorboard --bn-report --recompute-statistics "
+    "--cuda-graph --sharded --sync-bn-scope";
+
 std::vector<Rule> test_rules(const TrainOptions& o) {
   std::vector<Rule> rules;
-  for (const char* flag : {"--dry-run",
-                           "--resume",
-                           "--overwrite",
-                           "--recipe",
-                           "--epochs",
-                           "--max-steps",
-                           "--patience",
-                           "--accumulate",
-                           "--optimizer",
-                           "--lr",
-                           "--momentum",
-                           "--nesterov",
-                           "--weight-decay",
-                           "--norm-decay",
-                           "--clip-norm",
-                           "--ema",
-                           "--schedule",
-                           "--warmup",
-                           "--milestones",
-                           "--gamma",
-                           "--plateau-patience",
-                           "--label-smoothing",
-                           "--mixup",
-                           "--cutmix",
-                           "--zero-init",
-                           "--freeze",
-                           "--keep-best",
-                           "--keep-last",
-                           "--log-every",
-                           "--checkpoint-every",
-                           "--tensorboard",
-                           "--bn-report",
-                           "--recompute-statistics",
-                           "--cuda-graph",
-                           "--sharded",
-                           "--sync-bn-scope"})
+  std::istringstream flags(flags_of_training);
+  for (std::string flag; flags >> flag;)
     rules.push_back(
         {flag, !o.test_only, "has no effect with --test-only: leave out one of the two"});
   return rules;
@@ -128,7 +103,8 @@ std::vector<Rule> test_rules(const TrainOptions& o) {
 void check_option_rules(const TrainOptions& options, const FlagGiven& is_given) {
   for (const auto rules : {test_rules, data_rules, optimizer_rules, schedule_rules, run_rules})
     for (const Rule& rule : rules(options))
-      if (!rule.works && is_given(rule.flag)) fail<UsageError>("{} {}", rule.flag, rule.otherwise);
+      if (!rule.works && is_given(rule.flag.c_str()))
+        fail<UsageError>("{} {}", rule.flag, rule.otherwise);
 }
 
 }  // namespace tutti::examples

@@ -103,6 +103,7 @@ std::string to_json(const TrainOptions& o) {
                                     {"max_steps", o.max_steps},
                                     {"patience", o.patience},
                                     {"batch_size", o.batch_size},
+                                    {"drop_last", o.drop_last},
                                     {"accumulate", o.accumulate},
                                     {"ranks", o.ranks},
                                     {"threads", o.threads},

@@ -59,6 +59,8 @@ struct TrainOptions {
   /// The run ends after so many epochs without a better test accuracy; 0 for never.
   std::int64_t patience = 0;
   std::int64_t batch_size = 128;  ///< The global batch, over all ranks.
+  /// The last batch of an epoch is left out if it is not full.
+  bool drop_last = false;
   /// The micro batches that a rank computes a step in, so that it needs memory for one of them.
   std::int64_t accumulate = 1;
   int ranks = 1;    ///< The number of ranks that are threads of this process.

@@ -126,6 +126,8 @@ void restore(const TrainOptions& options, const Checkpoint& from, nn::Module& ne
     check_model(from.model, net.state_dict());
     check_optimizer_options(from.optimizer.metadata, optimization.optimizer_state().metadata);
     check_averages(from.ema, ema);
+    if (const std::string name = tensor_not_finite(from); !name.empty())
+      fail<CheckpointError>("tensor '{}' has numbers that are not finite", name);
     optimization.restore(from);
   } catch (const CheckpointError& error) {
     refuse_checkpoint(options, error.what());

@@ -1,5 +1,7 @@
 #include "test_details.h"
 
+#include "metric_sums.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
@@ -83,7 +85,7 @@ void TestRecorder::add(const Tensor& logits, const Tensor& labels,
   const Tensor values = logits.detach().to(float64);
   const Tensor answers = empty({3, labels.size(0)}, {.dtype = float64, .device = labels.device()});
   answers.select(0, 0).copy_(labels);
-  answers.select(0, 1).copy_(argmax(values, 1));
+  answers.select(0, 1).copy_(predicted_classes(values));
   answers.select(0, 2).copy_(max(softmax(values, 1), {1}));
   answers_.push_back(answers);
   indices_.insert(indices_.end(), indices.begin(), indices.end());
@@ -109,21 +111,22 @@ std::vector<Prediction> TestRecorder::read_predictions() {
 TestDetails TestRecorder::take(const ProcessGroup& group) {
   const Predictions mine = read_predictions();
   const bool has_matrix = classes_ <= TestDetails::most_confusion_classes;
-  // Without a matrix there are two columns for each class: not recognised, and recognised.
-  const std::int64_t columns = has_matrix ? classes_ : 2;
+  // The first column counts what was taken for no class. Without a matrix there are two columns for
+  // each class: not recognised, and recognised.
+  const std::int64_t columns = has_matrix ? 1 + classes_ : 2;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(classes_ * columns));
   for (const Prediction& p : mine)
     ++counts[static_cast<std::size_t>(p.label * columns +
-                                      (has_matrix ? p.predicted : is_right(p)))];
+                                      (has_matrix ? 1 + p.predicted : is_right(p)))];
   counts = sum_of_ranks(std::move(counts), group);
 
   TestDetails details{.classes = classes_};
   for (std::int64_t c = 0; c < classes_; ++c) {
     const auto* const row = counts.data() + c * columns;
     details.samples.push_back(std::reduce(row, row + columns));
-    details.correct.push_back(row[has_matrix ? c : 1]);
+    details.correct.push_back(row[has_matrix ? 1 + c : 1]);
+    if (has_matrix) details.confusion.insert(details.confusion.end(), row + 1, row + columns);
   }
-  if (has_matrix) details.confusion = std::move(counts);
   for (const bool right : {false, true}) {
     const Predictions own = choose(mine, right, most_predictions_);
     (right ? details.right : details.wrong) =

@@ -12,16 +12,17 @@ namespace tutti::examples {
 
 /// The answer of a network to one test image.
 struct Prediction {
-  std::int64_t index = 0;  ///< The index of the image in its dataset.
-  std::int64_t label = 0, predicted = 0;
-  double probability = 0;  ///< That of the predicted class.
+  std::int64_t index = 0;                 ///< The index of the image in its dataset.
+  std::int64_t label = 0, predicted = 0;  ///< -1 for no class, as of logits that are not finite
+  double probability = 0;                 ///< That of the predicted class.
 };
 
 /// The results of a test of the network. They are the same on every rank.
 struct TestDetails {
   std::int64_t classes = 0;
-  /// How many samples of class r were taken for class c: (classes, classes), row by row. Empty for
-  /// more than `most_confusion_classes` classes.
+  /// How many samples of class r were taken for class c: (classes, classes), row by row. A sample
+  /// that was taken for no class is not among them. Empty for more than `most_confusion_classes`
+  /// classes.
   std::vector<std::int64_t> confusion = {};
   /// The samples of each class, and how many of them were recognised.
   std::vector<std::int64_t> samples = {}, correct = {};

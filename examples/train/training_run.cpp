@@ -7,6 +7,7 @@
 #include "loaders.h"
 #include "make_optimizer.h"
 #include "placement.h"
+#include "same_data.h"
 #include "start_weights.h"
 
 #include <tutti/core/create.h>
@@ -34,13 +35,6 @@ std::optional<Checkpoint> find_checkpoint(const TrainOptions& o, const ProcessGr
   return broadcast_checkpoint(group.rank() == 0 ? load_checkpoint(o) : std::nullopt, group);
 }
 
-// Returns the ranks that share this rank's batch statistics.
-ProcessGroup statistics_group(const TrainOptions& o, const ProcessGroup& group) {
-  if (o.sync_bn_scope == "world") return group;
-  if (o.sync_bn_scope == "host") return group.split_by_host();
-  return group.split_by_size(std::stoi(o.sync_bn_scope));
-}
-
 // Returns the network that the run begins with, and the line about the file of its weights. Only
 // rank 0 has the values of the file; DataParallel copies them to the other ranks. `resumes`: a
 // checkpoint replaces all values later.
@@ -65,11 +59,10 @@ std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const TrainingData& 
 std::unique_ptr<StatisticsBatches> statistics_batches(const TrainOptions& o,
                                                       const TrainingData& data,
                                                       const ProcessGroup& group, Device device) {
-  constexpr std::int64_t examined = 50;
-  if (!o.bn_report && o.recompute_statistics == 0) return {};
+  const std::int64_t count = statistics_options(o).max_steps;
+  if (count == 0) return {};
   return std::make_unique<StatisticsBatches>(
-      data.train, statistics_loader_options(o, data, group, device),
-      o.recompute_statistics > 0 ? o.recompute_statistics : examined, group, device);
+      data.train, statistics_loader_options(o, data, group, device), count, group, device);
 }
 
 // Returns a length that is the same on every rank. Ranks that have shards may have different
@@ -122,6 +115,8 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       data_(data),
       group_(group),
       device_(device_of_rank(options, group.local_rank())),
+      described_data_(group.rank() == 0 && !options.out.empty() ? describe_data(options, data)
+                                                                : Metadata()),
       checkpoint_(find_checkpoint(options, group)),
       net_(make_net(options, data, group, device_, checkpoint_.has_value(), weights_line_)),
       data_parallel_(net_->named_parameters(), net_->named_buffers(), group),
@@ -257,13 +252,13 @@ Metrics TrainingRun::next_row() {
   const LossAndAccuracy means = sums_.take(group_);
   row_.train_loss = means.loss;
   row_.train_accuracy = means.accuracy;
-  expect_finite(row_.train_loss);
+  expect_finite(row_.train_loss, "the loss is");
   return row_;
 }
 
-void TrainingRun::expect_finite(double loss) const {
-  if (!std::isfinite(loss))
-    fail<Error>("the loss is not finite at step {}; try a smaller --lr than {}", row_.step,
+void TrainingRun::expect_finite(double value, const std::string& what) const {
+  if (!std::isfinite(value))
+    fail<Error>("{} not finite at step {}; try a smaller --lr than {}", what, row_.step,
                 options_.optimizer.lr);
 }
 

@@ -59,7 +59,8 @@ class TrainingRun {
   /// the epoch.
   void evaluate_epoch();
   /// Saves what the run needs to continue from here. Only rank 0 writes. Throws an Error on all
-  /// ranks, and keeps the old file, where the loss is not finite. This call is collective.
+  /// ranks, and keeps the old file, where the loss, a weight or what updates it is not finite. This
+  /// call is collective.
   void save_checkpoint();
   /// Saves the weights, and returns the results.
   TrainResult finish();
@@ -73,7 +74,7 @@ class TrainingRun {
   bool can_go_on();
   void train_step(const data::Batch& batch);
   void start_row();
-  void expect_finite(double loss) const;
+  void expect_finite(double value, const std::string& what) const;
   void end_row();
   Metrics next_row();
   void update_averages();
@@ -95,6 +96,7 @@ class TrainingRun {
   const TrainingData& data_;
   const ProcessGroup& group_;
   const Device device_;
+  const Metadata described_data_;         // for checkpoints; on rank 0 of a run with a folder
   std::optional<Checkpoint> checkpoint_;  // where the run continues from; none after begin()
   std::string weights_line_;              // what make_net() says of --weights
   const std::shared_ptr<nn::ResNet> net_;

@@ -14,6 +14,7 @@
 #include <tutti/nn/batch_norm/recompute_statistics.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace tutti::examples {
@@ -59,7 +60,8 @@ void TrainingRun::evaluate_epoch() {
   if (options_.bn_report) check_batch_norm();
   const LossAndAccuracy test = test_weights();
   optimization_.end_epoch(test.loss);
-  row.test_loss = test.loss;
+  // No loss is worse than infinity. A table of metrics has NaN for rows without a test.
+  row.test_loss = std::isnan(test.loss) ? INFINITY : test.loss;
   row.test_accuracy = test.accuracy;
   if (group_.size() > 1) row.stragglers = straggler_monitor_.report();
   log_.add_epoch(row);
@@ -83,11 +85,13 @@ void TrainingRun::stop_early() {
   if (!is_tested(rows, step_) || step_ == length_.steps) return;
   is_stopped_early_ = is_out_of_patience(rows, options_.patience);
   if (!is_stopped_early_) return;
-  const Metrics& best = *best_row(rows);
-  log_.say(fmt::format(
-      "stopped early after epoch {} of {}: no better test accuracy than {:.4f} of "
-      "epoch {} (--patience {})",
-      rows.back().epoch, length_.epochs, *best.test_accuracy, best.epoch, options_.patience));
+  const Metrics* const best = best_row(rows);
+  log_.say(fmt::format("stopped early after epoch {} of {}: no {} (--patience {})",
+                       rows.back().epoch, length_.epochs,
+                       best ? fmt::format("better test accuracy than {:.4f} of epoch {}",
+                                          *best->test_accuracy, best->epoch)
+                            : "test has had a finite loss",
+                       options_.patience));
 }
 
 void TrainingRun::keep_best() {

@@ -5,10 +5,14 @@
 #include "kept_files.h"
 #include "other_ranks.h"
 #include "restore.h"
+#include "same_data.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/core/random.h>
+#include <tutti/distributed/broadcast_text.h>
+
+#include <cmath>
 
 namespace tutti::examples {
 namespace {
@@ -62,9 +66,12 @@ void TrainingRun::begin() {
 }
 
 void TrainingRun::continue_from(const Checkpoint& from) {
+  const std::string difference = distributed::broadcast_text(
+      group_, group_.rank() == 0 ? other_data(options_, from, described_data_) : "", "data");
   restore_on_all(group_, [&] {
     check_ranks(options_, from, length_, group_.size());
     check_length(options_, from, length_);
+    if (!difference.empty()) refuse_checkpoint(options_, difference);
     restore(options_, from, *net_, optimization_, ema_ ? &*ema_ : nullptr);
   });
   step_ = from.step;
@@ -77,6 +84,8 @@ void TrainingRun::continue_from(const Checkpoint& from) {
   sums_.restore(sums_of_rank(from, group_.rank(), group_.size()), from.samples);
   set_random_state(random_of_rank(from, group_.rank()));
   log_.say(fmt::format("going on after step {} of {}", step_, length_.steps));
+  if (from.data.empty() && !described_data_.empty())
+    log_.say("its checkpoint does not say of which classes and images it is: not compared");
   if (const std::string ranks = describe_other_ranks(options_, from, group_.size()); !ranks.empty())
     log_.say(ranks);
   for (const ChangedOption& option : changed_options(options_, from))
@@ -84,13 +93,9 @@ void TrainingRun::continue_from(const Checkpoint& from) {
 }
 
 void TrainingRun::save_checkpoint() {
-  if (options_.out.empty()) return;
   share_buffers();
   const Tensor random = gather_rows(random_state(), group_),
                sums = gather_rows(sums_.sums(), group_);
-  // Weights that are ruined must not replace the last good ones. All ranks throw alike.
-  expect_finite(sum(sums.select(1, 0)).item<double>());
-  if (!log_.has_folder()) return;
   const Checkpoint checkpoint{.step = step_,
                               .steps = length_.steps,
                               .steps_per_epoch = length_.steps_per_epoch,
@@ -102,7 +107,14 @@ void TrainingRun::save_checkpoint() {
                               .random = random,
                               .sums = sums,
                               .samples = sums_.samples(),
-                              .rows = log_.rows()};
+                              .rows = log_.rows(),
+                              .data = described_data_};
+  // Weights that are ruined must not replace the last good ones. All ranks throw alike.
+  expect_finite(sum(sums.select(1, 0)).item<double>(), "the loss is");
+  const std::string ruined = distributed::broadcast_text(
+      group_, group_.rank() == 0 ? tensor_not_finite(checkpoint) : "", "ruined tensor");
+  if (!ruined.empty()) expect_finite(NAN, fmt::format("'{}' is", ruined));
+  if (!log_.has_folder()) return;
   examples::save_checkpoint(options_, checkpoint);
   if (options_.keep_last > 0 && is_tested(log_.rows(), step_))
     keep_checkpoint(options_, checkpoint, log_.rows().back().epoch);

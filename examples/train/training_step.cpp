@@ -1,10 +1,10 @@
 #include "training_step.h"
 
+#include "batch_parts.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/functional/loss.h>
-
-#include <algorithm>
 
 namespace tutti::examples {
 namespace {
@@ -26,7 +26,8 @@ data::Batch part_of(const data::Batch& batch, std::int64_t index, std::int64_t c
 
 void TrainingStep::run(const data::Batch& batch) {
   parts_.optimization.zero_grad();
-  const std::int64_t count = micro_batches(batch.global_size);
+  const std::int64_t count =
+      micro_batches(parts_.options, parts_.data_parallel.group().size(), batch.global_size);
   for (std::int64_t i = 0; i + 1 < count; ++i) {
     const auto no_sync = parts_.data_parallel.no_sync();
     compute_gradients(part_of(batch, i, count));
@@ -34,20 +35,6 @@ void TrainingStep::run(const data::Batch& batch) {
   compute_gradients(part_of(batch, count - 1, count));
   const StepTimer::Scope scope(parts_.timer, StepPart::optimizer);
   parts_.optimization.update();
-}
-
-// Returns a number that is the same on all ranks, and so small that some rank has an image of every
-// micro batch: one without images has no batch statistics. A short last batch gets fewer micro
-// batches of about the usual size. Ranks with images of their own may share a short batch
-// unevenly, so that some have a whole batch to divide.
-std::int64_t TrainingStep::micro_batches(std::int64_t global_size) const {
-  const TrainOptions& o = parts_.options;
-  const std::int64_t ranks = parts_.data_parallel.group().size(),
-                     images_of_a_rank = (global_size + ranks - 1) / ranks,
-                     wanted = o.sharded
-                                  ? o.accumulate
-                                  : (global_size * o.accumulate + o.batch_size - 1) / o.batch_size;
-  return std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(images_of_a_rank, 1));
 }
 
 void TrainingStep::compute_gradients(const data::Batch& batch) {

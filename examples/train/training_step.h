@@ -33,7 +33,6 @@ class TrainingStep {
   void run(const data::Batch& batch);
 
  private:
-  std::int64_t micro_batches(std::int64_t global_size) const;
   void compute_gradients(const data::Batch& micro_batch);
 
   Parts parts_;

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <unistd.h>
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -203,6 +204,21 @@ TEST_F(CheckpointFile, TheRowsOfMetricsAreThoseOfTheRun) {
   expect_refusal(odd, "the last rows of 0 epochs, expected those of 1");
   odd.tensor("rows") = zeros({4, 8}, {.dtype = float64});
   expect_refusal(odd, "tensor 'rows' is float64 (4, 8), expected float64 (-1, 9)");
+}
+
+// A run of an earlier version may have saved such weights.
+TEST_F(CheckpointFile, NumbersThatAreNotFiniteAreRefused) {
+  const Contents whole = finished_run();
+  for (const char* name : {"model.conv1.weight", "model.bn1.running_var", "optimizer.0.momentum"})
+    for (const double value : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      Contents odd = whole;
+      const bool is_known = std::ranges::any_of(
+          whole.tensors, [&](const auto& entry) { return entry.first == name; });
+      ASSERT_TRUE(is_known) << name;
+      odd.tensor(name) = odd.tensor(name).clone();
+      odd.tensor(name).flatten().slice(0, 0, 1).fill_(value);
+      expect_refusal(odd, std::string("tensor '") + name + "' has numbers that are not finite");
+    }
 }
 
 TEST_F(CheckpointFile, SumsCountAnswers) {

@@ -309,7 +309,8 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   const std::string file = folder_ + "/run/checkpoint.safetensors";
   ASSERT_EQ(run(arguments, 1).code, 0);  // there is no checkpoint yet
   ASSERT_TRUE(fs::exists(file));
-  expect_refusal(arguments + "--momentum 0.5", "momentum = 0.9, this one has 0.5");
+  for (const char* more : {"--momentum 0.5", "--momentum 0.5 --dry-run"})
+    expect_refusal(arguments + more, "momentum = 0.9, this one has 0.5");
   expect_refusal(arguments + "--uneven stop", "uneven = 'shadow', this one has 'stop'");
   expect_refusal(arguments + "--ranks 2", "its 1 ranks have made 1 of ");
   expect_refusal(arguments + "--model resnet32", "resnet20");
@@ -317,6 +318,19 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   expect_refusal(arguments, "it is no checkpoint of this trainer");
   fs::resize_file(file, fs::file_size(file) / 2);
   expect_refusal(arguments, "truncated");
+}
+
+TEST_F(Command, RuinedWeightsAreExitCode1AndNoFile) {
+  const Outcome outcome =
+      run("--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 "
+          "--keep-best --schedule constant --lr 1e45 --out " +
+              folder_ + "/run",
+          2);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.output.find("' is not finite at step 1; try a smaller --lr"), std::string::npos)
+      << outcome.output;
+  for (const auto& entry : fs::directory_iterator(folder_ + "/run"))
+    EXPECT_NE(entry.path().extension(), ".safetensors") << entry.path();
 }
 
 TEST_F(Command, AShortRunEndsWithTheTestAccuracy) {

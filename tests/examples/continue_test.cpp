@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 namespace tutti {
@@ -192,7 +193,53 @@ TEST_F(Continued, OtherDataAreRefusedAlsoWithMoreEpochs) {
   }
 }
 
+TEST_F(Continued, OtherImagesInMemoryAndAnotherNormalisationAreRefused) {
+  TrainOptions options = options_in("run");
+  options.sharded = true;
+  const auto run_on = [&](int ranks, const TrainingData& data) {
+    distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
+      train(options, shard(data, group.rank(), ranks), group, nullptr);
+    });
+  };
+  run_on(2, even_data());
+  options.resume = true;
+  options.epochs = 3;
+  const auto refusal = [&](const TrainingData& data) {
+    return test::message_of<RefusedOnAllRanks>([&] { run_on(2, data); });
+  };
+  TrainingData other =
+      make_synthetic({.train = 30, .test = 13, .channels = 2, .size = 8, .seed = 9});
+  expect_contains(refusal(other), {"of a run with train_fingerprint = "});
+  other = even_data();
+  other.mean[1] += 0.1f;
+  expect_contains(refusal(other), {"of a run with mean = [0.5,0.5], this one has [0.5,0.6"});
+  run_on(2, even_data());
+  options.epochs = 4;
+  run_on(1, even_data());  // the whole data are the same
+}
+
 // ---- kept files
+
+TEST_F(Continued, ATestThatIsNotFiniteIsNeverTheBest) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  std::vector<Metrics> rows{{.epoch = 1, .step = 1, .test_loss = infinity, .test_accuracy = 0.9}};
+  EXPECT_EQ(best_row(rows), nullptr);
+  EXPECT_FALSE(is_out_of_patience(rows, 2));
+  rows.push_back({.epoch = 2, .step = 2, .test_loss = infinity, .test_accuracy = 0.8});
+  EXPECT_TRUE(is_out_of_patience(rows, 2));
+  const TrainOptions options = options_in("best");
+  fs::create_directories(options.out);
+  keep_best(options, rows, {}, {{"test_accuracy", "0.8"}});
+  EXPECT_FALSE(fs::exists(best_path(options)));
+  rows.push_back({.epoch = 3, .step = 3, .test_loss = 2.0, .test_accuracy = 0.1});
+  EXPECT_EQ(best_row(rows)->step, 3);
+  EXPECT_FALSE(is_out_of_patience(rows, 1));
+  keep_best(options, rows, {}, {{"test_accuracy", "0.1"}});
+  EXPECT_TRUE(fs::exists(best_path(options)));
+  rows.push_back({.epoch = 4, .step = 4, .test_loss = infinity, .test_accuracy = 1.0});
+  EXPECT_EQ(best_row(rows)->step, 3);
+  EXPECT_TRUE(is_out_of_patience(rows, 1));
+}
 
 TEST_F(Continued, BestWeightsAreThoseOfTheBestEpoch) {
   TrainOptions options = options_in("run");

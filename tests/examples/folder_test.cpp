@@ -3,16 +3,21 @@
 #include "data/fixture.h"
 #include "data/write_image.h"
 #include "distributed/equal_bits.h"
+#include "distributed/messages.h"
 #include "resumed_run.h"
+#include "train/checkpoint.h"
 #include "train/exit_code.h"
 #include "train/model_card.h"
 #include "train/same_data.h"
+#include "train/start_weights.h"
 #include "train/trainer.h"
+#include "trainer_program.h"
 
 #include <tutti/data/transforms/crop.h>
 #include <tutti/data/transforms/normalize.h>
 #include <tutti/data/transforms/resize.h>
 #include <tutti/nn/predictor.h>
+#include <tutti/nn/resnet.h>
 
 #include <gtest/gtest.h>
 
@@ -82,6 +87,21 @@ class FolderTraining : public ::testing::Test {
   TrainOptions options_;
 };
 
+TEST(SameData, ImagesInMemoryHaveAFingerprint) {
+  const auto made = [](std::uint64_t seed) {
+    return make_synthetic({.train = 30, .test = 13, .channels = 2, .size = 8, .seed = seed});
+  };
+  const TrainingData data = made(1), other = made(2);
+  EXPECT_EQ(data.images, made(1).images);
+  EXPECT_EQ(shard(data, 1, 2).images, data.images);
+  for (const char* key : {"train_fingerprint", "test_fingerprint"})
+    EXPECT_NE(data.images.at(key), other.images.at(key)) << key;
+  distributed::run_ranks(2, [&](const ProcessGroup& group) {
+    expect_error<DataError>([&] { expect_same_data(group.rank() == 1 ? other : data, group); },
+                            {"ranks 0 and 1 both have 30 training", "other images"});
+  });
+}
+
 TEST_F(FolderTraining, RanksWithOtherCopiesOfTheDataAreRefused) {
   const TrainingData whole = load_training_data(options_);
   fs::remove(picture("train", 4));
@@ -129,6 +149,100 @@ TEST_F(FolderTraining, ANameThatTheWeightsFileCannotHoldIsRefused) {
   }
   expect_error<DataError>([&] { model_card(options_, load_training_data(options_)); },
                           {"the weights file cannot describe these images"});
+}
+
+// What a resume says of the folder as it is now; empty if it goes on.
+class ResumedFolder : public FolderTraining {
+ protected:
+  ResumedFolder() {
+    options_.out = folder_.path() + "/run";
+    train_on(1);
+    options_.resume = true;
+  }
+  std::string refusal(int ranks = 1) {
+    options_.epochs += 1;
+    const std::string before = test::content(options_.out + "/metrics.jsonl");
+    test::Screen screen;
+    try {
+      train_on(ranks, load_training_data(options_), screen.file());
+    } catch (const RefusedOnAllRanks& refused) {
+      EXPECT_EQ(test::content(options_.out + "/metrics.jsonl"), before);
+      return refused.what();
+    }
+    said_ = screen.text();
+    return {};
+  }
+  void rename_class(const std::string& from, const std::string& to) const {
+    for (const char* part : {"/train/", "/val/"})
+      fs::rename(options_.data + part + from, options_.data + part + to);
+  }
+  std::string said_;
+};
+
+TEST_F(ResumedFolder, OtherClassesAreRefusedByName) {
+  rename_class("a", "d");  // so that labels shift
+  for (const int ranks : {1, 2})
+    test::expect_contains(refusal(ranks),
+                          {"of a run with class 0 = 'a', this one has 'b'", "--weights"});
+  rename_class("d", "a");
+  rename_class("b", "bb");
+  test::expect_contains(refusal(), {"class 1 = 'b', this one has 'bb'"});
+  rename_class("bb", "b");
+  for (const char* part : {"/train/", "/val/"}) {
+    fs::create_directories(options_.data + part + "d");
+    fs::copy_file(picture("train", 0), options_.data + part + "d/1.png");
+  }
+  test::expect_contains(refusal(), {"classes = 3, this one has 4"});
+  for (const char* part : {"/train/", "/val/"}) fs::remove_all(options_.data + part + "d");
+  EXPECT_EQ(refusal(), "");
+  EXPECT_EQ(said_.find("not compared"), std::string::npos) << said_;
+}
+
+TEST_F(ResumedFolder, OtherPicturesAreRefused) {
+  fs::copy_file(picture("train", 1), picture("train", 13));
+  test::expect_contains(refusal(), {"train_images = 12, this one has 13"});
+  fs::remove(picture("train", 13));
+  fs::rename(picture("train", 1), picture("train", 13));
+  test::expect_contains(refusal(), {"of a run with train_fingerprint = "});
+  fs::rename(picture("train", 13), picture("train", 1));
+  fs::rename(picture("train", 1), options_.data + "/train/a/001.jpg");  // of another class
+  test::expect_contains(refusal(), {"of a run with train_fingerprint = "});
+  fs::rename(options_.data + "/train/a/001.jpg", picture("train", 1));
+  fs::remove(picture("val", 4));
+  test::expect_contains(refusal(), {"test_images = 5, this one has 4"});
+}
+
+TEST_F(ResumedFolder, TheSameFolderElsewhereAndOtherRanksGoOn) {
+  fs::rename(options_.data, options_.data + "-with-another-name");
+  options_.data += "-with-another-name";
+  EXPECT_EQ(refusal(2), "");
+  options_.workers = 0;
+  EXPECT_EQ(refusal(3), "");
+}
+
+TEST_F(ResumedFolder, ACheckpointOfAnEarlierVersionGoesOnAndSaysThatNothingWasCompared) {
+  Metadata metadata;
+  const StateDict tensors = load_safetensors(checkpoint_path(options_), &metadata);
+  for (const char* key : data_metadata) EXPECT_EQ(metadata.erase(key), 1u) << key;
+  auto options = nlohmann::ordered_json::parse(metadata.at("options"));
+  EXPECT_EQ(options.erase("drop_last"), 1u);
+  metadata["options"] = options.dump();
+  save_safetensors(checkpoint_path(options_), tensors, metadata);
+  rename_class("b", "bb");
+  EXPECT_EQ(refusal(2), "");
+  test::expect_contains(said_, {"does not say of which classes and images it is: not compared"});
+  rename_class("bb", "b");  // from now on they are compared
+  test::expect_contains(refusal(), {"class 1 = 'bb', this one has 'b'"});
+}
+
+TEST_F(ResumedFolder, AsWeightsItsCheckpointSaysThatTheClassesHaveOtherNames) {
+  options_.resume = false;
+  options_.weights = checkpoint_path(options_);
+  options_.out = folder_.path() + "/other";
+  rename_class("b", "bb");
+  const TrainingData data = load_training_data(options_);
+  const auto net = nn::resnet(options_.model, {.classes = 3});
+  test::expect_contains(load_weights(options_, data, *net), {"model card differs in class_names"});
 }
 
 TEST_F(FolderTraining, AnyNumberOfRanksAndWorkersFollowsTheSameLossCurve) {

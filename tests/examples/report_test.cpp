@@ -4,6 +4,7 @@
 
 #include "examples/markup.h"
 #include "report/html.h"
+#include "train/metric_sums.h"
 #include "train/step_times.h"
 #include "train/test_details.h"
 
@@ -19,6 +20,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -365,6 +367,31 @@ TEST(TestRecorder, CountsWhatIsTakenForWhatOnAnyNumberOfRanks) {
       EXPECT_EQ(together.samples, alone.samples);
       EXPECT_EQ(together.correct, alone.correct);
       expect_same(together.wrong, alone.wrong);
+    });
+}
+
+TEST(TestRecorder, LogitsThatAreNotFiniteCountAsNoClass) {
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  const Tensor logits = tensor({1, nan, 0, nan, nan, nan, 3, infinity, 1, -infinity, 2, 1}, {4, 3}),
+               labels = tensor({0, 0, 1, 1}, {4}, {.dtype = int64});
+  EXPECT_EQ(to_vector(predicted_classes(logits)), (std::vector<double>{-1, -1, -1, 1}));
+  for (const int ranks : {1, 2})
+    distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
+      MetricSums sums{Device()};
+      sums.count(4 * ranks);
+      sums.add(scalar(0), logits, labels);
+      EXPECT_EQ(sums.take(group).accuracy, 0.25);
+      TestRecorder recorder(3, 6);
+      recorder.add(logits, labels, {0, 1, 2, 3});
+      const TestDetails details = recorder.take(group);
+      EXPECT_EQ(details.samples, (std::vector<std::int64_t>{2 * ranks, 2 * ranks, 0}));
+      EXPECT_EQ(details.correct, (std::vector<std::int64_t>{0, ranks, 0}));
+      EXPECT_EQ(std::reduce(details.confusion.begin(), details.confusion.end()), ranks);
+      EXPECT_EQ(details.count(1, 1), ranks);
+      for (const Prediction& p : details.wrong) EXPECT_EQ(p.predicted, -1);
+      RunReport report = random_report(3);
+      report.test = details;
+      EXPECT_NE(parse_strictly(to_html(report)).text.find("taken for no class"), std::string::npos);
     });
 }
 

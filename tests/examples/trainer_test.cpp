@@ -2,11 +2,13 @@
 // and resumed runs.
 #include "train/trainer.h"
 #include "distributed/equal_bits.h"
+#include "distributed/messages.h"
 #include "resumed_run.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
 #include "train/placement.h"
 #include "train/progress.h"
+#include "trainer_program.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
@@ -22,6 +24,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <thread>
 
 namespace tutti {
@@ -285,6 +288,57 @@ TEST(Trainer, RuinedWeightsDoNotReplaceACheckpoint) {
   const auto checkpoint = load_checkpoint(options);
   ASSERT_TRUE(checkpoint.has_value());
   EXPECT_TRUE(std::isfinite(to_vector(sum(checkpoint->sums))[0])) << checkpoint->step;
+}
+
+// The loss of the last step is that of the weights before it, so that only the weights show it.
+TEST(Trainer, WeightsThatTheLastStepHasRuinedEndTheRunAndReplaceNothing) {
+  const std::vector<std::string> files{"checkpoint.safetensors", "best.safetensors",
+                                       "model.safetensors", "metrics.jsonl"};
+  for (const int ranks : {1, 2})
+    for (const bool averages : {false, true}) {
+      const test::TemporaryFolder folder("ruined");
+      TrainOptions options = small_options();
+      options.out = folder / "run";
+      options.epochs = 1;
+      options.batch_size = 30;  // one step in an epoch
+      options.schedule.name = "constant";
+      options.keep_best = true;
+      options.optimizer.ema = averages ? 0.5 : 0;
+      train_on(ranks, options);
+      std::map<std::string, std::string> before;
+      for (const std::string& file : files) before[file] = test::content(folder / ("run/" + file));
+      options.resume = true;
+      options.epochs = 2;
+      options.optimizer.lr = 1e45;
+      test::expect_contains(test::message_of<Error>([&] { train_on(ranks, options); }),
+                            {"'model.", "' is not finite at step 2; try a smaller --lr"});
+      for (const std::string& file : files)
+        EXPECT_EQ(test::content(folder / ("run/" + file)), before[file]) << file;
+      options.out = "";
+      options.resume = false;
+      EXPECT_THROW(train_on(ranks, options), Error);  // without a folder, too
+    }
+}
+
+// The weights are finite, and the activations of the test are not.
+TEST(Trainer, ATestThatIsNotFiniteIsNotTheBest) {
+  const test::TemporaryFolder folder("infinite");
+  TrainOptions options = small_options();
+  options.out = folder / "run";
+  options.epochs = 1;
+  options.batch_size = 30;
+  options.keep_best = true;
+  options.patience = 5;
+  options.schedule.name = "plateau";
+  options.optimizer.lr = 1e12;
+  options.optimizer.weight_decay = 0;
+  const TrainResult result = train_on(2, options).front();
+  ASSERT_FALSE(std::isfinite(*result.rows.back().test_loss));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/best.safetensors"));
+  const auto row = nlohmann::json::parse(test::content(folder / "run/metrics.jsonl"));
+  EXPECT_TRUE(row.at("test_loss").is_null());
+  ASSERT_TRUE(load_checkpoint(options).has_value());
+  EXPECT_EQ(load_checkpoint(options)->rows.back().test_loss, result.rows.back().test_loss);
 }
 
 TEST(Trainer, TheMetricsNameTheStraggler) {

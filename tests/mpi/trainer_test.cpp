@@ -2,6 +2,7 @@
 // and threads, processes and any number of them go on with each other's checkpoints.
 #include "train/trainer.h"
 #include "../distributed/equal_bits.h"
+#include "../examples/refusal_case.h"
 #include "../temporary_folder.h"
 
 #include <tutti/distributed/broadcast_text.h>
@@ -73,6 +74,14 @@ TEST(MpiTrainer, ProcessesAndThreadsGoOnWithEachOthersCheckpoints) {
   group.barrier();
   expect_same_losses(train(options, data, group, nullptr), alone);
   group.barrier();  // before rank 0 removes the folder
+}
+
+TEST(MpiTrainer, WhatEndsARunEndsItOnEveryRank) {
+  const ProcessGroup& group = distributed::world();
+  std::optional<test::TemporaryFolder> folder;
+  if (group.rank() == 0) folder.emplace("mpi_refusals");
+  test::expect_refusals_on_every_rank(
+      group, distributed::broadcast_text(group, folder ? folder->path() : "", "folder"));
 }
 
 }  // namespace
