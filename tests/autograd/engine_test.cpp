@@ -1,6 +1,7 @@
 // Tests of the engine: accumulation, order, hooks, callbacks, saved tensors, deep graphs.
 #include <tutti/autograd/engine.h>
 #include <tutti/autograd/functions.h>
+#include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/record.h>
 #include <tutti/core/create.h>
 
@@ -147,6 +148,115 @@ TEST(Engine, HookMayReplaceTheGradient) {
   EXPECT_EQ(bucket.item<double>(), 3);
 }
 
+TEST(Engine, HooksOfALeafRunInTheOrderInWhichTheyWereAddedAndEndOneByOne) {
+  const Tensor w = full({}, 1).requires_grad_();
+  std::string events;
+  const auto add_hook = [&](const char* name) {
+    return autograd::add_leaf_hook(w, [&events, name](Tensor& g) {
+      events += name;
+      g.mul_(10);
+    });
+  };
+  const auto a = add_hook("a"), b = add_hook("b");
+  scale(w, 3).backward();
+  EXPECT_EQ(events, "ab");
+  EXPECT_EQ(w.grad().item<double>(), 300) << "each hook gets the gradient of the one before";
+  autograd::remove_leaf_hook(w, a);
+  const auto c = add_hook("c");  // has a number that no other hook has
+  autograd::remove_leaf_hook(w, b);
+  events.clear();
+  scale(w, 3).backward();
+  EXPECT_EQ(events, "c");
+  autograd::remove_leaf_hook(w, c);
+  events.clear();
+  scale(w, 3).backward();
+  EXPECT_EQ(events, "");
+}
+
+// An identity whose backward returns a new gradient of 16 bits, as convolutions do.
+Tensor narrow(const Tensor& x, double gradient) {
+  return record("narrow", x.detach().clone(), {x}, [gradient, shape = x.shape()](const Tensor&) {
+    return full(shape, gradient, {.dtype = bfloat16});
+  });
+}
+
+// In bfloat16, 256 + 1 is 256.
+TEST(Engine, SixteenBitGradientsAreAddedInTheDtypeOfTheInput) {
+  const Tensor w = full({2}, 1).requires_grad_();
+  add(narrow(w, 1), narrow(w, 256)).backward(ones({2}));
+  EXPECT_EQ(w.grad().dtype(), float32);
+  EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{257, 257}));
+  narrow(w, 1).backward(ones({2}));  // to the gradient of an earlier backward
+  EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{258, 258}));
+
+  // The same for the output of an operation.
+  const Tensor x = full({2}, 1).requires_grad_();
+  std::vector<DType> arrived;
+  const Tensor y = record("inner", x.detach().clone(), {x}, [&](const Tensor& g) {
+    arrived.push_back(g.dtype());
+    return g;
+  });
+  add(narrow(y, 1), narrow(y, 256)).backward(ones({2}), true);
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{257, 257}));
+  narrow(y, 1).backward(ones({2}));
+  EXPECT_EQ(arrived, (std::vector<DType>{float32, float32}));
+}
+
+TEST(Engine, OnlyHooksThatTake16BitsGetThem) {
+  const Tensor w = full({2}, 1).requires_grad_();
+  std::vector<DType> seen;
+  const autograd::LeafHook note = [&](Tensor& g) { seen.push_back(g.dtype()); };
+  const auto first = autograd::add_leaf_hook(w, note, true);
+  autograd::add_leaf_hook(w, note, false);
+  narrow(w, 3).backward(ones({2}));
+  EXPECT_EQ(seen, (std::vector<DType>{bfloat16, float32}));
+  EXPECT_EQ(w.grad().dtype(), float32);
+  autograd::remove_leaf_hook(w, first);
+  w.set_grad({});
+  narrow(w, 3).backward(ones({2}));
+  EXPECT_EQ(seen, (std::vector<DType>{bfloat16, float32, float32}));
+}
+
+// Optimizers and buckets take both as flat memory.
+TEST(Engine, TheGradientOfALeafHasItsMemoryLayout) {
+  for (const Tensor& leaf :
+       {zeros({2, 3, 4, 5}).contiguous(MemoryFormat::channels_last), zeros({5, 4}).transpose(0, 1)})
+    for (const bool is_kept : {false, true}) {
+      const Tensor w = leaf.detach().requires_grad_();
+      Tensor kept;
+      record("row_major", w.detach().clone(), {w}, [&](const Tensor& g) {
+        const Tensor made = randn(g.shape());
+        if (is_kept) kept = made;
+        return made;
+      }).backward(ones(w.shape()));
+      EXPECT_EQ(w.grad().strides(), w.strides());
+      if (is_kept) {
+        EXPECT_EQ(to_vector(w.grad()), to_vector(kept));
+      }
+    }
+}
+
+TEST(Engine, ExpandedGradientsAreAdded) {
+  const Tensor x = full({3}, 1).requires_grad_();
+  const auto expanded = [&](double value) {
+    return record("expanded", x.detach().clone(), {x},
+                  [value](const Tensor&) { return full({1}, value).expand({3}); });
+  };
+  add(expanded(2), expanded(5)).backward(ones({3}));
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{7, 7, 7}));
+}
+
+TEST(Engine, ALeafCountsItsUsesWithoutBackward) {
+  const Tensor w = full({}, 1).requires_grad_();
+  const auto uses = [&] { return w.meta()->uses_without_backward.load(); };
+  const Tensor y = add(scale(w, 2), w);
+  EXPECT_EQ(uses(), 2);
+  y.backward();
+  EXPECT_EQ(uses(), 0);
+  w.backward();
+  EXPECT_EQ(uses(), 0);
+}
+
 TEST(Engine, EndCallbackRunsAfterEverythingAndNotAfterAFailure) {
   const Tensor x = full({}, 1).requires_grad_();
   int ran = 0;
@@ -201,6 +311,18 @@ TEST(Engine, NoGradRecordsNothing) {
   EXPECT_FALSE(scale(x, 2).requires_grad());
 }
 
+TEST(Engine, AutocastLeavesIntegersAndEndsInAScopeOfFloat32) {
+  const Autocast on(bfloat16);
+  EXPECT_EQ(autocast("test", ones({2})).dtype(), bfloat16);
+  EXPECT_EQ(autocast("test", ones({2}, {.dtype = int64})).dtype(), int64);
+  {
+    const Autocast off(float32);
+    EXPECT_FALSE(autocast_dtype().has_value());
+    EXPECT_EQ(autocast("test", ones({2}, {.dtype = float64})).dtype(), float64);
+  }
+  EXPECT_EQ(autocast_dtype(), bfloat16);
+}
+
 TEST(Engine, SavedTensorChangedInPlaceNamesTheOperation) {
   const Tensor x = full({2}, 3).requires_grad_(), factor = full({2}, 2);
   const Tensor y =
@@ -235,6 +357,10 @@ TEST(Engine, ChecksGradientsOfClosures) {
       record("bad", x.detach().clone(), {x}, [](const Tensor&) { return std::vector<Tensor>{}; })
           .backward(ones({2})),
       Error);
+  EXPECT_THROW(record("bad", x.detach().clone(), {x},
+                      [](const Tensor&) { return ones({2}, {.dtype = float64}); })
+                   .backward(ones({2})),
+               ShapeError);
   EXPECT_THROW(x.backward(), ShapeError) << "two elements have no default gradient";
   EXPECT_THROW(ones({}).backward(), Error) << "does not require grad";
 }

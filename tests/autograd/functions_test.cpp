@@ -2,6 +2,7 @@
 // central differences, and its errors for tensors that do not fit together.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
+#include <tutti/autograd/indexing.h>
 #include <tutti/core/create.h>
 
 #include <gtest/gtest.h>
@@ -230,6 +231,13 @@ TEST(FunctionsReduce, AMeanOf16BitNumbersIsRoundedOnce) {
   EXPECT_EQ(y.item<double>(), 1);
   y.backward();
   EXPECT_EQ(to_vector(x.grad()), std::vector<double>(257, BFloat16(1.0f / 257)));
+}
+
+TEST(FunctionsReduce, OfEqualLargestElementsTheFirstIsNamed) {
+  const double nan = std::nan("");
+  EXPECT_EQ(argmax(tensor({1, 3, 2, 3})).item<int>(), 1);
+  EXPECT_EQ(argmax(tensor({1, nan, 5, nan})).item<int>(), 1);
+  EXPECT_EQ(to_vector(topk(tensor({1, 3, 2, 3, 3}), 3, 0).second), (std::vector<double>{1, 3, 4}));
 }
 
 TEST(FunctionsReduce, Gradients) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <thread>
 
 namespace tutti {
@@ -57,6 +58,45 @@ TEST(Random, DefaultGeneratorBelongsToTheThread) {
   EXPECT_NE(to_vector(rand({4})), here);
   manual_seed(3);
   EXPECT_EQ(to_vector(rand({4})), here);
+}
+
+// distributed/thread_defaults_test.cpp has more about the seeds of threads.
+class RandomThreads : public ::testing::Test {
+ protected:
+  ~RandomThreads() override { manual_seed(0); }
+  static std::vector<double> draw_in_new_thread() {
+    std::vector<double> numbers;
+    std::thread([&] { numbers = to_vector(rand({4})); }).join();
+    return numbers;
+  }
+};
+
+TEST_F(RandomThreads, EachDrawsNumbersOfItsOwn) {
+  manual_seed(5);
+  std::set<std::vector<double>> all{to_vector(rand({4}))};
+  for (int i = 0; i < 4; ++i) all.insert(draw_in_new_thread());
+  EXPECT_EQ(all.size(), 5u);
+}
+
+TEST_F(RandomThreads, BeginAnewWithASeedOfTheMainThread) {
+  const auto two_threads = [](std::uint64_t seed) {
+    manual_seed(seed);
+    const auto first = draw_in_new_thread();
+    return std::pair(first, draw_in_new_thread());
+  };
+  const auto five = two_threads(5);
+  EXPECT_EQ(two_threads(5), five);
+  EXPECT_NE(two_threads(6), five);
+}
+
+TEST_F(RandomThreads, AreNotSeededByAnotherThread) {
+  manual_seed(5);
+  for (int i = 0; i < 2; ++i) draw_in_new_thread();
+  const auto third = draw_in_new_thread();
+  manual_seed(5);
+  draw_in_new_thread();
+  std::thread([] { manual_seed(9); }).join();  // the second thread with a generator
+  EXPECT_EQ(draw_in_new_thread(), third);
 }
 
 TEST(Random, UniformFillsItsInterval) {

@@ -91,6 +91,26 @@ TEST_F(SafeTensors, StridedTensorsAreWrittenRowMajor) {
   EXPECT_EQ(to_vector(back[1].second), to_vector(x.slice(1, 1, 3)));
 }
 
+// So that readers that map the file need no copy.
+TEST_F(SafeTensors, EveryTensorIsAlignedInTheFile) {
+  save_safetensors(path, {{"U8", zeros({3}, {.dtype = uint8})},
+                          {"F16", zeros({3}, {.dtype = float16})},
+                          {"F64", zeros({1}, {.dtype = float64})},
+                          {"F32", zeros({1})}});
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  EXPECT_EQ(length % 8, 0u);
+  const std::string header = bytes.substr(8, length);
+  for (const auto& [name, size] : {std::pair{"F16", 2u}, {"F64", 8u}, {"F32", 4u}}) {
+    const std::string key = "\"data_offsets\":[";
+    const std::size_t at = header.find(key, header.find(fmt::format("\"{}\":{{", name)));
+    ASSERT_NE(at, std::string::npos) << header;
+    EXPECT_EQ(std::stoul(header.substr(at + key.size())) % size, 0u) << name << " in " << header;
+  }
+}
+
 TEST_F(SafeTensors, ReadsWhatTheReferenceImplementationWrote) {
   Metadata metadata;
   std::map<std::string, Tensor> read;

@@ -1,10 +1,15 @@
 // Decoders against PIL on fixtures, and files that are broken in every way.
 #include <tutti/data/decode/decode_image.h>
+#include <tutti/data/decode/formats.h>
 
 #include "fixture.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <thread>
+
+#include <jpeglib.h>
 
 namespace tutti {
 namespace {
@@ -38,6 +43,108 @@ TEST(DecodeImage, EveryExifOrientationIsMadeUpright) {
                 0, "PNG");
   const Tensor stored = read_image(image_path("orientation_6.jpg"), {.apply_orientation = false});
   EXPECT_EQ(stored.shape(), (Shape{9, 13, 3}));
+}
+
+// A TIFF structure with one entry: an orientation whose value has the type 3 (SHORT) or 4 (LONG).
+std::vector<std::uint8_t> tiff(bool big_endian, std::uint32_t type, std::uint32_t value,
+                               std::uint32_t magic = 42) {
+  std::vector<std::uint8_t> bytes(2, big_endian ? 'M' : 'I');
+  const auto add = [&](std::uint32_t number, int width) {
+    for (int i = 0; i < width; ++i)
+      bytes.push_back(static_cast<std::uint8_t>(number >> 8 * (big_endian ? width - 1 - i : i)));
+  };
+  add(magic, 2);
+  add(8, 4);  // where the directory begins
+  add(1, 2);
+  add(0x0112, 2);
+  add(type, 2);
+  add(1, 4);
+  add(value, type == 3 ? 2 : 4);
+  if (type == 3) add(0, 2);
+  return bytes;
+}
+
+TEST(Exif, TheOrientationMayBeAShortOrALongOfEitherByteOrder) {
+  for (const bool big_endian : {false, true})
+    for (const std::uint32_t type : {3u, 4u}) {
+      for (std::uint32_t value = 1; value <= 8; ++value)
+        EXPECT_EQ(exif_orientation(tiff(big_endian, type, value)), static_cast<int>(value))
+            << type << " " << big_endian;
+      for (const std::uint32_t value : {0u, 9u, 0x8000u})
+        EXPECT_EQ(exif_orientation(tiff(big_endian, type, value)), 1);
+    }
+  // All four bytes of a LONG count.
+  EXPECT_EQ(exif_orientation(tiff(false, 4, 0x10006)), 1);
+  EXPECT_EQ(exif_orientation(tiff(true, 4, 0x60000)), 1);
+}
+
+TEST(Exif, WhatIsBrokenCountsAsUpright) {
+  EXPECT_EQ(exif_orientation(tiff(false, 3, 6, 43)), 1) << "not the magic number of TIFF";
+  EXPECT_EQ(exif_orientation(tiff(false, 2, 6)), 1) << "a text";
+  for (const bool big_endian : {false, true}) {
+    // The bytes behind the end are there, but belong to something else.
+    const std::vector<std::uint8_t> whole = tiff(big_endian, 4, 6);
+    for (std::size_t size = 0; size < whole.size(); ++size)
+      EXPECT_EQ(exif_orientation(std::span(whole).first(size)), 1) << size;
+  }
+}
+
+TEST(Exif, MayComeAfterOtherMetadataOfAJpeg) {
+  std::vector<std::uint8_t> bytes = read_bytes(image_path("orientation_6.jpg"));
+  const std::string content = std::string("\xff\xe1\x00\x24", 4) +
+                              std::string("http://ns.adobe.com/xap/1.0/\0<x/>", 34);
+  bytes.insert(bytes.begin() + 2, content.begin(), content.end());  // an XMP packet, behind SOI
+  expect_levels(decode_image(bytes), data_fixture("orientation_6.jpg.rgb"), 1, "XMP first");
+}
+
+// Cameras and editors leave bytes between markers, and every program opens their files.
+TEST(DecodeImage, SurplusBytesBetweenTheMarkersOfAJpegAreIgnored) {
+  std::vector<std::uint8_t> bytes = read_bytes(image_path("rgb.jpg"));
+  ASSERT_EQ(bytes[3], 0xe0);  // APP0, whose length follows
+  const auto behind = static_cast<std::ptrdiff_t>(4 + (bytes[4] << 8 | bytes[5]));
+  bytes.insert(bytes.begin() + behind, {0x12, 0x34, 0x56});
+  expect_levels(decode_image(bytes), data_fixture("rgb.jpg.rgb"), 1, "surplus bytes");
+}
+
+// Returns a progressive JPEG of 8 x 8 pixels with one scan for each coefficient from the second to
+// `last` of its three components, and as many that refine them.
+std::vector<std::uint8_t> jpeg_of_many_scans(int last) {
+  std::vector<jpeg_scan_info> scans{{3, {0, 1, 2}, 0, 0, 0, 0}};
+  for (int component = 0; component < 3; ++component)
+    for (int k = 1; k <= last; ++k) {
+      scans.push_back({1, {component}, k, k, 0, 1});
+      scans.push_back({1, {component}, k, k, 1, 0});
+    }
+  jpeg_error_mgr errors{};
+  jpeg_compress_struct jpeg{};
+  jpeg.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&jpeg);
+  unsigned char* memory = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&jpeg, &memory, &size);
+  jpeg.image_width = jpeg.image_height = 8;
+  jpeg.input_components = 3;
+  jpeg.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&jpeg);
+  jpeg.scan_info = scans.data();
+  jpeg.num_scans = static_cast<int>(scans.size());
+  jpeg_start_compress(&jpeg, TRUE);
+  std::vector<std::uint8_t> row(24, 100);
+  while (jpeg.next_scanline < 8) {
+    JSAMPROW rows = row.data();
+    jpeg_write_scanlines(&jpeg, &rows, 1);
+  }
+  jpeg_finish_compress(&jpeg);
+  jpeg_destroy_compress(&jpeg);
+  std::vector<std::uint8_t> bytes(memory, memory + size);
+  std::free(memory);
+  return bytes;
+}
+
+TEST(DecodeImage, AJpegOfMoreThan200ScansIsRefused) {
+  EXPECT_EQ(decode_image(jpeg_of_many_scans(33)).size(0), 8);  // 199 scans
+  const std::vector<std::uint8_t> many = jpeg_of_many_scans(34);
+  expect_error<DataError>([&] { decode_image(many); }, {"more than 200 scans"});
 }
 
 TEST(DecodeImage, AJpegIsScaledWhileBothSidesStayLargeEnough) {
@@ -139,6 +246,13 @@ TEST(DecodeImage, AnImageThatClaimsTooManyPixelsIsRefusedBeforeMemoryIsTaken) {
   expect_error<DataError>([&] { decode_image(claims); }, {"a chunk claims 1107296256 bytes"});
   constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(read_image(image_path("rgb.jpg"), {.max_pixels = unlimited}).size(2), 3);
+}
+
+TEST(DecodeImage, TheLimitOfPixelsHoldsForTheSizeAfterScalingToo) {
+  const std::vector<std::uint8_t> png = read_bytes(image_path("rgb.png"));  // 23 x 18
+  EXPECT_NO_THROW(decode_image(png, {.min_size = 36, .max_pixels = 4 * 23 * 18}));
+  expect_error<DataError>([&] { decode_image(png, {.min_size = 37, .max_pixels = 4 * 23 * 18}); },
+                          {"23 x 18 pixels", "a shorter side of 37"});
 }
 
 TEST(DecodeImage, ALargeFileThatIsNoImageIsNotReadWhole) {

@@ -117,6 +117,8 @@ TEST_F(IdxFiles, CorruptContent) {
   write("train-images-idx3-ubyte.gz", images_);
   write("train-labels-idx1-ubyte.gz", header(0x801, {2}) + std::string{1, 2});
   expect_error("train-labels-idx1-ubyte.gz", "2 labels for 3 images");
+  write("train-labels-idx1-ubyte.gz", header(0x801, {4}) + std::string{1, 2, 3, 4});
+  expect_error("train-labels-idx1-ubyte.gz", "4 labels for 3 images");
   write("train-labels-idx1-ubyte.gz", header(0x801, {3}) + std::string{1, 2, 10});
   expect_error("train-labels-idx1-ubyte.gz", "label 10");
 }
@@ -128,6 +130,11 @@ TEST_F(IdxFiles, AHeaderThatClaimsTooMuchIsRefusedBeforeAnythingIsRead) {
   write("train-images-idx3-ubyte.gz",
         header(0x803, {1'000'000, 28, 28}) + std::string(2'000'000, '\0'));
   expect_error("train-images-idx3-ubyte.gz", "truncated: its header announces 784000000 bytes");
+  // A file that is not compressed cannot become larger.
+  write("train-images-idx3-ubyte",
+        header(0x803, {20, 28, 28}) + std::string(20 * 28 * 28 - 17, 'x'));
+  expect_error("train-images-idx3-ubyte", "truncated: its header announces 15680 bytes");
+  fs::remove(folder_ + "/train-images-idx3-ubyte");
   write("train-images-idx3-ubyte.gz", header(0x803, {3, 2'000, 28}));
   expect_error("train-images-idx3-ubyte.gz", "2000 x 28 pixels, expected sides of 1 to 1024");
 }

@@ -229,6 +229,28 @@ TEST(DataLoader, ErrorsOfTransformsNameTheSampleOrTheBatch) {
   expect_error<DataError>([&] { undefined.next(); }, {"sample 0"});
 }
 
+// A dataset may take another sample than the one that was asked for, as ImageFolder does.
+TEST(DataLoader, ErrorsNameTheFileThatWasReadOnce) {
+  const auto dataset = std::make_shared<FunctionDataset>(1, [](std::int64_t) -> Sample {
+    return {.image = zeros({2, 2, 3}, {.dtype = uint8}), .name = "the next file"};
+  });
+  for (const char* text : {"refused", "the next file is refused"}) {
+    const Transform refuse = [text](const Tensor&, Generator&) -> Tensor {
+      fail<ValueError>("{}", text);
+    };
+    DataLoader loader(dataset, {.transforms = {refuse}});
+    try {
+      loader.next();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const DataError& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find("the next file"), std::string::npos) << what;
+      EXPECT_EQ(what.find("the next file"), what.rfind("the next file")) << what;
+      EXPECT_EQ(what.find("file 0"), std::string::npos) << what;
+    }
+  }
+}
+
 TEST(DataLoader, ABatchTransformThatThrowsANumberLeavesTheLoaderUsable) {
   for (const int workers : {0, 1}) {
     std::atomic<bool> throws = true;

@@ -27,6 +27,7 @@ TEST(SoftLabels, ShareTheSmoothingAmongAllClasses) {
   expect_near(soft_labels(labels, 4, 0.2),
               tensor({0.05, 0.85, 0.05, 0.05, 0.85, 0.05, 0.05, 0.05}, {2, 4}), 1e-7);
   expect_error<ValueError>([&] { soft_labels(labels, 1); }, {"0 to 0", "got 1"});
+  expect_error<ValueError>([] { soft_labels(tensor({-1}, {.dtype = int64}), 3); }, {"got -1"});
   EXPECT_THROW(soft_labels(labels, 2, 1.5), ValueError);
   EXPECT_EQ(soft_labels(zeros({0}, {.dtype = int64}), 3).shape(), (Shape{0, 3}));
   EXPECT_THROW(SoftLabels({.classes = 0}), ValueError);

@@ -203,6 +203,12 @@ TEST(ColorJitter, HueIsThatOfTorchvisionOnTensors) {
   EXPECT_THROW(adjust_hue(image(), 0.6), ValueError);
 }
 
+TEST(ColorJitter, FactorsBelowZeroAreNotDrawn) {
+  Generator random(fresh_seed());
+  const ColorJitter strong({.brightness = 9, .contrast = 9, .saturation = 9});
+  for (int i = 0; i < 30; ++i) EXPECT_NO_THROW(strong(image(), random));
+}
+
 TEST(ColorJitter, EveryOrderIsDrawnAndNothingWithoutStrength) {
   Generator random(fresh_seed());
   expect_levels(ColorJitter({})(image(), random), image(), 0, "no strength");
@@ -300,6 +306,14 @@ TEST(RandomErasing, TheRatioIsThatOfHeightToWidth) {
     if (box.height == 0) continue;  // ten rectangles that were too large
     EXPECT_NEAR(static_cast<double>(box.height) / static_cast<double>(box.width), 2.5, 0.55);
   }
+}
+
+TEST(RandomErasing, TheWholeImageIsNeverErased) {
+  Generator random(fresh_seed());
+  const RandomErasing whole({.p = 1, .scale = {1, 1}, .ratio = {1, 1}});
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(whole.draw(16, 16, random).height, 0);
+  const RandomErasing wide({.p = 1, .scale = {0.5, 0.5}, .ratio = {0.5, 0.5}});
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(wide.draw(16, 16, random).height, 0) << "nor its width";
 }
 
 TEST(Box, OneThatWouldOverflowIsRefused) {

@@ -146,6 +146,31 @@ TEST(GradScaler, OptimizersAreJudgedApartAndTheScaleTogether) {
   EXPECT_EQ(scaler.current_scale(), 1);
 }
 
+// In whatever order the optimizers come, and they are stored.
+TEST(GradScaler, TheScaleBacksOffWhicheverOptimizerOverflowed) {
+  const Tensor x = ones({4}).requires_grad_(), y = ones({4}).requires_grad_();
+  SGD a({x}, {.lr = 1}), b({y}, {.lr = 1});
+  for (const Tensor& bad : {x, y})
+    for (const bool a_first : {true, false}) {
+      GradScaler scaler({.init_scale = 2});
+      for (const Tensor& p : {x, y}) p.set_grad(full({4}, p.is_same(bad) ? infinity : 1));
+      for (SGD* optimizer : a_first ? std::array{&a, &b} : std::array{&b, &a})
+        scaler.step(*optimizer);
+      scaler.update();
+      EXPECT_EQ(scaler.current_scale(), 1);
+    }
+}
+
+TEST(GradScaler, UnscalingCountsAsAChangeInPlace) {
+  const Tensor x = ones({4}).requires_grad_();
+  SGD sgd({x}, {.lr = 1});
+  GradScaler scaler({.init_scale = 2});
+  x.set_grad(ones({4}));
+  const auto before = x.grad().storage()->version();
+  scaler.unscale_(sgd);
+  EXPECT_GT(x.grad().storage()->version(), before);
+}
+
 TEST(GradScaler, SavesAndLoads) {
   const Tensor x = ones({2}).requires_grad_();
   SGD sgd({x}, {.lr = 0.1});

@@ -5,6 +5,8 @@
 #include <tutti/core/parallel.h>
 #include <tutti/kernels/optimizer.h>
 #include <tutti/optim/adam.h>
+#include <tutti/optim/clip.h>
+#include <tutti/optim/grad_scaler.h>
 #include <tutti/optim/lars.h>
 #include <tutti/optim/sgd.h>
 
@@ -213,6 +215,49 @@ TEST(Optimizer, WithoutStatesAParameterMayChangeItsShape) {
   EXPECT_EQ(to_vector(p), std::vector<double>(4, 0.5));
 }
 
+// PyTorch's reference implementations leave the rate alone where one of the norms is 0.
+TEST(Optimizer, LarsDoesNotAdaptTheRateWhereANormIsZero) {
+  const double lr = 0.5, decay = 0.25;
+  const auto stepped = [&](double value, double gradient) {
+    const Tensor p = full({3}, value).requires_grad_();
+    LARS lars({p}, {.lr = lr, .momentum = 0, .weight_decay = decay, .trust_coefficient = 0.001});
+    p.set_grad(full({3}, gradient));
+    lars.step();
+    return to_vector(p)[0];
+  };
+  EXPECT_DOUBLE_EQ(stepped(2, 0), 2 - lr * decay * 2);
+  EXPECT_DOUBLE_EQ(stepped(0, 3), -lr * 3);
+  EXPECT_NEAR(stepped(2, 3), 2 - 0.001 * 2 / (3 + decay * 2) * lr * (3 + decay * 2), 1e-5);
+}
+
+// A run that has diverged must not look healthy.
+TEST(Optimizer, ANanGradientStaysInTheStateAndTheParameter) {
+  for (const bool amsgrad : {false, true}) {
+    const Tensor p = ones({3}).requires_grad_();
+    Adam adam({p}, {.lr = 0.1, .amsgrad = amsgrad});
+    for (const double gradient : {1.0, std::nan(""), 1.0}) {
+      p.set_grad(full({3}, gradient));
+      adam.step();
+      if (std::isnan(gradient)) p.set_data(ones({3}));  // what is left is in the state
+    }
+    EXPECT_TRUE(std::isnan(to_vector(p)[0])) << amsgrad;
+    for (const auto& [name, state] : adam.state_dict().tensors)
+      EXPECT_EQ(std::isnan(to_vector(state)[0]), name != "steps") << name;
+  }
+}
+
+TEST(Optimizer, ClippingCountsAsAChangeInPlace) {
+  const Tensor p = ones({3}).requires_grad_();
+  p.set_grad(full({3}, 5));
+  const auto version = [&] { return p.grad().storage()->version(); };
+  const auto first = version();
+  clip_grad_norm({p}, 0.5);
+  const auto second = version();
+  EXPECT_GT(second, first);
+  clip_grad_value({p}, 0.01);
+  EXPECT_GT(version(), second);
+}
+
 TEST(Optimizer, SixteenBitParametersKeepStateInFloat32) {
   for (const DType dtype : {bfloat16, float16}) {
     const Tensor p = full({40}, 1).to(dtype).requires_grad_();
@@ -277,6 +322,23 @@ TEST(Optimizer, ResumesFromAFileAsIfNeverInterrupted) {
   std::filesystem::remove(file);
 }
 
+TEST(Optimizer, ALoadedStateForgetsTheStepsThatWereSkippedBefore) {
+  const Tensor p = ones({3}).requires_grad_();
+  Adam adam({p}, {.lr = 0.1});
+  GradScaler scaler({.init_scale = 1});
+  const auto step = [&](double gradient) {
+    p.set_grad(full({3}, gradient));
+    scaler.step(adam);
+    scaler.update();
+  };
+  step(1);
+  step(1);
+  const OptimizerState saved = adam.state_dict();
+  step(std::numeric_limits<double>::infinity());
+  adam.load_state_dict(saved);
+  EXPECT_EQ(to_vector(adam.state_dict().tensors[0].second), (std::vector<double>{2}));
+}
+
 TEST(Optimizer, AStateThatDoesNotFitChangesNothing) {
   const auto p = start();
   Adam adam(p, {.lr = 0.5});
@@ -314,6 +376,10 @@ TEST(Optimizer, AStateThatDoesNotFitChangesNothing) {
   refuse([](OptimizerState& s) { s.tensors[0].second = Tensor(); });
   refuse([](OptimizerState& s) { s.tensors[1].second = Tensor(); });
   refuse([](OptimizerState& s) { s.tensors.push_back(s.tensors[1]); });
+  refuse([](OptimizerState& s) {
+    s.metadata["group.0.lr"] = "0.125";
+    s.tensors.pop_back();
+  });
   SGD sgd(p, {.lr = 0.5, .momentum = 0.5});
   for (const char* text : {"0.5", "2", "-1", "nan", ""}) {
     OptimizerState bad = sgd.state_dict();

@@ -30,6 +30,14 @@ void check(const std::string& name, const ReduceOnPlateau::Options& options) {
   EXPECT_GT(reductions, 1) << name;
 }
 
+TEST(ReduceOnPlateau, SaysWhetherTheFactorHasChanged) {
+  ReduceOnPlateau plateau({.gamma = 0.5, .patience = 0, .minimum = 0.25});
+  std::vector<bool> changed;
+  for (int i = 0; i < 4; ++i) changed.push_back(plateau.update(1));
+  EXPECT_EQ(changed, (std::vector<bool>{false, true, true, false}));
+  EXPECT_EQ(plateau.factor(), 0.25);
+}
+
 TEST(ReduceOnPlateau, AsPyTorchAlsoWithASavedStateInEveryStep) {
   check("minimum", {.gamma = 0.5, .patience = 3});
   check("cooldown", {.gamma = 0.3, .patience = 1, .cooldown = 4, .minimum = 0.05});

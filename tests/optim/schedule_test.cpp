@@ -46,6 +46,19 @@ TEST(Schedule, PastTheEndItStays) {
   EXPECT_EQ(cycle(10), cycle(9));
 }
 
+TEST(Schedule, AWarmPartOfOneStepBeginsAtTheTop) {
+  EXPECT_EQ(one_cycle({.steps = 8, .warm_fraction = 0.125})(0), 1);
+}
+
+TEST(Schedule, AScaleThatTheOptimizerRefusesChangesNothing) {
+  SGD sgd({zeros({1}).requires_grad_()}, {.lr = 10});
+  Scheduler scheduler(sgd, {});
+  EXPECT_THROW(scheduler.set_scale(1e308), ValueError);
+  EXPECT_EQ(scheduler.scale(), 1);
+  scheduler.set_position(1);
+  EXPECT_EQ(sgd.learning_rate(), 10);
+}
+
 TEST(Schedule, TheScaleMultipliesEveryStep) {
   SGD sgd({zeros({1}).requires_grad_()}, {.lr = 0.4});
   Scheduler scheduler(sgd, multi_step({.milestones = {2}, .gamma = 0.1}));
