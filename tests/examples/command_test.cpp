@@ -1,4 +1,5 @@
 // The program train_resnet as a user runs it: help, wrong flags, bad data, a short run.
+#include "temporary_folder.h"
 #include "trainer_program.h"
 
 #include <gtest/gtest.h>
@@ -54,12 +55,15 @@ void write_truncated(const std::string& path) {
   fs::resize_file(path, fs::file_size(path) / 2);
 }
 
+// Each test runs in a folder of its own, because the trainer's default run folder lies in the
+// present one, where a test that runs beside this one would lock it.
 class Command : public ::testing::Test {
  protected:
-  Command() { fs::create_directories(folder_); }
-  ~Command() override { fs::remove_all(folder_); }
-  std::string folder_ =
-      (fs::temp_directory_path() / ("tutti_command_" + std::to_string(getpid()))).string();
+  Command() { fs::current_path(folder_); }
+  ~Command() override { fs::current_path(before_); }
+  const fs::path before_ = fs::current_path();
+  const tutti::test::TemporaryFolder temporary_{"command"};
+  const std::string folder_ = temporary_.path();
 };
 
 // Returns what the help says about each flag, by its name. An explanation may begin on the line
