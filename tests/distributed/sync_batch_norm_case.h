@@ -323,6 +323,34 @@ inline void check_pool_statistics(const ProcessGroup& group) {
     }
 }
 
+/// Ranks have seen different numbers of batches, the last one none: with a momentum each rank that
+/// has statistics counts alike, else it counts by its batches or elements. A frozen layer is left
+/// alone.
+inline void check_pool_statistics_of_uneven_ranks(const ProcessGroup& group) {
+  using namespace sync_batch_norm;
+  const nn::BatchNorm::Options kinds[] = {
+      {.momentum = 0.3}, {.momentum = std::nullopt}, {.pooled = true}};
+  for (nn::BatchNorm::Options options : kinds) {
+    options.channels = 3;
+    options.dtype = float64;
+    nn::Sequential net;
+    auto &layer = net.append<nn::BatchNorm>(options), &frozen = net.append<nn::BatchNorm>(options);
+    Generator random(70 + static_cast<std::uint64_t>(group.rank()));
+    for (int batch = group.rank() + 1; batch < group.size(); ++batch)
+      for (nn::BatchNorm* each : {&layer, &frozen})
+        (*each)(randn({4, 3, 2}, {.dtype = float64}, random) + 10.0 * group.rank());
+    frozen.freeze();
+    const std::vector<double> own = to_vector(frozen.running_mean);
+    const GatheredStatistics before = gather_statistics(layer, group);
+    const std::vector<std::string> pooled = nn::pool_statistics(net, group);
+    EXPECT_EQ(to_vector(frozen.running_mean), own);
+    if (group.size() == 1) continue;
+    EXPECT_EQ(pooled, (std::vector<std::string>{"0"}));
+    expect_pooled(layer, before, group);
+    EXPECT_EQ(layer.num_batches_tracked.item<int>(), group.size() / 2) << "the mean, rounded up";
+  }
+}
+
 /// One element in all is an error on every rank, none in all changes nothing, and both leave the
 /// group usable.
 inline void check_sync_batch_norm_counts(const ProcessGroup& group) {

@@ -1,6 +1,7 @@
 // These tests compare every batch-norm kernel with plain float64 loops, for random shapes, layouts
 // and dtypes. Outputs are filled with wrong values first, so that an element which a kernel does
 // not write is noticed.
+#include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/kernels/batch_norm_math.h>
@@ -176,6 +177,53 @@ TEST(BatchNormKernels, MomentsSurviveLargeMeansSmallVariancesAndOutliers) {
     }
 }
 
+// Long runs of positions, whole samples and the first positions have weight 0, where x is NaN. The
+// results are to the bit those of an x that is 0 there.
+TEST(BatchNormKernels, PositionsOfWeightZeroAddNothingAndMayBeNaN) {
+  const test::Threads one(1);
+  Generator random(21);
+  for (const DType dtype : {float32, float64, bfloat16})
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+      const Case c{{3, 20, 30, 30}, dtype, format};
+      SCOPED_TRACE(c.text());
+      const Tensor w = rand({3, 30, 30}, {}, random), zero = random_tensor(c, random, 1, 3),
+                   dy = random_tensor(c, random);
+      for (std::int64_t i = 0; i < w.numel(); ++i)
+        if (i < 1000 || (i < 1500 && i % 3 == 0) || (i > 1500 && i < 2400)) w.data<float>()[i] = 0;
+      const Tensor masked = eq(w, 0).unsqueeze(1).expand(c.shape);
+      zero.copy_(masked_fill(zero, masked, 0));
+      dy.copy_(masked_fill(dy, masked, 0));
+      const Tensor bad = zero.clone();
+      bad.copy_(masked_fill(bad, masked, nan));
+
+      const Moments m = reference(c, to_vector(zero), to_vector(w));
+      const kernels::Normalization to{randn({20}, {float64}, random), rand({20}, {float64}, random),
+                                      ones({20}), zeros({20})};
+      std::vector<Values> results;
+      for (const Tensor& x : {zero, bad}) {
+        const Tensor moments = packet(20), sums = packet(20), dx = poisoned(c);
+        table().moments(x, w, moments);
+        EXPECT_NEAR(moments.data<double>()[0], m.count, 1e-9 * m.count);
+        EXPECT_LT(error(slice(moments, 0), m.mean), sum_tolerance(dtype));
+        EXPECT_LT(error(slice(moments, 1), m.m2), sum_tolerance(dtype));
+        const kernels::SavedForward saved{.normalization = to, .x = x, .weighted = true};
+        table().gradient_sums({.dy = dy, .saved = saved, .sums = sums});
+        table().apply_grad({.dy = dy,
+                            .saved = saved,
+                            .sums = sums,
+                            .moments = moments,
+                            .position_weights = w,
+                            .dx = dx});
+        Values all = to_vector(dx);
+        for (const Tensor& each : {moments, sums})
+          for (const int half : {0, 1})
+            for (const double value : slice(each, half)) all.push_back(value);
+        results.push_back(all);
+      }
+      EXPECT_EQ(results[1], results[0]);
+    }
+}
+
 TEST(BatchNormKernels, ConstantInputHasExactlyNoVariance) {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const Tensor x = empty({8, 20, 11, 11}, {}, format), p = packet(20);
@@ -291,6 +339,12 @@ TEST(BatchNormKernels, RunningStatistics) {
     EXPECT_EQ(running.batches.item<int>(), 4);
     update(zeros({kernels::packet_size(3)}, {float64}));
     EXPECT_EQ(running.batches.item<int>(), 4) << "an empty batch is none";
+    for (const double count : {0.5, 1.0}) {  // of which there is no variance
+      const Tensor few = zeros({kernels::packet_size(3)}, {float64});
+      few.data<double>()[0] = count;
+      update(few);
+      EXPECT_EQ(running.batches.item<int>(), 4) << count;
+    }
     EXPECT_LT(error(to_vector(running.mean), mean), 1e-13);
   }
 }
@@ -572,6 +626,40 @@ TEST(BatchNormKernels, Gradients) {
           table().apply_grad({.dy = s.dy, .saved = of, .dx = dx});
           EXPECT_LT(error(to_vector(dx), constant), tolerance(c.dtype));
         }
+  }
+}
+
+// A mean of 30,000 is rounded to float32 by up to 1e-3, which the sums and dx correct.
+TEST(BatchNormKernels, GradientsLoseNothingAtLargeMeans) {
+  Generator random(23);
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    Step s({{4, 40, 10, 10}, float32, format}, random);
+    SCOPED_TRACE(s.c.text());
+    const double mean = 3e4 + 1.0 / 3, n = 400;
+    s.x = random_tensor(s.c, random, 1, 3e4);
+    s.dy.copy_(random_tensor(s.c, random, 1, 1) + (s.x - 3e4));
+    s.mean.fill_(mean);
+    s.rstd.fill_(1);
+    s.weight.fill_(1);
+    s.vx = to_vector(s.x), s.vdy = to_vector(s.dy);
+    Values s1(40), s2(40), expected(s.vx.size());
+    for (std::size_t i = 0; i < s.vx.size(); ++i) {
+      const auto ch = static_cast<std::size_t>(s.c.channel_of(i));
+      s1[ch] += s.vdy[i];
+      s2[ch] += s.vdy[i] * (s.vx[i] - mean);
+    }
+    for (std::size_t i = 0; i < s.vx.size(); ++i) {
+      const auto ch = static_cast<std::size_t>(s.c.channel_of(i));
+      expected[i] = s.vdy[i] - s1[ch] / n - (s.vx[i] - mean) * s2[ch] / n;
+    }
+    const kernels::SavedForward of{s.to(false, false), s.x, {}};
+    const Tensor sums = packet(40), dx = poisoned(s.c),
+                 moments = zeros({kernels::packet_size(40)}, {float64});
+    moments.data<double>()[0] = n;
+    table().gradient_sums({.dy = s.dy, .saved = of, .sums = sums});
+    EXPECT_LT(error(slice(sums, 1), s2), sum_tolerance(float32));
+    table().apply_grad({.dy = s.dy, .saved = of, .sums = sums, .moments = moments, .dx = dx});
+    EXPECT_LT(error(to_vector(dx), expected), 2 * tolerance(float32));
   }
 }
 

@@ -15,6 +15,7 @@ TEST(Mpi, SyncBatchNormEqualsOneProcessWithEveryOption) {
   test::check_sync_batch_norm_options_against_one_process(world());
 }
 TEST(Mpi, PoolStatisticsOfGroups) { test::check_pool_statistics(world()); }
+TEST(Mpi, PoolStatisticsOfUnevenRanks) { test::check_pool_statistics_of_uneven_ranks(world()); }
 TEST(Mpi, SyncBatchNormKeepsToItsGroup) { test::check_sync_batch_norm_scope(world()); }
 TEST(Mpi, SyncBatchNormNeedsMoreThanOneElementInAll) {
   test::check_sync_batch_norm_counts(world());

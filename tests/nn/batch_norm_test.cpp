@@ -408,6 +408,24 @@ TEST(BatchNorm, RunningStatisticsAndEvaluation) {
             1e-12);
 }
 
+TEST(BatchNorm, AForwardIsAChangeOfTheRunningStatisticsInPlace) {
+  nn::BatchNorm1d layer({.channels = 3, .pooled = true});
+  const std::vector<Tensor> statistics{layer.running_mean, layer.running_var,
+                                       layer.num_batches_tracked, layer.num_elements_tracked};
+  const auto versions = [&] {
+    std::vector<std::uint64_t> all;
+    for (const Tensor& each : statistics) all.push_back(each.storage()->version());
+    return all;
+  };
+  const auto before = versions();
+  layer.eval();
+  layer(randn({4, 3}));
+  EXPECT_EQ(versions(), before) << "evaluation changes nothing";
+  layer.train();
+  layer(randn({4, 3}));
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_GT(versions()[i], before[i]) << i;
+}
+
 TEST(BatchNorm, CumulativeAndPooledAverages) {
   Generator random(7);
   BatchNorm cumulative({.channels = 2, .momentum = {}, .dtype = float64}),

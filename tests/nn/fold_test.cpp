@@ -128,6 +128,11 @@ TEST(Fold, LeavesWhatItCannotFoldExactly) {
   pair(net.append<nn::ReLU>());
   auto& tied = pair(net.append<nn::Linear>(same));
   net.append<nn::Linear>(same).weight.set_data(tied.weight);
+  const auto norm = std::make_shared<nn::BatchNorm1d>(nn::BatchNorm::Options{.channels = 4});
+  for (const char* name : {"norm", "same_norm"}) {
+    net.append<nn::Linear>(same);
+    net.add_child(name, norm);
+  }
   randomize(net);
   EXPECT_EQ(fold_and_compare(net, randn({3, 4}), 1e-7), Paths{});
 }

@@ -63,6 +63,22 @@ TEST(Pooling, ShapesAndLayouts) {
   }
 }
 
+// As in PyTorch, a window that ceil_mode adds begins inside of the input or of the padding before
+// it.
+TEST(Pooling, NoWindowBeginsBehindTheInput) {
+  const auto size = [](std::int64_t in, std::int64_t kernel, std::int64_t padding) {
+    return nn::max_pool(
+               ones({1, 1, in}),
+               {.kernel = {kernel}, .stride = {2}, .padding = {padding}, .ceil_mode = true})
+        .size(2);
+  };
+  EXPECT_EQ(size(2, 1, 0), 1);  // the second window would begin at 2
+  EXPECT_EQ(size(3, 1, 0), 2);
+  EXPECT_EQ(size(3, 2, 0), 2);
+  EXPECT_EQ(size(3, 3, 1), 2);  // the third would begin at 3
+  EXPECT_EQ(size(4, 3, 1), 3);
+}
+
 TEST(Pooling, EmptyBatch) {
   const Tensor x = empty({0, 3, 8, 8});
   x.requires_grad_();

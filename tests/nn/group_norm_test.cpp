@@ -5,6 +5,7 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
+#include <tutti/autograd/record.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/recompute_statistics.h>
@@ -14,6 +15,8 @@
 #include <tutti/nn/resnet.h>
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace tutti {
 namespace {
@@ -82,9 +85,25 @@ TEST(GroupNorm, TakesEmptyBatchesAndRefusesWrongArguments) {
                   }),
                   {"GroupNorm", "(N, 4, ...)", "(2, 6, 3)"});
   EXPECT_THROW(nn::group_norm(randn({2, 4, 3}), 3), ValueError);
+  for (const double eps : {-1.0, std::nan(""), double(INFINITY)})
+    EXPECT_THROW(nn::group_norm(randn({2, 4, 3}), 2, {}, {}, eps), ValueError);
   EXPECT_THROW(nn::group_norm(randn({4}), 1), ShapeError);
   EXPECT_THROW(nn::group_norm(randn({2, 4, 3}), 2, ones({3})), ShapeError);
   EXPECT_THROW(nn::group_norm(ones({2, 4}, {int64}), 2), DTypeError);
+}
+
+TEST(GroupNorm, OutputAndGradientKeepTheMemoryFormat) {
+  constexpr MemoryFormat last = MemoryFormat::channels_last;
+  const Tensor leaf = randn({2, 4, 3, 3}).contiguous(last).requires_grad_();
+  MemoryFormat arrived = MemoryFormat::contiguous;
+  const Tensor x = autograd::record("witness", leaf.detach().clone(), {leaf}, [&](const Tensor& g) {
+    arrived = g.memory_format();
+    return g;
+  });
+  const Tensor y = nn::group_norm(x, 2);
+  EXPECT_EQ(y.memory_format(), last);
+  y.backward(randn(y.shape()).contiguous(last));
+  EXPECT_EQ(arrived, last);
 }
 
 TEST(InstanceNorm, PassesGradcheckAndRefusesWrongArguments) {

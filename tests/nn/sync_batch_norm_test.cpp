@@ -74,6 +74,9 @@ TEST_P(SyncBatchNormRanks, KeepToTheirGroup) {
 TEST_P(SyncBatchNormRanks, PoolTheStatisticsOfGroups) {
   run_ranks(GetParam(), test::check_pool_statistics, 60s);
 }
+TEST_P(SyncBatchNormRanks, PoolTheStatisticsOfUnevenRanks) {
+  run_ranks(GetParam(), test::check_pool_statistics_of_uneven_ranks, 60s);
+}
 TEST_P(SyncBatchNormRanks, NeedMoreThanOneElementInAll) {
   run_ranks(GetParam(), test::check_sync_batch_norm_counts, 60s);
 }
