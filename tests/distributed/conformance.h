@@ -430,6 +430,42 @@ inline void check_expanded_tensors(const ProcessGroup& group, Device device) {
   EXPECT_EQ(to_vector(one), std::vector<double>(3, static_cast<double>(size * (size + 1) / 2)));
 }
 
+/// A collective counts as a change in place of what it writes to, and of nothing else.
+inline void check_versions(const ProcessGroup& group, Device device) {
+  if (group.size() == 1) return;
+  const TensorOptions options{.device = device};
+  const Tensor reduced = ones({3}, options), sent = ones({3}, options), mine = ones({3}, options),
+               gathered = zeros({group.size(), 3}, options),
+               parts = ones({group.size(), 3}, options), part = zeros({3}, options);
+  const auto versions = [](std::initializer_list<Tensor> tensors) {
+    std::vector<std::uint64_t> all;
+    for (const Tensor& tensor : tensors) all.push_back(tensor.storage()->version());
+    return all;
+  };
+  const auto inputs = versions({mine, parts}), outputs = versions({reduced, sent, gathered, part});
+  group.all_reduce(reduced).wait();
+  group.broadcast(sent, 0).wait();
+  group.all_gather(mine, gathered).wait();
+  group.reduce_scatter(parts, part).wait();
+  EXPECT_EQ(versions({mine, parts}), inputs);
+  const auto after = versions({reduced, sent, gathered, part});
+  for (std::size_t i = 0; i < after.size(); ++i) EXPECT_GT(after[i], outputs[i]) << i;
+}
+
+/// A second wait() of a Work changes nothing, also where the result was copied back at the first.
+inline void check_second_wait(const ProcessGroup& group, Device device) {
+  const Tensor dense = ones({4}, {.device = device}),
+               column = ones({4, 3}, {.device = device}).select(1, 1);
+  for (const Tensor& tensor : {dense, column}) {
+    distributed::Work work = group.all_reduce(tensor);
+    work.wait();
+    EXPECT_EQ(to_vector(tensor), std::vector<double>(4, group.size()));
+    tensor.fill_(7);
+    work.wait();
+    EXPECT_EQ(to_vector(tensor), std::vector<double>(4, 7));
+  }
+}
+
 /// Checks that wrong arguments are refused at once, and that the group works afterwards.
 inline void check_arguments(const ProcessGroup& group, Device device) {
   const Tensor x = ones({3}, {.device = device}), before = x.clone();
@@ -464,6 +500,8 @@ inline void check_conformance_on(const ProcessGroup& group, Device device) {
   check_split(group, device);
   check_split_by_size_and_host(group);
   check_several_groups_in_flight(group, device);
+  check_versions(group, device);
+  check_second_wait(group, device);
   check_arguments(group, device);
   group.barrier({.name = "end of the conformance suite"});
 }

@@ -331,7 +331,47 @@ inline void check_compression(const ProcessGroup& group) {
     loss_of(model, group.rank(), 0).backward();
     expect_mean(
         model, group, [](const StateDict& copy, int r) { loss_of(copy, r, 0).backward(); }, 1e-2);
+    const Tensor bucket = ones({5});
+    distributed::Work work = options.communication(group, bucket, {});
+    work.wait();
+    EXPECT_EQ(to_vector(bucket), std::vector<double>(5, group.size()));
+    bucket.fill_(7);
+    work.wait();  // copies nothing a second time
+    EXPECT_EQ(to_vector(bucket), std::vector<double>(5, 7));
   }
+}
+
+/// A communication hook gets this rank's part of the mean and zeros: the gaps between the
+/// gradients, which are sent too, count in no norm of a bucket.
+inline void check_buckets_hold_zeros_beside_gradients(const ProcessGroup& group) {
+  const StateDict model = small_model(group, true), alone = detached_copy(model);
+  auto options = small_buckets;
+  double squares = 0;
+  options.communication = [&](const ProcessGroup& ranks, const Tensor& bucket,
+                              distributed::CallOptions call) {
+    squares += sum(square(bucket)).item<double>();
+    return ranks.all_reduce(bucket, distributed::ReduceOp::sum, std::move(call));
+  };
+  distributed::DataParallel ddp(model, {}, group, options);
+  loss_of(model, group.rank(), 0).backward();
+  loss_of(alone, group.rank(), 0).backward();
+  double expected = 0;
+  for (const auto& [name, parameter] : alone)
+    expected += sum(square(parameter.grad() * (1.0 / group.size()))).item<double>();
+  if (group.size() > 1) {
+    EXPECT_NEAR(squares, expected, 1e-12 * expected);
+  }
+}
+
+/// Buckets start in the order in which their last gradients arrive, whatever their dtypes.
+inline void check_buckets_of_several_dtypes_are_in_order(const ProcessGroup& group) {
+  const StateDict model{{"first", ones({2}).requires_grad_()},
+                        {"second", ones({2}, {.dtype = float64}).requires_grad_()},
+                        {"third", ones({2}).requires_grad_()}};
+  const distributed::DataParallel ddp(model, {}, group);
+  if (group.size() == 1) return;
+  const std::vector<std::vector<std::string>> expected{{"second"}, {"third", "first"}};
+  EXPECT_EQ(ddp.buckets(), expected);
 }
 
 /// A backward that throws half way, on all ranks alike, leaves a clean state.
@@ -625,6 +665,8 @@ inline void check_data_parallel(const ProcessGroup& group) {
   check_shared_on_some_ranks(group);
   check_layouts_and_dtypes(group);
   check_compression(group);
+  check_buckets_hold_zeros_beside_gradients(group);
+  check_buckets_of_several_dtypes_are_in_order(group);
   check_failed_backward(group);
   check_what_a_rank_does_alone(group);
   check_memory_formats(group);

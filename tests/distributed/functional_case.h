@@ -5,6 +5,7 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
+#include <tutti/distributed/backend.h>
 #include <tutti/distributed/functional.h>
 
 #include "../kernels/compare.h"
@@ -131,6 +132,21 @@ inline void check_empty(const ProcessGroup& group) {
   EXPECT_EQ(x.grad().shape(), x.shape());
 }
 
+/// Errors and timelines tell the collective of a backward from that of its forward.
+inline void check_names(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  std::vector<std::string> names;
+  group.implementation()->observer = [&](const distributed::Timing& timing) {
+    names.push_back(timing.call.name);
+  };
+  const Tensor x = zeros({group.size()}, {float64}).requires_grad_();
+  sum(distributed::all_reduce(x, group, distributed::ReduceOp::sum, {.name = "loss"})).backward();
+  sum(distributed::all_gather(x, group)).backward();
+  group.implementation()->observer = {};
+  EXPECT_EQ(names, (std::vector<std::string>{"loss", "loss backward", "differentiable all_gather",
+                                             "differentiable all_gather backward"}));
+}
+
 inline void check_errors(const ProcessGroup& group) {
   const Tensor counts = zeros({group.size()}, {int64}), wrong = zeros({group.size() + 1});
   EXPECT_THROW(distributed::all_reduce(counts, group), DTypeError);
@@ -148,6 +164,7 @@ inline void check_functional(const ProcessGroup& group) {
   functional::check_all_gather(group);
   functional::check_reduce_scatter(group);
   functional::check_empty(group);
+  functional::check_names(group);
   functional::check_errors(group);
 }
 

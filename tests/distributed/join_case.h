@@ -167,6 +167,21 @@ inline void check_accumulating(const ProcessGroup& group) {
     expect_close(mine[i].second, reference[i].second, 1e-10, mine[i].first);
 }
 
+/// A rank without samples has the weight 0 unless all samples count alike, and where no rank has
+/// any, every weight is 0.
+inline void check_weights(const ProcessGroup& group) {
+  using distributed::Divisor, distributed::Join;
+  for (const auto divisor : {Divisor::samples, Divisor::active_ranks, Divisor::world_size}) {
+    Join join(group, {.divide_by = divisor});
+    EXPECT_TRUE(join.step(group.rank() == 0 ? 4 : 0));
+    const double ranks = group.size(), own = divisor == Divisor::world_size ? 1.0 / 4 : ranks / 4,
+                 absent = divisor == Divisor::samples ? own : 0;
+    EXPECT_EQ(join.weight(), group.rank() == 0 ? own : absent);
+    EXPECT_FALSE(join.step(0));
+    EXPECT_EQ(join.weight(), 0);
+  }
+}
+
 inline void check_stopping(const ProcessGroup& group) {
   using distributed::Join, distributed::Uneven;
   const std::int64_t mine = 2 + group.rank();  // rank 0 runs out first
@@ -201,6 +216,7 @@ inline void check_join(const ProcessGroup& group) {
   check_shadowing(group, distributed::Divisor::samples, residual_net(group),
                   residual_net(ProcessGroup()));
   check_accumulating(group);
+  check_weights(group);
   check_stopping(group);
 }
 

@@ -67,9 +67,28 @@ class StepsWithALateRank {
   std::size_t launched_ = 0;
 };
 
+/// What is launched before a report and waited for after it belongs to neither period, and a second
+/// wait adds nothing.
+inline void check_periods_of_straggler_monitor(const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  distributed::StragglerMonitor monitor(group);
+  const Tensor a = ones({3}), b = ones({3});
+  distributed::Work early = group.all_reduce(a);
+  EXPECT_EQ(monitor.report().collectives, 0);
+  early.wait();
+  EXPECT_EQ(monitor.report().collectives, 0);
+  distributed::Work work = group.all_reduce(b);
+  work.wait();
+  const double waited = monitor.waited_seconds();
+  work.wait();
+  EXPECT_EQ(monitor.waited_seconds(), waited);
+  EXPECT_EQ(monitor.report().collectives, 1);
+}
+
 /// The delay doubles until nothing else that holds up a rank on this machine comes near to it.
 inline void check_straggler_monitor(const ProcessGroup& group) {
   using distributed::StragglerMonitor;
+  check_periods_of_straggler_monitor(group);
   constexpr int steps = 3;
   StepsWithALateRank training(group);
   training.run(1, 0);  // the first step has more collectives
