@@ -155,8 +155,8 @@ DataParallel::DataParallel(StateDict parameters, StateDict buffers, ProcessGroup
   std::vector<std::string> description = describe_model(parameters, buffers_, problem);
   if (group_.size() > 1) {
     const std::string name = options.name.empty() ? "" : fmt::format(" '{}'", options.name);
-    identity_ = fmt::format(", DataParallel {}{} of group '{}'",
-                            ++group_.implementation()->models, name, group_.name());
+    identity_ = fmt::format(", DataParallel {}{} of group '{}'", ++group_.implementation()->models,
+                            name, group_.name());
     description.insert(
         description.begin(),
         fmt::format(

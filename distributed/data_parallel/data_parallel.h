@@ -69,9 +69,9 @@ class DataParallel {
   /// Checks that options, names, shapes, dtypes, memory formats and requires_grad are the same on
   /// every rank, then copies parameters and buffers from rank 0. This call is collective: an
   /// all-gather of 16 bytes a rank, and a broadcast for each dtype and each 256 MiB, whatever the
-  /// number of tensors. Throws a DistributedError that shows the first difference on both ranks, and
-  /// a ValueError for a tensor that is undefined, computed or expanded, that has two names, or that
-  /// another DataParallel averages. Parameters that do not require a gradient now are never
+  /// number of tensors. Throws a DistributedError that shows the first difference on both ranks,
+  /// and a ValueError for a tensor that is undefined, computed or expanded, that has two names, or
+  /// that another DataParallel averages. Parameters that do not require a gradient now are never
   /// averaged.
   [[nodiscard]] DataParallel(StateDict parameters, StateDict buffers, ProcessGroup group,
                              DataParallelOptions options = {});

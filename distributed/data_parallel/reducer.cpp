@@ -132,7 +132,7 @@ void Reducer::reset() {
   arrivals_.clear();
   pending_.clear();
   for (const Bucket& bucket : buckets_) pending_.push_back(bucket.parameters.size());
-  for (ParameterState& state : states_) 
+  for (ParameterState& state : states_)
     state = {.bucket = state.bucket, .index = state.index, .steps_before = state.steps_before};
   backward_ = 0;
 }

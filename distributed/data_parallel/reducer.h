@@ -33,12 +33,12 @@ class Reducer {
  private:
   /// A parameter in the present backward.
   struct ParameterState {
-    std::size_t bucket = 0;  ///< The bucket in which its gradient lies,
-    std::size_t index = 0;   ///< and the index there.
-    bool arrived = false;    ///< The first part of its gradient has arrived.
-    Tensor gradient = {};    ///< That part, until it is copied into the bucket.
-    bool unused = false;     ///< This rank has no gradient for it, and contributes zeros.
-    Tensor late = {};        ///< What arrived after the first part of its gradient.
+    std::size_t bucket = 0;         ///< The bucket in which its gradient lies,
+    std::size_t index = 0;          ///< and the index there.
+    bool arrived = false;           ///< The first part of its gradient has arrived.
+    Tensor gradient = {};           ///< That part, until it is copied into the bucket.
+    bool unused = false;            ///< This rank has no gradient for it, and contributes zeros.
+    Tensor late = {};               ///< What arrived after the first part of its gradient.
     std::int64_t steps_before = 0;  ///< The optimizer steps before this object.
   };
 

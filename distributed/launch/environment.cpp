@@ -109,8 +109,7 @@ std::shared_ptr<Backend> make_world(const WorldOptions& options, const Launch& l
 }  // namespace
 
 ThreadWorld::ThreadWorld(const ProcessGroup& group)
-    : world_(thread_world, &group),
-      backend_(Backend::of_thread_, group.implementation().get()) {}
+    : world_(thread_world, &group), backend_(Backend::of_thread_, group.implementation().get()) {}
 
 const ProcessGroup& world() { return thread_world ? *thread_world : process_world(); }
 

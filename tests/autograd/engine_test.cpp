@@ -374,6 +374,14 @@ TEST(Engine, InPlaceNeedsNoGradOnLeaves) {
   EXPECT_EQ(x.item<double>(), 3);
 }
 
+TEST(Engine, OtherDataHasNoGradientYet) {
+  const Tensor x = full({2}, 3).requires_grad_();
+  scale(x, 2).backward(ones({2}));
+  x.set_data(ones({4}));
+  EXPECT_FALSE(x.grad().defined());
+  EXPECT_TRUE(x.requires_grad());
+}
+
 TEST(Engine, DeepGraphNeitherOverflowsNorLeaks) {
   const std::size_t live = allocator(Device::cpu()).stats().live;
   {

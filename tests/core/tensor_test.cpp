@@ -19,6 +19,8 @@ TEST(TensorHandle, CopiesShareAndUndefinedThrows) {
   EXPECT_TRUE(y.is_same(x));
   EXPECT_FALSE(x.is_exclusive());
   EXPECT_TRUE(zeros({2}).is_exclusive());
+  const Tensor whole = zeros({2}), part = whole.alias({1}, {1}, 0);
+  EXPECT_FALSE(whole.is_exclusive()) << "a view shares its storage";
   const Tensor none;
   EXPECT_FALSE(none.defined());
   EXPECT_THROW(none.shape(), Error);

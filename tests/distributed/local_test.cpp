@@ -10,6 +10,7 @@
 #include <tutti/distributed/world.h>
 
 #include <future>
+#include <optional>
 #include <thread>
 
 namespace tutti {
@@ -165,6 +166,19 @@ TEST(RunRanks, ARankThatReturnsEarlyIsNamedAtOnce) {
       60s);
 }
 
+TEST(Local, ACompletedCollectiveHoldsNoTensorOfAnotherRank) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const Tensor x = ones({3});
+    std::optional<Work> work = group.all_reduce(x);
+    work->wait();
+    if (group.rank() == 0) {
+      work.reset();
+      EXPECT_EQ(x.storage().use_count(), 1) << "rank 1 still has its Work";
+    }
+    group.barrier();
+  });
+}
+
 TEST(Failures, AMissingRankIsNamedAtTheDeadline) {
   std::promise<void> rank_0_is_there, others_failed;
   std::atomic<int> failed = 0;
@@ -208,6 +222,34 @@ TEST(Failures, TheEarliestDeadlineOfTheRanksCounts) {
     });
     expect_contains(text, {"rank 2 did not arrive within 500 ms"});
     if (++failed == 2) others_failed.set_value();
+  });
+}
+
+// However many ranks are absent, the error tells the latest calls of the first four.
+TEST(Failures, ManyAbsentRanksAreNamedInFewWords) {
+  std::promise<void> failed;
+  const std::shared_future<void> has_failed = failed.get_future().share();
+  run_ranks(7, [&](const ProcessGroup& group) {
+    if (group.rank() != 0) return has_failed.wait();
+    const std::string text = message_of<TimeoutError>([&] { group.barrier({.timeout = 50ms}); });
+    failed.set_value();
+    expect_contains(text, {"ranks 1, 2, 3, 4, 5 and 6 did not arrive within 50 ms",
+                           "they last completed none", "rank 4 at no call"});
+    EXPECT_EQ(text.find("rank 5 at"), std::string::npos) << text;
+  });
+}
+
+TEST(Failures, TheDeadlineHoldsForACollectiveThatNobodyWaitsFor) {
+  std::promise<void> failed;
+  run_ranks(2, [&](const ProcessGroup& group) {
+    if (group.rank() == 1) return failed.get_future().wait();
+    Work work = group.all_reduce(ones({3}), ReduceOp::sum, {.timeout = 50ms});
+    const auto end = std::chrono::steady_clock::now() + 30s;
+    while (!work.is_done() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(work.is_done());
+    EXPECT_THROW(work.wait(), TimeoutError);
+    failed.set_value();
   });
 }
 

@@ -100,6 +100,15 @@ TEST(Init, ValuesDependOnTheSeedAlone) {
   set_num_threads(before);
 }
 
+TEST(Init, TheNextTensorGetsOtherValues) {
+  Generator generator(3);
+  const Tensor a = zeros({5}), b = zeros({5});
+  for (Tensor const* tensor : {&a, &b}) init::normal_(*tensor, 0, 1, generator);
+  EXPECT_NE(to_vector(a), to_vector(b));
+  for (Tensor const* tensor : {&a, &b}) init::uniform_(*tensor, 0, 1, generator);
+  EXPECT_NE(to_vector(a), to_vector(b));
+}
+
 TEST(Init, WorksOnParametersAndRefusesNonsense) {
   Tensor w = weight();
   w.requires_grad_();

@@ -223,6 +223,26 @@ TEST(Module, LoadIsAllOrNothingAndNamesWhatDoesNotFit) {
 }
 
 // A file may hold any number of names; the error stays short, and the report has all of them.
+// Modules that keep derived state, such as packed weights, override changed().
+TEST(Module, EachModuleHearsOfTrainToAndLoad) {
+  struct Derived : nn::Layer {
+    Derived() { add_parameter("weight", ones({2})); }
+    Tensor forward(const Tensor& x) override { return x; }
+    void changed() override { ++changes; }
+    int changes = 0;
+  };
+  nn::Sequential net;
+  const Derived& inner = net.append<Derived>();
+  const auto expect_change = [&](auto change) {
+    const int before = inner.changes;
+    change();
+    EXPECT_EQ(inner.changes, before + 1);
+  };
+  expect_change([&] { net.eval(); });
+  expect_change([&] { net.to(float64); });
+  expect_change([&] { net.load_state_dict(net.state_dict()); });
+}
+
 TEST(Module, LoadNamesTheFirstTenOfEachKindAndCountsTheOthers) {
   struct Wide : Module {
     Wide() {
