@@ -439,7 +439,8 @@ inline void check_memory_formats(const ProcessGroup& group) {
         {is_buffer ? "rank 0 has buffer 'conv.weight'" : "rank 0 has parameter 'conv.weight'",
          "float32, contiguous", fmt::format("rank {} has", group.size() - 1), "channels_last"},
         [&] {
-          DataParallel(is_buffer ? StateDict{} : list, is_buffer ? list : StateDict{}, group);
+          const DataParallel ddp(is_buffer ? StateDict{} : list, is_buffer ? list : StateDict{},
+                                 group);
         });
     EXPECT_EQ(to_vector(filter), to_vector(before));
   }
@@ -614,7 +615,9 @@ inline void check_refused_construction(const ProcessGroup& group) {
   const auto refuse = [&](const std::vector<std::string>& parts, const StateDict& parameters,
                           const StateDict& buffers = {},
                           const distributed::DataParallelOptions& options = {}) {
-    const auto make = [&](const StateDict& list) { DataParallel(list, buffers, group, options); };
+    const auto make = [&](const StateDict& list) {
+      const DataParallel ddp(list, buffers, group, options);
+    };
     expect_refused_together<ValueError>(group, parts, [&] { make(parameters); });
     for (const auto& [name, tensor] : parameters)
       EXPECT_TRUE(!tensor.defined() || !tensor.meta() || tensor.meta()->hooks.empty()) << name;
@@ -638,7 +641,7 @@ inline void check_refused_construction(const ProcessGroup& group) {
     const DataParallel first({{"net.w", w}}, {}, group);
     expect_refused_together<ValueError>(
         group, {"parameter 'w'", "averaged by another DataParallel", "'net.w'"}, [&] {
-          DataParallel({{"w", w}}, {}, group);
+          const DataParallel second({{"w", w}}, {}, group);
         });
   }
   const DataParallel again({{"w", w}}, {}, group);  // w is free again

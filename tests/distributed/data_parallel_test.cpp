@@ -45,7 +45,7 @@ TEST(DataParallel, ModelsThatDifferAreRefusedAndTheDifferenceNamed) {
     return [change](const ProcessGroup& group) {
       StateDict model = test::small_model(group);
       if (group.rank() == 2) change(model);
-      DataParallel(model, {}, group);
+      const DataParallel ddp(model, {}, group);
     };
   };
   expect_error_everywhere(
@@ -217,7 +217,7 @@ TEST(DataParallel, AHookWhoseWorkThrowsFailsOnEveryRank) {
 }
 
 TEST(DataParallel, RefusesInvalidOptions) {
-  EXPECT_THROW(DataParallel({}, {}, ProcessGroup(), {.bucket_cap_mb = 0}), ValueError);
+  EXPECT_THROW(const DataParallel ddp({}, {}, ProcessGroup(), {.bucket_cap_mb = 0}), ValueError);
   EXPECT_THROW(compress_gradients(float32), DTypeError);
 }
 

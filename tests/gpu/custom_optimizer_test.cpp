@@ -66,9 +66,9 @@ TEST(CustomOptimizer, AGraphIsRefusedAndNothingChanges) {
   give_gradients(p, 0);
   amsgrad.step();
   const auto before = to_vector(p[2]);
-  expect_contains(
-      message_of<DeviceError>([&] { cuda::Graph(test_device(), [&] { amsgrad.step(); }); }),
-      {"Amsgrad", "update_one()", "leave step() out of the graph"});
+  expect_contains(message_of<DeviceError>(
+                      [&] { const cuda::Graph graph(test_device(), [&] { amsgrad.step(); }); }),
+                  {"Amsgrad", "update_one()", "leave step() out of the graph"});
   EXPECT_EQ(to_vector(p[2]), before);
   EXPECT_EQ(amsgrad.state_dict().tensors.front().second.select(0, 0).item<int>(), 1);
 }

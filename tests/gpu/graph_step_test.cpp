@@ -113,12 +113,12 @@ TEST(GraphStep, SaysWhatIsMissingBeforeAndLostAfter) {
     EXPECT_EQ(optimizer.state_dict().tensors.front().second.select(0, 0).item<int>(), 0) << "steps";
   };
   optim::Adam adam({p}, {.lr = 0.5});
-  expect_contains(
-      message_of<DeviceError>([&] { cuda::Graph(test_device(), [&] { adam.step(); }); }),
-      {"Adam", "parameter 0 of shape (5,)", "run a step without a graph before"});
+  expect_contains(message_of<DeviceError>(
+                      [&] { const cuda::Graph graph(test_device(), [&] { adam.step(); }); }),
+                  {"Adam", "parameter 0 of shape (5,)", "run a step without a graph before"});
   as_nothing_happened(adam);
   optim::GradScaler scaler({.init_scale = 4});
-  scaler.scale(ones({}, there()));  // moves the scale to the device
+  static_cast<void>(scaler.scale(ones({}, there())));  // moves the scale to the device
   EXPECT_THROW(cuda::Graph(test_device(), [&] { scaler.step(adam); }), DeviceError);
   as_nothing_happened(adam);
   optim::SGD plain({p}, {.lr = 0.5});  // has no state
@@ -146,7 +146,7 @@ TEST(GraphStep, SaysWhatIsMissingBeforeAndLostAfter) {
 
   manual_seed(1);
   expect_contains(message_of<DeviceError>([&] {
-                    cuda::Graph(test_device(), [&] {
+                    const cuda::Graph unseeded(test_device(), [&] {
                       bernoulli(0.5, {10}, there());
                       manual_seed(2);
                       bernoulli(0.5, {10}, there());
