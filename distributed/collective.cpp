@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 namespace tutti::distributed {
@@ -63,26 +64,34 @@ std::int64_t Collective::bytes() const {
 }
 
 bool Fingerprint::operator==(const Fingerprint& other) const {
-  return sequence == other.sequence && name_hash == other.name_hash && shape == other.shape &&
-         root == other.root && operation == other.operation && op == other.op &&
-         dtype == other.dtype;
+  return sequence == other.sequence && name_hash == other.name_hash && count == other.count &&
+         rank == other.rank && std::ranges::equal(sizes, other.sizes) && root == other.root &&
+         operation == other.operation && op == other.op && dtype == other.dtype;
 }
 
 std::uint64_t Fingerprint::hash() const {
   return Hash64()
       .add(static_cast<std::uint64_t>(sequence))
-      .add(shape.begin(), sizeof(*shape.begin()) * static_cast<std::size_t>(shape.size()))
+      .add(static_cast<std::uint64_t>(count))
+      .add(sizes, sizeof(sizes))
       .add(name_hash)
       .add(static_cast<std::uint64_t>(root))
-      .add(static_cast<std::uint64_t>(operation) << 16 | static_cast<std::uint64_t>(op) << 8 |
-           dtype)
+      .add(static_cast<std::uint64_t>(rank) << 24 | static_cast<std::uint64_t>(operation) << 16 |
+           static_cast<std::uint64_t>(op) << 8 | dtype)
       .value();
 }
 
 Fingerprint fingerprint(const Collective& call) {
   Fingerprint fingerprint;
   fingerprint.sequence = call.sequence;
-  if (call.input.defined()) fingerprint.shape = call.input.shape();
+  if (call.input.defined()) {
+    const Shape shape = call.input.shape();
+    fingerprint.count = numel(shape);
+    fingerprint.rank = static_cast<std::uint8_t>(shape.size());
+    for (int d = 0; d < shape.size(); ++d)
+      fingerprint.sizes[d] = static_cast<std::int32_t>(
+          std::min<std::int64_t>(shape[d], std::numeric_limits<std::int32_t>::max()));
+  }
   fingerprint.name_hash = Hash64()
                               .add(call.name.data(), call.name.size())
                               .add(call.step.data(), call.step.size())
@@ -112,9 +121,9 @@ std::string to_string(const Fingerprint& fingerprint) {
     text += fmt::format("(root {})", fingerprint.root);
   text += fmt::format(" #{}", fingerprint.sequence);
   if (fingerprint.operation != Operation::barrier)
-    text += fmt::format(" of {} of shape {}",
-                        tutti::to_string(static_cast<DType>(fingerprint.dtype)),
-                        tutti::to_string(fingerprint.shape));
+    text += fmt::format(
+        " of {} of shape {}", tutti::to_string(static_cast<DType>(fingerprint.dtype)),
+        tutti::to_string(Shape(fingerprint.sizes, fingerprint.sizes + fingerprint.rank)));
   const std::string name(fingerprint.name, strnlen(fingerprint.name, sizeof(fingerprint.name)));
   return name.empty() ? text : fmt::format("{} ({})", text, name);
 }

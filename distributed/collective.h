@@ -101,14 +101,18 @@ struct Collective {
 struct Fingerprint {
   std::int64_t sequence = 0;
   std::uint64_t name_hash = 0;  ///< Of name and step.
-  Shape shape = {};             ///< Of the input.
+  std::int64_t count = 0;       ///< The number of elements of the input.
+  /// The sizes of the input, up to the largest int32, and how many there are.
+  std::int32_t sizes[Dims::max_rank] = {};
   std::int32_t root = 0;
   Operation operation = Operation::barrier;
   std::uint8_t op = 0;
   std::uint8_t dtype = 0;
+  std::uint8_t rank = 0;
   std::uint8_t of_model = 0;  ///< As in CallOptions; not compared.
-  /// The beginning of name, step and detail, for the error text; not compared.
-  char name[224] = {};
+  /// The beginning of name, step and detail, for the error text; not compared. It ends where the
+  /// header of a message does, which MPI sends at once up to 256 bytes.
+  char name[191] = {};
 
   bool operator==(const Fingerprint& other) const;
   /// Returns a hash of what operator==() compares.

@@ -80,10 +80,10 @@ void throw_failure(const Failure& failure, const Collective& call, const GroupIn
   const std::string here = describe(call, group);
   const std::string cause =
       failure.at.empty() || failure.at == here ? failure.what : failure.at + ": " + failure.what;
-  const std::string text = fmt::format(
-      "{}: {}{}{} [rank {} of {}]", here,
-      failure.at == here ? "" : "not done, because the group has failed: ", cause,
-      failure.timeout && call.of_model ? advice_for_one_rank : "", group.rank, group.size);
+  const std::string text =
+      fmt::format("{}: {}{} [rank {} of {}]", here,
+                  failure.at == here ? "" : "not done, because the group has failed: ", cause,
+                  group.rank, group.size);
   throw_error(failure, text,
               {group.rank, group.size, to_string(call.operation), call.sequence, call.name});
 }
@@ -192,6 +192,7 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, Stall st
     if (stall.missing.empty() && stalled_at < pending.patient_until()) return {};
     why.what = absence(stall, pending.deadline().timeout, pending.group().rank);
     why.what += all_latest_calls(ranks_to_describe(stall), stall, pending.group());
+    if (pending.call().of_model) why.what += advice_for_one_rank;
     why.timeout = true;
   } else {
     return {};

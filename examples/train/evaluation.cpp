@@ -16,8 +16,8 @@ LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const Process
     sums.count(batch->global_size);
     if (batch->images.size(0) == 0) continue;
     const Tensor logits = net(batch->images.to(device)), labels = batch->labels.to(device);
-    sums.add(nn::cross_entropy(logits, labels, {.reduction = nn::LossReduction::sum}), logits,
-             labels);
+    sums.add(nn::cross_entropy(logits, labels, {.reduction = nn::LossReduction::sum}),
+             predicted_classes(logits), labels);
     if (recorder) recorder->add(logits, labels, batch->indices);
   }
   net.train();

@@ -16,9 +16,9 @@ Tensor predicted_classes(const Tensor& logits) {
 
 MetricSums::MetricSums(Device device) : sums_(zeros({2}, {.dtype = float64, .device = device})) {}
 
-void MetricSums::add(const Tensor& loss_sum, const Tensor& logits, const Tensor& labels) {
+void MetricSums::add(const Tensor& loss_sum, const Tensor& answers, const Tensor& labels) {
   const NoGrad no_grad;
-  const Tensor correct = eq(predicted_classes(logits), labels);
+  const Tensor correct = eq(answers, labels);
   sums_.slice(0, 0, 1).add_(loss_sum.detach().to(float64));
   sums_.slice(0, 1, 2).add_(sum(correct).to(float64));
 }

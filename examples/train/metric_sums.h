@@ -19,8 +19,9 @@ class MetricSums {
  public:
   explicit MetricSums(Device device);
 
-  /// Adds a batch of this rank: the sum of its losses, its logits (n, classes) and labels (n).
-  void add(const Tensor& loss_sum, const Tensor& logits, const Tensor& labels);
+  /// Adds a batch of this rank: the sum of its losses, its answers (n) and labels (n), both
+  /// classes.
+  void add(const Tensor& loss_sum, const Tensor& answers, const Tensor& labels);
   /// Counts the samples of a global batch, those of all ranks together.
   void count(std::int64_t samples) { samples_ += samples; }
   std::int64_t samples() const { return samples_; }

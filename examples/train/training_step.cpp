@@ -57,7 +57,9 @@ void TrainingStep::compute_gradients(const data::Batch& batch) {
                                   static_cast<double>(batch.global_size)));
   }
   // Of a mixed image the answer that counts is the class that it shows most of.
-  parts_.sums.add(loss_sum, logits, is_mixed ? argmax(batch.soft_labels, 1) : batch.labels);
+  // A loss that is not finite ends the run, so that logits need no look of their own.
+  parts_.sums.add(loss_sum, argmax(logits.detach(), 1),
+                  is_mixed ? argmax(batch.soft_labels, 1) : batch.labels);
 }
 
 }  // namespace tutti::examples

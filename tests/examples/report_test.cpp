@@ -379,7 +379,7 @@ TEST(TestRecorder, LogitsThatAreNotFiniteCountAsNoClass) {
     distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
       MetricSums sums{Device()};
       sums.count(4 * ranks);
-      sums.add(scalar(0), logits, labels);
+      sums.add(scalar(0), predicted_classes(logits), labels);
       EXPECT_EQ(sums.take(group).accuracy, 0.25);
       TestRecorder recorder(3, 6);
       recorder.add(logits, labels, {0, 1, 2, 3});

@@ -10,7 +10,7 @@
 namespace tutti::distributed::mpi {
 namespace {
 
-constexpr std::size_t header_bytes = 320;
+constexpr std::size_t header_bytes = 256;
 static_assert(sizeof(Fingerprint) <= header_bytes && std::is_trivially_copyable_v<Fingerprint>);
 
 // How much data this rank has for each other one: its slice in a reduce-scatter, else all of it.

@@ -59,8 +59,8 @@ inline Reports that_fit(const Reports& reports, std::size_t max_bytes) {
 /// the names end.
 inline bool is_valid(const Report& report) {
   const auto fits = [](const Fingerprint& f) {
-    return f.sequence >= 0 && f.shape.size() >= 0 && f.shape.size() <= Dims::max_rank &&
-           f.operation <= Operation::barrier && f.op <= static_cast<std::uint8_t>(ReduceOp::max) &&
+    return f.sequence >= 0 && f.rank <= Dims::max_rank && f.operation <= Operation::barrier &&
+           f.op <= static_cast<std::uint8_t>(ReduceOp::max) &&
            f.dtype <= static_cast<std::uint8_t>(DType::boolean) &&
            std::memchr(f.name, '\0', sizeof(f.name)) != nullptr;
   };
