@@ -80,10 +80,13 @@ void throw_failure(const Failure& failure, const Collective& call, const GroupIn
   const std::string here = describe(call, group);
   const std::string cause =
       failure.at.empty() || failure.at == here ? failure.what : failure.at + ": " + failure.what;
+  // The advice concerns the call that failed, or this one, which waits for an absent rank as well.
+  const bool lacks_advice = failure.timeout && call.of_model &&
+                            !cause.ends_with(advice_for_one_rank);
   const std::string text =
-      fmt::format("{}: {}{} [rank {} of {}]", here,
+      fmt::format("{}: {}{}{} [rank {} of {}]", here,
                   failure.at == here ? "" : "not done, because the group has failed: ", cause,
-                  group.rank, group.size);
+                  lacks_advice ? advice_for_one_rank : "", group.rank, group.size);
   throw_error(failure, text,
               {group.rank, group.size, to_string(call.operation), call.sequence, call.name});
 }
