@@ -73,6 +73,7 @@ class HostileNccl : public ::testing::Test {
   void SetUp() override {
     if (const std::string why = nccl::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
     if (!test::emulated()) GTEST_SKIP() << "needs the fake NCCL of the emulator";
+    nccl::set_environment();
     const char* seed = std::getenv("TUTTI_EMULATOR_SEED");
     std::printf("TUTTI_EMULATOR_SEED=%s\n", seed ? seed : "1");
   }

@@ -63,6 +63,7 @@ class Nccl : public ::testing::TestWithParam<int> {
     if (cuda::device_count() < ranks())
       GTEST_SKIP() << "needs " << ranks() << " GPUs, one for each rank; found "
                    << cuda::device_count();
+    nccl::set_environment();
   }
   static int ranks() { return GetParam(); }
   static Device own(const ProcessGroup& group) { return Device::cuda(group.local_rank()); }

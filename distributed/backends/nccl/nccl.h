@@ -23,11 +23,15 @@ std::string why_not_loaded();
 /// device's MemoryStats count them.
 std::size_t registered_bytes();
 
+/// Sets what NCCL reads from the environment when it is first called, unless the user has set it.
+/// Not to be called beside threads that read the environment: that may end the process.
+void set_environment();
+
 /// Makes the world of the ranks that meet in `store`. All of them call it, and wait for each other
-/// for at most the store's timeout. It reads only local_rank and device of `options`. Throws a
-/// DeviceError where the device does not exist, and a DistributedError where two ranks have the
-/// same GPU (unless TUTTI_NCCL_SHARE_GPU=1, for tests; then each rank needs an NCCL_HOSTID of its
-/// own).
+/// for at most the store's timeout. This process has called set_environment(). It reads only
+/// local_rank and device of `options`. Throws a DeviceError where the device does not exist, and a
+/// DistributedError where two ranks have the same GPU (unless TUTTI_NCCL_SHARE_GPU=1, for tests;
+/// then each rank needs an NCCL_HOSTID of its own).
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& store,
                                     const ProcessWorldOptions& options);
 

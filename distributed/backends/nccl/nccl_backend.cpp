@@ -288,8 +288,7 @@ void expect_different_devices(const std::vector<std::string>& gpus) {
             a, b, gpus[a].substr(0, identity_size));
 }
 
-// Sets what NCCL reads from the environment when it is first called, unless the user has set it.
-void prepare_environment() {
+void expect_usable_environment() {
   if (const char* mode = std::getenv("NCCL_COMM_BLOCKING"); mode && *mode)
     tutti::fail<DistributedError>(
         "nccl: NCCL_COMM_BLOCKING={} would change the mode of every communicator, but some have to "
@@ -301,20 +300,11 @@ void prepare_environment() {
         "nccl: NCCL_COMM_SPLIT_SHARE_RESOURCES={} would give every group the one channel of the "
         "communicator that it was split from, and end all of them with it: unset it",
         share);
-  static const bool done = [] {
-    // The host's order is that of the device too, where collectives of two communicators on two
-    // streams are ready at the same time. Ranks with different orders would wait for each other.
-    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    // Connects the ranks in the set-up, which can be given up, and not in the first collectives.
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-    return true;
-  }();
-  (void)done;
 }
 
 std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
                               const ProcessWorldOptions& options) {
-  prepare_environment();
+  expect_usable_environment();
   const rendezvous::Member& member = store->member();
   const std::vector<std::string> hosts = store->gather("hosts", host());
   const auto me = hosts.begin() + member.rank;
@@ -357,6 +347,14 @@ std::string why_unavailable() {
   return why.empty() ? why_not_loaded() : "no CUDA device: " + why;
 }
 
+void set_environment() {
+  // The host's order is that of the device too, where collectives of two communicators on two
+  // streams are ready at the same time. Ranks with different orders would wait for each other.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  // Connects the ranks in the set-up, which can be given up, and not in the first collectives.
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& store,
                                     const ProcessWorldOptions& options) {
   faults::read_environment();
@@ -374,11 +372,13 @@ std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>& st
 }
 
 std::shared_ptr<Backend> make_process_world(const ProcessWorldOptions& options) {
+  set_environment();
   return make_world(options.open_store(), options);
 }
 
 RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options) {
-  prepare_environment();  // before there are threads that read it
+  expect_usable_environment();
+  set_environment();
   const auto table = std::make_shared<rendezvous::SharedTable>();
   return {.join =
               [=](int rank) {

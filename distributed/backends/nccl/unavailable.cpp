@@ -10,6 +10,8 @@ std::string why_unavailable() {
 
 std::size_t registered_bytes() { return 0; }
 
+void set_environment() {}
+
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>&,
                                     const ProcessWorldOptions&) {
   fail<DistributedError>("nccl: {}", why_unavailable());
