@@ -21,7 +21,9 @@ class CommunicationThread::TaskWork : public Work::State {
   }
   bool is_done() override {
     std::unique_lock lock(thread_->mutex_);
-    while (!thread_->threaded_ && !task_->done && thread_->front_can_run()) thread_->run_next(lock);
+    if (thread_->threaded_) thread_->take_unwaited_tasks();
+    else
+      while (!task_->done && thread_->front_can_run()) thread_->run_next(lock);
     return task_->done;
   }
   Clock::time_point done_at() const override { return task_->done_at; }
@@ -37,8 +39,10 @@ class CommunicationThread::UnwaitedTasks : public Watched {
   explicit UnwaitedTasks(CommunicationThread& thread) : thread_(&thread) {}
   bool check() noexcept override {
     const std::lock_guard lock(mutex_);
-    if (thread_) thread_->take_unwaited_tasks();
-    return !thread_;
+    if (!thread_) return true;
+    const std::lock_guard thread_lock(thread_->mutex_);
+    thread_->take_unwaited_tasks();
+    return false;
   }
   void close() {
     const std::lock_guard lock(mutex_);
@@ -99,7 +103,6 @@ void CommunicationThread::start_thread() {
 }
 
 void CommunicationThread::take_unwaited_tasks() {
-  const std::lock_guard lock(mutex_);
   if (queue_.empty() || running_) return;
   for (const auto& task : queue_) task->for_waiter = false;
   start_thread();

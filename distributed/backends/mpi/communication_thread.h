@@ -2,7 +2,8 @@
 // one after the other. MPI does not make progress by itself, and a gradient bucket has to move
 // while backward still computes: so a thread of its own carries out large collectives. A small one
 // is carried out by the thread that waits for it, because waking another thread would cost more
-// than its messages; where nobody waits soon, the watcher hands it to the communication thread.
+// than its messages; where nobody waits soon, the watcher hands it to the communication thread, and
+// is_done() does so at once.
 #pragma once
 
 #include "../../../core/fork.h"
@@ -28,7 +29,7 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
   struct Task {
     Collective call;
     std::unique_ptr<Exchange> exchange;
-    bool for_waiter = false;  // until the watcher finds that nobody has waited
+    bool for_waiter = false;  // until the watcher or a poll finds that nobody waits
     bool done = false;
     Clock::time_point done_at = {};
     std::exception_ptr error = {};
