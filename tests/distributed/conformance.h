@@ -275,35 +275,34 @@ inline void check_asynchronous(const ProcessGroup& group, Device device) {
 /// Once is_done() has returned true the tensors hold the result, without a wait().
 inline void check_polled(const ProcessGroup& group, Device device) {
   const auto poll = [](distributed::Work work) {
-    while (!work.is_done()) std::this_thread::yield();
+    while (!work.is_done()) std::this_thread::sleep_for(std::chrono::microseconds(100));
   };
   const int rank = group.rank(), size = group.size();
-  for (const DType dtype : all_dtypes)
-    for (const std::int64_t n : sizes)
-      for (const std::int64_t step : {1, 3}) {  // without and with gaps
-        const auto part = [&](std::int64_t rows) {
-          const Tensor whole = full({rows, n * step}, 1, {.dtype = dtype, .device = device});
-          return rows == 1 ? whole.select(0, 0).slice(0, 0, n * step, step)
-                           : whole.slice(1, 0, n * step, step);
-        };
-        std::vector<Tensor> ranks;
-        for (int r = 0; r < size; ++r) ranks.push_back(contributed(dtype, {n}, r));
-        const Tensor &mine = ranks[static_cast<std::size_t>(rank)], reduced = part(1),
-                     told = part(1), gathered = part(size);
-        reduced.copy_(mine);
-        told.copy_(mine);
-        distributed::Work work = group.all_reduce(reduced, ReduceOp::max);
-        poll(work);
-        expect_reduced(reduced, ReduceOp::max, ranks, group, where("polled", dtype, n, group));
-        work.wait();
-        poll(group.broadcast(told, size - 1));
-        ASSERT_EQ(to_vector(told), to_vector(ranks.back())) << where("polled", dtype, n, group);
-        if (size == 1) continue;
-        poll(group.all_gather(mine.to(device), gathered));
-        for (int r = 0; r < size; ++r)
-          ASSERT_EQ(to_vector(gathered.select(0, r)), to_vector(ranks[static_cast<std::size_t>(r)]))
-              << where("polled all_gather", dtype, n, group);
-      }
+  for (const std::int64_t n : sizes)
+    for (const std::int64_t step : {1, 3}) {  // without and with gaps
+      const auto part = [&](std::int64_t rows) {
+        const Tensor whole = full({rows, n * step}, 1, {.device = device});
+        return rows == 1 ? whole.select(0, 0).slice(0, 0, n * step, step)
+                         : whole.slice(1, 0, n * step, step);
+      };
+      std::vector<Tensor> ranks;
+      for (int r = 0; r < size; ++r) ranks.push_back(contributed(float32, {n}, r));
+      const Tensor &mine = ranks[static_cast<std::size_t>(rank)], reduced = part(1), told = part(1),
+                   gathered = part(size);
+      reduced.copy_(mine);
+      told.copy_(mine);
+      distributed::Work work = group.all_reduce(reduced, ReduceOp::max);
+      poll(work);
+      expect_reduced(reduced, ReduceOp::max, ranks, group, where("polled", float32, n, group));
+      work.wait();
+      poll(group.broadcast(told, size - 1));
+      ASSERT_EQ(to_vector(told), to_vector(ranks.back())) << where("polled", float32, n, group);
+      if (size == 1) continue;
+      poll(group.all_gather(mine.to(device), gathered));
+      for (int r = 0; r < size; ++r)
+        ASSERT_EQ(to_vector(gathered.select(0, r)), to_vector(ranks[static_cast<std::size_t>(r)]))
+            << where("polled all_gather", float32, n, group);
+    }
 }
 
 inline void check_split(const ProcessGroup& group, Device device) {
