@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Checks that what the documentation names in backquotes exists: a name occurs in the sources, and a path in the tree.
+# Where the text says "`file`, `name`" or "`file`'s `name`", the name occurs in that file.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mapfile -t pages < <(git ls-files '*.md' | grep -v '^CHANGELOG.md$')
+
+# Names of other projects, which the pages compare with or say are missing here.
+others='CIFAR10 CIFAR100 FashionMNIST MPI_IN_PLACE ONEDNN_MAX_CPU_ISA argsort cumsum einsum linalg mkldnn nonzero
+register_forward_hook set_epoch ucontext'
+git ls-files >"$work/files"
+{
+  grep -E '\.(h|cpp|cu|cuh|sh|cmake|py|in|txt|json)$' "$work/files" | xargs cat | grep -oE '[A-Za-z_][A-Za-z0-9_]*'
+  tr '/' '\n' <"$work/files" | sed 's/\..*//'  # folders, and files without their ending
+  tr ' ' '\n' <<<"$others"
+} | sort -u >"$work/words"
+
+# Prints "PAGE NAME" for everything in backquotes outside of code blocks.
+awk 'FNR == 1 { code = 0 }
+     /^ *```/ { code = !code; next }
+     !code { n = split($0, part, "`"); for (i = 2; i <= n; i += 2) print FILENAME, part[i] }' "${pages[@]}" |
+  sort -u >"$work/quoted"
+{
+  # Identifiers, with or without what they are qualified by and "()".
+  awk 'NR == FNR { known[$1]; next }
+       NF == 2 && $2 ~ /^[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_~][A-Za-z0-9_]*)*(\(\))?$/ {
+         name = $2; sub(/\(\)$/, "", name); sub(/.*:/, "", name); sub(/^~/, "", name)
+         if (!(name in known)) print $1 ": " $2
+       }' "$work/words" "$work/quoted"
+  # Paths below the folders of the tree, and names of files. Capitals stand for a name of the reader's choice.
+  awk 'NR == FNR { known[$1]; program = $1; sub(/\.cpp$/, "", program); known[program]
+                   for (path = $1; sub(/\/[^\/]*$/, "", path);) known[path]
+                   name = $1; sub(/.*\//, "", name); known[name]; next }
+       NF == 2 && ($2 ~ /^(core|kernels|autograd|nn|optim|distributed|data|examples|tests|docs|cmake|packaging|benchmarks|\.ci)\// ||
+                   $2 ~ /^[a-z0-9_]+\.(h|cpp|cu|sh)$/) && $2 !~ /[*{<$=A-Z]/ {
+         path = $2; sub(/\/$/, "", path)
+         beside = $1; sub(/[^\/]*$/, "", beside)
+         if (!(path in known) && !(beside path in known)) print $1 ": " $2
+       }' "$work/files" "$work/quoted"
+  { grep -noE "\`[a-z0-9_/]+\.(h|cpp|cu)\`('s|,) \`[A-Za-z_]+(\(\))?\`" "${pages[@]}" || true; } | while IFS=: read -r page line text; do
+    file=$(cut -d'`' -f2 <<<"$text")
+    name=$(cut -d'`' -f4 <<<"$text")
+    grep -E "(^|/)$file\$" "$work/files" | xargs grep -qw -- "${name%()}" || echo "$page: $text"
+  done
+} >"$work/wrong"
+if [ -s "$work/wrong" ]; then
+  cat "$work/wrong"
+  echo "names: the pages above name what is not in the tree" >&2
+  exit 1
+fi
+echo "names: $(wc -l <"$work/quoted") names in ${#pages[@]} pages of documentation were checked"
