@@ -57,7 +57,7 @@ class Backend {
   virtual std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                             const std::string& name) = 0;
   /// Called instead of subgroup() by the ranks that join none of the new groups.
-  virtual void join_no_subgroup() {}
+  virtual void skip_subgroup() {}
   /// Fails the world: every wait and every later call of every rank fail with this cause.
   virtual void abort(const std::string& cause);
   /// Returns why the world has failed, if it has. Does not wait for other ranks.

@@ -29,9 +29,9 @@ class Single : public Backend {
 };
 
 // The group of a rank that split() put into no group.
-class NoMember : public Backend {
+class NotAMember : public Backend {
  public:
-  explicit NoMember(std::string group)
+  explicit NotAMember(std::string group)
       : Backend({.rank = -1,
                  .size = 0,
                  .local_rank = -1,
@@ -220,9 +220,9 @@ ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const 
   all_gather(mine, all, {.name = "split"}).wait();
   const std::string group = fmt::format("{}/{}{}", name(), kind, color);
   if (color < 0) {
-    backend_->join_no_subgroup();
-    backend_->join_no_subgroup();  // the groups for normalization
-    return ProcessGroup(std::make_shared<NoMember>(group));
+    backend_->skip_subgroup();
+    backend_->skip_subgroup();  // the groups for normalization
+    return ProcessGroup(std::make_shared<NotAMember>(group));
   }
   const std::int64_t* colors_and_keys = all.data<std::int64_t>();
   std::vector<int> members;
@@ -236,7 +236,7 @@ ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const 
   // This group makes that for normalization too. The new one would have to be prepared for splits
   // first, for which the nccl backend needs one more communicator.
   if (part.communicates()) part.add_normalization(*backend_, members);
-  else backend_->join_no_subgroup();
+  else backend_->skip_subgroup();
   return part;
 }
 

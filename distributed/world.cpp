@@ -24,50 +24,50 @@ std::span<const int> first_few(std::span<const int> ranks) {
 }
 
 // The text for ranks that have departed; `how` is "its process is exiting".
-std::string departure(const Stall& stall, const char* how) {
-  const std::string ranks = ranks_to_string(stall.departed);
-  if (stall.in_transfer)
+std::string departure(const PendingState& state, const char* how) {
+  const std::string ranks = ranks_to_string(state.departed);
+  if (state.in_transfer)
     return fmt::format("{} stopped in the middle of the transfer: {}", ranks, how);
   return fmt::format("{} will never arrive: {}; {}", ranks, how,
-                     last_completed(stall.departed, stall.last_completed));
+                     last_completed(state.departed, state.last_completed));
 }
 
 // Returns the ranks of which the latest calls are asked at a deadline.
-std::vector<int> ranks_to_ask(const Stall& stall) {
-  const auto few = first_few(stall.missing);
+std::vector<int> ranks_to_ask(const PendingState& state) {
+  const auto few = first_few(state.missing);
   std::vector<int> ranks(few.begin(), few.end());
-  for (const std::vector<int>& host : stall.unheard_hosts) ranks.push_back(host.front());
+  for (const std::vector<int>& host : state.hosts_to_ask) ranks.push_back(host.front());
   return ranks;
 }
 
 // The text for ranks that are missing at the deadline.
-std::string absence(const Stall& stall, std::chrono::milliseconds timeout, int own_rank) {
-  if (stall.missing.empty() && !stall.unheard_hosts.empty()) {  // the ranks not asked may be absent
-    const std::vector<int> asked = ranks_to_ask(stall);
+std::string absence(const PendingState& state, std::chrono::milliseconds timeout, int own_rank) {
+  if (state.missing.empty() && !state.hosts_to_ask.empty()) {  // the ranks not asked may be absent
+    const std::vector<int> asked = ranks_to_ask(state);
     return fmt::format(
         "{}, for which rank {} waits, {} issued it as far as is known, but it did not end within "
         "{}: another rank is absent, or the network hangs",
         ranks_to_string(asked), own_rank, asked.size() == 1 ? "has" : "have", to_string(timeout));
   }
-  if (stall.missing.empty())
+  if (state.missing.empty())
     return fmt::format(
         "all ranks have issued it, but it did not end within {}: a device or the network hangs, or "
         "the devices of some ranks wait in another group",
         to_string(timeout));
-  const std::string ranks = ranks_to_string(stall.missing);
-  if (stall.in_transfer)
+  const std::string ranks = ranks_to_string(state.missing);
+  if (state.in_transfer)
     return fmt::format("{} stopped in the middle of the transfer and did not go on within {}",
                        ranks, to_string(timeout));
   return fmt::format("{} did not arrive within {}; {}", ranks, to_string(timeout),
-                     last_completed(stall.missing, stall.last_completed));
+                     last_completed(state.missing, state.last_completed));
 }
 
 // Returns the ranks that are missing at a deadline. Where none is, those that were asked may wait
 // for others, and the device of any rank may wait in another group.
-std::vector<int> ranks_to_describe(const Stall& stall) {
-  if (!stall.missing.empty()) return stall.missing;
-  std::vector<int> ranks = ranks_to_ask(stall);
-  for (const auto& [rank, calls] : stall.latest_calls) ranks.push_back(rank);
+std::vector<int> ranks_to_describe(const PendingState& state) {
+  if (!state.missing.empty()) return state.missing;
+  std::vector<int> ranks = ranks_to_ask(state);
+  for (const auto& [rank, calls] : state.latest_calls) ranks.push_back(rank);
   return ranks;
 }
 
@@ -131,11 +131,11 @@ void World::handle(Notice notice) {
   } else if (auto* departure = std::get_if<Departure>(&notice)) {
     departed_.emplace(departure->rank, Departed{Clock::now(), std::move(departure->latest_calls)});
     has_departures_ = true;
-  } else if (const auto* question = std::get_if<Question>(&notice)) {
-    options_.transport->send_answer(question->rank,
-                                    calls_.latest_calls(options_.rank).value_or(LatestCalls{}));
+  } else if (const auto* question = std::get_if<StatusRequest>(&notice)) {
+    options_.transport->send_status_reply(
+        question->rank, calls_.latest_calls(options_.rank).value_or(LatestCalls{}));
   } else {
-    auto& answer = std::get<Answer>(notice);
+    auto& answer = std::get<StatusReply>(notice);
     inquiries_[answer.rank].latest_calls = std::move(answer.latest_calls);
   }
 }
@@ -155,46 +155,47 @@ void World::depart(int rank) {
 }
 
 bool World::give_up(const PendingCollective& pending) {
-  // The time is taken before stall(), so that a rank that arrives meanwhile is not called absent.
+  // The time is taken before pending_state(), so that a rank that arrives meanwhile is not called
+  // absent.
   const auto now = Clock::now();
-  if (!is_worth_asking(pending, now)) return false;
-  Stall stall = pending.stall();  // without the lock: it may ask a server
+  if (!may_have_failed(pending, now)) return false;
+  PendingState state = pending.pending_state();  // without the lock: it may ask a server
   Lock here = lock();
-  const auto why = verdict(pending, std::move(stall), now);
+  const auto why = verdict(pending, std::move(state), now);
   if (why) fail(*why, here);
   return why.has_value();
 }
 
 bool World::give_up(const PendingCollective& pending, Lock& lock) {
   const auto now = Clock::now();
-  if (!is_worth_asking(pending, now)) return false;
-  const auto why = verdict(pending, pending.stall(), now);
+  if (!may_have_failed(pending, now)) return false;
+  const auto why = verdict(pending, pending.pending_state(), now);
   if (why) fail(*why, lock);
   return why.has_value();
 }
 
 // Cheap, because every wait asks it again and again.
-bool World::is_worth_asking(const PendingCollective& pending, Clock::time_point now) const {
+bool World::may_have_failed(const PendingCollective& pending, Clock::time_point now) const {
   return has_departures_ || now >= pending.deadline().at || now >= pending.inspect_from();
 }
 
-std::optional<Failure> World::verdict(const PendingCollective& pending, Stall stall,
+std::optional<Failure> World::verdict(const PendingCollective& pending, PendingState state,
                                       Clock::time_point stalled_at) {
   Failure why;
-  add_departed(stall, pending, stalled_at);
-  if (!stall.disagreement.empty()) {
-    why.what = std::move(stall.disagreement);
-  } else if (!stall.departed.empty()) {
+  add_departed(state, pending, stalled_at);
+  if (!state.disagreement.empty()) {
+    why.what = std::move(state.disagreement);
+  } else if (!state.departed.empty()) {
     why.what = departure(
-        stall, stall.departed.size() == 1 ? options_.departed_one : options_.departed_many);
-    why.what += all_latest_calls(stall.departed, stall, pending.group());
+        state, state.departed.size() == 1 ? options_.departed_one : options_.departed_many);
+    why.what += all_latest_calls(state.departed, state, pending.group());
     if (pending.call().of_model) why.what += advice_for_one_rank;
   } else if (stalled_at >= pending.deadline().at) {
-    if (!has_asked(stall, pending)) return {};
-    add_silent_hosts(stall, pending);
-    if (stall.missing.empty() && stalled_at < pending.patient_until()) return {};
-    why.what = absence(stall, pending.deadline().timeout, pending.group().rank);
-    why.what += all_latest_calls(ranks_to_describe(stall), stall, pending.group());
+    if (!has_asked(state, pending)) return {};
+    add_silent_hosts(state, pending);
+    if (state.missing.empty() && stalled_at < pending.patient_until()) return {};
+    why.what = absence(state, pending.deadline().timeout, pending.group().rank);
+    why.what += all_latest_calls(ranks_to_describe(state), state, pending.group());
     if (pending.call().of_model) why.what += advice_for_one_rank;
     why.timeout = true;
   } else {
@@ -204,7 +205,7 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, Stall st
   return why;
 }
 
-void World::add_departed(Stall& stall, const PendingCollective& pending,
+void World::add_departed(PendingState& state, const PendingCollective& pending,
                          Clock::time_point stalled_at) const {
   if (departed_.empty()) return;
   const GroupInfo& group = pending.group();
@@ -215,50 +216,50 @@ void World::add_departed(Stall& stall, const PendingCollective& pending,
                ? &found->second
                : nullptr;
   };
-  for (const int rank : stall.missing)
-    if (find(rank)) stall.departed.push_back(rank);
+  for (const int rank : state.missing)
+    if (find(rank)) state.departed.push_back(rank);
   // The others may have departed after they did their part. So may one that does not tell the group
   // any more.
-  for (const std::vector<int>& host : stall.unheard_hosts)
+  for (const std::vector<int>& host : state.hosts_to_ask)
     for (const int rank : host) {
       const Departed* departed = find(rank);
       if (!departed) continue;
       const auto sequence = departed->latest_calls.sequence_of(group.id);
-      if (sequence && *sequence < pending.call().sequence) stall.departed.push_back(rank);
+      if (sequence && *sequence < pending.call().sequence) state.departed.push_back(rank);
     }
 }
 
 // Adds the ranks of the unheard hosts that have not answered, or that have not issued this call.
-void World::add_silent_hosts(Stall& stall, const PendingCollective& pending) const {
+void World::add_silent_hosts(PendingState& state, const PendingCollective& pending) const {
   const GroupInfo& group = pending.group();
   const auto may_wait = [&](const LatestCalls& calls) {
     const auto sequence = calls.sequence_of(group.id);
     return sequence ? *sequence >= pending.call().sequence : calls.is_full();
   };
-  for (const std::vector<int>& host : stall.unheard_hosts) {
+  for (const std::vector<int>& host : state.hosts_to_ask) {
     const auto asked = inquiries_.find(group.world_ranks[static_cast<std::size_t>(host.front())]);
     const bool has_answered = asked != inquiries_.end() && asked->second.latest_calls;
     if (!has_answered || !may_wait(*asked->second.latest_calls))
-      stall.missing.insert(stall.missing.end(), host.begin(), host.end());
+      state.missing.insert(state.missing.end(), host.begin(), host.end());
   }
-  std::sort(stall.missing.begin(), stall.missing.end());
+  std::sort(state.missing.begin(), state.missing.end());
 }
 
 // Asks the missing ranks for their latest calls, unless that has been done just now or since the
 // deadline of `pending`. Returns whether all have answered, cannot be asked or have had their time.
-bool World::has_asked(const Stall& stall, const PendingCollective& pending) {
+bool World::has_asked(const PendingState& state, const PendingCollective& pending) {
   if (!options_.transport) return true;
   bool is_over = true;
   const auto now = Clock::now();
-  for (const int rank : ranks_to_ask(stall)) {
-    if (stall.latest_calls.contains(rank)) continue;
+  for (const int rank : ranks_to_ask(state)) {
+    if (state.latest_calls.contains(rank)) continue;
     const int there = pending.group().world_ranks[static_cast<std::size_t>(rank)];
     const auto known = inquiries_.find(there);
     const bool has_had_time = known != inquiries_.end() &&
                               now >= known->second.asked_at + answer_time;
     if (known == inquiries_.end() ||
         (has_had_time && known->second.asked_at < pending.deadline().at)) {
-      if (!options_.transport->send_question(there)) continue;
+      if (!options_.transport->send_status_request(there)) continue;
       inquiries_[there] = {now, std::nullopt};
       is_over = false;
     } else if (!known->second.latest_calls && !has_had_time) {
@@ -268,9 +269,9 @@ bool World::has_asked(const Stall& stall, const PendingCollective& pending) {
   return is_over;
 }
 
-std::optional<std::string> World::latest_calls(int rank, const Stall& stall,
+std::optional<std::string> World::latest_calls(int rank, const PendingState& state,
                                                const GroupInfo& group) const {
-  if (const auto found = stall.latest_calls.find(rank); found != stall.latest_calls.end())
+  if (const auto found = state.latest_calls.find(rank); found != state.latest_calls.end())
     return found->second;
   const int there = group.world_ranks[static_cast<std::size_t>(rank)];
   if (const auto found = departed_.find(there); found != departed_.end())
@@ -288,7 +289,7 @@ std::optional<std::string> World::own_latest_calls(int world_rank) const {
 }
 
 // Returns where `absent` ranks and one rank that waits for them are, in all of their groups.
-std::string World::all_latest_calls(std::span<const int> absent, const Stall& stall,
+std::string World::all_latest_calls(std::span<const int> absent, const PendingState& state,
                                     const GroupInfo& group) const {
   std::string text;
   const auto add = [&](int rank, const std::optional<std::string>& calls) {
@@ -296,11 +297,11 @@ std::string World::all_latest_calls(std::span<const int> absent, const Stall& st
     return calls.has_value();
   };
   if (absent.empty()) return {};
-  for (const int rank : first_few(absent)) add(rank, latest_calls(rank, stall, group));
+  for (const int rank : first_few(absent)) add(rank, latest_calls(rank, state, group));
   for (int rank = 0; rank < group.size; ++rank) {
     const int there = group.world_ranks[static_cast<std::size_t>(rank)];
-    const bool waits = std::find(stall.missing.begin(), stall.missing.end(), rank) ==
-                       stall.missing.end();
+    const bool waits = std::find(state.missing.begin(), state.missing.end(), rank) ==
+                       state.missing.end();
     if (waits && add(rank, own_latest_calls(there))) break;
   }
   return text.empty() ? text : ". Latest call of each group:" + text;

@@ -44,13 +44,13 @@ struct Deadline {
 };
 
 /// What a backend knows about a collective that is not done. Ranks are those of the group.
-struct Stall {
+struct PendingState {
   std::vector<int> missing = {};  ///< The ranks that have not done their part.
   /// Ranks of which it is not known whether they have done their part: each entry is a host, as its
   /// ranks in the group, or a single rank of the own host, which may itself wait for others. The
   /// first rank of an entry is asked at the deadline. Where it does not answer, or answers that it
   /// has not issued this call, all ranks of the entry are missing.
-  std::vector<std::vector<int>> unheard_hosts = {};
+  std::vector<std::vector<int>> hosts_to_ask = {};
   std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
   std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.
   std::string disagreement = {};    ///< Where the ranks are at different calls: both calls.
@@ -70,11 +70,11 @@ class PendingCollective {
   /// Until this time it goes on after its deadline where the ranks that it waits for answer that
   /// they have issued this call: they may wait for others, and name those.
   virtual Clock::time_point patient_until() const { return deadline().at; }
-  /// From this time on stall() is asked although neither the deadline has passed nor a rank has
-  /// departed.
+  /// From this time on pending_state() is asked although neither the deadline has passed nor a rank
+  /// has departed.
   virtual Clock::time_point inspect_from() const { return Clock::time_point::max(); }
   /// Finds out why the collective is not done. Does not wait for other ranks.
-  virtual Stall stall() const = 0;
+  virtual PendingState pending_state() const = 0;
 };
 
 /// Something that the watcher thread checks every 50 ms until it is done.
@@ -101,16 +101,16 @@ class World {
     LatestCalls latest_calls = {};
   };
   /// A rank of the world asks this one for its latest calls.
-  struct Question {
+  struct StatusRequest {
     int rank = 0;
   };
   /// A rank of the world, which this one has asked, tells its latest calls.
-  struct Answer {
+  struct StatusReply {
     int rank = 0;
     LatestCalls latest_calls = {};
   };
   /// A notice from another rank.
-  using Notice = std::variant<Failure, Departure, Question, Answer>;
+  using Notice = std::variant<Failure, Departure, StatusRequest, StatusReply>;
 
   /// How failures and departures reach ranks that have a World object of their own. World calls it
   /// under its lock, except for guard().
@@ -124,9 +124,9 @@ class World {
     virtual void send_departure(const LatestCalls& /*latest_calls*/) {}
     /// Asks a rank of the world for its latest calls, which receive() returns once it has answered.
     /// Returns false where ranks cannot be asked. Must not throw.
-    virtual bool send_question(int /*rank*/) { return false; }
+    virtual bool send_status_request(int /*rank*/) { return false; }
     /// Answers the question of a rank of the world. Must not throw.
-    virtual void send_answer(int /*rank*/, const LatestCalls& /*latest_calls*/) {}
+    virtual void send_status_reply(int /*rank*/, const LatestCalls& /*latest_calls*/) {}
     /// Returns what another rank has sent, if anything has arrived.
     virtual std::optional<Notice> receive() = 0;
     /// Calls `check` on the watcher thread, or does not where that thread must not use the
@@ -208,17 +208,17 @@ class World {
   };
   void set_failure(Failure failure);
   void handle(Notice notice);
-  bool is_worth_asking(const PendingCollective& pending, Clock::time_point now) const;
-  std::optional<Failure> verdict(const PendingCollective& pending, Stall stall,
+  bool may_have_failed(const PendingCollective& pending, Clock::time_point now) const;
+  std::optional<Failure> verdict(const PendingCollective& pending, PendingState state,
                                  Clock::time_point stalled_at);
-  void add_departed(Stall& stall, const PendingCollective& pending,
+  void add_departed(PendingState& state, const PendingCollective& pending,
                     Clock::time_point stalled_at) const;
-  void add_silent_hosts(Stall& stall, const PendingCollective& pending) const;
-  bool has_asked(const Stall& stall, const PendingCollective& pending);
-  std::optional<std::string> latest_calls(int rank, const Stall& stall,
+  void add_silent_hosts(PendingState& state, const PendingCollective& pending) const;
+  bool has_asked(const PendingState& state, const PendingCollective& pending);
+  std::optional<std::string> latest_calls(int rank, const PendingState& state,
                                           const GroupInfo& group) const;
   std::optional<std::string> own_latest_calls(int world_rank) const;
-  std::string all_latest_calls(std::span<const int> absent, const Stall& stall,
+  std::string all_latest_calls(std::span<const int> absent, const PendingState& state,
                                const GroupInfo& group) const;
   void check_watched();
 

@@ -52,7 +52,7 @@ class SlowNetwork : public distributed::Backend {
                                     const std::string& name) override {
     return std::make_shared<SlowNetwork>(inner_->subgroup(members, name), network_);
   }
-  void join_no_subgroup() override { inner_->join_no_subgroup(); }
+  void skip_subgroup() override { inner_->skip_subgroup(); }
   bool accepts(Device device) const override { return inner_->accepts(device); }
   Device staging_device() const override { return inner_->staging_device(); }
   Tensor empty(const Shape& shape, TensorOptions options) override {

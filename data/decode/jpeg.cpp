@@ -34,7 +34,7 @@ void handle_message(j_common_ptr info, int level) {
   if (level < 0 && info->err->msg_code == JWRN_JPEG_EOF) jump_back(info);
 }
 
-// A progressive file may repeat scans that are cheap to store and dear to decode. Encoders make
+// A progressive file may repeat scans that take little space and long to decode. Encoders make
 // about ten scans.
 void limit_scans(j_common_ptr info) {
   constexpr int most_scans = 200;

@@ -24,12 +24,12 @@ class InboxTransport : public World::Transport {
   void send_departure(const LatestCalls& calls) override {
     other_.push_back(World::Departure{rank_, calls});
   }
-  bool send_question(int) override {
-    other_.push_back(World::Question{rank_});
+  bool send_status_request(int) override {
+    other_.push_back(World::StatusRequest{rank_});
     return true;
   }
-  void send_answer(int, const LatestCalls& calls) override {
-    other_.push_back(World::Answer{rank_, calls});
+  void send_status_reply(int, const LatestCalls& calls) override {
+    other_.push_back(World::StatusReply{rank_, calls});
   }
   std::optional<World::Notice> receive() override {
     if (own_.empty()) return {};
@@ -66,7 +66,7 @@ class Late : public PendingCollective {
   const GroupInfo& group() const override { return member_.info(); }
   Deadline deadline() const override { return {began_ - 1s, 1s}; }
   Clock::time_point patient_until() const override { return began_ + patience_; }
-  Stall stall() const override { return {.unheard_hosts = {{1}}}; }
+  PendingState pending_state() const override { return {.hosts_to_ask = {{1}}}; }
 
  private:
   const Member& member_;

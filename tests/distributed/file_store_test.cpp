@@ -243,25 +243,25 @@ TEST(FileRendezvous, ARunOfAnotherHostThatHasNotBegunIsJoined) {
 }
 
 TEST(FileRendezvous, ProcessesAreToldApart) {
-  using rendezvous::Life;
+  using rendezvous::ProcessStatus;
   const rendezvous::ProcessIdentity own = rendezvous::own_identity();
-  EXPECT_EQ(life_of(own), Life::runs);
+  EXPECT_EQ(status_of(own), ProcessStatus::runs);
   rendezvous::ProcessIdentity other = own;
   other.started = "1";  // the number of a process that has ended was given to another one
-  EXPECT_EQ(life_of(other), Life::ended);
+  EXPECT_EQ(status_of(other), ProcessStatus::ended);
   other = own;
   other.pid = "999999999";
-  EXPECT_EQ(life_of(other), Life::ended);
-  EXPECT_EQ(life_of(process_of_another_host()), Life::unknown);
+  EXPECT_EQ(status_of(other), ProcessStatus::ended);
+  EXPECT_EQ(status_of(process_of_another_host()), ProcessStatus::unknown);
   other = own;
   other.host = "far-away";  // two hosts can have one boot id: clones of a virtual machine
-  EXPECT_EQ(life_of(other), Life::unknown);
+  EXPECT_EQ(status_of(other), ProcessStatus::unknown);
   other = own;
   other.numbering = "";  // neither of the two hosts has /proc
-  EXPECT_EQ(life_of(other), Life::unknown);
+  EXPECT_EQ(status_of(other), ProcessStatus::unknown);
   other = own;
   other.pid = "no number";
-  EXPECT_EQ(life_of(other), Life::unknown);
+  EXPECT_EQ(status_of(other), ProcessStatus::unknown);
 }
 
 TEST(FileRendezvous, ADamagedRecordIsAnError) {

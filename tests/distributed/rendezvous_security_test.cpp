@@ -97,7 +97,7 @@ struct RawRank {
     if (frame.size() < 4) return "nothing came";
     const std::size_t size = MessageReader{frame}.number();
     frame += receive(fd, size + AuthenticatedStream::frame_overhead - 4);
-    EXPECT_EQ(incoming->take(frame, max_reply_bytes, message), Taken::complete);
+    EXPECT_EQ(incoming->take(frame, max_reply_bytes, message), ReadResult::complete);
     return message;
   }
   Reply ask(const Request& request) {
@@ -293,20 +293,21 @@ TEST(RendezvousSecurity, ChangedRepeatedAndReorderedMessagesAreMalformed) {
   const auto take = [&](const std::string& bytes, Sender from, int before = 0) {
     AuthenticatedStream receiver(key, from);
     std::string message, input = first;
-    for (int i = 0; i < before; ++i) EXPECT_EQ(receiver.take(input, 100, message), Taken::complete);
+    for (int i = 0; i < before; ++i)
+      EXPECT_EQ(receiver.take(input, 100, message), ReadResult::complete);
     input = bytes;
     return receiver.take(input, 100, message);
   };
-  EXPECT_EQ(take(first, Sender::client), Taken::complete);
-  EXPECT_EQ(take(second, Sender::client, 1), Taken::complete);
-  EXPECT_EQ(take(first, Sender::client, 1), Taken::malformed) << "repeated";
-  EXPECT_EQ(take(second, Sender::client), Taken::malformed) << "left out";
-  EXPECT_EQ(take(first, Sender::server), Taken::malformed) << "sent back";
+  EXPECT_EQ(take(first, Sender::client), ReadResult::complete);
+  EXPECT_EQ(take(second, Sender::client, 1), ReadResult::complete);
+  EXPECT_EQ(take(first, Sender::client, 1), ReadResult::malformed) << "repeated";
+  EXPECT_EQ(take(second, Sender::client), ReadResult::malformed) << "left out";
+  EXPECT_EQ(take(first, Sender::server), ReadResult::malformed) << "sent back";
   for (std::size_t at = 0; at < first.size(); ++at) {
     std::string altered = first;
     altered[at] = static_cast<char>(altered[at] ^ 0x41);
-    EXPECT_NE(take(altered, Sender::client), Taken::complete) << "byte " << at;
-    EXPECT_NE(take(first.substr(0, at), Sender::client), Taken::complete) << at << " bytes";
+    EXPECT_NE(take(altered, Sender::client), ReadResult::complete) << "byte " << at;
+    EXPECT_NE(take(first.substr(0, at), Sender::client), ReadResult::complete) << at << " bytes";
   }
 }
 
@@ -741,7 +742,7 @@ TEST(MalformedValues, RandomBytesAreNeverTakenForMessages) {
     ServerGreeting greeting(secret, "run 1");
     EXPECT_NE(greeting.advance(input, output), ServerGreeting::State::proved);
     AuthenticatedStream stream("key", Sender::client);
-    EXPECT_NE(stream.take(bytes, 1000, message), Taken::complete);
+    EXPECT_NE(stream.take(bytes, 1000, message), ReadResult::complete);
   }
 }
 

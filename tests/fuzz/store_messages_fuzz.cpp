@@ -63,9 +63,9 @@ void take_frame(const std::string& bytes) {
   AuthenticatedStream stranger(nonce, Sender::client), receiver(nonce, Sender::client),
       sender(nonce, Sender::client);
   std::string input = bytes, message;
-  expect(stranger.take(input, 1000, message) != Taken::complete);
+  expect(stranger.take(input, 1000, message) != ReadResult::complete);
   input = sender.frame(bytes) + bytes;
-  expect(receiver.take(input, bytes.size(), message) == Taken::complete);
+  expect(receiver.take(input, bytes.size(), message) == ReadResult::complete);
   expect(message == bytes && input == bytes);
 }
 

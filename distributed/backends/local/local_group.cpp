@@ -193,11 +193,11 @@ const Collective& Round::call() const {
 
 const GroupInfo& Round::group() const { return group_.info(); }
 
-Stall Round::stall() const {
-  Stall stall{.last_completed = group_.last_completed()};
+PendingState Round::pending_state() const {
+  PendingState state{.last_completed = group_.last_completed()};
   for (std::size_t r = 0; r < calls.size(); ++r)
-    if (!calls[r]) stall.missing.push_back(static_cast<int>(r));
-  return stall;
+    if (!calls[r]) state.missing.push_back(static_cast<int>(r));
+  return state;
 }
 
 std::shared_ptr<LocalGroup> LocalGroup::create(std::shared_ptr<World> world, GroupInfo info) {

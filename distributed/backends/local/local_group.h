@@ -26,7 +26,7 @@ class Round : public PendingCollective {
   const Collective& call() const override;
   const GroupInfo& group() const override;
   Deadline deadline() const override { return deadline_; }
-  Stall stall() const override;
+  PendingState pending_state() const override;
 
   Stage stage = Stage::gathering;
   std::vector<std::optional<Collective>> calls;  ///< By rank.

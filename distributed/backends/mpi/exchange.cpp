@@ -124,11 +124,11 @@ bool Exchange::poll() {
                                  [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
 }
 
-Stall Exchange::stall() const {
-  Stall stall{.last_completed = comms_->last_agreed()};
+PendingState Exchange::pending_state() const {
+  PendingState state{.last_completed = comms_->last_agreed()};
   for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r)
-    if (requests_[r] != MPI_REQUEST_NULL) stall.missing.push_back(comms_->layout().own_host()[r]);
-  return stall;
+    if (requests_[r] != MPI_REQUEST_NULL) state.missing.push_back(comms_->layout().own_host()[r]);
+  return state;
 }
 
 void Exchange::wait_for_agreement(bool patient) {

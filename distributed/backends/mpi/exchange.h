@@ -34,7 +34,7 @@ class Exchange : public PendingMessages {
   const Collective& call() const override { return call_; }
   const GroupInfo& group() const override { return comms_->info(); }
   Deadline deadline() const override { return deadline_; }
-  Stall stall() const override;
+  PendingState pending_state() const override;
 
   /// Posts all messages and does not wait. Called in the order of the collectives, by one thread.
   /// Where it throws, the destructor keeps the memory of the messages that MPI has already got.

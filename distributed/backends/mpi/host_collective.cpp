@@ -103,7 +103,7 @@ void HostCollective::start_vote(Vote& vote) {
   vote.largest = vote.sent + 2;
   vote.sent[0] = exchange_.own_fingerprint().hash();
   vote.sent[1] = ~vote.sent[0];
-  check(MPI_Iallreduce(vote.sent, vote.largest, 2, MPI_UINT64_T, MPI_MAX, comms_->equals(),
+  check(MPI_Iallreduce(vote.sent, vote.largest, 2, MPI_UINT64_T, MPI_MAX, comms_->across_hosts(),
                        &vote.transfers.add_between_hosts()),
         "MPI_Iallreduce");
 }
@@ -160,14 +160,14 @@ void HostCollective::start_between_hosts(const Piece& piece, Transfers& transfer
   const auto count = static_cast<int>(piece.elements.count());
   if (call().operation == Operation::broadcast) {
     const auto host = static_cast<int>(layout_.host_of(call().root));
-    check(MPI_Ibcast(piece.partial, count, MPI_BYTE, host, comms_->equals(),
+    check(MPI_Ibcast(piece.partial, count, MPI_BYTE, host, comms_->across_hosts(),
                      &transfers.add_between_hosts()),
           "MPI_Ibcast");
     return;
   }
   const PartialReduction reduction = partial_reduction(flow_, call().op);
   check(MPI_Iallreduce(piece.partial, piece.result, count, reduction.type, reduction.op,
-                       comms_->equals(), &transfers.add_between_hosts()),
+                       comms_->across_hosts(), &transfers.add_between_hosts()),
         "MPI_Iallreduce");
 }
 

@@ -7,7 +7,7 @@ namespace tutti::distributed::mpi {
 namespace {
 
 // Tags of MPI_Comm_create_group, which keep the communicators of a group apart.
-enum CreationTag { tag_of_all = 1, tag_of_host, tag_of_equals };
+enum CreationTag { tag_of_all = 1, tag_of_host, tag_across_hosts };
 
 // The ranks of this host, with the lowest of them in the world. All processes call it.
 struct OwnHost {
@@ -54,9 +54,10 @@ HostCommunicators::HostCommunicators(std::shared_ptr<World> world,
   if (layout_.is_one_host()) return;
   host_ = std::make_unique<GroupCommunicator>(group_, all(), layout_.own_host(), tag_of_host);
   if (!is_owner()) return;
-  std::vector<int> equals;
-  for (const std::vector<int>& host : layout_.hosts) equals.push_back(host[layout_.index]);
-  equals_ = std::make_unique<GroupCommunicator>(group_, all(), equals, tag_of_equals);
+  std::vector<int> across_hosts;
+  for (const std::vector<int>& host : layout_.hosts) across_hosts.push_back(host[layout_.index]);
+  across_hosts_ =
+      std::make_unique<GroupCommunicator>(group_, all(), across_hosts, tag_across_hosts);
 }
 
 }  // namespace tutti::distributed::mpi

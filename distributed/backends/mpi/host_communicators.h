@@ -42,12 +42,12 @@ class HostCommunicators {
   MPI_Comm host() const { return host_ ? host_->get() : all(); }
   /// The ranks that have this rank's index on their hosts, in the order of the hosts; null where
   /// this rank is no owner or the group is on one host.
-  MPI_Comm equals() const { return equals_ ? equals_->get() : MPI_COMM_NULL; }
+  MPI_Comm across_hosts() const { return across_hosts_ ? across_hosts_->get() : MPI_COMM_NULL; }
 
  private:
   std::shared_ptr<SharedGroupData> group_;
   HostLayout layout_;
-  std::unique_ptr<GroupCommunicator> all_, host_, equals_;
+  std::unique_ptr<GroupCommunicator> all_, host_, across_hosts_;
 };
 
 }  // namespace tutti::distributed::mpi

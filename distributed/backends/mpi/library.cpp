@@ -64,7 +64,7 @@ std::string wait_for_all_at_exit() {
 
 // Waits until the library's own threads have finished their collectives, and keeps them from
 // calling MPI again. Returns false where that takes too long.
-bool take_mpi() {
+bool stop_mpi_use() {
   const auto deadline = deadline_after(exit_timeout);
   while (unfinished_collectives() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
   return is_taken = usage_mutex().try_lock_until(deadline);
@@ -84,7 +84,7 @@ void finalize_at_exit() {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   faults::inject(Fault::Moment::exit, rank, "world");
   std::string absent = wait_for_all_at_exit();
-  if (!rank_is_missing && absent.empty() && take_mpi()) {
+  if (!rank_is_missing && absent.empty() && stop_mpi_use()) {
     latest_world().world.reset();
     const BlockingCall guard("MPI_Finalize", "all processes", exit_timeout);
     MPI_Finalize();

@@ -32,13 +32,13 @@ void MpiTransport::send_departure(const LatestCalls& latest_calls) {
   send_to_all(message_of(Kind::departure, latest_calls));
 }
 
-bool MpiTransport::send_question(int rank) {
-  send_to(rank, message_of(Kind::question));
+bool MpiTransport::send_status_request(int rank) {
+  send_to(rank, message_of(Kind::status_request));
   return true;
 }
 
-void MpiTransport::send_answer(int rank, const LatestCalls& latest_calls) {
-  send_to(rank, message_of(Kind::answer, latest_calls));
+void MpiTransport::send_status_reply(int rank, const LatestCalls& latest_calls) {
+  send_to(rank, message_of(Kind::status_reply, latest_calls));
 }
 
 std::optional<World::Notice> MpiTransport::receive() {
@@ -58,8 +58,8 @@ std::optional<World::Notice> MpiTransport::receive() {
   start_receiving();
   const int sender = status.MPI_SOURCE;
   if (kind == Kind::departure) return World::Departure{sender, std::move(calls)};
-  if (kind == Kind::question) return World::Question{sender};
-  return World::Answer{sender, std::move(calls)};
+  if (kind == Kind::status_request) return World::StatusRequest{sender};
+  return World::StatusReply{sender, std::move(calls)};
 }
 
 void MpiTransport::guard(const std::function<void()>& check) {

@@ -14,14 +14,14 @@ class MpiTransport : public World::Transport {
 
   Failure send_failure(const Failure& failure) override;
   void send_departure(const LatestCalls& latest_calls) override;
-  bool send_question(int rank) override;
-  void send_answer(int rank, const LatestCalls& latest_calls) override;
+  bool send_status_request(int rank) override;
+  void send_status_reply(int rank, const LatestCalls& latest_calls) override;
   std::optional<World::Notice> receive() override;
   /// Checks only while MPI is not being finalised.
   void guard(const std::function<void()>& check) override;
 
  private:
-  enum class Kind : std::int32_t { failure, departure, question, answer };
+  enum class Kind : std::int32_t { failure, departure, status_request, status_reply };
   struct Message {
     Kind kind;
     std::int32_t timeout;

@@ -36,14 +36,14 @@ void Transfers::send(const void* from, std::size_t bytes, std::size_t index, Tag
 
 void Transfers::receive_from_leader(void* to, std::size_t bytes, std::size_t host) {
   check(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(host),
-                  static_cast<int>(Tag::calls), comms_.equals(),
+                  static_cast<int>(Tag::calls), comms_.across_hosts(),
                   &add(comms_.layout().hosts[host].front())),
         "MPI_Irecv");
 }
 
 void Transfers::send_to_leader(const void* from, std::size_t bytes, std::size_t host) {
   check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(host),
-                  static_cast<int>(Tag::calls), comms_.equals(),
+                  static_cast<int>(Tag::calls), comms_.across_hosts(),
                   &add(comms_.layout().hosts[host].front())),
         "MPI_Isend");
 }
@@ -77,8 +77,9 @@ bool Transfers::poll() {
                      [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
 }
 
-Stall Transfers::stall() const {
-  Stall stall{.last_completed = comms_.last_agreed(), .in_transfer = stage_ == Stage::in_transfer};
+PendingState Transfers::pending_state() const {
+  PendingState state{.last_completed = comms_.last_agreed(),
+                     .in_transfer = stage_ == Stage::in_transfer};
   const HostLayout& layout = comms_.layout();
   const auto add_once = [](auto& to, const auto& value) {
     if (std::find(to.begin(), to.end(), value) == to.end()) to.push_back(value);
@@ -86,7 +87,7 @@ Stall Transfers::stall() const {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
     if (peers_[i] != other_hosts) {
-      add_once(stall.unheard_hosts, std::vector{peers_[i]});  // it may itself wait for others
+      add_once(state.hosts_to_ask, std::vector{peers_[i]});  // it may itself wait for others
       continue;
     }
     // Host 0 asks all others; they only ask host 0, so that few messages are sent.
@@ -94,10 +95,10 @@ Stall Transfers::stall() const {
       if (h == layout.host || (layout.host != 0 && h != 0)) continue;
       std::vector<int> host = layout.hosts[h];
       std::swap(host.front(), host[layout.index]);  // the one that this rank communicates with
-      add_once(stall.unheard_hosts, host);
+      add_once(state.hosts_to_ask, host);
     }
   }
-  return stall;
+  return state;
 }
 
 }  // namespace tutti::distributed::mpi

@@ -57,7 +57,7 @@ class Transfers : public PendingMessages {
   const GroupInfo& group() const override { return comms_.info(); }
   Deadline deadline() const override { return deadline_; }
   Clock::time_point patient_until() const override { return patient_until_; }
-  Stall stall() const override;
+  PendingState pending_state() const override;
 
  private:
   static constexpr int other_hosts = -1;

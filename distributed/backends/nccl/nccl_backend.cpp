@@ -165,7 +165,7 @@ class NcclBackend : public Backend {
     }
   }
 
-  void join_no_subgroup() override { subgroup({}, "none"); }  // ncclCommSplit needs all ranks
+  void skip_subgroup() override { subgroup({}, "none"); }  // ncclCommSplit needs all ranks
 
  private:
   // Lets the watcher keep the deadline of a call and its tensors, and drops calls that are done.

@@ -20,10 +20,10 @@ Clock::time_point GroupRegistry::OldestCall::inspect_from() const {
                   deadline_after(timeout, *issued_.waiting_since) + turn);
 }
 
-Stall GroupRegistry::OldestCall::stall() const {
+PendingState GroupRegistry::OldestCall::pending_state() const {
   const Fingerprint& own = issued_.fingerprint;
   // All ranks have completed what comes before, because it is done on this rank.
-  Stall stall{.last_completed = own.sequence - 1};
+  PendingState state{.last_completed = own.sequence - 1};
   const std::map<int, ReleaseList> released = registry_.releases_.read();
   const rendezvous::Values states = registry_.store_->list("state/");
   std::vector<Fingerprint> fingerprints;
@@ -37,22 +37,22 @@ Stall GroupRegistry::OldestCall::stall() const {
     const Report& report = reports[group_.key];
     const bool is_missing = report.last_issued < own.sequence;
     if (is_missing) {
-      stall.missing.push_back(static_cast<int>(r));
-      stall.last_completed = std::min(stall.last_completed, report.last_issued);
+      state.missing.push_back(static_cast<int>(r));
+      state.last_completed = std::min(state.last_completed, report.last_issued);
       // A rank whose report did not fit may have issued the collective before it left the group.
       const auto list = released.find(world_rank);
       if (has_report && list != released.end() && list->second.contains(group_.key))
-        stall.departed.push_back(static_cast<int>(r));
+        state.departed.push_back(static_cast<int>(r));
     }
     // Errors describe a few ranks.
-    if ((is_missing ? stall.missing.size() : stall.latest_calls.size()) <= 4)
-      stall.latest_calls.emplace(static_cast<int>(r), calls_of(reports));
+    if ((is_missing ? state.missing.size() : state.latest_calls.size()) <= 4)
+      state.latest_calls.emplace(static_cast<int>(r), calls_of(reports));
     for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, max_fingerprints); ++i)
       if (report.fingerprints[i].sequence == own.sequence)
         fingerprints.back() = report.fingerprints[i];
   }
-  stall.disagreement = disagreement(fingerprints);
-  return stall;
+  state.disagreement = disagreement(fingerprints);
+  return state;
 }
 
 // Returns the latest call of every group on the rank that has published `reports`.

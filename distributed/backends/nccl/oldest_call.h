@@ -19,7 +19,7 @@ class GroupRegistry::OldestCall : public PendingCollective {
     return Deadline::after(call().timeout, *issued_.waiting_since);
   }
   Clock::time_point inspect_from() const override;
-  Stall stall() const override;
+  PendingState pending_state() const override;
 
  private:
   std::string calls_of(const Reports& reports) const;

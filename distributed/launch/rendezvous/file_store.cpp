@@ -167,12 +167,13 @@ class FileStore : public Store {
         file_ = std::move(found);
         const Lock lock(*this);
         if (is_at_path() && read_header(read_from(file_, 0, path_), header_) == Contents::header) {
-          const Life life = life_of(header_.rank_0);
-          if (life == Life::runs) expect_this_run();
-          if (life != Life::ended && is_this_run()) accept_header();
-          if (life == Life::runs || (life == Life::unknown && is_this_run() && !looks_over()))
+          const ProcessStatus status = status_of(header_.rank_0);
+          if (status == ProcessStatus::runs) expect_this_run();
+          if (status != ProcessStatus::ended && is_this_run()) accept_header();
+          if (status == ProcessStatus::runs ||
+              (status == ProcessStatus::unknown && is_this_run() && !looks_over()))
             return;
-          why = life == Life::ended
+          why = status == ProcessStatus::ended
                     ? "it is that of a rank 0 that has ended, and no other has replaced it"
                     : why_it_looks_over();
         }
@@ -213,14 +214,14 @@ class FileStore : public Store {
   }
 
   void throw_unless_abandoned(const Header& there) const {
-    const Life life = life_of(there.rank_0);
-    if (life == Life::ended) return;
+    const ProcessStatus status = status_of(there.rank_0);
+    if (status == ProcessStatus::ended) return;
     tutti::fail<DistributedError>(
         "rendezvous: {} belongs to run '{}', whose rank 0 {} process {} of host {}; {}", path_,
-        there.run_id, life == Life::runs ? "is the running" : "was", there.rank_0.pid,
+        there.run_id, status == ProcessStatus::runs ? "is the running" : "was", there.rank_0.pid,
         there.rank_0.host,
-        life == Life::runs ? "name another file"
-                           : "remove it if that run is over, or name another");
+        status == ProcessStatus::runs ? "name another file"
+                                      : "remove it if that run is over, or name another");
   }
 
   bool is_this_run() const {

@@ -55,19 +55,20 @@ std::string AuthenticatedStream::frame(const std::string& message) {
   return bytes;
 }
 
-Taken AuthenticatedStream::take(std::string& input, std::size_t max_bytes, std::string& message) {
+ReadResult AuthenticatedStream::take(std::string& input, std::size_t max_bytes,
+                                     std::string& message) {
   std::uint32_t size = 0;
-  if (input.size() < sizeof(size)) return Taken::incomplete;
+  if (input.size() < sizeof(size)) return ReadResult::incomplete;
   std::memcpy(&size, input.data(), sizeof(size));
-  if (size > max_bytes) return Taken::malformed;
-  if (input.size() - sizeof(size) < size + code_size) return Taken::incomplete;
+  if (size > max_bytes) return ReadResult::malformed;
+  if (input.size() - sizeof(size) < size + code_size) return ReadResult::incomplete;
   const std::string_view all(input), content = all.substr(sizeof(size), size);
   if (!is_equal_in_constant_time(code(content), all.substr(sizeof(size) + size, code_size)))
-    return Taken::malformed;
+    return ReadResult::malformed;
   message = content;
   input.erase(0, sizeof(size) + size + code_size);
   ++messages_;
-  return Taken::complete;
+  return ReadResult::complete;
 }
 
 std::string encode(const Request& request) {

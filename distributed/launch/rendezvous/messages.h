@@ -31,7 +31,7 @@ struct MessageReader {
   bool is_complete() const { return good && rest.empty(); }
 };
 
-enum class Taken { complete, incomplete, malformed };
+enum class ReadResult { complete, incomplete, malformed };
 
 /// One direction of a connection after the greeting: it numbers and signs the messages that one
 /// side sends, and the other side checks them. A message that was changed, left out, repeated or
@@ -47,7 +47,7 @@ class AuthenticatedStream {
   std::string frame(const std::string& message);
   /// Takes the next message off the front of `input`, if all of it has arrived. It is malformed
   /// also where it claims more than `max_bytes`.
-  Taken take(std::string& input, std::size_t max_bytes, std::string& message);
+  ReadResult take(std::string& input, std::size_t max_bytes, std::string& message);
 
   /// How many bytes a frame has besides its message.
   static constexpr std::size_t frame_overhead = 4 + 16;

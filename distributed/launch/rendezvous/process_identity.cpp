@@ -58,17 +58,17 @@ ProcessIdentity own_identity() {
   return {host_name(), numbering(), pid, stat_of(pid).started};
 }
 
-Life life_of(const ProcessIdentity& process) {
+ProcessStatus status_of(const ProcessIdentity& process) {
   const std::string here = numbering();
   if (here.empty() || process.numbering != here || process.host != host_name())
-    return Life::unknown;
+    return ProcessStatus::unknown;
   int pid = 0;
   std::from_chars(process.pid.data(), process.pid.data() + process.pid.size(), pid);
-  if (pid <= 0) return Life::unknown;
-  if (kill(pid, 0) != 0 && errno == ESRCH) return Life::ended;
+  if (pid <= 0) return ProcessStatus::unknown;
+  if (kill(pid, 0) != 0 && errno == ESRCH) return ProcessStatus::ended;
   const Stat stat = stat_of(process.pid);
   const bool is_zombie = stat.state == "Z" || stat.state == "X";
-  return is_zombie || stat.started != process.started ? Life::ended : Life::runs;
+  return is_zombie || stat.started != process.started ? ProcessStatus::ended : ProcessStatus::runs;
 }
 
 }  // namespace tutti::distributed::rendezvous

@@ -30,7 +30,7 @@ ProcessIdentity own_identity();
 
 /// Whether a process runs; `unknown` for one of another host, boot or container, and where the
 /// system does not tell boots and containers apart.
-enum class Life { runs, ended, unknown };
-Life life_of(const ProcessIdentity& process);
+enum class ProcessStatus { runs, ended, unknown };
+ProcessStatus status_of(const ProcessIdentity& process);
 
 }  // namespace tutti::distributed::rendezvous

@@ -76,10 +76,10 @@ class Client : public Store {
     Reply reply;
     if (!send_bytes(outgoing_->frame(encode(request)), deadline))
       fail_connection("rank 0 does not answer; its process has ended or hangs");
-    const Taken taken = receive_message(message, deadline);
-    if (taken == Taken::incomplete)
+    const ReadResult taken = receive_message(message, deadline);
+    if (taken == ReadResult::incomplete)
       fail_connection("rank 0 does not answer; its process has ended or hangs");
-    if (taken == Taken::malformed || !decode(message, reply))
+    if (taken == ReadResult::malformed || !decode(message, reply))
       fail_connection("a message of rank 0 was altered on its way or repeated");
     if (!reply.error.empty()) tutti::fail<DistributedError>("{} (at {})", reply.error, where());
     return std::move(reply.values);
@@ -182,7 +182,7 @@ class Client : public Store {
     outgoing_.emplace(greeting.session_key(), AuthenticatedStream::Sender::client);
     incoming_.emplace(greeting.session_key(), AuthenticatedStream::Sender::server);
     std::string refusal;
-    if (receive_message(refusal, deadline) != Taken::complete) return stranger;
+    if (receive_message(refusal, deadline) != ReadResult::complete) return stranger;
     return {refusal.empty() ? Outcome::accepted : Outcome::refused, refusal};
   }
 
@@ -190,17 +190,17 @@ class Client : public Store {
   // the deadline.
 
   // Returns `incomplete` where the rest does not come.
-  Taken receive_message(std::string& message, Clock::time_point deadline) {
+  ReadResult receive_message(std::string& message, Clock::time_point deadline) {
     // Rank 0 sends nothing that was not asked for, so each frame is received alone.
     std::string frame(sizeof(std::uint32_t), '\0');
-    if (!receive_bytes(frame, deadline)) return Taken::incomplete;
+    if (!receive_bytes(frame, deadline)) return ReadResult::incomplete;
     const std::size_t size = MessageReader{frame}.number();
-    if (size > max_reply_bytes) return Taken::malformed;
+    if (size > max_reply_bytes) return ReadResult::malformed;
     // The length is not authenticated yet, so memory is taken as the bytes come.
     const std::size_t total = size + AuthenticatedStream::frame_overhead;
     while (frame.size() < total) {
       std::string part(std::min<std::size_t>(total - frame.size(), 1 << 16), '\0');
-      if (!receive_bytes(part, deadline)) return Taken::incomplete;
+      if (!receive_bytes(part, deadline)) return ReadResult::incomplete;
       frame += part;
     }
     return incoming_->take(frame, max_reply_bytes, message);

@@ -241,10 +241,10 @@ class Server : public Store {
   void answer_requests(Connection& c) {
     while (c.pending() < max_pending_bytes) {
       std::string message;
-      const Taken taken = c.incoming->take(c.input, max_request_bytes, message);
-      if (taken == Taken::incomplete) return;
+      const ReadResult taken = c.incoming->take(c.input, max_request_bytes, message);
+      if (taken == ReadResult::incomplete) return;
       Request request;
-      if (taken == Taken::malformed || !decode(message, request))
+      if (taken == ReadResult::malformed || !decode(message, request))
         tutti::fail<DistributedError>(
             "a message from it was altered on its way, repeated, or is no request");
       if (!std::exchange(c.has_asked, true)) count_arrival();
