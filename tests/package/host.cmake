@@ -1,5 +1,5 @@
 # Configures and builds a project that has tutti as a part of itself, without any preset, so that each source of the
-# library is compiled by itself, or with STRICT=ON as a strict project compiles it. Runs the project's programs. Fails if
+# library is compiled by itself, as a strict project compiles it. Runs the project's programs. Fails if
 # the project's own installation has files of tutti.
 file(REMOVE_RECURSE ${BUILD_DIR})
 set(cache "")
@@ -8,7 +8,7 @@ if(CCACHE)
 endif()
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${PROJECT} -B ${BUILD_DIR} -G Ninja -DTUTTI_SOURCE_DIR=${SOURCE_DIR}
                         -DCMAKE_CXX_COMPILER=${COMPILER} -DTUTTI_CUDA=OFF -DCMAKE_INSTALL_PREFIX=${BUILD_DIR}/prefix
-                        -DSTRICT=${STRICT} ${cache}
+                        ${cache}
                 OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${BUILD_DIR} RESULT_VARIABLE failed OUTPUT_VARIABLE output)
 if(failed)

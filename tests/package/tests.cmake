@@ -62,17 +62,11 @@ if(NOT TUTTI_SANITIZE)
   endfunction()
   add_pkg_config_test(consume_pkg_config ${installed}/prefix installed)
 
-  # A project that has tutti as a part of itself, without a preset; and one that is strict with all of its targets.
-  foreach(strict OFF ON)
-    set(name host)
-    if(strict)
-      set(name strict_host)
-    endif()
-    add_package_test(${name} COMMAND ${CMAKE_COMMAND} -DPROJECT=${package}/host -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
-                     -DBUILD_DIR=${installed}/${name} -DCOMPILER=${CMAKE_CXX_COMPILER} -DCCACHE=$<$<BOOL:${TUTTI_CCACHE}>:${TUTTI_CCACHE}>
-                     -DSTRICT=${strict} -P ${package}/host.cmake)
-    set_tests_properties(package.${name} PROPERTIES TIMEOUT 1800 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
-  endforeach()
+  # A project that has tutti as a part of itself, without a preset, and is strict with all of its targets.
+  add_package_test(host COMMAND ${CMAKE_COMMAND} -DPROJECT=${package}/host -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
+                   -DBUILD_DIR=${installed}/host -DCOMPILER=${CMAKE_CXX_COMPILER}
+                   -DCCACHE=$<$<BOOL:${TUTTI_CCACHE}>:${TUTTI_CCACHE}> -P ${package}/host.cmake)
+  set_tests_properties(package.host PROPERTIES TIMEOUT 1800 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
 
   # What a shared library exports. It is made of the objects of the static one.
   set(shared tutti)
