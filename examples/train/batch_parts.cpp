@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <ranges>
 
 namespace tutti::examples {
 namespace {
@@ -50,7 +49,8 @@ bool has_a_lone_image(const TrainOptions& o, const Scopes& scopes, std::int64_t 
   for (std::int64_t i = 0; i < count; ++i) {
     std::map<std::int64_t, std::int64_t> together;
     for (std::size_t r = 0; r < own.size(); ++r) together[scopes[r]] += part_size(own[r], i, count);
-    if (std::ranges::count(std::views::values(together), 1) > 0) return true;
+    for (const auto& [scope, images_together] : together)
+      if (images_together == 1) return true;
   }
   return false;
 }
