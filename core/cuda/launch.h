@@ -12,22 +12,13 @@ namespace tutti::cuda {
 
 struct Grid {
   dim3 blocks = 1;
-  dim3 threads = 256;  ///< the threads of one block
-  /// Dynamic shared memory of a block; more than 48 KiB are allowed if the device has them.
-  std::size_t shared_bytes = 0;
-  /// All blocks run at once and may wait for each other.
-  bool cooperative = false;
+  dim3 threads = 256;            ///< the threads of one block
+  std::size_t shared_bytes = 0;  ///< dynamic shared memory of a block; at most 48 KiB
 };
 
 /// Enqueues a kernel by its address; does nothing for a grid without blocks. Throws a DeviceError
 /// that names `op` and the grid if the launch fails.
 void enqueue(const char* op, const void* kernel, const Grid& grid, void** arguments);
-
-/// Returns how many blocks of a kernel, given by its address, run at once on a multiprocessor of
-/// the current device: 0 where not even one fits. CUDA is asked once for each kernel, device and
-/// block; `op` names the caller for errors.
-int blocks_per_multiprocessor(const char* op, const void* kernel, int threads,
-                              std::size_t shared_bytes);
 
 }  // namespace tutti::cuda
 
@@ -56,13 +47,6 @@ __device__ T* dynamic_shared() {
 #endif
 
 namespace tutti::cuda {
-
-/// Returns blocks_per_multiprocessor() of a kernel.
-template <class... Parameters>
-int blocks_per_multiprocessor(const char* op, void (*kernel)(Parameters...), int threads,
-                              std::size_t shared_bytes) {
-  return blocks_per_multiprocessor(op, address_of(kernel), threads, shared_bytes);
-}
 
 /// Enqueues kernel(arguments...); each argument is converted to the type of its parameter.
 template <class... Parameters, class... Arguments>

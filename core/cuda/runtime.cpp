@@ -56,9 +56,6 @@ Properties query_properties(int device) {
           p.major,
           p.minor,
           p.multiProcessorCount,
-          p.maxThreadsPerMultiProcessor,
-          p.sharedMemPerMultiprocessor,
-          p.sharedMemPerBlockOptin,
           static_cast<std::size_t>(p.l2CacheSize),
           p.totalGlobalMem};
 }

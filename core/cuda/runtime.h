@@ -21,9 +21,6 @@ struct Properties {
   std::string name;
   int major = 0, minor = 0;  ///< compute capability
   int multiprocessors = 0;
-  int threads_per_multiprocessor = 0;
-  std::size_t shared_bytes_per_multiprocessor = 0;
-  std::size_t shared_bytes_per_block = 0;  ///< the most a kernel can ask for
   std::size_t l2_bytes = 0;
   std::size_t memory_bytes = 0;
 };

@@ -1,8 +1,7 @@
 // This file defines the table of the CUDA batch-norm kernels and the kernels that work on
-// per-channel values only. It also chooses between the persistent kernels and separate passes.
+// per-channel values only.
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
-#include "batch_norm_persistent.h"
 #include "batch_norm_statistics.h"
 
 namespace tutti::kernels::cuda {
@@ -98,14 +97,12 @@ void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& upd
   const tutti::cuda::DeviceScope scope(x.device().index());
   const Statistics statistics =
       statistics_of(moments, x.size(1), update, normalization.mean, normalization.rstd);
-  if (persistent_forward(x, statistics, normalization, y)) return;
   launch_moments(x, {}, statistics);
   batch_norm_apply(x, normalization, y);
 }
 
 void backward(const LocalBackward& of) {
   const tutti::cuda::DeviceScope scope(of.dy.device().index());
-  if (!of.position_weights.defined() && persistent_backward(of)) return;
   batch_norm_gradient_sums(gradient_sums_of(of));
   batch_norm_apply_grad(input_gradient_of(of));
 }

@@ -18,13 +18,13 @@
 #include "../../core/cuda/runtime.h"
 #include "../../core/cuda/stream.h"
 #include "../batch_norm_math.h"
-#include "batch_norm_block.h"
 #include "vector.h"
 
 #include <algorithm>
 
 namespace tutti::kernels::cuda {
 
+constexpr int row_threads = 512, plane_threads = 256;
 template <bool rows>
 constexpr int threads_of = rows ? row_threads : plane_threads;
 // The largest number of vectors of a row that one block handles.
@@ -55,10 +55,10 @@ struct RowIterator {
     const int x = static_cast<int>(threadIdx.x) % g.across,
               y = static_cast<int>(threadIdx.x) / g.across;
     channel = (static_cast<std::int64_t>(tile) * g.across + x) * V;
-    const RowShare rows = row_share(g.outer, y, g.down, chunk, chunks);
-    row = rows.first;
-    row_step = rows.step;
-    count = channel < g.channels ? rows.count : 0;
+    row = static_cast<std::int64_t>(chunk) * g.down + y;
+    row_step = static_cast<std::int64_t>(chunks) * g.down;
+    const bool any = y < g.down && row < g.outer;
+    count = channel < g.channels && any ? (g.outer - 1 - row) / row_step + 1 : 0;
     if (backwards && count > 0) row += (count - 1) * row_step;
     if (backwards) row_step = -row_step;
     at = row * channels + channel;

@@ -1,6 +1,6 @@
-// This file holds the device code that the streaming and the persistent backward kernels share: the
-// gradient below the ReLU (called g: dy where the ReLU passed, else 0), its sums in one thread, and
-// the coefficients of dx in shared memory. The formulas are in kernels/batch_norm_math.h.
+// This file holds the device code of the backward kernels: the gradient below the ReLU (called g:
+// dy where the ReLU passed, else 0), its sums in one thread, and the coefficients of dx in shared
+// memory. The formulas are in kernels/batch_norm_math.h.
 #pragma once
 
 #include "batch_norm_channels.h"

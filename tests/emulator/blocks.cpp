@@ -192,15 +192,12 @@ struct Thread {
 };
 
 struct Block {
-  std::size_t slot = 0;  // its place among the blocks that run at the same time
   uint3 index{};
   Barrier barrier{"__syncthreads"};
   std::vector<Warp> warps;
   std::vector<Thread> threads;
   std::vector<Thread*> ready;
   std::vector<unsigned char> dynamic_shared;
-  // The static shared memory of each block, saved while another block of a cooperative launch runs.
-  std::vector<std::vector<unsigned char>> static_shared;
 };
 
 // One barrier or fence of the kernels that does nothing, to see whether a test finds that; and a
@@ -240,14 +237,11 @@ class Grid {
     std::vector<std::size_t> order(count);
     for (std::size_t i = 0; i < count; ++i) order[i] = i;
     for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
-    const std::size_t together = launch_.cooperative ? count : 1;
-    std::vector<Block> blocks(together);
-    for (std::size_t b = 0; b < together; ++b) blocks[b].slot = b;
-    if (RaceDetector::is_on()) races_.emplace(launch_, together);
-    barrier_.expected = count * launch_.block.x * launch_.block.y * launch_.block.z;
-    for (std::size_t i = 0; i < count; i += together) {
-      for (std::size_t b = 0; b < together; ++b) fill(blocks[b], order[i + b]);
-      run(blocks);
+    Block block;
+    if (RaceDetector::is_on()) races_.emplace(launch_);
+    for (const std::size_t number : order) {
+      fill(block, number);
+      run(block);
     }
     races_.reset();
   }
@@ -263,8 +257,7 @@ class Grid {
     t->waits_at = &barrier, t->waits_in = at;
     barrier.waiting.push_back(t);
     if (barrier.waiting.size() == barrier.expected) {
-      if (races_ && &barrier == &t->block->barrier) races_->join_block(t->block->slot);
-      if (races_ && &barrier == &barrier_) races_->join_grid();
+      if (races_ && &barrier == &t->block->barrier) races_->join_block();
       for (Thread* waiting : barrier.waiting) {
         waiting->waits_at = nullptr;
         waiting->block->ready.push_back(waiting);
@@ -278,9 +271,7 @@ class Grid {
   }
 
   Thread* thread() const { return thread_; }
-  Barrier& barrier() { return barrier_; }
   RaceDetector* races() { return races_ ? &*races_ : nullptr; }
-  const Launch& launch() const { return launch_; }
 
  private:
   void fill(Block& block, std::size_t number) {
@@ -293,7 +284,6 @@ class Grid {
     block.threads.assign(count, Thread{});
     block.ready.clear();
     block.dynamic_shared.assign(launch_.shared_bytes, poison_byte);
-    block.static_shared.clear();
     for (std::size_t i = 0; i < count; ++i) {
       Thread& t = block.threads[i];
       const auto k = static_cast<unsigned>(i);
@@ -306,27 +296,19 @@ class Grid {
       block.ready.push_back(&t);
     }
     if (races_)
-      races_->begin_block(block.slot, number,
-                          {block.dynamic_shared.data(), block.dynamic_shared.size()});
+      races_->begin_block(number, {block.dynamic_shared.data(), block.dynamic_shared.size()});
   }
 
-  void run(std::vector<Block>& blocks) {
-    for (;;) {
-      std::vector<Block*> runnable;
-      for (Block& b : blocks)
-        if (!b.ready.empty()) runnable.push_back(&b);
-      if (runnable.empty()) break;
-      Block& block = *runnable[random_.below(runnable.size())];
-      load_static_shared(block);
-      while (!block.ready.empty()) {
-        Thread* t = pick(block);
-        if (t->fiber == nullptr) t->fiber = fibers_->take();
-        resume(*take_picked(block));
-        if (thread_->finished) fibers_->give_back(thread_->fiber);
-      }
-      if (launch_.cooperative) save_static_shared(block);
+  void run(Block& block) {
+    for (const Region& region : static_shared())
+      std::memset(region.data, poison_byte, region.bytes);
+    while (!block.ready.empty()) {
+      Thread* t = pick(block);
+      if (t->fiber == nullptr) t->fiber = fibers_->take();
+      resume(*take_picked(block));
+      if (thread_->finished) fibers_->give_back(thread_->fiber);
     }
-    expect_all_finished(blocks);
+    expect_all_finished(block);
   }
 
   Thread* pick(Block& block) {
@@ -343,37 +325,22 @@ class Grid {
     threadIdx = t.index;
     blockIdx = t.block->index;
     current_thread = {t.lane, t.block->dynamic_shared.data()};
-    if (races_)
-      races_->resume(t.block->slot, static_cast<std::size_t>(&t - t.block->threads.data()));
+    if (races_) races_->resume(static_cast<std::size_t>(&t - t.block->threads.data()));
     fibers_->switch_to(t.fiber);
   }
 
-  static void load_static_shared(Block& block) {
-    const auto& regions = static_shared();
-    for (std::size_t r = 0; r < regions.size(); ++r) {
-      if (block.static_shared.empty()) std::memset(regions[r].data, poison_byte, regions[r].bytes);
-      else std::memcpy(regions[r].data, block.static_shared[r].data(), regions[r].bytes);
-    }
-  }
-  static void save_static_shared(Block& block) {
-    block.static_shared.clear();
-    for (const Region& region : static_shared())
-      block.static_shared.emplace_back(region.data, region.data + region.bytes);
-  }
-
-  static void expect_all_finished(const std::vector<Block>& blocks) {
+  static void expect_all_finished(const Block& block) {
     std::map<std::string, std::pair<int, const Thread*>> states;
     bool stuck = false;
-    for (const Block& b : blocks)
-      for (const Thread& t : b.threads) {
-        const std::string state =
-            t.finished ? "returned"
-                       : fmt::format("wait at {}, {}", t.waits_at->name, text(t.waits_in));
-        auto& [count, example] = states[state];
-        ++count;
-        example = &t;
-        stuck |= !t.finished;
-      }
+    for (const Thread& t : block.threads) {
+      const std::string state =
+          t.finished ? "returned"
+                     : fmt::format("wait at {}, {}", t.waits_at->name, text(t.waits_in));
+      auto& [count, example] = states[state];
+      ++count;
+      example = &t;
+      stuck |= !t.finished;
+    }
     if (!stuck) return;
     std::string what = "a barrier that not all threads reach:";
     for (const auto& [state, threads] : states)
@@ -386,7 +353,6 @@ class Grid {
   BorrowedFibers fibers_;
   std::function<void()> body_;
   Thread* thread_ = nullptr;
-  Barrier barrier_{"the grid's sync()"};
   std::optional<RaceDetector> races_;
 };
 
@@ -407,13 +373,6 @@ void run(const Launch& launch) {
 
 void block_barrier(Location at) {
   if (!is_left_out(at)) grid->wait(grid->thread()->block->barrier, at);
-}
-
-void grid_barrier(Location at) {
-  if (is_left_out(at)) return;
-  if (!grid->launch().cooperative)
-    fatal("grid sync() in a launch that is not cooperative, in " + text(at));
-  grid->wait(grid->barrier(), at);
 }
 
 void warp_barrier(std::uint32_t mask, Location at) {

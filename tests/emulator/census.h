@@ -22,7 +22,6 @@ struct DeviceModel {
   const char* name;
   int compute_major;
   int multiprocessors;
-  std::size_t shared_per_multiprocessor, shared_per_block;  ///< in bytes
   int l2_bytes;
   std::size_t memory_bytes;
   double bytes_per_second;  ///< of the device's memory
@@ -30,10 +29,8 @@ struct DeviceModel {
 };
 
 /// NVIDIA's data sheets of the H100 SXM5 and of the A100 SXM4 with 80 GB.
-inline constexpr DeviceModel h100{"H100",         9,       132,   228 << 10, 227 << 10, 50 << 20,
-                                  80'000'000'000, 3.35e12, 989e12};
-inline constexpr DeviceModel a100{"A100",         8,        108,   164 << 10, 163 << 10, 40 << 20,
-                                  80'000'000'000, 2.039e12, 312e12};
+inline constexpr DeviceModel h100{"H100", 9, 132, 50 << 20, 80'000'000'000, 3.35e12, 989e12};
+inline constexpr DeviceModel a100{"A100", 8, 108, 40 << 20, 80'000'000'000, 2.039e12, 312e12};
 
 /// Makes the process count instead of run, for good. To be called before the first CUDA call.
 void begin(const DeviceModel& device);
@@ -55,10 +52,8 @@ struct Call {
   std::string name = {};  ///< the kernel as its signature, or the function
   dim3 grid = 0, block = 0;
   std::size_t shared_bytes = 0;
-  bool is_cooperative = false;
   double bytes = 0;  ///< read and written in device memory; of a collective, those of its input
   double flops = 0;
-  int rounds = 0;                       ///< of a persistent kernel's plan
   std::vector<std::string> spans = {};  ///< names of the trace's spans around it, outermost first
 };
 
@@ -86,7 +81,7 @@ struct Collective {
 /// broadcast.
 void note_collective(const Collective& call);
 
-/// Fills in what a kernel's arguments say: `bytes` and `rounds`. `name` is set.
+/// Fills in `bytes`, which follow from a kernel's arguments. `name` is set.
 using ReadArguments = void (*)(Call& launch, void** arguments);
 /// Records what the calling thread does.
 void start_recording(ReadArguments read);

@@ -5,7 +5,6 @@
 
 #include "census.h"
 
-#include <tutti/kernels/cuda/batch_norm_persistent_plan.h>
 #include <tutti/kernels/cuda/offset_calculator.h>
 #include <tutti/kernels/cuda/tensor_list.h>
 
@@ -18,7 +17,6 @@ namespace {
 using tutti::kernels::cuda::List;
 using tutti::kernels::cuda::ListOf;
 using tutti::kernels::cuda::OffsetCalculator;
-using tutti::kernels::cuda::PersistentPlan;
 using tutti::kernels::cuda::ScaledCopy;
 using tutti::kernels::cuda::TypedPointer;
 
@@ -82,12 +80,6 @@ double bytes_of_argument(std::string_view type, const void* argument, double ele
     return elements > 0 ? std::min(all, elements * width) : all;
   };
   if (type.ends_with("*")) return limited(address_at(argument, 0), width_of_pointer(type));
-  if (has("Tensors<")) {  // of a persistent kernel
-    double bytes = 0;
-    for (std::size_t i = 0; i < (has("Backward") ? 5u : 4u); ++i)
-      bytes += limited(address_at(argument, i * sizeof(void*)), 8);
-    return bytes;
-  }
   if (has("SecondArgument")) argument = static_cast<const char*>(argument) + sizeof(void*);
   if (has("TypedPointer") || has("SecondArgument")) {
     const void* base = address_at(argument, 0);
@@ -97,12 +89,6 @@ double bytes_of_argument(std::string_view type, const void* argument, double ele
   }
   const bool begins_with_address = has("SlicePointer") || has("View") || has("CrossEntropyInputs");
   return begins_with_address ? limited(address_at(argument, 0), 8) : 0;
-}
-
-template <class Plan>
-int rounds_of(const Plan& plan) {
-  if constexpr (requires { plan.rounds; }) return plan.rounds;
-  else return plan.teams > 0 ? 1 : 0;
 }
 
 }  // namespace
@@ -135,8 +121,6 @@ void read_arguments(Call& launch, void** arguments) {
   for (std::size_t i = 0; i < types.size(); ++i) {
     if (types[i].ends_with("::OffsetCalculator"))
       elements = elements_of(*static_cast<const OffsetCalculator*>(arguments[i]));
-    if (types[i].ends_with("::PersistentPlan"))
-      launch.rounds = rounds_of(*static_cast<const PersistentPlan*>(arguments[i]));
     if (types[i].find("ListOf<tutti::kernels::cuda::Entry>") != std::string::npos)
       launch.bytes += bytes_of_list(*static_cast<const List*>(arguments[i]), launch.name);
     if (types[i].find("ListOf<tutti::kernels::cuda::ScaledCopy>") != std::string::npos)

@@ -12,9 +12,8 @@ namespace {
 bool is_executed(const Row& row) { return is_launch(row.kind); }
 
 bool is_norm(const Row& row) {
-  for (const char* word :
-       {"moments_kernel", "finalize_kernel", "apply_kernel", "gradient_sums_kernel",
-        "apply_grad_kernel", "persistent_forward_kernel", "persistent_backward_kernel"})
+  for (const char* word : {"moments_kernel", "finalize_kernel", "apply_kernel",
+                           "gradient_sums_kernel", "apply_grad_kernel"})
     if (row.name.starts_with(word)) return true;
   return false;
 }
@@ -165,32 +164,12 @@ std::string compared_with_torch(const std::vector<Counted>& counted) {
   return text;
 }
 
-// How the layers of a rank alone are computed, in one direction: "42 in 1 round, 11 streaming".
-std::string choices(const StepCensus& census, const std::string& persistent,
-                    const char* streaming) {
-  std::map<int, std::int64_t> layers;  // by rounds
-  for (const Row& row : census.rows)
-    if (row.name.starts_with(persistent))
-      layers[std::stoi(row.name.substr(row.name.rfind(' ')))] += row.calls;
-  std::string text;
-  for (const auto& [rounds, count] : layers)
-    text += fmt::format("{} in {} round{}, ", count, rounds, rounds > 1 ? "s" : "");
-  return text + fmt::format("{} streaming", calls_of(census, streaming));
-}
-
-std::string plans(const std::vector<std::pair<std::string, std::vector<Counted>>>& devices) {
+std::string alone(const std::vector<std::pair<std::string, std::vector<Counted>>>& devices) {
   std::string text =
-      "\n**How a rank alone normalises**: the layers in persistent kernels, by rounds of the plan, "
-      "and "
-      "those in streaming kernels.\n\n"
-      "| device, one rank | images | launches | forward of the layers | backward |\n"
-      "| --- | --- | --- | --- | --- |\n";
+      "\n**A rank alone**\n\n| device, one rank | images | launches |\n| --- | --- | --- |\n";
   for (const auto& [device, counted] : devices)
     for (const auto& [images, census] : counted)
-      text += fmt::format("| {} | {} | {} | {} | {} |\n", device, images,
-                          calls(census, is_executed),
-                          choices(census, "persistent_forward_kernel", "moments_kernel"),
-                          choices(census, "persistent_backward_kernel", "gradient_sums_kernel"));
+      text += fmt::format("| {} | {} | {} |\n", device, images, calls(census, is_executed));
   return text + "\n";
 }
 
@@ -239,7 +218,7 @@ std::string tables() {
   const std::vector<Counted> on_h100 = at(h100, 2), on_a100 = at(a100, 2);
   return launches(on_h100, on_a100) + layers(on_h100.front().census) +
          calls_of_runtime(on_h100.front().census) + batches(on_h100, on_a100) +
-         compared_with_torch(on_h100) + plans({{"H100", at(h100, 1)}, {"A100", at(a100, 1)}});
+         compared_with_torch(on_h100) + alone({{"H100", at(h100, 1)}, {"A100", at(a100, 1)}});
 }
 
 }  // namespace emulator::census

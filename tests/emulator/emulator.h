@@ -1,7 +1,6 @@
 // The CUDA emulator runs this project's kernels (kernels/cuda/*.cu, unchanged) and its CUDA host
 // code (core/cuda) on the CPU, so that the GPU tests run where there is no GPU. Each CUDA thread is
-// a fiber that yields only at barriers, at shuffles and at its end. Blocks run one after another;
-// the blocks of a cooperative launch take turns.
+// a fiber that yields only at barriers, at shuffles and at its end. Blocks run one after another.
 //
 // The emulator finds: wrong indices, tails, reductions and host logic; a barrier or shuffle that
 // not all threads reach; shared or device memory that is read before it is written (both are filled
@@ -52,7 +51,6 @@ class Random {
 struct Launch {
   dim3 grid, block;
   std::size_t shared_bytes = 0;
-  bool cooperative = false;
   std::function<void()> kernel;   ///< runs in every thread
   const void* address = nullptr;  ///< of the kernel's code, for reports
 };
@@ -67,7 +65,6 @@ struct ThreadContext {
 extern constinit thread_local ThreadContext current_thread;
 
 void block_barrier(Location at);
-void grid_barrier(Location at);
 /// Waits for the other lanes of the warp. `mask` must be that of a full warp.
 void warp_barrier(std::uint32_t mask, Location at);
 /// Orders the thread's accesses to memory, for threads of all blocks.

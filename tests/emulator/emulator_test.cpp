@@ -40,15 +40,12 @@ TEST(Kernels, ReduceWithShufflesAndTheLastBlock) {
   }
 }
 
-TEST(Kernels, BlocksOfACooperativeLaunchWaitForEachOther) {
-  const Buffer<float> partial(8), results(8);
-  launch_grid_sum({.blocks = 8, .threads = 48, .shared_bytes = 64, .cooperative = true},
-                  partial.get(), results.get());
+TEST(Kernels, EveryBlockHasSharedMemoryOfItsOwnUpToItsLimit) {
+  const Buffer<float> results(8);
+  launch_block_numbers({.blocks = 8, .threads = 48, .shared_bytes = 64}, results.get());
   for (int b = 0; b < 8; ++b)
-    EXPECT_EQ(results.values()[static_cast<std::size_t>(b)],
-              36.0f + 101000.0f * static_cast<float>(b + 1));
-  EXPECT_THROW(launch_grid_sum({.blocks = 100, .threads = 1024, .cooperative = true}, partial.get(),
-                               results.get()),
+    EXPECT_EQ(results.values()[static_cast<std::size_t>(b)], 1001.0f * static_cast<float>(b + 1));
+  EXPECT_THROW(launch_block_numbers({.shared_bytes = (48 << 10) + 1}, results.get()),
                std::runtime_error);
 }
 
@@ -336,26 +333,6 @@ TEST(Graphs, NoModeAllowsWhatConflictsWithTheCapture) {
     cudaGetLastError();
   }
   cudaEventDestroy(event);
-}
-
-TEST(Graphs, AKernelNodeNeedsItsSharedMemoryWhenAGraphIsMade) {
-  const Buffer<float> partial(2), results(2);
-  const Stream stream;
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  constexpr int large = 100 << 10;
-  EXPECT_EQ(allow_grid_sum(large), cudaSuccess);
-  cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal);
-  launch_grid_sum({.blocks = 2, .shared_bytes = large, .cooperative = true}, partial.get(),
-                  results.get(), stream.handle);
-  EXPECT_EQ(cudaStreamEndCapture(stream.handle, &graph), cudaSuccess);
-  EXPECT_EQ(allow_grid_sum(60 << 10), cudaSuccess);
-  EXPECT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaErrorInvalidValue);
-  EXPECT_EQ(allow_grid_sum(large), cudaSuccess);
-  EXPECT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaGetLastError();
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 
 #include <emulator_launch.h>
 
-#include <cooperative_groups.h>
-
 namespace emulator_test {
 namespace {
 
@@ -42,16 +40,13 @@ __global__ void __launch_bounds__(Threads)
   *result = total;
 }
 
-// Every block writes one number, waits for the grid, and adds up the numbers of all blocks.
-__global__ void grid_sum(float* partial, float* results) {
+// Thread 0 of every block stores the block's number in shared memory and the last thread reads it.
+__global__ void block_numbers(float* results) {
   auto* shared = tutti::cuda::dynamic_shared<float>();
   __shared__ float own;
-  if (threadIdx.x == 0) partial[blockIdx.x] = shared[0] = own = static_cast<float>(blockIdx.x + 1);
-  cooperative_groups::this_grid().sync();
-  if (threadIdx.x != 0) return;
-  float total = 0;
-  for (unsigned b = 0; b < gridDim.x; ++b) total += partial[b];
-  results[blockIdx.x] = total + 1000 * shared[0] + 100000 * own;
+  if (threadIdx.x == 0) shared[0] = own = static_cast<float>(blockIdx.x + 1);
+  __syncthreads();
+  if (threadIdx.x == blockDim.x - 1) results[blockIdx.x] = shared[0] + 1000 * own;
 }
 
 __global__ void shuffles(int* up, int* down, int* from, int* halves, unsigned* votes) {
@@ -110,9 +105,8 @@ __global__ void add_atomically(int* sum, bool all) {
   if (all || threadIdx.x > 0) atomicAdd(sum, 1);
   else *sum += 1;
 }
-__global__ void rotate_over_grid(int* values, bool barrier) {
+__global__ void read_other_blocks(int* values) {
   values[blockIdx.x] = static_cast<int>(blockIdx.x);
-  if (barrier) cooperative_groups::this_grid().sync();
   if (values[(blockIdx.x + 1) % gridDim.x] < 0) values[gridDim.x] = 1;
 }
 __global__ void read_shared(float* y, bool write) {
@@ -129,21 +123,13 @@ template <class... Parameters, class... Arguments>
 void start(void (*kernel)(Parameters...), Shape shape, cudaStream_t stream,
            Arguments... arguments) {
   std::tuple<Parameters...> values(arguments...);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(shape.blocks);
-  config.blockDim = static_cast<unsigned>(shape.threads);
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = shape.cooperative ? 1 : 0;
   std::apply(
       [&](auto&... value) {
         void* addresses[] = {&value..., nullptr};
-        if (cudaLaunchKernelExC(&config, tutti::cuda::address_of(kernel), addresses) != cudaSuccess)
-          throw std::runtime_error("refused");
+        const cudaError_t status = cudaLaunchKernel(
+            tutti::cuda::address_of(kernel), static_cast<unsigned>(shape.blocks),
+            static_cast<unsigned>(shape.threads), addresses, shape.shared_bytes, stream);
+        if (status != cudaSuccess) throw std::runtime_error("refused");
       },
       values);
 }
@@ -159,12 +145,8 @@ void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* co
                 float* result) {
   start(sum<96>, shape, nullptr, x, n, partial, counter, result);
 }
-void launch_grid_sum(Shape shape, float* partial, float* results, cudaStream_t stream) {
-  start(grid_sum, shape, stream, partial, results);
-}
-cudaError_t allow_grid_sum(int shared_bytes) {
-  return cudaFuncSetAttribute(tutti::cuda::address_of(grid_sum),
-                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+void launch_block_numbers(Shape shape, float* results) {
+  start(block_numbers, shape, nullptr, results);
 }
 void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes) {
   start(shuffles, {1, 32}, nullptr, up, down, from, halves, votes);
@@ -184,9 +166,8 @@ void launch_hand_over(int* values, unsigned* counter, int* sum, Fences fences) {
 void launch_add_atomically(int* sum, bool all) {
   start(add_atomically, {4, 64}, nullptr, sum, all);
 }
-void launch_rotate_over_grid(int* values, bool barrier) {
-  start(rotate_over_grid, {.blocks = 4, .threads = 1, .cooperative = true}, nullptr, values,
-        barrier);
+void launch_read_other_blocks(int* values) {
+  start(read_other_blocks, {.blocks = 4, .threads = 1}, nullptr, values);
 }
 void launch_read_shared(float* y, bool write) { start(read_shared, {1, 1}, nullptr, y, write); }
 void launch_add(float* x, int n, float by, cudaStream_t stream) {

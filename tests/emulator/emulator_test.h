@@ -10,14 +10,11 @@ namespace emulator_test {
 struct Shape {
   int blocks = 1, threads = 32;
   std::size_t shared_bytes = 0;
-  bool cooperative = false;
 };
 
 void launch_sum(Shape shape, const float* x, int n, float* partial, unsigned* counter,
                 float* result);
-void launch_grid_sum(Shape shape, float* partial, float* results, cudaStream_t stream = nullptr);
-/// Sets the limit of the dynamic shared memory of launch_grid_sum's kernel.
-cudaError_t allow_grid_sum(int shared_bytes);
+void launch_block_numbers(Shape shape, float* results);
 void launch_shuffles(int* up, int* down, int* from, int* halves, unsigned* votes);
 void launch_divergent(int threads, int reach);
 void launch_two_barriers();
@@ -30,7 +27,7 @@ struct Fences {
 };
 void launch_hand_over(int* values, unsigned* counter, int* sum, Fences fences);
 void launch_add_atomically(int* sum, bool all);
-void launch_rotate_over_grid(int* values, bool barrier);
+void launch_read_other_blocks(int* values);
 void launch_read_shared(float* y, bool write);
 /// Stores the sum of the four numbers at `x`, which are loaded as one vector.
 void launch_load_vector(const float* x, float* y);

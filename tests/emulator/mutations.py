@@ -18,7 +18,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CALL = re.compile(r"\b(__syncthreads|__syncwarp|__threadfence\w*)\(|this_grid\(\)\.(sync)\(")
+CALL = re.compile(r"\b(__syncthreads|__syncwarp|__threadfence\w*)\(")
 SECONDS = 300  # for one test
 
 # Deletions that no test shows: (file, number of the call in the file) and the reason.
@@ -41,7 +41,7 @@ def places():
                 if call:
                     number += 1
                     file = f"{folder}/{path.name}"
-                    found[f"{file}:{line}"] = (file, number, call[1] or "the grid's sync")
+                    found[f"{file}:{line}"] = (file, number, call[1])
     return found
 
 

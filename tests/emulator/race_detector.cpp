@@ -18,10 +18,9 @@ thread_local RaceDetector* watching = nullptr;
 // Scopes are numbered in three ranges.
 constexpr std::uint64_t warps = std::uint64_t{1} << 40, blocks = std::uint64_t{2} << 40;
 
-// Addresses of the shadow memory: those of device memory, and ranges for the shared memory of each
-// slot.
-constexpr std::uint64_t shared_space = std::uint64_t{1} << 62, slot_bytes = 1 << 22,
-                        dynamic_begin = 1 << 21;
+// Addresses of the shadow memory: those of device memory, and ranges for the block's shared memory.
+constexpr std::uint64_t static_begin = std::uint64_t{1} << 62,
+                        dynamic_begin = static_begin + (1 << 21);
 
 std::string run(const std::string& command) {
   std::string output;
@@ -128,26 +127,24 @@ Shadow<Word>& shadow() {
 
 bool RaceDetector::is_on() { return instrumented; }
 
-RaceDetector::RaceDetector(const Launch& launch, std::size_t blocks_at_once)
+RaceDetector::RaceDetector(const Launch& launch)
     : launch_(launch),
       block_threads_(std::size_t{launch.block.x} * launch.block.y * launch.block.z),
       block_warps_((block_threads_ + 31) / 32),
-      slots_(blocks_at_once),
       static_shared_(static_shared()),
       stamp_(shadow<Word>().next_stamp()) {
   watching = this;
 }
 RaceDetector::~RaceDetector() { watching = nullptr; }
 
-void RaceDetector::begin_block(std::size_t slot, std::size_t block, Region dynamic_shared) {
-  Slot& of = slots_[slot];
-  of.stamp = shadow<Word>().next_stamp();
-  of.dynamic_shared = dynamic_shared;
-  of.threads.assign(block_threads_, Thread{});
+void RaceDetector::begin_block(std::size_t block, Region dynamic_shared) {
+  block_stamp_ = shadow<Word>().next_stamp();
+  dynamic_shared_ = dynamic_shared;
+  threads_.assign(block_threads_, Thread{});
   for (std::size_t i = 0; i < block_threads_; ++i) {
-    of.threads[i].number = block * block_threads_ + i;
-    of.threads[i].warp = block * block_warps_ + i / 32;
-    of.threads[i].block = block;
+    threads_[i].number = block * block_threads_ + i;
+    threads_[i].warp = block * block_warps_ + i / 32;
+    threads_[i].block = block;
   }
 }
 
@@ -157,13 +154,12 @@ bool RaceDetector::locate(std::uintptr_t address, Place& place) const {
     return address - reinterpret_cast<std::uintptr_t>(region.data);
   };
   if (offset_in(device) < device.bytes) return place = {address, stamp_, false}, true;
-  const Slot& slot = slots_[running_slot_];
-  std::uint64_t base = shared_space + running_slot_ * slot_bytes;
-  if (const auto at = offset_in(slot.dynamic_shared); at < slot.dynamic_shared.bytes)
-    return place = {base + dynamic_begin + at, slot.stamp, true}, true;
+  if (const auto at = offset_in(dynamic_shared_); at < dynamic_shared_.bytes)
+    return place = {dynamic_begin + at, block_stamp_, true}, true;
+  std::uint64_t base = static_begin;
   for (const Region& region : static_shared_) {
     if (const auto at = offset_in(region); at < region.bytes)
-      return place = {base + at, slot.stamp, true}, true;
+      return place = {base + at, block_stamp_, true}, true;
     base += (region.bytes + 63) / 64 * 64;
   }
   return false;
@@ -227,7 +223,7 @@ void RaceDetector::check(Word& word, const Cell& cell, const Place& place) {
 }
 
 bool RaceDetector::is_before(const Cell& cell, const Thread& thread) const {
-  if (cell.thread == thread.number || cell.time <= seen_grid_) return true;
+  if (cell.thread == thread.number) return true;
   const std::size_t block = cell.thread / block_threads_,
                     warp = block * block_warps_ + cell.thread % block_threads_ / 32;
   if (block == thread.block && cell.time <= thread.seen_block) return true;
@@ -300,23 +296,12 @@ void RaceDetector::join(std::span<Thread> threads, Time Thread::*seen) {
 }
 
 void RaceDetector::join_warp() {
-  std::vector<Thread>& all = slots_[running_slot_].threads;
-  const auto first = static_cast<std::size_t>(running_ - all.data()) / 32 * 32;
-  join(std::span(all).subspan(first, std::min<std::size_t>(32, all.size() - first)),
+  const auto first = static_cast<std::size_t>(running_ - threads_.data()) / 32 * 32;
+  join(std::span(threads_).subspan(first, std::min<std::size_t>(32, threads_.size() - first)),
        &Thread::seen_warp);
 }
 
-void RaceDetector::join_block(std::size_t slot) { join(slots_[slot].threads, &Thread::seen_block); }
-
-void RaceDetector::join_grid() {
-  for (const Slot& slot : slots_)
-    for (const Thread& t : slot.threads) seen_grid_ = std::max(seen_grid_, t.now);
-  for (Slot& slot : slots_)
-    for (Thread& t : slot.threads) {
-      t.now = seen_grid_ + 1;
-      t.others = t.released = t.acquired = nullptr;
-    }
-}
+void RaceDetector::join_block() { join(threads_, &Thread::seen_block); }
 
 void RaceDetector::fence() {
   Thread& t = *running_;

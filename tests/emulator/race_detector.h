@@ -5,10 +5,10 @@
 // precise dynamic race detection", 2009), and aborts where two threads access the same byte, one of
 // them writes, not both are atomic, and nothing orders them.
 //
-// These order two accesses: __syncthreads within a block, __syncwarp within a warp, the sync() of a
-// cooperative grid, and the pattern fence, atomic, atomic of the same word, fence, whose steps may
-// be taken by different threads of a block if a barrier lies between them. Shuffles and votes order
-// nothing, as CUDA documents. Launches are ordered.
+// These order two accesses: __syncthreads within a block, __syncwarp within a warp, and the pattern
+// fence, atomic, atomic of the same word, fence, whose steps may be taken by different threads of a
+// block if a barrier lies between them. Shuffles and votes order nothing, as CUDA documents.
+// Launches are ordered.
 #pragma once
 
 #include "emulator.h"
@@ -25,24 +25,19 @@ class RaceDetector {
   /// True if a library of kernels is loaded that was compiled with -fsanitize=thread.
   static bool is_on();
 
-  /// Watches the calling host thread, which runs the launch, while the object lives. At most
-  /// `blocks_at_once` blocks are in progress, each in a slot of its own.
-  RaceDetector(const Launch& launch, std::size_t blocks_at_once);
+  /// Watches the calling host thread, which runs the launch, while the object lives.
+  explicit RaceDetector(const Launch& launch);
   ~RaceDetector();
   RaceDetector(const RaceDetector&) = delete;
   RaceDetector& operator=(const RaceDetector&) = delete;
 
-  /// Begins a block in a slot; its shared memory holds nothing that threads have accessed.
-  void begin_block(std::size_t slot, std::size_t block, Region dynamic_shared);
-  /// Tells which thread runs from now on.
-  void resume(std::size_t slot, std::size_t thread) {
-    running_ = &slots_[slot].threads[thread];
-    running_slot_ = slot;
-  }
+  /// Begins a block; its shared memory holds nothing that threads have accessed.
+  void begin_block(std::size_t block, Region dynamic_shared);
+  /// Tells which thread of the block runs from now on.
+  void resume(std::size_t thread) { running_ = &threads_[thread]; }
 
   void join_warp();  ///< the warp of the running thread has passed __syncwarp
-  void join_block(std::size_t slot);
-  void join_grid();
+  void join_block();
   void fence();  ///< the running thread
 
   enum class Access { read, write, atomic_read, atomic_write };
@@ -65,11 +60,6 @@ class RaceDetector {
     ClockPointer released;  // what comes before a fence that comes before this point
     ClockPointer acquired;  // what an atomic operation has read, until the next fence
   };
-  struct Slot {
-    std::vector<Thread> threads;
-    Region dynamic_shared{};
-    std::uint32_t stamp = 0;
-  };
   struct Cell;
   struct Word;
   struct Place;
@@ -85,12 +75,13 @@ class RaceDetector {
 
   const Launch& launch_;
   std::size_t block_threads_, block_warps_;
-  std::vector<Slot> slots_;
   const std::vector<Region>& static_shared_;
-  std::uint32_t stamp_;
-  Time seen_grid_ = 0;
+  const std::uint32_t stamp_;  ///< of the launch, for device memory
+  // The block in progress, with a stamp for its shared memory.
+  std::vector<Thread> threads_;
+  Region dynamic_shared_{};
+  std::uint32_t block_stamp_ = 0;
   Thread* running_ = nullptr;
-  std::size_t running_slot_ = 0;
   struct Exchanged {
     std::uint32_t stamp = 0;
     ClockPointer clock;

@@ -14,13 +14,12 @@ TEST(Races, KernelsThatSynchroniseHaveNone) {
   ASSERT_TRUE(emulator::RaceDetector::is_on()) << "the kernels must be instrumented";
   std::vector<float> x(1000);
   std::iota(x.begin(), x.end(), 1.0f);
-  const Buffer<float> in(x), partial(7), result(1), of_blocks(8), of_grid(8);
+  const Buffer<float> in(x), partial(7), result(1), of_blocks(8);
   const Buffer<unsigned> counter(std::vector<unsigned>{0});
   for (int repeat = 0; repeat < 3; ++repeat) {
     launch_sum({.blocks = 7, .threads = 96}, in.get(), 1000, partial.get(), counter.get(),
                result.get());
-    launch_grid_sum({.blocks = 8, .threads = 48, .shared_bytes = 64, .cooperative = true},
-                    of_blocks.get(), of_grid.get());
+    launch_block_numbers({.blocks = 8, .threads = 48, .shared_bytes = 64}, of_blocks.get());
   }
   EXPECT_EQ(result.values()[0], 500500.0f);
 }
@@ -78,13 +77,11 @@ TEST(Races, AtomicsRaceWithOtherAccesses) {
       "data race in device memory(.|\n)*atomically writes");
 }
 
-TEST(Races, AGridsBarrierOrdersItsBlocks) {
+TEST(Races, NothingOrdersTheBlocksOfALaunch) {
   const Buffer<int> values(5);
-  launch_rotate_over_grid(values.get(), true);
-  cudaDeviceSynchronize();
   EXPECT_DEATH(
       {
-        launch_rotate_over_grid(values.get(), false);
+        launch_read_other_blocks(values.get());
         cudaDeviceSynchronize();
       },
       "data race in device memory");

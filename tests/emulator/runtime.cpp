@@ -29,10 +29,8 @@ namespace {
 
 // The emulated devices have the limits of an H200, but few multiprocessors and a small L2 cache, so
 // that small shapes take the code paths of large ones.
-constexpr int devices = 4, multiprocessors = 3, threads_per_multiprocessor = 2048,
-              blocks_per_multiprocessor = 32;
-constexpr std::size_t shared_per_multiprocessor = 228 << 10, shared_per_block = 48 << 10,
-                      shared_optin = 227 << 10;
+constexpr int devices = 4, multiprocessors = 3;
+constexpr std::size_t shared_per_block = 48 << 10;  // that a launch may use without a request
 constexpr int l2_bytes = 1 << 20;
 
 // The properties that a census changes.
@@ -40,12 +38,6 @@ int multiprocessor_count() {
   return census::device() ? census::device()->multiprocessors : multiprocessors;
 }
 int compute_major() { return census::device() ? census::device()->compute_major : 9; }
-std::size_t shared_of_block() {
-  return census::device() ? census::device()->shared_per_block : shared_optin;
-}
-std::size_t shared_of_multiprocessor() {
-  return census::device() ? census::device()->shared_per_multiprocessor : shared_per_multiprocessor;
-}
 int l2_size() { return census::device() ? census::device()->l2_bytes : l2_bytes; }
 
 thread_local int current_device = 0;
@@ -56,14 +48,9 @@ cudaError_t result(cudaError_t status) {
   return status;
 }
 
-struct Kernel {
-  Binder binder = nullptr;
-  std::array<std::size_t, devices> shared_allowed;
-  Kernel() { shared_allowed.fill(shared_per_block); }
-};
 struct Kernels {
   std::mutex mutex;
-  std::unordered_map<const void*, Kernel> known;
+  std::unordered_map<const void*, Binder> known;
 };
 Kernels& kernels() {
   static auto* k = new Kernels;
@@ -90,14 +77,6 @@ bool is_pinned(const void* address) {
   if (after == pinned().blocks.begin()) return false;
   const auto block = std::prev(after);
   return a < block->first + block->second.bytes;
-}
-
-int blocks_at_once(int threads, std::size_t shared) {
-  int blocks =
-      std::min(blocks_per_multiprocessor, threads_per_multiprocessor / ((threads + 31) / 32 * 32));
-  if (shared > 0)
-    blocks = std::min(blocks, static_cast<int>(shared_of_multiprocessor() / (shared + 1024)));
-  return blocks;
 }
 
 void deduce_kind(cudaMemcpyKind& kind, const void* to, const void* from) {
@@ -152,7 +131,7 @@ namespace emulator {
 
 void register_kernel(const void* kernel, Binder binder) {
   const std::lock_guard lock(kernels().mutex);
-  kernels().known[kernel].binder = binder;
+  kernels().known[kernel] = binder;
 }
 
 }  // namespace emulator
@@ -183,16 +162,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->major = compute_major();
   p->totalGlobalMem = memory_bytes();
   p->sharedMemPerBlock = shared_per_block;
-  p->sharedMemPerBlockOptin = shared_of_block();
-  p->sharedMemPerMultiprocessor = shared_of_multiprocessor();
   p->regsPerBlock = p->regsPerMultiprocessor = 65536;
   p->warpSize = 32;
   p->maxThreadsPerBlock = 1024;
-  p->maxThreadsPerMultiProcessor = threads_per_multiprocessor;
-  p->maxBlocksPerMultiProcessor = blocks_per_multiprocessor;
   p->multiProcessorCount = multiprocessor_count();
   p->l2CacheSize = l2_size();
-  p->cooperativeLaunch = p->unifiedAddressing = p->memoryPoolsSupported = p->asyncEngineCount = 1;
+  p->unifiedAddressing = p->memoryPoolsSupported = p->asyncEngineCount = 1;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -200,11 +175,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrMultiProcessorCount: *value = multiprocessor_count(); break;
     case cudaDevAttrComputeCapabilityMajor: *value = compute_major(); break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(shared_of_block());
-      break;
     case cudaDevAttrL2CacheSize: *value = l2_size(); break;
-    case cudaDevAttrCooperativeLaunch: *value = 1; break;
     default: return result(cudaErrorNotSupported);
   }
   return cudaSuccess;
@@ -418,63 +389,29 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 
 // ---- kernels
 
-cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
-  census::note_call("cudaFuncSetAttribute");
-  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value < 0 || static_cast<std::size_t>(value) > shared_of_block())
-    return result(cudaErrorInvalidValue);
-  const std::lock_guard lock(kernels().mutex);
-  kernels().known[kernel].shared_allowed[static_cast<std::size_t>(current_device)] =
-      std::max(shared_per_block, static_cast<std::size_t>(value));
-  return cudaSuccess;
-}
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
-                                                          int threads, std::size_t shared_bytes) {
-  const std::lock_guard lock(kernels().mutex);
-  const bool is_allowed =
-      shared_bytes <=
-      kernels().known[kernel].shared_allowed[static_cast<std::size_t>(current_device)];
-  return *blocks = is_allowed ? blocks_at_once(threads, shared_bytes) : 0, cudaSuccess;
-}
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* address,
-                                void** arguments) {
-  Kernel kernel;
+cudaError_t cudaLaunchKernel(const void* address, dim3 grid, dim3 block, void** arguments,
+                             std::size_t shared_bytes, cudaStream_t handle) {
+  Binder binder = nullptr;
   {
     const std::lock_guard lock(kernels().mutex);
-    kernel = kernels().known[address];
+    binder = kernels().known[address];
   }
-  if (kernel.binder == nullptr) fatal("a kernel was launched without tutti::cuda::launch");
-  Launch launch{.grid = config->gridDim,
-                .block = config->blockDim,
-                .shared_bytes = config->dynamicSmemBytes,
-                .cooperative = false,
-                .kernel = {},
-                .address = address};
-  for (unsigned i = 0; i < config->numAttrs; ++i)
-    if (config->attrs[i].id == cudaLaunchAttributeCooperative)
-      launch.cooperative = config->attrs[i].val.cooperative != 0;
-  const std::size_t threads = std::size_t{launch.block.x} * launch.block.y * launch.block.z;
-  const std::size_t blocks = std::size_t{launch.grid.x} * launch.grid.y * launch.grid.z;
-  if (threads == 0 || threads > 1024 || launch.block.z > 64 || blocks == 0 ||
-      launch.grid.x > 0x7fffffffu || launch.grid.y > 65535 || launch.grid.z > 65535)
+  if (binder == nullptr) fatal("a kernel was launched without tutti::cuda::launch");
+  const std::size_t threads = std::size_t{block.x} * block.y * block.z;
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  if (threads == 0 || threads > 1024 || block.z > 64 || blocks == 0 || grid.x > 0x7fffffffu ||
+      grid.y > 65535 || grid.z > 65535)
     return result(cudaErrorInvalidConfiguration);
-  if (launch.shared_bytes > kernel.shared_allowed[static_cast<std::size_t>(current_device)])
-    return result(cudaErrorInvalidValue);
-  const int at_once = blocks_at_once(static_cast<int>(threads), launch.shared_bytes) *
-                      multiprocessor_count();
-  if (launch.cooperative && blocks > static_cast<std::size_t>(at_once))
-    return result(cudaErrorCooperativeLaunchTooLarge);
-  census::note_launch({.grid = launch.grid,
-                       .block = launch.block,
-                       .shared_bytes = launch.shared_bytes,
-                       .is_cooperative = launch.cooperative},
-                      address, arguments);
-  launch.kernel = kernel.binder(address, arguments);
-  const StreamPtr stream = stream_of(config->stream);
+  if (shared_bytes > shared_per_block) return result(cudaErrorInvalidValue);
+  census::note_launch({.grid = grid, .block = block, .shared_bytes = shared_bytes}, address,
+                      arguments);
+  const StreamPtr stream = stream_of(handle);
   if (stream->device != current_device) return result(cudaErrorInvalidResourceHandle);
-  const KernelNode node{address, current_device, launch.shared_bytes};
-  return result(enqueue(
-      stream, [launch = std::move(launch)] { emulator::run(launch); }, node));
+  return result(enqueue(stream, [launch = Launch{.grid = grid,
+                                                 .block = block,
+                                                 .shared_bytes = shared_bytes,
+                                                 .kernel = binder(address, arguments),
+                                                 .address = address}] { emulator::run(launch); }));
 }
 
 // ---- graphs
@@ -498,14 +435,6 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long) {
-  const std::lock_guard lock(kernels().mutex);
-  for (const Node& node : graph->graph->nodes) {
-    if (!node.kernel.kernel) continue;
-    const Kernel& kernel = kernels().known[node.kernel.kernel];
-    const auto device = static_cast<std::size_t>(node.kernel.device);
-    if (node.kernel.shared_bytes > kernel.shared_allowed[device])
-      return result(cudaErrorInvalidValue);
-  }
   return *executable = new CUgraphExec_st{graph->graph}, cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {

@@ -200,8 +200,7 @@ StepCensus sum_up(const std::vector<Call>& calls, const DeviceModel& device) {
   StepCensus census;
   std::map<std::pair<Kind, std::string>, Row> rows;
   for (const Call& call : calls) {
-    std::string name = short_name(call.name);
-    if (call.rounds > 0) name += fmt::format(", rounds: {}", call.rounds);
+    const std::string name = short_name(call.name);
     if (name == "moments_kernel") {
       ++census.norm_layers;
       census.torch_norm_bytes += call.bytes * torch_passes(call.spans.back());

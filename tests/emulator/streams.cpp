@@ -212,10 +212,10 @@ void destroy_stream(cudaStream_t handle) {
   erase_if_finished(stream);
 }
 
-cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work, const KernelNode& kernel) {
+cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work) {
   std::unique_lock lock(queues().mutex);
   if (stream->capture) {
-    capture_node(*stream, {.work = std::move(work), .begin = {}, .after = {}, .kernel = kernel});
+    capture_node(*stream, {.work = std::move(work), .begin = {}, .after = {}});
     return cudaSuccess;
   }
   if (census::device()) return cudaSuccess;  // No work runs.

@@ -47,18 +47,10 @@ struct SharedWork {
   std::shared_ptr<Signal> done;
 };
 
-/// What a kernel node needs of its kernel.
-struct KernelNode {
-  const void* kernel = nullptr;
-  int device = 0;
-  std::size_t shared_bytes = 0;
-};
-
 struct Node {
   std::function<void()> work;         ///< exactly one of the two is set
   std::function<SharedWork()> begin;  ///< is called at each replay
   std::set<std::size_t> after;        ///< the nodes that come before this one
-  KernelNode kernel = {};             ///< its kernel is null for other nodes
 };
 
 struct Graph {
@@ -85,8 +77,7 @@ StreamPtr stream_of(cudaStream_t handle);
 cudaStream_t handle_of(const StreamPtr& stream);
 void destroy_stream(cudaStream_t handle);
 
-cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work,
-                    const KernelNode& kernel = {});
+cudaError_t enqueue(const StreamPtr& stream, std::function<void()> work);
 std::shared_ptr<Signal> record(const StreamPtr& stream);
 cudaError_t wait(const StreamPtr& stream, const std::shared_ptr<Signal>& signal);
 /// Runs everything that was enqueued before. cudaErrorStreamCaptureUnsupported during a capture.

@@ -68,8 +68,7 @@ TEST(SmallKernels, Normalisation) {
     for (const std::int64_t channels : {8, 5}) {
       for (const DType dtype : {float32, bfloat16})
         expect_the_cpus_normalisation({3, channels, 5, 7}, dtype, format);
-      // Here a channel has several blocks: the last block merges their sums, and persistent blocks
-      // wait for each other.
+      // Here a channel has several blocks: the last block merges their sums.
       expect_the_cpus_normalisation({8, channels, 40, 40}, float32, format);
     }
 }

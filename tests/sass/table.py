@@ -24,7 +24,6 @@ VECTORISED = [
     (r"^(apply|apply_grad)_kernel<\w+, true, true,", True, True),
     (r"^gradient_sums_kernel<\w+, true, true,", True, False),
     (r"^moments_kernel<\w+, true, true,", True, False),
-    (r"^persistent_(forward|backward)_kernel<", True, True),
     (r"^(forward|input_grad)_kernel<" + WHOLE_VECTOR, True, True),
     (r"^(average|max)_(forward|backward)_kernel<" + WHOLE_VECTOR, True, True),
     (r"^step_kernel<", True, True),

@@ -9,7 +9,6 @@
 // quarter of a second later where no lower one has failed the world.
 #pragma once
 
-#include "../../../core/cuda/collectives.h"
 #include "../../../core/cuda/stream.h"
 #include "../../../core/fork.h"
 #include "../../launch/rendezvous/store.h"
@@ -40,16 +39,11 @@ using IssuedCalls = std::vector<std::shared_ptr<IssuedCall>>;
 /// no graph holds it.
 struct RegisteredGroup {
   RegisteredGroup(std::string group_key, GroupInfo group_info, cuda::Stream own)
-      : key(std::move(group_key)), info(std::move(group_info)), stream(std::move(own)) {
-    if (info.size > 1) collectives_scope.emplace(stream.device());
-  }
+      : key(std::move(group_key)), info(std::move(group_info)), stream(std::move(own)) {}
 
   const std::string key;  ///< The same on every member, and of no other group.
   const GroupInfo info;
   const cuda::Stream stream;  ///< Where the group's collectives run.
-  /// Says that kernels of collectives may hold multiprocessors of the device. A group of one rank
-  /// has none.
-  std::optional<cuda::CollectivesScope> collectives_scope;
   Communicator communicator{stream.device()};
 
   std::mutex mutex;  ///< Guards what follows.

@@ -10,7 +10,7 @@
 
 namespace tutti::cuda {
 
-/// The kernel's address, by which cudaLaunchKernelExC finds it. Registers the kernel.
+/// The kernel's address, by which cudaLaunchKernel finds it. Registers the kernel.
 template <class... Parameters>
 const void* address_of(void (*kernel)(Parameters...)) {
   const void* address = reinterpret_cast<const void*>(kernel);
