@@ -1,6 +1,6 @@
 // launch() starts a kernel on the calling thread's current device and stream; every kernel of the
-// library starts here. The header is for .cu files. tests/emulator, which runs kernels on the CPU,
-// replaces the two small templates in the middle.
+// library but those of CUB starts here. The header is for .cu files. tests/emulator, which runs
+// kernels on the CPU, replaces the two small templates in the middle.
 #pragma once
 
 #include "check.h"

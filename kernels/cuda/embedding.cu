@@ -8,6 +8,8 @@
 #include "element.h"
 #include "elementwise_kernels.h"
 
+#include <cub/device/device_radix_sort.cuh>
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -68,63 +70,19 @@ void gather(const Tensor& weight, const Tensor& indices, const Tensor& out) {
   });
 }
 
-// ---- A bitonic sort (Batcher 1968). A key consists of a row and a position, 32 bits each.
-
-constexpr int tile = 2 * block_threads;  // The number of keys that a block sorts.
-constexpr std::uint64_t no_key = ~std::uint64_t{0};
+// ---- Sorted keys. A key consists of a row and a position, 32 bits each.
 
 __global__ __launch_bounds__(block_threads) void keys_kernel(const std::int64_t* indices,
                                                              std::int64_t count, std::int64_t rows,
-                                                             std::int64_t padded,
                                                              std::uint64_t* keys) {
-  for (std::int64_t i = first_index(); i < padded; i += index_step()) {
-    // An index out of range has no row.
-    const bool valid = i < count && indices[i] >= 0 && indices[i] < rows;
-    keys[i] = valid ? static_cast<std::uint64_t>(indices[i]) << 32 | static_cast<std::uint64_t>(i)
-                    : no_key;
+  for (std::int64_t i = first_index(); i < count; i += index_step()) {
+    // An index out of range comes behind all rows.
+    const std::int64_t row = indices[i] >= 0 && indices[i] < rows ? indices[i] : rows;
+    keys[i] = static_cast<std::uint64_t>(row) << 32 | static_cast<std::uint64_t>(i);
   }
 }
 
-// Orders one pair of keys: pair number `pair` of the pairs whose keys are `step` apart. Runs of
-// `run` keys are sorted in ascending and descending order alternately.
-__device__ inline void order_pair(std::uint64_t* keys, std::int64_t first_key, std::int64_t pair,
-                                  std::int64_t step, std::int64_t run) {
-  const std::int64_t low = 2 * step * (pair / step) + pair % step;
-  const bool up = ((first_key + low) & run) == 0;
-  const std::uint64_t a = keys[low], b = keys[low + step];
-  if ((a > b) == up) {
-    keys[low] = b;
-    keys[low + step] = a;
-  }
-}
-
-__global__ __launch_bounds__(block_threads) void sort_step_kernel(std::uint64_t* keys,
-                                                                  std::int64_t padded,
-                                                                  std::int64_t step,
-                                                                  std::int64_t run) {
-  for (std::int64_t pair = first_index(); pair < padded / 2; pair += index_step())
-    order_pair(keys, 0, pair, step, run);
-}
-
-// Performs all steps that compare keys within a tile, for run lengths from `first_run` to
-// `last_run`.
-__global__ __launch_bounds__(block_threads) void sort_tile_kernel(std::uint64_t* keys,
-                                                                  std::int64_t first_run,
-                                                                  std::int64_t last_run) {
-  __shared__ std::uint64_t own[tile];
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * tile;
-  for (int i = static_cast<int>(threadIdx.x); i < tile; i += block_threads)
-    own[i] = keys[first + i];
-  __syncthreads();
-  for (std::int64_t run = first_run; run <= last_run; run *= 2)
-    for (std::int64_t step = run / 2 < tile / 2 ? run / 2 : tile / 2; step > 0; step /= 2) {
-      order_pair(own, first, threadIdx.x, step, run);
-      __syncthreads();
-    }
-  for (int i = static_cast<int>(threadIdx.x); i < tile; i += block_threads)
-    keys[first + i] = own[i];
-}
-
+// Returns the keys of all positions, sorted by row and then by position.
 Tensor sorted_keys(const Tensor& indices, std::int64_t rows, int device) {
   const std::int64_t count = indices.numel();
   if (count >= (std::int64_t{1} << 32) || rows >= (std::int64_t{1} << 32))
@@ -132,22 +90,24 @@ Tensor sorted_keys(const Tensor& indices, std::int64_t rows, int device) {
         "embedding: the gradient of {} positions in a table of {} rows; fewer than 2^32 of either "
         "are supported on a GPU",
         count, rows);
-  const auto padded = static_cast<std::int64_t>(
-      std::bit_ceil(static_cast<std::uint64_t>(count < tile ? tile : count)));
-  const Tensor memory = empty({padded}, {int64, indices.device()});
-  auto* keys = reinterpret_cast<std::uint64_t*>(memory.data<std::int64_t>());
-  tutti::cuda::launch("embedding", keys_kernel, grid_for(padded, device),
-                      indices.data<std::int64_t>(), count, rows, padded, keys);
-  const tutti::cuda::Grid tiles{.blocks = static_cast<unsigned>(padded / tile),
-                                .threads = block_threads};
-  tutti::cuda::launch("embedding", sort_tile_kernel, tiles, keys, 2, tile);
-  for (std::int64_t run = 2 * tile; run <= padded; run *= 2) {
-    for (std::int64_t step = run / 2; step >= tile; step /= 2)
-      tutti::cuda::launch("embedding", sort_step_kernel, grid_for(padded / 2, device), keys, padded,
-                          step, run);
-    tutti::cuda::launch("embedding", sort_tile_kernel, tiles, keys, run, run);
-  }
-  return memory;
+  const Tensor unsorted = empty({count}, {int64, indices.device()}), sorted = empty_like(unsorted);
+  auto* from = reinterpret_cast<std::uint64_t*>(unsorted.data<std::int64_t>());
+  auto* to = reinterpret_cast<std::uint64_t*>(sorted.data<std::int64_t>());
+  tutti::cuda::launch("embedding", keys_kernel, grid_for(count, device),
+                      indices.data<std::int64_t>(), count, rows, from);
+  // The positions are in order already, and a radix sort keeps the order of equal rows.
+  const int end_bit = 32 + std::bit_width(static_cast<std::uint64_t>(rows));
+  const cudaStream_t stream = tutti::cuda::current_stream(device).get();
+  const auto sort = [&](void* scratch, std::size_t& bytes) {
+    tutti::cuda::check(
+        cub::DeviceRadixSort::SortKeys(scratch, bytes, from, to, count, 32, end_bit, stream),
+        "cub::DeviceRadixSort::SortKeys", "embedding");
+  };
+  std::size_t bytes = 0;
+  sort(nullptr, bytes);  // sets `bytes`
+  const Tensor scratch = empty({static_cast<std::int64_t>(bytes)}, {uint8, indices.device()});
+  sort(scratch.raw(), bytes);
+  return sorted;
 }
 
 // ---- The sum of gradients.
@@ -163,12 +123,15 @@ __global__ __launch_bounds__(block_threads) void add_rows_kernel(const std::uint
   const std::int64_t width = weight_grad.width;
   for (std::int64_t i = first_index() / threads_per_row; i < count;
        i += index_step() / threads_per_row) {
-    const std::uint64_t key = keys[i], row = key >> 32;
-    if (key == no_key || (i > 0 && keys[i - 1] >> 32 == row)) continue;
+    const auto row_of = [keys](std::int64_t at) {
+      return static_cast<std::int64_t>(keys[at] >> 32);
+    };
+    const std::int64_t row = row_of(i);
+    if (row == weight_grad.rows || (i > 0 && row_of(i - 1) == row)) continue;
     for (std::int64_t c = threadIdx.x % threads_per_row; c < width; c += threads_per_row) {
-      A& to = weight_grad.at(static_cast<std::int64_t>(row), c);
+      A& to = weight_grad.at(row, c);
       double sum = static_cast<double>(to);
-      for (std::int64_t j = i; j < count && keys[j] >> 32 == row; ++j)
+      for (std::int64_t j = i; j < count && row_of(j) == row; ++j)
         sum += load_one<double>(g, static_cast<std::int64_t>(keys[j] & 0xffffffffu) * width + c);
       to = static_cast<A>(sum);
     }

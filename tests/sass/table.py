@@ -132,6 +132,8 @@ def read_library(library):
     result = []
     for cubin, group in zip(cubins, groups):
         for mangled, kernel in group.items():
+            if names[mangled].startswith("cub::"):  # NVIDIA's own kernels
+                continue
             kernel.name = names[mangled]
             kernel.file = cubin.name.split(".")[0]
             result.append(kernel)
