@@ -45,10 +45,6 @@ class Backend {
   /// staging_device().
   virtual bool accepts(Device device) const = 0;
   virtual Device staging_device() const { return Device::cpu(); }
-  /// Returns uninitialised memory of the kind that this backend moves best.
-  virtual Tensor empty(const Shape& shape, TensorOptions options) {
-    return tutti::empty(shape, options);
-  }
   /// Starts a collective without waiting for other ranks. The result keeps the tensors alive until
   /// the collective is done.
   virtual std::shared_ptr<Work::State> submit(const Collective& call) = 0;

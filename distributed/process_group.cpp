@@ -151,10 +151,6 @@ Traffic ProcessGroup::traffic() const { return {backend_->calls, backend_->bytes
 const ProcessGroup& ProcessGroup::for_normalization() const {
   return normalization_ ? *normalization_ : *this;
 }
-Tensor ProcessGroup::empty(const Shape& shape, TensorOptions options) const {
-  return backend_->belongs_to_parent() ? tutti::empty(shape, options)
-                                       : backend_->empty(shape, options);
-}
 void ProcessGroup::abort(const std::string& cause) const {
   if (!backend_->belongs_to_parent()) backend_->abort(cause);
 }

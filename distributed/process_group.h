@@ -79,10 +79,6 @@ class ProcessGroup {
   bool communicates() const;
   bool operator==(const ProcessGroup& other) const { return backend_ == other.backend_; }
 
-  /// Returns an uninitialised tensor for data that is sent often. The nccl backend registers its
-  /// memory with NCCL; with other backends it is a tensor as any other.
-  Tensor empty(const Shape& shape, TensorOptions options) const;
-
   /// Sets tensor = op over the ranks' tensors, in place and to the same bits on every rank. The
   /// tensor may have any strides but may not be expanded.
   Work all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::sum,

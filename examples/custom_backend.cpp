@@ -55,9 +55,6 @@ class SlowNetwork : public distributed::Backend {
   void skip_subgroup() override { inner_->skip_subgroup(); }
   bool accepts(Device device) const override { return inner_->accepts(device); }
   Device staging_device() const override { return inner_->staging_device(); }
-  Tensor empty(const Shape& shape, TensorOptions options) override {
-    return inner_->empty(shape, options);
-  }
   void abort(const std::string& cause) override { inner_->abort(cause); }
   std::optional<distributed::Failure> failure() override { return inner_->failure(); }
 

@@ -19,11 +19,11 @@ std::int64_t padded_elements(const Tensor& tensor) {
   return (tensor.numel() + step - 1) / step * step;
 }
 
-void allocate(Bucket& bucket, const StateDict& parameters, const ProcessGroup& group) {
+void allocate(Bucket& bucket, const StateDict& parameters) {
   std::int64_t total = 0;
   for (const std::size_t p : bucket.parameters) total += padded_elements(parameters[p].second);
   const Tensor& any = parameters[bucket.parameters[0]].second;
-  bucket.flat = group.empty({total}, {any.dtype(), any.device()});
+  bucket.flat = empty({total}, {any.dtype(), any.device()});
   bucket.flat.zero_();  // the gaps are sent, too, so they must hold finite numbers
   std::int64_t offset = 0;
   for (const std::size_t p : bucket.parameters) {
@@ -107,12 +107,12 @@ std::vector<OpenBucket> assign(const StateDict& parameters, const std::vector<st
 }  // namespace
 
 std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<std::size_t>& order,
-                                 const BucketSizes& sizes, const ProcessGroup& group) {
+                                 const BucketSizes& sizes) {
   std::vector<Bucket> buckets;
   for (OpenBucket& each : assign(parameters, order, sizes)) {
     Bucket& bucket = buckets.emplace_back();
     bucket.parameters = std::move(each.parameters);
-    allocate(bucket, parameters, group);
+    allocate(bucket, parameters);
     bucket.label =
         fmt::format("bucket {}: {}", buckets.size() - 1, summarize(parameters, bucket.parameters));
   }

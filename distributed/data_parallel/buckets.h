@@ -1,9 +1,8 @@
-// The layout of gradients in buckets: which parameter lies in which bucket, and where. The memory
-// of a bucket comes from the group that will send it; nothing here communicates.
+// The layout of gradients in buckets: which parameter lies in which bucket, and where. Nothing here
+// communicates.
 #pragma once
 
 #include "../../core/state_dict.h"
-#include "../process_group.h"
 
 namespace tutti::distributed {
 
@@ -25,6 +24,6 @@ struct BucketSizes {
 /// bucket, up to its size; a parameter that is larger has a bucket of its own. The buckets are
 /// ordered by the position of their last parameter in `order`.
 std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<std::size_t>& order,
-                                 const BucketSizes& sizes, const ProcessGroup& group = {});
+                                 const BucketSizes& sizes);
 
 }  // namespace tutti::distributed

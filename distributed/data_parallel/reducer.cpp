@@ -97,8 +97,7 @@ void Reducer::lay_out_buckets(const std::vector<std::size_t>& order) {
   for (std::size_t p = 0; p < layouts.size() && !buckets_.empty(); ++p) layouts[p].second = view(p);
   buckets_ = make_buckets(
       layouts, order,
-      {.first_bytes = bytes(options_.first_bucket_mb), .cap_bytes = bytes(options_.bucket_cap_mb)},
-      group_);
+      {.first_bytes = bytes(options_.first_bucket_mb), .cap_bytes = bytes(options_.bucket_cap_mb)});
   for (std::size_t b = 0; b < buckets_.size(); ++b)
     for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i) {
       ParameterState& state = states_[buckets_[b].parameters[i]];

@@ -726,6 +726,33 @@ TEST(MalformedValues, ReportsAboutCollectivesAreReadWithChecks) {
   refuses([](nccl::Report&, Fingerprint& f) { f.rank = Dims::max_rank + 1; });
 }
 
+TEST(PublishedReports, ThoseWithCallsUnderWayArePublishedFirst) {
+  nccl::Reports reports;
+  for (int i = 0; i < 1000; ++i)
+    reports[fmt::format("world.{:03}:0", i)] =
+        nccl::Report{.last_issued = 1, .calls = i % 10 == 7 ? 1 : 0};
+  const nccl::Reports chosen = that_fit(reports, rendezvous::max_value_bytes);
+  const std::string text = encode(chosen);
+  EXPECT_LE(text.size(), rendezvous::max_value_bytes);
+  EXPECT_GT(text.size(), rendezvous::max_value_bytes - 2 * sizeof(nccl::Report));
+  for (const auto& [key, report] : reports) {
+    EXPECT_TRUE(report.calls == 0 || chosen.contains(key)) << key;
+  }
+  EXPECT_EQ(that_fit(reports, 1'000'000'000).size(), reports.size());
+  EXPECT_EQ(encode(that_fit(reports, 0)), "");
+}
+
+TEST(PublishedReleases, AreWholeKeysOfTheRanksThatHaveReleasedAGroup) {
+  const Values lists = {{nccl::released_key(0), "world.1:0\nworld.12:0\n"},
+                        {nccl::released_key(10), "world\n"}};
+  EXPECT_TRUE(nccl::is_released_by(0, "world.1:0", lists));
+  EXPECT_TRUE(nccl::is_released_by(0, "world.12:0", lists));
+  EXPECT_TRUE(nccl::is_released_by(10, "world", lists));
+  for (const char* key : {"world", "world.1", "1:0", "world.12:0\nworld"})
+    EXPECT_FALSE(nccl::is_released_by(0, key, lists)) << key;
+  EXPECT_FALSE(nccl::is_released_by(1, "world.1:0", lists)) << "it has no list";
+}
+
 TEST(MalformedValues, RandomBytesAreNeverTakenForMessages) {
   const auto seed = std::random_device()();
   SCOPED_TRACE(fmt::format("seed {}", seed));

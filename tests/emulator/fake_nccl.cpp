@@ -72,13 +72,7 @@ struct RankGroup {
   std::map<std::int64_t, Split> splits;
 };
 
-// The registered memory, by handle.
-std::map<void*, void*>& registrations() {
-  static auto* all = new std::map<void*, void*>;
-  return *all;
-}
-
-std::mutex mutex;  // guards all groups, devices and registrations
+std::mutex mutex;  // guards all groups and devices
 std::condition_variable connected_or_aborted;
 std::map<std::string, std::shared_ptr<RankGroup>>& groups() {
   static auto* all = new std::map<std::string, std::shared_ptr<RankGroup>>;
@@ -493,41 +487,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   }
   emulator::wait_until_idle(comm->device);
   while (comm->state.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  {
-    const std::lock_guard lock(mutex);
-    std::erase_if(registrations(), [&](const auto& each) {
-      return static_cast<std::pair<ncclComm_t, void*>*>(each.first)->first == comm;
-    });
-  }
   delete comm;
   return ncclSuccess;
-}
-
-ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
-  return cudaMalloc(data, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-ncclResult_t ncclMemFree(void* data) {
-  {
-    const std::lock_guard lock(mutex);
-    for (const auto& [_, registered] : registrations())
-      if (registered == data) return ncclInvalidUsage;
-  }
-  // ncclMemFree, unlike cudaFree, does not wait for the devices.
-  return cudaFreeAsync(data, nullptr) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, std::size_t, void** handle) {
-  const std::lock_guard lock(mutex);
-  *handle = new std::pair(comm, data);
-  for (const auto& [_, registered] : registrations())
-    if (registered == data) return ncclInvalidUsage;  // stricter than NCCL: memory registers once
-  registrations()[*handle] = data;
-  return ncclSuccess;
-}
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  const std::lock_guard lock(mutex);
-  const auto* made = static_cast<std::pair<ncclComm_t, void*>*>(handle);
-  if (made->first != comm || registrations().erase(handle) == 0) return ncclInvalidUsage;
-  return delete made, ncclSuccess;
 }
 
 ncclResult_t ncclAllReduce(const void* input, void* output, std::size_t count, ncclDataType_t type,

@@ -3,7 +3,6 @@
 // the rest is what it reads. Where a reader comes after the greeting or behind a message
 // authentication code, the input is signed first: the fuzzer could not guess a code.
 #include <tutti/core/error.h>
-#include <tutti/distributed/backends/nccl/releases.h>
 #include <tutti/distributed/backends/nccl/report.h>
 #include <tutti/distributed/launch/rendezvous/greeting.h>
 
@@ -102,10 +101,6 @@ void read_values(const std::string& bytes) {
   try {
     for (const auto& [key, report] : nccl::decode_reports(bytes, 1))
       for (const Fingerprint& fingerprint : report.fingerprints) to_string(fingerprint);
-  } catch (const tutti::DistributedError&) {}
-  try {
-    const nccl::ReleaseList list = nccl::decode_releases(bytes, 1);
-    expect(nccl::decode_releases(nccl::encode(list), 1) == list);
   } catch (const tutti::DistributedError&) {}
   const auto table = std::make_shared<SharedTable>();
   const auto store = in_memory(table, {0, 2, {}, std::chrono::milliseconds(0)});

@@ -11,7 +11,6 @@
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
 #include <tutti/distributed/backends/nccl/nccl.h>
-#include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/distributed/launch/launch.h>
 
 #include <gtest/gtest.h>
@@ -20,7 +19,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <future>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -71,14 +69,6 @@ class Nccl : public ::testing::TestWithParam<int> {
                   std::chrono::milliseconds timeout = 60s) {
     run_ranks(ranks(), fn, {.backend = "nccl", .timeout = timeout});
   }
-  /// Expects that all ranks together hold `each` registered bytes per rank.
-  static void expect_registered(const ProcessGroup& group, std::size_t each) {
-    std::this_thread::sleep_for(300ms);  // until the watcher has dropped the calls that are done
-    group.barrier();                     // frees what is no longer in use
-    group.barrier();                     // until every rank has done so
-    EXPECT_EQ(nccl::registered_bytes(), each * static_cast<std::size_t>(group.size()));
-    group.barrier();
-  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, Nccl, ::testing::Values(2, 4));
@@ -98,56 +88,6 @@ TEST_P(Nccl, StagesTensorsOfTheHost) {
     EXPECT_EQ(to_vector(x), std::vector<double>(1000, group.size() * (group.size() + 1) / 2.0));
     group.all_gather(full({2}, group.rank(), {.dtype = int64}), all).wait();
     for (int r = 0; r < group.size(); ++r) EXPECT_EQ(all.select(0, r).select(0, 1).item<int>(), r);
-  });
-}
-
-TEST_P(Nccl, BucketsAreRegisteredAndGoWithTheirTensors) {
-  EXPECT_EQ(nccl::registered_bytes(), 0u);
-  run([](const ProcessGroup& group) {
-    StateDict model;
-    for (const char* name : {"a", "b", "c"})
-      model.emplace_back(name,
-                         full({1000}, group.rank() + 1.0, {.device = own(group)}).requires_grad_());
-    {
-      DataParallel ddp(model, {}, group, {.bucket_cap_mb = 0.008, .first_bucket_mb = 0.001});
-      EXPECT_EQ(ddp.buckets().size(), 2u);
-      expect_registered(group, 3 * 1008 * sizeof(float));
-      // The gradients arrive in another order than expected, so the buckets are laid out anew once.
-      for (int step = 0; step < 3; ++step) {
-        Tensor loss = sum(model[2].second);
-        for (const std::size_t p : {1, 0}) loss = sum(model[p].second) + loss;
-        for (const auto& [_, parameter] : model) parameter.set_grad({});
-        loss.backward();
-        for (const auto& [_, parameter] : model)
-          EXPECT_EQ(to_vector(parameter.grad()), std::vector<double>(1000, 1));
-      }
-      expect_registered(group, 3 * 1008 * sizeof(float));
-    }
-    expect_registered(group, 3 * 1008 * sizeof(float));  // the gradients are views
-    for (const auto& [_, parameter] : model) parameter.set_grad({});
-    expect_registered(group, 0);
-    // Memory for CPU tensors, and of sizes that NCCL refuses, comes from the ordinary allocators.
-    EXPECT_TRUE(group.empty({3}, {}).device().is_cpu());
-    EXPECT_THROW(group.empty({std::int64_t{1} << 50}, {.device = own(group)}), DeviceError);
-    expect_registered(group, 0);
-  });
-}
-
-TEST_P(Nccl, MemoryLetGoInACaptureStaysWithTheGraph) {
-  run([](const ProcessGroup& group) {
-    Tensor bucket = group.empty({1000}, {.device = own(group)});
-    bucket.fill_(3);
-    const Tensor y = zeros({1000}, {.device = own(group)});
-    std::optional<cuda::Graph> graph;
-    graph.emplace(own(group), [&] {
-      y.copy_(bucket * 2);
-      bucket = {};
-    });
-    expect_registered(group, 1000 * sizeof(float));
-    graph->replay();
-    EXPECT_EQ(to_vector(y), std::vector<double>(1000, 6));
-    graph.reset();
-    expect_registered(group, 0);
   });
 }
 
@@ -326,22 +266,6 @@ TEST_P(Nccl, AFailureEndsEveryGroupThoughAGraphHoldsOne) {
     to_vector(packet);  // no device hangs, although the graph lives
     expect_contains(message_of<DistributedError>([&] { group.barrier(); }),
                     {"rank 1 gave up", "no space left"});
-  });
-}
-
-TEST_P(Nccl, AFailedGroupStillGivesMemoryWhileAGraphHoldsIt) {
-  run([](const ProcessGroup& group) {
-    const Tensor x = ones({1000}, {.device = own(group)});
-    group.all_reduce(x).wait();
-    std::optional<cuda::Graph> graph(std::in_place, own(group),
-                                     [&] { group.all_reduce(x).wait(); });
-    group.barrier();
-    group.abort("no space left");
-    std::this_thread::sleep_for(200ms);  // the watcher aborts, which ends when the graph does
-    const auto memory =
-        std::async(std::launch::async, [&] { return group.empty({1000}, {.device = own(group)}); });
-    EXPECT_EQ(memory.wait_for(10s), std::future_status::ready) << "it waits for the graph";
-    graph.reset();
   });
 }
 

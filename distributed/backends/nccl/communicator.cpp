@@ -60,25 +60,6 @@ void Communicator::split(Communicator& parent, int color, int key, const Poll& p
   comm_ = std::exchange(parent.child_, nullptr);
 }
 
-void* Communicator::register_memory(void* data, std::size_t bytes) {
-  const std::lock_guard lock(calls_);
-  const ncclComm_t comm = comm_;
-  void* registration = nullptr;
-  return comm && ncclCommRegister(comm, data, bytes, &registration) == ncclSuccess ? registration
-                                                                                   : nullptr;
-}
-
-bool Communicator::deregister(void* registration) {
-  const std::unique_lock lock(calls_, std::try_to_lock);
-  // Read before ending() is asked: an abort() that begins here leaves the communicator until the
-  // lock is free, and one that has begun already counts as ending.
-  const ncclComm_t comm = comm_;
-  if (!lock || ending()) return false;
-  // A communicator that has been freed has no registrations.
-  if (comm && registration) ncclCommDeregister(comm, registration);
-  return true;
-}
-
 std::string Communicator::asynchronous_error() {
   const std::unique_lock lock(calls_, std::try_to_lock);
   const ncclComm_t comm = comm_;

@@ -54,13 +54,6 @@ class Communicator {
     check(call(comm), name);
   }
 
-  /// Registers memory that will be sent often, so that NCCL may do without buffers of its own.
-  /// Returns null where NCCL refuses.
-  void* register_memory(void* data, std::size_t bytes);
-  /// Undoes register_memory(). Returns false where another thread is in a call or the communicator
-  /// is being freed; then it must be tried again later.
-  bool deregister(void* registration);
-
   /// Returns the error that NCCL reports; an empty text where there is none, or where another
   /// thread is in a call.
   std::string asynchronous_error();

@@ -84,10 +84,7 @@ class GroupRegistry::WatchedRegistry : public Watched {
 };
 
 GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)
-    : store_(std::move(store)),
-      device_(device),
-      world_(make_world_over(store_)),
-      releases_(store_) {
+    : store_(std::move(store)), device_(device), world_(make_world_over(store_)) {
   world_->watch(std::make_shared<WatchedRegistry>(*this));
 }
 
@@ -203,10 +200,9 @@ void GroupRegistry::check_groups() {
   for (const auto& group : groups) {
     check_oldest_call(*group);
     if (world_->failure()) return;
-    note_release(*group);
   }
-  releases_.exchange();
-  for (const auto& group : groups) free_if_unused(*group);
+  publish_releases(groups);
+  free_released_by_all(groups);
 }
 
 void GroupRegistry::publish_calls() {
@@ -258,23 +254,46 @@ void GroupRegistry::check_oldest_call(RegisteredGroup& group) {
   ++oldest->looks;
 }
 
-// Tells the other members that this rank has released a group, once its device has done its work.
-void GroupRegistry::note_release(RegisteredGroup& group) {
-  if (group.is_unused) return;
+// Returns whether this rank has released a group and its device has done the group's work.
+bool GroupRegistry::is_idle(RegisteredGroup& group) {
   {
     const std::lock_guard lock(group.mutex);
-    if (!group.released || !group.calls.empty() || group.graph_collectives > 0) return;
+    if (!group.released || !group.calls.empty() || group.graph_collectives > 0) return false;
     if (!group.last.recorded()) group.last.record(group.stream);
   }
-  if (group.last.passed()) releases_.add(group.key, group.info.world_ranks);
+  return group.last.passed();
 }
 
-void GroupRegistry::free_if_unused(RegisteredGroup& group) {
-  group.is_unused = group.is_unused || releases_.is_released_by_all(group.key);
-  if (!group.is_unused) return;
-  // Unlike ncclCommDestroy, abort() waits for no other rank.
-  group.communicator.abort();
-  if (!group.communicator.ending()) remove(group);
+// Tells the other ranks which groups this rank has released.
+void GroupRegistry::publish_releases(const std::vector<std::shared_ptr<RegisteredGroup>>& groups) {
+  std::string list = released_;
+  for (const auto& group : groups) {
+    if (group->is_listed || list.size() + group->key.size() + 1 > rendezvous::max_value_bytes)
+      continue;
+    group->is_listed = is_idle(*group);
+    if (group->is_listed) list += group->key + '\n';
+  }
+  if (list == released_) return;
+  store_->set(released_key(member().rank), list);
+  released_ = std::move(list);
+}
+
+// Frees the communicators of groups that all members have released.
+void GroupRegistry::free_released_by_all(
+    const std::vector<std::shared_ptr<RegisteredGroup>>& groups) {
+  if (std::none_of(groups.begin(), groups.end(), [](const auto& each) { return each->is_listed; }))
+    return;
+  const rendezvous::Values lists = store_->list(released_prefix);
+  for (const auto& group : groups) {
+    const auto& ranks = group->info.world_ranks;
+    if (!group->is_listed || !std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+          return is_released_by(rank, group->key, lists);
+        }))
+      continue;
+    // Unlike ncclCommDestroy, abort() waits for no other rank.
+    group->communicator.abort();
+    if (!group->communicator.ending()) remove(*group);
+  }
 }
 
 // Aborts the communicators of all groups at once, because the end of each waits for the device, and

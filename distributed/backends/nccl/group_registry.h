@@ -13,7 +13,6 @@
 #include "../../../core/fork.h"
 #include "../../launch/rendezvous/store.h"
 #include "communicator.h"
-#include "releases.h"
 
 #include <condition_variable>
 #include <deque>
@@ -61,7 +60,7 @@ struct RegisteredGroup {
   // Used by the watcher thread only.
   std::optional<Clock::time_point> error_since = {};
   cuda::Event last = cuda::Event();  ///< Recorded after the stream's last work.
-  bool is_unused = false;            ///< All members have released it.
+  bool is_listed = false;            ///< Its key is in released_.
 };
 
 class GroupRegistry {
@@ -78,7 +77,9 @@ class GroupRegistry {
   /// Communicator::join(). Each group calls it at most once.
   ncclUniqueId shared_id(const RegisteredGroup& group, const Poll& poll);
   /// Marks a group as released. Its communicator is freed when all members have released it and no
-  /// graph holds it; until then other members may be receiving.
+  /// graph holds it; until then other members may be receiving. The list of a rank's released
+  /// groups is one value of the store, which holds more than 10,000 keys; the communicators of
+  /// later groups stay until the world ends.
   void release(RegisteredGroup& group);
   /// Releases all groups, waits up to 10 s for the other ranks to release theirs, ends the watcher
   /// and waits up to 10 s more for the graphs that hold communicators. A shorter timeout of the
@@ -96,8 +97,9 @@ class GroupRegistry {
   void check_groups();
   void publish_calls();
   void check_oldest_call(RegisteredGroup& group);
-  void note_release(RegisteredGroup& group);
-  void free_if_unused(RegisteredGroup& group);
+  static bool is_idle(RegisteredGroup& group);
+  void publish_releases(const std::vector<std::shared_ptr<RegisteredGroup>>& groups);
+  void free_released_by_all(const std::vector<std::shared_ptr<RegisteredGroup>>& groups);
   // On any thread.
   void abort_all();
   void remove(RegisteredGroup& group);
@@ -112,7 +114,7 @@ class GroupRegistry {
   // Used by the watcher thread only.
   std::int64_t checks_ = 0;
   std::string published_;
-  Releases releases_;
+  std::string released_;  // the keys of the groups that this rank has released, a line for each
   const ProcessMark process_;
 };
 

@@ -19,10 +19,6 @@ std::string why_unavailable();
 /// Loads NCCL's library. Returns an empty string, or else which files were tried and what to do.
 std::string why_not_loaded();
 
-/// Returns how many bytes of this process ProcessGroup::empty() has allocated with NCCL. No
-/// device's MemoryStats count them.
-std::size_t registered_bytes();
-
 /// Sets what NCCL reads from the environment when it is first called, unless the user has set it.
 /// Not to be called beside threads that read the environment: that may end the process.
 void set_environment();

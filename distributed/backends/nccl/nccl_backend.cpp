@@ -12,7 +12,6 @@
 #include "../../diagnostics/fault_injection.h"
 #include "../../launch/rendezvous/process_identity.h"
 #include "group_registry.h"
-#include "memory.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -97,11 +96,6 @@ class NcclBackend : public Backend {
   }
   ~NcclBackend() override { registry_->release(*group_); }
 
-  Tensor empty(const Shape& shape, TensorOptions options) override {
-    if (!accepts(options.device)) return Backend::empty(shape, options);
-    return registered_empty(group_, shape, options);
-  }
-
   bool accepts(Device device) const override { return device == staging_device(); }
   Device staging_device() const override { return Device::cuda(registry_->device()); }
 
@@ -118,12 +112,8 @@ class NcclBackend : public Backend {
     issued->ready.record(caller);
     // A call that is captured in a graph is not watched: it does nothing yet, and its replays are
     // seen only through NCCL's own errors.
-    if (caller.is_capturing()) {
-      hold_for_graph(issued->call);
-    } else {
-      free_released(registry_->device());
-      watch(issued, recorded);
-    }
+    if (caller.is_capturing()) hold_for_graph(issued->call);
+    else watch(issued, recorded);
     group_->stream.wait(issued->ready);
     try {
       enqueue(issued->call);

@@ -51,16 +51,6 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return library().call<ncclCommAbort>(__func__, comm);
 }
-ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
-  return library().call<ncclMemAlloc>(__func__, data, bytes);
-}
-ncclResult_t ncclMemFree(void* data) { return library().call<ncclMemFree>(__func__, data); }
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t bytes, void** handle) {
-  return library().call<ncclCommRegister>(__func__, comm, data, bytes, handle);
-}
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  return library().call<ncclCommDeregister>(__func__, comm, handle);
-}
 ncclResult_t ncclAllReduce(const void* input, void* output, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return library().call<ncclAllReduce>(__func__, input, output, count, type, op, comm, stream);

@@ -24,7 +24,7 @@ PendingState GroupRegistry::OldestCall::pending_state() const {
   const Fingerprint& own = issued_.fingerprint;
   // All ranks have completed what comes before, because it is done on this rank.
   PendingState state{.last_completed = own.sequence - 1};
-  const std::map<int, ReleaseList> released = registry_.releases_.read();
+  const rendezvous::Values released = registry_.store_->list(released_prefix);
   const rendezvous::Values states = registry_.store_->list("state/");
   std::vector<Fingerprint> fingerprints;
   for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
@@ -40,8 +40,7 @@ PendingState GroupRegistry::OldestCall::pending_state() const {
       state.missing.push_back(static_cast<int>(r));
       state.last_completed = std::min(state.last_completed, report.last_issued);
       // A rank whose report did not fit may have issued the collective before it left the group.
-      const auto list = released.find(world_rank);
-      if (has_report && list != released.end() && list->second.contains(group_.key))
+      if (has_report && is_released_by(world_rank, group_.key, released))
         state.departed.push_back(static_cast<int>(r));
     }
     // Errors describe a few ranks.

@@ -1,10 +1,12 @@
-// Report: what a rank publishes in the rendezvous store about its collectives of one group, and how
-// it becomes a value of the store and is read again with checks. It needs neither CUDA nor NCCL.
+// What a rank publishes in the rendezvous store about its groups: a Report about the collectives of
+// each, which becomes a value of the store and is read again with checks, and the list of those
+// that it has released. It needs neither CUDA nor NCCL.
 #pragma once
 
 #include "../../../core/error.h"
 #include "../../call_log.h"
 #include "../../collective.h"
+#include "../../launch/rendezvous/store.h"
 
 #include <algorithm>
 #include <cstring>
@@ -89,6 +91,22 @@ inline Reports decode_reports(const std::string& text, int world_rank) {
     at = end + 1 + sizeof(report);
   }
   return reports;
+}
+
+/// The prefix of the keys under which the ranks list the keys of the groups that they have
+/// released, each followed by a newline.
+constexpr const char* released_prefix = "released/";
+inline std::string released_key(int world_rank) {
+  return fmt::format("{}{}", released_prefix, world_rank);
+}
+
+/// Returns whether the rank `world_rank` has released the group of this key, given the lists of all
+/// ranks.
+inline bool is_released_by(int world_rank, const std::string& group_key,
+                           const rendezvous::Values& lists) {
+  const auto list = lists.find(released_key(world_rank));
+  return list != lists.end() &&
+         ('\n' + list->second).find('\n' + group_key + '\n') != std::string::npos;
 }
 
 }  // namespace tutti::distributed::nccl

@@ -8,8 +8,6 @@ std::string why_unavailable() {
          "again: CMake says what it finds of them";
 }
 
-std::size_t registered_bytes() { return 0; }
-
 void set_environment() {}
 
 std::shared_ptr<Backend> make_world(const std::shared_ptr<rendezvous::Store>&,
