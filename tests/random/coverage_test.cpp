@@ -27,6 +27,8 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> exceptions{
     {"it is the base of layers that are compared",
      {"nn::Module", "nn::Layer", "nn::Conv", "nn::InstanceNorm", "nn::MaxPool"}},
     {"tests/nn/predictor_test.cpp compares it with the network that it runs", {"nn::Predictor"}},
+    {"tests/nn/reference_batch_norm_test.cpp compares it with SyncBatchNorm",
+     {"nn::reference_batch_norm(const Tensor&, const ReferenceBatchNorm&)"}},
     {"it makes a tensor from no other; tests/core covers it",
      {"empty(const Shape&, TensorOptions, MemoryFormat)", "empty_like(const Tensor&)",
       "empty_like(const Tensor&, DType)", "zeros(const Shape&, TensorOptions)",
