@@ -1,5 +1,6 @@
 #include "report.h"
 
+#include "../../autograd/functions.h"
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
 #include "report_advice.h"
@@ -21,84 +22,53 @@ constexpr double exploded_magnitude = 1e4;
 constexpr double least_std_ratio = 1e-4;
 constexpr double stray_limit = 0.25;
 
-// The moments of a set of values: their number, and for each channel mean and sum of squared
-// deviations.
-struct Moments {
-  double count = 0;
-  Vector mean, m2;
-
-  // The formula is that of Chan, Golub and LeVeque (1979).
-  void merge(const Moments& other) {
-    if (!(other.count > 0)) return;
-    const double total = count + other.count;
-    for (std::size_t c = 0; c < mean.size(); ++c) {
-      const double gap = other.mean[c] - mean[c];
-      mean[c] += gap * (other.count / total);
-      m2[c] += other.m2[c] + gap * gap * (count * other.count / total);
-    }
-    count = total;
-  }
-};
-
-Moments no_moments(std::size_t channels) {
-  return {.mean = Vector(channels, 0), .m2 = Vector(channels, 0)};
-}
-
-// Findings hold what one rank has seen of one layer. Ranks exchange them as numbers of float64.
+// What one rank has seen of one layer. Ranks exchange it as a row of float64 numbers.
 struct Findings {
-  Moments moments;
-  double samples = 0, batches = 0;
-  Vector running_mean, running_var;
+  double samples, batches, count;  // of values per channel
+  Vector mean, m2, running_mean, running_var;
 
-  std::vector<double> numbers() const {
-    Vector all{moments.count, samples, batches};
-    for (const Vector* part : {&moments.mean, &moments.m2, &running_mean, &running_var})
-      all.insert(all.end(), part->begin(), part->end());
-    return all;
-  }
-  static std::size_t size(std::size_t channels) { return 3 + 4 * channels; }
-  static Findings from(const double* numbers, std::size_t channels) {
-    const auto part = [&](std::size_t i) {
-      const double* begin = numbers + 3 + i * channels;
-      return Vector(begin, begin + channels);
-    };
-    return {{numbers[0], part(0), part(1)}, numbers[1], numbers[2], part(2), part(3)};
+  static std::int64_t size(std::int64_t channels) { return 3 + 4 * channels; }
+  Findings(const double* numbers, std::int64_t channels)
+      : samples(numbers[0]), batches(numbers[1]), count(numbers[2]) {
+    const double* begin = numbers + 3;
+    for (Vector* part : {&mean, &m2, &running_mean, &running_var}) {
+      part->assign(begin, begin + channels);
+      begin += channels;
+    }
   }
 };
-
-// Adds up what a layer sees on this rank.
-void observe(Findings& findings, const Tensor& x, const Tensor& weights) {
-  const std::size_t channels = findings.moments.mean.size();
-  const Tensor packet =
-      empty({kernels::packet_size(static_cast<std::int64_t>(channels))}, {float64, x.device()});
-  kernels::batch_norm(x.device()).moments(x, weights, packet);
-  const Vector numbers = to_vector(packet);
-  const auto begin = numbers.begin() + kernels::packet_header_size;
-  const auto middle = begin + static_cast<std::ptrdiff_t>(channels);
-  findings.moments.merge({numbers[0], Vector(begin, middle), Vector(middle, numbers.end())});
-  findings.samples += static_cast<double>(x.size(0));
-  findings.batches += 1;
-}
 
 // A layer under observation.
 class Observation {
  public:
-  explicit Observation(StatisticsRun run)
-      : run_(std::move(run)), findings_(std::make_unique<Findings>()) {
-    const BatchNorm& layer = run_.layer();
-    findings_->moments = no_moments(static_cast<std::size_t>(run_.channels()));
-    findings_->running_mean = to_vector(layer.running_mean);
-    findings_->running_var = to_vector(layer.running_var);
-    run_.observe([findings = findings_.get()](const Tensor& x, const Tensor& weights) {
-      observe(*findings, x, weights);
+  explicit Observation(StatisticsRun of) : run_(std::move(of)), seen_(std::make_shared<Seen>()) {
+    seen_->moments =
+        zeros({1, 1 + 2 * run_.channels()}, {float64, run_.layer().running_mean.device()});
+    run_.observe([seen = seen_](const Tensor& x, const Tensor& weights) {
+      const Tensor packet = empty({kernels::packet_size(x.size(1))}, {float64, x.device()});
+      kernels::batch_norm(x.device()).moments(x, weights, packet);
+      const Tensor batch = cat(
+          {packet.slice(0, 0, 1), packet.slice(0, kernels::packet_header_size, packet.numel())});
+      seen->moments = merged_moments(cat({seen->moments, batch.unsqueeze(0)})).unsqueeze(0);
+      seen->samples += static_cast<double>(x.size(0));
+      ++seen->batches;
     });
   }
   const StatisticsRun& run() const { return run_; }
-  const Findings& findings() const { return *findings_; }
+  Tensor numbers() const {
+    const BatchNorm& layer = run_.layer();
+    const Tensor counts = tensor({seen_->samples, seen_->batches}, {float64});
+    return cat({counts.to(layer.running_mean.device()), seen_->moments.flatten(),
+                layer.running_mean.to(float64), layer.running_var.to(float64)});
+  }
 
  private:
+  struct Seen {
+    Tensor moments;  // (1, 1 + 2C), see StatisticsRun::moments()
+    double samples = 0, batches = 0;
+  };
   StatisticsRun run_;
-  std::unique_ptr<Findings> findings_;  // does not move with the observation
+  std::shared_ptr<Seen> seen_;
 };
 
 // Returns the variance by whose root the layer divides.
@@ -131,7 +101,7 @@ std::vector<std::size_t> find_channels(Layer& report, const BatchNorm& layer,
 }
 
 // Measures the running statistics of all ranks against mean and variance of all values.
-void compare_running(Layer& report, const std::vector<Findings>& ranks, const Moments& all,
+void compare_running(Layer& report, const std::vector<Findings>& ranks, const Findings& all,
                      const kernels::Epsilon& eps, const std::vector<std::size_t>& healthy) {
   if (healthy.empty()) return;
   double squares = 0, logs = 0;
@@ -171,14 +141,14 @@ void compare_ranks(Layer& report, const std::vector<Findings>& ranks, const kern
   for (const std::size_t c : healthy) {
     Vector means, stds;
     for (const Findings& rank : ranks) {
-      if (!(rank.moments.count > 0)) continue;
-      means.push_back(rank.moments.mean[c]);
-      stds.push_back(std::sqrt(divided_variance(rank.moments.m2[c] / rank.moments.count, eps)));
+      if (!(rank.count > 0)) continue;
+      means.push_back(rank.mean[c]);
+      stds.push_back(std::sqrt(divided_variance(rank.m2[c] / rank.count, eps)));
     }
     const double mean = median(means), std = median(stds);
     if (!(std > 0)) continue;
     for (std::size_t rank = 0, i = 0; rank < ranks.size(); ++rank) {
-      if (!(ranks[rank].moments.count > 0)) continue;
+      if (!(ranks[rank].count > 0)) continue;
       const double gap = (means[i] - mean) / std,
                    spread = std::log(std::max(stds[i] / std, least_std_ratio));
       squares[rank] += gap * gap + spread * spread;
@@ -211,18 +181,17 @@ void describe_average(Layer& report, const BatchNorm& layer) {
   report.initial_share = forgets ? std::pow(1 - *momentum, updates) : report.updates == 0;
 }
 
-Layer examine(const StatisticsRun& run, const std::vector<Findings>& ranks) {
+// Makes the report of a layer from the findings of each rank, and those of all ranks together.
+Layer examine(const StatisticsRun& run, const std::vector<Findings>& ranks, const Findings& all) {
   const BatchNorm& layer = run.layer();
   const kernels::Epsilon eps{layer.options().eps, layer.options().eps_is_floor};
   const auto& shared = layer.process_group();
   Layer report{.path = run.path(),
                .channels = run.channels(),
                .is_synchronized = shared && shared->communicates()};
-  Moments all = no_moments(static_cast<std::size_t>(run.channels()));
   double batches = 0;
   for (const Findings& rank : ranks) {
-    report.values.push_back(rank.moments.count);
-    all.merge(rank.moments);
+    report.values.push_back(rank.count);
     batches += rank.batches;
   }
   describe_average(report, layer);
@@ -240,33 +209,6 @@ Layer examine(const StatisticsRun& run, const std::vector<Findings>& ranks) {
   return report;
 }
 
-// Returns the findings of all ranks for each layer, by one collective.
-std::vector<std::vector<Findings>> gather(const std::vector<Observation>& observations,
-                                          const ProcessGroup& group) {
-  Vector mine;
-  for (const Observation& each : observations) {
-    const Vector numbers = each.findings().numbers();
-    mine.insert(mine.end(), numbers.begin(), numbers.end());
-  }
-  const auto size = static_cast<std::int64_t>(mine.size());
-  const Device device = observations.front().run().layer().running_mean.device();
-  const Tensor all = empty({group.size(), size}, {float64, device});
-  group.all_gather(tensor(mine, {float64}).to(device), all, {.name = "batch_norm_report"}).wait();
-
-  const Vector numbers = to_vector(all);
-  std::vector<std::vector<Findings>> result;
-  std::size_t begin = 0;
-  for (const Observation& each : observations) {
-    const auto channels = static_cast<std::size_t>(each.run().channels());
-    auto& ranks = result.emplace_back();
-    for (int rank = 0; rank < group.size(); ++rank)
-      ranks.push_back(Findings::from(
-          numbers.data() + static_cast<std::size_t>(rank) * mine.size() + begin, channels));
-    begin += Findings::size(channels);
-  }
-  return result;
-}
-
 }  // namespace
 
 BatchNormReport batch_norm_report(Module& module, const std::function<void()>& run_batches,
@@ -278,9 +220,26 @@ BatchNormReport batch_norm_report(Module& module, const std::function<void()>& r
   run_batches();
   BatchNormReport report;
   if (observations.empty()) return report;
-  const auto findings = gather(observations, group);
-  for (std::size_t i = 0; i < observations.size(); ++i)
-    report.layers.push_back(examine(observations[i].run(), findings[i]));
+  std::vector<Tensor> parts;
+  for (const Observation& each : observations) parts.push_back(each.numbers());
+  const Tensor mine = cat(parts);
+  const Tensor all = empty({group.size(), mine.numel()}, {float64, mine.device()});
+  group.all_gather(mine, all, {.name = "batch_norm_report"}).wait();
+
+  const Tensor numbers = all.to(Device::cpu());
+  std::int64_t begin = 0;
+  for (const Observation& each : observations) {
+    const std::int64_t channels = each.run().channels(), end = begin + Findings::size(channels);
+    const Tensor of_layer = numbers.slice(1, begin, end).contiguous();
+    std::vector<Findings> ranks;
+    for (int rank = 0; rank < group.size(); ++rank)
+      ranks.emplace_back(of_layer.select(0, rank).data<double>(), channels);
+    const Tensor together = of_layer.select(0, 0).clone();
+    together.slice(0, 2, 3 + 2 * channels)
+        .copy_(merged_moments(of_layer.slice(1, 2, 3 + 2 * channels)));
+    report.layers.push_back(examine(each.run(), ranks, {together.data<double>(), channels}));
+    begin = end;
+  }
   report.warnings = batch_norm_advice(report.layers);
   return report;
 }

@@ -46,16 +46,22 @@ Tensor StatisticsRun::moments() const {
   return cat({n.reshape({1}), population.mean, deviations});
 }
 
-bool StatisticsRun::finish(const Tensor& moments) {
-  const std::int64_t c = channels();
+Tensor merged_moments(const Tensor& moments) {
+  const std::int64_t c = moments.size(1) / 2;
   const Tensor counts = moments.slice(1, 0, 1), means = moments.slice(1, 1, 1 + c),
                deviations = moments.slice(1, 1 + c, 1 + 2 * c);
-  const double n = sum(counts).item<double>();
+  const Tensor n = sum(counts).reshape({1});
+  const Tensor mean = sum(means * counts, {0}) * (1 / clamp(n, 1e-300, {}));
+  return cat({n, mean, sum(deviations + square(means - mean) * counts, {0})});
+}
+
+bool StatisticsRun::finish(const Tensor& moments) {
+  const std::int64_t c = channels();
+  const Tensor merged = merged_moments(moments);
+  const double n = merged.slice(0, 0, 1).item<double>();
   if (!(n > 0)) return false;
-  const Tensor mean = sum(means * counts, {0}) * (1 / n);
-  layer_->running_mean.copy_(mean);
-  if (n > 1)
-    layer_->running_var.copy_(sum(deviations + square(means - mean) * counts, {0}) * (1 / (n - 1)));
+  layer_->running_mean.copy_(merged.slice(0, 1, 1 + c));
+  if (n > 1) layer_->running_var.copy_(merged.slice(0, 1 + c, 1 + 2 * c) * (1 / (n - 1)));
   return true;
 }
 

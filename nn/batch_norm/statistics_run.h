@@ -32,8 +32,7 @@ class StatisticsRun {
   Tensor moments() const;
 
   /// Sets the running statistics to those of the moments of all ranks, (ranks, 1 + 2C). Returns
-  /// false, and changes nothing, where they count no value. The formula is that of Chan, Golub and
-  /// LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+  /// false, and changes nothing, where they count no value.
   bool finish(const Tensor& moments);
 
  private:
@@ -41,6 +40,11 @@ class StatisticsRun {
   BatchNorm* layer_;
   bool was_training_;
 };
+
+/// Returns the moments (1 + 2C) of the union of sets of values, each with a row of `moments`. The
+/// formula is that of Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
+/// computing sample variances" (1979).
+Tensor merged_moments(const Tensor& moments);
 
 /// Starts a run of every BatchNorm in `module` that tracks statistics and is not frozen.
 /// ValueError, which begins with `function`, if a layer shares its statistics with ranks that are
