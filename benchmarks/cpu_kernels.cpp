@@ -138,15 +138,21 @@ void batch_norm(DType dtype, MemoryFormat format) {
                                              .weight = values({channels}),
                                              .bias = values({channels}),
                                              .relu = true};
-  measure("batch norm" + of, [&] { table.forward(x, moments, {}, normalization, y); });
-  const kernels::LocalBackward backward{.dy = dy,
-                                        .saved = {.normalization = normalization, .x = x},
-                                        .moments = moments,
-                                        .sums = sums,
-                                        .weight_grad = zeros({channels}),
-                                        .bias_grad = zeros({channels}),
-                                        .dx = dx};
-  measure("batch norm gradient" + of, [&] { table.backward(backward); });
+  measure("batch norm" + of, [&] {
+    table.moments(x, {}, moments);
+    table.finalize_and_apply(
+        {.x = x, .sums = {}, .moments = moments, .normalization = normalization, .y = y});
+  });
+  const kernels::SavedForward saved{.normalization = normalization, .x = x};
+  const Tensor weight_grad = zeros({channels}), bias_grad = zeros({channels});
+  measure("batch norm gradient" + of, [&] {
+    table.gradient_sums({.dy = dy,
+                         .saved = saved,
+                         .sums = sums,
+                         .weight_grad = weight_grad,
+                         .bias_grad = bias_grad});
+    table.apply_grad({.dy = dy, .saved = saved, .sums = sums, .moments = moments, .dx = dx});
+  });
 }
 
 void pooling(DType dtype, MemoryFormat format) {

@@ -94,9 +94,9 @@ struct StatisticsUpdate {
 /// `relu` is set.
 ///
 /// After a residual, the backward kernels cannot compute from x which elements the ReLU has passed.
-/// If mask_size(x) is above 0, they read this from `mask`: apply and forward write one bit per
-/// element, 1 where the output is above 0 or NaN, in an order that the device chooses. On other
-/// devices they read SavedForward::output.
+/// If mask_size(x) is above 0, they read this from `mask`: apply and finalize_and_apply write one
+/// bit per element, 1 where the output is above 0 or NaN, in an order that the device chooses. On
+/// other devices they read SavedForward::output.
 struct Normalization {
   Tensor mean, rstd;     ///< float64, [C]
   Tensor weight, bias;   ///< float32 or float64, [C]; undefined means 1 and 0.
@@ -153,50 +153,10 @@ struct InputGradient {
   Tensor moments = {};  ///< Moments over all ranks; defined if `sums` is.
   Tensor position_weights = {};
   Epsilon eps = {};
-  Tensor dx;  ///< Output; may be dy itself.
+  Tensor dx = {};  ///< Output, if defined; may be dy itself.
   /// Output, if not null: the header of `sums`, at an address of the device.
   HeaderReport* report = nullptr;
 };
-
-/// The arguments of backward: those of gradient_sums and apply_grad on one rank.
-struct LocalBackward {
-  Tensor dy;
-  SavedForward saved;
-  Tensor moments;
-  Tensor position_weights = {};
-  Epsilon eps = {};
-  Tensor sums;              ///< Output: gradient sums, [packet_size(C)], with an empty header.
-  Tensor masked_dy = {};    ///< Output, if defined: as in GradientSums.
-  Tensor weight_grad = {};  ///< Output, if defined.
-  Tensor bias_grad = {};    ///< Output, if defined.
-  Tensor dx;                ///< Output; may be dy itself if `masked_dy` is not.
-};
-
-/// Returns the arguments of the first half of backward.
-inline GradientSums gradient_sums_of(const LocalBackward& of) {
-  return {.dy = of.dy,
-          .saved = of.saved,
-          .sums = of.sums,
-          .masked_dy = of.masked_dy,
-          .weight_grad = of.weight_grad,
-          .bias_grad = of.bias_grad};
-}
-
-/// Returns the arguments of the second half of backward, which follows the first one.
-inline InputGradient input_gradient_of(const LocalBackward& of) {
-  InputGradient result{.dy = of.dy,
-                       .saved = of.saved,
-                       .sums = of.sums,
-                       .moments = of.moments,
-                       .position_weights = of.position_weights,
-                       .eps = of.eps,
-                       .dx = of.dx};
-  if (of.masked_dy.defined()) {  // The first half has applied the ReLU to the gradient already.
-    result.dy = of.masked_dy;
-    result.saved.normalization.relu = false;
-  }
-  return result;
-}
 
 /// The table of a device's batch-norm kernels.
 ///
@@ -230,20 +190,10 @@ struct BatchNorm {
   void (*apply)(const Tensor& x, const Normalization& normalization, const Tensor& y);
   /// Runs finalize_statistics and apply, in as few launches as the device can.
   void (*finalize_and_apply)(const ForwardFromSums& arguments);
-  /// Runs the whole forward of one rank without position weights: moments, finalize_statistics and
-  /// apply, in as few passes over x as the device can. It writes mean, rstd and mask of
-  /// `normalization`, too.
-  void (*forward)(const Tensor& x, const Tensor& moments, const StatisticsUpdate& update,
-                  const Normalization& normalization, const Tensor& y);
   /// Writes this rank's gradient sums and the gradients of weight and bias.
   void (*gradient_sums)(const GradientSums& arguments);
-  /// Writes the gradient of x.
+  /// Writes the gradient of x, or only reports the header of `sums` if `dx` is undefined.
   void (*apply_grad)(const InputGradient& arguments);
-  /// Writes the header of a packet to `report`, where no other kernel does so.
-  void (*report_header)(const Tensor& packet, HeaderReport* report);
-  /// Runs the whole backward of one rank: gradient_sums and apply_grad, in as few passes as the
-  /// device can.
-  void (*backward)(const LocalBackward& arguments);
 };
 
 namespace cpu {

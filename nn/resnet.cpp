@@ -1,7 +1,6 @@
 #include "resnet.h"
 
 #include "../autograd/record.h"
-#include "batch_norm/joint.h"
 #include "init.h"
 
 #include <fmt/ranges.h>
@@ -119,16 +118,6 @@ Projection::Projection(const Options& o)
                        {.in = o.in, .out = o.out, .kernel = 1, .stride = o.stride, .bias = false})),
       bn(add<BatchNorm2d>("1", {.channels = o.out})) {}
 
-Tensor Projection::join(BatchNorm2d& last, const Tensor& y, const Tensor& x) {
-  const auto& group = bn.process_group();
-  const bool shared = group && group->size() > 1 && group == last.process_group();
-  if (!shared || children().size() != 2)
-    return last.forward(y, {.residual = (*this)(x), .relu = true});
-  JointBatchNorm joint;
-  const auto main = joint.start(last, y, {.relu = true}), shortcut = joint.start(bn, conv(x));
-  return joint.finish(main, run_hooks(x, joint.finish(shortcut)));
-}
-
 std::vector<Module::ConsecutiveChildren> Projection::consecutive_children() const {
   if (typeid(*this) != typeid(Projection)) return {};
   return neighbours();
@@ -152,10 +141,11 @@ BasicBlock::BasicBlock(const Options& o)
 
 Tensor BasicBlock::forward(const Tensor& x) {
   const Tensor y = conv2(bn1.forward(conv1(x), {.relu = true}));
-  if (downsample) return downsample->join(bn2, y, x);
   const bool pad = options_.stride != 1 || options_.in != options_.out;
-  return bn2.forward(
-      y, {.residual = pad ? pad_shortcut(x, options_.out, options_.stride) : x, .relu = true});
+  const Tensor shortcut = downsample ? (*downsample)(x)
+                          : pad      ? pad_shortcut(x, options_.out, options_.stride)
+                                     : x;
+  return bn2.forward(y, {.residual = shortcut, .relu = true});
 }
 
 std::vector<Module::ConsecutiveChildren> BasicBlock::consecutive_children() const {
@@ -183,7 +173,7 @@ Bottleneck::Bottleneck(const Options& o)
 
 Tensor Bottleneck::forward(const Tensor& x) {
   const Tensor y = conv3(bn2.forward(conv2(bn1.forward(conv1(x), {.relu = true})), {.relu = true}));
-  return downsample ? downsample->join(bn3, y, x) : bn3.forward(y, {.residual = x, .relu = true});
+  return bn3.forward(y, {.residual = downsample ? (*downsample)(x) : x, .relu = true});
 }
 
 std::vector<Module::ConsecutiveChildren> Bottleneck::consecutive_children() const {

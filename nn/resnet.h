@@ -21,9 +21,6 @@ class Projection : public Sequential {
   };
   explicit Projection(const Options& options);
 
-  /// Returns relu(last(y) + (*this)(x)) and runs all hooks. If both normalisations share their
-  /// statistics with the same ranks, they use one collective each way for both.
-  Tensor join(BatchNorm2d& last, const Tensor& y, const Tensor& x);
   /// Returns no pair in a derived class, like that of every class here (see Sequential).
   std::vector<ConsecutiveChildren> consecutive_children() const override;
 

@@ -177,22 +177,12 @@ void finalize_statistics(const Tensor& sums, const Tensor& moments, const Statis
   if (agree && how.running.mean.defined()) update_running(moments, how);
 }
 
-void report_header(const Tensor& packet, HeaderReport* report) {
-  *report = {header_of(packet.data<double>()), 1};
-}
-
 void finalize_and_apply(const ForwardFromSums& of) {
   const Normalization& to = of.normalization;
   finalize_statistics(of.sums, of.moments, of.update, to.mean, to.rstd);
   batch_norm_apply(of.x, to, of.y);
-  if (of.report) report_header(of.sums.defined() ? of.sums : of.moments, of.report);
-}
-
-void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& update,
-             const Normalization& normalization, const Tensor& y) {
-  batch_norm_moments(x, {}, moments);
-  finalize_statistics({}, moments, update, normalization.mean, normalization.rstd);
-  batch_norm_apply(x, normalization, y);
+  const Tensor& packet = of.sums.defined() ? of.sums : of.moments;
+  if (of.report) *of.report = {header_of(packet.data<double>()), 1};
 }
 
 // The CPU stores no mask: it reads the output, which the next layer keeps anyway. A mask of bits
@@ -208,13 +198,8 @@ void gradient_sums(const GradientSums& of) {
 }
 
 void apply_grad(const InputGradient& of) {
-  batch_norm_apply_grad(of);
-  if (of.report) report_header(of.sums, of.report);
-}
-
-void backward(const LocalBackward& of) {
-  gradient_sums(gradient_sums_of(of));
-  batch_norm_apply_grad(input_gradient_of(of));
+  if (of.dx.defined()) batch_norm_apply_grad(of);
+  if (of.report) *of.report = {header_of(of.sums.data<double>()), 1};
 }
 
 }  // namespace
@@ -227,11 +212,8 @@ const BatchNorm& batch_norm() {
                                    .mask_size = mask_size,
                                    .apply = batch_norm_apply,
                                    .finalize_and_apply = finalize_and_apply,
-                                   .forward = forward,
                                    .gradient_sums = gradient_sums,
-                                   .apply_grad = apply_grad,
-                                   .report_header = report_header,
-                                   .backward = backward};
+                                   .apply_grad = apply_grad};
   return table;
 }
 

@@ -1,6 +1,5 @@
 // This file defines the table of the CUDA batch-norm kernels and the kernels that work on
 // per-channel values only.
-#include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 #include "batch_norm_statistics.h"
 
@@ -23,10 +22,6 @@ __global__ __launch_bounds__(channel_threads) void finalize_kernel(StatisticsPac
   for (std::int64_t c = threadIdx.x; c < C; c += blockDim.x)
     put_statistics(to, before, c, count.high, get_moments(from, count, C, c));
   if (threadIdx.x == 0) put_counters(to, before, count.high);
-}
-
-__global__ void report_kernel(const double* packet, HeaderReport* report) {
-  put_report(report, header_of(packet));
 }
 
 __global__ void running_statistics_kernel(Values mean, Values var, std::int64_t channels,
@@ -68,12 +63,6 @@ void finalize_statistics(const Tensor& sums, const Tensor& moments, const Statis
                       packet_of(sums, moments), to);
 }
 
-void report_header(const Tensor& packet, HeaderReport* report) {
-  const tutti::cuda::DeviceScope scope(packet.device().index());
-  tutti::cuda::launch("batch_norm report_header", report_kernel,
-                      tutti::cuda::Grid{.blocks = 1, .threads = 1}, packet.data<double>(), report);
-}
-
 void running_statistics(const RunningStatistics& running, Epsilon eps, const Tensor& mean,
                         const Tensor& rstd) {
   const tutti::cuda::DeviceScope scope(mean.device().index());
@@ -92,21 +81,6 @@ std::int64_t mask_size(const Tensor& x) {
   return size;
 }
 
-void forward(const Tensor& x, const Tensor& moments, const StatisticsUpdate& update,
-             const Normalization& normalization, const Tensor& y) {
-  const tutti::cuda::DeviceScope scope(x.device().index());
-  const Statistics statistics =
-      statistics_of(moments, x.size(1), update, normalization.mean, normalization.rstd);
-  launch_moments(x, {}, statistics);
-  batch_norm_apply(x, normalization, y);
-}
-
-void backward(const LocalBackward& of) {
-  const tutti::cuda::DeviceScope scope(of.dy.device().index());
-  batch_norm_gradient_sums(gradient_sums_of(of));
-  batch_norm_apply_grad(input_gradient_of(of));
-}
-
 }  // namespace
 
 const BatchNorm& batch_norm() {
@@ -117,11 +91,8 @@ const BatchNorm& batch_norm() {
                                    .mask_size = mask_size,
                                    .apply = batch_norm_apply,
                                    .finalize_and_apply = batch_norm_finalize_and_apply,
-                                   .forward = forward,
                                    .gradient_sums = batch_norm_gradient_sums,
-                                   .apply_grad = batch_norm_apply_grad,
-                                   .report_header = report_header,
-                                   .backward = backward};
+                                   .apply_grad = batch_norm_apply_grad};
   return table;
 }
 

@@ -81,12 +81,20 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void apply_grad_ker
   }
 }
 
+__global__ void report_kernel(const double* packet, HeaderReport* report) {
+  put_report(report, header_of(packet));
+}
+
 }  // namespace
 
 void batch_norm_apply_grad(const InputGradient& arguments) {
   const auto& [dy, saved, sums, moments, position_weights, eps, dx, report] = arguments;
-  if (dy.numel() == 0 && report == nullptr) return;
+  if ((dy.numel() == 0 || !dx.defined()) && report == nullptr) return;
   const tutti::cuda::DeviceScope scope(dy.device().index());
+  if (!dx.defined())
+    return tutti::cuda::launch("batch_norm report", report_kernel,
+                               tutti::cuda::Grid{.blocks = 1, .threads = 1}, sums.data<double>(),
+                               report);
   const Normalization& n = saved.normalization;
   const bool from_mask = n.relu && n.residual.defined();
   with_layout(saved.x, {dy, dx}, [&]<class T, bool rows, bool aligned>() {

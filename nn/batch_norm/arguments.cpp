@@ -92,6 +92,16 @@ void check_running_statistics(const Call& call) {
     check_counter(call, elements, "number of elements", float64);
 }
 
+void check_residual(const Call& call) {
+  const Tensor &x = call.input, &r = call.args.residual;
+  if (r.defined() &&
+      !(r.shape() == x.shape() && r.dtype() == x.dtype() && r.device() == x.device()))
+    fail<ShapeError>("{}: expected a residual like the input, {} {} on {}, got {} {} on {}",
+                     to_string(call.id), to_string(x.dtype()), to_string(x.shape()),
+                     to_string(x.device()), to_string(r.dtype()), to_string(r.shape()),
+                     to_string(r.device()));
+}
+
 void check_arguments(const Call& call) {
   const BatchNormArgs& args = call.args;
   if (!(std::isfinite(args.eps.value) && args.eps.value >= 0))
@@ -103,7 +113,7 @@ void check_arguments(const Call& call) {
   check_input(call);
   check_tensors(call);
   check_running_statistics(call);
-  check_residual(call, args.residual);
+  check_residual(call);
 }
 
 // Checks the values of the weights on the CPU. On a device the host would have to wait for them.
@@ -173,11 +183,14 @@ const std::string& traits_of(const Call& call) {
 }  // namespace
 
 Call checked_call(const Tensor& x, const BatchNormArgs& args,
-                  const std::shared_ptr<CallHistory>& history, const Call* partner) {
+                  const std::shared_ptr<CallHistory>& history) {
   Call call{.args = args,
             .id = {args.name, args.group, history->synchronized_calls + 1},
             .input = x,
-            .needed = needed_gradients(x, args),
+            .needed = {.input = autograd::needs_grad(x),
+                       .weight = autograd::needs_grad(args.weight),
+                       .bias = autograd::needs_grad(args.bias),
+                       .residual = autograd::needs_grad(args.residual)},
             .is_recomputation = args.use_batch_statistics && autograd::RecomputeTape::recomputes(),
             .history = history};
   const bool shares = args.use_batch_statistics && args.group;
@@ -186,9 +199,6 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
   history->deferred_errors.throw_arrived();
   try {
     check_arguments(call);
-    if (partner && call.is_synchronized && !(*partner->args.group == *args.group))
-      fail<ValueError>("{} and {} have different groups; one collective needs one group",
-                       to_string(partner->id), to_string(call.id));
     call.x = dense(x, format_of(x));
     if (args.position_weights.defined()) call.position_weights = dense_position_weights(call);
   } catch (const Error& error) {
@@ -199,27 +209,6 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
   }
   if (call.is_synchronized) call.id.traits = traits_of(call);
   return call;
-}
-
-void observe(const Call& call) {
-  if (call.history->observe) call.history->observe(call.x, call.position_weights);
-}
-
-NeededGradients needed_gradients(const Tensor& input, const BatchNormArgs& args) {
-  return {.input = autograd::needs_grad(input),
-          .weight = autograd::needs_grad(args.weight),
-          .bias = autograd::needs_grad(args.bias),
-          .residual = autograd::needs_grad(args.residual)};
-}
-
-void check_residual(const Call& call, const Tensor& residual) {
-  const Tensor &x = call.input, &r = residual;
-  if (r.defined() &&
-      !(r.shape() == x.shape() && r.dtype() == x.dtype() && r.device() == x.device()))
-    fail<ShapeError>("{}: expected a residual like the input, {} {} on {}, got {} {} on {}",
-                     to_string(call.id), to_string(x.dtype()), to_string(x.shape()),
-                     to_string(x.device()), to_string(r.dtype()), to_string(r.shape()),
-                     to_string(r.device()));
 }
 
 Tensor dense(const Tensor& x, MemoryFormat format) {

@@ -49,32 +49,13 @@ struct Call {
 
   const kernels::BatchNorm& kernels() const { return tutti::kernels::batch_norm(x.device()); }
   std::int64_t channels() const { return x.size(1); }
-  bool uses_running_statistics() const { return !args.use_batch_statistics; }
-  bool computes_statistics() const { return args.use_batch_statistics && !is_recomputation; }
-  /// Returns whether one kernel can compute the whole call: it normalises by the batch of this rank
-  /// alone and has no position weights.
-  bool fits_one_kernel() const {
-    return computes_statistics() && !is_synchronized && !position_weights.defined();
-  }
 };
 
 /// Checks the arguments and returns a Call that holds them. First throws the oldest deferred error
 /// of earlier calls that has arrived. Throws the errors that batch_norm documents for its
 /// arguments; the other ranks, which would wait for this rank's statistics, then get an error too.
-/// `partner`, if not null, is a synchronised call that shares its collective with this one; the
-/// groups of both must be equal.
 Call checked_call(const Tensor& x, const BatchNormArgs& args,
-                  const std::shared_ptr<CallHistory>& history, const Call* partner = nullptr);
-
-/// Shows a call that is going to be computed to the observer of its layer, if there is one.
-void observe(const Call& call);
-
-/// Returns which of the tensors need a gradient in the current grad mode.
-NeededGradients needed_gradients(const Tensor& input, const BatchNormArgs& args);
-
-/// Throws ShapeError unless `residual` is undefined or has the shape, dtype and device of the
-/// input.
-void check_residual(const Call& call, const Tensor& residual);
+                  const std::shared_ptr<CallHistory>& history);
 
 /// Returns x without history, dense in `format`: x itself if it is so already, else a copy.
 Tensor dense(const Tensor& x, MemoryFormat format);

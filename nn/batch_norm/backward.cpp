@@ -1,32 +1,55 @@
 // The backward of batch norm for one layer, and below it the steps that it takes.
-#include "backward.h"
-
+#include "../../autograd/record.h"
 #include "../../core/create.h"
+#include "forward.h"
 
 #include <utility>
 
 namespace tutti::nn {
 namespace {
 
-std::vector<Tensor> backward_in_one_kernel(const BackwardContext& context, const Tensor& gradient);
+// The state that a forward saves for its backward.
+struct BackwardContext {
+  autograd::Saved x, weight, bias, position_weights;
+  // The output, from which the backward reads where the ReLU after a residual passed values. Empty
+  // if `mask` is defined or there is no such ReLU.
+  autograd::Saved y;
+  Tensor mask;  // one bit per element with the same information, on devices that store it
+  Statistics statistics;
+  kernels::Epsilon eps;
+  bool relu = false, has_residual = false;
+  NeededGradients needed;
+  CallId id;                 // the call that computed the statistics
+  bool all_reduces = false;  // whether the backward adds its sums over the ranks of id.group
+  std::shared_ptr<CallHistory> history;
+
+  BackwardContext(const Call& call, const Output& output);
+};
+
+// The results of the first half of the backward, which needs no other rank.
+struct LocalGradients {
+  Tensor dy;               // the gradient of the output, dense
+  bool is_masked = false;  // whether dy has been set to 0 where the ReLU passed nothing
+  // Whether nothing else holds dy, so that the gradient of x may replace it.
+  bool can_overwrite_dy = false;
+  Tensor sums;  // the packet of this rank's gradient sums; undefined if not needed
+  Tensor weight, bias, residual;  // gradients; undefined if not needed
+};
+
+LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy);
 void all_reduce(const BackwardContext& context, const Tensor& sums);
+Tensor input_gradient(const BackwardContext& context, const LocalGradients& local);
 
-}  // namespace
-
+// Maps the gradient of the output to the gradients of x, weight, bias and residual; undefined where
+// none is needed. Collective if `context.all_reduces`.
 std::vector<Tensor> batch_norm_backward(const BackwardContext& context, const Tensor& dy) {
   context.history->deferred_errors.throw_arrived();
-  if (context.fits_one_kernel()) return backward_in_one_kernel(context, dy);
-
   // This rank's sums of dy and of dy (x - mean) of every channel give its share of the gradients of
   // weight and bias. One collective then adds the sums of all ranks, which the gradient of x needs.
   const LocalGradients local = local_gradients(context, dy);
   all_reduce(context, local.sums);
-
-  const Tensor dx = input_gradient(context, local);
-  return {dx, local.weight, local.bias, local.residual};
+  return {input_gradient(context, local), local.weight, local.bias, local.residual};
 }
-
-namespace {
 
 const kernels::BatchNorm& kernels_of(const BackwardContext& context) {
   return kernels::batch_norm(context.x.get().device());
@@ -67,23 +90,6 @@ LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) 
   return local;
 }
 
-// Computes sums and gradients in one kernel, for a batch of this rank alone.
-std::vector<Tensor> backward_in_one_kernel(const BackwardContext& context, const Tensor& gradient) {
-  const LocalGradients local = allocate(context, gradient);
-  const Tensor dx = local.can_overwrite_dy ? local.dy : empty_like(context.x.get());
-  kernels_of(context).backward({.dy = local.dy,
-                                .saved = saved_forward(context),
-                                .moments = context.statistics.moments,
-                                .position_weights = context.position_weights,
-                                .eps = context.eps,
-                                .sums = local.sums,
-                                .masked_dy = local.is_masked ? local.residual : Tensor(),
-                                .weight_grad = local.weight,
-                                .bias_grad = local.bias,
-                                .dx = dx});
-  return {dx, local.weight, local.bias, local.residual};
-}
-
 void all_reduce(const BackwardContext& context, const Tensor& sums) {
   if (!context.all_reduces) return;
   distributed::Work work = start_all_reduce(sums, context.id, Phase::backward);
@@ -91,18 +97,6 @@ void all_reduce(const BackwardContext& context, const Tensor& sums) {
   work.wait();
   checked_or_assumed_header(sums, context.id, Phase::backward);
 }
-
-// Calls launch(report), which launches a kernel that reads the sums over all ranks if there are
-// such sums, and then reports their header.
-void launch_reporting(const BackwardContext& context,
-                      const std::function<void(kernels::HeaderReport*)>& launch) {
-  if (!context.all_reduces) return launch(nullptr);
-  const Tensor& x = context.x;
-  context.history->deferred_errors.report(
-      x.device(), {.id = context.id, .phase = Phase::backward, .input = x.shape()}, launch);
-}
-
-}  // namespace
 
 BackwardContext::BackwardContext(const Call& call, const Output& output)
     : x(call.x),
@@ -122,10 +116,7 @@ BackwardContext::BackwardContext(const Call& call, const Output& output)
   id.number = statistics.call_number;
 }
 
-bool BackwardContext::fits_one_kernel() const {
-  return needed.input && statistics.moments.defined() && !all_reduces;
-}
-
+// Computes this rank's sums and the gradients that need no other rank.
 LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy) {
   LocalGradients local = allocate(context, dy);
   if (!local.sums.defined()) return local;
@@ -142,21 +133,18 @@ LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy)
   return local;
 }
 
+// Computes the gradient of x from the sums over all ranks; undefined if it is not needed.
 Tensor input_gradient(const BackwardContext& context, const LocalGradients& local) {
-  if (!context.needed.input) {
-    launch_reporting(context, [&](kernels::HeaderReport* report) {
-      if (report) kernels_of(context).report_header(local.sums, report);
-    });
-    return {};
-  }
-  const Tensor dx = local.can_overwrite_dy ? local.dy : empty_like(context.x.get());
+  const Tensor &x = context.x, &moments = context.statistics.moments;
+  if (!context.needed.input && !context.all_reduces) return {};
+  Tensor dx;
+  if (context.needed.input) dx = local.can_overwrite_dy ? local.dy : empty_like(x);
   kernels::SavedForward saved = saved_forward(context);
   if (local.is_masked) {  // dy has passed through the ReLU already
     saved.normalization.relu = false;
     saved.normalization.mask = {};
   }
-  const Tensor& moments = context.statistics.moments;
-  launch_reporting(context, [&](kernels::HeaderReport* report) {
+  const auto launch = [&](kernels::HeaderReport* report) {
     kernels_of(context).apply_grad({.dy = local.dy,
                                     .saved = saved,
                                     .sums = moments.defined() ? local.sums : Tensor(),
@@ -165,8 +153,26 @@ Tensor input_gradient(const BackwardContext& context, const LocalGradients& loca
                                     .eps = context.eps,
                                     .dx = dx,
                                     .report = report});
-  });
+  };
+  if (!context.all_reduces) launch(nullptr);
+  else
+    context.history->deferred_errors.report(
+        x.device(), {.id = context.id, .phase = Phase::backward, .input = x.shape()}, launch);
   return dx;
+}
+
+}  // namespace
+
+Tensor record_backward(const Call& call, const Output& output) {
+  BackwardContext context(call, output);
+  const bool waits = context.all_reduces;
+  autograd::record("batch_norm", output.y,
+                   {call.input, call.args.weight, call.args.bias, call.args.residual},
+                   [context = std::move(context)](const Tensor& dy) {
+                     return batch_norm_backward(context, dy);
+                   });
+  if (waits) autograd::mark_waits_for_ranks(output.y);
+  return output.y;
 }
 
 }  // namespace tutti::nn

@@ -18,14 +18,7 @@ std::vector<std::string> change_layers(Module& module, const ConvertFilter& filt
 
 std::vector<std::string> convert_sync_batchnorm(Module& module, const ProcessGroup& group,
                                                 const ConvertFilter& filter) {
-  std::vector<BatchNorm*> layers;
-  std::vector<std::string> paths = change_layers(module, filter, [&](BatchNorm& layer) {
-    if (!layer.can_convert()) return false;
-    layers.push_back(&layer);
-    return true;
-  });
-  for (BatchNorm* layer : layers) layer->convert(group);
-  return paths;
+  return change_layers(module, filter, [&](BatchNorm& layer) { return layer.convert(group); });
 }
 
 std::vector<std::string> revert_sync_batchnorm(Module& module, const ConvertFilter& filter) {

@@ -2,15 +2,22 @@
 #include "forward.h"
 
 #include "../../autograd/recompute.h"
+#include "../../autograd/record.h"
 #include "../../core/create.h"
-#include "backward.h"
 
 #include <algorithm>
 
 namespace tutti::nn {
 namespace {
 
-Output forward_in_one_kernel(const Call& call);
+Statistics running_statistics(const Call& call);
+Statistics saved_statistics(const Call& call);
+Tensor local_sums(const Call& call);
+kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet);
+Output apply(const Call& call, const Statistics& statistics);
+Output finalize_and_apply(const Call& call, const Tensor& packet,
+                          const kernels::PacketHeader& header);
+void remember(const Call& call, const Statistics& statistics);
 
 }  // namespace
 
@@ -21,30 +28,24 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args) {
 Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history) {
   const Call call = checked_call(x, args, history);  // An error reaches the other ranks too.
-  observe(call);
-  const bool is_identity = args.is_folded && !args.relu && !args.residual.defined();
-  if (call.uses_running_statistics() && is_identity) return x;
-  return record_backward(call, compute_output(call));
-}
+  if (history->observe) history->observe(call.x, call.position_weights);
+  if (!args.use_batch_statistics) {
+    const bool is_identity = args.is_folded && !args.relu && !args.residual.defined();
+    return is_identity ? x : record_backward(call, apply(call, running_statistics(call)));
+  }
+  if (call.is_recomputation) return record_backward(call, apply(call, saved_statistics(call)));
 
-Output compute_output(const Call& call) {
-  // Calls of one rank without position weights, in evaluation and in a recomputation need no sums
-  // of other ranks.
-  if (call.fits_one_kernel()) return forward_in_one_kernel(call);
-  if (call.uses_running_statistics()) return apply(call, running_statistics(call));
-  if (call.is_recomputation) return apply(call, saved_statistics(call));
-
-  // One collective adds up the sums of every channel over all ranks. A rank alone (with position
-  // weights) computes its own moments instead, and exchanges nothing.
-  const Tensor sums = local_sums(call);
-  const kernels::PacketHeader header = all_reduce(call, sums);
+  // One collective adds up the sums of every channel over all ranks. A rank alone computes its own
+  // moments instead, and exchanges nothing.
+  const Tensor packet = local_sums(call);
+  const kernels::PacketHeader header = all_reduce(call, packet);
   expect_variance(header, call.id, call.x.shape());
 
   // One kernel computes mean and 1 / sqrt(var + eps), updates the running statistics and
   // normalises.
-  const Statistics statistics = pending_statistics(call, sums, header);
-  remember(call, statistics);
-  return apply(call, statistics);
+  const Output output = finalize_and_apply(call, packet, header);
+  remember(call, output.statistics);
+  return record_backward(call, output);
 }
 
 namespace {
@@ -56,13 +57,6 @@ double values_per_channel(const Tensor& x) {
 Statistics new_statistics(const Call& call) {
   const auto per_channel = [&] { return empty({call.channels()}, {float64, call.x.device()}); };
   return {.mean = per_channel(), .rstd = per_channel(), .call_number = call.id.number};
-}
-
-// Returns statistics that a kernel has computed meanwhile.
-Statistics computed(Statistics pending) {
-  pending.is_pending = false;
-  pending.sums = {};
-  return pending;
 }
 
 // Returns how the kernels update the running statistics. Marks these as changed in place, because
@@ -115,21 +109,8 @@ kernels::Normalization normalization_of(const Call& call, const Statistics& stat
           .mask = mask_bytes > 0 ? empty({mask_bytes}, {uint8, call.x.device()}) : Tensor()};
 }
 
-// Computes moments, statistics, running statistics and output in one kernel, for a batch of this
-// rank alone.
-Output forward_in_one_kernel(const Call& call) {
-  expect_variance({.count = values_per_channel(call.x)}, call.id, call.x.shape());
-  Statistics statistics = new_statistics(call);
-  statistics.moments = empty({kernels::packet_size(call.channels())}, {float64, call.x.device()});
-  const kernels::Normalization normalization = normalization_of(call, statistics);
-  const Tensor y = empty_like(call.x);
-  call.kernels().forward(call.x, statistics.moments, statistics_update(call), normalization, y);
-  remember(call, statistics);
-  return {y, statistics, normalization};
-}
-
-}  // namespace
-
+// Computes the packet of this rank. In a synchronised call it holds sums, which can be added over
+// the ranks. In any other call it holds moments, and this rank's batch is the whole batch.
 Tensor local_sums(const Call& call) {
   // Sums of squares in float64 keep every digit of an M2 that was summed in float32. They would
   // lose digits of an M2 that was summed in float64, so float64 input sends exact sums.
@@ -148,47 +129,55 @@ Tensor local_sums(const Call& call) {
   return packet;
 }
 
+// Adds the packets of all ranks in place, by one collective, and returns the summed header. The
+// packet of a call that is not synchronised does not change.
 kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet) {
-  if (call.is_synchronized) start_all_reduce(packet, call.id, Phase::forward).wait();
-  return read_header(call, packet);
-}
-
-kernels::PacketHeader read_header(const Call& call, const Tensor& packet) {
-  if (call.is_synchronized)
+  if (call.is_synchronized) {
+    start_all_reduce(packet, call.id, Phase::forward).wait();
     return checked_or_assumed_header(packet, call.id, Phase::forward,
                                      {.runs_backward = runs_backward(call)});
+  }
   if (!call.position_weights.defined()) return {.count = values_per_channel(call.x)};
   if (call.x.device().is_cpu()) return {.count = *packet.data<double>()};
   return {};
 }
 
-Statistics pending_statistics(const Call& call, const Tensor& packet,
-                              const kernels::PacketHeader& header) {
-  Statistics statistics = new_statistics(call);
+// Computes the statistics of the whole batch from its packet, moves the running ones, and
+// normalises x.
+Output finalize_and_apply(const Call& call, const Tensor& packet,
+                          const kernels::PacketHeader& header) {
+  Output output{.y = empty_like(call.x), .statistics = new_statistics(call)};
+  Statistics& statistics = output.statistics;
   statistics.input_gradient_needed = header.input_grad > 0;
-  statistics.is_pending = true;
-  if (call.is_synchronized) {
-    statistics.sums = packet;
-    statistics.moments = empty({kernels::packet_size(call.channels())}, {float64, call.x.device()});
-  } else {
-    statistics.moments = packet;
-  }
-  return statistics;
+  statistics.moments = call.is_synchronized ? empty({kernels::packet_size(call.channels())},
+                                                    {float64, call.x.device()})
+                                            : packet;
+  output.normalization = normalization_of(call, statistics);
+  const auto launch = [&](kernels::HeaderReport* report) {
+    call.kernels().finalize_and_apply({.x = call.x,
+                                       .sums = call.is_synchronized ? packet : Tensor(),
+                                       .moments = statistics.moments,
+                                       .update = statistics_update(call),
+                                       .normalization = output.normalization,
+                                       .y = output.y,
+                                       .report = report});
+  };
+  // The host knows the header of any other call.
+  if (call.is_synchronized || call.position_weights.defined())
+    call.history->deferred_errors.report(call.x.device(), reported_call(call), launch);
+  else launch(nullptr);
+  return output;
 }
 
-void finalize_statistics(const Call& call, Statistics& statistics) {
-  if (!statistics.is_pending) return;
-  call.history->deferred_errors.report(
-      call.x.device(), reported_call(call), [&](kernels::HeaderReport* report) {
-        const Tensor& packet = statistics.sums.defined() ? statistics.sums : statistics.moments;
-        if (report) call.kernels().report_header(packet, report);
-        call.kernels().finalize_statistics(statistics.sums, statistics.moments,
-                                           statistics_update(call), statistics.mean,
-                                           statistics.rstd);
-      });
-  statistics = computed(statistics);
+// Normalises x; adds the residual and applies the ReLU where the call has them.
+Output apply(const Call& call, const Statistics& statistics) {
+  const Output output{empty_like(call.x), statistics, normalization_of(call, statistics)};
+  call.kernels().apply(call.x, output.normalization, output.y);
+  return output;
 }
 
+// Counts the call if its layer has a group, and saves the statistics on the tape if the call runs
+// inside recompute().
 void remember(const Call& call, const Statistics& statistics) {
   if (call.args.group) ++call.history->synchronized_calls;  // also in a group of one rank
   if (auto* tape = autograd::RecomputeTape::current())
@@ -198,6 +187,7 @@ void remember(const Call& call, const Statistics& statistics) {
                                      {float64})});
 }
 
+// Computes mean and rstd from the running statistics (evaluation).
 Statistics running_statistics(const Call& call) {
   const Statistics statistics = new_statistics(call);
   if (call.args.is_folded) {
@@ -210,6 +200,7 @@ Statistics running_statistics(const Call& call) {
   return statistics;
 }
 
+// Loads the statistics that the first run of recompute() saved.
 Statistics saved_statistics(const Call& call) {
   const std::vector<Tensor> entry = autograd::RecomputeTape::current()->load(call.id.name);
   if (entry[0].numel() != call.channels())
@@ -225,36 +216,6 @@ Statistics saved_statistics(const Call& call) {
           .input_gradient_needed = numbers[1] != 0};
 }
 
-Output apply(const Call& call, const Statistics& statistics) {
-  const kernels::Normalization normalization = normalization_of(call, statistics);
-  const Tensor y = empty_like(call.x);
-  if (!statistics.is_pending) {
-    call.kernels().apply(call.x, normalization, y);
-    return {y, statistics, normalization};
-  }
-  call.history->deferred_errors.report(
-      call.x.device(), reported_call(call), [&](kernels::HeaderReport* report) {
-        call.kernels().finalize_and_apply({.x = call.x,
-                                           .sums = statistics.sums,
-                                           .moments = statistics.moments,
-                                           .update = statistics_update(call),
-                                           .normalization = normalization,
-                                           .y = y,
-                                           .report = report});
-      });
-  return {y, computed(statistics), normalization};
-}
-
-Tensor record_backward(const Call& call, const Output& output) {
-  BackwardContext context(call, output);
-  const bool waits = context.all_reduces;
-  autograd::record("batch_norm", output.y,
-                   {call.input, call.args.weight, call.args.bias, call.args.residual},
-                   [context = std::move(context)](const Tensor& dy) {
-                     return batch_norm_backward(context, dy);
-                   });
-  if (waits) autograd::mark_waits_for_ranks(output.y);
-  return output.y;
-}
+}  // namespace
 
 }  // namespace tutti::nn

@@ -3,17 +3,27 @@
 // small one has, which generalises better.
 #pragma once
 
-#include "arguments.h"
+#include "layer.h"
 
 namespace tutti::nn {
 
-/// Computes batch_norm(part, args) for the parts of `size` samples of x, in order, and returns the
-/// results as one tensor like x. The last part may be smaller. The running statistics move once for
-/// each part, as if the parts had come one after the other. Must not be called with a group. Beside
-/// the errors of batch_norm, throws ShapeError if the last part would have one value per channel,
-/// or the position weights of a part add up to 1 or less. Nothing has changed then, unless the
-/// weights are on a device, which stops at the part that it refuses.
-Tensor ghost_batch_norm(const Tensor& x, const BatchNormArgs& args,
-                        const std::shared_ptr<CallHistory>& history, std::int64_t size);
+/// Runs a batch norm, its child "norm", in training on the parts of `size` samples of a batch, one
+/// after the other, and joins the outputs. The last part may be smaller. The running statistics
+/// move once for each part. Evaluation takes no parts.
+class GhostBatchNorm : public Layer {
+ public:
+  /// Throws ValueError for a size below 1.
+  GhostBatchNorm(std::shared_ptr<BatchNorm> layer, std::int64_t size);
+
+  /// Throws ValueError if the layer has a group of ranks, which share statistics of whole batches;
+  /// ShapeError, before anything has changed, if the last part would have one value per channel.
+  Tensor forward(const Tensor& x) override;
+  std::string describe() const override;
+
+  BatchNorm& norm;
+
+ private:
+  std::int64_t size_;
+};
 
 }  // namespace tutti::nn

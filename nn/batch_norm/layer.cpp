@@ -4,20 +4,12 @@
 #include "../../distributed/backend.h"
 #include "../functional/group_norm.h"
 #include "forward.h"
-#include "ghost.h"
 
 #include <cmath>
 #include <utility>
 
 namespace tutti::nn {
 namespace {
-
-[[noreturn]] void refuse_ghost_batches(const std::string& name, const BatchNorm::Options& o) {
-  fail<ValueError>(
-      "{}: ghost batches of {} samples are statistics of parts of one rank's batch, and a "
-      "group shares those of whole batches; choose one of the two",
-      name, o.ghost_batch_size);
-}
 
 BatchNorm::Options checked(BatchNorm::Options o) {
   if (o.channels < 1)
@@ -28,10 +20,6 @@ BatchNorm::Options checked(BatchNorm::Options o) {
     fail<ValueError>(
         "BatchNorm: expected a momentum in [0, 1] (or none for the plain average), got {}",
         *o.momentum);
-  if (o.ghost_batch_size < 0)
-    fail<ValueError>("BatchNorm: expected a ghost_batch_size of at least 0, got {}",
-                     o.ghost_batch_size);
-  if (o.ghost_batch_size > 0 && o.group) refuse_ghost_batches("BatchNorm", o);
   if (o.dtype != float32 && o.dtype != float64)
     fail<DTypeError>(
         "BatchNorm: parameters and statistics are float32 or float64, got {}; inputs may be of any "
@@ -74,14 +62,7 @@ Tensor BatchNorm::forward(const Tensor& x, const ForwardOptions& options) {
 
 Tensor BatchNorm::compute(const Tensor& x, const ForwardOptions& options) {
   if (channel_groups_ > 0) return normalize_groups(x, options);
-  const BatchNormArgs args = arguments(options);
-  if (has_ghost_batches(args))
-    return ghost_batch_norm(x, args, history_, options_.ghost_batch_size);
-  return batch_norm(x, args, history_);
-}
-
-bool BatchNorm::has_ghost_batches(const BatchNormArgs& args) const {
-  return options_.ghost_batch_size > 0 && args.use_batch_statistics && args.update_running;
+  return batch_norm(x, arguments(options), history_);
 }
 
 Tensor BatchNorm::normalize_groups(const Tensor& x, const ForwardOptions& options) const {
@@ -169,18 +150,11 @@ void BatchNorm::freeze(bool on) {
   for (const Tensor& own : parameters()) own.requires_grad_(!on);
 }
 
-void BatchNorm::set_ghost_batch_size(std::int64_t size) {
-  Options changed = options_;
-  changed.ghost_batch_size = size;
-  options_ = checked(std::move(changed));
-}
-
 void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
   if (group && channel_groups_ > 0)
     fail<ValueError>(
         "{}: the layer normalises by groups of channels and has no statistics to share",
         error_name());
-  if (group && options_.ghost_batch_size > 0) refuse_ghost_batches(error_name(), options_);
   options_.group = std::move(group);
   history_->layer = options_.group ? ++options_.group->implementation()->layers : 0;
   history_->traits = {};
@@ -188,14 +162,8 @@ void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
   is_converted_ = false;
 }
 
-bool BatchNorm::can_convert() const {
-  if (options_.group || channel_groups_ > 0) return false;
-  if (options_.ghost_batch_size > 0) refuse_ghost_batches(error_name(), options_);
-  return true;
-}
-
 bool BatchNorm::convert(const ProcessGroup& group) {
-  if (!can_convert()) return false;
+  if (options_.group || channel_groups_ > 0) return false;
   set_process_group(group);
   return is_converted_ = true;
 }
@@ -230,8 +198,6 @@ std::string BatchNorm::describe() const {
                       options_.track_running_stats,
                       tutti::to_string(own.defined() ? own.dtype() : options_.dtype),
                       tutti::to_string(own.defined() ? own.device() : options_.device));
-  if (options_.ghost_batch_size > 0)
-    text += fmt::format(", ghost_batch_size={}", options_.ghost_batch_size);
   if (channel_groups_ > 0) text += fmt::format(", normalises by {} groups", channel_groups_);
   if (is_frozen_) text += ", frozen";
   if (is_folded()) text += ", folded";

@@ -52,11 +52,6 @@ class BatchNorm : public Layer {
     /// Whether the running statistics are computed as if all batches were one batch. The momentum
     /// is then ignored.
     bool pooled = false;
-    /// The number of samples over which statistics are taken in training, if a batch has more:
-    /// parts of the rank's batch ("ghost batches", Hoffer et al., 2017), the last of which may be
-    /// smaller. The running statistics move once for each part, in order. 0 takes whole batches.
-    /// Layers with a group take whole batches only.
-    std::int64_t ghost_batch_size = 0;
     DType dtype = float32;  ///< the dtype of parameters and buffers, float32 or float64
     Device device = {};
     std::optional<ProcessGroup> group = {};  ///< the ranks that share their statistics
@@ -74,9 +69,8 @@ class BatchNorm : public Layer {
   };
 
   /// The weight starts at 1, the bias at 0, running_mean at 0, running_var at 1. Throws ValueError
-  /// for fewer than one channel, a negative or non-finite eps, a momentum outside [0, 1], or ghost
-  /// batches in a layer with a group; DTypeError for a dtype of parameters and buffers other than
-  /// float32 and float64.
+  /// for fewer than one channel, a negative or non-finite eps, or a momentum outside [0, 1];
+  /// DTypeError for a dtype of parameters and buffers other than float32 and float64.
   explicit BatchNorm(Options options);
 
   Tensor forward(const Tensor& x) override;
@@ -85,24 +79,17 @@ class BatchNorm : public Layer {
   Tensor forward(const Tensor& x, const ForwardOptions& options);
 
   /// Shares statistics with the ranks of `group` from now on, or with nobody if there is none.
-  /// ValueError for a group if the layer has ghost batches or normalises by groups of channels. The
-  /// layer's count of synchronised calls restarts at 0, so that it is equal on ranks that come from
-  /// different groups. The layer takes the next number of the group, which its collectives carry,
-  /// as it does at construction: ranks must give their layers a group in the same order.
+  /// ValueError for a group if the layer normalises by groups of channels. The layer's count of
+  /// synchronised calls restarts at 0, so that it is equal on ranks that come from different
+  /// groups. The layer takes the next number of the group, which its collectives carry, as it does
+  /// at construction: ranks must give their layers a group in the same order.
   void set_process_group(std::optional<ProcessGroup> group);
-  /// Returns whether convert() would give the layer a group. ValueError if the layer has ghost
-  /// batches and no group.
-  bool can_convert() const;
   /// Gives the layer a group if it has none and does not normalise by groups of channels; returns
   /// whether it did. See convert.h.
   bool convert(const ProcessGroup& group);
   /// Removes the group that convert() gave; returns whether there was one.
   bool revert();
   const std::optional<ProcessGroup>& process_group() const { return options_.group; }
-
-  /// Sets Options::ghost_batch_size. ValueError for a negative size, or for one above 0 in a layer
-  /// with a group.
-  void set_ghost_batch_size(std::int64_t size);
 
   /// Makes the layer normalise each sample over groups of channels, as GroupNorm does, for
   /// convert_batchnorm_to_groupnorm(). Weight and bias stay; the running statistics become
@@ -160,11 +147,9 @@ class BatchNorm : public Layer {
   virtual InputDims input_dims() const { return {}; }
 
  private:
-  friend class JointBatchNorm;
   friend class StatisticsRun;
   BatchNormArgs arguments(const ForwardOptions& options) const;
   void set_folded_arguments(BatchNormArgs& args) const;
-  bool has_ghost_batches(const BatchNormArgs& args) const;
   Tensor compute(const Tensor& x, const ForwardOptions& options);
   Tensor normalize_groups(const Tensor& x, const ForwardOptions& options) const;
 

@@ -107,27 +107,13 @@ void write_header(const Tensor& packet, const PacketHeader& header) {
   copy_bytes(packet.raw(), packet.device(), &header, Device::cpu(), sizeof(header));
 }
 
-Tensor concatenate(const std::vector<Tensor*>& packets) {
-  if (packets.size() == 1) return *packets.front();
-  std::int64_t elements = 0;
-  for (const Tensor* packet : packets) elements += packet->numel();
-  const Tensor all = empty({elements}, {float64, packets.front()->device()});
-  for (std::int64_t begin = 0; Tensor * packet : packets) {
-    const Tensor part = all.slice(0, begin, begin + packet->numel());
-    part.copy_(*packet);
-    *packet = part;
-    begin += part.numel();
-  }
-  return all;
-}
-
 distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
-                                   std::size_t others, std::string detail) {
-  std::string name = describe(id, phase);
-  if (others > 0) name += fmt::format(" and {} more", others);
-  return id.group->for_normalization().all_reduce(
-      packet, distributed::ReduceOp::sum,
-      {.name = std::move(name), .detail = std::move(detail), .step = id.traits, .of_model = true});
+                                   std::string detail) {
+  return id.group->for_normalization().all_reduce(packet, distributed::ReduceOp::sum,
+                                                  {.name = describe(id, phase),
+                                                   .detail = std::move(detail),
+                                                   .step = id.traits,
+                                                   .of_model = true});
 }
 
 PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
@@ -176,7 +162,7 @@ void announce_refusal(const CallId& id, std::int64_t elements, Device device,
     const std::string detail = ": " + (why.starts_with(name) ? why.substr(name.size()) : why);
     const Tensor packet = zeros({elements}, {float64, device});
     write_header(packet, make_header(id, Phase::refusal, elements));
-    start_all_reduce(packet, id, Phase::refusal, 0, detail).wait();
+    start_all_reduce(packet, id, Phase::refusal, detail).wait();
     if (device.is_cpu()) {
       checked_header(packet, id, Phase::refusal, {.detail = detail});
     } else {

@@ -9,7 +9,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace tutti::nn {
 
@@ -37,15 +36,10 @@ kernels::PacketHeader make_header(const CallId& id, Phase phase, std::int64_t el
 /// Writes a header into a packet on any device.
 void write_header(const Tensor& packet, const kernels::PacketHeader& header);
 
-/// Copies several packets into one tensor, one behind the other, and returns it. Each of `packets`
-/// becomes a view of its part. A single packet is returned as it is.
-Tensor concatenate(const std::vector<Tensor*>& packets);
-
 /// Starts the all-reduce that sums a packet over the ranks in place, on the group's communicator
-/// for normalisation. `others` is the number of layers whose packets follow that of `id`.
-/// `detail` follows the name of the call in the errors of all ranks.
+/// for normalisation. `detail` follows the name of the call in the errors of all ranks.
 distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
-                                   std::size_t others = 0, std::string detail = {});
+                                   std::string detail = {});
 
 /// What a rank tells the others about its own call, if their headers do not fit together.
 struct OwnCall {

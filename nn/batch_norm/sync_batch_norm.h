@@ -14,7 +14,13 @@ class SyncBatchNorm : public BatchNorm {
   /// Without `options.group` the layer uses the current distributed::world(), so
   /// ProcessGroup::from_environment() must come before the model. A model that one rank alone
   /// builds takes ProcessGroup(), the group of that rank.
-  explicit SyncBatchNorm(Options options);
+  explicit SyncBatchNorm(Options options) : BatchNorm(with_group(std::move(options))) {}
+
+ private:
+  static Options with_group(Options options) {
+    if (!options.group) options.group = distributed::world();
+    return options;
+  }
 };
 
 }  // namespace tutti::nn

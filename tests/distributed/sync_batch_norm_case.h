@@ -6,7 +6,6 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
-#include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/pool_statistics.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/sequential.h>
@@ -385,60 +384,6 @@ inline void check_sync_batch_norm_counts(const ProcessGroup& group) {
   if (group.size() == 1) return;
   layer(full({1, 2}, group.rank()));  // one element each are enough together
   EXPECT_EQ(layer.num_batches_tracked.item<int>(), 1);
-}
-
-/// Branches in one collective each way: what they compute alone, in any mixture.
-inline void check_sync_batch_norm_together(const ProcessGroup& group) {
-  Generator random(51);
-  const auto part = [&](const Shape& each) {
-    Shape shape = each;
-    shape[0] *= group.size();
-    const Tensor whole = randn(shape, {float64}, random).to(test_device());
-    return whole.slice(0, each[0] * group.rank(), each[0] * (group.rank() + 1)).clone();
-  };
-  const Tensor va = part({3, 4, 2}), vb = part({3, 4, 2}), vc = part({3, 2}), dy = part({3, 4, 2}),
-               dc = part({3, 2});
-  const auto run = [&](bool together) {
-    const nn::BatchNorm::Options options{
-        .channels = 4, .dtype = float64, .device = test_device(), .group = group};
-    nn::SyncBatchNorm a(options), b(options);
-    nn::BatchNorm local({.channels = 2, .dtype = float64, .device = test_device()});
-    const Tensor xa = va.clone().requires_grad_(), xb = vb.clone().requires_grad_(),
-                 xc = vc.clone().requires_grad_();
-    const std::int64_t before = group.for_normalization().traffic().calls;
-    Tensor y, yc;
-    if (together) {
-      nn::JointBatchNorm both;
-      const auto of_a = both.start(a, xa), of_c = both.start(local, xc),
-                 of_b = both.start(b, xb, {.relu = true});
-      yc = both.finish(of_c);
-      y = both.finish(of_b, both.finish(of_a));
-    } else {
-      yc = local(xc);
-      y = b.forward(xb, {.residual = a(xa), .relu = true});
-    }
-    (sum(y * dy) + sum(yc * dc)).backward();
-    EXPECT_EQ(group.for_normalization().traffic().calls - before, group.size() == 1 ? 0
-                                                                  : together        ? 2
-                                                                                    : 4);
-    return std::vector{y,
-                       yc,
-                       xa.grad(),
-                       xb.grad(),
-                       xc.grad(),
-                       a.weight.grad(),
-                       a.bias.grad(),
-                       b.weight.grad(),
-                       b.bias.grad(),
-                       local.weight.grad(),
-                       a.running_var,
-                       b.running_mean,
-                       b.running_var,
-                       local.running_var};
-  };
-  const auto got = run(true), expected = run(false);
-  for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
 }
 
 }  // namespace tutti::test

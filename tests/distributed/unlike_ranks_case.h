@@ -11,7 +11,6 @@
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/distributed/data_parallel/join.h>
 #include <tutti/nn/batch_norm/convert.h>
-#include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/sequential.h>
@@ -144,15 +143,6 @@ inline void add_orders(std::vector<UnlikeRanks>& cases) {
                          is_odd, [&] { sum(ya).backward(); }, [&] { sum(yb).backward(); });
                    },
                    {"SyncBatchNorm backward #1", of_layers[0], of_layers[1]}});
-  cases.push_back({"another layer beside the first one",
-                   [](const ProcessGroup& group, bool is_odd) {
-                     nn::SyncBatchNorm first({.channels = 2, .group = group}),
-                         a({.channels = 2, .group = group}), b({.channels = 2, .group = group});
-                     nn::JointBatchNorm joint;
-                     joint.start(first, randn({3, 2}));
-                     joint.finish(joint.start(is_odd ? b : a, randn({3, 2})));
-                   },
-                   {"layer 2 of group 'world'", "layer 3 of group 'world'"}});
 }
 
 inline void add_steps(std::vector<UnlikeRanks>& cases) {

@@ -69,7 +69,10 @@ TEST(BatchNormLaunch, KernelsReportTheHeaderThatTheyRead) {
                                         .report = report});
                     }),
                     expected);
-      expect_header(reported([&](auto* report) { table.report_header(sums, report); }), expected);
+      expect_header(reported([&](auto* report) {
+                      table.apply_grad({.dy = x, .saved = {to, x}, .sums = sums, .report = report});
+                    }),
+                    expected);
     }
 }
 
@@ -77,13 +80,19 @@ TEST(BatchNormLaunch, KernelsReportTheHeaderThatTheyRead) {
 TEST(BatchNormLaunch, AReadbackThatWasDroppedDoesNotReachTheNextOne) {
   const kernels::BatchNorm& table = kernels::batch_norm(test_device());
   const Tensor first = full({kernels::packet_size(1)}, 1, {float64, test_device()}),
-               second = full({kernels::packet_size(1)}, 2, {float64, test_device()});
+               second = full({kernels::packet_size(1)}, 2, {float64, test_device()}),
+               dy = empty({0, 1}, {float32, test_device()});
   for (int i = 0; i < 50; ++i) {
     {
       const cuda::Readback dropped(test_device().index(), sizeof(PacketHeader));
-      table.report_header(first, static_cast<kernels::HeaderReport*>(dropped.device_data()));
+      table.apply_grad({.dy = dy,
+                        .saved = {},
+                        .sums = first,
+                        .report = static_cast<kernels::HeaderReport*>(dropped.device_data())});
     }
-    const PacketHeader got = reported([&](auto* report) { table.report_header(second, report); });
+    const PacketHeader got = reported([&](auto* report) {
+      table.apply_grad({.dy = dy, .saved = {}, .sums = second, .report = report});
+    });
     EXPECT_EQ(got.count, 2);
   }
 }

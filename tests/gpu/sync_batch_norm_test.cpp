@@ -16,9 +16,6 @@ TEST(SyncBatchNormOnADevice, RanksEqualOneProcessOnTheWholeBatch) {
 TEST(SyncBatchNormOnADevice, RanksEqualOneProcessWithEveryOption) {
   run_ranks(3, test::check_sync_batch_norm_options_against_one_process, seconds(200));
 }
-TEST(SyncBatchNormOnADevice, BranchesShareOneCollective) {
-  run_ranks(2, test::check_sync_batch_norm_together, seconds(200));
-}
 
 }  // namespace
 }  // namespace tutti

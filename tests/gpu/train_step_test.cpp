@@ -16,7 +16,6 @@
 #include <tutti/distributed/data_parallel/join.h>
 #include <tutti/distributed/launch/launch.h>
 #include <tutti/nn/batch_norm/convert.h>
-#include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/resnet.h>
@@ -159,22 +158,6 @@ TEST(TrainStep, TooFewElementsAreFoundLater) {
   expect_contains(message_of<ShapeError>([&] { sync.check_statistics(); }),
                   {"over all ranks", "got 0.75"});
   EXPECT_EQ(sync.num_batches_tracked.item<int>(), 0);
-}
-
-// A residual that does not fit ends the call before the kernels that report the headers.
-TEST(TrainStep, TooFewElementsAreFoundAfterARefusedResidualToo) {
-  nn::BatchNorm few({.channels = 4}), enough({.channels = 4});
-  few.to(test_device()), enough.to(test_device());
-  const Tensor x = randn({3, 4}).to(test_device());
-  nn::JointBatchNorm joint;
-  joint.start(few, x, {.position_weights = full({3}, 0.25, there())});
-  const std::size_t last = joint.start(enough, x);
-  EXPECT_THROW(joint.finish(last, randn({2, 4}).to(test_device())), ShapeError);
-  expect_contains(message_of<ShapeError>([&] { few.check_statistics(); }),
-                  {"more than 1 value per channel", "got 0.75"});
-  EXPECT_EQ(few.num_batches_tracked.item<int>(), 0);
-  EXPECT_EQ(enough.num_batches_tracked.item<int>(), 1);
-  enough.check_statistics();
 }
 
 TEST(TrainStep, OneRankOfNcclIssuesItsCollectives) {

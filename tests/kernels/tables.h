@@ -83,18 +83,6 @@ class Moved {
             .y = (*this)(a.y),
             .report = a.report};
   }
-  kernels::LocalBackward operator()(const kernels::LocalBackward& a) {
-    return {.dy = (*this)(a.dy),
-            .saved = (*this)(a.saved),
-            .moments = (*this)(a.moments),
-            .position_weights = (*this)(a.position_weights),
-            .eps = a.eps,
-            .sums = (*this)(a.sums),
-            .masked_dy = (*this)(a.masked_dy),
-            .weight_grad = (*this)(a.weight_grad),
-            .bias_grad = (*this)(a.bias_grad),
-            .dx = (*this)(a.dx)};
-  }
   kernels::Epilogue operator()(const kernels::Epilogue& e) {
     return {(*this)(e.bias), e.activation};
   }
@@ -169,11 +157,8 @@ inline const kernels::BatchNorm& batch_norm() {
                            .mask_size = MovedCall<of, &T::mask_size>::call,
                            .apply = MovedCall<of, &T::apply>::call,
                            .finalize_and_apply = MovedCall<of, &T::finalize_and_apply>::call,
-                           .forward = MovedCall<of, &T::forward>::call,
                            .gradient_sums = MovedCall<of, &T::gradient_sums>::call,
-                           .apply_grad = MovedCall<of, &T::apply_grad>::call,
-                           .report_header = MovedCall<of, &T::report_header>::call,
-                           .backward = MovedCall<of, &T::backward>::call};
+                           .apply_grad = MovedCall<of, &T::apply_grad>::call};
   return test_device().is_cpu() ? of(Device::cpu()) : moved;
 }
 inline const kernels::Convolution& convolution() {

@@ -20,9 +20,6 @@ TEST(Mpi, SyncBatchNormKeepsToItsGroup) { test::check_sync_batch_norm_scope(worl
 TEST(Mpi, SyncBatchNormNeedsMoreThanOneElementInAll) {
   test::check_sync_batch_norm_counts(world());
 }
-TEST(Mpi, SyncBatchNormSharesOneCollectiveAmongBranches) {
-  test::check_sync_batch_norm_together(world());
-}
 
 TEST(Mpi, SyncBatchNormInsideARecomputation) { test::check_recomputed_sync_batch_norm(world()); }
 

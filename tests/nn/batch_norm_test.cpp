@@ -7,7 +7,6 @@
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/recompute.h>
 #include <tutti/core/trace.h>
-#include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/functional/layer_norm.h>
 #include <tutti/nn/sequential.h>
@@ -26,7 +25,6 @@ namespace {
 
 using autograd::gradcheck;
 using nn::BatchNorm;
-using nn::JointBatchNorm;
 using test::relative_error;
 
 // Computes y from elementary operations, whose gradients other tests check.
@@ -67,7 +65,7 @@ TEST(BatchNorm, OptionsDecideWhatThereIs) {
 TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
   nn::Sequential net;
   std::vector<BatchNorm*> layers;
-  for (int i = 0; i < 7; ++i) layers.push_back(&net.append<BatchNorm>({.channels = 2}));
+  for (int i = 0; i < 5; ++i) layers.push_back(&net.append<BatchNorm>({.channels = 2}));
   const Tensor x = randn({4, 2});
   const auto file = std::filesystem::temp_directory_path() /
                     fmt::format("tutti_spans_{}.json", getpid());
@@ -78,18 +76,13 @@ TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
     layers[2]->forward(x, {.residual = x});
     layers[3]->forward(x, {.residual = x, .relu = true});
     layers[4]->forward(x, {.position_weights = ones({4})});
-    JointBatchNorm joint;
-    joint.start(*layers[5], x), joint.start(*layers[6], x);
-    joint.finish(0), joint.finish(1);
     profile.finish();
   }
   std::map<std::string, int> spans;
   for (const auto& event : nlohmann::json::parse(std::ifstream(file)))
     if (event.at("ph") == "X") ++spans[event.at("name")];
   std::filesystem::remove(file);
-  // A layer in a JointBatchNorm has two spans: one for start() and one for finish().
-  EXPECT_EQ(spans, (std::map<std::string, int>{
-                       {"0", 1}, {"1", 1}, {"2", 1}, {"3", 1}, {"4", 1}, {"5", 2}, {"6", 2}}));
+  EXPECT_EQ(spans, (std::map<std::string, int>{{"0", 1}, {"1", 1}, {"2", 1}, {"3", 1}, {"4", 1}}));
 }
 
 TEST(BatchNorm, PrintsItsOptions) {
@@ -295,45 +288,15 @@ TEST(BatchNorm, FusedFormsRunTheHooks) {
     seen.push_back(output.id());
     return Tensor();
   });
-  JointBatchNorm joint;
-  const auto alone = joint.start(layer, x);
   const std::vector<Tensor> outputs{layer.forward(x, {.relu = true}),
                                     layer.forward(x, {.residual = r}),
                                     layer.forward(x, {.residual = r, .relu = true}),
-                                    layer.forward(x, {.position_weights = ones({4})}),
-                                    joint.finish(alone),
-                                    layer(x)};
+                                    layer.forward(x, {.position_weights = ones({4})}), layer(x)};
   ASSERT_EQ(seen.size(), outputs.size()) << "once each";
   for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], outputs[i].id()) << i;
   layer.add_forward_hook(
       [](nn::Layer&, const Tensor&, const Tensor& output) { return output * 2; });
   EXPECT_EQ(to_vector(layer.forward(x, {.relu = true})), to_vector(outputs[0] * 2));
-}
-
-TEST(BatchNorm, JointLayersNeedTheGradientsOfTheGradModeAtFinish) {
-  BatchNorm layer({.channels = 2}), same({.channels = 2});
-  const Tensor x = randn({3, 2, 4}).requires_grad_(), r = randn({3, 2, 4}).requires_grad_(),
-               dy = randn({3, 2, 4});
-  JointBatchNorm joint;
-  {
-    const NoGrad no_grad;
-    joint.start(layer, x, {.residual = r, .relu = true});
-  }
-  joint.finish(0).backward(dy);
-  const auto gradients = [&] {
-    std::vector<std::vector<double>> result;
-    for (const Tensor& t : {x, r}) {
-      result.push_back(t.grad().defined() ? to_vector(t.grad()) : std::vector<double>());
-      t.set_grad({});
-    }
-    return result;
-  };
-  const auto got = gradients();
-  same.forward(x, {.residual = r, .relu = true}).backward(dy);
-  EXPECT_EQ(got, gradients());
-  ASSERT_TRUE(layer.weight.grad().defined() && layer.bias.grad().defined());
-  EXPECT_EQ(to_vector(layer.weight.grad()), to_vector(same.weight.grad()));
-  EXPECT_EQ(to_vector(layer.bias.grad()), to_vector(same.bias.grad()));
 }
 
 TEST(BatchNorm, DoesNotWriteOverGradientsThatOthersHold) {

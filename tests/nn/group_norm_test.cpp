@@ -7,7 +7,6 @@
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/record.h>
 #include <tutti/nn/batch_norm/convert.h>
-#include <tutti/nn/batch_norm/joint.h>
 #include <tutti/nn/batch_norm/recompute_statistics.h>
 #include <tutti/nn/functional/group_norm.h>
 #include <tutti/nn/group_norm.h>
@@ -184,8 +183,6 @@ TEST(ConvertToGroupNorm, RefusesLayersThatItCannotConvert) {
   EXPECT_TRUE(nn::convert_sync_batchnorm(net, ProcessGroup()).empty());
   EXPECT_THROW(first.forward(randn({2, 8, 3, 3}), {.position_weights = ones({2})}), ValueError);
   EXPECT_THROW(first(randn({2, 8, 3})), ShapeError);
-  nn::JointBatchNorm joint;
-  EXPECT_THROW(joint.start(first, randn({2, 8, 3, 3})), ValueError);
   nn::BatchNorm floor({.channels = 4, .eps_is_floor = true});
   EXPECT_THROW(floor.normalize_by_groups(2), ValueError);
 }

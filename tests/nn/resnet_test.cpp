@@ -1,8 +1,6 @@
-// Tests of the ResNets: shapes, names, published parameter counts, joint collectives.
+// Tests of the ResNets: shapes, names, published parameter counts.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
-#include <tutti/nn/batch_norm/convert.h>
-#include <tutti/nn/identity.h>
 #include <tutti/nn/resnet.h>
 
 #include <gtest/gtest.h>
@@ -106,74 +104,6 @@ TEST(ResNet, BlocksPassGradcheck) {
     check(projected, 2, format);
     check(bottleneck, 3, format);
   }
-}
-
-// relu(last(y) + projection(x)) with one collective each way gives the same bits, and runs the same
-// hooks, as one layer after the other.
-TEST(ResNet, AProjectionSharesTheCollectivesOfTheLastNormalisation) {
-  distributed::run_ranks(
-      2,
-      [](const ProcessGroup& group) {
-        const ProcessGroup again = group.split(0);
-        enum class Kind { joined, apart, other_group, longer };
-        const auto run = [&](Kind kind) {
-          manual_seed(22);
-          Projection projection({.in = 3, .out = 8, .stride = 2});
-          BatchNorm2d last({.channels = 8});
-          if (kind == Kind::other_group) projection.bn.set_process_group(again);
-          if (kind == Kind::longer) projection.append<Identity>();
-          convert_sync_batchnorm(projection, group), convert_sync_batchnorm(last, group);
-          std::vector<std::vector<double>> got;
-          for (Layer* layer :
-               std::vector<Layer*>{&projection.conv, &projection.bn, &projection, &last})
-            layer->add_forward_hook([&, layer](Layer&, const Tensor&, const Tensor& out) {
-              got.push_back(to_vector(out));
-              return layer == &projection ? out * 2 : Tensor();
-            });
-          manual_seed(30 + static_cast<std::uint64_t>(group.rank()));
-          const Tensor x = randn({2, 3, 6, 5}).requires_grad_(),
-                       y = randn({2, 8, 3, 3}).requires_grad_();
-          const auto calls = [&] {
-            return group.for_normalization().traffic().calls +
-                   again.for_normalization().traffic().calls;
-          };
-          const auto before = calls();
-          const Tensor z = kind == Kind::apart
-                               ? last.forward(y, {.residual = projection(x), .relu = true})
-                               : projection.join(last, y, x);
-          z.backward(randn({2, 8, 3, 3}));
-          EXPECT_EQ(calls() - before, kind == Kind::joined ? 2 : 4);
-          EXPECT_EQ(got.size(), 4u) << "every hook once";
-          for (const Tensor& t :
-               {z, x.grad(), y.grad(), projection.conv.weight.grad(), projection.bn.weight.grad(),
-                last.bias.grad(), projection.bn.running_var, last.running_mean, last.running_var})
-            got.push_back(to_vector(t));
-          return got;
-        };
-        const auto expected = run(Kind::apart);
-        for (const Kind kind : {Kind::joined, Kind::other_group, Kind::longer})
-          EXPECT_EQ(run(kind), expected) << static_cast<int>(kind);
-      },
-      std::chrono::seconds(20));
-}
-
-TEST(ResNet, BlocksMakeOneCollectiveLessThanTheyHaveNormalisations) {
-  distributed::run_ranks(
-      2,
-      [](const ProcessGroup& group) {
-        const auto calls = [&](Layer& block) {
-          convert_sync_batchnorm(block, group);
-          const auto before = group.for_normalization().traffic().calls;
-          const std::int64_t samples = 2 * group.rank();  // an empty rank takes part
-          block(randn({samples, 4, 5, 5}).requires_grad_()).backward(randn({samples, 8, 3, 3}));
-          return group.for_normalization().traffic().calls - before;
-        };
-        BasicBlock basic({.in = 4, .out = 8, .stride = 2});
-        Bottleneck bottleneck({.in = 4, .width = 2, .stride = 2});
-        EXPECT_EQ(calls(basic), 2 * 2);       // of 3
-        EXPECT_EQ(calls(bottleneck), 2 * 3);  // of 4
-      },
-      std::chrono::seconds(20));
 }
 
 TEST(ResNet, RefusesWhatItDoesNotKnow) {
