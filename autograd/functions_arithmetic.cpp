@@ -1,5 +1,5 @@
 // Arithmetic with broadcasting, maximum, minimum, where, and comparisons.
-#include "../kernels/elementwise.h"
+#include "../kernels/kernels.h"
 #include "functions.h"
 #include "operation.h"
 #include "record.h"
@@ -21,7 +21,7 @@ Tensor compute(Binary op, const char* name, const Tensor& a, const Tensor& b,
   autograd::expect_computable(name, a);
   const Shape shape = broadcast_shapes(a.shape(), b.shape(), name);
   const Tensor out = autograd::empty_result(shape, {a, b}, result.value_or(a.dtype()));
-  kernels::elementwise(a.device()).binary(op, a, b, out);
+  kernels::on(a.device()).elementwise.binary(op, a, b, out);
   return out;
 }
 
@@ -30,7 +30,7 @@ Tensor compute(Binary op, const char* name, const Tensor& a, double b, bool reve
   autograd::expect_number_fits(name, a, b);
   autograd::expect_computable(name, a);
   const Tensor out = empty_like(a, result.value_or(a.dtype()));
-  kernels::elementwise(a.device()).binary_scalar(op, a, b, reversed, out);
+  kernels::on(a.device()).elementwise.binary_scalar(op, a, b, reversed, out);
   return out;
 }
 
@@ -38,7 +38,7 @@ Tensor negate(const Tensor& x) {
   if (!is_floating(x.dtype())) return compute(Binary::subtract, "negate", x, 0, true);
   autograd::expect_computable("negate", x);
   const Tensor out = empty_like(x);
-  kernels::elementwise(x.device()).unary(kernels::Unary::negate, x, out);
+  kernels::on(x.device()).elementwise.unary(kernels::Unary::negate, x, out);
   return out;
 }
 
@@ -186,7 +186,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   const Shape shape =
       broadcast_shapes(condition.shape(), broadcast_shapes(a.shape(), b.shape(), "where"), "where");
   const Tensor out = autograd::empty_result(shape, {a, b, condition}, a.dtype());
-  kernels::elementwise(a.device()).where(condition, a, b, out);
+  kernels::on(a.device()).elementwise.where(condition, a, b, out);
   return record("where", out, {a, b},
                 [c = Saved(condition), p = a.shape(), q = b.shape(), need_a = needs_grad(a),
                  need_b = needs_grad(b)](const Tensor& g) {

@@ -1,6 +1,5 @@
 // Reductions and softmax.
-#include "../kernels/reduce.h"
-#include "../kernels/softmax.h"
+#include "../kernels/kernels.h"
 #include "functions.h"
 #include "operation.h"
 #include "record.h"
@@ -50,7 +49,7 @@ Tensor compute(Reduction op, const char* name, const Tensor& x, const ReducedSha
                bool keepdim, DType dtype) {
   autograd::expect_computable(name, x);
   const Tensor out = empty(to.kept, {dtype, x.device()});
-  kernels::reduce(x.device()).reduce(op, x, out);
+  kernels::on(x.device()).reduce.reduce(op, x, out);
   return keepdim ? out : with_shape(out, to.dropped);
 }
 
@@ -112,10 +111,10 @@ Tensor softmax_along(const Tensor& x, std::int64_t dim, bool log, const char* na
   if (x.rank() == 0) return softmax_along(x.reshape({1}), dim, log, name).reshape({});
   const int d = normalize_dim(dim, x.rank(), name);
   const Tensor y = empty_like(x);
-  kernels::softmax(x.device()).forward(x, d, log, y);
+  kernels::on(x.device()).softmax.forward(x, d, log, y);
   return record(name, y, {x}, [d, log, saved = Saved(y)](const Tensor& g) {
     const Tensor out = empty_like(saved.get());
-    kernels::softmax(g.device()).backward(g, saved, d, log, out);
+    kernels::on(g.device()).softmax.backward(g, saved, d, log, out);
     return out;
   });
 }
@@ -176,7 +175,7 @@ Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
                      to_string(x.shape()));
   autograd::expect_computable("argmax", x);
   const Tensor out = empty(to.kept, {int64, x.device()});
-  kernels::reduce(x.device()).topk(x, d, out);
+  kernels::on(x.device()).reduce.topk(x, d, out);
   return keepdim ? out : with_shape(out, to.dropped);
 }
 

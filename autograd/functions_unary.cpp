@@ -1,5 +1,5 @@
 // Elementwise functions of one tensor, activations among them.
-#include "../kernels/elementwise.h"
+#include "../kernels/kernels.h"
 #include "functions.h"
 #include "operation.h"
 #include "record.h"
@@ -15,7 +15,7 @@ using kernels::Unary;
 Tensor compute(Unary op, const char* name, const Tensor& x) {
   autograd::expect_trainable(name, x);
   const Tensor out = empty_like(x);
-  kernels::elementwise(x.device()).unary(op, x, out);
+  kernels::on(x.device()).elementwise.unary(op, x, out);
   return out;
 }
 
@@ -23,7 +23,7 @@ Tensor compute(Unary op, const char* name, const Tensor& x) {
 // if no other handle or view of `g` exists.
 Tensor activation_grad(Binary op, const Tensor& g, const Tensor& saved) {
   const Tensor out = autograd::gradient_buffer(g, saved);
-  kernels::elementwise(g.device()).binary(op, g, saved, out);
+  kernels::on(g.device()).elementwise.binary(op, g, saved, out);
   return out;
 }
 
@@ -121,7 +121,7 @@ Tensor hardswish(const Tensor& x) {
 Tensor leaky_relu(const Tensor& x, double slope) {
   autograd::expect_trainable("leaky_relu", x);
   const Tensor y = empty_like(x);
-  kernels::elementwise(x.device()).binary_scalar(Binary::leaky_relu, x, slope, false, y);
+  kernels::on(x.device()).elementwise.binary_scalar(Binary::leaky_relu, x, slope, false, y);
   return record("leaky_relu", y, {x}, [saved = Saved(x), slope](const Tensor& g) {
     return where(gt(saved, 0), g, g * slope);
   });

@@ -1,9 +1,7 @@
 #include "indexing.h"
 
 #include "../core/create.h"
-#include "../kernels/embedding.h"
-#include "../kernels/indexing.h"
-#include "../kernels/reduce.h"
+#include "../kernels/kernels.h"
 #include "functions.h"
 #include "operation.h"
 #include "record.h"
@@ -41,7 +39,7 @@ void check_gather(const Tensor& x, int dim, const Tensor& index) {
 // Returns the elements that `index` names, in the memory format of `x`.
 Tensor gathered(const char* op, const Tensor& x, int dim, const Tensor& index) {
   const Tensor out = empty(index.shape(), {x.dtype(), x.device()}, x.memory_format());
-  kernels::indexing(x.device()).gather(op, x, dim, index, out);
+  kernels::on(x.device()).indexing.gather(op, x, dim, index, out);
   return out;
 }
 
@@ -63,7 +61,7 @@ Tensor selected_grad(const Tensor& g, int dim, const Tensor& index, const Shape&
   moved[0] = shape[dim];
   const std::int64_t width = product(moved, 1, moved.size());
   const Tensor sums = zeros({moved[0], width}, {accumulate_dtype(g.dtype()), g.device()});
-  kernels::embedding(g.device()).scatter_add(rows.reshape({index.numel(), width}), index, sums);
+  kernels::on(g.device()).embedding.scatter_add(rows.reshape({index.numel(), width}), index, sums);
   return sums.to(g.dtype()).reshape(moved).transpose(0, dim);
 }
 
@@ -134,7 +132,7 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
                   // more than a few are added in float64.
                   const DType wide = g.size(d) > 256 ? float64 : accumulate_dtype(g.dtype());
                   const Tensor sums = zeros(shape, {wide, g.device()});
-                  kernels::indexing(g.device()).scatter_add(g, d, i, sums);
+                  kernels::on(g.device()).indexing.scatter_add(g, d, i, sums);
                   return sums.to(g.dtype());
                 });
 }
@@ -167,7 +165,7 @@ std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim
   shape[d] = k;
   const Tensor indices = empty(shape, {int64, x.device()});
   autograd::expect_computable("topk", x);
-  kernels::reduce(x.device()).topk(x, d, indices);
+  kernels::on(x.device()).reduce.topk(x, d, indices);
   return {gather(x, d, indices), indices};
 }
 

@@ -1,7 +1,7 @@
 #include "matmul.h"
 
 #include "../core/create.h"
-#include "../kernels/matmul.h"
+#include "../kernels/kernels.h"
 #include "record.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ Tensor with_dense_rows_or_columns(const Tensor& t) {
 
 Tensor multiply(const Tensor& a, const Tensor& b, const Shape& shape, DType dtype) {
   const Tensor out = empty(shape, {dtype, a.device()});
-  kernels::matmul(a.device())
+  kernels::on(a.device())
       .matmul(with_dense_rows_or_columns(a), with_dense_rows_or_columns(b), {}, out);
   return out;
 }

@@ -2,8 +2,7 @@
 // that change a tensor in place.
 #include "../core/count_change.h"
 #include "../core/create.h"
-#include "../kernels/elementwise.h"
-#include "../kernels/reduce.h"
+#include "../kernels/kernels.h"
 #include "functions.h"
 #include "operation.h"
 #include "record.h"
@@ -103,7 +102,7 @@ Tensor autograd::sum_to(const Tensor& x, const Shape& shape) {
   Shape kept = Dims::filled(x.rank(), 1);
   for (int i = extra; i < x.rank(); ++i) kept[i] = shape[i - extra];
   const Tensor out = empty(kept, {x.dtype(), x.device()});
-  kernels::reduce(x.device()).reduce(kernels::Reduction::sum, x, out);
+  kernels::on(x.device()).reduce.reduce(kernels::Reduction::sum, x, out);
   return out.alias(shape, dense_strides(shape), 0);
 }
 
@@ -267,7 +266,7 @@ Tensor Tensor::to(Device wanted) const {
 
 const Tensor& Tensor::fill_(double value) const {
   expect_writable(*this, "fill_");
-  kernels::elementwise(device()).fill(*this, value);
+  kernels::on(device()).elementwise.fill(*this, value);
   count_change(storage());
   return *this;
 }
@@ -280,8 +279,8 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
   if (!(broadcast_shapes(shape(), source.shape(), "copy_") == shape()))
     fail<ShapeError>("copy_: shape {} does not broadcast to {}", tutti::to_string(source.shape()),
                      tutti::to_string(shape()));
-  kernels::elementwise(device()).copy(source.device() == device() ? source : source.to(device()),
-                                      *this);
+  kernels::on(device()).elementwise.copy(source.device() == device() ? source : source.to(device()),
+                                         *this);
   count_change(storage());
   return *this;
 }
@@ -301,7 +300,7 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
   autograd::expect_floating("add_", other);
   autograd::expect_computable("add_", *this);
   autograd::expect_computable("add_", other);
-  kernels::elementwise(device()).axpy(scale, other, *this);
+  kernels::on(device()).elementwise.axpy(scale, other, *this);
   count_change(storage());
   return *this;
 }
@@ -310,8 +309,8 @@ const Tensor& Tensor::mul_(double factor) const {
   expect_writable(*this, "mul_");
   autograd::expect_number_fits("mul_", *this, factor);
   autograd::expect_computable("mul_", *this);
-  kernels::elementwise(device()).binary_scalar(kernels::Binary::multiply, *this, factor, false,
-                                               *this);
+  kernels::on(device()).elementwise.binary_scalar(kernels::Binary::multiply, *this, factor, false,
+                                                  *this);
   count_change(storage());
   return *this;
 }

@@ -5,15 +5,7 @@
 #include <tutti/core/parallel.h>
 #include <tutti/data/transforms/normalize.h>
 #include <tutti/distributed/reduce.h>
-#include <tutti/kernels/batch_norm.h>
-#include <tutti/kernels/elementwise.h>
-#include <tutti/kernels/embedding.h>
-#include <tutti/kernels/layer_norm.h>
-#include <tutti/kernels/matmul.h>
-#include <tutti/kernels/optimizer.h>
-#include <tutti/kernels/pooling.h>
-#include <tutti/kernels/reduce.h>
-#include <tutti/kernels/softmax.h>
+#include <tutti/kernels/kernels.h>
 
 #include "timing.h"
 
@@ -50,7 +42,7 @@ Tensor values(const Shape& shape, DType dtype = float32,
 Tensor like(const Tensor& x, DType dtype = float32) { return values(x.shape(), dtype); }
 
 void elementwise() {
-  const auto& table = kernels::cpu::elementwise();
+  const auto& table = kernels::cpu::table().elementwise;
   const Tensor x = values({elements}), y = like(x), z = like(x), positive = like(x);
   table.unary(kernels::Unary::exp, x, positive);
   const Tensor half = like(x, bfloat16), half_y = like(x, bfloat16), half_z = like(x, bfloat16),
@@ -94,20 +86,20 @@ void rows() {
   for (const DType dtype : {float32, bfloat16}) {
     const std::string of = fmt::format(" {}", to_string(dtype));
     const Tensor x = values({64, 1000}, dtype), y = like(x, dtype), g = like(x, dtype);
-    const auto& softmax = kernels::cpu::softmax();
+    const auto& softmax = kernels::cpu::table().softmax;
     measure("softmax" + of, [&] { softmax.forward(x, 1, false, y); });
     measure("softmax gradient" + of, [&] { softmax.backward(g, y, 1, false, x); });
     const Tensor targets = randint(1000, {64}), losses = empty({64}), normalizers = empty({64});
     measure("cross entropy" + of,
             [&] { softmax.cross_entropy(x, targets, {}, losses, normalizers); });
-    const auto& norm = kernels::cpu::layer_norm();
+    const auto& norm = kernels::cpu::table().layer_norm;
     const Tensor w = values({1000}), b = values({1000}), mean = empty({64}, {float64}),
                  rstd = empty({64}, {float64});
     measure("layer norm" + of, [&] { norm.forward(x, w, b, 1e-5, y, mean, rstd); });
     measure("layer norm input gradient" + of, [&] { norm.input_grad(g, x, mean, rstd, w, y); });
     measure("layer norm parameter gradient" + of,
             [&] { norm.parameter_grad(g, x, mean, rstd, w, b); });
-    const auto& reduce = kernels::cpu::reduce();
+    const auto& reduce = kernels::cpu::table().reduce;
     const Tensor all = empty({1, 1}, {dtype}), by_row = empty({64, 1}, {dtype}),
                  by_column = empty({1, 1000}, {dtype});
     measure("sum" + of, [&] { reduce.reduce(kernels::Reduction::sum, x, all); });
@@ -119,12 +111,12 @@ void rows() {
     measure("argmax of 1000" + of, [&] { reduce.topk(x, 1, first); });
     const Tensor rows_grad = zeros({1000, 64}), by_index = values({64, 64}, dtype);
     measure("embedding gradient" + of,
-            [&] { kernels::cpu::embedding().scatter_add(by_index, targets, rows_grad); });
+            [&] { kernels::cpu::table().embedding.scatter_add(by_index, targets, rows_grad); });
   }
 }
 
 void batch_norm(DType dtype, MemoryFormat format) {
-  const auto& table = kernels::cpu::batch_norm();
+  const auto& table = kernels::cpu::table().batch_norm;
   const std::string of = fmt::format(" {} {}", to_string(dtype), to_string(format));
   const std::int64_t channels = 64;
   const Shape shape{4, channels, 14, 14};
@@ -156,7 +148,7 @@ void batch_norm(DType dtype, MemoryFormat format) {
 }
 
 void pooling(DType dtype, MemoryFormat format) {
-  const auto& table = kernels::cpu::pooling();
+  const auto& table = kernels::cpu::table().pooling;
   const std::string of = fmt::format(" {} {}", to_string(dtype), to_string(format));
   const Tensor x = values({2, 64, 28, 28}, dtype, format),
                y = values({2, 64, 14, 14}, dtype, format);
@@ -170,7 +162,7 @@ void pooling(DType dtype, MemoryFormat format) {
 }
 
 void optimizers() {
-  const auto& table = kernels::cpu::optimizer();
+  const auto& table = kernels::cpu::table().optimizer;
   for (const DType dtype : {float32, bfloat16}) {
     const std::string of = fmt::format(" {}", to_string(dtype));
     const Tensor p = values({elements}, dtype), g = values({elements}, dtype);
@@ -204,7 +196,7 @@ void others() {
     });
   const Tensor m = randn({64, 64}, {float64}), n = randn({64, 64}, {float64}),
                o = empty({64, 64}, {float64});
-  measure("matmul float64", [&] { kernels::cpu::matmul().matmul(m, n, {}, o); });
+  measure("matmul float64", [&] { kernels::cpu::table().matmul(m, n, {}, o); });
   measure("random normal", [&] { randn({elements}); });
 }
 

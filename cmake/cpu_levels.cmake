@@ -9,7 +9,7 @@ endif()
 if(TUTTI_CPU_LEVELS)
   set(level_sources ${TUTTI_KERNEL_SOURCES})
   list(FILTER level_sources EXCLUDE REGEX
-       "/(convolution|dispatch|matmul|onednn.*|packed_weights|reference_convolution|tensor_iterator|winograd)\\.cpp$")
+       "/(convolution|matmul|onednn.*|packed_weights|reference_convolution|tensor_iterator|winograd)\\.cpp$")
   list(APPEND level_sources data/transforms/normalize_loops.cpp distributed/reduce_loops.cpp)
   foreach(level avx2 avx512 avx512_bf16)
     string(TOUPPER ${level} name)
@@ -19,6 +19,7 @@ if(TUTTI_CPU_LEVELS)
     target_link_libraries(tutti_${level} PRIVATE fmt::fmt tutti_settings $<TARGET_NAME_IF_EXISTS:OpenMP::OpenMP_CXX>)
     target_sources(tutti PRIVATE $<TARGET_OBJECTS:tutti_${level}>)
   endforeach()
-  set_source_files_properties(core/cpu_level.cpp kernels/cpu/dispatch.cpp data/transforms/normalize.cpp
-                              distributed/reduce.cpp PROPERTIES COMPILE_DEFINITIONS TUTTI_CPU_LEVELS)
+  set_source_files_properties(core/cpu_level.cpp kernels/cpu/kernels.cpp kernels/cpu/matmul.cpp kernels/cpu/winograd.cpp
+                              data/transforms/normalize.cpp distributed/reduce.cpp
+                              PROPERTIES COMPILE_DEFINITIONS TUTTI_CPU_LEVELS)
 endif()

@@ -196,15 +196,4 @@ struct BatchNorm {
   void (*apply_grad)(const InputGradient& arguments);
 };
 
-namespace cpu {
-const BatchNorm& batch_norm();
-}
-namespace cuda {
-const BatchNorm& batch_norm();
-}
-/// Returns the batch-norm kernels of `device`.
-inline const BatchNorm& batch_norm(Device device) {
-  return device.is_cpu() ? cpu::batch_norm() : cuda::batch_norm();
-}
-
 }  // namespace tutti::kernels

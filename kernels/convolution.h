@@ -34,15 +34,4 @@ struct Convolution {
   void (*keep_packed)(const Tensor& w);
 };
 
-namespace cpu {
-const Convolution& convolution();
-}
-namespace cuda {
-const Convolution& convolution();
-}
-/// Returns the convolution kernels of `device`.
-inline const Convolution& convolution(Device device) {
-  return device.is_cpu() ? cpu::convolution() : cuda::convolution();
-}
-
 }  // namespace tutti::kernels

@@ -1,4 +1,4 @@
-// The matrix product kernel that every device provides, with batches and an epilogue.
+// The options of the matrix product kernel (kernels.h).
 #pragma once
 
 #include "../core/tensor.h"
@@ -15,25 +15,5 @@ struct Epilogue {
   Tensor bias = {};  ///< (n), dense; undefined for none
   Activation activation = Activation::none;
 };
-
-/// The table of a device's matrix product kernel.
-struct Matmul {
-  /// Computes out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at
-  /// least 2; batch dimensions of size 1 in a or b broadcast. Tensors may have any strides. With a
-  /// 16-bit a the others have its dtype or float32, and sums are taken in float32; otherwise all
-  /// have one dtype. With k = 0 the result is the epilogue of zeros.
-  void (*matmul)(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
-};
-
-namespace cpu {
-const Matmul& matmul();
-}
-namespace cuda {
-const Matmul& matmul();
-}
-/// Returns the matrix product kernels of `device`.
-inline const Matmul& matmul(Device device) {
-  return device.is_cpu() ? cpu::matmul() : cuda::matmul();
-}
 
 }  // namespace tutti::kernels

@@ -82,14 +82,4 @@ struct Optimizer {
   void (*scale_into)(std::span<const Tensor> from, std::span<const Tensor> to, double factor);
 };
 
-namespace cpu {
-const Optimizer& optimizer();
-}
-namespace cuda {
-const Optimizer& optimizer();
-}
-inline const Optimizer& optimizer(Device device) {
-  return device.is_cpu() ? cpu::optimizer() : cuda::optimizer();
-}
-
 }  // namespace tutti::kernels

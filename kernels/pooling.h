@@ -41,15 +41,4 @@ struct Pooling {
   void (*adaptive_average_backward)(const Tensor& dy, const Tensor& dx);
 };
 
-namespace cpu {
-const Pooling& pooling();
-}
-namespace cuda {
-const Pooling& pooling();
-}
-/// Returns the pooling kernels of `device`.
-inline const Pooling& pooling(Device device) {
-  return device.is_cpu() ? cpu::pooling() : cuda::pooling();
-}
-
 }  // namespace tutti::kernels

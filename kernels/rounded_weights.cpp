@@ -2,7 +2,7 @@
 
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
-#include "elementwise.h"
+#include "kernels.h"
 
 #include <atomic>
 
@@ -39,7 +39,7 @@ void refresh(const Tensor& weight) {
   RoundedCopy& kept = *copy_of(weight);
   const std::uint64_t version = weight.storage()->version();
   if (kept.version == version) return;
-  elementwise(weight.device()).copy(weight, kept.copy);
+  on(weight.device()).elementwise.copy(weight, kept.copy);
   kept.version = version;
 }
 
@@ -51,7 +51,7 @@ bool may_read(const RoundedCopy& kept, const Tensor& weight) {
   const auto prepare = [weight, copy = kept.copy] {
     const RoundedCopy* now = copy_of(weight);
     if (now && now->copy.is_same(copy)) return refresh(weight);
-    elementwise(weight.device()).copy(weight, copy);  // a later use in another dtype replaced it
+    on(weight.device()).elementwise.copy(weight, copy);  // a later use in another dtype replaced it
   };
   return call_before_replay(weight.device(), prepare);
 }

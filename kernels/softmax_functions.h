@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../core/host_device.h"
-#include "softmax.h"
+#include "kernels.h"
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include "pack_weights.h"
 
-#include "../kernels/convolution.h"
+#include "../kernels/kernels.h"
 #include "conv.h"
 
 namespace tutti::nn {
@@ -9,7 +9,7 @@ void pack_weights(Module& module) {
   for (const auto& [path, each] : module.named_modules())
     if (const auto* convolution = dynamic_cast<const Conv*>(each)) {
       const Tensor& weight = convolution->weight;
-      kernels::convolution(weight.device()).keep_packed(weight);
+      kernels::on(weight.device()).convolution.keep_packed(weight);
     }
 }
 

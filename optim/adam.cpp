@@ -1,6 +1,6 @@
 #include "adam.h"
 
-#include "../kernels/optimizer.h"
+#include "../kernels/kernels.h"
 
 namespace tutti::optim {
 namespace {
@@ -31,9 +31,9 @@ AdamW::AdamW(const std::vector<Group>& groups) : Adam("AdamW", adam_groups(group
 void Adam::update_group(int group, std::span<const kernels::FusedUpdate> updates,
                         const double* scalars) {
   const Options& o = options(group);
-  kernels::optimizer(updates.front().parameter.device())
-      .adam({o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.amsgrad, decoupled_}, updates,
-            scalars);
+  kernels::on(updates.front().parameter.device())
+      .optimizer.adam({o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.amsgrad, decoupled_},
+                      updates, scalars);
 }
 
 }  // namespace tutti::optim

@@ -2,7 +2,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/create.h"
-#include "../kernels/optimizer.h"
+#include "../kernels/kernels.h"
 #include "gradients.h"
 
 namespace tutti::optim {
@@ -16,7 +16,7 @@ Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
   const TensorOptions options{.dtype = float64, .device = gradients.front().device()};
   const Tensor squares = empty({static_cast<std::int64_t>(gradients.size())}, options),
                norm = empty({}, options);
-  const auto& table = kernels::optimizer(options.device);
+  const auto& table = kernels::on(options.device).optimizer;
   table.sums_of_squares(gradients, squares);
   table.clip(gradients, squares, max_norm, norm);
   for (const Tensor& g : gradients) g.storage()->bump_version();
@@ -29,7 +29,7 @@ void clip_grad_value(const std::vector<Tensor>& parameters, double max_value) {
   const NoGrad no_grad;
   const std::vector<Tensor> gradients = dense_gradients("clip_grad_value", parameters);
   if (gradients.empty()) return;
-  kernels::optimizer(gradients.front().device()).clip_values(gradients, max_value);
+  kernels::on(gradients.front().device()).optimizer.clip_values(gradients, max_value);
   for (const Tensor& g : gradients) g.storage()->bump_version();
 }
 

@@ -4,7 +4,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
-#include "../kernels/optimizer.h"
+#include "../kernels/kernels.h"
 #include "gradients.h"
 
 #include <cmath>
@@ -68,7 +68,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   if (!verdict.found_inf.defined() || verdict.found_inf.device() != device)
     verdict.found_inf = empty({}, {.device = device});
   verdict.found_inf.zero_();
-  kernels::optimizer(device).unscale(gradients, scale_, verdict.found_inf);
+  kernels::on(device).optimizer.unscale(gradients, scale_, verdict.found_inf);
   for (const Tensor& g : gradients) g.storage()->bump_version();
   verdict.unscaled = true;
 }

@@ -1,7 +1,7 @@
 #include "lars.h"
 
 #include "../core/create.h"
-#include "../kernels/optimizer.h"
+#include "../kernels/kernels.h"
 
 namespace tutti::optim {
 
@@ -25,7 +25,7 @@ void LARS::update_group(int group, std::span<const kernels::FusedUpdate> updates
   for (const auto& u : updates) measured.push_back(u.gradient);
   const Tensor squares =
       empty({static_cast<std::int64_t>(measured.size())}, {.dtype = float64, .device = device});
-  const auto& table = kernels::optimizer(device);
+  const auto& table = kernels::on(device).optimizer;
   table.sums_of_squares(measured, squares);
   table.lars({o.lr, o.momentum, o.weight_decay, o.trust_coefficient, o.eps, o.adapt}, updates,
              squares, scalars);

@@ -1,6 +1,6 @@
 #include "sgd.h"
 
-#include "../kernels/optimizer.h"
+#include "../kernels/kernels.h"
 
 namespace tutti::optim {
 namespace {
@@ -27,8 +27,8 @@ SGD::SGD(const std::vector<Group>& groups)
 void SGD::update_group(int group, std::span<const kernels::FusedUpdate> updates,
                        const double* scalars) {
   const Options& o = options(group);
-  kernels::optimizer(updates.front().parameter.device())
-      .sgd({o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov}, updates, scalars);
+  kernels::on(updates.front().parameter.device())
+      .optimizer.sgd({o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov}, updates, scalars);
 }
 
 }  // namespace tutti::optim

@@ -4,8 +4,7 @@
 #include "../../core/create.h"
 #include "../../core/cuda/graph.h"
 #include "../../core/saturating_cast.h"
-#include "../../kernels/elementwise.h"
-#include "../../kernels/optimizer.h"
+#include "../../kernels/kernels.h"
 #include "../backend.h"
 #include "../diagnostics/replica_check.h"
 
@@ -152,7 +151,7 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
     // The late part stays beside the bucket, even where the bucket has not started here: on another
     // rank, where gradients arrive in another order, it may have.
     if (!state.late.defined()) state.late = zeros_like(view(parameter));
-    kernels::elementwise(gradient.device()).axpy(1.0 / group_.size(), gradient, state.late);
+    kernels::on(gradient.device()).elementwise.axpy(1.0 / group_.size(), gradient, state.late);
   }
   gradient = {};
   if (!starts_at_end_) start_full_buckets();
@@ -226,7 +225,7 @@ void Reducer::fill_bucket(const Bucket& bucket) {
     gradients.push_back(std::exchange(gradient, {}));
     views.push_back(bucket.views[i]);
   }
-  kernels::optimizer(bucket.flat.device()).scale_into(gradients, views, 1.0 / group_.size());
+  kernels::on(bucket.flat.device()).optimizer.scale_into(gradients, views, 1.0 / group_.size());
 }
 
 void Reducer::start_full_buckets() {

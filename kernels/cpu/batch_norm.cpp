@@ -204,18 +204,15 @@ void apply_grad(const InputGradient& of) {
 
 }  // namespace
 
-const BatchNorm& batch_norm() {
-  static constexpr BatchNorm table{.moments = batch_norm_moments,
-                                   .moment_sums = moment_sums,
-                                   .finalize_statistics = finalize_statistics,
-                                   .running_statistics = running_statistics,
-                                   .mask_size = mask_size,
-                                   .apply = batch_norm_apply,
-                                   .finalize_and_apply = finalize_and_apply,
-                                   .gradient_sums = gradient_sums,
-                                   .apply_grad = apply_grad};
-  return table;
-}
+extern const BatchNorm batch_norm{.moments = batch_norm_moments,
+                                  .moment_sums = moment_sums,
+                                  .finalize_statistics = finalize_statistics,
+                                  .running_statistics = running_statistics,
+                                  .mask_size = mask_size,
+                                  .apply = batch_norm_apply,
+                                  .finalize_and_apply = finalize_and_apply,
+                                  .gradient_sums = gradient_sums,
+                                  .apply_grad = apply_grad};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

@@ -49,6 +49,7 @@ template class BlockReader<std::int64_t>;
 template class BlockWriter<float>;
 template class BlockWriter<double>;
 template class BlockWriter<std::int64_t>;
+template class BlockWriter<bool>;  // comparisons
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

@@ -36,7 +36,8 @@ class BlockReader {
   Load load_;
 };
 
-/// Writes the output, tensor 0 of a TensorIterator, from elements of type C.
+/// Writes the output, tensor 0 of a TensorIterator, from elements of type C: float, double, int64
+/// or bool.
 template <class C>
 class BlockWriter {
  public:

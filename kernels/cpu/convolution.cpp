@@ -1,14 +1,12 @@
 // Convolution on the CPU: oneDNN computes float32 and bfloat16, Winograd's algorithm those float32
 // convolutions for which it is faster, and the reference float64 and whatever oneDNN has no kernel
 // for.
-#include "../convolution.h"
+#include "../kernels.h"
 
 #include "../../core/create.h"
-#include "../elementwise.h"
-#include "../reduce.h"
 #include "onednn.h"
 #include "packed_weights.h"
-#include "reference_convolution.h"
+#include "reference.h"
 #include "winograd.h"
 
 namespace tutti::kernels::cpu {
@@ -30,7 +28,7 @@ void zero(const Tensor& dense) {
 Tensor converted(const Tensor& t, DType dtype) {
   if (t.dtype() == dtype) return t;
   const Tensor result = empty_like(t, dtype);
-  elementwise().copy(t, result);
+  table().elementwise.copy(t, result);
   return result;
 }
 Tensor in_float32(const Tensor& t) { return converted(t, float32); }
@@ -56,7 +54,7 @@ void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
       (onednn::misreads_odd_channels(dy, w, options) || onednn::misreads_strided_groups(options))) {
     const Tensor wide_dx = empty_like(dx, float32);
     backward_input(in_float32(dy), in_float32(converted(w, bfloat16)), options, wide_dx);
-    return elementwise().copy(wide_dx, dx);
+    return table().elementwise.copy(wide_dx, dx);
   }
   if (dy.dtype() == float64 || !onednn::convolution_backward_input(dy, w, options, dx))
     reference::convolution_backward_input(dy, converted(w, dy.dtype()), options, dx);
@@ -71,8 +69,8 @@ void backward_weight_in_float32(const Tensor& x, const Tensor& dy, const ConvOpt
   const Tensor wide_dw = empty_like(dw, float32),
                wide_db = db.defined() ? empty_like(db, float32) : Tensor();
   backward_weight(in_float32(x), in_float32(dy), options, wide_dw, wide_db);
-  elementwise().copy(wide_dw, dw);
-  if (db.defined()) elementwise().copy(wide_db, db);
+  table().elementwise.copy(wide_dw, dw);
+  if (db.defined()) table().elementwise.copy(wide_db, db);
 }
 
 void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
@@ -89,7 +87,7 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
     backward_weight(x, dy, options, dw, {});
     Dims shape = Dims::filled(dy.rank(), 1);
     shape[1] = dy.size(1);
-    return reduce().reduce(Reduction::sum, dy, db.reshape(shape));
+    return table().reduce.reduce(Reduction::sum, dy, db.reshape(shape));
   }
   if (!db.defined() && winograd::is_faster(x, dw, dy, options) &&
       winograd::backward_weight(x, dy, options, dw))
@@ -102,12 +100,9 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
 
 }  // namespace
 
-const Convolution& convolution() {
-  static constexpr Convolution table{.forward = forward,
+extern const Convolution convolution{.forward = forward,
                                      .backward_input = backward_input,
                                      .backward_weight = backward_weight,
                                      .keep_packed = PackedWeights::keep};
-  return table;
-}
 
 }  // namespace tutti::kernels::cpu

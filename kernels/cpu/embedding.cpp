@@ -1,5 +1,5 @@
 // Embedding look-up and its gradient on the CPU.
-#include "../embedding.h"
+#include "../kernels.h"
 
 #include "dim_slices.h"
 
@@ -87,10 +87,7 @@ void scatter_add(const Tensor& g, const Tensor& indices, const Tensor& weight_gr
 
 }  // namespace
 
-const Embedding& embedding() {
-  static constexpr Embedding table{.gather = gather, .scatter_add = scatter_add};
-  return table;
-}
+extern const Embedding embedding{.gather = gather, .scatter_add = scatter_add};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

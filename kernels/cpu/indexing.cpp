@@ -1,5 +1,5 @@
 // Gather along a dimension and its gradient on the CPU.
-#include "../indexing.h"
+#include "../kernels.h"
 
 #include "../element_types.h"
 #include "dim_slices.h"
@@ -104,10 +104,7 @@ void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& ou
 
 }  // namespace
 
-const Indexing& indexing() {
-  static constexpr Indexing table{.gather = gather, .scatter_add = scatter_add};
-  return table;
-}
+extern const Indexing indexing{.gather = gather, .scatter_add = scatter_add};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

@@ -1,11 +1,10 @@
 // Layer normalisation on the CPU. A row is read two or three times while it is in the cache: for
 // its sum, its squared deviations, and the result. Sums of 16-bit and float32 elements run in
 // float32 over at most `values_in_float` values (or `rows_in_float` rows) and in float64 beyond.
-#include "../layer_norm.h"
+#include "../kernels.h"
 
 #include "../../core/parallel.h"
 #include "../layer_norm_functions.h"
-#include "independent_loop.h"
 
 #include <algorithm>
 #include <cmath>
@@ -181,11 +180,8 @@ void parameter_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const
 
 }  // namespace
 
-const LayerNorm& layer_norm() {
-  static constexpr LayerNorm table{
-      .forward = forward, .input_grad = input_grad, .parameter_grad = parameter_grad};
-  return table;
-}
+extern const LayerNorm layer_norm{
+    .forward = forward, .input_grad = input_grad, .parameter_grad = parameter_grad};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

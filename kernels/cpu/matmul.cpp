@@ -1,16 +1,31 @@
 // Matrix products on the CPU: oneDNN computes float32 and bfloat16, the reference computes float64
 // and whatever oneDNN has no kernel for.
-#include "../matmul.h"
+#include "../kernels.h"
 
+#include "../../core/cpu_level.h"
 #include "../../core/create.h"
-#include "../elementwise.h"
 #include "onednn.h"
-#include "reference_matmul.h"
-#include "small_matmul.h"
+#include "reference.h"
 
 #include <optional>
 
 namespace tutti::kernels::cpu {
+
+void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
+
+using SmallProduct = bool(const Tensor& a, const Tensor& b, const Epilogue&, const Tensor& out);
+/// Computes a product as kernels/matmul.h describes it if it has float32 matrices without batches,
+/// at most 16384 multiplications, and dense rows or columns where its loops need them. Returns
+/// false and does nothing otherwise. Sums are taken in float32, by the calling thread alone.
+TUTTI_CPU_LEVEL_FUNCTION(SmallProduct, small_matmul)
+using Product = void(const Tensor& a, const Tensor& b, const Epilogue&, const Tensor& out);
+TUTTI_CPU_LEVEL_FUNCTION(Product, reference_matmul)
+
+void reference::matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
+                       const Tensor& out) {
+  reference_matmul_of_level()(a, b, epilogue, out);
+}
+
 namespace {
 
 // Returns the first batch dimension along which both factors repeat their matrices; none if there
@@ -26,7 +41,7 @@ std::optional<int> repeated_by_both(const Tensor& a, const Tensor& b, const Tens
 
 Tensor row_major_copy(const Tensor& t) {
   const Tensor copy = empty(t.shape(), {t.dtype()});
-  elementwise().copy(t, copy);
+  table().elementwise.copy(t, copy);
   return copy;
 }
 
@@ -54,7 +69,7 @@ Tensor merge_or_copy(const Tensor& t, const Tensor& out) {
   shape[t.rank() - 2] = t.size(-2);
   shape[t.rank() - 1] = t.size(-1);
   const Tensor copy = empty(shape, {t.dtype()});
-  elementwise().copy(t.expand(shape), copy);
+  table().elementwise.copy(t.expand(shape), copy);
   return *merge_batch_dims(copy, out);
 }
 
@@ -68,7 +83,7 @@ bool multiply_with_plain_strides(const Tensor& a, const Tensor& b, const Tensor&
   if (!onednn::matmul(merge_or_copy(is_gapped_row ? row_major_copy(a) : a, out),
                       merge_or_copy(b, out), bias, *merge_batch_dims(plain_out, out)))
     return false;
-  if (!is_plain) elementwise().copy(plain_out, out);
+  if (!is_plain) table().elementwise.copy(plain_out, out);
   return true;
 }
 
@@ -77,35 +92,28 @@ bool multiply_by_onednn(const Tensor& a, const Tensor& b, const Tensor& bias, co
                                     : onednn::matmul(a, b, bias, out);
 }
 
-void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
-
 // Multiplies with a copy of the factor that is expanded in dimension d, the smaller one if both
 // are. The copy repeats no matrix; a dimension in which only the other factor is expanded may
 // remain.
 void multiply_copy(const Tensor& a, const Tensor& b, int d, const Epilogue& epilogue,
                    const Tensor& out) {
   if (b.shape()[d] == 1 || (a.shape()[d] > 1 && a.numel() <= b.numel()))
-    return multiply(row_major_copy(a), b, epilogue, out);
-  multiply(a, row_major_copy(b), epilogue, out);
+    return matmul(row_major_copy(a), b, epilogue, out);
+  matmul(a, row_major_copy(b), epilogue, out);
 }
 
-void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
+}  // namespace
+
+void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
   dispatch(RealTypes{}, a.dtype(), "matmul", []<class T>() {});
-  if (out.numel() == 0 || small_matmul(a, b, epilogue, out)) return;
+  if (out.numel() == 0 || small_matmul_of_level()(a, b, epilogue, out)) return;
   if (a.dtype() != float64)
     if (const auto d = repeated_by_both(a, b, out)) return multiply_copy(a, b, *d, epilogue, out);
   if (a.dtype() == float64 || a.size(-1) == 0 || !multiply_by_onednn(a, b, epilogue.bias, out))
     return reference::matmul(a, b, epilogue, out);
   // oneDNN could apply relu as a post-op, but version 2.6.3 then turns NaN into 0, and a diverged
   // network would look healthy.
-  if (epilogue.activation == Activation::relu) elementwise().unary(Unary::relu, out, out);
-}
-
-}  // namespace
-
-const Matmul& matmul() {
-  static constexpr Matmul table{.matmul = multiply};
-  return table;
+  if (epilogue.activation == Activation::relu) table().elementwise.unary(Unary::relu, out, out);
 }
 
 }  // namespace tutti::kernels::cpu

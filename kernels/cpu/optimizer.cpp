@@ -5,8 +5,7 @@
 #include "../optimizer_math.h"
 
 #include "../../core/parallel.h"
-#include "../elementwise.h"
-#include "independent_loop.h"
+#include "../kernels.h"
 
 #include <algorithm>
 #include <array>
@@ -202,7 +201,7 @@ void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor&
 }
 
 void scale_into(std::span<const Tensor> from, std::span<const Tensor> to, double factor) {
-  const Elementwise& kernels = cpu::elementwise();
+  const Elementwise& kernels = cpu::table().elementwise;
   for (std::size_t k = 0; k < to.size(); ++k) {
     const bool same = from[k].dtype() == to[k].dtype();
     if (!same) kernels.copy(from[k], to[k]);
@@ -212,17 +211,14 @@ void scale_into(std::span<const Tensor> from, std::span<const Tensor> to, double
 
 }  // namespace
 
-const Optimizer& optimizer() {
-  static constexpr Optimizer table{.sgd = sgd,
-                                   .adam = adam,
-                                   .lars = lars,
-                                   .sums_of_squares = sums_of_squares,
-                                   .clip = clip,
-                                   .clip_values = clip_values,
-                                   .unscale = unscale,
-                                   .scale_into = scale_into};
-  return table;
-}
+extern const Optimizer optimizer{.sgd = sgd,
+                                 .adam = adam,
+                                 .lars = lars,
+                                 .sums_of_squares = sums_of_squares,
+                                 .clip = clip,
+                                 .clip_values = clip_values,
+                                 .unscale = unscale,
+                                 .scale_into = scale_into};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

@@ -3,11 +3,10 @@
 // is wrong: the maximum of a tensor that contains NaN or -infinity, and averages of large windows,
 // which it adds one by one in float32 and counts in 32 bits. The loops also compute float64,
 // windows that differ in size or reach beyond the padding, and unusual strides.
-#include "../pooling.h"
+#include "../kernels.h"
 
 #include "../../core/create.h"
 #include "../../core/parallel.h"
-#include "../elementwise.h"
 #include "onednn.h"
 #include "pooling_loops.h"
 
@@ -80,9 +79,9 @@ bool onednn_backward(const Tensor& dy, const Tensor& index, const PoolOptions& o
   if (pooling_loops::fills_tiles(dx, dy) || !onednn::pooling_takes_layouts(dx, dy, index))
     return false;
   const Tensor wide_dy = empty_like(dy, float32), wide_dx = empty_like(dx, float32);
-  elementwise().copy(dy, wide_dy);
+  table().elementwise.copy(dy, wide_dy);
   if (!compute(wide_dy, wide_dx)) return false;
-  elementwise().copy(wide_dx, dx);
+  table().elementwise.copy(wide_dx, dx);
   return true;
 }
 
@@ -146,15 +145,12 @@ void adaptive_average_backward(const Tensor& dy, const Tensor& dx) {
 
 }  // namespace
 
-const Pooling& pooling() {
-  static constexpr Pooling table{.max_forward = max_forward,
-                                 .max_backward = max_backward,
-                                 .average_forward = average_forward,
-                                 .average_backward = average_backward,
-                                 .adaptive_average_forward = adaptive_average_forward,
-                                 .adaptive_average_backward = adaptive_average_backward};
-  return table;
-}
+extern const Pooling pooling{.max_forward = max_forward,
+                             .max_backward = max_backward,
+                             .average_forward = average_forward,
+                             .average_backward = average_backward,
+                             .adaptive_average_forward = adaptive_average_forward,
+                             .adaptive_average_backward = adaptive_average_backward};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

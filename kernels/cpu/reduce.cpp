@@ -4,11 +4,10 @@
 // partial results are combined in order. A part visits its input in memory order and adds whole
 // blocks to accumulators, which are float64 for sums of floating-point numbers, else the compute
 // type.
-#include "../reduce.h"
+#include "../kernels.h"
 
 #include "block_access.h"
 #include "dim_slices.h"
-#include "elementwise_kernels.h"
 
 #include <algorithm>
 #include <numeric>
@@ -141,7 +140,7 @@ void reduce_by_outputs(const Tensor& in, const Tensor& out, int dim, std::int64_
       const Tensor part = narrow(out, dim, begin, end);
       Accumulators<op, C> accumulators(part);
       accumulators.add(narrow(in, dim, begin, end));
-      copy(accumulators.tensor, part);
+      table().elementwise.copy(accumulators.tensor, part);
     }
   });
 }
@@ -164,7 +163,7 @@ void reduce_by_inputs(const Tensor& in, const Tensor& out, int dim, std::int64_t
   for (const auto& values : partial)
     for (std::size_t i = 0; i < values.size(); ++i)
       total.values[i] = combine(op, total.values[i], values[i]);
-  copy(total.tensor, out);
+  table().elementwise.copy(total.tensor, out);
 }
 
 template <Reduction op, class C>
@@ -177,7 +176,7 @@ void reduce_as(const Tensor& in, const Tensor& out) {
   if (reduced >= 0) return reduce_by_inputs<op, C>(in, out, reduced, by_elements);
   Accumulators<op, C> total(out);
   total.add(in);
-  copy(total.tensor, out);
+  table().elementwise.copy(total.tensor, out);
 }
 
 void reduce_tensor(Reduction op, const Tensor& in, const Tensor& out) {
@@ -233,10 +232,7 @@ void topk(const Tensor& in, int dim, const Tensor& out) {
 
 }  // namespace
 
-const Reduce& reduce() {
-  static constexpr Reduce table{.reduce = reduce_tensor, .topk = topk};
-  return table;
-}
+extern const Reduce reduce{.reduce = reduce_tensor, .topk = topk};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

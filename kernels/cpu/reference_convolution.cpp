@@ -1,4 +1,4 @@
-#include "reference_convolution.h"
+#include "reference.h"
 
 #include "../../core/parallel.h"
 #include "spatial.h"

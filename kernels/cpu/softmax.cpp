@@ -247,13 +247,10 @@ void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& tar
 
 }  // namespace
 
-const Softmax& softmax() {
-  static constexpr Softmax table{.forward = forward,
-                                 .backward = backward,
-                                 .cross_entropy = cross_entropy,
-                                 .cross_entropy_grad = cross_entropy_grad};
-  return table;
-}
+extern const Softmax softmax{.forward = forward,
+                             .backward = backward,
+                             .cross_entropy = cross_entropy,
+                             .cross_entropy_grad = cross_entropy_grad};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

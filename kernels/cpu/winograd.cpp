@@ -1,5 +1,6 @@
 #include "winograd.h"
 
+#include "../../core/cpu_level.h"
 #include "../../core/create.h"
 #include "onednn.h"
 #include "packed_weights.h"
@@ -7,7 +8,12 @@
 
 #include <algorithm>
 
-namespace tutti::kernels::cpu::winograd {
+namespace tutti::kernels::cpu {
+
+using TransformsFunction = const WinogradTransforms&();
+TUTTI_CPU_LEVEL_FUNCTION(TransformsFunction, winograd_transforms)
+
+namespace winograd {
 namespace {
 
 constexpr std::int64_t planes = 36;
@@ -97,7 +103,7 @@ std::int64_t block_of(std::int64_t tiles, std::int64_t ins, std::int64_t outs,
 
 Planes transformed(const KernelView& w) {
   Planes result(w.rows, w.columns);
-  winograd_transforms().weight(w, {result.data(), result.stride()});
+  winograd_transforms_of_level()().weight(w, {result.data(), result.stride()});
   return result;
 }
 
@@ -118,7 +124,7 @@ Planes forward_kernels(const Tensor& w) {
 // Convolves the images of x with transformed kernels over the channels of x and those of y.
 bool convolve(const Tensor& x, const Planes& kernels, const Tensor& bias, std::int64_t padding,
               const Tensor& y) {
-  const auto& transforms = winograd_transforms();
+  const auto& transforms = winograd_transforms_of_level()();
   const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiles_of(y),
                      block = block_of(tiles, ins, outs, block_floats);
   const Planes inputs(block, ins), outputs(block, outs);
@@ -173,7 +179,7 @@ bool backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
 
 bool backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                      const Tensor& dw) {
-  const auto& transforms = winograd_transforms();
+  const auto& transforms = winograd_transforms_of_level()();
   const std::int64_t ins = x.size(1), outs = dy.size(1), tiles = tiles_of(dy),
                      block = block_of(tiles, ins, outs, 4 * block_floats);
   const Planes inputs(block, ins), gradients(block, outs), sum(outs, ins),
@@ -191,4 +197,5 @@ bool backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
   return transforms.weight_gradient({sum.data(), sum.stride()}, kernel_view(dw));
 }
 
-}  // namespace tutti::kernels::cpu::winograd
+}  // namespace winograd
+}  // namespace tutti::kernels::cpu

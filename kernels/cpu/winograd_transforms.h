@@ -61,7 +61,4 @@ struct WinogradTransforms {
   void (*add)(const float* from, float* to, std::int64_t count);
 };
 
-/// Returns the transforms for the level of this processor.
-const WinogradTransforms& winograd_transforms();
-
 }  // namespace tutti::kernels::cpu

@@ -83,17 +83,14 @@ std::int64_t mask_size(const Tensor& x) {
 
 }  // namespace
 
-const BatchNorm& batch_norm() {
-  static constexpr BatchNorm table{.moments = moments,
-                                   .moment_sums = moment_sums,
-                                   .finalize_statistics = finalize_statistics,
-                                   .running_statistics = running_statistics,
-                                   .mask_size = mask_size,
-                                   .apply = batch_norm_apply,
-                                   .finalize_and_apply = batch_norm_finalize_and_apply,
-                                   .gradient_sums = batch_norm_gradient_sums,
-                                   .apply_grad = batch_norm_apply_grad};
-  return table;
-}
+extern const BatchNorm batch_norm{.moments = moments,
+                                  .moment_sums = moment_sums,
+                                  .finalize_statistics = finalize_statistics,
+                                  .running_statistics = running_statistics,
+                                  .mask_size = mask_size,
+                                  .apply = batch_norm_apply,
+                                  .finalize_and_apply = batch_norm_finalize_and_apply,
+                                  .gradient_sums = batch_norm_gradient_sums,
+                                  .apply_grad = batch_norm_apply_grad};
 
 }  // namespace tutti::kernels::cuda

@@ -4,13 +4,11 @@
 // dtype and one layout for all tensors. An input that differs (float32 weights of 16-bit
 // activations, a weight in the other layout) is copied before the plan runs, and a result that
 // differs is copied afterwards.
-#include "../convolution.h"
+#include "../kernels.h"
 
 #include "../../core/create.h"
 #include "../../core/cuda/settings.h"
 #include "../../core/cuda/stream.h"
-#include "../elementwise.h"
-#include "../reduce.h"
 #include "cudnn_graph.h"
 #include "plan_list.h"
 #include "thread_state.h"
@@ -105,7 +103,7 @@ Tensor dense_bias(const Tensor& bias, DType dtype) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(bias.raw()) % 16 == 0;
   if (aligned && bias.dtype() == dtype && bias.is_contiguous()) return bias;
   const Tensor copy = empty(bias.shape(), {dtype, bias.device()});
-  elementwise().copy(bias, copy);
+  table().elementwise.copy(bias, copy);
   return copy;
 }
 
@@ -113,7 +111,7 @@ Tensor dense_bias(const Tensor& bias, DType dtype) {
 Tensor matched(const Tensor& t, DType dtype, MemoryFormat format) {
   if (t.dtype() == dtype && t.is_contiguous(format)) return t;
   const Tensor copy = empty(t.shape(), {dtype, t.device()}, format);
-  elementwise().copy(t, copy);
+  table().elementwise.copy(t, copy);
   return copy;
 }
 
@@ -175,7 +173,7 @@ void run(Direction direction, const ConvolutionTensors& tensors, const ConvOptio
 }
 
 void copy_back(const Tensor& from, const Tensor& to) {
-  if (!from.is_same(to)) elementwise().copy(from, to);
+  if (!from.is_same(to)) table().elementwise.copy(from, to);
 }
 
 void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
@@ -212,8 +210,8 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
                      const Tensor& dw, const Tensor& db) {
   const DeviceScope scope(x.device().index());
   if (x.numel() == 0) {
-    elementwise().fill(dw, 0);
-    if (db.defined()) elementwise().fill(db, 0);
+    table().elementwise.fill(dw, 0);
+    if (db.defined()) table().elementwise.fill(db, 0);
     return;
   }
   const DType dtype = x.dtype();
@@ -227,8 +225,8 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
   Strides strides = shape;
   shape[1] = db.shape()[0];
   strides[1] = db.strides()[0];
-  reduce().reduce(Reduction::sum, matched(gradient, db.dtype(), format),
-                  db.alias(shape, strides, db.offset()));
+  table().reduce.reduce(Reduction::sum, matched(gradient, db.dtype(), format),
+                        db.alias(shape, strides, db.offset()));
 }
 
 }  // namespace

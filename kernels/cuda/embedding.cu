@@ -1,12 +1,11 @@
 // Embedding tables on CUDA devices. Gradients are added to the table without atomics, in the order
 // of the positions: (row, position) pairs are sorted, so that the positions of each row are
 // neighbours, and one group of threads adds them in float64.
-#include "../embedding.h"
+#include "../kernels.h"
 
 #include "../../core/create.h"
 #include "../../core/cuda/stream.h"
 #include "element.h"
-#include "elementwise_kernels.h"
 
 #include <cub/device/device_radix_sort.cuh>
 
@@ -20,7 +19,7 @@ namespace {
 Tensor dense(const Tensor& x) {
   if (x.is_contiguous()) return x;
   const Tensor result = empty(x.shape(), {x.dtype(), x.device()});
-  copy(x, result);
+  table().elementwise.copy(x, result);
   return result;
 }
 
@@ -155,9 +154,6 @@ void scatter_add(const Tensor& g, const Tensor& indices, const Tensor& weight_gr
 
 }  // namespace
 
-const Embedding& embedding() {
-  static constexpr Embedding table{.gather = gather, .scatter_add = scatter_add};
-  return table;
-}
+extern const Embedding embedding{.gather = gather, .scatter_add = scatter_add};
 
 }  // namespace tutti::kernels::cuda

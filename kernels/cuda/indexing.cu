@@ -1,6 +1,6 @@
 // Gather along a dimension and its gradient on CUDA devices. One thread adds all elements of a
 // slice along the dimension, in their order: no atomics are needed, and results are deterministic.
-#include "../indexing.h"
+#include "../kernels.h"
 
 #include "../../core/create.h"
 #include "../../core/cuda/stream.h"
@@ -86,9 +86,6 @@ void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& ou
 
 }  // namespace
 
-const Indexing& indexing() {
-  static constexpr Indexing table{.gather = gather, .scatter_add = scatter_add};
-  return table;
-}
+extern const Indexing indexing{.gather = gather, .scatter_add = scatter_add};
 
 }  // namespace tutti::kernels::cuda

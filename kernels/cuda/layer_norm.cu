@@ -2,7 +2,7 @@
 // `short_row` values, and a block each longer row. A row is read two or three times, all but the
 // first time from the cache. Sums run in float32 over the elements that a thread loads at once, and
 // in float64 beyond.
-#include "../layer_norm.h"
+#include "../kernels.h"
 
 #include "../layer_norm_functions.h"
 #include "batch_norm_gradient.h"
@@ -299,10 +299,7 @@ void parameter_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const
 
 }  // namespace
 
-const LayerNorm& layer_norm() {
-  static constexpr LayerNorm table{
-      .forward = forward, .input_grad = input_grad, .parameter_grad = parameter_grad};
-  return table;
-}
+extern const LayerNorm layer_norm{
+    .forward = forward, .input_grad = input_grad, .parameter_grad = parameter_grad};
 
 }  // namespace tutti::kernels::cuda

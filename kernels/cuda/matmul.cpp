@@ -3,12 +3,11 @@
 // same memory (matmul_layout.h). The algorithm that its heuristics choose for a problem is cached
 // for each thread and device. Sums are computed in float32 (float64 for float64), also between the
 // parts of a split sum.
-#include "../matmul.h"
+#include "../kernels.h"
 
 #include "../../core/create.h"
 #include "../../core/cuda/settings.h"
 #include "../../core/cuda/stream.h"
-#include "../elementwise.h"
 #include "matmul_layout.h"
 #include "thread_state.h"
 
@@ -237,12 +236,12 @@ Tensor transposed(const Tensor& t) {
 
 Tensor contiguous(const Tensor& t, DType dtype) {
   const Tensor copy = empty(t.shape(), {dtype, t.device()});
-  elementwise().copy(t, copy);
+  table().elementwise.copy(t, copy);
   return copy;
 }
 
 void activate(Activation activation, const Tensor& out) {
-  if (activation == Activation::relu) elementwise().unary(Unary::relu, out, out);
+  if (activation == Activation::relu) table().elementwise.unary(Unary::relu, out, out);
 }
 
 // Computes one product or one strided batch of them: a (count, m, k), b (count, k, n), out (count,
@@ -269,7 +268,7 @@ void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tenso
     known = cublas.algorithms.emplace(p.key(), make_algorithm(cublas.handle, p, added)).first;
   const MatmulAlgorithm& chosen = known->second;
   const bool adds_to_bias = added && !chosen.has_epilogue;
-  if (adds_to_bias) elementwise().copy(broadcast(bias, out), out);
+  if (adds_to_bias) table().elementwise.copy(broadcast(bias, out), out);
   else if (added) set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, added);
   const ScaleFactor one(p.inputs, 1), keep(p.inputs, adds_to_bias ? 1 : 0);
   const Storage workspace(chosen.workspace, device);
@@ -299,15 +298,17 @@ Tensor batch_at(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t
                  {inner.*step, t.strides()[rank - 2], t.strides()[rank - 1]}, offset);
 }
 
-void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epilogue,
-              const Tensor& out) {
+}  // namespace
+
+void matmul(const Tensor& a_given, const Tensor& b_given, const Epilogue& epilogue,
+            const Tensor& out) {
   const DType dtype = a_given.dtype();
   data_type(dtype);  // Throws if the dtype does not support products.
   if (out.numel() == 0) return;
   const DeviceScope scope(out.device().index());
   if (a_given.size(-1) == 0) {
-    if (epilogue.bias.defined()) elementwise().copy(broadcast(epilogue.bias, out), out);
-    else elementwise().fill(out, 0);
+    if (epilogue.bias.defined()) table().elementwise.copy(broadcast(epilogue.bias, out), out);
+    else table().elementwise.fill(out, 0);
     return activate(epilogue.activation, out);
   }
   const auto layout = transposed_layout(out);
@@ -316,10 +317,10 @@ void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epil
   if (!direct || layout->transposed) {
     // A column-major output is the row-major output of the transposed problem.
     if (direct && !epilogue.bias.defined())
-      return multiply(transposed(b_given), transposed(a_given), epilogue, transposed(out));
+      return matmul(transposed(b_given), transposed(a_given), epilogue, transposed(out));
     const Tensor rows = empty(out.shape(), {dtype, out.device()});
-    multiply(a_given, b_given, epilogue, rows);
-    return elementwise().copy(rows, out);
+    matmul(a_given, b_given, epilogue, rows);
+    return table().elementwise.copy(rows, out);
   }
   const Tensor a = readable(a_given, dtype), b = readable(b_given, dtype);
   const Tensor& bias = epilogue.bias;
@@ -337,13 +338,6 @@ void multiply(const Tensor& a_given, const Tensor& b_given, const Epilogue& epil
     fail<DeviceError>("matmul of {} {} and {} {}: {}", to_string(a.dtype()), to_string(a.shape()),
                       to_string(b.dtype()), to_string(b.shape()), error.what());
   }
-}
-
-}  // namespace
-
-const Matmul& matmul() {
-  static constexpr Matmul table{.matmul = multiply};
-  return table;
 }
 
 }  // namespace tutti::kernels::cuda

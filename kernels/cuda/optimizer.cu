@@ -172,16 +172,13 @@ void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor&
 
 }  // namespace
 
-const Optimizer& optimizer() {
-  static constexpr Optimizer table{.sgd = sgd,
-                                   .adam = adam,
-                                   .lars = lars,
-                                   .sums_of_squares = sums_of_squares,
-                                   .clip = clip,
-                                   .clip_values = clip_values,
-                                   .unscale = unscale,
-                                   .scale_into = scale_into};
-  return table;
-}
+extern const Optimizer optimizer{.sgd = sgd,
+                                 .adam = adam,
+                                 .lars = lars,
+                                 .sums_of_squares = sums_of_squares,
+                                 .clip = clip,
+                                 .clip_values = clip_values,
+                                 .unscale = unscale,
+                                 .scale_into = scale_into};
 
 }  // namespace tutti::kernels::cuda

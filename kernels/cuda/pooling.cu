@@ -305,14 +305,11 @@ void adaptive_average_backward(const Tensor& dy, const Tensor& dx) {
 
 }  // namespace
 
-const Pooling& pooling() {
-  static constexpr Pooling table{.max_forward = max_forward,
-                                 .max_backward = max_backward,
-                                 .average_forward = average_forward,
-                                 .average_backward = average_backward,
-                                 .adaptive_average_forward = adaptive_average_forward,
-                                 .adaptive_average_backward = adaptive_average_backward};
-  return table;
-}
+extern const Pooling pooling{.max_forward = max_forward,
+                             .max_backward = max_backward,
+                             .average_forward = average_forward,
+                             .average_backward = average_backward,
+                             .adaptive_average_forward = adaptive_average_forward,
+                             .adaptive_average_backward = adaptive_average_backward};
 
 }  // namespace tutti::kernels::cuda

@@ -2,12 +2,11 @@
 // a tile of outputs. If there are few outputs, the input is divided into many intervals, and a
 // second launch combines their partial results in order. All values are combined in float64 (int64
 // for integers), in an order that depends only on the shapes.
-#include "../reduce.h"
+#include "../kernels.h"
 
 #include "../../core/create.h"
 #include "../../core/cuda/stream.h"
 #include "dim_slices.h"
-#include "elementwise_kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -145,7 +144,7 @@ void reduce_as(Reduction op, const Tensor& in, const Tensor& out) {
 
 void reduce_tensor(Reduction op, const Tensor& in, const Tensor& out) {
   if (out.numel() == 0) return;
-  if (in.numel() == 0) return fill(out, 0);
+  if (in.numel() == 0) return table().elementwise.fill(out, 0);
   const tutti::cuda::DeviceScope scope(out.device().index());
   is_floating(in.dtype()) ? reduce_as<double>(op, in, out) : reduce_as<std::int64_t>(op, in, out);
 }
@@ -213,9 +212,6 @@ void topk(const Tensor& in, int dim, const Tensor& out) {
 
 }  // namespace
 
-const Reduce& reduce() {
-  static constexpr Reduce table{.reduce = reduce_tensor, .topk = topk};
-  return table;
-}
+extern const Reduce reduce{.reduce = reduce_tensor, .topk = topk};
 
 }  // namespace tutti::kernels::cuda

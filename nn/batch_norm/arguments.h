@@ -2,6 +2,7 @@
 // need them: dense, without history. This file checks and prepares arguments; it computes nothing.
 #pragma once
 
+#include "../../kernels/kernels.h"
 #include "deferred_errors.h"
 #include "functional.h"
 
@@ -47,7 +48,7 @@ struct Call {
   bool is_recomputation = false;
   std::shared_ptr<CallHistory> history = {};
 
-  const kernels::BatchNorm& kernels() const { return tutti::kernels::batch_norm(x.device()); }
+  const kernels::BatchNorm& kernels() const { return tutti::kernels::on(x.device()).batch_norm; }
   std::int64_t channels() const { return x.size(1); }
 };
 

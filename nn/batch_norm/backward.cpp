@@ -1,6 +1,7 @@
 // The backward of batch norm for one layer, and below it the steps that it takes.
 #include "../../autograd/record.h"
 #include "../../core/create.h"
+#include "../../kernels/kernels.h"
 #include "forward.h"
 
 #include <utility>
@@ -52,7 +53,7 @@ std::vector<Tensor> batch_norm_backward(const BackwardContext& context, const Te
 }
 
 const kernels::BatchNorm& kernels_of(const BackwardContext& context) {
-  return kernels::batch_norm(context.x.get().device());
+  return kernels::on(context.x.get().device()).batch_norm;
 }
 
 kernels::SavedForward saved_forward(const BackwardContext& context) {

@@ -3,6 +3,7 @@
 #include "../../autograd/functions.h"
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
+#include "../../kernels/kernels.h"
 #include "report_advice.h"
 #include "statistics_run.h"
 
@@ -46,7 +47,7 @@ class Observation {
         zeros({1, 1 + 2 * run_.channels()}, {float64, run_.layer().running_mean.device()});
     run_.observe([seen = seen_](const Tensor& x, const Tensor& weights) {
       const Tensor packet = empty({kernels::packet_size(x.size(1))}, {float64, x.device()});
-      kernels::batch_norm(x.device()).moments(x, weights, packet);
+      kernels::on(x.device()).batch_norm.moments(x, weights, packet);
       const Tensor batch = cat(
           {packet.slice(0, 0, 1), packet.slice(0, kernels::packet_header_size, packet.numel())});
       seen->moments = merged_moments(cat({seen->moments, batch.unsqueeze(0)})).unsqueeze(0);

@@ -3,6 +3,7 @@
 #include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
+#include "../../kernels/kernels.h"
 #include "../../kernels/rounded_weights.h"
 #include "spatial.h"
 
@@ -66,7 +67,7 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
                                                                         : weight.contiguous();
   const Tensor b = bias.defined() ? bias.contiguous() : bias;
 
-  const auto& kernels = kernels::convolution(x.device());
+  const auto& kernels = kernels::on(x.device()).convolution;
   const Tensor y = empty(checked.y_shape, {x.dtype(), x.device()}, format);
   // cuDNN needs one dtype, so on CUDA a float32 weight is rounded once, for forward and backward.
   const Tensor used = x.device().is_cuda() ? kernels::rounded_weight(w.detach(), x.dtype())

@@ -2,7 +2,7 @@
 
 #include "../../autograd/record.h"
 #include "../../core/create.h"
-#include "../../kernels/embedding.h"
+#include "../../kernels/kernels.h"
 
 namespace tutti::nn {
 
@@ -23,14 +23,14 @@ Tensor embedding(const Tensor& indices, const Tensor& weight,
   Shape shape = indices.shape();
   shape.push_back(weight.shape()[1]);
   const Tensor out = empty(shape, {weight.dtype(), weight.device()});
-  kernels::embedding(weight.device()).gather(weight, indices, out);
+  kernels::on(weight.device()).embedding.gather(weight, indices, out);
   return autograd::record(
       "embedding", out, {weight},
       [i = autograd::Saved(indices), padding_idx, table = weight.shape(),
        dtype = weight.dtype()](const Tensor& g) {
         // The sums of the gradients of repeated indices are stored in float32 or wider.
         const Tensor gradient = zeros(table, {accumulate_dtype(dtype), g.device()});
-        kernels::embedding(g.device()).scatter_add(g, i, gradient);
+        kernels::on(g.device()).embedding.scatter_add(g, i, gradient);
         if (padding_idx) gradient.select(0, *padding_idx).zero_();
         return gradient.to(dtype);
       });

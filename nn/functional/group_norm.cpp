@@ -4,7 +4,7 @@
 #include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
-#include "../../kernels/batch_norm.h"
+#include "../../kernels/kernels.h"
 #include "../channel_values.h"
 
 #include <cmath>
@@ -68,7 +68,7 @@ struct Statistics {
 };
 
 Statistics statistics_of(const Tensor& x, const Sizes& sizes, double eps) {
-  const auto& kernels = kernels::batch_norm(x.device());
+  const auto& kernels = kernels::on(x.device()).batch_norm;
   const std::int64_t count = sizes.samples * sizes.groups;
   const Tensor moments = empty({kernels::packet_size(count)}, {float64, x.device()});
   const Statistics result{empty({count}, {float64, x.device()}),
@@ -97,7 +97,7 @@ Tensor input_gradient(const Context& context, const Tensor& gradient, const Tens
   const Sizes& sizes = context.sizes;
   const DType wide = accumulate_dtype(gradient.dtype());
   const Tensor x = context.x.get().to(wide), dy = gradient.to(wide);
-  const auto& kernels = kernels::batch_norm(x.device());
+  const auto& kernels = kernels::on(x.device()).batch_norm;
   const Tensor& rstd = context.statistics.rstd;
   const Tensor weight = repeat_channel_values(context.weight.get(), sizes.samples);
   const auto group_sum = [&](const Tensor& sums) {
@@ -133,8 +133,8 @@ std::vector<Tensor> backward(const Context& context, const Tensor& gradient) {
   const Tensor dy = gradient.contiguous().reshape(sizes.by_channel());
   const Tensor sums = empty({kernels::packet_size(count)}, {float64, x.device()});
   const Tensor channel_rstd = repeat_group_values(context.statistics.rstd, sizes);
-  kernels::batch_norm(x.device())
-      .gradient_sums(
+  kernels::on(x.device())
+      .batch_norm.gradient_sums(
           {.dy = dy,
            .saved = {.normalization = {.mean = repeat_group_values(context.statistics.mean, sizes),
                                        .rstd = channel_rstd,
@@ -182,13 +182,13 @@ Tensor group_norm(const Tensor& input, std::int64_t groups, const Tensor& weight
   const Tensor own_weight = weight.defined() ? weight.detach() : Tensor(),
                own_bias = bias.defined() ? bias.detach() : Tensor();
   const Tensor y = empty(sizes.by_channel(), {x.dtype(), x.device()});
-  kernels::batch_norm(x.device())
-      .apply(x.reshape(sizes.by_channel()),
-             {.mean = repeat_group_values(statistics.mean, sizes),
-              .rstd = repeat_group_values(statistics.rstd, sizes),
-              .weight = repeat_channel_values(own_weight, samples),
-              .bias = repeat_channel_values(own_bias, samples)},
-             y);
+  kernels::on(x.device())
+      .batch_norm.apply(x.reshape(sizes.by_channel()),
+                        {.mean = repeat_group_values(statistics.mean, sizes),
+                         .rstd = repeat_group_values(statistics.rstd, sizes),
+                         .weight = repeat_channel_values(own_weight, samples),
+                         .bias = repeat_channel_values(own_bias, samples)},
+                        y);
   const Context context{.x = Saved(x),
                         .weight = Saved(own_weight),
                         .statistics = statistics,

@@ -3,7 +3,7 @@
 #include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
-#include "../../kernels/layer_norm.h"
+#include "../../kernels/kernels.h"
 
 #include <cmath>
 
@@ -42,7 +42,7 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
   if (!(std::isfinite(eps) && eps >= 0))
     fail<ValueError>("layer_norm: expected a finite eps of at least 0, got {}", eps);
   check(input, normalized_shape, weight, bias);
-  const auto& kernels = kernels::layer_norm(input.device());
+  const auto& kernels = kernels::on(input.device()).layer_norm;
   const Tensor x = input.detach().contiguous(), y = empty(x.shape(), {x.dtype(), x.device()});
   const auto dense = [](const Tensor& t) {
     return t.defined() ? t.detach().contiguous() : Tensor();

@@ -3,8 +3,7 @@
 #include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
-#include "../../kernels/elementwise.h"
-#include "../../kernels/reduce.h"
+#include "../../kernels/kernels.h"
 #include "../../kernels/rounded_weights.h"
 
 namespace tutti::nn {
@@ -27,8 +26,8 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 // Returns the gradient below the activation: `gradient` where the output of ReLU is above 0 or NaN.
 Tensor below_relu(const Tensor& gradient, const Tensor& output) {
   const Tensor masked = autograd::gradient_buffer(gradient, output);
-  kernels::elementwise(gradient.device())
-      .binary(kernels::Binary::relu_grad, gradient, output, masked);
+  kernels::on(gradient.device())
+      .elementwise.binary(kernels::Binary::relu_grad, gradient, output, masked);
   return masked;
 }
 
@@ -42,7 +41,7 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias,
   const Tensor x = cast.reshape({product(cast.shape(), 0, cast.rank() - 1), ins}).contiguous();
   const Tensor w = weight.contiguous(), b = bias.defined() ? bias.contiguous() : bias;
 
-  const auto& kernels = kernels::matmul(x.device());
+  const auto& kernels = kernels::on(x.device());
   const Tensor y = empty({x.shape()[0], outs}, {x.dtype(), x.device()});
   const Tensor used = x.device().is_cuda() ? kernels::rounded_weight(w.detach(), x.dtype())
                                            : w.detach();
@@ -65,7 +64,7 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias,
         if (for_w) kernels.matmul(dy.transpose(0, 1), x, {}, result[1] = empty_like(w.get()));
         if (for_b) {
           const Tensor db = empty({1, dy.shape()[1]}, {b_dtype, dy.device()});
-          kernels::reduce(dy.device()).reduce(kernels::Reduction::sum, dy, db);
+          kernels.reduce.reduce(kernels::Reduction::sum, dy, db);
           result[2] = db.alias({dy.shape()[1]}, {1}, 0);
         }
         return result;

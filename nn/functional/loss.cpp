@@ -6,7 +6,7 @@
 #include "../../autograd/indexing.h"
 #include "../../autograd/operation.h"
 #include "../../autograd/record.h"
-#include "../../kernels/softmax.h"
+#include "../../kernels/kernels.h"
 #include "loss_operation.h"
 
 namespace tutti::nn {
@@ -101,12 +101,12 @@ Tensor index_losses(const Tensor& logits, const Tensor& targets,
                     const kernels::CrossEntropyRule& rule) {
   const TensorOptions kind{accumulate_dtype(logits.dtype()), logits.device()};
   const Tensor losses = empty(targets.shape(), kind), normalizers = empty(targets.shape(), kind);
-  kernels::softmax(logits.device()).cross_entropy(logits, targets, rule, losses, normalizers);
+  kernels::on(logits.device()).softmax.cross_entropy(logits, targets, rule, losses, normalizers);
   return record(
       "cross_entropy", losses, {logits},
       [rule, x = Saved(logits), t = Saved(targets), z = Saved(normalizers)](const Tensor& g) {
         const Tensor out = empty_like(x.get());
-        kernels::softmax(g.device()).cross_entropy_grad(g, x, t, rule, z, out);
+        kernels::on(g.device()).softmax.cross_entropy_grad(g, x, t, rule, z, out);
         return out;
       });
 }

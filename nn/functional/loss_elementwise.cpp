@@ -2,7 +2,7 @@
 #include "../../autograd/functions.h"
 #include "../../autograd/operation.h"
 #include "../../autograd/record.h"
-#include "../../kernels/elementwise.h"
+#include "../../kernels/kernels.h"
 #include "loss.h"
 #include "loss_operation.h"
 
@@ -30,7 +30,7 @@ struct Pair {
 
 Tensor unary(kernels::Unary op, const Tensor& detached) {
   const Tensor out = empty_like(detached);
-  kernels::elementwise(detached.device()).unary(op, detached, out);
+  kernels::on(detached.device()).elementwise.unary(op, detached, out);
   return out;
 }
 

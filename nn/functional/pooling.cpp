@@ -4,6 +4,7 @@
 #include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
+#include "../../kernels/kernels.h"
 #include "spatial.h"
 
 #include <algorithm>
@@ -76,7 +77,7 @@ PoolOptions pool_options(const char* op, const PoolOptions& given, int rank) {
 Tensor max_pool(const Tensor& x, const PoolOptions& given) {
   Dims sizes;
   const PoolOptions options = check("max_pool", x, given, sizes);
-  const auto& kernels = kernels::pooling(x.device());
+  const auto& kernels = kernels::on(x.device()).pooling;
   const Tensor y = empty_output(x, sizes, x.dtype());
   Tensor index;
   if (autograd::needs_grad(x))
@@ -102,7 +103,7 @@ Tensor avg_pool(const Tensor& x, const PoolOptions& given) {
   }
   if (numel(options.kernel) > large_window && numel(rest.kernel) > 1 && numel(rows.kernel) > 1)
     return avg_pool(avg_pool(x.to(accumulate_dtype(x.dtype())), rows), rest).to(x.dtype());
-  const auto& kernels = kernels::pooling(x.device());
+  const auto& kernels = kernels::on(x.device()).pooling;
   const Tensor y = empty_output(x, sizes, x.dtype());
   kernels.average_forward(x.detach(), options, y);
   return autograd::record("avg_pool", y, {x},
@@ -127,7 +128,7 @@ Tensor adaptive_avg_pool(const Tensor& x, const Dims& output) {
   if (numel(window) > std::max(large_window, window.back()) && rows.back() < x.shape().back())
     return adaptive_avg_pool(adaptive_avg_pool(x.to(accumulate_dtype(x.dtype())), rows), sizes)
         .to(x.dtype());
-  const auto& kernels = kernels::pooling(x.device());
+  const auto& kernels = kernels::on(x.device()).pooling;
   const Tensor y = empty_output(x, sizes, x.dtype());
   kernels.adaptive_average_forward(x.detach(), y);
   return autograd::record(op, y, {x}, [&kernels, kind = TensorKind(x)](const Tensor& dy) {

@@ -6,8 +6,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/stream.h>
 #include <tutti/core/parallel.h>
-#include <tutti/kernels/convolution.h>
-#include <tutti/kernels/elementwise.h>
+#include <tutti/kernels/kernels.h>
 
 namespace tutti::kernels::cuda {
 namespace {
@@ -25,7 +24,7 @@ Tensor on_host(const Tensor& t) {
 Tensor widened(const Tensor& t) {
   if (!t.defined() || t.dtype() != float16) return t;
   const Tensor wide = empty_like(t, float32);
-  cpu::elementwise().copy(t, wide);
+  cpu::table().elementwise.copy(t, wide);
   return wide;
 }
 
@@ -80,41 +79,38 @@ struct Output {
   Tensor narrow, wide;
   explicit Output(const Tensor& t) : narrow(t), wide(widened(t)) {}
   ~Output() {
-    if (narrow.defined() && narrow.dtype() != wide.dtype()) cpu::elementwise().copy(wide, narrow);
+    if (narrow.defined() && narrow.dtype() != wide.dtype())
+      cpu::table().elementwise.copy(wide, narrow);
   }
 };
 
 }  // namespace
 
-const Convolution& convolution() {
-  static const Convolution table{
-      [](const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
-         const Tensor& y) {
-        count("convolution forward", x, w, y);
-        enqueue(y, [x = on_host(x), w = on_host(w), bias = on_host(bias), options, y = on_host(y)] {
-          const Output to(y);
-          cpu::convolution().forward(widened(x), widened(w), widened(bias), options, to.wide);
-        });
-      },
-      [](const Tensor& dy, const Tensor& w, const ConvOptions& options, const Tensor& dx) {
-        count("convolution backward_input", dx, w, dy);
-        enqueue(dx, [dy = on_host(dy), w = on_host(w), options, dx = on_host(dx)] {
-          const Output to(dx);
-          cpu::convolution().backward_input(widened(dy), widened(w), options, to.wide);
-        });
-      },
-      [](const Tensor& x, const Tensor& dy, const ConvOptions& options, const Tensor& dw,
-         const Tensor& db) {
-        count("convolution backward_weight", x, dw, dy);
-        enqueue(dw,
-                [x = on_host(x), dy = on_host(dy), options, dw = on_host(dw), db = on_host(db)] {
-                  const Output weight(dw), bias(db);
-                  cpu::convolution().backward_weight(widened(x), widened(dy), options, weight.wide,
-                                                     bias.wide);
-                });
-      },
-      [](const Tensor&) {}};
-  return table;
-}
+extern const Convolution convolution{
+    [](const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
+       const Tensor& y) {
+      count("convolution forward", x, w, y);
+      enqueue(y, [x = on_host(x), w = on_host(w), bias = on_host(bias), options, y = on_host(y)] {
+        const Output to(y);
+        cpu::table().convolution.forward(widened(x), widened(w), widened(bias), options, to.wide);
+      });
+    },
+    [](const Tensor& dy, const Tensor& w, const ConvOptions& options, const Tensor& dx) {
+      count("convolution backward_input", dx, w, dy);
+      enqueue(dx, [dy = on_host(dy), w = on_host(w), options, dx = on_host(dx)] {
+        const Output to(dx);
+        cpu::table().convolution.backward_input(widened(dy), widened(w), options, to.wide);
+      });
+    },
+    [](const Tensor& x, const Tensor& dy, const ConvOptions& options, const Tensor& dw,
+       const Tensor& db) {
+      count("convolution backward_weight", x, dw, dy);
+      enqueue(dw, [x = on_host(x), dy = on_host(dy), options, dw = on_host(dw), db = on_host(db)] {
+        const Output weight(dw), bias(db);
+        cpu::table().convolution.backward_weight(widened(x), widened(dy), options, weight.wide,
+                                                 bias.wide);
+      });
+    },
+    [](const Tensor&) {}};
 
 }  // namespace tutti::kernels::cuda

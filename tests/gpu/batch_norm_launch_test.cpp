@@ -4,7 +4,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/readback.h>
 #include <tutti/core/cuda/runtime.h>
-#include <tutti/kernels/batch_norm.h>
+#include <tutti/kernels/kernels.h>
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ void expect_header(const PacketHeader& got, const PacketHeader& expected) {
 
 // Without elements, too: a rank with an empty batch checks the headers of the others.
 TEST(BatchNormLaunch, KernelsReportTheHeaderThatTheyRead) {
-  const kernels::BatchNorm& table = kernels::batch_norm(test_device());
+  const kernels::BatchNorm& table = kernels::on(test_device()).batch_norm;
   const TensorOptions wide{float64, test_device()};
   const PacketHeader expected{
       .count = 24, .input_grad = 1, .backward = 2, .fingerprint = 3, .fingerprint_squared = 9};
@@ -78,7 +78,7 @@ TEST(BatchNormLaunch, KernelsReportTheHeaderThatTheyRead) {
 
 // The memory of a Readback goes to the next one; a kernel of the first may still write then.
 TEST(BatchNormLaunch, AReadbackThatWasDroppedDoesNotReachTheNextOne) {
-  const kernels::BatchNorm& table = kernels::batch_norm(test_device());
+  const kernels::BatchNorm& table = kernels::on(test_device()).batch_norm;
   const Tensor first = full({kernels::packet_size(1)}, 1, {float64, test_device()}),
                second = full({kernels::packet_size(1)}, 2, {float64, test_device()}),
                dy = empty({0, 1}, {float32, test_device()});

@@ -11,13 +11,7 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/core/random.h>
-#include <tutti/kernels/elementwise.h>
-#include <tutti/kernels/embedding.h>
-#include <tutti/kernels/layer_norm.h>
-#include <tutti/kernels/optimizer.h>
-#include <tutti/kernels/pooling.h>
-#include <tutti/kernels/reduce.h>
-#include <tutti/kernels/softmax.h>
+#include <tutti/kernels/kernels.h>
 #include <tutti/nn/batch_norm/layer.h>
 
 #include <fmt/format.h>
@@ -46,7 +40,7 @@ static_assert(large.rows * large.channels * large.edge * large.edge ==
               (Index{1} << 31) + (1 << 16));
 
 TensorOptions there(DType dtype) { return {dtype, test_device()}; }
-const kernels::Elementwise& elementwise() { return kernels::elementwise(test_device()); }
+const kernels::Elementwise& elementwise() { return kernels::on(test_device()).elementwise; }
 
 Tensor numbers(Index n, const std::function<double(Index)>& f, const Shape& shape,
                DType dtype = bfloat16) {
@@ -110,7 +104,7 @@ double as_pattern(Index r, Index c) { return of_row(r) + of_column(c); }
 
 double total(const Tensor& t) {
   const Tensor out = empty(Shape::filled(t.rank(), 1), there(float64));
-  kernels::reduce(test_device()).reduce(kernels::Reduction::sum, t, out);
+  kernels::on(test_device()).reduce.reduce(kernels::Reduction::sum, t, out);
   return out.item<double>();
 }
 
@@ -155,7 +149,7 @@ void elementwise_functions(const Size& s) {
 }
 
 void reductions(const Size& s) {
-  const auto& reduce = kernels::reduce(test_device());
+  const auto& reduce = kernels::on(test_device()).reduce;
   const Index n = s.count(), columns = s.columns();
   const Tensor x = pattern(s);
   double sum_of_rows = 0, sum_of_columns = 0;
@@ -194,7 +188,7 @@ void softmax_of_rows(const Size& s) {
   const Tensor down = numbers(s.rows, scale, {s.rows, 1}),
                along = numbers(s.columns(), slope, {1, s.columns()});
   elementwise().binary(Binary::multiply, down, along, x);
-  const auto& softmax = kernels::softmax(test_device());
+  const auto& softmax = kernels::on(test_device()).softmax;
   softmax.forward(x, 1, false, y);
   double sums[3] = {}, means[3] = {};
   for (int k = 0; k < 3; ++k) {
@@ -218,7 +212,7 @@ void softmax_of_rows(const Size& s) {
 }
 
 void embeddings(const Size& s) {
-  const auto& embedding = kernels::embedding(test_device());
+  const auto& embedding = kernels::on(test_device()).embedding;
   const Index columns = s.columns();
   {
     const Tensor table = pattern(s), out = empty({4, columns}, there(bfloat16));
@@ -266,7 +260,7 @@ struct Position {
 };
 
 void pooling(const Size& s) {
-  const auto& pool = kernels::pooling(test_device());
+  const auto& pool = kernels::on(test_device()).pooling;
   const kernels::PoolOptions options{.kernel = {2, 2}, .stride = {2, 2}, .padding = {0, 0}};
   const Shape shape{s.rows, s.channels, s.edge, s.edge},
       half{s.rows, s.channels, s.edge / 2, s.edge / 2};
@@ -400,7 +394,7 @@ void layer_norm(const Size& s) {
   elementwise().binary(Binary::multiply, of_rows, numbers(columns, of_column, {1, columns}), x);
   elementwise().binary(Binary::multiply, of_rows, numbers(columns, slope, {1, columns}), dy);
   const Tensor means = empty({s.rows}, there(float64)), rstds = empty({s.rows}, there(float64));
-  const auto& norm = kernels::layer_norm(test_device());
+  const auto& norm = kernels::on(test_device()).layer_norm;
   norm.forward(x, {}, {}, 0, y, means, rstds);
   expect_elements(
       means, 1, [&](Index r, Index) { return scale(r) * mean; }, 1e-6);
@@ -421,7 +415,7 @@ void layer_norm(const Size& s) {
 }
 
 void optimizer_steps(const Size& s) {
-  const auto& steps = kernels::optimizer(test_device());
+  const auto& steps = kernels::on(test_device()).optimizer;
   const Tensor p = pattern(s), g = pattern(s);
   const std::vector<Tensor> gradients{g};
   const Tensor squares = empty({1}, there(float64)), norm = empty({1}, there(float64)),
@@ -510,7 +504,7 @@ TEST_P(LargeInSmall, ComputeTheSame) { GetParam().check(small); }
 TEST(LargeSizes, OfASingleDimensionAreRefusedWherePositionsHave32Bits) {
   const Tensor one = ones({1, 1, 1, 1}, there(float32)), y = empty_like(one);
   const Tensor x = one.alias({1, 1, 1, Index{1} << 31}, {0, 0, 0, 0}, 0);
-  const auto& pool = kernels::pooling(test_device());
+  const auto& pool = kernels::on(test_device()).pooling;
   test::expect_contains(test::message_of<ShapeError>([&] { pool.adaptive_average_forward(x, y); }),
                         {"pooling", "a size below 2^31", "got 2147483648"});
 }

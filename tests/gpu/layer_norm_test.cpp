@@ -4,7 +4,7 @@
 #include "../test_device.h"
 
 #include <tutti/core/create.h>
-#include <tutti/kernels/layer_norm.h>
+#include <tutti/kernels/kernels.h>
 
 #include <gtest/gtest.h>
 
@@ -18,8 +18,8 @@ using test::test_device;
 
 TEST(LayerNorm, IsTheCpusInFloat64) {
   Generator random(1);
-  const auto &cpu = kernels::layer_norm(Device::cpu()),
-             &device = kernels::layer_norm(test_device());
+  const auto &cpu = kernels::on(Device::cpu()).layer_norm,
+             &device = kernels::on(test_device()).layer_norm;
   for (const auto& [rows, width] :
        {std::pair{1, 1}, {37, 7}, {300, 64}, {70, 130}, {3, 2500}, {5, 4096}, {0, 8}})
     for (const DType dtype : {float32, float64, bfloat16, float16})

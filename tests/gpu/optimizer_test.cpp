@@ -5,7 +5,7 @@
 #include "../test_device.h"
 
 #include <tutti/core/create.h>
-#include <tutti/kernels/optimizer.h>
+#include <tutti/kernels/kernels.h>
 
 #include <gtest/gtest.h>
 
@@ -78,7 +78,8 @@ Tensor replay_scalars(std::vector<double> numbers, std::vector<FusedUpdate>& upd
 
 TEST(Optimizer, StepsAreTheCpus) {
   Generator random(1);
-  const auto &cpu = kernels::optimizer(Device::cpu()), &device = kernels::optimizer(test_device());
+  const auto &cpu = kernels::on(Device::cpu()).optimizer,
+             &device = kernels::on(test_device()).optimizer;
   for (int run = 0; run < 4; ++run) {
     const bool overflow = run % 2, scalars = run / 2;
     for (const bool nesterov : {false, true}) {
@@ -124,7 +125,8 @@ TEST(Optimizer, StepsAreTheCpus) {
 
 TEST(Optimizer, NormsClippingAndUnscalingAreTheCpus) {
   Generator random(2);
-  const auto &cpu = kernels::optimizer(Device::cpu()), &device = kernels::optimizer(test_device());
+  const auto &cpu = kernels::on(Device::cpu()).optimizer,
+             &device = kernels::on(test_device()).optimizer;
   for (const double max_norm : {1.0, 1e6}) {
     const Lists lists = updates(random, 1, false);
     std::vector<Tensor> here, there;

@@ -5,10 +5,8 @@
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/settings.h>
 #include <tutti/core/cuda/stream.h>
-#include <tutti/kernels/convolution.h>
-#include <tutti/kernels/cpu/reference_convolution.h>
-#include <tutti/kernels/cpu/reference_matmul.h>
-#include <tutti/kernels/matmul.h>
+#include <tutti/kernels/cpu/reference.h>
+#include <tutti/kernels/kernels.h>
 
 #include <gtest/gtest.h>
 
@@ -27,7 +25,7 @@ struct Convolved {
   Tensor y, dx, dw;
 };
 Convolved convolve(const Tensor& x, const Tensor& w, const Tensor& dy) {
-  const auto& table = kernels::convolution(x.device());
+  const auto& table = kernels::on(x.device()).convolution;
   const auto like = [](const Tensor& t) { return empty(t.shape(), {t.dtype(), t.device()}, last); };
   const Convolved result{like(dy), like(x), like(w)};
   table.forward(x, w, {}, options, result.y);
@@ -64,7 +62,7 @@ TEST_F(Settings, Tf32RoundsAndNothingElseDoes) {
                there = empty({70, 50}, {float32, test_device()});
   kernels::cpu::reference::matmul(a.to(float64), b.to(float64), {}, product);
   const auto multiply = [&] {
-    kernels::matmul(test_device()).matmul(a.to(test_device()), b.to(test_device()), {}, there);
+    kernels::on(test_device()).matmul(a.to(test_device()), b.to(test_device()), {}, there);
     return relative_error(there, product);
   };
   expect_close(convolve(x_there, w_there, dy_there), expected, 1e-5);

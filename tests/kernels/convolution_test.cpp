@@ -6,7 +6,7 @@
 
 #include <tutti/core/parallel.h>
 #include <tutti/kernels/cpu/onednn.h>
-#include <tutti/kernels/cpu/reference_convolution.h>
+#include <tutti/kernels/cpu/reference.h>
 
 #include <gtest/gtest.h>
 

@@ -5,17 +5,7 @@
 
 #include "../test_device.h"
 
-#include <tutti/kernels/batch_norm.h>
-#include <tutti/kernels/convolution.h>
-#include <tutti/kernels/elementwise.h>
-#include <tutti/kernels/embedding.h>
-#include <tutti/kernels/indexing.h>
-#include <tutti/kernels/layer_norm.h>
-#include <tutti/kernels/matmul.h>
-#include <tutti/kernels/optimizer.h>
-#include <tutti/kernels/pooling.h>
-#include <tutti/kernels/reduce.h>
-#include <tutti/kernels/softmax.h>
+#include <tutti/kernels/kernels.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -124,32 +114,35 @@ class Moved {
   std::map<std::shared_ptr<Storage>, std::shared_ptr<Storage>> storages_;
 };
 
-template <auto Of, auto Member, class Type = decltype(Member)>
+template <auto Family, auto Member, class Type = decltype(Member)>
 struct MovedCall;
-template <auto Of, auto Member, class Table, class Result, class... Arguments>
-struct MovedCall<Of, Member, Result (*Table::*)(Arguments...)> {
+template <auto Family, auto Member, class Table, class Result, class... Arguments>
+struct MovedCall<Family, Member, Result (*Table::*)(Arguments...)> {
   static Result call(Arguments... arguments) {
+    const auto& table = kernels::on(test_device()).*Family;
     Moved moved;
     if constexpr (!std::is_void_v<Result>) {
-      return (Of(test_device()).*Member)(moved(arguments)...);
+      return (table.*Member)(moved(arguments)...);
     } else {
-      (Of(test_device()).*Member)(moved(arguments)...);
+      (table.*Member)(moved(arguments)...);
       moved.back();
     }
   }
 };
 
-template <class Table, auto Of, auto... Members>
-const Table& table() {
+template <auto Family, auto... Members>
+const auto& table() {
+  const auto& own = kernels::cpu::table().*Family;
+  using Table = std::remove_cvref_t<decltype(own)>;
   static_assert(sizeof(Table) == sizeof...(Members) * sizeof(void (*)()),
                 "every member of the table, in order");
-  static const Table moved{MovedCall<Of, Members>::call...};
-  return test_device().is_cpu() ? Of(Device::cpu()) : moved;
+  static const Table moved{MovedCall<Family, Members>::call...};
+  return test_device().is_cpu() ? own : moved;
 }
 
 inline const kernels::BatchNorm& batch_norm() {
   using T = kernels::BatchNorm;
-  constexpr auto of = kernels::batch_norm;
+  constexpr auto of = &kernels::Kernels::batch_norm;
   static constexpr T moved{.moments = MovedCall<of, &T::moments>::call,
                            .moment_sums = MovedCall<of, &T::moment_sums>::call,
                            .finalize_statistics = MovedCall<of, &T::finalize_statistics>::call,
@@ -159,50 +152,52 @@ inline const kernels::BatchNorm& batch_norm() {
                            .finalize_and_apply = MovedCall<of, &T::finalize_and_apply>::call,
                            .gradient_sums = MovedCall<of, &T::gradient_sums>::call,
                            .apply_grad = MovedCall<of, &T::apply_grad>::call};
-  return test_device().is_cpu() ? of(Device::cpu()) : moved;
+  return test_device().is_cpu() ? kernels::cpu::table().*of : moved;
 }
 inline const kernels::Convolution& convolution() {
   using T = kernels::Convolution;
-  return table<T, kernels::convolution, &T::forward, &T::backward_input, &T::backward_weight,
+  return table<&kernels::Kernels::convolution, &T::forward, &T::backward_input, &T::backward_weight,
                &T::keep_packed>();
 }
 inline const kernels::Elementwise& elementwise() {
   using T = kernels::Elementwise;
-  return table<T, kernels::elementwise, &T::fill, &T::copy, &T::unary, &T::binary,
+  return table<&kernels::Kernels::elementwise, &T::fill, &T::copy, &T::unary, &T::binary,
                &T::binary_scalar, &T::axpy, &T::where>();
 }
 inline const kernels::Embedding& embedding() {
-  return table<kernels::Embedding, kernels::embedding, &kernels::Embedding::gather,
+  return table<&kernels::Kernels::embedding, &kernels::Embedding::gather,
                &kernels::Embedding::scatter_add>();
 }
 inline const kernels::Indexing& indexing() {
-  return table<kernels::Indexing, kernels::indexing, &kernels::Indexing::gather,
+  return table<&kernels::Kernels::indexing, &kernels::Indexing::gather,
                &kernels::Indexing::scatter_add>();
 }
 inline const kernels::LayerNorm& layer_norm() {
   using T = kernels::LayerNorm;
-  return table<T, kernels::layer_norm, &T::forward, &T::input_grad, &T::parameter_grad>();
+  return table<&kernels::Kernels::layer_norm, &T::forward, &T::input_grad, &T::parameter_grad>();
 }
-inline const kernels::Matmul& matmul() {
-  return table<kernels::Matmul, kernels::matmul, &kernels::Matmul::matmul>();
+inline void matmul(const Tensor& a, const Tensor& b, const kernels::Epilogue& epilogue,
+                   const Tensor& out) {
+  Moved moved;
+  kernels::on(test_device()).matmul(moved(a), moved(b), moved(epilogue), moved(out));
+  moved.back();
 }
 inline const kernels::Optimizer& optimizer() {
   using T = kernels::Optimizer;
-  return table<T, kernels::optimizer, &T::sgd, &T::adam, &T::lars, &T::sums_of_squares, &T::clip,
-               &T::clip_values, &T::unscale, &T::scale_into>();
+  return table<&kernels::Kernels::optimizer, &T::sgd, &T::adam, &T::lars, &T::sums_of_squares,
+               &T::clip, &T::clip_values, &T::unscale, &T::scale_into>();
 }
 inline const kernels::Pooling& pooling() {
   using T = kernels::Pooling;
-  return table<T, kernels::pooling, &T::max_forward, &T::max_backward, &T::average_forward,
+  return table<&kernels::Kernels::pooling, &T::max_forward, &T::max_backward, &T::average_forward,
                &T::average_backward, &T::adaptive_average_forward, &T::adaptive_average_backward>();
 }
 inline const kernels::Reduce& reduce() {
-  return table<kernels::Reduce, kernels::reduce, &kernels::Reduce::reduce,
-               &kernels::Reduce::topk>();
+  return table<&kernels::Kernels::reduce, &kernels::Reduce::reduce, &kernels::Reduce::topk>();
 }
 inline const kernels::Softmax& softmax() {
   using T = kernels::Softmax;
-  return table<T, kernels::softmax, &T::forward, &T::backward, &T::cross_entropy,
+  return table<&kernels::Kernels::softmax, &T::forward, &T::backward, &T::cross_entropy,
                &T::cross_entropy_grad>();
 }
 

@@ -2,8 +2,9 @@
 // not matter here; convolution_test.cpp and the random comparisons call what is chosen.
 #include "kernels/compare.h"
 
-#include <tutti/kernels/cpu/reference_convolution.h>
+#include <tutti/kernels/cpu/reference.h>
 #include <tutti/kernels/cpu/winograd.h>
+#include <tutti/kernels/kernels.h>
 
 #include <gtest/gtest.h>
 
@@ -107,7 +108,7 @@ TEST(Winograd, TheConvolutionThatCallsItKeepsNanInItsWindows) {
   ASSERT_TRUE(winograd::is_faster(p.x, p.w, y, p.options));
   p.x.slice(0, 1, 2).slice(2, 9, 10).slice(3, 9, 10).fill_(
       std::numeric_limits<double>::quiet_NaN());
-  kernels::cpu::convolution().forward(p.x, p.w, p.bias, p.options, y);
+  kernels::cpu::table().convolution.forward(p.x, p.w, p.bias, p.options, y);
   const auto has_nan = [&](std::int64_t row, std::int64_t column) {
     const auto values =
         to_vector(y.slice(0, 1, 2).slice(2, row, row + 1).slice(3, column, column + 1));

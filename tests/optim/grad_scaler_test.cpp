@@ -4,7 +4,7 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/matmul.h>
-#include <tutti/kernels/optimizer.h>
+#include <tutti/kernels/kernels.h>
 #include <tutti/optim/adam.h>
 #include <tutti/optim/clip.h>
 #include <tutti/optim/grad_scaler.h>
@@ -231,7 +231,7 @@ TEST(GradScaler, InvalidArguments) {
 // The kernel finds one bad element anywhere and divides every element, for many sizes and dtypes.
 TEST(GradScaler, UnscaleKernel) {
   std::mt19937 random(1);
-  const auto& table = kernels::optimizer(Device::cpu());
+  const auto& table = kernels::on(Device::cpu()).optimizer;
   for (const DType dtype : {float32, float64, bfloat16})
     for (const std::int64_t size : {0, 1, 7, 1000, 40000}) {
       const Tensor a = randn({size}, {.dtype = dtype}), b = randn({5}, {.dtype = dtype});

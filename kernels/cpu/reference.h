@@ -1,12 +1,14 @@
-// A plain convolution for any floating dtype, layout and stride, with sums in float64. float64
-// tensors run on it, and so does whatever oneDNN has no kernel for; the tests use it as their
-// reference. The arguments are those of kernels/convolution.h.
+// Plain convolutions and matrix products for any floating dtype, layout and stride, with sums in
+// float64. float64 tensors run on them, and so does whatever oneDNN has no kernel for; the tests
+// use them as their reference. The arguments are those of kernels/convolution.h and matmul.h.
 #pragma once
 
 #include "../convolution.h"
+#include "../matmul.h"
 
 namespace tutti::kernels::cpu::reference {
 
+void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
 void convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y);
 void convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
