@@ -231,13 +231,10 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
 
 }  // namespace
 
-const Convolution& convolution() {
-  static constexpr Convolution table{
-      .forward = forward,
-      .backward_input = backward_input,
-      .backward_weight = backward_weight,
-      .keep_packed = [](const Tensor&) {}};  // cuDNN takes weights as they are
-  return table;
-}
+extern const Convolution convolution{
+    .forward = forward,
+    .backward_input = backward_input,
+    .backward_weight = backward_weight,
+    .keep_packed = [](const Tensor&) {}};  // cuDNN takes weights as they are
 
 }  // namespace tutti::kernels::cuda
