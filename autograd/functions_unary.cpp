@@ -19,12 +19,18 @@ Tensor compute(Unary op, const char* name, const Tensor& x) {
   return out;
 }
 
-// Returns the gradient of an activation, computed from its saved output or input. It overwrites `g`
-// if no other handle or view of `g` exists.
-Tensor activation_grad(Binary op, const Tensor& g, const Tensor& saved) {
-  const Tensor out = autograd::gradient_buffer(g, saved);
-  kernels::on(g.device()).elementwise.binary(op, g, saved, out);
-  return out;
+// What the gradient of an activation is computed from.
+enum class Saves { input, output };
+
+// Computes an activation. `grad` computes its gradient from the incoming one and the saved tensor;
+// it overwrites the incoming one if no other handle or view of that exists.
+Tensor activation(Unary op, Binary grad, Saves saves, const char* name, const Tensor& x) {
+  const Tensor y = compute(op, name, x);
+  return record(name, y, {x}, [grad, s = Saved(saves == Saves::input ? x : y)](const Tensor& g) {
+    const Tensor out = autograd::gradient_buffer(g, s);
+    kernels::on(g.device()).elementwise.binary(grad, g, s, out);
+    return out;
+  });
 }
 
 }  // namespace
@@ -79,43 +85,22 @@ Tensor cos(const Tensor& x) {
 }
 
 Tensor tanh(const Tensor& x) {
-  const Tensor y = compute(Unary::tanh, "tanh", x);
-  return record("tanh", y, {x}, [saved = Saved(y)](const Tensor& g) {
-    return activation_grad(Binary::tanh_grad, g, saved);
-  });
+  return activation(Unary::tanh, Binary::tanh_grad, Saves::output, "tanh", x);
 }
-
 Tensor sigmoid(const Tensor& x) {
-  const Tensor y = compute(Unary::sigmoid, "sigmoid", x);
-  return record("sigmoid", y, {x}, [saved = Saved(y)](const Tensor& g) {
-    return activation_grad(Binary::sigmoid_grad, g, saved);
-  });
+  return activation(Unary::sigmoid, Binary::sigmoid_grad, Saves::output, "sigmoid", x);
 }
-
 Tensor relu(const Tensor& x) {
-  const Tensor y = compute(Unary::relu, "relu", x);
-  return record("relu", y, {x}, [saved = Saved(y)](const Tensor& g) {
-    return activation_grad(Binary::relu_grad, g, saved);
-  });
+  return activation(Unary::relu, Binary::relu_grad, Saves::output, "relu", x);
 }
-
 Tensor gelu(const Tensor& x) {
-  return record("gelu", compute(Unary::gelu, "gelu", x), {x}, [saved = Saved(x)](const Tensor& g) {
-    return activation_grad(Binary::gelu_grad, g, saved);
-  });
+  return activation(Unary::gelu, Binary::gelu_grad, Saves::input, "gelu", x);
 }
-
 Tensor silu(const Tensor& x) {
-  return record("silu", compute(Unary::silu, "silu", x), {x}, [saved = Saved(x)](const Tensor& g) {
-    return activation_grad(Binary::silu_grad, g, saved);
-  });
+  return activation(Unary::silu, Binary::silu_grad, Saves::input, "silu", x);
 }
-
 Tensor hardswish(const Tensor& x) {
-  return record("hardswish", compute(Unary::hardswish, "hardswish", x), {x},
-                [saved = Saved(x)](const Tensor& g) {
-                  return activation_grad(Binary::hardswish_grad, g, saved);
-                });
+  return activation(Unary::hardswish, Binary::hardswish_grad, Saves::input, "hardswish", x);
 }
 
 Tensor leaky_relu(const Tensor& x, double slope) {

@@ -61,7 +61,7 @@ Tensor selected_grad(const Tensor& g, int dim, const Tensor& index, const Shape&
   moved[0] = shape[dim];
   const std::int64_t width = product(moved, 1, moved.size());
   const Tensor sums = zeros({moved[0], width}, {accumulate_dtype(g.dtype()), g.device()});
-  kernels::on(g.device()).embedding.scatter_add(rows.reshape({index.numel(), width}), index, sums);
+  kernels::on(g.device()).indexing.add_rows(rows.reshape({index.numel(), width}), index, sums);
   return sums.to(g.dtype()).reshape(moved).transpose(0, dim);
 }
 

@@ -2,6 +2,7 @@
 
 #include "../core/create.h"
 #include "../kernels/kernels.h"
+#include "operation.h"
 #include "record.h"
 
 #include <algorithm>
@@ -76,16 +77,10 @@ Tensor matmul(const Tensor& a_given, const Tensor& b_given) {
   if (a.rank() == 0 || b.rank() == 0)
     fail<ShapeError>("matmul: expected tensors of at least one dimension, got shapes {} and {}",
                      to_string(a.shape()), to_string(b.shape()));
-  if (a.device() != b.device())
-    fail<DeviceError>(
-        "matmul: expected tensors on one device, got {} and {}; move one with .to(device)",
-        to_string(a.device()), to_string(b.device()));
+  autograd::expect_same_device("matmul", a, b);
   a = autocast("matmul", a);
   b = autocast("matmul", b);
-  if (a.dtype() != b.dtype())
-    fail<DTypeError>(
-        "matmul: expected tensors of one dtype, got {} and {}; convert one with .to(dtype)",
-        to_string(a.dtype()), to_string(b.dtype()));
+  autograd::expect_same_dtype_and_device("matmul", a, b);
   if (a.size(-1) != b.size(b.rank() == 1 ? 0 : -2))
     fail<ShapeError>("matmul: shapes {} and {} do not fit: inner sizes {} and {} differ",
                      to_string(a.shape()), to_string(b.shape()), a.size(-1),

@@ -1,6 +1,5 @@
 // The members of Tensor that make views and copies, through which a gradient flows back, and those
 // that change a tensor in place.
-#include "../core/count_change.h"
 #include "../core/create.h"
 #include "../kernels/kernels.h"
 #include "functions.h"

@@ -111,7 +111,7 @@ void rows() {
     measure("argmax of 1000" + of, [&] { reduce.topk(x, 1, first); });
     const Tensor rows_grad = zeros({1000, 64}), by_index = values({64, 64}, dtype);
     measure("embedding gradient" + of,
-            [&] { kernels::cpu::table().embedding.scatter_add(by_index, targets, rows_grad); });
+            [&] { kernels::cpu::table().indexing.add_rows(by_index, targets, rows_grad); });
   }
 }
 

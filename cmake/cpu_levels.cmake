@@ -9,7 +9,7 @@ endif()
 if(TUTTI_CPU_LEVELS)
   set(level_sources ${TUTTI_KERNEL_SOURCES})
   list(FILTER level_sources EXCLUDE REGEX
-       "/(convolution|matmul|onednn.*|packed_weights|reference_convolution|tensor_iterator|winograd)\\.cpp$")
+       "/(convolution|matmul|onednn.*|reference_convolution|winograd)\\.cpp$")
   list(APPEND level_sources data/transforms/normalize_loops.cpp distributed/reduce_loops.cpp)
   foreach(level avx2 avx512 avx512_bf16)
     string(TOUPPER ${level} name)

@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include "cuda/graph.h"
 #include "cuda/runtime.h"
 #include "error.h"
 #include "page_heap.h"
@@ -177,6 +178,15 @@ Storage::Storage(void* data, std::size_t bytes, Device device, std::function<voi
 Storage::~Storage() {
   if (release_) release_();
   else if (data_) tutti::allocator(device_).release(data_, bytes_);
+}
+
+void count_change(const std::shared_ptr<Storage>& storage) {
+  storage->bump_version();
+  if (!storage->device().is_cuda()) return;
+  // A graph that owned the storage would keep its memory from other tensors of the capture.
+  cuda::call_before_replay(storage->device(), [changed = std::weak_ptr(storage)] {
+    if (const auto alive = changed.lock()) alive->bump_version();
+  });
 }
 
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device,

@@ -81,6 +81,11 @@ class Storage {
   std::unique_ptr<KernelData> kernel_data_;
 };
 
+/// Raises the storage's version. Every operation that changes its data in place calls this. Where a
+/// kernel keeps something beside the data and a cuda::Graph is captured, each of its replays raises
+/// the version, too.
+void count_change(const std::shared_ptr<Storage>& storage);
+
 /// Copies bytes between any two devices, after earlier work on both. The copy is asynchronous
 /// between CUDA devices; see cuda::copy_bytes for copies from and to the host.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device,

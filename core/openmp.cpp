@@ -1,6 +1,5 @@
 // The threads of parallel_for, which are OpenMP's.
 #include "error.h"
-#include "main_thread.h"
 #include "memory.h"
 #include "parallel.h"
 
@@ -11,7 +10,7 @@ namespace tutti {
 namespace {
 
 // Whether the calling thread computes with the number of threads that OpenMP has for it.
-thread_local bool follows_openmp = is_main_thread();
+thread_local bool follows_openmp = detail::is_main_thread();
 
 // GCC's OpenMP keeps the threads of a loop for the next one, and the child of a fork, which has not
 // got them, would wait for them for ever. So they end before the fork; parent and child start

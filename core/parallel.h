@@ -1,7 +1,11 @@
 // The number of threads that a thread of the program computes with, and parallel_for, the loop that
 // uses them. Both are built on OpenMP, which oneDNN uses too. The count belongs to the calling
-// thread, so ranks that are threads of one process each have their own and share the cores.
+// thread, so ranks that are threads of one process each have their own and share the cores. The
+// threads are in openmp.cpp or, in a build without OpenMP, in openmp_unavailable.cpp.
 #pragma once
+
+#include <sched.h>
+#include <unistd.h>
 
 #include <cstdint>
 
@@ -16,9 +20,16 @@ void set_num_threads(int threads);
 /// Returns how many threads the calling thread computes with.
 int num_threads();
 /// Returns how many cores this process may run on, by its affinity mask.
-int available_cores();
+inline int available_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
 
 namespace detail {
+/// Returns whether the calling thread is the process's first one. All others begin with other
+/// defaults: their number of compute threads and their generator (random.h).
+inline bool is_main_thread() { return gettid() == getpid(); }
+
 void run_parallel(int threads, void (*body)(int thread, int threads, void* context), void* context);
 
 /// Lets OpenMP start num_threads() threads from the calling thread while it exists, for libraries

@@ -1,7 +1,7 @@
 #include "random.h"
 
 #include "error.h"
-#include "main_thread.h"
+#include "parallel.h"
 #include "philox.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ ProcessSeed& process_seed() {
 // Returns the generator with which the calling thread begins. A thread's seed is a block of the
 // process's stream, counted from the end of the stream, which no generator reaches.
 Generator first_generator() {
-  if (is_main_thread()) return Generator(0);
+  if (detail::is_main_thread()) return Generator(0);
   ProcessSeed& process = process_seed();
   const std::lock_guard lock(process.mutex);
   const PhiloxBlock drawn = philox(process.seed, ~++process.threads);
@@ -98,7 +98,7 @@ Generator& default_generator() {
 
 void manual_seed(std::uint64_t seed) {
   default_generator() = Generator(seed);
-  if (!is_main_thread()) return;
+  if (!detail::is_main_thread()) return;
   ProcessSeed& process = process_seed();
   const std::lock_guard lock(process.mutex);
   process.seed = seed;

@@ -3,7 +3,7 @@
 #include "loader.h"
 
 #include "../core/create.h"
-#include "../core/cuda/pinned_storage.h"
+#include "../core/cuda/pinned_memory.h"
 #include "../core/fork.h"
 #include "../core/parallel.h"
 #include "../core/trace.h"

@@ -1,6 +1,5 @@
 #include "submit.h"
 
-#include "../core/count_change.h"
 #include "../core/trace.h"
 #include "diagnostics/fault_injection.h"
 

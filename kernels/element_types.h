@@ -52,6 +52,12 @@ TUTTI_HOST_DEVICE inline To convert(From value) {
   else return saturating_cast<To>(value);
 }
 
+/// Calls body.operator()<flag>(), for a kernel that is compiled for both values.
+template <class Body>
+void dispatch_flag(bool flag, const Body& body) {
+  flag ? body.template operator()<true>() : body.template operator()<false>();
+}
+
 /// Calls body.operator()<C>() with the type through which elements of dtype `from` become elements
 /// of dtype `to`: int64 between integers, float where it holds both exactly, else double.
 template <class Body>

@@ -5,15 +5,14 @@
 
 #include "../core/tensor.h"
 #include "batch_norm.h"
-#include "convolution.h"
 #include "elementwise_functions.h"
-#include "matmul.h"
 #include "optimizer.h"
-#include "pooling.h"
+#include "options.h"
 #include "reduce_functions.h"
 
 namespace tutti::kernels {
 
+/// The elementwise kernels. Inputs broadcast to the output's shape.
 struct Elementwise {
   void (*fill)(const Tensor& out, double value);
   /// Computes out = in. Any dtype converts to any other.
@@ -31,17 +30,7 @@ struct Elementwise {
   void (*where)(const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& out);
 };
 
-struct Embedding {
-  /// Computes out[i..., :] = weight[indices[i...], :]. `indices` is int64 of any shape and strides,
-  /// `out` is contiguous of shape indices.shape + (D). An index outside the table throws a
-  /// ValueError on the CPU; a GPU writes NaN there.
-  void (*gather)(const Tensor& weight, const Tensor& indices, const Tensor& out);
-  /// Computes weight_grad[indices[i...], :] += g[i..., :]. Gradients are added in float64, in
-  /// row-major order of the indices, so that results are deterministic, and rounded once.
-  void (*scatter_add)(const Tensor& g, const Tensor& indices, const Tensor& weight_grad);
-};
-
-/// The table of a device's indexing kernels. `index` is int64; tensors may have any strides.
+/// The kernels that read and add elements at indices along one dimension. `index` is int64.
 struct Indexing {
   /// Computes out[p] = x[p with index[p] in place of p's dimension `dim`]. `out` and `index` have
   /// one shape, which is at most that of `x` in the other dimensions. An index outside of `x`
@@ -53,6 +42,10 @@ struct Indexing {
   /// `dim`, so that results are deterministic. Indices outside of `out` are skipped on a GPU and
   /// must not occur on the CPU.
   void (*scatter_add)(const Tensor& g, int dim, const Tensor& index, const Tensor& out);
+  /// Computes out[index[i...], :] += g[i..., :] for a matrix `out`, float32 or wider. Gradients are
+  /// added in float64, in row-major order of the indices, so that results are deterministic, and
+  /// rounded once.
+  void (*add_rows)(const Tensor& g, const Tensor& index, const Tensor& out);
 };
 
 /// Returns `x` under the shape of `index`, with stride 0 along `dim`: each element is the one from
@@ -63,7 +56,18 @@ inline Tensor first_elements(const Tensor& x, int dim, const Tensor& index) {
   return x.alias(index.shape(), strides, x.offset());
 }
 
-/// The table of a device's layer normalisation kernels. x, y, dy and dx are row-major without gaps,
+/// Returns a table (rows, width) as gather() takes it, with dimension 0, to look up whole rows.
+/// `shape` is that of the result: the shape of the indices, of rank 1 at least, and the width.
+inline Tensor row_elements(const Tensor& table, Shape shape) {
+  Strides strides = Dims::filled(shape.size(), 0);
+  strides[0] = table.strides()[0];
+  strides[shape.size() - 1] = table.strides()[1];
+  shape[0] = table.shape()[0];
+  return table.alias(shape, strides, table.offset());
+}
+
+/// The kernels of layer normalisation. x is seen as rows of D values, each of which is normalised
+/// by itself. x, y, dy and dx are row-major without gaps,
 /// of one dtype, with rows * D elements. weight, bias and their gradients are float32 or float64
 /// with D elements, or are undefined. mean and rstd are float64, one for each row. Tensors may be
 /// empty. The results do not depend on the thread count.
@@ -80,6 +84,7 @@ struct LayerNorm {
                          const Tensor& weight_grad, const Tensor& bias_grad);
 };
 
+/// The reductions along dimensions: sums and extrema.
 struct Reduce {
   /// `out` has the rank of `in`, with size 1 in every reduced dimension. Sums are taken in float32
   /// or wider; `out` may be float32 where `in` has 16 bits, and int64 where `in` has bytes. An
@@ -98,7 +103,8 @@ struct CrossEntropyRule {
   std::int64_t ignore_index = -100;  ///< positions with this target have loss 0 and gradient 0
 };
 
-/// The table of a device's softmax and cross-entropy kernels.
+/// The kernels along the class dimension: softmax, log-softmax, and cross-entropy with its
+/// gradient. Losses and normalizers are float32 or wider (accumulate_dtype of the logits).
 struct Softmax {
   /// Computes softmax along `dim`, or its logarithm if `log` is set.
   void (*forward)(const Tensor& in, int dim, bool log, const Tensor& out);
@@ -116,13 +122,49 @@ struct Softmax {
                              const Tensor& out);
 };
 
+/// The kernels of convolution (cross-correlation) over one to three spatial dimensions. Activations
+/// (N, C, ...) and weights (O, I/groups, ...) are contiguous or channels_last, and results are
+/// written in the layout that the caller allocated. The caller checks the shapes
+/// (nn/functional/conv.h does). x has shape (N, I, ...), w (O, I/groups, ...), y
+/// (N, O, ...) and bias (O) unless it is undefined. The batch may be empty. With 16-bit
+/// activations, w, bias, dw and db have their dtype or float32, and sums are taken in float32.
+/// Otherwise all tensors have one dtype.
+struct Convolution {
+  void (*forward)(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions&,
+                  const Tensor& y);
+  void (*backward_input)(const Tensor& dy, const Tensor& w, const ConvOptions&, const Tensor& dx);
+  /// `db` may be undefined.
+  void (*backward_weight)(const Tensor& x, const Tensor& dy, const ConvOptions&, const Tensor& dw,
+                          const Tensor& db);
+  /// From now on `forward` may keep copies of `w` in layouts that it prefers, beside the storage of
+  /// w. It makes them anew after a change in place that bumps the version of the storage; other
+  /// changes must not happen. Nothing else may use the storage during this call.
+  void (*keep_packed)(const Tensor& w);
+};
+
+/// The kernels of pooling over one to three spatial dimensions of (N, C, ...): a window is reduced
+/// to its maximum or its average. Results are written in the layout that the caller allocated;
+/// channels_last is the fast one. The caller checks the shapes (nn/functional/pooling.h does).
+struct Pooling {
+  /// Writes to `index` (of y's shape, pool_index_dtype) the row-major position of the first largest
+  /// element in its window. `index` may be undefined where no gradient is needed. NaN counts as
+  /// larger than every number.
+  void (*max_forward)(const Tensor& x, const PoolOptions&, const Tensor& y, const Tensor& index);
+  void (*max_backward)(const Tensor& dy, const Tensor& index, const PoolOptions&, const Tensor& dx);
+  void (*average_forward)(const Tensor& x, const PoolOptions&, const Tensor& y);
+  void (*average_backward)(const Tensor& dy, const PoolOptions&, const Tensor& dx);
+  /// Window o of a dimension with `in` elements and `out` windows reaches from floor(o in / out) to
+  /// ceil((o + 1) in / out).
+  void (*adaptive_average_forward)(const Tensor& x, const Tensor& y);
+  void (*adaptive_average_backward)(const Tensor& dy, const Tensor& dx);
+};
+
 /// All kernels of one device. Each family is defined in kernels/cpu/FAMILY.cpp and
 /// kernels/cuda/FAMILY.cu.
 struct Kernels {
   BatchNorm batch_norm;
   Convolution convolution;
   Elementwise elementwise;
-  Embedding embedding;
   Indexing indexing;
   LayerNorm layer_norm;
   /// Computes out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at

@@ -8,7 +8,7 @@
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
 #include <tutti/core/state_dict.h>
-#include <tutti/kernels/cpu/onednn_versions.h>
+#include <tutti/kernels/cpu/onednn_primitive.h>
 #include <tutti/nn/resnet.h>
 
 #include <algorithm>

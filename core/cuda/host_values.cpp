@@ -2,7 +2,7 @@
 
 #include "check.h"
 #include "graph.h"
-#include "pinned_buffer.h"
+#include "pinned_memory.h"
 #include "runtime.h"
 
 #include <algorithm>

@@ -1,8 +1,7 @@
 #include "runtime.h"
 
 #include "check.h"
-#include "pinned_buffer.h"
-#include "pinned_storage.h"
+#include "pinned_memory.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // The CUDA runtime as the rest of the library sees it: devices, memory, copies, waits. A build with
 // CUDA compiles the real sources. A build without it compiles unavailable.cpp, whose functions
 // throw a DeviceError that says how to build CUDA in. This header, stream.h, graph.h and settings.h
-// need no header of CUDA; check.h, launch.h and pinned_buffer.h do.
+// need no header of CUDA; check.h and launch.h do.
 #pragma once
 
 #include "../memory.h"
@@ -34,7 +34,7 @@ Allocator& allocator(int device);
 
 /// Copies bytes on the current stream of the device. A copy to the host is complete on return and
 /// counts as one wait. A copy from the host goes through pinned memory, so the source may be reused
-/// at once, unless it is pinned itself (pinned_storage.h).
+/// at once, unless it is pinned itself (pinned_memory.h).
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device,
                 std::size_t bytes);
 /// Sets bytes to zero on the current stream of the device.

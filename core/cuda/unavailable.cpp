@@ -3,9 +3,8 @@
 #include "../error.h"
 #include "generate.h"
 #include "graph.h"
-#include "pinned_storage.h"
+#include "pinned_memory.h"
 #include "ranges.h"
-#include "readback.h"
 #include "runtime.h"
 #include "stream.h"
 

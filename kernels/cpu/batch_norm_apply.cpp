@@ -1,5 +1,6 @@
 // This file implements the apply pass of batch norm on the CPU. It computes y = max(0, (x - center)
 // scale + shift + residual) in one pass over x; residual and ReLU are optional.
+#include "../element_types.h"
 #include "batch_norm_layout.h"
 #include "batch_norm_passes.h"
 
@@ -91,14 +92,11 @@ void batch_norm_apply(const Tensor& x, const Normalization& normalization, const
   const ActivationLayout layout(x);
   if (layout.outer == 0) return;
   dispatch(RealTypes{}, x.dtype(), "batch_norm", [&]<class T>() {
-    const T* from = x.data<T>();
-    T* to = y.data<T>();
-    if (normalization.residual.defined())
-      normalization.relu ? apply_as<T, true, true>(layout, from, normalization, to)
-                         : apply_as<T, false, true>(layout, from, normalization, to);
-    else
-      normalization.relu ? apply_as<T, true, false>(layout, from, normalization, to)
-                         : apply_as<T, false, false>(layout, from, normalization, to);
+    dispatch_flag(normalization.relu, [&]<bool relu>() {
+      dispatch_flag(normalization.residual.defined(), [&]<bool add>() {
+        apply_as<T, relu, add>(layout, x.data<T>(), normalization, y.data<T>());
+      });
+    });
   });
 }
 

@@ -1,5 +1,6 @@
 // This file computes the gradient sums of batch norm on the CPU, sum g and sum g (x - mean) of
 // every channel, in one pass over dy and x. The pass also writes g if the caller wants it.
+#include "../element_types.h"
 #include "batch_norm_gradient.h"
 #include "batch_norm_passes.h"
 
@@ -177,18 +178,12 @@ void batch_norm_gradient_sums(const GradientSums& arguments) {
   const ActivationLayout layout(saved.x);
   dispatch(RealTypes{}, arguments.dy.dtype(), "batch_norm", [&]<class T>() {
     with_relu_mask(saved.normalization, [&]<ReluMask mask>() {
-      if (saved.weighted)
-        arguments.masked_dy.defined()
-            ? gradient_sums_as<T, mask, true, true>(
-                  layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy)
-            : gradient_sums_as<T, mask, false, true>(
-                  layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy);
-      else
-        arguments.masked_dy.defined()
-            ? gradient_sums_as<T, mask, true, false>(
-                  layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy)
-            : gradient_sums_as<T, mask, false, false>(
-                  layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy);
+      dispatch_flag(saved.weighted, [&]<bool weighted>() {
+        dispatch_flag(arguments.masked_dy.defined(), [&]<bool write>() {
+          gradient_sums_as<T, mask, write, weighted>(
+              layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy);
+        });
+      });
     });
   });
 }

@@ -38,9 +38,7 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOpt
   check_dtype(x);
   if (y.numel() == 0) return;
   if (winograd::is_faster(x, w, y, options) && winograd::forward(x, w, bias, options, y)) return;
-  if (x.dtype() == float64 || onednn::misses_padded_windows(w, options) ||
-      onednn::misreads_single_columns(w, options, y) ||
-      !onednn::convolution_forward(x, w, bias, options, y))
+  if (x.dtype() == float64 || !onednn::convolution_forward(x, w, bias, options, y))
     reference::convolution_forward(x, converted(w, x.dtype()), bias, options, y);
 }
 

@@ -1,11 +1,11 @@
 // The elementwise kernels of the CPU. Those that compute are compiled for dense arrays of float,
-// double and int64 (block_access.h), and those that only move elements for each width of an
+// double and int64 (tensor_iterator.h), and those that only move elements for each width of an
 // element.
 #include "../kernels.h"
 
 #include <algorithm>
 
-#include "block_access.h"
+#include "tensor_iterator.h"
 #include "vector_math.h"
 
 #include "../../core/begin_cpu_level.h"

@@ -16,7 +16,6 @@ namespace TUTTI_CPU_LEVEL {
 
 extern const BatchNorm batch_norm;
 extern const Elementwise elementwise;
-extern const Embedding embedding;
 extern const Indexing indexing;
 extern const LayerNorm layer_norm;
 extern const Optimizer optimizer;
@@ -25,8 +24,8 @@ extern const Reduce reduce;
 extern const Softmax softmax;
 
 const Kernels& level_table() {
-  static const Kernels all{batch_norm, convolution, elementwise, embedding, indexing, layer_norm,
-                           matmul,     optimizer,   pooling,     reduce,    softmax};
+  static const Kernels all{batch_norm, convolution, elementwise, indexing, layer_norm,
+                           matmul,     optimizer,   pooling,     reduce,   softmax};
   return all;
 }
 

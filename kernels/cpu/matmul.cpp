@@ -14,7 +14,7 @@ namespace tutti::kernels::cpu {
 void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
 
 using SmallProduct = bool(const Tensor& a, const Tensor& b, const Epilogue&, const Tensor& out);
-/// Computes a product as kernels/matmul.h describes it if it has float32 matrices without batches,
+/// Computes a product as kernels/kernels.h describes it if it has float32 matrices without batches,
 /// at most 16384 multiplications, and dense rows or columns where its loops need them. Returns
 /// false and does nothing otherwise. Sums are taken in float32, by the calling thread alone.
 TUTTI_CPU_LEVEL_FUNCTION(SmallProduct, small_matmul)

@@ -2,7 +2,7 @@
 // small float32 matrices, and the reference for any dtype and strides. oneDNN multiplies large
 // matrices faster, but its look-up of a primitive costs about a microsecond, in which the loops for
 // small ones multiply some 10,000 pairs. matmul.cpp says what the functions do.
-#include "../matmul.h"
+#include "../options.h"
 
 #include "../../core/parallel.h"
 

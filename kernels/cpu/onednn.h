@@ -1,13 +1,12 @@
 // Convolution, pooling and matrix products through oneDNN. All calls of oneDNN are in onednn.cpp
 // and onednn_primitive.*, so that another major version of it touches no other file. The arguments
-// are those of kernels/convolution.h, pooling.h and matmul.h, but no tensor may be empty.
+// are those of kernels/kernels.h, but no tensor may be empty.
 #pragma once
 
-#include "../convolution.h"
-#include "../pooling.h"
+#include "../options.h"
 
 /// Each function that computes returns false and does nothing if oneDNN has no kernel for these
-/// dtypes on this processor.
+/// dtypes on this processor; convolution_forward() also where oneDNN's kernel is known to be wrong.
 namespace tutti::kernels::cpu::onednn {
 
 /// Keeps the reordered weight where PackedWeights::of(w) is not null.
@@ -37,18 +36,6 @@ bool has_amx();
 /// between were not examined, and are taken to have the fault, as all later ones are. Products
 /// with matrices that are repeated for a batch crash in 3.11 (its issue 4396).
 bool misreads_strides();
-
-/// Returns whether convolution_forward() may be wrong or crash because a whole window lies in the
-/// padding. oneDNN 3.7.2 does both in three spatial dimensions with groups: it returns wrong
-/// bfloat16 numbers and crashes in float32. Versions as for misreads_strides().
-bool misses_padded_windows(const Tensor& w, const ConvOptions& options);
-
-/// Returns whether convolution_forward() may be wrong because `y` is one column of several rows,
-/// computed from one channel of `x` for each group by wide kernels that stride. oneDNN 3.7.2 is in
-/// two spatial dimensions in half of such convolutions, in float32 and bfloat16, on a processor
-/// with AVX-512. In three it also is where only another dimension has a stride, and where `y`
-/// has more columns. Versions as for misreads_strides().
-bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const Tensor& y);
 
 /// Returns whether convolution_backward_input() may return NaN for a bfloat16 dy. oneDNN 3.7.2 does
 /// in one and two spatial dimensions with groups and strides, depending on what memory held

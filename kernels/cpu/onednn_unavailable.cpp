@@ -26,9 +26,7 @@ bool matmul(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return
 
 bool has_amx() { return false; }
 bool misreads_strides() { return false; }
-bool misses_padded_windows(const Tensor&, const ConvOptions&) { return false; }
 bool misreads_strided_groups(const ConvOptions&) { return false; }
-bool misreads_single_columns(const Tensor&, const ConvOptions&, const Tensor&) { return false; }
 bool reads_unwritten_memory(const Tensor&, const ConvOptions&) { return false; }
 bool misreads_odd_channels(const Tensor&, const Tensor&, const ConvOptions&) { return false; }
 

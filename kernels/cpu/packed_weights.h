@@ -18,9 +18,16 @@ namespace tutti::kernels::cpu {
 class PackedWeights : public Storage::KernelData {
  public:
   /// Lets kernels keep copies of `w` from now on (Convolution::keep_packed).
-  static void keep(const Tensor& w);
+  static void keep(const Tensor& w) {
+    w.storage()->set_kernel_data(std::make_unique<PackedWeights>(*w.storage()));
+  }
   /// Returns the copies of a weight that fills its storage; null where none are kept.
-  static PackedWeights* of(const Tensor& w);
+  static PackedWeights* of(const Tensor& w) {
+    Storage& storage = *w.storage();
+    const std::size_t bytes = static_cast<std::size_t>(w.numel()) * size_of(w.dtype());
+    const bool is_whole = w.offset() == 0 && bytes == storage.bytes();
+    return is_whole ? dynamic_cast<PackedWeights*>(storage.kernel_data()) : nullptr;
+  }
 
   explicit PackedWeights(const Storage& storage) : storage_(storage) {}
 
@@ -31,7 +38,7 @@ class PackedWeights : public Storage::KernelData {
   std::shared_ptr<Storage> find(const Layout& layout,
                                 const std::function<std::shared_ptr<Storage>()>& pack) {
     const std::lock_guard lock(mutex_);
-    drop_outdated();
+    if (std::exchange(version_, storage_.version()) != storage_.version()) copies_.clear();
     for (const auto& [packed, copy] : copies_)
       if (const auto* other = std::any_cast<Layout>(&packed); other && *other == layout)
         return copy;
@@ -40,8 +47,6 @@ class PackedWeights : public Storage::KernelData {
   }
 
  private:
-  void drop_outdated();
-
   const Storage& storage_;  // That of the weight, which owns this object.
   std::mutex mutex_;
   std::uint64_t version_ = 0;

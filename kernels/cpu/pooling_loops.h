@@ -3,7 +3,7 @@
 // first or read back. pooling.cpp chooses between them and oneDNN.
 #pragma once
 
-#include "../pooling.h"
+#include "../options.h"
 
 #include "../../core/begin_cpu_level.h"
 

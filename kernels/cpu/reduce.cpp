@@ -6,8 +6,8 @@
 // type.
 #include "../kernels.h"
 
-#include "block_access.h"
 #include "dim_slices.h"
+#include "tensor_iterator.h"
 
 #include <algorithm>
 #include <numeric>

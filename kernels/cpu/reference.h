@@ -1,10 +1,9 @@
 // Plain convolutions and matrix products for any floating dtype, layout and stride, with sums in
 // float64. float64 tensors run on them, and so does whatever oneDNN has no kernel for; the tests
-// use them as their reference. The arguments are those of kernels/convolution.h and matmul.h.
+// use them as their reference. The arguments are those of kernels/kernels.h.
 #pragma once
 
-#include "../convolution.h"
-#include "../matmul.h"
+#include "../options.h"
 
 namespace tutti::kernels::cpu::reference {
 

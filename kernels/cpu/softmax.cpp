@@ -1,8 +1,8 @@
 // Softmax and cross-entropy on the CPU: a slice of classes at a time, with sums in float64.
 #include "../softmax_functions.h"
 
-#include "block_access.h"
 #include "dim_slices.h"
+#include "tensor_iterator.h"
 #include "vector_math.h"
 
 #include "../../core/begin_cpu_level.h"
@@ -85,14 +85,6 @@ struct ScaledProbabilities {
   }
 };
 
-template <class T, class C>
-void store(const C* values, T* to, std::int64_t stride, std::int64_t count) {
-  if (stride == 1)
-    for (std::int64_t i = 0; i < count; ++i) to[i] = convert<T>(values[i]);
-  else
-    for (std::int64_t i = 0; i < count; ++i) to[i * stride] = convert<T>(values[i]);
-}
-
 void forward(const Tensor& in, int dim, bool log, const Tensor& out) {
   if (in.numel() == 0) return;
   dispatch(RealTypes{}, in.dtype(), "softmax", [&]<class T>() {
@@ -114,7 +106,7 @@ void forward(const Tensor& in, int dim, bool log, const Tensor& out) {
           for (std::int64_t i = 0; i < count; ++i)
             result[static_cast<std::size_t>(i)] = log_probability(values[i], reference, log_sum);
         else ScaledProbabilities<C>{reference, log_sum}.compute(values, count, result.data());
-        store(result.data(), y + first * out_stride, out_stride, count);
+        store_elements(result.data(), y + first * out_stride, out_stride, count);
       });
     });
   });
@@ -239,7 +231,7 @@ void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& tar
           result[static_cast<std::size_t>(t - first)] = gradient.factor *
                                                         (probability - wanted.each - wanted.target);
         }
-        store(result.data(), dx + first * out_stride, out_stride, count);
+        store_elements(result.data(), dx + first * out_stride, out_stride, count);
       });
     });
   });

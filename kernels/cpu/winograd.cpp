@@ -4,7 +4,6 @@
 #include "../../core/create.h"
 #include "onednn.h"
 #include "packed_weights.h"
-#include "winograd_transforms.h"
 
 #include <algorithm>
 

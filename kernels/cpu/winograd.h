@@ -1,7 +1,7 @@
 // Winograd's convolution: 3x3 kernels with stride 1 need 36 multiplications for 4x4 outputs instead
 // of 144. The convolution becomes 36 matrix products, which oneDNN computes, between transforms of
-// the input, the weight and the output (winograd_transforms.h). All of it is float32, also between
-// tensors of bfloat16.
+// the input, the weight and the output, which are compiled for each level of processors. All of it
+// is float32, also between tensors of bfloat16.
 //
 // Rounding errors are 2 to 10 times those of the direct sum in float32: 0.5 to 2 millionths of the
 // outputs' root mean square. They are shared within a tile: beside an input that is a million times
@@ -10,9 +10,68 @@
 // direct sum.
 #pragma once
 
-#include "../convolution.h"
+#include "../options.h"
 
-namespace tutti::kernels::cpu::winograd {
+namespace tutti::kernels::cpu {
+
+// The transforms convert between tensors and planes. Plane p of 36 holds the p-th element of every
+// transformed tile: a matrix with one row for each tile, or a matrix over two kinds of channels.
+
+/// A dense channels_last tensor (N, C, H, W) of float32 or bfloat16 whose images are cut into tiles
+/// of 4x4 outputs of a convolution. Tile (i, j) begins `padding` rows above row 4i and columns left
+/// of column 4j.
+struct TiledTensor {
+  void* data;
+  DType dtype;
+  std::int64_t height, width, channels;
+  std::int64_t tile_rows, tile_columns;  ///< The numbers of tiles of an image.
+  std::int64_t padding;
+};
+
+/// The tiles [first, first + count) of a tensor in planes: row t - first of plane p begins at
+/// data + p * stride + (t - first) * channels.
+struct TilePlanes {
+  float* data;
+  std::int64_t stride, first, count;
+};
+
+/// The 3x3 kernels of a weight, as a matrix of kernels over its two kinds of channels: element
+/// (i, j) of kernel (r, c) is at data[r * row + c * column + i * kernel_row + j * kernel_column].
+/// Strides, in elements, may be negative. The dtype is float32 or bfloat16.
+struct KernelView {
+  void* data;
+  DType dtype;
+  std::int64_t rows, columns;
+  std::int64_t row, column, kernel_row, kernel_column;
+};
+
+/// The transformed kernels: element (r, c) of plane p is at data[p * stride + r * columns + c].
+struct KernelPlanes {
+  float* data;
+  std::int64_t stride;
+};
+
+/// The matrices are those of Winograd's F(4x4, 3x3) with the points 0, 1, -1, 1/2, -2, by the
+/// construction of Toom and Cook (Lavin and Gray 2016 describe the algorithm for convolutions).
+/// With these points the error in float32 is about half of that with 0, 1, -1, 2, -2. Channels must
+/// be multiples of 16. Transformed elements are float32.
+struct WinogradTransforms {
+  /// Transforms tiles of 6x6 inputs, with zeros in the padding.
+  void (*input)(const TiledTensor& x, const TilePlanes& to);
+  /// Transforms tiles of 4x4 gradients of outputs.
+  void (*output_gradient)(const TiledTensor& dy, const TilePlanes& to);
+  void (*weight)(const KernelView& w, const KernelPlanes& to);
+  /// Writes the outputs of transformed tiles, plus `bias` unless it is null. Returns whether all of
+  /// them are finite.
+  bool (*output)(const TilePlanes& from, const float* bias, const TiledTensor& y);
+  /// Writes the gradient of the kernels from that of the transformed ones. Returns whether all
+  /// elements are finite.
+  bool (*weight_gradient)(const KernelPlanes& from, const KernelView& dw);
+  /// Adds `count` elements.
+  void (*add)(const float* from, float* to, std::int64_t count);
+};
+
+namespace winograd {
 
 /// Returns whether the functions below take this convolution and are faster than the direct sum:
 /// dense channels_last images of float32 or bfloat16, kernels of 3x3 without stride, dilation or
@@ -33,4 +92,5 @@ bool backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
 bool backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                      const Tensor& dw);
 
-}  // namespace tutti::kernels::cpu::winograd
+}  // namespace winograd
+}  // namespace tutti::kernels::cpu

@@ -1,7 +1,7 @@
 // A transform multiplies a tile by the same matrix from both sides; the vectors hold adjacent
 // channels. The matrices are written as sums, because most of their elements are 0, 1 or a power
 // of 2.
-#include "winograd_transforms.h"
+#include "winograd.h"
 
 #include "../../core/parallel.h"
 #include "vector.h"

@@ -1,6 +1,6 @@
-// Embedding tables on CUDA devices. Gradients are added to the table without atomics, in the order
-// of the positions: (row, position) pairs are sorted, so that the positions of each row are
-// neighbours, and one group of threads adds them in float64.
+// The gradient of looking up the rows of a table on CUDA devices. Gradients are added to the table
+// without atomics, in the order of the positions: (row, position) pairs are sorted, so that the
+// positions of each row are neighbours, and one group of threads adds them in float64.
 #include "../kernels.h"
 
 #include "../../core/create.h"
@@ -10,8 +10,6 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include <bit>
-#include <cmath>
-#include <cstring>
 
 namespace tutti::kernels::cuda {
 namespace {
@@ -39,35 +37,6 @@ struct TableView {
     return data[row * row_stride + column * column_stride];
   }
 };
-
-// Copies the rows at `indices` to `out`. If an index is out of range, its output elements are
-// `absent`.
-template <class U>
-__global__ __launch_bounds__(block_threads) void gather_kernel(TableView<const U> weight,
-                                                               const std::int64_t* indices,
-                                                               std::int64_t elements, U absent,
-                                                               U* out) {
-  for (std::int64_t i = first_index(); i < elements; i += index_step()) {
-    const std::int64_t position = i / weight.width, row = indices[position];
-    out[i] = row >= 0 && row < weight.rows ? weight.at(row, i - position * weight.width) : absent;
-  }
-}
-
-void gather(const Tensor& weight, const Tensor& indices, const Tensor& out) {
-  if (out.numel() == 0) return;
-  const int device = out.device().index();
-  const tutti::cuda::DeviceScope scope(device);
-  const Tensor positions = dense(indices);
-  const Tensor nan = full({}, is_floating(weight.dtype()) ? NAN : 0, {.dtype = weight.dtype()});
-  dispatch_width(size_of(weight.dtype()), [&]<class U>() {
-    U absent = 0;
-    std::memcpy(&absent, nan.raw(), sizeof absent);
-    const TableView<const U> table(static_cast<const U*>(weight.raw()), weight);
-    tutti::cuda::launch("embedding", gather_kernel<U>, grid_for(out.numel(), device), table,
-                        positions.data<std::int64_t>(), out.numel(), absent,
-                        static_cast<U*>(out.raw()));
-  });
-}
 
 // ---- Sorted keys. A key consists of a row and a position, 32 bits each.
 
@@ -137,7 +106,9 @@ __global__ __launch_bounds__(block_threads) void add_rows_kernel(const std::uint
   }
 }
 
-void scatter_add(const Tensor& g, const Tensor& indices, const Tensor& weight_grad) {
+}  // namespace
+
+void add_rows(const Tensor& g, const Tensor& indices, const Tensor& weight_grad) {
   if (g.numel() == 0) return;
   const int device = g.device().index();
   const tutti::cuda::DeviceScope scope(device);
@@ -151,9 +122,5 @@ void scatter_add(const Tensor& g, const Tensor& indices, const Tensor& weight_gr
                         TypedPointer(gradient), TableView<A>(weight_grad.data<A>(), weight_grad));
   });
 }
-
-}  // namespace
-
-extern const Embedding embedding{.gather = gather, .scatter_add = scatter_add};
 
 }  // namespace tutti::kernels::cuda

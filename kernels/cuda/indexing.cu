@@ -10,6 +10,8 @@
 #include <cstring>
 
 namespace tutti::kernels::cuda {
+
+void add_rows(const Tensor& g, const Tensor& index, const Tensor& out);  // embedding.cu
 namespace {
 
 // The indices along the dimension that is indexed, with its size and stride in the tensor.
@@ -86,6 +88,6 @@ void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& ou
 
 }  // namespace
 
-extern const Indexing indexing{.gather = gather, .scatter_add = scatter_add};
+extern const Indexing indexing{.gather = gather, .scatter_add = scatter_add, .add_rows = add_rows};
 
 }  // namespace tutti::kernels::cuda

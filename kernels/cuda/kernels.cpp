@@ -7,7 +7,6 @@ namespace tutti::kernels::cuda {
 extern const BatchNorm batch_norm;
 extern const Convolution convolution;
 extern const Elementwise elementwise;
-extern const Embedding embedding;
 extern const Indexing indexing;
 extern const LayerNorm layer_norm;
 void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
@@ -17,8 +16,8 @@ extern const Reduce reduce;
 extern const Softmax softmax;
 
 const Kernels& table() {
-  static const Kernels all{batch_norm, convolution, elementwise, embedding, indexing, layer_norm,
-                           matmul,     optimizer,   pooling,     reduce,    softmax};
+  static const Kernels all{batch_norm, convolution, elementwise, indexing, layer_norm,
+                           matmul,     optimizer,   pooling,     reduce,   softmax};
   return all;
 }
 

@@ -2,7 +2,7 @@
 // windows that contain it, so that no memory is zeroed first, no atomics are needed and results do
 // not depend on the launch. An average adds up to `values_in_float` values of a row of its window
 // in float32, and these sums in float64.
-#include "../pooling.h"
+#include "../options.h"
 
 #include "../reduce_functions.h"
 #include "pooling_elements.h"

@@ -4,7 +4,7 @@
 // when the report has arrived. packet.h has the checks.
 #pragma once
 
-#include "../../core/cuda/readback.h"
+#include "../../core/cuda/pinned_memory.h"
 #include "packet.h"
 
 #include <deque>

@@ -1,7 +1,7 @@
 // Convolution as a differentiable function. The layers that use it are in nn/conv.h.
 #pragma once
 
-#include "../../kernels/convolution.h"
+#include "../../kernels/options.h"
 
 namespace tutti::nn {
 

@@ -20,17 +20,21 @@ Tensor embedding(const Tensor& indices, const Tensor& weight,
   if (padding_idx && (*padding_idx < 0 || *padding_idx >= weight.shape()[0]))
     fail<ValueError>("embedding: expected a padding_idx from 0 to {}, got {}",
                      weight.shape()[0] - 1, *padding_idx);
+  if (indices.rank() == 0)
+    return embedding(indices.reshape({1}), weight, padding_idx).reshape({weight.shape()[1]});
   Shape shape = indices.shape();
   shape.push_back(weight.shape()[1]);
   const Tensor out = empty(shape, {weight.dtype(), weight.device()});
-  kernels::on(weight.device()).embedding.gather(weight, indices, out);
+  kernels::on(weight.device())
+      .indexing.gather("embedding", kernels::row_elements(weight, shape), 0,
+                       indices.detach().unsqueeze(-1).expand(shape), out);
   return autograd::record(
       "embedding", out, {weight},
       [i = autograd::Saved(indices), padding_idx, table = weight.shape(),
        dtype = weight.dtype()](const Tensor& g) {
         // The sums of the gradients of repeated indices are stored in float32 or wider.
         const Tensor gradient = zeros(table, {accumulate_dtype(dtype), g.device()});
-        kernels::on(g.device()).embedding.scatter_add(g, i, gradient);
+        kernels::on(g.device()).indexing.add_rows(g, i, gradient);
         if (padding_idx) gradient.select(0, *padding_idx).zero_();
         return gradient.to(dtype);
       });

@@ -1,7 +1,7 @@
 // The product of the fully connected layer, with bias and activation, as a differentiable function.
 #pragma once
 
-#include "../../kernels/matmul.h"
+#include "../../kernels/options.h"
 
 namespace tutti::nn {
 

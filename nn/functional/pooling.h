@@ -3,7 +3,7 @@
 // that does not fit; ValueError for options out of range.
 #pragma once
 
-#include "../../kernels/pooling.h"
+#include "../../kernels/options.h"
 
 namespace tutti::nn {
 

@@ -2,7 +2,7 @@
 #include "../test_device.h"
 
 #include <tutti/core/create.h>
-#include <tutti/core/cuda/readback.h>
+#include <tutti/core/cuda/pinned_memory.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/kernels/kernels.h>
 

@@ -212,15 +212,19 @@ void softmax_of_rows(const Size& s) {
 }
 
 void embeddings(const Size& s) {
-  const auto& embedding = kernels::on(test_device()).embedding;
+  const auto& indexing = kernels::on(test_device()).indexing;
+  const auto gather = [&](const Tensor& table, const Tensor& index, const Tensor& out) {
+    indexing.gather("embedding", kernels::row_elements(table, out.shape()), 0,
+                    index.unsqueeze(-1).expand(out.shape()), out);
+  };
   const Index columns = s.columns();
   {
     const Tensor table = pattern(s), out = empty({4, columns}, there(bfloat16));
     const Index rows[] = {s.rows - 1, 0, s.rows - 2, s.rows / 2};
-    embedding.gather(table,
-                     numbers(
-                         4, [&](Index i) { return static_cast<double>(rows[i]); }, {4}, int64),
-                     out);
+    gather(table,
+           numbers(
+               4, [&](Index i) { return static_cast<double>(rows[i]); }, {4}, int64),
+           out);
     const auto found = to_vector(out);
     for (Index i = 0; i < 4 * columns; ++i)
       ASSERT_EQ(found[static_cast<std::size_t>(i)], as_pattern(rows[i / columns], i % columns))
@@ -229,17 +233,16 @@ void embeddings(const Size& s) {
   {
     const Tensor table = pattern(31, columns, bfloat16),
                  out = empty({s.rows, columns}, there(bfloat16));
-    embedding.gather(
-        table,
-        numbers(
-            s.rows, [](Index i) { return static_cast<double>(i * 5 % 31); }, {s.rows}, int64),
-        out);
+    gather(table,
+           numbers(
+               s.rows, [](Index i) { return static_cast<double>(i * 5 % 31); }, {s.rows}, int64),
+           out);
     expect_elements(out, columns, [](Index r, Index c) { return as_pattern(r * 5 % 31, c); });
   }
   const Tensor gradient = zeros({s.rows, columns}, there(float32));
   const auto last = static_cast<double>(s.rows - 1);
   const Tensor indices = tensor({last, 0, last}, {int64}).to(test_device());
-  embedding.scatter_add(full({3, columns}, 2, there(bfloat16)), indices, gradient);
+  indexing.add_rows(full({3, columns}, 2, there(bfloat16)), indices, gradient);
   expect_elements(gradient, columns, [&](Index r, Index) {
     return r == 0 ? 2.0 : r == s.rows - 1 ? 4.0 : 0.0;
   });

@@ -5,7 +5,7 @@
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
-#include <tutti/core/cuda/pinned_storage.h>
+#include <tutti/core/cuda/pinned_memory.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
 #include <tutti/nn/batch_norm/layer.h>

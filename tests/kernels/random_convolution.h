@@ -4,7 +4,7 @@
 
 #include "compare.h"
 
-#include <tutti/kernels/convolution.h>
+#include <tutti/kernels/options.h>
 
 #include <algorithm>
 

@@ -164,13 +164,9 @@ inline const kernels::Elementwise& elementwise() {
   return table<&kernels::Kernels::elementwise, &T::fill, &T::copy, &T::unary, &T::binary,
                &T::binary_scalar, &T::axpy, &T::where>();
 }
-inline const kernels::Embedding& embedding() {
-  return table<&kernels::Kernels::embedding, &kernels::Embedding::gather,
-               &kernels::Embedding::scatter_add>();
-}
 inline const kernels::Indexing& indexing() {
   return table<&kernels::Kernels::indexing, &kernels::Indexing::gather,
-               &kernels::Indexing::scatter_add>();
+               &kernels::Indexing::scatter_add, &kernels::Indexing::add_rows>();
 }
 inline const kernels::LayerNorm& layer_norm() {
   using T = kernels::LayerNorm;

@@ -313,6 +313,8 @@ TEST(Embedding, LooksUpAndAddsBack) {
           [](const Inputs& v) { return square(nn::embedding(v[1], v[0])); }, {weight, where_});
       EXPECT_TRUE(result) << result.message;
     }
+  EXPECT_EQ(to_vector(nn::embedding(tensor({1}, {.dtype = int64}).select(0, 0), table)),
+            to_vector(table.select(0, 1)));
   EXPECT_THROW(nn::embedding(tensor({5}, {.dtype = int64}), table), ValueError);
   EXPECT_THROW(nn::embedding(tensor({-1}, {.dtype = int64}), table), ValueError);
   EXPECT_THROW(nn::embedding(tensor({1}), table), DTypeError);

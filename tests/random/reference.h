@@ -4,8 +4,7 @@
 #include "array.h"
 
 #include <tutti/core/random.h>
-#include <tutti/kernels/convolution.h>
-#include <tutti/kernels/pooling.h>
+#include <tutti/kernels/options.h>
 
 namespace tutti::test::reference {
 

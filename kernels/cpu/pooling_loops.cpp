@@ -1,15 +1,217 @@
-// Max pooling: channels that are adjacent in memory are computed in vectors, others one by one.
+// The loops of pooling. They go over tiles of channels, which are adjacent in memory in
+// channels_last; threads share the tiles.
+#include "pooling_loops.h"
+
+#include "../../core/parallel.h"
+#include "../element_types.h"
+#include "../pooling_windows.h"
 #include "../reduce_functions.h"
-#include "pooling_tiles.h"
+#include "spatial.h"
 #include "vector.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "../../core/begin_cpu_level.h"
 
 namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops {
 namespace {
+
+// ---- Windows and tiles.
+
+// Calls body(position) for the positions of three ranges, in row-major order.
+template <class Body>
+void for_each_position(const PositionRange<std::int64_t>& d, const PositionRange<std::int64_t>& h,
+                       const PositionRange<std::int64_t>& w, const Body& body) {
+  SpatialDims p;
+  for (p[0] = d.begin; p[0] < d.end; ++p[0])
+    for (p[1] = h.begin; p[1] < h.end; ++p[1])
+      for (p[2] = w.begin; p[2] < w.end; ++p[2]) body(p);
+}
+
+struct Window {
+  PositionRange<std::int64_t> range;
+  std::int64_t origin;   // The start of the window, which may lie in the padding.
+  std::int64_t divisor;  // The number by which the average of the window is divided.
+};
+
+// The windows of every output position, for each spatial dimension, and for every input position
+// the outputs whose windows contain it.
+struct Windows {
+  std::array<std::vector<Window>, 3> windows;
+  std::array<std::vector<PositionRange<std::int64_t>>, 3> outputs;
+
+  const Window& at(std::size_t d, std::int64_t out) const {
+    return windows[d][static_cast<std::size_t>(out)];
+  }
+  const PositionRange<std::int64_t>& outputs_of(std::size_t d, std::int64_t in) const {
+    return outputs[d][static_cast<std::size_t>(in)];
+  }
+  /// Calls body(in) for the input positions in the window of `out`.
+  template <class Body>
+  void for_each_input(const SpatialDims& out, const Body& body) const {
+    for_each_position(at(0, out[0]).range, at(1, out[1]).range, at(2, out[2]).range, body);
+  }
+  /// Calls body(out) for the outputs whose windows contain `in`.
+  template <class Body>
+  void for_each_output(const SpatialDims& in, const Body& body) const {
+    for_each_position(outputs_of(0, in[0]), outputs_of(1, in[1]), outputs_of(2, in[2]), body);
+  }
+  SpatialDims origin(const SpatialDims& out) const {
+    return {at(0, out[0]).origin, at(1, out[1]).origin, at(2, out[2]).origin};
+  }
+  std::int64_t divisor(const SpatialDims& out) const {
+    return at(0, out[0]).divisor * at(1, out[1]).divisor * at(2, out[2]).divisor;
+  }
+};
+
+Windows pool_windows(const Tensor& x, const Tensor& y, const PoolOptions& options) {
+  const SpatialDims in = spatial_dims(x.shape(), 2, 1), out = spatial_dims(y.shape(), 2, 1),
+                    kernel = spatial_dims(options.kernel, 0, 1),
+                    stride = spatial_dims(options.stride, 0, 1),
+                    padding = spatial_dims(options.padding, 0, 0);
+  Windows result;
+  for (std::size_t d = 0; d < 3; ++d) {
+    const PoolDimension<std::int64_t> dimension{in[d], out[d], kernel[d], stride[d], padding[d]};
+    for (std::int64_t o = 0; o < out[d]; ++o) {
+      result.windows[d].push_back({dimension.window(o), dimension.origin(o),
+                                   dimension.divisor(o, options.count_include_pad)});
+    }
+    for (std::int64_t i = 0; i < in[d]; ++i) result.outputs[d].push_back(dimension.outputs(i));
+  }
+  return result;
+}
+
+Windows adaptive_windows(const Tensor& x, const Tensor& y) {
+  const SpatialDims in = spatial_dims(x.shape(), 2, 1), out = spatial_dims(y.shape(), 2, 1);
+  Windows result;
+  for (std::size_t d = 0; d < 3; ++d) {
+    for (std::int64_t o = 0; o < out[d]; ++o) {
+      const PositionRange<std::int64_t> range = adaptive_window(o, in[d], out[d]);
+      result.windows[d].push_back({range, range.begin, range.end - range.begin});
+    }
+    for (std::int64_t i = 0; i < in[d]; ++i)
+      result.outputs[d].push_back(adaptive_window(i, out[d], in[d]));
+  }
+  return result;
+}
+
+// Some channels of a row of positions along W: channels [first, first + count) of sample n.
+struct Tile {
+  std::int64_t n, first, count;
+  std::int64_t d, h, width;
+
+  template <class T>
+  SpatialView<T> view(const Tensor& t) const {
+    return {t, n, first};
+  }
+  bool is_full() const { return count == tile_size; }
+};
+
+// Calls body(const Tile&) for tiles of at most `longest` channels that cover `t`, from several
+// threads.
+template <class Body>
+void for_each_tile(const Tensor& t, std::int64_t longest, const Body& body) {
+  if (t.numel() == 0) return;
+  const SpatialDims size = spatial_dims(t.shape(), 2, 1);
+  const std::int64_t channels = t.shape()[1], tiles = (channels + longest - 1) / longest;
+  const std::int64_t rows = t.shape()[0] * tiles * size[0] * size[1];
+  parallel_for(rows, std::max<std::int64_t>(1, 512 * tile_size / (longest * size[2])),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const std::int64_t h = i % size[1], d = i / size[1] % size[0];
+                   const std::int64_t tile = i / (size[1] * size[0]) % tiles,
+                                      n = i / (size[1] * size[0] * tiles);
+                   const std::int64_t first = tile * longest;
+                   body(Tile{n, first, std::min(longest, channels - first), d, h, size[2]});
+                 }
+               });
+}
+
+// ---- Average pooling. Up to `values_in_float` values are added in float32, and their sums in
+// float64, so that the rounding errors do not grow with the window.
+
+// Loops over the channels of a tile. Full tiles of neighbouring channels have constant bounds and
+// strides, so that their loops vectorise.
+template <bool full, class Body>
+inline void for_each_channel(std::int64_t count, const Body& body) {
+  const std::int64_t n = full ? tile_size : count;
+  for (std::int64_t c = 0; c < n; ++c) body(c);
+}
+
+void average_forward_over(const Tensor& x_tensor, const Windows& windows, const Tensor& y_tensor) {
+  dispatch(RealTypes{}, x_tensor.dtype(), "average pooling", [&]<class T>() {
+    using A = Accumulate<T>;
+    for_each_tile(y_tensor, tile_size, [&](const Tile& tile) {
+      const auto x = tile.view<T>(x_tensor), y = tile.view<T>(y_tensor);
+      const bool dense = x.channel_stride == 1 && y.channel_stride == 1;
+      dispatch_flag(dense && tile.is_full(), [&]<bool full>() {
+        const std::int64_t x_stride = full ? 1 : x.channel_stride,
+                           y_stride = full ? 1 : y.channel_stride;
+        for (std::int64_t w = 0; w < tile.width; ++w) {
+          const SpatialDims out{tile.d, tile.h, w};
+          const auto &rd = windows.at(0, out[0]).range, &rh = windows.at(1, out[1]).range,
+                     &rw = windows.at(2, out[2]).range;
+          alignas(64) double sum[tile_size] = {};
+          for (std::int64_t d = rd.begin; d < rd.end; ++d)
+            for (std::int64_t h = rh.begin; h < rh.end; ++h)
+              for (std::int64_t in_w = rw.begin; in_w < rw.end;) {
+                alignas(64) A part[tile_size] = {};
+                for (const auto end = std::min(rw.end, in_w + values_in_float); in_w < end;
+                     ++in_w) {
+                  const T* from = x.at({d, h, in_w});
+                  for_each_channel<full>(tile.count, [&](std::int64_t c) {
+                    part[c] += static_cast<A>(from[c * x_stride]);
+                  });
+                }
+                for_each_channel<full>(
+                    tile.count, [&](std::int64_t c) { sum[c] += static_cast<double>(part[c]); });
+              }
+          const double scale = 1 / static_cast<double>(windows.divisor(out));
+          T* to = y.at(out);
+          for_each_channel<full>(tile.count, [&](std::int64_t c) {
+            to[c * y_stride] = T(static_cast<A>(sum[c] * scale));
+          });
+        }
+      });
+    });
+  });
+}
+
+// Computes each gradient from all outputs whose windows contain its position.
+void average_backward_over(const Tensor& dy_tensor, const Windows& windows,
+                           const Tensor& dx_tensor) {
+  dispatch(RealTypes{}, dy_tensor.dtype(), "average pooling", [&]<class T>() {
+    using A = Accumulate<T>;
+    for_each_tile(dx_tensor, tile_size, [&](const Tile& tile) {
+      const auto dx = tile.view<T>(dx_tensor), dy = tile.view<T>(dy_tensor);
+      const bool dense = dx.channel_stride == 1 && dy.channel_stride == 1;
+      dispatch_flag(dense && tile.is_full(), [&]<bool full>() {
+        const std::int64_t dx_stride = full ? 1 : dx.channel_stride,
+                           dy_stride = full ? 1 : dy.channel_stride;
+        for (std::int64_t w = 0; w < tile.width; ++w) {
+          const SpatialDims in{tile.d, tile.h, w};
+          alignas(64) double sum[tile_size] = {};
+          windows.for_each_output(in, [&](const SpatialDims& out) {
+            const double scale = 1 / static_cast<double>(windows.divisor(out));
+            const T* from = dy.at(out);
+            for_each_channel<full>(tile.count, [&](std::int64_t c) {
+              sum[c] += scale * static_cast<double>(static_cast<A>(from[c * dy_stride]));
+            });
+          });
+          T* to = dx.at(in);
+          for_each_channel<full>(
+              tile.count, [&](std::int64_t c) { to[c * dx_stride] = T(static_cast<A>(sum[c])); });
+        }
+      });
+    });
+  });
+}
+
+// ---- Max pooling: channels that are adjacent in memory are computed in vectors, others one by
+// one.
 
 // Returns the row-major index of input position `in` in a window that starts at `origin`.
 std::int64_t position_in_window(const SpatialDims& in, const SpatialDims& origin,
@@ -232,6 +434,22 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
     dispatch_index_type(options.kernel,
                         [&]<class I>() { max_backward_as<T, I>(dy, index, options, dx); });
   });
+}
+
+void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y) {
+  average_forward_over(x, pool_windows(x, y, options), y);
+}
+
+void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx) {
+  average_backward_over(dy, pool_windows(dx, dy, options), dx);
+}
+
+void adaptive_average_forward(const Tensor& x, const Tensor& y) {
+  average_forward_over(x, adaptive_windows(x, y), y);
+}
+
+void adaptive_average_backward(const Tensor& dy, const Tensor& dx) {
+  average_backward_over(dy, adaptive_windows(dx, dy), dx);
 }
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops
