@@ -34,6 +34,13 @@ Tensor compute(Binary op, const char* name, const Tensor& a, double b, bool reve
   return out;
 }
 
+Tensor compare(Binary op, const char* name, const Tensor& a, const Tensor& b) {
+  return compute(op, name, a, b, boolean);
+}
+Tensor compare(Binary op, const char* name, const Tensor& a, double b) {
+  return compute(op, name, a, b, false, boolean);
+}
+
 Tensor negate(const Tensor& x) {
   if (!is_floating(x.dtype())) return compute(Binary::subtract, "negate", x, 0, true);
   autograd::expect_computable("negate", x);
@@ -57,8 +64,7 @@ Tensor extremum(Binary op, Binary loses, const char* name, const Tensor& a, cons
         const Tensor shared = where(eq(x, y), g * 0.5, g),
                      none = zeros({}, {g.dtype(), g.device()});
         const auto gradient = [&](const Tensor& own, const Tensor& other) {
-          return sum_to(where(compute(loses, name, own, other, boolean), none, shared),
-                        own.shape());
+          return sum_to(where(compare(loses, name, own, other), none, shared), own.shape());
         };
         return std::vector{need_a ? gradient(x, y) : Tensor(), need_b ? gradient(y, x) : Tensor()};
       });
@@ -204,33 +210,17 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   return where(mask, full({}, value, {x.dtype(), x.device()}), x);
 }
 
-Tensor eq(const Tensor& a, const Tensor& b) { return compute(Binary::equal, "eq", a, b, boolean); }
-Tensor ne(const Tensor& a, const Tensor& b) {
-  return compute(Binary::not_equal, "ne", a, b, boolean);
-}
-Tensor lt(const Tensor& a, const Tensor& b) { return compute(Binary::less, "lt", a, b, boolean); }
-Tensor le(const Tensor& a, const Tensor& b) {
-  return compute(Binary::less_equal, "le", a, b, boolean);
-}
-Tensor gt(const Tensor& a, const Tensor& b) {
-  return compute(Binary::greater, "gt", a, b, boolean);
-}
-Tensor ge(const Tensor& a, const Tensor& b) {
-  return compute(Binary::greater_equal, "ge", a, b, boolean);
-}
-Tensor eq(const Tensor& a, double b) { return compute(Binary::equal, "eq", a, b, false, boolean); }
-Tensor ne(const Tensor& a, double b) {
-  return compute(Binary::not_equal, "ne", a, b, false, boolean);
-}
-Tensor lt(const Tensor& a, double b) { return compute(Binary::less, "lt", a, b, false, boolean); }
-Tensor le(const Tensor& a, double b) {
-  return compute(Binary::less_equal, "le", a, b, false, boolean);
-}
-Tensor gt(const Tensor& a, double b) {
-  return compute(Binary::greater, "gt", a, b, false, boolean);
-}
-Tensor ge(const Tensor& a, double b) {
-  return compute(Binary::greater_equal, "ge", a, b, false, boolean);
-}
+Tensor eq(const Tensor& a, const Tensor& b) { return compare(Binary::equal, "eq", a, b); }
+Tensor ne(const Tensor& a, const Tensor& b) { return compare(Binary::not_equal, "ne", a, b); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compare(Binary::less, "lt", a, b); }
+Tensor le(const Tensor& a, const Tensor& b) { return compare(Binary::less_equal, "le", a, b); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compare(Binary::greater, "gt", a, b); }
+Tensor ge(const Tensor& a, const Tensor& b) { return compare(Binary::greater_equal, "ge", a, b); }
+Tensor eq(const Tensor& a, double b) { return compare(Binary::equal, "eq", a, b); }
+Tensor ne(const Tensor& a, double b) { return compare(Binary::not_equal, "ne", a, b); }
+Tensor lt(const Tensor& a, double b) { return compare(Binary::less, "lt", a, b); }
+Tensor le(const Tensor& a, double b) { return compare(Binary::less_equal, "le", a, b); }
+Tensor gt(const Tensor& a, double b) { return compare(Binary::greater, "gt", a, b); }
+Tensor ge(const Tensor& a, double b) { return compare(Binary::greater_equal, "ge", a, b); }
 
 }  // namespace tutti

@@ -151,12 +151,10 @@ struct Pooling {
   /// larger than every number.
   void (*max_forward)(const Tensor& x, const PoolOptions&, const Tensor& y, const Tensor& index);
   void (*max_backward)(const Tensor& dy, const Tensor& index, const PoolOptions&, const Tensor& dx);
+  /// Without a kernel in the options, pooling is adaptive: window o of a dimension with `in`
+  /// elements and `out` windows reaches from floor(o in / out) to ceil((o + 1) in / out).
   void (*average_forward)(const Tensor& x, const PoolOptions&, const Tensor& y);
   void (*average_backward)(const Tensor& dy, const PoolOptions&, const Tensor& dx);
-  /// Window o of a dimension with `in` elements and `out` windows reaches from floor(o in / out) to
-  /// ceil((o + 1) in / out).
-  void (*adaptive_average_forward)(const Tensor& x, const Tensor& y);
-  void (*adaptive_average_backward)(const Tensor& dy, const Tensor& dx);
 };
 
 /// All kernels of one device. Each family is defined in kernels/cpu/FAMILY.cpp and

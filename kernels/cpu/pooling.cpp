@@ -11,7 +11,6 @@
 #include "pooling_loops.h"
 
 #include <atomic>
-#include <optional>
 
 #include "../../core/begin_cpu_level.h"
 
@@ -27,10 +26,11 @@ bool reaches_beyond(const Tensor& x, const Tensor& y, const PoolOptions& o) {
   return result;
 }
 
-// Returns whether oneDNN supports these dtypes and windows, and the tensors are not empty.
+// Returns whether oneDNN supports these dtypes and windows, which adaptive ones are not, and the
+// tensors are not empty.
 bool suits_onednn(const Tensor& x, const Tensor& y, const PoolOptions& options) {
   return (x.dtype() == float32 || x.dtype() == bfloat16) && x.numel() > 0 && y.numel() > 0 &&
-         !reaches_beyond(x, y, options);
+         !options.kernel.empty() && !reaches_beyond(x, y, options);
 }
 
 // Returns whether oneDNN adds few enough numbers to one sum.
@@ -105,27 +105,13 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
   pooling_loops::max_backward(dy, index, options, dx);
 }
 
-void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y) {
-  if (suits_onednn(x, y, options) && has_small_windows(options) &&
-      onednn::pooling_forward(x, options, false, y, {}))
-    return;
-  pooling_loops::average_forward(x, options, y);
-}
-
-void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx) {
-  const auto by_onednn = [&](const Tensor& gradient, const Tensor& to) {
-    return onednn::pooling_backward(gradient, {}, options, false, to);
-  };
-  if (onednn_backward(dy, {}, options, dx, by_onednn)) return;
-  pooling_loops::average_backward(dy, options, dx);
-}
-
-// Returns the ordinary pooling that is equivalent to an adaptive one; none if the windows of the
-// adaptive one differ in size.
-std::optional<PoolOptions> even_windows(const Tensor& x, const Tensor& y) {
+// Returns the ordinary pooling that an adaptive one is equal to where its windows do not differ in
+// size. All other options are returned as they are.
+PoolOptions without_adaption(const PoolOptions& given, const Tensor& x, const Tensor& y) {
+  if (!given.kernel.empty()) return given;
   PoolOptions options;
   for (int d = 2; d < x.rank(); ++d) {
-    if (y.shape()[d] == 0 || x.shape()[d] % y.shape()[d] != 0) return {};
+    if (y.shape()[d] == 0 || x.shape()[d] % y.shape()[d] != 0) return given;
     options.kernel.push_back(x.shape()[d] / y.shape()[d]);
     options.padding.push_back(0);
   }
@@ -133,14 +119,21 @@ std::optional<PoolOptions> even_windows(const Tensor& x, const Tensor& y) {
   return options;
 }
 
-void adaptive_average_forward(const Tensor& x, const Tensor& y) {
-  if (const auto options = even_windows(x, y)) return average_forward(x, *options, y);
-  pooling_loops::adaptive_average_forward(x, y);
+void average_forward(const Tensor& x, const PoolOptions& given, const Tensor& y) {
+  const PoolOptions options = without_adaption(given, x, y);
+  if (suits_onednn(x, y, options) && has_small_windows(options) &&
+      onednn::pooling_forward(x, options, false, y, {}))
+    return;
+  pooling_loops::average_forward(x, options, y);
 }
 
-void adaptive_average_backward(const Tensor& dy, const Tensor& dx) {
-  if (const auto options = even_windows(dx, dy)) return average_backward(dy, *options, dx);
-  pooling_loops::adaptive_average_backward(dy, dx);
+void average_backward(const Tensor& dy, const PoolOptions& given, const Tensor& dx) {
+  const PoolOptions options = without_adaption(given, dx, dy);
+  const auto by_onednn = [&](const Tensor& gradient, const Tensor& to) {
+    return onednn::pooling_backward(gradient, {}, options, false, to);
+  };
+  if (onednn_backward(dy, {}, options, dx, by_onednn)) return;
+  pooling_loops::average_backward(dy, options, dx);
 }
 
 }  // namespace
@@ -148,9 +141,7 @@ void adaptive_average_backward(const Tensor& dy, const Tensor& dx) {
 extern const Pooling pooling{.max_forward = max_forward,
                              .max_backward = max_backward,
                              .average_forward = average_forward,
-                             .average_backward = average_backward,
-                             .adaptive_average_forward = adaptive_average_forward,
-                             .adaptive_average_backward = adaptive_average_backward};
+                             .average_backward = average_backward};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

@@ -67,7 +67,22 @@ struct Windows {
   }
 };
 
-Windows pool_windows(const Tensor& x, const Tensor& y, const PoolOptions& options) {
+Windows adaptive_windows(const Tensor& x, const Tensor& y) {
+  const SpatialDims in = spatial_dims(x.shape(), 2, 1), out = spatial_dims(y.shape(), 2, 1);
+  Windows result;
+  for (std::size_t d = 0; d < 3; ++d) {
+    for (std::int64_t o = 0; o < out[d]; ++o) {
+      const PositionRange<std::int64_t> range = adaptive_window(o, in[d], out[d]);
+      result.windows[d].push_back({range, range.begin, range.end - range.begin});
+    }
+    for (std::int64_t i = 0; i < in[d]; ++i)
+      result.outputs[d].push_back(adaptive_window(i, out[d], in[d]));
+  }
+  return result;
+}
+
+Windows windows_of(const Tensor& x, const Tensor& y, const PoolOptions& options) {
+  if (options.kernel.empty()) return adaptive_windows(x, y);
   const SpatialDims in = spatial_dims(x.shape(), 2, 1), out = spatial_dims(y.shape(), 2, 1),
                     kernel = spatial_dims(options.kernel, 0, 1),
                     stride = spatial_dims(options.stride, 0, 1),
@@ -80,20 +95,6 @@ Windows pool_windows(const Tensor& x, const Tensor& y, const PoolOptions& option
                                    dimension.divisor(o, options.count_include_pad)});
     }
     for (std::int64_t i = 0; i < in[d]; ++i) result.outputs[d].push_back(dimension.outputs(i));
-  }
-  return result;
-}
-
-Windows adaptive_windows(const Tensor& x, const Tensor& y) {
-  const SpatialDims in = spatial_dims(x.shape(), 2, 1), out = spatial_dims(y.shape(), 2, 1);
-  Windows result;
-  for (std::size_t d = 0; d < 3; ++d) {
-    for (std::int64_t o = 0; o < out[d]; ++o) {
-      const PositionRange<std::int64_t> range = adaptive_window(o, in[d], out[d]);
-      result.windows[d].push_back({range, range.begin, range.end - range.begin});
-    }
-    for (std::int64_t i = 0; i < in[d]; ++i)
-      result.outputs[d].push_back(adaptive_window(i, out[d], in[d]));
   }
   return result;
 }
@@ -139,75 +140,6 @@ template <bool full, class Body>
 inline void for_each_channel(std::int64_t count, const Body& body) {
   const std::int64_t n = full ? tile_size : count;
   for (std::int64_t c = 0; c < n; ++c) body(c);
-}
-
-void average_forward_over(const Tensor& x_tensor, const Windows& windows, const Tensor& y_tensor) {
-  dispatch(RealTypes{}, x_tensor.dtype(), "average pooling", [&]<class T>() {
-    using A = Accumulate<T>;
-    for_each_tile(y_tensor, tile_size, [&](const Tile& tile) {
-      const auto x = tile.view<T>(x_tensor), y = tile.view<T>(y_tensor);
-      const bool dense = x.channel_stride == 1 && y.channel_stride == 1;
-      dispatch_flag(dense && tile.is_full(), [&]<bool full>() {
-        const std::int64_t x_stride = full ? 1 : x.channel_stride,
-                           y_stride = full ? 1 : y.channel_stride;
-        for (std::int64_t w = 0; w < tile.width; ++w) {
-          const SpatialDims out{tile.d, tile.h, w};
-          const auto &rd = windows.at(0, out[0]).range, &rh = windows.at(1, out[1]).range,
-                     &rw = windows.at(2, out[2]).range;
-          alignas(64) double sum[tile_size] = {};
-          for (std::int64_t d = rd.begin; d < rd.end; ++d)
-            for (std::int64_t h = rh.begin; h < rh.end; ++h)
-              for (std::int64_t in_w = rw.begin; in_w < rw.end;) {
-                alignas(64) A part[tile_size] = {};
-                for (const auto end = std::min(rw.end, in_w + values_in_float); in_w < end;
-                     ++in_w) {
-                  const T* from = x.at({d, h, in_w});
-                  for_each_channel<full>(tile.count, [&](std::int64_t c) {
-                    part[c] += static_cast<A>(from[c * x_stride]);
-                  });
-                }
-                for_each_channel<full>(
-                    tile.count, [&](std::int64_t c) { sum[c] += static_cast<double>(part[c]); });
-              }
-          const double scale = 1 / static_cast<double>(windows.divisor(out));
-          T* to = y.at(out);
-          for_each_channel<full>(tile.count, [&](std::int64_t c) {
-            to[c * y_stride] = T(static_cast<A>(sum[c] * scale));
-          });
-        }
-      });
-    });
-  });
-}
-
-// Computes each gradient from all outputs whose windows contain its position.
-void average_backward_over(const Tensor& dy_tensor, const Windows& windows,
-                           const Tensor& dx_tensor) {
-  dispatch(RealTypes{}, dy_tensor.dtype(), "average pooling", [&]<class T>() {
-    using A = Accumulate<T>;
-    for_each_tile(dx_tensor, tile_size, [&](const Tile& tile) {
-      const auto dx = tile.view<T>(dx_tensor), dy = tile.view<T>(dy_tensor);
-      const bool dense = dx.channel_stride == 1 && dy.channel_stride == 1;
-      dispatch_flag(dense && tile.is_full(), [&]<bool full>() {
-        const std::int64_t dx_stride = full ? 1 : dx.channel_stride,
-                           dy_stride = full ? 1 : dy.channel_stride;
-        for (std::int64_t w = 0; w < tile.width; ++w) {
-          const SpatialDims in{tile.d, tile.h, w};
-          alignas(64) double sum[tile_size] = {};
-          windows.for_each_output(in, [&](const SpatialDims& out) {
-            const double scale = 1 / static_cast<double>(windows.divisor(out));
-            const T* from = dy.at(out);
-            for_each_channel<full>(tile.count, [&](std::int64_t c) {
-              sum[c] += scale * static_cast<double>(static_cast<A>(from[c * dy_stride]));
-            });
-          });
-          T* to = dx.at(in);
-          for_each_channel<full>(
-              tile.count, [&](std::int64_t c) { to[c * dx_stride] = T(static_cast<A>(sum[c])); });
-        }
-      });
-    });
-  });
 }
 
 // ---- Max pooling: channels that are adjacent in memory are computed in vectors, others one by
@@ -331,7 +263,7 @@ void max_forward_any(const Tensor& x_tensor, const Windows& windows, const Spati
 template <class T, class I>
 void max_forward_as(const Tensor& x, const PoolOptions& options, const Tensor& y,
                     const Tensor& index) {
-  const Windows windows = pool_windows(x, y, options);
+  const Windows windows = windows_of(x, y, options);
   const SpatialDims kernel = spatial_dims(options.kernel, 0, 1);
   const bool adjacent = x.strides()[1] == 1 && y.strides()[1] == 1 &&
                         (!index.defined() || index.strides()[1] == 1);
@@ -404,7 +336,7 @@ void max_backward_any(const Tensor& dy_tensor, const Tensor& index_tensor, const
 template <class T, class I>
 void max_backward_as(const Tensor& dy, const Tensor& index, const PoolOptions& options,
                      const Tensor& dx) {
-  const Windows windows = pool_windows(dx, dy, options);
+  const Windows windows = windows_of(dx, dy, options);
   const SpatialDims kernel = spatial_dims(options.kernel, 0, 1);
   if constexpr (fits_lanes<T, I>)
     if (dy.strides()[1] == 1 && dx.strides()[1] == 1 && index.strides()[1] == 1)
@@ -436,20 +368,75 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
   });
 }
 
-void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y) {
-  average_forward_over(x, pool_windows(x, y, options), y);
+void average_forward(const Tensor& x_tensor, const PoolOptions& options, const Tensor& y_tensor) {
+  const Windows windows = windows_of(x_tensor, y_tensor, options);
+  dispatch(RealTypes{}, x_tensor.dtype(), "average pooling", [&]<class T>() {
+    using A = Accumulate<T>;
+    for_each_tile(y_tensor, tile_size, [&](const Tile& tile) {
+      const auto x = tile.view<T>(x_tensor), y = tile.view<T>(y_tensor);
+      const bool dense = x.channel_stride == 1 && y.channel_stride == 1;
+      dispatch_flag(dense && tile.is_full(), [&]<bool full>() {
+        const std::int64_t x_stride = full ? 1 : x.channel_stride,
+                           y_stride = full ? 1 : y.channel_stride;
+        for (std::int64_t w = 0; w < tile.width; ++w) {
+          const SpatialDims out{tile.d, tile.h, w};
+          const auto &rd = windows.at(0, out[0]).range, &rh = windows.at(1, out[1]).range,
+                     &rw = windows.at(2, out[2]).range;
+          alignas(64) double sum[tile_size] = {};
+          for (std::int64_t d = rd.begin; d < rd.end; ++d)
+            for (std::int64_t h = rh.begin; h < rh.end; ++h)
+              for (std::int64_t in_w = rw.begin; in_w < rw.end;) {
+                alignas(64) A part[tile_size] = {};
+                for (const auto end = std::min(rw.end, in_w + values_in_float); in_w < end;
+                     ++in_w) {
+                  const T* from = x.at({d, h, in_w});
+                  for_each_channel<full>(tile.count, [&](std::int64_t c) {
+                    part[c] += static_cast<A>(from[c * x_stride]);
+                  });
+                }
+                for_each_channel<full>(
+                    tile.count, [&](std::int64_t c) { sum[c] += static_cast<double>(part[c]); });
+              }
+          const double scale = 1 / static_cast<double>(windows.divisor(out));
+          T* to = y.at(out);
+          for_each_channel<full>(tile.count, [&](std::int64_t c) {
+            to[c * y_stride] = T(static_cast<A>(sum[c] * scale));
+          });
+        }
+      });
+    });
+  });
 }
 
-void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx) {
-  average_backward_over(dy, pool_windows(dx, dy, options), dx);
-}
-
-void adaptive_average_forward(const Tensor& x, const Tensor& y) {
-  average_forward_over(x, adaptive_windows(x, y), y);
-}
-
-void adaptive_average_backward(const Tensor& dy, const Tensor& dx) {
-  average_backward_over(dy, adaptive_windows(dx, dy), dx);
+// Computes each gradient from all outputs whose windows contain its position.
+void average_backward(const Tensor& dy_tensor, const PoolOptions& options,
+                      const Tensor& dx_tensor) {
+  const Windows windows = windows_of(dx_tensor, dy_tensor, options);
+  dispatch(RealTypes{}, dy_tensor.dtype(), "average pooling", [&]<class T>() {
+    using A = Accumulate<T>;
+    for_each_tile(dx_tensor, tile_size, [&](const Tile& tile) {
+      const auto dx = tile.view<T>(dx_tensor), dy = tile.view<T>(dy_tensor);
+      const bool dense = dx.channel_stride == 1 && dy.channel_stride == 1;
+      dispatch_flag(dense && tile.is_full(), [&]<bool full>() {
+        const std::int64_t dx_stride = full ? 1 : dx.channel_stride,
+                           dy_stride = full ? 1 : dy.channel_stride;
+        for (std::int64_t w = 0; w < tile.width; ++w) {
+          const SpatialDims in{tile.d, tile.h, w};
+          alignas(64) double sum[tile_size] = {};
+          windows.for_each_output(in, [&](const SpatialDims& out) {
+            const double scale = 1 / static_cast<double>(windows.divisor(out));
+            const T* from = dy.at(out);
+            for_each_channel<full>(tile.count, [&](std::int64_t c) {
+              sum[c] += scale * static_cast<double>(static_cast<A>(from[c * dy_stride]));
+            });
+          });
+          T* to = dx.at(in);
+          for_each_channel<full>(
+              tile.count, [&](std::int64_t c) { to[c * dx_stride] = T(static_cast<A>(sum[c])); });
+        }
+      });
+    });
+  });
 }
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops

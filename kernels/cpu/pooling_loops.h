@@ -31,8 +31,6 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
                   const Tensor& dx);
 void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y);
 void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx);
-void adaptive_average_forward(const Tensor& x, const Tensor& y);
-void adaptive_average_backward(const Tensor& dy, const Tensor& dx);
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL::pooling_loops
 

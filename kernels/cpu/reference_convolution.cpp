@@ -71,11 +71,26 @@ double element_of(const Tensor& vector, std::int64_t i) {
   return value;
 }
 
-// Returns the smallest number of outputs that is worth a thread, if `count` outputs together cost
-// y.numel() * w.numel() / outs multiplications.
-std::int64_t grain_of(std::int64_t count, const Tensor& y, const Tensor& w) {
-  const std::int64_t cost = y.numel() * w.numel() / std::max<std::int64_t>(w.shape()[0] * count, 1);
-  return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(cost, 1));
+// Writes sum(a, b, position) to each element of `to`, a tensor (A, B, ...), where all sums together
+// take `multiplications`.
+template <class T, class Sum>
+void fill(const Tensor& to, std::int64_t multiplications, const Sum& sum) {
+  const SpatialView<T> view(to);
+  const std::int64_t inner = to.shape()[1], planes = to.shape()[0] * inner;
+  const std::int64_t cost = multiplications / std::max<std::int64_t>(planes, 1);
+  parallel_for(planes, std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(cost, 1)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i)
+                   for_each_position(view.size, [&](const SpatialDims& position) {
+                     view.at(i / inner, i % inner, position) =
+                         rounded<T>(sum(i / inner, i % inner, position));
+                   });
+               });
+}
+
+// Returns the number of multiplications of a convolution with outputs `y` and weights `w`.
+std::int64_t multiplications(const Tensor& y, const Tensor& w) {
+  return y.numel() * w.numel() / std::max<std::int64_t>(w.shape()[0], 1);
 }
 
 }  // namespace
@@ -83,59 +98,47 @@ std::int64_t grain_of(std::int64_t count, const Tensor& y, const Tensor& w) {
 void convolution_forward(const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y_tensor) {
   dispatch_both(x_tensor, w_tensor, [&]<class T, class W>() {
-    const SpatialView<T> x(x_tensor), y(y_tensor);
+    const SpatialView<T> x(x_tensor);
     const SpatialView<W> w(w_tensor);
     const PositionMap positions(options);
-    const std::int64_t outs = w_tensor.shape()[0], ins = w_tensor.shape()[1],
-                       per_group = outs / options.groups;
-    const std::int64_t planes = y_tensor.shape()[0] * outs;
-    parallel_for(planes, grain_of(planes, y_tensor, w_tensor),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = begin; i < end; ++i) {
-                     const std::int64_t n = i / outs, o = i % outs, first = o / per_group * ins;
-                     const double start = bias.defined() ? element_of(bias, o) : 0;
-                     for_each_position(y.size, [&](const SpatialDims& out) {
-                       double sum = start;
-                       for_each_position(w.size, [&](const SpatialDims& k) {
-                         const auto in = positions.input(out, k, x.size);
-                         if (!in) return;
-                         for (std::int64_t c = 0; c < ins; ++c)
-                           sum += static_cast<double>(x.at(n, first + c, *in)) *
-                                  static_cast<double>(w.at(o, c, k));
-                       });
-                       y.at(n, o, out) = rounded<T>(sum);
-                     });
-                   }
-                 });
+    const std::int64_t ins = w_tensor.shape()[1], per_group = w_tensor.shape()[0] / options.groups;
+    fill<T>(y_tensor, multiplications(y_tensor, w_tensor),
+            [&](std::int64_t n, std::int64_t o, const SpatialDims& out) {
+              const std::int64_t first = o / per_group * ins;
+              double sum = bias.defined() ? element_of(bias, o) : 0;
+              for_each_position(w.size, [&](const SpatialDims& k) {
+                const auto in = positions.input(out, k, x.size);
+                if (!in) return;
+                for (std::int64_t c = 0; c < ins; ++c)
+                  sum += static_cast<double>(x.at(n, first + c, *in)) *
+                         static_cast<double>(w.at(o, c, k));
+              });
+              return sum;
+            });
   });
 }
 
 void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor,
                                 const ConvOptions& options, const Tensor& dx_tensor) {
   dispatch_both(dy_tensor, w_tensor, [&]<class T, class W>() {
-    const SpatialView<T> dy(dy_tensor), dx(dx_tensor);
+    const SpatialView<T> dy(dy_tensor);
     const SpatialView<W> w(w_tensor);
     const PositionMap positions(options);
-    const std::int64_t ins = dx_tensor.shape()[1], per_group = ins / options.groups,
+    const std::int64_t per_group = dx_tensor.shape()[1] / options.groups,
                        outs = w_tensor.shape()[0] / options.groups;
-    const std::int64_t planes = dx_tensor.shape()[0] * ins;
-    parallel_for(planes, grain_of(planes, dy_tensor, w_tensor),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = begin; i < end; ++i) {
-                     const std::int64_t n = i / ins, c = i % ins, first = c / per_group * outs;
-                     for_each_position(dx.size, [&](const SpatialDims& in) {
-                       double sum = 0;
-                       for_each_position(w.size, [&](const SpatialDims& k) {
-                         const auto out = positions.output(in, k, dy.size);
-                         if (!out) return;
-                         for (std::int64_t o = 0; o < outs; ++o)
-                           sum += static_cast<double>(dy.at(n, first + o, *out)) *
-                                  static_cast<double>(w.at(first + o, c % per_group, k));
-                       });
-                       dx.at(n, c, in) = rounded<T>(sum);
-                     });
-                   }
-                 });
+    fill<T>(dx_tensor, multiplications(dy_tensor, w_tensor),
+            [&](std::int64_t n, std::int64_t c, const SpatialDims& in) {
+              const std::int64_t first = c / per_group * outs;
+              double sum = 0;
+              for_each_position(w.size, [&](const SpatialDims& k) {
+                const auto out = positions.output(in, k, dy.size);
+                if (!out) return;
+                for (std::int64_t o = 0; o < outs; ++o)
+                  sum += static_cast<double>(dy.at(n, first + o, *out)) *
+                         static_cast<double>(w.at(first + o, c % per_group, k));
+              });
+              return sum;
+            });
   });
 }
 
@@ -144,26 +147,21 @@ void convolution_backward_weight(const Tensor& x_tensor, const Tensor& dy_tensor
                                  const Tensor& db) {
   dispatch_both(x_tensor, dw_tensor, [&]<class T, class W>() {
     const SpatialView<T> x(x_tensor), dy(dy_tensor);
-    const SpatialView<W> dw(dw_tensor);
     const PositionMap positions(options);
     const std::int64_t batch = x_tensor.shape()[0], outs = dw_tensor.shape()[0],
                        ins = dw_tensor.shape()[1], per_group = outs / options.groups;
-    parallel_for(outs * ins, grain_of(outs * ins, dy_tensor, dw_tensor),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = begin; i < end; ++i) {
-                     const std::int64_t o = i / ins, c = i % ins, channel = o / per_group * ins + c;
-                     for_each_position(dw.size, [&](const SpatialDims& k) {
-                       double sum = 0;
-                       for (std::int64_t n = 0; n < batch; ++n)
-                         for_each_position(dy.size, [&](const SpatialDims& out) {
-                           if (const auto in = positions.input(out, k, x.size))
-                             sum += static_cast<double>(x.at(n, channel, *in)) *
-                                    static_cast<double>(dy.at(n, o, out));
-                         });
-                       dw.at(o, c, k) = rounded<W>(sum);
-                     });
-                   }
-                 });
+    fill<W>(dw_tensor, multiplications(dy_tensor, dw_tensor),
+            [&](std::int64_t o, std::int64_t c, const SpatialDims& k) {
+              const std::int64_t channel = o / per_group * ins + c;
+              double sum = 0;
+              for (std::int64_t n = 0; n < batch; ++n)
+                for_each_position(dy.size, [&](const SpatialDims& out) {
+                  if (const auto in = positions.input(out, k, x.size))
+                    sum += static_cast<double>(x.at(n, channel, *in)) *
+                           static_cast<double>(dy.at(n, o, out));
+                });
+              return sum;
+            });
     if (!db.defined()) return;
     for (std::int64_t o = 0; o < outs; ++o) {
       double sum = 0;

@@ -213,24 +213,18 @@ void expect_32_bits(std::int64_t number, const char* what) {
     fail<ShapeError>("pooling: expected {} below 2^31 on a GPU, got {}", what, number);
 }
 
-PoolWindows adaptive_windows(const Tensor& x, const Tensor& y) {
+PoolWindows windows_of(const Tensor& x, const Tensor& y, const PoolOptions& options) {
   for (int d = 1; d < x.rank(); ++d)
     expect_32_bits(std::max(x.shape()[d], y.shape()[d]), d == 1 ? "channels" : "a size");
+  const int given = options.kernel.size();
   PoolWindows windows;
-  windows.adaptive = true;
+  windows.adaptive = given == 0;
+  windows.count_padding = options.count_include_pad;
   for (int d = 2; d < x.rank(); ++d) {
     PoolDimension<int>& dimension = windows.dimensions[3 - x.rank() + d];
     dimension.in = static_cast<int>(x.shape()[d]);
     dimension.out = static_cast<int>(y.shape()[d]);
   }
-  return windows;
-}
-
-PoolWindows pool_windows(const Tensor& x, const Tensor& y, const PoolOptions& options) {
-  PoolWindows windows = adaptive_windows(x, y);
-  windows.adaptive = false;
-  windows.count_padding = options.count_include_pad;
-  const int given = options.kernel.size();
   expect_32_bits(product(options.kernel, 0, given), "elements of a window");
   for (int i = 0; i < given; ++i) {
     expect_32_bits(
@@ -248,7 +242,7 @@ void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
                  const Tensor& index) {
   if (y.numel() == 0) return;
   const DeviceScope scope(x.device().index());
-  const PoolWindows windows = pool_windows(x, y, options);
+  const PoolWindows windows = windows_of(x, y, options);
   const IndexView to_index(index);
   dispatch_elements("max pooling", y, {&x, &y, to_index.is_byte ? &index : &y},
                     [&]<class T, int V>(const Rows& rows, const Grid& grid) {
@@ -261,7 +255,7 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
                   const Tensor& dx) {
   if (dx.numel() == 0) return;
   const DeviceScope scope(dx.device().index());
-  const PoolWindows windows = pool_windows(dx, dy, options);
+  const PoolWindows windows = windows_of(dx, dy, options);
   const IndexView from_index(index);
   const char* op = "gradient of max pooling";
   dispatch_elements(op, dx, {&dy, from_index.is_byte ? &index : &dy, &dx},
@@ -271,18 +265,20 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
                     });
 }
 
-void average_forward_over(const PoolWindows& windows, const Tensor& x, const Tensor& y) {
+void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y) {
   if (y.numel() == 0) return;
   const DeviceScope scope(x.device().index());
+  const PoolWindows windows = windows_of(x, y, options);
   const char* op = "average pooling";
   dispatch_elements(op, y, {&x, &y}, [&]<class T, int V>(const Rows& rows, const Grid& grid) {
     launch(op, average_forward_kernel<T, V>, grid, windows, rows, SpatialView(x), SpatialView(y));
   });
 }
 
-void average_backward_over(const PoolWindows& windows, const Tensor& dy, const Tensor& dx) {
+void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx) {
   if (dx.numel() == 0) return;
   const DeviceScope scope(dx.device().index());
+  const PoolWindows windows = windows_of(dx, dy, options);
   const char* op = "gradient of average pooling";
   dispatch_elements(op, dx, {&dy, &dx}, [&]<class T, int V>(const Rows& rows, const Grid& grid) {
     launch(op, average_backward_kernel<T, V>, grid, windows, rows, SpatialView(dy),
@@ -290,26 +286,11 @@ void average_backward_over(const PoolWindows& windows, const Tensor& dy, const T
   });
 }
 
-void average_forward(const Tensor& x, const PoolOptions& options, const Tensor& y) {
-  average_forward_over(pool_windows(x, y, options), x, y);
-}
-void average_backward(const Tensor& dy, const PoolOptions& options, const Tensor& dx) {
-  average_backward_over(pool_windows(dx, dy, options), dy, dx);
-}
-void adaptive_average_forward(const Tensor& x, const Tensor& y) {
-  average_forward_over(adaptive_windows(x, y), x, y);
-}
-void adaptive_average_backward(const Tensor& dy, const Tensor& dx) {
-  average_backward_over(adaptive_windows(dx, dy), dy, dx);
-}
-
 }  // namespace
 
 extern const Pooling pooling{.max_forward = max_forward,
                              .max_backward = max_backward,
                              .average_forward = average_forward,
-                             .average_backward = average_backward,
-                             .adaptive_average_forward = adaptive_average_forward,
-                             .adaptive_average_backward = adaptive_average_backward};
+                             .average_backward = average_backward};
 
 }  // namespace tutti::kernels::cuda

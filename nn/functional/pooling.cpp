@@ -130,10 +130,10 @@ Tensor adaptive_avg_pool(const Tensor& x, const Dims& output) {
         .to(x.dtype());
   const auto& kernels = kernels::on(x.device()).pooling;
   const Tensor y = empty_output(x, sizes, x.dtype());
-  kernels.adaptive_average_forward(x.detach(), y);
+  kernels.average_forward(x.detach(), {}, y);
   return autograd::record(op, y, {x}, [&kernels, kind = TensorKind(x)](const Tensor& dy) {
     const Tensor dx = kind.make();
-    kernels.adaptive_average_backward(dy, dx);
+    kernels.average_backward(dy, {}, dx);
     return dx;
   });
 }

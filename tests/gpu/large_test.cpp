@@ -292,7 +292,7 @@ void pooling(const Size& s) {
     pool.max_forward(x, options, y, index);
     expect_windows([](const double(&v)[4]) { return std::max({v[0], v[1], v[2], v[3]}); }, 0);
     const Tensor whole = empty({s.rows, s.channels, 1, 1}, there(bfloat16));
-    pool.adaptive_average_forward(x, whole);
+    pool.average_forward(x, {}, whole);
     for (const Index i : places(whole.numel())) {
       double mean = 0;
       for (Index p = 0; p < s.edge * s.edge; ++p)
@@ -508,7 +508,7 @@ TEST(LargeSizes, OfASingleDimensionAreRefusedWherePositionsHave32Bits) {
   const Tensor one = ones({1, 1, 1, 1}, there(float32)), y = empty_like(one);
   const Tensor x = one.alias({1, 1, 1, Index{1} << 31}, {0, 0, 0, 0}, 0);
   const auto& pool = kernels::on(test_device()).pooling;
-  test::expect_contains(test::message_of<ShapeError>([&] { pool.adaptive_average_forward(x, y); }),
+  test::expect_contains(test::message_of<ShapeError>([&] { pool.average_forward(x, {}, y); }),
                         {"pooling", "a size below 2^31", "got 2147483648"});
 }
 

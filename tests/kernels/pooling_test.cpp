@@ -161,8 +161,8 @@ TEST(AdaptiveAveragePooling, IsTheMatrixOfItsDefinition) {
       for (MemoryFormat format : formats) {
         const Tensor x = normal(x_shape, dtype, format), dy = normal(y_shape, dtype, format);
         const Tensor y = poisoned(y_shape, dtype, format), dx = poisoned(x_shape, dtype, format);
-        table.adaptive_average_forward(x, y);
-        table.adaptive_average_backward(dy, dx);
+        table.average_forward(x, {}, y);
+        table.average_backward(dy, {}, dx);
         EXPECT_LE(relative_error(y, apply(dense, plane, x, y_shape, false)), tolerance_of(dtype));
         EXPECT_LE(relative_error(dx, apply(dense, plane, dy, x_shape, true)), tolerance_of(dtype));
       }
@@ -317,7 +317,7 @@ TEST(PoolingKernels, LongWindowsAreNotAddedOneByOne) {
   const Tensor x = full({1, 2, 3, 8192}, 0.1), y = empty({1, 2, 3, 1});
   test::pooling().average_forward(x, {.kernel = {1, 8192}, .stride = {1, 1}, .padding = {0, 0}}, y);
   for (const double value : to_vector(y)) EXPECT_NEAR(value / double{0.1f}, 1, 5e-6);
-  test::pooling().adaptive_average_forward(x, y.fill_(7));
+  test::pooling().average_forward(x, {}, y.fill_(7));
   for (const double value : to_vector(y)) EXPECT_NEAR(value / double{0.1f}, 1, 5e-6);
 }
 

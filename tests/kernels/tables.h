@@ -186,7 +186,7 @@ inline const kernels::Optimizer& optimizer() {
 inline const kernels::Pooling& pooling() {
   using T = kernels::Pooling;
   return table<&kernels::Kernels::pooling, &T::max_forward, &T::max_backward, &T::average_forward,
-               &T::average_backward, &T::adaptive_average_forward, &T::adaptive_average_backward>();
+               &T::average_backward>();
 }
 inline const kernels::Reduce& reduce() {
   return table<&kernels::Kernels::reduce, &kernels::Reduce::reduce, &kernels::Reduce::topk>();
