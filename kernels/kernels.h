@@ -5,10 +5,9 @@
 
 #include "../core/tensor.h"
 #include "batch_norm.h"
-#include "elementwise_functions.h"
+#include "operations.h"
 #include "optimizer.h"
 #include "options.h"
-#include "reduce_functions.h"
 
 namespace tutti::kernels {
 

@@ -5,7 +5,7 @@
 #include "../../core/parallel.h"
 #include "../element_types.h"
 #include "../pooling_windows.h"
-#include "../reduce_functions.h"
+#include "../operations.h"
 #include "spatial.h"
 #include "vector.h"
 

@@ -1,4 +1,4 @@
-// cpu::Math implements the mathematical functions of kernels/elementwise_functions.h on the CPU. In
+// cpu::Math implements the mathematical functions of kernels/operations.h on the CPU. In
 // float32, exp and tanh are written without branches so that loops over them vectorise. Their
 // errors against float64 are at most 2 units in the last place (tests/kernels/elementwise_test.cpp
 // measures them). All other functions, and all functions in float64, call the C library.

@@ -30,7 +30,7 @@ __device__ inline std::int64_t index_step() {
   return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
 }
 
-/// Implements the mathematical functions of kernels/elementwise_functions.h with CUDA's.
+/// Implements the mathematical functions of kernels/operations.h with CUDA's.
 struct Math {
   // clang-format off
   template <class T> TUTTI_HOST_DEVICE static T abs(T x) { return ::fabs(x); }

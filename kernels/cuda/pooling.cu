@@ -4,7 +4,7 @@
 // in float32, and these sums in float64.
 #include "../options.h"
 
-#include "../reduce_functions.h"
+#include "../operations.h"
 #include "pooling_elements.h"
 
 namespace tutti::kernels::cuda {

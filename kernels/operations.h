@@ -1,6 +1,7 @@
-// The elementwise operations and their formulas, written once for the CPU and for CUDA kernels. A
-// new operation is an enumerator and its line in `evaluate`; both devices then have it. This file
-// has no loops and no dtypes: the kernels of each device read and write the tensors.
+// The operations of elementwise kernels and of reductions, and their formulas, written once for the
+// CPU and for CUDA kernels. A new elementwise operation is an enumerator and its line in `evaluate`;
+// both devices then have it. This file has no loops and no dtypes: the kernels of each device read
+// and write the tensors.
 //
 // The template argument Math supplies exp, erf and the like, which each processor computes in its
 // own way: cpu::Math (cpu/vector_math.h) or cuda::Math (cuda/element.h).
@@ -10,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -176,6 +178,40 @@ TUTTI_HOST_DEVICE inline void with_operation(Operation op, const Body& body) {
 /// Returns whether the operation is defined for integers, too.
 constexpr bool is_defined_for_integers(Binary op) {
   return detail::is_defined_for_integers(op, detail::AllOperations<Binary>{});
+}
+
+// ---- Reductions: how two values are combined.
+
+enum class Reduction { sum, max, min };
+
+template <class T>
+TUTTI_HOST_DEVICE inline bool is_nan(T x) {
+  if constexpr (std::is_floating_point_v<T>) return x != x;
+  else return false;
+}
+
+/// Returns whether a is larger than b, where NaN is larger than every number. topk and max
+/// pooling keep the first value that no other value exceeds.
+template <class T>
+TUTTI_HOST_DEVICE inline bool is_larger(T a, T b) {
+  return !(a <= b || is_nan(b));
+}
+
+/// Combines two values. The maximum and the minimum are NaN if either value is.
+template <class T>
+TUTTI_HOST_DEVICE inline T combine(Reduction op, T a, T b) {
+  if (op == Reduction::sum) return a + b;
+  return (op == Reduction::max ? b > a : b < a) || is_nan(b) ? b : a;
+}
+
+/// Returns the neutral element: combining it with a value does not change that value.
+template <class T>
+constexpr T identity_of(Reduction op) {
+  using Limits = std::numeric_limits<T>;
+  if (op == Reduction::sum) return T(0);
+  if constexpr (Limits::has_infinity)
+    return op == Reduction::max ? -Limits::infinity() : Limits::infinity();
+  else return op == Reduction::max ? Limits::lowest() : Limits::max();
 }
 
 }  // namespace tutti::kernels
