@@ -1,7 +1,7 @@
 // The operations of elementwise kernels and of reductions, and their formulas, written once for the
-// CPU and for CUDA kernels. A new elementwise operation is an enumerator and its line in `evaluate`;
-// both devices then have it. This file has no loops and no dtypes: the kernels of each device read
-// and write the tensors.
+// CPU and for CUDA kernels. A new elementwise operation is an enumerator and its line in
+// `evaluate`; both devices then have it. This file has no loops and no dtypes: the kernels of each
+// device read and write the tensors.
 //
 // The template argument Math supplies exp, erf and the like, which each processor computes in its
 // own way: cpu::Math (cpu/vector_math.h) or cuda::Math (cuda/element.h).

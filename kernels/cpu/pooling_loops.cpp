@@ -4,8 +4,8 @@
 
 #include "../../core/parallel.h"
 #include "../element_types.h"
-#include "../pooling_windows.h"
 #include "../operations.h"
+#include "../pooling_windows.h"
 #include "spatial.h"
 #include "vector.h"
 

@@ -2,9 +2,8 @@
 // windows that contain it, so that no memory is zeroed first, no atomics are needed and results do
 // not depend on the launch. An average adds up to `values_in_float` values of a row of its window
 // in float32, and these sums in float64.
-#include "../options.h"
+#include "../kernels.h"
 
-#include "../operations.h"
 #include "pooling_elements.h"
 
 namespace tutti::kernels::cuda {
