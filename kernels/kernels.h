@@ -66,10 +66,10 @@ inline Tensor row_elements(const Tensor& table, Shape shape) {
 }
 
 /// The kernels of layer normalisation. x is seen as rows of D values, each of which is normalised
-/// by itself. x, y, dy and dx are row-major without gaps,
-/// of one dtype, with rows * D elements. weight, bias and their gradients are float32 or float64
-/// with D elements, or are undefined. mean and rstd are float64, one for each row. Tensors may be
-/// empty. The results do not depend on the thread count.
+/// by itself. x, y, dy and dx are row-major without gaps, of one dtype, with rows * D elements.
+/// weight, bias and their gradients are float32 or float64 with D elements, or are undefined. mean
+/// and rstd are float64, one for each row. Tensors may be empty. The results do not depend on the
+/// thread count.
 struct LayerNorm {
   /// Computes y = (x - mean) rstd weight + bias with rstd = 1 / sqrt(var + eps), var biased.
   void (*forward)(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
@@ -124,10 +124,10 @@ struct Softmax {
 /// The kernels of convolution (cross-correlation) over one to three spatial dimensions. Activations
 /// (N, C, ...) and weights (O, I/groups, ...) are contiguous or channels_last, and results are
 /// written in the layout that the caller allocated. The caller checks the shapes
-/// (nn/functional/conv.h does). x has shape (N, I, ...), w (O, I/groups, ...), y
-/// (N, O, ...) and bias (O) unless it is undefined. The batch may be empty. With 16-bit
-/// activations, w, bias, dw and db have their dtype or float32, and sums are taken in float32.
-/// Otherwise all tensors have one dtype.
+/// (nn/functional/conv.h does). x has shape (N, I, ...), w (O, I/groups, ...), y (N, O, ...) and
+/// bias (O) unless it is undefined. The batch may be empty. With 16-bit activations, w, bias, dw
+/// and db have their dtype or float32, and sums are taken in float32. Otherwise all tensors have
+/// one dtype.
 struct Convolution {
   void (*forward)(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions&,
                   const Tensor& y);

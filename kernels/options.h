@@ -38,8 +38,8 @@ struct PoolOptions {
   bool ceil_mode = false;
 };
 
-/// Returns the dtype of max pooling's indices: uint8 for windows of fewer than 256
-/// elements, else int64.
+/// Returns the dtype of max pooling's indices: uint8 for windows of fewer than 256 elements, else
+/// int64.
 inline DType pool_index_dtype(const Dims& kernel) {
   return product(kernel, 0, kernel.size()) < 256 ? uint8 : int64;
 }
