@@ -166,12 +166,17 @@ void optimizers() {
   for (const DType dtype : {float32, bfloat16}) {
     const std::string of = fmt::format(" {}", to_string(dtype));
     const Tensor p = values({elements}, dtype), g = values({elements}, dtype);
-    const kernels::FusedUpdate sgd{.parameter = p, .gradient = g, .states = {zeros({elements})}};
-    const kernels::FusedUpdate adam{
-        .parameter = p, .gradient = g, .states = {zeros({elements}), zeros({elements})}};
-    measure("sgd" + of, [&] { table.sgd({1e-3, 0.9, 0, 1e-4, false}, {&sgd, 1}, nullptr); });
+    const Tensor steps = zeros({}, {int64});
+    const kernels::FusedUpdate sgd{
+        .parameter = p, .gradient = g, .states = {zeros({elements})}, .steps = steps};
+    const kernels::FusedUpdate adam{.parameter = p,
+                                    .gradient = g,
+                                    .states = {zeros({elements}), zeros({elements})},
+                                    .steps = steps};
+    const double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, decay = 1e-4, zero = 0;
+    measure("sgd" + of, [&] { table.sgd({&lr, &beta1, &zero, &decay, false}, {&sgd, 1}); });
     measure("adam" + of, [&] {
-      table.adam({1e-3, 0.9, 0.999, 1e-8, 1e-4, false, true}, {&adam, 1}, nullptr);
+      table.adam({&lr, &beta1, &beta2, &eps, &decay, true}, {&adam, 1});
     });
     const Tensor out = empty({1}, {float64});
     measure("sum of squares" + of, [&] { table.sums_of_squares({&g, 1}, out); });

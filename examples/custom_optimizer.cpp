@@ -37,12 +37,13 @@ class Lion : public optim::OptimizerWith<LionOptions> {
 
  protected:
   void update_one(const optim::ParameterUpdate& u) override {
-    const Options& o = options(u.group);
+    const Tensor lr = option("lr", u), beta1 = option("beta1", u), beta2 = option("beta2", u),
+                 weight_decay = option("weight_decay", u);
     const Tensor& m = u.states[0];
-    const Tensor mixed = o.beta1 * m + (1 - o.beta1) * u.gradient;
-    const Tensor sign = gt(mixed, 0).to(mixed.dtype()) - lt(mixed, 0).to(mixed.dtype());
-    u.parameter.mul_(1 - o.lr * o.weight_decay).add_(sign, -o.lr);
-    m.mul_(o.beta2).add_(u.gradient, 1 - o.beta2);
+    const Tensor mixed = beta1 * m + (1 - beta1) * u.gradient;
+    const Tensor direction = gt(mixed, 0).to(mixed.dtype()) - lt(mixed, 0).to(mixed.dtype());
+    u.parameter.add_(lr * (direction + weight_decay * u.parameter), -1);
+    m.copy_(beta2 * m + (1 - beta2) * u.gradient);
   }
 };
 // [/snippet]
@@ -76,12 +77,12 @@ class RMSprop : public optim::OptimizerWith<RMSpropOptions> {
 
  protected:
   void update_one(const optim::ParameterUpdate& u) override {
-    const Options& o = options(u.group);
+    const Options o = options(u.group);  // No schedule changes what is read from it.
     const Tensor &v = u.states[0], &b = u.states[1];
     const Tensor g = u.gradient + o.weight_decay * u.parameter;
     v.mul_(o.alpha).add_(square(g), 1 - o.alpha);
-    b.mul_(o.momentum).add_(g / (sqrt(v) + o.eps));
-    u.parameter.add_(b, -o.lr);
+    b.copy_(option("momentum", u) * b + g / (sqrt(v) + o.eps));
+    u.parameter.add_(option("lr", u) * b, -1);
   }
 };
 

@@ -20,51 +20,45 @@ struct FusedUpdate {
   /// (none for SGD without momentum); the two moments of Adam, and with amsgrad the largest
   /// second moment. The kernel writes them in place.
   std::vector<Tensor> states = {};
-  /// The number of this update of the parameter, counted from 1. It counts skipped updates too.
-  std::int64_t step = 1;
+  /// The number of updates of the parameter so far, int64 of one element. The kernel adds 1 to it.
+  /// Formulas that depend on the number of this update (Adam's bias corrections, SGD's first
+  /// momentum) count it from 1.
+  Tensor steps;
   /// The result of loss scaling's check (optim::GradScaler), which stays on the device: float32 of
-  /// one element each, or undefined. Where `found_inf` is not 0, the kernel adds 1 to `skipped` and
-  /// changes nothing else. Formulas that depend on the step number (Adam's bias corrections, SGD's
-  /// first momentum) use step - skipped.
-  Tensor found_inf = {}, skipped = {};
+  /// one element, or undefined. Where it is not 0, the kernel changes nothing.
+  Tensor found_inf = {};
   /// The kernel writes the new value here, too, rounded to this tensor's 16-bit dtype. It is
   /// defined for some float32 parameters on CUDA only (rounded_weights.h) and has the parameter's
   /// strides.
   Tensor rounded = {};
 };
 
+/// The options of a step. A number is the address of a float64 on the parameters' device, so that
+/// a captured graph reads the value of each replay; a flag is frozen in the graph.
 struct SgdStep {
-  double lr, momentum, dampening, weight_decay;
+  const double *lr, *momentum, *dampening, *weight_decay;
   bool nesterov;
 };
 
+/// With three states (AMSGrad) the step is divided by the largest second moment so far.
 struct AdamStep {
-  double lr, beta1, beta2, eps, weight_decay;
-  /// AMSGrad: the step is divided by the largest second moment so far, which is the third state.
-  bool amsgrad;
+  const double *lr, *beta1, *beta2, *eps, *weight_decay;
   /// AdamW: the weight decay shrinks the parameter instead of joining the gradient.
   bool decoupled;
 };
 
 struct LarsStep {
-  double lr, momentum, weight_decay, trust_coefficient, eps;
+  const double *lr, *momentum, *weight_decay, *trust_coefficient, *eps;
   /// If it is false, the local rate is 1.
   bool adapt;
 };
 
-/// The options and step numbers of a captured step, which the host refreshes on the device before
-/// each replay of the graph. First come the members of the ...Step struct in order, a flag as 0 or
-/// 1, without Adam's `decoupled`; then `FusedUpdate::step` of each update. Null outside a capture:
-/// the kernel then uses the values in its arguments.
-using ReplayScalars = const double*;
-
 struct Optimizer {
-  void (*sgd)(const SgdStep& step, std::span<const FusedUpdate> updates, ReplayScalars scalars);
-  void (*adam)(const AdamStep& step, std::span<const FusedUpdate> updates, ReplayScalars scalars);
+  void (*sgd)(const SgdStep& step, std::span<const FusedUpdate> updates);
+  void (*adam)(const AdamStep& step, std::span<const FusedUpdate> updates);
   /// `squares` holds the sums of squares of all parameters, then of all gradients: float64 of
   /// 2 * updates.size() elements.
-  void (*lars)(const LarsStep& step, std::span<const FusedUpdate> updates, const Tensor& squares,
-               ReplayScalars scalars);
+  void (*lars)(const LarsStep& step, std::span<const FusedUpdate> updates, const Tensor& squares);
   /// Sets out[i] to the sum of x^2 over tensors[i], computed in float64. The result does not
   /// depend on the number of threads.
   void (*sums_of_squares)(std::span<const Tensor> tensors, const Tensor& out);

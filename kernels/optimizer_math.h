@@ -18,12 +18,12 @@ struct SgdUpdate {
 
   /// `step` is the number of this update of the parameter, counted from 1.
   static TUTTI_HOST_DEVICE SgdUpdate of(const SgdStep& s, double step) {
-    return {C(s.lr),
-            C(s.weight_decay),
-            step == 1 ? C(0) : C(s.momentum),
-            step == 1 ? C(1) : C(1 - s.dampening),
+    return {C(*s.lr),
+            C(*s.weight_decay),
+            step == 1 ? C(0) : C(*s.momentum),
+            step == 1 ? C(1) : C(1 - *s.dampening),
             s.nesterov ? C(1) : C(0),
-            s.nesterov ? C(s.momentum) : C(1)};
+            s.nesterov ? C(*s.momentum) : C(1)};
   }
   /// Returns the new value of parameter p with gradient g, without momentum.
   TUTTI_HOST_DEVICE C updated(C p, C g) const { return p - lr * (g + decay * p); }
@@ -42,16 +42,16 @@ struct AdamUpdate {
   C beta1, take1, beta2, take2, eps, decay, shrink, rate, root;
 
   static TUTTI_HOST_DEVICE AdamUpdate of(const AdamStep& s, double step) {
-    const double correction1 = 1 - std::pow(s.beta1, step);
-    const double correction2 = 1 - std::pow(s.beta2, step);
-    return {C(s.beta1),
-            C(1 - s.beta1),
-            C(s.beta2),
-            C(1 - s.beta2),
-            C(s.eps),
-            s.decoupled ? C(0) : C(s.weight_decay),
-            s.decoupled ? C(1 - s.lr * s.weight_decay) : C(1),
-            C(s.lr / correction1),
+    const double correction1 = 1 - std::pow(*s.beta1, step);
+    const double correction2 = 1 - std::pow(*s.beta2, step);
+    return {C(*s.beta1),
+            C(1 - *s.beta1),
+            C(*s.beta2),
+            C(1 - *s.beta2),
+            C(*s.eps),
+            s.decoupled ? C(0) : C(*s.weight_decay),
+            s.decoupled ? C(1 - *s.lr * *s.weight_decay) : C(1),
+            C(*s.lr / correction1),
             C(1 / std::sqrt(correction2))};
   }
   TUTTI_HOST_DEVICE C updated(C p, C g, C& m, C& v) const {
@@ -87,8 +87,8 @@ struct LarsUpdate {
     const double weight = std::sqrt(parameter_squares), slope = std::sqrt(gradient_squares);
     const bool adapts = s.adapt && weight > 0 && slope > 0;
     const double local =
-        adapts ? s.trust_coefficient * weight / (slope + s.weight_decay * weight + s.eps) : 1;
-    return {C(s.momentum), C(s.weight_decay), C(s.lr * local)};
+        adapts ? *s.trust_coefficient * weight / (slope + *s.weight_decay * weight + *s.eps) : 1;
+    return {C(*s.momentum), C(*s.weight_decay), C(*s.lr * local)};
   }
   TUTTI_HOST_DEVICE C updated(C p, C g, C& m) const {
     m = momentum * m + rate * (g + decay * p);

@@ -16,52 +16,37 @@
 
 namespace tutti::optim {
 
-/// The options of Adam.
-struct AdamOptions {
+/// The options of Adam, and of AdamW if `decoupled`.
+template <bool decoupled>
+struct AdamMethodOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;
+  double weight_decay = decoupled ? 1e-2 : 0;
   /// Divides by the largest second moment so far, for which every parameter keeps a third state.
   bool amsgrad = false;
 };
 
-/// Adam; the formulas stand at the top of this file.
-class Adam : public OptimizerWith<AdamOptions> {
+/// Adam and AdamW; the formulas stand at the top of this file.
+template <bool decoupled>
+class AdamMethod : public OptimizerWith<AdamMethodOptions<decoupled>> {
+  using Base = OptimizerWith<AdamMethodOptions<decoupled>>;
+
  public:
-  Adam(std::vector<Tensor> parameters, Options options)
-      : Adam({{std::move(parameters), options}}) {}
-  explicit Adam(const std::vector<Group>& groups) : Adam("Adam", groups, false) {}
+  using typename Base::Group, typename Base::Options;
+
+  AdamMethod(std::vector<Tensor> parameters, Options options)
+      : AdamMethod({{std::move(parameters), options}}) {}
+  explicit AdamMethod(const std::vector<Group>& groups);
 
  protected:
-  /// `decoupled` selects the weight decay of AdamW.
-  Adam(std::string name, const std::vector<Group>& groups, bool decoupled);
-  bool is_capturable() const override { return true; }
-  int state_count(int group) const override { return options(group).amsgrad ? 3 : 2; }
-  void update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                    const double* scalars) override;
-
- private:
-  bool decoupled_;
+  void update_group(int group, std::span<const kernels::FusedUpdate> updates) override;
 };
 
+/// Adam, whose weight decay joins the gradient.
+using Adam = AdamMethod<false>;
 /// Adam with decoupled weight decay.
-class AdamW : public Adam {
- public:
-  struct Options {
-    double lr = 1e-3;
-    double beta1 = 0.9;
-    double beta2 = 0.999;
-    double eps = 1e-8;
-    double weight_decay = 1e-2;
-    bool amsgrad = false;
-  };
-  using Group = ParameterGroup<Options>;
-
-  AdamW(std::vector<Tensor> parameters, Options options)
-      : AdamW({{std::move(parameters), options}}) {}
-  explicit AdamW(const std::vector<Group>& groups);
-};
+using AdamW = AdamMethod<true>;
 
 }  // namespace tutti::optim

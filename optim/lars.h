@@ -32,9 +32,7 @@ class LARS : public OptimizerWith<LARSOptions> {
   explicit LARS(const std::vector<Group>& groups);
 
  protected:
-  bool is_capturable() const override { return true; }
-  void update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                    const double* scalars) override;
+  void update_group(int group, std::span<const kernels::FusedUpdate> updates) override;
 };
 
 }  // namespace tutti::optim

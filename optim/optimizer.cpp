@@ -1,5 +1,5 @@
-// The constructor and step() of an optimizer. The options by name are in optimizer_options.cpp, the
-// saved state in optimizer_state.cpp.
+// The constructor, the options and step() of an optimizer. The saved state is in
+// optimizer_state.cpp.
 #include "optimizer.h"
 
 #include "../autograd/functions.h"
@@ -10,7 +10,10 @@
 #include "../kernels/optimizer.h"
 #include "../kernels/rounded_weights.h"
 
+#include <algorithm>
+#include <cmath>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace tutti::optim {
@@ -66,7 +69,112 @@ std::vector<Tensor> Optimizer::parameters() const {
   return result;
 }
 
-int Optimizer::state_count(int /*group*/) const { return static_cast<int>(state_names_.size()); }
+// ---- Options by name. A change that is refused leaves all of them as they were.
+
+void Optimizer::set_options(std::vector<Option> table, std::vector<double> values) {
+  table_ = std::move(table);
+  check_values(values);
+  values_ = std::move(values);
+}
+
+void Optimizer::check_values(const std::vector<double>& values) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Option& o = table_[i % table_.size()];
+    if (o.is_flag || (std::isfinite(values[i]) && values[i] >= o.low && values[i] < o.below))
+      continue;
+    if (o.below == std::numeric_limits<double>::infinity())
+      fail<ValueError>("{}: {} must be a finite number of at least {}, got {}", name_, o.name,
+                       o.low, values[i]);
+    fail<ValueError>("{}: {} must be at least {} and below {}, got {}", name_, o.name, o.low,
+                     o.below, values[i]);
+  }
+  for (int g = 0; g < group_count(); ++g) check_options(g, values_of(values, g));
+}
+
+std::span<const double> Optimizer::values_of(const std::vector<double>& values, int group) const {
+  return std::span(values).subspan(static_cast<std::size_t>(group) * table_.size(), table_.size());
+}
+
+std::span<const double> Optimizer::option_values(int group) const {
+  if (group < 0 || group >= group_count())
+    fail<ValueError>("{}: expected a parameter group from 0 to {}, got {}", name_,
+                     group_count() - 1, group);
+  return values_of(values_, group);
+}
+
+bool Optimizer::has_option(std::string_view name) const {
+  return std::ranges::any_of(table_, [&](const Option& o) { return !o.is_flag && o.name == name; });
+}
+
+// Returns the position of a number among the values of all groups.
+std::size_t Optimizer::option_index(std::string_view name, int group) const {
+  const std::span<const double> values = option_values(group);
+  if (!has_option(name))
+    fail<ValueError>("{}: expected an option '{}', but its table of options has none", name_, name);
+  const auto found = std::ranges::find(table_, name, &Option::name);
+  return static_cast<std::size_t>(values.data() - values_.data() + (found - table_.begin()));
+}
+
+const char* Optimizer::momentum_name() const {
+  for (const char* const name : {"momentum", "beta1"})
+    if (has_option(name)) return name;
+  fail<ValueError>("{}: expected an option 'momentum' or 'beta1', but its table has neither",
+                   name_);
+}
+
+void Optimizer::set_option(const char* name, int first_group, int last_group, double value) {
+  std::vector<double> values = values_;
+  for (int g = first_group; g <= last_group; ++g) values[option_index(name, g)] = value;
+  check_values(values);
+  values_ = std::move(values);
+}
+
+double Optimizer::learning_rate(int group) const { return values_[option_index("lr", group)]; }
+void Optimizer::set_learning_rate(double lr) { set_option("lr", 0, group_count() - 1, lr); }
+void Optimizer::set_learning_rate(int group, double lr) { set_option("lr", group, group, lr); }
+double Optimizer::momentum(int group) const {
+  return values_[option_index(momentum_name(), group)];
+}
+void Optimizer::set_momentum(double momentum) {
+  set_option(momentum_name(), 0, group_count() - 1, momentum);
+}
+
+// ---- Options in device memory, from which kernels read them
+
+Tensor Optimizer::option(const char* name, const ParameterUpdate& update) {
+  return device_option(name, update.group, update.parameter.dtype(), update.parameter.device());
+}
+
+const double* Optimizer::option_address(const char* name, int group, Device device) {
+  return device_option(name, group, float64, device).data<double>();
+}
+
+Tensor Optimizer::device_option(const char* name, int group, DType dtype, Device device) {
+  const std::size_t index = option_index(name, group);
+  auto found = std::ranges::find_if(device_options_, [&](const DeviceOptions& o) {
+    return o.tensor.device() == device && o.tensor.dtype() == dtype;
+  });
+  const bool captured = cuda::is_capturing(device);
+  if (found == device_options_.end() && captured)
+    fail<DeviceError>(
+        "{}: the step cannot be captured into a graph, since no step has read the option '{}' on "
+        "{} yet; run a step without a graph before",
+        name_, name, to_string(device));
+  if (found == device_options_.end())
+    found = device_options_.insert(found, {.tensor = empty({std::ssize(values_)}, {dtype, device}),
+                                           .written = {},
+                                           .is_read = std::vector<bool>(values_.size())});
+  if (!captured) write(*found);
+  found->is_read[index] = true;
+  return found->tensor.select(0, static_cast<std::int64_t>(index));
+}
+
+// Brings the values on the device up to date, by one copy for the options of all groups.
+void Optimizer::write(DeviceOptions& options) const {
+  if (options.written == values_) return;
+  options.tensor.copy_(tensor(values_, {.dtype = options.tensor.dtype()}));
+  options.written = values_;
+}
 
 // ---- A step. Everything is checked before anything changes.
 
@@ -77,12 +185,9 @@ void Optimizer::step(const Tensor& found_inf) {
   for (const std::size_t i : due) {
     check_parameter(i);
     check_states(i);
-    check_capture(i, found_inf);
+    check_capture(i);
   }
-  if (found_inf.defined()) {
-    check_found_inf(found_inf);
-    make_skip_counts(found_inf.device());
-  }
+  if (found_inf.defined()) check_found_inf(found_inf);
   for (const Slot& slot : slots_)
     autograd::meta_of(slot.parameter).optimizer_steps.fetch_add(1, std::memory_order_relaxed);
   // Neighbours in the same group and on the same device are updated together.
@@ -136,7 +241,7 @@ void Optimizer::check_parameter(std::size_t index) const {
 void Optimizer::check_states(std::size_t index) const {
   const Slot& slot = slots_[index];
   const Tensor& p = slot.parameter;
-  const auto needed = static_cast<std::size_t>(state_count(slot.group));
+  const auto needed = static_cast<std::size_t>(states_of(slot.group));
   for (std::size_t k = 0; k < needed; ++k) {
     const Tensor& state = slot.states[k];
     if (!state.defined()) continue;
@@ -165,21 +270,15 @@ void Optimizer::check_found_inf(const Tensor& found_inf) const {
           to_string(found_inf.device()), i, to_string(slots_[i].parameter.device()));
 }
 
-// While a graph is captured, memory that is made for the first time would be cleared on every
-// replay, and numbers of the host would be frozen.
-void Optimizer::check_capture(std::size_t index, const Tensor& found_inf) const {
+// A count or state that is made while a graph is captured would be cleared on every replay.
+void Optimizer::check_capture(std::size_t index) const {
   const Slot& slot = slots_[index];
-  if (!cuda::is_capturing(slot.parameter.device())) return;
-  if (!is_capturable())
-    fail<DeviceError>(
-        "{}: the step cannot be captured into a graph, since its update_one() computes with "
-        "options that the graph would freeze; leave step() out of the graph and call it after "
-        "each replay()",
-        name_);
-  bool exists = !found_inf.defined() || slot.skipped.defined();
-  for (int k = 0; k < state_count(slot.group); ++k) {
+  const Device device = slot.parameter.device();
+  if (!cuda::is_capturing(device)) return;
+  bool exists = slot.steps.defined() && slot.steps.device() == device;
+  for (int k = 0; k < states_of(slot.group); ++k) {
     const Tensor& state = slot.states[static_cast<std::size_t>(k)];
-    exists = exists && state.defined() && state.device() == slot.parameter.device() &&
+    exists = exists && state.defined() && state.device() == device &&
              same_layout(state, slot.parameter);
   }
   if (!exists)
@@ -189,38 +288,32 @@ void Optimizer::check_capture(std::size_t index, const Tensor& found_inf) const 
         name_, index, to_string(slot.parameter.shape()));
 }
 
-// Gives every parameter its count of skipped steps.
-void Optimizer::make_skip_counts(Device device) {
-  const auto count = static_cast<std::int64_t>(slots_.size());
-  Tensor zero;
-  for (std::int64_t i = 0; i < count; ++i) {
-    Slot& slot = slots_[static_cast<std::size_t>(i)];
-    if (slot.skipped.defined()) continue;
-    if (!zero.defined()) zero = zeros({count}, {.device = device});
-    slot.skipped = zero.select(0, i);
-  }
-}
-
 // Updates parameters of one group that are on one device.
 void Optimizer::update_slots(Slots slots, const Tensor& found_inf) {
   const Slot& first = slots_[slots.front()];
-  const bool captured = cuda::is_capturing(first.parameter.device());
+  const Device device = first.parameter.device();
   std::vector<kernels::FusedUpdate> updates;
   updates.reserve(slots.size());
   for (const std::size_t i : slots) updates.push_back(prepare(slots_[i], found_inf));
-  update_group(first.group, updates, captured ? replay_scalars(slots, updates) : nullptr);
-  for (const auto& u : updates) kernels::count_update(u.parameter, u.rounded);
-  if (captured) return;  // Each replay counts.
-  for (const std::size_t i : slots) ++slots_[i].steps;
+  const bool captured = cuda::is_capturing(device);
+  if (captured) prepare_replays(slots, updates);
+  update_group(first.group, updates);
+  const auto count = [updates = std::move(updates)] {
+    for (const auto& u : updates) kernels::count_update(u.parameter, u.rounded);
+  };
+  count();
+  if (captured) cuda::call_before_replay(device, count);
 }
 
-// Makes the states that are missing, and brings tensors into the parameter's layout.
+// Makes the count and the states that are missing, and brings tensors into the parameter's layout.
 kernels::FusedUpdate Optimizer::prepare(Slot& slot, const Tensor& found_inf) const {
+  const Device device = slot.parameter.device();
+  slot.steps = slot.steps.defined() ? slot.steps.to(device) : zeros({}, {int64, device});
   kernels::FusedUpdate u{.parameter = slot.parameter,
                          .gradient = matched(slot.parameter.grad(), slot.parameter),
-                         .step = slot.steps + 1,
+                         .steps = slot.steps,
                          .found_inf = found_inf};
-  const auto needed = static_cast<std::size_t>(state_count(slot.group));
+  const auto needed = static_cast<std::size_t>(states_of(slot.group));
   u.states.reserve(needed);
   for (std::size_t k = 0; k < needed; ++k) {
     Tensor& state = slot.states[k];
@@ -232,54 +325,65 @@ kernels::FusedUpdate Optimizer::prepare(Slot& slot, const Tensor& found_inf) con
     }
     u.states.push_back(state);
   }
-  if (slot.skipped.defined()) u.skipped = slot.skipped = slot.skipped.to(slot.parameter.device());
   u.rounded = kernels::copy_to_update(slot.parameter);
   return u;
 }
 
 // ---- A captured step
 
-// Returns device memory that every replay of the graph fills with the options and step numbers of
-// that moment (kernels::ReplayScalars). Every replay counts as a step of these parameters.
-const double* Optimizer::replay_scalars(Slots slots,
-                                        std::span<const kernels::FusedUpdate> updates) {
+// Lets every replay of the graph first check that it updates what it has captured, and then bring
+// the options on the device and the 16-bit copies of weights up to date.
+void Optimizer::prepare_replays(Slots slots, std::span<const kernels::FusedUpdate> updates) {
+  const int group = slots_[slots.front()].group;
+  const Device device = updates.front().parameter.device();
   std::vector<const void*> addresses;
   for (const auto& u : updates) addresses.push_back(u.parameter.raw());
-  const int group = slots_[slots.front()].group;
-  const std::vector<Option>& options = options_[static_cast<std::size_t>(group)];
-  const auto write = [this, addresses, &options, indices = std::vector(slots.begin(), slots.end()),
-                      captured = std::vector(updates.begin(), updates.end())](void* to) {
+  const auto prepare = [this, group, device, addresses, options = values_,
+                        indices = std::vector(slots.begin(), slots.end()),
+                        captured = std::vector(updates.begin(), updates.end())] {
     for (std::size_t i = 0; i < indices.size(); ++i)
       check_not_moved(indices[i], captured[i], addresses[i]);
-    for (const auto& u : captured) {
-      if (u.rounded.defined()) kernels::copy_to_update(u.parameter);  // makes it current
-      kernels::count_update(u.parameter, u.rounded);
-    }
-    auto* numbers = static_cast<double*>(to);
-    for (const Option& o : options)
-      *numbers++ =
-          std::visit([](const auto* value) { return static_cast<double>(*value); }, o.value);
-    for (const std::size_t i : indices) *numbers++ = static_cast<double>(++slots_[i].steps);
+    check_not_frozen(group, options);
+    for (const auto& u : captured)
+      if (u.rounded.defined()) kernels::copy_to_update(u.parameter);
+    for (DeviceOptions& o : device_options_)
+      if (o.tensor.device() == device) write(o);
   };
-  const std::size_t bytes = (options.size() + slots.size()) * sizeof(double);
-  return static_cast<const double*>(
-      cuda::refresh_before_replay(updates.front().parameter.device(), bytes, write));
+  if (!cuda::call_before_replay(device, prepare))
+    fail<DeviceError>(
+        "{}: {} is not captured by a cuda::Graph of this thread; a capture by other means has no "
+        "replay() that could pass on the learning rate",
+        name_, to_string(device));
 }
 
 void Optimizer::check_not_moved(std::size_t index, const kernels::FusedUpdate& captured,
                                 const void* address) const {
+  const auto is_same = [](const Tensor& a, const Tensor& b) { return a.defined() && a.is_same(b); };
   const Slot& slot = slots_[index];
-  bool same = slot.parameter.raw() == address &&
-              static_cast<std::size_t>(state_count(slot.group)) == captured.states.size();
+  bool same = slot.parameter.raw() == address && is_same(slot.steps, captured.steps) &&
+              static_cast<std::size_t>(states_of(slot.group)) == captured.states.size();
   for (std::size_t k = 0; same && k < captured.states.size(); ++k)
-    same = slot.states[k].defined() && slot.states[k].is_same(captured.states[k]);
-  if (captured.skipped.defined())
-    same = same && slot.skipped.defined() && slot.skipped.is_same(captured.skipped);
+    same = is_same(slot.states[k], captured.states[k]);
   if (!same)
     fail<DeviceError>(
         "{}: parameter {} or its state is not where it was when the graph was captured "
         "(load_state_dict, Module::to, momentum turned on or off): capture the step again",
         name_, index);
+}
+
+// The graph has frozen the options of the group that no kernel reads from the device.
+void Optimizer::check_not_frozen(int group, const std::vector<double>& captured) const {
+  const std::size_t first = static_cast<std::size_t>(group) * table_.size();
+  for (std::size_t i = first; i < first + table_.size(); ++i) {
+    const auto is_read = [i](const DeviceOptions& o) { return o.is_read[i]; };
+    if (values_[i] == captured[i] || std::ranges::any_of(device_options_, is_read)) continue;
+    const char* const name = table_[i - first].name;
+    fail<DeviceError>(
+        "{}: the option '{}' was {} when the graph was captured and is now {}, but the captured "
+        "step does not read it from the device: capture the step again, or let update_one() take "
+        "it from option(\"{}\", update)",
+        name_, name, captured[i], values_[i], name);
+  }
 }
 
 // ---- Methods in tensor arithmetic
@@ -288,8 +392,7 @@ void Optimizer::update_one(const ParameterUpdate& /*update*/) {
   fail<Error>("{}: expected the optimizer to override update_one() or update_group()", name_);
 }
 
-void Optimizer::update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                             const double* /*scalars*/) {
+void Optimizer::update_group(int group, std::span<const kernels::FusedUpdate> updates) {
   for (const kernels::FusedUpdate& u : updates) call_update_one(group, u);
 }
 
@@ -297,30 +400,25 @@ void Optimizer::update_group(int group, std::span<const kernels::FusedUpdate> up
 // for parameters on the CPU; on CUDA the device selects between the old values and the new ones,
 // which update_one() then writes into copies.
 void Optimizer::call_update_one(int group, const kernels::FusedUpdate& u) {
-  const Device device = u.parameter.device();
+  const bool may_skip = u.found_inf.defined(), selects = may_skip && !u.parameter.device().is_cpu();
   const DType dtype = u.parameter.dtype(), wide = accumulate_dtype(dtype);
-  const bool may_skip = u.found_inf.defined(), selects = may_skip && !device.is_cpu();
-  if (may_skip && !selects && u.found_inf.item<float>() != 0) {
-    *u.skipped.data<float>() += 1;
-    return;
-  }
+  if (may_skip && !selects && u.found_inf.item<float>() != 0) return;
   const Tensor old = u.parameter.detach().to(wide);
   const Tensor parameter = selects && dtype == wide ? old.clone() : old;
   std::vector<Tensor> states;
   for (const Tensor& state : u.states) states.push_back(selects ? state.clone() : state.detach());
-  Tensor step = full({}, static_cast<double>(u.step), {wide, device});
-  if (u.skipped.defined()) step = step - u.skipped.to(wide);
-  update_one({parameter, u.gradient.to(wide), states, step, group});
-  if (!selects) {
+  const Tensor before = u.steps.to(float64), step = before + 1.0;  // Exact up to 2^53.
+  update_one({parameter, u.gradient.to(wide), states, step.to(wide), group});
+  if (selects) {
+    const Tensor skips = ne(u.found_inf.reshape({}), 0);
+    u.parameter.copy_(where(skips, u.parameter.detach().to(wide), parameter));
+    for (std::size_t k = 0; k < states.size(); ++k)
+      u.states[k].copy_(where(skips, u.states[k], states[k]));
+    u.steps.copy_(where(skips, before, step));
+  } else {
     if (dtype != wide) u.parameter.copy_(parameter);
-    if (u.rounded.defined()) u.rounded.copy_(u.parameter.detach());
-    return;
+    u.steps.copy_(step);
   }
-  const Tensor skips = ne(u.found_inf.reshape({}), 0);
-  u.parameter.copy_(where(skips, u.parameter.detach().to(wide), parameter));
-  for (std::size_t k = 0; k < states.size(); ++k)
-    u.states[k].copy_(where(skips, u.states[k], states[k]));
-  u.skipped.add_(skips.to(float32));
   if (u.rounded.defined()) u.rounded.copy_(u.parameter.detach());
 }
 

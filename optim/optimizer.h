@@ -1,7 +1,7 @@
-// Optimizer: the base class of all optimizers. It owns the parameter groups, the state tensors and
-// the step counts; it checks every step, skips overflowed ones, saves and loads. A method adds its
-// options and one function, update_one(), in tensor arithmetic (examples/custom_optimizer.cpp shows
-// two). Gradients are read where autograd left them. Nothing here knows modules or ranks.
+// Optimizer: the base class of all optimizers. It owns the parameter groups, the options, the state
+// tensors and the step counts; it checks every step, skips overflowed ones, saves and loads. A
+// method adds its options and one function, update_one(), in tensor arithmetic
+// (examples/custom_optimizer.cpp shows two). Nothing here knows modules or ranks.
 #pragma once
 
 #include "../core/state_dict.h"
@@ -10,6 +10,8 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -47,8 +49,8 @@ struct ParameterUpdate {
   /// the first update. update_one() writes their new values in place.
   std::span<const Tensor> states;
   /// The number of this update of the parameter, counted from 1 without the skipped ones, as a
-  /// tensor of shape (): the device alone knows how many were skipped. It is exact up to 2^24 in
-  /// float32.
+  /// tensor of shape (): the device alone knows how many were skipped. The count itself is an
+  /// int64; here it is rounded to the dtype of the other tensors.
   Tensor step;
   /// The parameter's group, for options(group).
   int group = 0;
@@ -71,11 +73,11 @@ class Optimizer {
   /// state no longer fit together, for instance after Tensor::set_data() or Module::to(dtype).
   ///
   /// While a cuda::Graph is captured, nothing is updated. Each replay is one step, with the options
-  /// that the optimizer has at the replay. DeviceError if a parameter has no state yet, which the
-  /// graph would clear on every replay (run one step before the capture), and for methods that
-  /// override only update_one(), whose options the graph would freeze (call step() after each
-  /// replay instead). A replay throws DeviceError if a parameter or its state has moved since the
-  /// capture (load_state_dict, Module::to); capture the step again then.
+  /// that the optimizer has at the replay. DeviceError if a parameter has not made a step yet: the
+  /// graph would clear its state on every replay, so run one step before the capture. A replay
+  /// throws DeviceError, and nothing runs, if a parameter or its state has moved since the capture
+  /// (load_state_dict, Module::to), or if an option has changed that the method reads on the host
+  /// (a flag, or what update_one() takes from options()); capture the step again then.
   void step(const Tensor& found_inf = {});
   /// Returns the parameters of all groups, in order.
   std::vector<Tensor> parameters() const;
@@ -83,7 +85,7 @@ class Optimizer {
   /// Returns the number of parameter groups.
   int group_count() const { return static_cast<int>(group_sizes_.size()); }
   /// Returns the option "lr" of a group.
-  double learning_rate(int group = 0) const { return number("lr", group); }
+  double learning_rate(int group = 0) const;
   /// Sets the learning rate of every group, or of one. ValueError, and no change, for a value
   /// outside the option's range.
   void set_learning_rate(double lr);
@@ -101,89 +103,99 @@ class Optimizer {
   void load_state_dict(const OptimizerState& state);
 
  protected:
-  /// One option of one group. Its legal values are those from `low` up to, not including, `below`.
+  /// One row of a method's table of options. Legal values are finite, at least `low` and below
+  /// `below`; a flag is 0 or 1.
   struct Option {
     const char* name;
-    std::variant<double*, bool*> value;
     double low, below;
+    bool is_flag;
   };
 
   /// ValueError if there is no parameter, if one is given twice, or if one is not a dense leaf of a
   /// floating dtype.
   Optimizer(std::string name, std::vector<std::string> state_names,
             std::vector<std::vector<Tensor>> groups);
-  /// Tells the base class where the options of all groups are stored, and checks them.
-  void set_options(std::vector<std::vector<Option>> options);
+  /// Sets the table, and the values of all groups one after the other, each in the table's order.
+  /// ValueError for values that are refused.
+  void set_options(std::vector<Option> table, std::vector<double> values);
+  /// Returns the present values of a group. ValueError if there is no such group.
+  std::span<const double> option_values(int group) const;
 
   /// Computes the new values of one parameter and of its states. Nothing is recorded for autograd
   /// and autocast is off. For a skipped step, update_one() is not called or its results are thrown
-  /// away. If it throws, the parameters before this one keep their new values, but the step is not
-  /// counted for them: load a saved state before going on.
+  /// away. If it throws, the parameters before this one have made the step, and the others have
+  /// not: load a saved state before going on.
   virtual void update_one(const ParameterUpdate& update);
+  /// Returns an option of the parameter's group as a tensor of shape (), of the dtype and on the
+  /// device of the update's tensors. A captured step reads the value of each replay from it, where
+  /// a number from options() would be frozen. ValueError if the table has no such option.
+  Tensor option(const char* name, const ParameterUpdate& update);
+
   /// Updates the parameters of one group that are on one device. The default calls update_one()
-  /// for each. A method with a fused kernel overrides it; see kernels/optimizer.h for `updates` and
-  /// `scalars`, the numbers of a captured step.
-  virtual void update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                            const double* scalars);
-  /// Whether update_group() computes with `scalars`, so that a cuda::Graph may capture a step.
-  virtual bool is_capturable() const { return false; }
-  /// How many of the state tensors the parameters of a group need, from the first one on.
-  virtual int state_count(int group) const;
+  /// for each. A method with a fused kernel overrides it; see kernels/optimizer.h.
+  virtual void update_group(int group, std::span<const kernels::FusedUpdate> updates);
+  /// Returns the address of an option on a device, as float64, for a fused kernel.
+  const double* option_address(const char* name, int group, Device device);
+  /// How many of the state tensors the parameters of a group need with these options, from the
+  /// first one on.
+  virtual int state_count(int group, std::span<const double> options) const = 0;
   /// ValueError for options that do not go together. Ranges are checked before.
-  virtual void check_options(int group) const = 0;
-  /// ValueError if there is no such group.
-  void expect_group(int group) const;
+  virtual void check_options(int group, std::span<const double> options) const = 0;
 
  private:
   struct Slot {
     Tensor parameter;
     int group = 0;
-    std::int64_t steps = 0;           // The number of updates, skipped ones included.
-    Tensor skipped = {};              // float32 of shape (); undefined until a step may be skipped.
-    std::vector<Tensor> states = {};  // One for each name, undefined until it is needed.
+    Tensor steps = {};                // The updates, without the skipped ones: int64 of shape ().
+    std::vector<Tensor> states = {};  // One for each name. All are undefined until they are needed.
+  };
+  // The options of all groups as kernels read them, in one dtype on one device.
+  struct DeviceOptions {
+    Tensor tensor;
+    std::vector<double> written;  // The values that the tensor has.
+    std::vector<bool> is_read;    // The values that a step has read from the tensor.
   };
   using Slots = std::span<const std::size_t>;  // Indices into slots_.
-  using OptionValues = std::vector<std::vector<double>>;
 
   // step() in its order (optimizer.cpp).
   std::vector<std::size_t> slots_with_gradient() const;
   void check_parameter(std::size_t index) const;
   void check_states(std::size_t index) const;
   void check_found_inf(const Tensor& found_inf) const;
-  void check_capture(std::size_t index, const Tensor& found_inf) const;
-  void make_skip_counts(Device device);
+  void check_capture(std::size_t index) const;
   void update_slots(Slots slots, const Tensor& found_inf);
   kernels::FusedUpdate prepare(Slot& slot, const Tensor& found_inf) const;
-  const double* replay_scalars(Slots slots, std::span<const kernels::FusedUpdate> updates);
+  void prepare_replays(Slots slots, std::span<const kernels::FusedUpdate> updates);
   void check_not_moved(std::size_t index, const kernels::FusedUpdate& captured,
                        const void* address) const;
+  void check_not_frozen(int group, const std::vector<double>& captured) const;
   void call_update_one(int group, const kernels::FusedUpdate& update);
+  int states_of(int group) const { return state_count(group, option_values(group)); }
 
-  // Options by name (optimizer_options.cpp).
-  double* find_number(const char* name, int group) const;
-  double& number(const char* name, int group) const;
-  void set_number(const char* name, int first_group, int last_group, double value);
+  // Options by name.
+  std::span<const double> values_of(const std::vector<double>& values, int group) const;
+  bool has_option(std::string_view name) const;
+  std::size_t option_index(std::string_view name, int group) const;
   const char* momentum_name() const;
-  void check_all_options() const;
-  void check_group_options(int group) const;
-  void check_range(const Option& option) const;
+  void check_values(const std::vector<double>& values) const;
+  void set_option(const char* name, int first_group, int last_group, double value);
+  Tensor device_option(const char* name, int group, DType dtype, Device device);
+  void write(DeviceOptions& options) const;
 
-  // state_dict(), then load_state_dict() in its order (optimizer_state.cpp).
-  OptionValues option_values() const;
-  void assign_options(const OptionValues& values);
+  // load_state_dict() in its order (optimizer_state.cpp).
   void check_identity(const Metadata& metadata) const;
-  OptionValues read_options(const Metadata& metadata) const;
+  std::vector<double> read_options(const Metadata& metadata) const;
   std::vector<double> read_counts(const StateDict& tensors) const;
-  std::vector<std::vector<Tensor>> read_states(const StateDict& tensors,
-                                               const std::vector<double>& counts) const;
   Tensor read_state(const StateDict& tensors, std::size_t index, std::size_t state,
-                    double count) const;
+                    bool is_needed) const;
 
   std::string name_;
   std::vector<std::string> state_names_;
   std::vector<Slot> slots_;
   std::vector<std::int64_t> group_sizes_;
-  std::vector<std::vector<Option>> options_;  // Of each group, in the order of the method's table.
+  std::vector<Option> table_;
+  std::vector<double> values_;
+  std::vector<DeviceOptions> device_options_;
 };
 
 /// One member of a method's Options: {"lr", &Options::lr}. Numbers are finite, at least `low` and
@@ -201,13 +213,15 @@ template <class Options>
 struct Method {
   /// The name in error messages and in saved states.
   std::string name;
-  /// Every member of Options. Checks, saved states, schedules and captured graphs use this table.
-  /// Schedules look for "lr", and for "momentum" or "beta1".
+  /// Every number and flag of Options. Checks, saved states, schedules and captured graphs use this
+  /// table. Schedules look for "lr", and for "momentum" or "beta1".
   std::vector<OptionMember<Options>> options;
   /// The names of the state tensors that every parameter has.
   std::vector<std::string> states = {};
   /// Throws ValueError for options that are legal one by one, but not together.
   std::function<void(const Options&)> check = {};
+  /// How many of the states are needed, from the first one on; empty for all of them.
+  std::function<int(const Options&)> state_count = {};
 };
 
 /// An optimizer whose options are the members of a struct. A method derives from this class:
@@ -220,7 +234,7 @@ struct Method {
 ///
 ///    protected:
 ///     void update_one(const optim::ParameterUpdate& u) override {
-///       u.parameter.add_(u.gradient, -options(u.group).lr);
+///       u.parameter.add_(option("lr", u) * u.gradient, -1);
 ///     }
 ///   };
 template <class OptionsType>
@@ -230,28 +244,23 @@ class OptimizerWith : public Optimizer {
   using Group = ParameterGroup<Options>;
 
   /// Returns the present options of a group. ValueError if there is no such group.
-  const Options& options(int group = 0) const {
-    expect_group(group);
-    return values_[static_cast<std::size_t>(group)];
-  }
+  Options options(int group = 0) const { return with_values(group, option_values(group)); }
 
  protected:
   /// ValueError for an option out of range, and as the base class.
   OptimizerWith(Method<Options> method, const std::vector<Group>& groups)
-      : Optimizer(method.name, std::move(method.states), parameters_of(groups)),
-        check_(std::move(method.check)) {
-    for (const Group& group : groups) values_.push_back(group.options);
-    std::vector<std::vector<Option>> options;
-    for (Options& values : values_) {
-      auto& of_group = options.emplace_back();
-      for (const OptionMember<Options>& o : method.options)
-        of_group.push_back({o.name, address_of(values, o), o.low, o.below});
+      : Optimizer(method.name, method.states, parameters_of(groups)), method_(std::move(method)) {
+    std::vector<Option> table;
+    for (const auto& o : method_.options)
+      table.push_back({o.name, o.low, o.below, std::holds_alternative<bool Options::*>(o.member)});
+    std::vector<double> values;
+    for (const Group& group : groups) {
+      given_.push_back(group.options);
+      for (const auto& o : method_.options)
+        values.push_back(std::visit(
+            [&](auto member) { return static_cast<double>(group.options.*member); }, o.member));
     }
-    set_options(std::move(options));
-  }
-
-  void check_options(int group) const override {
-    if (check_) check_(options(group));
+    set_options(std::move(table), std::move(values));
   }
 
  private:
@@ -260,14 +269,27 @@ class OptimizerWith : public Optimizer {
     for (const Group& group : groups) result.push_back(group.parameters);
     return result;
   }
-  static std::variant<double*, bool*> address_of(Options& values,
-                                                 const OptionMember<Options>& option) {
-    using Address = std::variant<double*, bool*>;
-    return std::visit([&](auto member) { return Address(&(values.*member)); }, option.member);
+  void check_options(int group, std::span<const double> values) const final {
+    if (method_.check) method_.check(with_values(group, values));
+  }
+  int state_count(int group, std::span<const double> values) const final {
+    return method_.state_count ? method_.state_count(with_values(group, values))
+                               : static_cast<int>(method_.states.size());
+  }
+  Options with_values(int group, std::span<const double> values) const {
+    Options result = given_[static_cast<std::size_t>(group)];
+    for (std::size_t k = 0; k < values.size(); ++k)
+      std::visit(
+          [&](auto member) {
+            auto& value = result.*member;
+            value = static_cast<std::remove_reference_t<decltype(value)>>(values[k]);
+          },
+          method_.options[k].member);
+    return result;
   }
 
-  std::vector<Options> values_;
-  std::function<void(const Options&)> check_;
+  Method<Options> method_;
+  std::vector<Options> given_;  // Of each group, for members that the table leaves out.
 };
 
 }  // namespace tutti::optim

@@ -9,8 +9,6 @@
 namespace tutti::optim {
 namespace {
 
-std::string exact(double value) { return fmt::format("{:.17g}", value); }
-
 double parse(const Metadata& metadata, const std::string& key) {
   const auto found = metadata.find(key);
   if (found == metadata.end()) fail<CheckpointError>("optimizer state: '{}' is missing", key);
@@ -34,13 +32,12 @@ OptimizerState Optimizer::state_dict() const {
   OptimizerState state;
   std::vector<double> counts;
   for (const Slot& slot : slots_)
-    counts.push_back(static_cast<double>(slot.steps) -
-                     (slot.skipped.defined() ? slot.skipped.item<double>() : 0));
+    counts.push_back(slot.steps.defined() ? slot.steps.item<double>() : 0);
   state.tensors.emplace_back("steps", tensor(counts, {.dtype = int64}));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (counts[i] == 0) continue;  // Its states are zero or do not exist yet.
-    const auto needed = static_cast<std::size_t>(state_count(slot.group));
+    const auto needed = static_cast<std::size_t>(states_of(slot.group));
     for (std::size_t k = 0; k < state_names_.size(); ++k) {
       Tensor saved;
       if (slot.states[k].defined()) saved = slot.states[k].clone();
@@ -50,58 +47,40 @@ OptimizerState Optimizer::state_dict() const {
         state.tensors.emplace_back(fmt::format("{}.{}", i, state_names_[k]), saved);
     }
   }
-  state.metadata["optimizer"] = name_;
-  state.metadata["groups"] = std::to_string(group_count());
-  const OptionValues values = option_values();
-  for (std::size_t g = 0; g < values.size(); ++g) {
-    state.metadata[fmt::format("group.{}.parameters", g)] = std::to_string(group_sizes_[g]);
-    for (std::size_t k = 0; k < values[g].size(); ++k)
-      state.metadata[fmt::format("group.{}.{}", g, options_[g][k].name)] = exact(values[g][k]);
+  state.metadata = {{"optimizer", name_}, {"groups", std::to_string(group_count())}};
+  for (int g = 0; g < group_count(); ++g) {
+    state.metadata[fmt::format("group.{}.parameters", g)] =
+        std::to_string(group_sizes_[static_cast<std::size_t>(g)]);
+    for (std::size_t k = 0; k < table_.size(); ++k)
+      state.metadata[fmt::format("group.{}.{}", g, table_[k].name)] =
+          fmt::format("{:.17g}", option_values(g)[k]);
   }
   return state;
 }
 
-Optimizer::OptionValues Optimizer::option_values() const {
-  OptionValues values;
-  for (const auto& group : options_) {
-    auto& of_group = values.emplace_back();
-    for (const Option& o : group)
-      of_group.push_back(
-          std::visit([](const auto* value) { return static_cast<double>(*value); }, o.value));
-  }
-  return values;
-}
-
-void Optimizer::assign_options(const OptionValues& values) {
-  for (std::size_t g = 0; g < options_.size(); ++g)
-    for (std::size_t k = 0; k < options_[g].size(); ++k) {
-      const double value = values[g][k];
-      if (auto* const number = std::get_if<double*>(&options_[g][k].value)) **number = value;
-      else *std::get<bool*>(options_[g][k].value) = value != 0;
-    }
-}
-
-// How many states a parameter needs depends on the options. They are therefore set before the
-// states are read, and set back if something does not fit. Afterwards nothing can fail any more.
 void Optimizer::load_state_dict(const OptimizerState& state) {
   check_identity(state.metadata);
-  const OptionValues options = read_options(state.metadata), before = option_values();
+  std::vector<double> options = read_options(state.metadata);
   const std::vector<double> counts = read_counts(state.tensors);
   std::vector<std::vector<Tensor>> states;
-  try {
-    assign_options(options);
-    check_all_options();
-    states = read_states(state.tensors, counts);
-  } catch (const ValueError& error) {
-    assign_options(before);
-    fail<CheckpointError>("optimizer state: {}", error.what());
-  } catch (...) {
-    assign_options(before);
-    throw;
-  }
+  std::size_t used = 1;  // "steps"
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].steps = static_cast<std::int64_t>(counts[i]);
-    slots_[i].skipped = {};
+    const int group = slots_[i].group, needed = state_count(group, values_of(options, group));
+    auto& of_parameter = states.emplace_back(state_names_.size());
+    for (std::size_t k = 0; counts[i] > 0 && k < state_names_.size(); ++k) {
+      of_parameter[k] = read_state(state.tensors, i, k, static_cast<int>(k) < needed);
+      if (of_parameter[k].defined()) ++used;
+    }
+  }
+  if (used != state.tensors.size())
+    fail<CheckpointError>(
+        "optimizer state: {} of its {} tensors belong to no parameter of this {}, or to one "
+        "without steps",
+        state.tensors.size() - used, state.tensors.size(), name_);
+  values_ = std::move(options);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].steps = counts[i] > 0 ? full({}, counts[i], {int64, slots_[i].parameter.device()})
+                                    : Tensor();
     slots_[i].states = std::move(states[i]);
   }
 }
@@ -121,16 +100,19 @@ void Optimizer::check_identity(const Metadata& metadata) const {
                             group_sizes_[g], g, size);
 }
 
-Optimizer::OptionValues Optimizer::read_options(const Metadata& metadata) const {
-  OptionValues values;
-  for (std::size_t g = 0; g < options_.size(); ++g) {
-    auto& of_group = values.emplace_back();
-    for (const Option& o : options_[g]) {
+std::vector<double> Optimizer::read_options(const Metadata& metadata) const {
+  std::vector<double> values;
+  for (int g = 0; g < group_count(); ++g)
+    for (const Option& o : table_) {
       const std::string key = fmt::format("group.{}.{}", g, o.name);
-      const double value = of_group.emplace_back(parse(metadata, key));
-      if (std::holds_alternative<bool*>(o.value) && value != 0 && value != 1)
+      const double value = values.emplace_back(parse(metadata, key));
+      if (o.is_flag && value != 0 && value != 1)
         fail<CheckpointError>("optimizer state: '{}' is {}, expected 0 or 1", key, value);
     }
+  try {
+    check_values(values);
+  } catch (const ValueError& error) {
+    fail<CheckpointError>("optimizer state: {}", error.what());
   }
   return values;
 }
@@ -150,38 +132,17 @@ std::vector<double> Optimizer::read_counts(const StateDict& tensors) const {
   return counts;
 }
 
-// Returns copies of the states of each parameter. CheckpointError if a tensor is left over.
-std::vector<std::vector<Tensor>> Optimizer::read_states(const StateDict& tensors,
-                                                        const std::vector<double>& counts) const {
-  std::vector<std::vector<Tensor>> states;
-  std::size_t used = 1;  // "steps"
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    auto& of_parameter = states.emplace_back();
-    for (std::size_t k = 0; k < state_names_.size(); ++k) {
-      of_parameter.push_back(read_state(tensors, i, k, counts[i]));
-      if (of_parameter.back().defined()) ++used;
-    }
-  }
-  if (used != tensors.size())
-    fail<CheckpointError>(
-        "optimizer state: {} of its {} tensors belong to no parameter of this {}, or to one "
-        "without steps",
-        tensors.size() - used, tensors.size(), name_);
-  return states;
-}
-
 // Returns a copy of one state, in the layout of its parameter; undefined if there is none and none
 // is needed.
 Tensor Optimizer::read_state(const StateDict& tensors, std::size_t index, std::size_t state,
-                             double count) const {
-  if (count == 0) return {};
-  const Slot& slot = slots_[index];
+                             bool is_needed) const {
   const std::string name = fmt::format("{}.{}", index, state_names_[state]);
   const Tensor* const found = find_tensor(tensors, name);
-  if (!found && static_cast<int>(state) >= state_count(slot.group)) return {};
+  if (!found && !is_needed) return {};
   if (!found || !found->defined())
-    fail<CheckpointError>("optimizer state: '{}' is missing, after {} steps", name, count);
-  const Tensor& p = slot.parameter;
+    fail<CheckpointError>("optimizer state: '{}' is missing, though its parameter has made steps",
+                          name);
+  const Tensor& p = slots_[index].parameter;
   const DType dtype = accumulate_dtype(p.dtype());
   if (found->shape() != p.shape() || found->dtype() != dtype)
     fail<CheckpointError>("optimizer state: '{}' is {} {}, expected {} {} as its parameter", name,

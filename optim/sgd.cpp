@@ -21,14 +21,19 @@ SGD::SGD(const std::vector<Group>& groups)
                                  {"weight_decay", &Options::weight_decay},
                                  {"nesterov", &Options::nesterov}},
                      .states = {"momentum"},
-                     .check = check},
+                     .check = check,
+                     .state_count = [](const Options& o) { return o.momentum != 0 ? 1 : 0; }},
                     groups) {}
 
-void SGD::update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                       const double* scalars) {
-  const Options& o = options(group);
-  kernels::on(updates.front().parameter.device())
-      .optimizer.sgd({o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov}, updates, scalars);
+void SGD::update_group(int group, std::span<const kernels::FusedUpdate> updates) {
+  const Device device = updates.front().parameter.device();
+  const auto number = [&](const char* name) { return option_address(name, group, device); };
+  kernels::on(device).optimizer.sgd({.lr = number("lr"),
+                                     .momentum = number("momentum"),
+                                     .dampening = number("dampening"),
+                                     .weight_decay = number("weight_decay"),
+                                     .nesterov = options(group).nesterov},
+                                    updates);
 }
 
 }  // namespace tutti::optim

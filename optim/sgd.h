@@ -29,10 +29,7 @@ class SGD : public OptimizerWith<SGDOptions> {
   explicit SGD(const std::vector<Group>& groups);
 
  protected:
-  bool is_capturable() const override { return true; }
-  int state_count(int group) const override { return options(group).momentum != 0; }
-  void update_group(int group, std::span<const kernels::FusedUpdate> updates,
-                    const double* scalars) override;
+  void update_group(int group, std::span<const kernels::FusedUpdate> updates) override;
 };
 
 }  // namespace tutti::optim

@@ -1,8 +1,8 @@
 #include "generate.h"
 
 #include "../philox.h"
-#include "host_values.h"
 #include "launch.h"
+#include "replay_calls.h"
 #include "runtime.h"
 #include "stream.h"
 
@@ -81,14 +81,14 @@ void fill(const Elements& out) {
 void bernoulli(const Elements& out, Generator& generator, std::uint64_t below) {
   const DeviceScope scope(out.device);
   const Generator::State state = generator.state();
-  HostValues::RandomOffset from{nullptr, state.position};
+  ReplayCalls::RandomOffset from{nullptr, state.position};
   if (current_stream(out.device).is_capturing()) {
-    HostValues* const values = HostValues::current(out.device);
-    if (!values)
+    ReplayCalls* const calls = ReplayCalls::current(out.device);
+    if (!calls)
       fail<DeviceError>(
           "bernoulli: expected a capture by cuda::Graph, which gives each replay new random "
           "numbers; this stream is captured by other means");
-    from = values->random_offset("bernoulli", generator);
+    from = calls->random_offset("bernoulli", generator);
   }
   dispatch_by_width(out.width, [&](auto zero) {
     using U = decltype(zero);

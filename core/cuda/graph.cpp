@@ -2,7 +2,7 @@
 
 #include "arena.h"
 #include "check.h"
-#include "host_values.h"
+#include "replay_calls.h"
 
 namespace tutti::cuda {
 
@@ -10,7 +10,7 @@ struct Graph::State {
   int device;
   Stream stream;  // the captured stream; replays go to the current one
   std::shared_ptr<Arena> arena;
-  HostValues host_values;
+  ReplayCalls replay_calls;
   cudaGraphExec_t executable = nullptr;
   std::size_t size = 0;
 
@@ -18,7 +18,7 @@ struct Graph::State {
       : device(index),
         stream(Stream::create(index)),
         arena(std::make_shared<Arena>(index)),
-        host_values(arena) {}
+        replay_calls(arena) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
@@ -57,7 +57,7 @@ void Graph::State::capture(const std::function<void()>& step) {
   cudaError_t status = cudaSuccess;
   {
     const ArenaScope memory(arena);
-    const HostValues::CaptureScope values(host_values);
+    const ReplayCalls::CaptureScope calls(replay_calls);
     check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture", "cuda::Graph");
     try {
@@ -100,7 +100,7 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 void Graph::replay() {
   const DeviceScope scope(state_->device);
   const Stream& stream = current_stream(state_->device);
-  state_->host_values.refresh(stream);
+  state_->replay_calls.run();
   check(cudaGraphLaunch(state_->executable, stream.get()), "cudaGraphLaunch", "cuda::Graph");
   state_->arena->record_use(stream);
 }

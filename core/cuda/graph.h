@@ -52,18 +52,11 @@ class Graph {
 /// Returns whether the calling thread's work on a device is being captured. False for the CPU.
 bool is_capturing(Device device);
 
-/// Allocates `bytes` bytes of device memory for host values that change in every step. Call it
-/// inside a captured step and let the step's kernels read the memory.
-///
-/// Each replay() first calls `write` with host memory of the same size and copies the result to the
-/// device, for all such blocks in the order of these calls; an exception of `write` leaves replay()
-/// too. The memory belongs to the graph. Throws a DeviceError unless a cuda::Graph of the calling
-/// thread is capturing.
-void* refresh_before_replay(Device device, std::size_t bytes, std::function<void(void*)> write);
-
-/// Lets each replay() of the graph that the calling thread captures call `prepare` first, in the
-/// order of these calls and those of refresh_before_replay(). It may enqueue work on the current
-/// stream. Returns false, and does nothing, unless a cuda::Graph of this thread is capturing.
-bool call_before_replay(Device device, std::function<void()> prepare);
+/// Lets each replay() of the graph that the calling thread captures first make this call, in the
+/// order in which such calls were added; an exception of the call leaves replay(), and nothing
+/// runs. The call may enqueue work on the current stream, such as a copy of new values into a
+/// tensor that the captured kernels read. Returns false, and does nothing, unless a cuda::Graph of
+/// this thread is capturing.
+bool call_before_replay(Device device, std::function<void()> call);
 
 }  // namespace tutti::cuda

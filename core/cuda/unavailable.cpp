@@ -73,7 +73,6 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 void Graph::replay() { refuse(); }
 std::size_t Graph::size() const { return 0; }
 bool is_capturing(Device) { return false; }
-void* refresh_before_replay(Device, std::size_t, std::function<void(void*)>) { refuse(); }
 bool call_before_replay(Device, std::function<void()>) { return false; }
 
 bool has_ranges() { return false; }

@@ -11,6 +11,8 @@
 #include <array>
 #include <atomic>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "../../core/begin_cpu_level.h"
 
@@ -21,94 +23,55 @@ using Trained = Types<float, double, BFloat16, Float16>;
 
 constexpr std::int64_t grain = 16384;
 
-// Returns the number of this update of its parameter, counted from 1 without the skipped ones.
-// Where this update is to be skipped, counts it as skipped and returns 0.
-std::int64_t counted_step(const FusedUpdate& u) {
-  if (!u.skipped.defined()) return u.step;
-  float& skipped = *u.skipped.data<float>();
-  if (u.found_inf.defined() && *u.found_inf.data<float>() != 0) {
-    skipped += 1;
-    return 0;
-  }
-  return u.step - static_cast<std::int64_t>(skipped);
+// Updates the elements of one parameter, which has states K.
+template <class T, class Method, std::size_t... K>
+void update_elements(const FusedUpdate& u, const Method& method, std::index_sequence<K...>) {
+  using C = Accumulate<T>;
+  T* p = u.parameter.data<T>();
+  const T* g = u.gradient.data<T>();
+  [[maybe_unused]] const std::tuple states{u.states[K].template data<C>()...};
+  parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
+    const auto update = method;
+    [[maybe_unused]] const auto s = states;
+    TUTTI_INDEPENDENT_LOOP
+    for (std::int64_t i = begin; i < end; ++i)
+      p[i] = T(update.updated(C(p[i]), C(g[i]), std::get<K>(s)[i]...));
+  });
 }
 
-void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, ReplayScalars) {
-  for (const FusedUpdate& u : updates) {
-    const std::int64_t step = counted_step(u);
-    if (step == 0) continue;
-    dispatch(Trained{}, u.parameter.dtype(), "sgd", [&]<class T>() {
-      using C = Accumulate<T>;
-      const auto method = SgdUpdate<C>::of(s, static_cast<double>(step));
-      T* p = u.parameter.data<T>();
-      const T* g = u.gradient.data<T>();
-      if (u.states.empty()) {
-        parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-          const auto update = method;
-          for (std::int64_t i = begin; i < end; ++i) p[i] = T(update.updated(C(p[i]), C(g[i])));
-        });
-        return;
-      }
-      C* m = u.states[0].data<C>();
-      parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-        const auto update = method;
-        TUTTI_INDEPENDENT_LOOP
-        for (std::int64_t i = begin; i < end; ++i) p[i] = T(update.updated(C(p[i]), C(g[i]), m[i]));
-      });
-    });
-  }
-}
-
-void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars) {
-  for (const FusedUpdate& u : updates) {
-    const std::int64_t step = counted_step(u);
-    if (step == 0) continue;
-    dispatch(Trained{}, u.parameter.dtype(), "adam", [&]<class T>() {
-      using C = Accumulate<T>;
-      const auto method = AdamUpdate<C>::of(s, static_cast<double>(step));
-      T* p = u.parameter.data<T>();
-      const T* g = u.gradient.data<T>();
-      C* m = u.states[0].data<C>();
-      C* v = u.states[1].data<C>();
-      if (s.amsgrad) {
-        C* largest = u.states[2].data<C>();
-        parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-          const auto update = method;
-          TUTTI_INDEPENDENT_LOOP
-          for (std::int64_t i = begin; i < end; ++i)
-            p[i] = T(update.updated(C(p[i]), C(g[i]), m[i], v[i], largest[i]));
-        });
-        return;
-      }
-      parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-        const auto update = method;
-        TUTTI_INDEPENDENT_LOOP
-        for (std::int64_t i = begin; i < end; ++i)
-          p[i] = T(update.updated(C(p[i]), C(g[i]), m[i], v[i]));
-      });
-    });
-  }
-}
-
-void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares,
-          ReplayScalars) {
-  const double* square = squares.data<double>();
+// Updates the parameters whose step is not skipped. `method_of` returns the factors in type C for
+// update k from the number of its step; `counts` are the numbers of states that the method allows.
+template <std::size_t... counts, class MethodOf>
+void update_all(const char* op, std::span<const FusedUpdate> updates, const MethodOf& method_of) {
   for (std::size_t k = 0; k < updates.size(); ++k) {
     const FusedUpdate& u = updates[k];
-    if (counted_step(u) == 0) continue;
-    dispatch(Trained{}, u.parameter.dtype(), "lars", [&]<class T>() {
-      using C = Accumulate<T>;
-      const auto method = LarsUpdate<C>::of(s, square[k], square[updates.size() + k]);
-      T* p = u.parameter.data<T>();
-      const T* g = u.gradient.data<T>();
-      C* m = u.states[0].data<C>();
-      parallel_for(u.parameter.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-        const auto update = method;
-        TUTTI_INDEPENDENT_LOOP
-        for (std::int64_t i = begin; i < end; ++i) p[i] = T(update.updated(C(p[i]), C(g[i]), m[i]));
-      });
+    if (u.found_inf.defined() && *u.found_inf.data<float>() != 0) continue;
+    const auto step = static_cast<double>(++*u.steps.data<std::int64_t>());
+    dispatch(Trained{}, u.parameter.dtype(), op, [&]<class T>() {
+      const auto method = method_of.template operator()<Accumulate<T>>(k, step);
+      ((u.states.size() == counts
+            ? update_elements<T>(u, method, std::make_index_sequence<counts>())
+            : void()),
+       ...);
     });
   }
+}
+
+void sgd(const SgdStep& s, std::span<const FusedUpdate> updates) {
+  update_all<0, 1>("sgd", updates,
+                   [&]<class C>(std::size_t, double step) { return SgdUpdate<C>::of(s, step); });
+}
+
+void adam(const AdamStep& s, std::span<const FusedUpdate> updates) {
+  update_all<2, 3>("adam", updates,
+                   [&]<class C>(std::size_t, double step) { return AdamUpdate<C>::of(s, step); });
+}
+
+void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares) {
+  const double* square = squares.data<double>();
+  update_all<1>("lars", updates, [&]<class C>(std::size_t k, double) {
+    return LarsUpdate<C>::of(s, square[k], square[updates.size() + k]);
+  });
 }
 
 // Sums chunks of a fixed size in order, so that the number of threads decides only which thread

@@ -2,25 +2,21 @@
 // in
 // ../optimizer_math.h.
 #include "../optimizer_math.h"
+#include "block_counters.h"
 #include "gradient_scaling.h"
 #include "tensor_list.h"
 
 namespace tutti::kernels::cuda {
 namespace {
 
-// ---- The methods. `Arguments` is what the host passes to the kernel. `from_replay` reads the
-// options of a replay, of which there are `options`; the step numbers follow them. `of` computes
-// the factors of update `k`, once in each block. `apply` updates one element, whose parameter has
-// this number of state tensors.
+// ---- The methods. `Arguments` is what the host passes to the kernel. `of` computes the factors of
+// update `k`, once in each block. `apply` updates one element, whose parameter has this number of
+// state tensors.
 
 template <class C>
 struct Sgd : SgdUpdate<C> {
   using Arguments = SgdStep;
-  static constexpr int options = 5;
 
-  static __device__ SgdStep from_replay(const SgdStep&, ReplayScalars n) {
-    return {n[0], n[1], n[2], n[3], n[4] != 0};
-  }
   static __device__ Sgd of(const SgdStep& s, double step, int) {
     return {SgdUpdate<C>::of(s, step)};
   }
@@ -32,11 +28,7 @@ struct Sgd : SgdUpdate<C> {
 template <class C>
 struct Adam : AdamUpdate<C> {
   using Arguments = AdamStep;
-  static constexpr int options = 6;
 
-  static __device__ AdamStep from_replay(const AdamStep& s, ReplayScalars n) {
-    return {n[0], n[1], n[2], n[3], n[4], n[5] != 0, s.decoupled};
-  }
   static __device__ Adam of(const AdamStep& s, double step, int) {
     return {AdamUpdate<C>::of(s, step)};
   }
@@ -56,11 +48,7 @@ struct LarsArguments {
 template <class C>
 struct Lars : LarsUpdate<C> {
   using Arguments = LarsArguments;
-  static constexpr int options = 6;
 
-  static __device__ LarsArguments from_replay(const LarsArguments& g, ReplayScalars n) {
-    return {{n[0], n[1], n[2], n[3], n[4], n[5] != 0}, g.squares, g.count};
-  }
   static __device__ Lars of(const LarsArguments& g, double, int k) {
     return {LarsUpdate<C>::of(g.step, g.squares[k], g.squares[g.count + k])};
   }
@@ -77,20 +65,19 @@ __device__ inline void write_rounded(const Entry& e, std::int64_t at, int count,
 template <class T, class Method>
 __global__ __launch_bounds__(list_threads) void step_kernel(List list,
                                                             typename Method::Arguments arguments,
-                                                            ReplayScalars scalars) {
+                                                            unsigned* counters) {
   using C = Accumulate<T>;
   __shared__ Method made;
   const int k = entry_at(list, blockIdx.x);
   const Entry& e = list.entries[k];
-  if (e.skipped && e.found_inf && *e.found_inf != 0) {  // No other block reads `skipped` now.
-    if (threadIdx.x == 0 && blockIdx.x == list.begin[k]) *e.skipped += 1;
-    return;
-  }
+  if (e.found_inf && *e.found_inf != 0) return;
   if (threadIdx.x == 0) {
-    const double step = scalars ? scalars[Method::options + list.index[k]] : e.step;
-    const double skipped = e.skipped ? static_cast<double>(*e.skipped) : 0;
-    made = Method::of(scalars ? Method::from_replay(arguments, scalars) : arguments, step - skipped,
-                      list.index[k]);
+    const std::int64_t step = *e.steps + 1;
+    made = Method::of(arguments, static_cast<double>(step), list.index[k]);
+    // The last of the parameter's blocks that has read the count writes it.
+    __threadfence();
+    const unsigned last = list.begin[k + 1] - list.begin[k] - 1;
+    if (last == 0 || atomicInc(counters + k, last) == last) *e.steps = step;
   }
   __syncthreads();
   const Method method = made;
@@ -137,37 +124,33 @@ struct FromUpdate {
             state(2),
             at(u.gradient),
             u.parameter.numel(),
+            static_cast<std::int64_t*>(at(u.steps)),
             static_cast<const float*>(at(u.found_inf)),
-            static_cast<float*>(at(u.skipped)),
             at(u.rounded),
-            static_cast<unsigned>(u.step),
             u.rounded.defined() ? u.rounded.dtype() : bfloat16};
   }
 };
 
 template <template <class> class Method, class Arguments>
-void run(const char* op, std::span<const FusedUpdate> updates, const Arguments& arguments,
-         ReplayScalars scalars) {
+void run(const char* op, std::span<const FusedUpdate> updates, const Arguments& arguments) {
   if (updates.empty()) return;
-  const tutti::cuda::DeviceScope scope(updates[0].parameter.device().index());
+  const int device = updates[0].parameter.device().index();
+  const tutti::cuda::DeviceScope scope(device);
   in_lists(updates, op, FromUpdate{}, [&]<class T>(const List& list) {
     tutti::cuda::launch(op, step_kernel<T, Method<Accumulate<T>>>, grid_of(list), list, arguments,
-                        scalars);
+                        block_counters(device));
   });
 }
 
-void sgd(const SgdStep& s, std::span<const FusedUpdate> updates, ReplayScalars scalars) {
-  run<Sgd>("sgd", updates, s, scalars);
+void sgd(const SgdStep& s, std::span<const FusedUpdate> updates) { run<Sgd>("sgd", updates, s); }
+
+void adam(const AdamStep& s, std::span<const FusedUpdate> updates) {
+  run<Adam>("adam", updates, s);
 }
 
-void adam(const AdamStep& s, std::span<const FusedUpdate> updates, ReplayScalars scalars) {
-  run<Adam>("adam", updates, s, scalars);
-}
-
-void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares,
-          ReplayScalars scalars) {
+void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares) {
   run<Lars>("lars", updates,
-            LarsArguments{s, squares.data<double>(), static_cast<int>(updates.size())}, scalars);
+            LarsArguments{s, squares.data<double>(), static_cast<int>(updates.size())});
 }
 
 }  // namespace

@@ -21,10 +21,9 @@ struct Entry {
   void *parameter = nullptr, *first = nullptr, *second = nullptr, *third = nullptr;
   const void* gradient = nullptr;
   std::int64_t size = 0;
+  std::int64_t* steps = nullptr;
   const float* found_inf = nullptr;
-  float* skipped = nullptr;
   void* rounded = nullptr;
-  unsigned step = 0;
   DType rounded_dtype = DType::bfloat16;
 };
 

@@ -1,6 +1,6 @@
 // Tests of optimizers that are written in tensor arithmetic, on a device: a step whose gradients
-// overflowed is skipped without waiting for the host, and capturing a step that a graph would
-// freeze throws.
+// overflowed is skipped without waiting for the host, and a replay throws where a graph has frozen
+// an option that has changed. graph_step_test.cpp compares captured steps with others.
 #include "../distributed/messages.h"
 #include "../optim/amsgrad.h"
 #include "../test_device.h"
@@ -10,6 +10,8 @@
 #include <tutti/core/cuda/runtime.h>
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace tutti {
 namespace {
@@ -60,17 +62,42 @@ TEST(CustomOptimizer, TheDeviceSkipsWhatOverflowed) {
   }
 }
 
-TEST(CustomOptimizer, AGraphIsRefusedAndNothingChanges) {
-  const auto p = parameters(float32);
-  Amsgrad amsgrad(p, {.lr = 0.01});
-  give_gradients(p, 0);
-  amsgrad.step();
-  const auto before = to_vector(p[2]);
-  expect_contains(message_of<DeviceError>(
-                      [&] { const cuda::Graph graph(test_device(), [&] { amsgrad.step(); }); }),
-                  {"Amsgrad", "update_one()", "leave step() out of the graph"});
-  EXPECT_EQ(to_vector(p[2]), before);
-  EXPECT_EQ(amsgrad.state_dict().tensors.front().second.select(0, 0).item<int>(), 1);
+// Reads the learning rate on the host.
+struct FrozenOptions {
+  double lr = 0.5;
+  double momentum = 0;
+};
+class Frozen : public optim::OptimizerWith<FrozenOptions> {
+ public:
+  explicit Frozen(std::vector<Tensor> parameters)
+      : OptimizerWith(
+            {.name = "Frozen", .options = {{"lr", &Options::lr}, {"momentum", &Options::momentum}}},
+            {Group{std::move(parameters), {}}}) {}
+
+ protected:
+  void update_one(const optim::ParameterUpdate& u) override {
+    u.parameter.add_(option("momentum", u) + u.gradient, -options(u.group).lr);
+  }
+};
+
+TEST(CustomOptimizer, AReplayRefusesAnOptionThatTheGraphHasFrozen) {
+  const Tensor p = ones({5}, {.device = test_device()}).requires_grad_();
+  Frozen frozen({p});
+  p.set_grad(ones({5}, {.device = test_device()}));
+  frozen.step();
+  cuda::Graph graph(test_device(), [&] { frozen.step(); });
+  EXPECT_EQ(to_vector(p), std::vector<double>(5, 0.5)) << "nothing has changed";
+  frozen.set_momentum(3);  // It is read on the device.
+  graph.replay();
+  EXPECT_EQ(to_vector(p), std::vector<double>(5, -1.5));
+  frozen.set_learning_rate(0.25);
+  expect_contains(message_of<DeviceError>([&] { graph.replay(); }),
+                  {"Frozen", "'lr' was 0.5", "now 0.25", "capture the step again", "option("});
+  EXPECT_EQ(to_vector(p), std::vector<double>(5, -1.5));
+  EXPECT_EQ(frozen.state_dict().tensors.front().second.select(0, 0).item<int>(), 2);
+  frozen.set_learning_rate(0.5);
+  graph.replay();
+  EXPECT_EQ(to_vector(p), std::vector<double>(5, -3.5));
 }
 
 }  // namespace

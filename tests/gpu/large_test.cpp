@@ -434,11 +434,16 @@ void optimizer_steps(const Size& s) {
   steps.unscale(gradients, scale, found);
   expect_elements(g, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 4; });
   EXPECT_EQ(found.item<float>(), 0);
-  kernels::FusedUpdate update;
-  update.parameter = p;
-  update.gradient = g;
-  steps.sgd({.lr = 2, .momentum = 0, .dampening = 0, .weight_decay = 0, .nesterov = false},
-            {&update, 1}, nullptr);
+  const kernels::FusedUpdate update{
+      .parameter = p, .gradient = g, .steps = zeros({}, there(int64))};
+  const Tensor lr = full({}, 2, there(float64)), zero = zeros({}, there(float64));
+  const double* const none = zero.data<double>();
+  steps.sgd({.lr = lr.data<double>(),
+             .momentum = none,
+             .dampening = none,
+             .weight_decay = none,
+             .nesterov = false},
+            {&update, 1});
   expect_elements(p, s.columns(), [](Index r, Index c) { return as_pattern(r, c) / 2; });
   EXPECT_EQ(total(p), sum_over_pattern(s.rows, s.columns()) / 2);
   g.alias({}, {}, s.count() - 1).fill_(INFINITY);

@@ -7,6 +7,9 @@
 #include "compare.h"
 
 #include <tutti/autograd/functions.h>
+#include <tutti/optim/adam.h>
+#include <tutti/optim/lars.h>
+#include <tutti/optim/sgd.h>
 
 #include <gtest/gtest.h>
 
@@ -46,20 +49,18 @@ class Lists {
 
   std::vector<FusedUpdate> updates(int states) {
     std::vector<FusedUpdate> result;
-    for (int i = 0; i < 60; ++i) {
+    for (int i = 0; i < 200; ++i) {  // More of each dtype than one launch takes.
       const Shape s = shape(i);
       Dims order;
       for (const std::int64_t d : random_.permutation(s.size())) order.push_back(d);
       const DType dtype = of_index(i), wide = accumulate_dtype(dtype);
-      FusedUpdate u{.parameter = values(s, dtype, order),
-                    .gradient = values(s, dtype, order),
-                    .step = 1 + random_.below(5)};
+      FusedUpdate u{
+          .parameter = values(s, dtype, order),
+          .gradient = values(s, dtype, order),
+          .steps = full({}, (i % 9 == 0 ? 0x1p24 : 0) + double(random_.below(5)), {int64})};
       for (int k = 0; k < states; ++k)
         u.states.push_back(guarded_(abs(randn(s, {float64}, random_)).to(wide), random_, order));
-      if (random_.below(2) == 0) {
-        u.skipped = full({}, static_cast<double>(random_.below(u.step)));
-        if (random_.below(3) != 0) u.found_inf = full({}, random_.below(2) == 0 ? 0 : 1);
-      }
+      if (random_.below(3) == 0) u.found_inf = full({}, random_.below(2) == 0 ? 0 : 1);
       result.push_back(u);
     }
     return result;
@@ -111,15 +112,15 @@ class Comparison {
 };
 
 // Runs `step` on a random list and compares it with `formula`, which changes the Numbers of the
-// update with index k whose counted step is given.
+// update with index k, whose number is given.
 template <class Step, class Formula>
 void check(Lists& lists, std::vector<FusedUpdate> updates, const Step& step,
            const Formula& formula) {
   std::vector<Numbers> numbers;
-  std::vector<double> skipped;
+  std::vector<double> steps;
   for (const FusedUpdate& u : updates) {
     numbers.emplace_back(u);
-    skipped.push_back(u.skipped.defined() ? u.skipped.item<double>() : 0);
+    steps.push_back(u.steps.item<double>());
   }
   step(updates);
   Comparison comparison;
@@ -131,13 +132,11 @@ void check(Lists& lists, std::vector<FusedUpdate> updates, const Step& step,
       EXPECT_EQ(to_vector(u.parameter), expected.p);
       for (std::size_t s = 0; s < u.states.size(); ++s)
         EXPECT_EQ(to_vector(u.states[s]), expected.states[s]);
-      EXPECT_EQ(u.skipped.item<double>(), skipped[k] + 1);
+      EXPECT_EQ(u.steps.item<double>(), steps[k]);
       continue;
     }
-    if (u.skipped.defined()) {
-      EXPECT_EQ(u.skipped.item<double>(), skipped[k]);
-    }
-    formula(expected, k, static_cast<double>(u.step) - skipped[k]);
+    EXPECT_EQ(u.steps.item<double>(), steps[k] + 1);
+    formula(expected, k, steps[k] + 1);
     const DType dtype = u.parameter.dtype();
     comparison.add(u.parameter, expected.p, tolerance(dtype));
     for (std::size_t s = 0; s < u.states.size(); ++s)
@@ -151,14 +150,19 @@ TEST(OptimizerKernels, SgdFollowsItsFormula) {
     for (const bool nesterov : {false, true}) {
       if (nesterov && !momentum) continue;
       Lists lists(801);
-      const kernels::SgdStep o{.lr = 0.1,
-                               .momentum = momentum ? 0.9 : 0,
-                               .dampening = nesterov ? 0.0 : 0.2,
-                               .weight_decay = 0.03,
-                               .nesterov = nesterov};
+      const optim::SGD::Options o{.lr = 0.1,
+                                  .momentum = momentum ? 0.9 : 0,
+                                  .dampening = nesterov ? 0.0 : 0.2,
+                                  .weight_decay = 0.03,
+                                  .nesterov = nesterov};
+      const kernels::SgdStep options{.lr = &o.lr,
+                                     .momentum = &o.momentum,
+                                     .dampening = &o.dampening,
+                                     .weight_decay = &o.weight_decay,
+                                     .nesterov = nesterov};
       check(
           lists, lists.updates(momentum ? 1 : 0),
-          [&](const auto& updates) { table().sgd(o, updates, nullptr); },
+          [&](const auto& updates) { table().sgd(options, updates); },
           [&](Numbers& n, std::size_t, double step) {
             for (std::size_t i = 0; i < n.p.size(); ++i) {
               const double g = n.g[i] + o.weight_decay * n.p[i];
@@ -178,27 +182,28 @@ TEST(OptimizerKernels, AdamFollowsItsFormula) {
   for (const auto& [decoupled, amsgrad] :
        {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
     Lists lists(802);
-    const kernels::AdamStep o{.lr = 0.02,
-                              .beta1 = 0.8,
-                              .beta2 = 0.95,
-                              .eps = 1e-3,
-                              .weight_decay = 0.1,
-                              .amsgrad = amsgrad,
-                              .decoupled = decoupled};
+    const optim::Adam::Options o{
+        .lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1};
+    const kernels::AdamStep options{.lr = &o.lr,
+                                    .beta1 = &o.beta1,
+                                    .beta2 = &o.beta2,
+                                    .eps = &o.eps,
+                                    .weight_decay = &o.weight_decay,
+                                    .decoupled = decoupled};
     check(
         lists, lists.updates(amsgrad ? 3 : 2),
-        [&](const auto& updates) { table().adam(o, updates, nullptr); },
+        [&](const auto& updates) { table().adam(options, updates); },
         [&](Numbers& n, std::size_t, double step) {
           for (std::size_t i = 0; i < n.p.size(); ++i) {
             double &m = n.states[0][i], &v = n.states[1][i];
-            const double g = n.g[i] + (o.decoupled ? 0 : o.weight_decay * n.p[i]);
+            const double g = n.g[i] + (options.decoupled ? 0 : o.weight_decay * n.p[i]);
             m = o.beta1 * m + (1 - o.beta1) * g;
             v = o.beta2 * v + (1 - o.beta2) * g * g;
             double largest = v;
-            if (o.amsgrad) largest = n.states[2][i] = std::max(n.states[2][i], v);
+            if (n.states.size() > 2) largest = n.states[2][i] = std::max(n.states[2][i], v);
             const double m_hat = m / (1 - std::pow(o.beta1, step)),
                          v_hat = largest / (1 - std::pow(o.beta2, step));
-            if (o.decoupled) n.p[i] *= 1 - o.lr * o.weight_decay;
+            if (options.decoupled) n.p[i] *= 1 - o.lr * o.weight_decay;
             n.p[i] -= o.lr * m_hat / (std::sqrt(v_hat) + o.eps);
           }
         });
@@ -208,12 +213,14 @@ TEST(OptimizerKernels, AdamFollowsItsFormula) {
 TEST(OptimizerKernels, LarsFollowsItsFormula) {
   for (const bool adapt : {false, true}) {
     Lists lists(803);
-    const kernels::LarsStep o{.lr = 0.3,
-                              .momentum = 0.9,
-                              .weight_decay = 0.01,
-                              .trust_coefficient = 0.02,
-                              .eps = 1e-6,
-                              .adapt = adapt};
+    const optim::LARS::Options o{
+        .lr = 0.3, .momentum = 0.9, .weight_decay = 0.01, .trust_coefficient = 0.02, .eps = 1e-6};
+    const kernels::LarsStep options{.lr = &o.lr,
+                                    .momentum = &o.momentum,
+                                    .weight_decay = &o.weight_decay,
+                                    .trust_coefficient = &o.trust_coefficient,
+                                    .eps = &o.eps,
+                                    .adapt = adapt};
     const std::vector<FusedUpdate> updates = lists.updates(1);
     const auto count = static_cast<std::int64_t>(updates.size());
     Generator random(9);
@@ -222,7 +229,7 @@ TEST(OptimizerKernels, LarsFollowsItsFormula) {
     squares.select(0, count + 8).fill_(0);
     const Values square = to_vector(squares);
     check(
-        lists, updates, [&](const auto& list) { table().lars(o, list, squares, nullptr); },
+        lists, updates, [&](const auto& list) { table().lars(options, list, squares); },
         [&](Numbers& n, std::size_t k, double) {
           const double weight = std::sqrt(square[k]), slope = std::sqrt(square[updates.size() + k]);
           const double local = adapt && weight > 0 && slope > 0

@@ -5,6 +5,7 @@
 
 #include "../test_device.h"
 
+#include <tutti/core/create.h>
 #include <tutti/kernels/kernels.h>
 
 #include <algorithm>
@@ -85,9 +86,25 @@ class Moved {
     std::vector<kernels::FusedUpdate> moved;
     for (const kernels::FusedUpdate& u : updates)
       moved.push_back({(*this)(u.parameter), (*this)(u.gradient),
-                       (*this)(std::span<const Tensor>(u.states)), u.step, (*this)(u.found_inf),
-                       (*this)(u.skipped), (*this)(u.rounded)});
+                       (*this)(std::span<const Tensor>(u.states)), (*this)(u.steps),
+                       (*this)(u.found_inf), (*this)(u.rounded)});
     return moved;
+  }
+  const double* operator()(const double* number) {
+    return (*this)(full({}, *number, {float64})).data<double>();
+  }
+  kernels::SgdStep operator()(const kernels::SgdStep& s) {
+    return {(*this)(s.lr), (*this)(s.momentum), (*this)(s.dampening), (*this)(s.weight_decay),
+            s.nesterov};
+  }
+  kernels::AdamStep operator()(const kernels::AdamStep& s) {
+    return {(*this)(s.lr),  (*this)(s.beta1),        (*this)(s.beta2),
+            (*this)(s.eps), (*this)(s.weight_decay), s.decoupled};
+  }
+  kernels::LarsStep operator()(const kernels::LarsStep& s) {
+    return {(*this)(s.lr),           (*this)(s.momentum),
+            (*this)(s.weight_decay), (*this)(s.trust_coefficient),
+            (*this)(s.eps),          s.adapt};
   }
   template <class Option>
   const Option& operator()(const Option& option) {

@@ -6,8 +6,6 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/optim/optimizer.h>
 
-#include <cmath>
-
 namespace tutti {
 
 struct AmsgradOptions {
@@ -34,16 +32,16 @@ class Amsgrad : public optim::OptimizerWith<AmsgradOptions> {
 
  protected:
   void update_one(const optim::ParameterUpdate& u) override {
-    const Options& o = options(u.group);
+    const Tensor beta1 = option("beta1", u), beta2 = option("beta2", u);
     const Tensor &m = u.states[0], &v = u.states[1], &largest = u.states[2];
-    m.mul_(o.beta1).add_(u.gradient, 1 - o.beta1);
-    v.mul_(o.beta2).add_(square(u.gradient), 1 - o.beta2);
+    m.copy_(beta1 * m + (1 - beta1) * u.gradient);
+    v.copy_(beta2 * v + (1 - beta2) * square(u.gradient));
     largest.copy_(maximum(largest, v));
-    const auto correction = [&](double beta) {
-      return o.bias_correction ? 1 - exp(u.step * std::log(beta)) : u.step * 0 + 1.0;
+    const auto correction = [&](const Tensor& beta) {
+      return options(u.group).bias_correction ? 1 - exp(u.step * log(beta)) : u.step * 0 + 1.0;
     };
-    const Tensor root = sqrt(largest / correction(o.beta2)) + o.eps;
-    u.parameter.add_(m / correction(o.beta1) / root, -o.lr);
+    const Tensor root = sqrt(largest / correction(beta2)) + option("eps", u);
+    u.parameter.add_(option("lr", u) * (m / correction(beta1) / root), -1);
   }
 };
 

@@ -339,6 +339,20 @@ TEST(Optimizer, ALoadedStateForgetsTheStepsThatWereSkippedBefore) {
   EXPECT_EQ(to_vector(adam.state_dict().tensors[0].second), (std::vector<double>{2}));
 }
 
+TEST(Optimizer, CountsAreExactWhereFloat32DoesNotCountEveryStep) {
+  for (const Stepped& s : methods_with_states()) {
+    OptimizerState state = s.optimizer->state_dict();
+    state.tensors[0].second = tensor({0x1p24, 0x1p50}, {.dtype = int64});
+    s.optimizer->load_state_dict(state);
+    for (const double found_inf : {0, 1, 0, 0}) {
+      s.give();
+      s.optimizer->step(full({}, found_inf));
+    }
+    EXPECT_EQ(to_vector(s.optimizer->state_dict().tensors[0].second),
+              (std::vector<double>{0x1p24 + 3, 0x1p50 + 3}));
+  }
+}
+
 TEST(Optimizer, AStateThatDoesNotFitChangesNothing) {
   const auto p = start();
   Adam adam(p, {.lr = 0.5});

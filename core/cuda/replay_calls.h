@@ -1,7 +1,6 @@
-// HostValues keeps the host values that change in every step, such as a learning rate or the state
-// of a random generator, and refreshes them before each replay of a captured graph. A graph would
-// freeze them if they were kernel arguments; kernels therefore read them from device memory of the
-// graph, which the host fills through pinned memory.
+// ReplayCalls keeps what a captured graph calls on the host before each replay, and the positions
+// of the random generators that the captured step draws from. A graph would freeze such a position
+// if it were a kernel argument; kernels therefore read it from device memory of the graph.
 #pragma once
 
 #include "../random.h"
@@ -12,19 +11,17 @@
 
 namespace tutti::cuda {
 
-class HostValues {
+class ReplayCalls {
  public:
-  /// Returns the values of the graph that the calling thread captures on a device; null if
+  /// Returns the calls of the graph that the calling thread captures on a device; null if
   /// cuda::Graph captures nothing there.
-  static HostValues* current(int device);
-  explicit HostValues(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
-  HostValues(const HostValues&) = delete;
-  HostValues& operator=(const HostValues&) = delete;
+  static ReplayCalls* current(int device);
+  explicit ReplayCalls(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
+  ReplayCalls(const ReplayCalls&) = delete;
+  ReplayCalls& operator=(const ReplayCalls&) = delete;
 
-  /// Allocates device memory that `write` fills; see refresh_before_replay in graph.h.
-  void* add(std::size_t bytes, std::function<void(void*)> write);
-  /// Calls `prepare` before each replay; see call_before_replay in graph.h.
-  void add_call(std::function<void()> prepare);
+  /// Adds a call; see call_before_replay in graph.h.
+  void add(std::function<void()> call) { calls_.push_back(std::move(call)); }
 
   /// The position in a generator's stream from which a captured kernel draws: `offset` numbers
   /// after the state that the generator has when a replay begins.
@@ -36,25 +33,20 @@ class HostValues {
   /// was given another state since the capture's first draw.
   RandomOffset random_offset(const char* op, Generator& generator);
 
-  /// Calls every `write` and enqueues the copies of the results to the device.
-  void refresh(const Stream& stream) const;
+  /// Makes every call, in the order in which they were added.
+  void run() const;
 
-  /// CaptureScope makes values the calling thread's current ones during a capture. At its end every
+  /// CaptureScope makes calls the calling thread's current ones during a capture. At its end every
   /// generator gets back the state it had before, since a capture draws nothing yet.
   class CaptureScope {
    public:
-    explicit CaptureScope(HostValues& values);
+    explicit CaptureScope(ReplayCalls& calls);
     ~CaptureScope();
     CaptureScope(const CaptureScope&) = delete;
     CaptureScope& operator=(const CaptureScope&) = delete;
   };
 
  private:
-  struct Block {
-    void* memory;
-    std::size_t bytes;
-    std::function<void(void*)> write;
-  };
   struct CapturedGenerator {
     Generator* generator;
     Generator::State begin;                // its state when the capture first drew from it
@@ -62,7 +54,7 @@ class HostValues {
     std::shared_ptr<std::uint64_t> drawn;  // numbers that one replay draws
   };
   std::shared_ptr<Arena> arena_;
-  std::vector<Block> blocks_;
+  std::vector<std::function<void()>> calls_;
   std::vector<CapturedGenerator> generators_;
 };
 
