@@ -3,7 +3,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/create.h"
 #include "../kernels/kernels.h"
-#include "gradients.h"
+#include "common.h"
 
 namespace tutti::optim {
 

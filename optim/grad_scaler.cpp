@@ -5,16 +5,16 @@
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
 #include "../kernels/kernels.h"
-#include "gradients.h"
+#include "common.h"
 
-#include <cmath>
 #include <limits>
 
 namespace tutti::optim {
 namespace {
 
 constexpr double largest = std::numeric_limits<float>::max(),
-                 smallest = std::numeric_limits<float>::denorm_min();
+                 smallest = std::numeric_limits<float>::denorm_min(),
+                 most_steps = 0x1p24;  // The tracker is float32.
 
 // Returns why these numbers cannot be used; empty if they can.
 std::string problem(double scale, const GradScaler::Options& o) {
@@ -24,8 +24,8 @@ std::string problem(double scale, const GradScaler::Options& o) {
     return fmt::format("growth_factor must be above 1 and finite, got {}", o.growth_factor);
   if (!(o.backoff_factor > 0 && o.backoff_factor < 1))
     return fmt::format("backoff_factor must be above 0 and below 1, got {}", o.backoff_factor);
-  if (o.growth_interval < 1 || o.growth_interval > (1 << 24))  // The tracker is float32.
-    return fmt::format("growth_interval must be 1 to {}, got {}", 1 << 24, o.growth_interval);
+  if (o.growth_interval < 1 || static_cast<double>(o.growth_interval) > most_steps)
+    return fmt::format("growth_interval must be 1 to {}, got {}", most_steps, o.growth_interval);
   return {};
 }
 
@@ -110,45 +110,31 @@ void GradScaler::update() {
 double GradScaler::current_scale() const { return scale_.item<double>(); }
 
 StateDict GradScaler::state_dict() const {
-  const auto number = [](double value) { return scalar(value, {.dtype = float64}); };
-  return {{"scale", number(current_scale())},
-          {"growth_tracker", number(tracker_.item<double>())},
-          {"growth_factor", number(options_.growth_factor)},
-          {"backoff_factor", number(options_.backoff_factor)},
-          {"growth_interval", number(static_cast<double>(options_.growth_interval))}};
+  return number_state({{"scale", current_scale()},
+                       {"growth_tracker", tracker_.item<double>()},
+                       {"growth_factor", options_.growth_factor},
+                       {"backoff_factor", options_.backoff_factor},
+                       {"growth_interval", static_cast<double>(options_.growth_interval)}});
 }
 
 void GradScaler::load_state_dict(const StateDict& state) {
-  std::size_t used = 0;
-  const auto number = [&](const char* name) {
-    for (const auto& [key, tensor] : state) {
-      if (key != name) continue;
-      if (!tensor.defined() || tensor.rank() != 0 || tensor.dtype() != float64) break;
-      ++used;
-      return tensor.item<double>();
-    }
-    fail<CheckpointError>("GradScaler state: expected '{}' as a float64 tensor of shape ()", name);
-  };
-  const double scale = number("scale"), tracker = number("growth_tracker"),
-               interval = number("growth_interval");
-  Options options = options_;
-  options.growth_factor = number("growth_factor");
-  options.backoff_factor = number("backoff_factor");
-  const bool is_whole = interval >= 1 && interval <= (1 << 24) && interval == std::floor(interval);
-  if (!is_whole)
-    fail<CheckpointError>(
-        "GradScaler state: growth_interval must be a whole number of 1 to {}, got {}", 1 << 24,
-        interval);
-  options.growth_interval = static_cast<std::int64_t>(interval);
+  const auto numbers = read_numbers("GradScaler", state,
+                                    {{.name = "scale"},
+                                     {"growth_tracker", 0, most_steps, true},
+                                     {.name = "growth_factor"},
+                                     {.name = "backoff_factor"},
+                                     {"growth_interval", 1, most_steps, true}});
+  const double scale = numbers.at("scale"), tracker = numbers.at("growth_tracker"),
+               interval = numbers.at("growth_interval");
+  const Options options{.init_scale = options_.init_scale,
+                        .growth_factor = numbers.at("growth_factor"),
+                        .backoff_factor = numbers.at("backoff_factor"),
+                        .growth_interval = static_cast<std::int64_t>(interval)};
   if (const std::string text = problem(scale, options); !text.empty())
     fail<CheckpointError>("GradScaler state: {}", text);
-  if (!(tracker >= 0 && tracker <= interval && tracker == std::floor(tracker)))
-    fail<CheckpointError>(
-        "GradScaler state: growth_tracker must be a whole number of 0 to {}, got {}", interval,
-        tracker);
-  if (used != state.size())
-    fail<CheckpointError>("GradScaler state: {} of its {} tensors are unknown or occur twice",
-                          state.size() - used, state.size());
+  if (tracker > interval)
+    fail<CheckpointError>("GradScaler state: growth_tracker must be at most {}, got {}", interval,
+                          tracker);
   options_ = options;
   const NoGrad no_grad;
   scale_.fill_(scale);

@@ -25,11 +25,14 @@ bool same_layout(const Tensor& a, const Tensor& b) {
   return true;
 }
 
-// Returns `tensor` in the layout and on the device of `parameter`: itself in nearly all cases.
-Tensor matched(const Tensor& tensor, const Tensor& parameter) {
-  if (tensor.device() == parameter.device() && same_layout(tensor, parameter)) return tensor;
-  const Tensor result = empty_like(parameter, tensor.dtype());
-  result.copy_(tensor.detach());
+// Returns `tensor` in the layout and on the device of `parameter`: itself in nearly all cases;
+// zeros if it is undefined.
+Tensor matched(const Tensor& tensor, const Tensor& parameter, DType dtype) {
+  if (tensor.defined() && tensor.device() == parameter.device() && same_layout(tensor, parameter))
+    return tensor;
+  const Tensor result = empty_like(parameter, dtype);
+  if (tensor.defined()) result.copy_(tensor.detach());
+  else result.zero_();
   return result;
 }
 
@@ -73,6 +76,10 @@ std::vector<Tensor> Optimizer::parameters() const {
 
 void Optimizer::set_options(std::vector<Option> table, std::vector<double> values) {
   table_ = std::move(table);
+  assign(std::move(values));
+}
+
+void Optimizer::assign(std::vector<double> values) {
   check_values(values);
   values_ = std::move(values);
 }
@@ -122,21 +129,26 @@ const char* Optimizer::momentum_name() const {
                    name_);
 }
 
-void Optimizer::set_option(const char* name, int first_group, int last_group, double value) {
+void Optimizer::set_rates(std::span<const double> rates, std::optional<double> momentum) {
   std::vector<double> values = values_;
-  for (int g = first_group; g <= last_group; ++g) values[option_index(name, g)] = value;
-  check_values(values);
-  values_ = std::move(values);
+  for (int g = 0; g < group_count(); ++g) {
+    if (!rates.empty()) values[option_index("lr", g)] = rates[static_cast<std::size_t>(g)];
+    if (momentum) values[option_index(momentum_name(), g)] = *momentum;
+  }
+  assign(std::move(values));
 }
 
 double Optimizer::learning_rate(int group) const { return values_[option_index("lr", group)]; }
-void Optimizer::set_learning_rate(double lr) { set_option("lr", 0, group_count() - 1, lr); }
-void Optimizer::set_learning_rate(int group, double lr) { set_option("lr", group, group, lr); }
+void Optimizer::set_learning_rate(double lr) {
+  set_rates(std::vector(group_sizes_.size(), lr), {});
+}
+void Optimizer::set_learning_rate(int group, double lr) {
+  std::vector<double> values = values_;
+  values[option_index("lr", group)] = lr;
+  assign(std::move(values));
+}
 double Optimizer::momentum(int group) const {
   return values_[option_index(momentum_name(), group)];
-}
-void Optimizer::set_momentum(double momentum) {
-  set_option(momentum_name(), 0, group_count() - 1, momentum);
 }
 
 // ---- Options in device memory, from which kernels read them
@@ -181,15 +193,15 @@ void Optimizer::write(DeviceOptions& options) const {
 void Optimizer::step(const Tensor& found_inf) {
   const NoGrad no_grad;
   const Autocast off(float32);
-  const std::vector<std::size_t> due = slots_with_gradient();
-  for (const std::size_t i : due) {
+  std::vector<std::size_t> due;
+  due.reserve(slots_.size());
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].parameter.grad().defined()) continue;
     check_parameter(i);
     check_states(i);
-    check_capture(i);
+    due.push_back(i);
   }
   if (found_inf.defined()) check_found_inf(found_inf);
-  for (const Slot& slot : slots_)
-    autograd::meta_of(slot.parameter).optimizer_steps.fetch_add(1, std::memory_order_relaxed);
   // Neighbours in the same group and on the same device are updated together.
   for (std::size_t first = 0, last = 0; first < due.size(); first = last) {
     const Slot& slot = slots_[due[first]];
@@ -199,14 +211,8 @@ void Optimizer::step(const Tensor& found_inf) {
     while (last < due.size() && joins(slots_[due[last]])) ++last;
     update_slots(Slots(due).subspan(first, last - first), found_inf);
   }
-}
-
-std::vector<std::size_t> Optimizer::slots_with_gradient() const {
-  std::vector<std::size_t> result;
-  result.reserve(slots_.size());
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (slots_[i].parameter.grad().defined()) result.push_back(i);
-  return result;
+  for (const Slot& slot : slots_)
+    autograd::meta_of(slot.parameter).optimizer_steps.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Optimizer::check_parameter(std::size_t index) const {
@@ -220,42 +226,33 @@ void Optimizer::check_parameter(std::size_t index) const {
         "{}: parameter {} of shape {}: expected elements that are dense in memory, got strides {}; "
         "pass set_data() a contiguous() tensor",
         name_, index, to_string(p.shape()), to_string(p.strides()));
-  if (!(g.shape() == p.shape()))
-    fail<ShapeError>(
-        "{}: gradient of parameter {}: expected the parameter's shape {}, got {}; clear it with "
-        "zero_grad() and run backward again",
-        name_, index, to_string(p.shape()), to_string(g.shape()));
-  if (g.dtype() != p.dtype())
-    fail<DTypeError>(
-        "{}: gradient of parameter {}: expected the parameter's dtype {}, got {}; clear it with "
-        "zero_grad() and run backward again",
-        name_, index, to_string(p.dtype()), to_string(g.dtype()));
-  if (g.device() != p.device())
-    fail<DeviceError>(
-        "{}: gradient of parameter {}: expected it on {} like the parameter, got it on {}; clear "
-        "it with zero_grad() and run backward again",
-        name_, index, to_string(p.device()), to_string(g.device()));
+  const auto expect = [&]<class E>(const auto& expected, const auto& got) {
+    if (!(expected == got))
+      fail<E>(
+          "{}: gradient of parameter {}: expected {} as the parameter, got {}; clear it with "
+          "zero_grad() and run backward again",
+          name_, index, to_string(expected), to_string(got));
+  };
+  expect.template operator()<ShapeError>(p.shape(), g.shape());
+  expect.template operator()<DTypeError>(p.dtype(), g.dtype());
+  expect.template operator()<DeviceError>(p.device(), g.device());
 }
 
 // A state may be on another device or in another layout: it follows its parameter.
 void Optimizer::check_states(std::size_t index) const {
   const Slot& slot = slots_[index];
-  const Tensor& p = slot.parameter;
-  const auto needed = static_cast<std::size_t>(states_of(slot.group));
-  for (std::size_t k = 0; k < needed; ++k) {
-    const Tensor& state = slot.states[k];
-    if (!state.defined()) continue;
-    if (!(state.shape() == p.shape()))
-      fail<ShapeError>(
-          "{}: state '{}' of parameter {}: expected the parameter's shape {}, got {}; make a new "
-          "optimizer after changing the shape of a parameter",
-          name_, state_names_[k], index, to_string(p.shape()), to_string(state.shape()));
-    if (const DType dtype = accumulate_dtype(p.dtype()); state.dtype() != dtype)
-      fail<DTypeError>(
-          "{}: state '{}' of parameter {}: expected {} for a parameter in {}, got {}; make a new "
-          "optimizer after changing the dtype of a parameter",
-          name_, state_names_[k], index, to_string(dtype), to_string(p.dtype()),
-          to_string(state.dtype()));
+  for (std::size_t k = 0; k < slot.states.size(); ++k) {
+    const auto expect = [&]<class E>(const auto& expected, const auto& got) {
+      if (!(expected == got))
+        fail<E>(
+            "{}: state '{}' of parameter {}: expected {} for the parameter, got {}; make a new "
+            "optimizer after changing the shape or the dtype of a parameter",
+            name_, state_names_[k], index, to_string(expected), to_string(got));
+    };
+    const Tensor &p = slot.parameter, state = slot.states[k];
+    if (!state.defined() || static_cast<int>(k) >= states_of(slot.group)) continue;
+    expect.template operator()<ShapeError>(p.shape(), state.shape());
+    expect.template operator()<DTypeError>(accumulate_dtype(p.dtype()), state.dtype());
   }
 }
 
@@ -270,32 +267,23 @@ void Optimizer::check_found_inf(const Tensor& found_inf) const {
           to_string(found_inf.device()), i, to_string(slots_[i].parameter.device()));
 }
 
-// A count or state that is made while a graph is captured would be cleared on every replay.
-void Optimizer::check_capture(std::size_t index) const {
-  const Slot& slot = slots_[index];
-  const Device device = slot.parameter.device();
-  if (!cuda::is_capturing(device)) return;
-  bool exists = slot.steps.defined() && slot.steps.device() == device;
-  for (int k = 0; k < states_of(slot.group); ++k) {
-    const Tensor& state = slot.states[static_cast<std::size_t>(k)];
-    exists = exists && state.defined() && state.device() == device &&
-             same_layout(state, slot.parameter);
-  }
-  if (!exists)
-    fail<DeviceError>(
-        "{}: the step cannot be captured into a graph, since parameter {} of shape {} has no state "
-        "yet (or a state for another device or layout); run a step without a graph before",
-        name_, index, to_string(slot.parameter.shape()));
-}
-
 // Updates parameters of one group that are on one device.
 void Optimizer::update_slots(Slots slots, const Tensor& found_inf) {
   const Slot& first = slots_[slots.front()];
   const Device device = first.parameter.device();
   std::vector<kernels::FusedUpdate> updates;
   updates.reserve(slots.size());
-  for (const std::size_t i : slots) updates.push_back(prepare(slots_[i], found_inf));
   const bool captured = cuda::is_capturing(device);
+  for (const std::size_t i : slots) {
+    const Slot before = slots_[i];
+    updates.push_back(prepare(slots_[i], found_inf));
+    if (!captured || updates_memory_of(before, updates.back())) continue;
+    slots_[i] = before;  // A replay would clear what the capture has made.
+    fail<DeviceError>(
+        "{}: the step cannot be captured into a graph, since parameter {} of shape {} has no state "
+        "yet (or a state for another device or layout); run a step without a graph before",
+        name_, i, to_string(before.parameter.shape()));
+  }
   if (captured) prepare_replays(slots, updates);
   update_group(first.group, updates);
   const auto count = [updates = std::move(updates)] {
@@ -308,23 +296,15 @@ void Optimizer::update_slots(Slots slots, const Tensor& found_inf) {
 // Makes the count and the states that are missing, and brings tensors into the parameter's layout.
 kernels::FusedUpdate Optimizer::prepare(Slot& slot, const Tensor& found_inf) const {
   const Device device = slot.parameter.device();
+  const DType dtype = slot.parameter.dtype();
   slot.steps = slot.steps.defined() ? slot.steps.to(device) : zeros({}, {int64, device});
   kernels::FusedUpdate u{.parameter = slot.parameter,
-                         .gradient = matched(slot.parameter.grad(), slot.parameter),
+                         .gradient = matched(slot.parameter.grad(), slot.parameter, dtype),
                          .steps = slot.steps,
                          .found_inf = found_inf};
-  const auto needed = static_cast<std::size_t>(states_of(slot.group));
-  u.states.reserve(needed);
-  for (std::size_t k = 0; k < needed; ++k) {
-    Tensor& state = slot.states[k];
-    if (state.defined()) {
-      state = matched(state, slot.parameter);
-    } else {
-      state = empty_like(slot.parameter, accumulate_dtype(slot.parameter.dtype()));
-      state.zero_();
-    }
-    u.states.push_back(state);
-  }
+  u.states.assign(slot.states.begin(), slot.states.begin() + states_of(slot.group));
+  for (std::size_t k = 0; k < u.states.size(); ++k)
+    u.states[k] = slot.states[k] = matched(u.states[k], slot.parameter, accumulate_dtype(dtype));
   u.rounded = kernels::copy_to_update(slot.parameter);
   return u;
 }
@@ -341,8 +321,14 @@ void Optimizer::prepare_replays(Slots slots, std::span<const kernels::FusedUpdat
   const auto prepare = [this, group, device, addresses, options = values_,
                         indices = std::vector(slots.begin(), slots.end()),
                         captured = std::vector(updates.begin(), updates.end())] {
-    for (std::size_t i = 0; i < indices.size(); ++i)
-      check_not_moved(indices[i], captured[i], addresses[i]);
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      const Slot& slot = slots_[indices[i]];
+      if (slot.parameter.raw() != addresses[i] || !updates_memory_of(slot, captured[i]))
+        fail<DeviceError>(
+            "{}: parameter {} or its state is not where it was when the graph was captured "
+            "(load_state_dict, Module::to, momentum turned on or off): capture the step again",
+            name_, indices[i]);
+    }
     check_not_frozen(group, options);
     for (const auto& u : captured)
       if (u.rounded.defined()) kernels::copy_to_update(u.parameter);
@@ -356,19 +342,14 @@ void Optimizer::prepare_replays(Slots slots, std::span<const kernels::FusedUpdat
         name_, to_string(device));
 }
 
-void Optimizer::check_not_moved(std::size_t index, const kernels::FusedUpdate& captured,
-                                const void* address) const {
+// Returns whether the count and the needed states of a parameter are those of `update`.
+bool Optimizer::updates_memory_of(const Slot& slot, const kernels::FusedUpdate& update) const {
   const auto is_same = [](const Tensor& a, const Tensor& b) { return a.defined() && a.is_same(b); };
-  const Slot& slot = slots_[index];
-  bool same = slot.parameter.raw() == address && is_same(slot.steps, captured.steps) &&
-              static_cast<std::size_t>(states_of(slot.group)) == captured.states.size();
-  for (std::size_t k = 0; same && k < captured.states.size(); ++k)
-    same = is_same(slot.states[k], captured.states[k]);
-  if (!same)
-    fail<DeviceError>(
-        "{}: parameter {} or its state is not where it was when the graph was captured "
-        "(load_state_dict, Module::to, momentum turned on or off): capture the step again",
-        name_, index);
+  bool same = is_same(slot.steps, update.steps) &&
+              static_cast<std::size_t>(states_of(slot.group)) == update.states.size();
+  for (std::size_t k = 0; same && k < update.states.size(); ++k)
+    same = is_same(slot.states[k], update.states[k]);
+  return same;
 }
 
 // The graph has frozen the options of the group that no kernel reads from the device.

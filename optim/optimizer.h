@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -94,7 +95,7 @@ class Optimizer {
   /// ValueError if there is neither.
   double momentum(int group = 0) const;
   /// Sets the momentum of every group. ValueError, and no change, if a group refuses the value.
-  void set_momentum(double momentum);
+  void set_momentum(double momentum) { set_rates({}, momentum); }
 
   /// Returns copies of the states, and the options.
   OptimizerState state_dict() const;
@@ -158,16 +159,13 @@ class Optimizer {
   using Slots = std::span<const std::size_t>;  // Indices into slots_.
 
   // step() in its order (optimizer.cpp).
-  std::vector<std::size_t> slots_with_gradient() const;
   void check_parameter(std::size_t index) const;
   void check_states(std::size_t index) const;
   void check_found_inf(const Tensor& found_inf) const;
-  void check_capture(std::size_t index) const;
   void update_slots(Slots slots, const Tensor& found_inf);
   kernels::FusedUpdate prepare(Slot& slot, const Tensor& found_inf) const;
   void prepare_replays(Slots slots, std::span<const kernels::FusedUpdate> updates);
-  void check_not_moved(std::size_t index, const kernels::FusedUpdate& captured,
-                       const void* address) const;
+  bool updates_memory_of(const Slot& slot, const kernels::FusedUpdate& update) const;
   void check_not_frozen(int group, const std::vector<double>& captured) const;
   void call_update_one(int group, const kernels::FusedUpdate& update);
   int states_of(int group) const { return state_count(group, option_values(group)); }
@@ -178,16 +176,15 @@ class Optimizer {
   std::size_t option_index(std::string_view name, int group) const;
   const char* momentum_name() const;
   void check_values(const std::vector<double>& values) const;
-  void set_option(const char* name, int first_group, int last_group, double value);
+  void assign(std::vector<double> values);
+  friend class Scheduler;
+  // Sets the learning rate of each group, unless `rates` is empty, and the momentum of all groups.
+  void set_rates(std::span<const double> rates, std::optional<double> momentum);
   Tensor device_option(const char* name, int group, DType dtype, Device device);
   void write(DeviceOptions& options) const;
 
-  // load_state_dict() in its order (optimizer_state.cpp).
-  void check_identity(const Metadata& metadata) const;
+  // The options of a saved state (optimizer_state.cpp).
   std::vector<double> read_options(const Metadata& metadata) const;
-  std::vector<double> read_counts(const StateDict& tensors) const;
-  Tensor read_state(const StateDict& tensors, std::size_t index, std::size_t state,
-                    bool is_needed) const;
 
   std::string name_;
   std::vector<std::string> state_names_;

@@ -5,6 +5,7 @@
 #include "optimizer.h"
 
 #include <charconv>
+#include <map>
 
 namespace tutti::optim {
 namespace {
@@ -18,12 +19,6 @@ double parse(const Metadata& metadata, const std::string& key) {
   if (error != std::errc{} || end != text.data() + text.size())
     fail<CheckpointError>("optimizer state: '{}' is '{}', expected a number", key, excerpt(text));
   return value;
-}
-
-const Tensor* find_tensor(const StateDict& tensors, const std::string& name) {
-  for (const auto& [key, tensor] : tensors)
-    if (key == name) return &tensor;
-  return nullptr;
 }
 
 }  // namespace
@@ -59,98 +54,75 @@ OptimizerState Optimizer::state_dict() const {
 }
 
 void Optimizer::load_state_dict(const OptimizerState& state) {
-  check_identity(state.metadata);
   std::vector<double> options = read_options(state.metadata);
-  const std::vector<double> counts = read_counts(state.tensors);
-  std::vector<std::vector<Tensor>> states;
-  std::size_t used = 1;  // "steps"
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const int group = slots_[i].group, needed = state_count(group, values_of(options, group));
-    auto& of_parameter = states.emplace_back(state_names_.size());
-    for (std::size_t k = 0; counts[i] > 0 && k < state_names_.size(); ++k) {
-      of_parameter[k] = read_state(state.tensors, i, k, static_cast<int>(k) < needed);
-      if (of_parameter[k].defined()) ++used;
-    }
+  std::map<std::string, Tensor> left(state.tensors.begin(), state.tensors.end());
+  if (left.size() != state.tensors.size())
+    fail<CheckpointError>("optimizer state: the name of a tensor occurs twice");
+  // Returns a copy of a tensor; undefined if there is none and none is needed.
+  const auto take = [&](const std::string& name, DType dtype, const Shape& shape, bool is_needed) {
+    const auto found = left.extract(name);
+    if (!found && !is_needed) return Tensor();
+    if (!found || !found.mapped().defined())
+      fail<CheckpointError>("optimizer state: '{}' is missing", name);
+    const Tensor& t = found.mapped();
+    if (t.shape() != shape || t.dtype() != dtype)
+      fail<CheckpointError>("optimizer state: '{}' is {} {}, expected {} {}", name,
+                            to_string(t.dtype()), to_string(t.shape()), to_string(dtype),
+                            to_string(shape));
+    return t.clone();
+  };
+  std::vector<Slot> slots = slots_;
+  const auto counts = to_vector(take("steps", int64, {std::ssize(slots)}, true));
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    Slot& slot = slots[i];
+    constexpr double most = 0x1p53;  // Above this number, float64 does not count every step.
+    if (!(counts[i] >= 0 && counts[i] <= most))
+      fail<CheckpointError>("optimizer state: expected 0 to {} steps of parameter {}, got {}", most,
+                            i, counts[i]);
+    const int needed = state_count(slot.group, values_of(options, slot.group));
+    const Tensor& p = slot.parameter;
+    slot.steps = counts[i] > 0 ? full({}, counts[i], {int64, p.device()}) : Tensor();
+    slot.states.assign(state_names_.size(), {});
+    for (std::size_t k = 0; counts[i] > 0 && k < state_names_.size(); ++k)
+      slot.states[k] = take(fmt::format("{}.{}", i, state_names_[k]), accumulate_dtype(p.dtype()),
+                            p.shape(), static_cast<int>(k) < needed);
   }
-  if (used != state.tensors.size())
+  if (!left.empty())
     fail<CheckpointError>(
-        "optimizer state: {} of its {} tensors belong to no parameter of this {}, or to one "
-        "without steps",
-        state.tensors.size() - used, state.tensors.size(), name_);
+        "optimizer state: '{}' belongs to no parameter of this {}, or to one without steps",
+        excerpt(left.begin()->first), name_);
   values_ = std::move(options);
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].steps = counts[i] > 0 ? full({}, counts[i], {int64, slots_[i].parameter.device()})
-                                    : Tensor();
-    slots_[i].states = std::move(states[i]);
-  }
+  slots_ = std::move(slots);
 }
 
-void Optimizer::check_identity(const Metadata& metadata) const {
+// Returns the values of all options. CheckpointError if the state is of another method or of other
+// groups, or if a value is refused.
+std::vector<double> Optimizer::read_options(const Metadata& metadata) const {
   const auto method = metadata.find("optimizer");
   if (method == metadata.end() || method->second != name_)
     fail<CheckpointError>("optimizer state: expected that of {}, got that of {}", name_,
                           method == metadata.end() ? "no optimizer" : excerpt(method->second));
-  if (const double groups = parse(metadata, "groups"); groups != group_count())
-    fail<CheckpointError>("optimizer state: expected {} parameter groups, got {}", group_count(),
-                          groups);
-  for (std::size_t g = 0; g < group_sizes_.size(); ++g)
-    if (const double size = parse(metadata, fmt::format("group.{}.parameters", g));
-        size != static_cast<double>(group_sizes_[g]))
-      fail<CheckpointError>("optimizer state: expected {} parameters in group {}, got {}",
-                            group_sizes_[g], g, size);
-}
-
-std::vector<double> Optimizer::read_options(const Metadata& metadata) const {
+  const auto expect_size = [&](const std::string& key, std::int64_t size) {
+    if (const double found = parse(metadata, key); found != static_cast<double>(size))
+      fail<CheckpointError>("optimizer state: expected '{}' to be {}, got {}", key, size, found);
+  };
+  expect_size("groups", group_count());
   std::vector<double> values;
-  for (int g = 0; g < group_count(); ++g)
+  for (int g = 0; g < group_count(); ++g) {
+    expect_size(fmt::format("group.{}.parameters", g), group_sizes_[static_cast<std::size_t>(g)]);
     for (const Option& o : table_) {
       const std::string key = fmt::format("group.{}.{}", g, o.name);
       const double value = values.emplace_back(parse(metadata, key));
       if (o.is_flag && value != 0 && value != 1)
         fail<CheckpointError>("optimizer state: '{}' is {}, expected 0 or 1", key, value);
     }
+  }
   try {
     check_values(values);
   } catch (const ValueError& error) {
     fail<CheckpointError>("optimizer state: {}", error.what());
   }
   return values;
-}
-
-// Returns how many steps each parameter has made.
-std::vector<double> Optimizer::read_counts(const StateDict& tensors) const {
-  const Tensor* const steps = find_tensor(tensors, "steps");
-  if (!steps || !steps->defined() || steps->dtype() != int64 ||
-      steps->shape() != Shape{static_cast<std::int64_t>(slots_.size())})
-    fail<CheckpointError>("optimizer state: expected 'steps' as {} int64 numbers", slots_.size());
-  const std::vector<double> counts = to_vector(*steps);
-  constexpr double most = 0x1p53;  // Above this number, float64 does not count every step.
-  for (std::size_t i = 0; i < counts.size(); ++i)
-    if (!(counts[i] >= 0 && counts[i] <= most))
-      fail<CheckpointError>("optimizer state: expected 0 to {} steps of parameter {}, got {}", most,
-                            i, counts[i]);
-  return counts;
-}
-
-// Returns a copy of one state, in the layout of its parameter; undefined if there is none and none
-// is needed.
-Tensor Optimizer::read_state(const StateDict& tensors, std::size_t index, std::size_t state,
-                             bool is_needed) const {
-  const std::string name = fmt::format("{}.{}", index, state_names_[state]);
-  const Tensor* const found = find_tensor(tensors, name);
-  if (!found && !is_needed) return {};
-  if (!found || !found->defined())
-    fail<CheckpointError>("optimizer state: '{}' is missing, though its parameter has made steps",
-                          name);
-  const Tensor& p = slots_[index].parameter;
-  const DType dtype = accumulate_dtype(p.dtype());
-  if (found->shape() != p.shape() || found->dtype() != dtype)
-    fail<CheckpointError>("optimizer state: '{}' is {} {}, expected {} {} as its parameter", name,
-                          to_string(found->dtype()), to_string(found->shape()), to_string(dtype),
-                          to_string(p.shape()));
-  const Tensor copy = empty_like(p, dtype);
-  copy.copy_(*found);
-  return copy;
 }
 
 }  // namespace tutti::optim

@@ -1,35 +1,12 @@
 #include "plateau.h"
 
-#include "../core/create.h"
+#include "common.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 
 namespace tutti::optim {
-namespace {
-
-constexpr double largest_count = 0x1p53;  // Above this number, float64 does not count every update.
-
-// Returns the numbers of these names. CheckpointError if one is missing or another tensor is there.
-std::map<std::string, double> read_numbers(const StateDict& state,
-                                           std::initializer_list<const char*> names) {
-  std::map<std::string, double> numbers;
-  for (const auto& [key, tensor] : state)
-    if (tensor.defined() && tensor.rank() == 0 && tensor.dtype() == float64)
-      numbers.emplace(key, tensor.item<double>());
-  for (const char* name : names)
-    if (!numbers.contains(name))
-      fail<CheckpointError>("ReduceOnPlateau state: expected '{}' as a float64 tensor of shape ()",
-                            name);
-  if (state.size() != names.size())
-    fail<CheckpointError>("ReduceOnPlateau state: expected {} tensors, got {}", names.size(),
-                          state.size());
-  return numbers;
-}
-
-}  // namespace
 
 ReduceOnPlateau::ReduceOnPlateau(const Options& o)
     : options_(o),
@@ -77,26 +54,21 @@ bool ReduceOnPlateau::update(double value) {
 }
 
 StateDict ReduceOnPlateau::state_dict() const {
-  const auto number = [](double value) { return scalar(value, {.dtype = float64}); };
-  return {{"factor", number(factor_)},
-          {"best", number(best_)},
-          {"bad_updates", number(static_cast<double>(bad_updates_))},
-          {"cooldown_left", number(static_cast<double>(cooldown_left_))}};
+  return number_state({{"factor", factor_},
+                       {"best", best_},
+                       {"bad_updates", static_cast<double>(bad_updates_)},
+                       {"cooldown_left", static_cast<double>(cooldown_left_)}});
 }
 
 void ReduceOnPlateau::load_state_dict(const StateDict& state) {
-  const auto numbers = read_numbers(state, {"factor", "best", "bad_updates", "cooldown_left"});
-  const double factor = numbers.at("factor"), best = numbers.at("best");
-  if (!(factor >= 0 && factor <= 1))
-    fail<CheckpointError>("ReduceOnPlateau state: factor must be in [0, 1], got {}", factor);
-  if (std::isnan(best)) fail<CheckpointError>("ReduceOnPlateau state: best must not be NaN");
-  for (const char* name : {"bad_updates", "cooldown_left"})
-    if (const double count = numbers.at(name);
-        !(count >= 0 && count <= largest_count && count == std::floor(count)))
-      fail<CheckpointError>(
-          "ReduceOnPlateau state: {} must be a whole number of at least 0, got {}", name, count);
-  factor_ = factor;
-  best_ = best;
+  constexpr double most = 0x1p53;  // Above this number, float64 does not count every update.
+  const auto numbers = read_numbers("ReduceOnPlateau", state,
+                                    {{.name = "factor", .low = 0, .high = 1},
+                                     {.name = "best"},
+                                     {"bad_updates", 0, most, true},
+                                     {"cooldown_left", 0, most, true}});
+  factor_ = numbers.at("factor");
+  best_ = numbers.at("best");
   bad_updates_ = static_cast<std::int64_t>(numbers.at("bad_updates"));
   cooldown_left_ = static_cast<std::int64_t>(numbers.at("cooldown_left"));
 }

@@ -93,31 +93,22 @@ Scheduler::Scheduler(Optimizer& optimizer, Schedule rate, Schedule momentum)
 void Scheduler::set_position(std::int64_t position) {
   if (position < 0)
     fail<ValueError>("Scheduler: the position must be at least 0, got {}", position);
-  const double factor = (rate_ ? rate_(position) : 1.0) * scale_;
-  std::vector<double> before;
-  for (int g = 0; g < optimizer_.group_count(); ++g) before.push_back(optimizer_.learning_rate(g));
-  try {
-    for (int g = 0; g < optimizer_.group_count(); ++g)
-      optimizer_.set_learning_rate(g, base_rates_[static_cast<std::size_t>(g)] * factor);
-    if (momentum_) optimizer_.set_momentum(momentum_(position));
-  } catch (...) {
-    for (int g = 0; g < optimizer_.group_count(); ++g)
-      optimizer_.set_learning_rate(g, before[static_cast<std::size_t>(g)]);
-    throw;
-  }
-  position_ = position;
+  apply(position, scale_);
 }
 
 void Scheduler::set_scale(double scale) {
   if (!(scale >= 0 && std::isfinite(scale)))
     fail<ValueError>("Scheduler: the scale must be a finite number of at least 0, got {}", scale);
-  const double before = std::exchange(scale_, scale);
-  try {
-    set_position(position_);
-  } catch (...) {
-    scale_ = before;
-    throw;
-  }
+  apply(position_, scale);
+}
+
+void Scheduler::apply(std::int64_t position, double scale) {
+  const double factor = (rate_ ? rate_(position) : 1.0) * scale;
+  std::vector<double> rates = base_rates_;
+  for (double& rate : rates) rate *= factor;
+  optimizer_.set_rates(rates, momentum_ ? std::optional(momentum_(position)) : std::nullopt);
+  position_ = position;
+  scale_ = scale;
 }
 
 }  // namespace tutti::optim

@@ -89,6 +89,8 @@ class Scheduler {
   void set_scale(double scale);
 
  private:
+  void apply(std::int64_t position, double scale);
+
   Optimizer& optimizer_;
   std::vector<double> base_rates_;
   Schedule rate_, momentum_;
