@@ -1,8 +1,8 @@
 // The optimizers' kernels on the CPU. Each parameter takes one vectorised pass, which is split over
-// the threads where the parameter is large. The formulas stand in ../optimizer_math.h. The loops
+// the threads where the parameter is large. The formulas stand in ../optimizer.h. The loops
 // copy their factors to a local variable, because the compiler reloads what a lambda has captured
 // after every store to an element of the same type.
-#include "../optimizer_math.h"
+#include "../optimizer.h"
 
 #include "../../core/parallel.h"
 #include "../kernels.h"

@@ -1,6 +1,5 @@
 // Launches a kernel on many tensors at once: as many as the arguments of a kernel have room for. A
-// block computes one piece of one tensor. What is computed is the business of optimizer.cu and
-// gradient_scaling.cu.
+// block computes one piece of one tensor. What is computed is the business of optimizer.cu.
 #pragma once
 
 #include "../../core/cuda/stream.h"
