@@ -7,6 +7,7 @@
 #include "../autograd/node.h"
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
+#include "../core/memory.h"
 #include "../kernels/optimizer.h"
 #include "../kernels/rounded_weights.h"
 
@@ -184,7 +185,9 @@ Tensor Optimizer::device_option(const char* name, int group, DType dtype, Device
 // Brings the values on the device up to date, by one copy for the options of all groups.
 void Optimizer::write(DeviceOptions& options) const {
   if (options.written == values_) return;
-  options.tensor.copy_(tensor(values_, {.dtype = options.tensor.dtype()}));
+  const Tensor values = tensor(values_, {.dtype = options.tensor.dtype()});
+  copy_bytes(options.tensor.raw(), options.tensor.device(), values.raw(), values.device(),
+             values_.size() * size_of(values.dtype()));
   options.written = values_;
 }
 

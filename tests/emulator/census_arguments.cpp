@@ -121,8 +121,10 @@ void read_arguments(Call& launch, void** arguments) {
   for (std::size_t i = 0; i < types.size(); ++i) {
     if (types[i].ends_with("::OffsetCalculator"))
       elements = elements_of(*static_cast<const OffsetCalculator*>(arguments[i]));
-    if (types[i].find("ListOf<tutti::kernels::cuda::Entry>") != std::string::npos)
+    if (types[i].find("ListOf<tutti::kernels::cuda::Entry>") != std::string::npos) {
       launch.bytes += bytes_of_list(*static_cast<const List*>(arguments[i]), launch.name);
+      return;  // What these kernels read beside the list, such as counters, stays in the cache.
+    }
     if (types[i].find("ListOf<tutti::kernels::cuda::ScaledCopy>") != std::string::npos)
       launch.bytes += bytes_of_list(*static_cast<const ListOf<ScaledCopy>*>(arguments[i]));
   }

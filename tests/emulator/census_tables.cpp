@@ -200,7 +200,7 @@ std::vector<Budget> budgets(const StepCensus& census) {
       {"sums of gradients and metrics", 18, of("axpy_kernel")},
       {"launches of the optimizer", 5, of("step_kernel")},
       {"collectives", 111, calls(census, [](const Row& r) { return r.kind == Kind::collective; })},
-      {"events recorded", 222, of("cudaEventRecord")},
+      {"events recorded", 223, of("cudaEventRecord")},
       {"waits of streams", 227, of("cudaStreamWaitEvent")},
       {"allocations", 748, of("cudaMallocAsync")},
       {"waits of the host", 0,
