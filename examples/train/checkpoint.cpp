@@ -23,26 +23,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr const char* format = "tutti train_resnet 2";
 
-// Options that may change when a run is resumed, because its numbers do not depend on them. A
-// checkpoint does not hold them.
-constexpr std::array options_that_may_change = {
-    "data",    "broken_files", "ranks",     "threads",     "workers",
-    "timeout", "device",       "bn_report", "log_every",   "checkpoint_every",
-    "weights", "keep_best",    "keep_last", "tensorboard", "out"};
-// Numbers that may change, too, and with them how the run goes on. A change of any other option
-// makes it another run.
-constexpr std::array options_to_go_on_with = {"epochs", "max_steps", "patience", "lr"};
-// Options that checkpoints of earlier versions do not name. Their runs had the default.
-constexpr std::array later_options = {"drop_last"};
 // The metadata of the trainer itself. The optimizer's have the prefix "optimizer.".
 constexpr std::array own_metadata = {"format", "options",         "ranks",  "step",
                                      "steps",  "steps_per_epoch", "samples"};
-
-Json comparable(const TrainOptions& o) {
-  Json json = Json::parse(to_json(o));
-  for (const char* name : options_that_may_change) json.erase(name);
-  return json;
-}
 
 // A checkpoint as the tensors and the metadata of one safetensors file.
 struct FileContents {
@@ -171,34 +154,6 @@ Checkpoint unpack(const FileContents& packed) {
   return c;
 }
 
-// Only simple values are shown, because a list may be nested too deep to be printed.
-std::string shown(const Json& value) {
-  if (value.is_string()) return fmt::format("'{}'", excerpt(value.get<std::string>()));
-  return value.is_primitive() ? value.dump() : value.type_name();
-}
-
-bool may_go_on(const std::string& name, const Json& before, const Json& now) {
-  return before == now ||
-         (std::ranges::count(options_to_go_on_with, name) > 0 && before.is_number());
-}
-
-void check_same_run(const TrainOptions& options, const Metadata& metadata) {
-  if (!is_checkpoint(metadata)) fail<CheckpointError>("it is no checkpoint of this trainer");
-  const Json before = Json::parse(text(metadata, "options"), nullptr, false),
-             now = comparable(options), defaults = comparable(TrainOptions());
-  if (!before.is_object()) fail<CheckpointError>("its options cannot be read");
-  for (const auto& [name, value] : now.items()) {
-    const bool had_default = !before.contains(name) && std::ranges::count(later_options, name) > 0;
-    const Json& from = had_default ? defaults : before;
-    if (!from.contains(name) || !may_go_on(name, from[name], value))
-      fail<CheckpointError>("it is of a run with {} = {}, this one has {}", name,
-                            from.contains(name) ? shown(from[name]) : "nothing", shown(value));
-  }
-  for (const auto& [name, value] : before.items())
-    if (!now.contains(name))
-      fail<CheckpointError>("it is of a run with an option '{}', which is unknown", excerpt(name));
-}
-
 // A step has at most the global batch, or one sample of each rank where that is smaller.
 void check_samples(const TrainOptions& options, const Checkpoint& c) {
   const std::int64_t most = std::max<std::int64_t>(options.batch_size, c.ranks());
@@ -226,7 +181,7 @@ void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,
                      const std::string& path) {
   FileContents packed = pack(checkpoint);
   packed.metadata["format"] = format;
-  packed.metadata["options"] = comparable(options).dump();
+  packed.metadata["options"] = options_of_checkpoint(options);
   save_safetensors(path, packed.tensors, packed.metadata);
 }
 
@@ -239,7 +194,9 @@ std::optional<Checkpoint> load_checkpoint(const TrainOptions& options) {
   FileContents packed;
   packed.tensors = load_safetensors(path, &packed.metadata);
   try {
-    check_same_run(options, packed.metadata);
+    if (!is_checkpoint(packed.metadata))
+      fail<CheckpointError>("it is no checkpoint of this trainer");
+    check_same_options(options, text(packed.metadata, "options"));
     Checkpoint checkpoint = unpack(packed);
     check_samples(options, checkpoint);
     return checkpoint;
@@ -256,21 +213,6 @@ std::string tensor_not_finite(const Checkpoint& c) {
         if (is_floating(tensor.dtype()) && !std::isfinite(sum(tensor * 0.0).item<double>()))
           return prefix + name;
   return {};
-}
-
-double option_before(const Checkpoint& checkpoint, const std::string& name) {
-  return Json::parse(checkpoint.options).at(name).get<double>();
-}
-
-std::vector<ChangedOption> changed_options(const TrainOptions& options,
-                                           const Checkpoint& checkpoint) {
-  const Json now = comparable(options);
-  std::vector<ChangedOption> changed;
-  for (const char* name : options_to_go_on_with)
-    if (const double before = option_before(checkpoint, name), value = now.at(name).get<double>();
-        before != value)
-      changed.push_back({name, before, value});
-  return changed;
 }
 
 void refuse_checkpoint(const TrainOptions& options, const std::string& reason) {

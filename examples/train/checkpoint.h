@@ -45,12 +45,6 @@ struct Checkpoint {
   int ranks() const { return static_cast<int>(random.size(0)); }
 };
 
-/// An option that a resumed run has with another value than the run before.
-struct ChangedOption {
-  std::string name;
-  double before = 0, now = 0;
-};
-
 /// Returns OUT/checkpoint.safetensors.
 std::string checkpoint_path(const TrainOptions& options);
 
@@ -68,13 +62,6 @@ void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,
 /// options. Whether the weights and the optimizer's state fit the network is checked by restore(),
 /// and whether another number of ranks can go on by check_ranks().
 std::optional<Checkpoint> load_checkpoint(const TrainOptions& options);
-
-/// Returns the options with which `options` continue the run of the checkpoint in another way:
-/// some of epochs, max_steps, patience and lr.
-std::vector<ChangedOption> changed_options(const TrainOptions& options,
-                                           const Checkpoint& checkpoint);
-/// Returns the value that the run of the checkpoint had for one of these options.
-double option_before(const Checkpoint& checkpoint, const std::string& name);
 
 /// Returns the name of the first tensor of the network, the optimizer or the averages that has a
 /// number that is not finite; empty if there is none.

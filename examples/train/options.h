@@ -1,5 +1,5 @@
-// TrainOptions: what the trainer can be told, and the command line that tells it. The flags
-// themselves are in flags.h.
+// TrainOptions: what the trainer can be told, the command line that tells it, and which options a
+// resumed run may have changed. The table of all options is in option_table.h.
 #pragma once
 
 #include <tutti/core/dtype.h>
@@ -120,7 +120,31 @@ class UsageError : public Error {
 /// after printing it (if `print_help`). Throws a UsageError.
 bool parse(int argc, const char* const* argv, TrainOptions& options, bool print_help = true);
 
+/// Returns the names that --recipe takes.
+const std::vector<std::string>& recipe_names();
+
 /// Returns the options, with defaults filled in, as the JSON text that config.json holds.
 std::string to_json(const TrainOptions& options);
+
+/// Returns the options on which the numbers of a run depend, as the JSON text that a checkpoint
+/// holds.
+std::string options_of_checkpoint(const TrainOptions& options);
+
+/// Throws a CheckpointError that names the first difference where `options` cannot go on with the
+/// run of a checkpoint with these options.
+void check_same_options(const TrainOptions& options, const std::string& of_checkpoint);
+
+/// An option that a resumed run has with another value than the run before.
+struct ChangedOption {
+  std::string name;
+  double before = 0, now = 0;
+};
+
+/// Returns the options with which `options` continue the run of a checkpoint in another way: some
+/// of epochs, max_steps, patience and lr.
+std::vector<ChangedOption> changed_options(const TrainOptions& options,
+                                           const std::string& of_checkpoint);
+/// Returns the value that the run of the checkpoint had for one of these options.
+double option_before(const std::string& of_checkpoint, const std::string& name);
 
 }  // namespace tutti::examples

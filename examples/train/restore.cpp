@@ -60,7 +60,7 @@ void check_same_length(const TrainOptions& options, const Checkpoint& from,
                                            "{}: other data?",
                                            from.steps_per_epoch, length.steps_per_epoch));
   const bool has_new_length =
-      std::ranges::any_of(changed_options(options, from), [](const ChangedOption& option) {
+      std::ranges::any_of(changed_options(options, from.options), [](const ChangedOption& option) {
         return option.name == "epochs" || option.name == "max_steps";
       });
   if (from.steps != length.steps && !has_new_length)
@@ -103,7 +103,7 @@ void check_end(const TrainOptions& options, const Checkpoint& from, const RunLen
         options, fmt::format("it has made {} steps of {} in an epoch, and this run would end after "
                              "{}: give more --epochs or --max-steps",
                              from.step, from.steps_per_epoch, length.steps));
-  const double patience = std::clamp(option_before(from, "patience"), 0.0, 1e15);
+  const double patience = std::clamp(option_before(from.options, "patience"), 0.0, 1e15);
   if (options.patience == 0 && from.step < from.steps && is_tested(from.rows, from.step) &&
       is_out_of_patience(from.rows, static_cast<std::int64_t>(patience)))
     refuse_checkpoint(options, fmt::format("its run stopped early with --patience {0}: give "

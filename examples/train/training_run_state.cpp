@@ -88,7 +88,7 @@ void TrainingRun::continue_from(const Checkpoint& from) {
     log_.say("its checkpoint does not say of which classes and images it is: not compared");
   if (const std::string ranks = describe_other_ranks(options_, from, group_.size()); !ranks.empty())
     log_.say(ranks);
-  for (const ChangedOption& option : changed_options(options_, from))
+  for (const ChangedOption& option : changed_options(options_, from.options))
     log_.say(fmt::format("{} {} -> {}", option.name, option.before, option.now));
 }
 
