@@ -1,17 +1,15 @@
 // train_resnet: trains a ResNet on one rank or many. This file is the program around
 // examples/train: it decides which ranks there are, locks the run folder, passes signals on as the
 // wish to stop, and turns errors into one line and an exit code (train/exit_code.h).
-#include "train/batch_parts.h"
+#include "train/batches.h"
 #include "train/checkpoint.h"
 #include "train/dataset.h"
 #include "train/dry_run.h"
-#include "train/exit_code.h"
+#include "train/network.h"
 #include "train/placement.h"
-#include "train/progress.h"
 #include "train/resume_command.h"
-#include "train/run_folder_lock.h"
-#include "train/same_data.h"
-#include "train/start_weights.h"
+#include "train/run_folder.h"
+#include "train/run_log.h"
 #include "train/timeline.h"
 #include "train/trainer.h"
 

@@ -1,4 +1,4 @@
-#include "../train/early_stop.h"
+#include "../train/metrics.h"
 #include "sections.h"
 
 #include <fmt/format.h>

@@ -2,11 +2,10 @@
 // needs no network and no script. The trainer fills the fields; to_html() draws them.
 #pragma once
 
-#include "../train/batch_norm_check.h"
-#include "../train/progress.h"
+#include "../train/evaluation.h"
 #include "../train/run_folder.h"
-#include "../train/step_times.h"
-#include "../train/test_details.h"
+#include "../train/run_log.h"
+#include "../train/training_step.h"
 
 #include <tutti/core/tensor.h>
 

@@ -1,26 +1,25 @@
 // Checkpoint: everything that a run needs to continue with the same bits as if it had never
-// stopped: weights and their averages, optimizer, loss scale, random numbers, the sums of an
-// incomplete row of metrics, and the rows so far. Another number of ranks can continue it, too
-// (other_ranks.h). It does not hold what follows from the options
-// and the step, such as the order of the data and the schedule. Rank 0 writes and reads the file; a
-// write that is interrupted leaves the old file.
+// stopped, also on another number of ranks. It does not hold what follows from the options and the
+// step, such as the order of the data and the schedule. Rank 0 writes and reads the file; a write
+// that is interrupted leaves the old file.
 #pragma once
 
+#include "dataset.h"
+#include "metrics.h"
 #include "options.h"
 #include "run_folder.h"
+#include "run_log.h"
 
 #include <tutti/distributed/process_group.h>
+#include <tutti/nn/module.h>
+#include <tutti/optim/exponential_moving_average.h>
 #include <tutti/optim/optimizer.h>
 
 #include <array>
 
 namespace tutti::examples {
 
-/// The metadata that describe the data of a run (describe_data() in same_data.h).
-inline constexpr std::array data_metadata{
-    "classes",     "class_names",      "train_images", "train_fingerprint",
-    "test_images", "test_fingerprint", "mean",         "std",
-    "channels",    "resize_size",      "input_size",   "model"};
+class Optimization;
 
 struct Checkpoint {
   std::int64_t step = 0;   ///< The number of steps that were made.
@@ -74,5 +73,59 @@ std::string tensor_not_finite(const Checkpoint& checkpoint);
 /// Only rank 0 needs to see the file.
 std::optional<Checkpoint> broadcast_checkpoint(std::optional<Checkpoint> mine,
                                                const ProcessGroup& group);
+
+/// Returns the first difference between the data of a checkpoint and those of this run, which
+/// describe_data() has described; empty if they are the same, and for a checkpoint of an earlier
+/// version, which does not describe its data.
+std::string other_data(const TrainOptions& options, const Checkpoint& from, const Metadata& now);
+
+/// Returns OUT/best.safetensors.
+std::string best_path(const TrainOptions& options);
+
+/// Writes best.safetensors if the last of `rows` has a better test accuracy than the weights in the
+/// file had, by its metadata. A test whose loss is not finite is never the best.
+void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
+               const StateDict& state, const Metadata& metadata);
+
+/// Returns the line for the screen that says what best.safetensors holds.
+std::string describe_best(const TrainOptions& options);
+
+/// Writes the checkpoint of the end of an epoch as OUT/checkpoint-epoch-NNNN.safetensors, and then
+/// removes those of epochs that are no longer among the last options.keep_last.
+void keep_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint, std::int64_t epoch);
+
+/// Throws a CheckpointError, which names the file and the entry, unless a run of this length can go
+/// on from the checkpoint: it has as many steps in an epoch, a row of metrics for the end of every
+/// epoch, and has not made more steps than the run is to make. Also where it stopped early and
+/// `options` have no patience, with which it would train on by accident.
+void check_length(const TrainOptions& options, const Checkpoint& from, const RunLength& length);
+
+/// Loads the weights, the optimizer and the loss scale of a checkpoint, and the averaged weights
+/// into `ema`, which is null in a run without them. Throws a CheckpointError,
+/// which names the file and the entry, and changes nothing, unless the checkpoint holds exactly
+/// what such a run saves: every tensor with its shape and dtype, and the options that the run has.
+void restore(const TrainOptions& options, const Checkpoint& from, nn::Module& net,
+             Optimization& optimization, optim::ExponentialMovingAverage* ema);
+
+/// Throws a CheckpointError, which names the file, where a run of this length on `ranks` ranks
+/// cannot go on from the checkpoint. Only --sharded refuses another number of ranks: where the
+/// global batch would change, and in the middle of an epoch, where images would be lost or
+/// repeated.
+void check_ranks(const TrainOptions& options, const Checkpoint& from, const RunLength& length,
+                 int ranks);
+
+/// Returns the sums of losses and correct answers with which a rank goes on, float64 (2). Together
+/// the ranks go on with the sums of all ranks of the checkpoint. With as many ranks as before each
+/// has its own.
+Tensor sums_of_rank(const Checkpoint& from, int rank, int ranks);
+
+/// Returns seed and position of the random numbers with which a rank goes on, int64 (2): its own,
+/// or those of another rank where the run had fewer ranks. Images are not drawn from them, but with
+/// the numbers of epoch and image.
+Tensor random_of_rank(const Checkpoint& from, int rank);
+
+/// Returns what the user is told about another number of ranks: what stays, and what makes a
+/// difference to the numbers of the run; empty where the number is the same.
+std::string describe_other_ranks(const TrainOptions& options, const Checkpoint& from, int ranks);
 
 }  // namespace tutti::examples

@@ -1,20 +1,29 @@
 // TrainingData: what the trainer trains and tests on, with all that the network, the preprocessing
-// and the saved weights have to know about it. Reading and batching are the library's business
-// (data/).
+// and the saved weights have to know about it; and how ranks, and a run and its resume, find out
+// whether their data are the same. Reading and batching are the library's business (data/).
 #pragma once
 
+#include "checkpoint.h"
 #include "options.h"
 
 #include <tutti/core/state_dict.h>
 #include <tutti/data/image_folder.h>
 #include <tutti/data/transforms/transform.h>
 #include <tutti/distributed/process_group.h>
+#include <tutti/nn/model_card.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace tutti::examples {
+
+/// The metadata that describe the data of a run (describe_data()).
+inline constexpr std::array data_metadata{
+    "classes",     "class_names",      "train_images", "train_fingerprint",
+    "test_images", "test_fingerprint", "mean",         "std",
+    "channels",    "resize_size",      "input_size",   "model"};
 
 struct TrainingData {
   std::shared_ptr<const data::Dataset> train = {}, test = {};
@@ -60,5 +69,24 @@ TrainingData make_synthetic(const SyntheticOptions& options = {});
 /// Returns the data with a rank's own part of the training images: of n images those from n rank /
 /// ranks up to, and without, n (rank + 1) / ranks.
 TrainingData shard(TrainingData data, int rank, int ranks);
+
+/// Returns the card of the network that `options` train on `data`. Throws a DataError of one line
+/// for a class name that a card cannot hold: one that is not UTF-8 or has control characters.
+nn::ModelCard model_card(const TrainOptions& options, const TrainingData& data);
+
+/// Returns the numbers and fingerprints of the training and the test images. The fingerprint of a
+/// folder is a hash of the paths of its files, in their order; that of images in memory is a hash
+/// of 256 of them and of their labels.
+Metadata describe_images(const TrainingData& data);
+
+/// Returns what a checkpoint says about the data of its run: the model card and data.images;
+/// nothing for data without these.
+Metadata describe_data(const TrainOptions& options, const TrainingData& data);
+
+/// Throws a DataError, with the same text on every rank, unless all ranks have as many training and
+/// test images, the same classes and the same fingerprints. Processes on several hosts read copies
+/// of the data, which may differ; ranks that are threads share one copy and need no check. Every
+/// rank calls it with the whole data. This call is collective.
+void expect_same_data(const TrainingData& data, const ProcessGroup& group);
 
 }  // namespace tutti::examples

@@ -1,6 +1,6 @@
 #include "dry_run.h"
 
-#include "frozen_layers.h"
+#include "network.h"
 #include "training_run.h"
 
 #include <tutti/core/memory.h>

@@ -1,10 +1,174 @@
 #include "evaluation.h"
 
+#include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/core/create.h>
 #include <tutti/core/trace.h>
+#include <tutti/nn/batch_norm/recompute_statistics.h>
 #include <tutti/nn/functional/loss.h>
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+#include <set>
+
 namespace tutti::examples {
+
+Tensor predicted_classes(const Tensor& logits) {
+  const NoGrad no_grad;
+  const Tensor values = logits.detach(), largest = max(values, {1});  // NaN if any is NaN
+  return masked_fill(argmax(values, 1), ne(largest - largest, 0.0), -1);
+}
+
+MetricSums::MetricSums(Device device) : sums_(zeros({2}, {.dtype = float64, .device = device})) {}
+
+void MetricSums::add(const Tensor& loss_sum, const Tensor& answers, const Tensor& labels) {
+  const NoGrad no_grad;
+  const Tensor correct = eq(answers, labels);
+  sums_.slice(0, 0, 1).add_(loss_sum.detach().to(float64));
+  sums_.slice(0, 1, 2).add_(sum(correct).to(float64));
+}
+
+LossAndAccuracy MetricSums::take(const ProcessGroup& group) {
+  group.all_reduce(sums_, distributed::ReduceOp::sum, {.name = "metrics"}).wait();
+  const std::vector<double> sums = to_vector(sums_);
+  const auto samples = static_cast<double>(std::max<std::int64_t>(samples_, 1));
+  sums_.zero_();
+  samples_ = 0;
+  return {.loss = sums[0] / samples, .accuracy = sums[1] / samples};
+}
+
+void MetricSums::restore(const Tensor& sums, std::int64_t samples) {
+  sums_.copy_(sums);
+  samples_ = samples;
+}
+
+// ---- test details
+
+namespace {
+
+using Predictions = std::vector<Prediction>;
+
+bool is_right(const Prediction& p) { return p.label == p.predicted; }
+
+// An order that does not depend on the ranks, and in which neighbours have nothing in common.
+std::uint64_t shuffled(const Prediction& p) {
+  const std::uint64_t product = static_cast<std::uint64_t>(p.index + 1) * 0x9E3779B97F4A7C15u;
+  return product ^ product >> 32;
+}
+
+// Returns `most` predictions of one kind: of those that were wrong the most certain ones, of those
+// that were right a random choice. Each pair of true and predicted class comes once before any
+// comes twice, because otherwise one pair could fill the page.
+Predictions choose(const Predictions& from, bool right, std::int64_t most) {
+  Predictions sorted, chosen, rest;
+  std::ranges::copy_if(from, std::back_inserter(sorted),
+                       [&](const Prediction& p) { return is_right(p) == right; });
+  std::ranges::sort(sorted, [&](const Prediction& a, const Prediction& b) {
+    if (right) return shuffled(a) < shuffled(b);
+    return a.probability != b.probability ? a.probability > b.probability : a.index < b.index;
+  });
+  std::set<std::pair<std::int64_t, std::int64_t>> seen;
+  for (const Prediction& p : sorted)
+    (seen.emplace(p.label, p.predicted).second ? chosen : rest).push_back(p);
+  chosen.insert(chosen.end(), rest.begin(), rest.end());
+  chosen.resize(std::min(chosen.size(), static_cast<std::size_t>(most)));
+  return chosen;
+}
+
+// Returns the predictions of all ranks, of which each gives at most `most`.
+Predictions gather(const Predictions& mine, std::int64_t most, const ProcessGroup& group) {
+  constexpr std::int64_t columns = 4;
+  const Tensor own = full({most, columns}, -1, {.dtype = float64}),
+               all = empty({group.size(), most, columns}, {.dtype = float64});
+  double* to = own.data<double>();
+  for (const Prediction& p : mine)
+    for (const double value : {static_cast<double>(p.index), static_cast<double>(p.label),
+                               static_cast<double>(p.predicted), p.probability})
+      *to++ = value;
+  group.all_gather(own, all, {.name = "predictions"}).wait();
+  Predictions result;
+  const double* row = all.data<double>();
+  for (std::int64_t i = 0; i < group.size() * most; ++i, row += columns)
+    if (row[0] >= 0)
+      result.push_back({.index = static_cast<std::int64_t>(row[0]),
+                        .label = static_cast<std::int64_t>(row[1]),
+                        .predicted = static_cast<std::int64_t>(row[2]),
+                        .probability = row[3]});
+  return result;
+}
+
+// Adds up the counts of all ranks.
+std::vector<std::int64_t> sum_of_ranks(std::vector<std::int64_t> counts,
+                                       const ProcessGroup& group) {
+  const Tensor values = from_blob(counts.data(), {static_cast<std::int64_t>(counts.size())}, int64);
+  group.all_reduce(values, distributed::ReduceOp::sum, {.name = "confusion matrix"}).wait();
+  return counts;
+}
+
+}  // namespace
+
+TestRecorder::TestRecorder(std::int64_t classes, std::int64_t most_predictions)
+    : classes_(classes), most_predictions_(most_predictions) {}
+
+void TestRecorder::add(const Tensor& logits, const Tensor& labels,
+                       const std::vector<std::int64_t>& indices) {
+  const NoGrad no_grad;
+  const Tensor values = logits.detach().to(float64);
+  const Tensor answers = empty({3, labels.size(0)}, {.dtype = float64, .device = labels.device()});
+  answers.select(0, 0).copy_(labels);
+  answers.select(0, 1).copy_(predicted_classes(values));
+  answers.select(0, 2).copy_(max(softmax(values, 1), {1}));
+  answers_.push_back(answers);
+  indices_.insert(indices_.end(), indices.begin(), indices.end());
+}
+
+std::vector<Prediction> TestRecorder::read_predictions() {
+  Predictions all;
+  for (const Tensor& batch : answers_) {
+    const Tensor host = batch.to(Device::cpu());
+    const std::int64_t n = host.size(1);
+    const double* const values = host.data<double>();
+    for (std::int64_t i = 0; i < n; ++i)
+      all.push_back({.index = indices_[all.size()],
+                     .label = static_cast<std::int64_t>(values[i]),
+                     .predicted = static_cast<std::int64_t>(values[n + i]),
+                     .probability = std::isnan(values[2 * n + i]) ? 0 : values[2 * n + i]});
+  }
+  answers_.clear();
+  indices_.clear();
+  return all;
+}
+
+TestDetails TestRecorder::take(const ProcessGroup& group) {
+  const Predictions mine = read_predictions();
+  const bool has_matrix = classes_ <= TestDetails::most_confusion_classes;
+  // The first column counts what was taken for no class. Without a matrix there are two columns for
+  // each class: not recognised, and recognised.
+  const std::int64_t columns = has_matrix ? 1 + classes_ : 2;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(classes_ * columns));
+  for (const Prediction& p : mine)
+    ++counts[static_cast<std::size_t>(p.label * columns +
+                                      (has_matrix ? 1 + p.predicted : is_right(p)))];
+  counts = sum_of_ranks(std::move(counts), group);
+
+  TestDetails details{.classes = classes_};
+  for (std::int64_t c = 0; c < classes_; ++c) {
+    const auto* const row = counts.data() + c * columns;
+    details.samples.push_back(std::reduce(row, row + columns));
+    details.correct.push_back(row[has_matrix ? 1 + c : 1]);
+    if (has_matrix) details.confusion.insert(details.confusion.end(), row + 1, row + columns);
+  }
+  for (const bool right : {false, true}) {
+    const Predictions own = choose(mine, right, most_predictions_);
+    (right ? details.right : details.wrong) =
+        choose(gather(own, most_predictions_, group), right, most_predictions_);
+  }
+  return details;
+}
+
+// ---- evaluation
 
 LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const ProcessGroup& group,
                          Device device, TestRecorder* recorder) {
@@ -22,6 +186,57 @@ LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const Process
   }
   net.train();
   return sums.take(group);
+}
+
+// ---- batch norm check
+
+namespace {
+
+// The statistics are those of other batches than the ones that training sees next.
+data::DataLoader::Options with_own_order(data::DataLoader::Options options) {
+  options.sampler.seed += 1'000'003;
+  return options;
+}
+
+}  // namespace
+
+std::string to_string(const BatchNormCheck& check) {
+  return fmt::format(
+      "batch normalisation, on {} training batches:\n{}test accuracy {:.4f} (loss {:.4f}) with "
+      "running statistics, {:.4f} (loss {:.4f}) with recomputed ones",
+      check.batches, check.report.to_string(), check.running.accuracy, check.running.loss,
+      check.recomputed.accuracy, check.recomputed.loss);
+}
+
+StatisticsBatches::StatisticsBatches(std::shared_ptr<const data::Dataset> images,
+                                     data::DataLoader::Options options, std::int64_t batches,
+                                     const ProcessGroup& group, Device device)
+    : loader_(std::move(images), with_own_order(std::move(options))), device_(device) {
+  const Tensor count = full({}, static_cast<double>(std::min(batches, loader_.batches_per_epoch())),
+                            {.dtype = int64});
+  group.all_reduce(count, distributed::ReduceOp::min, {.name = "statistics batches"}).wait();
+  count_ = count.item<std::int64_t>();
+}
+
+void StatisticsBatches::run(nn::Layer& net, std::int64_t epoch) {
+  const trace::Span span("statistics");
+  const NoGrad no_grad;
+  loader_.set_state({.epoch = epoch, .batch = 0});
+  for (std::int64_t i = 0; i < count_; ++i) net(loader_.next().value().images.to(device_));
+}
+
+BatchNormCheck check_batch_norm(nn::Layer& net, const std::function<void()>& run_batches,
+                                const std::function<LossAndAccuracy()>& evaluate,
+                                const ProcessGroup& group) {
+  BatchNormCheck check{.report = nn::batch_norm_report(net, run_batches, group),
+                       .running = evaluate()};
+  std::vector<std::pair<Tensor, Tensor>> before;
+  for (const auto& [name, buffer] : net.named_buffers())
+    before.emplace_back(buffer, buffer.clone());
+  nn::recompute_statistics(net, run_batches, group);
+  check.recomputed = evaluate();
+  for (const auto& [buffer, value] : before) buffer.copy_(value);
+  return check;
 }
 
 }  // namespace tutti::examples

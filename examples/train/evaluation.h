@@ -1,18 +1,137 @@
-// Evaluation: mean loss and accuracy of a network on the test images, over all ranks.
+// Evaluation: mean loss and accuracy of a network on the test images over all ranks, the details
+// that report.html shows, and the examination of batch normalisation at the end of an epoch.
 #pragma once
 
-#include "metric_sums.h"
-#include "test_details.h"
-
+#include <tutti/core/tensor.h>
 #include <tutti/data/loader.h>
+#include <tutti/distributed/process_group.h>
+#include <tutti/nn/batch_norm/report.h>
 #include <tutti/nn/module.h>
 
+#include <functional>
+#include <vector>
+
 namespace tutti::examples {
+
+struct LossAndAccuracy {
+  double loss = 0, accuracy = 0;
+};
+
+/// Returns the class of each row of logits (n, classes), int64 (n): that of the largest logit, or
+/// -1 if that or any other logit is not a number, or the largest one is not finite.
+Tensor predicted_classes(const Tensor& logits);
+
+class MetricSums {
+ public:
+  explicit MetricSums(Device device);
+
+  /// Adds a batch of this rank: the sum of its losses, its answers (n) and labels (n), both
+  /// classes.
+  void add(const Tensor& loss_sum, const Tensor& answers, const Tensor& labels);
+  /// Counts the samples of a global batch, those of all ranks together.
+  void count(std::int64_t samples) { samples_ += samples; }
+  std::int64_t samples() const { return samples_; }
+  /// Returns the means over the samples of all ranks since the last call, and starts anew. This
+  /// call is collective.
+  LossAndAccuracy take(const ProcessGroup& group);
+
+  /// Returns this rank's sums of losses and of correct answers on the CPU, float64 (2), for a
+  /// checkpoint.
+  Tensor sums() const { return sums_.to(Device::cpu()); }
+  void restore(const Tensor& sums, std::int64_t samples);
+
+ private:
+  Tensor sums_;
+  std::int64_t samples_ = 0;
+};
+
+/// The answer of a network to one test image.
+struct Prediction {
+  std::int64_t index = 0;                 ///< The index of the image in its dataset.
+  std::int64_t label = 0, predicted = 0;  ///< -1 for no class, as of logits that are not finite
+  double probability = 0;                 ///< That of the predicted class.
+};
+
+/// The results of a test of the network. They are the same on every rank.
+struct TestDetails {
+  std::int64_t classes = 0;
+  /// How many samples of class r were taken for class c: (classes, classes), row by row. A sample
+  /// that was taken for no class is not among them. Empty for more than `most_confusion_classes`
+  /// classes.
+  std::vector<std::int64_t> confusion = {};
+  /// The samples of each class, and how many of them were recognised.
+  std::vector<std::int64_t> samples = {}, correct = {};
+  /// Samples that were not recognised, those with the most certain answers, and a random choice of
+  /// those that were. Different pairs of classes come first.
+  std::vector<Prediction> wrong = {}, right = {};
+
+  static constexpr std::int64_t most_confusion_classes = 1000;
+  /// Returns how many samples of class `label` were taken for `predicted`; needs `confusion`.
+  std::int64_t count(std::int64_t label, std::int64_t predicted) const {
+    return confusion[static_cast<std::size_t>(label * classes + predicted)];
+  }
+};
+
+class TestRecorder {
+ public:
+  /// `most_predictions` of each kind are kept.
+  TestRecorder(std::int64_t classes, std::int64_t most_predictions);
+
+  /// Adds a batch: logits (n, classes) and labels (n) on any device, and where the n samples stand
+  /// in the dataset.
+  void add(const Tensor& logits, const Tensor& labels, const std::vector<std::int64_t>& indices);
+  /// Returns what all ranks have added since the last call, and starts anew. This call is
+  /// collective.
+  TestDetails take(const ProcessGroup& group);
+
+ private:
+  std::vector<Prediction> read_predictions();
+
+  std::int64_t classes_, most_predictions_;
+  std::vector<Tensor> answers_;  // of each batch: label, predicted class, probability: (3, n)
+  std::vector<std::int64_t> indices_;
+};
 
 /// Evaluates `net` in evaluation mode on an epoch of `loader`, and puts it back into training mode.
 /// Every rank calls it with its loader of the same test images; it communicates once, at its end.
 /// `recorder` is given the answer to every image, unless it is null.
 LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const ProcessGroup& group,
                          Device device, TestRecorder* recorder = nullptr);
+
+/// The result of --bn-report at the end of an epoch.
+struct BatchNormCheck {
+  nn::BatchNormReport report = {};
+  std::int64_t batches = 0;  ///< the global batches of training images that the report has seen
+  /// The test figures of the same weights with running statistics, and with those of the batches.
+  LossAndAccuracy running = {}, recomputed = {};
+};
+
+/// Returns the report and the figures as text of several lines.
+std::string to_string(const BatchNormCheck& check);
+
+/// Forwards of a network on training batches, without gradients. Every rank runs the same number.
+class StatisticsBatches {
+ public:
+  /// `options` are those of the loader of training images. Takes at most `batches` of an epoch.
+  /// Collective: the ranks agree on a number of batches that all of them have.
+  StatisticsBatches(std::shared_ptr<const data::Dataset> images, data::DataLoader::Options options,
+                    std::int64_t batches, const ProcessGroup& group, Device device);
+
+  /// Returns the number of global batches of one run.
+  std::int64_t count() const { return count_; }
+  /// Runs the forwards. The number of the epoch decides which images they see.
+  void run(nn::Layer& net, std::int64_t epoch);
+
+ private:
+  data::DataLoader loader_;
+  Device device_;
+  std::int64_t count_ = 0;
+};
+
+/// Reports on the layers of `net`, and evaluates it with running and with recomputed statistics;
+/// afterwards it has its running statistics again. Collective.
+BatchNormCheck check_batch_norm(nn::Layer& net, const std::function<void()>& run_batches,
+                                const std::function<LossAndAccuracy()>& evaluate,
+                                const ProcessGroup& group);
 
 }  // namespace tutti::examples

@@ -1,7 +1,7 @@
 #include "option_table.h"
 
 #include "dataset.h"
-#include "make_optimizer.h"
+#include "optimization.h"
 
 #include <tutti/core/did_you_mean.h>
 #include <tutti/core/parallel.h>

@@ -1,9 +1,12 @@
-// RunFolder: the files of a run: metrics.jsonl, which grows by a line at a time, config.json,
-// report.html and model.safetensors. Each of the last three appears as a whole or not at all. What
-// cannot be written is a FileError. Only rank 0 has a run folder. Checkpoints are checkpoint.h's
-// business, and whether the folder may be written to at all is run_folder_lock.h's.
+// The files of a run: metrics.jsonl, config.json, report.html and model.safetensors, and the lock
+// by which one program at a time writes into a run folder. Only rank 0 has one. Checkpoints are
+// checkpoint.h's business.
 #pragma once
 
+#include "metrics.h"
+#include "options.h"
+
+#include <tutti/core/file_descriptor.h>
 #include <tutti/core/state_dict.h>
 #include <tutti/distributed/diagnostics/straggler_monitor.h>
 
@@ -13,22 +16,6 @@
 #include <vector>
 
 namespace tutti::examples {
-
-/// A row of metrics.jsonl: the training figures since the row before, and test figures at the end
-/// of an epoch.
-struct Metrics {
-  std::int64_t epoch = 0;  ///< Counted from 1.
-  std::int64_t step = 0;   ///< Counted from 1, over all epochs.
-  double train_loss = 0;
-  double train_accuracy = 0;
-  double images_per_second = 0;  ///< Training images of all ranks; evaluation does not count.
-  double learning_rate = 0;
-  double data_waiting = 0;  ///< the part of the time in which rank 0 waited for training images
-  std::optional<double> test_loss = {};
-  std::optional<double> test_accuracy = {};
-  /// What the ranks waited for in the epoch; only in its last row, where there are several ranks.
-  std::optional<distributed::StragglerMonitor::Report> stragglers = {};
-};
 
 class RunFolder {
  public:
@@ -48,6 +35,35 @@ class RunFolder {
 
   std::string path_;
   std::ofstream metrics_;
+};
+
+/// Returns whether the trainer writes files of this name into a run folder.
+bool is_run_file(const std::string& name);
+
+class RunFolderLock {
+ public:
+  /// Makes the folder options.out and locks it until this object is destroyed or the process ends,
+  /// and removes the drafts of killed runs. Throws a UsageError of one line
+  ///
+  /// - where the folder cannot be made or written to (a FileError where that is the disk's fault),
+  /// - where another program has locked it,
+  /// - where it holds results of another run and `options` ask neither to resume nor to overwrite,
+  /// - where options.resume finds weights or kept checkpoints but no checkpoint.safetensors,
+  /// - where options.overwrite would remove options.weights.
+  explicit RunFolderLock(const TrainOptions& options);
+
+  /// Removes the files of an older run; others stay. Throws a FileError that names the file.
+  void remove_old_run() const;
+  /// Removes what ranks have written of an older failure. Ignores errors.
+  void remove_flight_recorders() const;
+
+ private:
+  void lock();
+  void check_old_run(const TrainOptions& options) const;
+  void refuse_to_remove(const std::string& weights) const;
+
+  std::string folder_;
+  FileDescriptor file_;
 };
 
 }  // namespace tutti::examples

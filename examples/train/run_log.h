@@ -1,14 +1,49 @@
-// RunLog: the rows of metrics of a run, and where rank 0 shows them: the run folder and the screen.
-// The other ranks keep the rows and show nothing.
+// RunLog: the rows of metrics of a run, and where rank 0 shows them: the run folder, and the
+// screen, which on a terminal has a bar that redraws itself and elsewhere, also under mpirun, a
+// plain line every ten seconds. The other ranks keep the rows and show nothing.
 #pragma once
 
 #include "checkpoint.h"
 #include "event_file.h"
+#include "metrics.h"
 #include "options.h"
-#include "progress.h"
 #include "run_folder.h"
 
+#include <chrono>
+#include <cstdio>
+
 namespace tutti::examples {
+
+/// Flushes `out`. Throws a FileError if what was printed could not be written.
+void flush(std::FILE* out);
+
+class Progress {
+ public:
+  /// Writes to `out`, which it never closes; null shows nothing. `first_step` steps were made
+  /// earlier, by another process.
+  Progress(std::FILE* out, const RunLength& length, std::int64_t first_step);
+
+  /// Prints a line that stays.
+  void say(const std::string& line);
+  /// Shows where training is; to be called after every step. `metrics` holds the figures of the
+  /// last row, with the present step and epoch.
+  void update(const Metrics& metrics);
+  /// Prints the line of an epoch that has ended, with its test results.
+  void epoch_done(const Metrics& metrics);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::int64_t step_in_epoch(const Metrics& metrics) const;
+  std::string describe(const Metrics& metrics) const;
+  std::string time_left(const Metrics& metrics) const;
+  std::string bar(const Metrics& metrics, std::int64_t columns) const;
+
+  std::FILE* out_;
+  bool terminal_;
+  RunLength length_;
+  std::int64_t first_step_;
+  Clock::time_point start_ = Clock::now(), shown_ = start_;
+};
 
 class RunLog {
  public:

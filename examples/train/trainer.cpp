@@ -7,6 +7,7 @@
 #include <tutti/core/parallel.h>
 
 namespace tutti::examples {
+
 namespace {
 
 void choose_how_to_compute(const TrainOptions& options, const ProcessGroup& group) {

@@ -2,13 +2,12 @@
 // training_run_results.cpp, and how a run is saved and continued in training_run_state.cpp.
 #include "training_run.h"
 
-#include "early_stop.h"
-#include "frozen_layers.h"
-#include "loaders.h"
-#include "make_optimizer.h"
+#include "batches.h"
+#include "dataset.h"
+#include "metrics.h"
+#include "network.h"
+#include "optimization.h"
 #include "placement.h"
-#include "same_data.h"
-#include "start_weights.h"
 
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>

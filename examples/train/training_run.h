@@ -3,19 +3,16 @@
 // RunLog's business, what a checkpoint holds Checkpoint's.
 #pragma once
 
-#include "batch_norm_check.h"
+#include "batches.h"
 #include "checkpoint.h"
 #include "dataset.h"
-#include "metric_sums.h"
+#include "evaluation.h"
 #include "optimization.h"
 #include "options.h"
 #include "run_log.h"
 #include "step_runner.h"
-#include "step_times.h"
 #include "stop.h"
-#include "test_details.h"
 #include "trainer.h"
-#include "training_batches.h"
 #include "training_step.h"
 
 #include <tutti/autograd/grad_mode.h>

@@ -1,13 +1,12 @@
 // What a run computes and writes beside its steps: tests, the page, kept weights, and its end.
 #include "training_run.h"
 
-#include "early_stop.h"
+#include "checkpoint.h"
+#include "dataset.h"
 #include "epoch_report.h"
 #include "evaluation.h"
-#include "exit_code.h"
-#include "kept_files.h"
-#include "model_card.h"
-#include "straggler_summary.h"
+#include "metrics.h"
+#include "trainer.h"
 
 #include <tutti/core/create.h>
 #include <tutti/nn/batch_norm/convert.h>

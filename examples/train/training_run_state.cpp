@@ -1,11 +1,9 @@
 // How a run is saved and continued: what TrainingRun puts into a checkpoint, and takes from one.
 #include "training_run.h"
 
-#include "early_stop.h"
-#include "kept_files.h"
-#include "other_ranks.h"
-#include "restore.h"
-#include "same_data.h"
+#include "checkpoint.h"
+#include "dataset.h"
+#include "metrics.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>

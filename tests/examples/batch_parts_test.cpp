@@ -1,11 +1,10 @@
 // Steps in which batch normalisation would have one value per channel: they are known before the
 // first step, whoever shares the images of a step, and --drop-last leaves out the usual one.
-#include "train/batch_parts.h"
 #include "distributed/messages.h"
 #include "refusal_case.h"
 #include "small_run.h"
+#include "train/batches.h"
 #include "train/checkpoint.h"
-#include "train/loaders.h"
 #include "trainer_program.h"
 
 #include <tutti/data/sampler.h>

@@ -6,8 +6,7 @@
 #include "resumed_run.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
-#include "train/early_stop.h"
-#include "train/kept_files.h"
+#include "train/metrics.h"
 #include "trainer_program.h"
 
 #include <tutti/nn/model_card.h>

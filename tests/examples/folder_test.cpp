@@ -6,10 +6,8 @@
 #include "distributed/messages.h"
 #include "resumed_run.h"
 #include "train/checkpoint.h"
-#include "train/exit_code.h"
-#include "train/model_card.h"
-#include "train/same_data.h"
-#include "train/start_weights.h"
+#include "train/dataset.h"
+#include "train/network.h"
 #include "train/trainer.h"
 #include "trainer_program.h"
 

@@ -1,7 +1,6 @@
 // Runs that go on with another number of ranks: the loss curve continues, no image of the epoch is
 // lost or repeated, and what must differ is said. The same over processes is tested in
 // tests/mpi/trainer_test.cpp and tests/mpi/other_ranks.sh.
-#include "train/other_ranks.h"
 #include "distributed/equal_bits.h"
 #include "distributed/messages.h"
 #include "small_run.h"

@@ -2,8 +2,8 @@
 // and mixed images do to it, and which options go together.
 #include "resumed_run.h"
 #include "small_run.h"
-#include "train/loaders.h"
-#include "train/make_optimizer.h"
+#include "train/batches.h"
+#include "train/optimization.h"
 #include "train/training_step.h"
 
 #include <tutti/autograd/functions.h>

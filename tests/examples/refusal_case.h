@@ -3,7 +3,7 @@
 #pragma once
 
 #include "distributed/messages.h"
-#include "train/batch_parts.h"
+#include "train/batches.h"
 #include "train/trainer.h"
 
 #include <tutti/distributed/broadcast_text.h>

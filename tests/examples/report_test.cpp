@@ -4,9 +4,8 @@
 
 #include "examples/markup.h"
 #include "report/html.h"
-#include "train/metric_sums.h"
-#include "train/step_times.h"
-#include "train/test_details.h"
+#include "train/evaluation.h"
+#include "train/training_step.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>

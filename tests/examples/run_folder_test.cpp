@@ -1,8 +1,8 @@
 // Run folders as a user of train_resnet meets them: an older run is never replaced without being
 // told to, one program at a time writes, and a signal ends a run with a checkpoint from which it
 // goes on to the same bits.
-#include "train/progress.h"
-#include "train/run_folder_lock.h"
+#include "train/run_folder.h"
+#include "train/run_log.h"
 #include "train/stop.h"
 #include "trainer_program.h"
 

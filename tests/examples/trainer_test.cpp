@@ -7,7 +7,7 @@
 #include "small_run.h"
 #include "train/checkpoint.h"
 #include "train/placement.h"
-#include "train/progress.h"
+#include "train/run_log.h"
 #include "trainer_program.h"
 
 #include <tutti/autograd/functions.h>

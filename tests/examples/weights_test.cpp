@@ -3,8 +3,7 @@
 #include "distributed/messages.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
-#include "train/frozen_layers.h"
-#include "train/start_weights.h"
+#include "train/network.h"
 #include "trainer_program.h"
 
 #include <tutti/core/create.h>

@@ -11,8 +11,7 @@
 // safetensors_fuzz.cpp tests.
 #include "input.h"
 #include "report/run_report.h"
-#include "train/other_ranks.h"
-#include "train/restore.h"
+#include "train/checkpoint.h"
 
 #include <tutti/core/create.h>
 #include <tutti/nn/linear.h>

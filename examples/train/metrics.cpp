@@ -1,12 +1,78 @@
-#include "metrics_table.h"
+#include "metrics.h"
 
 #include <tutti/core/create.h>
+#include <tutti/core/error.h>
 
+#include <fmt/format.h>
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
 namespace tutti::examples {
+
+const Metrics* best_row(const std::vector<Metrics>& rows) {
+  const Metrics* best = nullptr;
+  for (const Metrics& row : rows)
+    if (row.test_accuracy && std::isfinite(row.test_loss.value_or(0)) &&
+        (!best || *row.test_accuracy > *best->test_accuracy))
+      best = &row;
+  return best;
+}
+
+bool is_tested(const std::vector<Metrics>& rows, std::int64_t step) {
+  return !rows.empty() && rows.back().step == step && rows.back().test_accuracy;
+}
+
+bool is_out_of_patience(const std::vector<Metrics>& rows, std::int64_t patience) {
+  if (patience == 0 || rows.empty() || !rows.back().test_accuracy) return false;
+  const Metrics* const best = best_row(rows);
+  const std::int64_t best_step = best ? best->step : 0;
+  return std::ranges::count_if(rows, [&](const Metrics& row) {
+           return row.step > best_step && row.test_accuracy;
+         }) >= patience;
+}
+
+// ---- straggler summary
+
+namespace {
+
+using Report = distributed::StragglerMonitor::Report;
+
+template <class Number>
+void add(std::vector<Number>& sums, const std::vector<Number>& values) {
+  sums.resize(values.size());
+  for (std::size_t r = 0; r < values.size(); ++r) sums[r] += values[r];
+}
+
+Report sum_of(const std::vector<Metrics>& rows) {
+  Report sum;
+  for (const Metrics& row : rows) {
+    if (!row.stragglers) continue;
+    sum.collectives += row.stragglers->collectives;
+    add(sum.waited_seconds, row.stragglers->waited_seconds);
+    add(sum.held_up_seconds, row.stragglers->held_up_seconds);
+    add(sum.came_last, row.stragglers->came_last);
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string straggler_summary(const std::vector<Metrics>& rows) {
+  const Report sum = sum_of(rows);
+  if (sum.waited_seconds.empty()) return {};
+  const auto rank = static_cast<std::size_t>(sum.straggler());
+  const auto [least, most] =
+      std::minmax_element(sum.waited_seconds.begin(), sum.waited_seconds.end());
+  return fmt::format(
+      "the others waited longest for rank {}: {:.2f} s, and it came last to {} of {} collectives; "
+      "ranks waited {:.2f} to {:.2f} s in all",
+      rank, sum.held_up_seconds[rank], sum.came_last[rank], sum.collectives, *least, *most);
+}
+
+// ---- metrics table
+
 namespace {
 
 constexpr double largest = std::numeric_limits<double>::max(),

@@ -1,21 +1,24 @@
-#include "start_weights.h"
+#include "network.h"
 
 #include "checkpoint.h"
-#include "frozen_layers.h"
-#include "model_card.h"
+#include "dataset.h"
 #include "trainer.h"
 
+#include <tutti/core/did_you_mean.h>
 #include <tutti/core/excerpt.h>
 #include <tutti/distributed/broadcast_text.h>
+#include <tutti/nn/freeze.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/resnet.h>
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
 
 namespace tutti::examples {
+
 namespace {
 
 using Entries = std::map<std::string, Tensor>;
@@ -196,6 +199,61 @@ void check_start(const TrainOptions& options, const TrainingData& data, bool res
   const auto net = nn::resnet(options.model, {.classes = data.classes, .channels = data.channels});
   if (reads) load_weights(options, data, *net);
   if (!options.freeze.empty()) freeze_layers(options, *net);
+}
+
+// ---- frozen layers
+
+namespace {
+
+// Returns patterns and paths that a user may have meant, those of whole layers first.
+std::vector<std::string> known_patterns(const nn::Module& net) {
+  std::vector<std::string> known;
+  for (const auto& [path, module] : net.named_modules())
+    if (!path.empty() && !module->named_parameters().empty()) known.push_back(path + ".*");
+  for (const auto& [path, parameter] : net.named_parameters()) known.push_back(path);
+  return known;
+}
+
+[[noreturn]] void refuse(const nn::Module& net, const std::string& pattern) {
+  std::vector<std::string> parts;
+  std::string meant;
+  for (const auto& [name, child] : net.children())
+    if (!child->named_parameters().empty()) parts.push_back(name + ".*");
+  for (const auto& [path, module] : net.named_modules())
+    if (path == pattern) meant = " (did you mean '" + path + ".*'?)";
+  if (meant.empty()) meant = did_you_mean(pattern, known_patterns(net));
+  fail<UsageError>(
+      "--freeze '{}' matches no layer and no parameter{}; the parts of the network are {}",
+      excerpt(pattern), meant, fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+void freeze_layers(const TrainOptions& options, nn::Module& net) {
+  for (const std::string& pattern : options.freeze) try {
+      nn::freeze(net, pattern);
+    } catch (const ValueError&) {
+      refuse(net, pattern);
+    }
+  if (trained_parameters(net).empty())
+    fail<UsageError>(
+        "--freeze '{}' leaves no parameter to train; leave a part out, such as the head",
+        fmt::join(options.freeze, ","));
+}
+
+std::string describe_parameters(const nn::Module& net) {
+  std::int64_t trained = 0;
+  for (const Tensor& parameter : trained_parameters(net)) trained += parameter.numel();
+  const std::int64_t all = net.parameter_count();
+  return fmt::format("{} parameters", all) +
+         (trained < all ? fmt::format(", {} of them trained", trained) : "");
+}
+
+std::vector<Tensor> trained_parameters(const nn::Module& net) {
+  std::vector<Tensor> trained;
+  for (const Tensor& parameter : net.parameters())
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  return trained;
 }
 
 }  // namespace tutti::examples

@@ -1,6 +1,5 @@
-// Weights from a file: those that a new run begins with (--weights), and those that --test-only
-// tests. Which head they may bring and how a file that does not fit is refused is decided here.
-// How the file of a run in progress is read again is checkpoint.h's business.
+// The weights that a run begins with or tests (--weights, --test-only), and those that it does not
+// train (--freeze).
 #pragma once
 
 #include "dataset.h"
@@ -31,5 +30,15 @@ std::string load_weights_on_rank_0(const TrainOptions& options, const TrainingDa
 /// that a program can find out before it starts ranks. `resumes`: the run goes on from a
 /// checkpoint, and no other weights are read.
 void check_start(const TrainOptions& options, const TrainingData& data, bool resumes);
+
+/// Freezes what the patterns of options.freeze match (nn::freeze). Throws a UsageError that names
+/// the pattern and near names where one matches nothing, and one where nothing is left to train.
+void freeze_layers(const TrainOptions& options, nn::Module& net);
+
+/// Returns "269722 parameters", or with frozen ones "269722 parameters, 650 of them trained".
+std::string describe_parameters(const nn::Module& net);
+
+/// Returns the parameters that are not frozen.
+std::vector<Tensor> trained_parameters(const nn::Module& net);
 
 }  // namespace tutti::examples
