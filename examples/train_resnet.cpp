@@ -6,16 +6,15 @@
 #include "train/dataset.h"
 #include "train/dry_run.h"
 #include "train/network.h"
-#include "train/placement.h"
-#include "train/resume_command.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
-#include "train/timeline.h"
 #include "train/trainer.h"
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/excerpt.h>
+#include <tutti/core/trace.h>
+#include <tutti/distributed/agreement.h>
 #include <tutti/distributed/backends.h>
 #include <tutti/distributed/flight_recorder_file.h>
 
@@ -27,14 +26,80 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <optional>
+#include <string_view>
 
 namespace {
 
 using namespace tutti;
 using namespace tutti::examples;
+
+// Returns the argument as a shell has to see it to pass it on unchanged.
+std::string quote(std::string_view argument) {
+  constexpr std::string_view harmless =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@%+=:,./_-";
+  if (!argument.empty() && argument.find_first_not_of(harmless) == std::string_view::npos)
+    return std::string(argument);
+  std::string quoted = "'";
+  for (const char c : argument) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+// The launcher's own arguments, such as host files, are not known to its processes.
+std::string launcher_of(int processes) {
+  if (processes == 1) return {};
+  return std::getenv("OMPI_COMM_WORLD_SIZE")
+             ? fmt::format("mpirun -n {} ", processes)
+             : fmt::format("(with the same launcher, {} processes) ", processes);
+}
+
+// Returns the program's own command line with --resume and without --overwrite, quoted for a shell.
+// Of several `processes` it says how to start them again, too.
+std::string resume_command(int argc, const char* const* argv, int processes) {
+  std::string command = launcher_of(processes);
+  for (int i = 0; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--resume" || argument == "--overwrite") continue;
+    command += quote(argument) + " ";
+  }
+  return command + "--resume";
+}
+
+// The trace of a run (--trace). Every process records a Profile, and rank 0 joins them into one
+// file at the end.
+class Timeline {
+ public:
+  /// Starts to record. `world` is the group of the processes; ranks that are threads share the
+  /// recording of their process. Call this right after a barrier, because the clock of each
+  /// recording starts now.
+  Timeline(std::string path, ProcessGroup world)
+      : path_(std::move(path)),
+        world_(std::move(world)),
+        profile_(file_of(world_.rank()), world_.rank()) {}
+
+  /// Writes `path`. This call is collective. Where a rank never makes it, each process leaves its
+  /// own file, `path`.rankN.
+  void finish() {
+    profile_.finish();
+    if (world_.size() == 1) return;
+    world_.barrier({.name = "timeline"});
+    std::vector<std::string> parts;
+    for (int r = 0; r < world_.size(); ++r) parts.push_back(file_of(r));
+    if (world_.rank() == 0) trace::merge(parts, path_);
+  }
+
+ private:
+  std::string file_of(int rank) const {
+    return world_.size() == 1 ? path_ : path_ + ".rank" + std::to_string(rank);
+  }
+
+  std::string path_;
+  ProcessGroup world_;
+  trace::Profile profile_;
+};
 
 // Returns how long ranks wait for each other. The world exists before its ranks agree on what is
 // wrong with the flags, and then it has the default.
@@ -48,29 +113,9 @@ std::chrono::milliseconds timeout_of(int argc, char** argv) {
   return options.timeout;
 }
 
-// What ranks throw when another rank has the error, and prints it.
-struct FailedElsewhere {
-  int exit_code;
-};
-
-// Calls `prepare` on every rank. If it throws on any, all ranks fail with one exit code: the first
-// such rank with its error, the others with FailedElsewhere.
-template <class Prepare>
-void prepare_on_all(const ProcessGroup& group, const Prepare& prepare) {
-  constexpr int codes = 4;  // The ranks compare RANK * codes + EXIT_CODE.
-  std::exception_ptr problem;
-  int mine = group.size() * codes;
-  try {
-    prepare();
-  } catch (const std::exception& error) {
-    problem = std::current_exception();
-    mine = group.rank() * codes + exit_code_of(error);
-  }
-  const Tensor first = full({}, mine, {.dtype = int64});
-  group.all_reduce(first, distributed::ReduceOp::min, {.name = "start"}).wait();
-  const int who = first.item<int>() / codes;
-  if (who == group.rank()) std::rethrow_exception(problem);
-  if (who < group.size()) throw FailedElsewhere{first.item<int>() % codes};
+// Calls `call` in every process. If it throws in any, all fail with the error of the first one.
+void on_all_processes(const ProcessGroup& world, const std::function<void()>& call) {
+  distributed::call_on_all_ranks(world, "start", call, exit_code_of);
 }
 
 // Returns whether each of this host's ranks can have a device of its own. NCCL needs that.
@@ -106,7 +151,7 @@ struct Job {
 Job prepare(int argc, char** argv, const ProcessGroup& world) {
   Job job;
   TrainOptions& options = job.options;
-  prepare_on_all(world, [&] {
+  on_all_processes(world, [&] {
     job.is_wanted = parse(argc, argv, options, world.rank() == 0);
     if (!job.is_wanted) return;
     if (options.ranks > 1 && world.size() > 1)
@@ -125,7 +170,7 @@ Job prepare(int argc, char** argv, const ProcessGroup& world) {
     if (world.rank() == 0) check_start(options, job.data, from.has_value());
   });
   if (job.is_wanted && world.size() > 1)
-    prepare_on_all(world, [&] { expect_same_data(job.data, world); });
+    on_all_processes(world, [&] { expect_same_data(job.data, world); });
   return job;
 }
 
@@ -143,7 +188,10 @@ void call_on_ranks(const TrainOptions& options, const ProcessGroup& world,
 // Returns whether the run was stopped before its end.
 bool train_on_ranks(const TrainOptions& options, const TrainingData& data,
                     const ProcessGroup& world) {
-  const StopRequest& stop = catch_stop_signals(world.rank() == 0);
+  const StopRequest& stop = distributed::catch_stop_signals(
+      world.rank() == 0
+          ? "train_resnet: stops soon, with a checkpoint; a second signal ends it at once\n"
+          : nullptr);
   std::atomic<bool> is_stopped = false;
   call_on_ranks(options, world, [&](const ProcessGroup& group) {
     const TrainingData own = options.sharded ? shard(data, group.rank(), group.size()) : data;
@@ -176,7 +224,7 @@ int run(int argc, char** argv, const ProcessGroup& world) {
     distributed::run_ranks(job.options.ranks, check, {.timeout = job.options.timeout});
   else if (!job.options.test_only) check(world);
   if (job.options.dry_run) {
-    prepare_on_all(world, [&] {
+    on_all_processes(world, [&] {
       const int ranks = std::max(job.options.ranks, world.size());
       if (world.rank() == 0) fmt::print("{}", describe_run(job.options, job.data, ranks));
     });
@@ -184,7 +232,7 @@ int run(int argc, char** argv, const ProcessGroup& world) {
   }
   std::optional<Timeline> timeline;  // its destructor writes the file, also where training fails
   world.barrier({.name = "start"});
-  prepare_on_all(world, [&] {
+  on_all_processes(world, [&] {
     if (job.lock && job.options.overwrite) job.lock->remove_old_run();
     if (!job.options.trace.empty()) timeline.emplace(job.options.trace, world);
   });
@@ -193,10 +241,8 @@ int run(int argc, char** argv, const ProcessGroup& world) {
   try {
     if (job.options.test_only) test_on_ranks(job.options, job.data, world);
     else is_stopped = train_on_ranks(job.options, job.data, world);
-  } catch (const RefusedOnAllRanks&) {
+  } catch (const ErrorOnAllRanks&) {
     throw;  // no rank waits for another
-  } catch (const LoadErrorOnAllRanks&) {
-    throw;
   } catch (const std::exception& error) {
     world.abort(error.what());  // the other ranks may be waiting for this one
     throw;
@@ -204,7 +250,7 @@ int run(int argc, char** argv, const ProcessGroup& world) {
   if (timeline) timeline->finish();
   if (!is_stopped) return exit_success;
   // A launcher that sees the first rank end may send a signal to the others.
-  ignore_stop_signals();
+  distributed::ignore_stop_signals();
   if (world.rank() == 0) fmt::print("go on with  {}\n", resume_command(argc, argv, world.size()));
   return exit_stopped;
 }
@@ -241,13 +287,9 @@ int main(int argc, char** argv) {
     const int exit_code = run(argc, argv, world);
     flush(stdout);
     return exit_code;
-  } catch (const FailedElsewhere& other) {
-    return other.exit_code;
-  } catch (const RefusedOnAllRanks& error) {
-    return world.rank() == 0 ? report(world, error) : exit_code_of(error);
-  } catch (const LoadErrorOnAllRanks& error) {
-    if (world.rank() == 0) report(world, error);
-    return error.exit_code();
+  } catch (const ErrorOnAllRanks& error) {
+    if (world.size() == 1 || world.rank() == error.rank()) report(world, error);
+    return error.code();
   } catch (const std::exception& error) {
     return report(world, error);
   }

@@ -298,13 +298,18 @@ std::int64_t step_with_a_lone_image(const TrainOptions& o, const Scopes& scopes,
   return 0;
 }
 
+// Every rank calls it with the same text.
+[[noreturn]] static void refuse_on_all_ranks(const std::string& text) {
+  throw ErrorOnAllRanks(text, 0, exit_bad_input);
+}
+
 void check_batches(const TrainOptions& options, const TrainingData& data,
                    const ProcessGroup& group) {
   const std::int64_t images = data.train->size();
   TrainOptions fewest = options;
   fewest.uneven = distributed::Uneven::stop;
   if (options.drop_last && images > 0 && steps_per_epoch(fewest, group.size(), images) == 0)
-    throw RefusedOnAllRanks(
+    refuse_on_all_ranks(
         fmt::format("--drop-last leaves no batch of {} training images; give a "
                     "--batch-size of less than {}",
                     images, options.batch_size));
@@ -316,7 +321,7 @@ void check_batches(const TrainOptions& options, const TrainingData& data,
     const std::string layer = distributed::broadcast_text(
         group, group.rank() == 0 ? layer_with_one_position(options, data) : "", "smallest maps");
     if (layer.empty()) return;
-    throw RefusedOnAllRanks(fmt::format(
+    refuse_on_all_ranks(fmt::format(
         "batch {} of an epoch would normalise 1 image alone, and layer '{}', whose maps have 1 x 1 "
         "pixels, needs more than 1 value per channel; {}",
         step, layer, advice(o, scopes, images)));

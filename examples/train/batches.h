@@ -95,7 +95,7 @@ std::int64_t steps_per_epoch(const TrainOptions& options, std::int64_t ranks, st
 std::int64_t step_with_a_lone_image(const TrainOptions& options,
                                     const std::vector<std::int64_t>& scopes, std::int64_t images);
 
-/// Throws RefusedOnAllRanks, which names the flag that helps, if a step would normalise over one
+/// Throws ErrorOnAllRanks, which names the flag that helps, if a step would normalise over one
 /// value per channel, or a batch that --recompute-statistics or --bn-report examine, or if
 /// --drop-last leaves no batch. Every rank calls it with the whole data. This call is collective.
 void check_batches(const TrainOptions& options, const TrainingData& data,

@@ -31,7 +31,7 @@ struct Checkpoint {
   StateDict plateau = {};  ///< The state of --schedule plateau; empty where there is none.
   StateDict ema = {};      ///< The averages of --ema; empty where there are none.
   Tensor random = {};  ///< int64 (ranks, 2): seed and position of each rank's default generator.
-  Tensor sums = {};    ///< float64 (ranks, 2): each rank's MetricSums::sums().
+  Tensor sums = {};    ///< float64 (ranks, 2): each rank's LossSums::sums().
   std::int64_t samples = 0;  ///< The samples that `sums` counts, of all ranks.
   std::vector<Metrics> rows = {};
   /// The data of the run, by the keys of data_metadata; empty in a checkpoint of an earlier
@@ -50,10 +50,9 @@ std::string checkpoint_path(const TrainOptions& options);
 /// Returns whether a file with these metadata is a checkpoint.
 bool is_checkpoint(const Metadata& metadata);
 
-/// Writes the file, or one at another `path`. Only rank 0 calls it.
-void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint);
+/// Writes the file of the run folder, or one at another `path`. Only rank 0 calls it.
 void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,
-                     const std::string& path);
+                     const std::string& path = {});
 
 /// Reads the file of the run folder; returns nothing where there is none. Throws a CheckpointError
 /// of one line, which names the file and the entry, where an entry is missing, unknown, or has a
@@ -71,7 +70,7 @@ std::string tensor_not_finite(const Checkpoint& checkpoint);
 
 /// Returns rank 0's checkpoint on every rank; the others pass nothing. This call is collective.
 /// Only rank 0 needs to see the file.
-std::optional<Checkpoint> broadcast_checkpoint(std::optional<Checkpoint> mine,
+std::optional<Checkpoint> broadcast_checkpoint(const std::optional<Checkpoint>& mine,
                                                const ProcessGroup& group);
 
 /// Returns the first difference between the data of a checkpoint and those of this run, which

@@ -37,7 +37,7 @@ struct TrainingData {
   std::vector<float> mean = {}, deviation = {};
   /// What happens to the uint8 images before they are normalised.
   std::vector<data::Transform> train_transforms = {}, test_transforms = {};
-  /// Numbers and fingerprints of all images (describe_images() in same_data.h). shard() keeps them.
+  /// Numbers and fingerprints of all images (describe_images()). shard() keeps them.
   Metadata images = {};
   /// The folders that the images are read from, on demand; empty for images in memory.
   std::vector<std::shared_ptr<const data::ImageFolder>> folders = {};

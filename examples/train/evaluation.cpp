@@ -21,27 +21,14 @@ Tensor predicted_classes(const Tensor& logits) {
   return masked_fill(argmax(values, 1), ne(largest - largest, 0.0), -1);
 }
 
-MetricSums::MetricSums(Device device) : sums_(zeros({2}, {.dtype = float64, .device = device})) {}
-
-void MetricSums::add(const Tensor& loss_sum, const Tensor& answers, const Tensor& labels) {
+void LossSums::add(const Tensor& loss_sum, const Tensor& answers, const Tensor& labels) {
   const NoGrad no_grad;
-  const Tensor correct = eq(answers, labels);
-  sums_.slice(0, 0, 1).add_(loss_sum.detach().to(float64));
-  sums_.slice(0, 1, 2).add_(sum(correct).to(float64));
+  MetricSums::add({loss_sum, sum(eq(answers, labels))});
 }
 
-LossAndAccuracy MetricSums::take(const ProcessGroup& group) {
-  group.all_reduce(sums_, distributed::ReduceOp::sum, {.name = "metrics"}).wait();
-  const std::vector<double> sums = to_vector(sums_);
-  const auto samples = static_cast<double>(std::max<std::int64_t>(samples_, 1));
-  sums_.zero_();
-  samples_ = 0;
-  return {.loss = sums[0] / samples, .accuracy = sums[1] / samples};
-}
-
-void MetricSums::restore(const Tensor& sums, std::int64_t samples) {
-  sums_.copy_(sums);
-  samples_ = samples;
+LossAndAccuracy LossSums::take(const ProcessGroup& group) {
+  const std::vector<double> means = MetricSums::take(group);
+  return {.loss = means[0], .accuracy = means[1]};
 }
 
 // ---- test details
@@ -175,7 +162,7 @@ LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const Process
   const trace::Span span("evaluate");
   const NoGrad no_grad;
   net.eval();
-  MetricSums sums(device);
+  LossSums sums(device);
   while (const auto batch = loader.next()) {
     sums.count(batch->global_size);
     if (batch->images.size(0) == 0) continue;

@@ -4,7 +4,7 @@
 
 #include <tutti/core/tensor.h>
 #include <tutti/data/loader.h>
-#include <tutti/distributed/process_group.h>
+#include <tutti/distributed/metric_sums.h>
 #include <tutti/nn/batch_norm/report.h>
 #include <tutti/nn/module.h>
 
@@ -21,28 +21,16 @@ struct LossAndAccuracy {
 /// -1 if that or any other logit is not a number, or the largest one is not finite.
 Tensor predicted_classes(const Tensor& logits);
 
-class MetricSums {
+/// Sums of the loss and of correct answers over samples.
+class LossSums : public distributed::MetricSums {
  public:
-  explicit MetricSums(Device device);
-
+  explicit LossSums(Device device) : MetricSums(2, device) {}
   /// Adds a batch of this rank: the sum of its losses, its answers (n) and labels (n), both
   /// classes.
   void add(const Tensor& loss_sum, const Tensor& answers, const Tensor& labels);
-  /// Counts the samples of a global batch, those of all ranks together.
-  void count(std::int64_t samples) { samples_ += samples; }
-  std::int64_t samples() const { return samples_; }
   /// Returns the means over the samples of all ranks since the last call, and starts anew. This
   /// call is collective.
   LossAndAccuracy take(const ProcessGroup& group);
-
-  /// Returns this rank's sums of losses and of correct answers on the CPU, float64 (2), for a
-  /// checkpoint.
-  Tensor sums() const { return sums_.to(Device::cpu()); }
-  void restore(const Tensor& sums, std::int64_t samples);
-
- private:
-  Tensor sums_;
-  std::int64_t samples_ = 0;
 };
 
 /// The answer of a network to one test image.

@@ -2,7 +2,6 @@
 // early stopping (--patience), whom the ranks waited for, and the table that a checkpoint holds.
 #pragma once
 
-
 #include <tutti/core/tensor.h>
 #include <tutti/distributed/diagnostics/straggler_monitor.h>
 

@@ -6,7 +6,7 @@
 
 #include <tutti/core/did_you_mean.h>
 #include <tutti/core/excerpt.h>
-#include <tutti/distributed/broadcast_text.h>
+#include <tutti/distributed/agreement.h>
 #include <tutti/nn/freeze.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/resnet.h>
@@ -182,14 +182,13 @@ std::string load_weights(const TrainOptions& options, const TrainingData& data, 
 
 std::string load_weights_on_rank_0(const TrainOptions& options, const TrainingData& data,
                                    const ProcessGroup& group, nn::Module& net) {
-  std::string line, problem;
-  if (group.rank() == 0) try {
-      line = load_weights(options, data, net);
-    } catch (const Error& error) {
-      problem = error.what();
-    }
-  problem = distributed::broadcast_text(group, problem, "weights");
-  if (!problem.empty()) throw RefusedOnAllRanks(problem);
+  std::string line;
+  distributed::call_on_all_ranks(
+      group, "weights",
+      [&] {
+        if (group.rank() == 0) line = load_weights(options, data, net);
+      },
+      exit_code_of);
   return line;
 }
 

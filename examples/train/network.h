@@ -21,7 +21,7 @@ namespace tutti::examples {
 std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net);
 
 /// Calls load_weights() on rank 0, whose values DataParallel gives to the other ranks later.
-/// Returns the line on rank 0. Collective: where it fails, all ranks throw RefusedOnAllRanks with
+/// Returns the line on rank 0. Collective: where it fails, all ranks throw ErrorOnAllRanks with
 /// the same text.
 std::string load_weights_on_rank_0(const TrainOptions& options, const TrainingData& data,
                                    const ProcessGroup& group, nn::Module& net);

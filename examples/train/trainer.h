@@ -7,9 +7,8 @@
 #include "evaluation.h"
 #include "options.h"
 #include "run_folder.h"
-#include "stop.h"
 
-#include <tutti/distributed/process_group.h>
+#include <tutti/distributed/agreement.h>
 
 #include <cstdio>
 
@@ -23,45 +22,27 @@ struct TrainResult {
   bool is_stopped = false;
 };
 
-/// A RefusedOnAllRanks reports a checkpoint that no rank can resume from, or weights that no rank
-/// can begin with. All ranks throw it, with the same text, and none waits for another any more, so
-/// that a program may print it once.
-class RefusedOnAllRanks : public CheckpointError {
- public:
-  using CheckpointError::CheckpointError;
-};
-
-/// A LoadErrorOnAllRanks reports that one rank could not load its next images, after all ranks have
-/// stopped with a checkpoint. All ranks throw it, with the same text and the exit code of the
-/// rank's own error.
-class LoadErrorOnAllRanks : public Error {
- public:
-  LoadErrorOnAllRanks(const std::string& text, int exit_code)
-      : Error(text), exit_code_(exit_code) {}
-  int exit_code() const { return exit_code_; }
-
- private:
-  int exit_code_;
-};
+using distributed::ErrorOnAllRanks;
+using distributed::StopRequest;
 
 /// Trains and evaluates a network. Every rank of `group` calls it with the same options, of which
 /// `ranks` is not read. The data are the same on every rank; with `options.sharded`, `data.train`
 /// is this rank's own. Rank 0 writes the run folder `options.out` (none where it is empty) and to
 /// `screen` (nothing where it is null). Throws an Error on every rank where the loss is no longer
-/// finite, and RefusedOnAllRanks where the checkpoint or the weights do not fit the run. Sets the
+/// finite, and ErrorOnAllRanks where the checkpoint or the weights do not fit the run. Sets the
 /// calling thread's number of threads.
 ///
 /// Where `stop` (on all ranks or on none) asks any rank to stop, all ranks write a checkpoint after
 /// the same step, at most one after that in which it asked (with NCCL ten), and return. An
 /// evaluation is finished first. With `stop`, and without NCCL, ranks also stop together, with a
-/// checkpoint and LoadErrorOnAllRanks, before a step for which one of them cannot load
+/// checkpoint and ErrorOnAllRanks, before a step for which one of them cannot load
 /// its images, unless it is the first of an epoch.
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop = nullptr);
 
 /// Evaluates, on the test images, the weights that options.test_only asks for (load_weights() in
-/// start_weights.h says which), and returns the means over all images. Called as train(). Writes
-/// no file. Throws RefusedOnAllRanks where the weights do not fit the network.
+/// network.h says which), and returns the means over all images. Called as train(). Writes
+/// no file. Throws ErrorOnAllRanks where the weights do not fit the network.
 LossAndAccuracy test_weights(const TrainOptions& options, const TrainingData& data,
                              const ProcessGroup& group, std::FILE* screen);
 
@@ -85,5 +66,13 @@ inline int exit_code_of(const std::exception& error) {
              ? exit_bad_input
              : exit_failure;
 }
+
+/// Returns the device of a rank. With CUDA, rank r of a host gets device r after the one of
+/// `options`; where the host has fewer devices, ranks share them.
+Device device_of_rank(const TrainOptions& options, int local_rank);
+
+/// Returns this rank's fair number of threads: the cores that it may run on, divided by the number
+/// of ranks of `group` that may run on the same ones. This call is collective.
+int threads_of_rank(const ProcessGroup& group);
 
 }  // namespace tutti::examples

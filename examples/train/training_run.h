@@ -10,8 +10,6 @@
 #include "optimization.h"
 #include "options.h"
 #include "run_log.h"
-#include "step_runner.h"
-#include "stop.h"
 #include "trainer.h"
 #include "training_step.h"
 
@@ -20,6 +18,7 @@
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/distributed/diagnostics/straggler_monitor.h>
 #include <tutti/nn/resnet.h>
+#include <tutti/optim/captured_step.h>
 #include <tutti/optim/exponential_moving_average.h>
 
 #include <chrono>
@@ -36,7 +35,7 @@ class TrainingRun {
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   /// Continues from the checkpoint, if there is one, and opens the run folder. Call it once, before
-  /// the first epoch. Throws RefusedOnAllRanks, before anything of the run folder has changed,
+  /// the first epoch. Throws ErrorOnAllRanks, before anything of the run folder has changed,
   /// where the checkpoint does not fit.
   void begin();
   bool is_done() const { return step_ == length_.steps || is_stopped_early_; }
@@ -62,7 +61,7 @@ class TrainingRun {
   /// Saves the weights, and returns the results.
   TrainResult finish();
   /// Says where the checkpoint of a stopped run is, and returns the results so far. Throws
-  /// LoadErrorOnAllRanks where images that cannot be loaded have stopped it.
+  /// ErrorOnAllRanks where images that cannot be loaded have stopped it.
   TrainResult finish_early();
 
  private:
@@ -85,7 +84,7 @@ class TrainingRun {
   void keep_best();
   Metadata weights_metadata() const;
   void say_replaced_files();
-  [[noreturn]] void throw_load_error() const;
+  void throw_load_error() const;
   std::string headline() const;
   void write_report();
 
@@ -108,11 +107,11 @@ class TrainingRun {
   RunLog log_;
   std::optional<Autocast> autocast_;  // in 16-bit precisions
   distributed::StragglerMonitor straggler_monitor_;
-  StopAgreement stop_;
+  distributed::StopAgreement stop_;
   StepTimer step_timer_;
-  MetricSums sums_;  // since the last row
+  LossSums sums_;  // since the last row
   TrainingStep training_step_;
-  StepRunner step_runner_;
+  optim::CapturedStep captured_step_;
   TestRecorder test_recorder_;
 
   std::int64_t step_ = 0;                           // steps made so far

@@ -74,7 +74,7 @@ class TrainingStep {
     nn::Layer& net;
     DataParallel& data_parallel;  ///< of the parameters of `net`
     Optimization& optimization;
-    MetricSums& sums;  ///< gets the losses and the correct answers
+    LossSums& sums;  ///< gets the losses and the correct answers
     StepTimer& timer;
   };
   explicit TrainingStep(const Parts& parts) : parts_(parts) {}

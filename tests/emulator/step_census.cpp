@@ -51,7 +51,7 @@ std::vector<Call> record_step_of_rank(const ProcessGroup& group, std::int64_t im
   DataParallel data_parallel(net->named_parameters(), net->named_buffers(), group);
   Optimization optimization(net->parameters(), options,
                             {.epochs = 90, .steps_per_epoch = 100, .steps = 9000});
-  MetricSums sums(device);
+  LossSums sums(device);
   StepTimer timer([] { return 0.0; });
   TrainingStep step({.options = options,
                      .net = *net,

@@ -32,7 +32,7 @@ std::string refusal_of(int ranks, const TrainOptions& options, const TrainingDat
   try {
     distributed::run_ranks(ranks,
                            [&](const ProcessGroup& group) { check_batches(options, data, group); });
-  } catch (const RefusedOnAllRanks& refused) {
+  } catch (const ErrorOnAllRanks& refused) {
     return refused.what();
   }
   return {};

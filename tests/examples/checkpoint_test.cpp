@@ -64,7 +64,7 @@ class CheckpointFile : public ::testing::Test {
     try {
       train_to_the_end();
       ADD_FAILURE() << "no error: " << what;
-    } catch (const CheckpointError& error) {
+    } catch (const ErrorOnAllRanks& error) {
       const std::string message = error.what();
       EXPECT_NE(message.find(checkpoint_path(options_)), std::string::npos) << message;
       EXPECT_NE(message.find(what), std::string::npos) << message << "\nexpected: " << what;
@@ -233,7 +233,7 @@ TEST_F(CheckpointFile, SumsCountAnswers) {
 TEST_F(CheckpointFile, AFolderInItsPlaceIsRefused) {
   options_.resume = true;
   fs::create_directories(checkpoint_path(options_));
-  EXPECT_THROW(train_to_the_end(), CheckpointError);
+  EXPECT_THROW(train_to_the_end(), ErrorOnAllRanks);
 }
 
 }  // namespace

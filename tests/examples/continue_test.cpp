@@ -52,7 +52,7 @@ class Continued : public ::testing::Test {
   std::string refusal(const TrainOptions& options) {
     try {
       run(options);
-    } catch (const RefusedOnAllRanks& error) {
+    } catch (const ErrorOnAllRanks& error) {
       return error.what();
     }
     ADD_FAILURE() << "no error; it said\n" << said_;
@@ -187,7 +187,7 @@ TEST_F(Continued, OtherDataAreRefusedAlsoWithMoreEpochs) {
   try {
     train_on(2, options, more);
     ADD_FAILURE() << "no error";
-  } catch (const RefusedOnAllRanks& error) {
+  } catch (const ErrorOnAllRanks& error) {
     expect_contains(error.what(), {"a run of 3 steps in an epoch, this one has 4: other data?"});
   }
 }
@@ -204,7 +204,7 @@ TEST_F(Continued, OtherImagesInMemoryAndAnotherNormalisationAreRefused) {
   options.resume = true;
   options.epochs = 3;
   const auto refusal = [&](const TrainingData& data) {
-    return test::message_of<RefusedOnAllRanks>([&] { run_on(2, data); });
+    return test::message_of<ErrorOnAllRanks>([&] { run_on(2, data); });
   };
   TrainingData other =
       make_synthetic({.train = 30, .test = 13, .channels = 2, .size = 8, .seed = 9});

@@ -163,7 +163,7 @@ class ResumedFolder : public FolderTraining {
     test::Screen screen;
     try {
       train_on(ranks, load_training_data(options_), screen.file());
-    } catch (const RefusedOnAllRanks& refused) {
+    } catch (const ErrorOnAllRanks& refused) {
       EXPECT_EQ(test::content(options_.out + "/metrics.jsonl"), before);
       return refused.what();
     }
@@ -339,8 +339,8 @@ class BrokenOff : public FolderTraining {
         const StopRequest nobody_stops{0};
         try {
           train(options_, data, group, nullptr, &nobody_stops);
-        } catch (const LoadErrorOnAllRanks& error) {
-          EXPECT_EQ(error.exit_code(), exit_bad_input);
+        } catch (const ErrorOnAllRanks& error) {
+          EXPECT_EQ(error.code(), exit_bad_input);
           texts[static_cast<std::size_t>(group.rank())] = error.what();
           throw;
         }

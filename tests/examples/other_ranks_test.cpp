@@ -51,7 +51,7 @@ class OtherRanks : public ::testing::Test {
     return results[0];
   }
   std::string refusal(int ranks, const TrainOptions& options) {
-    return test::message_of<RefusedOnAllRanks>([&] { run(ranks, options, even_data()); });
+    return test::message_of<ErrorOnAllRanks>([&] { run(ranks, options, even_data()); });
   }
 
   // Changes the number of ranks after every step, and compares with a run on two ranks. In float64

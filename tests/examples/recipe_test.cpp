@@ -80,7 +80,7 @@ StepResult make_steps(int ranks, const TrainOptions& options,
     DataParallel data_parallel(net->named_parameters(), net->named_buffers(), group);
     Optimization optimization(net->parameters(), options,
                               {.epochs = 1, .steps_per_epoch = 10, .steps = 10});
-    MetricSums sums{Device::cpu()};
+    LossSums sums{Device::cpu()};
     StepTimer timer([] { return 0.0; });
     TrainingStep step({.options = options,
                        .net = *net,
@@ -178,7 +178,7 @@ TEST(TrainingStep, OfAMixedImageTheClassThatItShowsMostOfCounts) {
     TrainOptions frozen = options;
     frozen.optimizer.lr = 1e-30;
     Optimization optimization(net->parameters(), frozen, {1, 10, 10});
-    MetricSums sums{Device::cpu()};
+    LossSums sums{Device::cpu()};
     StepTimer timer([] { return 0.0; });
     batch.soft_labels = zeros({1, classes}, {.dtype = float64});
     batch.soft_labels.data<double>()[strong] = 0.7;

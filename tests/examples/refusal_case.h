@@ -33,12 +33,12 @@ inline void expect_refusals_on_every_rank(const ProcessGroup& group, const std::
     options.sync_bn_scope = scope;
     EXPECT_NO_THROW(check_batches(options, tiny(full, 1), group));
     expect_text(
-        message_of<RefusedOnAllRanks>([&] { check_batches(options, tiny(full + 1, 1), group); }),
+        message_of<ErrorOnAllRanks>([&] { check_batches(options, tiny(full + 1, 1), group); }),
         {"batch 3 of an epoch", "'layer3.0.bn1'", "--drop-last"});
   }
   options.sync_bn_scope = "world";
   options.sync_bn = false;  // the last batch has an image for each rank
-  expect_text(message_of<RefusedOnAllRanks>(
+  expect_text(message_of<ErrorOnAllRanks>(
                   [&] { check_batches(options, tiny(full + group.size(), 1), group); }),
               {"batch 3 of an epoch", "give --drop-last"});
   options.sync_bn = true;
@@ -47,7 +47,7 @@ inline void expect_refusals_on_every_rank(const ProcessGroup& group, const std::
   train(options, tiny(full, 1), group, nullptr);
   options.resume = true;
   options.epochs = 2;
-  expect_text(message_of<RefusedOnAllRanks>([&] { train(options, tiny(full, 2), group, nullptr); }),
+  expect_text(message_of<ErrorOnAllRanks>([&] { train(options, tiny(full, 2), group, nullptr); }),
               {"it is of a run with train_fingerprint = "});
   options.optimizer.lr = 1e45;
   options.schedule.name = "one_cycle";

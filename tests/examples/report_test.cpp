@@ -376,7 +376,7 @@ TEST(TestRecorder, LogitsThatAreNotFiniteCountAsNoClass) {
   EXPECT_EQ(to_vector(predicted_classes(logits)), (std::vector<double>{-1, -1, -1, 1}));
   for (const int ranks : {1, 2})
     distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
-      MetricSums sums{Device()};
+      LossSums sums{Device()};
       sums.count(4 * ranks);
       sums.add(scalar(0), predicted_classes(logits), labels);
       EXPECT_EQ(sums.take(group).accuracy, 0.25);

@@ -3,7 +3,6 @@
 // goes on to the same bits.
 #include "train/run_folder.h"
 #include "train/run_log.h"
-#include "train/stop.h"
 #include "trainer_program.h"
 
 #include <tutti/distributed/process_group.h>
@@ -242,33 +241,6 @@ TEST_F(RunFolderOfProgram, AFileThatMustNotGrowIsAnErrorAndNoSignal) {
     EXPECT_NE(outcome.output.find(run_), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find("File too large"), std::string::npos) << outcome.output;
   }
-}
-
-TEST(StopAgreement, AllRanksStopAfterTheSameStep) {
-  constexpr int ranks = 3, asked_in_step = 5;
-  std::array<int, ranks> stopped_after{};
-  distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
-    StopRequest request{0};
-    StopAgreement stop(group, &request);
-    for (int step = 1; step <= 100 && stop.signal() == 0; ++step) {
-      stop.begin_step();
-      if (group.rank() == 1 && step == asked_in_step) request = SIGUSR1;
-      stop.end_step();
-      if (stop.signal() != 0) stopped_after[static_cast<std::size_t>(group.rank())] = step;
-    }
-    EXPECT_EQ(signal_name(stop.signal()), "SIGUSR1");
-  });
-  for (const int step : stopped_after) EXPECT_EQ(step, asked_in_step + 1);
-}
-
-TEST(StopAgreement, WithoutARequestItSendsNothing) {
-  distributed::run_ranks(2, [](const ProcessGroup& group) {
-    StopAgreement stop(group, nullptr);
-    stop.begin_step();
-    stop.end_step();
-    EXPECT_EQ(stop.signal(), 0);
-    EXPECT_EQ(group.traffic().calls, 0);
-  });
 }
 
 // ---- what a launcher's pseudo-terminal gets

@@ -6,7 +6,6 @@
 #include "resumed_run.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
-#include "train/placement.h"
 #include "train/run_log.h"
 #include "trainer_program.h"
 

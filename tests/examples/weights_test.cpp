@@ -109,7 +109,7 @@ TEST_F(Weights, AnEntryThatDoesNotFitIsNamedOnEveryRank) {
     std::mutex lock;
     distributed::run_ranks(2, [&](const ProcessGroup& group) {
       const std::string text =
-          message_of<RefusedOnAllRanks>([&] { train(options, even_data(), group, nullptr); });
+          message_of<ErrorOnAllRanks>([&] { train(options, even_data(), group, nullptr); });
       const std::lock_guard guard(lock);
       expect_contains(text, {options.weights, "'" + name + "' " + what});
       ++refusals;
@@ -134,7 +134,7 @@ TEST_F(Weights, AFileThatCannotBeReadIsNamedOnEveryRank) {
   options.weights = folder_ / "nothing.safetensors";
   distributed::run_ranks(2, [&](const ProcessGroup& group) {
     expect_contains(
-        message_of<RefusedOnAllRanks>([&] { train(options, even_data(), group, nullptr); }),
+        message_of<ErrorOnAllRanks>([&] { train(options, even_data(), group, nullptr); }),
         {options.weights});
   });
 }
@@ -217,7 +217,7 @@ TEST_F(Weights, ARunWithFrozenLayersResumesToTheBit) {
   options.resume = true;
   expect_equal_bits(train_on(2, options).front().state, whole.state);
   options.freeze = {"layer1.*"};
-  expect_contains(message_of<CheckpointError>([&] { train_on(2, options); }),
+  expect_contains(message_of<ErrorOnAllRanks>([&] { train_on(2, options); }),
                   {"freeze = 'layer1.*,"});
 }
 
@@ -285,12 +285,12 @@ TEST_F(Weights, ATestNeedsTheWholeNetwork) {
   TrainingData data = even_data();
   data.classes = 12;
   expect_contains(
-      message_of<RefusedOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
+      message_of<ErrorOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
       {"tensor 'fc.weight' is float32 (10, 64), expected float32 (12, 64)"});
   options.weights.clear();
   options.out = folder_ / "nowhere";
   expect_contains(
-      message_of<RefusedOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
+      message_of<ErrorOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
       {options.out, "--weights"});
 }
 

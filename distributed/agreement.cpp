@@ -1,0 +1,114 @@
+#include "agreement.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace tutti::distributed {
+namespace {
+
+constexpr std::array stop_signals{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+constexpr std::int64_t steps_between_waits = 10;  // where the host waits for the device
+
+// What the signal handler reads and writes. It may do so because atomics without a lock are safe
+// in a handler.
+StopRequest stop_request{0};
+std::atomic<const char*> stop_message{nullptr};
+static_assert(StopRequest::is_always_lock_free && std::atomic<const char*>::is_always_lock_free);
+
+void set_handlers(void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : stop_signals) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (signal != SIGHUP || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  }
+}
+
+// Calls only functions that are safe in a signal handler.
+void note_signal(int number) {
+  const int saved_errno = errno;
+  if (number == SIGHUP && stop_request != 0) return;
+  if (stop_request.exchange(number) != 0) {
+    ::signal(number, SIG_DFL);
+    ::raise(number);  // takes effect when this handler returns
+  } else if (const char* const text = stop_message) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
+  }
+  errno = saved_errno;
+}
+
+}  // namespace
+
+void call_on_all_ranks(const ProcessGroup& group, const std::string& name,
+                       const std::function<void()>& call,
+                       const std::function<int(const std::exception&)>& code_of) {
+  constexpr std::int64_t most = 4000;                         // bytes of the text
+  const Tensor report = zeros({most + 2}, {.dtype = uint8});  // a code, the text, and a 0
+  int mine = group.size();
+  try {
+    call();
+  } catch (const std::exception& error) {
+    mine = group.rank();
+    char* const text = static_cast<char*>(report.raw());
+    text[0] = static_cast<char>(code_of(error));
+    std::strncpy(text + 1, error.what(), most);
+  }
+  const Tensor first = full({}, mine, {.dtype = int64});
+  group.all_reduce(first, ReduceOp::min, {.name = name}).wait();
+  const int rank = first.item<int>();
+  if (rank == group.size()) return;
+  group.broadcast(report, rank, {.name = name}).wait();
+  const auto* const text = static_cast<const char*>(report.raw());
+  throw ErrorOnAllRanks(text + 1, rank, static_cast<unsigned char>(text[0]));
+}
+
+const StopRequest& catch_stop_signals(const char* message) {
+  stop_request = 0;
+  stop_message = message;
+  set_handlers(note_signal);
+  ::signal(SIGPIPE, SIG_IGN);
+  return stop_request;
+}
+
+void ignore_stop_signals() { set_handlers(SIG_IGN); }
+
+std::string signal_name(int signal) {
+  const char* const name = sigabbrev_np(signal);
+  return name ? std::string("SIG") + name : fmt::format("signal {}", signal);
+}
+
+StopAgreement::StopAgreement(ProcessGroup group, const StopRequest* request)
+    : group_(std::move(group)), request_(request) {}
+
+void StopAgreement::begin_step(bool can_go_on) {
+  ++steps_;
+  if (can_agree()) start(can_go_on ? request_->load() : cannot_go_on);
+}
+
+void StopAgreement::end_step() {
+  if (!request_) return;
+  if (group_.capabilities().device_waits) {
+    if (steps_ % steps_between_waits != 0) return;
+    start(request_->load());
+  }
+  finish();
+}
+
+void StopAgreement::start(int wish) {
+  largest_ = full({}, wish, {.dtype = int64});
+  work_ = group_.all_reduce(largest_, ReduceOp::max, {.name = "stop"});
+}
+
+void StopAgreement::finish() {
+  work_.wait();
+  if (agreed_ == 0) agreed_ = largest_.item<int>();
+}
+
+}  // namespace tutti::distributed

@@ -1,0 +1,49 @@
+// CapturedStep: runs the steps of a program on a device, either as they are or, after the first
+// few, as a CUDA graph that is captured once and replayed with one launch. It does not know what a
+// step computes.
+#pragma once
+
+#include "../core/cuda/graph.h"
+
+#include "../core/tensor.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tutti::optim {
+
+/// Captures `step` as a graph after three steps that run as they are, by which time cuDNN's plans,
+/// the gradient buckets and the optimizer's state exist:
+///
+///   const auto train = [&](const std::vector<Tensor>& in, std::int64_t) { step(in[0], in[1]); };
+///   optim::CapturedStep captured(train, Device::cuda(), say);
+///   while (const auto batch = loader.next()) captured.run({batch->images, batch->labels});
+class CapturedStep {
+ public:
+  using Step = std::function<void(const std::vector<Tensor>& inputs, std::int64_t constant)>;
+  using Say = std::function<void(const std::string& line)>;
+
+  /// Never captures without a device. `say` prints a line to the user.
+  CapturedStep(Step step, std::optional<Device> device, Say say);
+
+  /// Runs a step on the inputs. Those whose shapes differ from the captured ones, or that come with
+  /// another `constant` (what the step reads from the host, such as the size of the global batch),
+  /// run as they are. It says once that this happens, or why there is no graph.
+  void run(const std::vector<Tensor>& inputs, std::int64_t constant = 0);
+
+ private:
+  bool fits_graph(const std::vector<Tensor>& inputs, std::int64_t constant) const;
+  void capture(const std::vector<Tensor>& inputs, std::int64_t constant);
+
+  Step step_;
+  std::optional<Device> device_;
+  Say say_;
+  int steps_ = 0;
+  bool has_said_misfit_ = false;
+  std::vector<Tensor> captured_;  // the tensors that the graph reads; undefined ones stay so
+  std::int64_t captured_constant_ = 0;
+  std::optional<cuda::Graph> graph_;
+};
+
+}  // namespace tutti::optim
