@@ -1,13 +1,11 @@
 // train_resnet: trains a ResNet on one rank or many. This file is the program around
 // examples/train: it decides which ranks there are, locks the run folder, passes signals on as the
-// wish to stop, and turns errors into one line and an exit code (train/exit_code.h).
+// wish to stop, and turns errors into one line and an exit code (train/trainer.h).
 #include "train/batches.h"
 #include "train/checkpoint.h"
 #include "train/dataset.h"
-#include "train/dry_run.h"
 #include "train/network.h"
 #include "train/run_folder.h"
-#include "train/run_log.h"
 #include "train/trainer.h"
 
 #include <tutti/core/create.h>

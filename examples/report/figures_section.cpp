@@ -1,4 +1,4 @@
-#include "../train/metrics.h"
+#include "../train/evaluation.h"
 #include "sections.h"
 
 #include <fmt/format.h>

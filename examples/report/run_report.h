@@ -4,7 +4,6 @@
 
 #include "../train/evaluation.h"
 #include "../train/run_folder.h"
-#include "../train/run_log.h"
 #include "../train/training_step.h"
 
 #include <tutti/core/tensor.h>

@@ -1,9 +1,9 @@
 #include "checkpoint.h"
 
-#include "optimization.h"
+#include "training_step.h"
 
 #include "batches.h"
-#include "metrics.h"
+#include "evaluation.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -125,6 +126,25 @@ void check_samples(const TrainOptions& options, const Checkpoint& c) {
 }
 
 }  // namespace
+
+void check_entries(const StateDict& from, const StateDict& own, const std::string& prefix,
+                   const std::function<bool(const Tensor&, const Tensor&)>& fits) {
+  const auto describe = [](const Tensor& tensor) {
+    return fmt::format("{} {}", to_string(tensor.dtype()), to_string(tensor.shape()));
+  };
+  std::map<std::string, Tensor> unknown(from.begin(), from.end());
+  for (const auto& [name, mine] : own) {
+    const auto found = unknown.find(name);
+    if (found == unknown.end()) fail<CheckpointError>("tensor '{}{}' is missing", prefix, name);
+    if (found->second.shape() != mine.shape() || !fits(found->second, mine))
+      fail<CheckpointError>("tensor '{}{}' is {}, expected {}", prefix, name,
+                            describe(found->second), describe(mine));
+    unknown.erase(found);
+  }
+  if (!unknown.empty())
+    fail<CheckpointError>("tensor '{}' is unknown to the network",
+                          excerpt(prefix + unknown.begin()->first));
+}
 
 std::string checkpoint_path(const TrainOptions& options) {
   return options.out + "/checkpoint.safetensors";
@@ -286,26 +306,6 @@ void keep_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,
 
 namespace {
 
-// Module::load_state_dict converts dtypes. A checkpoint has to have those of the network, or the
-// resumed run would not have the same bits.
-void check_model(const StateDict& from, const StateDict& own) {
-  std::map<std::string, Tensor> expected(own.begin(), own.end());
-  for (const auto& [name, tensor] : from) {
-    const auto found = expected.find(name);
-    if (found == expected.end())
-      fail<CheckpointError>("tensor '{}' is unknown to the network, or occurs twice",
-                            excerpt("model." + name));
-    const Tensor& mine = found->second;
-    if (tensor.dtype() != mine.dtype() || !(tensor.shape() == mine.shape()))
-      fail<CheckpointError>("tensor 'model.{}' is {} {}, expected {} {}", name,
-                            to_string(tensor.dtype()), to_string(tensor.shape()),
-                            to_string(mine.dtype()), to_string(mine.shape()));
-    expected.erase(found);
-  }
-  if (!expected.empty())
-    fail<CheckpointError>("tensor 'model.{}' is missing", expected.begin()->first);
-}
-
 // The schedule sets these options of every group in every step; the others never change in a run.
 bool is_scheduled(const std::string& key) {
   return key.ends_with(".lr") || key.ends_with(".momentum");
@@ -399,7 +399,10 @@ void check_length(const TrainOptions& options, const Checkpoint& from, const Run
 void restore(const TrainOptions& options, const Checkpoint& from, nn::Module& net,
              Optimization& optimization, optim::ExponentialMovingAverage* ema) {
   try {
-    check_model(from.model, net.state_dict());
+    // Module::load_state_dict() converts dtypes, but then a resumed run would not have the same
+    // bits.
+    check_entries(from.model, net.state_dict(), "model.",
+                  [](const Tensor& a, const Tensor& b) { return a.dtype() == b.dtype(); });
     check_optimizer_options(from.optimizer.metadata, optimization.optimizer_state().metadata);
     check_averages(from.ema, ema);
     if (const std::string name = tensor_not_finite(from); !name.empty())

@@ -5,10 +5,8 @@
 #pragma once
 
 #include "dataset.h"
-#include "metrics.h"
+#include "evaluation.h"
 #include "options.h"
-#include "run_folder.h"
-#include "run_log.h"
 
 #include <tutti/distributed/process_group.h>
 #include <tutti/nn/module.h>
@@ -16,6 +14,7 @@
 #include <tutti/optim/optimizer.h>
 
 #include <array>
+#include <functional>
 
 namespace tutti::examples {
 
@@ -43,6 +42,11 @@ struct Checkpoint {
   /// Returns the number of ranks that made the checkpoint.
   int ranks() const { return static_cast<int>(random.size(0)); }
 };
+
+/// Throws a CheckpointError, which names the entry with this prefix, unless `from` has exactly the
+/// entries of `own`, each with its shape and a dtype that `fits` accepts.
+void check_entries(const StateDict& from, const StateDict& own, const std::string& prefix,
+                   const std::function<bool(const Tensor&, const Tensor&)>& fits);
 
 /// Returns OUT/checkpoint.safetensors.
 std::string checkpoint_path(const TrainOptions& options);

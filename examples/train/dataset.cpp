@@ -59,26 +59,47 @@ TrainingData load_mnist(const std::string& folder) {
   return data;
 }
 
-TrainingData load_cifar(const std::string& folder, bool is_cifar100) {
-  TrainingData data;
-  if (is_cifar100) {
-    data = complete({.train = data::load_cifar100(folder, Split::train),
-                     .test = data::load_cifar100(folder, Split::test),
-                     .classes = 100},
-                    folder);
-    data.mean = {0.5071f, 0.4865f, 0.4409f};
-    data.deviation = {0.2673f, 0.2564f, 0.2762f};
-  } else {
-    data = complete({.train = data::load_cifar10(folder, Split::train),
-                     .test = data::load_cifar10(folder, Split::test),
-                     .classes = 10},
-                    folder);
-    data.mean = {0.4914f, 0.4822f, 0.4465f};
-    data.deviation = {0.2470f, 0.2435f, 0.2616f};
-  }
+// Completes the data of CIFAR-10 or CIFAR-100 with the transforms of both.
+TrainingData complete_cifar(TrainingData data, const std::string& folder) {
+  data = complete(std::move(data), folder);
   data.train_transforms = {data::RandomCrop({.size = data.image_size, .padding = 4}),
                            data::RandomHorizontalFlip()};
   return data;
+}
+
+TrainingData load_cifar10(const std::string& folder) {
+  return complete_cifar({.train = data::load_cifar10(folder, Split::train),
+                         .test = data::load_cifar10(folder, Split::test),
+                         .classes = 10,
+                         .mean = {0.4914f, 0.4822f, 0.4465f},
+                         .deviation = {0.2470f, 0.2435f, 0.2616f}},
+                        folder);
+}
+
+TrainingData load_cifar100(const std::string& folder) {
+  return complete_cifar({.train = data::load_cifar100(folder, Split::train),
+                         .test = data::load_cifar100(folder, Split::test),
+                         .classes = 100,
+                         .mean = {0.5071f, 0.4865f, 0.4409f},
+                         .deviation = {0.2673f, 0.2564f, 0.2762f}},
+                        folder);
+}
+
+// A dataset in files of one folder, and where it is looked for.
+struct KnownDataset {
+  const char *name, *folder;
+  TrainingData (*load)(const std::string& folder);
+};
+constexpr std::array known_datasets{
+    // Debian's dataset-fashion-mnist
+    KnownDataset{"fashion-mnist", "/usr/share/datasets/fashion-mnist", load_fashion_mnist},
+    KnownDataset{"mnist", "data/mnist", load_mnist},
+    KnownDataset{"cifar10", "data/cifar-10-batches-bin", load_cifar10},
+    KnownDataset{"cifar100", "data/cifar-100-binary", load_cifar100}};
+
+const KnownDataset* find_dataset(const std::string& name) {
+  const auto found = std::ranges::find(known_datasets, name, &KnownDataset::name);
+  return found == known_datasets.end() ? nullptr : &*found;
 }
 
 // Returns what `folder` lacks of the classes of another one; empty where it has them all.
@@ -130,33 +151,30 @@ TrainingData with_fingerprints(TrainingData data) {
 }  // namespace
 
 const std::vector<std::string>& dataset_names() {
-  static const std::vector<std::string> names{"fashion-mnist", "mnist",  "cifar10",
-                                              "cifar100",      "folder", "synthetic"};
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const KnownDataset& known : known_datasets) all.emplace_back(known.name);
+    all.insert(all.end(), {"folder", "synthetic"});
+    return all;
+  }();
   return names;
 }
 
 std::string default_folder(const std::string& name) {
-  if (name == "fashion-mnist")
-    return "/usr/share/datasets/fashion-mnist";  // Debian's dataset-fashion-mnist
-  if (name == "mnist") return "data/mnist";
-  if (name == "cifar10") return "data/cifar-10-batches-bin";
-  if (name == "cifar100") return "data/cifar-100-binary";
-  return "";
+  const KnownDataset* const known = find_dataset(name);
+  return known ? known->folder : "";
 }
 
 TrainingData load_training_data(const TrainOptions& options) {
   if (options.dataset == "synthetic") return make_synthetic();
   if (options.dataset == "folder") return with_fingerprints(load_folder(options));
+  const KnownDataset* const known = find_dataset(options.dataset);
+  if (!known) fail<ValueError>("unknown dataset '{}'", options.dataset);
   try {
-    if (options.dataset == "fashion-mnist")
-      return with_fingerprints(load_fashion_mnist(options.data));
-    if (options.dataset == "mnist") return with_fingerprints(load_mnist(options.data));
-    if (options.dataset == "cifar10") return with_fingerprints(load_cifar(options.data, false));
-    if (options.dataset == "cifar100") return with_fingerprints(load_cifar(options.data, true));
+    return with_fingerprints(known->load(options.data));
   } catch (const DataError& error) {
     fail<DataError>("{} (--data gives the folder of {})", error.what(), options.dataset);
   }
-  fail<ValueError>("unknown dataset '{}'", options.dataset);
 }
 
 TrainingData make_synthetic(const SyntheticOptions& options) {

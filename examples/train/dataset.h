@@ -3,7 +3,6 @@
 // whether their data are the same. Reading and batching are the library's business (data/).
 #pragma once
 
-#include "checkpoint.h"
 #include "options.h"
 
 #include <tutti/core/state_dict.h>

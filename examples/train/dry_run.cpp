@@ -1,5 +1,6 @@
-#include "dry_run.h"
-
+// describe_run(): what --dry-run prints about a run instead of making it. It makes a few small
+// steps to measure memory and communication, and writes no file.
+#include "batches.h"
 #include "network.h"
 #include "training_run.h"
 
@@ -19,9 +20,9 @@ constexpr std::int64_t small_batch = 2, large_batch = 4;  // of one rank, for me
 // batch of `batch_size` images.
 TrainOptions measured(TrainOptions o, const TrainingData& data, std::int64_t batch_size,
                       std::int64_t steps) {
-  o.out.clear();
-  o.resume = o.cuda_graph = o.keep_best = o.tensorboard = false;
-  o.checkpoint_every = o.keep_last = o.patience = 0;
+  o.out.clear();  // and with it all that a run writes
+  o.resume = o.cuda_graph = false;
+  o.checkpoint_every = 0;
   o.weights.clear();  // the memory and the messages do not depend on their values
   o.workers = 0;
   o.device = Device::cpu();
@@ -146,17 +147,12 @@ std::string describe_model(const TrainOptions& options, const nn::Module& net) {
   return text;
 }
 
-// Each rank of a sharded run has batches of its own. The last rank has as many images as any, and
-// the first one as few, with which --uneven stop ends an epoch.
-RunLength length_of(const TrainOptions& options, const TrainingData& data, int ranks) {
-  TrainOptions o = measured(options, data, options.batch_size, options.max_steps);
-  o.epochs = options.epochs;
-  o.drop_last = options.drop_last;
-  if (options.sharded) o.batch_size = std::max<std::int64_t>(o.batch_size / ranks, 1);
-  const int rank = options.uneven == distributed::Uneven::stop ? 0 : ranks - 1;
-  return TrainingRun(o, options.sharded ? shard(data, rank, ranks) : data, ProcessGroup(), nullptr,
-                     nullptr)
-      .length();
+RunLength length_of(const TrainOptions& o, const TrainingData& data, int ranks) {
+  const std::int64_t in_epoch = steps_per_epoch(o, ranks, data.train->size()),
+                     all = o.epochs * in_epoch;
+  return {.epochs = o.epochs,
+          .steps_per_epoch = in_epoch,
+          .steps = o.max_steps > 0 ? std::min(o.max_steps, all) : all};
 }
 
 }  // namespace

@@ -93,30 +93,6 @@ std::int64_t classes_of_other_head(const Entries& file, const Head& head) {
   return has_bias && bias->second.shape() != Shape{shape[0]} ? 0 : shape[0];
 }
 
-// ---- Checking.
-
-bool is_compatible(const Tensor& given, const Tensor& own) {
-  return given.shape() == own.shape() && is_floating(given.dtype()) == is_floating(own.dtype());
-}
-
-std::string describe(const Tensor& tensor) {
-  return fmt::format("{} {}", to_string(tensor.dtype()), to_string(tensor.shape()));
-}
-
-void check_entries(const Entries& file, const StateDict& own) {
-  Entries unknown = file;
-  for (const auto& [name, tensor] : own) {
-    const auto found = file.find(name);
-    if (found == file.end()) fail<CheckpointError>("tensor '{}' is missing", name);
-    if (!is_compatible(found->second, tensor))
-      fail<CheckpointError>("tensor '{}' is {}, expected {}", name, describe(found->second),
-                            describe(tensor));
-    unknown.erase(name);
-  }
-  if (!unknown.empty())
-    fail<CheckpointError>("tensor '{}' is unknown to the network", excerpt(unknown.begin()->first));
-}
-
 // ---- What to say.
 
 std::string source_of(const WeightsFile& file) {
@@ -169,7 +145,10 @@ std::string load_weights(const TrainOptions& options, const TrainingData& data, 
                         head.path, classes, data.classes);
   }
   try {
-    check_entries(file.tensors, own);
+    check_entries({file.tensors.begin(), file.tensors.end()}, own, "",
+                  [](const Tensor& given, const Tensor& mine) {
+                    return is_floating(given.dtype()) == is_floating(mine.dtype());
+                  });
   } catch (const CheckpointError& error) {
     const std::string model = text(file, "model");
     fail<CheckpointError>("cannot use the weights {}: {}; this run is of {}{}", file.path,

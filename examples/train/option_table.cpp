@@ -1,7 +1,7 @@
 #include "option_table.h"
 
 #include "dataset.h"
-#include "optimization.h"
+#include "training_step.h"
 
 #include <tutti/core/did_you_mean.h>
 #include <tutti/core/parallel.h>

@@ -1,41 +1,23 @@
-// The files of a run: metrics.jsonl, config.json, report.html and model.safetensors, and the lock
-// by which one program at a time writes into a run folder. Only rank 0 has one. Checkpoints are
-// checkpoint.h's business.
+// The files of a run, and what a person sees of it: RunFolderLock keeps other programs and older
+// runs away, Progress shows a bar or plain lines, and RunLog keeps the rows of metrics, which rank
+// 0 writes into the run folder and onto the screen. Checkpoints are checkpoint.h's business.
 #pragma once
 
-#include "metrics.h"
+#include "evaluation.h"
+#include "event_file.h"
 #include "options.h"
 
 #include <tutti/core/file_descriptor.h>
 #include <tutti/core/state_dict.h>
-#include <tutti/distributed/diagnostics/straggler_monitor.h>
 
+#include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace tutti::examples {
-
-class RunFolder {
- public:
-  /// Makes the folder and begins metrics.jsonl with `rows`, those that a resumed run has already.
-  /// Throws a FileError where metrics.jsonl cannot be written.
-  RunFolder(std::string path, const std::vector<Metrics>& rows);
-  void write_config(const std::string& json);
-  /// Appends a line to metrics.jsonl.
-  void add(const Metrics& metrics);
-  void write_report(const std::string& html);
-  void save_weights(const StateDict& tensors, const Metadata& metadata);
-  const std::string& path() const { return path_; }
-
- private:
-  void write_whole(const std::string& name, const std::string& text);
-  void check_metrics() const;
-
-  std::string path_;
-  std::ofstream metrics_;
-};
 
 /// Returns whether the trainer writes files of this name into a run folder.
 bool is_run_file(const std::string& name);
@@ -64,6 +46,77 @@ class RunFolderLock {
 
   std::string folder_;
   FileDescriptor file_;
+};
+
+/// Flushes `out`. Throws a FileError if what was printed could not be written.
+void flush(std::FILE* out);
+
+class Progress {
+ public:
+  /// Writes to `out`, which it never closes; null shows nothing. `first_step` steps were made
+  /// earlier, by another process.
+  Progress(std::FILE* out, const RunLength& length, std::int64_t first_step);
+
+  /// Prints a line that stays.
+  void say(const std::string& line);
+  /// Shows where training is; to be called after every step. `metrics` holds the figures of the
+  /// last row, with the present step and epoch.
+  void update(const Metrics& metrics);
+  /// Prints the line of an epoch that has ended, with its test results.
+  void epoch_done(const Metrics& metrics);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::int64_t step_in_epoch(const Metrics& metrics) const;
+  std::string describe(const Metrics& metrics) const;
+  std::string time_left(const Metrics& metrics) const;
+  std::string bar(const Metrics& metrics, std::int64_t columns) const;
+
+  std::FILE* out_;
+  bool terminal_;
+  RunLength length_;
+  std::int64_t first_step_;
+  Clock::time_point start_ = Clock::now(), shown_ = start_;
+};
+
+class RunLog {
+ public:
+  /// `screen` may be null. A resumed run has made `first_step` steps before.
+  RunLog(const TrainOptions& options, bool is_rank_0, std::FILE* screen, const RunLength& length,
+         std::int64_t first_step);
+
+  /// Begins with the rows of a resumed run. On rank 0 this opens the run folder (none where
+  /// options.out is empty) and writes config.json, so that it is called once nothing of a
+  /// checkpoint can be refused any more.
+  void open(std::vector<Metrics> rows);
+  /// Prints a line that stays on the screen.
+  void say(const std::string& line) { progress_.say(line); }
+  /// Shows a step that gives no row.
+  void show_step(const Metrics& metrics) { progress_.update(metrics); }
+  /// Adds a row in the middle of an epoch.
+  void add_row(const Metrics& row);
+  /// Adds the row that ends an epoch, with test results.
+  void add_epoch(const Metrics& row);
+  /// Replaces report.html; needs a run folder.
+  void write_report(const std::string& html);
+  /// Saves the weights of a finished run, and says where everything is.
+  void save_weights(const StateDict& state, const Metadata& metadata);
+
+  /// Whether this rank writes a run folder.
+  bool has_folder() const { return has_folder_; }
+  const std::vector<Metrics>& rows() const { return rows_; }
+
+ private:
+  std::string path(const char* name) const;
+  void check_metrics() const;
+
+  const TrainOptions& options_;
+  const bool has_folder_;
+  const std::int64_t first_step_;
+  std::vector<Metrics> rows_;
+  std::ofstream metrics_;
+  std::optional<EventFile> events_;  // with options.tensorboard
+  Progress progress_;
 };
 
 }  // namespace tutti::examples

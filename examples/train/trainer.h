@@ -6,7 +6,6 @@
 #include "dataset.h"
 #include "evaluation.h"
 #include "options.h"
-#include "run_folder.h"
 
 #include <tutti/distributed/agreement.h>
 
@@ -74,5 +73,14 @@ Device device_of_rank(const TrainOptions& options, int local_rank);
 /// Returns this rank's fair number of threads: the cores that it may run on, divided by the number
 /// of ranks of `group` that may run on the same ones. This call is collective.
 int threads_of_rank(const ProcessGroup& group);
+
+/// Returns a text of several lines: the model by types of layers, the length of the run, the memory
+/// of a rank, and what a rank sends in a step. `ranks` counts threads or processes.
+///
+/// Memory is measured on the CPU, with the statistics of its allocator, in steps of 2 and of 4
+/// images, and extrapolated to a rank's part of the batch. What libraries such as oneDNN allocate
+/// by themselves and images that are loaded ahead do not count. Communication is what one of two
+/// ranks that are threads issues in a step; collectives and bytes do not depend on their number.
+std::string describe_run(const TrainOptions& options, const TrainingData& data, int ranks);
 
 }  // namespace tutti::examples

@@ -7,9 +7,8 @@
 #include "checkpoint.h"
 #include "dataset.h"
 #include "evaluation.h"
-#include "optimization.h"
 #include "options.h"
-#include "run_log.h"
+#include "run_folder.h"
 #include "trainer.h"
 #include "training_step.h"
 

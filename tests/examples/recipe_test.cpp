@@ -3,7 +3,6 @@
 #include "resumed_run.h"
 #include "small_run.h"
 #include "train/batches.h"
-#include "train/optimization.h"
 #include "train/training_step.h"
 
 #include <tutti/autograd/functions.h>
