@@ -5,6 +5,7 @@
 #include <tutti/core/version.h>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <gnu/libc-version.h>
 #include <sys/utsname.h>
@@ -38,7 +39,7 @@ std::string memory() {
 
 }  // namespace
 
-Facts machine_facts() {
+nlohmann::ordered_json machine_facts() {
   utsname system{};
   uname(&system);
   const std::string distribution = value_in_file("/etc/os-release", "PRETTY_NAME", '=');

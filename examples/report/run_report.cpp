@@ -1,63 +1,215 @@
 #include "run_report.h"
 
-#include "html.h"
-#include "sections.h"
+#include <tutti/core/create.h>
+#include <tutti/core/cuda/runtime.h>
+#include <tutti/core/parallel.h>
+#include <tutti/data/transforms/resize.h>
 
 #include <fmt/chrono.h>
-#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <openssl/evp.h>
+#include <algorithm>
+#include <ctime>
 
 namespace tutti::examples {
+
+extern const char* const report_template;  // the text of report.html, from CMake
+
 namespace {
 
-// The policy lets the page load nothing at all, so that a mistake in it could not tell anybody that
-// it is read.
-std::string head(const RunReport& report) {
-  return fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n"
-      "<meta charset=\"utf-8\"/>\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; "
-      "style-src 'unsafe-inline'\"/>\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-      "<title>{}</title>\n<style>\n{}</style>\n</head>\n",
-      escape(report.title), style_sheet());
+using Json = nlohmann::ordered_json;  // writes null for numbers that are not finite
+
+constexpr std::size_t most_points = 400;   // of a curve
+constexpr std::int64_t most_pixels = 160;  // of a side of an image
+
+// ---- Curves
+
+constexpr std::pair<const char*, double Metrics::*> training_figures[] = {
+    {"train_loss", &Metrics::train_loss},
+    {"train_accuracy", &Metrics::train_accuracy},
+    {"learning_rate", &Metrics::learning_rate},
+    {"images_per_second", &Metrics::images_per_second}};
+
+// Returns the rows as columns. Where there are more than a picture has room for, each value is the
+// mean of neighbours.
+Json columns(const std::vector<Metrics>& rows) {
+  const std::size_t group = (rows.size() + most_points - 1) / most_points;
+  Json out;
+  for (std::size_t begin = 0; begin < rows.size(); begin += group) {
+    const std::size_t end = std::min(begin + group, rows.size());
+    out["step"].push_back(rows[end - 1].step);
+    for (const auto& [name, figure] : training_figures) {
+      double sum = 0;
+      for (std::size_t i = begin; i < end; ++i) sum += rows[i].*figure;
+      out[name].push_back(sum / static_cast<double>(end - begin));
+    }
+  }
+  return out;
 }
 
-std::string state_of(const RunReport& report) {
-  const Metrics last = report.rows.empty() ? Metrics{} : report.rows.back();
-  const bool is_finished = last.step >= report.length.steps;
-  return fmt::format(
-      "<p class=\"state\"><span class=\"{}\">{}</span> epoch {} of {}, step {} of {}"
-      "<span class=\"when\">{:%Y-%m-%d %H:%M} UTC</span></p>\n",
-      is_finished ? "done" : "running", is_finished ? "finished" : "not finished", last.epoch,
-      report.length.epochs, last.step, report.length.steps, fmt::gmtime(std::time(nullptr)));
+Json last_row(const std::vector<Metrics>& rows) {
+  if (rows.empty()) return {};
+  Json out{{"epoch", rows.back().epoch}, {"step", rows.back().step}};
+  for (const auto& [name, figure] : training_figures) out[name] = rows.back().*figure;
+  return out;
+}
+
+Json tests(const std::vector<Metrics>& rows) {
+  Json out = Json::array();
+  for (const Metrics& row : rows)
+    if (row.test_loss && row.test_accuracy)
+      out.push_back({{"epoch", row.epoch},
+                     {"step", row.step},
+                     {"loss", *row.test_loss},
+                     {"accuracy", *row.test_accuracy}});
+  return out;
+}
+
+// Returns who waited for whom in the last epoch that knows it: with several ranks.
+Json stragglers(const std::vector<Metrics>& rows) {
+  const auto row = std::find_if(rows.rbegin(), rows.rend(),
+                                [](const Metrics& m) { return m.stragglers.has_value(); });
+  if (row == rows.rend()) return {};
+  return {{"collectives", row->stragglers->collectives},
+          {"straggler", row->stragglers->straggler()},
+          {"waited_seconds", row->stragglers->waited_seconds},
+          {"held_up_seconds", row->stragglers->held_up_seconds},
+          {"came_last", row->stragglers->came_last}};
+}
+
+// ---- Predictions and the confusion matrix
+
+// Returns the pixels of an image in base64, row by row.
+Json picture(const Tensor& image) {
+  const std::int64_t longest = std::max(image.size(0), image.size(1));
+  const auto scaled = [&](std::int64_t side) {
+    return std::max<std::int64_t>(1, side * most_pixels / longest);
+  };
+  const Tensor small = longest <= most_pixels
+                           ? image.contiguous()
+                           : data::resize(image, scaled(image.size(0)), scaled(image.size(1)));
+  const auto bytes = static_cast<int>(small.numel());
+  std::string text(static_cast<std::size_t>((bytes + 2) / 3 * 4 + 1), '\0');  // ends with a NUL
+  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), small.data<std::uint8_t>(), bytes);
+  text.pop_back();
+  return {{"width", small.size(1)}, {"height", small.size(0)}, {"pixels", std::move(text)}};
+}
+
+Tensor image_or_grey(const data::Dataset& images, std::int64_t index) {
+  try {
+    return images.get(index).image;
+  } catch (const Error&) {  // the file has changed since the test read it
+    return full({1, 1, 1}, 128, {.dtype = uint8});
+  }
+}
+
+Json predictions(const std::vector<Prediction>& chosen, const TrainingData& data) {
+  Json out = Json::array();
+  for (const Prediction& p : chosen)
+    out.push_back({{"index", p.index},
+                   {"label", p.label},
+                   {"predicted", p.predicted},
+                   {"probability", p.probability},
+                   {"image", picture(image_or_grey(*data.test, p.index))}});
+  return out;
+}
+
+// Returns what was taken for something else: the true class, the predicted one and the number of
+// images. Null where that was not recorded.
+Json confused(const TestDetails& test) {
+  if (test.confusion.empty()) return {};
+  Json out = Json::array();
+  for (std::int64_t r = 0; r < test.classes; ++r)
+    for (std::int64_t c = 0; c < test.classes; ++c)
+      if (r != c && test.count(r, c) > 0) out.push_back(Json::array({r, c, test.count(r, c)}));
+  return out;
+}
+
+// ---- Times and batch normalisation
+
+Json step_times(const std::vector<StepTimes>& ranks) {
+  Json out = Json::array();
+  for (const StepTimes& times : ranks)
+    out.push_back({{"steps", times.steps}, {"seconds", times.seconds}});
+  return out;
+}
+
+Json batch_norm(const std::optional<BatchNormCheck>& check) {
+  if (!check) return {};
+  Json layers = Json::array();
+  for (const auto& layer : check->report.layers)
+    layers.push_back({{"path", layer.path},
+                      {"is_synchronized", layer.is_synchronized},
+                      {"channels", layer.channels},
+                      {"values_per_batch", layer.values_per_batch},
+                      {"evaluation_error", layer.evaluation_error},
+                      {"mean_distance", layer.mean_distance},
+                      {"variance_ratio", layer.variance_ratio},
+                      {"constant", layer.constant.size()},
+                      {"silent", layer.silent.size()},
+                      {"exploded", layer.exploded.size()},
+                      {"farthest_rank",
+                       layer.rank_distance.empty() ? 0.0 : std::ranges::max(layer.rank_distance)}});
+  return {{"warnings", check->report.warnings},
+          {"batches", check->batches},
+          {"running_accuracy", check->running.accuracy},
+          {"recomputed_accuracy", check->recomputed.accuracy},
+          {"layers", std::move(layers)}};
+}
+
+// ---- The machine
+
+std::string name_of(Device device) {
+  if (device.is_cpu()) return "CPU";
+  return fmt::format("{} ({})", to_string(device), cuda::properties(device.index()).name);
+}
+
+Json machine(const ProcessGroup& group, Device device) {
+  Json facts{{"Ranks", std::to_string(group.size())},
+             {"Backend", group.size() > 1 ? group.backend() : "none: one rank"},
+             {"Threads of each rank", std::to_string(num_threads())},
+             {"Device of rank 0", name_of(device)}};
+  facts.update(machine_facts());
+  return facts;
+}
+
+Json to_json(const RunReport& report) {
+  const TestDetails& test = report.test;
+  return {{"title", fmt::format("{} on {}", report.options.model, report.options.dataset)},
+          {"headline", report.headline},
+          {"written", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
+          {"epochs", report.length.epochs},
+          {"steps", report.length.steps},
+          {"last", last_row(report.rows)},
+          {"rows", columns(report.rows)},
+          {"tests", tests(report.rows)},
+          {"class_names", report.data.class_names},
+          {"test",
+           {{"samples", test.samples},
+            {"correct", test.correct},
+            {"confused", confused(test)},
+            {"wrong", predictions(test.wrong, report.data)},
+            {"right", predictions(test.right, report.data)}}},
+          {"step_times", step_times(report.step_times)},
+          {"on_cuda", report.device.is_cuda()},
+          {"stragglers", stragglers(report.rows)},
+          {"batch_norm", batch_norm(report.batch_norm)},
+          {"machine", machine(report.group, report.device)},
+          {"configuration", Json::parse(to_json(report.options))}};
 }
 
 }  // namespace
 
-std::string section(const std::string& id, const std::string& heading, const std::string& content) {
-  return fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", id, heading, content);
-}
-
-std::string class_name(const RunReport& report, std::int64_t label, std::size_t characters) {
-  if (label < 0) return "no class";
-  const auto i = static_cast<std::size_t>(label);
-  return i < report.class_names.size() ? escape(shorten(report.class_names[i], characters))
-                                       : std::to_string(label);
-}
-
-std::string percent(double share) { return fmt::format("{:.1f}\u00a0%", 100 * share); }
-
 std::string to_html(const RunReport& report) {
-  std::string page = head(report);
-  page += fmt::format("<body>\n<main>\n<header>\n{}<h1>{}</h1>\n<p class=\"lead\">{}</p>\n",
-                      state_of(report), escape(report.title), escape(report.headline));
-  page += figures_section(report) + "</header>\n";
-  for (const auto draw : {curves_section, predictions_section, confusion_section, time_section,
-                          batch_norm_section, facts_section})
-    page += draw(report);
-  return page +
-         "<footer><p>Written by train_resnet of tutti. The page is complete in itself: it "
-         "loads nothing.</p></footer>\n</main>\n</body>\n</html>\n";
+  std::string json;
+  // Bytes that are not UTF-8 become U+FFFD. Without the character '<' nothing in the text can end
+  // the element that holds it.
+  for (const char c : to_json(report).dump(-1, ' ', false, Json::error_handler_t::replace))
+    json += c == '<' ? std::string("\\u003c") : std::string(1, c);
+  const std::string mark = ">RUN_AS_JSON<";
+  std::string page = report_template;
+  return page.replace(page.find(mark) + 1, mark.size() - 2, json);
 }
 
 }  // namespace tutti::examples

@@ -2,10 +2,10 @@
 // computes and writes, and how it is saved and continued.
 #include "trainer.h"
 
+#include "../report/run_report.h"
 #include "batches.h"
 #include "checkpoint.h"
 #include "dataset.h"
-#include "epoch_report.h"
 #include "evaluation.h"
 #include "network.h"
 #include "training_run.h"
@@ -441,16 +441,16 @@ void TrainingRun::write_report() {
   TestDetails test = test_recorder_.take(group_);
   std::vector<StepTimes> step_times = step_timer_.take(group_);
   if (!log_.has_folder()) return;
-  RunReport report = make_report({.options = options_,
-                                  .data = data_,
-                                  .group = group_,
-                                  .device = device_,
-                                  .length = length_,
-                                  .rows = log_.rows(),
-                                  .headline = headline()},
-                                 std::move(test), std::move(step_times));
-  report.batch_norm = std::exchange(batch_norm_check_, {});
-  log_.write_report(to_html(report));
+  log_.write_report(to_html({.options = options_,
+                             .data = data_,
+                             .group = group_,
+                             .device = device_,
+                             .length = length_,
+                             .rows = log_.rows(),
+                             .headline = headline(),
+                             .test = std::move(test),
+                             .step_times = std::move(step_times),
+                             .batch_norm = std::exchange(batch_norm_check_, {})}));
 }
 
 // Names the files that could not be decoded. This call is collective.

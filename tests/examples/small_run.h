@@ -4,6 +4,9 @@
 #include "temporary_folder.h"
 #include "train/trainer.h"
 
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
 #include <array>
 #include <cstdio>
 #include <string>
@@ -44,6 +47,14 @@ inline std::vector<examples::TrainResult> train_on(int ranks, const examples::Tr
     results[static_cast<std::size_t>(group.rank())] = train(options, data, group, screen);
   });
   return results;
+}
+
+/// Returns what a page report.html holds of its run.
+inline nlohmann::json report_json(const std::string& page) {
+  const std::string before = "<script id=\"run\" type=\"application/json\">";
+  const std::size_t begin = page.find(before) + before.size(), end = page.find("</script>", begin);
+  EXPECT_TRUE(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+  return nlohmann::json::parse(page.substr(begin, end - begin));
 }
 
 /// A screen whose text a test can read.
