@@ -27,15 +27,9 @@ struct Start {
 };
 
 struct Candidate {
-  std::string name;
-  double learning_rate = 0;
-  int steps = 0;
-};
-
-struct Progress {
-  std::string candidate;
-  int step = 0;  // counted from 1
-  double loss = 0;
+  const char* name;
+  double learning_rate;
+  int steps;
 };
 
 struct Outcome {
@@ -69,9 +63,9 @@ double accuracy_of(nn::ResNet& net, const Start& start) {
 
 // [snippet]
 // Runs on a thread of the host program and uses nothing that another thread changes: it has a
-// network, an optimizer and a loader of its own. `on_progress` is called on this thread.
+// network, an optimizer and a loader of its own. `on_step` is called on this thread.
 Outcome fine_tune(const Start& start, const Candidate& candidate, const std::stop_token& stop,
-                  const std::function<void(const Progress&)>& on_progress) {
+                  const std::function<void(const Candidate&, int step, double loss)>& on_step) {
   set_num_threads(std::max(1, available_cores() / 2));  // a new thread computes alone by default
   manual_seed(1);                                       // each candidate begins with the same head
   const auto net =
@@ -91,7 +85,7 @@ Outcome fine_tune(const Start& start, const Candidate& candidate, const std::sto
     adam.zero_grad();
     loss.backward();
     adam.step();
-    on_progress({candidate.name, step, loss.item<double>()});
+    on_step(candidate, step, loss.item<double>());
   }
   return {.net = net, .accuracy = accuracy_of(*net, start)};
 }
@@ -180,25 +174,24 @@ void run(const Flags& flags) {
 
   std::mutex printing;
   std::stop_source cancel_second;  // any thread of the host may request the stop
-  const auto on_progress = [&](const Progress& progress) {
+  const auto on_step = [&](const Candidate& candidate, int step, double loss) {
     const std::lock_guard lock(printing);
-    if (progress.step == 1 || progress.step % 20 == 0)
-      std::printf("%-6s step %3d  loss %.4f\n", progress.candidate.c_str(), progress.step,
-                  progress.loss);
-    if (progress.candidate == "second" && progress.step == cancel_after)
-      cancel_second.request_stop();
+    if (step == 1 || step % 20 == 0)
+      std::printf("%-6s step %3d  loss %.4f\n", candidate.name, step, loss);
+    if (&candidate == &candidates[1] && step == cancel_after) cancel_second.request_stop();
   };
   // A future passes the exceptions of its thread on.
-  auto second = std::async(std::launch::async, [&] {
-    return fine_tune(start, candidates[1], cancel_second.get_token(), on_progress);
-  });
-  auto first = std::async(std::launch::async,
-                          [&] { return fine_tune(start, candidates[0], {}, on_progress); });
+  const auto start_thread = [&](const Candidate& candidate, std::stop_token stop) {
+    return std::async(std::launch::async, fine_tune, std::cref(start), std::cref(candidate),
+                      std::move(stop), on_step);
+  };
+  auto second = start_thread(candidates[1], cancel_second.get_token()),
+       first = start_thread(candidates[0], {});
   const std::array<Outcome, 2> outcomes{first.get(), second.get()};
 
   for (std::size_t i = 0; i < 2; ++i)
-    if (outcomes[i].is_cancelled) std::printf("%-6s cancelled\n", candidates[i].name.c_str());
-    else std::printf("%-6s accuracy %.4f\n", candidates[i].name.c_str(), outcomes[i].accuracy);
+    if (outcomes[i].is_cancelled) std::printf("%-6s cancelled\n", candidates[i].name);
+    else std::printf("%-6s accuracy %.4f\n", candidates[i].name, outcomes[i].accuracy);
   const Outcome& best = outcomes[outcomes[1].accuracy > outcomes[0].accuracy ? 1 : 0];
   save_safetensors(flags.at("--out"), best.net->state_dict(), start.card.to_metadata());
   std::printf("saved %s\n", flags.at("--out").c_str());
