@@ -1,6 +1,7 @@
-// machine_facts(): what a stranger needs to judge the times of a run.
+// machine_facts(): the ranks of a run, and the machine and the program that they run on.
 #include "run_report.h"
 
+#include <tutti/core/cuda/runtime.h>
 #include <tutti/core/parallel.h>
 #include <tutti/core/version.h>
 
@@ -37,13 +38,22 @@ std::string memory() {
   return kibibytes.empty() ? "unknown" : fmt::format("{:.1f} GiB", std::stod(kibibytes) / 0x1p20);
 }
 
+std::string name_of(Device device) {
+  if (device.is_cpu()) return "CPU";
+  return fmt::format("{} ({})", to_string(device), cuda::properties(device.index()).name);
+}
+
 }  // namespace
 
-nlohmann::ordered_json machine_facts() {
+nlohmann::ordered_json machine_facts(const ProcessGroup& group, Device device) {
   utsname system{};
   uname(&system);
   const std::string distribution = value_in_file("/etc/os-release", "PRETTY_NAME", '=');
-  return {{"Processor", processor(system)},
+  return {{"Ranks", std::to_string(group.size())},
+          {"Backend", group.size() > 1 ? group.backend() : "none: one rank"},
+          {"Threads of each rank", std::to_string(num_threads())},
+          {"Device of rank 0", name_of(device)},
+          {"Processor", processor(system)},
           {"Cores for this process", std::to_string(available_cores())},
           {"Vector instructions", vector_instructions()},
           {"Memory", memory()},

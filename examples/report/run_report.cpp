@@ -1,8 +1,6 @@
 #include "run_report.h"
 
 #include <tutti/core/create.h>
-#include <tutti/core/cuda/runtime.h>
-#include <tutti/core/parallel.h>
 #include <tutti/data/transforms/resize.h>
 
 #include <fmt/chrono.h>
@@ -158,22 +156,6 @@ Json batch_norm(const std::optional<BatchNormCheck>& check) {
           {"layers", std::move(layers)}};
 }
 
-// ---- The machine
-
-std::string name_of(Device device) {
-  if (device.is_cpu()) return "CPU";
-  return fmt::format("{} ({})", to_string(device), cuda::properties(device.index()).name);
-}
-
-Json machine(const ProcessGroup& group, Device device) {
-  Json facts{{"Ranks", std::to_string(group.size())},
-             {"Backend", group.size() > 1 ? group.backend() : "none: one rank"},
-             {"Threads of each rank", std::to_string(num_threads())},
-             {"Device of rank 0", name_of(device)}};
-  facts.update(machine_facts());
-  return facts;
-}
-
 Json to_json(const RunReport& report) {
   const TestDetails& test = report.test;
   return {{"title", fmt::format("{} on {}", report.options.model, report.options.dataset)},
@@ -195,7 +177,7 @@ Json to_json(const RunReport& report) {
           {"on_cuda", report.device.is_cuda()},
           {"stragglers", stragglers(report.rows)},
           {"batch_norm", batch_norm(report.batch_norm)},
-          {"machine", machine(report.group, report.device)},
+          {"machine", machine_facts(report.group, report.device)},
           {"configuration", Json::parse(to_json(report.options))}};
 }
 

@@ -35,8 +35,8 @@ struct RunReport {
 /// predictions from the dataset once more; one that cannot be read is shown as a grey square.
 std::string to_html(const RunReport& report);
 
-/// Returns the facts about this machine and this program by their names: processor, cores, vector
-/// instructions, memory, system, compiler and versions.
-nlohmann::ordered_json machine_facts();
+/// Returns what a stranger needs to judge the times of a run, by name: ranks, device, processor,
+/// cores, vector instructions, memory, system, compiler and versions.
+nlohmann::ordered_json machine_facts(const ProcessGroup& group, Device device);
 
 }  // namespace tutti::examples
