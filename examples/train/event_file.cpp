@@ -17,16 +17,6 @@ namespace {
 
 // ---- TFRecord
 
-constexpr std::array<std::uint32_t, 256> crc_table = [] {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    std::uint32_t value = byte;
-    for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0x82F63B78u : 0);
-    table[byte] = value;
-  }
-  return table;
-}();
-
 template <class Number>
 std::string little_endian(Number value) {
   std::string bytes;
@@ -68,19 +58,10 @@ std::string bytes_field(std::uint64_t field, const std::string& value) {
 }
 
 // The numbers of the fields in TensorFlow's event.proto and summary.proto.
-namespace event {
-constexpr std::uint64_t wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7;
-}
-namespace summary {
-constexpr std::uint64_t value = 1;
-}
-namespace value {
-constexpr std::uint64_t tag = 1, simple_value = 2;
-}
-namespace session_log {
-constexpr std::uint64_t status = 1;
-constexpr std::int64_t start = 1;
-}  // namespace session_log
+constexpr std::uint64_t event_wall_time = 1, event_step = 2, event_file_version = 3,
+                        event_summary = 5, event_session_log = 7, summary_value = 1, value_tag = 1,
+                        value_simple_value = 2, session_log_status = 1;
+constexpr std::int64_t session_log_start = 1;
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -101,8 +82,10 @@ std::string new_path(const std::string& folder) {
 
 std::uint32_t crc32c(std::string_view bytes) {
   std::uint32_t crc = ~0u;
-  for (const char byte : bytes)
-    crc = crc >> 8 ^ crc_table[(crc ^ static_cast<unsigned char>(byte)) & 0xFF];
+  for (const char byte : bytes) {
+    crc ^= static_cast<unsigned char>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
+  }
   return ~crc;
 }
 
@@ -113,22 +96,21 @@ std::string tfrecord(std::string_view bytes) {
 
 EventFile::EventFile(const std::string& folder, std::int64_t first_step)
     : path_(new_path(folder)), file_(path_, std::ios::binary) {
-  write_event(bytes_field(event::file_version, "brain.Event:2"));
-  write_event(
-      integer_field(event::step, first_step) +
-      bytes_field(event::session_log, integer_field(session_log::status, session_log::start)));
+  write_event(bytes_field(event_file_version, "brain.Event:2"));
+  write_event(integer_field(event_step, first_step) +
+              bytes_field(event_session_log, integer_field(session_log_status, session_log_start)));
 }
 
 void EventFile::add(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars) {
   std::string values;
   for (const auto& [tag, number] : scalars)
-    values += bytes_field(summary::value,
-                          bytes_field(value::tag, tag) + float_field(value::simple_value, number));
-  write_event(integer_field(event::step, step) + bytes_field(event::summary, values));
+    values += bytes_field(summary_value,
+                          bytes_field(value_tag, tag) + float_field(value_simple_value, number));
+  write_event(integer_field(event_step, step) + bytes_field(event_summary, values));
 }
 
 void EventFile::write_event(const std::string& fields) {
-  file_ << tfrecord(double_field(event::wall_time, seconds_since_1970()) + fields) << std::flush;
+  file_ << tfrecord(double_field(event_wall_time, seconds_since_1970()) + fields) << std::flush;
   if (!file_) fail<FileError>("cannot write '{}': {}", path_, std::strerror(errno));
 }
 
