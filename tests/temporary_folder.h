@@ -1,11 +1,13 @@
 // TemporaryFolder: a new folder of one test. Test programs may run side by side, so its name is one
-// that no other program has.
+// that no other program has. content() reads a file.
 #pragma once
 
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -34,5 +36,11 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+
+/// Returns the bytes of a file; none where it cannot be read.
+inline std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
 
 }  // namespace tutti::test

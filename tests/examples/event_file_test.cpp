@@ -2,20 +2,21 @@
 // itself reads them is what read_tensorboard.py checks, where Python has it.
 #include "train/event_file.h"
 
+#include "temporary_folder.h"
+
 #include <tutti/core/error.h>
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
 #include <bit>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 namespace tutti::examples {
 namespace {
 
 namespace fs = std::filesystem;
+using test::content;
 
 std::string from_hex(std::string_view digits) {
   std::string bytes;
@@ -29,11 +30,6 @@ Number number_at(const std::string& bytes, std::size_t at) {
   Number value;
   std::memcpy(&value, bytes.data() + at, sizeof(value));
   return value;
-}
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 // Splits a file into the data of its records, and compares each record with what tfrecord() makes
@@ -55,9 +51,7 @@ std::vector<std::string> records_of(const std::string& file) {
 
 class EventFolder : public ::testing::Test {
  protected:
-  EventFolder() { fs::create_directories(folder_); }
-  ~EventFolder() override { fs::remove_all(folder_); }
-  fs::path folder_ = fs::temp_directory_path() / ("tutti_events_" + std::to_string(getpid()));
+  test::TemporaryFolder folder_{"events"};
 };
 
 TEST(EventFile, ChecksumsAreThoseOfRfc3720) {
@@ -86,9 +80,9 @@ TEST(EventFile, ARecordIsThatOfTensorBoard) {
 }
 
 TEST_F(EventFolder, ScalarsAreThoseOfTensorBoard) {
-  EventFile file(folder_.string(), 1);
+  EventFile file(folder_.path(), 1);
   file.add(300, {{"loss/train", 0.375}});
-  const auto records = records_of(contents(file.path()));
+  const auto records = records_of(content(file.path()));
   ASSERT_EQ(records.size(), 3u);
   // The first 9 bytes are the time, the only thing that differs.
   EXPECT_EQ(records[2].substr(9), from_hex(recorded).substr(12 + 9, records[2].size() - 9));
@@ -99,10 +93,10 @@ TEST_F(EventFolder, ScalarsAreThoseOfTensorBoard) {
 }
 
 TEST_F(EventFolder, NumbersOfEverySize) {
-  EventFile file(folder_.string(), 1);
+  EventFile file(folder_.path(), 1);
   for (const std::int64_t step : {127L, 128L, 1L << 40})
     file.add(step, {{"a", 1e300}, {std::string(200, 'b'), -0.0}});
-  const auto records = records_of(contents(file.path()));
+  const auto records = records_of(content(file.path()));
   ASSERT_EQ(records.size(), 5u);
   EXPECT_EQ(records[2].substr(9, 2), from_hex("107f"));
   EXPECT_EQ(records[3].substr(9, 3), from_hex("108001"));
@@ -112,7 +106,7 @@ TEST_F(EventFolder, NumbersOfEverySize) {
 }
 
 TEST_F(EventFolder, EveryProcessWritesAFileOfItsOwn) {
-  EventFile first(folder_.string(), 1), second(folder_.string(), 5);
+  EventFile first(folder_.path(), 1), second(folder_.path(), 5);
   EXPECT_NE(first.path(), second.path());
   for (const EventFile* file : {&first, &second})
     EXPECT_TRUE(fs::path(file->path()).filename().string().starts_with("events.out.tfevents."));

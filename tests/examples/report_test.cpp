@@ -384,11 +384,6 @@ TEST(TestRecorder, HasNoMatrixForThousandsOfClasses) {
 
 // ---- in a browser
 
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 std::size_t count(const std::string& text, const std::string& part) {
   std::size_t n = 0;
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
@@ -424,7 +419,7 @@ class ReportInChromium : public ::testing::Test {
     std::ifstream log(folder_ / "err");
     for (std::string line; std::getline(log, line);)
       if (line.find("CONSOLE") != std::string::npos) messages_ += line + "\n";
-    return contents(folder_ / "out");
+    return test::content(folder_ / "out");
   }
 
   // Returns the elements that the script of a page has made.

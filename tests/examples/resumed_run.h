@@ -31,11 +31,8 @@ inline void expect_equal_rows(const examples::Metrics& a, const examples::Metric
 // nothing stops. The fault comes `from_end` collectives before the end; a step has about three.
 inline void expect_resumes_to_the_bit(examples::TrainOptions options,
                                       const examples::TrainingData& data, std::int64_t from_end) {
-  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_resume_{}", getpid());
-  const auto contents = [](const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  };
+  const TemporaryFolder temporary("resume");
+  const fs::path folder = temporary.path();
   options.epochs = 3;
   options.log_every = 2;
   options.out = (folder / "whole").string();
@@ -60,10 +57,10 @@ inline void expect_resumes_to_the_bit(examples::TrainOptions options,
     for (std::size_t i = 0; i < whole[r].rows.size(); ++i)
       expect_equal_rows(parts[r].rows[i], whole[r].rows[i]);
   }
-  EXPECT_EQ(contents(folder / "parts" / "model.safetensors"),
-            contents(folder / "whole" / "model.safetensors"));
-  EXPECT_EQ(report_json(contents(folder / "parts" / "report.html")).at("test"),
-            report_json(contents(folder / "whole" / "report.html")).at("test"));
+  EXPECT_EQ(content(folder / "parts" / "model.safetensors"),
+            content(folder / "whole" / "model.safetensors"));
+  EXPECT_EQ(report_json(content(folder / "parts" / "report.html")).at("test"),
+            report_json(content(folder / "whole" / "report.html")).at("test"));
   std::ifstream metrics(folder / "parts" / "metrics.jsonl");
   std::size_t lines = 0;
   for (std::string line; std::getline(metrics, line); ++lines)
@@ -73,7 +70,6 @@ inline void expect_resumes_to_the_bit(examples::TrainOptions options,
   // Resuming a finished run changes nothing.
   const auto again = train_on(2, options, data);
   expect_equal_bits(again[0].state, whole[0].state);
-  fs::remove_all(folder);
 }
 
 }  // namespace tutti::test

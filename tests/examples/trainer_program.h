@@ -1,6 +1,8 @@
 // Runs the program train_resnet as a user does, and keeps what it prints and its exit code.
 #pragma once
 
+#include "temporary_folder.h"
+
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,11 +37,6 @@ inline Outcome output_of(const std::string& command) {
 inline Outcome run_trainer(const std::string& arguments, int stream) {
   return output_of(std::string(TRAIN_RESNET) + " " + arguments +
                    (stream == 2 ? " 2>&1 >/dev/null" : " 2>/dev/null"));
-}
-
-inline std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 /// A trainer that runs beside the test. Its output goes to the file `path`.log.

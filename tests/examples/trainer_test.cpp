@@ -266,10 +266,8 @@ TEST(Trainer, LeavesMetricsWeightsAndAReport) {
   net->load_state_dict(load_safetensors((folder / "model.safetensors").string()));
   expect_equal_bits(net->state_dict(), results.front().state);
 
-  std::ifstream page(folder / "report.html");
-  const std::string html{std::istreambuf_iterator<char>(page), std::istreambuf_iterator<char>()};
-  EXPECT_EQ(test::report_json(html).at("last").at("train_loss"),
-            results.front().rows.back().train_loss);
+  const auto page = test::report_json(test::content(folder / "report.html"));
+  EXPECT_EQ(page.at("last").at("train_loss"), results.front().rows.back().train_loss);
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(folder / "config.json")).at("batch_size"), 10);
   for (const auto& entry : fs::directory_iterator(folder))
     EXPECT_EQ(entry.path().string().find(".draft-"), std::string::npos) << entry.path();
