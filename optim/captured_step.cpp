@@ -16,10 +16,10 @@ constexpr int eager_steps = 3;  // before a step is captured
 CapturedStep::CapturedStep(Step step, std::optional<Device> device, Say say)
     : step_(std::move(step)), device_(device), say_(std::move(say)) {}
 
-void CapturedStep::run(const std::vector<Tensor>& inputs, std::int64_t constant) {
-  if (device_ && !graph_ && ++steps_ > eager_steps) capture(inputs, constant);
-  if (!graph_) return step_(inputs, constant);
-  if (fits_graph(inputs, constant)) {
+void CapturedStep::run(const std::vector<Tensor>& inputs, std::int64_t global_size) {
+  if (device_ && !graph_ && ++steps_ > eager_steps) capture(inputs, global_size);
+  if (!graph_) return step_(inputs, global_size);
+  if (fits_graph(inputs, global_size)) {
     const trace::Span span("replay");
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (inputs[i].defined()) captured_[i].copy_(inputs[i]);
@@ -27,28 +27,28 @@ void CapturedStep::run(const std::vector<Tensor>& inputs, std::int64_t constant)
   }
   if (!std::exchange(has_said_misfit_, true))
     say_(
-        fmt::format("cuda graph: not for inputs of shape {} (of {}), since {} (of {}) were "
+        fmt::format("cuda graph: not for batches of {} samples ({} here), since {} ({} here) were "
                     "recorded; these steps run as they are",
-                    to_string(inputs.at(0).shape()), constant, to_string(captured_[0].shape()),
-                    captured_constant_));
-  step_(inputs, constant);
+                    global_size, to_string(inputs.at(0).shape()), captured_size_,
+                    to_string(captured_[0].shape())));
+  step_(inputs, global_size);
 }
 
-bool CapturedStep::fits_graph(const std::vector<Tensor>& inputs, std::int64_t constant) const {
-  bool fits = constant == captured_constant_ && inputs.size() == captured_.size();
+bool CapturedStep::fits_graph(const std::vector<Tensor>& inputs, std::int64_t global_size) const {
+  bool fits = global_size == captured_size_ && inputs.size() == captured_.size();
   for (std::size_t i = 0; fits && i < inputs.size(); ++i)
     fits = inputs[i].defined() == captured_[i].defined() &&
            (!inputs[i].defined() || inputs[i].shape() == captured_[i].shape());
   return fits;
 }
 
-void CapturedStep::capture(const std::vector<Tensor>& inputs, std::int64_t constant) {
+void CapturedStep::capture(const std::vector<Tensor>& inputs, std::int64_t global_size) {
   const trace::Span span("record");
   captured_.clear();
   for (const Tensor& input : inputs) captured_.push_back(input.defined() ? input.clone() : input);
-  captured_constant_ = constant;
+  captured_size_ = global_size;
   try {
-    graph_.emplace(*device_, [this] { step_(captured_, captured_constant_); });
+    graph_.emplace(*device_, [this] { step_(captured_, captured_size_); });
     say_(fmt::format("cuda graph: {} nodes recorded at step {}", graph_->size(), steps_));
   } catch (const DeviceError& error) {
     device_.reset();

@@ -21,20 +21,21 @@ namespace tutti::optim {
 ///   while (const auto batch = loader.next()) captured.run({batch->images, batch->labels});
 class CapturedStep {
  public:
-  using Step = std::function<void(const std::vector<Tensor>& inputs, std::int64_t constant)>;
+  using Step = std::function<void(const std::vector<Tensor>& inputs, std::int64_t global_size)>;
   using Say = std::function<void(const std::string& line)>;
 
   /// Never captures without a device. `say` prints a line to the user.
   CapturedStep(Step step, std::optional<Device> device, Say say);
 
-  /// Runs a step on the inputs. Those whose shapes differ from the captured ones, or that come with
-  /// another `constant` (what the step reads from the host, such as the size of the global batch),
-  /// run as they are. It says once that this happens, or why there is no graph.
-  void run(const std::vector<Tensor>& inputs, std::int64_t constant = 0);
+  /// Runs a step on the inputs, of a global batch of `global_size` samples. Inputs whose shapes
+  /// differ from the captured ones, or that belong to a batch of another size (by which the
+  /// captured loss is divided), run as they are. It says once that this happens, or why there is no
+  /// graph.
+  void run(const std::vector<Tensor>& inputs, std::int64_t global_size = 0);
 
  private:
-  bool fits_graph(const std::vector<Tensor>& inputs, std::int64_t constant) const;
-  void capture(const std::vector<Tensor>& inputs, std::int64_t constant);
+  bool fits_graph(const std::vector<Tensor>& inputs, std::int64_t global_size) const;
+  void capture(const std::vector<Tensor>& inputs, std::int64_t global_size);
 
   Step step_;
   std::optional<Device> device_;
@@ -42,7 +43,7 @@ class CapturedStep {
   int steps_ = 0;
   bool has_said_misfit_ = false;
   std::vector<Tensor> captured_;  // the tensors that the graph reads; undefined ones stay so
-  std::int64_t captured_constant_ = 0;
+  std::int64_t captured_size_ = 0;
   std::optional<cuda::Graph> graph_;
 };
 

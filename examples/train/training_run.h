@@ -27,7 +27,7 @@ namespace tutti::examples {
 class TrainingRun {
  public:
   /// Sets up the run on this rank; every rank constructs one. With options.resume this reads the
-  /// run folder's checkpoint, and throws a CheckpointError where it is not valid.
+  /// run folder's checkpoint, and throws ErrorOnAllRanks where it is not valid.
   TrainingRun(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
               std::FILE* screen, const StopRequest* stop);
   TrainingRun(const TrainingRun&) = delete;

@@ -61,7 +61,7 @@ TEST(Trainer, AGraphChangesNoBit) {
     const std::string said = text_of(screen);
     std::fclose(screen);
     EXPECT_NE(said.find("nodes recorded at step 4"), std::string::npos) << said;
-    EXPECT_NE(said.find("not for batches of 2 images"), std::string::npos) << said;
+    EXPECT_NE(said.find("not for batches of 2 samples"), std::string::npos) << said;
     ASSERT_EQ(plain.rows.size(), 7u);
     ASSERT_EQ(graphed.rows.size(), 7u);
     for (std::size_t i = 0; i < plain.rows.size(); ++i)

@@ -13,8 +13,8 @@ namespace {
 TEST(CapturedStep, RunsEveryStepOnItsInputsWithoutADevice) {
   std::vector<double> seen;
   CapturedStep step(
-      [&](const std::vector<Tensor>& inputs, std::int64_t constant) {
-        seen.push_back(inputs.at(0).item<double>() + static_cast<double>(constant));
+      [&](const std::vector<Tensor>& inputs, std::int64_t global_size) {
+        seen.push_back(inputs.at(0).item<double>() + static_cast<double>(global_size));
       },
       {}, [](const std::string& line) { ADD_FAILURE() << line; });
   for (int i = 0; i < 6; ++i) step.run({scalar(i), Tensor()}, 10);
