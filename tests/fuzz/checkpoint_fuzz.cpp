@@ -76,9 +76,16 @@ class Run {
       }
       check_length(options_, *found, length);
       restore(options_, *found, net_, *optimization_, &ema_);
-      RunReport report;
-      report.rows = found->rows;
-      to_html(report);
+      to_html({.options = options_,
+               .data = {},
+               .group = ProcessGroup(),
+               .device = Device::cpu(),
+               .length = length,
+               .rows = found->rows,
+               .headline = {},
+               .test = {},
+               .step_times = {},
+               .batch_norm = {}});
     });
     const Contents after = state();
     if (!resumed) {
