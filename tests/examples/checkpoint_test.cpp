@@ -107,7 +107,7 @@ TEST_F(CheckpointFile, NoOtherEntryIsAccepted) {
            {"model.", "does not belong there"},
            {"odd\nname", "does not belong there"},
            {"model.odd", "unknown to the network"},
-           {"optimizer.odd", "belong to no parameter"},
+           {"optimizer.odd", "'odd' belongs to no parameter"},
            {"scaler.scale", "which only a run in float16 has"}}) {
     Contents more = whole;
     more.tensor(name) = zeros({1});
