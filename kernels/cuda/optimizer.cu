@@ -75,7 +75,10 @@ __global__ __launch_bounds__(list_threads) void step_kernel(List list,
     // The last of the parameter's blocks that has read the count writes it.
     __threadfence();
     const unsigned last = list.begin[k + 1] - list.begin[k] - 1;
-    if (last == 0 || atomicInc(counters + k, last) == last) *e.steps = step;
+    if (last == 0 || atomicInc(counters + k, last) == last) {
+      __threadfence();
+      *e.steps = step;
+    }
     made = Method::of(arguments, static_cast<double>(step), list.index[k]);
   }
   __syncthreads();

@@ -99,6 +99,20 @@ TEST(SmallKernels, EverythingElse) {
       1e-4);
 }
 
+// The last block of a tensor counts the step.
+TEST(SmallKernels, StepsOfTensorsThatSeveralBlocksUpdate) {
+  expect_the_cpus(
+      [](Device device) {
+        Generator generator(3);
+        const Tensor wide = random(generator, {40'000}, float32, device).requires_grad_();
+        wide.set_grad(random(generator, {40'000}, float32, device));
+        optim::AdamW adam({wide}, {.lr = 0.1});
+        for (int step = 0; step < 2; ++step) adam.step();
+        return Results{wide.detach(), optim::clip_grad_norm({wide}, 0.1)};
+      },
+      1e-4);
+}
+
 // There are more rows than blocks on the emulator's device.
 TEST(SmallKernels, RowsThatABlockShares) {
   expect_the_cpus(
