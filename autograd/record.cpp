@@ -7,21 +7,6 @@
 
 namespace tutti::autograd {
 
-Saved::Saved(const Tensor& tensor) {
-  if (!tensor.defined()) return;
-  tensor_ = tensor.detach();
-  version_ = tensor_.storage()->version();
-}
-
-const Tensor& Saved::get() const {
-  if (tensor_.defined() && tensor_.storage()->version() != version_)
-    fail<Error>(
-        "backward of '{}': a tensor of shape {} that it saved was changed in place since (version "
-        "{}, expected {}); change a clone() instead, or run backward first",
-        current_operation(), to_string(tensor_.shape()), tensor_.storage()->version(), version_);
-  return tensor_;
-}
-
 bool needs_grad(const Tensor& tensor) {
   return grad_enabled() && tensor.defined() && tensor.requires_grad();
 }

@@ -13,27 +13,12 @@
 
 #include "grad_mode.h"
 #include "node.h"
+#include "saved.h"
 
 #include <initializer_list>
 #include <type_traits>
 
 namespace tutti::autograd {
-
-/// Saved is a tensor kept for backward, detached, with its version. Reading it after the data was
-/// changed in place throws an Error that names the operation.
-class Saved {
- public:
-  /// Saves nothing.
-  Saved() = default;
-  Saved(const Tensor& tensor);
-  const Tensor& get() const;
-  operator const Tensor&() const { return get(); }
-  explicit operator bool() const { return tensor_.defined(); }
-
- private:
-  Tensor tensor_;
-  std::uint64_t version_ = 0;
-};
 
 /// Returns whether operations on `tensor` are to be recorded now; false for an undefined tensor.
 bool needs_grad(const Tensor& tensor);

@@ -5,6 +5,7 @@
 # it takes about 40 minutes; the machine should have nothing else to do. Arguments go to benchmarks/compare/compare.py:
 #   benchmarks/compare.sh --only "ResNet-18"     runs the workloads whose name contains this
 #   benchmarks/compare.sh --peers eager          leaves torch.compile and jemalloc out
+#   benchmarks/compare.sh --memory               measures the peak memory of steps only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh

@@ -95,18 +95,24 @@ Tensor pad_shortcut(const Tensor& x, std::int64_t channels, std::int64_t stride)
   const auto strided = [stride](const Tensor& t) {
     return t.slice(2, 0, t.size(2), stride).slice(3, 0, t.size(3), stride);
   };
-  const Tensor source = strided(x.detach());
-  const Tensor y = empty({x.size(0), channels, source.size(2), source.size(3)},
-                         {x.dtype(), x.device()}, x.memory_format());
-  y.zero_();
-  y.slice(1, first, last).copy_(source);
-  return autograd::record("pad_shortcut", y, {x},
-                          [=, shape = x.shape(), format = x.memory_format()](const Tensor& g) {
-                            const Tensor gx = empty(shape, {g.dtype(), g.device()}, format);
-                            gx.zero_();
-                            strided(gx).copy_(g.slice(1, first, last));
-                            return gx;
-                          });
+  const auto compute = [=](const std::vector<Tensor>& from) {
+    const Tensor source = strided(from[0]);
+    const Tensor y = empty({source.size(0), channels, source.size(2), source.size(3)},
+                           {source.dtype(), source.device()}, from[0].memory_format());
+    y.zero_();
+    y.slice(1, first, last).copy_(source);
+    return y;
+  };
+  const Tensor y = compute({x.detach()});
+  return autograd::record(
+      "pad_shortcut", y, {x},
+      [=, shape = x.shape(), format = x.memory_format(),
+       recipe = autograd::set_recipe(y, "pad_shortcut", {x}, compute)](const Tensor& g) {
+        const Tensor gx = empty(shape, {g.dtype(), g.device()}, format);
+        gx.zero_();
+        strided(gx).copy_(g.slice(1, first, last));
+        return gx;
+      });
 }
 
 }  // namespace

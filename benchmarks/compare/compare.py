@@ -3,10 +3,12 @@
 sets everything up and calls it:
 
     compare.py --build FOLDER --libtorch PROGRAM --jemalloc LIBRARY --out FILE [--rounds 7] [--only TEXT] [--peers ...]
+               [--memory]
 
 Every contender of a workload is a process of its own, so that no library meets another one's. Their outputs (losses of
 the first steps, or logits) must agree before anything is timed. Then they take turns: in each round each measures some
-iterations. A figure is the median over rounds of the medians of a round; the spread is that of the rounds.
+iterations. A figure is the median over rounds of the medians of a round; the spread is that of the rounds. --memory
+makes only the table of the peak memory of steps.
 """
 import argparse
 import datetime
@@ -20,6 +22,9 @@ import tempfile
 from dataclasses import dataclass
 
 HERE = pathlib.Path(__file__).resolve().parent
+# What PyTorch's documentation recommends.
+MALLOC_CONF = ("oversize_threshold:1,background_thread:true,metadata_thp:auto,"
+               "dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000")
 
 
 @dataclass
@@ -61,6 +66,13 @@ WORKLOADS = [
     Workload("small MLP, step with Adam, batch 8", "mlp", "mlp", iterations=5),
 ]
 
+MEMORY_WORKLOADS = [
+    *WORKLOADS[:2],
+    Workload("ResNet-101 step, batch 16, float32", "train", "resnet101", batch=16, side=224, iterations=1,
+             drift=2e-2),
+    WORKLOADS[2],
+]
+
 
 class Contender:
     """A process that measures one workload; see contender.h."""
@@ -81,6 +93,12 @@ class Contender:
         self.process.stdin.write(f"{iterations}\n")
         self.process.stdin.flush()
         self.rounds.append(statistics.median(float(word) for word in self.process.stdout.readline().split()))
+
+    def peak(self):
+        """Returns the largest resident set in GiB. The kernel counts it from the start of the program, unlike
+        getrusage(), which begins with that of the process that started it."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 2**20
 
     def seconds(self):
         return statistics.median(self.rounds)
@@ -127,9 +145,7 @@ def commands(workload, options, folder):
         return result + [("LibTorch", [options.libtorch, *arguments], {})]
     torch = [sys.executable, str(HERE / "compare_torch.py"), *arguments]
     peers = {"eager": (torch + ["eager"], {}),
-             "eager, jemalloc": (torch + ["eager"], {"LD_PRELOAD": options.jemalloc, "MALLOC_CONF":
-                                 "oversize_threshold:1,background_thread:true,metadata_thp:auto,"
-                                 "dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000"}),
+             "eager, jemalloc": (torch + ["eager"], {"LD_PRELOAD": options.jemalloc, "MALLOC_CONF": MALLOC_CONF}),
              "compile": (torch + ["compile"], {}),
              "compile, frozen": (torch + ["frozen"], {})}
     if workload.kind != "infer":
@@ -192,22 +208,40 @@ def compare(workload, options):
     return row
 
 
-def peak_memory(options):
-    """Returns the row about the largest resident set of three steps of a ResNet-50."""
-    workload = WORKLOADS[0]
-    peaks = {}
+def memory_contenders(workload, options, folder):
+    """Returns (name, command, environment) of what is compared by memory: ours first, then PyTorch's."""
+    arguments = [workload.kind, workload.model, folder, workload.option]
+    tutti = [f"{options.build}/benchmarks/compare_tutti", *arguments]
+    torch = [sys.executable, str(HERE / "compare_torch.py"), *arguments]
+    jemalloc = {"LD_PRELOAD": options.jemalloc, "MALLOC_CONF": MALLOC_CONF}
+    result = [("tutti", tutti, {}), ("tutti, recompute_output", [*tutti, "recompute-output"], {}),
+              ("PyTorch eager", [*torch, "eager"], {}),
+              ("PyTorch eager, jemalloc", [*torch, "eager"], jemalloc),
+              ("PyTorch, checkpoint of each block", [*torch, "checkpoint"], {}),
+              ("PyTorch, checkpoint of each block, jemalloc", [*torch, "checkpoint"], jemalloc)]
+    return [each for each in result if options.jemalloc or each[2] is not jemalloc]
+
+
+def compare_memory(workload, options):
+    """Returns the rows of the table of peak memory and time. All contenders of a workload take turns."""
     with tempfile.TemporaryDirectory() as folder:
         make_inputs(workload, folder)
-        for name, command, environment in commands(workload, options, folder):
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL, env={**os.environ, **environment})
-            peaks[name] = os.wait4(process.pid, 0)[2].ru_maxrss / 2**20
-    ours = peaks.pop("tutti")
-    smallest = min(peaks.values())
-    times = "; ".join(f"{name} {peak:.2f} GiB ({ours / peak:.2f})" for name, peak in peaks.items())
-    row = f"| peak memory of the ResNet-50 step, float32 | {ours:.2f} GiB | {times} | **{ours / smallest:.2f}** | | | |"
-    print(row, flush=True)
-    return row
+        contenders = [Contender(*each) for each in memory_contenders(workload, options, folder)]
+        check_outputs(workload, contenders)
+        if contenders[0].outputs != contenders[1].outputs:
+            sys.exit(f"{workload.name}: recompute_output changes the losses")
+        for _ in range(options.rounds):
+            for contender in contenders:
+                contender.measure(workload.iterations)
+        peaks = [contender.peak() for contender in contenders]
+        for contender in contenders:
+            contender.stop()
+    plain = min(peak for contender, peak in zip(contenders, peaks) if contender.name.startswith("PyTorch eager"))
+    rows = [f"| {workload.name} | {contender.name} | {peak:.2f} GiB | {peak / plain:.2f} | "
+            f"{text_of(contender.seconds())} | {contender.seconds() / contenders[0].seconds():.2f} | "
+            f"{100 * contender.spread():.0f}% |" for contender, peak in zip(contenders, peaks)]
+    print(*rows, sep="\n", flush=True)
+    return rows
 
 
 def machine(options):
@@ -232,21 +266,24 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--libtorch", required=True)
-    parser.add_argument("--jemalloc", required=True)
+    parser.add_argument("--jemalloc", default="")
     parser.add_argument("--out", required=True)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="")
     parser.add_argument("--peers", nargs="*", default=["eager", "eager, jemalloc", "compile", "compile, frozen"])
+    parser.add_argument("--memory", action="store_true", help="only the tables of peak memory and time of steps")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
     load = [os.getloadavg()]
-    rows = [compare(w, options) for w in WORKLOADS if options.only in w.name]
-    if options.only in "peak memory":
-        rows.append(peak_memory(options))
+    rows = [] if options.memory else [compare(w, options) for w in WORKLOADS if options.only in w.name]
+    memory = [row for w in MEMORY_WORKLOADS if options.only in w.name for row in compare_memory(w, options)]
     load.append(os.getloadavg())
-    report = ["```", machine(options), *(f"load:      {l[0]:.2f} {when}" for l, when in zip(load, ("before", "after"))), "```", "",
-              "| workload | tutti | PyTorch, and its time over ours | best of PyTorch over ours | limit, and ours over it | what limits | spread |",
-              "| --- | --- | --- | --- | --- | --- | --- |", *rows, ""]
+    report = ["```", machine(options), *(f"load:      {l[0]:.2f} {when}" for l, when in zip(load, ("before", "after"))), "```", ""]
+    if rows:
+        report += ["| workload | tutti | PyTorch, and its time over ours | best of PyTorch over ours | limit, and ours over it | what limits | spread |",
+                   "| --- | --- | --- | --- | --- | --- | --- |", *rows, ""]
+    report += ["| workload | | peak memory | over PyTorch's best | a step | over tutti's without the option | spread |",
+               "| --- | --- | --- | --- | --- | --- | --- |", *memory, ""]
     pathlib.Path(options.out).write_text("\n".join(report))
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 SGD = dict(lr=0.001, momentum=0.9, weight_decay=1e-4, fused=True)
 
@@ -49,6 +50,23 @@ class ResNet20(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+class Checkpointed(nn.Module):
+    """Runs a block again in backward instead of keeping what is inside of it."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
+def checkpoint_blocks(model):
+    for name, stage in model.named_children():
+        if name.startswith("layer"):
+            setattr(model, name, nn.Sequential(*map(Checkpointed, stage)))
+
+
 def make_model(name):
     if name == "resnet20":
         return ResNet20()
@@ -60,6 +78,8 @@ def load(arguments):
     from safetensors.torch import load_file
     model = make_model(arguments.model)
     model.load_state_dict(load_file(arguments.folder + "/weights.safetensors"))
+    if arguments.checkpointed:
+        checkpoint_blocks(model)
     tensors = load_file(arguments.folder + "/input.safetensors")
     images = tensors["images"].contiguous(memory_format=torch.channels_last)
     return model.to(memory_format=torch.channels_last), images, tensors["labels"]
@@ -193,7 +213,8 @@ def two_ranks(arguments):
 class Arguments:
     def __init__(self, kind, model, folder, option, how):
         self.kind, self.model, self.folder, self.option = kind, model, folder, option
-        self.compiled = how != "eager"
+        self.compiled = how not in ("eager", "checkpoint")
+        self.checkpointed = how == "checkpoint"
         if how == "frozen":  # an option of torch.compile for inference: folds batch norm and packs weights
             import torch._inductor.config as inductor
             inductor.freezing = True

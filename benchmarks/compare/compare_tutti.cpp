@@ -30,6 +30,7 @@ struct Arguments {
   std::string kind, model, folder;
   DType dtype = float32;
   bool sync = false;  // whether ranks share the statistics of batch normalisation
+  bool recompute_output = false;
 };
 
 constexpr optim::SGDOptions sgd_options{.lr = 0.001, .momentum = 0.9, .weight_decay = 1e-4};
@@ -62,6 +63,7 @@ std::shared_ptr<nn::ResNet> load_model(const Arguments& arguments) {
   auto model = nn::resnet(arguments.model);
   model->load_state_dict(load_safetensors(arguments.folder + "/weights.safetensors"));
   model->to(MemoryFormat::channels_last);
+  if (arguments.recompute_output) nn::set_recompute_output(*model);
   return model;
 }
 
@@ -238,8 +240,11 @@ Workload workload_of(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: %s train|infer|ranks|mlp|overhead MODEL FOLDER OPTION\n", argv[0]);
+  if (argc < 5) {
+    std::fprintf(stderr,
+                 "usage: %s train|infer|ranks|mlp|overhead MODEL FOLDER OPTION "
+                 "[recompute-output]\n",
+                 argv[0]);
     return 2;
   }
   const std::string option = argv[4];
@@ -247,5 +252,6 @@ int main(int argc, char** argv) {
                               .model = argv[2],
                               .folder = argv[3],
                               .dtype = option == "bfloat16" ? bfloat16 : float32,
-                              .sync = option == "sync"}));
+                              .sync = option == "sync",
+                              .recompute_output = argc > 5}));
 }

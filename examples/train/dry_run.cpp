@@ -14,7 +14,10 @@
 namespace tutti::examples {
 namespace {
 
-constexpr std::int64_t small_batch = 2, large_batch = 4;  // of one rank, for measurements
+constexpr std::int64_t small_batch = 2;  // of one rank, for measurements of messages
+// The most images for measurements of memory. With a few images the gradients may take more than
+// the activations, and the peak comes later in the step.
+constexpr std::int64_t most_images = 16;
 
 // Returns options of a run of `steps` steps on the CPU that writes nothing. A step has one micro
 // batch of `batch_size` images.
@@ -67,15 +70,18 @@ std::string megabytes(double bytes) { return fmt::format("{:10.2f} MB", bytes / 
 
 std::string describe_memory(const TrainOptions& options, const TrainingData& data, int ranks,
                             const nn::Module& net) {
-  const Memory small = measure_memory(options, data, small_batch),
-               large = measure_memory(options, data, large_batch);
-  const std::int64_t parts = ranks * options.accumulate,  // one of them at a time
-      images = (options.batch_size + parts - 1) / parts;
+  const std::int64_t parts = ranks * options.accumulate;  // one of them at a time
+  const std::int64_t images = (options.batch_size + parts - 1) / parts;
+  const std::int64_t more =
+      std::clamp<std::int64_t>(std::min(images, data.train->size()), 4, most_images);
+  const std::int64_t fewer = more / 2;
+  const Memory small = measure_memory(options, data, fewer),
+               large = measure_memory(options, data, more);
   const double of_image = static_cast<double>(large.peak - small.peak) /
-                          (large_batch - small_batch),
+                          static_cast<double>(more - fewer),
                kept = static_cast<double>(large.kept),
-               total = std::max(kept, static_cast<double>(small.peak) +
-                                          of_image * static_cast<double>(images - small_batch));
+               total = std::max(kept, static_cast<double>(large.peak) +
+                                          of_image * static_cast<double>(images - more));
   const auto weights = static_cast<double>(bytes_of(net.named_parameters())),
              buffers = static_cast<double>(bytes_of(net.named_buffers()));
   return fmt::format(
@@ -85,9 +91,9 @@ std::string describe_memory(const TrainOptions& options, const TrainingData& dat
       "  gradients, optimizer, metrics         {}\n"
       "  activations and temporaries           {}\n"
       "  together                              {}\n",
-      images, options.accumulate > 1 ? "micro batch" : "step", small_batch, large_batch,
-      megabytes(weights), megabytes(buffers), megabytes(kept - weights - buffers),
-      megabytes(total - kept), megabytes(total));
+      images, options.accumulate > 1 ? "micro batch" : "step", fewer, more, megabytes(weights),
+      megabytes(buffers), megabytes(kept - weights - buffers), megabytes(total - kept),
+      megabytes(total));
 }
 
 // ---- communication

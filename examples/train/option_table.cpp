@@ -360,6 +360,9 @@ std::vector<Option> batch_norm_options(TrainOptions& o) {
        training,
        "Before each evaluation, replace the running averages of batch normalisation by the "
        "statistics of this many training batches; 0 for not"},
+      {"--recompute-output", flag(o.recompute_output), is_unchecked, training,
+       "Compute the outputs of batch normalisation again in backward instead of keeping them, "
+       "which takes less memory and more time, and changes no number"},
       {"--bn-report", flag(o.bn_report), is_unchecked, training,
        "At the end of each epoch, examine every batch normalisation on training batches: running "
        "against batch statistics, dead channels, ranks that stray; with advice"},

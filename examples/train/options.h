@@ -81,6 +81,8 @@ struct TrainOptions {
   /// The training batches on which running statistics are recomputed before each evaluation; 0 for
   /// none.
   std::int64_t recompute_statistics = 0;
+  /// Outputs of batch normalisation are computed again in backward instead of being kept.
+  bool recompute_output = false;
   bool bn_report = false;  ///< The batch normalisation is examined at the end of each epoch.
   /// Every rank has training images of its own, maybe more or fewer than the others.
   bool sharded = false;

@@ -101,6 +101,7 @@ std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const TrainingData& 
       {.classes = data.classes, .channels = data.channels, .zero_init_residual = o.zero_init});
   net->to(device, storage_dtype(o), o.memory_format);
   if (o.sync_bn) nn::convert_sync_batchnorm(*net, statistics_group(o, group));
+  if (o.recompute_output) nn::set_recompute_output(*net);
   if (resumes && !o.weights.empty())
     weights_line = fmt::format("the run goes on from its checkpoint: {} is not read", o.weights);
   else if (!o.weights.empty() || o.test_only)

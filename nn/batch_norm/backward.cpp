@@ -23,6 +23,7 @@ struct BackwardContext {
   CallId id;                 // the call that computed the statistics
   bool all_reduces = false;  // whether the backward adds its sums over the ranks of id.group
   std::shared_ptr<CallHistory> history;
+  std::shared_ptr<autograd::Recipe> recipe;  // of the output; null if there is none
 
   BackwardContext(const Call& call, const Output& output);
 };
@@ -99,6 +100,25 @@ void all_reduce(const BackwardContext& context, const Tensor& sums) {
   checked_or_assumed_header(sums, context.id, Phase::backward);
 }
 
+// Makes the output one that is computed again from what the backward keeps in any case, and from
+// the residual. Statistics are not computed again, so that no rank waits for another.
+std::shared_ptr<autograd::Recipe> output_recipe(const Call& call, const Output& output) {
+  if (!call.args.recompute_output || !call.needed.any()) return nullptr;
+  kernels::Normalization of = output.normalization;
+  const std::vector<autograd::Saved> inputs{call.x, of.residual, of.weight, of.bias};
+  of.residual = of.weight = of.bias = of.mask = {};
+  return autograd::set_recipe(output.y, call.id.name, inputs,
+                              [&kernels = call.kernels(), of](const std::vector<Tensor>& from) {
+                                kernels::Normalization to = of;
+                                to.residual = from[1];
+                                to.weight = from[2];
+                                to.bias = from[3];
+                                const Tensor y = empty_like(from[0]);
+                                kernels.apply(from[0], to, y);
+                                return y;
+                              });
+}
+
 BackwardContext::BackwardContext(const Call& call, const Output& output)
     : x(call.x),
       weight(output.normalization.weight),
@@ -112,7 +132,8 @@ BackwardContext::BackwardContext(const Call& call, const Output& output)
       needed(call.needed),
       id(call.id),
       all_reduces(call.is_synchronized && output.statistics.input_gradient_needed),
-      history(call.history) {
+      history(call.history),
+      recipe(output_recipe(call, output)) {
   if (relu && has_residual && !mask.defined()) y = output.y;
   id.number = statistics.call_number;
 }

@@ -1,5 +1,7 @@
 #include "convert.h"
 
+#include "../freeze.h"
+
 namespace tutti::nn {
 namespace {
 
@@ -35,6 +37,22 @@ std::vector<std::string> convert_batchnorm_to_groupnorm(Module& module, std::int
     return true;
   });
   for (BatchNorm* layer : layers) layer->normalize_by_groups(groups);
+  return paths;
+}
+
+std::vector<std::string> set_recompute_output(Module& module, const std::string& pattern, bool on) {
+  const auto is_meant = [&](const std::string& path, const BatchNorm&) {
+    return matches(path, pattern);
+  };
+  const std::vector<std::string> paths = change_layers(module, is_meant, [on](BatchNorm& layer) {
+    layer.set_recompute_output(on);
+    return true;
+  });
+  if (paths.empty())
+    fail<ValueError>(
+        "set_recompute_output: expected a pattern such as 'layer1.*' for the paths of BatchNorm "
+        "layers, and '{}' matches none of them",
+        pattern);
   return paths;
 }
 

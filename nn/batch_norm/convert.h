@@ -40,6 +40,13 @@ std::vector<std::string> revert_sync_batchnorm(Module& module, const ConvertFilt
 std::vector<std::string> convert_batchnorm_to_groupnorm(Module& module, std::int64_t groups,
                                                         const ConvertFilter& filter = {});
 
+/// Sets BatchNorm::Options::recompute_output of every BatchNorm in `module` (itself included) whose
+/// path matches `pattern` (nn::matches), and returns the paths of these layers. Their outputs then
+/// take no memory from forward to backward, which may halve the memory of a step, for one more pass
+/// over each output in backward. All results stay equal to the bit. ValueError if no layer matches.
+std::vector<std::string> set_recompute_output(Module& module, const std::string& pattern = "*",
+                                              bool on = true);
+
 /// Calls BatchNorm::check_statistics() of every layer in `module`.
 void check_batch_statistics(Module& module);
 

@@ -39,6 +39,8 @@ struct BatchNormArgs {
   /// The weights of samples (N) or of positions (N, ...), at least 0; undefined if every weight
   /// is 1.
   Tensor position_weights;
+  /// Whether the output is computed again in backward (BatchNorm::Options::recompute_output).
+  bool recompute_output = false;
   /// The ranks that share their statistics; has no effect with running statistics.
   std::optional<ProcessGroup> group;
 };

@@ -94,6 +94,7 @@ BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
                                       : kernels::Tracking::cumulative;
   args.momentum = options_.momentum.value_or(0);
   args.eps = {options_.eps, options_.eps_is_floor};
+  args.recompute_output = options_.recompute_output;
   args.residual = options.residual;
   args.relu = options.relu;
   args.position_weights = options.position_weights;
@@ -199,6 +200,7 @@ std::string BatchNorm::describe() const {
                       tutti::to_string(own.defined() ? own.dtype() : options_.dtype),
                       tutti::to_string(own.defined() ? own.device() : options_.device));
   if (channel_groups_ > 0) text += fmt::format(", normalises by {} groups", channel_groups_);
+  if (options_.recompute_output) text += ", recompute_output=true";
   if (is_frozen_) text += ", frozen";
   if (is_folded()) text += ", folded";
   if (options_.group) text += fmt::format(", sync={} ranks", options_.group->size());

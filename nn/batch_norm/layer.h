@@ -52,6 +52,10 @@ class BatchNorm : public Layer {
     /// Whether the running statistics are computed as if all batches were one batch. The momentum
     /// is then ignored.
     bool pooled = false;
+    /// Whether backward computes the output again from the input, residual and statistics, instead
+    /// of keeping it from forward to backward for the layers that save it, such as a convolution.
+    /// It has no effect on any number. See set_recompute_output() in convert.h.
+    bool recompute_output = false;
     DType dtype = float32;  ///< the dtype of parameters and buffers, float32 or float64
     Device device = {};
     std::optional<ProcessGroup> group = {};  ///< the ranks that share their statistics
@@ -108,6 +112,9 @@ class BatchNorm : public Layer {
   /// batch, as in evaluation. See nn::freeze() for a whole model.
   void freeze(bool on = true);
   bool is_frozen() const { return is_frozen_; }
+
+  /// Sets Options::recompute_output for the calls that follow.
+  void set_recompute_output(bool on = true) { options_.recompute_output = on; }
 
   /// Makes the layer the identity for input of `rank` dimensions, after fold_batch_norm() has
   /// folded it into the layer before it; a residual and a ReLU are still applied. Its parameters

@@ -78,15 +78,15 @@ Tensor convolve(const char* op, const Tensor& given, const Tensor& weight, const
              for_b = autograd::needs_grad(b);
   return autograd::record(
       op, y, {x, w, b},
-      [&kernels, options = checked.options, format, for_x, for_w, for_b, used,
-       x = autograd::Saved(x.detach()), w = autograd::Saved(w.detach()),
-       b = b.defined() ? b.detach() : b](const Tensor& gradient) {
+      [&kernels, options = checked.options, format, for_x, for_w, for_b, used, x_shape = x.shape(),
+       x = for_w || for_b ? autograd::Saved(x.detach()) : autograd::Saved(),
+       w = autograd::Saved(w.detach()), b = b.defined() ? b.detach() : b](const Tensor& gradient) {
         const Tensor dy = gradient.contiguous(format);
         std::vector<Tensor> result(3);
         if (for_x) {
           const Tensor& unchanged = w;  // Throws if the weight was changed in place.
           kernels.backward_input(dy, unchanged.dtype() == dy.dtype() ? unchanged : used, options,
-                                 result[0] = empty_like(x.get()));
+                                 result[0] = empty(x_shape, {dy.dtype(), dy.device()}, format));
         }
         if (for_w || for_b)
           autograd::defer_gradients(

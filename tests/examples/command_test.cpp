@@ -109,7 +109,7 @@ TEST_F(Command, HelpExplainsEveryFlag) {
                            "--norm-decay",    "--zero-init", "--no-norm-decay",
                            "--clip-norm",     "--ema",       "--label-smoothing",
                            "--mixup",         "--cutmix",    "--accumulate",
-                           "--recipe",        "--timeout"}) {
+                           "--recipe",        "--timeout",   "--recompute-output"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   EXPECT_TRUE(explained.contains("--sync-bn-scope")) << outcome.output;
