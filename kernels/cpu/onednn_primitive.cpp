@@ -1,6 +1,7 @@
 #include "onednn_primitive.h"
 
 #include "../../core/memory.h"
+#include "../../core/signal_stack.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -197,6 +198,7 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
                 const std::function<void(OnednnPrimitive&)>& build, PackedWeights* packed) {
   // An entry without a value means that oneDNN has no such primitive.
   thread_local std::unordered_map<std::string, std::optional<OnednnPrimitive>> cache;
+  SignalStack::of_thread();
   const detail::OpenMPThreads threads;  // oneDNN asks OpenMP
   // The limit bounds the memory of a program that keeps using new shapes. Creating a primitive
   // again is cheap.
