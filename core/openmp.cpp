@@ -1,7 +1,9 @@
 // The threads of parallel_for, which are OpenMP's.
+#include "control_groups.h"
 #include "error.h"
 #include "memory.h"
 #include "parallel.h"
+#include "signal_stack.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -20,15 +22,26 @@ thread_local Count count = detail::is_main_thread() ? Count::by_default : Count:
 
 // The most threads of a thread that has chosen no number: OpenMP does not know of quotas.
 int most_by_default() {
-  static const int most = std::getenv("OMP_NUM_THREADS") ? INT_MAX : available_cores();
+  static const int most = std::getenv("OMP_NUM_THREADS") ? INT_MAX : core_quota();
   return most;
 }
+
+// What the OpenMP threads of the calling thread were prepared for.
+struct Prepared {
+  int threads = 1;
+  bool flushes = false;
+};
+thread_local Prepared prepared;
 
 // GCC's OpenMP keeps the threads of a loop for the next one, and the child of a fork, which has not
 // got them, would wait for them for ever. So they end before the fork; parent and child start
 // others. The allocator comes first, because its lock must not be held while threads end.
+void end_threads() {
+  omp_pause_resource_all(omp_pause_soft);
+  prepared = {};
+}
 [[maybe_unused]] const int ends_threads_before_forks =
-    (allocator(Device::cpu()), pthread_atfork([] { omp_pause_resource_all(omp_pause_soft); }, nullptr, nullptr));
+    (allocator(Device::cpu()), pthread_atfork(end_threads, nullptr, nullptr));
 
 }  // namespace
 
@@ -55,6 +68,14 @@ detail::OpenMPThreads::OpenMPThreads() {
     before_ = of_openmp;
     omp_set_num_threads(threads);
   }
+  const bool flushes = flushes_denormals_here();
+  if (threads == 1 || (threads <= prepared.threads && flushes == prepared.flushes)) return;
+#pragma omp parallel num_threads(threads)
+  {
+    SignalStack::of_thread();
+    if (omp_get_thread_num() > 0) DenormalScope::set(flushes);
+  }
+  prepared = {threads, flushes};
 }
 
 detail::OpenMPThreads::~OpenMPThreads() {

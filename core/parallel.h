@@ -4,6 +4,9 @@
 // threads are in openmp.cpp or, in a build without OpenMP, in openmp_unavailable.cpp.
 #pragma once
 
+#include "denormals.h"
+#include "scoped_value.h"
+
 #include <unistd.h>
 
 #include <cstdint>
@@ -58,6 +61,8 @@ void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
   if (n <= 0) return;
   const std::int64_t most = grain > 0 ? n / grain : n;
   const int threads = most < 2 ? 1 : static_cast<int>(most < num_threads() ? most : num_threads());
+  const bool flushes = detail::flushes_denormals_here();
+  const detail::DenormalScope scope(flushes);  // threads that start inherit it
   if (threads == 1) {
     body(std::int64_t{0}, n);
     return;
@@ -65,11 +70,14 @@ void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
   struct Context {
     Body& body;
     std::int64_t n;
-  } context{body, n};
+    bool flushes;
+  } context{body, n, flushes};
   detail::run_parallel(
       threads,
       [](int thread, int count, void* opaque) {
         auto& c = *static_cast<Context*>(opaque);
+        const detail::DenormalScope denormals(c.flushes);
+        const ScopedValue keeps(detail::keeps_denormals, !c.flushes);  // for loops inside
         const std::int64_t begin = c.n * thread / count, end = c.n * (thread + 1) / count;
         if (begin < end) c.body(begin, end);
       },

@@ -199,7 +199,8 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
   // An entry without a value means that oneDNN has no such primitive.
   thread_local std::unordered_map<std::string, std::optional<OnednnPrimitive>> cache;
   SignalStack::of_thread();
-  const detail::OpenMPThreads threads;  // oneDNN asks OpenMP
+  const detail::DenormalScope denormals;  // OpenMP's threads that start inherit it
+  const detail::OpenMPThreads threads;    // oneDNN asks OpenMP
   // The limit bounds the memory of a program that keeps using new shapes. Creating a primitive
   // again is cheap.
   constexpr std::size_t max_primitives = 1024;
