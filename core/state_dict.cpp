@@ -1,10 +1,10 @@
 #include "state_dict.h"
 
 #include "atomic_file.h"
+#include "control_groups.h"
 #include "create.h"
 #include "excerpt.h"
 #include "file_descriptor.h"
-#include "memory_limit.h"
 #include "safetensors_header.h"
 
 #include <fcntl.h>

@@ -2,6 +2,7 @@
 #include "version.h"
 
 #include "cpu_level.h"
+#include "parallel.h"
 
 #include <fmt/format.h>
 
@@ -54,6 +55,7 @@ std::string describe_build() {
                                     {"vector instructions", vector_instructions()},
                                     {"oneDNN", TUTTI_BUILT_WITH_ONEDNN},
                                     {"OpenMP", TUTTI_BUILT_WITH_OPENMP},
+                                    {"computes with", describe_threads()},
                                     {"MPI", TUTTI_BUILT_WITH_MPI},
                                     {"JPEG and PNG", TUTTI_BUILT_WITH_IMAGES},
                                     {"CUDA", TUTTI_BUILT_WITH_CUDA},

@@ -1,5 +1,7 @@
 #include "agreement.h"
 
+#include "../core/signal_stack.h"
+
 #include <signal.h>
 #include <unistd.h>
 
@@ -22,7 +24,7 @@ static_assert(StopRequest::is_always_lock_free && std::atomic<const char*>::is_a
 void set_handlers(void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
   for (const int signal : stop_signals) {
     struct sigaction before = {};
@@ -72,6 +74,7 @@ void call_on_all_ranks(const ProcessGroup& group, const std::string& name,
 const StopRequest& catch_stop_signals(const char* message) {
   stop_request = 0;
   stop_message = message;
+  SignalStack::of_thread();
   set_handlers(note_signal);
   ::signal(SIGPIPE, SIG_IGN);
   return stop_request;

@@ -2,6 +2,8 @@
 // them.
 #include "reduce.h"
 
+#include "../core/denormals.h"
+
 #include <algorithm>
 
 #include "../core/begin_cpu_level.h"
@@ -64,6 +66,8 @@ void reduce_as(const RankReduction& how, std::span<const void* const> inputs,
 
 void reduce_over_ranks(const RankReduction& how, std::span<const void* const> inputs,
                        std::span<void* const> outputs, std::int64_t count) {
+  const bool compares = how.op == ReduceOp::min || how.op == ReduceOp::max;
+  const detail::DenormalScope denormals(!compares && detail::flushes_denormals_here());
   if (how.input == how.output)
     return dispatch(AllTypes{}, how.input, "reduce",
                     [&]<class T>() { reduce_as<T, T>(how, inputs, outputs, count); });

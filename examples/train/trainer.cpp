@@ -217,12 +217,12 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
 std::string TrainingRun::headline() const {
   const auto plural = [](int n) { return n > 1 ? "s" : ""; };
   return fmt::format(
-      "{} ({}) on {}: {} training{} and {} test images, {} rank{} ({}) of {} thread{}, "
+      "{} ({}) on {}: {} training{} and {} test images, {} rank{} ({}) of {}, "
       "global batch {}, {}, {}",
       options_.model, describe_parameters(*net_), options_.dataset, data_.train->size(),
       options_.sharded ? " (of rank 0)" : "", data_.test->size(), group_.size(),
-      plural(group_.size()), group_.backend(), num_threads(), plural(num_threads()),
-      options_.batch_size, precision_line(options_),
+      plural(group_.size()), group_.backend(), describe_threads(), options_.batch_size,
+      precision_line(options_),
       !options_.sync_bn                   ? "BatchNorm of each rank"
       : options_.sync_bn_scope == "world" ? "SyncBatchNorm"
       : options_.sync_bn_scope == "host"  ? "SyncBatchNorm in each host"

@@ -99,6 +99,7 @@ void running_statistics(const RunningStatistics& running, Epsilon eps, const Ten
 // Calls next(running moments, batch moments) for every channel and stores what it returns.
 template <class Next>
 void for_each_running(const Tensor& moments, const RunningStatistics& running, const Next& next) {
+  const tutti::detail::DenormalScope denormals;
   const std::int64_t C = packet_channels(moments);
   const double *batch_mean = moments.data<double>() + packet_header_size, *m2 = batch_mean + C;
   dispatch(FloatTypes{}, running.mean.dtype(), "batch_norm", [&]<class T>() {
@@ -134,6 +135,7 @@ void update_running(const Tensor& moments, const StatisticsUpdate& update) {
 
 void parameter_grad(const Tensor& sums, const Tensor& rstd, const Tensor& weight_grad,
                     const Tensor& bias_grad) {
+  const tutti::detail::DenormalScope denormals;
   const std::int64_t C = packet_channels(sums);
   const double *s1 = sums.data<double>() + packet_header_size, *s2 = s1 + C,
                *r = rstd.data<double>();

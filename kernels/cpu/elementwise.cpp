@@ -3,6 +3,8 @@
 // element.
 #include "../kernels.h"
 
+#include "../../core/parallel.h"
+
 #include <algorithm>
 
 #include "tensor_iterator.h"
@@ -54,6 +56,9 @@ void run(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) {
     if constexpr (std::is_same_v<Result, bool>) compare = loop<each, C, bool>;
     else if constexpr (std::is_same_v<Result, C>) compute = loop<each, C, C>;
   });
+  const bool is_extremum = op == Binary::maximum || op == Binary::minimum;
+  const ScopedValue keeps(tutti::detail::keeps_denormals,
+                          tutti::detail::keeps_denormals || compare || is_extremum);
   if (compare) return run(compare, a, b, out);
   if (compute) return run(compute, a, b, out);
   fail<DTypeError>("elementwise: this operation needs a floating dtype; convert with .to(float32)");
@@ -143,6 +148,9 @@ void fill(const Tensor& out, double value) {
 
 void copy(const Tensor& in, const Tensor& out) {
   if (in.dtype() == out.dtype()) return copy_bits(in, out);
+  // Another operation, which takes denormals for 0, may store its result in this way.
+  using Scope = tutti::detail::DenormalScope;
+  const ScopedValue keeps(tutti::detail::keeps_denormals, (Scope::read() & Scope::bits) == 0);
   dispatch_conversion(in.dtype(), out.dtype(), [&]<class C>() { copy_through<C>(in, out); });
 }
 

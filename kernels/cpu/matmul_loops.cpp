@@ -112,6 +112,7 @@ bool small_matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, co
                   n,
                   k};
   if (n > 1 && p.out.column != 1) return false;
+  const tutti::detail::DenormalScope denormals;
   if (n == 1 || p.b.column == 1) {
     std::int64_t i = 0;
     for (; i + 4 <= m; i += 4) multiply_by_rows<4>(p, i);

@@ -1,6 +1,7 @@
 #include "onednn_primitive.h"
 
 #include "../../core/memory.h"
+#include "../../core/signal_stack.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -197,7 +198,9 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
                 const std::function<void(OnednnPrimitive&)>& build, PackedWeights* packed) {
   // An entry without a value means that oneDNN has no such primitive.
   thread_local std::unordered_map<std::string, std::optional<OnednnPrimitive>> cache;
-  const detail::OpenMPThreads threads;  // oneDNN asks OpenMP
+  SignalStack::of_thread();
+  const detail::DenormalScope denormals;  // OpenMP's threads that start inherit it
+  const detail::OpenMPThreads threads;    // oneDNN asks OpenMP
   // The limit bounds the memory of a program that keeps using new shapes. Creating a primitive
   // again is cheap.
   constexpr std::size_t max_primitives = 1024;

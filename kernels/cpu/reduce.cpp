@@ -6,6 +6,7 @@
 // type.
 #include "../kernels.h"
 
+#include "../../core/parallel.h"
 #include "dim_slices.h"
 #include "tensor_iterator.h"
 
@@ -181,6 +182,9 @@ void reduce_as(const Tensor& in, const Tensor& out) {
 
 void reduce_tensor(Reduction op, const Tensor& in, const Tensor& out) {
   if (out.numel() == 0) return;
+  const ScopedValue keeps(tutti::detail::keeps_denormals,
+                          tutti::detail::keeps_denormals || op != Reduction::sum);
+  const tutti::detail::DenormalScope denormals;
   dispatch(ReducedTypes{}, in.dtype(), "reduce", [&]<class T>() {
     using C = ComputeType<T>;
     switch (op) {
@@ -210,6 +214,7 @@ void topk(const Tensor& in, int dim, const Tensor& out) {
   const std::int64_t size = in.shape()[dim], stride = in.strides()[dim], k = out.shape()[dim],
                      out_stride = out.strides()[dim];
   if (k == 0) return;
+  const ScopedValue keeps(tutti::detail::keeps_denormals, true);
   dispatch(ReducedTypes{}, in.dtype(), "topk", [&]<class T>() {
     using C = ComputeType<T>;
     const T* from = in.data<T>();
