@@ -7,15 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <future>
 #include <thread>
 #include <utility>
 
 namespace tutti::distributed {
 namespace {
-
-// A network file system may hang. The error of the world then comes this much later.
-constexpr std::chrono::seconds longest_write{5};
 
 void sort_latest_first(std::vector<LatestCall>& calls) {
   std::stable_sort(calls.begin(), calls.end(), [](const LatestCall& a, const LatestCall& b) {
@@ -92,11 +88,11 @@ std::shared_ptr<CallLog::Entry> CallLog::add(const GroupInfo& group) {
   return entry;
 }
 
-void CallLog::write_flight_recorders(const std::string& call,
-                                     const std::string& cause) const noexcept {
+RecorderWrite CallLog::write_flight_recorders(const std::string& call,
+                                              const std::string& cause) const noexcept {
   try {
     const std::string folder = flight_recorder_folder();
-    if (folder.empty()) return;
+    if (folder.empty()) return {};
     const std::string failure = call.empty() ? cause : call + ": " + cause;
     const auto recorders = [this] {
       const std::lock_guard lock(mutex_);
@@ -109,8 +105,9 @@ void CallLog::write_flight_recorders(const std::string& call,
       write(folder, recorders, failure);
       is_written->set_value();
     }).detach();
-    is_written->get_future().wait_for(longest_write);
+    return RecorderWrite(is_written->get_future().share());
   } catch (const std::exception&) {  // no thread: the failure of the world is what counts
+    return {};
   }
 }
 

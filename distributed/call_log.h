@@ -7,6 +7,7 @@
 #include "collective.h"
 
 #include <atomic>
+#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -44,6 +45,22 @@ struct LatestCalls {
   std::optional<std::int64_t> sequence_of(std::uint64_t group_id) const;
   /// Returns whether the rank may be in groups that the list does not tell.
   bool is_full() const { return sequences.size() == most; }
+};
+
+/// Flight recorders that are being written.
+class RecorderWrite {
+ public:
+  RecorderWrite() = default;
+  explicit RecorderWrite(std::shared_future<void> done) : done_(std::move(done)) {}
+  /// Waits until they are written, but only until five seconds after the beginning: a network file
+  /// system may hang.
+  void wait() const {
+    if (done_.valid()) done_.wait_until(end_);
+  }
+
+ private:
+  std::shared_future<void> done_;
+  Clock::time_point end_ = Clock::now() + std::chrono::seconds(5);
 };
 
 /// The latest calls of the ranks that share one World object: one rank, or all where ranks are
@@ -92,8 +109,9 @@ class CallLog {
 
   /// Writes the flight recorder of every rank that has an entry, where a folder is set
   /// (flight_recorder_file.h), with the call that has failed, if there was one, and the cause.
-  /// Throws nothing, and goes on after five seconds where the file system hangs.
-  void write_flight_recorders(const std::string& call, const std::string& cause) const noexcept;
+  /// Throws nothing and waits for no file; whoever tells the failure waits for the result.
+  RecorderWrite write_flight_recorders(const std::string& call,
+                                       const std::string& cause) const noexcept;
 
  private:
   // The recorder of a rank, and the backend of its groups.

@@ -192,6 +192,11 @@ std::string to_string(std::chrono::milliseconds duration) {
                                       : fmt::format("{} ms", duration.count());
 }
 
+void check_timeout(const char* where, std::chrono::milliseconds timeout) {
+  if (timeout.count() <= 0)
+    fail<ValueError>("{}: expected a positive timeout, got {}", where, to_string(timeout));
+}
+
 Clock::time_point deadline_after(std::chrono::milliseconds timeout, Clock::time_point start) {
   return start + std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
 }

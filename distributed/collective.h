@@ -153,6 +153,9 @@ std::string text_of(const std::exception_ptr& error);
 /// Returns "250 ms" or "30 s".
 std::string to_string(std::chrono::milliseconds duration);
 
+/// Throws a ValueError that begins with `where` unless the timeout is positive.
+void check_timeout(const char* where, std::chrono::milliseconds timeout);
+
 /// The clock of deadlines.
 using Clock = std::chrono::steady_clock;
 

@@ -67,7 +67,20 @@ void check_stacked(const Shape& whole, const Shape& part, int ranks, Operation o
         tutti::to_string(whole));
 }
 
-void check_arguments(const Collective& call, int ranks) {
+// Refuses a part in the memory of the whole, unless it is the part of this rank.
+void check_apart(const Tensor& whole, const Tensor& part, int rank, Operation operation) {
+  const auto bytes = part.numel() * static_cast<std::int64_t>(size_of(part.dtype())),
+             at = reinterpret_cast<std::intptr_t>(part.raw()) -
+                  reinterpret_cast<std::intptr_t>(whole.raw());
+  if (whole.storage() == part.storage() && whole.is_contiguous() && part.is_contiguous() &&
+      at > -bytes && at < bytes * whole.size(0) && at != bytes * rank)
+    fail<ValueError>(
+        "{}: input and output share memory, which only this rank's part, number {} of {}, may do; "
+        "pass a clone()",
+        to_string(operation), rank, whole.size(0));
+}
+
+void check_arguments(const Collective& call, int rank, int ranks) {
   const Tensor &input = call.input, &output = call.output;
   const std::string name = to_string(call.operation);
   if (!input.defined() || !output.defined())
@@ -81,10 +94,14 @@ void check_arguments(const Collective& call, int ranks) {
   if (input.device() != output.device())
     fail<DeviceError>("{}: input and output must be on one device, got {} and {}", name,
                       tutti::to_string(input.device()), tutti::to_string(output.device()));
-  if (call.operation == Operation::all_gather)
+  if (call.operation == Operation::all_gather) {
     check_stacked(output.shape(), input.shape(), ranks, call.operation, "an output", "the input");
-  if (call.operation == Operation::reduce_scatter)
+    check_apart(output, input, rank, call.operation);
+  }
+  if (call.operation == Operation::reduce_scatter) {
     check_stacked(input.shape(), output.shape(), ranks, call.operation, "an input", "the output");
+    check_apart(input, output, rank, call.operation);
+  }
   if (call.operation == Operation::all_reduce || call.operation == Operation::reduce_scatter)
     check_reducible(input.dtype(), call.op, name.c_str());
   if (call.root < 0 || call.root >= ranks)
@@ -112,7 +129,8 @@ void check_member(Backend& backend, Operation operation) {
 
 Work start(const ProcessGroup& group, Collective call, CallOptions options) {
   check_member(*group.implementation(), call.operation);
-  check_together(group, to_string(call.operation), [&] { check_arguments(call, group.size()); });
+  check_together(group, to_string(call.operation),
+                 [&] { check_arguments(call, group.rank(), group.size()); });
   call.input = call.input.detach();
   call.output = call.output.detach();
   if (group.communicates())

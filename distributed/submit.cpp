@@ -122,6 +122,7 @@ void check_process(const Backend& backend, Operation operation) {
 
 Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOptions options) {
   check_process(*backend, call.operation);
+  if (options.timeout.count() != 0) check_timeout("CallOptions", options.timeout);
   const GroupInfo& info = backend->info();
   const bool in_place = call.operation == Operation::all_reduce ||
                         call.operation == Operation::broadcast;
@@ -134,7 +135,7 @@ Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOption
   call.detail = std::move(options.detail);
   call.step = std::move(options.step);
   call.of_model = options.of_model;
-  call.timeout = options.timeout.count() > 0 ? options.timeout : info.timeout;
+  call.timeout = options.timeout.count() != 0 ? options.timeout : info.timeout;
   call.sequence = ++backend->calls;
   backend->bytes += call.bytes();
 

@@ -3,12 +3,14 @@
 #include "../core/error.h"
 
 #include <algorithm>
+#include <thread>
 
 namespace tutti::distributed {
 namespace {
 
 [[noreturn]] void throw_error(const Failure& failure, const std::string& text,
                               CollectiveInfo info) {
+  failure.recorders.wait();
   if (failure.timeout) throw TimeoutError(text, std::move(info));
   throw DistributedError(text, std::move(info));
 }
@@ -74,6 +76,10 @@ std::vector<int> ranks_to_describe(const PendingState& state) {
 // How long a rank waits for the answers of those that are absent at its deadline.
 constexpr std::chrono::seconds answer_time{2};
 
+// How long a rank waits before it asks whether others have departed. It asks again after twice the
+// time, in the end after every `longest_silence`.
+constexpr std::chrono::milliseconds first_silence{250}, longest_silence{5000};
+
 }  // namespace
 
 void throw_failure(const Failure& failure, const Collective& call, const GroupInfo& group) {
@@ -103,10 +109,10 @@ void World::fail(const Failure& failure, Lock&) {
 }
 
 void World::set_failure(Failure failure) {
+  failure.recorders = calls_.write_flight_recorders(failure.at, failure.what);
   failure_ = std::move(failure);
   has_failed_ = true;
   changed_.notify_all();
-  calls_.write_flight_recorders(failure_->at, failure_->what);
 }
 
 std::optional<Failure> World::failure() const {
@@ -116,26 +122,29 @@ std::optional<Failure> World::failure() const {
 }
 
 std::optional<Failure> World::poll() {
-  const std::lock_guard here(mutex_);
-  while (!failure_ && options_.transport) {
+  const Lock here(mutex_, std::try_to_lock);
+  while (here && !has_failed_ && options_.transport) {
     std::optional<Notice> notice = options_.transport->receive();
     if (!notice) break;
     handle(std::move(*notice));
   }
-  return failure_;
+  return here ? failure_ : failure();
 }
 
 void World::handle(Notice notice) {
   if (auto* failure = std::get_if<Failure>(&notice)) {
     set_failure(std::move(*failure));
-  } else if (auto* departure = std::get_if<Departure>(&notice)) {
-    departed_.emplace(departure->rank, Departed{Clock::now(), std::move(departure->latest_calls)});
-    has_departures_ = true;
   } else if (const auto* question = std::get_if<StatusRequest>(&notice)) {
     options_.transport->send_status_reply(
-        question->rank, calls_.latest_calls(options_.rank).value_or(LatestCalls{}));
+        question->rank, {.rank = options_.rank,
+                         .latest_calls = calls_.latest_calls(options_.rank).value_or(LatestCalls{}),
+                         .has_departed = departed_.contains(options_.rank)});
   } else {
     auto& answer = std::get<StatusReply>(notice);
+    if (answer.has_departed) {
+      departed_.emplace(answer.rank, Departed{Clock::now(), answer.latest_calls});
+      has_departures_ = true;
+    }
     inquiries_[answer.rank].latest_calls = std::move(answer.latest_calls);
   }
 }
@@ -144,23 +153,51 @@ void World::throw_if_failed(const Collective& call, const GroupInfo& group) cons
   if (const auto why = failure()) throw_failure(*why, call, group);
 }
 
+void World::throw_if_failed(const Collective& call, const GroupInfo& group, Lock& lock) const {
+  const auto why = failure_;
+  if (!why) return;
+  lock.unlock();
+  throw_failure(*why, call, group);
+}
+
 void World::depart(int rank) {
   const std::lock_guard here(mutex_);
   if (failure_) return;
-  const LatestCalls latest = calls_.latest_calls(rank).value_or(LatestCalls{});
-  departed_.emplace(rank, Departed{Clock::now(), latest});
+  departed_.emplace(rank,
+                    Departed{Clock::now(), calls_.latest_calls(rank).value_or(LatestCalls{})});
   has_departures_ = true;
-  if (options_.transport) options_.transport->send_departure(latest);
   changed_.notify_all();
+}
+
+bool World::all_answer(std::span<const int> ranks) {
+  const auto asked_at = Clock::now();
+  Lock here = lock();
+  if (failure_ || !can_ask()) return false;
+  for (const int rank : ranks) {
+    options_.transport->send_status_request(rank);
+    inquiries_[rank] = {asked_at, std::nullopt};
+  }
+  while (Clock::now() < asked_at + answer_time) {
+    if (std::ranges::all_of(ranks,
+                            [&](int rank) { return inquiries_[rank].latest_calls.has_value(); }))
+      return true;
+    here.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (poll()) return false;
+    here.lock();
+  }
+  return false;
 }
 
 bool World::give_up(const PendingCollective& pending) {
   // The time is taken before pending_state(), so that a rank that arrives meanwhile is not called
   // absent.
   const auto now = Clock::now();
-  if (!may_have_failed(pending, now)) return false;
+  const bool asks = is_time_to_ask(pending, now);
+  if (!asks && !may_have_failed(pending, now)) return false;
   PendingState state = pending.pending_state();  // without the lock: it may ask a server
   Lock here = lock();
+  if (asks) ask_who_has_departed(state, pending);
   const auto why = verdict(pending, std::move(state), now);
   if (why) fail(*why, here);
   return why.has_value();
@@ -177,6 +214,28 @@ bool World::give_up(const PendingCollective& pending, Lock& lock) {
 // Cheap, because every wait asks it again and again.
 bool World::may_have_failed(const PendingCollective& pending, Clock::time_point now) const {
   return has_departures_ || now >= pending.deadline().at || now >= pending.inspect_from();
+}
+
+bool World::is_time_to_ask(const PendingCollective& pending, Clock::time_point now) const {
+  if (!can_ask()) return false;
+  if (now < pending.next_question_) return false;
+  const auto silence = first_silence * (1 << std::min<std::size_t>(pending.rounds_, 5));
+  pending.next_question_ = now + std::min(silence, longest_silence);
+  return ++pending.rounds_ > 1;
+}
+
+// Asks a few, others each time. The ranks that wait for one that has departed are many, so nobody
+// asks all.
+void World::ask_who_has_departed(const PendingState& state, const PendingCollective& pending) {
+  std::vector<int> ranks = state.missing;
+  for (const std::vector<int>& host : state.hosts_to_ask)
+    ranks.insert(ranks.end(), host.begin(), host.end());
+  const std::size_t few = first_few(ranks).size();
+  for (std::size_t i = 0; i < few; ++i) {
+    const int rank = ranks[(pending.rounds_ * few + i) % ranks.size()];
+    options_.transport->send_status_request(
+        pending.group().world_ranks[static_cast<std::size_t>(rank)]);
+  }
 }
 
 std::optional<Failure> World::verdict(const PendingCollective& pending, PendingState state,
@@ -248,7 +307,7 @@ void World::add_silent_hosts(PendingState& state, const PendingCollective& pendi
 // Asks the missing ranks for their latest calls, unless that has been done just now or since the
 // deadline of `pending`. Returns whether all have answered, cannot be asked or have had their time.
 bool World::has_asked(const PendingState& state, const PendingCollective& pending) {
-  if (!options_.transport) return true;
+  if (!can_ask()) return true;
   bool is_over = true;
   const auto now = Clock::now();
   for (const int rank : ranks_to_ask(state)) {
@@ -259,7 +318,7 @@ bool World::has_asked(const PendingState& state, const PendingCollective& pendin
                               now >= known->second.asked_at + answer_time;
     if (known == inquiries_.end() ||
         (has_had_time && known->second.asked_at < pending.deadline().at)) {
-      if (!options_.transport->send_status_request(there)) continue;
+      options_.transport->send_status_request(there);
       inquiries_[there] = {now, std::nullopt};
       is_over = false;
     } else if (!known->second.latest_calls && !has_had_time) {

@@ -26,6 +26,7 @@ struct Failure {
   std::string at = {};    ///< The collective, as describe() names it; empty if there was none.
   std::string what = {};  ///< The cause.
   bool timeout = false;   ///< Whether a deadline has passed, which makes it a TimeoutError.
+  RecorderWrite recorders = {};  ///< World sets it; throw_failure() waits for it.
 };
 
 /// Throws `failure` as the rank of `group` sees it that is in `call`: a TimeoutError or a
@@ -75,6 +76,12 @@ class PendingCollective {
   virtual Clock::time_point inspect_from() const { return Clock::time_point::max(); }
   /// Finds out why the collective is not done. Does not wait for other ranks.
   virtual PendingState pending_state() const = 0;
+
+ private:
+  friend class World;
+  // When and how often World asks some of the missing ranks whether they have departed.
+  mutable Clock::time_point next_question_ = {};
+  mutable std::size_t rounds_ = 0;
 };
 
 /// Something that the watcher thread checks every 50 ms until it is done.
@@ -95,11 +102,6 @@ class World {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
-  /// A rank of the world has departed, after these calls.
-  struct Departure {
-    int rank = 0;
-    LatestCalls latest_calls = {};
-  };
   /// A rank of the world asks this one for its latest calls.
   struct StatusRequest {
     int rank = 0;
@@ -108,11 +110,13 @@ class World {
   struct StatusReply {
     int rank = 0;
     LatestCalls latest_calls = {};
+    bool has_departed = false;  ///< It will issue no more.
   };
   /// A notice from another rank.
-  using Notice = std::variant<Failure, Departure, StatusRequest, StatusReply>;
+  using Notice = std::variant<Failure, StatusRequest, StatusReply>;
 
-  /// How failures and departures reach ranks that have a World object of their own. World calls it
+  /// How failures, questions and answers reach ranks that have a World object of their own. Nobody
+  /// announces a departure: at a normal exit each rank would tell each other one. World calls it
   /// under its lock, except for guard().
   class Transport {
    public:
@@ -120,13 +124,13 @@ class World {
     /// Tells all other ranks. Returns the failure that counts: where another rank was known to be
     /// first, that rank's. Must not throw.
     virtual Failure send_failure(const Failure& failure) = 0;
-    /// Tells all other ranks that this one will issue no more collectives. Must not throw.
-    virtual void send_departure(const LatestCalls& /*latest_calls*/) {}
+    /// Returns whether ranks can be asked where they are.
+    virtual bool can_ask() const { return false; }
     /// Asks a rank of the world for its latest calls, which receive() returns once it has answered.
-    /// Returns false where ranks cannot be asked. Must not throw.
-    virtual bool send_status_request(int /*rank*/) { return false; }
-    /// Answers the question of a rank of the world. Must not throw.
-    virtual void send_status_reply(int /*rank*/, const LatestCalls& /*latest_calls*/) {}
+    /// Must not throw.
+    virtual void send_status_request(int /*rank*/) {}
+    /// Answers the question of a rank of the world; `reply` is about this rank. Must not throw.
+    virtual void send_status_reply(int /*rank*/, const StatusReply& /*reply*/) {}
     /// Returns what another rank has sent, if anything has arrived.
     virtual std::optional<Notice> receive() = 0;
     /// Calls `check` on the watcher thread, or does not where that thread must not use the
@@ -142,7 +146,7 @@ class World {
     /// What a departure means, for one rank and for several: "its process is exiting".
     const char* departed_one = "it has departed";
     const char* departed_many = "they have departed";
-    /// How long after the notice of a departure all messages have arrived that were sent before it.
+    /// How long after the news of a departure all messages have arrived that were sent before it.
     std::chrono::milliseconds departure_delay{0};
     /// False where a second thread must not use the transport; then only waits keep deadlines.
     bool has_watcher = true;
@@ -161,13 +165,18 @@ class World {
   /// Returns the first failure, if this rank knows of one. Costs one load where there is none.
   std::optional<Failure> failure() const;
   std::optional<Failure> failure(const Lock&) const { return failure_; }
-  /// Receives what the other ranks have sent, then returns failure().
+  /// Receives what the other ranks have sent, unless another thread does, then returns failure().
   std::optional<Failure> poll();
   /// Throws failure(), if there is one, as the rank of `group` sees it that is in `call`.
   void throw_if_failed(const Collective& call, const GroupInfo& group) const;
+  void throw_if_failed(const Collective& call, const GroupInfo& group, Lock& lock) const;
 
-  /// Announces that `rank` of the world, which is this one, will issue no more collectives.
+  /// Notes that `rank` of the world, which is this one, will issue no more collectives. Ranks that
+  /// have a World object of their own learn it when they have waited for it and ask.
   void depart(int rank);
+  /// Asks `ranks` of the world for their latest calls and returns whether all of them answer within
+  /// two seconds: then their processes live.
+  bool all_answer(std::span<const int> ranks);
 
   /// Returns the record of the latest calls of the ranks that share this object.
   CallLog& calls() { return calls_; }
@@ -208,6 +217,9 @@ class World {
   };
   void set_failure(Failure failure);
   void handle(Notice notice);
+  bool can_ask() const { return options_.transport && options_.transport->can_ask(); }
+  bool is_time_to_ask(const PendingCollective& pending, Clock::time_point now) const;
+  void ask_who_has_departed(const PendingState& state, const PendingCollective& pending);
   bool may_have_failed(const PendingCollective& pending, Clock::time_point now) const;
   std::optional<Failure> verdict(const PendingCollective& pending, PendingState state,
                                  Clock::time_point stalled_at);

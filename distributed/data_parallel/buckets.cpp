@@ -113,9 +113,12 @@ std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<
     Bucket& bucket = buckets.emplace_back();
     bucket.parameters = std::move(each.parameters);
     allocate(bucket, parameters);
+    for (const std::size_t p : bucket.parameters) bucket.names.push_back(parameters[p].first);
+    bucket.index = buckets.size() - 1;
     bucket.label =
-        fmt::format("bucket {}: {}", buckets.size() - 1, summarize(parameters, bucket.parameters));
+        fmt::format("bucket {}: {}", bucket.index, summarize(parameters, bucket.parameters));
   }
+  if (!buckets.empty()) buckets.back().is_last = true;
   return buckets;
 }
 

@@ -24,14 +24,22 @@ class Decompress : public Work::State {
 
 }  // namespace
 
-CommunicationHook compress_gradients(DType dtype) {
+CommunicationHook compress_gradients(DType dtype, bool error_feedback) {
   if (dtype != bfloat16 && dtype != float16)
     fail<DTypeError>("compress_gradients: expected bfloat16 or float16, got {}", to_string(dtype));
-  return [dtype](const ProcessGroup& group, const Tensor& bucket, CallOptions options) {
-    const Tensor compressed = empty_like(bucket, dtype);
-    compressed.copy_(bucket);
+  return [=](const ProcessGroup& group, const Bucket& bucket, CallOptions options) {
+    const Tensor& values = bucket.flat;
+    const auto* lost = std::any_cast<Tensor>(&bucket.state);
+    if (lost) values.add_(*lost);
+    const Tensor compressed = empty_like(values, dtype);
+    compressed.copy_(values);
+    if (error_feedback) {
+      if (!lost) lost = &bucket.state.emplace<Tensor>(empty_like(values));
+      lost->copy_(values);
+      lost->add_(compressed.to(values.dtype()), -1);
+    }
     Work work = group.all_reduce(compressed, ReduceOp::sum, std::move(options));
-    return Work(std::make_shared<Decompress>(std::move(work), compressed, bucket));
+    return Work(std::make_shared<Decompress>(std::move(work), compressed, values));
   };
 }
 

@@ -3,18 +3,24 @@
 #pragma once
 
 #include "../process_group.h"
+#include "buckets.h"
 
 namespace tutti::distributed {
 
-/// A hook gets a flat bucket whose values are already divided by the number of ranks, and starts to
-/// sum it over the ranks. It returns a Work after whose wait() the bucket holds the sum, the same
-/// bits on every rank. DataParallel calls the hook in the same order on every rank, on the thread
-/// that runs backward. `options` names the bucket for errors and traces.
+/// A hook gets a bucket whose values are already divided by the number of ranks, and starts to sum
+/// `bucket.flat` over the ranks. It returns a Work after whose wait() the bucket holds the sum, the
+/// same bits on every rank. DataParallel calls the hook in the same order on every rank, on the
+/// thread that runs backward. `options` names the bucket for errors and traces. A hook that needs
+/// the values alone takes a `const Tensor&` instead of the Bucket.
 using CommunicationHook =
-    std::function<Work(const ProcessGroup& group, const Tensor& bucket, CallOptions options)>;
+    std::function<Work(const ProcessGroup& group, const Bucket& bucket, CallOptions options)>;
 
 /// Returns a hook that sends buckets as `dtype` (bfloat16 or float16): half the bytes of float32,
-/// with the rounding of that dtype. Throws a DTypeError for another dtype.
-CommunicationHook compress_gradients(DType dtype);
+/// with the rounding of that dtype. With `error_feedback` each rank keeps what its rounding has
+/// lost, in memory of the size of the gradients, and adds it to its next gradients, so that the
+/// errors do not add up over the steps (Seide et al., 2014). A gradient that is not finite would
+/// stay there for ever, so that does not go with a loss scaler. Throws a DTypeError for another
+/// dtype.
+CommunicationHook compress_gradients(DType dtype, bool error_feedback = false);
 
 }  // namespace tutti::distributed

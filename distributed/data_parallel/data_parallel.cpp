@@ -84,8 +84,8 @@ void compare_lines(const std::vector<std::string>& of_rank_0, const std::vector<
   }
 }
 
-// Compares hashes of the descriptions. Only where these differ do the texts travel, so that every
-// rank can say what is different.
+// Compares hashes of the descriptions. Only where these differ do two texts travel, that of rank 0
+// and that of the first rank that differs, so that every rank can say what is different.
 void check_same_model(const ProcessGroup& group, const std::vector<std::string>& description) {
   std::string text;
   for (const std::string& line : description) text += line + "\n";
@@ -97,22 +97,20 @@ void check_same_model(const ProcessGroup& group, const std::vector<std::string>&
                   {.name = "DataParallel: compare the models"})
       .wait();
   const auto* all = hashes_and_sizes.data<std::int64_t>();
-  std::int64_t longest = 0;
-  bool same = true;
-  for (int r = 0; r < group.size(); ++r) {
-    longest = std::max(longest, all[2 * r + 1]);
-    same = same && std::equal(all, all + 2, all + 2 * r);
-  }
-  if (same) return;
-  const Tensor padded = zeros({longest}, {.dtype = uint8}),
-               texts = empty({group.size(), longest}, {.dtype = uint8});
-  std::memcpy(padded.raw(), text.data(), text.size());
-  group.all_gather(padded, texts, {.name = "DataParallel: show the models"}).wait();
+  int other = 1;
+  while (other < group.size() && std::equal(all, all + 2, all + 2 * other)) ++other;
+  if (other == group.size()) return;
   const auto lines_of = [&](int rank) {
-    const char* begin = static_cast<const char*>(texts.raw()) + rank * longest;
-    return split_lines(std::string(begin, static_cast<std::size_t>(all[2 * rank + 1])));
+    std::string shown = text;
+    shown.resize(static_cast<std::size_t>(all[2 * rank + 1]));
+    group
+        .broadcast(from_blob(shown.data(), {all[2 * rank + 1]}, uint8), rank,
+                   {.name = "DataParallel: show the models"})
+        .wait();
+    return split_lines(shown);
   };
-  for (int r = 1; r < group.size(); ++r) compare_lines(lines_of(0), lines_of(r), r);
+  const auto of_rank_0 = lines_of(0);
+  compare_lines(of_rank_0, lines_of(other), other);
 }
 
 // Copies the values of rank `root` to all ranks. Tensors of one dtype and device travel together,

@@ -3,9 +3,6 @@
 #include "../../core/create.h"
 #include "../submit.h"
 
-#include <algorithm>
-#include <numeric>
-
 namespace tutti::distributed {
 
 bool Join::step(std::int64_t samples) {
@@ -15,21 +12,24 @@ bool Join::step(std::int64_t samples) {
   // The choices decide whether and how a rank goes on.
   constexpr const char *uneven_names[] = {"shadow", "stop", "error"},
                        *divisor_names[] = {"samples", "active_ranks", "world_size"};
-  std::vector<std::int64_t> of_ranks(static_cast<std::size_t>(group_.size()));
-  group_
-      .all_gather(from_blob(&samples, {}, int64),
-                  from_blob(of_ranks.data(), {group_.size()}, int64),
-                  {.name = "Join: who has samples",
-                   .step = fmt::format(", step {}, uneven={}, divide_by={}", ++steps_,
-                                       uneven_names[static_cast<int>(options_.uneven)],
-                                       divisor_names[static_cast<int>(options_.divide_by)])})
-      .wait();
-  total_ = std::reduce(of_ranks.begin(), of_ranks.end());
-  active_ = static_cast<int>(
-      std::count_if(of_ranks.begin(), of_ranks.end(), [](std::int64_t n) { return n > 0; }));
+  const CallOptions call{.name = "Join: who has samples",
+                         .step = fmt::format(", step {}, uneven={}, divide_by={}", ++steps_,
+                                             uneven_names[static_cast<int>(options_.uneven)],
+                                             divisor_names[static_cast<int>(options_.divide_by)])};
+  std::int64_t sums[] = {samples, samples > 0};
+  group_.all_reduce(from_blob(sums, {2}, int64), ReduceOp::sum, call).wait();
+  total_ = sums[0];
+  active_ = static_cast<int>(sums[1]);
   weight_ = weight_of(samples);
   if (active_ == 0 || active_ == group_.size()) return active_ > 0;
-  if (options_.uneven == Uneven::error) throw_uneven(of_ranks);
+  if (options_.uneven == Uneven::error) {
+    std::vector<std::int64_t> of_ranks(static_cast<std::size_t>(group_.size()));
+    group_
+        .all_gather(from_blob(&samples, {}, int64),
+                    from_blob(of_ranks.data(), {group_.size()}, int64), call)
+        .wait();
+    throw_uneven(of_ranks);
+  }
   return options_.uneven == Uneven::shadow;
 }
 

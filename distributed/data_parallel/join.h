@@ -53,8 +53,8 @@ class Join {
       : group_(std::move(group)), options_(options) {}
 
   /// Begins a step for which this rank has `samples` samples. Returns whether the step is to be
-  /// made, the same on every rank. This call is collective: one all-gather of 8 bytes a rank, none
-  /// on a group of one. Throws a ValueError where `samples` is negative.
+  /// made, the same on every rank. This call is collective: one all-reduce of 16 bytes, none on a
+  /// group of one. Throws a ValueError where `samples` is negative.
   [[nodiscard]] bool step(std::int64_t samples);
 
   // ---- about the step that has begun

@@ -232,7 +232,7 @@ void Reducer::start_full_buckets() {
   while (works_.size() < buckets_.size() && pending_[works_.size()] == 0) {
     const Bucket& bucket = buckets_[works_.size()];
     abort_on_error(group_, bucket, [&] {
-      works_.push_back(options_.communication(group_, bucket.flat, call(bucket.label)));
+      works_.push_back(options_.communication(group_, bucket, call(bucket.label)));
     });
   }
 }
@@ -357,10 +357,7 @@ void Reducer::follow_order_of_rank_0(std::vector<std::size_t> arrivals) {
 
 std::vector<std::vector<std::string>> Reducer::bucket_names() const {
   std::vector<std::vector<std::string>> names;
-  for (const Bucket& bucket : buckets_) {
-    names.emplace_back();
-    for (const std::size_t p : bucket.parameters) names.back().push_back(parameters_[p].first);
-  }
+  for (const Bucket& bucket : buckets_) names.push_back(bucket.names);
   return names;
 }
 

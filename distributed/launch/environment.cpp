@@ -118,6 +118,7 @@ ProcessGroup ProcessGroup::from_environment(std::chrono::milliseconds timeout) {
 }
 
 ProcessGroup ProcessGroup::from_environment(const WorldOptions& options) {
+  check_timeout("from_environment", options.timeout);
   const Launch launch = find_launch(options);
   const auto backend = make_world(options, launch);
   if (backend && options.world_size > 0 &&

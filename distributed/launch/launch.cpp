@@ -1,5 +1,6 @@
 #include "launch.h"
 
+#include "../backends/mpi/mpi.h"
 #include "rendezvous/secret.h"
 
 #include <charconv>
@@ -9,7 +10,7 @@
 namespace tutti::distributed {
 namespace {
 
-// The variables of one kind of launcher. Of the first three kinds below, the first one that is set
+// The variables of one kind of launcher. Of the kinds by_mpi below, the first one that is set
 // counts: a launcher may run inside the job of a later one, as mpirun does inside of srun.
 struct Variables {
   const char *rank, *size, *local_rank, *local_size;
@@ -17,6 +18,8 @@ struct Variables {
 };
 constexpr Variables open_mpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                 "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", true};
+constexpr Variables mvapich = {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+                               "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", true};
 constexpr Variables pmi = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true};
 // SLURM_NTASKS is set in a batch script, too, which is none of the tasks; SLURM_STEP_NUM_TASKS is
 // not.
@@ -39,7 +42,8 @@ std::string list_set(std::initializer_list<const char*> variables) {
 }
 
 std::string everything_found() {
-  return list_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
+  return list_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK",
+                   "MV2_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "PMI_ID",
                    "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "RANK", "WORLD_SIZE", "LOCAL_RANK",
                    "MASTER_ADDR", "MASTER_PORT"});
 }
@@ -85,12 +89,27 @@ std::optional<Launch> read(const Variables& variables) {
                 .found = list_set({variables.rank, variables.size, variables.local_rank})};
 }
 
+// The variables of launchers that tell no number of processes, such as prterun: each process would
+// train alone, and nobody would notice.
+constexpr const char* without_size[] = {"PMIX_RANK", "PMI_ID", "PMI_FD", "PMI_PORT", "MPIRUN_RANK"};
+
+void refuse_unknown_launcher() {
+  for (const char* variable : without_size)
+    if (const std::string text = text_of(variable); !text.empty())
+      fail<DistributedError>(
+          "from_environment: {}={} says that a launcher started this process, but no variable that "
+          "tutti knows says how many there are; found {}. Start them with 'mpirun -n N PROGRAM', "
+          "srun or torchrun, pass rank and world_size, or unset {} to run alone",
+          variable, text, everything_found(), variable);
+}
+
 Launch read_environment() {
   std::optional<Launch> outer = read(open_mpi);
   const bool may_nest = !outer;  // srun starts one torchrun on each node
-  if (!outer) outer = read(pmi);
-  if (!outer) outer = read(slurm);
+  for (const Variables& variables : {mvapich, pmi, slurm})
+    if (!outer) outer = read(variables);
   const std::optional<Launch> inner = read(torchrun);
+  if (!inner && !outer && !mpi::is_initialized()) refuse_unknown_launcher();
   if (!inner) return outer.value_or(Launch{});
   if (!outer || (inner->rank == outer->rank && inner->size == outer->size))
     return outer ? *outer : *inner;
@@ -135,9 +154,11 @@ Launch find_launch(const WorldOptions& options) {
                                        .found = fmt::format("rank={} world_size={}", options.rank,
                                                             options.world_size)}
                               : read_environment();
-  if (is_explicit)
-    for (const Variables& variables : {open_mpi, pmi, slurm})
+  if (is_explicit) {
+    for (const Variables& variables : {open_mpi, mvapich, pmi, slurm})
       launch.by_mpi |= !text_of(variables.size).empty();
+    for (const char* variable : without_size) launch.by_mpi |= !text_of(variable).empty();
+  }
   if (options.local_rank >= 0) launch.local_rank = options.local_rank;
   launch.rendezvous = options.rendezvous.empty() ? master_address() : options.rendezvous;
   launch.run_id = options.run_id.empty() ? run_id() : options.run_id;

@@ -79,6 +79,7 @@ void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
   if (n < 1) fail<ValueError>("run_ranks: expected at least 1 rank, got {}", n);
   if (!fn)
     fail<ValueError>("run_ranks: expected a function to run on every rank, got an empty one");
+  check_timeout("run_ranks", options.timeout);
   if (options.ranks_per_host < 0)
     fail<ValueError>("run_ranks: expected ranks_per_host of at least 0, got {}",
                      options.ranks_per_host);

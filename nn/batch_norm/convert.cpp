@@ -18,7 +18,8 @@ std::vector<std::string> change_layers(Module& module, const ConvertFilter& filt
 
 }  // namespace
 
-std::vector<std::string> convert_sync_batchnorm(Module& module, const ProcessGroup& group,
+std::vector<std::string> convert_sync_batchnorm(Module& module,
+                                                const std::optional<ProcessGroup>& group,
                                                 const ConvertFilter& filter) {
   return change_layers(module, filter, [&](BatchNorm& layer) { return layer.convert(group); });
 }

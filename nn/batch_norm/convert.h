@@ -14,12 +14,13 @@ namespace tutti::nn {
 using ConvertFilter = std::function<bool(const std::string& path, const BatchNorm& layer)>;
 
 /// Makes every BatchNorm in `module` (itself included) that has no group share its statistics with
-/// `group` from now on; a layer that has a group keeps it, and one that normalises by groups of
-/// channels has nothing to share. Parameters, buffers, options, hooks, training flag, names and
-/// subclasses stay, so an optimizer or a DataParallel that was made before stays valid. Returns the
-/// path of each layer that was converted, once. Communicates nothing.
+/// `group` from now on, by default with distributed::world() as in SyncBatchNorm; a layer that has
+/// a group keeps it, and one that normalises by groups of channels has nothing to share.
+/// Parameters, buffers, options, hooks, training flag, names and subclasses stay, so an optimizer
+/// or a DataParallel that was made before stays valid. Returns the path of each layer that was
+/// converted, once. Communicates nothing.
 std::vector<std::string> convert_sync_batchnorm(Module& module,
-                                                const ProcessGroup& group = distributed::world(),
+                                                const std::optional<ProcessGroup>& group = {},
                                                 const ConvertFilter& filter = {});
 
 /// Removes the group of every BatchNorm in `module` that got it from convert_sync_batchnorm. A

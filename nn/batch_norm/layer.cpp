@@ -62,6 +62,7 @@ Tensor BatchNorm::forward(const Tensor& x, const ForwardOptions& options) {
 
 Tensor BatchNorm::compute(const Tensor& x, const ForwardOptions& options) {
   if (channel_groups_ > 0) return normalize_groups(x, options);
+  look_for_world();
   return batch_norm(x, arguments(options), history_);
 }
 
@@ -152,6 +153,22 @@ void BatchNorm::freeze(bool on) {
 }
 
 void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
+  share_with(std::move(group));
+  is_converted_ = is_of_world_ = false;
+}
+
+void BatchNorm::share_with_world() {
+  share_with(distributed::world());
+  is_of_world_ = true;
+}
+
+void BatchNorm::look_for_world() {
+  if (is_of_world_ && is_training() && !is_frozen_ && !options_.group->communicates() &&
+      distributed::world().communicates())
+    share_with_world();
+}
+
+void BatchNorm::share_with(std::optional<ProcessGroup> group) {
   if (group && channel_groups_ > 0)
     fail<ValueError>(
         "{}: the layer normalises by groups of channels and has no statistics to share",
@@ -160,12 +177,12 @@ void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
   history_->layer = options_.group ? ++options_.group->implementation()->layers : 0;
   history_->traits = {};
   history_->synchronized_calls = 0;
-  is_converted_ = false;
 }
 
-bool BatchNorm::convert(const ProcessGroup& group) {
+bool BatchNorm::convert(const std::optional<ProcessGroup>& group) {
   if (options_.group || channel_groups_ > 0) return false;
-  set_process_group(group);
+  if (group) set_process_group(group);
+  else share_with_world();
   return is_converted_ = true;
 }
 

@@ -88,9 +88,9 @@ class BatchNorm : public Layer {
   /// groups. The layer takes the next number of the group, which its collectives carry, as it does
   /// at construction: ranks must give their layers a group in the same order.
   void set_process_group(std::optional<ProcessGroup> group);
-  /// Gives the layer a group if it has none and does not normalise by groups of channels; returns
-  /// whether it did. See convert.h.
-  bool convert(const ProcessGroup& group);
+  /// Gives the layer a group, by default distributed::world(), if it has none and does not
+  /// normalise by groups of channels; returns whether it did. See convert.h.
+  bool convert(const std::optional<ProcessGroup>& group);
   /// Removes the group that convert() gave; returns whether there was one.
   bool revert();
   const std::optional<ProcessGroup>& process_group() const { return options_.group; }
@@ -152,15 +152,21 @@ class BatchNorm : public Layer {
   DType own_dtype(const Tensor& own, DType requested) const override;
   /// The number of dimensions that the layer accepts.
   virtual InputDims input_dims() const { return {}; }
+  /// Shares statistics with distributed::world(). While that is a group of one rank, each forward
+  /// in training looks again: a model may be made before the world.
+  void share_with_world();
 
  private:
   friend class StatisticsRun;
+  void share_with(std::optional<ProcessGroup> group);
+  void look_for_world();
   BatchNormArgs arguments(const ForwardOptions& options) const;
   void set_folded_arguments(BatchNormArgs& args) const;
   Tensor compute(const Tensor& x, const ForwardOptions& options);
   Tensor normalize_groups(const Tensor& x, const ForwardOptions& options) const;
 
   bool is_converted_ = false;
+  bool is_of_world_ = false;  ///< the group is world(), because no other one was given
   bool is_frozen_ = false;
   std::int64_t channel_groups_ = 0;
   int folded_rank_ = 0;  ///< the rank of the input of a folded layer; 0 for any other layer

@@ -11,15 +11,11 @@ namespace tutti::nn {
 /// it computes.
 class SyncBatchNorm : public BatchNorm {
  public:
-  /// Without `options.group` the layer uses the current distributed::world(), so
-  /// ProcessGroup::from_environment() must come before the model. A model that one rank alone
-  /// builds takes ProcessGroup(), the group of that rank.
-  explicit SyncBatchNorm(Options options) : BatchNorm(with_group(std::move(options))) {}
-
- private:
-  static Options with_group(Options options) {
-    if (!options.group) options.group = distributed::world();
-    return options;
+  /// Without `options.group` the layer uses distributed::world(), also where
+  /// ProcessGroup::from_environment() comes after the model but before its first forward in
+  /// training. A model that one rank alone builds takes ProcessGroup(), the group of that rank.
+  explicit SyncBatchNorm(Options options) : BatchNorm(std::move(options)) {
+    if (!process_group()) share_with_world();
   }
 };
 

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <mutex>
+#include <thread>
 
 namespace tutti {
 namespace {
@@ -19,19 +21,14 @@ using test::expect_contains;
 class InboxTransport : public World::Transport {
  public:
   using Inbox = std::deque<World::Notice>;
-  InboxTransport(int rank, Inbox& own, Inbox& other) : rank_(rank), own_(own), other_(other) {}
+  InboxTransport(int rank, Inbox& own, Inbox& other, std::mutex& mutex)
+      : rank_(rank), own_(own), other_(other), mutex_(mutex) {}
   Failure send_failure(const Failure& failure) override { return failure; }
-  void send_departure(const LatestCalls& calls) override {
-    other_.push_back(World::Departure{rank_, calls});
-  }
-  bool send_status_request(int) override {
-    other_.push_back(World::StatusRequest{rank_});
-    return true;
-  }
-  void send_status_reply(int, const LatestCalls& calls) override {
-    other_.push_back(World::StatusReply{rank_, calls});
-  }
+  bool can_ask() const override { return true; }
+  void send_status_request(int) override { send(World::StatusRequest{rank_}); }
+  void send_status_reply(int, const World::StatusReply& reply) override { send(reply); }
   std::optional<World::Notice> receive() override {
+    const std::lock_guard lock(mutex_);
     if (own_.empty()) return {};
     World::Notice notice = std::move(own_.front());
     own_.pop_front();
@@ -39,8 +36,13 @@ class InboxTransport : public World::Transport {
   }
 
  private:
+  void send(World::Notice notice) {
+    const std::lock_guard lock(mutex_);
+    other_.push_back(std::move(notice));
+  }
   int rank_;
   Inbox &own_, &other_;
+  std::mutex& mutex_;
 };
 
 // A rank's part of a group, which only notes the calls.
@@ -57,21 +59,23 @@ class Member : public Backend {
   }
 };
 
-// A call whose deadline has passed. Nothing is known of rank 1, and there may be a third rank.
+// A call whose deadline has passed, unless time is `left`. Nothing is known of rank 1, and there
+// may be a third rank.
 class Late : public PendingCollective {
  public:
-  Late(const Member& member, std::int64_t sequence, std::chrono::seconds patience)
-      : member_(member), call_{.sequence = sequence}, patience_(patience) {}
+  Late(const Member& member, std::int64_t sequence, std::chrono::seconds patience,
+       std::chrono::seconds left = -1s)
+      : member_(member), call_{.sequence = sequence}, patience_(patience), left_(left) {}
   const Collective& call() const override { return call_; }
   const GroupInfo& group() const override { return member_.info(); }
-  Deadline deadline() const override { return {began_ - 1s, 1s}; }
+  Deadline deadline() const override { return {began_ + left_, 1s}; }
   Clock::time_point patient_until() const override { return began_ + patience_; }
   PendingState pending_state() const override { return {.hosts_to_ask = {{1}}}; }
 
  private:
   const Member& member_;
   Collective call_;
-  std::chrono::seconds patience_;
+  std::chrono::seconds patience_, left_;
   Clock::time_point began_ = Clock::now();
 };
 
@@ -100,11 +104,12 @@ class AbsentRank : public ::testing::Test {
     return waiting_->give_up(call) ? waiting_->failure()->what : "";
   }
 
+  std::mutex mutex_;  // of both inboxes
   InboxTransport::Inbox to_waiting_, to_asked_;
   const std::shared_ptr<World> waiting_ = std::make_shared<World>(World::Options{
-      .transport = std::make_unique<InboxTransport>(0, to_waiting_, to_asked_), .rank = 0});
+      .transport = std::make_unique<InboxTransport>(0, to_waiting_, to_asked_, mutex_), .rank = 0});
   const std::shared_ptr<World> asked_ = std::make_shared<World>(World::Options{
-      .transport = std::make_unique<InboxTransport>(1, to_asked_, to_waiting_), .rank = 1});
+      .transport = std::make_unique<InboxTransport>(1, to_asked_, to_waiting_, mutex_), .rank = 1});
 };
 
 TEST_F(AbsentRank, IsNoneThatHasIssuedCallsOfManyGroupsSince) {
@@ -160,6 +165,33 @@ TEST_F(AbsentRank, IsFoundAtOnceWhereItHasDepartedBeforeTheCall) {
   waiting_->poll();
   EXPECT_EQ(error_at(*first, 1, 60s), "") << "it has departed after its part of the call";
   expect_contains(error_at(*second, 1, 60s), {"rank 1 will never arrive: it has departed"});
+}
+
+// Nobody announces a departure. A rank that waits asks, long before its deadline.
+TEST_F(AbsentRank, IsFoundBeforeTheDeadlineWhereItDepartsMeanwhile) {
+  const auto world = group("world");
+  const Late call(world->waiting, 1, 60s, 60s);
+  EXPECT_FALSE(waiting_->give_up(call));
+  asked_->depart(1);
+  EXPECT_TRUE(to_asked_.empty() && to_waiting_.empty());
+  std::this_thread::sleep_for(260ms);
+  EXPECT_FALSE(waiting_->give_up(call));
+  EXPECT_EQ(to_asked_.size(), 1u);
+  asked_->poll();
+  waiting_->poll();
+  ASSERT_TRUE(waiting_->give_up(call));
+  expect_contains(waiting_->failure()->what, {"rank 1 will never arrive: it has departed"});
+}
+
+TEST_F(AbsentRank, LivesWhereItAnswers) {
+  std::jthread other([this](const std::stop_token& stop) {
+    while (!stop.stop_requested()) asked_->poll();
+  });
+  const int rank = 1;
+  EXPECT_TRUE(waiting_->all_answer({&rank, 1}));
+  other.request_stop();
+  other.join();
+  EXPECT_FALSE(waiting_->all_answer({&rank, 1}));
 }
 
 // Rank 0 has asked only the rank that it waits for. Rank 2 may be the one that is absent.

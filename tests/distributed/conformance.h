@@ -479,6 +479,15 @@ inline void check_arguments(const ProcessGroup& group, Device device) {
                ShapeError);
   EXPECT_THROW(group.all_reduce(Tensor()).wait(), Error);
   EXPECT_EQ(to_vector(x), to_vector(before));
+  // The part of the whole that is this rank's may be input and output.
+  const Tensor whole = full({group.size(), 2}, group.rank(), {.device = device});
+  group.all_gather(whole.select(0, group.rank()), whole).wait();
+  for (int r = 0; r < group.size(); ++r)
+    EXPECT_EQ(to_vector(whole.select(0, r)), std::vector<double>(2, r));
+  if (const int other = (group.rank() + 1) % group.size(); other != group.rank()) {
+    EXPECT_THROW(group.all_gather(whole.select(0, other), whole).wait(), ValueError);
+    EXPECT_THROW(group.reduce_scatter(whole, whole.select(0, other)).wait(), ValueError);
+  }
   check_expanded_tensors(group, device);
   const auto calls = group.traffic().calls;
   group.all_reduce(x).wait();

@@ -332,7 +332,7 @@ inline void check_compression(const ProcessGroup& group) {
     expect_mean(
         model, group, [](const StateDict& copy, int r) { loss_of(copy, r, 0).backward(); }, 1e-2);
     const Tensor bucket = ones({5});
-    distributed::Work work = options.communication(group, bucket, {});
+    distributed::Work work = options.communication(group, {.flat = bucket}, {});
     work.wait();
     EXPECT_EQ(to_vector(bucket), std::vector<double>(5, group.size()));
     bucket.fill_(7);

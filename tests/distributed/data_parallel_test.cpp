@@ -335,6 +335,56 @@ TEST(DataParallel, LargeSixteenBitGradientsDoNotOverflowOnTheWay) {
   });
 }
 
+TEST(DataParallel, AHookGetsWhatItNeedsOfItsBucketAndKeepsStateThere) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const StateDict model = test::small_model(group);
+    auto options = test::small_buckets;
+    options.reorder_buckets = false;
+    std::vector<std::vector<std::string>> names;
+    std::vector<int> uses;
+    options.communication = [&](const ProcessGroup& ranks, const Bucket& bucket, CallOptions call) {
+      EXPECT_EQ(bucket.index, names.size());
+      EXPECT_EQ(bucket.views.size(), bucket.names.size());
+      names.push_back(bucket.names);
+      if (!bucket.state.has_value()) bucket.state = 0;
+      uses.push_back(++std::any_cast<int&>(bucket.state));
+      if (bucket.is_last) names.emplace_back();
+      return ranks.all_reduce(bucket, ReduceOp::sum, std::move(call));
+    };
+    DataParallel ddp(model, {}, group, options);
+    auto expected = ddp.buckets();
+    expected.emplace_back();
+    for (int step = 1; step <= 2; ++step) {
+      names.clear(), uses.clear();
+      test::loss_of(model, group.rank(), step).backward();
+      EXPECT_EQ(names, expected);
+      EXPECT_EQ(uses, std::vector<int>(ddp.buckets().size(), step));
+    }
+  });
+}
+
+// The ranks' gradients are large and cancel: the mean is what the rounding of bfloat16 loses.
+TEST(DataParallel, ErrorFeedbackReachesTheLossOfFloat32) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Generator same(7);
+    const Tensor target = randn({50}, {}, same);
+    const auto train = [&](const CommunicationHook& hook) {
+      const Tensor w = zeros({50}).requires_grad_();
+      DataParallel ddp({{"w", w}}, {}, group, {.communication = hook});
+      for (int step = 0; step < 600; ++step) {
+        w.set_grad({});
+        const double large = group.rank() == 0 ? 1000.5 : -1000.5;
+        sum(square(w - target) * 0.5 + w * large).backward();
+        w.detach().add_(w.grad(), -0.02);
+      }
+      return mean(square(w.detach() - target)).item<double>();
+    };
+    EXPECT_LT(train({}), 1e-6);
+    EXPECT_LT(train(compress_gradients(bfloat16, true)), 3e-3);
+    EXPECT_GT(train(compress_gradients(bfloat16)), 3e-2);
+  });
+}
+
 TEST(DataParallel, BuffersStayEachRanksOwnUntilTheyAreAskedFor) {
   run_ranks(2, [](const ProcessGroup& group) {
     nn::Sequential net;

@@ -20,6 +20,18 @@ TEST(Join, RefusesANegativeNumber) {
   EXPECT_THROW(static_cast<void>(join.step(-1)), ValueError);
 }
 
+// Whatever the number of ranks; the names are gathered for an error only.
+TEST(Join, AStepCostsOneAllReduceOfTwoNumbers) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    Join join(group);
+    ASSERT_TRUE(join.step(group.rank()));
+    EXPECT_EQ(group.traffic().calls, 1);
+    EXPECT_EQ(group.traffic().bytes, 16);
+    EXPECT_EQ(join.samples(), 3);
+    EXPECT_EQ(join.active_ranks(), 2);
+  });
+}
+
 TEST(Join, AnEmptyBatchGivesZerosEverywhereAndLeavesRunningStatisticsAlone) {
   nn::Sequential net;
   net.append<nn::Conv2d>({.in = 2, .out = 4, .kernel = 3, .padding = 1});

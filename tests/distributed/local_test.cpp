@@ -6,6 +6,7 @@
 
 #include <tutti/core/parallel.h>
 #include <tutti/distributed/backends/local/local.h>
+#include <tutti/distributed/backends/mpi/mpi.h>
 #include <tutti/distributed/host_layout.h>
 #include <tutti/distributed/world.h>
 
@@ -72,6 +73,13 @@ TEST(World, ItsWatcherStaysStopped) {
   world.watch(after);
   std::this_thread::sleep_for(200ms);
   EXPECT_EQ(after->count, 0);
+}
+
+TEST(Mpi, LargeReductionsUseAtMostAGibibyteOnAHost) {
+  for (const std::size_t ranks : {1, 2, 8, 64, 256})
+    for (const bool one_host : {false, true})
+      EXPECT_LE(3 * ranks * ranks * mpi::piece_limit(ranks, one_host), std::size_t{1} << 30);
+  EXPECT_EQ(mpi::piece_limit(8, false), std::size_t{4} << 20);
 }
 
 class Local : public ::testing::TestWithParam<int> {};
@@ -153,6 +161,31 @@ TEST(RunRanks, TheFirstExceptionIsThrownAgainAndReachesEverybody) {
   for (const int r : {0, 2})
     expect_contains(seen[static_cast<std::size_t>(r)],
                     {"all_reduce #1", "loss", "rank 1 failed", "the disk is full"});
+}
+
+TEST(RunRanks, WhatIsNoStdExceptionIsThrownAgainToo) {
+  std::string seen;
+  EXPECT_THROW(run_ranks(2,
+                         [&](const ProcessGroup& group) {
+                           if (group.rank() == 1) throw 42;
+                           seen = message_of<DistributedError>([&] { group.barrier(); });
+                         }),
+               int);
+  expect_contains(seen, {"rank 1 failed: an exception that is no std::exception"});
+}
+
+TEST(RunRanks, ATimeoutThatIsNotPositiveIsRefused) {
+  for (const auto timeout : {0ms, -5ms}) {
+    expect_contains(message_of<ValueError>([&] {
+                      run_ranks(
+                          2, [](auto&) {}, timeout);
+                    }),
+                    {"run_ranks: expected a positive timeout, got "});
+    EXPECT_THROW(ProcessGroup::from_environment(timeout), ValueError);
+  }
+  run_ranks(2, [](const ProcessGroup& group) {
+    EXPECT_THROW(group.barrier({.timeout = -5ms}), ValueError);
+  });
 }
 
 TEST(RunRanks, ARankThatReturnsEarlyIsNamedAtOnce) {

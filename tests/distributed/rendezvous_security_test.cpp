@@ -648,6 +648,17 @@ TEST(RendezvousSecret, ComesFromTheOptionsOrTheEnvironment) {
   unsetenv("TUTTI_RENDEZVOUS_SECRET_FILE");
 }
 
+// As Kubernetes mounts one.
+TEST(RendezvousSecret, MayBeAFileOfRootThatOnlyAGroupOfThisUserReads) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make such a file";
+  const TemporaryFile file("mounted_secret");
+  std::ofstream(file.path) << secret;
+  chmod(file.path.c_str(), 0440);
+  EXPECT_EQ(read_secret_file(file.path), secret);
+  ASSERT_EQ(chown(file.path.c_str(), 0, 54321), 0);
+  EXPECT_THROW(read_secret_file(file.path), DistributedError);
+}
+
 // ---- values that no rank of tutti has written
 
 TEST(MalformedValues, FailuresAreReadWithChecks) {

@@ -184,6 +184,11 @@ class Launchers : public ::testing::Test {
                              "OMPI_COMM_WORLD_LOCAL_RANK",
                              "PMI_RANK",
                              "PMI_SIZE",
+                             "MV2_COMM_WORLD_RANK",
+                             "MV2_COMM_WORLD_SIZE",
+                             "PMIX_RANK",
+                             "PMI_ID",
+                             "PMI_FD",
                              "MPI_LOCALRANKID",
                              "SLURM_PROCID",
                              "SLURM_STEP_NUM_TASKS",
@@ -291,6 +296,20 @@ TEST_F(Launchers, PartialSetsListWhatWasFound) {
   unsetenv("RANK");
   set({{"OMPI_COMM_WORLD_SIZE", "2"}});
   expect_contains(error(), {"OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not"});
+}
+
+// Each process would train alone.
+TEST_F(Launchers, OneThatTellsNoSizeIsRefused) {
+  for (const char* variable : {"PMIX_RANK", "PMI_ID", "PMI_FD"}) {
+    set({{variable, "1"}});
+    expect_contains(error(),
+                    {std::string(variable) + "=1", "says how many", "rank and world_size"});
+    EXPECT_TRUE(find_launch({.rank = 1, .world_size = 2}).by_mpi);
+    set({{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "4"}});
+    const Launch launch = find_launch({});
+    EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.by_mpi), std::tuple(1, 4, true));
+    unsetenv("MV2_COMM_WORLD_RANK"), unsetenv("MV2_COMM_WORLD_SIZE"), unsetenv(variable);
+  }
 }
 
 TEST_F(Launchers, ContradictionsListBothSides) {

@@ -1,6 +1,8 @@
 // SyncBatchNorm inside of DataParallel: converting the network before or after DataParallel is made
 // gives the same gradients and statistics, and both kinds of collectives have their own
 // communicator.
+#include "early_model_case.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/distributed/backend.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
@@ -47,6 +49,13 @@ TEST(SyncDataParallel, ConvertingBeforeOrAfterWrappingIsTheSame) {
         results[convert_first].push_back(to_vector(buffer));
     }
     EXPECT_EQ(results[0], results[1]);
+  });
+}
+
+TEST(SyncDataParallel, AModelMayBeMadeBeforeItsWorld) {
+  std::vector<test::EarlyModels> models(3);
+  distributed::run_ranks(3, [&](const ProcessGroup& group) {
+    EXPECT_EQ(test::train_early_models(models[static_cast<std::size_t>(group.rank())], group), "");
   });
 }
 

@@ -1,14 +1,20 @@
 // A program in which rank 1 fails in a chosen way, and the others print what they get. ctest starts
 // it under mpirun, and expects that text and that the job ends. Usage: mpi_faults FAULT. With
-// own_mpi, finalizes_*, polls_without_threads and comes_late no rank fails: the application
-// initialises or finalises MPI, or a rank is late.
+// own_mpi, finalizes_*, polls_without_threads, comes_late, *_saves, no_threads and model_first no
+// rank fails: the application initialises or finalises MPI, a rank is late, or the model comes
+// before the world.
+#include "distributed/early_model_case.h"
+
 #include <tutti/core/create.h>
 #include <tutti/distributed/process_group.h>
 
+#include <dlfcn.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -19,11 +25,47 @@
 using namespace tutti;
 using namespace std::chrono_literals;
 
-// While set, MPI_Testsome returns an error in this process.
+// While set, MPI_Testsome returns an error in this process, the cause of which is in a status.
 std::atomic<bool> mpi_is_broken{false};
 extern "C" int MPI_Testsome(int n, MPI_Request* requests, int* count, int* which,
                             MPI_Status* statuses) {
-  return mpi_is_broken ? MPI_ERR_INTERN : PMPI_Testsome(n, requests, count, which, statuses);
+  if (!mpi_is_broken) return PMPI_Testsome(n, requests, count, which, statuses);
+  if (statuses != MPI_STATUSES_IGNORE) {
+    *count = 1;
+    statuses[0].MPI_ERROR = MPI_ERR_TRUNCATE;
+  }
+  return MPI_ERR_IN_STATUS;
+}
+
+// While set, this process gets no more threads.
+std::atomic<bool> has_no_threads{false};
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*run)(void*), void* argument) {
+  static const auto real =
+      reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  return has_no_threads ? EAGAIN : real(thread, attributes, run, argument);
+}
+
+// While set, the exit of this process is watched: it must send no more messages and cancel nothing.
+std::atomic<bool> counts{false};
+std::atomic<int> sent{0}, cancelled{0};
+extern "C" int MPI_Isend(const void* data, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+                         MPI_Request* request) {
+  if (counts) ++sent;
+  return PMPI_Isend(data, n, type, to, tag, comm, request);
+}
+extern "C" int MPI_Cancel(MPI_Request* request) {
+  if (counts) ++cancelled;
+  return PMPI_Cancel(request);
+}
+extern "C" int MPI_Finalize() {
+  int rank = 0;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  // Rank 0 answers the others; these tell rank 0 that they are there, and themselves that they end.
+  if (counts && ((rank > 0 && sent > 2) || cancelled > 0))
+    std::fprintf(stderr, "rank %d: not done: %d messages and %d cancelled requests at exit\n", rank,
+                 sent.load(), cancelled.load());
+  return PMPI_Finalize();
 }
 
 namespace {
@@ -207,6 +249,35 @@ int come_late() {
   return as_expected ? 0 : 1;
 }
 
+// The system has no thread for communication: the callers carry out their collectives, and what
+// nobody has waited for ends with its group.
+int do_without_threads() {
+  const ProcessGroup group = ProcessGroup::from_environment(20s);
+  has_no_threads = true;
+  bool right = true;
+  for (const std::int64_t n : {10, 1000000}) {
+    const Tensor waited = ones({n}), polled = ones({n}), left = ones({1000000});
+    distributed::Work work = group.all_reduce(waited);
+    std::this_thread::sleep_for(200ms);  // the watcher looks for work that nobody waits for
+    work.wait();
+    work = group.all_reduce(polled);
+    while (!work.is_done()) usleep(100);
+    work = group.split(0).all_reduce(left);
+    work = {};
+    for (const Tensor& x : {waited, polled, left})
+      right = right && x.select(0, x.numel() - 1).item<int>() == 2;
+  }
+  has_no_threads = false;
+  return right ? 0 : 2;
+}
+
+int make_model_first() {
+  test::EarlyModels models;
+  const std::string wrong = test::train_early_models(models, ProcessGroup::from_environment(20s));
+  std::fputs(wrong.c_str(), stderr);
+  return wrong.empty() ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -217,8 +288,12 @@ int main(int argc, char** argv) {
   if (fault == "polls_without_threads") return poll_without_threads();
   if (fault == "never_joins") return join_alone();
   if (fault == "comes_late") return come_late();
+  if (fault == "model_first") return make_model_first();
+  if (fault == "no_threads") return do_without_threads();
   const ProcessGroup group =
-      ProcessGroup::from_environment(fault == "misses_split" || fault == "never_exits" ? 3s : 20s);
+      ProcessGroup::from_environment(fault.ends_with("_saves")                           ? 2s
+                                     : fault == "misses_split" || fault == "never_exits" ? 3s
+                                                                                         : 20s);
   try {
     std::int64_t n = fault == "stopped_in_large" ? 1000000 : 10;
     collective(group, n);
@@ -246,6 +321,16 @@ int main(int argc, char** argv) {
       while (!work.is_done()) usleep(1000);
       group.for_normalization().barrier();
     }
+    if (fault == fmt::format("rank_{}_saves", group.rank())) {  // longer than the timeout
+      std::this_thread::sleep_for(8s);
+      std::fprintf(stderr, "saved\n");
+    }
+    if (fault == "counts_exit") {
+      group.barrier();
+      counts = true;
+      std::this_thread::sleep_for(group.rank() == 0 ? 1s : 0s);
+    }
+    if (fault.ends_with("_saves") || fault == "counts_exit") return 0;
     if (fault == "never_exits") {
       std::fprintf(stderr, "rank %d is done\n", group.rank());
       return 0;

@@ -97,7 +97,7 @@ std::shared_ptr<Backend> LocalBackend::subgroup(const std::vector<int>& members,
 
 std::shared_ptr<Round> LocalGroup::arrive(const Collective& call, const GroupInfo& caller) {
   World::Lock lock = world_->lock();
-  if (const auto failure = world_->failure(lock)) throw_failure(*failure, call, caller);
+  world_->throw_if_failed(call, caller, lock);
   std::shared_ptr<Round>& slot = rounds_[call.sequence];
   if (!slot) slot = std::make_shared<Round>(*this);
   const std::shared_ptr<Round> round = slot;
@@ -110,7 +110,7 @@ std::shared_ptr<Round> LocalGroup::arrive(const Collective& call, const GroupInf
   for (const auto& each : round->calls) fingerprints.push_back(fingerprint(*each));
   if (std::string why = disagreement(fingerprints); !why.empty()) {
     world_->fail({.at = describe(call, caller), .what = std::move(why)}, lock);
-    throw_failure(*world_->failure(lock), call, caller);
+    world_->throw_if_failed(call, caller, lock);
   }
   compute(*round, call, caller, lock);
   return round;
@@ -137,7 +137,7 @@ void LocalGroup::compute(Round& round, const Collective& call, const GroupInfo& 
                                  error.what())};
     } catch (const std::bad_alloc&) {}
     world_->fail(why, lock);
-    throw_failure(*world_->failure(lock), call, caller);
+    world_->throw_if_failed(call, caller, lock);
   }
   lock.lock();
   round.stage = Round::Stage::done;
@@ -154,7 +154,7 @@ void LocalGroup::wait(const Round& round, const Collective& call, const GroupInf
     } else {
       if (!world_->failure(lock) && round.stage == Round::Stage::gathering)
         world_->give_up(round, lock);
-      if (const auto failure = world_->failure(lock)) throw_failure(*failure, call, caller);
+      world_->throw_if_failed(call, caller, lock);
       world_->wait_until(lock, round.deadline().at);
     }
   }

@@ -21,9 +21,9 @@ class CommunicationThread::TaskWork : public Work::State {
   }
   bool is_done() override {
     std::unique_lock lock(thread_->mutex_);
-    if (thread_->threaded_) thread_->take_unwaited_tasks();
-    else
-      while (!task_->done && thread_->front_can_run()) thread_->run_next(lock);
+    if (!thread_->threaded_ || !thread_->take_unwaited_tasks())
+      while (!task_->done && !thread_->running_ && thread_->front_can_run())
+        thread_->run_next(lock);
     return task_->done;
   }
   Clock::time_point done_at() const override { return task_->done_at; }
@@ -71,10 +71,11 @@ CommunicationThread::~CommunicationThread() {
   }
   if (unwaited_tasks_) unwaited_tasks_->close();
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     stopping_ = true;
-    if (threaded_ && !queue_.empty()) start_thread();
     changed_->notify_all();
+    if (threaded_ && !queue_.empty() && !start_thread())
+      while (!queue_.empty()) run_next(lock);
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -87,7 +88,7 @@ std::shared_ptr<Work::State> CommunicationThread::submit(std::unique_ptr<Exchang
   const std::lock_guard lock(mutex_);
   queue_.push_back(task);
   if (threaded_) ++unfinished_collectives();
-  if (threaded_ && !task->for_waiter) start_thread();
+  if (threaded_ && !task->for_waiter && !start_thread()) task->for_waiter = true;
   return std::make_shared<TaskWork>(shared_from_this(), task);
 }
 
@@ -97,15 +98,23 @@ void CommunicationThread::wait(std::unique_lock<std::mutex>& lock) {
   --waiting_;
 }
 
-void CommunicationThread::start_thread() {
-  if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+// Returns false where the system has no thread for it.
+bool CommunicationThread::start_thread() {
+  try {
+    if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
   changed_->notify_all();
+  return true;
 }
 
-void CommunicationThread::take_unwaited_tasks() {
-  if (queue_.empty() || running_) return;
+// Returns false where there is no thread for them: then those that wait carry them out.
+bool CommunicationThread::take_unwaited_tasks() {
+  if (queue_.empty() || running_) return true;
+  if (!start_thread()) return false;
   for (const auto& task : queue_) task->for_waiter = false;
-  start_thread();
+  return true;
 }
 
 // Returns whether there is a call for the communication thread, which then carries out all before

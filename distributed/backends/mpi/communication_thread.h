@@ -39,8 +39,8 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
 
   bool has_task() const;
   bool front_can_run() const;
-  void start_thread();
-  void take_unwaited_tasks();
+  bool start_thread();
+  bool take_unwaited_tasks();
   void wait(std::unique_lock<std::mutex>& lock);
   void loop();
   void run_next(std::unique_lock<std::mutex>& lock);

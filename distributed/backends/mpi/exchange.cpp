@@ -30,8 +30,7 @@ Exchange::Exchange(std::shared_ptr<const HostCommunicators> comms, const Collect
       rank_(static_cast<int>(comms_->layout().index)),
       size_(static_cast<int>(comms_->layout().own_host().size())),
       own_fingerprint_(fingerprint(call)),
-      requests_(2 * static_cast<std::size_t>(size_), MPI_REQUEST_NULL),
-      finished_(requests_.size()) {
+      requests_(2 * static_cast<std::size_t>(size_), MPI_REQUEST_NULL) {
   // All ranks of the group must come to the same answer, whatever the number of ranks on their
   // hosts.
   const HostLayout& layout = comms_->layout();
@@ -115,13 +114,7 @@ Exchange::~Exchange() {
 bool Exchange::poll() {
   if (complete_) return true;
   if (!is_usable()) return false;  // World::poll() says why
-  int count = 0;
-  check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, finished_.data(),
-                     MPI_STATUSES_IGNORE),
-        "MPI_Testsome");
-  return complete_ = count == MPI_UNDEFINED ||
-                     std::all_of(requests_.begin(), requests_.end(),
-                                 [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
+  return complete_ = all_done(requests_);
 }
 
 PendingState Exchange::pending_state() const {
@@ -134,9 +127,8 @@ PendingState Exchange::pending_state() const {
 void Exchange::wait_for_agreement(bool patient) {
   mpi::wait(*this, comms_->world(), patient);
   if (std::string why = disagreement(); !why.empty()) {
-    const Failure failure{.at = describe(call_, group()), .what = std::move(why)};
-    comms_->world().fail(failure);
-    throw_failure(failure, call_, group());
+    comms_->world().fail({.at = describe(call_, group()), .what = std::move(why)});
+    comms_->world().throw_if_failed(call_, group());
   }
   if (comms_->layout().is_one_host()) comms_->note_agreement(call_);
 }

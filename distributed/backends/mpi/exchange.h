@@ -72,7 +72,6 @@ class Exchange : public PendingMessages {
   std::unique_ptr<char[]> sending_, received_;
   std::size_t slot_bytes_ = 0;         // of one rank's message in received_
   std::vector<MPI_Request> requests_;  // receives by rank, then sends by rank; null for this rank
-  std::vector<int> finished_;
   bool complete_ = false;
 };
 

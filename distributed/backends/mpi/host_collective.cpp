@@ -2,18 +2,12 @@
 
 #include "../../reduce.h"
 #include "library.h"
+#include "mpi.h"
 
 #include <array>
 #include <cstring>
 
 namespace tutti::distributed::mpi {
-namespace {
-
-// On one host the pieces that wait for their reduction stay in the cache; between hosts a few large
-// messages are quicker than many small ones.
-constexpr std::size_t piece_bytes_in_host = 1 << 20, piece_bytes_between_hosts = 4 << 20;
-
-}  // namespace
 
 // The hosts agree where the largest and the smallest hash are equal.
 struct HostCollective::Vote {
@@ -36,9 +30,9 @@ HostCollective::HostCollective(std::shared_ptr<const HostCommunicators> comms, E
       patient_(patient),
       flow_(exchange.call(), comms_->info().size),
       memory_(std::make_shared<CollectiveMemory>()),
-      piece_elements_(static_cast<std::int64_t>(
-          (layout_.is_one_host() ? piece_bytes_in_host : piece_bytes_between_hosts) /
-          size_of(flow_.partial_dtype()))) {}
+      piece_elements_(
+          static_cast<std::int64_t>(piece_limit(layout_.most_ranks(), layout_.is_one_host()) /
+                                    size_of(flow_.partial_dtype()))) {}
 
 void HostCollective::complete() {
   exchange_.wait_for_agreement(patient_);
@@ -134,10 +128,9 @@ void HostCollective::name_disagreement() {
     leaders.push_back(layout_.hosts[h].front());
     std::memcpy(&fingerprints[h], memory + bytes * h, bytes);
   }
-  const Failure failure{.at = describe(call(), comms_->info()),
-                        .what = disagreement(fingerprints, leaders)};
-  comms_->world().fail(failure);
-  throw_failure(failure, call(), comms_->info());
+  comms_->world().fail(
+      {.at = describe(call(), comms_->info()), .what = disagreement(fingerprints, leaders)});
+  throw_failure(*comms_->world().failure(), call(), comms_->info());
 }
 
 // Reduces what the ranks of this host give of a piece, or puts it together. `inputs` has, for each

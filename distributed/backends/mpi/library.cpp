@@ -40,22 +40,34 @@ bool is_finalized() {
 }
 
 // Waits until all processes have come to their exit. Returns an empty text then, else who has not.
-// The others may be waiting for a collective of this rank: after a moment they are told that it has
-// departed, unless its own threads still work on collectives. Where a rank is known to be missing,
-// the others get one second, in which those that are there can say so.
+// A rank may evaluate or save for longer than the timeout: while it answers, the others wait. Those
+// that wait for a collective of this rank, and ask, are told that it has departed, unless its own
+// threads still work on collectives. Where a rank is known to be missing, the others get one
+// second, in which those that are there can say so.
 std::string wait_for_all_at_exit() {
-  const auto begin = Clock::now();
   const auto deadline =
-      deadline_after(rank_is_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
-  bool told = false;
+      Deadline::after(rank_is_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
+  const LatestWorld& latest = latest_world();
+  const auto in_between = [&, departed = false]() mutable {
+    if (!latest.world) return;
+    if (!departed && unfinished_collectives() == 0) {
+      latest.world->depart(latest.rank);
+      departed = true;
+    }
+    latest.world->poll();  // answers the others
+  };
+  const auto lives = [&, said = false](std::span<const int> ranks) mutable {
+    if (rank_is_missing || !latest.world || !latest.world->all_answer(ranks)) return false;
+    if (!std::exchange(said, true) && latest.rank <= 1)  // others would say the same
+      std::fputs(fmt::format("tutti: rank {} is exiting and waits for {}, still at work\n",
+                             latest.rank, ranks_to_string(ranks))
+                     .c_str(),
+                 stderr);
+    return true;
+  };
   for (;;) {
     TimedBarrier barrier(TimedBarrier::Purpose::exit);
-    barrier.wait(deadline, [&] {
-      if (told || unfinished_collectives() > 0 || Clock::now() < begin + 100ms) return;
-      if (const LatestWorld& latest = latest_world(); latest.world)
-        latest.world->depart(latest.rank);
-      told = true;
-    });
+    barrier.wait(deadline, in_between, lives);
     // A rank that waits for another purpose learns here that it must try again.
     if (barrier.absent().empty() || barrier.timed_out()) return barrier.absent();
     std::this_thread::sleep_for(1ms);
@@ -141,6 +153,9 @@ void initialize(const ProcessWorldOptions& options) {
         std::max<std::chrono::milliseconds>(options.timeout, least_start_timeout));
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   }
+  // Open MPI 4.1 reports errors of MPI_Iallreduce to the handler of MPI_COMM_WORLD, which aborts.
+  for (const MPI_Comm each : {MPI_COMM_WORLD, MPI_COMM_SELF})
+    check(MPI_Comm_set_errhandler(each, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   exit_timeout = options.timeout;
   std::atexit(finalize_at_exit);
 }

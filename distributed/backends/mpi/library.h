@@ -1,6 +1,6 @@
 // The MPI library of this process: initialises MPI where nobody has, finalises it when the process
 // exits, and says which threads may call it at the moment. The only messages that it sends itself
-// are those of the TimedBarrier before MPI is finalised, and the notice that this rank departs.
+// are those of the TimedBarrier before MPI is finalised.
 #pragma once
 
 #include "../../backend.h"

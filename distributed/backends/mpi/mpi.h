@@ -32,4 +32,12 @@ constexpr std::size_t inline_limit(int ranks) {
                                  8 << 10, 64 << 10);
 }
 
+/// An owner reduces pieces of up to this many bytes. On one host the pieces that wait for their
+/// reduction stay in the cache; between hosts a few large messages are quicker than many small
+/// ones. Each rank of a host has three pieces at a time from each of them: together at most 1 GiB.
+constexpr std::size_t piece_limit(std::size_t ranks_on_host, bool is_one_host) {
+  return std::clamp<std::size_t>((std::size_t{1} << 30) / (3 * ranks_on_host * ranks_on_host),
+                                 4 << 10, (is_one_host ? 1 : 4) << 20);
+}
+
 }  // namespace tutti::distributed::mpi

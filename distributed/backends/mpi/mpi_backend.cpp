@@ -139,7 +139,7 @@ class MpiBackend : public Backend {
 // Waits until all processes have called from_environment().
 void wait_for_all_to_start(const GroupInfo& info) {
   TimedBarrier barrier(TimedBarrier::Purpose::start);
-  barrier.wait(deadline_after(info.timeout));
+  barrier.wait(Deadline::after(info.timeout));
   if (barrier.absent().empty()) return;
   CollectiveInfo where{
       .rank = info.rank, .world_size = info.size, .operation = "from_environment", .name = {}};

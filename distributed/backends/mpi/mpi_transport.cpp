@@ -3,42 +3,53 @@
 #include "library.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 namespace tutti::distributed::mpi {
 
 MpiTransport::MpiTransport(int size) : comm_(MPI_COMM_WORLD, all_ranks(size), 0), size_(size) {
+  mpi::check(MPI_Comm_rank(comm_.get(), &rank_), "MPI_Comm_rank");
   start_receiving();
 }
 
 MpiTransport::~MpiTransport() {
-  if (is_usable() && receive_ != MPI_REQUEST_NULL) {
-    MPI_Cancel(&receive_);
-    MPI_Wait(&receive_, MPI_STATUS_IGNORE);
+  if (is_usable() && receive_ != MPI_REQUEST_NULL) end_receiving();
+  for (Sent& sent : sent_) {
+    never_free(std::move(sent.message));
+    if (is_usable() && sent.request != MPI_REQUEST_NULL) MPI_Request_free(&sent.request);
   }
   if (failed_) comm_.abandon();
 }
 
+// A message of this rank to itself ends the receive: MPI_Cancel crashes in some MPI libraries.
+void MpiTransport::end_receiving() {
+  if (!send_to(rank_, message_of(Kind::end))) return never_free(incoming_);
+  while (MPI_Wait(&receive_, MPI_STATUS_IGNORE) == MPI_SUCCESS && incoming_->kind != Kind::end)
+    start_receiving();
+}
+
 Failure MpiTransport::send_failure(const Failure& failure) {
   const auto message = message_of(Kind::failure, failure.what);
-  message->timeout = failure.timeout;
+  message->flag = failure.timeout;
   std::memcpy(message->at, failure.at.data(), std::min(failure.at.size(), sizeof(message->at) - 1));
   note_failure(failure);
-  send_to_all(message);
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != rank_) send_to(rank, message);
   return failure;
 }
 
-void MpiTransport::send_departure(const LatestCalls& latest_calls) {
-  send_to_all(message_of(Kind::departure, latest_calls));
-}
-
-bool MpiTransport::send_status_request(int rank) {
+void MpiTransport::send_status_request(int rank) {
   send_to(rank, message_of(Kind::status_request));
-  return true;
 }
 
-void MpiTransport::send_status_reply(int rank, const LatestCalls& latest_calls) {
-  send_to(rank, message_of(Kind::status_reply, latest_calls));
+void MpiTransport::send_status_reply(int rank, const World::StatusReply& reply) {
+  const auto message = message_of(Kind::status_reply, reply.latest_calls.text);
+  message->flag = reply.has_departed;
+  for (std::size_t i = 0; i < reply.latest_calls.sequences.size(); ++i)
+    message->latest[i] = {reply.latest_calls.sequences[i].first,
+                          reply.latest_calls.sequences[i].second};
+  send_to(rank, message);
 }
 
 std::optional<World::Notice> MpiTransport::receive() {
@@ -50,16 +61,16 @@ std::optional<World::Notice> MpiTransport::receive() {
   const Kind kind = incoming_->kind;
   if (kind == Kind::failure) {
     const Failure failure{
-        .at = incoming_->at, .what = incoming_->what, .timeout = incoming_->timeout != 0};
+        .at = incoming_->at, .what = incoming_->what, .timeout = incoming_->flag != 0};
     note_failure(failure);
     return failure;
   }
-  LatestCalls calls = latest_calls_of(*incoming_);
+  World::StatusReply reply{status.MPI_SOURCE, {.text = incoming_->what}, incoming_->flag != 0};
+  for (const auto& [group, sequence] : incoming_->latest)
+    if (group != 0) reply.latest_calls.sequences.emplace_back(group, sequence);
   start_receiving();
-  const int sender = status.MPI_SOURCE;
-  if (kind == Kind::departure) return World::Departure{sender, std::move(calls)};
-  if (kind == Kind::status_request) return World::StatusRequest{sender};
-  return World::StatusReply{sender, std::move(calls)};
+  if (kind == Kind::status_request) return World::StatusRequest{reply.rank};
+  return reply;
 }
 
 void MpiTransport::guard(const std::function<void()>& check) {
@@ -76,41 +87,22 @@ void MpiTransport::start_receiving() {
 std::shared_ptr<MpiTransport::Message> MpiTransport::message_of(Kind kind,
                                                                 const std::string& what) {
   const auto message = std::make_shared<Message>(
-      Message{.kind = kind, .timeout = 0, .at = {}, .what = {}, .latest = {}});
+      Message{.kind = kind, .flag = 0, .latest = {}, .at = {}, .what = {}});
   std::memcpy(message->what, what.data(), std::min(what.size(), sizeof(message->what) - 1));
   return message;
 }
 
-std::shared_ptr<MpiTransport::Message> MpiTransport::message_of(Kind kind,
-                                                                const LatestCalls& calls) {
-  const auto message = message_of(kind, calls.text);
-  for (std::size_t i = 0; i < calls.sequences.size(); ++i)
-    message->latest[i] = {calls.sequences[i].first, calls.sequences[i].second};
-  return message;
-}
-
-LatestCalls MpiTransport::latest_calls_of(const Message& message) {
-  LatestCalls calls{.text = message.what};
-  for (const auto& [group, sequence] : message.latest)
-    if (group != 0) calls.sequences.emplace_back(group, sequence);
-  return calls;
-}
-
-void MpiTransport::send_to_all(const std::shared_ptr<Message>& message) {
-  if (!is_usable()) return;
-  int me = 0;
-  MPI_Comm_rank(comm_.get(), &me);
-  for (int rank = 0; rank < size_; ++rank)
-    if (rank != me) send_to(rank, message);
-}
-
 // Does not wait for the message to be received: a process that is gone must not hold up the others.
-void MpiTransport::send_to(int rank, const std::shared_ptr<Message>& message) {
-  never_free(message);
-  MPI_Request request = MPI_REQUEST_NULL;
-  if (MPI_Isend(message.get(), sizeof(Message), MPI_BYTE, rank, 0, comm_.get(), &request) ==
-      MPI_SUCCESS)
-    MPI_Request_free(&request);
+bool MpiTransport::send_to(int rank, const std::shared_ptr<Message>& message) {
+  if (!is_usable()) return false;
+  std::erase_if(sent_, [](Sent& sent) {
+    int done = 0;
+    return MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+  });
+  const std::size_t bytes = offsetof(Message, what) + std::strlen(message->what) + 1;
+  Sent& sent = sent_.emplace_back(message, MPI_REQUEST_NULL);
+  return MPI_Isend(message.get(), static_cast<int>(bytes), MPI_BYTE, rank, 0, comm_.get(),
+                   &sent.request) == MPI_SUCCESS;
 }
 
 void MpiTransport::note_failure(const Failure& failure) {

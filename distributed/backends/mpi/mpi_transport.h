@@ -1,8 +1,11 @@
-// MpiTransport: carries failures, departures and the latest calls of ranks between the World
-// objects of the processes, over a communicator of its own.
+// MpiTransport: carries failures, and the latest calls of ranks that are asked for them, between
+// the World objects of the processes, over a communicator of its own.
 #pragma once
 
 #include "communicator.h"
+
+#include <string_view>
+#include <vector>
 
 namespace tutti::distributed::mpi {
 
@@ -13,38 +16,42 @@ class MpiTransport : public World::Transport {
   ~MpiTransport() override;
 
   Failure send_failure(const Failure& failure) override;
-  void send_departure(const LatestCalls& latest_calls) override;
-  bool send_status_request(int rank) override;
-  void send_status_reply(int rank, const LatestCalls& latest_calls) override;
+  bool can_ask() const override { return true; }
+  void send_status_request(int rank) override;
+  void send_status_reply(int rank, const World::StatusReply& reply) override;
   std::optional<World::Notice> receive() override;
   /// Checks only while MPI is not being finalised.
   void guard(const std::function<void()>& check) override;
 
  private:
-  enum class Kind : std::int32_t { failure, departure, status_request, status_reply };
+  enum class Kind : std::int32_t { failure, status_request, status_reply, end };
   struct Message {
     Kind kind;
-    std::int32_t timeout;
-    char at[400];
-    char what[3200];  // the cause of a failure, or the text of latest calls
+    std::int32_t flag;  // whether a failure is a timeout, or a rank has departed
     struct {
       std::uint64_t group;  // 0 behind the last
       std::int64_t sequence;
     } latest[LatestCalls::most];
+    char at[400];
+    char what[3200];  // the cause of a failure, or the text of latest calls
   };
   // A process that exits does not wait until its messages are received, so MPI has to send them
   // eagerly: Open MPI does up to 4096 bytes with its header, within a host.
   static_assert(sizeof(Message) <= 3900);
   static std::shared_ptr<Message> message_of(Kind kind, const std::string& what = {});
-  static std::shared_ptr<Message> message_of(Kind kind, const LatestCalls& calls);
-  static LatestCalls latest_calls_of(const Message& message);
   void start_receiving();
-  void send_to_all(const std::shared_ptr<Message>& message);
-  void send_to(int rank, const std::shared_ptr<Message>& message);
+  void end_receiving();
+  bool send_to(int rank, const std::shared_ptr<Message>& message);
   void note_failure(const Failure& failure);
 
+  struct Sent {
+    std::shared_ptr<Message> message;
+    MPI_Request request;
+  };
+
   Communicator comm_;
-  int size_;
+  int rank_ = 0, size_;
+  std::vector<Sent> sent_;  // what MPI may still read
   bool failed_ = false;
   std::shared_ptr<Message> incoming_ = std::make_shared<Message>();
   MPI_Request receive_ = MPI_REQUEST_NULL;

@@ -12,19 +12,6 @@ using namespace std::chrono_literals;
 // Tags that the application is unlikely to use in MPI_COMM_WORLD.
 constexpr int arrival_tag = 21837, answer_tag = 21838;
 
-void poll_some(std::vector<MPI_Request>& requests) {
-  int count = 0;
-  std::vector<int> finished(requests.size());
-  check(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &count, finished.data(),
-                     MPI_STATUSES_IGNORE),
-        "MPI_Testsome");
-}
-
-bool all_done(const std::vector<MPI_Request>& requests) {
-  return std::all_of(requests.begin(), requests.end(),
-                     [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
-}
-
 // Cancels a receive. Returns false where the message had come: then the receive is complete.
 bool cancel(MPI_Request& receive) {
   MPI_Status status;
@@ -62,14 +49,15 @@ TimedBarrier::TimedBarrier(Purpose purpose) : TimedBarrier() {
 }
 
 TimedBarrier::~TimedBarrier() {
-  if (!all_done(requests_)) never_free(memory_);
+  if (std::ranges::any_of(requests_, [](MPI_Request r) { return r != MPI_REQUEST_NULL; }))
+    never_free(memory_);
 }
 
 bool TimedBarrier::poll() {
   if (decided_) return true;
-  poll_some(requests_);
+  const bool all_came = all_done(requests_);
   if (rank_ == 0) {
-    collect();
+    collect(all_came);
   } else if (requests_[1] == MPI_REQUEST_NULL) {
     read_answer();
   }
@@ -82,7 +70,7 @@ void TimedBarrier::read_answer() {
   decided_ = true;
 }
 
-void TimedBarrier::collect() {
+void TimedBarrier::collect(bool all_came) {
   std::vector<int> others, gone;
   for (std::size_t r = 1; r < requests_.size(); ++r) {
     if (requests_[r] != MPI_REQUEST_NULL) continue;
@@ -109,7 +97,15 @@ void TimedBarrier::collect() {
     decide(
         ranks_to_string(gone) + (gone.size() == 1 ? " has" : " have") + " given up waiting before",
         false);
-  else if (all_done(requests_)) decide({}, false);
+  else if (all_came) decide({}, false);
+}
+
+std::vector<int> TimedBarrier::missing() const {
+  if (rank_ != 0) return {0};
+  std::vector<int> missing;
+  for (std::size_t r = 1; r < requests_.size(); ++r)
+    if (requests_[r] != MPI_REQUEST_NULL) missing.push_back(static_cast<int>(r));
+  return missing;
 }
 
 void TimedBarrier::give_up() {
@@ -125,10 +121,7 @@ void TimedBarrier::give_up() {
     timed_out_ = decided_ = true;
     return;
   }
-  std::vector<int> missing;
-  for (std::size_t r = 1; r < requests_.size(); ++r)
-    if (requests_[r] != MPI_REQUEST_NULL) missing.push_back(static_cast<int>(r));
-  decide(ranks_to_string(missing) + " did not come", true);
+  decide(ranks_to_string(missing()) + " did not come", true);
 }
 
 // On rank 0: answers all ranks that have come.
@@ -149,19 +142,21 @@ void TimedBarrier::decide(std::string absent, bool timed_out) {
           "MPI_Isend");
   }
   const auto deadline = deadline_after(1s);
-  for (std::int64_t spins = 0; !all_done(answers) && Clock::now() < deadline; ++spins) {
-    poll_some(answers);
+  bool sent = false;
+  for (std::int64_t spins = 0; !(sent = all_done(answers)) && Clock::now() < deadline; ++spins)
     pause(spins, true);
-  }
-  if (!all_done(answers)) never_free(memory_);
+  if (!sent) never_free(memory_);
 }
 
-void TimedBarrier::wait(Clock::time_point deadline, const std::function<void()>& in_between) {
-  if (rank_ != 0) deadline += 1s;
+void TimedBarrier::wait(Deadline deadline, const std::function<void()>& in_between,
+                        const std::function<bool(std::span<const int> ranks)>& lives) {
+  if (rank_ != 0) deadline.at += 1s;
   for (std::int64_t spins = 0; !poll(); ++spins) {
     pause(spins, true);
     if (in_between) in_between();
-    if (Clock::now() >= deadline) give_up();
+    if (Clock::now() < deadline.at) continue;
+    if (!poll() && lives && lives(missing())) deadline = Deadline::after(deadline.timeout);
+    else give_up();
   }
 }
 

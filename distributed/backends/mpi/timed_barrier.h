@@ -23,8 +23,11 @@ class TimedBarrier {
   TimedBarrier& operator=(const TimedBarrier&) = delete;
 
   /// Waits until all processes have come or the deadline has passed, and calls `in_between` between
-  /// two polls. A rank other than 0 waits one second longer, because rank 0 knows the names.
-  void wait(Clock::time_point deadline, const std::function<void()>& in_between = {});
+  /// two polls. A rank other than 0 waits one second longer, because rank 0 knows the names. At the
+  /// deadline the wait begins anew where `lives` says so of the ranks that have not come; to a rank
+  /// other than 0 that is rank 0.
+  void wait(Deadline deadline, const std::function<void()>& in_between = {},
+            const std::function<bool(std::span<const int> ranks)>& lives = {});
 
   /// After wait(): an empty text where all came for the same purpose, else who did not: "rank 3 did
   /// not come", "rank 1 is exiting instead".
@@ -43,9 +46,10 @@ class TimedBarrier {
   };
   TimedBarrier() = default;
   bool poll();
+  std::vector<int> missing() const;
   void give_up();
   void read_answer();
-  void collect();
+  void collect(bool all_came);
   void decide(std::string absent, bool timed_out);
 
   std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();

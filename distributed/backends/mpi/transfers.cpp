@@ -68,13 +68,7 @@ void Transfers::wait(bool patient) {
 bool Transfers::poll() {
   if (requests_.empty()) return true;
   if (!is_usable()) return false;  // World::poll() says why
-  int count = 0;
-  finished_.resize(requests_.size());
-  check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, finished_.data(),
-                     MPI_STATUSES_IGNORE),
-        "MPI_Testsome");
-  return std::all_of(requests_.begin(), requests_.end(),
-                     [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
+  return all_done(requests_);
 }
 
 PendingState Transfers::pending_state() const {

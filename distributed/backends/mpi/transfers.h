@@ -71,7 +71,6 @@ class Transfers : public PendingMessages {
   Clock::time_point patient_until_;
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;  // by request: the rank of the group on the other side, or other_hosts
-  std::vector<int> finished_;
 };
 
 }  // namespace tutti::distributed::mpi

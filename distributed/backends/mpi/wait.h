@@ -20,6 +20,10 @@ class PendingMessages : public PendingCollective {
 /// few cores.
 void wait(PendingMessages& messages, World& world, bool patient);
 
+/// Lets MPI make progress with the requests and returns whether all are done. Throws a
+/// DistributedError with the error of a request that has failed.
+bool all_done(std::vector<MPI_Request>& requests);
+
 /// Pauses between poll number `polls` of a wait and the next one.
 void pause(std::int64_t polls, bool patient);
 

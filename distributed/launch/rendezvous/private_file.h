@@ -14,7 +14,8 @@ constexpr std::int64_t max_private_file_bytes = std::int64_t{1} << 29;
 
 /// Opens a file with the flags of open(); O_CREAT makes it with mode 0600. Returns no descriptor
 /// where it does not exist. Throws a DistributedError that says what to do where it is no regular
-/// file, belongs to another user, gives rights to others, or has more than `max_bytes`. `purpose`
+/// file, belongs to another user, gives rights to others, or has more than `max_bytes`. A file of
+/// root that only root and a group of this user can read, and nobody write, is accepted. `purpose`
 /// names it in errors: "the secret".
 FileDescriptor open_private_file(const std::string& path, int flags, std::int64_t max_bytes,
                                  const char* purpose);
