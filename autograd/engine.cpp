@@ -133,6 +133,7 @@ class BackwardPass {
   void run();
   void defer(std::function<std::vector<Tensor>()> rest) { rest_ = std::move(rest); }
   void compute_deferred_gradients();
+  bool retains_graph() const { return retain_graph_; }
 
  private:
   // Gradients of `node` that are still to be computed, for the inputs listed.
@@ -323,6 +324,8 @@ void defer_gradients(std::function<std::vector<Tensor>()> rest) {
 void compute_deferred_gradients() {
   if (current_pass) current_pass->compute_deferred_gradients();
 }
+
+bool frees_saved_tensors() { return current_pass && !current_pass->retains_graph(); }
 
 void mark_waits_for_ranks(const Tensor& output) {
   if (output.meta() && output.meta()->node) output.meta()->node->waits_for_ranks = true;

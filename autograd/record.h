@@ -20,6 +20,11 @@
 
 namespace tutti::autograd {
 
+/// Returns whether the closure that runs now is freed, with what it saved, when it returns: false
+/// outside of a backward and in one that retains its graph. A closure may then overwrite a saved
+/// tensor that is exclusive to it (Tensor::is_exclusive).
+bool frees_saved_tensors();
+
 /// Returns whether operations on `tensor` are to be recorded now; false for an undefined tensor.
 bool needs_grad(const Tensor& tensor);
 

@@ -210,4 +210,10 @@ Tensor Saved::get() const {
   return tensor_;
 }
 
+Tensor Saved::take() {
+  const Tensor tensor = get();
+  *this = {};
+  return tensor;
+}
+
 }  // namespace tutti::autograd

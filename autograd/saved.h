@@ -29,6 +29,8 @@ class Saved {
   Saved(const Tensor& tensor);
   Tensor get() const;
   operator Tensor() const { return get(); }
+  /// Returns the tensor and lets go of it: for the last use, in a backward that frees it.
+  Tensor take();
   explicit operator bool() const { return tensor_.defined() || use_; }
 
  private:

@@ -156,6 +156,15 @@ struct Pooling {
   void (*average_backward)(const Tensor& dy, const PoolOptions&, const Tensor& dx);
 };
 
+/// The kernels of interpolation over one to three spatial dimensions of (N, C, ...), with PyTorch's
+/// positions (interpolation_positions.h). Both tensors are contiguous or both channels_last, and
+/// none but the batch is empty. Every element of a result is computed once, from all elements that
+/// it depends on, so that results are deterministic.
+struct Interpolation {
+  void (*forward)(const Tensor& x, const InterpolationOptions&, const Tensor& y);
+  void (*backward)(const Tensor& dy, const InterpolationOptions&, const Tensor& dx);
+};
+
 /// All kernels of one device. Each family is defined in kernels/cpu/FAMILY.cpp and
 /// kernels/cuda/FAMILY.cu.
 struct Kernels {
@@ -163,6 +172,7 @@ struct Kernels {
   Convolution convolution;
   Elementwise elementwise;
   Indexing indexing;
+  Interpolation interpolation;
   LayerNorm layer_norm;
   /// Computes out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at
   /// least 2; batch dimensions of size 1 in a or b broadcast. Tensors may have any strides. With a

@@ -3,6 +3,8 @@
 
 #include "../core/tensor.h"
 
+#include <vector>
+
 namespace tutti::kernels {
 
 /// The options of a convolution, with one number for each spatial dimension. nn::convolution also
@@ -36,6 +38,14 @@ struct PoolOptions {
   /// a window if the stride is at most the kernel. The kernels read the number of windows from the
   /// output's shape.
   bool ceil_mode = false;
+};
+
+/// The options of interpolation. Factors, one for each spatial dimension, stand for those of the
+/// sizes where the caller chose them.
+struct InterpolationOptions {
+  bool linear = false;  ///< else the nearest element
+  bool align_corners = false;
+  std::vector<double> factors = {};
 };
 
 /// Returns the dtype of max pooling's indices: uint8 for windows of fewer than 256 elements, else

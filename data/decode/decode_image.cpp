@@ -141,14 +141,35 @@ Tensor decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& op
                  options.apply_orientation ? image.orientation : 1);
 }
 
-Tensor read_image(const std::string& path, const DecodeOptions& options) {
+namespace {
+
+// Returns decode(the bytes of a file). An error begins with the path.
+template <class Decode>
+Tensor decode_file(const std::string& path, const DecodeOptions& options, const Decode& decode) {
   try {
-    return decode_image(read_file(path, options.max_pixels), options);
+    return decode(read_file(path, options.max_pixels));
   } catch (const DataError& error) {
     fail<DataError>("{}: {}", path, error.what());
   } catch (const FileError& error) {
     fail<FileError>("{}: {}", path, error.what());
   }
+}
+
+}  // namespace
+
+Tensor read_image(const std::string& path, const DecodeOptions& options) {
+  return decode_file(path, options,
+                     [&](const auto& bytes) { return decode_image(bytes, options); });
+}
+
+Tensor read_mask(const std::string& path, const DecodeOptions& options) {
+  return decode_file(path, options, [&](const auto& bytes) {
+    if (is_jpeg(bytes))
+      fail<DataError>(
+          "expected a PNG as a mask, found a JPEG, whose compression changes the classes; write "
+          "masks as PNG files");
+    return decode_png_values(bytes, options);
+  });
 }
 
 }  // namespace tutti::data

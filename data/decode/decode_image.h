@@ -38,4 +38,10 @@ Tensor decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& op
 /// the system cannot read the file at the moment (no free descriptor, a disk that fails).
 Tensor read_image(const std::string& path, const DecodeOptions& options = {});
 
+/// Decodes a PNG file that holds the class of each pixel to uint8 (height, width, 1): grey levels
+/// of 1 to 16 bits as they are, or the indices of a palette, never its colours. Throws as
+/// read_image() does; also for another format, for colours or transparency, and for a value above
+/// 255. Of the options only `max_pixels` is read.
+Tensor read_mask(const std::string& path, const DecodeOptions& options = {});
+
 }  // namespace tutti::data

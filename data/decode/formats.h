@@ -17,6 +17,10 @@ DecodedImage decode_jpeg(std::span<const std::uint8_t> bytes, const DecodeOption
 /// Decodes a PNG file. Throws a DataError that does not name the file.
 DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options);
 
+/// Decodes the grey levels or palette indices of a PNG file (read_mask). Throws a DataError that
+/// does not name the file.
+Tensor decode_png_values(std::span<const std::uint8_t> bytes, const DecodeOptions& options);
+
 /// Returns the orientation that EXIF data (a TIFF structure) holds: 1 to 8. Data that are broken or
 /// say nothing count as 1, because an image is worth more than its metadata.
 int exif_orientation(std::span<const std::uint8_t> tiff);

@@ -71,6 +71,31 @@ class PngReader {
     return pixels;
   }
 
+  // Returns the stored numbers, without palette or scale.
+  Tensor read_values() {
+    const int type = png_get_color_type(png_, info_);
+    if (type != PNG_COLOR_TYPE_GRAY && type != PNG_COLOR_TYPE_PALETTE)
+      fail<DataError>("expected grey levels or a palette, found colours or transparency");
+    const std::int64_t bytes = png_get_bit_depth(png_, info_) == 16 ? 2 : 1;
+    guard([this] {
+      png_set_packing(png_);
+      passes_ = png_set_interlace_handling(png_);
+      png_read_update_info(png_, info_);
+    });
+    const Tensor stored = empty({height(), width(), bytes}, {.dtype = uint8});
+    std::uint8_t* const values = stored.data<std::uint8_t>();
+    read_rows(values, width() * bytes);
+    if (bytes == 1) return stored;
+    const Tensor result = empty({height(), width(), 1}, {.dtype = uint8});
+    for (std::int64_t i = 0; i < result.numel(); ++i) {  // the upper byte comes first
+      if (values[2 * i] != 0)
+        fail<DataError>("expected values from 0 to 255, got {} in row {}, column {}",
+                        values[2 * i] * 256 + values[2 * i + 1], i / width(), i % width());
+      result.data<std::uint8_t>()[i] = values[2 * i + 1];
+    }
+    return result;
+  }
+
   // Is complete once the pixels have been read, because the EXIF data may follow them.
   int orientation() const {
     png_uint_32 size = 0;
@@ -119,6 +144,14 @@ class PngReader {
 };
 
 }  // namespace
+
+Tensor decode_png_values(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  check_chunks(bytes);
+  PngReader reader(bytes);
+  reader.read_header();
+  check_image_size(reader.width(), reader.height(), options);
+  return reader.read_values();
+}
 
 DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   check_chunks(bytes);

@@ -17,6 +17,7 @@ namespace TUTTI_CPU_LEVEL {
 extern const BatchNorm batch_norm;
 extern const Elementwise elementwise;
 extern const Indexing indexing;
+extern const Interpolation interpolation;
 extern const LayerNorm layer_norm;
 extern const Optimizer optimizer;
 extern const Pooling pooling;
@@ -24,8 +25,9 @@ extern const Reduce reduce;
 extern const Softmax softmax;
 
 const Kernels& level_table() {
-  static const Kernels all{batch_norm, convolution, elementwise, indexing, layer_norm,
-                           matmul,     optimizer,   pooling,     reduce,   softmax};
+  static const Kernels all{batch_norm,    convolution, elementwise, indexing,
+                           interpolation, layer_norm,  matmul,      optimizer,
+                           pooling,       reduce,      softmax};
   return all;
 }
 

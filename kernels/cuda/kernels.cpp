@@ -8,6 +8,7 @@ extern const BatchNorm batch_norm;
 extern const Convolution convolution;
 extern const Elementwise elementwise;
 extern const Indexing indexing;
+extern const Interpolation interpolation;
 extern const LayerNorm layer_norm;
 void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
 extern const Optimizer optimizer;
@@ -16,8 +17,9 @@ extern const Reduce reduce;
 extern const Softmax softmax;
 
 const Kernels& table() {
-  static const Kernels all{batch_norm, convolution, elementwise, indexing, layer_norm,
-                           matmul,     optimizer,   pooling,     reduce,   softmax};
+  static const Kernels all{batch_norm,    convolution, elementwise, indexing,
+                           interpolation, layer_norm,  matmul,      optimizer,
+                           pooling,       reduce,      softmax};
   return all;
 }
 

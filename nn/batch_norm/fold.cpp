@@ -3,6 +3,7 @@
 #include "../../autograd/functions.h"
 #include "../../autograd/grad_mode.h"
 #include "../conv.h"
+#include "../conv_transpose.h"
 #include "../linear.h"
 #include "sync_batch_norm.h"
 
@@ -12,11 +13,18 @@
 namespace tutti::nn {
 namespace {
 
-// The part of a Conv or Linear that folding changes.
+// The part of a convolution or Linear that folding changes.
 struct Producer {
   Layer* layer;
   Tensor& weight;
   Tensor& bias;
+  // The groups of a transposed convolution, whose weight is (I, O/groups, ...); 0 where the outputs
+  // are the first dimension.
+  std::int64_t transposed_groups = 0;
+
+  std::int64_t outputs() const {
+    return transposed_groups > 0 ? transposed_groups * weight.size(1) : weight.size(0);
+  }
 };
 
 // Derived classes may compute something else with the same tensors.
@@ -29,6 +37,10 @@ std::optional<Producer> producer(Module& module) {
   if (is_exactly<Conv1d, Conv2d, Conv3d>(module)) {
     auto& conv = static_cast<Conv&>(module);
     return Producer{&conv, conv.weight, conv.bias};
+  }
+  if (is_exactly<ConvTranspose1d, ConvTranspose2d, ConvTranspose3d>(module)) {
+    auto& conv = static_cast<ConvTranspose&>(module);
+    return Producer{&conv, conv.weight, conv.bias, conv.options().groups};
   }
   if (!is_exactly<Linear>(module)) return {};
   auto& linear = static_cast<Linear&>(module);
@@ -85,12 +97,20 @@ void fold(const Producer& into, BatchNorm& layer) {
   const Tensor bias = (or_filled(into.bias, mean, 0) - mean) * scale +
                       or_filled(layer.bias, mean, 0);
 
-  Shape per_output = Dims::filled(into.weight.rank(), 1);
-  per_output[0] = mean.numel();
-  const Tensor weight = into.weight.detach().to(float64) * scale.reshape(per_output);
+  Shape split = into.weight.shape(), per_output = Dims::filled(split.size(), 1);
+  per_output[0] = split[0];
+  if (const std::int64_t groups = into.transposed_groups; groups > 0) {
+    split.insert(0, groups);  // (groups, I/groups, O/groups, ...)
+    split[1] /= groups;
+    per_output = Dims::filled(split.size(), 1);
+    per_output[0] = groups;
+    per_output[2] = split[2];
+  }
+  const Tensor weight = into.weight.detach().to(float64).reshape(split) * scale.reshape(per_output);
   const DType dtype = into.weight.dtype();
   const bool requires_grad = into.weight.requires_grad();
-  into.weight.set_data(weight.to(dtype).contiguous(into.weight.memory_format()));
+  into.weight.set_data(
+      weight.reshape(into.weight.shape()).to(dtype).contiguous(into.weight.memory_format()));
   if (into.bias.defined()) into.bias.set_data(bias.to(into.bias.dtype()));
   else into.bias = bias.to(dtype).requires_grad_(requires_grad);
   layer.become_identity(into.weight.rank());
@@ -108,7 +128,7 @@ std::vector<std::string> fold_batch_norm(Module& module) {
       const std::optional<Producer> into = producer(before);
       BatchNorm* const layer = foldable_batch_norm(after);
       if (!into || !layer || into->layer->has_forward_hooks() || shares_tensors(before, uses) ||
-          shares_tensors(after, uses) || into->weight.size(0) != layer->options().channels)
+          shares_tensors(after, uses) || into->outputs() != layer->options().channels)
         continue;
       fold(*into, *layer);
       folded.push_back(path.empty() ? second : path + "." + second);

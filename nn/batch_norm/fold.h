@@ -13,7 +13,8 @@ namespace tutti::nn {
 /// a bias also if it had none. The new values are computed in float64 and rounded once to the dtype
 /// of the weight, so fold a model before it is moved to a 16-bit dtype.
 ///
-/// A BatchNorm is folded if a module declares that it follows a Conv1d, Conv2d, Conv3d or Linear
+/// A BatchNorm is folded if a module declares that it follows a Conv1d, Conv2d, Conv3d, one of
+/// ConvTranspose1d to ConvTranspose3d, or a Linear
 /// (Module::consecutive_children; Sequential and the ResNets do). A pair is left as it is where
 /// that would not be exact or would change something else: the BatchNorm tracks no running
 /// statistics, one of the two is of a derived class, has forward hooks, or shares itself or a

@@ -104,9 +104,15 @@ Tensor index_losses(const Tensor& logits, const Tensor& targets,
   kernels::on(logits.device()).softmax.cross_entropy(logits, targets, rule, losses, normalizers);
   return record(
       "cross_entropy", losses, {logits},
-      [rule, x = Saved(logits), t = Saved(targets), z = Saved(normalizers)](const Tensor& g) {
-        const Tensor out = empty_like(x.get());
-        kernels::on(g.device()).softmax.cross_entropy_grad(g, x, t, rule, z, out);
+      [rule, x = Saved(logits), t = Saved(targets),
+       z = Saved(normalizers)](const Tensor& g) mutable {
+        // The gradient takes the place of logits that nobody else can see, such as upsampled ones.
+        // The kernels read all classes of a position before they write one.
+        const bool is_last_use = autograd::frees_saved_tensors();
+        const Tensor saved = is_last_use ? x.take() : x.get();
+        const bool in_place = is_last_use && saved.is_exclusive() && saved.is_dense();
+        const Tensor out = in_place ? saved : empty_like(saved);
+        kernels::on(g.device()).softmax.cross_entropy_grad(g, saved, t, rule, z, out);
         return out;
       });
 }
@@ -114,13 +120,15 @@ Tensor index_losses(const Tensor& logits, const Tensor& targets,
 // The class indices that count, those that are not ignored.
 struct Counted {
   Tensor mask;     // bool
-  Tensor classes;  // the indices, 0 where they are ignored
   Tensor weights;  // of the classes, 0 where they are ignored; undefined if there are none
 
   Counted(const Tensor& targets, std::int64_t ignore_index)
-      : mask(ne(targets, static_cast<double>(ignore_index))),
-        classes(where(mask, targets, zeros({}, {int64, targets.device()}))) {}
-  void set_weights(const Tensor& weight) {
+      : mask(ne(targets, static_cast<double>(ignore_index))) {}
+  // Returns the indices, 0 where they are ignored.
+  Tensor classes_of(const Tensor& targets) const {
+    return where(mask, targets, zeros({}, {int64, targets.device()}));
+  }
+  void set_weights(const Tensor& weight, const Tensor& classes) {
     const Tensor of_classes = index_select(weight, 0, classes.reshape({-1}));
     weights = where(mask, of_classes.reshape(classes.shape()),
                     zeros({}, {weight.dtype(), weight.device()}));
@@ -195,9 +203,10 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
         {.label_smoothing = options.label_smoothing, .ignore_index = options.ignore_index});
     return counted.reduce(losses, options.reduction);
   }
-  check_range("cross_entropy", counted.classes, logits.size(1), options.ignore_index);
+  const Tensor classes = counted.classes_of(targets);
+  check_range("cross_entropy", classes, logits.size(1), options.ignore_index);
   const Tensor weight = options.weight.detach().to(accumulate_dtype(logits.dtype()));
-  counted.set_weights(weight);
+  counted.set_weights(weight, classes);
   return counted.reduce(weighted_losses(logits, targets, weight, counted, options),
                         options.reduction);
 }
@@ -213,9 +222,10 @@ Tensor nll_loss(const Tensor& input, const Tensor& targets, const NLLLossOptions
   check_targets("nll_loss", input, "class indices", positions_of(input), targets);
   const DType wide = accumulate_dtype(input.dtype());
   Counted counted(targets, options.ignore_index);
-  check_range("nll_loss", counted.classes, input.size(1), options.ignore_index);
-  if (options.weight.defined()) counted.set_weights(options.weight.detach().to(wide));
-  const Tensor likelihoods = gather(input, 1, counted.classes.unsqueeze(1)).squeeze(1).to(wide);
+  const Tensor classes = counted.classes_of(targets);
+  check_range("nll_loss", classes, input.size(1), options.ignore_index);
+  if (options.weight.defined()) counted.set_weights(options.weight.detach().to(wide), classes);
+  const Tensor likelihoods = gather(input, 1, classes.unsqueeze(1)).squeeze(1).to(wide);
   const Tensor losses = -where(counted.mask, likelihoods, zeros({}, {wide, input.device()}));
   return counted.reduce(counted.weights.defined() ? losses * counted.weights : losses,
                         options.reduction);

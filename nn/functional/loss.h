@@ -30,6 +30,15 @@ struct CrossEntropyOptions {
 /// With label smoothing s, p becomes (1-s) p + s/C. The mean divides by the sum of the weights of
 /// the classes of the indices that are not ignored, and for probabilities by the number of
 /// positions, whatever the weights. The mean of no targets is NaN.
+///
+/// With class indices, the forward and the backward pass over the logits once each, in any layout.
+/// The gradient is written in place of logits that no other tensor shares, unless the graph is
+/// retained. So of
+///   const Tensor loss = cross_entropy(interpolate(x, options), targets);
+///   loss.backward();
+/// one large tensor exists at a time. A name for the upsampled logits, or backward() in the same
+/// statement, would keep them.
+///
 /// ShapeError, DTypeError or DeviceError for tensors that do not fit together; ValueError for a
 /// smoothing or (on the CPU) a class index outside its range, and for an `ignore_index` with
 /// probabilities. On a GPU the loss of an index outside its range is NaN.

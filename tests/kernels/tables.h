@@ -185,6 +185,10 @@ inline const kernels::Indexing& indexing() {
   return table<&kernels::Kernels::indexing, &kernels::Indexing::gather,
                &kernels::Indexing::scatter_add, &kernels::Indexing::add_rows>();
 }
+inline const kernels::Interpolation& interpolation() {
+  return table<&kernels::Kernels::interpolation, &kernels::Interpolation::forward,
+               &kernels::Interpolation::backward>();
+}
 inline const kernels::LayerNorm& layer_norm() {
   using T = kernels::LayerNorm;
   return table<&kernels::Kernels::layer_norm, &T::forward, &T::input_grad, &T::parameter_grad>();

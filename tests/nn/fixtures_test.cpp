@@ -5,6 +5,7 @@
 #include <tutti/nn/activation.h>
 #include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/conv.h>
+#include <tutti/nn/conv_transpose.h>
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
@@ -16,6 +17,7 @@
 #include <tutti/nn/loss.h>
 #include <tutti/nn/pooling.h>
 #include <tutti/nn/sequential.h>
+#include <tutti/nn/upsample.h>
 
 namespace tutti {
 namespace {
@@ -177,6 +179,39 @@ TEST(LayerFixtures, Convolution) {
                        {.in = 4, .out = 4, .kernel = 3, .padding = 1, .groups = 2, .bias = false});
 }
 
+TEST(LayerFixtures, TransposedConvolution) {
+  Family family("conv_transpose");
+  family.check<ConvTranspose1d>("conv_transpose1d", {.in = 3,
+                                                     .out = 4,
+                                                     .kernel = 3,
+                                                     .stride = 2,
+                                                     .padding = 1,
+                                                     .output_padding = 1,
+                                                     .dilation = 2});
+  family.check<ConvTranspose2d>("conv_transpose2d_2x2",
+                                {.in = 4, .out = 3, .kernel = 2, .stride = 2});
+  family.check<ConvTranspose2d>("conv_transpose2d_uneven", {.in = 2,
+                                                            .out = 3,
+                                                            .kernel = {2, 3},
+                                                            .stride = {1, 2},
+                                                            .padding = {1, 0},
+                                                            .output_padding = {0, 1},
+                                                            .dilation = {2, 1}});
+  family.check<ConvTranspose2d>(
+      "conv_transpose2d_groups",
+      {.in = 6, .out = 4, .kernel = 3, .stride = 2, .padding = 1, .groups = 2});
+  family.check<ConvTranspose2d>(
+      "conv_transpose2d_depthwise",
+      {.in = 4, .out = 8, .kernel = 3, .stride = 2, .padding = 1, .groups = 4, .bias = false});
+  family.check<ConvTranspose3d>("conv_transpose3d", {.in = 4,
+                                                     .out = 2,
+                                                     .kernel = {3, 2, 1},
+                                                     .stride = {2, 1, 1},
+                                                     .padding = {1, 1, 0},
+                                                     .output_padding = {1, 0, 0},
+                                                     .groups = 2});
+}
+
 TEST(LayerFixtures, BatchNorm) {
   Family family("batch_norm");
   for (const bool training : {true, false}) {
@@ -295,6 +330,27 @@ TEST(LayerFixtures, ConvolutionsWithSamePadding) {
       {.in = 2, .out = 3, .kernel = {4, 3}, .same_padding = true, .dilation = {3, 2}});
   family.check<Conv3d>("conv3d_same",
                        {.in = 2, .out = 2, .kernel = {2, 3, 4}, .same_padding = true});
+}
+
+TEST(LayerFixtures, Upsampling) {
+  Family family("upsample");
+  family.check<Upsample>("nearest1d", {.size = {7}});
+  family.check<Upsample>("nearest2d", {.scale_factor = {2}});
+  family.check<Upsample>("nearest2d_uneven", {.scale_factor = {1.7, 0.6}});
+  family.check<Upsample>("nearest3d", {.size = {3, 7, 2}});
+  for (const bool align : {false, true}) {
+    const auto check = [&](const std::string& name, Upsample::Options options) {
+      options.align_corners = align;
+      family.check<Upsample>(name + (align ? "_corners" : ""), options);
+    };
+    constexpr InterpolateMode bilinear = InterpolateMode::bilinear;
+    check("linear", {.scale_factor = {2.5}, .mode = InterpolateMode::linear});
+    check("bilinear", {.size = {9, 4}, .mode = bilinear});
+    check("bilinear8", {.scale_factor = {8}, .mode = bilinear});
+    check("bilinear_uneven", {.scale_factor = {1.7, 0.6}, .mode = bilinear});
+    check("bilinear_one", {.size = {4, 1}, .mode = bilinear});
+    check("trilinear", {.size = {3, 5, 4}, .mode = InterpolateMode::trilinear});
+  }
 }
 
 TEST(LayerFixtures, Embedding) {

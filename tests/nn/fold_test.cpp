@@ -10,6 +10,7 @@
 #include <tutti/nn/batch_norm/fold.h>
 #include <tutti/nn/batch_norm/recompute_statistics.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
+#include <tutti/nn/conv_transpose.h>
 #include <tutti/nn/resnet.h>
 
 #include <gtest/gtest.h>
@@ -104,6 +105,22 @@ TEST(Fold, EveryKindOfLayerBeforeIt) {
   check(lines, {3, 4, 9}, {"1", "4"});
   check(volumes, {2, 2, 4, 3, 5}, {"1"});
   check(vectors, {6, 5}, {"1", "3"});
+}
+
+TEST(Fold, TransposedConvolutionsWithGroups) {
+  for (const std::int64_t groups : {1, 2}) {
+    nn::Sequential lines, images;
+    lines.append<nn::ConvTranspose1d>({.in = 4, .out = 6, .kernel = 3, .groups = groups});
+    lines.append<nn::BatchNorm1d>({.channels = 6});
+    auto& conv = images.append<nn::ConvTranspose2d>(
+        {.in = 4, .out = 6, .kernel = 2, .stride = 2, .groups = groups, .bias = false});
+    images.append<nn::BatchNorm2d>({.channels = 6});
+    images.to(MemoryFormat::channels_last);
+    for (nn::Layer* net : {&lines, &images}) randomize(*net), net->to(float64);
+    EXPECT_EQ(fold_and_compare(lines, randn({3, 4, 5}, {float64}), 1e-13), Paths{"1"});
+    EXPECT_EQ(fold_and_compare(images, randn({2, 4, 3, 5}, {float64}), 1e-13), Paths{"1"});
+    EXPECT_TRUE(conv.weight.is_contiguous(MemoryFormat::channels_last));
+  }
 }
 
 TEST(Fold, LeavesWhatItCannotFoldExactly) {

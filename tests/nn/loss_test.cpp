@@ -7,6 +7,7 @@
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/dropout.h>
 #include <tutti/nn/functional/embedding.h>
+#include <tutti/nn/functional/interpolate.h>
 #include <tutti/nn/functional/loss.h>
 
 #include <gtest/gtest.h>
@@ -182,6 +183,50 @@ TEST(CrossEntropy, Errors) {
   EXPECT_THROW(nn::cross_entropy(x, zeros({2, 3}, f64)), DTypeError);
   EXPECT_THROW(nn::cross_entropy(x, zeros({2, 3}, {.dtype = uint8})), DTypeError);
   EXPECT_THROW(nn::cross_entropy(x, zeros({2, 3}), {.ignore_index = 0}), ValueError);
+}
+
+// Runs `step` and returns the most bytes that it held at a time beyond those that were live before.
+// The allocator knows only the highest number of the whole process, up to which memory is filled.
+std::size_t peak_of(const std::function<void()>& step) {
+  const auto stats = [] { return allocator(Device::cpu()).stats(); };
+  const std::size_t gap = stats().peak - stats().live;
+  const Tensor filler = empty({static_cast<std::int64_t>(gap)}, {uint8});
+  const std::size_t before = stats().live;
+  step();
+  return stats().peak - before;
+}
+
+TEST(CrossEntropy, OfUpsampledLogitsHoldsTheLargeOnesOnce) {
+  const Shape shape{2, 21, 192, 192};
+  const std::size_t large = static_cast<std::size_t>(numel(shape)) * sizeof(float);
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = randn({2, 21, 24, 24}).contiguous(format).requires_grad_(),
+                 targets = randint(21, {2, 192, 192}, {int64});
+    const auto upsampled = [&] {
+      return nn::interpolate(x, {.scale_factor = {8}, .mode = nn::InterpolateMode::bilinear});
+    };
+    const std::size_t peak = peak_of([&] {
+      const Tensor loss = nn::cross_entropy(upsampled(), targets);
+      loss.backward();
+    });
+    EXPECT_GE(peak, large);
+    EXPECT_LE(peak, large + large / 4) << to_string(format);  // and a few numbers per position
+
+    // Logits that somebody can see, or that another backward needs, stay as they are.
+    const std::vector<double> expected = to_vector(x.grad());
+    x.set_grad({});
+    const Tensor logits = upsampled();
+    const std::vector<double> before = to_vector(logits);
+    nn::cross_entropy(logits, targets).backward();
+    EXPECT_EQ(to_vector(logits), before);
+    EXPECT_EQ(to_vector(x.grad()), expected);
+    const Tensor loss = nn::cross_entropy(upsampled(), targets);
+    for (const bool retain_graph : {true, false}) {
+      x.set_grad({});
+      loss.backward({}, retain_graph);
+      EXPECT_EQ(to_vector(x.grad()), expected) << retain_graph;
+    }
+  }
 }
 
 TEST(MseLoss, ValueGradientAndErrors) {

@@ -4,6 +4,7 @@
 #include "reference.h"
 
 #include <tutti/nn/functional/conv.h>
+#include <tutti/nn/functional/conv_transpose.h>
 
 #include <algorithm>
 
@@ -38,12 +39,56 @@ Operation convolution(const std::string& name, decltype(&nn::convolution) call, 
       {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
 }
 
+// A transposed convolution maps the output of a random convolution back to its input.
+Operation transposed(const std::string& name, decltype(&nn::conv_transpose) call, int rank) {
+  return {
+      "nn::" + name + "(const Tensor&, const Tensor&, const Tensor&, const ConvTransposeOptions&)",
+      [=](Draw& draw) {
+        const int spatial = rank > 0 ? rank : static_cast<int>(draw.pick(1, 3));
+        const std::int64_t size = spatial == 3 ? 4 : spatial == 2 ? 7 : 12;
+        ConvolutionCase c = random_convolution(spatial, static_cast<int>(draw.pick(0, 2)),
+                                               {2, 3, spatial == 3 ? 2 : 3, size});
+        if (draw.batch(9) == 0) c.y[0] = 0;
+        const auto& [stride, padding, dilation, groups] = c.options;
+        nn::ConvTransposeOptions options{stride, padding, {}, dilation, groups};
+        Dims output;
+        for (int d = 0; d < spatial; ++d) {
+          output.push_back(c.x[d + 2]);
+          options.output_padding.push_back(
+              c.x[d + 2] -
+              ((c.y[d + 2] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (c.w[d + 2] - 1) + 1));
+        }
+        const DType dtype = draw.dtype() == bfloat16 && draw.chance(0.5) ? float32 : draw.dtype();
+        // What padding leaves out is multiplied by zeros, where a NaN would stay one.
+        const bool is_padded = std::ranges::any_of(padding, [](auto p) { return p > 0; });
+        const Draw weights({.dtype = dtype}), inputs = is_padded ? weights : draw;
+        return Trial{
+            .inputs = {inputs.tensor(c.y, Values::normal, draw.dtype()),
+                       weights.tensor(c.w, Values::normal, dtype),
+                       draw.chance(0.6) ? draw.tensor({c.x[1]}, Values::normal, dtype) : Tensor()},
+            .call = [=](const auto& in) { return call(in[0], in[1], in[2], options); },
+            .reference =
+                [=](const Arrays& in) {
+                  return reference::conv_transpose(in[0], in[1], in[2], c.options, output);
+                },
+            .options = c.text(),
+            // A float32 weight or bias is rounded to the dtype of x, and so is the sum without
+            // the bias.
+            .more_roundings = dtype == draw.dtype() ? 1.0 : 2.0};
+      },
+      {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
+}
+
 }  // namespace
 
 Family convolutions() {
   return {"convolutions",
           {convolution("convolution", nn::convolution, 0), convolution("conv1d", nn::conv1d, 1),
-           convolution("conv2d", nn::conv2d, 2), convolution("conv3d", nn::conv3d, 3)}};
+           convolution("conv2d", nn::conv2d, 2), convolution("conv3d", nn::conv3d, 3),
+           transposed("conv_transpose", nn::conv_transpose, 0),
+           transposed("conv_transpose1d", nn::conv_transpose1d, 1),
+           transposed("conv_transpose2d", nn::conv_transpose2d, 2),
+           transposed("conv_transpose3d", nn::conv_transpose3d, 3)}};
 }
 
 }  // namespace tutti::test

@@ -8,6 +8,7 @@
 #include <tutti/nn/batch_norm/ghost.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/conv.h>
+#include <tutti/nn/conv_transpose.h>
 #include <tutti/nn/drop_path.h>
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
@@ -129,6 +130,38 @@ Operation convolution(const std::string& name, int spatial) {
                 std::make_shared<Layer>(options), draw.tensor(x), draw, [=](const Arrays& in) {
                   return reference::convolution(in[0], in[1], input_or_nothing(in, 2), expanded);
                 });
+          },
+          {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
+}
+
+template <class Layer>
+Operation transposed_convolution(const std::string& name, int spatial) {
+  return {"nn::" + name,
+          [=](Draw& draw) {
+            const std::int64_t groups = draw.pick(1, 2), stride = draw.pick(1, 2),
+                               more = draw.pick(0, stride - 1), kernel = draw.pick(1, 3);
+            const typename Layer::Options options{.in = groups * draw.pick(1, 3),
+                                                  .out = groups * draw.pick(1, 3),
+                                                  .kernel = kernel,
+                                                  .stride = stride,
+                                                  .output_padding = more,
+                                                  .groups = groups,
+                                                  .bias = draw.chance(0.5)};
+            Shape x{draw.batch(2), options.in};
+            Dims output;
+            for (int d = 0; d < spatial; ++d) {
+              x.push_back(draw.pick(2, 4));
+              output.push_back((x[d + 2] - 1) * stride + kernel + more);
+            }
+            const kernels::ConvOptions expanded{all(spatial, stride), all(spatial, 0),
+                                                all(spatial, 1), groups};
+            Trial trial = trial_of(std::make_shared<Layer>(options), draw.tensor(x), draw,
+                                   [=](const Arrays& in) {
+                                     return reference::conv_transpose(
+                                         in[0], in[1], input_or_nothing(in, 2), expanded, output);
+                                   });
+            trial.more_roundings = 1;  // the sum without the bias
+            return trial;
           },
           {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
 }
@@ -560,6 +593,9 @@ Family layers() {
         convolution<nn::Conv2d>("Conv2d", 2),
         convolution<nn::Conv3d>("Conv3d", 3),
         same_convolution(),
+        transposed_convolution<nn::ConvTranspose1d>("ConvTranspose1d", 1),
+        transposed_convolution<nn::ConvTranspose2d>("ConvTranspose2d", 2),
+        transposed_convolution<nn::ConvTranspose3d>("ConvTranspose3d", 3),
         linear(),
         embedding(),
         dropout(),

@@ -1,8 +1,13 @@
-// Pooling over one to three spatial dimensions.
+// Pooling and interpolation over one to three spatial dimensions.
 #include "operation.h"
 #include "reference.h"
 
+#include <tutti/nn/functional/interpolate.h>
 #include <tutti/nn/functional/pooling.h>
+#include <tutti/nn/upsample.h>
+
+#include <cmath>
+#include <memory>
 
 namespace tutti::test {
 namespace {
@@ -61,13 +66,63 @@ Operation adaptive() {
           {.gradient_roundings = 0}};
 }
 
+// Random options of an interpolation of `shape`, and those of its reference.
+nn::InterpolateOptions interpolation(Draw& draw, const Shape& shape,
+                                     reference::Interpolation& expected) {
+  nn::InterpolateOptions options;
+  const bool has_factors = draw.chance(0.5);
+  if (draw.chance(0.7)) options.mode = static_cast<nn::InterpolateMode>(shape.size() - 2);
+  expected.linear = options.mode != nn::InterpolateMode::nearest;
+  expected.align_corners = options.align_corners = expected.linear && draw.chance(0.5);
+  for (int d = 2; d < shape.size(); ++d) {
+    const auto in = static_cast<double>(shape[d]),
+               factor = 0.25 * static_cast<double>(draw.pick(4, 10));
+    const std::int64_t out = has_factors ? static_cast<std::int64_t>(std::floor(in * factor))
+                                         : draw.pick(1, 9);
+    if (has_factors) options.scale_factor.push_back(factor);
+    else options.size.push_back(out);
+    const Real between = out > 1 ? Real(in - 1) / static_cast<Real>(out - 1) : 0;
+    expected.scales.push_back(expected.align_corners ? between
+                              : has_factors          ? 1 / Real(factor)
+                                                     : Real(in) / static_cast<Real>(out));
+    expected.output.push_back(out);
+  }
+  return options;
+}
+
+Operation interpolate(const std::string& name, bool is_layer) {
+  return {
+      name,
+      [=](Draw& draw) {
+        const Shape shape = image(draw);
+        reference::Interpolation expected;
+        const nn::InterpolateOptions options = interpolation(draw, shape, expected);
+        const auto layer = std::make_shared<nn::Upsample>(options);
+        return Trial{
+            .inputs = {draw.tensor(shape)},
+            .call =
+                [=](const auto& in) {
+                  return is_layer ? (*layer)(in[0]) : nn::interpolate(in[0], options);
+                },
+            .reference = [=](const Arrays& in) { return reference::interpolate(in[0], expected); },
+            .options = layer->describe()};
+      },
+      // Positions are rounded, too.
+      {.gradient_roundings = 0,
+       .error_growth = 32,
+       .takes_infinite = false,
+       .nan_spread = NanSpread::samples}};
+}
+
 }  // namespace
 
 Family pooling() {
   return {
       "pooling",
       {pool("max_pool", nn::max_pool, reference::max_pool, {.gradient_roundings = 0}),
-       pool("avg_pool", nn::avg_pool, reference::avg_pool, {.gradient_roundings = 0}), adaptive()}};
+       pool("avg_pool", nn::avg_pool, reference::avg_pool, {.gradient_roundings = 0}), adaptive(),
+       interpolate("nn::interpolate(const Tensor&, const InterpolateOptions&)", false),
+       interpolate("nn::Upsample", true)}};
 }
 
 }  // namespace tutti::test

@@ -158,6 +158,55 @@ Array convolution(const Array& x, const Array& w, const Array& bias,
   return y;
 }
 
+Array conv_transpose(const Array& x, const Array& w, const Array& bias,
+                     const kernels::ConvOptions& options, const Dims& output) {
+  const Dims kernel = spatial(w.shape);
+  const std::int64_t outs = w.size(1), ins_per_group = w.size(0) / options.groups;
+  Array y(with_spatial(x.size(0), outs * options.groups, output));
+  if (is_defined(bias))
+    for_each_index(y.shape, [&](const Dims& index) {
+      y.at(index) = bias.values[static_cast<std::size_t>(index[1])];
+    });
+  for_each_index(x.shape, [&](const Dims& index) {
+    const std::int64_t first = index[1] / ins_per_group * outs;
+    for_each_index(kernel, [&](const Dims& offset) {
+      const Dims position =
+          source(spatial(index), offset, options.stride, options.padding, options.dilation);
+      if (!is_inside(position, y.shape)) return;
+      for (std::int64_t c = 0; c < outs; ++c) {
+        Number& total = y.at(with_spatial(index[0], first + c, position));
+        total = total + x.at(index) * w.at(with_spatial(index[1], c, offset));
+      }
+    });
+  });
+  return y;
+}
+
+Array interpolate(const Array& x, const Interpolation& arguments) {
+  const auto weight = [&](std::size_t d, std::int64_t o, std::int64_t i) -> Real {
+    const std::int64_t last = x.size(static_cast<int>(d) + 2) - 1;
+    const Real scale = arguments.scales[d], position = static_cast<Real>(o);
+    if (!arguments.linear)
+      return std::min(static_cast<std::int64_t>(static_cast<float>(o) * static_cast<float>(scale)),
+                      last) == i;
+    const Real at = arguments.align_corners ? position * scale
+                                            : (position + Real(0.5)) * scale - Real(0.5);
+    return std::max<Real>(
+        0, 1 - std::abs(std::clamp<Real>(at, 0, static_cast<Real>(last)) - static_cast<Real>(i)));
+  };
+  Array y(with_spatial(x.size(0), x.size(1), arguments.output));
+  for_each_index(y.shape, [&](const Dims& out) {
+    for_each_index(spatial(x.shape), [&](const Dims& in) {
+      Real product = 1;
+      for (int d = 0; d < in.size(); ++d)
+        product *= weight(static_cast<std::size_t>(d), out[d + 2], in[d]);
+      if (product > 0)
+        y.at(out) = y.at(out) + x.at(with_spatial(out[0], out[1], in)) * Number(product);
+    });
+  });
+  return y;
+}
+
 namespace {
 
 // Returns the shape of a pooling's output. With ceil_mode there are as many windows as begin before

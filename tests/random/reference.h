@@ -25,10 +25,23 @@ Array embedding(const Array& indices, const Array& table, std::int64_t padding);
 Array convolution(const Array& x, const Array& w, const Array& bias,
                   const kernels::ConvOptions& options);
 
+/// The transposed convolution of x, plus bias unless it is empty; `output` has its spatial sizes.
+Array conv_transpose(const Array& x, const Array& w, const Array& bias,
+                     const kernels::ConvOptions& options, const Dims& output);
+
 /// The options of pooling, with one number for each spatial dimension.
 Array max_pool(const Array& x, const kernels::PoolOptions& options);
 Array avg_pool(const Array& x, const kernels::PoolOptions& options);
 Array adaptive_avg_pool(const Array& x, const Dims& output);
+
+/// Interpolation: a hat around each output's position, which is clamped to the input. `scales` has,
+/// for each spatial dimension, how far the positions of neighbouring outputs are apart.
+struct Interpolation {
+  Dims output;
+  std::vector<Real> scales;
+  bool linear = false, align_corners = false;
+};
+Array interpolate(const Array& x, const Interpolation& arguments);
 
 /// The arguments of batch normalisation. Arrays without values are undefined.
 struct BatchNorm {
