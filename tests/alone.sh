@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks that each source of the library and the examples, and each of their headers, compiles by itself: the presets
 # compile each folder as one unit, where a file finds what its neighbours include. Only the syntax is checked, with CUDA's
-# host side where nvcc is found; CUDA's own files are never part of a unit.
+# host side where nvcc is found; CUDA's own files are never part of a unit. A header that is the first include of a source
+# is checked with that source.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh

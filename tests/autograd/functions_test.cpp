@@ -1,5 +1,7 @@
 // Tests of every differentiable free function: its values against plain C++, its gradient against
 // central differences, and its errors for tensors that do not fit together.
+#include "dtype_options.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/indexing.h>
@@ -16,8 +18,6 @@ namespace {
 
 using autograd::gradcheck;
 using Inputs = std::vector<Tensor>;
-
-const TensorOptions f64{.dtype = float64};
 
 Tensor random(const Shape& shape, double low = -2, double high = 2) {
   static Generator generator(17);  // shared, so that every call draws other numbers

@@ -1,4 +1,6 @@
 // Tests of gradcheck itself: it passes right gradients and names wrong ones.
+#include "dtype_options.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/record.h>
@@ -14,8 +16,6 @@ namespace {
 using autograd::gradcheck;
 using autograd::record;
 using Inputs = std::vector<Tensor>;
-
-const TensorOptions f64{.dtype = float64};
 
 // Returns x^2 with the gradient `slope` * x, which is right for a slope of 2.
 Tensor square_with(const Tensor& x, double slope) {

@@ -1,5 +1,7 @@
 // Tests of the operations that choose and move elements by their indices, and of clamp, sign, var
 // and std: values, gradients against central differences, dtypes, and errors.
+#include "dtype_options.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/indexing.h>
@@ -17,9 +19,7 @@ using autograd::gradcheck;
 using Inputs = std::vector<Tensor>;
 using Values = std::vector<double>;
 
-const TensorOptions f64{.dtype = float64}, i64{.dtype = int64};
-
-Tensor random(const Shape& shape) {
+Tensor normal(const Shape& shape) {
   static Generator generator(71);
   return randn(shape, f64, generator);
 }
@@ -34,7 +34,7 @@ void expect_gradient(const std::function<Tensor(const Tensor&)>& f, const Tensor
 }
 
 TEST(Indexing, Gradients) {
-  const Tensor x = random({3, 4, 2, 5}), index = randint(4, {2, 6, 2, 3}), few = randint(5, {7});
+  const Tensor x = normal({3, 4, 2, 5}), index = randint(4, {2, 6, 2, 3}), few = randint(5, {7});
   expect_gradient([&](const Tensor& t) { return gather(t, 1, index); }, x);
   expect_gradient([&](const Tensor& t) { return index_select(t, 3, few); }, x);
   expect_gradient([&](const Tensor& t) { return index_select(t, 0, few.slice(0, 0, 7, 3) * 0); },
@@ -98,7 +98,7 @@ TEST(Indexing, SumsLowPrecisionGradientsInFloat32) {
 }
 
 TEST(Indexing, KeepsTheMemoryFormatOfImages) {
-  const Tensor x = random({2, 3, 4, 5}).contiguous(MemoryFormat::channels_last);
+  const Tensor x = normal({2, 3, 4, 5}).contiguous(MemoryFormat::channels_last);
   for (const Tensor& y : {flip(x, {3}), pad(x, {1, 1, 1, 1}), index_select(x, 0, tensor({1}, i64))})
     EXPECT_TRUE(y.is_contiguous(MemoryFormat::channels_last));
 }
@@ -128,7 +128,7 @@ TEST(Variance, KeepsItsDigitsFarFromZero) {
 }
 
 TEST(Indexing, Errors) {
-  const Tensor x = random({3, 4}), index = zeros({3, 2}, i64);
+  const Tensor x = normal({3, 4}), index = zeros({3, 2}, i64);
   EXPECT_THROW(gather(x, 1, index + 4), ValueError);
   EXPECT_THROW(gather(x, 1, index - 1), ValueError);
   EXPECT_THROW(gather(x, 1, zeros({3, 2})), DTypeError);

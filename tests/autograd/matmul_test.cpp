@@ -1,4 +1,6 @@
 // Tests of the differentiable matrix product: vectors, batches, gradients and errors.
+#include "dtype_options.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
@@ -14,16 +16,14 @@ namespace {
 
 using autograd::gradcheck;
 
-const TensorOptions f64{.dtype = float64};
-
-struct Case {
+struct Product {
   Shape a, b, out;
 };
 
-class MatmulShapes : public ::testing::TestWithParam<Case> {};
+class MatmulShapes : public ::testing::TestWithParam<Product> {};
 
 TEST_P(MatmulShapes, ShapeAndGradient) {
-  const Case& c = GetParam();
+  const Product& c = GetParam();
   const Tensor a = randn(c.a, f64), b = randn(c.b, f64);
   EXPECT_EQ(matmul(a, b).shape(), c.out);
   const auto result =
@@ -33,12 +33,13 @@ TEST_P(MatmulShapes, ShapeAndGradient) {
 
 INSTANTIATE_TEST_SUITE_P(
     Matmul, MatmulShapes,
-    ::testing::Values(Case{{3}, {3}, {}}, Case{{3}, {3, 2}, {2}}, Case{{2, 3}, {3}, {2}},
-                      Case{{2, 3}, {3, 4}, {2, 4}}, Case{{5, 2, 3}, {3, 4}, {5, 2, 4}},
-                      Case{{2, 3}, {5, 3, 4}, {5, 2, 4}}, Case{{5, 2, 3}, {5, 3, 4}, {5, 2, 4}},
-                      Case{{4, 1, 2, 3}, {5, 3, 2}, {4, 5, 2, 2}}, Case{{3}, {5, 3, 4}, {5, 4}},
-                      Case{{5, 2, 3}, {3}, {5, 2}}, Case{{0, 3}, {3, 4}, {0, 4}},
-                      Case{{2, 0}, {0, 4}, {2, 4}}),
+    ::testing::Values(Product{{3}, {3}, {}}, Product{{3}, {3, 2}, {2}}, Product{{2, 3}, {3}, {2}},
+                      Product{{2, 3}, {3, 4}, {2, 4}}, Product{{5, 2, 3}, {3, 4}, {5, 2, 4}},
+                      Product{{2, 3}, {5, 3, 4}, {5, 2, 4}},
+                      Product{{5, 2, 3}, {5, 3, 4}, {5, 2, 4}},
+                      Product{{4, 1, 2, 3}, {5, 3, 2}, {4, 5, 2, 2}},
+                      Product{{3}, {5, 3, 4}, {5, 4}}, Product{{5, 2, 3}, {3}, {5, 2}},
+                      Product{{0, 3}, {3, 4}, {0, 4}}, Product{{2, 0}, {0, 4}, {2, 4}}),
     [](const auto& each) { return "case" + std::to_string(each.index); });
 
 TEST(Matmul, BatchesAreTheProductsOfTheirMatrices) {

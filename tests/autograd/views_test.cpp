@@ -1,5 +1,7 @@
 // Tests of views and copies: which elements they have, what they share, and how gradients flow back
 // through them.
+#include "dtype_options.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
@@ -15,9 +17,7 @@ namespace {
 using autograd::gradcheck;
 using Inputs = std::vector<Tensor>;
 
-const TensorOptions f64{.dtype = float64};
-
-Tensor random(const Shape& shape) {
+Tensor values(const Shape& shape) {
   static Generator generator(41);
   return randn(shape, f64, generator);
 }
@@ -32,10 +32,10 @@ void PrintTo(const ViewCase& c, std::ostream* out) { *out << c.name; }
 class Views : public ::testing::TestWithParam<ViewCase> {};
 
 TEST_P(Views, GradientFromEveryLayout) {
-  const Tensor x = random({2, 3, 4, 5});
+  const Tensor x = values({2, 3, 4, 5});
   const Inputs layouts{x, x.contiguous(MemoryFormat::channels_last),
-                       random({5, 4, 2, 3}).permute({2, 3, 1, 0}),
-                       random({2, 6, 4, 5}).slice(1, 1, 6, 2)};
+                       values({5, 4, 2, 3}).permute({2, 3, 1, 0}),
+                       values({2, 6, 4, 5}).slice(1, 1, 6, 2)};
   for (const Tensor& in : layouts) {
     // The square makes the gradient depend on the position.
     const auto result =
@@ -96,10 +96,10 @@ TEST(ViewsReshape, OfEveryStridedTensorShowsTheSameRowMajorValues) {
   Generator generator(43);
   const Shape targets[] = {{24},       {4, 6}, {2, 3, 4},    {1, 24, 1},
                            {2, 1, 12}, {8, 3}, {2, 2, 2, 3}, {-1, 2}};
-  for (const Tensor& x : {random({2, 3, 4}), random({4, 3, 2}).permute({2, 1, 0}),
-                          random({2, 3, 8}).slice(2, 0, 8, 2), random({3, 4}).expand({2, 3, 4}),
-                          random({2, 1, 3, 1, 4}), random({3, 2, 4}).transpose(0, 1),
-                          random({4, 1, 6}).permute({2, 1, 0})})
+  for (const Tensor& x : {values({2, 3, 4}), values({4, 3, 2}).permute({2, 1, 0}),
+                          values({2, 3, 8}).slice(2, 0, 8, 2), values({3, 4}).expand({2, 3, 4}),
+                          values({2, 1, 3, 1, 4}), values({3, 2, 4}).transpose(0, 1),
+                          values({4, 1, 6}).permute({2, 1, 0})})
     for (const Shape& target : targets)
       EXPECT_EQ(to_vector(x.reshape(target)), to_vector(x)) << to_string(target);
   EXPECT_EQ(to_string(zeros({0, 3}).reshape({3, 0, 5}).shape()), "(3, 0, 5)");

@@ -50,6 +50,17 @@ void in_another_order(bool is_odd, const A& a, const B& b) {
   if (is_odd) a();
 }
 
+inline void forward_in_another_order(bool is_odd, nn::Layer& a, nn::Layer& b) {
+  in_another_order(
+      is_odd,
+      [&] {
+        a(randn({3, 2}));
+      },
+      [&] {
+        b(randn({3, 2}));
+      });
+}
+
 inline void add_orders(std::vector<UnlikeRanks>& cases) {
   const std::vector<std::string> of_models = {
       ", DataParallel 1 of group 'world'", ", DataParallel 2 of group 'world'",
@@ -91,14 +102,7 @@ inline void add_orders(std::vector<UnlikeRanks>& cases) {
                    [](const ProcessGroup& group, bool is_odd) {
                      nn::SyncBatchNorm a({.channels = 2, .group = group}),
                          b({.channels = 2, .group = group});
-                     in_another_order(
-                         is_odd,
-                         [&] {
-                           a(randn({3, 2}));
-                         },
-                         [&] {
-                           b(randn({3, 2}));
-                         });
+                     forward_in_another_order(is_odd, a, b);
                    },
                    of_layers});
   cases.push_back({"two converted models in another order",
@@ -108,14 +112,7 @@ inline void add_orders(std::vector<UnlikeRanks>& cases) {
                        net->append<nn::BatchNorm>({.channels = 2});
                      nn::convert_sync_batchnorm(a, group);
                      nn::convert_sync_batchnorm(b, group);
-                     in_another_order(
-                         is_odd,
-                         [&] {
-                           a(randn({3, 2}));
-                         },
-                         [&] {
-                           b(randn({3, 2}));
-                         });
+                     forward_in_another_order(is_odd, a, b);
                    },
                    {"SyncBatchNorm '0' forward #1", of_layers[0], of_layers[1]}});
   cases.push_back({"two models in a group of all ranks in another order",
@@ -123,14 +120,7 @@ inline void add_orders(std::vector<UnlikeRanks>& cases) {
                      const ProcessGroup part = group.split(0);
                      nn::SyncBatchNorm a({.channels = 2}), b({.channels = 2});
                      for (nn::SyncBatchNorm* layer : {&b, &a}) layer->set_process_group(part);
-                     in_another_order(
-                         is_odd,
-                         [&] {
-                           a(randn({3, 2}));
-                         },
-                         [&] {
-                           b(randn({3, 2}));
-                         });
+                     forward_in_another_order(is_odd, a, b);
                    },
                    {"layer 1 of group 'world/split0'", "layer 2 of group 'world/split0'"}});
   cases.push_back({"two backwards in another order",

@@ -30,7 +30,7 @@ using test::train_on;
 
 namespace fs = std::filesystem;
 
-std::map<std::string, std::vector<double>> values_of(const StateDict& state) {
+std::map<std::string, std::vector<double>> vectors_of(const StateDict& state) {
   std::map<std::string, std::vector<double>> values;
   for (const auto& [name, tensor] : state) values[name] = to_vector(tensor);
   return values;
@@ -65,8 +65,8 @@ TEST_F(Weights, EveryRankBeginsWithParametersAndBuffersOfTheFile) {
   options.freeze = all_but_the_head;
   options.optimizer.lr = 1e-30;
   for (const TrainResult& result : train_on(2, options))
-    for (const auto& [name, value] : values_of(load_safetensors(file())))
-      EXPECT_TRUE(values_of(result.state).at(name) == value) << name;
+    for (const auto& [name, value] : vectors_of(load_safetensors(file())))
+      EXPECT_TRUE(vectors_of(result.state).at(name) == value) << name;
 }
 
 TEST_F(Weights, AHeadForOtherClassesStaysFresh) {
@@ -75,11 +75,11 @@ TEST_F(Weights, AHeadForOtherClassesStaysFresh) {
   const auto net = nn::resnet("resnet20", {.classes = 12, .channels = 2});
   StateDict fresh;
   for (const auto& [name, tensor] : net->state_dict()) fresh.emplace_back(name, tensor.clone());
-  const auto before = values_of(fresh), given = values_of(load_safetensors(file()));
+  const auto before = vectors_of(fresh), given = vectors_of(load_safetensors(file()));
   const std::string line = load_weights(from_file(), data, *net);
   expect_contains(line, {file(), "resnet20", "head 'fc' for 10 classes", "a fresh one for 12"});
   std::size_t of_file = 0;
-  for (const auto& [name, value] : values_of(net->state_dict())) {
+  for (const auto& [name, value] : vectors_of(net->state_dict())) {
     const bool is_head = name.starts_with("fc.");
     EXPECT_TRUE(value == (is_head ? before : given).at(name)) << name;
     if (!is_head) ++of_file;
@@ -166,9 +166,9 @@ TEST_F(Weights, FrozenLayersKeepParametersAndStatistics) {
   options.out = folder_ / "frozen";
   const auto results = train_on(2, options);
   expect_equal_bits(results[0].state, results[1].state);
-  const auto before = values_of(load_safetensors(file()));
+  const auto before = vectors_of(load_safetensors(file()));
   std::size_t frozen = 0;
-  for (const auto& [name, value] : values_of(results[0].state)) {
+  for (const auto& [name, value] : vectors_of(results[0].state)) {
     const bool stays = name.starts_with("conv1") || name.starts_with("bn1") ||
                        name.starts_with("layer1");
     EXPECT_EQ(value == before.at(name), stays) << name;

@@ -27,7 +27,7 @@ using test::message_of;
 constexpr std::int64_t channels = 4;
 constexpr auto limit = std::chrono::seconds(60);
 
-struct Net : nn::Sequential {
+struct ReportedNet : nn::Sequential {
   nn::Conv2d& conv = append<nn::Conv2d>({.in = 3, .out = channels, .kernel = 3});
   nn::BatchNorm2d& first = append<nn::BatchNorm2d>({.channels = channels});
   nn::ReLU& relu = append<nn::ReLU>();
@@ -58,7 +58,7 @@ void expect_one_warning(const BatchNormReport& report, const std::vector<std::st
 }
 
 TEST(BatchNormReport, AHealthyModelGivesNoWarningAndIsNotChanged) {
-  Net net;
+  ReportedNet net;
   train(net);
   net.eval();
   StateDict before;
@@ -100,7 +100,7 @@ TEST(BatchNormReport, TheErrorOfEvaluationIsThatOfTheOutputs) {
 }
 
 TEST(BatchNormReport, StaleRunningStatistics) {
-  Net net;
+  ReportedNet net;
   train(net);
   net.conv2.bias.detach().fill_(3);  // the weights change after the averages were taken
   const BatchNormReport report = report_of(net);
@@ -170,7 +170,7 @@ TEST(BatchNormReport, WithoutEpsAConstantChannelGivesNoNan) {
 }
 
 TEST(BatchNormReport, RunningStatisticsThatAreStillTheInitialOnes) {
-  Net net;
+  ReportedNet net;
   expect_one_warning(report_of(net), {"in 2 of 2 layers", "seen no training batch"});
   net(batch());
   net(batch());
@@ -189,7 +189,7 @@ TEST(BatchNormReport, AnAverageOfAllBatchesRemembersEarlyWeights) {
 }
 
 TEST(BatchNormReport, ConstantSilentAndExplodedChannels) {
-  Net net;
+  ReportedNet net;
   const auto set = [](const Tensor& tensor, std::int64_t channel, double value) {
     tensor.detach().slice(0, channel, channel + 1).fill_(value);
   };
@@ -214,7 +214,7 @@ TEST(BatchNormReport, ConstantSilentAndExplodedChannels) {
 }
 
 TEST(BatchNormReport, LayersThatSawNothingAndBatchesThatAreTooSmall) {
-  Net net;
+  ReportedNet net;
   train(net);
   net.first.freeze();
   const BatchNormReport unused = batch_norm_report(net, [] {});
@@ -238,7 +238,7 @@ TEST_P(BatchNormReportOnRanks, NamesTheRankWithStrangeData) {
       3,
       [&](const ProcessGroup& group) {
         manual_seed(7);
-        Net net;
+        ReportedNet net;
         if (GetParam()) nn::convert_sync_batchnorm(net, group);
         manual_seed(8 + static_cast<std::uint64_t>(group.rank()));
         const auto data = [&] { return group.rank() == 2 ? batch() * 3 + 2 : batch(); };
@@ -292,7 +292,7 @@ TEST(BatchNormReport, OfUnevenRanksIsThatOfAllValues) {
 }
 
 TEST(BatchNormReport, AFailedRunLeavesTheModelAsItWas) {
-  Net net;
+  ReportedNet net;
   net.eval();
   EXPECT_EQ(message_of<ValueError>(
                 [&] { batch_norm_report(net, [&] { fail<ValueError>("no more data"); }); }),

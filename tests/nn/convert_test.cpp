@@ -23,14 +23,14 @@ struct ScaledBatchNorm : BatchNorm2d {
   Tensor forward(const Tensor& x) override { return BatchNorm2d::forward(x) * 2; }
 };
 
-struct Block : Module {
+struct NormBlock : Module {
   BatchNorm2d& bn = add<BatchNorm2d>("bn", {.channels = 3, .eps = 1e-3, .momentum = 0.4});
   ScaledBatchNorm& own = add<ScaledBatchNorm>("own", {.channels = 3, .affine = false});
 };
 
-struct Net : Module {
+struct ReusingNet : Module {
   BatchNorm1d& head = add<BatchNorm1d>("head", {.channels = 2, .dtype = float64});
-  Block& block = add<Block>("block");
+  NormBlock& block = add<NormBlock>("block");
   std::shared_ptr<BatchNorm3d> shared =
       std::make_shared<BatchNorm3d>(BatchNorm3d::Options{.channels = 5, .momentum = {}});
   BatchNorm3d& once = add_child("once", shared);
@@ -39,7 +39,7 @@ struct Net : Module {
 
 TEST(Convert, AttachesInPlaceAndReturnsThePaths) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Net net;
+    ReusingNet net;
     const StateDict before = net.state_dict();
     const auto parameters = net.parameters();
     EXPECT_EQ(convert_sync_batchnorm(net, group), (Paths{"head", "block.bn", "block.own", "once"}));
@@ -62,7 +62,7 @@ TEST(Convert, AttachesInPlaceAndReturnsThePaths) {
 
 TEST(Convert, KeepsOptionsFlagsAndDtypes) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Net net;
+    ReusingNet net;
     net.block.eval();
     net.block.bn.weight.requires_grad_(false);
     convert_sync_batchnorm(net, group);
@@ -79,7 +79,7 @@ TEST(Convert, KeepsOptionsFlagsAndDtypes) {
 
 TEST(Convert, KeepsHooksAndSubclassesWithTheirOwnForward) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Net net;
+    ReusingNet net;
     int hooked = 0;
     net.block.own.add_forward_hook(
         [&](Layer&, const Tensor&, const Tensor&) { return ++hooked, Tensor(); });
@@ -115,7 +115,7 @@ TEST(Convert, TheModuleMayItselfBeABatchNorm) {
 
 TEST(Convert, AFilterLeavesLayersOut) {
   run_ranks(2, [](const ProcessGroup& group) {
-    Net net;
+    ReusingNet net;
     const auto filter = [](const std::string& path, const BatchNorm& layer) {
       return path != "head" && layer.options().affine;
     };
@@ -178,7 +178,7 @@ TEST(Convert, OtherNormalisationsStayAsTheyAre) {
 
 TEST(Convert, TheModuleSaysWithWhomItIsSynchronised) {
   run_ranks(3, [](const ProcessGroup& group) {
-    Net net;
+    ReusingNet net;
     const std::string before = net.to_string();
     EXPECT_EQ(before.find("sync="), std::string::npos);
     convert_sync_batchnorm(net, group);

@@ -1,5 +1,6 @@
 // Tests of convolution as a differentiable function: gradients, layouts, mixed precision, errors.
 #include "distributed/process.h"
+#include "dtype_options.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
@@ -16,7 +17,6 @@ namespace {
 using autograd::gradcheck;
 using nn::ConvOptions;
 
-const TensorOptions f64{.dtype = float64};
 constexpr MemoryFormat last = MemoryFormat::channels_last;
 
 struct Case {

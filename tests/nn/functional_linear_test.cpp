@@ -1,4 +1,6 @@
 // Tests of nn::linear: values, gradients, the activation, mixed precision and errors.
+#include "dtype_options.h"
+
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
@@ -14,8 +16,6 @@ namespace {
 
 using autograd::gradcheck;
 using nn::Activation;
-
-const TensorOptions f64{.dtype = float64};
 
 TEST(Linear, ByHand) {
   const Tensor x = tensor({1, 2, 3}, {1, 3}), w = tensor({1, 0, 0, 1, 1, 1}, {2, 3}),

@@ -1,5 +1,7 @@
 // Tests of pooling as differentiable functions: gradients, layouts and errors. The tests of the
 // kernels check the values.
+#include "dtype_options.h"
+
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/pooling.h>
@@ -11,8 +13,6 @@ namespace {
 
 using autograd::gradcheck;
 using nn::PoolOptions;
-
-const TensorOptions f64{.dtype = float64};
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 
 // Returns numbers that differ by at least 0.1, so that a small step does not change the largest

@@ -22,16 +22,18 @@ using test::expect_contains;
 using test::message_of;
 using test::relative_error;
 
-constexpr std::int64_t channels = 3;
+constexpr std::int64_t planes = 3;
 
-BatchNorm2d::Options options() { return {.channels = channels, .momentum = 0.3, .dtype = float64}; }
+BatchNorm2d::Options layer_options() {
+  return {.channels = planes, .momentum = 0.3, .dtype = float64};
+}
 
 GhostBatchNorm ghost_layer(std::int64_t size) {
-  return {std::make_shared<BatchNorm2d>(options()), size};
+  return {std::make_shared<BatchNorm2d>(layer_options()), size};
 }
 
 Tensor values(std::int64_t samples, MemoryFormat format = MemoryFormat::contiguous) {
-  return (randn({samples, channels, 4, 2}, {float64}) * 2 + 1).contiguous(format);
+  return (randn({samples, planes, 4, 2}, {float64}) * 2 + 1).contiguous(format);
 }
 
 void set_parameters(nn::BatchNorm& layer) {
@@ -40,16 +42,16 @@ void set_parameters(nn::BatchNorm& layer) {
 }
 
 // A batch of 7 in parts of 3, 3 and 1 samples; one of 5 is one part.
-struct Case {
+struct GhostCase {
   std::int64_t samples, ghost;
   MemoryFormat format;
 };
 
-class GhostBatches : public ::testing::TestWithParam<Case> {};
+class GhostBatches : public ::testing::TestWithParam<GhostCase> {};
 TEST_P(GhostBatches, AreThePlainLayerOnThePartsInOrder) {
-  const Case& of = GetParam();
+  const GhostCase& of = GetParam();
   GhostBatchNorm ghost = ghost_layer(of.ghost);
-  BatchNorm2d plain(options());
+  BatchNorm2d plain(layer_options());
   set_parameters(ghost.norm), set_parameters(plain);
   const Tensor x = values(of.samples, of.format), dy = values(of.samples, of.format);
   const Tensor own_x = x.clone().requires_grad_(), plain_x = x.clone().requires_grad_();
@@ -77,11 +79,11 @@ TEST_P(GhostBatches, AreThePlainLayerOnThePartsInOrder) {
 }
 // The last part of some batches is smaller, and one batch is a single part.
 INSTANTIATE_TEST_SUITE_P(Batches, GhostBatches,
-                         ::testing::Values(Case{7, 3, MemoryFormat::contiguous},
-                                           Case{7, 3, MemoryFormat::channels_last},
-                                           Case{6, 3, MemoryFormat::contiguous},
-                                           Case{6, 1, MemoryFormat::channels_last},
-                                           Case{5, 8, MemoryFormat::contiguous}));
+                         ::testing::Values(GhostCase{7, 3, MemoryFormat::contiguous},
+                                           GhostCase{7, 3, MemoryFormat::channels_last},
+                                           GhostCase{6, 3, MemoryFormat::contiguous},
+                                           GhostCase{6, 1, MemoryFormat::channels_last},
+                                           GhostCase{5, 8, MemoryFormat::contiguous}));
 
 TEST(GhostBatchNorm, GradcheckAndNoSamples) {
   GhostBatchNorm layer = ghost_layer(2);
@@ -104,7 +106,7 @@ TEST(GhostBatchNorm, RecomputationTakesTheStatisticsOfTheFirstRun) {
 
 TEST(GhostBatchNorm, RecomputedStatisticsPoolTheParts) {
   GhostBatchNorm layer = ghost_layer(2);
-  BatchNorm2d plain(options());
+  BatchNorm2d plain(layer_options());
   const Tensor x = values(7);
   nn::recompute_statistics(layer, [&] { layer(x); });
   nn::recompute_statistics(plain, [&] { plain(x); });
@@ -126,7 +128,7 @@ TEST(GhostBatchNorm, AGroupOfRanksIsRefused) {
 TEST(GhostBatchNorm, AReportCountsEveryPartOnce) {
   GhostBatchNorm layer = ghost_layer(4);
   const auto report = nn::batch_norm_report(layer, [&] {
-    layer(randn({16, channels, 2, 2}, {float64}));
+    layer(randn({16, planes, 2, 2}, {float64}));
   });
   EXPECT_EQ(report.layers.at(0).values, std::vector<double>{64});
   EXPECT_EQ(report.layers[0].values_per_batch, 16);

@@ -1,7 +1,7 @@
 // Sums over large planes, batches and tables against float64. A sum of n numbers one by one in
 // float32 errs by up to n / 2^24 of its size: by 1e-4 here in practice, and by more than 1e-2 where
-// it stops growing. All sums are within `limit`: 256 numbers in float32, or blocks of them, are
-// within 256 / 2^24 = 1.5e-5 in the worst case and within 2e-6 in practice.
+// it stops growing. All sums are within `error_limit`: 256 numbers in float32, or blocks of them,
+// are within 256 / 2^24 = 1.5e-5 in the worst case and within 2e-6 in practice.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/indexing.h>
 #include <tutti/autograd/matmul.h>
@@ -23,7 +23,7 @@
 namespace tutti {
 namespace {
 
-constexpr double limit = 2e-6;
+constexpr double error_limit = 2e-6;
 constexpr std::int64_t side = 2048, count = side * side;
 
 // Returns the largest difference by the largest number.
@@ -39,7 +39,7 @@ using Computation = std::function<Results(const Tensor&)>;
 // Compares a computation in float32 with the same one in float64, for inputs of [0, 1) and for ones
 // whose sums no float32 counter reaches.
 void expect_exact(const char* name, const Computation& compute, const Tensor& x,
-                  double largest = limit) {
+                  double largest = error_limit) {
   const Results got = compute(x), exact = compute(x.to(float64));
   for (std::size_t i = 0; i < got.size(); ++i)
     EXPECT_LT(relative_difference(got[i], exact[i]), largest) << name << ", result " << i;
@@ -92,7 +92,7 @@ TEST(LargeReductions, KeepTheLayoutAndTheGradient) {
       y.backward(ones(y.shape()));
       EXPECT_EQ(x.grad().strides(), x.strides());
       const double each = static_cast<double>(output * output) / (600 * 300);
-      EXPECT_LT(relative_difference(x.grad(), full(x.shape(), each)), limit);
+      EXPECT_LT(relative_difference(x.grad(), full(x.shape(), each)), error_limit);
     }
 }
 

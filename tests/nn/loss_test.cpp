@@ -1,6 +1,7 @@
 // Tests of losses, embedding and dropout as functions: values against plain C++, gradients against
 // central differences.
 #include "distributed/messages.h"
+#include "dtype_options.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
@@ -20,8 +21,6 @@ namespace {
 using autograd::gradcheck;
 using nn::LossReduction;
 using Inputs = std::vector<Tensor>;
-
-const TensorOptions f64{.dtype = float64};
 
 Tensor random(const Shape& shape) {
   static Generator generator(29);

@@ -17,26 +17,26 @@ using distributed::run_ranks;
 using test::relative_error;
 using Paths = std::vector<std::string>;
 
-constexpr std::int64_t channels = 3;
+constexpr std::int64_t maps = 3;
 
 // Returns a batch whose mean differs from that of other batches, so that the variance between
 // batches counts.
 Tensor batch(int seed, std::int64_t samples) {
   Generator random(static_cast<std::uint64_t>(seed));
-  return randn({samples, channels, 2, 2}, {float64}, random) * (1 + seed) + 10 * seed;
+  return randn({samples, maps, 2, 2}, {float64}, random) * (1 + seed) + 10 * seed;
 }
 
 // Checks mean and unbiased variance of a layer against all values of `batches`.
 void expect_statistics_of(const nn::BatchNorm& layer, const std::vector<Tensor>& batches) {
-  const Tensor all = cat(batches).permute({1, 0, 2, 3}).reshape({channels, -1});
+  const Tensor all = cat(batches).permute({1, 0, 2, 3}).reshape({maps, -1});
   const Tensor mean = tutti::mean(all, {1}, true);
   const double n = static_cast<double>(all.size(1));
-  EXPECT_LT(relative_error(layer.running_mean, mean.reshape({channels})), 1e-13);
+  EXPECT_LT(relative_error(layer.running_mean, mean.reshape({maps})), 1e-13);
   EXPECT_LT(relative_error(layer.running_var, sum(square(all - mean), {1}) * (1 / (n - 1))), 1e-13);
 }
 
 TEST(RecomputeStatistics, OfBatchesOfDifferentSizesAreThoseOfOneBatch) {
-  nn::BatchNorm2d layer({.channels = channels, .dtype = float64});
+  nn::BatchNorm2d layer({.channels = maps, .dtype = float64});
   layer.eval();
   const std::vector<Tensor> batches{batch(1, 5), batch(2, 1), batch(3, 8)};
   EXPECT_EQ(nn::recompute_statistics(layer,
@@ -58,7 +58,7 @@ TEST_P(RecomputeStatisticsOnRanks, AreThoseOfAllValues) {
   run_ranks(
       3,
       [&](const ProcessGroup& group) {
-        nn::BatchNorm2d layer({.channels = channels, .dtype = float64});
+        nn::BatchNorm2d layer({.channels = maps, .dtype = float64});
         if (synchronized) layer.set_process_group(group);
         const std::int64_t sizes[] = {4, 7, 0};
         const auto run = [&] {
@@ -77,7 +77,7 @@ TEST(RecomputeStatistics, TheGroupHasAllRanksThatShareStatistics) {
   run_ranks(
       2,
       [](const ProcessGroup& group) {
-        nn::BatchNorm2d layer({.channels = channels});
+        nn::BatchNorm2d layer({.channels = maps});
         layer.set_process_group(group);
         const auto run = [] { ADD_FAILURE() << "a batch ran"; };
         EXPECT_THROW(nn::recompute_statistics(layer, run, group.split(group.rank())), ValueError);
@@ -86,29 +86,29 @@ TEST(RecomputeStatistics, TheGroupHasAllRanksThatShareStatistics) {
       60s);
 }
 
-struct Net : nn::Layer {
+struct FrozenNet : nn::Layer {
   nn::Dropout& dropout = add<nn::Dropout>("dropout");
-  nn::BatchNorm2d& layer = add<nn::BatchNorm2d>("layer", {.channels = channels, .dtype = float64});
-  nn::BatchNorm2d& frozen = add<nn::BatchNorm2d>("frozen", {.channels = channels});
-  nn::BatchNorm2d& unused = add<nn::BatchNorm2d>("unused", {.channels = channels});
+  nn::BatchNorm2d& layer = add<nn::BatchNorm2d>("layer", {.channels = maps, .dtype = float64});
+  nn::BatchNorm2d& frozen = add<nn::BatchNorm2d>("frozen", {.channels = maps});
+  nn::BatchNorm2d& unused = add<nn::BatchNorm2d>("unused", {.channels = maps});
   Tensor forward(const Tensor& x) override { return frozen(layer(dropout(x))); }
 };
 
 // Dropout stays off, as in evaluation. Layers that are frozen or see nothing keep their statistics.
 TEST(RecomputeStatistics, LeaveOtherModulesAlone) {
-  Net net;
+  FrozenNet net;
   net.frozen.freeze();
   net.unused.running_mean.fill_(3);
   net.eval();
   const Tensor x = batch(2, 6);
   EXPECT_EQ(nn::recompute_statistics(net, [&] { net(x); }), Paths{"layer"});
   expect_statistics_of(net.layer, {x});
-  EXPECT_EQ(to_vector(net.frozen.running_mean), std::vector<double>(channels, 0));
-  EXPECT_EQ(to_vector(net.unused.running_mean), std::vector<double>(channels, 3));
+  EXPECT_EQ(to_vector(net.frozen.running_mean), std::vector<double>(maps, 0));
+  EXPECT_EQ(to_vector(net.unused.running_mean), std::vector<double>(maps, 3));
 }
 
 TEST(RecomputeStatistics, AFailedRunChangesNothing) {
-  nn::BatchNorm2d layer({.channels = channels});
+  nn::BatchNorm2d layer({.channels = maps});
   layer.eval();
   EXPECT_THROW(nn::recompute_statistics(layer,
                                         [&] {
@@ -116,15 +116,15 @@ TEST(RecomputeStatistics, AFailedRunChangesNothing) {
                                           throw std::runtime_error("no more data");
                                         }),
                std::runtime_error);
-  EXPECT_EQ(to_vector(layer.running_mean), std::vector<double>(channels, 0));
-  EXPECT_EQ(to_vector(layer.running_var), std::vector<double>(channels, 1));
+  EXPECT_EQ(to_vector(layer.running_mean), std::vector<double>(maps, 0));
+  EXPECT_EQ(to_vector(layer.running_var), std::vector<double>(maps, 1));
   EXPECT_FALSE(layer.is_training());
 }
 
 // After training on batches whose statistics drift, evaluation with running averages is off, and
 // with recomputed statistics it is not.
 TEST(RecomputeStatistics, CloseTheGapBetweenTrainingAndEvaluation) {
-  nn::BatchNorm2d layer({.channels = channels, .dtype = float64});
+  nn::BatchNorm2d layer({.channels = maps, .dtype = float64});
   const Tensor x = batch(4, 64);
   const auto gap = [&] {
     const NoGrad no_grad;

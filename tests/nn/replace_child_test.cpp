@@ -14,7 +14,7 @@ namespace {
 
 using namespace nn;
 
-struct Net : Layer {
+struct Model : Layer {
   Linear& body = add<Linear>("body", {.in = 3, .out = 4});
   Child<Linear> head = add_replaceable<Linear>("head", {.in = 4, .out = 2});
   Child<Linear> none;
@@ -31,12 +31,12 @@ std::string refusal(const F& f) {
   return "no ValueError";
 }
 
-void expect_contains(const std::string& text, const std::string& part) {
+void expect_text(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 TEST(ReplaceChild, TheNewHeadRunsAndIsListedUnderTheOldName) {
-  Net net;
+  Model net;
   EXPECT_TRUE(net.head);
   EXPECT_FALSE(net.none);
   const auto head = std::make_shared<Linear>(Linear::Options{.in = 4, .out = 7});
@@ -52,39 +52,39 @@ TEST(ReplaceChild, TheNewHeadRunsAndIsListedUnderTheOldName) {
 }
 
 TEST(ReplaceChild, AnyLayerMayTakeThePlaceButNotBeUsedAsAnotherClass) {
-  Net net;
+  Model net;
   net.replace_child("head", std::make_shared<Identity>());
   const Tensor x = randn({5, 3});
   EXPECT_EQ(to_vector(net(x)), to_vector(net.body(x)));
   EXPECT_EQ(&net.head.layer(), &net.child("head"));
-  expect_contains(refusal([&] { return net.head->weight; }), "child 'head' is a Identity");
-  expect_contains(refusal([&] { return net.child<Linear>("head").weight; }), "Identity");
-  expect_contains(refusal([&] { net.replace_child("head", std::make_shared<ModuleList>()); }),
-                  "expected a Layer in the place of child 'head', got a ModuleList");
+  expect_text(refusal([&] { return net.head->weight; }), "child 'head' is a Identity");
+  expect_text(refusal([&] { return net.child<Linear>("head").weight; }), "Identity");
+  expect_text(refusal([&] { net.replace_child("head", std::make_shared<ModuleList>()); }),
+              "expected a Layer in the place of child 'head', got a ModuleList");
 }
 
 TEST(ReplaceChild, AChildThatIsHeldByReferenceIsRefused) {
-  Net net;
+  Model net;
   const Module* const before = &net.child("body");
-  expect_contains(refusal([&] { net.replace_child("body", std::make_shared<Identity>()); }),
-                  "Net: child 'body' (Linear) cannot be replaced");
+  expect_text(refusal([&] { net.replace_child("body", std::make_shared<Identity>()); }),
+              "Model: child 'body' (Linear) cannot be replaced");
   EXPECT_EQ(&net.child("body"), before);
   ResNet resnet({.depth = 18});
   for (const char* path : {"conv1", "layer1", "layer2.0.bn1", "layer2.0.downsample.1"})
-    expect_contains(refusal([&] { resnet.replace_child(path, std::make_shared<Identity>()); }),
-                    "cannot be replaced");
+    expect_text(refusal([&] { resnet.replace_child(path, std::make_shared<Identity>()); }),
+                "cannot be replaced");
 }
 
 TEST(ReplaceChild, WhatDoesNotFitIsRefusedAndNothingChanges) {
   const auto outer = std::make_shared<Sequential>();
   auto& inner = outer->append<Sequential>();
   inner.append<Identity>();
-  expect_contains(refusal([&] { outer->replace_child("0.0", nullptr); }), "null pointer");
-  expect_contains(refusal([&] { outer->replace_child("0.0", outer); }), "contains this module");
-  expect_contains(refusal([&] { outer->replace_child("0.1", std::make_shared<Identity>()); }),
-                  "Sequential '0': expected the name of one of its children (0), got '1'");
-  expect_contains(refusal([&] { outer->child("0.0.x"); }), "(it has none), got 'x'");
-  expect_contains(refusal([&] { outer->child(""); }), "got ''");
+  expect_text(refusal([&] { outer->replace_child("0.0", nullptr); }), "null pointer");
+  expect_text(refusal([&] { outer->replace_child("0.0", outer); }), "contains this module");
+  expect_text(refusal([&] { outer->replace_child("0.1", std::make_shared<Identity>()); }),
+              "Sequential '0': expected the name of one of its children (0), got '1'");
+  expect_text(refusal([&] { outer->child("0.0.x"); }), "(it has none), got 'x'");
+  expect_text(refusal([&] { outer->child(""); }), "got ''");
   EXPECT_EQ(outer->child("0.0").type_name(), "Identity");
 }
 
@@ -141,7 +141,7 @@ TEST(ModuleList, NamesItsModulesByTheirIndex) {
   EXPECT_EQ(to_vector(net(x)), to_vector(blocks[0](blocks[1](blocks[2](x)))));
   net.replace_child("blocks.1", std::make_shared<Identity>());
   EXPECT_EQ(to_vector(net(x)), to_vector(blocks[0](blocks[2](x))));
-  expect_contains(refusal([&] { blocks[3]; }), "ModuleList 'blocks': expected the name of one of");
+  expect_text(refusal([&] { blocks[3]; }), "ModuleList 'blocks': expected the name of one of");
 }
 
 TEST(ModuleList, TakesExistingModulesOfAnyKind) {
@@ -149,7 +149,7 @@ TEST(ModuleList, TakesExistingModulesOfAnyKind) {
   const ModuleList list{linear, std::make_shared<ModuleList>()};
   EXPECT_EQ(list.size(), 2);
   EXPECT_EQ(&list[0], linear.get());
-  expect_contains(refusal([&] { list[1]; }), "child '1' is a ModuleList");
+  expect_text(refusal([&] { list[1]; }), "child '1' is a ModuleList");
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ nn::ModelCard card() {
           .input_size = 12};
 }
 
-Tensor preprocess(const Tensor& picture, const nn::ModelCard&) {
+Tensor to_planes(const Tensor& picture, const nn::ModelCard&) {
   return (picture.to(float32) / 255).permute({2, 0, 1});
 }
 
@@ -78,7 +78,7 @@ std::vector<Tensor> make_pictures(int count) {
 }
 
 // Trains a network of this thread's own for a few steps and returns its weights.
-std::vector<Numbers> train(std::uint64_t seed) {
+std::vector<Numbers> train_alone(std::uint64_t seed) {
   manual_seed(seed);
   const auto net = make_network();
   optim::SGD sgd(net->parameters(), {.lr = 0.05, .momentum = 0.9});
@@ -95,7 +95,7 @@ std::vector<Numbers> train(std::uint64_t seed) {
 
 TEST(Threads, OnePredictorAnswersManyThreadsAtATime) {
   for (const bool bf16 : {false, true}) {
-    const nn::Predictor predictor(make_network(), card(), {.preprocess = preprocess, .bf16 = bf16});
+    const nn::Predictor predictor(make_network(), card(), {.preprocess = to_planes, .bf16 = bf16});
     const std::vector<Tensor> pictures = make_pictures(6);
     std::vector<Numbers> alone;
     std::thread([&] { alone = probabilities_of(predictor, pictures); }).join();
@@ -127,22 +127,22 @@ TEST(Threads, AModuleInEvaluationMayRunInManyThreadsAtATime) {
 
 TEST(Threads, ModelsOfTheirOwnTrainSideBySideAsTheyDoAlone) {
   std::vector<std::vector<Numbers>> alone(3), together(3);
-  for (std::size_t i = 0; i < 3; ++i) std::thread([&] { alone[i] = train(i + 1); }).join();
-  run_threads(3,
-              [&](int i) { together[static_cast<std::size_t>(i)] = train(1 + std::uint64_t(i)); });
+  for (std::size_t i = 0; i < 3; ++i) std::thread([&] { alone[i] = train_alone(i + 1); }).join();
+  run_threads(
+      3, [&](int i) { together[static_cast<std::size_t>(i)] = train_alone(1 + std::uint64_t(i)); });
   EXPECT_EQ(together, alone);
   EXPECT_NE(alone[0], alone[1]);
 }
 
 TEST(Threads, OneModelTrainsWhileAnotherAnswers) {
-  const nn::Predictor predictor(make_network(), card(), {.preprocess = preprocess});
+  const nn::Predictor predictor(make_network(), card(), {.preprocess = to_planes});
   const std::vector<Tensor> pictures = make_pictures(4);
   std::vector<Numbers> answers;
   std::vector<Numbers> weights;
   std::thread([&] { answers = probabilities_of(predictor, pictures); }).join();
-  std::thread([&] { weights = train(7); }).join();
+  std::thread([&] { weights = train_alone(7); }).join();
   run_threads(4, [&](int i) {
-    if (i == 0) EXPECT_EQ(train(7), weights);
+    if (i == 0) EXPECT_EQ(train_alone(7), weights);
     else EXPECT_EQ(probabilities_of(predictor, pictures), answers);
   });
 }
