@@ -4,13 +4,16 @@
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
 #include "../../kernels/kernels.h"
-#include "report_advice.h"
 #include "statistics_run.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace tutti::nn {
+
+// Defined in report_advice.cpp.
+std::vector<std::string> batch_norm_advice(const std::vector<BatchNormReport::Layer>& layers);
+
 namespace {
 
 using Layer = BatchNormReport::Layer;
