@@ -17,17 +17,17 @@ StatisticsRun::StatisticsRun(std::string path, BatchNorm& layer)
     : path_(std::move(path)), layer_(&layer), was_training_(layer.is_training()) {
   const Device device = layer.running_mean.device();
   const Shape channels = layer.running_mean.shape();
-  layer.population_ = {.mean = zeros(channels, {float64, device}),
-                       .var = ones(channels, {float64, device}),
-                       .batches = zeros({}, {int64, device}),
-                       .elements = zeros({}, {float64, device})};
+  layer.pooled_statistics_ = {.mean = zeros(channels, {float64, device}),
+                              .var = ones(channels, {float64, device}),
+                              .batches = zeros({}, {int64, device}),
+                              .elements = zeros({}, {float64, device})};
   layer.train();
 }
 
 StatisticsRun::~StatisticsRun() {
   if (!layer_) return;
   layer_->history_->observe = {};
-  layer_->population_ = {};
+  layer_->pooled_statistics_ = {};
   layer_->train(was_training_);
 }
 
@@ -41,12 +41,12 @@ void StatisticsRun::observe(std::function<void(const Tensor&, const Tensor&)> ob
 }
 
 Tensor StatisticsRun::moments() const {
-  const kernels::RunningStatistics& population = layer_->population_;
+  const kernels::RunningStatistics& pooled = layer_->pooled_statistics_;
   const auto& shared = layer_->process_group();
   const double share = !shared || shared->rank() == 0 ? 1 : 0;
-  const Tensor n = population.elements * share;
-  const Tensor deviations = population.var * relu(population.elements - 1) * share;
-  return cat({n.reshape({1}), population.mean, deviations});
+  const Tensor n = pooled.elements * share;
+  const Tensor deviations = pooled.var * relu(pooled.elements - 1) * share;
+  return cat({n.reshape({1}), pooled.mean, deviations});
 }
 
 Tensor merged_moments(const Tensor& moments) {
