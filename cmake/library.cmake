@@ -22,7 +22,7 @@ file(GLOB TUTTI_SOURCES CONFIGURE_DEPENDS
      distributed/data_parallel/*.cpp distributed/diagnostics/*.cpp
      distributed/launch/*.cpp distributed/launch/rendezvous/*.cpp
      nn/*.cpp nn/batch_norm/*.cpp nn/functional/*.cpp optim/*.cpp
-     data/*.cpp data/transforms/*.cpp data/decode/decode_image.cpp data/decode/exif.cpp)
+     data/*.cpp data/transforms/*.cpp data/decode/decode_image.cpp)
 if(TUTTI_HAS_ONEDNN)
   list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/onednn_unavailable\\.cpp$")
 else()

@@ -1,7 +1,7 @@
 #include "dataset.h"
 
 #include "../core/create.h"
-#include "random_key.h"
+#include "transforms/transform.h"
 
 #include <algorithm>
 #include <cmath>

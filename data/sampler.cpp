@@ -1,7 +1,7 @@
 #include "sampler.h"
 
 #include "../core/error.h"
-#include "random_key.h"
+#include "transforms/transform.h"
 
 #include <algorithm>
 #include <numeric>

@@ -88,13 +88,13 @@ void Optimizer::assign(std::vector<double> values) {
 void Optimizer::check_values(const std::vector<double>& values) const {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Option& o = table_[i % table_.size()];
-    if (o.is_flag || (std::isfinite(values[i]) && values[i] >= o.low && values[i] < o.below))
+    if (o.is_flag || (std::isfinite(values[i]) && values[i] >= o.min && values[i] < o.limit))
       continue;
-    if (o.below == std::numeric_limits<double>::infinity())
+    if (o.limit == std::numeric_limits<double>::infinity())
       fail<ValueError>("{}: {} must be a finite number of at least {}, got {}", name_, o.name,
-                       o.low, values[i]);
-    fail<ValueError>("{}: {} must be at least {} and below {}, got {}", name_, o.name, o.low,
-                     o.below, values[i]);
+                       o.min, values[i]);
+    fail<ValueError>("{}: {} must be at least {} and below {}, got {}", name_, o.name, o.min,
+                     o.limit, values[i]);
   }
   for (int g = 0; g < group_count(); ++g) check_options(g, values_of(values, g));
 }

@@ -104,11 +104,11 @@ class Optimizer {
   void load_state_dict(const OptimizerState& state);
 
  protected:
-  /// One row of a method's table of options. Legal values are finite, at least `low` and below
-  /// `below`; a flag is 0 or 1.
+  /// One row of a method's table of options. Legal values are finite, at least `min` and below
+  /// `limit`; a flag is 0 or 1.
   struct Option {
     const char* name;
-    double low, below;
+    double min, limit;
     bool is_flag;
   };
 
@@ -195,14 +195,14 @@ class Optimizer {
   std::vector<DeviceOptions> device_options_;
 };
 
-/// One member of a method's Options: {"lr", &Options::lr}. Numbers are finite, at least `low` and
-/// below `below`.
+/// One member of a method's Options: {"lr", &Options::lr}. Numbers are finite, at least `min` and
+/// below `limit`.
 template <class Options>
 struct OptionMember {
   const char* name;
   std::variant<double Options::*, bool Options::*> member;
-  double low = 0;
-  double below = std::numeric_limits<double>::infinity();
+  double min = 0;
+  double limit = std::numeric_limits<double>::infinity();
 };
 
 /// Everything that describes a method, except its formula.
@@ -249,7 +249,7 @@ class OptimizerWith : public Optimizer {
       : Optimizer(method.name, method.states, parameters_of(groups)), method_(std::move(method)) {
     std::vector<Option> table;
     for (const auto& o : method_.options)
-      table.push_back({o.name, o.low, o.below, std::holds_alternative<bool Options::*>(o.member)});
+      table.push_back({o.name, o.min, o.limit, std::holds_alternative<bool Options::*>(o.member)});
     std::vector<double> values;
     for (const Group& group : groups) {
       given_.push_back(group.options);

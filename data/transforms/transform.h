@@ -4,9 +4,10 @@
 // randomness.
 #pragma once
 
+#include "../../core/random.h"
 #include "../../core/tensor.h"
-#include "../random_key.h"
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -16,6 +17,18 @@ namespace tutti::data {
 /// on the CPU; from there on it is float32 (channels, height, width). A Transform must leave its
 /// argument as it is, and it is called from many threads at a time.
 using Transform = std::function<Tensor(const Tensor& image, Generator& random)>;
+
+/// Names the random numbers that are drawn for one sample in one epoch. They follow from these
+/// numbers and that of the transform that draws, so they do not depend on which thread or rank
+/// loads the sample, or on what was drawn before.
+struct RandomKey {
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+  std::int64_t sample = 0;  ///< the index in the dataset
+
+  /// Returns the generator of transform number `step`, at its start.
+  Generator generator(std::uint64_t step) const;
+};
 
 /// Applies the transforms in turn. Number i draws from key.generator(i).
 Tensor apply_transforms(const std::vector<Transform>& transforms, const Tensor& image,

@@ -54,7 +54,7 @@ void DeferredErrors::check(const Report& report) {
 }
 
 PacketHeader checked_or_assumed_header(const Tensor& packet, const CallId& id, Phase phase,
-                                       const OwnCall& own) {
+                                       const CallDetails& own) {
   if (packet.device().is_cpu()) return checked_header(packet, id, phase, own);
   return {.input_grad = 1, .backward = 1};
 }

@@ -17,7 +17,7 @@ struct ReportedCall {
   CallId id;  ///< Without a group the packet has not been all-reduced: only its count is checked.
   Phase phase;
   Shape input;
-  bool runs_backward = true;  ///< as in OwnCall
+  bool runs_backward = true;  ///< as in CallDetails
 };
 
 /// The errors that the device may find in earlier calls of one layer.
@@ -51,6 +51,6 @@ class DeferredErrors {
 /// count is unknown (0), some rank needs the gradient of its input, and ranks will run a backward.
 /// The kernel that reads the packet then reports the header to DeferredErrors.
 kernels::PacketHeader checked_or_assumed_header(const Tensor& packet, const CallId& id, Phase phase,
-                                                const OwnCall& own = {});
+                                                const CallDetails& own = {});
 
 }  // namespace tutti::nn

@@ -100,8 +100,8 @@ BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
   args.relu = options.relu;
   args.position_weights = options.position_weights;
   if (trains) args.group = options_.group;
-  if (population_.mean.defined()) {
-    args.running = population_;
+  if (pooled_statistics_.mean.defined()) {
+    args.running = pooled_statistics_;
     args.tracking = kernels::Tracking::pooled;
   }
   if (is_folded()) set_folded_arguments(args);

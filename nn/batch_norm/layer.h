@@ -171,7 +171,7 @@ class BatchNorm : public Layer {
   std::int64_t channel_groups_ = 0;
   int folded_rank_ = 0;  ///< the rank of the input of a folded layer; 0 for any other layer
   /// Where recompute_statistics() pools the batches that it runs; undefined at other times.
-  kernels::RunningStatistics population_;
+  kernels::RunningStatistics pooled_statistics_;
 };
 
 /// Takes (N, C) or (N, C, L).

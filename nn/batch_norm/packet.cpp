@@ -117,7 +117,7 @@ distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase
 }
 
 PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
-                            const OwnCall& own) {
+                            const CallDetails& own) {
   const PacketHeader& header = kernels::header_of(packet.data<double>());
   const int ranks = id.group->size();
   if (!agree(header, id)) fail_disagreement(packet, id, phase, own.detail);

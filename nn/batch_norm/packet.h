@@ -42,7 +42,7 @@ distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase
                                    std::string detail = {});
 
 /// What a rank tells the others about its own call, if their headers do not fit together.
-struct OwnCall {
+struct CallDetails {
   bool runs_backward = true;  ///< whether this rank will run a backward (forward only)
   std::string detail = {};    ///< follows the description of the call
 };
@@ -56,7 +56,7 @@ struct OwnCall {
 /// W sum(h^2) = sum(h)^2 holds only if all h are equal. The test is exact in float64 for up to
 /// 4,096 ranks. Two calls have the same fingerprint, and go undetected, once in a million.
 kernels::PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
-                                     const OwnCall& own = {});
+                                     const CallDetails& own = {});
 
 /// Checks a host copy of the header of a summed packet in device memory. Throws a DistributedError
 /// as checked_header does, but cannot name the calls of the other ranks, which only one more

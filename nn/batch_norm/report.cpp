@@ -4,13 +4,16 @@
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
 #include "../../kernels/kernels.h"
-#include "report_advice.h"
 #include "statistics_run.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace tutti::nn {
+
+// Defined in report_advice.cpp.
+std::vector<std::string> batch_norm_advice(const std::vector<BatchNormReport::Layer>& layers);
+
 namespace {
 
 using Layer = BatchNormReport::Layer;
@@ -134,7 +137,7 @@ double median(Vector values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// Measures the own statistics of each rank against the medians, which one strange rank of several
+// Measures the own statistics of each rank against the medians, which one deviating rank of many
 // does not move. A channel that is constant on most ranks gives no unit for distances.
 void compare_ranks(Layer& report, const std::vector<Findings>& ranks, const kernels::Epsilon& eps,
                    const std::vector<std::size_t>& healthy) {

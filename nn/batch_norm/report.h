@@ -1,7 +1,7 @@
-// BatchNormReport is the doctor of a model's BatchNorm layers. It compares the running statistics,
+// BatchNormReport examines the BatchNorm layers of a model. It compares the running statistics,
 // by which evaluation normalises, with those of batches, by which training does, looks for channels
 // and ranks that are out of order, and gives advice. It changes nothing; recompute_statistics()
-// mends what it finds most often.
+// corrects what it finds most often.
 #pragma once
 
 #include "layer.h"

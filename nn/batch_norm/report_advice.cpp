@@ -1,4 +1,5 @@
-#include "report_advice.h"
+// The thresholds and sentences of a BatchNormReport: what counts as trouble, and what to do then.
+#include "report.h"
 
 #include <fmt/ranges.h>
 
@@ -194,6 +195,7 @@ void advise_on_batches(const Layers& layers, std::vector<std::string>& warnings)
 
 }  // namespace
 
+// Returns the warnings about these layers, one for each kind of trouble.
 std::vector<std::string> batch_norm_advice(const Layers& layers) {
   std::vector<std::string> warnings;
   advise_on_unused(layers, warnings);

@@ -1,9 +1,12 @@
+// StatisticsRun, and recompute_statistics(), which needs nothing else.
 #include "statistics_run.h"
 
 #include "../../autograd/functions.h"
+#include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
 #include "../../distributed/backend.h"
 #include "arguments.h"
+#include "recompute_statistics.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,17 +17,17 @@ StatisticsRun::StatisticsRun(std::string path, BatchNorm& layer)
     : path_(std::move(path)), layer_(&layer), was_training_(layer.is_training()) {
   const Device device = layer.running_mean.device();
   const Shape channels = layer.running_mean.shape();
-  layer.population_ = {.mean = zeros(channels, {float64, device}),
-                       .var = ones(channels, {float64, device}),
-                       .batches = zeros({}, {int64, device}),
-                       .elements = zeros({}, {float64, device})};
+  layer.pooled_statistics_ = {.mean = zeros(channels, {float64, device}),
+                              .var = ones(channels, {float64, device}),
+                              .batches = zeros({}, {int64, device}),
+                              .elements = zeros({}, {float64, device})};
   layer.train();
 }
 
 StatisticsRun::~StatisticsRun() {
   if (!layer_) return;
   layer_->history_->observe = {};
-  layer_->population_ = {};
+  layer_->pooled_statistics_ = {};
   layer_->train(was_training_);
 }
 
@@ -38,12 +41,12 @@ void StatisticsRun::observe(std::function<void(const Tensor&, const Tensor&)> ob
 }
 
 Tensor StatisticsRun::moments() const {
-  const kernels::RunningStatistics& population = layer_->population_;
+  const kernels::RunningStatistics& pooled = layer_->pooled_statistics_;
   const auto& shared = layer_->process_group();
   const double share = !shared || shared->rank() == 0 ? 1 : 0;
-  const Tensor n = population.elements * share;
-  const Tensor deviations = population.var * relu(population.elements - 1) * share;
-  return cat({n.reshape({1}), population.mean, deviations});
+  const Tensor n = pooled.elements * share;
+  const Tensor deviations = pooled.var * relu(pooled.elements - 1) * share;
+  return cat({n.reshape({1}), pooled.mean, deviations});
 }
 
 Tensor merged_moments(const Tensor& moments) {
@@ -88,6 +91,29 @@ std::vector<StatisticsRun> start_statistics_runs(const char* function, Module& m
     runs.emplace_back(path, *layer);
   }
   return runs;
+}
+
+std::vector<std::string> recompute_statistics(Module& module,
+                                              const std::function<void()>& run_batches,
+                                              const ProcessGroup& group) {
+  const NoGrad no_grad;
+  std::vector<StatisticsRun> runs = start_statistics_runs("recompute_statistics", module, group);
+  run_batches();
+  if (runs.empty()) return {};
+  std::vector<Tensor> parts;
+  for (const StatisticsRun& run : runs) parts.push_back(run.moments());
+  const Tensor mine = cat(parts);
+  const Tensor all = empty({group.size(), mine.numel()}, {float64, mine.device()});
+  group.all_gather(mine, all, {.name = "recompute_statistics"}).wait();
+
+  std::vector<std::string> replaced;
+  std::int64_t begin = 0;
+  for (StatisticsRun& run : runs) {
+    const std::int64_t end = begin + 1 + 2 * run.channels();
+    if (run.finish(all.slice(1, begin, end))) replaced.push_back(run.path());
+    begin = end;
+  }
+  return replaced;
 }
 
 }  // namespace tutti::nn

@@ -20,7 +20,7 @@ class StatisticsRun {
 
   const std::string& path() const { return path_; }
   BatchNorm& layer() const { return *layer_; }
-  std::int64_t channels() const { return layer_->population_.mean.numel(); }
+  std::int64_t channels() const { return layer_->pooled_statistics_.mean.numel(); }
 
   /// Calls `observe` with the input (dense, (N, C, ...)) and the position weights (undefined if all
   /// are 1) of every forward of the layer on this rank, until this object is destroyed.

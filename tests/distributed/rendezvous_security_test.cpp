@@ -742,15 +742,15 @@ TEST(PublishedReports, ThoseWithCallsUnderWayArePublishedFirst) {
   for (int i = 0; i < 1000; ++i)
     reports[fmt::format("world.{:03}:0", i)] =
         nccl::Report{.last_issued = 1, .calls = i % 10 == 7 ? 1 : 0};
-  const nccl::Reports chosen = that_fit(reports, rendezvous::max_value_bytes);
+  const nccl::Reports chosen = truncated_to(reports, rendezvous::max_value_bytes);
   const std::string text = encode(chosen);
   EXPECT_LE(text.size(), rendezvous::max_value_bytes);
   EXPECT_GT(text.size(), rendezvous::max_value_bytes - 2 * sizeof(nccl::Report));
   for (const auto& [key, report] : reports) {
     EXPECT_TRUE(report.calls == 0 || chosen.contains(key)) << key;
   }
-  EXPECT_EQ(that_fit(reports, 1'000'000'000).size(), reports.size());
-  EXPECT_EQ(encode(that_fit(reports, 0)), "");
+  EXPECT_EQ(truncated_to(reports, 1'000'000'000).size(), reports.size());
+  EXPECT_EQ(encode(truncated_to(reports, 0)), "");
 }
 
 TEST(PublishedReleases, AreWholeKeysOfTheRanksThatHaveReleasedAGroup) {

@@ -220,7 +220,7 @@ void GroupRegistry::publish_calls() {
     }
   }
   // With hundreds of groups the reports of idle ones are left out; they only make errors precise.
-  std::string text = encode(that_fit(reports, max_report_bytes(member().size)));
+  std::string text = encode(truncated_to(reports, max_report_bytes(member().size)));
   if (text == published_) return;
   store_->set(state_key(member().rank), text);
   published_ = std::move(text);

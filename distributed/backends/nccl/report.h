@@ -44,7 +44,7 @@ inline std::string encode(const Reports& reports) {
 
 /// Returns as many of the reports as encode() puts into `max_bytes`: first those with calls under
 /// way, then the others, each in the order of the keys.
-inline Reports that_fit(const Reports& reports, std::size_t max_bytes) {
+inline Reports truncated_to(const Reports& reports, std::size_t max_bytes) {
   Reports chosen;
   std::size_t bytes = 0;
   for (const bool is_under_way : {true, false})

@@ -1,0 +1,169 @@
+// The layers that normalise single samples: LayerNorm, GroupNorm and InstanceNorm. They check
+// options and hold parameters; nn/functional and nn/batch_norm compute.
+#include "../autograd/functions.h"
+#include "../autograd/recompute.h"
+#include "channel_values.h"
+#include "functional/group_norm.h"
+#include "functional/layer_norm.h"
+#include "group_norm.h"
+#include "instance_norm.h"
+#include "layer_norm.h"
+
+#include <cmath>
+
+namespace tutti::nn {
+namespace {
+
+// Throws for options that all three layers refuse, with the name of the layer.
+template <class Options>
+void check_common(const char* layer, const Options& o) {
+  if (!(std::isfinite(o.eps) && o.eps >= 0))
+    fail<ValueError>("{}: expected a finite eps of at least 0, got {}", layer, o.eps);
+  if (o.dtype != float32 && o.dtype != float64)
+    fail<DTypeError>(
+        "{}: expected parameters in float32 or float64, got {}; inputs may have any floating dtype",
+        layer, to_string(o.dtype));
+}
+
+template <class Options>
+void check_channels(const char* layer, const Options& o) {
+  if (o.channels < 1)
+    fail<ValueError>("{}: expected at least 1 channel, got {}", layer, o.channels);
+  check_common(layer, o);
+}
+
+// Returns one value for each channel, or the undefined tensor unless `present`.
+template <class Options>
+Tensor channel_values(const Options& o, bool present, double value) {
+  return present ? full({o.channels}, value, {o.dtype, o.device}) : Tensor();
+}
+
+LayerNorm::Options checked(LayerNorm::Options o) {
+  if (o.shape.empty())
+    fail<ShapeError>("LayerNorm: expected the shape to normalise over, got an empty one");
+  for (const std::int64_t size : o.shape)
+    if (size < 1)
+      fail<ValueError>("LayerNorm: expected sizes of at least 1, got {}", to_string(o.shape));
+  check_common("LayerNorm", o);
+  return o;
+}
+
+const GroupNorm::Options& checked(const GroupNorm::Options& o) {
+  check_channels("GroupNorm", o);
+  if (o.groups < 1 || o.channels % o.groups != 0)
+    fail<ValueError>("GroupNorm: expected groups that divide {} channels, got {}", o.channels,
+                     o.groups);
+  return o;
+}
+
+const InstanceNorm::Options& checked(const InstanceNorm::Options& o) {
+  check_channels("InstanceNorm", o);
+  if (!(o.momentum >= 0 && o.momentum <= 1))
+    fail<ValueError>("InstanceNorm: expected a momentum in [0, 1], got {}", o.momentum);
+  return o;
+}
+
+}  // namespace
+
+LayerNorm::LayerNorm(Options options)
+    : options_(checked(std::move(options))),
+      weight(add_parameter("weight", options_.affine
+                                         ? ones(options_.shape, {options_.dtype, options_.device})
+                                         : Tensor())),
+      bias(add_parameter("bias", options_.affine && options_.bias
+                                     ? zeros(options_.shape, {options_.dtype, options_.device})
+                                     : Tensor())) {}
+
+Tensor LayerNorm::forward(const Tensor& x) {
+  return layer_norm(x, options_.shape, weight, bias, options_.eps);
+}
+
+std::string LayerNorm::describe() const {
+  return fmt::format("{}, eps={}, affine={}, bias={}", tutti::to_string(options_.shape),
+                     options_.eps, options_.affine, options_.affine && options_.bias);
+}
+
+GroupNorm::GroupNorm(const Options& options)
+    : options_(checked(options)),
+      weight(add_parameter("weight", channel_values(options_, options_.affine, 1))),
+      bias(add_parameter("bias", channel_values(options_, options_.affine, 0))) {}
+
+Tensor GroupNorm::forward(const Tensor& x) {
+  if (x.rank() < 2 || x.size(1) != options_.channels)
+    fail<ShapeError>("{}: expected input of shape (N, {}, ...), got {}", error_name(),
+                     options_.channels, tutti::to_string(x.shape()));
+  return group_norm(x, options_.groups, weight, bias, options_.eps);
+}
+
+std::string GroupNorm::describe() const {
+  return fmt::format("{}, {}, eps={}, affine={}", options_.groups, options_.channels, options_.eps,
+                     options_.affine);
+}
+
+InstanceNorm::InstanceNorm(InputDims input_dims, const Options& options)
+    : input_dims_(input_dims),
+      options_(checked(options)),
+      weight(add_parameter("weight", channel_values(options_, options_.affine, 1))),
+      bias(add_parameter("bias", channel_values(options_, options_.affine, 0))),
+      running_mean(
+          add_buffer("running_mean", channel_values(options_, options_.track_running_stats, 0))),
+      running_var(
+          add_buffer("running_var", channel_values(options_, options_.track_running_stats, 1))),
+      num_batches_tracked(add_buffer(
+          "num_batches_tracked",
+          options_.track_running_stats ? zeros({}, {int64, options_.device}) : Tensor())) {}
+
+Tensor InstanceNorm::forward(const Tensor& x) {
+  if (x.rank() != input_dims_.min || x.size(1) != options_.channels)
+    fail<ShapeError>("{}: expected input of shape {} with {} channels, got {}", error_name(),
+                     input_dims_.shape, options_.channels, tutti::to_string(x.shape()));
+  if (x.numel() > 0 && (is_training() || !running_mean.defined())) return normalize_instances(x);
+  // An empty batch has no statistics either, and nothing to normalise.
+  BatchNormArgs args;
+  args.name = error_name();
+  args.weight = weight;
+  args.bias = bias;
+  args.eps.value = options_.eps;
+  args.running = {running_mean, running_var, {}, {}};
+  args.use_batch_statistics = !running_mean.defined();
+  args.update_running = false;
+  return batch_norm(x, args);
+}
+
+// Samples become channels, so that one kernel normalises each channel of each sample.
+Tensor InstanceNorm::normalize_instances(const Tensor& x) {
+  const std::int64_t samples = x.size(0), channels = options_.channels, rows = samples * channels;
+  if (x.numel() == rows)
+    fail<ShapeError>(
+        "{}: expected more than 1 value in each channel of a sample, got input of shape {}; one "
+        "value has no variance",
+        error_name(), tutti::to_string(x.shape()));
+  BatchNormArgs args;
+  args.name = error_name();
+  args.weight = repeat_channel_values(weight, samples);
+  args.bias = repeat_channel_values(bias, samples);
+  args.eps.value = options_.eps;
+  args.momentum = options_.momentum;
+  // The second run of recompute() takes the statistics from the tape; the first one has moved
+  // these.
+  const bool moves = running_mean.defined() && !autograd::RecomputeTape::recomputes();
+  if (moves)
+    args.running = {repeat_channel_values(running_mean, samples).clone(),
+                    repeat_channel_values(running_var, samples).clone(),
+                    zeros({}, {int64, running_mean.device()}),
+                    {}};
+  const Tensor y = batch_norm(x.contiguous().reshape({1, rows, x.numel() / rows}), args);
+  if (moves) {
+    running_mean.copy_(mean(args.running.mean.reshape({samples, channels}), {0}));
+    running_var.copy_(mean(args.running.var.reshape({samples, channels}), {0}));
+  }
+  return y.reshape(x.shape()).contiguous(x.memory_format());
+}
+
+std::string InstanceNorm::describe() const {
+  return fmt::format("{}, eps={}, momentum={}, affine={}, track_running_stats={}",
+                     options_.channels, options_.eps, options_.momentum, options_.affine,
+                     options_.track_running_stats);
+}
+
+}  // namespace tutti::nn

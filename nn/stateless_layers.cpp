@@ -1,0 +1,57 @@
+// The layers that have neither parameters nor buffers: activations, Dropout, DropPath and Flatten.
+// They check their options; autograd/ and nn/functional compute.
+#include "activation.h"
+#include "drop_path.h"
+#include "dropout.h"
+#include "flatten.h"
+#include "functional/activation.h"
+#include "functional/dropout.h"
+
+#include <cmath>
+
+namespace tutti::nn {
+
+Tensor ReLU::forward(const Tensor& input) { return relu(input); }
+Tensor GELU::forward(const Tensor& input) { return gelu(input); }
+Tensor Sigmoid::forward(const Tensor& input) { return sigmoid(input); }
+Tensor Tanh::forward(const Tensor& input) { return tanh(input); }
+
+Tensor SiLU::forward(const Tensor& input) { return silu(input); }
+Tensor Hardswish::forward(const Tensor& input) { return hardswish(input); }
+
+LeakyReLU::LeakyReLU(const Options& options) : options_(options) {
+  if (!std::isfinite(options.slope))
+    fail<ValueError>("LeakyReLU: expected a finite slope, got {}", options.slope);
+}
+Tensor LeakyReLU::forward(const Tensor& input) { return leaky_relu(input, options_.slope); }
+std::string LeakyReLU::describe() const { return fmt::format("slope={}", options_.slope); }
+
+Dropout::Dropout(const Options& options) : options_(options) {
+  if (!(options.p >= 0 && options.p <= 1))
+    fail<ValueError>("Dropout: expected p from 0 to 1, got {}", options.p);
+}
+
+Tensor Dropout::forward(const Tensor& input) { return dropout(input, options_.p, is_training()); }
+
+std::string Dropout::describe() const { return fmt::format("p={}", options_.p); }
+
+DropPath::DropPath(const Options& options) : options_(options) {
+  if (!(options.p >= 0 && options.p <= 1))
+    fail<ValueError>("DropPath: expected p from 0 to 1, got {}", options.p);
+}
+
+Tensor DropPath::forward(const Tensor& input) {
+  return drop_path(input, options_.p, is_training());
+}
+
+std::string DropPath::describe() const { return fmt::format("p={}", options_.p); }
+
+Tensor Flatten::forward(const Tensor& input) {
+  return input.flatten(options_.first, options_.last);
+}
+
+std::string Flatten::describe() const {
+  return fmt::format("first={}, last={}", options_.first, options_.last);
+}
+
+}  // namespace tutti::nn
