@@ -11,6 +11,7 @@ foreach(header ${TUTTI_PUBLIC_HEADERS})
           COMPONENT development)
 endforeach()
 install(FILES ${PROJECT_BINARY_DIR}/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti COMPONENT development)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tutti COMPONENT development)
 install(TARGETS tutti EXPORT tutti-targets
         RUNTIME COMPONENT runtime
         LIBRARY COMPONENT runtime NAMELINK_COMPONENT development

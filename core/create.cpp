@@ -137,6 +137,9 @@ Tensor scalar(double value, TensorOptions options) { return full({}, value, opti
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release,
                  Device device) {
   const std::size_t bytes = static_cast<std::size_t>(numel(shape)) * size_of(dtype);
+  if (!data && bytes > 0)
+    fail<ValueError>("from_blob: expected memory for shape {}, got a null pointer",
+                     to_string(shape));
   return Tensor(std::make_shared<Storage>(data, bytes, device, std::move(release)), shape,
                 dense_strides(shape), 0, dtype);
 }

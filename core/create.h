@@ -68,6 +68,7 @@ Tensor scalar(double value, TensorOptions options = {});
 
 /// Wraps memory that must outlive every view of it; the last view calls `release`. After a failed
 /// collective on it the memory must never be freed, since the transport may still write to it.
+/// Throws a ValueError for a null pointer where the shape has elements.
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release = {},
                  Device device = Device::cpu());
 

@@ -8,6 +8,10 @@
 // Sources that include this header may use fmt::format, with fmt 9 and later.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "tutti needs C++20: compile with -std=c++20, or link the CMake target tutti::tutti"
+#endif
+
 #include <fmt/core.h>
 #if FMT_VERSION >= 110000  // fmt/core.h, which compiles faster, has no fmt::format any more
 #include <fmt/format.h>

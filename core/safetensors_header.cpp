@@ -127,7 +127,9 @@ class HeaderParser final : public nlohmann::json_sax<Json> {
     (*sizes)->push_back(number);
     return true;
   }
-  bool null() override { return refuse_value(); }
+  bool null() override {
+    return (depth() == 1 && in_metadata()) || refuse_value();  // some writers have no metadata
+  }
   bool boolean(bool) override { return refuse_value(); }
   bool number_integer(number_integer_t) override { return refuse_value(); }  // a negative one
   bool number_float(number_float_t, const string_t&) override { return refuse_value(); }

@@ -95,6 +95,10 @@ std::string read_header_text(const Source& source) {
   if (source.bytes() < sizeof length)
     fail<CheckpointError>("{} bytes are too few for a safetensors file", source.bytes());
   source.read(&length, 0, sizeof length);
+  if ((length & 0xffff'ffff) == 0x0403'4b50)  // "PK\3\4"
+    fail<CheckpointError>(
+        "is a zip archive, as torch.save() writes, not a safetensors file; convert it with "
+        "examples/import_torchvision.py or safetensors.torch.save_file()");
   if (length > safetensors::max_header_bytes || length > source.bytes() - sizeof length)
     fail<CheckpointError>(
         "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file", length,

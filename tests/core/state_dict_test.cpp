@@ -200,6 +200,8 @@ TEST_F(SafeTensors, RefusesFilesThatAreNotWhatTheyClaim) {
   EXPECT_NE(error_of_load().find("too few"), std::string::npos);
   std::ofstream(path, std::ios::binary) << std::string(16, '\x7f');
   EXPECT_NE(error_of_load().find("claims a header"), std::string::npos);
+  std::ofstream(path, std::ios::binary) << "PK\3\4 what torch.save() writes";
+  EXPECT_NE(error_of_load().find("import_torchvision.py"), std::string::npos);
   path = folder.string();
   EXPECT_NE(error_of_load(), "");
 }
@@ -257,6 +259,8 @@ TEST_F(SafeTensors, TheHeaderBeginsWithABraceAndIsNotNestedDeeply) {
   for (int i = 0; i < 2000; ++i) many += ",0";
   expect(R"({"t":{"dtype":"U8","shape":[)" + many + R"(],"data_offsets":[0,0]}})",
          "tensor 't': more than");
+  write(R"({"__metadata__":null})", 0);
+  EXPECT_EQ(error_of_load(), "");
   write("{}   ", 0);
   EXPECT_EQ(error_of_load(), "");
 }

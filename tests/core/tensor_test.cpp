@@ -169,6 +169,8 @@ TEST(Making, AroundForeignMemory) {
   }
   EXPECT_EQ(released, 1);
   EXPECT_EQ(data[3], 5);
+  EXPECT_THROW((void)from_blob(nullptr, {2}, float32), ValueError);
+  EXPECT_EQ(from_blob(nullptr, {0}, float32).numel(), 0);
 }
 
 TEST(Printing, ShowsValuesShapeAndDtype) {
