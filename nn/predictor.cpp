@@ -1,10 +1,13 @@
+// Predictor, and pack_weights(), by which it makes a model ready.
 #include "predictor.h"
 
 #include "../autograd/functions.h"
 #include "../autograd/grad_mode.h"
 #include "../core/excerpt.h"
 #include "../core/random.h"
+#include "../kernels/kernels.h"
 #include "batch_norm/fold.h"
+#include "conv.h"
 #include "pack_weights.h"
 #include "resnet.h"
 
@@ -49,6 +52,14 @@ std::shared_ptr<Layer> make_resnet(const ModelCard& card, const StateDict& state
 }
 
 }  // namespace
+
+void pack_weights(Module& module) {
+  for (const auto& [path, each] : module.named_modules())
+    if (const auto* convolution = dynamic_cast<const Conv*>(each)) {
+      const Tensor& weight = convolution->weight;
+      kernels::on(weight.device()).convolution.keep_packed(weight);
+    }
+}
 
 struct Predictor::Model {
   std::shared_ptr<Layer> layers;

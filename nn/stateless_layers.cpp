@@ -1,11 +1,14 @@
-// The layers that have neither parameters nor buffers: activations, Dropout, DropPath and Flatten.
-// They check their options; autograd/ and nn/functional compute.
+// The layers that have neither parameters nor buffers: activations, Dropout, DropPath, Flatten
+// and Upsample. They check their options; autograd/ and nn/functional compute.
 #include "activation.h"
 #include "drop_path.h"
 #include "dropout.h"
 #include "flatten.h"
 #include "functional/activation.h"
 #include "functional/dropout.h"
+#include "upsample.h"
+
+#include <fmt/ranges.h>
 
 #include <cmath>
 
@@ -52,6 +55,15 @@ Tensor Flatten::forward(const Tensor& input) {
 
 std::string Flatten::describe() const {
   return fmt::format("first={}, last={}", options_.first, options_.last);
+}
+
+std::string Upsample::describe() const {
+  const std::string target =
+      options_.size.empty()
+          ? fmt::format("scale_factor={}", fmt::join(options_.scale_factor, " x "))
+          : "size=" + tutti::to_string(options_.size);
+  return fmt::format("{}, {}{}", target, nn::to_string(options_.mode),
+                     options_.align_corners ? ", align_corners=true" : "");
 }
 
 }  // namespace tutti::nn

@@ -1,6 +1,11 @@
+// What all transforms share: their application with numbers that follow from a RandomKey, the
+// checks of their arguments, and the draw of a rectangle's size.
 #include "transform.h"
 
 #include "../../core/philox.h"
+#include "checks.h"
+
+#include <cmath>
 
 namespace tutti::data {
 
@@ -23,6 +28,49 @@ Tensor apply_transforms(const std::vector<Transform>& transforms, const Tensor& 
     result = transforms[step](result, random);
   }
   return result;
+}
+
+void check_image(const Tensor& image, const char* op) {
+  if (image.dtype() != uint8)
+    fail<DTypeError>("{}: expected a uint8 image, got {}; put it before Normalize", op,
+                     to_string(image.dtype()));
+  if (!image.device().is_cpu())
+    fail<DeviceError>("{}: expected an image on the CPU, got one on {}", op,
+                      to_string(image.device()));
+  if (image.rank() != 3 || image.numel() == 0 || image.size(2) > 4 || !image.is_contiguous())
+    fail<ShapeError>(
+        "{}: expected a contiguous image (height, width, channels) with 1 to 4 channels, got "
+        "shape {}",
+        op, to_string(image.shape()));
+}
+
+void check_range(double low, double high, double least, const char* op, const char* what) {
+  if (!(low >= least && high >= low && std::isfinite(high)))
+    fail<ValueError>("{}: expected a {} from low to high, at least {}, got {} to {}", op, what,
+                     least, low, high);
+}
+
+void check_probability(double p, const char* op) {
+  if (!(p >= 0 && p <= 1)) fail<ValueError>("{}: expected a probability in [0, 1], got {}", op, p);
+}
+
+void check_box(const Box& box, std::int64_t height, std::int64_t width, const char* op) {
+  const auto fits = [](std::int64_t begin, std::int64_t length, std::int64_t whole) {
+    return begin >= 0 && length >= 0 && begin <= whole && length <= whole - begin;
+  };
+  if (!fits(box.top, box.height, height) || !fits(box.left, box.width, width))
+    fail<ValueError>(
+        "{}: a box of {} x {} pixels at ({}, {}) does not lie in an image of {} x {} pixels", op,
+        box.height, box.width, box.top, box.left, height, width);
+}
+
+Box draw_box_size(std::int64_t height, std::int64_t width, const std::pair<double, double>& scale,
+                  const std::pair<double, double>& ratio, Generator& random) {
+  const double area = static_cast<double>(height) * static_cast<double>(width) *
+                      random.uniform(scale.first, scale.second);
+  const double aspect = std::exp(random.uniform(std::log(ratio.first), std::log(ratio.second)));
+  return {.height = std::lrint(std::sqrt(area / aspect)),
+          .width = std::lrint(std::sqrt(area * aspect))};
 }
 
 }  // namespace tutti::data

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "../../kernels/kernels.h"
-#include "deferred_errors.h"
 #include "functional.h"
+#include "packet.h"
 
 #include <functional>
 #include <memory>

@@ -1,12 +1,16 @@
 // A packet is the tensor that the ranks of a SyncBatchNorm add up: a header and sums for every
 // channel (kernels/batch_norm.h). The header tells the other ranks, without a collective of its
 // own, which call a rank is at and whether it will run a backward. This file makes headers, starts
-// the all-reduce and reads the summed header; the kernels compute the sums.
+// the all-reduce and checks the summed header, at once on the CPU and later on a device; the
+// kernels compute the sums.
 #pragma once
 
+#include "../../core/cuda/pinned_memory.h"
 #include "../../distributed/process_group.h"
 #include "../../kernels/batch_norm.h"
 
+#include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -58,6 +62,13 @@ struct CallDetails {
 kernels::PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
                                      const CallDetails& own = {});
 
+/// Returns the header of a packet that has been summed over the ranks. A packet in host memory is
+/// checked at once. For a packet in device memory the result holds what the host must assume: the
+/// count is unknown (0), some rank needs the gradient of its input, and ranks will run a backward.
+/// The kernel that reads the packet then reports the header to DeferredErrors.
+kernels::PacketHeader checked_or_assumed_header(const Tensor& packet, const CallId& id, Phase phase,
+                                                const CallDetails& own = {});
+
 /// Checks a host copy of the header of a summed packet in device memory. Throws a DistributedError
 /// as checked_header does, but cannot name the calls of the other ranks, which only one more
 /// collective could gather. In a forward it also throws if some, but not all, ranks will run a
@@ -76,5 +87,42 @@ void expect_variance(const kernels::PacketHeader& header, const CallId& id, cons
 /// Throws nothing.
 void announce_refusal(const CallId& id, std::int64_t elements, Device device,
                       const std::string& why);
+
+/// The call whose header a kernel reports.
+struct ReportedCall {
+  CallId id;  ///< Without a group the packet has not been all-reduced: only its count is checked.
+  Phase phase;
+  Shape input;
+  bool runs_backward = true;  ///< as in CallDetails
+};
+
+/// Collects the headers of one layer's packets in device memory, which kernels report to the host,
+/// so that the host can check them later without waiting. The device checks the same headers itself
+/// and leaves the running statistics unchanged if a check fails; the host throws the error when the
+/// report has arrived.
+class DeferredErrors {
+ public:
+  /// Calls launch(report), which launches a kernel on `device` that writes the header of a packet
+  /// to `report`, and keeps the report. On the CPU and while a CUDA graph is captured nothing is
+  /// reported, and `report` is null.
+  void report(Device device, ReportedCall call,
+              const std::function<void(kernels::HeaderReport*)>& launch);
+  /// Checks the headers that have arrived and throws the error of the oldest one that fails. It
+  /// first aborts the group of that call, since the other ranks may wait in any collective by now.
+  /// Never waits; does nothing while a CUDA graph is captured.
+  void throw_arrived();
+  /// Waits for the device, then checks all headers like throw_arrived().
+  void throw_all();
+
+ private:
+  struct Report {
+    cuda::Readback header;
+    int device;
+    ReportedCall call;
+  };
+  static void check(const Report& report);
+
+  std::deque<Report> reports_;
+};
 
 }  // namespace tutti::nn

@@ -116,19 +116,19 @@ Tensor index_losses(const Tensor& logits, const Tensor& targets,
   const TensorOptions kind{accumulate_dtype(logits.dtype()), logits.device()};
   const Tensor losses = empty(targets.shape(), kind), normalizers = empty(targets.shape(), kind);
   kernels::on(logits.device()).softmax.cross_entropy(logits, targets, rule, losses, normalizers);
-  return record(
-      "cross_entropy", losses, {logits},
-      [rule, x = Saved(logits), t = Saved(targets),
-       z = Saved(normalizers)](const Tensor& g) mutable {
-        // The gradient takes the place of logits that nobody else can see, such as upsampled ones.
-        // The kernels read all classes of a position before they write one.
-        const bool is_last_use = autograd::frees_saved_tensors();
-        const Tensor saved = is_last_use ? x.take() : x.get();
-        const bool in_place = is_last_use && saved.is_exclusive() && saved.is_dense();
-        const Tensor out = in_place ? saved : empty_like(saved);
-        kernels::on(g.device()).softmax.cross_entropy_grad(g, saved, t, rule, z, out);
-        return out;
-      });
+  return record("cross_entropy", losses, {logits},
+                [rule, x = Saved(logits), t = Saved(targets),
+                 z = Saved(normalizers)](const Tensor& g) mutable {
+                  // The gradient takes the place of logits that nobody else can see, such as
+                  // upsampled ones. The kernels read all classes of a position before they write
+                  // one.
+                  const bool is_last_use = autograd::frees_saved_tensors();
+                  const Tensor saved = is_last_use ? x.take() : x.get();
+                  const bool in_place = is_last_use && saved.is_exclusive() && saved.is_dense();
+                  const Tensor out = in_place ? saved : empty_like(saved);
+                  kernels::on(g.device()).softmax.cross_entropy_grad(g, saved, t, rule, z, out);
+                  return out;
+                });
 }
 
 // The class indices that count, those that are not ignored.
