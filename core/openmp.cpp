@@ -1,9 +1,11 @@
-// The threads of parallel_for, which are OpenMP's.
+// How many threads a thread computes with, and which: those of thread_pool.h, or OpenMP's while
+// oneDNN uses them.
 #include "control_groups.h"
 #include "error.h"
 #include "memory.h"
 #include "parallel.h"
 #include "signal_stack.h"
+#include "thread_pool.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -37,6 +39,7 @@ thread_local Prepared prepared;
 // got them, would wait for them for ever. So they end before the fork; parent and child start
 // others. The allocator comes first, because its lock must not be held while threads end.
 void end_threads() {
+  detail::end_helpers();
   omp_pause_resource_all(omp_pause_soft);
   prepared = {};
 }
@@ -52,12 +55,13 @@ void set_num_threads(int threads) {
 }
 
 int num_threads() {
-  if (count == Count::one || omp_in_parallel()) return 1;
+  if (count == Count::one || detail::in_share || omp_in_parallel()) return 1;
   const int of_openmp = omp_get_max_threads();
   return count == Count::chosen ? of_openmp : std::min(of_openmp, most_by_default());
 }
 
 void detail::run_parallel(int threads, void (*body)(int, int, void*), void* context) {
+  if (!loops_use_openmp) return run_shares(threads, body, context);
 #pragma omp parallel num_threads(threads)
   body(omp_get_thread_num(), omp_get_num_threads(), context);
 }
@@ -68,6 +72,7 @@ detail::OpenMPThreads::OpenMPThreads() {
     before_ = of_openmp;
     omp_set_num_threads(threads);
   }
+  if (threads > 1) loops_use_openmp = true;
   const bool flushes = flushes_denormals_here();
   if (threads == 1 || (threads <= prepared.threads && flushes == prepared.flushes)) return;
 #pragma omp parallel num_threads(threads)

@@ -1,7 +1,7 @@
 // The number of threads that a thread of the program computes with, and parallel_for, the loop that
-// uses them. Both are built on OpenMP, which oneDNN uses too. The count belongs to the calling
-// thread, so ranks that are threads of one process each have their own and share the cores. The
-// threads are in openmp.cpp or, in a build without OpenMP, in openmp_unavailable.cpp.
+// uses them. The count is OpenMP's and belongs to the calling thread, so ranks that are threads of
+// one process each have their own and share the cores. The threads are those of thread_pool.h
+// (openmp.cpp) or, in a build without OpenMP, none but the caller (openmp_unavailable.cpp).
 #pragma once
 
 #include "denormals.h"

@@ -1,8 +1,12 @@
 #include "onednn.h"
 
+#include "../../core/create.h"
+#include "../../core/thread_pool.h"
+#include "../kernels.h"
 #include "onednn_primitive.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 
 namespace tutti::kernels::cpu::onednn {
@@ -39,6 +43,34 @@ std::optional<MemoryFormat> common_format(const Tensor& x, const Tensor& y) {
 // input channel).
 Desc activation_desc(const Tensor& t, MemoryFormat format) {
   return {dims_of(t.shape()), type_of(t.dtype()), dims_of(dense_strides(t.shape(), format))};
+}
+
+// Returns whether `size` images, matrices or rows are computed in shares, each by one thread. Where
+// they cannot be of about the same size, or there are more threads than was measured, the threads
+// of OpenMP compute them together.
+bool is_divided(std::int64_t size) {
+  const int threads = num_threads();
+  return threads > 1 && threads <= 8 && (size % threads == 0 || size >= 4 * threads);
+}
+
+// Entries [begin, end) of dimension `dim`.
+Tensor part(const Tensor& t, int dim, std::int64_t begin, std::int64_t end) {
+  Shape shape = t.shape();
+  shape[dim] = end - begin;
+  return t.alias(shape, t.strides(), t.offset() + begin * t.strides()[dim]);
+}
+
+// Calls compute(begin, end) for shares that cover [0, size). Returns whether all returned true.
+// `tensors` are what the shares use: the observer of this thread does not see other threads.
+template <class Compute>
+bool in_shares(std::int64_t size, std::initializer_list<Tensor> tensors, const Compute& compute) {
+  for (const Tensor& tensor : tensors) (void)pointer(tensor);
+  tutti::detail::loops_use_openmp = false;
+  std::atomic<bool> all{true};
+  parallel_for(size, 1, [&](std::int64_t begin, std::int64_t end) {
+    if (!compute(begin, end)) all = false;
+  });
+  return all;
 }
 
 // A convolution as oneDNN describes it. `w_any` leaves the layout of the weight to oneDNN.
@@ -117,6 +149,10 @@ bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const 
 bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y) {
   if (misses_padded_windows(w, options) || misreads_single_columns(w, options, y)) return false;
+  if (is_divided(x.size(0)))
+    return in_shares(x.size(0), {x, w, bias, y}, [&](std::int64_t begin, std::int64_t end) {
+      return convolution_forward(part(x, 0, begin, end), w, bias, options, part(y, 0, begin, end));
+    });
   PrimitiveKey key('f');
   for (const Tensor& t : {x, w, bias, y}) key.add(t);
   key.add(options);
@@ -137,6 +173,11 @@ bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
 
 bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                                 const Tensor& dx) {
+  if (is_divided(dy.size(0)))
+    return in_shares(dy.size(0), {dy, w, dx}, [&](std::int64_t begin, std::int64_t end) {
+      return convolution_backward_input(part(dy, 0, begin, end), w, options,
+                                        part(dx, 0, begin, end));
+    });
   PrimitiveKey key('i');
   for (const Tensor& t : {dy, w, dx}) key.add(t);
   key.add(options);
@@ -176,8 +217,41 @@ bool misreads_odd_channels(const Tensor& dy, const Tensor& w, const ConvOptions&
   return is_older_than(2, 7) && is_pointwise && dy.size(1) / options.groups % 2 == 1;
 }
 
+namespace {
+
+// Computes the gradients of shares of the batch, in float32, and adds them in order.
+bool backward_weight_in_shares(const Tensor& x, const Tensor& dy, const ConvOptions& options,
+                               const Tensor& dw, const Tensor& db) {
+  const std::int64_t images = x.size(0), shares = num_threads();
+  std::vector<Tensor> dws, dbs(static_cast<std::size_t>(shares));
+  for (std::int64_t share = 0; share < shares; ++share) {
+    const bool is_first = share == 0;
+    dws.push_back(is_first && dw.dtype() == float32 ? dw : empty_like(dw, float32));
+    if (db.defined())
+      dbs[static_cast<std::size_t>(share)] =
+          is_first && db.dtype() == float32 ? db : empty_like(db, float32);
+  }
+  if (!in_shares(shares, {x, dy, dw, db}, [&](std::int64_t share, std::int64_t) {
+        const std::int64_t begin = images * share / shares, end = images * (share + 1) / shares;
+        const auto i = static_cast<std::size_t>(share);
+        return convolution_backward_weight(part(x, 0, begin, end), part(dy, 0, begin, end), options,
+                                           dws[i], dbs[i]);
+      }))
+    return false;
+  const auto add = [&](const std::vector<Tensor>& parts, const Tensor& to) {
+    for (std::size_t i = 1; i < parts.size(); ++i) table().elementwise.axpy(1, parts[i], parts[0]);
+    if (to.dtype() != float32) table().elementwise.copy(parts[0], to);
+  };
+  add(dws, dw);
+  if (db.defined()) add(dbs, db);
+  return true;
+}
+
+}  // namespace
+
 bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                                  const Tensor& dw, const Tensor& db) {
+  if (is_divided(x.size(0))) return backward_weight_in_shares(x, dy, options, dw, db);
   PrimitiveKey key('w');
   for (const Tensor& t : {x, dy, dw, db}) key.add(t);
   key.add(options);
@@ -248,6 +322,11 @@ struct PoolDescs {
 
 bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, const Tensor& y,
                      const Tensor& index) {
+  if (is_divided(x.size(0)))
+    return in_shares(x.size(0), {x, y, index}, [&](std::int64_t begin, std::int64_t end) {
+      return pooling_forward(part(x, 0, begin, end), options, max, part(y, 0, begin, end),
+                             index.defined() ? part(index, 0, begin, end) : index);
+    });
   PrimitiveKey key(max ? 'M' : 'A');
   for (const Tensor& t : {x, y, index}) key.add(t);
   key.add(options);
@@ -265,6 +344,12 @@ bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, cons
 
 bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options, bool max,
                       const Tensor& dx) {
+  if (is_divided(dy.size(0)))
+    return in_shares(dy.size(0), {dy, index, dx}, [&](std::int64_t begin, std::int64_t end) {
+      return pooling_backward(part(dy, 0, begin, end),
+                              index.defined() ? part(index, 0, begin, end) : index, options, max,
+                              part(dx, 0, begin, end));
+    });
   PrimitiveKey key(max ? 'm' : 'a');
   for (const Tensor& t : {dy, index, dx}) key.add(t);
   key.add(options);
@@ -308,7 +393,36 @@ Desc bias_desc(const Tensor& bias, const Tensor& out) {
 
 }  // namespace
 
+namespace {
+
+// Computes shares of the batch, of the rows or of the columns, or all on this thread where that is
+// little work. Returns nothing where the product is not divided.
+std::optional<bool> matmul_in_shares(const Tensor& a, const Tensor& b, const Tensor& bias,
+                                     const Tensor& out) {
+  const int threads = num_threads(), row = out.rank() - 2, column = row + 1;
+  if (threads == 1) return {};
+  constexpr std::int64_t few = std::int64_t{1} << 17;  // multiplications
+  if (out.numel() * a.size(-1) < few) {
+    const ScopedValue alone(tutti::detail::in_share, true);
+    return matmul(a, b, bias, out);
+  }
+  int dim = out.size(row) >= out.size(column) ? row : column;
+  if (row > 0 && is_divided(out.size(0))) dim = 0;
+  else if (!is_divided(out.size(dim)) || out.size(dim) < 16 * threads) return {};
+  return in_shares(out.size(dim), {a, b, bias, out}, [&](std::int64_t begin, std::int64_t end) {
+    const auto of = [&](const Tensor& t, int d, bool is_cut) {
+      return is_cut && t.defined() ? part(t, d, begin, end) : t;
+    };
+    return matmul(of(a, dim, dim != column && a.size(dim) > 1),
+                  of(b, dim, dim != row && b.size(dim) > 1), of(bias, 0, dim == column),
+                  part(out, dim, begin, end));
+  });
+}
+
+}  // namespace
+
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+  if (const auto result = matmul_in_shares(a, b, bias, out)) return *result;
   PrimitiveKey key('p');
   for (const Tensor& t : {a, b, bias, out}) key.add(t);
   return run_cached("matmul", key, {pointer(a), pointer(b), pointer(out), pointer(bias)},

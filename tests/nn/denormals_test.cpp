@@ -51,19 +51,35 @@ std::int64_t count_nonzero(const Tensor& x) {
 std::vector<std::pair<const char*, std::function<Tensor()>>> families() {
   const nn::ConvOptions same{.stride = {1, 1}, .padding = {1, 1}};
   return {
-      {"elementwise", [] { return tinies({300, 1000}) * 2; }},
+      {"elementwise",
+       [] {
+         return tinies({300, 1000}) * 2;
+       }},
       {"axpy",
        [] {
          const Tensor y = zeros({300'000});
          return y.add_(tinies({300'000}));
        }},
-      {"sum", [] { return sum(tinies({4000, 20}), {1}); }},
-      {"small product", [] { return matmul(tinies({8, 8}), ones({8, 8})); }},
-      {"product", [] { return matmul(tinies({200, 300}), ones({300, 200})); }},
+      {"sum",
+       [] {
+         return sum(tinies({4000, 20}), {1});
+       }},
+      {"small product",
+       [] {
+         return matmul(tinies({8, 8}), ones({8, 8}));
+       }},
+      {"product",
+       [] {
+         return matmul(tinies({200, 300}), ones({300, 200}));
+       }},
       {"convolution",
-       [=] { return nn::conv2d(tinies({4, 16, 20, 20}), ones({32, 16, 3, 3}), {}, same); }},
+       [=] {
+         return nn::conv2d(tinies({4, 16, 20, 20}), ones({32, 16, 3, 3}), {}, same);
+       }},
       {"average pooling",
-       [] { return nn::avg_pool(tinies({2, 8, 32, 32}), {.kernel = {2, 2}, .stride = {2, 2}}); }},
+       [] {
+         return nn::avg_pool(tinies({2, 8, 32, 32}), {.kernel = {2, 2}, .stride = {2, 2}});
+       }},
   };
 }
 
@@ -99,9 +115,8 @@ void use_everything() {
   EXPECT_THROW(matmul(rand({2, 3}), rand({2, 3})), Error);
   EXPECT_THROW(gather(rand({2, 3}), 0, full({2, 3}, 9, {.dtype = int64})), Error);
   EXPECT_THROW(nn::cross_entropy(rand({2, 3}), full({2}, 5, {.dtype = int64})), Error);
-  distributed::run_ranks(2, [](const distributed::ProcessGroup& group) {
-    group.all_reduce(rand({1000})).wait();
-  });
+  distributed::run_ranks(
+      2, [](const distributed::ProcessGroup& group) { group.all_reduce(rand({1000})).wait(); });
 }
 
 TEST_F(Denormals, TheCallersRegisterStays) {
