@@ -6,7 +6,6 @@
 #include "launch.h"
 #include "rendezvous/secret.h"
 #include "rendezvous/store.h"
-#include "thread_world.h"
 
 #include <algorithm>
 #include <cstdlib>

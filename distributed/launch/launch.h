@@ -1,8 +1,9 @@
 // Launch: which run this process belongs to, as the environment variables of mpirun, PMI launchers,
 // srun or torchrun say; explicit arguments of from_environment() override them. Nothing is started
-// here.
+// here. ThreadWorld sets what world() returns on a thread.
 #pragma once
 
+#include "../../core/scoped_value.h"
 #include "../process_group.h"
 
 namespace tutti::distributed {
@@ -27,5 +28,16 @@ Launch find_launch(const WorldOptions& options);
 /// where they give none. Throws a ValueError where it is too short or too long or given twice, and
 /// a DistributedError where its file is missing or others have rights to it.
 std::string find_secret(const WorldOptions& options);
+
+/// While the object lives, world() returns `group` on this thread, which is a rank of run_ranks().
+/// The group must outlive it.
+class ThreadWorld {
+ public:
+  explicit ThreadWorld(const ProcessGroup& group);
+
+ private:
+  ScopedValue<const ProcessGroup*> world_;
+  ScopedValue<const Backend*> backend_;
+};
 
 }  // namespace tutti::distributed

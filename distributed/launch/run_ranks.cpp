@@ -5,7 +5,7 @@
 #include "../../core/random.h"
 #include "../../core/trace.h"
 #include "../backends.h"
-#include "thread_world.h"
+#include "launch.h"
 
 #include <condition_variable>
 #include <cstdio>

@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -78,6 +80,30 @@ class Late : public PendingCollective {
   std::chrono::seconds patience_, left_;
   Clock::time_point began_ = Clock::now();
 };
+
+// Its receive() returns when a test lets it.
+struct SlowTransport : World::Transport {
+  Failure send_failure(const Failure& failure) override { return failure; }
+  std::optional<World::Notice> receive() override {
+    is_receiving = true;
+    is_receiving.notify_all();
+    is_slow.wait(true);
+    return {};
+  }
+  std::atomic<bool> is_receiving = false, is_slow = true;
+};
+
+TEST(World, APollWaitsForNoOtherThread) {
+  auto owned = std::make_unique<SlowTransport>();
+  SlowTransport& transport = *owned;
+  World world(World::Options{.transport = std::move(owned)});
+  const std::jthread first([&] { world.poll(); });
+  transport.is_receiving.wait(false);
+  const auto second = std::async(std::launch::async, [&] { return world.poll().has_value(); });
+  EXPECT_EQ(second.wait_for(10s), std::future_status::ready);
+  transport.is_slow = false;
+  transport.is_slow.notify_all();
+}
 
 // Ranks 0 and 1 of three. Rank 0 waits.
 class AbsentRank : public ::testing::Test {

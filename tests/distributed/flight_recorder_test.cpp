@@ -6,6 +6,7 @@
 #include <tutti/core/ticks.h>
 #include <tutti/distributed/flight_recorder_file.h>
 #include <tutti/distributed/process_group.h>
+#include <tutti/distributed/world.h>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -173,6 +174,22 @@ TEST(FlightRecorder, WritesNothingWithoutAFolderOrAFailure) {
   set_flight_recorder_folder("/proc/none");
   run_ranks(2, part, 60s);
   set_flight_recorder_folder("");
+}
+
+// Work::is_done() may be the one that finds the failure. Only who throws it waits for the file.
+TEST(FlightRecorder, AFileSystemThatHangsKeepsNobodyFromFailingTheWorld) {
+  const FlightRecorderFolder folder;
+  const GroupInfo info{.size = 2, .group = "world", .backend = "local", .world_ranks = {0, 1}};
+  World world{World::Options{}};
+  world.calls().add(info)->record({.sequence = 1});
+  disk.hangs = true;
+  const auto start = std::chrono::steady_clock::now();
+  world.fail({.what = "gave up"});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 3s);
+  disk.hangs = false;
+  disk.hangs.notify_all();
+  EXPECT_THROW(world.throw_if_failed({}, info), DistributedError);
+  EXPECT_FALSE(folder.lines_of(0).empty());
 }
 
 TEST(FlightRecorder, AFileSystemThatHangsDoesNotKeepTheErrorFromItsReader) {

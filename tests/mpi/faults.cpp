@@ -1,8 +1,8 @@
 // A program in which rank 1 fails in a chosen way, and the others print what they get. ctest starts
 // it under mpirun, and expects that text and that the job ends. Usage: mpi_faults FAULT. With
-// own_mpi, finalizes_*, polls_without_threads, comes_late, *_saves, no_threads and model_first no
-// rank fails: the application initialises or finalises MPI, a rank is late, or the model comes
-// before the world.
+// own_mpi, finalizes_*, polls_without_threads, comes_late, *_saves, no_threads, returns_errors and
+// model_first no rank fails: the application initialises or finalises MPI, a rank is late, or the
+// model comes before the world.
 #include "distributed/early_model_case.h"
 
 #include <tutti/core/create.h>
@@ -290,6 +290,10 @@ int main(int argc, char** argv) {
   if (fault == "comes_late") return come_late();
   if (fault == "model_first") return make_model_first();
   if (fault == "no_threads") return do_without_threads();
+  if (fault == "returns_errors") {
+    const ProcessGroup group = ProcessGroup::from_environment(20s);
+    return MPI_Send(nullptr, 0, MPI_BYTE, 99, 0, MPI_COMM_WORLD) == MPI_SUCCESS;  // no such rank
+  }
   const ProcessGroup group =
       ProcessGroup::from_environment(fault.ends_with("_saves")                           ? 2s
                                      : fault == "misses_split" || fault == "never_exits" ? 3s

@@ -11,6 +11,30 @@ std::string name_members(const std::vector<int>& members) {
                               : fmt::format("{} ranks of a group", members.size());
 }
 
+// Tags of MPI_Comm_create_group, which keep the communicators of a group apart.
+enum CreationTag { tag_of_all = 1, tag_of_host, tag_across_hosts };
+
+// The ranks of this host, with the lowest of them in the world. All processes call it.
+struct OwnHost {
+  int local_rank = 0, lowest = 0;
+
+  explicit OwnHost(int rank) {
+    MPI_Comm host = MPI_COMM_NULL;
+    {
+      const BlockingCall guard("MPI_Comm_split_type", "all processes");
+      check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+            "MPI_Comm_split_type");
+    }
+    check(MPI_Comm_rank(host, &local_rank), "MPI_Comm_rank");
+    {
+      const BlockingCall guard("MPI_Allreduce", "all processes of this host");
+      check(MPI_Allreduce(&rank, &lowest, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
+    }
+    const BlockingCall guard("MPI_Comm_free", "all processes of this host");
+    MPI_Comm_free(&host);
+  }
+};
+
 }  // namespace
 
 Communicator::Communicator(MPI_Comm parent, const std::vector<int>& members, int tag) {
@@ -41,6 +65,34 @@ GroupCommunicator::~GroupCommunicator() {
   } catch (const std::exception&) {
     comm_.abandon();  // an error of MPI counts as a failure
   }
+}
+
+Hosts find_hosts() {
+  int rank = 0, size = 1;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  OwnHost own(rank);
+  if (const int emulated = emulated_ranks_per_host(); emulated > 0) own.lowest = rank / emulated;
+  Hosts hosts{.numbers = std::vector<int>(static_cast<std::size_t>(size)),
+              .local_rank = own.local_rank};
+  const BlockingCall guard("MPI_Allgather", "all processes");
+  check(MPI_Allgather(&own.lowest, 1, MPI_INT, hosts.numbers.data(), 1, MPI_INT, MPI_COMM_WORLD),
+        "MPI_Allgather");
+  return hosts;
+}
+
+HostCommunicators::HostCommunicators(std::shared_ptr<World> world,
+                                     const std::shared_ptr<const GroupInfo>& info, MPI_Comm parent,
+                                     const std::vector<int>& members)
+    : group_(new SharedGroupData{std::move(world), info}), layout_(*info) {
+  all_ = std::make_unique<GroupCommunicator>(group_, parent, members, tag_of_all);
+  if (layout_.is_one_host()) return;
+  host_ = std::make_unique<GroupCommunicator>(group_, all(), layout_.own_host(), tag_of_host);
+  if (!is_owner()) return;
+  std::vector<int> across_hosts;
+  for (const std::vector<int>& host : layout_.hosts) across_hosts.push_back(host[layout_.index]);
+  across_hosts_ =
+      std::make_unique<GroupCommunicator>(group_, all(), across_hosts, tag_across_hosts);
 }
 
 }  // namespace tutti::distributed::mpi

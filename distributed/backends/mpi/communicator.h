@@ -1,7 +1,9 @@
-// MPI communicators with an owner: Communicator alone, and GroupCommunicator, which is shared by a
-// group and everything under way on it.
+// MPI communicators with an owner: Communicator alone; GroupCommunicator, which is shared by a
+// group and everything under way on it; and HostCommunicators, those of a group inside each host
+// and between hosts, with the question which ranks share a host.
 #pragma once
 
+#include "../../host_layout.h"
 #include "../../world.h"
 
 #include <mpi.h>
@@ -54,6 +56,49 @@ class GroupCommunicator {
  private:
   std::shared_ptr<SharedGroupData> group_;
   Communicator comm_;
+};
+
+/// Which processes of MPI_COMM_WORLD share a host.
+struct Hosts {
+  std::vector<int> numbers;  ///< Of each process's host.
+  int local_rank = 0;        ///< The number of this process among those of its host.
+};
+
+/// Finds the hosts, or those that emulated_ranks_per_host() makes. All processes call it.
+Hosts find_hosts();
+
+/// The communicators of a group. Where the group is on one host, there is only one.
+class HostCommunicators {
+ public:
+  /// Makes the communicators of the ranks `members` of `parent`. All of them call it.
+  HostCommunicators(std::shared_ptr<World> world, const std::shared_ptr<const GroupInfo>& info,
+                    MPI_Comm parent, const std::vector<int>& members);
+
+  const HostLayout& layout() const { return layout_; }
+  const GroupInfo& info() const { return *group_->info; }
+  World& world() const { return *group_->world; }
+  /// The number of the latest collective on which this rank has seen all ranks agree.
+  std::int64_t last_agreed() const { return group_->last_agreed; }
+  /// Notes that this rank has seen all ranks agree on a call.
+  void note_agreement(const Collective& call) const {
+    if (group_->last_agreed < call.sequence) group_->last_agreed = call.sequence;
+  }
+  /// How many ranks of each host communicate with other hosts: as many as every host has.
+  std::size_t owners() const { return layout_.fewest_ranks(); }
+  /// Returns whether this rank does. The first rank of each host, its leader, always does.
+  bool is_owner() const { return layout_.index < owners(); }
+
+  MPI_Comm all() const { return all_->get(); }
+  /// The ranks of this host, in the order of the layout.
+  MPI_Comm host() const { return host_ ? host_->get() : all(); }
+  /// The ranks that have this rank's index on their hosts, in the order of the hosts; null where
+  /// this rank is no owner or the group is on one host.
+  MPI_Comm across_hosts() const { return across_hosts_ ? across_hosts_->get() : MPI_COMM_NULL; }
+
+ private:
+  std::shared_ptr<SharedGroupData> group_;
+  HostLayout layout_;
+  std::unique_ptr<GroupCommunicator> all_, host_, across_hosts_;
 };
 
 }  // namespace tutti::distributed::mpi

@@ -12,7 +12,6 @@
 #pragma once
 
 #include "data_flow.h"
-#include "host_communicators.h"
 #include "wait.h"
 
 namespace tutti::distributed::mpi {

@@ -2,7 +2,6 @@
 // the names of the ranks that a wait for them is waiting for.
 #pragma once
 
-#include "host_communicators.h"
 #include "wait.h"
 
 #include <algorithm>
