@@ -21,7 +21,6 @@ namespace {
 using namespace nn;
 using test::expect_contains;
 using test::message_of;
-constexpr MemoryFormat last = MemoryFormat::channels_last;
 
 void turn_dropout_off(Module& module) {
   module.apply([](Module& each) {
@@ -45,7 +44,7 @@ class Fixture {
     for (const auto& [key, p] : net.named_parameters())
       state.emplace_back(key, parameter_value(key, p.shape()));
     net.load_state_dict(state, false);
-    net.to(std::nullopt, float64, last);
+    net.to(std::nullopt, float64, MemoryFormat::channels_last);
     turn_dropout_off(net);
   }
   // Compares an output, and returns its sum with the weights that stand for its gradient.
