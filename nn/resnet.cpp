@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <typeinfo>
+#include <utility>
 
 namespace tutti::nn {
 namespace {
@@ -71,6 +72,11 @@ ResNet::Options checked(ResNet::Options options) {
         "ResNet: groups and width_per_group need bottlenecks, which depth {} has not; expected 1 "
         "and 64, got {} and {}; use a depth of 50, 101 or 152",
         options.depth, options.groups, options.width_per_group);
+  if (!architecture.bottleneck && options.replace_stride_with_dilation != std::array<bool, 3>{})
+    fail<ValueError>(
+        "ResNet: replace_stride_with_dilation needs bottlenecks, which depth {} has not; use a "
+        "depth of 50, 101 or 152",
+        options.depth);
   if (options.classes == 0) options.classes = architecture.small_images ? 10 : 1000;
   return options;
 }
@@ -166,7 +172,8 @@ Bottleneck::Bottleneck(const Options& o)
                                   .out = inner(o),
                                   .kernel = 3,
                                   .stride = o.stride,
-                                  .padding = 1,
+                                  .padding = o.dilation,
+                                  .dilation = o.dilation,
                                   .groups = o.groups,
                                   .bias = false})),
       bn2(add<BatchNorm2d>("bn2", {.channels = inner(o)})),
@@ -207,18 +214,21 @@ ResNet::ResNet(const Options& options)
   const Architecture& architecture = architecture_of(options.depth);
   if (!architecture.small_images)
     maxpool = add_replaceable<MaxPool2d>("maxpool", {.kernel = 3, .stride = 2, .padding = 1});
-  std::int64_t in = conv1.options().out, width = in;
+  std::int64_t in = conv1.options().out, width = in, dilation = 1;
   for (std::size_t stage = 0; stage < architecture.blocks.size(); ++stage, width *= 2) {
     auto& blocks = add<Sequential>("layer" + std::to_string(stage + 1));
     stages.push_back(&blocks);
+    const bool dilate = stage > 0 && options_.replace_stride_with_dilation.at(stage - 1);
+    const std::int64_t dilation_before = std::exchange(dilation, dilate ? 2 * dilation : dilation);
     for (std::int64_t i = 0; i < architecture.blocks[stage]; ++i) {
-      const std::int64_t stride = stage > 0 && i == 0 ? 2 : 1;
+      const std::int64_t stride = stage > 0 && i == 0 && !dilate ? 2 : 1;
       if (architecture.bottleneck)
         blocks.append<Bottleneck>({.in = in,
                                    .width = width,
                                    .stride = stride,
                                    .groups = options_.groups,
-                                   .width_per_group = options_.width_per_group});
+                                   .width_per_group = options_.width_per_group,
+                                   .dilation = i == 0 ? dilation_before : dilation});
       else
         blocks.append<BasicBlock>(
             {.in = in, .out = width, .stride = stride, .project = !architecture.small_images});

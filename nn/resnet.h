@@ -11,6 +11,8 @@
 #include "pooling.h"
 #include "sequential.h"
 
+#include <array>
+
 namespace tutti::nn {
 
 /// The shortcut of a block that changes the shape: a 1x1 convolution and a batch normalisation.
@@ -66,6 +68,8 @@ class Bottleneck : public Layer {
     /// of 64: the convolution has width * width_per_group / 64 * groups channels. None of the three
     /// may exceed 2^20 (ValueError).
     std::int64_t groups = 1, width_per_group = 64;
+    /// The dilation of the 3x3 convolution, which is also its padding.
+    std::int64_t dilation = 1;
   };
   explicit Bottleneck(const Options& options);
 
@@ -99,10 +103,14 @@ class ResNet : public Layer {
     /// with bottlenecks (50, 101 or 152).
     std::int64_t groups = 1;
     std::int64_t width_per_group = 64;
+    /// Whether each stage after the first dilates its 3x3 convolutions, by twice the dilation of
+    /// the stage before, instead of halving the sizes: {false, true, true} keeps an eighth of the
+    /// sizes of the images, as dense prediction wants. Needs a depth with bottlenecks.
+    std::array<bool, 3> replace_stride_with_dilation = {};
   };
   /// Draws the weights of convolutions from N(0, 2 / fan_out), as torchvision does. ValueError for
   /// another depth, for negative classes, for channels, groups or a width below 1, for groups or a
-  /// width above 2^20, or for either in a network without bottlenecks.
+  /// width above 2^20, or for groups, a width or dilation in a network without bottlenecks.
   explicit ResNet(const Options& options);
 
   /// Maps images (N, channels, H, W) to logits (N, classes).

@@ -28,6 +28,8 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> exceptions{
      {"nn::Module", "nn::Layer", "nn::Conv", "nn::ConvTranspose", "nn::InstanceNorm",
       "nn::MaxPool"}},
     {"it counts; tests/nn/confusion_matrix_test.cpp covers it", {"nn::ConfusionMatrix"}},
+    {"tests/nn/segmentation_test.cpp compares them with torchvision's",
+     {"nn::SegmentationNetwork", "nn::FCN", "nn::DeepLabV3", "nn::ASPP"}},
     {"tests/nn/predictor_test.cpp compares it with the network that it runs", {"nn::Predictor"}},
     {"tests/nn/reference_batch_norm_test.cpp compares it with SyncBatchNorm",
      {"nn::reference_batch_norm(const Tensor&, const ReferenceBatchNorm&)"}},
