@@ -14,10 +14,9 @@ namespace {
 
 using nn::conv_transpose2d;
 using test::message_of;
-constexpr MemoryFormat last = MemoryFormat::channels_last;
 
 TEST(ConvTranspose, Gradcheck) {
-  for (const MemoryFormat format : {MemoryFormat::contiguous, last}) {
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const Tensor x = randn({2, 4, 3, 4}, {float64}).contiguous(format),
                  w = randn({4, 3, 3, 2}, {float64}).contiguous(format), b = randn({6}, {float64});
     const auto result = autograd::gradcheck(
@@ -32,20 +31,24 @@ TEST(ConvTranspose, Gradcheck) {
 }
 
 TEST(ConvTranspose, FormatIsTheInputsOrTheWeightsAndGradientsHaveTheirOwn) {
-  const Tensor x = randn({2, 3, 4, 4}).contiguous(last), w = randn({3, 4, 2, 2});
+  const Tensor x = randn({2, 3, 4, 4}).contiguous(MemoryFormat::channels_last),
+               w = randn({3, 4, 2, 2});
   for (const Tensor& t : {x, w}) t.requires_grad_();
   const Tensor y = conv_transpose2d(x, w, {}, {.stride = {2}});
   EXPECT_EQ(y.shape(), (Shape{2, 4, 8, 8}));
-  EXPECT_EQ(y.memory_format(), last);
+  EXPECT_EQ(y.memory_format(), MemoryFormat::channels_last);
   EXPECT_EQ(conv_transpose2d(x.contiguous(), w).memory_format(), MemoryFormat::contiguous);
-  EXPECT_EQ(conv_transpose2d(x.contiguous(), w.contiguous(last)).memory_format(), last);
+  EXPECT_EQ(
+      conv_transpose2d(x.contiguous(), w.contiguous(MemoryFormat::channels_last)).memory_format(),
+      MemoryFormat::channels_last);
   y.backward(ones(y.shape()));
   EXPECT_EQ(x.grad().strides(), x.strides());
   EXPECT_EQ(w.grad().strides(), w.strides());
 }
 
 TEST(ConvTranspose, AutocastKeepsParametersAndTheirGradientsInFloat32) {
-  const Tensor x = randn({2, 8, 6, 6}).contiguous(last), w = randn({8, 16, 2, 2}), b = randn({16});
+  const Tensor x = randn({2, 8, 6, 6}).contiguous(MemoryFormat::channels_last),
+               w = randn({8, 16, 2, 2}), b = randn({16});
   for (const Tensor& t : {x, w, b}) t.requires_grad_();
   const Tensor expected = conv_transpose2d(x, w, b, {.stride = {2}});
   const auto gradients = [&](const Tensor& y) {
