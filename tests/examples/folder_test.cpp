@@ -8,7 +8,7 @@
 #include "train/checkpoint.h"
 #include "train/network.h"
 #include "train/trainer.h"
-#include "train/dataset.h"
+#include "train/training_data.h"
 #include "trainer_program.h"
 
 #include <tutti/data/transforms/crop.h>
