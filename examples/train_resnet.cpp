@@ -1,12 +1,12 @@
 // train_resnet: trains a ResNet on one rank or many. This file is the program around
 // examples/train: it decides which ranks there are, locks the run folder, passes signals on as the
 // wish to stop, and turns errors into one line and an exit code (train/trainer.h).
-#include "train/batches.h"
+#include "report/run_report.h"
 #include "train/checkpoint.h"
-#include "train/dataset.h"
 #include "train/network.h"
 #include "train/run_folder.h"
 #include "train/trainer.h"
+#include "train/training_data.h"
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>

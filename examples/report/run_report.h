@@ -1,15 +1,14 @@
-// RunReport: the page report.html of a run folder: what the run has done so far, in one file that
-// needs no network. The trainer fills the fields; to_html() puts them as JSON into the template
-// report.html of this folder, whose script draws them.
+// What is said about a run: describe_run(), the text of --dry-run, and RunReport, the page
+// report.html of a run folder: what the run has done so far, in one file that needs no network. The
+// trainer fills the fields; to_html() puts them as JSON into the template report.html of this
+// folder, whose script draws them.
 #pragma once
 
-#include "../train/dataset.h"
 #include "../train/evaluation.h"
 #include "../train/options.h"
 #include "../train/run_folder.h"
+#include "../train/training_data.h"
 #include "../train/training_step.h"
-
-#include <nlohmann/json_fwd.hpp>
 
 #include <optional>
 #include <string>
@@ -35,8 +34,13 @@ struct RunReport {
 /// predictions from the dataset once more; one that cannot be read is shown as a grey square.
 std::string to_html(const RunReport& report);
 
-/// Returns what a stranger needs to judge the times of a run, by name: ranks, device, processor,
-/// cores, vector instructions, memory, system, compiler and versions.
-nlohmann::ordered_json machine_facts(const ProcessGroup& group, Device device);
+/// Returns a text of several lines: the model by types of layers, the length of the run, the memory
+/// of a rank, and what a rank sends in a step. `ranks` counts threads or processes.
+///
+/// Memory is measured on the CPU, with the statistics of its allocator, in steps of 2 and of 4
+/// images, and extrapolated to a rank's part of the batch. What libraries such as oneDNN allocate
+/// by themselves and images that are loaded ahead do not count. Communication is what one of two
+/// ranks that are threads issues in a step; collectives and bytes do not depend on their number.
+std::string describe_run(const TrainOptions& options, const TrainingData& data, int ranks);
 
 }  // namespace tutti::examples

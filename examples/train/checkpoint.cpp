@@ -2,8 +2,8 @@
 
 #include "training_step.h"
 
-#include "batches.h"
 #include "evaluation.h"
+#include "training_data.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>

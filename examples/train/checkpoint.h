@@ -4,9 +4,9 @@
 // that is interrupted leaves the old file.
 #pragma once
 
-#include "dataset.h"
 #include "evaluation.h"
 #include "options.h"
+#include "training_data.h"
 
 #include <tutti/distributed/process_group.h>
 #include <tutti/nn/module.h>

@@ -1,8 +1,8 @@
 #include "network.h"
 
 #include "checkpoint.h"
-#include "dataset.h"
 #include "trainer.h"
+#include "training_data.h"
 
 #include <tutti/core/did_you_mean.h>
 #include <tutti/core/excerpt.h>

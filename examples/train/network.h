@@ -2,8 +2,8 @@
 // train (--freeze).
 #pragma once
 
-#include "dataset.h"
 #include "options.h"
+#include "training_data.h"
 
 #include <tutti/distributed/process_group.h>
 #include <tutti/nn/module.h>

@@ -1,22 +1,514 @@
-// Reads the command line by the table of options, fills in the defaults that depend on other
-// options, and refuses what does not go together.
+// The table of the trainer's options: the flag, the member of TrainOptions, its range, the help,
+// and whether a resumed run may have another value. The command line, the help text, config.json
+// and what a checkpoint stores and --resume compares all follow from it. Then the defaults that
+// depend on other options, and what does not go together.
 #include "options.h"
 
-#include "dataset.h"
-#include "option_table.h"
+#include "training_data.h"
+#include "training_step.h"
 
 #include <tutti/core/did_you_mean.h>
 #include <tutti/core/excerpt.h>
+#include <tutti/core/parallel.h>
 #include <tutti/core/version.h>
+#include <tutti/nn/resnet.h>
+
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <functional>
 #include <iostream>
+#include <limits>
+#include <span>
 
 namespace tutti::examples {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// ---- The table
+
+// Whether a resumed run may have another value than the run before.
+enum class Resume {
+  must_equal,    // The numbers of the run depend on it.
+  may_change,    // They do, too, but the user may want the run to go on in another way.
+  is_unchecked,  // No number depends on it. Checkpoints do not hold it.
+  is_unsaved,    // It is about this call of the program. config.json does not hold it, either.
+};
+
+// Whether an option has an effect on a program that only tests weights (--test-only).
+enum class Use { always, training };
+
+// How the command line sets the member of an option, and how JSON shows it.
+struct Value {
+  std::function<CLI::Option*(CLI::App&, const std::string& flags, const std::string& help)> add;
+  std::function<Json()> to_json;
+};
+
+struct Option {
+  std::string flags;  // "--lr", or "--nesterov,!--no-nesterov" with a flag for the opposite
+  Value value;
+  Resume resume;
+  Use use;
+  std::string help;
+
+  // Returns the flag without the one for the opposite.
+  std::string flag() const { return flags.substr(0, flags.find(',')); }
+  // Returns the name in JSON: "sync_bn" for --sync-bn.
+  std::string name() const {
+    std::string name = flag().substr(2);
+    std::ranges::replace(name, '-', '_');
+    return name;
+  }
+};
+
+// Options that --help shows together.
+struct OptionSection {
+  std::string title;
+  std::vector<Option> options;
+};
+
+using enum Resume;
+using enum Use;
+
+// ---- Ranges of numbers. CLI11's own validators print the limits of a double with 309 digits.
+
+// Returns whether the whole text is a number from `low` to `high`, and the number in `value`.
+template <class Number>
+bool is_number(std::string_view text, Number low, Number high, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() && value >= low && value <= high;
+}
+
+// Accepts numbers from `low` to `high`; the error says what was `expected`.
+template <class Number>
+CLI::Validator in_range(Number low, Number high, const std::string& expected,
+                        const std::string& in_help) {
+  return CLI::Validator(
+      [=](const std::string& text) {
+        Number value{};
+        return is_number(text, low, high, value)
+                   ? ""
+                   : fmt::format("expected {}, got {}", expected, text);
+      },
+      in_help);
+}
+
+// The limits `most` are far above any use, and so low that a product of two does not overflow.
+CLI::Validator positive(std::int64_t most) {
+  return in_range<std::int64_t>(1, most, fmt::format("a positive whole number of at most {}", most),
+                                "POSITIVE");
+}
+CLI::Validator positive() {
+  return in_range(std::numeric_limits<double>::min(), std::numeric_limits<double>::max(),
+                  "a positive number", "POSITIVE");
+}
+CLI::Validator not_negative() {
+  return in_range(0.0, std::numeric_limits<double>::max(), "a number of at least 0", "NONNEGATIVE");
+}
+template <class Number = std::int64_t>
+CLI::Validator not_negative_whole() {
+  return in_range(Number{0}, std::numeric_limits<Number>::max(), "a whole number of at least 0",
+                  "NONNEGATIVE");
+}
+template <class Number>
+CLI::Validator between(Number low, Number high) {
+  const std::string range = fmt::format("[{} - {}]", low, high);
+  return in_range(low, high, fmt::format("a number from {} to {}", low, high), "in " + range);
+}
+
+// ---- Values of options
+
+// A text or a number that CLI11 reads. A default that depends on other options is not shown.
+template <class T>
+Value plain(T& member, const CLI::Validator& range, bool shows_default = true) {
+  return {.add =
+              [=, &member](CLI::App& app, const std::string& flags, const std::string& help) {
+                CLI::Option* const option = app.add_option(flags, member, help)->check(range);
+                return shows_default ? option->capture_default_str() : option;
+              },
+          .to_json = [&member] { return member; }};
+}
+Value path(std::string& member) { return plain(member, CLI::Validator(), false); }
+
+Value flag(bool& member) {
+  return {.add = [&member](CLI::App& app, const std::string& flags,
+                           const std::string& help) { return app.add_flag(flags, member, help); },
+          .to_json = [&member] { return member; }};
+}
+
+// A value whose text `parse` reads and `show` writes. A ValueError becomes the flag's error.
+template <class Parse>
+Value parsed(const Parse& parse, const std::function<std::string()>& show) {
+  return {.add =
+              [=](CLI::App& app, const std::string& flags, const std::string& help) {
+                const auto read = [flags, parse](const std::string& text) {
+                  try {
+                    parse(text);
+                  } catch (const ValueError& error) {
+                    throw CLI::ValidationError(flags, error.what());
+                  }
+                };
+                return app.add_option_function<std::string>(flags, read, help)->default_str(show());
+              },
+          .to_json = show};
+}
+
+template <class T>
+using Words = std::vector<std::pair<std::string, T>>;
+
+// Returns the value of a word; the error lists the words, and suggests the one that is meant.
+template <class T>
+T value_of(const std::string& word, const Words<T>& words) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : words) {
+    if (name == word) return value;
+    names.push_back(name);
+  }
+  const std::span others(names.data(), names.size() - 1);
+  fail<ValueError>("expected {} or {}, got {}{}", fmt::join(others, ", "), names.back(), word,
+                   did_you_mean(word, names));
+}
+
+template <class T>
+Value one_of(T& member, const Words<T>& words) {
+  const auto show = [words, &member] {
+    return std::ranges::find(words, member, &std::pair<std::string, T>::second)->first;
+  };
+  return parsed([words, &member](const std::string& word) { member = value_of(word, words); },
+                show);
+}
+
+Value name_of(std::string& member, const std::vector<std::string>& names) {
+  return plain(member,
+               CLI::Validator(
+                   [=](const std::string& text) {
+                     return std::ranges::find(names, text) != names.end()
+                                ? ""
+                                : fmt::format("expected one of {}, got {}{}",
+                                              fmt::join(names, ", "), text,
+                                              did_you_mean(text, names));
+                   },
+                   ""),
+               !member.empty());
+}
+
+Value precision(DType& member) {
+  const Words<DType> words{
+      {"float32", float32}, {"bf16", bfloat16}, {"fp16", float16}, {"float64", float64}};
+  return parsed([words, &member](const std::string& word) { member = value_of(word, words); },
+                [&member] { return to_string(member); });
+}
+
+Value seconds(std::chrono::milliseconds& member) {
+  const auto in_seconds = [&member] { return std::chrono::duration<double>(member).count(); };
+  return {.add =
+              [=, &member](CLI::App& app, const std::string& flags, const std::string& help) {
+                const auto set = [&member](double value) {
+                  member = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * value));
+                };
+                return app.add_option_function<double>(flags, set, help)
+                    ->check(between(0.1, 1e6))
+                    ->default_str(fmt::format("{}", in_seconds()));
+              },
+          .to_json = in_seconds};
+}
+
+// The ranks that share statistics: world, host, or a number of ranks.
+Value scope(std::string& member) {
+  return parsed(
+      [&member](const std::string& text) {
+        int ranks = 0;
+        if (text == "world" || text == "host") member = text;
+        else if (is_number(text, 1, std::numeric_limits<int>::max(), ranks))
+          member = std::to_string(ranks);
+        else
+          fail<ValueError>("expected world, host or a number of ranks, got '{}'{}", text,
+                           did_you_mean(text, {"world", "host"}));
+      },
+      [&member] { return member; });
+}
+
+// Epochs in ascending order, as in 30,60,80.
+Value milestones(std::vector<std::int64_t>& member) {
+  const auto parse = [&member](const std::string& text) {
+    constexpr std::int64_t most = 1'000'000;  // as --epochs
+    std::vector<std::int64_t> epochs;
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      std::int64_t epoch = 0;
+      if (!is_number(std::string_view(text).substr(begin, end - begin),
+                     epochs.empty() ? 1 : epochs.back() + 1, most, epoch))
+        fail<ValueError>("expected ascending epochs of 1 to {} such as 30,60,80, got '{}'", most,
+                         text);
+      epochs.push_back(epoch);
+      begin = end + 1;
+    }
+    member = epochs;
+  };
+  Value value = parsed(parse, [] { return ""; });
+  value.to_json = [&member] { return member; };
+  return value;
+}
+
+// Patterns, separated by commas or by several flags.
+Value patterns(std::vector<std::string>& member) {
+  return {.add =
+              [&member](CLI::App& app, const std::string& flags, const std::string& help) {
+                return app.add_option(flags, member, help)
+                    ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                    ->delimiter(',');
+              },
+          .to_json = [&member] { return fmt::format("{}", fmt::join(member, ",")); }};
+}
+
+// ---- The table
+
+std::vector<Option> data_options(TrainOptions& o) {
+  return {
+      {"--dataset", name_of(o.dataset, dataset_names()), must_equal, always,
+       fmt::format("What to train on: {}; folder: your own pictures, a class in each folder of "
+                   "DIR/train and DIR/val, with --data DIR",
+                   fmt::join(dataset_names(), ", "))},
+      {"--data", path(o.data), is_unchecked, always,
+       "Folder of the data files (default: where Debian or the dataset's archive puts them)"},
+      {"--image-size", plain(o.image_size, positive(4096), false), must_equal, always,
+       "With --dataset folder, the pixels of a side that the network sees: of a random part of a "
+       "picture in training, of the centre in tests (default: 224)"},
+      {"--broken-files",
+       one_of(o.broken_files,
+              {{"fatal", data::BrokenFiles::fatal}, {"replaced", data::BrokenFiles::replaced}}),
+       is_unchecked, always,
+       "With --dataset folder, pictures that cannot be decoded: fatal, or replaced by the next "
+       "one, counted and named at the end"},
+      {"--model", name_of(o.model, nn::resnet_names()), must_equal, always,
+       fmt::format("{}; resnet20 to resnet56 are for small images; with --dataset folder the "
+                   "default is resnet18",
+                   fmt::join(nn::resnet_names(), ", "))},
+      {"--zero-init,!--no-zero-init", flag(o.zero_init), must_equal, training,
+       "Begin with a weight of 0 in the last normalisation of each residual block, so that the "
+       "block passes on its input, or with 1 (the default)"},
+      {"--workers", plain(o.workers, between(0, 256)), is_unchecked, always,
+       "Threads that load images for each rank; 0 loads between the steps"},
+      {"--label-smoothing", plain(o.augmentation.label_smoothing, between(0.0, 1.0)), must_equal,
+       training, "Share of the labels that all classes get alike, in training; 0 for none"},
+      {"--mixup", plain(o.augmentation.mixup, not_negative()), must_equal, training,
+       "Blend training images and their labels in pairs, with weights of the distribution "
+       "Beta(ALPHA, ALPHA); 0 for not; with --cutmix each of the two does half of the batches"},
+      {"--cutmix", plain(o.augmentation.cutmix, not_negative()), must_equal, training,
+       "Paste rectangles between training images, of areas of the distribution Beta(ALPHA, "
+       "ALPHA); 0 for not"},
+  };
+}
+
+std::vector<Option> length_options(TrainOptions& o) {
+  return {
+      {"--epochs", plain(o.epochs, positive(1'000'000)), may_change, training,
+       "Passes over the training images"},
+      {"--max-steps", plain(o.max_steps, not_negative_whole()), may_change, training,
+       "Stop after this many steps, 0 for no limit; the schedule fits itself in"},
+      {"--patience", plain(o.patience, not_negative_whole()), may_change, training,
+       "Stop early after this many epochs without a better test accuracy; 0 for never"},
+      {"--batch-size", plain(o.batch_size, positive(1 << 20)), must_equal, always,
+       "Global batch: images per step over all ranks together"},
+      {"--drop-last", flag(o.drop_last), must_equal, training,
+       "Leave out the last batch of an epoch if it is not full; every epoch leaves out other "
+       "images"},
+      {"--accumulate", plain(o.accumulate, positive(1 << 20)), must_equal, training,
+       "Compute each step in this many micro batches, one after the other, to need less memory; "
+       "batch normalisation then sees one of them at a time"},
+  };
+}
+
+std::vector<Option> optimizer_options(TrainOptions& all) {
+  OptimizerOptions& o = all.optimizer;
+  return {
+      {"--recipe", name_of(all.recipe, recipe_names()), is_unsaved, training,
+       "Set the flags that are not given to those of a known recipe: imagenet, for ResNet-50 "
+       "(docs/train.md)"},
+      {"--optimizer", name_of(o.name, optimizer_names()), must_equal, training,
+       "sgd, adam, adamw or lars"},
+      {"--lr", plain(o.lr, positive(), false), may_change, training,
+       "Highest learning rate of the schedule (default: 0.1; 0.001 for adam and adamw)"},
+      {"--momentum", plain(o.momentum, between(0.0, 0.9999)), must_equal, training,
+       "Momentum of sgd and lars; with --schedule one_cycle 0 cycles it against the rate, 0.95 to "
+       "0.85 and back"},
+      {"--nesterov,!--no-nesterov", flag(o.nesterov), must_equal, training,
+       "Nesterov's momentum in sgd (the default), or the plain one"},
+      {"--weight-decay", plain(o.weight_decay, not_negative(), false), must_equal, training,
+       "Weight decay (default: 0.0005; 0 for adam, 0.01 for adamw)"},
+      {"--norm-decay,!--no-norm-decay", flag(o.norm_decay), must_equal, training,
+       "Weight decay of the weights of normalisation and of all biases, too (the default), or of "
+       "the other weights only"},
+      {"--clip-norm", plain(o.clip_norm, not_negative()), must_equal, training,
+       "Largest norm of all gradients together, to which larger ones are scaled; 0 for any"},
+      {"--ema",
+       plain(o.ema, in_range(0.0, std::nextafter(1.0, 0.0), "a number from 0 up to, but not, 1",
+                             "in [0 - 1)")),
+       must_equal, training,
+       "Average the weights over the steps with this decay, such as 0.999; the averages are "
+       "tested and saved; 0 for none"},
+      {"--seed", plain(all.seed, not_negative_whole<std::uint64_t>()), must_equal, always,
+       "Seed of the weights, the shuffling and the augmentation"},
+  };
+}
+
+std::vector<Option> schedule_options(ScheduleOptions& s) {
+  return {
+      {"--schedule", name_of(s.name, schedule_names()), must_equal, training,
+       "Learning rate over the run: one_cycle (up and down), cosine (down to 0), steps (down by "
+       "--gamma after each of --milestones), constant, or plateau (down by --gamma where the test "
+       "loss stays)"},
+      {"--warmup",
+       plain(s.warmup,
+             in_range<std::int64_t>(0, 1'000'000, "a whole number of 0 to 1000000", "NONNEGATIVE")),
+       must_equal, training,
+       "Epochs in which the rate rises from a hundredth to --lr, with every schedule but "
+       "one_cycle"},
+      {"--milestones", milestones(s.milestones), must_equal, training,
+       "With --schedule steps, the epochs after which the rate falls, as in 30,60,80"},
+      {"--gamma", plain(s.gamma, between(0.0, 0.9999)), must_equal, training,
+       "With --schedule steps or plateau, the factor by which the rate falls"},
+      {"--plateau-patience", plain(s.plateau_patience, not_negative_whole()), must_equal, training,
+       "With --schedule plateau, the epochs without a better test loss that are accepted before "
+       "the rate falls"},
+  };
+}
+
+std::vector<Option> rank_options(TrainOptions& o) {
+  using distributed::Uneven;
+  return {
+      {"--ranks", plain(o.ranks, between(1, 1024)), is_unchecked, always,
+       "Ranks that are threads of this process; leave at 1 under mpirun"},
+      {"--threads", plain(o.threads, between(0, std::max(256, available_cores()))), is_unchecked,
+       always, "Threads each rank computes with, 0 for its share of the cores"},
+      {"--sharded", flag(o.sharded), must_equal, training,
+       "Each rank trains on its own part of the images, in batches of its own, instead of on its "
+       "part of every global batch"},
+      {"--uneven",
+       one_of(o.uneven,
+              {{"shadow", Uneven::shadow}, {"stop", Uneven::stop}, {"error", Uneven::error}}),
+       must_equal, always,
+       "With --sharded, ranks whose images are used up before those of the others in an epoch: "
+       "shadow (go on with empty batches), stop (the epoch ends for all) or error"},
+      {"--timeout", seconds(o.timeout), is_unchecked, always,
+       "Seconds that a rank waits for the others, at the start and in every step, before all end "
+       "with an error that names the absent ranks"},
+  };
+}
+
+std::vector<Option> batch_norm_options(TrainOptions& o) {
+  return {
+      {"--sync-bn,!--no-sync-bn", flag(o.sync_bn), must_equal, always,
+       "Batch normalisation over the global batch (the default), or over each rank's own part of "
+       "it"},
+      {"--sync-bn-scope", scope(o.sync_bn_scope), must_equal, training,
+       "The ranks that share the statistics of a batch: world (all), host (those of one host) or "
+       "a number of ranks that follow each other; tests and files get the average of all"},
+      {"--recompute-statistics", plain(o.recompute_statistics, not_negative_whole()), must_equal,
+       training,
+       "Before each evaluation, replace the running averages of batch normalisation by the "
+       "statistics of this many training batches; 0 for not"},
+      {"--recompute-output", flag(o.recompute_output), is_unchecked, training,
+       "Compute the outputs of batch normalisation again in backward instead of keeping them, "
+       "which takes less memory and more time, and changes no number"},
+      {"--bn-report", flag(o.bn_report), is_unchecked, training,
+       "At the end of each epoch, examine every batch normalisation on training batches: running "
+       "against batch statistics, dead channels, ranks that stray; with advice"},
+  };
+}
+
+std::vector<Option> device_options(TrainOptions& o) {
+  return {
+      {"--precision", precision(o.precision), must_equal, always,
+       "float32; bf16: convolutions and matrix products in bfloat16, all else in float32; fp16: "
+       "the same in float16, with loss scaling, on cuda only; or float64: plain reference code, "
+       "slow"},
+      {"--device",
+       parsed([&o](const std::string& text) { o.device = Device::from_string(text); },
+              [&o] { return to_string(o.device); }),
+       is_unchecked, always,
+       "cpu, cuda or cuda:INDEX; with cuda, rank r takes device r of its host, and ranks share "
+       "devices where there are fewer of them"},
+      {"--cuda-graph", flag(o.cuda_graph), must_equal, training,
+       "With --device cuda, record a step, the optimizer included, once and replay it, which "
+       "costs the host one launch for each step; where that cannot be done it says why and goes "
+       "on without"},
+      {"--allow-tf32", flag(o.allow_tf32), must_equal, always,
+       "With --device cuda, let convolutions and matrix products in float32 round their inputs to "
+       "TF32 (10 bits of mantissa), as PyTorch's convolutions do"},
+      {"--autotune", flag(o.autotune), must_equal, always,
+       "With --device cuda, time several of cuDNN's algorithms at the first convolution of each "
+       "shape and keep the fastest; two runs may then differ in their last bits"},
+      {"--memory-format",
+       one_of(o.memory_format, {{"channels_last", MemoryFormat::channels_last},
+                                {"contiguous", MemoryFormat::contiguous}}),
+       must_equal, always, "channels_last (fast) or contiguous"},
+  };
+}
+
+std::vector<Option> weights_options(TrainOptions& o) {
+  return {
+      {"--weights", path(o.weights), is_unchecked, always,
+       "Begin with the weights of this safetensors file: of a run, of a checkpoint, or of "
+       "import_torchvision.py; a head for another number of classes is replaced by a fresh one"},
+      {"--freeze", patterns(o.freeze), must_equal, training,
+       "Do not train what matches these patterns, as in 'conv1.*,bn1.*,layer1.*'; batch "
+       "normalisation among it uses its running statistics; may be given several times"},
+      {"--test-only", flag(o.test_only), is_unsaved, always,
+       "Print the loss and the accuracy of --weights, or else of the run folder's weights, on the "
+       "test images, and exit without writing anything"},
+      {"--keep-best", flag(o.keep_best), is_unchecked, training,
+       "Keep the weights with the best test accuracy so far as best.safetensors"},
+      {"--keep-last", plain(o.keep_last, not_negative_whole()), is_unchecked, training,
+       "Keep the checkpoints of this many last epochs, too, as checkpoint-epoch-NNNN.safetensors; "
+       "0 for none"},
+  };
+}
+
+std::vector<Option> output_options(TrainOptions& o) {
+  return {
+      {"--log-every", plain(o.log_every, positive(1'000'000'000)), is_unchecked, training,
+       "Steps between two lines of metrics.jsonl"},
+      {"--checkpoint-every", plain(o.checkpoint_every, not_negative_whole()), is_unchecked,
+       training,
+       "Steps between two checkpoints in the run folder, beside those at the end of each epoch; 0 "
+       "for none"},
+      {"--resume", flag(o.resume), is_unsaved, training,
+       "Go on from the run folder's last checkpoint, to the same bits as without the stop, or to "
+       "rounding on another number of ranks; from the beginning where there is none"},
+      {"--overwrite", flag(o.overwrite), is_unsaved, training,
+       "Remove the files of an older run from the run folder, and begin anew; without this flag "
+       "and --resume such a folder is refused"},
+      {"--dry-run", flag(o.dry_run), is_unsaved, training,
+       "Print the model, the length of the run, the memory of a rank and what it sends in a step, "
+       "and exit without writing anything"},
+      {"--tensorboard", flag(o.tensorboard), is_unchecked, training,
+       "Write the metrics as event files into the run folder, too: tensorboard --logdir runs"},
+      {"--trace", path(o.trace), is_unsaved, always,
+       "Write a timeline of the run to this file, to be opened at ui.perfetto.dev; keep the run "
+       "short: a step has hundreds of events"},
+      {"--out", path(o.out), is_unchecked, always,
+       "Run folder for metrics, weights and report (default: runs/DATASET-MODEL)"},
+  };
+}
+
+// Returns the table, whose values refer to `o`.
+std::vector<OptionSection> option_table(TrainOptions& o) {
+  return {{"Data and model", data_options(o)},
+          {"Length of the run", length_options(o)},
+          {"Optimizer", optimizer_options(o)},
+          {"Learning rate", schedule_options(o.schedule)},
+          {"Ranks", rank_options(o)},
+          {"Batch normalisation", batch_norm_options(o)},
+          {"Device and precision", device_options(o)},
+          {"Weights", weights_options(o)},
+          {"Run and output", output_options(o)}};
+}
 
 constexpr const char* exit_codes =
     "Exit codes: 0 success (also a run that --patience ended), --help, --version, --dry-run or\n"

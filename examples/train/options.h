@@ -1,5 +1,5 @@
 // TrainOptions: what the trainer can be told, the command line that tells it, and which options a
-// resumed run may have changed. The table of all options is in option_table.h.
+// resumed run may have changed. The table of all options is in options.cpp.
 #pragma once
 
 #include <tutti/core/dtype.h>
@@ -71,7 +71,7 @@ struct TrainOptions {
   OptimizerOptions optimizer = {};
   ScheduleOptions schedule = {};
   AugmentationOptions augmentation = {};
-  std::string recipe;  ///< Has set the options that no flag has set (recipe.h); empty for none.
+  std::string recipe;  ///< Has set the options that no flag has set; empty for none.
   std::uint64_t seed = 0;
   std::string weights;              ///< The file that a new run begins with; empty for none.
   std::vector<std::string> freeze;  ///< Patterns of nn::freeze(): what does not train.

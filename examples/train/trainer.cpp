@@ -3,12 +3,10 @@
 #include "trainer.h"
 
 #include "../report/run_report.h"
-#include "batches.h"
 #include "checkpoint.h"
-#include "dataset.h"
 #include "evaluation.h"
 #include "network.h"
-#include "training_run.h"
+#include "training_data.h"
 #include "training_step.h"
 
 #include <tutti/autograd/functions.h>

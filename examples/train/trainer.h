@@ -3,12 +3,23 @@
 // train_resnet.cpp.
 #pragma once
 
-#include "dataset.h"
+#include "checkpoint.h"
 #include "evaluation.h"
 #include "options.h"
+#include "run_folder.h"
+#include "training_data.h"
+#include "training_step.h"
 
+#include <tutti/autograd/grad_mode.h>
+#include <tutti/data/loader.h>
 #include <tutti/distributed/agreement.h>
+#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/distributed/diagnostics/straggler_monitor.h>
+#include <tutti/nn/resnet.h>
+#include <tutti/optim/captured_step.h>
+#include <tutti/optim/exponential_moving_average.h>
 
+#include <chrono>
 #include <cstdio>
 
 namespace tutti::examples {
@@ -74,13 +85,105 @@ Device device_of_rank(const TrainOptions& options, int local_rank);
 /// of ranks of `group` that may run on the same ones. This call is collective.
 int threads_of_rank(const ProcessGroup& group);
 
-/// Returns a text of several lines: the model by types of layers, the length of the run, the memory
-/// of a rank, and what a rank sends in a step. `ranks` counts threads or processes.
-///
-/// Memory is measured on the CPU, with the statistics of its allocator, in steps of 2 and of 4
-/// images, and extrapolated to a rank's part of the batch. What libraries such as oneDNN allocate
-/// by themselves and images that are loaded ahead do not count. Communication is what one of two
-/// ranks that are threads issues in a step; collectives and bytes do not depend on their number.
-std::string describe_run(const TrainOptions& options, const TrainingData& data, int ranks);
+/// The state of one rank's training run (network, optimizer, data, metrics) and the steps that
+/// change it. train() calls them in their order. What is written where is RunLog's business, what a
+/// checkpoint holds Checkpoint's.
+class TrainingRun {
+ public:
+  /// Sets up the run on this rank; every rank constructs one. With options.resume this reads the
+  /// run folder's checkpoint, and throws ErrorOnAllRanks where it is not valid.
+  TrainingRun(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
+              std::FILE* screen, const StopRequest* stop);
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  /// Continues from the checkpoint, if there is one, and opens the run folder. Call it once, before
+  /// the first epoch. Throws ErrorOnAllRanks, before anything of the run folder has changed,
+  /// where the checkpoint does not fit.
+  void begin();
+  bool is_done() const { return step_ == length_.steps || is_stopped_early_; }
+  /// Returns whether all ranks have agreed to stop before the end of the run.
+  bool is_stopped() const { return stop_.signal() != 0 && !is_done(); }
+  const RunLength& length() const { return length_; }
+  const nn::Module& net() const { return *net_; }
+  /// Evaluates the weights that options.test_only asks for, and prints the result.
+  LossAndAccuracy test();
+  /// Returns whether the last epoch is trained and not evaluated, as in a checkpoint that was saved
+  /// between the two.
+  bool has_untested_epoch() const;
+  /// Trains up to the end of the epoch (or of the run), with rows of metrics and checkpoints on the
+  /// way as the options say. Returns false where a stop has ended it earlier, with a checkpoint.
+  bool train_epoch();
+  /// Evaluates the network, or its averaged weights, on the test images, and adds the row that ends
+  /// the epoch.
+  void evaluate_epoch();
+  /// Saves what the run needs to continue from here. Only rank 0 writes. Throws an Error on all
+  /// ranks, and keeps the old file, where the loss, a weight or what updates it is not finite. This
+  /// call is collective.
+  void save_checkpoint();
+  /// Saves the weights, and returns the results.
+  TrainResult finish();
+  /// Says where the checkpoint of a stopped run is, and returns the results so far. Throws
+  /// ErrorOnAllRanks where images that cannot be loaded have stopped it.
+  TrainResult finish_early();
+
+ private:
+  data::DataLoader::State position_of(std::int64_t step) const;
+  data::Batch load_batch();
+  bool can_go_on();
+  void train_step(const data::Batch& batch);
+  void start_row();
+  void expect_finite(double value, const std::string& what) const;
+  void end_row();
+  Metrics next_row();
+  void update_averages();
+  void share_buffers();
+  void check_batch_norm();
+  void recompute_statistics();
+  LossAndAccuracy test_weights();
+  StateDict tested_weights();
+  void continue_from(const Checkpoint& checkpoint);
+  void stop_early();
+  void keep_best();
+  Metadata weights_metadata() const;
+  void say_replaced_files();
+  void throw_load_error() const;
+  std::string headline() const;
+  void write_report();
+
+  const TrainOptions& options_;
+  const TrainingData& data_;
+  const ProcessGroup& group_;
+  const Device device_;
+  const Metadata described_data_;         // for checkpoints; on rank 0 of a run with a folder
+  std::optional<Checkpoint> checkpoint_;  // where the run continues from; none after begin()
+  std::string weights_line_;              // what make_net() says of --weights
+  const std::shared_ptr<nn::ResNet> net_;
+  distributed::DataParallel data_parallel_;
+  TrainingBatches batches_;
+  data::DataLoader test_loader_;
+  // Of --bn-report and --recompute-statistics; null without these flags.
+  const std::unique_ptr<StatisticsBatches> statistics_batches_;
+  const RunLength length_;
+  Optimization optimization_;
+  std::optional<optim::ExponentialMovingAverage> ema_;  // with --ema
+  RunLog log_;
+  std::optional<Autocast> autocast_;  // in 16-bit precisions
+  distributed::StragglerMonitor straggler_monitor_;
+  distributed::StopAgreement stop_;
+  StepTimer step_timer_;
+  LossSums sums_;  // since the last row
+  TrainingStep training_step_;
+  optim::CapturedStep captured_step_;
+  TestRecorder test_recorder_;
+
+  std::int64_t step_ = 0;                           // steps made so far
+  bool is_stopped_early_ = false;                   // by options.patience
+  std::optional<BatchNormCheck> batch_norm_check_;  // of the last epoch, with --bn-report
+  Metrics row_;  // the figures of the last row, with the present step and epoch
+  std::chrono::steady_clock::time_point row_start_;
+  std::chrono::duration<double> waited_before_row_{0};  // for training data
+  std::int64_t samples_before_row_ = 0;                 // those of sums_ when the row began
+};
 
 }  // namespace tutti::examples

@@ -1,7 +1,7 @@
 #include "training_step.h"
 
-#include "batches.h"
 #include "checkpoint.h"
+#include "training_data.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>

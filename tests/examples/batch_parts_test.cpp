@@ -3,8 +3,8 @@
 #include "distributed/messages.h"
 #include "refusal_case.h"
 #include "small_run.h"
-#include "train/batches.h"
 #include "train/checkpoint.h"
+#include "train/training_data.h"
 #include "trainer_program.h"
 
 #include <tutti/data/sampler.h>

@@ -70,6 +70,13 @@ class Continued : public ::testing::Test {
     options.out = folder_ / name;
     return options;
   }
+  // Makes the run, and returns the options that go on with it.
+  TrainOptions resume_of_finished_run() {
+    TrainOptions options = options_in("run");
+    run(options);
+    options.resume = true;
+    return options;
+  }
 
   const test::TemporaryFolder folder_{"continued"};
   std::string said_;
@@ -113,10 +120,7 @@ TEST_F(Continued, AStopInTheAddedEpochsDoesNotChangeABit) {
     return result;
   };
   const TrainResult whole = run_twice("whole", false), parts = run_twice("parts", true);
-  expect_equal_bits(parts.state, whole.state);
-  ASSERT_EQ(parts.rows.size(), whole.rows.size());
-  for (std::size_t i = 0; i < whole.rows.size(); ++i)
-    expect_equal_rows(parts.rows[i], whole.rows[i]);
+  test::expect_equal_results(parts, whole);
 }
 
 TEST_F(Continued, AnotherLearningRateCountsFromTheNextStepOn) {
@@ -153,9 +157,7 @@ TEST_F(Continued, ARunThatEndedInAnEpochGoesOnInIt) {
 }
 
 TEST_F(Continued, AShorterRunThanTheStepsMadeIsRefused) {
-  TrainOptions options = options_in("run");
-  run(options);
-  options.resume = true;
+  TrainOptions options = resume_of_finished_run();
   options.epochs = 1;
   expect_contains(refusal(options), {"it has made 6 steps of 3 in an epoch", "would end after 3",
                                      "--epochs", checkpoint_path(options)});
@@ -179,9 +181,7 @@ TEST_F(Continued, ARunCannotEndInTheEpochAndStepOfItsCheckpoint) {
 }
 
 TEST_F(Continued, OtherDataAreRefusedAlsoWithMoreEpochs) {
-  TrainOptions options = options_in("run");
-  run(options);
-  options.resume = true;
+  TrainOptions options = resume_of_finished_run();
   options.epochs = 3;
   const TrainingData more = make_synthetic({.train = 40, .test = 13, .channels = 2, .size = 8});
   try {

@@ -2,7 +2,7 @@
 // and mixed images do to it, and which options go together.
 #include "resumed_run.h"
 #include "small_run.h"
-#include "train/batches.h"
+#include "train/training_data.h"
 #include "train/training_step.h"
 
 #include <tutti/autograd/functions.h>

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "distributed/messages.h"
-#include "train/batches.h"
 #include "train/trainer.h"
+#include "train/training_data.h"
 
 #include <tutti/distributed/broadcast_text.h>
 

@@ -27,6 +27,13 @@ inline void expect_equal_rows(const examples::Metrics& a, const examples::Metric
   EXPECT_EQ(a.test_accuracy, b.test_accuracy) << "step " << b.step;
 }
 
+// Compares two results: weights and rows, apart from times.
+inline void expect_equal_results(const examples::TrainResult& a, const examples::TrainResult& b) {
+  expect_equal_bits(a.state, b.state);
+  ASSERT_EQ(a.rows.size(), b.rows.size());
+  for (std::size_t i = 0; i < b.rows.size(); ++i) expect_equal_rows(a.rows[i], b.rows[i]);
+}
+
 // Compares a run that a fault stops, and that is resumed from its last checkpoint, with one that
 // nothing stops. The fault comes `from_end` collectives before the end; a step has about three.
 inline void expect_resumes_to_the_bit(examples::TrainOptions options,
@@ -51,12 +58,7 @@ inline void expect_resumes_to_the_bit(examples::TrainOptions options,
   options.resume = true;
   const auto parts = train_on(2, options, data);
 
-  for (std::size_t r = 0; r < 2; ++r) {
-    expect_equal_bits(parts[r].state, whole[r].state);
-    ASSERT_EQ(parts[r].rows.size(), whole[r].rows.size());
-    for (std::size_t i = 0; i < whole[r].rows.size(); ++i)
-      expect_equal_rows(parts[r].rows[i], whole[r].rows[i]);
-  }
+  for (std::size_t r = 0; r < 2; ++r) expect_equal_results(parts[r], whole[r]);
   EXPECT_EQ(content(folder / "parts" / "model.safetensors"),
             content(folder / "whole" / "model.safetensors"));
   EXPECT_EQ(report_json(content(folder / "parts" / "report.html")).at("test"),

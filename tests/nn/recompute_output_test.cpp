@@ -28,7 +28,7 @@ namespace {
 using namespace nn;
 using test::expect_equal_bits;
 
-constexpr std::int64_t batch = 4;
+constexpr std::int64_t samples = 4;
 
 // Blocks of both kinds of shortcut, and more of them in a row than a chain of recipes has.
 std::shared_ptr<Layer> bottlenecks() {
@@ -59,7 +59,7 @@ struct Variant {
 // Makes two steps and returns losses, parameters, their gradients, buffers and the image's
 // gradient.
 StateDict run(const Variant& variant, bool recompute_output,
-              const std::optional<ProcessGroup>& group = {}, std::int64_t images = batch) {
+              const std::optional<ProcessGroup>& group = {}, std::int64_t images = samples) {
   Generator random(group ? 40 + group->rank() : 40);
   manual_seed(7);
   const std::shared_ptr<Layer> net = variant.bottlenecks ? bottlenecks() : resnet("resnet20");
@@ -138,9 +138,9 @@ TEST(RecomputeOutput, InEvaluationAndFoldedToo) {
 }
 
 TEST(RecomputeOutput, OverRanksTooAlsoIfOneHasNoImages) {
-  for (const std::int64_t images_of_last : {batch, std::int64_t{0}})
+  for (const std::int64_t images_of_last : {samples, std::int64_t{0}})
     distributed::run_ranks(2, [&](const ProcessGroup& group) {
-      const std::int64_t images = group.rank() == 1 ? images_of_last : batch;
+      const std::int64_t images = group.rank() == 1 ? images_of_last : samples;
       const StateDict without = run({}, false, group, images);
       expect_equal_bits(run({}, true, group, images), without);
     });

@@ -1,13 +1,13 @@
-# Configures and builds a project that has tutti as a part of itself, without any preset, so that each source of the
-# library is compiled by itself, as a strict project compiles it. Runs the project's programs. Fails if
-# the project's own installation has files of tutti.
+# Configures and builds a strict project that has tutti as a part of itself, without any preset, and runs its programs.
+# Fails if the project's own installation has files of tutti. tests/alone.sh compiles each source by itself.
 file(REMOVE_RECURSE ${BUILD_DIR})
 set(cache "")
 if(CCACHE)
   set(cache -DCMAKE_CXX_COMPILER_LAUNCHER=${CCACHE})
 endif()
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${PROJECT} -B ${BUILD_DIR} -G Ninja -DTUTTI_SOURCE_DIR=${SOURCE_DIR}
-                        -DCMAKE_CXX_COMPILER=${COMPILER} -DTUTTI_CUDA=OFF -DCMAKE_INSTALL_PREFIX=${BUILD_DIR}/prefix
+                        -DCMAKE_CXX_COMPILER=${COMPILER} -DTUTTI_CUDA=OFF -DCMAKE_UNITY_BUILD=ON
+                        -DCMAKE_INSTALL_PREFIX=${BUILD_DIR}/prefix
                         ${cache}
                 OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${BUILD_DIR} RESULT_VARIABLE failed OUTPUT_VARIABLE output)

@@ -32,8 +32,8 @@ set_tests_properties(package.api_reference PROPERTIES SKIP_RETURN_CODE 77)
 add_package_test(recipes COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DVERSION=${PROJECT_VERSION}
                  -DBUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}/package/recipes -P ${package}/recipes.cmake)
 
-# An installed tutti: what is installed, whether each header compiles alone, and whether the README's program runs in a
-# project of its own.
+# An installed tutti: what is installed, whether each header finds what it includes, and whether the README's program
+# runs in a project of its own.
 if(NOT TUTTI_SANITIZE)
   set(installed ${CMAKE_CURRENT_BINARY_DIR}/package)
   add_package_test(install COMMAND ${CMAKE_COMMAND} -DBUILD_DIR=${PROJECT_BINARY_DIR} -DPREFIX=${installed}/prefix

@@ -1,11 +1,17 @@
-#include "batches.h"
+#include "training_data.h"
 
 #include "network.h"
 #include "trainer.h"
 
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
+#include <tutti/core/excerpt.h>
+#include <tutti/core/hash.h>
 #include <tutti/core/trace.h>
+#include <tutti/data/cifar.h>
+#include <tutti/data/idx.h>
+#include <tutti/data/transforms/crop.h>
+#include <tutti/data/transforms/flip.h>
 #include <tutti/data/transforms/mixup.h>
 #include <tutti/data/transforms/normalize.h>
 #include <tutti/distributed/backend.h>
@@ -14,10 +20,323 @@
 #include <tutti/nn/resnet.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace tutti::examples {
+
+namespace {
+
+using data::Split;
+
+// Checks that all images of a dataset in memory are square, and completes what follows from them.
+TrainingData complete(TrainingData data, const std::string& folder) {
+  const Shape shape = data.train->get(0).image.shape(), test = data.test->get(0).image.shape();
+  if (shape[0] != shape[1] || !(shape == test))
+    fail<DataError>(
+        "the images in {} are {} and {} (height, width, channels), expected square "
+        "ones of one size for training and test",
+        folder, to_string(shape), to_string(test));
+  data.image_size = shape[0];
+  data.channels = shape[2];
+  data.class_names = data.train->class_names();
+  return data;
+}
+
+TrainingData load_mnist_family(const std::string& folder, std::vector<std::string> class_names) {
+  const data::IdxOptions options{.classes = 10, .class_names = std::move(class_names)};
+  return complete({.train = data::load_idx(folder, "train", options),
+                   .test = data::load_idx(folder, "t10k", options),
+                   .classes = options.classes},
+                  folder);
+}
+
+TrainingData load_fashion_mnist(const std::string& folder) {
+  TrainingData data =
+      load_mnist_family(folder, {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal",
+                                 "Shirt", "Sneaker", "Bag", "Ankle boot"});
+  data.mean = {0.2860f};
+  data.deviation = {0.3530f};
+  data.train_transforms = {data::RandomHorizontalFlip()};
+  return data;
+}
+
+TrainingData load_mnist(const std::string& folder) {
+  TrainingData data = load_mnist_family(folder, {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
+  data.mean = {0.1307f};
+  data.deviation = {0.3081f};
+  return data;
+}
+
+// Completes the data of CIFAR-10 or CIFAR-100 with the transforms of both.
+TrainingData complete_cifar(TrainingData data, const std::string& folder) {
+  data = complete(std::move(data), folder);
+  data.train_transforms = {data::RandomCrop({.size = data.image_size, .padding = 4}),
+                           data::RandomHorizontalFlip()};
+  return data;
+}
+
+TrainingData load_cifar10(const std::string& folder) {
+  return complete_cifar({.train = data::load_cifar10(folder, Split::train),
+                         .test = data::load_cifar10(folder, Split::test),
+                         .classes = 10,
+                         .mean = {0.4914f, 0.4822f, 0.4465f},
+                         .deviation = {0.2470f, 0.2435f, 0.2616f}},
+                        folder);
+}
+
+TrainingData load_cifar100(const std::string& folder) {
+  return complete_cifar({.train = data::load_cifar100(folder, Split::train),
+                         .test = data::load_cifar100(folder, Split::test),
+                         .classes = 100,
+                         .mean = {0.5071f, 0.4865f, 0.4409f},
+                         .deviation = {0.2673f, 0.2564f, 0.2762f}},
+                        folder);
+}
+
+// A dataset in files of one folder, and where it is looked for.
+struct KnownDataset {
+  const char *name, *folder;
+  TrainingData (*load)(const std::string& folder);
+};
+constexpr std::array known_datasets{
+    // Debian's dataset-fashion-mnist
+    KnownDataset{"fashion-mnist", "/usr/share/datasets/fashion-mnist", load_fashion_mnist},
+    KnownDataset{"mnist", "data/mnist", load_mnist},
+    KnownDataset{"cifar10", "data/cifar-10-batches-bin", load_cifar10},
+    KnownDataset{"cifar100", "data/cifar-100-binary", load_cifar100}};
+
+const KnownDataset* find_dataset(const std::string& name) {
+  const auto found = std::ranges::find(known_datasets, name, &KnownDataset::name);
+  return found == known_datasets.end() ? nullptr : &*found;
+}
+
+// Returns what `folder` lacks of the classes of another one; empty where it has them all.
+std::string describe_missing(const std::string& folder, const std::vector<std::string>& own,
+                             const std::vector<std::string>& others) {
+  std::vector<std::string> missing;  // both lists are sorted
+  std::set_difference(others.begin(), others.end(), own.begin(), own.end(),
+                      std::back_inserter(missing));
+  if (missing.empty()) return {};
+  return fmt::format("; {} lacks '{}'{}", folder, excerpt(missing[0]),
+                     missing.size() == 1 ? "" : fmt::format(" and {} more", missing.size() - 1));
+}
+
+TrainingData load_folder(const TrainOptions& options) {
+  const std::int64_t size = options.image_size, resize_size = size * 256 / 224;
+  data::ImageFolder::Options how{.broken_files = options.broken_files};
+  const std::string train_path = options.data + "/train", test_path = options.data + "/val";
+  const auto train = std::make_shared<data::ImageFolder>(train_path, how);
+  how.decode.min_size = resize_size;  // a random part of a training image may be enlarged instead
+  const auto test = std::make_shared<data::ImageFolder>(test_path, how);
+  const std::vector<std::string> classes = train->class_names(), others = test->class_names();
+  if (classes != others)
+    fail<DataError>("{} and {} have different classes{}{}", train_path, test_path,
+                    describe_missing(test_path, others, classes),
+                    describe_missing(train_path, classes, others));
+  if (classes.size() < 2)
+    fail<DataError>("{} has one class only, '{}'; expected at least two folders", train_path,
+                    excerpt(classes[0]));
+  return {
+      .train = train,
+      .test = test,
+      .channels = 3,
+      .classes = static_cast<std::int64_t>(classes.size()),
+      .image_size = size,
+      .resize_size = resize_size,
+      .class_names = classes,
+      .mean = {0.485f, 0.456f, 0.406f},  // of ImageNet
+      .deviation = {0.229f, 0.224f, 0.225f},
+      .train_transforms = {data::RandomResizedCrop({.size = size}), data::RandomHorizontalFlip()},
+      .test_transforms = {data::Resize(resize_size), data::CenterCrop(size)},
+      .folders = {train, test}};
+}
+
+TrainingData with_fingerprints(TrainingData data) {
+  data.images = describe_images(data);
+  return data;
+}
+
+}  // namespace
+
+const std::vector<std::string>& dataset_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const KnownDataset& known : known_datasets) all.emplace_back(known.name);
+    all.insert(all.end(), {"folder", "synthetic"});
+    return all;
+  }();
+  return names;
+}
+
+std::string default_folder(const std::string& name) {
+  const KnownDataset* const known = find_dataset(name);
+  return known ? known->folder : "";
+}
+
+TrainingData load_training_data(const TrainOptions& options) {
+  if (options.dataset == "synthetic") return make_synthetic();
+  if (options.dataset == "folder") return with_fingerprints(load_folder(options));
+  const KnownDataset* const known = find_dataset(options.dataset);
+  if (!known) fail<ValueError>("unknown dataset '{}'", options.dataset);
+  try {
+    return with_fingerprints(known->load(options.data));
+  } catch (const DataError& error) {
+    fail<DataError>("{} (--data gives the folder of {})", error.what(), options.dataset);
+  }
+}
+
+TrainingData make_synthetic(const SyntheticOptions& options) {
+  const auto images = [&](std::int64_t count, std::uint64_t seed) {
+    return std::make_shared<data::SyntheticDataset>(
+        data::SyntheticDataset::Options{.count = count,
+                                        .height = options.size,
+                                        .width = options.size,
+                                        .channels = options.channels,
+                                        .seed = seed});
+  };
+  const auto channels = static_cast<std::size_t>(options.channels);
+  return with_fingerprints({.train = images(options.train, 2 * options.seed),
+                            .test = images(options.test, 2 * options.seed + 1),
+                            .channels = options.channels,
+                            .classes = 10,
+                            .image_size = options.size,
+                            .mean = std::vector<float>(channels, 0.5f),
+                            .deviation = std::vector<float>(channels, 0.25f),
+                            .train_transforms = {data::RandomHorizontalFlip()}});
+}
+
+TrainingData shard(TrainingData data, int rank, int ranks) {
+  const std::int64_t size = data.train->size(), begin = size * rank / ranks,
+                     end = size * (rank + 1) / ranks;
+  std::vector<std::int64_t> own(static_cast<std::size_t>(end - begin));
+  std::iota(own.begin(), own.end(), begin);
+  data.train = std::make_shared<data::Subset>(std::move(data.train), std::move(own));
+  return data;
+}
+
+std::vector<data::ImageFolder::BrokenFile> replaced_files(const TrainingData& data,
+                                                          const ProcessGroup& group) {
+  std::vector<data::ImageFolder::BrokenFile> all;
+  for (const auto& folder : data.folders) {
+    const Tensor broken = zeros({folder->size()}, {.dtype = uint8});
+    for (const auto& file : folder->broken_files()) broken.data<std::uint8_t>()[file.index] = 1;
+    group.all_reduce(broken, distributed::ReduceOp::max, {.name = "broken files"}).wait();
+    for (std::int64_t i = 0; group.rank() == 0 && i < folder->size(); ++i)
+      if (broken.data<std::uint8_t>()[i] == 1) folder->get(i);  // notes the reason here, too
+    for (auto& file : folder->broken_files()) all.push_back(std::move(file));
+  }
+  return all;
+}
+
+// ---- model card
+
+nn::ModelCard model_card(const TrainOptions& options, const TrainingData& data) {
+  nn::ModelCard card{.model = options.model,
+                     .classes = data.classes,
+                     .channels = data.channels,
+                     .class_names = data.class_names,
+                     .mean = {data.mean.begin(), data.mean.end()},
+                     .std = {data.deviation.begin(), data.deviation.end()},
+                     .resize_size = data.resize_size,
+                     .input_size = data.image_size};
+  try {
+    card.to_metadata();
+  } catch (const ValueError& error) {
+    fail<DataError>("{}: the weights file cannot describe these images: {}", options.dataset,
+                    error.what());
+  }
+  return card;
+}
+
+// ---- same data
+
+namespace {
+
+// Adds the paths of a folder's files, without the beginning that all have in common: the folder may
+// lie elsewhere on another host. The files are sorted, so that the first and the last tell it.
+void add_paths(Hash64& hash, const data::Dataset& folder) {
+  const std::string first = folder.describe(0), last = folder.describe(folder.size() - 1);
+  const auto common = std::ranges::mismatch(first, last).in1 - first.begin();
+  for (std::int64_t i = 0; i < folder.size(); ++i)
+    hash.add(std::string_view(folder.describe(i)).substr(static_cast<std::size_t>(common)))
+        .add(std::uint64_t{0});
+}
+
+void add_some_images(Hash64& hash, const data::Dataset& images) {
+  constexpr std::int64_t most = 256;
+  const std::int64_t size = images.size(), n = std::min(size, most);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const data::Sample sample = images.get(i * size / n);
+    const Tensor pixels = sample.image.contiguous();
+    hash.add(static_cast<std::uint64_t>(sample.label))
+        .add(pixels.raw(), static_cast<std::size_t>(pixels.numel()));
+  }
+}
+
+std::string fingerprint(const data::Dataset& images, bool are_files) {
+  Hash64 hash;
+  if (are_files) add_paths(hash, images);
+  else add_some_images(hash, images);
+  return fmt::format("{:016x}", hash.value());
+}
+
+// Returns a hash of the names of classes and of the fingerprints.
+std::uint64_t hash_of(const TrainingData& data) {
+  Hash64 hash;
+  for (const std::string& name : data.class_names) hash.add(name).add(std::uint64_t{name.size()});
+  for (const auto& [key, text] : data.images) hash.add(text);
+  return hash.value();
+}
+
+std::string describe(const std::int64_t* numbers) {
+  return fmt::format("{} training and {} test images of {} classes", numbers[0], numbers[1],
+                     numbers[2]);
+}
+
+}  // namespace
+
+Metadata describe_images(const TrainingData& data) {
+  const bool are_files = !data.folders.empty();
+  return {{"train_images", std::to_string(data.train->size())},
+          {"train_fingerprint", fingerprint(*data.train, are_files)},
+          {"test_images", std::to_string(data.test->size())},
+          {"test_fingerprint", fingerprint(*data.test, are_files)}};
+}
+
+Metadata describe_data(const TrainOptions& options, const TrainingData& data) {
+  if (data.images.empty()) return {};
+  Metadata all = model_card(options, data).to_metadata();
+  all.insert(data.images.begin(), data.images.end());
+  return all;
+}
+
+void expect_same_data(const TrainingData& data, const ProcessGroup& group) {
+  constexpr std::int64_t count = 4;
+  const Tensor mine = empty({count}, {.dtype = int64});
+  const std::array numbers{data.train->size(), data.test->size(), data.classes,
+                           static_cast<std::int64_t>(hash_of(data))};
+  std::copy(numbers.begin(), numbers.end(), mine.data<std::int64_t>());
+  const Tensor all = empty({group.size(), count}, {.dtype = int64});
+  group.all_gather(mine, all, {.name = "data"}).wait();
+  const std::int64_t* const first = all.data<std::int64_t>();
+  for (int rank = 1; rank < group.size(); ++rank) {
+    const std::int64_t* const other = first + rank * count;
+    if (std::equal(first, first + count, other)) continue;
+    const std::string found = describe(first), found_there = describe(other);
+    if (found == found_there)
+      fail<DataError>(
+          "ranks 0 and {} both have {}, but other images, or other names of classes or files; give "
+          "all hosts "
+          "the same data",
+          rank, found);
+    fail<DataError>("rank 0 has {}, rank {} has {}; give all hosts the same data", found, rank,
+                    found_there);
+  }
+}
 
 namespace {
 
