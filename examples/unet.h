@@ -1,6 +1,5 @@
-// A U-Net (Ronneberger et al., 2015) with batch normalisation, as an example of how to write a
-// network of one's own: skip connections, transposed convolutions, and images whose sizes are not
-// multiples of 16. It is a header, to be copied.
+// A U-Net (Ronneberger et al., 2015) as an example of a network of one's own: skip connections,
+// transposed convolutions, and images of any sizes. It is a header, to be copied.
 #pragma once
 
 #include <tutti/autograd/functions.h>
@@ -19,23 +18,18 @@ struct DoubleConv : nn::Layer {
   nn::BatchNorm2d& bn1;
   nn::Conv2d& conv2;
   nn::BatchNorm2d& bn2;
-
   DoubleConv(std::int64_t in, std::int64_t out)
       : conv1(add<nn::Conv2d>("conv1", convolution(in, out))),
         bn1(add<nn::BatchNorm2d>("bn1", {.channels = out})),
         conv2(add<nn::Conv2d>("conv2", convolution(out, out))),
         bn2(add<nn::BatchNorm2d>("bn2", {.channels = out})) {}
-
   Tensor forward(const Tensor& x) override {
     const Tensor y = bn1.forward(conv1(x), {.relu = true});
     return bn2.forward(conv2(y), {.relu = true});
   }
-  // fold_batch_norm() reads which layer runs on the output of which.
   std::vector<ConsecutiveChildren> consecutive_children() const override {
-    return {{"conv1", "bn1"}, {"conv2", "bn2"}};
+    return {{"conv1", "bn1"}, {"conv2", "bn2"}};  // for fold_batch_norm()
   }
-
- private:
   static nn::Conv2d::Options convolution(std::int64_t in, std::int64_t out) {
     return {.in = in, .out = out, .kernel = 3, .padding = 1, .bias = false};
   }
@@ -52,7 +46,6 @@ struct UNet : nn::Layer {
   nn::ModuleList& up;    ///< transposed convolutions, from the lowest resolution on
   nn::ModuleList& join;  ///< the DoubleConv behind each of them
   nn::Child<nn::Conv2d> head;
-
   explicit UNet(const Options& o)
       : down(add<nn::ModuleList>("down")),
         up(add<nn::ModuleList>("up")),
@@ -67,7 +60,6 @@ struct UNet : nn::Layer {
     }
     head = add_replaceable<nn::Conv2d>("head", {.in = o.width, .out = o.classes, .kernel = 1});
   }
-
   Tensor forward(const Tensor& images) override {
     std::vector<Tensor> skips{down[0](images)};
     for (std::int64_t level = 1; level < down.size(); ++level)

@@ -133,14 +133,10 @@ Tensor RandomMaskedCrop::operator()(const Tensor& masked, Generator& random) con
   return crop_masked(masked, place_.draw(masked.size(0), masked.size(1), random), ignore_);
 }
 
-RandomMaskedRotation::RandomMaskedRotation(Options options) : options_(options) {
-  check_range(0, options.degrees, 0, "RandomMaskedRotation", "angle");
-  check_range(options.degrees, 180, 0, "RandomMaskedRotation", "angle");
-}
-
-Tensor RandomMaskedRotation::operator()(const Tensor& masked, Generator& random) const {
-  return rotate_masked(masked, random.uniform(-options_.degrees, options_.degrees),
-                       options_.ignore);
+RandomMaskedRotation::RandomMaskedRotation(double degrees, std::uint8_t ignore)
+    : degrees_(degrees), ignore_(ignore) {
+  if (!(degrees >= 0 && degrees <= 180))
+    fail<ValueError>("RandomMaskedRotation: expected degrees from 0 to 180, got {}", degrees);
 }
 
 }  // namespace tutti::data

@@ -56,13 +56,9 @@ class RandomMaskedScale {
 /// its centre.
 class RandomMaskedCrop {
  public:
-  struct Options {
-    std::int64_t size = 512;
-    std::uint8_t ignore = 255;
-  };
   /// Throws a ValueError for a size below 1.
-  explicit RandomMaskedCrop(Options options)
-      : place_({.size = options.size, .padding = 0}), ignore_(options.ignore) {}
+  explicit RandomMaskedCrop(std::int64_t size, std::uint8_t ignore = 255)
+      : place_({.size = size, .padding = 0}), ignore_(ignore) {}
   Tensor operator()(const Tensor& masked, Generator& random) const;
 
  private:
@@ -70,19 +66,18 @@ class RandomMaskedCrop {
   std::uint8_t ignore_;
 };
 
-/// Turns a masked image by a uniform angle.
+/// Turns a masked image by a uniform angle within [-degrees, degrees].
 class RandomMaskedRotation {
  public:
-  struct Options {
-    double degrees = 10;  ///< The angle is within [-degrees, degrees].
-    std::uint8_t ignore = 255;
-  };
   /// Throws a ValueError for a negative angle or one above 180.
-  explicit RandomMaskedRotation(Options options);
-  Tensor operator()(const Tensor& masked, Generator& random) const;
+  explicit RandomMaskedRotation(double degrees = 10, std::uint8_t ignore = 255);
+  Tensor operator()(const Tensor& masked, Generator& random) const {
+    return rotate_masked(masked, random.uniform(-degrees_, degrees_), ignore_);
+  }
 
  private:
-  Options options_;
+  double degrees_;
+  std::uint8_t ignore_;
 };
 
 }  // namespace tutti::data

@@ -97,15 +97,16 @@ Tensor convolve_transposed(const char* op, int rank, const Tensor& given, const 
              for_b = autograd::needs_grad(bias);
   return autograd::record(
       op, y, {x, w, bias},
-      [&kernels, options = options, format, for_x, for_w, for_b, used,
-       x = autograd::Saved(x.detach()), w = autograd::Saved(w.detach()),
+      [&kernels, options = options, format, for_x, for_w, for_b, used, x_shape = x.shape(),
+       x = for_w ? autograd::Saved(x.detach()) : autograd::Saved(), w = autograd::Saved(w.detach()),
        b = bias.defined() ? bias.detach() : bias](const Tensor& gradient) {
         const Tensor dy = gradient.contiguous(format);
         std::vector<Tensor> result(3);
         if (for_x) {
           const Tensor& unchanged = w;  // Throws if the weight was changed in place.
-          kernels.convolution.forward(dy, unchanged.dtype() == dy.dtype() ? unchanged : used, {},
-                                      options, result[0] = empty_like(x.get()));
+          kernels.convolution.forward(
+              dy, unchanged.dtype() == dy.dtype() ? unchanged : used, {}, options,
+              result[0] = empty(x_shape, {dy.dtype(), dy.device()}, format));
         }
         if (for_b) {
           result[2] = empty(b.shape(), {b.dtype(), b.device()});

@@ -12,8 +12,6 @@
 namespace tutti::nn {
 namespace {
 
-constexpr std::int64_t largest_size = std::numeric_limits<std::int32_t>::max();
-
 void check_interpolation(const Tensor& x, const InterpolateOptions& options) {
   if (x.rank() < 3 || x.rank() > 5 || product(x.shape(), 1, x.rank()) == 0)
     fail<ShapeError>(
@@ -33,36 +31,29 @@ void check_interpolation(const Tensor& x, const InterpolateOptions& options) {
                      options.size.empty() ? "neither" : "both");
 }
 
+// Returns the factor of each spatial dimension; none where sizes are given.
 std::vector<double> factors_of(const Tensor& x, const std::vector<double>& given) {
   const auto rank = static_cast<std::size_t>(x.rank() - 2);
-  if (given.empty() || given.size() == rank) return given;
-  if (given.size() != 1)
+  if (given.size() > 1 && given.size() != rank)
     fail<ValueError>("interpolate: expected 1 or {} numbers for scale_factor, got {}", rank,
                      given.size());
-  return std::vector<double>(rank, given[0]);
+  return given.size() == 1 ? std::vector<double>(rank, given[0]) : given;
 }
 
-// Returns floor(size factor), or 0 where that is no size.
-std::int64_t scaled(std::int64_t size, double factor) {
-  const double result = std::floor(static_cast<double>(size) * factor);
-  return result >= 1 && result <= static_cast<double>(largest_size)
-             ? static_cast<std::int64_t>(result)
-             : 0;
-}
-
-Shape interpolated_shape(const Tensor& x, const InterpolateOptions& options,
-                         const std::vector<double>& factors) {
+Shape interpolated_shape(const Tensor& x, const Dims& size, const std::vector<double>& factors) {
   const int rank = x.rank() - 2;
-  Dims sizes = options.size.empty() ? Dims()
-                                    : expand_option("interpolate", "size", options.size, rank, 1);
-  for (std::size_t d = 0; d < factors.size(); ++d)
-    sizes.push_back(scaled(x.size(static_cast<int>(d) + 2), factors[d]));
+  Dims sizes = size.empty() ? Dims() : expand_option("interpolate", "size", size, rank, 1);
+  constexpr double largest = std::numeric_limits<std::int32_t>::max();
+  for (std::size_t d = 0; d < factors.size(); ++d) {
+    const double scaled =
+        std::floor(static_cast<double>(x.size(static_cast<int>(d) + 2)) * factors[d]);
+    sizes.push_back(scaled >= 1 && scaled <= largest ? static_cast<std::int64_t>(scaled) : 0);
+  }
   Shape shape{x.size(0), x.size(1)};
   for (int d = 0; d < rank; ++d) {
-    if (sizes[d] < 1 || std::max(sizes[d], x.size(d + 2)) > largest_size)
-      fail<ValueError>(
-          "interpolate: expected spatial sizes from 1 to {} after it, got {} from input {}",
-          largest_size, to_string(sizes), to_string(x.shape()));
+    if (sizes[d] < 1 || static_cast<double>(std::max(sizes[d], x.size(d + 2))) > largest)
+      fail<ValueError>("interpolate: expected spatial sizes from 1 to {}, got {} from input {}",
+                       largest, to_string(sizes), to_string(x.shape()));
     shape.push_back(sizes[d]);
   }
   return shape;
@@ -84,7 +75,7 @@ Tensor interpolate(const Tensor& given, const InterpolateOptions& options) {
   const MemoryFormat format = given.memory_format();
   const Tensor x = given.contiguous(format);
   const TensorOptions kind{x.dtype(), x.device()};
-  const Tensor y = empty(interpolated_shape(x, options, kernel_options.factors), kind, format);
+  const Tensor y = empty(interpolated_shape(x, options.size, kernel_options.factors), kind, format);
   const auto& kernels = kernels::on(x.device()).interpolation;
   kernels.forward(x.detach(), kernel_options, y);
   return autograd::record(

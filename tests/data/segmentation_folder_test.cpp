@@ -126,12 +126,11 @@ TEST_F(Segmentation, ErrorsNameTheFile) {
 TEST_F(Segmentation, MakesBatchesOfWhichImagesAndMasksAreParts) {
   const auto folder = std::make_shared<SegmentationFolder>(root);
   for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    DataLoader loader(folder,
-                      {.sampler = {.batch_size = 2, .seed = 4},
-                       .transforms = {RandomMaskedScale(), RandomMaskedRotation({.degrees = 10}),
-                                      RandomMaskedCrop({.size = 12}), RandomHorizontalFlip(),
-                                      OnImage(ColorJitter({.brightness = 0.4})),
-                                      OnImage(Normalize({.format = format}))}});
+    DataLoader loader(
+        folder, {.sampler = {.batch_size = 2, .seed = 4},
+                 .transforms = {RandomMaskedScale(), RandomMaskedRotation(10), RandomMaskedCrop(12),
+                                RandomHorizontalFlip(), OnImage(ColorJitter({.brightness = 0.4})),
+                                OnImage(Normalize({.format = format}))}});
     const auto [images, masks] = split_masks(loader.next()->images);
     EXPECT_EQ(images.shape(), (Shape{2, 3, 12, 12}));
     EXPECT_TRUE(images.is_contiguous(format));
@@ -149,9 +148,9 @@ TEST(MaskedTransforms, ChangeImageAndMaskAlike) {
   mask.slice(1, 15, 30).fill_(200);
   const Tensor image = empty({40, 30, 3}, {.dtype = uint8});
   for (int c = 0; c < 3; ++c) image.select(2, c).copy_(mask.select(2, 0));
-  const Transform transforms[] = {RandomMaskedScale(0.5, 2), RandomMaskedCrop({.size = 25}),
-                                  RandomMaskedCrop({.size = 50}), RandomHorizontalFlip(1),
-                                  RandomMaskedRotation({.degrees = 20})};
+  const Transform transforms[] = {RandomMaskedScale(0.5, 2), RandomMaskedCrop(25),
+                                  RandomMaskedCrop(50), RandomHorizontalFlip(1),
+                                  RandomMaskedRotation(20)};
   for (const Transform& transform : transforms)
     for (int trial = 0; trial < 5; ++trial) {
       const auto [seen, truth] = split_mask(transform(join_mask(image, mask), random));
@@ -194,9 +193,9 @@ TEST(MaskedTransforms, Errors) {
                    masked, random),
                ShapeError);
   EXPECT_THROW(RandomMaskedScale(0, 1), ValueError);
-  EXPECT_THROW(RandomMaskedRotation({.degrees = 181}), ValueError);
-  EXPECT_THROW(RandomMaskedRotation({.degrees = -1}), ValueError);
-  EXPECT_THROW(RandomMaskedCrop({.size = 0}), ValueError);
+  EXPECT_THROW(RandomMaskedRotation(181), ValueError);
+  EXPECT_THROW(RandomMaskedRotation(-1), ValueError);
+  EXPECT_THROW(RandomMaskedCrop(0), ValueError);
 }
 
 }  // namespace
