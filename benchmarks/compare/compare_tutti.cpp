@@ -168,7 +168,7 @@ Workload small_mlp(const Arguments& arguments) {
     weights.emplace_back(name, find(tensors, name));
   model->load_state_dict(weights);
   const auto adam =
-      std::make_shared<optim::Adam>(model->parameters(), optim::AdamOptions{.lr = 1e-3});
+      std::make_shared<optim::Adam>(model->parameters(), optim::Adam::Options{.lr = 1e-3});
   const auto step = [=] {
     adam->zero_grad();
     const Tensor loss = nn::mse_loss((*model)(x), target);
