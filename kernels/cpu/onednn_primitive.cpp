@@ -1,6 +1,7 @@
 #include "onednn_primitive.h"
 
 #include "../../core/memory.h"
+#include "../../core/parallel.h"
 #include "../../core/signal_stack.h"
 
 #include <sys/mman.h>
@@ -10,19 +11,21 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace tutti::kernels::cpu::onednn {
 namespace {
 
 // oneDNN keeps compiled code in objects of static duration, which the exit of the process destroys
 // while other threads may compute. The handlers at exit run in the reverse order of what they were
-// registered in, so each of the first calls that compile registers this one anew: other threads may
-// end their calls, for a second at most, and begin no more.
-std::atomic<int> calls{0}, compilations{0};
+// registered in, so each call that compiles what the process has not compiled before registers this
+// one anew: other threads may end their calls, for a second at most, and begin no more.
+std::atomic<int> calls{0};
 std::atomic<bool> is_exiting{false};
 thread_local bool exits = false;  // this thread ends the process
 
@@ -31,6 +34,41 @@ void end_calls() {
   for (int i = 0; i < 1000 && calls > 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
+
+// What the first call of a kind makes while the process exits would be destroyed before end_calls()
+// runs. exit() ends the thread-local objects of its thread before it runs any handler: there the
+// main thread waits for such calls, and lets no other begin.
+std::atomic<int> first_calls{0};
+std::atomic<bool> main_thread_ends{false};
+struct WaitsForFirstCalls {
+  ~WaitsForFirstCalls() {
+    if (!tutti::detail::is_main_thread()) return;
+    main_thread_ends = true;
+    for (int i = 0; i < 1000 && first_calls > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+};
+thread_local const WaitsForFirstCalls waits_for_first_calls;
+[[maybe_unused]] const auto* const of_main_thread = &waits_for_first_calls;
+
+// Returns whether the process has not compiled for this key before. It keeps 1000 keys at most.
+bool is_first_for_process(const std::string& key) {
+  static auto& mutex = *new std::mutex;  // never destroyed, like the engine
+  static auto& keys = *new std::unordered_set<std::string>;
+  const std::lock_guard lock(mutex);
+  return keys.size() < 1000 && keys.insert(key).second;
+}
+
+struct FirstCall {
+  FirstCall() {
+    ++first_calls;
+    if (!main_thread_ends || tutti::detail::is_main_thread()) return;
+    --first_calls;
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // the process should end meanwhile
+    ++first_calls;
+  }
+  ~FirstCall() { --first_calls; }
+};
 
 struct Call {
   explicit Call(const char* op) {
@@ -207,6 +245,8 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
   try {
     auto found = cache.find(key.text());
     const bool compiles = found == cache.end();
+    std::optional<FirstCall> first;
+    if (compiles && is_first_for_process(key.text())) first.emplace();
     const Call call(op);
     if (compiles) {
       if (cache.size() >= max_primitives) cache.clear();
@@ -222,7 +262,7 @@ bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<v
     }
     if (!found->second) return false;
     found->second->run(op, pointers, packed);
-    if (compiles && compilations++ < 1000) std::atexit(end_calls);
+    if (first) std::atexit(end_calls);
     return true;
   } catch (const std::bad_alloc&) {
     fail<OutOfMemoryError>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);

@@ -112,7 +112,8 @@ TEST_F(Process, AThreadThatIsJoinedAtExitFinishes) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);
-    convolve(0);  // constructs what the exit destroys after the thread below has ended
+    set_num_threads(1);  // as the thread below
+    convolve(0);         // constructs what the exit destroys after the thread below has ended
     static std::atomic<bool> stop{false};
     struct Joined {
       std::thread thread;

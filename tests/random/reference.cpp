@@ -183,25 +183,35 @@ Array conv_transpose(const Array& x, const Array& w, const Array& bias,
 }
 
 Array interpolate(const Array& x, const Interpolation& arguments) {
+  // Returns the weight of input i for output o; below 0 if the output does not touch the input.
   const auto weight = [&](std::size_t d, std::int64_t o, std::int64_t i) -> Real {
     const std::int64_t last = x.size(static_cast<int>(d) + 2) - 1;
     const Real scale = arguments.scales[d], position = static_cast<Real>(o);
-    if (!arguments.linear)
-      return std::min(static_cast<std::int64_t>(static_cast<float>(o) * static_cast<float>(scale)),
-                      last) == i;
+    if (!arguments.linear) {
+      const auto at = static_cast<std::int64_t>(static_cast<float>(o) * static_cast<float>(scale));
+      return std::min(at, last) == i ? 1 : -1;
+    }
     const Real at = arguments.align_corners ? position * scale
                                             : (position + Real(0.5)) * scale - Real(0.5);
-    return std::max<Real>(
-        0, 1 - std::abs(std::clamp<Real>(at, 0, static_cast<Real>(last)) - static_cast<Real>(i)));
+    const Real distance =
+        std::abs(std::clamp<Real>(at, 0, static_cast<Real>(last)) - static_cast<Real>(i));
+    return distance > Real(1.0001) ? -1 : std::max<Real>(0, 1 - distance);
   };
   Array y(with_spatial(x.size(0), x.size(1), arguments.output));
   for_each_index(y.shape, [&](const Dims& out) {
     for_each_index(spatial(x.shape), [&](const Dims& in) {
       Real product = 1;
-      for (int d = 0; d < in.size(); ++d)
-        product *= weight(static_cast<std::size_t>(d), out[d + 2], in[d]);
-      if (product > 0)
-        y.at(out) = y.at(out) + x.at(with_spatial(out[0], out[1], in)) * Number(product);
+      bool touches = true;
+      for (int d = 0; d < in.size(); ++d) {
+        const Real factor = weight(static_cast<std::size_t>(d), out[d + 2], in[d]);
+        touches = touches && factor >= 0;
+        product *= factor;
+      }
+      // Positions are rounded, so that a weight of 0 has a rounding error, too.
+      const Number& value = x.at(with_spatial(out[0], out[1], in));
+      if (touches && (product > 0 || std::isfinite(value.value())))
+        y.at(out) = y.at(out) +
+                    value * (arguments.linear ? Number(1 + product) - Number(1) : Number(1));
     });
   });
   return y;
