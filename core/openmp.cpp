@@ -36,7 +36,7 @@ struct Prepared {
 thread_local Prepared prepared;
 
 // GCC's OpenMP keeps the threads of a loop for the next one, and the child of a fork, which has not
-// got them, would wait for them for ever. So they end before the fork; parent and child start
+// got them, would wait for them without end. So they end before the fork; parent and child start
 // others. The allocator comes first, because its lock must not be held while threads end.
 void end_threads() {
   detail::end_helpers();
