@@ -129,7 +129,7 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Options options)
 }
 
 DataLoader::~DataLoader() {
-  if (queue_->process.is_of_parent()) (void)queue_.release();  // to join would wait for ever
+  if (queue_->process.is_of_parent()) (void)queue_.release();  // a join would never return
   else
     for (std::jthread& thread : queue_->threads) thread.request_stop();
 }

@@ -19,8 +19,8 @@ using CommunicationHook =
 /// with the rounding of that dtype. With `error_feedback` each rank keeps what its rounding has
 /// lost, in memory of the size of the gradients, and adds it to its next gradients, so that the
 /// errors do not add up over the steps (Seide et al., 2014). A gradient that is not finite would
-/// stay there for ever, so that does not go with a loss scaler. Throws a DTypeError for another
-/// dtype.
+/// never leave that memory, so do not combine error feedback with a loss scaler. Throws a
+/// DTypeError for another dtype.
 CommunicationHook compress_gradients(DType dtype, bool error_feedback = false);
 
 }  // namespace tutti::distributed
