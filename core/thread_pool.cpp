@@ -35,7 +35,7 @@ class Signal {
   }
   /// Returns once the value is not `old`.
   void wait_while(std::uint32_t old) {
-    constexpr std::chrono::microseconds spin_time{20};
+    constexpr std::chrono::microseconds spin_time{50};
     const auto begin = std::chrono::steady_clock::now();
     do {
       for (int i = 0; i < 16; ++i) {

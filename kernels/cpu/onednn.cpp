@@ -73,6 +73,33 @@ bool in_shares(std::int64_t size, std::initializer_list<Tensor> tensors, const C
   return all;
 }
 
+// Returns whether the shares of a convolution are of output channels (input channels, for the
+// gradient of the input) instead of images: where the weight is larger than the activation that has
+// these channels, because each share of images would convert the whole weight to oneDNN's layout.
+bool is_divided_by_channels(const Tensor& w, const Tensor& activation, const ConvOptions& options) {
+  const int threads = num_threads();
+  return threads > 1 && threads <= 8 && options.groups == 1 && w.numel() > 2 * activation.numel() &&
+         activation.size(1) % (16 * threads) == 0;
+}
+
+// Memory for an activation of which each share has some channels, dense as oneDNN needs them.
+class ChannelShares {
+ public:
+  explicit ChannelShares(const Tensor& like)
+      : like_(like), memory_(empty({like.numel()}, {like.dtype()})) {}
+  /// Channels [begin, end), in the layout that `like` and `other` share.
+  Tensor part(std::int64_t begin, std::int64_t end, const Tensor& other) const {
+    Shape shape = like_.shape();
+    shape[1] = end - begin;
+    const auto format = common_format(like_, other);
+    return memory_.alias(shape, dense_strides(shape, format ? *format : MemoryFormat::contiguous),
+                         begin * (like_.numel() / like_.size(1)));
+  }
+
+ private:
+  Tensor like_, memory_;
+};
+
 // A convolution as oneDNN describes it. `w_any` leaves the layout of the weight to oneDNN.
 struct ConvDescs {
   Desc x, w, w_any, y, bias;
@@ -149,6 +176,17 @@ bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const 
 bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y) {
   if (misses_padded_windows(w, options) || misreads_single_columns(w, options, y)) return false;
+  if (!PackedWeights::of(w) && is_divided_by_channels(w, y, options)) {
+    const ChannelShares ys(y);
+    return in_shares(y.size(1), {x, w, bias, y}, [&](std::int64_t begin, std::int64_t end) {
+      const Tensor own = ys.part(begin, end, x);
+      if (!convolution_forward(x, part(w, 0, begin, end),
+                               bias.defined() ? part(bias, 0, begin, end) : bias, options, own))
+        return false;
+      table().elementwise.copy(own, part(y, 1, begin, end));
+      return true;
+    });
+  }
   if (is_divided(x.size(0)))
     return in_shares(x.size(0), {x, w, bias, y}, [&](std::int64_t begin, std::int64_t end) {
       return convolution_forward(part(x, 0, begin, end), w, bias, options, part(y, 0, begin, end));
@@ -173,6 +211,15 @@ bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
 
 bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                                 const Tensor& dx) {
+  if (is_divided_by_channels(w, dx, options)) {
+    const ChannelShares dxs(dx);
+    return in_shares(dx.size(1), {dy, w, dx}, [&](std::int64_t begin, std::int64_t end) {
+      const Tensor own = dxs.part(begin, end, dy);
+      if (!convolution_backward_input(dy, part(w, 1, begin, end), options, own)) return false;
+      table().elementwise.copy(own, part(dx, 1, begin, end));
+      return true;
+    });
+  }
   if (is_divided(dy.size(0)))
     return in_shares(dy.size(0), {dy, w, dx}, [&](std::int64_t begin, std::int64_t end) {
       return convolution_backward_input(part(dy, 0, begin, end), w, options,
@@ -251,6 +298,15 @@ bool backward_weight_in_shares(const Tensor& x, const Tensor& dy, const ConvOpti
 
 bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                                  const Tensor& dw, const Tensor& db) {
+  if (is_divided_by_channels(dw, dy, options)) {
+    const ChannelShares dys(dy);
+    return in_shares(dy.size(1), {x, dy, dw, db}, [&](std::int64_t begin, std::int64_t end) {
+      const Tensor own = dys.part(begin, end, x);
+      table().elementwise.copy(part(dy, 1, begin, end), own);
+      return convolution_backward_weight(x, own, options, part(dw, 0, begin, end),
+                                         db.defined() ? part(db, 0, begin, end) : db);
+    });
+  }
   if (is_divided(x.size(0))) return backward_weight_in_shares(x, dy, options, dw, db);
   PrimitiveKey key('w');
   for (const Tensor& t : {x, dy, dw, db}) key.add(t);
