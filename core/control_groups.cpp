@@ -1,5 +1,10 @@
+// The limits of control groups, and the counts of cores in parallel.h, which follow from them.
 #include "control_groups.h"
 
+#include "parallel.h"
+
+#include <fmt/format.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +40,11 @@ void for_each_group(const std::string& memberships, const std::string& mount,
   }
 }
 
+int cores_of_affinity() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
 }  // namespace
 
 std::uint64_t memory_limit(const std::string& memberships, const std::string& mount) {
@@ -61,6 +71,17 @@ int core_quota(const std::string& memberships, const std::string& mount) {
       smallest = std::min(smallest, std::max<std::int64_t>(1, quota / period));
   });
   return static_cast<int>(smallest);
+}
+
+int available_cores() { return std::min(cores_of_affinity(), core_quota()); }
+
+std::string detail::describe_threads(int threads, int cores, int quota) {
+  return fmt::format("{} thread{}", threads, threads > 1 ? "s" : "") +
+         (quota < cores ? fmt::format(" ({} cores, quota of {})", cores, quota) : "");
+}
+
+std::string describe_threads() {
+  return detail::describe_threads(num_threads(), cores_of_affinity(), core_quota());
 }
 
 }  // namespace tutti

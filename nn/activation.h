@@ -2,45 +2,30 @@
 // autograd/functions.h.
 #pragma once
 
+#include "../autograd/functions.h"
 #include "module.h"
 
 namespace tutti::nn {
 
+/// A layer that computes an elementwise function without options.
+template <Tensor (*function)(const Tensor&)>
+class ActivationLayer : public Layer {
+ public:
+  Tensor forward(const Tensor& input) override { return function(input); }
+};
+
 /// The rectified linear unit as a layer (relu).
-class ReLU : public Layer {
- public:
-  Tensor forward(const Tensor& input) override;
-};
-
+class ReLU : public ActivationLayer<relu> {};
 /// The Gaussian error linear unit as a layer (gelu).
-class GELU : public Layer {
- public:
-  Tensor forward(const Tensor& input) override;
-};
-
+class GELU : public ActivationLayer<gelu> {};
 /// The logistic function as a layer (sigmoid).
-class Sigmoid : public Layer {
- public:
-  Tensor forward(const Tensor& input) override;
-};
-
+class Sigmoid : public ActivationLayer<sigmoid> {};
 /// The hyperbolic tangent as a layer (tanh).
-class Tanh : public Layer {
- public:
-  Tensor forward(const Tensor& input) override;
-};
-
+class Tanh : public ActivationLayer<tanh> {};
 /// The sigmoid linear unit as a layer (silu).
-class SiLU : public Layer {
- public:
-  Tensor forward(const Tensor& input) override;
-};
-
+class SiLU : public ActivationLayer<silu> {};
 /// The piecewise quadratic approximation of SiLU as a layer (hardswish).
-class Hardswish : public Layer {
- public:
-  Tensor forward(const Tensor& input) override;
-};
+class Hardswish : public ActivationLayer<hardswish> {};
 
 /// The leaky rectified linear unit as a layer (leaky_relu).
 class LeakyReLU : public Layer {

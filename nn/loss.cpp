@@ -1,20 +1,8 @@
 #include "loss.h"
 
 namespace tutti::nn {
-namespace {
 
-const char* name_of(LossReduction reduction) {
-  switch (reduction) {
-    case LossReduction::mean: return "mean";
-    case LossReduction::sum: return "sum";
-    case LossReduction::none: return "none";
-  }
-  return "";
-}
-
-}  // namespace
-
-CrossEntropyLoss::CrossEntropyLoss(const Options& options) : options_(options) {
+CrossEntropyLoss::CrossEntropyLoss(const Options& options) : Loss(options) {
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
     fail<ValueError>("CrossEntropyLoss: expected label_smoothing from 0 to 1, got {}",
                      options.label_smoothing);
@@ -27,8 +15,8 @@ Tensor CrossEntropyLoss::operator()(const Tensor& logits, const Tensor& targets)
 }
 
 std::string CrossEntropyLoss::describe() const {
-  return fmt::format("reduction={}, ignore_index={}, label_smoothing={}",
-                     name_of(options_.reduction), options_.ignore_index, options_.label_smoothing);
+  return fmt::format("{}, ignore_index={}, label_smoothing={}", Loss::describe(),
+                     options_.ignore_index, options_.label_smoothing);
 }
 
 Tensor NLLLoss::operator()(const Tensor& input, const Tensor& targets) const {
@@ -38,19 +26,14 @@ Tensor NLLLoss::operator()(const Tensor& input, const Tensor& targets) const {
 }
 
 std::string NLLLoss::describe() const {
-  return fmt::format("reduction={}, ignore_index={}", name_of(options_.reduction),
-                     options_.ignore_index);
+  return fmt::format("{}, ignore_index={}", Loss::describe(), options_.ignore_index);
 }
 
 Tensor MSELoss::operator()(const Tensor& input, const Tensor& target) const {
   return mse_loss(input, target, options_.reduction);
 }
 
-std::string MSELoss::describe() const {
-  return fmt::format("reduction={}", name_of(options_.reduction));
-}
-
-SmoothL1Loss::SmoothL1Loss(const Options& options) : options_(options) {
+SmoothL1Loss::SmoothL1Loss(const Options& options) : Loss(options) {
   if (!(options.beta >= 0))
     fail<ValueError>("SmoothL1Loss: expected a beta of 0 or more, got {}", options.beta);
 }
@@ -60,24 +43,16 @@ Tensor SmoothL1Loss::operator()(const Tensor& input, const Tensor& target) const
 }
 
 std::string SmoothL1Loss::describe() const {
-  return fmt::format("reduction={}, beta={}", name_of(options_.reduction), options_.beta);
+  return fmt::format("{}, beta={}", Loss::describe(), options_.beta);
 }
 
 Tensor BCELoss::operator()(const Tensor& input, const Tensor& target) const {
   return binary_cross_entropy(input, target, options_.reduction);
 }
 
-std::string BCELoss::describe() const {
-  return fmt::format("reduction={}", name_of(options_.reduction));
-}
-
 Tensor BCEWithLogitsLoss::operator()(const Tensor& logits, const Tensor& target) const {
   return binary_cross_entropy_with_logits(
       logits, target, {.reduction = options_.reduction, .pos_weight = pos_weight_});
-}
-
-std::string BCEWithLogitsLoss::describe() const {
-  return fmt::format("reduction={}", name_of(options_.reduction));
 }
 
 }  // namespace tutti::nn

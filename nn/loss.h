@@ -6,111 +6,96 @@
 
 namespace tutti::nn {
 
+/// The options of a loss that has no others.
+struct LossOptions {
+  LossReduction reduction = LossReduction::mean;
+};
+
+/// The base class of the losses. Each of them computes the loss of its two arguments in
+/// operator()(const Tensor&, const Tensor&).
+template <class OptionsType = LossOptions>
+class Loss : public Module {
+ public:
+  using Options = OptionsType;
+  explicit Loss(const Options& options = {}) : options_(options) {}
+
+  std::string describe() const override {
+    return fmt::format("reduction={}", nn::to_string(options_.reduction));
+  }
+  const Options& options() const { return options_; }
+
+ protected:
+  Options options_;
+};
+
 /// The cross-entropy of logits and class indices or class probabilities (nn::cross_entropy). A
 /// weight of the classes is a buffer, which moves and is saved with the module.
-class CrossEntropyLoss : public Module {
+class CrossEntropyLoss : public Loss<CrossEntropyOptions> {
  public:
-  using Options = CrossEntropyOptions;
-  CrossEntropyLoss() : CrossEntropyLoss(Options{}) {}
   /// ValueError for a label smoothing outside [0, 1].
-  explicit CrossEntropyLoss(const Options& options);
+  explicit CrossEntropyLoss(const Options& options = {});
 
   /// Returns nn::cross_entropy() with these options.
   Tensor operator()(const Tensor& logits, const Tensor& targets) const;
   std::string describe() const override;
-  const Options& options() const { return options_; }
 
  private:
-  Options options_;
   Tensor& weight_ = add_buffer("weight", options_.weight);
 };
 
 /// The negative log-likelihood of class indices (nn::nll_loss). A weight of the classes is a
 /// buffer.
-class NLLLoss : public Module {
+class NLLLoss : public Loss<NLLLossOptions> {
  public:
-  using Options = NLLLossOptions;
-  NLLLoss() : NLLLoss(Options{}) {}
-  explicit NLLLoss(const Options& options) : options_(options) {}
+  using Loss::Loss;
 
   /// Returns nn::nll_loss() with these options.
   Tensor operator()(const Tensor& input, const Tensor& targets) const;
   std::string describe() const override;
-  const Options& options() const { return options_; }
 
  private:
-  Options options_;
   Tensor& weight_ = add_buffer("weight", options_.weight);
 };
 
 /// The mean squared error (nn::mse_loss).
-class MSELoss : public Module {
+class MSELoss : public Loss<> {
  public:
-  struct Options {
-    LossReduction reduction = LossReduction::mean;
-  };
-  MSELoss() : MSELoss(Options{}) {}
-  explicit MSELoss(const Options& options) : options_(options) {}
+  using Loss::Loss;
 
   /// Returns nn::mse_loss() with these options.
   Tensor operator()(const Tensor& input, const Tensor& target) const;
-  std::string describe() const override;
-  const Options& options() const { return options_; }
-
- private:
-  Options options_;
 };
 
 /// The smooth L1 loss (nn::smooth_l1_loss).
-class SmoothL1Loss : public Module {
+class SmoothL1Loss : public Loss<SmoothL1Options> {
  public:
-  using Options = SmoothL1Options;
-  SmoothL1Loss() : SmoothL1Loss(Options{}) {}
   /// ValueError for a negative beta.
-  explicit SmoothL1Loss(const Options& options);
+  explicit SmoothL1Loss(const Options& options = {});
 
   /// Returns nn::smooth_l1_loss() with these options.
   Tensor operator()(const Tensor& input, const Tensor& target) const;
   std::string describe() const override;
-  const Options& options() const { return options_; }
-
- private:
-  Options options_;
 };
 
 /// The binary cross-entropy of probabilities (nn::binary_cross_entropy).
-class BCELoss : public Module {
+class BCELoss : public Loss<> {
  public:
-  struct Options {
-    LossReduction reduction = LossReduction::mean;
-  };
-  BCELoss() : BCELoss(Options{}) {}
-  explicit BCELoss(const Options& options) : options_(options) {}
+  using Loss::Loss;
 
   /// Returns nn::binary_cross_entropy() with these options.
   Tensor operator()(const Tensor& input, const Tensor& target) const;
-  std::string describe() const override;
-  const Options& options() const { return options_; }
-
- private:
-  Options options_;
 };
 
 /// The binary cross-entropy of logits (nn::binary_cross_entropy_with_logits). A `pos_weight` is a
 /// buffer, which moves and is saved with the module.
-class BCEWithLogitsLoss : public Module {
+class BCEWithLogitsLoss : public Loss<BinaryCrossEntropyOptions> {
  public:
-  using Options = BinaryCrossEntropyOptions;
-  BCEWithLogitsLoss() : BCEWithLogitsLoss(Options{}) {}
-  explicit BCEWithLogitsLoss(const Options& options) : options_(options) {}
+  using Loss::Loss;
 
   /// Returns nn::binary_cross_entropy_with_logits() with these options.
   Tensor operator()(const Tensor& logits, const Tensor& target) const;
-  std::string describe() const override;
-  const Options& options() const { return options_; }
 
  private:
-  Options options_;
   Tensor& pos_weight_ = add_buffer("pos_weight", options_.pos_weight);
 };
 

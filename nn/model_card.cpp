@@ -36,20 +36,14 @@ void expect_between(const char* key, std::int64_t value, std::int64_t least, std
 }
 
 // Returns whether a program may print the text: UTF-8 without control characters, which could
-// command a terminal. Those of Unicode beyond ASCII, U+0080 to U+009F, are 0xC2 and a byte below
-// 0xA0.
+// command a terminal.
 bool is_printable(const std::string& text) {
   try {
     static_cast<void>(Json(text).dump());  // throws unless the text is UTF-8
   } catch (const Json::exception&) {
     return false;
   }
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte < 0x20 || byte == 0x7F) return false;
-    if (byte == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0) return false;
-  }
-  return true;
+  return escape_controls(text) == text;
 }
 
 template <class E>

@@ -1,42 +1,16 @@
 // The layers that normalise single samples: LayerNorm, GroupNorm and InstanceNorm. They check
 // options and hold parameters; nn/functional and nn/batch_norm compute.
+#include "normalization.h"
 #include "../autograd/functions.h"
 #include "../autograd/recompute.h"
-#include "channel_values.h"
 #include "functional/group_norm.h"
 #include "functional/layer_norm.h"
 #include "group_norm.h"
 #include "instance_norm.h"
 #include "layer_norm.h"
 
-#include <cmath>
-
 namespace tutti::nn {
 namespace {
-
-// Throws for options that all three layers refuse, with the name of the layer.
-template <class Options>
-void check_common(const char* layer, const Options& o) {
-  if (!(std::isfinite(o.eps) && o.eps >= 0))
-    fail<ValueError>("{}: expected a finite eps of at least 0, got {}", layer, o.eps);
-  if (o.dtype != float32 && o.dtype != float64)
-    fail<DTypeError>(
-        "{}: expected parameters in float32 or float64, got {}; inputs may have any floating dtype",
-        layer, to_string(o.dtype));
-}
-
-template <class Options>
-void check_channels(const char* layer, const Options& o) {
-  if (o.channels < 1)
-    fail<ValueError>("{}: expected at least 1 channel, got {}", layer, o.channels);
-  check_common(layer, o);
-}
-
-// Returns one value for each channel, or the undefined tensor unless `present`.
-template <class Options>
-Tensor channel_values(const Options& o, bool present, double value) {
-  return present ? full({o.channels}, value, {o.dtype, o.device}) : Tensor();
-}
 
 LayerNorm::Options checked(LayerNorm::Options o) {
   if (o.shape.empty())
@@ -44,7 +18,7 @@ LayerNorm::Options checked(LayerNorm::Options o) {
   for (const std::int64_t size : o.shape)
     if (size < 1)
       fail<ValueError>("LayerNorm: expected sizes of at least 1, got {}", to_string(o.shape));
-  check_common("LayerNorm", o);
+  check_normalization("LayerNorm", o);
   return o;
 }
 

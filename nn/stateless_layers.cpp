@@ -14,14 +14,6 @@
 
 namespace tutti::nn {
 
-Tensor ReLU::forward(const Tensor& input) { return relu(input); }
-Tensor GELU::forward(const Tensor& input) { return gelu(input); }
-Tensor Sigmoid::forward(const Tensor& input) { return sigmoid(input); }
-Tensor Tanh::forward(const Tensor& input) { return tanh(input); }
-
-Tensor SiLU::forward(const Tensor& input) { return silu(input); }
-Tensor Hardswish::forward(const Tensor& input) { return hardswish(input); }
-
 LeakyReLU::LeakyReLU(const Options& options) : options_(options) {
   if (!std::isfinite(options.slope))
     fail<ValueError>("LeakyReLU: expected a finite slope, got {}", options.slope);
@@ -30,8 +22,7 @@ Tensor LeakyReLU::forward(const Tensor& input) { return leaky_relu(input, option
 std::string LeakyReLU::describe() const { return fmt::format("slope={}", options_.slope); }
 
 Dropout::Dropout(const Options& options) : options_(options) {
-  if (!(options.p >= 0 && options.p <= 1))
-    fail<ValueError>("Dropout: expected p from 0 to 1, got {}", options.p);
+  expect_probability("Dropout", options.p);
 }
 
 Tensor Dropout::forward(const Tensor& input) { return dropout(input, options_.p, is_training()); }
@@ -39,8 +30,7 @@ Tensor Dropout::forward(const Tensor& input) { return dropout(input, options_.p,
 std::string Dropout::describe() const { return fmt::format("p={}", options_.p); }
 
 DropPath::DropPath(const Options& options) : options_(options) {
-  if (!(options.p >= 0 && options.p <= 1))
-    fail<ValueError>("DropPath: expected p from 0 to 1, got {}", options.p);
+  expect_probability("DropPath", options.p);
 }
 
 Tensor DropPath::forward(const Tensor& input) {

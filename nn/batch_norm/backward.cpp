@@ -2,7 +2,7 @@
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "../../kernels/kernels.h"
-#include "forward.h"
+#include "call.h"
 
 #include <utility>
 
@@ -92,12 +92,15 @@ LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) 
   return local;
 }
 
+PacketCall packet_call(const BackwardContext& context) {
+  return {.id = context.id, .phase = Phase::backward, .input = context.x.get().shape()};
+}
+
+// Adds the sums of all ranks in place.
 void all_reduce(const BackwardContext& context, const Tensor& sums) {
   if (!context.all_reduces) return;
-  distributed::Work work = start_all_reduce(sums, context.id, Phase::backward);
-  autograd::compute_deferred_gradients();  // A convolution's weight gradient, for example.
-  work.wait();
-  checked_or_assumed_header(sums, context.id, Phase::backward);
+  // What was deferred is, for example, a convolution's weight gradient.
+  all_reduce_packet(sums, packet_call(context), autograd::compute_deferred_gradients);
 }
 
 // Makes the output one that is computed again from what the backward keeps in any case, and from
@@ -177,9 +180,7 @@ Tensor input_gradient(const BackwardContext& context, const LocalGradients& loca
                                     .report = report});
   };
   if (!context.all_reduces) launch(nullptr);
-  else
-    context.history->deferred_errors.report(
-        x.device(), {.id = context.id, .phase = Phase::backward, .input = x.shape()}, launch);
+  else context.history->deferred_errors.report(x.device(), packet_call(context), launch);
   return dx;
 }
 

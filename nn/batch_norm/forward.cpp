@@ -1,5 +1,5 @@
 // The forward of batch norm for one layer, and below it the steps that it takes.
-#include "forward.h"
+#include "call.h"
 
 #include "../../autograd/recompute.h"
 #include "../../autograd/record.h"
@@ -81,13 +81,12 @@ bool will_be_recomputed() { return autograd::RecomputeTape::current() != nullptr
 
 bool runs_backward(const Call& call) { return will_be_recomputed() || call.needed.any(); }
 
-// Returns what the host needs to check the header of the call later. A batch of one rank has no
-// group to check.
-ReportedCall reported_call(const Call& call) {
+// A batch of one rank has no group to check.
+PacketCall packet_call(const Call& call) {
   return {.id = call.is_synchronized ? call.id : CallId{.name = call.id.name},
           .phase = Phase::forward,
-          .input = call.x.shape(),
-          .runs_backward = runs_backward(call)};
+          .runs_backward = runs_backward(call),
+          .input = call.x.shape()};
 }
 
 // Returns the arguments of the kernels that compute the output. After a residual, the backward
@@ -132,11 +131,7 @@ Tensor local_sums(const Call& call) {
 // Adds the packets of all ranks in place, by one collective, and returns the summed header. The
 // packet of a call that is not synchronised does not change.
 kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet) {
-  if (call.is_synchronized) {
-    start_all_reduce(packet, call.id, Phase::forward).wait();
-    return checked_or_assumed_header(packet, call.id, Phase::forward,
-                                     {.runs_backward = runs_backward(call)});
-  }
+  if (call.is_synchronized) return all_reduce_packet(packet, packet_call(call));
   if (!call.position_weights.defined()) return {.count = values_per_channel(call.x)};
   if (call.x.device().is_cpu()) return {.count = *packet.data<double>()};
   return {};
@@ -164,7 +159,7 @@ Output finalize_and_apply(const Call& call, const Tensor& packet,
   };
   // The host knows the header of any other call.
   if (call.is_synchronized || call.position_weights.defined())
-    call.history->deferred_errors.report(call.x.device(), reported_call(call), launch);
+    call.history->deferred_errors.report(call.x.device(), packet_call(call), launch);
   else launch(nullptr);
   return output;
 }

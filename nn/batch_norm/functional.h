@@ -17,8 +17,20 @@ struct InputDims {
   const char* shape = "(N, C, ...)";
 };
 
+/// The options of one forward. Its kernels apply them in the same pass over memory, and so do
+/// those of its backward.
+struct BatchNormForwardOptions {
+  /// A tensor like x (shape, dtype, device), which is added to the output before the ReLU;
+  /// undefined for none.
+  Tensor residual = {};
+  bool relu = false;  ///< applies max(., 0) to the output
+  /// The weights of samples (N) or positions (N, ...) in the statistics, at least 0; undefined if
+  /// every weight is 1. A weight of 0 masks padding out.
+  Tensor position_weights = {};
+};
+
 /// The arguments of batch_norm() beside its input.
-struct BatchNormArgs {
+struct BatchNormArgs : BatchNormForwardOptions {
   std::string name = "batch_norm";  ///< names the layer in errors: "SyncBatchNorm 'layer1.0.bn1'"
   InputDims input_dims = {};
   /// The C that x must have. If it is 0, the size of the tensors below decides, if any is defined.
@@ -33,12 +45,6 @@ struct BatchNormArgs {
   kernels::Tracking tracking = kernels::Tracking::momentum;
   double momentum = 0.1;
   kernels::Epsilon eps;
-  /// A tensor like x, which is added before the ReLU; undefined for none.
-  Tensor residual;
-  bool relu = false;  ///< apply max(., 0) to the output
-  /// The weights of samples (N) or of positions (N, ...), at least 0; undefined if every weight
-  /// is 1.
-  Tensor position_weights;
   /// Whether the output is computed again in backward (BatchNorm::Options::recompute_output).
   bool recompute_output = false;
   /// The ranks that share their statistics; has no effect with running statistics.

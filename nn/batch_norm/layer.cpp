@@ -3,33 +3,21 @@
 #include "../../autograd/functions.h"
 #include "../../distributed/backend.h"
 #include "../functional/group_norm.h"
-#include "forward.h"
+#include "../normalization.h"
+#include "call.h"
 
-#include <cmath>
 #include <utility>
 
 namespace tutti::nn {
 namespace {
 
 BatchNorm::Options checked(BatchNorm::Options o) {
-  if (o.channels < 1)
-    fail<ValueError>("BatchNorm: expected at least 1 channel, got {}", o.channels);
-  if (!(std::isfinite(o.eps) && o.eps >= 0))
-    fail<ValueError>("BatchNorm: expected a finite eps of at least 0, got {}", o.eps);
+  check_channels("BatchNorm", o);
   if (o.momentum && !(*o.momentum >= 0 && *o.momentum <= 1))
     fail<ValueError>(
         "BatchNorm: expected a momentum in [0, 1] (or none for the plain average), got {}",
         *o.momentum);
-  if (o.dtype != float32 && o.dtype != float64)
-    fail<DTypeError>(
-        "BatchNorm: parameters and statistics are float32 or float64, got {}; inputs may be of any "
-        "floating dtype",
-        to_string(o.dtype));
   return o;
-}
-
-Tensor filled(const BatchNorm::Options& o, bool present, double value) {
-  return present ? full({o.channels}, value, {o.dtype, o.device}) : Tensor();
 }
 
 Tensor counter(const BatchNorm::Options& o, bool present, DType dtype) {
@@ -41,10 +29,12 @@ Tensor counter(const BatchNorm::Options& o, bool present, DType dtype) {
 BatchNorm::BatchNorm(Options options)
     : options_(checked(std::move(options))),
       history_(std::make_shared<CallHistory>()),
-      weight(add_parameter("weight", filled(options_, options_.affine, 1))),
-      bias(add_parameter("bias", filled(options_, options_.affine && options_.bias, 0))),
-      running_mean(add_buffer("running_mean", filled(options_, options_.track_running_stats, 0))),
-      running_var(add_buffer("running_var", filled(options_, options_.track_running_stats, 1))),
+      weight(add_parameter("weight", channel_values(options_, options_.affine, 1))),
+      bias(add_parameter("bias", channel_values(options_, options_.affine && options_.bias, 0))),
+      running_mean(
+          add_buffer("running_mean", channel_values(options_, options_.track_running_stats, 0))),
+      running_var(
+          add_buffer("running_var", channel_values(options_, options_.track_running_stats, 1))),
       num_batches_tracked(add_buffer("num_batches_tracked",
                                      counter(options_, options_.track_running_stats, int64))),
       num_elements_tracked(
@@ -81,6 +71,7 @@ Tensor BatchNorm::normalize_groups(const Tensor& x, const ForwardOptions& option
 
 BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
   BatchNormArgs args;
+  static_cast<ForwardOptions&>(args) = options;
   args.name = error_name();
   args.input_dims = input_dims();
   args.channels = options_.channels;
@@ -96,9 +87,6 @@ BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
   args.momentum = options_.momentum.value_or(0);
   args.eps = {options_.eps, options_.eps_is_floor};
   args.recompute_output = options_.recompute_output;
-  args.residual = options.residual;
-  args.relu = options.relu;
-  args.position_weights = options.position_weights;
   if (trains) args.group = options_.group;
   if (pooled_statistics_.mean.defined()) {
     args.running = pooled_statistics_;

@@ -61,16 +61,7 @@ class BatchNorm : public Layer {
     std::optional<ProcessGroup> group = {};  ///< the ranks that share their statistics
   };
 
-  /// The options of one forward. Its kernels apply them in the same pass over memory, and so do
-  /// those of its backward.
-  struct ForwardOptions {
-    /// A tensor like x (shape, dtype, device), which is added to the output before the ReLU.
-    Tensor residual = {};
-    bool relu = false;  ///< applies max(., 0) to the output
-    /// The weights of samples (N) or positions (N, ...) in the statistics. A weight of 0 masks
-    /// padding out.
-    Tensor position_weights = {};
-  };
+  using ForwardOptions = BatchNormForwardOptions;
 
   /// The weight starts at 1, the bias at 0, running_mean at 0, running_var at 1. Throws ValueError
   /// for fewer than one channel, a negative or non-finite eps, or a momentum outside [0, 1];

@@ -75,8 +75,8 @@ std::string gather_who_runs_backward(const CallId& id, bool runs_backward) {
                      distributed::ranks_to_string(without));
 }
 
-[[noreturn]] void fail_disagreement(const Tensor& packet, const CallId& id, Phase phase,
-                                    const std::string& detail) {
+[[noreturn]] void fail_disagreement(const Tensor& packet, const PacketCall& call) {
+  const auto& [id, phase, runs_backward, detail, input] = call;
   const auto lines =
       gather(id, fmt::format("{}{}{} with a packet of {} numbers", describe(id, phase), detail,
                              id.traits, packet.numel()));
@@ -115,33 +115,29 @@ void write_header(const Tensor& packet, const PacketHeader& header) {
   copy_bytes(packet.raw(), packet.device(), &header, Device::cpu(), sizeof(header));
 }
 
-distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
-                                   std::string detail) {
-  return id.group->for_normalization().all_reduce(packet, distributed::ReduceOp::sum,
-                                                  {.name = describe(id, phase),
-                                                   .detail = std::move(detail),
-                                                   .step = id.traits,
-                                                   .of_model = true});
-}
-
-PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
-                            const CallDetails& own) {
+PacketHeader checked_header(const Tensor& packet, const PacketCall& call) {
   const PacketHeader& header = kernels::header_of(packet.data<double>());
-  const int ranks = id.group->size();
-  if (!agree(header, id)) fail_disagreement(packet, id, phase, own.detail);
-  if (phase == Phase::forward && header.input_grad > 0 && header.backward < ranks)
-    fail_without_backward(id, gather_who_runs_backward(id, own.runs_backward));
+  if (!agree(header, call.id)) fail_disagreement(packet, call);
+  if (call.phase == Phase::forward && header.input_grad > 0 &&
+      header.backward < call.id.group->size())
+    fail_without_backward(call.id, gather_who_runs_backward(call.id, call.runs_backward));
   return header;
 }
 
-PacketHeader checked_or_assumed_header(const Tensor& packet, const CallId& id, Phase phase,
-                                       const CallDetails& own) {
-  if (packet.device().is_cpu()) return checked_header(packet, id, phase, own);
+PacketHeader all_reduce_packet(const Tensor& packet, const PacketCall& call,
+                               const std::function<void()>& meanwhile) {
+  const auto& [id, phase, runs_backward, detail, input] = call;
+  distributed::Work work = id.group->for_normalization().all_reduce(
+      packet, distributed::ReduceOp::sum,
+      {.name = describe(id, phase), .detail = detail, .step = id.traits, .of_model = true});
+  if (meanwhile) meanwhile();
+  work.wait();
+  if (packet.device().is_cpu()) return checked_header(packet, call);
   return {.input_grad = 1, .backward = 1};
 }
 
-void check_copied_header(const PacketHeader& header, const CallId& id, Phase phase,
-                         bool runs_backward) {
+void check_copied_header(const PacketHeader& header, const PacketCall& call) {
+  const auto& [id, phase, runs_backward, detail, input] = call;
   const int ranks = id.group->size();
   if (!agree(header, id))
     fail_collective(id, phase,
@@ -176,13 +172,10 @@ void announce_refusal(const CallId& id, std::int64_t elements, Device device,
     const std::string detail = ": " + (why.starts_with(name) ? why.substr(name.size()) : why);
     const Tensor packet = zeros({elements}, {float64, device});
     write_header(packet, make_header(id, Phase::refusal, elements));
-    start_all_reduce(packet, id, Phase::refusal, detail).wait();
-    if (device.is_cpu()) {
-      checked_header(packet, id, Phase::refusal, {.detail = detail});
-    } else {
-      const Tensor header = packet.slice(0, 0, kernels::packet_header_size).to(Device::cpu());
-      if (!agree(kernels::header_of(header.data<double>()), id)) id.group->abort(why);
-    }
+    all_reduce_packet(packet, {.id = id, .phase = Phase::refusal, .detail = detail});
+    if (device.is_cpu()) return;
+    const Tensor header = packet.slice(0, 0, kernels::packet_header_size).to(Device::cpu());
+    if (!agree(kernels::header_of(header.data<double>()), id)) id.group->abort(why);
   } catch (const std::exception&) {
     // The other ranks got this error or never joined the collective. The caller throws its own
     // error.
@@ -191,7 +184,7 @@ void announce_refusal(const CallId& id, std::int64_t elements, Device device,
 
 // ---- DeferredErrors
 
-void DeferredErrors::report(Device device, ReportedCall call,
+void DeferredErrors::report(Device device, PacketCall call,
                             const std::function<void(HeaderReport*)>& launch) {
   if (device.is_cpu() || cuda::current_stream(device.index()).is_capturing())
     return launch(nullptr);
@@ -223,11 +216,11 @@ void DeferredErrors::throw_all() {
 }
 
 void DeferredErrors::check(const Report& report) {
-  const auto& [id, phase, input, runs_backward] = report.call;
+  const PacketCall& call = report.call;
   PacketHeader header = *static_cast<const PacketHeader*>(report.header.data());
-  if (id.group) check_copied_header(header, id, phase, runs_backward);
+  if (call.id.group) check_copied_header(header, call);
   else header = {.count = header.count};  // Only the count is defined in moments.
-  if (phase == Phase::forward) expect_variance(header, id, input);
+  if (call.phase == Phase::forward) expect_variance(header, call.id, call.input);
 }
 
 }  // namespace tutti::nn

@@ -40,41 +40,40 @@ kernels::PacketHeader make_header(const CallId& id, Phase phase, std::int64_t el
 /// Writes a header into a packet on any device.
 void write_header(const Tensor& packet, const kernels::PacketHeader& header);
 
-/// Starts the all-reduce that sums a packet over the ranks in place, on the group's communicator
-/// for normalisation. `detail` follows the name of the call in the errors of all ranks.
-distributed::Work start_all_reduce(const Tensor& packet, const CallId& id, Phase phase,
-                                   std::string detail = {});
-
-/// What a rank tells the others about its own call, if their headers do not fit together.
-struct CallDetails {
+/// A packet of a call, and what its rank says about it where the headers do not fit together.
+struct PacketCall {
+  CallId id;  ///< Without a group the packet has not been all-reduced: only its count is checked.
+  Phase phase;
   bool runs_backward = true;  ///< whether this rank will run a backward (forward only)
-  std::string detail = {};    ///< follows the description of the call
+  std::string detail = {};    ///< follows the name of the call in the errors of all ranks
+  Shape input = {};           ///< the shape of x, for the error of a count of 1
 };
 
 /// Returns the header of a summed packet in host memory. Throws a DistributedError on every rank if
 /// the ranks are not at the same layer, call, phase and number of channels, naming the call of each
 /// rank; or (forward) if only some ranks will run a backward that others need, naming the ranks
-/// that will and those that will not. Only in these cases one more collective gathers `own`.
+/// that will and those that will not. Only in these cases one more collective gathers what the
+/// ranks say.
 ///
 /// Ranks compare calls by a fingerprint h of 20 bits. The header sums h and h^2 over W ranks, and
 /// W sum(h^2) = sum(h)^2 holds only if all h are equal. The test is exact in float64 for up to
 /// 4,096 ranks. Two calls have the same fingerprint, and go undetected, once in a million.
-kernels::PacketHeader checked_header(const Tensor& packet, const CallId& id, Phase phase,
-                                     const CallDetails& own = {});
+kernels::PacketHeader checked_header(const Tensor& packet, const PacketCall& call);
 
-/// Returns the header of a packet that has been summed over the ranks. A packet in host memory is
-/// checked at once. For a packet in device memory the result holds what the host must assume: the
-/// count is unknown (0), some rank needs the gradient of its input, and ranks will run a backward.
-/// The kernel that reads the packet then reports the header to DeferredErrors.
-kernels::PacketHeader checked_or_assumed_header(const Tensor& packet, const CallId& id, Phase phase,
-                                                const CallDetails& own = {});
+/// Sums a packet over the ranks in place, by one all-reduce on the group's communicator for
+/// normalisation, and returns the summed header. `meanwhile` runs while the packet travels. A
+/// packet in host memory is checked at once. For a packet in device memory the result holds what
+/// the host must assume: the count is unknown (0), some rank needs the gradient of its input, and
+/// ranks will run a backward. The kernel that reads the packet then reports the header to
+/// DeferredErrors.
+kernels::PacketHeader all_reduce_packet(const Tensor& packet, const PacketCall& call,
+                                        const std::function<void()>& meanwhile = {});
 
 /// Checks a host copy of the header of a summed packet in device memory. Throws a DistributedError
 /// as checked_header does, but cannot name the calls of the other ranks, which only one more
 /// collective could gather. In a forward it also throws if some, but not all, ranks will run a
-/// backward; the error says what this rank will do (`runs_backward`).
-void check_copied_header(const kernels::PacketHeader& header, const CallId& id, Phase phase,
-                         bool runs_backward);
+/// backward; the error says what this rank will do.
+void check_copied_header(const kernels::PacketHeader& header, const PacketCall& call);
 
 /// Throws ShapeError if the header of a whole batch counts one value per channel, or weights that
 /// sum to 1 or less: such a batch has no unbiased variance. An empty batch passes.
@@ -88,14 +87,6 @@ void expect_variance(const kernels::PacketHeader& header, const CallId& id, cons
 void announce_refusal(const CallId& id, std::int64_t elements, Device device,
                       const std::string& why);
 
-/// The call whose header a kernel reports.
-struct ReportedCall {
-  CallId id;  ///< Without a group the packet has not been all-reduced: only its count is checked.
-  Phase phase;
-  Shape input;
-  bool runs_backward = true;  ///< as in CallDetails
-};
-
 /// Collects the headers of one layer's packets in device memory, which kernels report to the host,
 /// so that the host can check them later without waiting. The device checks the same headers itself
 /// and leaves the running statistics unchanged if a check fails; the host throws the error when the
@@ -105,7 +96,7 @@ class DeferredErrors {
   /// Calls launch(report), which launches a kernel on `device` that writes the header of a packet
   /// to `report`, and keeps the report. On the CPU and while a CUDA graph is captured nothing is
   /// reported, and `report` is null.
-  void report(Device device, ReportedCall call,
+  void report(Device device, PacketCall call,
               const std::function<void(kernels::HeaderReport*)>& launch);
   /// Checks the headers that have arrived and throws the error of the oldest one that fails. It
   /// first aborts the group of that call, since the other ranks may wait in any collective by now.
@@ -118,7 +109,7 @@ class DeferredErrors {
   struct Report {
     cuda::Readback header;
     int device;
-    ReportedCall call;
+    PacketCall call;
   };
   static void check(const Report& report);
 

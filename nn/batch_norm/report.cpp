@@ -219,8 +219,8 @@ BatchNormReport batch_norm_report(Module& module, const std::function<void()>& r
                                   const ProcessGroup& group) {
   const NoGrad no_grad;
   std::vector<Observation> observations;
-  for (StatisticsRun& run : start_statistics_runs("batch_norm_report", module, group))
-    observations.emplace_back(std::move(run));
+  for (const auto& [path, layer] : tracking_layers("batch_norm_report", module, group))
+    observations.emplace_back(StatisticsRun(path, *layer));
   run_batches();
   BatchNormReport report;
   if (observations.empty()) return report;

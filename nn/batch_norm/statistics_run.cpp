@@ -1,14 +1,17 @@
-// StatisticsRun, and recompute_statistics(), which needs nothing else.
+// StatisticsRun, and the functions that set the running statistics of all layers of a model:
+// recompute_statistics() by such runs, pool_statistics() by those of all ranks.
 #include "statistics_run.h"
 
 #include "../../autograd/functions.h"
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
 #include "../../distributed/backend.h"
-#include "arguments.h"
+#include "call.h"
+#include "pool_statistics.h"
 #include "recompute_statistics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace tutti::nn {
@@ -68,6 +71,8 @@ bool StatisticsRun::finish(const Tensor& moments) {
   return true;
 }
 
+namespace {
+
 void check_shared_ranks(const char* function, const std::string& path, const BatchNorm& layer,
                         const ProcessGroup& group) {
   const auto& shared = layer.process_group();
@@ -81,23 +86,28 @@ void check_shared_ranks(const char* function, const std::string& path, const Bat
           function, path, rank, group.name());
 }
 
-std::vector<StatisticsRun> start_statistics_runs(const char* function, Module& module,
-                                                 const ProcessGroup& group) {
-  std::vector<StatisticsRun> runs;
+}  // namespace
+
+std::vector<std::pair<std::string, BatchNorm*>> tracking_layers(const char* function,
+                                                                Module& module,
+                                                                const ProcessGroup& group) {
+  std::vector<std::pair<std::string, BatchNorm*>> layers;
   for (const auto& [path, below] : module.named_modules()) {
     auto* layer = dynamic_cast<BatchNorm*>(below);
     if (!layer || !layer->running_mean.defined() || layer->is_frozen()) continue;
     check_shared_ranks(function, path, *layer, group);
-    runs.emplace_back(path, *layer);
+    layers.emplace_back(path, layer);
   }
-  return runs;
+  return layers;
 }
 
 std::vector<std::string> recompute_statistics(Module& module,
                                               const std::function<void()>& run_batches,
                                               const ProcessGroup& group) {
   const NoGrad no_grad;
-  std::vector<StatisticsRun> runs = start_statistics_runs("recompute_statistics", module, group);
+  std::vector<StatisticsRun> runs;
+  for (const auto& [path, layer] : tracking_layers("recompute_statistics", module, group))
+    runs.emplace_back(path, *layer);
   run_batches();
   if (runs.empty()) return {};
   std::vector<Tensor> parts;
@@ -114,6 +124,70 @@ std::vector<std::string> recompute_statistics(Module& module,
     begin = end;
   }
   return replaced;
+}
+
+// ---- pool_statistics()
+
+namespace {
+
+// Returns what the statistics of this rank weigh, float64 of shape (1).
+Tensor weight_of(const BatchNorm& layer) {
+  const auto& shared = layer.process_group();
+  const double share = shared ? 1.0 / shared->size() : 1;
+  if (layer.options().pooled) return layer.num_elements_tracked.reshape({1}) * share;
+  const Tensor batches = layer.num_batches_tracked.to(float64).reshape({1});
+  return layer.options().momentum ? batches - relu(batches - 1) : batches;  // the former: 0 or 1
+}
+
+// Returns batches and weight, and the weighted sums of mean and of mean square: (2 + 2C).
+Tensor weighted_sums(const BatchNorm& layer) {
+  const Tensor weight = weight_of(layer), mean = layer.running_mean.to(float64),
+               mean_square = layer.running_var.to(float64) + square(mean);
+  const Tensor batches = layer.num_batches_tracked.to(float64).reshape({1});
+  return cat({batches, weight, mean * weight, mean_square * weight});
+}
+
+// Sets the statistics from the sums over `ranks` ranks, and the counts to those of the average
+// rank. Returns whether any rank had some.
+bool set_statistics(const BatchNorm& layer, const Tensor& sums, int ranks) {
+  const std::int64_t c = layer.options().channels;
+  const double batches = sums.data<double>()[0], weight = sums.data<double>()[1];
+  if (weight == 0) return false;
+  const Tensor mean = sums.slice(0, 2, 2 + c) * (1 / weight),
+               mean_square = sums.slice(0, 2 + c, 2 + 2 * c) * (1 / weight);
+  layer.running_mean.copy_(mean);
+  layer.running_var.copy_(relu(mean_square - square(mean)));  // not below 0 by rounding
+  layer.num_batches_tracked.fill_(std::ceil(batches / ranks));
+  const auto& shared = layer.process_group();
+  if (layer.options().pooled)
+    layer.num_elements_tracked.fill_(weight / ranks * (shared ? shared->size() : 1));
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::string> pool_statistics(Module& module, const ProcessGroup& group) {
+  const NoGrad no_grad;
+  auto layers = tracking_layers("pool_statistics", module, group);
+  std::erase_if(layers, [&](const auto& each) {  // Their statistics are the same on every rank.
+    const auto& shared = each.second->process_group();
+    return shared && shared->size() == group.size();
+  });
+  if (group.size() == 1 || layers.empty()) return {};
+  std::vector<Tensor> parts;
+  for (const auto& [path, layer] : layers) parts.push_back(weighted_sums(*layer).to(Device::cpu()));
+  const Tensor sums = cat(parts);
+  const std::string name = fmt::format("pool_statistics of {} layers", layers.size());
+  group.all_reduce(sums, distributed::ReduceOp::sum, {.name = name}).wait();
+
+  std::vector<std::string> pooled;
+  std::int64_t begin = 0;
+  for (const auto& [path, layer] : layers) {
+    const std::int64_t end = begin + 2 + 2 * layer->options().channels;
+    if (set_statistics(*layer, sums.slice(0, begin, end), group.size())) pooled.push_back(path);
+    begin = end;
+  }
+  return pooled;
 }
 
 }  // namespace tutti::nn

@@ -6,6 +6,7 @@
 #include "layer.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tutti::nn {
@@ -46,15 +47,11 @@ class StatisticsRun {
 /// computing sample variances" (1979).
 Tensor merged_moments(const Tensor& moments);
 
-/// Starts a run of every BatchNorm in `module` that tracks statistics and is not frozen.
+/// Returns every BatchNorm in `module` that tracks statistics and is not frozen, with its path.
 /// ValueError, which begins with `function`, if a layer shares its statistics with ranks that are
-/// not in `group`.
-std::vector<StatisticsRun> start_statistics_runs(const char* function, Module& module,
-                                                 const ProcessGroup& group);
-
-/// Throws a ValueError, which begins with `function`, if the layer shares its statistics with ranks
-/// that are not in `group`: these would go on with other statistics.
-void check_shared_ranks(const char* function, const std::string& path, const BatchNorm& layer,
-                        const ProcessGroup& group);
+/// not in `group`: these would go on with other statistics.
+std::vector<std::pair<std::string, BatchNorm*>> tracking_layers(const char* function,
+                                                                Module& module,
+                                                                const ProcessGroup& group);
 
 }  // namespace tutti::nn

@@ -6,14 +6,10 @@
 
 namespace tutti::nn {
 
-namespace {
-
 void expect_probability(const char* op, double p) {
   if (!(p >= 0 && p <= 1))
     fail<ValueError>("{}: expected a probability from 0 to 1, got {}", op, p);
 }
-
-}  // namespace
 
 Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
   expect_probability("dropout", p);

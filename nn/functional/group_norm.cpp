@@ -1,13 +1,10 @@
 #include "group_norm.h"
 
 #include "../../autograd/functions.h"
-#include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "../../kernels/kernels.h"
-#include "../channel_values.h"
-
-#include <cmath>
+#include "../normalization.h"
 
 namespace tutti::nn {
 namespace {
@@ -17,8 +14,7 @@ using autograd::Saved;
 
 void check(const Tensor& x, std::int64_t groups, const Tensor& weight, const Tensor& bias,
            double eps) {
-  if (!(std::isfinite(eps) && eps >= 0))
-    fail<ValueError>("group_norm: expected a finite eps of at least 0, got {}", eps);
+  check_eps("group_norm", eps);
   if (x.rank() < 2)
     fail<ShapeError>("group_norm: expected input of shape (N, C, ...), got {}",
                      to_string(x.shape()));
@@ -26,20 +22,7 @@ void check(const Tensor& x, std::int64_t groups, const Tensor& weight, const Ten
   if (groups < 1 || channels < 1 || channels % groups != 0)
     fail<ValueError>("group_norm: expected groups that divide {} channels, got {}", channels,
                      groups);
-  autograd::expect_trainable("group_norm", x);
-  for (const Tensor* own : {&weight, &bias}) {
-    if (!own->defined()) continue;
-    if (!(own->shape() == Shape{channels}))
-      fail<ShapeError>("group_norm: expected weight and bias of shape ({}) for input {}, got {}",
-                       channels, to_string(x.shape()), to_string(own->shape()));
-    if (own->dtype() != float32 && own->dtype() != float64)
-      fail<DTypeError>("group_norm: expected weight and bias in float32 or float64, got {}",
-                       to_string(own->dtype()));
-    if (own->device() != x.device())
-      fail<DeviceError>(
-          "group_norm: input is on {}, weight or bias on {}; move one of them with .to(device)",
-          to_string(x.device()), to_string(own->device()));
-  }
+  check_affine("group_norm", x, {channels}, weight, bias);
 }
 
 // The sizes of a call: N samples of G groups of `width` channels of `values` values each.

@@ -1,54 +1,31 @@
 #include "layer_norm.h"
 
-#include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 #include "../../kernels/kernels.h"
-
-#include <cmath>
+#include "../normalization.h"
 
 namespace tutti::nn {
-namespace {
 
 using autograd::needs_grad;
 using autograd::Saved;
 
-void check(const Tensor& x, const Shape& normalized, const Tensor& weight, const Tensor& bias) {
-  const int first = x.rank() - normalized.size();
-  if (normalized.empty() || first < 0 ||
-      !(Shape(x.shape().begin() + first, x.shape().end()) == normalized))
-    fail<ShapeError>("layer_norm: expected input whose last dimensions are {}, got {}",
-                     to_string(normalized), to_string(x.shape()));
-  autograd::expect_trainable("layer_norm", x);
-  for (const Tensor* own : {&weight, &bias}) {
-    if (!own->defined()) continue;
-    if (!(own->shape() == normalized))
-      fail<ShapeError>("layer_norm: expected weight and bias of shape {}, got {}",
-                       to_string(normalized), to_string(own->shape()));
-    if (own->dtype() != float32 && own->dtype() != float64)
-      fail<DTypeError>("layer_norm: expected weight and bias in float32 or float64, got {}",
-                       to_string(own->dtype()));
-    if (own->device() != x.device())
-      fail<DeviceError>(
-          "layer_norm: input is on {}, weight or bias on {}; move one of them with .to(device)",
-          to_string(x.device()), to_string(own->device()));
-  }
-}
-
-}  // namespace
-
 Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight,
                   const Tensor& bias, double eps) {
-  if (!(std::isfinite(eps) && eps >= 0))
-    fail<ValueError>("layer_norm: expected a finite eps of at least 0, got {}", eps);
-  check(input, normalized_shape, weight, bias);
+  check_eps("layer_norm", eps);
+  const int first = input.rank() - normalized_shape.size();
+  if (normalized_shape.empty() || first < 0 ||
+      !(Shape(input.shape().begin() + first, input.shape().end()) == normalized_shape))
+    fail<ShapeError>("layer_norm: expected input whose last dimensions are {}, got {}",
+                     to_string(normalized_shape), to_string(input.shape()));
+  check_affine("layer_norm", input, normalized_shape, weight, bias);
   const auto& kernels = kernels::on(input.device()).layer_norm;
   const Tensor x = input.detach().contiguous(), y = empty(x.shape(), {x.dtype(), x.device()});
   const auto dense = [](const Tensor& t) {
     return t.defined() ? t.detach().contiguous() : Tensor();
   };
   const Tensor w = dense(weight);
-  const std::int64_t rows = product(x.shape(), 0, x.rank() - normalized_shape.size());
+  const std::int64_t rows = product(x.shape(), 0, first);
   const Tensor mean = empty({rows}, {float64, x.device()}),
                rstd = empty({rows}, {float64, x.device()});
   kernels.forward(x, w, dense(bias), eps, y, mean, rstd);

@@ -233,6 +233,11 @@ Tensor bounded_log_of_rest(const Tensor& x) {
 
 }  // namespace
 
+const char* to_string(LossReduction reduction) {
+  constexpr const char* names[] = {"mean", "sum", "none"};
+  return names[static_cast<int>(reduction)];
+}
+
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options) {
   check_classes("cross_entropy", logits, targets);

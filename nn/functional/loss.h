@@ -10,6 +10,9 @@ namespace tutti::nn {
 /// `mean` divides by the number of targets that count; `none` returns one loss for each target.
 enum class LossReduction { mean, sum, none };
 
+/// Returns "mean", "sum" or "none".
+const char* to_string(LossReduction reduction);
+
 /// The options of cross_entropy().
 struct CrossEntropyOptions {
   LossReduction reduction = LossReduction::mean;

@@ -486,14 +486,13 @@ TEST(SyncBatchNorm, ACopiedHeaderSaysWhetherThisRankRunsABackward) {
     sum.fingerprint *= 3;
     sum.fingerprint_squared *= 3;
     sum.backward = 2;
-    const bool runs_backward = group.rank() != 1;
-    expect_contains(test::message_of<DistributedError>(
-                        [&] { check_copied_header(sum, id, nn::Phase::forward, runs_backward); }),
+    const nn::PacketCall call{id, nn::Phase::forward, group.rank() != 1};
+    expect_contains(test::message_of<DistributedError>([&] { check_copied_header(sum, call); }),
                     {"SyncBatchNorm 'bn1' forward #4",
                      fmt::format("only 2 of 3 ranks will run a backward, and rank {} will{};",
-                                 group.rank(), runs_backward ? "" : " not")});
+                                 group.rank(), call.runs_backward ? "" : " not")});
     sum.backward = 3;
-    EXPECT_NO_THROW(check_copied_header(sum, id, nn::Phase::forward, runs_backward));
+    EXPECT_NO_THROW(check_copied_header(sum, call));
   });
 }
 
@@ -615,7 +614,7 @@ TEST(SyncBatchNorm, ThePacketShowsThatRanksAreOutOfStep) {
       const Tensor packet = zeros({kernels::packet_size(3)}, {float64});
       write_header(packet, make_header(id, phase, packet.numel()));
       group.for_normalization().all_reduce(packet).wait();
-      checked_header(packet, id, phase);
+      checked_header(packet, {id, phase});
       EXPECT_FALSE(differ);
     });
     for (std::size_t r = 0; r < 3; ++r) {
@@ -635,7 +634,7 @@ TEST(SyncBatchNorm, ThePacketShowsThatLayersDiffer) {
     const Tensor packet = zeros({kernels::packet_size(3)}, {float64});
     write_header(packet, make_header(id, Phase::forward, packet.numel()));
     group.for_normalization().all_reduce(packet).wait();
-    checked_header(packet, id, Phase::forward);
+    checked_header(packet, {id, Phase::forward});
   });
   for (const std::string& error : errors)
     expect_contains(error, {"SyncBatchNorm 'bn' forward #7, layer 4 of group 'world' with a packet",
@@ -652,7 +651,7 @@ TEST(SyncBatchNorm, TheReasonOfARefusalIsGatheredWhereTheBackendComparesNoNames)
     const Tensor packet = zeros({kernels::packet_size(3)}, {float64});
     write_header(packet, make_header(id, phase, packet.numel()));
     group.for_normalization().all_reduce(packet).wait();
-    checked_header(packet, id, phase, {.detail = refuses ? ": got (2, 4)" : ""});
+    checked_header(packet, {.id = id, .phase = phase, .detail = refuses ? ": got (2, 4)" : ""});
   });
   for (const std::string& error : errors)
     expect_contains(error,

@@ -1,14 +1,8 @@
-// The containers of modules: Sequential and ModuleList.
-#include "module_list.h"
 #include "sequential.h"
 
 #include <typeinfo>
 
 namespace tutti::nn {
-
-Sequential::Sequential(std::initializer_list<std::shared_ptr<Layer>> layers) {
-  for (const auto& layer : layers) append_layer(layer);
-}
 
 Tensor Sequential::forward(const Tensor& input) {
   Tensor x = input;
@@ -34,10 +28,6 @@ std::vector<Module::ConsecutiveChildren> Sequential::neighbours() const {
   for (std::size_t i = 1; i < children().size(); ++i)
     pairs.push_back({children()[i - 1].first, children()[i].first});
   return pairs;
-}
-
-ModuleList::ModuleList(std::initializer_list<std::shared_ptr<Module>> modules) {
-  for (const auto& module : modules) append_module(module);
 }
 
 }  // namespace tutti::nn

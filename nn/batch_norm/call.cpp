@@ -1,4 +1,4 @@
-#include "arguments.h"
+#include "call.h"
 
 #include "../../autograd/recompute.h"
 #include "../../autograd/record.h"
