@@ -8,7 +8,8 @@ namespace {
 
 const Conv::Options& checked(const char* name, const Conv::Options& o) {
   if (o.in <= 0 || o.out <= 0)
-    fail<ValueError>("{}: expected positive in and out, got {} and {}", name, o.in, o.out);
+    fail<ValueError>("{}: expected the options in and out to be positive, got {} and {}", name,
+                     o.in, o.out);
   if (o.groups <= 0 || o.in % o.groups != 0 || o.out % o.groups != 0)
     fail<ValueError>("{}: groups must divide in and out, got groups = {}, in = {}, out = {}", name,
                      o.groups, o.in, o.out);
