@@ -114,6 +114,9 @@ Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
                    const ConvOptions& options) {
   return convolve("convolution", x, weight, bias, options);
 }
+void set_exact_convolutions(bool exact) { kernels::exact_convolutions = exact; }
+bool exact_convolutions() { return kernels::exact_convolutions; }
+
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const ConvOptions& options) {
   return with_rank("conv1d", 3, x, weight, bias, options);
