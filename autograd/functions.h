@@ -50,9 +50,12 @@ Tensor hardswish(const Tensor& x);
 /// Returns x where it is above 0 and slope x elsewhere.
 Tensor leaky_relu(const Tensor& x, double slope = 0.01);
 Tensor sigmoid(const Tensor& x);  ///< 1 / (1 + exp(-x))
-Tensor sign(const Tensor& x);  ///< -1, 0 or 1, NaN for NaN; takes integers, too; the gradient is 0
-Tensor relu(const Tensor& x);  ///< max(x, 0); NaN stays NaN and passes the gradient
-Tensor gelu(const Tensor& x);  ///< 0.5 x (1 + erf(x / sqrt(2))), not the tanh approximation
+Tensor sign(const Tensor& x);   ///< -1, 0 or 1, NaN for NaN; takes integers, too; the gradient is 0
+Tensor floor(const Tensor& x);  ///< the largest whole number that is not above x; gradient 0
+Tensor ceil(const Tensor& x);   ///< the smallest whole number that is not below x; gradient 0
+Tensor round(const Tensor& x);  ///< the nearest whole number, an even one of two; gradient 0
+Tensor relu(const Tensor& x);   ///< max(x, 0); NaN stays NaN and passes the gradient
+Tensor gelu(const Tensor& x);   ///< 0.5 x (1 + erf(x / sqrt(2))), not the tanh approximation
 
 // ---- Choices between two tensors, or a tensor and numbers.
 
@@ -94,6 +97,12 @@ Tensor ge(const Tensor& a, const Tensor& b);  ///< a >= b
 /// @overload
 Tensor ge(const Tensor& a, double b);
 
+// ---- Logic on bool tensors. A DTypeError for any other dtype.
+
+Tensor operator&(const Tensor& a, const Tensor& b);  ///< a and b
+Tensor operator|(const Tensor& a, const Tensor& b);  ///< a or b
+Tensor operator~(const Tensor& x);                   ///< not x
+
 // ---- Reductions. Without `dims` they reduce all dimensions, to shape (). The dimensions in
 // `dims`, each listed once, disappear from the shape, or get size 1 with `keepdim`. A tensor
 // without dimensions counts as one of shape (1,), so that its dimension is 0 or -1.
@@ -127,14 +136,26 @@ Tensor std(const Tensor& x, const Dims& dims, const VarianceOptions& options = {
 
 /// Returns the largest element, or NaN if one is NaN. Equal ones share the gradient evenly, and so
 /// do those that are NaN, as in PyTorch's max(x). Throws a ShapeError if there is no element.
-Tensor max(const Tensor& x);
+Tensor(max)(const Tensor& x);  // in parentheses, as host programs have macros of these names
 /// @overload
-Tensor max(const Tensor& x, const Dims& dims, bool keepdim = false);
+Tensor(max)(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// Returns the smallest element, or NaN if one is NaN. Equal ones share the gradient evenly, and so
 /// do those that are NaN, as in PyTorch's min(x). Throws a ShapeError if there is no element.
-Tensor min(const Tensor& x);
+Tensor(min)(const Tensor& x);
 /// @overload
-Tensor min(const Tensor& x, const Dims& dims, bool keepdim = false);
+Tensor(min)(const Tensor& x, const Dims& dims, bool keepdim = false);
+/// Returns whether an element is not 0 (any), or all are (all), as bool without a gradient.
+Tensor any(const Tensor& x);
+/// @overload
+Tensor any(const Tensor& x, const Dims& dims, bool keepdim = false);
+/// @overload
+Tensor all(const Tensor& x);
+/// @overload
+Tensor all(const Tensor& x, const Dims& dims, bool keepdim = false);
+
+/// Returns the sums of the elements up to each one along `dim`; bool and uint8 sum to int64. Sums
+/// are taken pairwise, in about log2(size) passes that backward repeats.
+Tensor cumsum(const Tensor& x, std::int64_t dim);
 /// Returns the int64 index of the first largest element along `dim`, without a gradient.
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
 /// Returns the row-major index of the first largest element of the whole tensor, of shape ().

@@ -41,6 +41,12 @@ Tensor compare(Binary op, const char* name, const Tensor& a, double b) {
   return compute(op, name, a, b, false, boolean);
 }
 
+const Tensor& expect_bool(const char* op, const Tensor& x) {
+  if (x.dtype() == boolean) return x;
+  fail<DTypeError>("{}: expected a tensor of dtype bool, got {}; compare it, as in ne(x, 0)", op,
+                   to_string(x.dtype()));
+}
+
 Tensor negate(const Tensor& x) {
   if (!is_floating(x.dtype())) return compute(Binary::subtract, "negate", x, 0, true);
   autograd::expect_computable("negate", x);
@@ -209,6 +215,14 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   autograd::expect_number_fits("masked_fill", x, value);
   return where(mask, full({}, value, {x.dtype(), x.device()}), x);
 }
+
+Tensor operator&(const Tensor& a, const Tensor& b) {
+  return compute(Binary::minimum, "operator&", expect_bool("operator&", a), b);
+}
+Tensor operator|(const Tensor& a, const Tensor& b) {
+  return compute(Binary::maximum, "operator|", expect_bool("operator|", a), b);
+}
+Tensor operator~(const Tensor& x) { return eq(expect_bool("operator~", x), 0); }
 
 Tensor eq(const Tensor& a, const Tensor& b) { return compare(Binary::equal, "eq", a, b); }
 Tensor ne(const Tensor& a, const Tensor& b) { return compare(Binary::not_equal, "ne", a, b); }

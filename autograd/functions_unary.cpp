@@ -19,6 +19,11 @@ Tensor compute(Unary op, const char* name, const Tensor& x) {
   return out;
 }
 
+// Computes a function that is constant between its steps.
+Tensor step_function(Unary op, const char* name, const Tensor& x) {
+  return record(name, compute(op, name, x), {x}, [](const Tensor& g) { return zeros_like(g); });
+}
+
 // What the gradient of an activation is computed from.
 enum class Saves { input, output };
 
@@ -43,9 +48,12 @@ Tensor abs(const Tensor& x) {
 
 Tensor sign(const Tensor& x) {
   if (!is_floating(x.dtype())) return gt(x, 0).to(x.dtype()) - lt(x, 0).to(x.dtype());
-  return record("sign", compute(Unary::sign, "sign", x), {x},
-                [](const Tensor& g) { return zeros_like(g); });
+  return step_function(Unary::sign, "sign", x);
 }
+
+Tensor floor(const Tensor& x) { return step_function(Unary::floor, "floor", x); }
+Tensor ceil(const Tensor& x) { return step_function(Unary::ceil, "ceil", x); }
+Tensor round(const Tensor& x) { return step_function(Unary::round, "round", x); }
 
 Tensor exp(const Tensor& x) {
   const Tensor y = compute(Unary::exp, "exp", x);

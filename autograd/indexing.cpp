@@ -169,6 +169,15 @@ std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim
   return {gather(x, d, indices), indices};
 }
 
+std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim, bool descending) {
+  const int d = normalize_dim(dim, std::max(x.rank(), 1), "sort");
+  const std::int64_t size = x.rank() == 0 ? 1 : x.shape()[d];
+  if (descending) return topk(x, size, d);
+  // Reversed twice, so that equal elements keep their order.
+  const auto [values, indices] = topk(flip(x, {d}), size, d);
+  return {flip(values, {d}), static_cast<double>(size - 1) - flip(indices, {d})};
+}
+
 Tensor one_hot(const Tensor& index, std::int64_t classes) {
   check_index("one_hot", index, index);
   if (classes < 1) fail<ValueError>("one_hot: expected at least one class, got {}", classes);

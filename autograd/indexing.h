@@ -1,6 +1,6 @@
 // The differentiable functions that choose, move and count elements by their indices: gather,
-// index_select, topk, one_hot, flip and pad. Slices and other views are members of Tensor, and
-// choices by a condition stand in functions.h.
+// index_select, topk, sort, one_hot, flip and pad. Slices and other views are members of Tensor,
+// and choices by a condition stand in functions.h.
 //
 // Indices are int64 and count from 0. On the CPU an index out of range throws a ValueError. A GPU
 // gives NaN there (0 as an integer) and no gradient, because reading the indices back would make
@@ -28,6 +28,10 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 /// the elements. ValueError unless `k` is from 0 to the size of the dimension. On a GPU the time
 /// grows with `k` times the size.
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1);
+
+/// Returns the elements along `dim` in ascending order, or descending, and their indices. NaN is
+/// larger than every number; equal elements keep their order. A gradient flows to the elements.
+std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 
 /// Returns int64 vectors of `classes` zeros with a one at each index, along a new last dimension.
 /// On a GPU an index out of range gives zeros.

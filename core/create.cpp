@@ -30,6 +30,14 @@ Tensor generate(const Shape& shape, TensorOptions options, Next next) {
   return result;
 }
 
+// Converts as Tensor::to(dtype) does.
+template <class To, class From>
+To converted(From value) {
+  if constexpr (!std::is_arithmetic_v<From>) return converted<To>(static_cast<float>(value));
+  else if constexpr (!std::is_arithmetic_v<To>) return To(static_cast<float>(value));
+  else return saturating_cast<To>(value);
+}
+
 // Describes the elements of `out`, and the bits of `value` in its dtype, for kernels that do not
 // know dtypes.
 cuda::Elements elements_of(const Tensor& out, double value) {
@@ -120,10 +128,14 @@ Tensor bernoulli(double p, const Shape& shape, TensorOptions options, Generator&
   return result;
 }
 
-Tensor tensor(const std::vector<double>& values, const Shape& shape, TensorOptions options) {
-  if (static_cast<std::int64_t>(values.size()) != numel(shape))
+void detail::expect_values(std::int64_t count, const Shape& shape) {
+  if (count != numel(shape))
     fail<ShapeError>("tensor: expected {} values for shape {}, got {}", numel(shape),
-                     to_string(shape), values.size());
+                     to_string(shape), count);
+}
+
+Tensor tensor(const std::vector<double>& values, const Shape& shape, TensorOptions options) {
+  detail::expect_values(static_cast<std::int64_t>(values.size()), shape);
   return generate(shape, options,
                   [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; });
 }
@@ -136,28 +148,34 @@ Tensor scalar(double value, TensorOptions options) { return full({}, value, opti
 
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release,
                  Device device) {
-  const std::size_t bytes = static_cast<std::size_t>(numel(shape)) * size_of(dtype);
+  return from_blob(data, shape, dense_strides(shape), dtype, std::move(release), device);
+}
+
+Tensor from_blob(void* data, const Shape& shape, const Strides& strides, DType dtype,
+                 std::function<void()> release, Device device) {
+  const auto bytes = static_cast<std::size_t>(spanned_elements(shape, strides)) * size_of(dtype);
   if (!data && bytes > 0)
     fail<ValueError>("from_blob: expected memory for shape {}, got a null pointer",
                      to_string(shape));
-  return Tensor(std::make_shared<Storage>(data, bytes, device, std::move(release)), shape,
-                dense_strides(shape), 0, dtype);
+  return Tensor(std::make_shared<Storage>(data, bytes, device, std::move(release)), shape, strides,
+                0, dtype);
 }
 
-std::vector<double> to_vector(const Tensor& tensor) {
+template <class T>
+std::vector<T> to_vector(const Tensor& tensor) {
   // All memory that the view spans is copied to the host once. Elements are then found there by
   // their strides.
   const std::int64_t count = tensor.numel();
-  std::vector<double> values(static_cast<std::size_t>(count));
+  std::vector<T> values(static_cast<std::size_t>(count));
   if (count == 0) return values;
   const auto spanned = static_cast<std::size_t>(spanned_elements(tensor.shape(), tensor.strides()));
-  dispatch(AllTypes{}, tensor.dtype(), "to_vector", [&]<class T>() {
-    const auto host = std::make_unique<T[]>(spanned);
-    copy_bytes(host.get(), Device::cpu(), tensor.raw(), tensor.device(), spanned * sizeof(T));
+  dispatch(AllTypes{}, tensor.dtype(), "to_vector", [&]<class Element>() {
+    const auto host = std::make_unique<Element[]>(spanned);
+    copy_bytes(host.get(), Device::cpu(), tensor.raw(), tensor.device(), spanned * sizeof(Element));
     Dims index = Dims::filled(tensor.rank(), 0);
     std::int64_t position = 0;
-    for (double& value : values) {
-      value = static_cast<double>(host[static_cast<std::size_t>(position)]);
+    for (auto&& value : values) {
+      value = converted<T>(host[static_cast<std::size_t>(position)]);
       for (int d = tensor.rank() - 1; d >= 0; --d) {
         position += tensor.strides()[d];
         if (++index[d] < tensor.shape()[d]) break;
@@ -168,5 +186,13 @@ std::vector<double> to_vector(const Tensor& tensor) {
   });
   return values;
 }
+
+template std::vector<float> to_vector(const Tensor&);
+template std::vector<double> to_vector(const Tensor&);
+template std::vector<BFloat16> to_vector(const Tensor&);
+template std::vector<Float16> to_vector(const Tensor&);
+template std::vector<std::int64_t> to_vector(const Tensor&);
+template std::vector<std::uint8_t> to_vector(const Tensor&);
+template std::vector<bool> to_vector(const Tensor&);
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 #include "random.h"
 #include "tensor.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace tutti {
@@ -58,11 +59,33 @@ Tensor bernoulli(double p, const Shape& shape, TensorOptions options = {},
 
 // ---- Values and memory of the caller.
 
+namespace detail {
+// Throws a ShapeError unless the shape has `count` elements.
+void expect_values(std::int64_t count, const Shape& shape);
+}  // namespace detail
+
 /// Returns a tensor of the values, in row-major order, converted to `options.dtype`. Throws a
 /// ShapeError if their number does not fit the shape.
 Tensor tensor(const std::vector<double>& values, const Shape& shape, TensorOptions options = {});
 /// Returns a tensor of one dimension.
 Tensor tensor(const std::vector<double>& values, TensorOptions options = {});
+/// Returns a tensor of values that are exact in the dtype of their C++ type, the default dtype.
+/// Throws a ShapeError if their number does not fit the shape.
+template <class T>
+requires requires { dtype_of<T>::value; }
+Tensor tensor(const std::vector<T>& values, const Shape& shape,
+              TensorOptions options = {.dtype = dtype_of<T>::value}) {
+  detail::expect_values(static_cast<std::int64_t>(values.size()), shape);
+  const Tensor host = empty(shape, {.dtype = dtype_of<T>::value});
+  std::copy(values.begin(), values.end(), host.template data<T>());
+  return host.to(options.dtype).to(options.device);
+}
+/// Returns a tensor of one dimension.
+template <class T>
+requires requires { dtype_of<T>::value; }
+Tensor tensor(const std::vector<T>& values, TensorOptions options = {.dtype = dtype_of<T>::value}) {
+  return tensor(values, Shape{static_cast<std::int64_t>(values.size())}, options);
+}
 /// Returns a tensor of shape ().
 Tensor scalar(double value, TensorOptions options = {});
 
@@ -71,9 +94,13 @@ Tensor scalar(double value, TensorOptions options = {});
 /// Throws a ValueError for a null pointer where the shape has elements.
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release = {},
                  Device device = Device::cpu());
+/// Wraps memory whose neighbours are `strides` elements apart, such as a picture with padded rows.
+Tensor from_blob(void* data, const Shape& shape, const Strides& strides, DType dtype,
+                 std::function<void()> release = {}, Device device = Device::cpu());
 
-/// Returns every element in row-major order, converted to double and copied to the host. Meant for
-/// tests and printing.
-std::vector<double> to_vector(const Tensor& tensor);
+/// Returns every element in row-major order, converted to T by the rules of Tensor::item() and
+/// copied to the host. T is a C++ type of a dtype.
+template <class T = double>
+std::vector<T> to_vector(const Tensor& tensor);
 
 }  // namespace tutti

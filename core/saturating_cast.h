@@ -13,9 +13,10 @@ namespace detail {
 
 // The range of an integer type. Device code may read these constants, but not call numeric_limits.
 template <class T>
-inline constexpr T least_of = std::numeric_limits<T>::min();
+inline constexpr T least_of =
+    (std::numeric_limits<T>::min)();  // in parentheses, as host programs have macros
 template <class T>
-inline constexpr T most_of = std::numeric_limits<T>::max();
+inline constexpr T most_of = (std::numeric_limits<T>::max)();
 
 }  // namespace detail
 

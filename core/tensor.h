@@ -104,6 +104,7 @@ class Tensor {
   Tensor select(std::int64_t dim, std::int64_t index) const;
   /// Repeats dimensions of size 1 without copying; -1 keeps a size.
   Tensor expand(const Shape& shape) const;
+  /// Removes a dimension of size 1; returns the tensor itself where the size is another.
   Tensor squeeze(std::int64_t dim) const;
   Tensor unsqueeze(std::int64_t dim) const;
   /// Returns another view of the storage, through which no gradient flows. `offset` counts from the

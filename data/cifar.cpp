@@ -6,6 +6,7 @@
 #include "../core/excerpt.h"
 #include "data_file.h"
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -27,6 +28,12 @@ struct Record {
 // Returns the number of images of a file, by its size.
 std::int64_t count_images(const std::string& path, const Record& record) {
   constexpr std::int64_t most = 100'000;  // twice what a file of these datasets has
+  std::error_code ignored;
+  if (const std::string python = path.substr(0, path.size() - std::strlen(".bin"));
+      !std::filesystem::exists(path, ignored) && std::filesystem::exists(python, ignored))
+    fail<DataError>(
+        "data file {} is missing; {} is of the version for Python: expected the binary version",
+        path, python);
   const std::int64_t bytes = data_file_size(path), count = bytes / record.bytes();
   if (bytes == 0 || bytes % record.bytes() != 0)
     fail<DataError>("data file {} is truncated: {} bytes are no multiple of {}", path, bytes,

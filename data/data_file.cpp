@@ -2,6 +2,9 @@
 
 #include "../core/error.h"
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -24,6 +27,15 @@ void fail_unreadable(const std::string& text, int error_number) {
   for (const int lasting : {EACCES, EPERM, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, EISDIR})
     if (error_number == lasting) throw DataError(message);
   throw FileError(message);
+}
+
+bool has_picture_name(const std::string& name) {
+  std::string ending = std::filesystem::path(name).extension().string();
+  for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  constexpr std::array endings{".jpg",  ".jpeg", ".jfif", ".png", ".gif", ".bmp",
+                               ".webp", ".tif",  ".tiff", ".ppm", ".pgm", ".heic",
+                               ".heif", ".avif", ".jp2",  ".jxl"};
+  return !name.starts_with('.') && std::ranges::find(endings, ending) != endings.end();
 }
 
 void check_data_folder(const std::string& folder, const char* advice) {

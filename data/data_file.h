@@ -16,6 +16,11 @@ std::int64_t data_file_size(const std::string& path);
 /// trying again may help (no free descriptor, a disk that does not answer).
 [[noreturn]] void fail_unreadable(const std::string& text, int error_number);
 
+/// Returns whether a file of a folder is taken for a picture, by its name: it ends like those of
+/// image formats, also of ones that decode_image() only names, such as .webp, and is not hidden:
+/// names that begin with a '.' (.ipynb_checkpoints, ._1.jpg) never count.
+bool has_picture_name(const std::string& name);
+
 /// Throws a DataError that ends with `advice` unless `folder` is a folder.
 void check_data_folder(const std::string& folder, const char* advice);
 

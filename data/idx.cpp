@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 namespace tutti::data {
@@ -30,7 +31,7 @@ class GzFile {
     int error = Z_OK;
     const char* const message = gzerror(file_.get(), &error);
     if (error != Z_OK && error != Z_BUF_ERROR)
-      fail<DataError>("data file {} is corrupt: {}", path_, message);
+      fail<DataError>("data file {} is corrupt: {}", path_, without_path(message));
     if (got != static_cast<int>(bytes)) fail<DataError>("data file {} is truncated", path_);
   }
 
@@ -73,15 +74,28 @@ class GzFile {
       fail<DataError>("data file {} is corrupt: its checksum is wrong", path_);
   }
 
-  void expect_magic(std::uint32_t expected) {
-    if (const std::uint32_t magic = read_number(); magic != expected)
-      fail<DataError>("data file {} is corrupt: it starts with {:#010x}, expected {:#010x}", path_,
-                      magic, expected);
+  // Throws unless the file holds unsigned bytes in so many dimensions.
+  void expect_bytes(std::uint32_t dimensions) {
+    constexpr std::array<const char*, 15> types{"", "",      "",      "",        "",
+                                                "", "",      "",      "uint8",   "int8",
+                                                "", "int16", "int32", "float32", "float64"};
+    const std::uint32_t magic = read_number(), type = magic >> 8, expected = 0x800 + dimensions;
+    if (magic == expected) return;
+    if (type >= 8 && type < types.size() && *types[type])
+      fail<DataError>("data file {} holds {} in {} dimensions, expected uint8 in {}", path_,
+                      types[type], magic & 0xFF, dimensions);
+    fail<DataError>("data file {} is corrupt: it starts with {:#010x}, expected {:#010x}", path_,
+                    magic, expected);
   }
 
   const std::string& path() const { return path_; }
 
  private:
+  // zlib's messages begin with the path.
+  std::string_view without_path(std::string_view message) const {
+    return message.starts_with(path_ + ": ") ? message.substr(path_.size() + 2) : message;
+  }
+
   // The largest set of this family, EMNIST by class, has 697,932 images of 784 bytes.
   static constexpr std::int64_t max_bytes = std::int64_t{4} << 30;
   // Deflate stores at most 258 bytes in 2 bits.
@@ -92,16 +106,33 @@ class GzFile {
   std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
 };
 
-GzFile open(const std::string& folder, const std::string& name) {
-  const std::string path = folder + "/" + name;
+// Opens one of the names under which these files are published. Where there is none, the error
+// names the file in a folder below, such as torchvision's FashionMNIST/raw.
+GzFile open(const std::string& folder, const std::string& set, const std::string& kind) {
   std::error_code ignored;
-  return GzFile(std::filesystem::exists(path, ignored) ? path : path + ".gz");
+  std::vector<std::string> names;
+  for (const std::string separator : {"-", "."})
+    for (const std::string ending : {"", ".gz"}) {
+      names.push_back(set + separator + kind + ending);
+      const std::string path = folder + "/" + names.back();
+      if (std::filesystem::exists(path, ignored)) return GzFile(path);
+    }
+  for (std::filesystem::recursive_directory_iterator entry(folder, ignored), end; entry != end;
+       entry.increment(ignored)) {
+    if (entry.depth() >= 2) entry.disable_recursion_pending();
+    const std::filesystem::path& path = entry->path();
+    if (std::ranges::count(names, path.filename().string()) > 0)
+      fail<DataError>("data file {}/{} is missing; {} is there: give the folder {}", folder,
+                      names[0], path.string(), path.parent_path().string());
+  }
+  fail<DataError>("data file {}/{} is missing, also with .gz, and with .{} at its end", folder,
+                  names[0], kind);
 }
 
 Tensor read_images(GzFile file) {
   constexpr std::int64_t most = 1'000'000;  // the largest sets of this family have 814,255 images
   constexpr std::int64_t largest_side = 1024;
-  file.expect_magic(0x803);  // unsigned bytes in three dimensions
+  file.expect_bytes(3);
   const std::int64_t count = file.read_number(), height = file.read_number(),
                      width = file.read_number();
   if (std::min(height, width) < 1 || std::max(height, width) > largest_side)
@@ -117,7 +148,7 @@ Tensor read_images(GzFile file) {
 }
 
 Tensor read_labels(GzFile file, std::int64_t images, std::int64_t classes) {
-  file.expect_magic(0x801);  // unsigned bytes in one dimension
+  file.expect_bytes(1);
   if (const std::int64_t count = file.read_number(); count != images)
     fail<DataError>("data file {} is corrupt: it has {} labels for {} images", file.path(), count,
                     images);
@@ -140,9 +171,9 @@ std::shared_ptr<const TensorDataset> load_idx(const std::string& folder, const s
     fail<ValueError>("load_idx: expected 1 to 256 classes and as many names or none, got {} and {}",
                      options.classes, names);
   check_data_folder(folder, "the files of MNIST and its family are looked for there");
-  const Tensor images = read_images(open(folder, prefix + "-images-idx3-ubyte"));
+  const Tensor images = read_images(open(folder, prefix + "-images", "idx3-ubyte"));
   const Tensor labels =
-      read_labels(open(folder, prefix + "-labels-idx1-ubyte"), images.size(0), options.classes);
+      read_labels(open(folder, prefix + "-labels", "idx1-ubyte"), images.size(0), options.classes);
   return std::make_shared<TensorDataset>(images, labels, options.class_names);
 }
 

@@ -13,11 +13,11 @@ struct IdxOptions {
 };
 
 /// Reads FOLDER/PREFIX-images-idx3-ubyte and FOLDER/PREFIX-labels-idx1-ubyte, or the same names
-/// with .gz (http://yann.lecun.com/exdb/mnist/). `prefix` is "train" or "t10k". Images have one
-/// channel and any size up to 1024 x 1024 pixels. Throws a DataError that names a file which is
-/// missing, truncated or corrupt, or has more than a million images; throws a ValueError unless
-/// there are 1 to 256 classes, each with a name or none. Memory grows with what a file holds, not
-/// with what it claims.
+/// with .gz (http://yann.lecun.com/exdb/mnist/) or with "." before "idx". `prefix` is "train" or
+/// "t10k". Images have one channel and any size up to 1024 x 1024 pixels. Throws a DataError that
+/// names a file which is missing, truncated or corrupt, or has more than a million images; throws a
+/// ValueError unless there are 1 to 256 classes, each with a name or none. Memory grows with what a
+/// file holds, not with what it claims.
 std::shared_ptr<const TensorDataset> load_idx(const std::string& folder, const std::string& prefix,
                                               const IdxOptions& options = {});
 

@@ -1,8 +1,8 @@
 #include "image_folder.h"
 
+#include "data_file.h"
+
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <filesystem>
 #include <utility>
 
@@ -11,23 +11,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns whether torchvision would take the file for an image. Files of formats that tutti does
-// not decode are listed, too, so that they are named and not silently left out.
-bool has_image_name(const fs::path& path) {
-  constexpr std::array names{".jpg", ".jpeg", ".png",  ".ppm", ".bmp",
-                             ".pgm", ".tif",  ".tiff", ".webp"};
-  std::string extension = path.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return std::find(names.begin(), names.end(), extension) != names.end();
-}
-
-// Returns the entries of a folder for which `keep` returns true, sorted.
+// Returns the entries of a folder, without hidden ones, for which `keep` returns true, sorted.
 template <class Keep>
 std::vector<std::string> list(const std::string& folder, Keep keep) {
   std::vector<std::string> names;
   try {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-      if (keep(entry)) names.push_back(entry.path().filename().string());
+      if (std::string name = entry.path().filename().string();
+          !name.starts_with('.') && keep(entry))
+        names.push_back(std::move(name));
   } catch (const fs::filesystem_error& error) {
     fail<DataError>("cannot list the folder {}: {}", folder, error.code().message());
   }
@@ -53,16 +45,17 @@ void collect_folders(const std::string& folder, int depth, std::vector<std::stri
 }
 
 // Returns the paths of the images of a class: folders in the order of their paths, then files in
-// the order of their names.
-std::vector<std::string> list_images(const std::string& folder) {
+// the order of their names. Adds the number of the other files to `others`.
+std::vector<std::string> list_images(const std::string& folder, std::int64_t& others) {
   std::vector<std::string> folders, paths;
   collect_folders(folder, 0, folders);
   std::sort(folders.begin(), folders.end());
   for (const std::string& f : folders)
-    for (const std::string& name : list(f, [](const fs::directory_entry& e) {
-           return !e.is_directory() && has_image_name(e.path());
-         }))
-      paths.push_back(f + "/" + name);
+    for (const std::string& name :
+         list(f, [](const fs::directory_entry& e) { return !e.is_directory(); })) {
+      if (has_picture_name(name)) paths.push_back(f + "/" + name);
+      else ++others;
+    }
   return paths;
 }
 
@@ -82,10 +75,11 @@ ImageFolder::ImageFolder(const std::string& root, Options options) : options_(op
         root);
   for (std::size_t label = 0; label < class_names_.size(); ++label) {
     const std::string folder = root + "/" + class_names_[label];
-    std::vector<std::string> paths = list_images(folder);
+    std::vector<std::string> paths = list_images(folder, other_files_);
     if (paths.empty())
       fail<DataError>(
-          "the class folder {} has no images (*.jpg, *.jpeg or *.png); add some, or "
+          "the class folder {} has no images (*.jpg, *.jpeg, *.jfif or *.png, not hidden); add "
+          "some, or "
           "remove the folder",
           folder);
     for (std::string& path : paths)

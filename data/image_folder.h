@@ -18,8 +18,9 @@ enum class BrokenFiles {
 
 /// The images in ROOT/CLASS/**. A class is a folder in ROOT; labels count the classes in the order
 /// of their names. The samples are ordered by class, then folder, then file name. Files are images
-/// by their names (.jpg, .jpeg, .png and the other names that torchvision knows), at any depth;
-/// links are followed. What a file is, is decided by its content.
+/// by the endings of their names (.jpg, .jpeg, .jfif, .png, and those of other formats, which get()
+/// names and refuses), at any depth; links are followed. Folders and files whose names begin with a
+/// '.' do not count. What a file is, is decided by its content.
 class ImageFolder final : public Dataset {
  public:
   struct Options {
@@ -46,6 +47,8 @@ class ImageFolder final : public Dataset {
   std::vector<std::string> class_names() const override { return class_names_; }
   /// Returns the path of the file.
   std::string describe(std::int64_t index) const override;
+  /// Returns how many files in the folders are no images by their names; hidden ones do not count.
+  std::int64_t other_files() const { return other_files_; }
   /// Returns the files that get() has found broken so far, ordered by index.
   std::vector<BrokenFile> broken_files() const;
 
@@ -59,6 +62,7 @@ class ImageFolder final : public Dataset {
   Options options_;
   std::vector<std::string> class_names_;
   std::vector<File> files_;
+  std::int64_t other_files_ = 0;
   mutable std::mutex mutex_;
   mutable std::map<std::size_t, std::string> broken_;  // the reason for each index
 };

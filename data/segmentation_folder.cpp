@@ -13,13 +13,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the paths of a folder's files by their names without endings. Hidden files do not count.
+// Returns the paths of a folder's pictures by their names without endings.
 std::map<std::string, std::string> files_by_stem(const std::string& folder) {
   std::map<std::string, std::string> files;
   try {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       const std::string name = entry.path().filename().string();
-      if (entry.is_directory() || name.starts_with('.')) continue;
+      if (entry.is_directory() || !has_picture_name(name)) continue;
       const auto [other, is_new] = files.emplace(entry.path().stem().string(), folder + "/" + name);
       if (!is_new)
         fail<DataError>("{} and {}/{} have one name; remove one", other->second, folder, name);

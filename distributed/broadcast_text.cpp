@@ -1,5 +1,6 @@
 #include "broadcast_text.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tutti::distributed {
@@ -13,6 +14,40 @@ std::string broadcast_text(const ProcessGroup& group, const std::string& text,
   if (group.rank() == 0) std::memcpy(bytes.raw(), text.data(), text.size());
   group.broadcast(bytes, 0, {.name = name}).wait();
   return {static_cast<const char*>(bytes.raw()), static_cast<std::size_t>(bytes.numel())};
+}
+
+std::vector<Tensor> all_gather_rows(const ProcessGroup& group, const Tensor& rows,
+                                    const std::string& name) {
+  if (rows.rank() == 0)
+    fail<ShapeError>("all_gather_rows: expected a tensor of rows, got shape ()");
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()));
+  std::int64_t own = rows.size(0);
+  group
+      .all_gather(from_blob(&own, {}, int64), from_blob(counts.data(), {group.size()}, int64),
+                  {.name = name})
+      .wait();
+  Shape shape = rows.shape();
+  shape[0] = std::ranges::max(counts);
+  const Tensor padded = zeros(shape, {rows.dtype(), rows.device()});
+  padded.slice(0, 0, own).copy_(rows.detach());
+  shape.insert(0, group.size());
+  const Tensor all = empty(shape, {rows.dtype(), rows.device()});
+  if (shape[1] > 0) group.all_gather(padded, all, {.name = name}).wait();
+  std::vector<Tensor> parts;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank)
+    parts.push_back(all.select(0, static_cast<std::int64_t>(rank)).slice(0, 0, counts[rank]));
+  return parts;
+}
+
+std::vector<std::string> all_gather_text(const ProcessGroup& group, const std::string& text,
+                                         const std::string& name) {
+  const Tensor bytes = tensor(std::vector<std::uint8_t>(text.begin(), text.end()));
+  std::vector<std::string> texts;
+  for (const Tensor& part : all_gather_rows(group, bytes, name)) {
+    const auto values = to_vector<std::uint8_t>(part);
+    texts.emplace_back(values.begin(), values.end());
+  }
+  return texts;
 }
 
 }  // namespace tutti::distributed

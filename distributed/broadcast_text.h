@@ -1,7 +1,10 @@
-// Broadcasts a string from rank 0, such as an address or a list of names.
+// Broadcasts a string from rank 0, such as an address or a list of names, and gathers strings or
+// tensors of different lengths from all ranks.
 #pragma once
 
 #include "process_group.h"
+
+#include <vector>
 
 namespace tutti::distributed {
 
@@ -9,5 +12,18 @@ namespace tutti::distributed {
 /// calls it; it makes two broadcasts (one, where the text is empty). `name` stands in errors.
 std::string broadcast_text(const ProcessGroup& group, const std::string& text,
                            const std::string& name);
+
+/// Returns the tensors of all ranks on every rank, without gradients. They have one dtype and,
+/// apart from the first dimension, one shape: predictions of a last batch that is not full. Every
+/// rank calls it; it makes two collectives (one, where all are empty), the second of which sends as
+/// much for every rank as the longest tensor needs. `name` stands in errors. ShapeError for shape
+/// ().
+std::vector<Tensor> all_gather_rows(const ProcessGroup& group, const Tensor& rows,
+                                    const std::string& name);
+
+/// Returns the texts of all ranks on every rank. Every rank calls it, as it calls
+/// all_gather_rows().
+std::vector<std::string> all_gather_text(const ProcessGroup& group, const std::string& text,
+                                         const std::string& name);
 
 }  // namespace tutti::distributed

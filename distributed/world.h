@@ -36,7 +36,7 @@ struct Failure {
 
 /// A point in time, and the timeout that led to it, which error texts name.
 struct Deadline {
-  Clock::time_point at = Clock::time_point::max();
+  Clock::time_point at = (Clock::time_point::max)();
   std::chrono::milliseconds timeout{0};
 
   static Deadline after(std::chrono::milliseconds timeout, Clock::time_point start = Clock::now()) {
@@ -73,7 +73,7 @@ class PendingCollective {
   virtual Clock::time_point patient_until() const { return deadline().at; }
   /// From this time on pending_state() is asked although neither the deadline has passed nor a rank
   /// has departed.
-  virtual Clock::time_point inspect_from() const { return Clock::time_point::max(); }
+  virtual Clock::time_point inspect_from() const { return (Clock::time_point::max)(); }
   /// Finds out why the collective is not done. Does not wait for other ranks.
   virtual PendingState pending_state() const = 0;
 

@@ -32,6 +32,18 @@ struct Swish : nn::Layer {
 };
 // [/snippet]
 
+// [snippet]
+// A block of a decoder takes what comes from below and a skip connection. It has hooks, and errors
+// name it, as those of a layer with one input.
+struct DecoderBlock : nn::TwoInputLayer {
+  nn::Linear& up = add<nn::Linear>("up", {.in = 8, .out = 4});
+  nn::Linear& join = add<nn::Linear>("join", {.in = 8, .out = 4});
+  Tensor forward(const Tensor& x, const Tensor& skip) override {
+    return relu(join(cat({up(x), skip}, 1)));
+  }
+};
+// [/snippet]
+
 int main() {
   const TensorOptions wide{.dtype = float64};
   const auto check = autograd::gradcheck([](const auto& in) { return swish(in[0], in[1]); },
@@ -52,5 +64,7 @@ int main() {
     adam.step();
     if (step % 100 == 0) std::printf("step %d  loss %.5f\n", step, loss.item<double>());
   }
+  DecoderBlock decode;
+  std::printf("decoder block: %s\n", to_string(decode(ones({2, 8}), ones({2, 4})).shape()).c_str());
   return check ? 0 : 1;
 }

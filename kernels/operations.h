@@ -33,9 +33,12 @@ enum class Unary {
   silu,       // x sigmoid(x)
   hardswish,  // x min(max(x + 3, 0), 6) / 6
   sigmoid,
-  relu,      // NaN stays NaN
-  gelu,      // the exact one: x Phi(x), not its tanh approximation
-  sign,      // NaN stays NaN
+  relu,  // NaN stays NaN
+  gelu,  // the exact one: x Phi(x), not its tanh approximation
+  sign,  // NaN stays NaN
+  floor,
+  ceil,
+  round,     // half to even
   softplus,  // log(1 + exp(x))
   log1p,     // log(1 + x)
   count
@@ -97,6 +100,9 @@ TUTTI_HOST_DEVICE inline T evaluate(T x) {
   else if constexpr (op == Unary::gelu)
     return x * T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440)));
   else if constexpr (op == Unary::sign) return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x);
+  else if constexpr (op == Unary::floor) return Math::floor(x);
+  else if constexpr (op == Unary::ceil) return Math::ceil(x);
+  else if constexpr (op == Unary::round) return Math::rint(x);
   else if constexpr (op == Unary::softplus) {
     const T tail = log1p<Math>(Math::exp(x > T(0) ? -x : x));
     return x > T(0) ? x + tail : tail;

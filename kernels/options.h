@@ -3,6 +3,7 @@
 
 #include "../core/tensor.h"
 
+#include <atomic>
 #include <vector>
 
 namespace tutti::kernels {
@@ -15,6 +16,9 @@ struct ConvOptions {
   Dims dilation = {1};
   std::int64_t groups = 1;
 };
+
+/// Whether convolutions on the CPU are direct sums always: nn::set_exact_convolutions().
+inline constinit std::atomic<bool> exact_convolutions{false};
 
 /// The activations that a matrix product can apply to its elements before it stores them. gelu is
 /// not among them, because cuBLASLt has only its tanh approximation, while the library's gelu is

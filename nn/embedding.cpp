@@ -8,7 +8,8 @@ namespace {
 
 const Embedding::Options& checked(const Embedding::Options& o) {
   if (o.count <= 0 || o.dim <= 0)
-    fail<ValueError>("Embedding: expected positive count and dim, got {} and {}", o.count, o.dim);
+    fail<ValueError>("Embedding: expected the options count and dim to be positive, got {} and {}",
+                     o.count, o.dim);
   if (o.padding_idx && (*o.padding_idx < 0 || *o.padding_idx >= o.count))
     fail<ValueError>("Embedding: expected padding_idx from 0 to {}, got {}", o.count - 1,
                      *o.padding_idx);

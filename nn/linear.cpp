@@ -7,7 +7,8 @@ namespace {
 
 const Linear::Options& checked(const Linear::Options& o) {
   if (o.in <= 0 || o.out <= 0)
-    fail<ValueError>("Linear: expected positive in and out, got {} and {}", o.in, o.out);
+    fail<ValueError>("Linear: expected the options in and out to be positive, got {} and {}", o.in,
+                     o.out);
   return o;
 }
 

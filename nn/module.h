@@ -17,13 +17,19 @@
 
 namespace tutti::nn {
 
-/// The names that load_state_dict did not find in the state, and those that the module does not
-/// have. Both are empty after a strict load.
+/// The names that a load did not find in the state, those that the module does not have, and those
+/// whose shapes differ. All are empty after a strict load.
 struct LoadReport {
   std::vector<std::string> missing;
   std::vector<std::string> unexpected;
+  std::vector<std::string> misfits;
 };
 
+/// Returns `state` without the prefixes that PyTorch's wrappers put before every name ("module.",
+/// "_orig_mod.", "model."), unless a name of `own` begins with them, too.
+StateDict without_wrapper_prefix(StateDict state, const StateDict& own);
+
+class Layer;
 template <class T>
 class Child;
 
@@ -150,10 +156,17 @@ class Module {
   /// Returns parameters and buffers, detached, which share their storage with the module. A shared
   /// tensor is listed under each of its paths.
   StateDict state_dict() const;
-  /// Copies the values of `state` into the module and converts dtypes. CheckpointError, and no
-  /// change, if a shape differs, a name occurs twice or, if `strict`, a name is missing or
-  /// unexpected; the message lists the first ten of each kind, and counts the others.
-  LoadReport load_state_dict(const StateDict& state, bool strict = true);
+  /// Copies the values of `state`, without_wrapper_prefix(), into the module and converts dtypes. A
+  /// num_batches_tracked that the state lacks, as that of old files, stays as it is.
+  /// CheckpointError, and no change, if a shape differs, a name occurs twice or, if `strict`, a
+  /// name is missing or unexpected; the message lists the first ten of each kind, and counts the
+  /// others.
+  LoadReport load_state_dict(const StateDict& state, bool strict = true) {
+    return load(state, strict ? Loading::strict : Loading::of_some_names);
+  }
+  /// Copies those values whose names and shapes the module has, such as all but another head, and
+  /// returns the other names.
+  LoadReport load_fitting(const StateDict& state) { return load(state, Loading::fitting); }
 
  protected:
   /// Lets replace_child() exchange a child, which from then on is reached through children() or a
@@ -169,7 +182,9 @@ class Module {
   template <class T>
   friend class Child;
   friend class Layer;
+  friend std::string summary(Layer& model, const Shape& input);
   enum class Replacement { refused, any_module, layer };
+  enum class Loading { strict, of_some_names, fitting };
   struct Named {
     std::string name;
     Tensor tensor;
@@ -177,6 +192,7 @@ class Module {
   // unique_ptr keeps returned references valid while more tensors are added.
   using NamedTensors = std::vector<std::unique_ptr<Named>>;
 
+  LoadReport load(const StateDict& loaded, Loading loading);
   Tensor& insert_tensor(NamedTensors& into, const std::string& name, Tensor tensor);
   void insert_child(const std::string& name, std::shared_ptr<Module> child);
   template <class T>
@@ -220,17 +236,14 @@ class Layer : public Module {
   bool has_forward_hooks() const { return !hooks_.empty(); }
 
  protected:
-  /// Runs all hooks and returns the output. Layers that have other forms of forward call it.
-  Tensor run_hooks(const Tensor& input, Tensor output);
-  /// Opens the layer's span in a trace, named by its path, or by its type for a root, and checks
-  /// that the layer is part of the one that runs it. Other forms of forward begin with it.
-  trace::Span span() const;
-  /// Returns compute(). Puts error_name() in front of the message of an Error that names neither
-  /// this layer nor one below it. Other forms of forward run inside it.
+  /// Runs compute() as operator() runs forward(), for other forms of forward: in the layer's span
+  /// of a trace, with the hooks, which get `input` and the output, and with error_name() in front
+  /// of the message of an Error that names neither this layer nor one below it.
   template <class Function>
-  auto with_name_in_errors(const Function& compute) const {
+  Tensor run(const Tensor& input, const Function& compute) {
+    const trace::Span here = span();
     try {
-      return compute();
+      return run_hooks(input, compute());
     } catch (Error& error) {
       add_name(error);
       throw;
@@ -238,6 +251,9 @@ class Layer : public Module {
   }
 
  private:
+  friend std::string summary(Layer& model, const Shape& input);
+  Tensor run_hooks(const Tensor& input, Tensor output);
+  trace::Span span() const;
   void add_name(Error& error) const;
   Tensor checked_forward(const Tensor& input);
   void expect_registered() const;
@@ -247,6 +263,25 @@ class Layer : public Module {
   // The thread's layer that checks which layers its forward runs; null if there is none.
   inline static constinit thread_local const Layer* checking_ = nullptr;
 };
+
+/// A module that computes one tensor from two, such as a block of a decoder from x and a skip
+/// connection. It has what a Layer has: hooks, which get the first input, its span in a trace, and
+/// its name in errors. Error where it is run on one tensor, as a Sequential does.
+class TwoInputLayer : public Layer {
+ public:
+  virtual Tensor forward(const Tensor& x, const Tensor& other) = 0;
+  Tensor operator()(const Tensor& x, const Tensor& other) {
+    return run(x, [&] { return forward(x, other); });
+  }
+
+ private:
+  Tensor forward(const Tensor& input) final;
+};
+
+/// Runs `model` in evaluation on zeros of the shape `input`, and returns a table with the output
+/// shape and the parameters of each module, as many as are its own, and how many of them are
+/// trained. Training flags stay as they are.
+std::string summary(Layer& model, const Shape& input);
 
 /// A pointer to the child of a module that follows replace_child(). The child is a T until it is
 /// replaced, and may be any Layer afterwards. A module keeps it as a member:

@@ -34,8 +34,13 @@ std::string mismatches_to_string(const std::vector<std::string>& problems, const
     text += first_lines(*names, kind, [why = kind](const std::string& name) {
       return fmt::format("'{}' is {}", excerpt(name), why);
     });
-  return text.empty() ? text : text + "\nstrict = false ignores missing and unexpected names";
+  return text.empty() ? text
+                      : text +
+                            "\nstrict = false ignores missing and unexpected names, and "
+                            "load_fitting() other shapes, too";
 }
+
+bool is_counter(const std::string& name) { return name.ends_with("num_batches_tracked"); }
 
 }  // namespace
 
@@ -53,7 +58,18 @@ StateDict Module::state_dict() const {
   return state;
 }
 
-LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
+StateDict without_wrapper_prefix(StateDict state, const StateDict& own) {
+  // torch.compile may be the inner or the outer one of two wrappers.
+  for (const std::string prefix : {"_orig_mod.", "module.", "_orig_mod.", "model."}) {
+    const auto has_prefix = [&](const auto& entry) { return entry.first.starts_with(prefix); };
+    if (!std::ranges::all_of(state, has_prefix) || std::ranges::any_of(own, has_prefix)) continue;
+    for (auto& [name, tensor] : state) name.erase(0, prefix.size());
+  }
+  return state;
+}
+
+LoadReport Module::load(const StateDict& loaded, Loading loading) {
+  const StateDict mine = state_dict(), state = without_wrapper_prefix(loaded, mine);
   std::map<std::string, Tensor> given;
   std::vector<std::string> problems;
   for (const auto& [name, tensor] : state)
@@ -62,15 +78,17 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
 
   LoadReport report;
   std::vector<std::pair<Tensor, Tensor>> copies;
-  for (const auto& [name, own] : state_dict()) {
+  for (const auto& [name, own] : mine) {
     const auto found = given.find(name);
     if (found == given.end()) {
-      report.missing.push_back(name);
+      if (!is_counter(name)) report.missing.push_back(name);
       continue;
     }
     if (!found->second.defined())
       problems.push_back(fmt::format("'{}' is an undefined tensor", name));
-    else if (!(found->second.shape() == own.shape()))
+    else if (loading == Loading::fitting && found->second.shape() != own.shape())
+      report.misfits.push_back(name);
+    else if (found->second.shape() != own.shape())
       problems.push_back(fmt::format("'{}' has shape {}, expected {}", name,
                                      tutti::to_string(found->second.shape()),
                                      tutti::to_string(own.shape())));
@@ -83,7 +101,8 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
   for (const auto& [name, tensor] : state)
     if (given.count(name)) report.unexpected.push_back(name);
 
-  if (const std::string text = mismatches_to_string(problems, report, strict); !text.empty())
+  if (const std::string text = mismatches_to_string(problems, report, loading == Loading::strict);
+      !text.empty())
     fail<CheckpointError>("load_state_dict: the state does not fit {}; nothing was changed:{}",
                           type_name(), text);
   const NoGrad no_grad;

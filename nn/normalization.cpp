@@ -12,9 +12,17 @@
 namespace tutti::nn {
 namespace {
 
+// Returns those of the options that all three layers have which are not the defaults.
+template <class Options>
+std::string changes(const Options& o) {
+  return (o.eps == 1e-5 ? "" : fmt::format(", eps={}", o.eps)) +
+         (o.affine == Options{}.affine ? "" : fmt::format(", affine={}", o.affine));
+}
+
 LayerNorm::Options checked(LayerNorm::Options o) {
   if (o.shape.empty())
-    fail<ShapeError>("LayerNorm: expected the shape to normalise over, got an empty one");
+    fail<ShapeError>(
+        "LayerNorm: expected the option shape to name the sizes to normalise over, got ()");
   for (const std::int64_t size : o.shape)
     if (size < 1)
       fail<ValueError>("LayerNorm: expected sizes of at least 1, got {}", to_string(o.shape));
@@ -25,8 +33,8 @@ LayerNorm::Options checked(LayerNorm::Options o) {
 const GroupNorm::Options& checked(const GroupNorm::Options& o) {
   check_channels("GroupNorm", o);
   if (o.groups < 1 || o.channels % o.groups != 0)
-    fail<ValueError>("GroupNorm: expected groups that divide {} channels, got {}", o.channels,
-                     o.groups);
+    fail<ValueError>("GroupNorm: expected the option groups to divide {} channels, got {}",
+                     o.channels, o.groups);
   return o;
 }
 
@@ -53,8 +61,8 @@ Tensor LayerNorm::forward(const Tensor& x) {
 }
 
 std::string LayerNorm::describe() const {
-  return fmt::format("{}, eps={}, affine={}, bias={}", tutti::to_string(options_.shape),
-                     options_.eps, options_.affine, options_.affine && options_.bias);
+  return tutti::to_string(options_.shape) + changes(options_) +
+         (options_.affine && !options_.bias ? ", bias=false" : "");
 }
 
 GroupNorm::GroupNorm(const Options& options)
@@ -70,8 +78,7 @@ Tensor GroupNorm::forward(const Tensor& x) {
 }
 
 std::string GroupNorm::describe() const {
-  return fmt::format("{}, {}, eps={}, affine={}", options_.groups, options_.channels, options_.eps,
-                     options_.affine);
+  return fmt::format("{}, {}{}", options_.groups, options_.channels, changes(options_));
 }
 
 InstanceNorm::InstanceNorm(InputDims input_dims, const Options& options)
@@ -135,9 +142,9 @@ Tensor InstanceNorm::normalize_instances(const Tensor& x) {
 }
 
 std::string InstanceNorm::describe() const {
-  return fmt::format("{}, eps={}, momentum={}, affine={}, track_running_stats={}",
-                     options_.channels, options_.eps, options_.momentum, options_.affine,
-                     options_.track_running_stats);
+  return std::to_string(options_.channels) + changes(options_) +
+         (options_.momentum == 0.1 ? "" : fmt::format(", momentum={}", options_.momentum)) +
+         (options_.track_running_stats ? ", track_running_stats=true" : "");
 }
 
 }  // namespace tutti::nn

@@ -29,13 +29,21 @@ bool is_png(std::span<const std::uint8_t> bytes) { return starts_with(bytes, "\x
 // Throws for bytes that are neither JPEG nor PNG, and says what they are where that is known.
 [[noreturn]] void fail_unknown_format(std::span<const std::uint8_t> bytes) {
   if (bytes.empty()) fail<DataError>("the file is empty; expected a JPEG or PNG image");
-  const char* const found = starts_with(bytes, "GIF8")      ? "a GIF image"
-                            : starts_with(bytes, "BM")      ? "a BMP image"
-                            : starts_with(bytes, "WEBP", 8) ? "a WebP image"
-                            : starts_with(bytes, "II*\0") || starts_with(bytes, "MM\0*")
-                                ? "a TIFF image"
-                                : nullptr;
+  const char* const found =
+      starts_with(bytes, "GIF8")                                             ? "a GIF image"
+      : starts_with(bytes, "BM")                                             ? "a BMP image"
+      : starts_with(bytes, "WEBP", 8)                                        ? "a WebP image"
+      : starts_with(bytes, "II*\0") || starts_with(bytes, "MM\0*")           ? "a TIFF image"
+      : starts_with(bytes, "ftypavi", 4)                                     ? "an AVIF image"
+      : starts_with(bytes, "ftyphe", 4) || starts_with(bytes, "ftypmif1", 4) ? "a HEIC image"
+      : starts_with(bytes, "jP  ", 4) || starts_with(bytes, "\xFF\x4F\xFF\x51")
+          ? "a JPEG 2000 image"
+          : nullptr;
   if (found) fail<DataError>("expected a JPEG or PNG image, found {}; convert it", found);
+  if (starts_with(bytes, "<"))
+    fail<DataError>("expected a JPEG or PNG image, found HTML or XML, as a failed download leaves");
+  if (starts_with(bytes, "version https://"))
+    fail<DataError>("expected a JPEG or PNG image, found a pointer of git-lfs; run git lfs pull");
   fail<DataError>("expected a JPEG or PNG image, but the first byte is {:#04x}", bytes[0]);
 }
 
@@ -136,7 +144,8 @@ void check_image_size(std::int64_t width, std::int64_t height, const DecodeOptio
   if (width < 1 || height < 1) fail<DataError>("the image is empty: {} x {} pixels", width, height);
   if (width > max_pixels / height)
     fail<DataError>(
-        "the image claims {} x {} pixels, more than {} in all; raise max_pixels if that is right",
+        "the image claims {} x {} pixels, more than {} in all; raise DecodeOptions::max_pixels, or "
+        "scale the file down",
         width, height, max_pixels);
   const auto [shorter, longer] = std::minmax(width, height);
   const double scale = static_cast<double>(options.min_size) / static_cast<double>(shorter);

@@ -37,11 +37,14 @@ void check_image(const Tensor& image, const char* op) {
   if (!image.device().is_cpu())
     fail<DeviceError>("{}: expected an image on the CPU, got one on {}", op,
                       to_string(image.device()));
-  if (image.rank() != 3 || image.numel() == 0 || image.size(2) > 4 || !image.is_contiguous())
+  if (image.rank() != 3 || image.numel() == 0 || image.size(2) > 4)
     fail<ShapeError>(
-        "{}: expected a contiguous image (height, width, channels) with 1 to 4 channels, got "
-        "shape {}",
-        op, to_string(image.shape()));
+        "{}: expected an image (height, width, channels) with 1 to 4 channels, got shape {}", op,
+        to_string(image.shape()));
+  if (!image.is_contiguous())
+    fail<ShapeError>(
+        "{}: expected a contiguous image, got a view with strides {}; call contiguous()", op,
+        to_string(image.strides()));
 }
 
 void check_range(double low, double high, double least, const char* op, const char* what) {

@@ -23,6 +23,9 @@ struct Math {
   template <class T> static T sqrt(T x) { return std::sqrt(x); }
   template <class T> static T sin(T x) { return std::sin(x); }
   template <class T> static T cos(T x) { return std::cos(x); }
+  template <class T> static T floor(T x) { return std::floor(x); }
+  template <class T> static T ceil(T x) { return std::ceil(x); }
+  template <class T> static T rint(T x) { return std::rint(x); }
   template <class T> static T erf(T x) { return std::erf(x); }
   template <class T> static T pow(T x, T y) { return std::pow(x, y); }
   // clang-format on

@@ -157,6 +157,7 @@ bool can_convolve(const Tensor& x, const Tensor& w, const Tensor& y, const ConvO
 // Counts multiplications, and for each element of a transformed tensor as many as take the time to
 // write and read it, which was measured.
 bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOptions& options) {
+  if (exact_convolutions.load(std::memory_order_relaxed)) return false;
   const bool is_bfloat16 = x.dtype() == bfloat16;  // with direct sums at twice the speed or more
   if (!can_convolve(x, w, y, options) || (is_bfloat16 && onednn::has_amx())) return false;
   const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiles_of(y);

@@ -51,10 +51,10 @@ struct KernelPlanes {
   std::int64_t stride;
 };
 
-/// The matrices are those of Winograd's F(4x4, 3x3) with the points 0, 1, -1, 1/2, -2, by the
-/// construction of Toom and Cook (Lavin and Gray 2016 describe the algorithm for convolutions).
-/// With these points the error in float32 is about half of that with 0, 1, -1, 2, -2. Channels must
-/// be multiples of 16. Transformed elements are float32.
+/// The matrices are those of Winograd's F(4x4, 3x3) with the points 0, +-5/8, +-3/2, by the
+/// construction of Toom and Cook (Lavin and Gray 2016 describe the algorithm for convolutions;
+/// Barabasz et al., "Error analysis and improving the accuracy of Winograd convolution", 2018, how
+/// points decide the error). Channels must be multiples of 16. Transformed elements are float32.
 struct WinogradTransforms {
   /// Transforms tiles of 6x6 inputs, with zeros in the padding.
   void (*input)(const TiledTensor& x, const TilePlanes& to);

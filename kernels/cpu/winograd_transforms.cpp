@@ -1,6 +1,6 @@
 // A transform multiplies a tile by the same matrix from both sides; the vectors hold adjacent
-// channels. The matrices are written as sums, because most of their elements are 0, 1 or a power
-// of 2.
+// channels. The matrices are written as sums of even and odd parts, which the points +p and -p
+// share.
 #include "winograd.h"
 
 #include "../../core/parallel.h"
@@ -19,66 +19,78 @@ using V = Floats::V;
 constexpr std::int64_t width = Floats::width;
 constexpr int tile_outputs = 4;  // The edge of a tile of outputs.
 
-struct InputTransform {
+// The points 0, +-p, +-q and infinity. These p and q have the least error of all that a search in
+// sixteenths found, and all powers of them that the matrices contain are exact in float32.
+struct Points {
+  static constexpr float p = 0.625f, q = 1.5f, pp = p * p, qq = q * q;
+  // 1 over the product of the differences between 0, p or q and the other points.
+  static constexpr float at_0 = 1 / (pp * qq), at_p = 1 / (2 * pp * (pp - qq)),
+                         at_q = 1 / (2 * qq * (qq - pp));
+};
+
+struct InputTransform : Points {
   static constexpr int from = 6, to = 6;
   [[gnu::always_inline]] static void apply(const V (&x)[6], V (&t)[6]) {
-    t[0] = x[0] - 1.5f * x[1] - 2 * x[2] + 1.5f * x[3] + x[4];
-    t[1] = x[4] - x[1] + 0.5f * x[2] + 2.5f * x[3];
-    t[2] = x[4] + x[1] - 2.5f * x[2] + 0.5f * x[3];
-    t[3] = x[4] - x[2] + 2 * (x[3] - x[1]);
-    t[4] = x[4] - x[2] - 0.5f * (x[3] - x[1]);
-    t[5] = x[5] + x[1] - 1.5f * x[2] - 2 * x[3] + 1.5f * x[4];
+    const V even_p = x[4] - qq * x[2], odd_p = p * (x[3] - qq * x[1]);
+    const V even_q = x[4] - pp * x[2], odd_q = q * (x[3] - pp * x[1]);
+    t[0] = x[4] - (pp + qq) * x[2] + pp * qq * x[0];
+    t[1] = even_p + odd_p;
+    t[2] = even_p - odd_p;
+    t[3] = even_q + odd_q;
+    t[4] = even_q - odd_q;
+    t[5] = x[5] - (pp + qq) * x[3] + pp * qq * x[1];
   }
 };
 
-struct OutputTransform {
+struct OutputTransform : Points {
   static constexpr int from = 6, to = 4;
   [[gnu::always_inline]] static void apply(const V (&t)[6], V (&y)[4]) {
-    const V sum = t[1] + t[2], difference = t[1] - t[2];
-    y[0] = t[0] + sum + t[3] + t[4];
-    y[1] = difference + 0.5f * t[3] - 2 * t[4];
-    y[2] = sum + 0.25f * t[3] + 4 * t[4];
-    y[3] = difference + 0.125f * t[3] - 8 * t[4] + t[5];
+    const V even_p = t[1] + t[2], odd_p = p * (t[1] - t[2]);
+    const V even_q = t[3] + t[4], odd_q = q * (t[3] - t[4]);
+    y[0] = t[0] + even_p + even_q;
+    y[1] = odd_p + odd_q;
+    y[2] = pp * even_p + qq * even_q;
+    y[3] = pp * odd_p + qq * odd_q + t[5];
   }
 };
 
 // The transpose of OutputTransform.
-struct OutputGradientTransform {
+struct OutputGradientTransform : Points {
   static constexpr int from = 4, to = 6;
   [[gnu::always_inline]] static void apply(const V (&y)[4], V (&t)[6]) {
-    const V even = y[0] + y[2], odd = y[1] + y[3];
+    const V even_p = y[0] + pp * y[2], odd_p = p * (y[1] + pp * y[3]);
+    const V even_q = y[0] + qq * y[2], odd_q = q * (y[1] + qq * y[3]);
     t[0] = y[0];
-    t[1] = even + odd;
-    t[2] = even - odd;
-    t[3] = y[0] + 0.5f * y[1] + 0.25f * y[2] + 0.125f * y[3];
-    t[4] = y[0] - 2 * y[1] + 4 * y[2] - 8 * y[3];
+    t[1] = even_p + odd_p;
+    t[2] = even_p - odd_p;
+    t[3] = even_q + odd_q;
+    t[4] = even_q - odd_q;
     t[5] = y[3];
   }
 };
 
-struct WeightTransform {
+struct WeightTransform : Points {
   static constexpr int from = 3, to = 6;
   [[gnu::always_inline]] static void apply(const V (&g)[3], V (&t)[6]) {
-    constexpr float third = 1.0f / 3, fifteenth = 1.0f / 15;
-    const V outer = g[0] + g[2];
-    t[0] = g[0];
-    t[1] = third * (outer + g[1]);
-    t[2] = third * (g[1] - outer);
-    t[3] = -fifteenth * (16 * g[0] + 8 * g[1] + 4 * g[2]);
-    t[4] = fifteenth * (g[0] - 2 * g[1] + 4 * g[2]);
+    const V even_p = g[0] + pp * g[2], odd_p = p * g[1];
+    const V even_q = g[0] + qq * g[2], odd_q = q * g[1];
+    t[0] = at_0 * g[0];
+    t[1] = at_p * (even_p + odd_p);
+    t[2] = at_p * (even_p - odd_p);
+    t[3] = at_q * (even_q + odd_q);
+    t[4] = at_q * (even_q - odd_q);
     t[5] = g[2];
   }
 };
 
 // The transpose of WeightTransform.
-struct WeightGradientTransform {
+struct WeightGradientTransform : Points {
   static constexpr int from = 6, to = 3;
   [[gnu::always_inline]] static void apply(const V (&t)[6], V (&g)[3]) {
-    constexpr float third = 1.0f / 3, fifteenth = 1.0f / 15;
-    const V difference = third * (t[1] - t[2]);
-    g[0] = t[0] + difference + fifteenth * (t[4] - 16 * t[3]);
-    g[1] = third * (t[1] + t[2]) - fifteenth * (8 * t[3] + 2 * t[4]);
-    g[2] = difference + 4 * fifteenth * (t[4] - t[3]) + t[5];
+    const V even_p = at_p * (t[1] + t[2]), even_q = at_q * (t[3] + t[4]);
+    g[0] = at_0 * t[0] + even_p + even_q;
+    g[1] = p * at_p * (t[1] - t[2]) + q * at_q * (t[3] - t[4]);
+    g[2] = pp * even_p + qq * even_q + t[5];
   }
 };
 

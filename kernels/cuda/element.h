@@ -40,6 +40,9 @@ struct Math {
   template <class T> TUTTI_HOST_DEVICE static T sin(T x) { return ::sin(x); }
   template <class T> TUTTI_HOST_DEVICE static T cos(T x) { return ::cos(x); }
   template <class T> TUTTI_HOST_DEVICE static T tanh(T x) { return ::tanh(x); }
+  template <class T> TUTTI_HOST_DEVICE static T floor(T x) { return ::floor(x); }
+  template <class T> TUTTI_HOST_DEVICE static T ceil(T x) { return ::ceil(x); }
+  template <class T> TUTTI_HOST_DEVICE static T rint(T x) { return ::rint(x); }
   template <class T> TUTTI_HOST_DEVICE static T erf(T x) { return ::erf(x); }
   template <class T> TUTTI_HOST_DEVICE static T pow(T x, T y) { return ::pow(x, y); }
   // clang-format on

@@ -46,8 +46,7 @@ BatchNorm::BatchNorm(Options options)
 Tensor BatchNorm::forward(const Tensor& x) { return compute(x, {}); }
 
 Tensor BatchNorm::forward(const Tensor& x, const ForwardOptions& options) {
-  const trace::Span here = span();
-  return with_name_in_errors([&] { return run_hooks(x, compute(x, options)); });
+  return run(x, [&] { return compute(x, options); });
 }
 
 Tensor BatchNorm::compute(const Tensor& x, const ForwardOptions& options) {
@@ -192,18 +191,21 @@ std::string BatchNorm::error_name() const {
 }
 
 std::string BatchNorm::describe() const {
-  std::string text = fmt::format("{}, eps={}", options_.channels, options_.eps);
-  if (options_.eps_is_floor) text += " as floor";
-  text += options_.pooled     ? ", pooled"
-          : options_.momentum ? fmt::format(", momentum={}", *options_.momentum)
-                              : ", momentum=none";
+  std::string text = std::to_string(options_.channels);
+  if (options_.eps != 1e-5 || options_.eps_is_floor)
+    text += fmt::format(", eps={}{}", options_.eps, options_.eps_is_floor ? " as floor" : "");
+  if (options_.pooled) text += ", pooled";
+  else if (!options_.momentum) text += ", momentum=none";
+  else if (*options_.momentum != 0.1) text += fmt::format(", momentum={}", *options_.momentum);
+  if (!options_.affine) text += ", affine=false";
+  else if (!options_.bias) text += ", bias=false";
+  if (!options_.track_running_stats) text += ", track_running_stats=false";
   // If the layer has been moved, its tensors know its dtype and device better than its options.
   const Tensor& own = weight.defined() ? weight : running_mean;
-  text += fmt::format(", affine={}, bias={}, track_running_stats={}, dtype={}, device={}",
-                      options_.affine, options_.affine && options_.bias,
-                      options_.track_running_stats,
-                      tutti::to_string(own.defined() ? own.dtype() : options_.dtype),
-                      tutti::to_string(own.defined() ? own.device() : options_.device));
+  const DType dtype = own.defined() ? own.dtype() : options_.dtype;
+  const Device device = own.defined() ? own.device() : options_.device;
+  if (dtype != float32) text += ", dtype=" + tutti::to_string(dtype);
+  if (!device.is_cpu()) text += ", device=" + tutti::to_string(device);
   if (channel_groups_ > 0) text += fmt::format(", normalises by {} groups", channel_groups_);
   if (options_.recompute_output) text += ", recompute_output=true";
   if (is_frozen_) text += ", frozen";

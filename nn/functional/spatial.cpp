@@ -18,9 +18,9 @@ bool all_equal(const Dims& dims) {
 Dims expand_option(const char* op, const char* name, const Dims& values, int rank,
                    std::int64_t minimum) {
   if (values.size() != rank && values.size() != 1)
-    fail<ValueError>("{}: expected {} for {}, got {}", op,
+    fail<ValueError>("{}: expected {} for the option {}, got {}", op,
                      rank == 1 ? "1 value" : fmt::format("1 or {} values", rank), name,
-                     to_string(values));
+                     values.empty() ? "none" : to_string(values));
   for (std::int64_t value : values)
     if (value < minimum)
       fail<ValueError>("{}: expected {} of at least {}, got {}", op, name, minimum,

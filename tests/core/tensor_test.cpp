@@ -2,6 +2,7 @@
 // that do not exist.
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
+#include <tutti/core/dlpack.h>
 
 #include <gtest/gtest.h>
 
@@ -30,6 +31,87 @@ TEST(TensorHandle, CopiesShareAndUndefinedThrows) {
   EXPECT_EQ(tensor({2.5}, {}, {bfloat16}).item<float>(), 2.5f);
   EXPECT_EQ(x.size(-1), 3);
   EXPECT_THROW(x.size(1), ShapeError);
+}
+
+// Values keep their C++ type on the way into a tensor and out of it.
+template <class T>
+void expect_round_trip(const std::vector<T>& values) {
+  const Tensor x = tensor(values, {1, static_cast<std::int64_t>(values.size())});
+  EXPECT_EQ(x.dtype(), dtype_of<T>::value);
+  EXPECT_EQ(to_vector<T>(x), values);
+  EXPECT_EQ(tensor(values, {.dtype = float64}).dtype(), float64);
+  EXPECT_THROW((void)tensor(values, {2, 7}), ShapeError);
+}
+
+TEST(TensorValues, HaveTheTypesOfTheDtypes) {
+  expect_round_trip<float>({0.1f, -2});
+  expect_round_trip<std::int64_t>({(std::int64_t{1} << 62) + 1, -3});
+  expect_round_trip<std::uint8_t>({0, 255});
+  expect_round_trip<bool>({true, false, true});
+  EXPECT_EQ(to_vector<std::uint8_t>(tensor({-1, 2.9, 300})),
+            (std::vector<std::uint8_t>{0, 2, 255}));
+  EXPECT_EQ(tensor(std::vector<double>{1}).dtype(), float32);
+}
+
+// The structures of dlpack/dlpack.h, as another library fills them.
+struct ForeignTensor {
+  void* data;
+  struct {
+    std::int32_t type, id;
+  } device;
+  std::int32_t ndim;
+  struct {
+    std::uint8_t code, bits;
+    std::uint16_t lanes;
+  } dtype;
+  std::int64_t *shape, *strides;
+  std::uint64_t byte_offset;
+  void* manager_ctx;
+  void (*deleter)(ForeignTensor*);
+};
+
+TEST(DLPack, SharesMemoryInBothDirections) {
+  const Tensor x = tensor({0, 1, 2, 3, 4, 5}, {2, 3});
+  auto* const given = reinterpret_cast<ForeignTensor*>(to_dlpack(x.alias({3, 2}, {1, 3}, 0)));
+  EXPECT_EQ(given->data, x.raw());
+  EXPECT_EQ(given->device.type, 1);
+  EXPECT_EQ((std::vector<int>{given->ndim, given->dtype.code, given->dtype.bits}),
+            (std::vector<int>{2, 2, 32}));
+  given->byte_offset = sizeof(float);
+  given->shape[0] = 2;
+  {
+    const Tensor back = from_dlpack(reinterpret_cast<DLManagedTensor*>(given));
+    EXPECT_EQ(to_vector(back), (std::vector<double>{1, 4, 2, 5}));
+    EXPECT_FALSE(x.is_exclusive());
+  }
+  EXPECT_TRUE(x.is_exclusive()) << "the deleter has run";
+  for (const DType dtype : {float32, float64, bfloat16, float16, int64, uint8, boolean})
+    EXPECT_EQ(from_dlpack(to_dlpack(zeros({2, 0}, {dtype}))).dtype(), dtype);
+}
+
+TEST(DLPack, RefusesWhatItDoesNotHaveAndReleasesIt) {
+  int released = 0;
+  std::int64_t shape[] = {2}, strides[] = {-1};
+  float values[] = {1, 2};
+  const ForeignTensor good{
+      values,     {1, 0},    1,
+      {2, 32, 1}, shape,     nullptr,
+      0,          &released, [](ForeignTensor* m) { ++*static_cast<int*>(m->manager_ctx); }};
+  const auto take = [](ForeignTensor m) {
+    return to_vector(from_dlpack(reinterpret_cast<DLManagedTensor*>(&m)));
+  };
+  EXPECT_EQ(take(good), (std::vector<double>{1, 2}));
+  ForeignTensor odd = good;
+  odd.dtype = {0, 32, 1};
+  EXPECT_THROW(take(odd), DTypeError);
+  odd = good;
+  odd.device.type = 4;
+  EXPECT_THROW(take(odd), DeviceError);
+  odd = good;
+  odd.strides = strides;
+  EXPECT_THROW(take(odd), ShapeError);
+  EXPECT_EQ(released, 4);
+  EXPECT_THROW(from_dlpack(nullptr), ValueError);
 }
 
 TEST(TensorHandle, ViewsStayInsideTheirStorage) {
@@ -171,6 +253,14 @@ TEST(Making, AroundForeignMemory) {
   EXPECT_EQ(data[3], 5);
   EXPECT_THROW((void)from_blob(nullptr, {2}, float32), ValueError);
   EXPECT_EQ(from_blob(nullptr, {0}, float32).numel(), 0);
+
+  // Rows of three elements, two of which belong to the picture.
+  float rows[] = {1, 2, 0, 3, 4};
+  const Tensor picture = from_blob(rows, {2, 2}, {3, 1}, float32);
+  EXPECT_EQ(to_vector(picture), (std::vector<double>{1, 2, 3, 4}));
+  EXPECT_EQ(picture.storage()->bytes(), sizeof rows);
+  EXPECT_THROW((void)from_blob(nullptr, {2}, {4}, float32), ValueError);
+  EXPECT_THROW((void)from_blob(rows, {2}, {-1}, float32), ShapeError);
 }
 
 TEST(Printing, ShowsValuesShapeAndDtype) {

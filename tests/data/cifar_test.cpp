@@ -89,6 +89,8 @@ TEST_F(Cifar, WrongFilesAreNamed) {
   expect_error<DataError>(load, {"data_batch_2.bin is truncated"});
   fs::remove(path("data_batch_2.bin"));
   expect_error<DataError>(load, {"data_batch_2.bin is missing"});
+  fs::copy_file(path("data_batch_1.bin"), path("data_batch_2"));
+  expect_error<DataError>(load, {"data_batch_2 is of the version for Python"});
   fs::create_directory(path("data_batch_2.bin"));
   expect_error<DataError>(load, {"data_batch_2.bin is not a regular file"});
   fs::remove(path("data_batch_2.bin"));

@@ -18,10 +18,15 @@ using namespace test;
 TEST(ImageFolder, FilesAreOrderedByClassThenFolderThenName) {
   const PictureFolder folder;
   for (const char* name : {"dog/b.jpg", "dog/a.JPG", "cat/z.jpeg", "cat/sub/x.png",
-                           "cat/sub-2/y.jpg", "cat/sub/deep/w.jpg", "dog/notes.txt", "Eel/1.jpg"})
+                           "cat/sub-2/y.jfif", "cat/sub/deep/w.jpg", "dog/notes.txt", "Eel/1.jpg"})
     folder.add_image(name);
   folder.add_image("beside_the_classes.jpg");
+  // What file managers, notebooks and macOS leave in folders is no class and no picture.
+  for (const char* name : {".ipynb_checkpoints/a.jpg", "dog/.ipynb_checkpoints/a.jpg",
+                           "dog/.hidden.jpg", "dog/._b.jpg", "dog/Thumbs.db"})
+    folder.add_image(name);
   const ImageFolder images(folder.path());
+  EXPECT_EQ(images.other_files(), 2) << "notes.txt and Thumbs.db";
   EXPECT_EQ(images.class_names(), (std::vector<std::string>{"Eel", "cat", "dog"}));
   std::vector<std::string> names;
   std::vector<std::int64_t> labels;
@@ -31,9 +36,9 @@ TEST(ImageFolder, FilesAreOrderedByClassThenFolderThenName) {
     EXPECT_EQ(images.get(i).name, images.describe(i));
   }
   // torchvision orders folders by their paths as texts, where '-' comes before '/'.
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"Eel/1.jpg", "cat/z.jpeg", "cat/sub/x.png", "cat/sub-2/y.jpg",
-                                      "cat/sub/deep/w.jpg", "dog/a.JPG", "dog/b.jpg"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"Eel/1.jpg", "cat/z.jpeg", "cat/sub/x.png",
+                                             "cat/sub-2/y.jfif", "cat/sub/deep/w.jpg", "dog/a.JPG",
+                                             "dog/b.jpg"}));
   EXPECT_EQ(labels, (std::vector<std::int64_t>{0, 1, 1, 1, 1, 2, 2}));
   expect_levels(images.get(0).image, data_fixture("rgb.jpg.rgb"), 1, "image");
 }

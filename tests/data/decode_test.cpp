@@ -173,13 +173,19 @@ TEST(DecodeImage, ErrorsNameTheFileAndWhatItIs) {
   };
   const struct {
     std::string name, content, reason;
-  } cases[] = {{"empty.jpg", "", "empty"},
-               {"gif.jpg", "GIF89a...........", "a GIF image"},
-               {"webp.jpg", "RIFF....WEBPVP8 ", "a WebP image"},
-               {"bmp.png", "BM..............", "a BMP image"},
-               {"text.png", "hello, world", "first byte is 0x68"},
-               {"short.jpg", "\xFF\xD8\xFF", "the JPEG is corrupt or truncated"},
-               {"short.png", "\x89PNG\r\n\x1A\n", "the PNG is corrupt or truncated"}};
+  } cases[] = {
+      {"empty.jpg", "", "empty"},
+      {"gif.jpg", "GIF89a...........", "a GIF image"},
+      {"webp.jpg", "RIFF....WEBPVP8 ", "a WebP image"},
+      {"bmp.png", "BM..............", "a BMP image"},
+      {"heic.jpg", std::string("\0\0\0\x18", 4) + "ftypheic........", "a HEIC image"},
+      {"avif.jpg", std::string("\0\0\0\x1c", 4) + "ftypavif........", "an AVIF image"},
+      {"jp2.jpg", std::string("\0\0\0\x0c", 4) + "jP  \r\n\x87\n....", "a JPEG 2000 image"},
+      {"page.jpg", "<!DOCTYPE html><html>", "HTML"},
+      {"lfs.jpg", "version https://git-lfs.github.com/spec/v1\n", "git lfs pull"},
+      {"text.png", "hello, world", "first byte is 0x68"},
+      {"short.jpg", "\xFF\xD8\xFF", "the JPEG is corrupt or truncated"},
+      {"short.png", "\x89PNG\r\n\x1A\n", "the PNG is corrupt or truncated"}};
   for (const auto& c : cases) {
     const std::string path = file(c.name, c.content);
     expect_error<DataError>([&] { read_image(path); }, {path, c.reason});

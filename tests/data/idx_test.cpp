@@ -123,6 +123,22 @@ TEST_F(IdxFiles, CorruptContent) {
   expect_error("train-labels-idx1-ubyte.gz", "label 10");
 }
 
+TEST_F(IdxFiles, OtherNamesFoldersAndTypesAreTakenOrNamed) {
+  for (const std::string kind : {"images-idx3", "labels-idx1"}) {
+    std::string dotted = kind;
+    dotted[dotted.find('-')] = '.';
+    fs::rename(folder_ + "/train-" + kind + "-ubyte.gz",
+               folder_ + "/train-" + dotted + "-ubyte.gz");
+  }
+  EXPECT_EQ(load_idx(folder_, "train")->size(), 3);
+  const std::string raw = folder_ + "/MNIST/raw";
+  fs::create_directories(raw);
+  fs::rename(folder_ + "/train-labels.idx1-ubyte.gz", raw + "/train-labels-idx1-ubyte");
+  expect_error("train-labels-idx1-ubyte", "give the folder " + raw);
+  write("train-images.idx3-ubyte.gz", header(0xC03, {3, 28, 28}));
+  expect_error("train-images.idx3-ubyte.gz", "holds int32 in 3 dimensions, expected uint8 in 3");
+}
+
 TEST_F(IdxFiles, AHeaderThatClaimsTooMuchIsRefusedBeforeAnythingIsRead) {
   write("train-images-idx3-ubyte.gz", header(0x803, {3'000'000, 28, 28}) + std::string(100, 'x'));
   expect_error("train-images-idx3-ubyte.gz", "claims 3000000 images, expected 1 to 1000000");

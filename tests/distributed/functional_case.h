@@ -6,6 +6,7 @@
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/backend.h>
+#include <tutti/distributed/broadcast_text.h>
 #include <tutti/distributed/functional.h>
 
 #include "../kernels/compare.h"
@@ -132,6 +133,24 @@ inline void check_empty(const ProcessGroup& group) {
   EXPECT_EQ(x.grad().shape(), x.shape());
 }
 
+/// Tensors of different first sizes, and texts, reach every rank; rank 0 has none.
+inline void check_rows(const ProcessGroup& group) {
+  const auto rows_of = [](int rank) { return full({rank, 2}, rank, {int64}); };
+  const std::vector<Tensor> rows =
+      distributed::all_gather_rows(group, rows_of(group.rank()), "rows");
+  const std::vector<std::string> texts = distributed::all_gather_text(
+      group, std::string(2 * static_cast<std::size_t>(group.rank()), 'x'), "texts");
+  ASSERT_EQ(rows.size(), static_cast<std::size_t>(group.size()));
+  ASSERT_EQ(texts.size(), rows.size());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const Tensor& got = rows[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(got.shape(), (Shape{rank, 2}));
+    EXPECT_EQ(to_vector(got), to_vector(rows_of(rank)));
+    EXPECT_EQ(texts[static_cast<std::size_t>(rank)].size(), 2 * static_cast<std::size_t>(rank));
+  }
+  EXPECT_THROW(distributed::all_gather_rows(group, zeros({}), "no rows"), ShapeError);
+}
+
 /// Errors and timelines tell the collective of a backward from that of its forward.
 inline void check_names(const ProcessGroup& group) {
   if (group.size() == 1) return;
@@ -164,6 +183,7 @@ inline void check_functional(const ProcessGroup& group) {
   functional::check_all_gather(group);
   functional::check_reduce_scatter(group);
   functional::check_empty(group);
+  functional::check_rows(group);
   functional::check_names(group);
   functional::check_errors(group);
 }

@@ -63,12 +63,15 @@ const std::vector<UnaryOp>& unary_ops() {
       {Unary::sign, [](double x) { return std::isnan(x) ? x : (x > 0) - (x < 0); }},
       {Unary::softplus,
        [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
+      {Unary::floor, [](double x) { return std::floor(x); }},
+      {Unary::ceil, [](double x) { return std::ceil(x); }},
+      {Unary::round, [](double x) { return std::nearbyint(x); }},
   };
   return ops;
 }
 
 TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
-  Generator generator(101);
+  Generator generator(131);
   for (int round = 0; round < 4; ++round)
     for (const auto& [op, reference] : unary_ops())
       for (const DType dtype : test::trained_dtypes()) {

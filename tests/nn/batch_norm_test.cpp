@@ -86,16 +86,10 @@ TEST(BatchNorm, EveryFormIsASpanInTheTrace) {
 }
 
 TEST(BatchNorm, PrintsItsOptions) {
-  EXPECT_EQ(nn::BatchNorm2d({.channels = 8})
-                .to_string()
-                .find("BatchNorm2d(8, eps=1e-05, momentum=0.1, affine=true, bias=true, "
-                      "track_running_stats=true, dtype=float32, device=cpu)"),
-            0u);
+  EXPECT_EQ(nn::BatchNorm2d({.channels = 8}).to_string().find("BatchNorm2d(8): weight (8,)"), 0u);
   const BatchNorm layer(
       {.channels = 8, .momentum = {}, .affine = false, .eps_is_floor = true, .dtype = float64});
-  EXPECT_EQ(layer.describe(),
-            "8, eps=1e-05 as floor, momentum=none, affine=false, bias=false, "
-            "track_running_stats=true, dtype=float64, device=cpu");
+  EXPECT_EQ(layer.describe(), "8, eps=1e-05 as floor, momentum=none, affine=false, dtype=float64");
   BatchNorm moved({.channels = 8});
   moved.to(float64);
   EXPECT_NE(moved.describe().find("dtype=float64"), std::string::npos) << moved.describe();

@@ -182,9 +182,7 @@ TEST(Convert, TheModuleSaysWithWhomItIsSynchronised) {
     const std::string before = net.to_string();
     EXPECT_EQ(before.find("sync="), std::string::npos);
     convert_sync_batchnorm(net, group);
-    const std::string line =
-        "bn: BatchNorm2d(3, eps=0.001, momentum=0.4, affine=true, bias=true, "
-        "track_running_stats=true, dtype=float32, device=cpu, sync=3 ranks)";
+    const std::string line = "bn: BatchNorm2d(3, eps=0.001, momentum=0.4, sync=3 ranks)";
     EXPECT_NE(net.to_string().find(line), std::string::npos) << net.to_string();
     revert_sync_batchnorm(net);
     EXPECT_EQ(net.to_string(), before);

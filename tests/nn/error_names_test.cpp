@@ -199,7 +199,7 @@ TEST(ErrorNames, OfReductionsIndexingAndViews) {
       {"select", [] { scalar(1).select(0, 0); }},
       {"size", [] { scalar(1).size(0); }},
       {"expand", [=] { x.expand({3}); }},
-      {"squeeze", [=] { x.squeeze(0); }},
+      {"squeeze", [=] { x.squeeze(3); }},
       {"unsqueeze", [=] { x.unsqueeze(3); }},
   });
 }
@@ -273,7 +273,7 @@ TEST(ErrorNames, TextsFitTheFunction) {
   EXPECT_EQ(text_of([&] {
               nn::max_pool(line, {.kernel = {2, 2}});
             }),
-            "max_pool: expected 1 value for kernel, got (2, 2)");
+            "max_pool: expected 1 value for the option kernel, got (2, 2)");
   EXPECT_EQ(text_of([&] { nn::max_pool(line, {.kernel = {5}}); }),
             "max_pool: the kernel (5,) reaches over 5 elements, but input (1, 2, 4) with padding "
             "(0,) has only 4 there; use a larger input or more padding");

@@ -71,7 +71,9 @@ TEST(GroupNorm, TakesEmptyBatchesAndRefusesWrongArguments) {
   layer(x).backward(randn({0, 4, 3}));
   EXPECT_EQ(to_vector(layer.weight.grad()), std::vector<double>(4, 0));
   EXPECT_EQ(to_vector(layer.bias.grad()), std::vector<double>(4, 0));
-  EXPECT_EQ(layer.describe(), "2, 4, eps=1e-05, affine=true");
+  EXPECT_EQ(layer.describe(), "2, 4");
+  EXPECT_EQ(nn::GroupNorm({.groups = 2, .channels = 4, .eps = 0.5, .affine = false}).describe(),
+            "2, 4, eps=0.5, affine=false");
   layer.to(bfloat16);
   EXPECT_EQ(layer.weight.dtype(), float32);
 

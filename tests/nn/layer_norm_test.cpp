@@ -103,7 +103,7 @@ TEST(LayerNorm, TheThreadCountChangesNoBit) {
 
 TEST(LayerNorm, OptionsAndRefusals) {
   nn::LayerNorm layer({.shape = {3, 4}});
-  EXPECT_EQ(layer.describe(), "(3, 4), eps=1e-05, affine=true, bias=true");
+  EXPECT_EQ(layer.describe(), "(3, 4)");
   EXPECT_EQ(layer.parameter_count(), 24);
   EXPECT_EQ(nn::LayerNorm({.shape = {4}, .affine = false}).parameter_count(), 0);
   EXPECT_EQ(nn::LayerNorm({.shape = {4}, .bias = false}).parameter_count(), 4);

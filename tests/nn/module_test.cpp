@@ -1,11 +1,15 @@
 // Tests of Module: registration, names, state dicts, moving in place, printing, hooks.
+#include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
+#include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/identity.h>
+#include <tutti/nn/linear.h>
 #include <tutti/nn/sequential.h>
 
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <regex>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -222,6 +226,38 @@ TEST(Module, LoadIsAllOrNothingAndNamesWhatDoesNotFit) {
   EXPECT_THROW(net.load_state_dict(state, false), CheckpointError);
 }
 
+TEST(Module, LoadsWhatFitsAndReturnsTheOtherNames) {
+  Net net;
+  StateDict state = Net().state_dict();
+  for (auto& [name, tensor] : state) tensor = name == "a.bias" ? zeros({5}) : tensor.fill_(9);
+  state.erase(state.begin());  // a.weight
+  state.emplace_back("extra", zeros({1}));
+  const LoadReport report = net.load_fitting(state);
+  EXPECT_EQ(report.missing, std::vector<std::string>{"a.weight"});
+  EXPECT_EQ(report.unexpected, std::vector<std::string>{"extra"});
+  EXPECT_EQ(report.misfits, std::vector<std::string>{"a.bias"});
+  EXPECT_EQ(to_vector(net.a.weight).at(0), 2);
+  EXPECT_EQ(to_vector(net.a.bias).at(0), 1);
+  EXPECT_EQ(to_vector(net.a.mean).at(0), 9);
+}
+
+TEST(Module, LoadKnowsThePrefixesOfWrappersAndFilesWithoutCounters) {
+  Sequential net, model;
+  net.append<BatchNorm>({.channels = 2});
+  model.add<BatchNorm>("model", {.channels = 2});
+  for (const std::string prefix : {"module.", "_orig_mod.", "_orig_mod.module.", "model."}) {
+    StateDict state{{prefix + "0.weight", full({2}, 3)},
+                    {prefix + "0.bias", ones({2})},
+                    {prefix + "0.running_mean", ones({2})},
+                    {prefix + "0.running_var", ones({2})}};
+    net.load_state_dict(state);
+    EXPECT_EQ(to_vector(net.parameters()[0]).at(1), 3) << prefix;
+    state[0].first = "0.weight";  // no longer the prefix of all
+    EXPECT_THROW(net.load_state_dict(state), CheckpointError);
+  }
+  model.load_state_dict(model.state_dict());  // a name of its own
+}
+
 // A file may hold any number of names; the error stays short, and the report has all of them.
 // Modules that keep derived state, such as packed weights, override changed().
 TEST(Module, EachModuleHearsOfTrainToAndLoad) {
@@ -285,6 +321,52 @@ TEST(Module, LoadTakesTensorsOfTheModuleUnderOtherNames) {
   net.load_state_dict({{"first", net.second}, {"second", net.first}});
   EXPECT_EQ(to_vector(net.first), (std::vector<double>{1, 1}));
   EXPECT_EQ(to_vector(net.second), (std::vector<double>{0, 0}));
+}
+
+struct Join : TwoInputLayer {
+  Linear& fc = add<Linear>("fc", {.in = 4, .out = 2});
+  Tensor forward(const Tensor& x, const Tensor& skip) override { return fc(cat({x, skip}, 1)); }
+};
+struct Decoder : Layer {
+  Join& join = add<Join>("join");
+  BatchNorm& bn = add<BatchNorm>("bn", {.channels = 2});
+  Tensor forward(const Tensor& x) override { return bn(join(x, x)); }
+};
+
+TEST(TwoInputLayer, HasHooksAndItsNameInErrors) {
+  Decoder net;
+  int runs = 0;
+  net.join.add_forward_hook([&](Layer&, const Tensor&, const Tensor& y) {
+    ++runs;
+    return y * 0;
+  });
+  EXPECT_EQ(to_vector(net.join(ones({3, 2}), ones({3, 2}))), std::vector<double>(6, 0));
+  EXPECT_EQ(runs, 1);
+  const std::string text = message_of<ShapeError>([&] { net.join(ones({3, 2}), ones({4, 2})); });
+  EXPECT_EQ(text.rfind("Join 'join': ", 0), 0u) << text;
+  Sequential list;
+  list.append<Join>();
+  EXPECT_NE(message_of<Error>([&] {
+              list(ones({3, 2}));
+            }).find("expected two inputs"),
+            std::string::npos);
+}
+
+TEST(Module, SummaryShowsOutputsAndWhatIsTrained) {
+  Decoder net;
+  net.bn.freeze();
+  const Tensor mean = net.bn.running_mean.clone();
+  const std::string text = summary(net, {5, 2});
+  const auto has = [&](const std::string& pattern) {
+    return std::regex_search(text, std::regex(pattern));
+  };
+  EXPECT_TRUE(has("join.fc +Linear +\\(5, 2\\) +10 +10\n")) << text;
+  EXPECT_TRUE(has("\nbn +BatchNorm +\\(5, 2\\) +4 +0\n")) << text;
+  EXPECT_TRUE(has("14 parameters, 10 of them trained")) << text;
+  EXPECT_TRUE(net.is_training() && net.bn.is_training());
+  EXPECT_EQ(to_vector(net.bn.running_mean), to_vector(mean));
+  EXPECT_THROW(summary(net, {5, 3}), ShapeError);
+  EXPECT_FALSE(net.has_forward_hooks() || net.bn.has_forward_hooks());
 }
 
 TEST(Module, PrintsTheTreeWithShapesAndCount) {

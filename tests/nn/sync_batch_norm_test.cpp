@@ -151,8 +151,7 @@ TEST(SyncBatchNorm, GroupDefaultsToTheWorldAndIsPrinted) {
   run_ranks(3, [](const ProcessGroup& group) {
     const SyncBatchNorm layer({.channels = 4});
     EXPECT_TRUE(*layer.process_group() == group);
-    expect_contains(layer.to_string(),
-                    {"SyncBatchNorm(4, eps=1e-05, momentum=0.1", "sync=3 ranks"});
+    expect_contains(layer.to_string(), {"SyncBatchNorm(4, sync=3 ranks)"});
   });
 }
 

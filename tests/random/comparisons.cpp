@@ -12,7 +12,7 @@ const Traits traits{.dtypes = {float32, float64, bfloat16, int64, uint8, boolean
                     .is_differentiable = false};
 
 Operation of_tensors(const std::string& name, Tensor (*call)(const Tensor&, const Tensor&),
-                     Rule rule) {
+                     Rule rule, const Traits& own = traits) {
   return {name + "(const Tensor&, const Tensor&)",
           [=](Draw& draw) {
             const Shape shape = draw.shape();
@@ -27,7 +27,7 @@ Operation of_tensors(const std::string& name, Tensor (*call)(const Tensor&, cons
                              },
                          .dtype = boolean};
           },
-          traits};
+          own};
 }
 
 Operation with_number(const std::string& name, Tensor (*call)(const Tensor&, double), Rule rule) {
@@ -48,6 +48,20 @@ Operation with_number(const std::string& name, Tensor (*call)(const Tensor&, dou
           traits};
 }
 
+Operation inverted(const Traits& logic) {
+  return {"operator~(const Tensor&)",
+          [](Draw& draw) {
+            return Trial{.inputs = {draw.tensor(draw.shape())},
+                         .call = [](const auto& in) { return ~in[0]; },
+                         .reference =
+                             [](const Arrays& in) {
+                               return map(in[0],
+                                          [](const Number& x) { return Number(x.value() == 0); });
+                             }};
+          },
+          logic};
+}
+
 }  // namespace
 
 Family comparisons() {
@@ -56,13 +70,18 @@ Family comparisons() {
              less = [](Real a, Real b) { return a < b; },
              less_equal = [](Real a, Real b) { return a <= b; },
              greater = [](Real a, Real b) { return a > b; },
-             greater_equal = [](Real a, Real b) { return a >= b; };
+             greater_equal = [](Real a, Real b) { return a >= b; },
+             both = [](Real a, Real b) { return a != 0 && b != 0; },
+             either = [](Real a, Real b) { return a != 0 || b != 0; };
+  const Traits logic{.dtypes = {boolean}, .is_differentiable = false};
   return {"comparisons",
           {of_tensors("eq", eq, equal), with_number("eq", eq, equal), of_tensors("ne", ne, unequal),
            with_number("ne", ne, unequal), of_tensors("lt", lt, less), with_number("lt", lt, less),
            of_tensors("le", le, less_equal), with_number("le", le, less_equal),
            of_tensors("gt", gt, greater), with_number("gt", gt, greater),
-           of_tensors("ge", ge, greater_equal), with_number("ge", ge, greater_equal)}};
+           of_tensors("ge", ge, greater_equal), with_number("ge", ge, greater_equal),
+           of_tensors("operator&", operator&, both, logic),
+           of_tensors("operator|", operator|, either, logic), inverted(logic)}};
 }
 
 }  // namespace tutti::test

@@ -31,6 +31,7 @@ Operation of_one(const std::string& name, Tensor (*call)(const Tensor&), Functio
 Real sigmoid_of(Real x) { return 1 / (1 + std::exp(-x)); }
 Real normal_cdf(Real x) { return 0.5 * std::erfc(-x * std::sqrt(Real(0.5))); }
 Real silu_slope(Real x) { return sigmoid_of(x) * (1 + x * (1 - sigmoid_of(x))); }
+Real flat(Real) { return 0; }
 Real sign_of(Real x) { return std::isnan(x) ? x : Real((x > 0) - (x < 0)); }
 
 // A function that runs again in backward has the values and the gradients of the function.
@@ -118,7 +119,13 @@ Family elementwise() {
           of_one(
               "relu", tutti::relu, [](Real x) { return x <= 0 ? Real(0) : x; },
               [](Real x) { return x <= 0 ? Real(0) : Real(1); }),
-          of_one("sign", tutti::sign, sign_of, [](Real) { return Real(0); }),
+          of_one("sign", tutti::sign, sign_of, flat),
+          of_one(
+              "floor", tutti::floor, [](Real x) { return std::floor(x); }, flat),
+          of_one(
+              "ceil", tutti::ceil, [](Real x) { return std::ceil(x); }, flat),
+          of_one(
+              "round", tutti::round, [](Real x) { return std::nearbyint(x); }, flat),
           of_one(
               "gelu", tutti::gelu, [](Real x) { return x * normal_cdf(x); },
               [](Real x) {

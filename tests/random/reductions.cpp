@@ -51,6 +51,13 @@ Number extremum_of(const Numbers& numbers, bool is_max) {
 Number max_of(const Numbers& numbers) { return extremum_of(numbers, true); }
 Number min_of(const Numbers& numbers) { return extremum_of(numbers, false); }
 
+Number any_of(const Numbers& numbers) {
+  return Number(std::ranges::any_of(numbers, [](const Number& x) { return x.value() != 0; }));
+}
+Number all_of(const Numbers& numbers) {
+  return Number(std::ranges::all_of(numbers, [](const Number& x) { return x.value() != 0; }));
+}
+
 Number argmax_of(const Numbers& numbers) {
   std::size_t best = 0;
   for (std::size_t i = 1; i < numbers.size(); ++i) {
@@ -68,6 +75,11 @@ struct Reduced {
   Tensor (*some)(const Tensor&, const Dims&, bool);
   Number (*reference)(const Numbers&);
   bool needs_elements = false;
+  std::optional<DType> result = {};
+
+  DType result_of(DType dtype) const {
+    return result.value_or(needs_elements ? dtype : sum_dtype(dtype));
+  }
 };
 
 // The reduction of all dimensions and that of some.
@@ -97,21 +109,21 @@ std::vector<Operation> reduction(const std::string& name, const Reduced& r, Trai
             .reference =
                 [=](const Arrays& in) { return reduce(in[0], dims, keepdim, r.reference); },
             .options = "dims " + to_string(dims) + (keepdim ? " kept" : ""),
-            .dtype = r.needs_elements ? draw.dtype() : sum_dtype(draw.dtype())};
+            .dtype = r.result_of(draw.dtype())};
       },
       traits};
   Traits all_traits = traits;
   all_traits.takes_empty_batch = !r.needs_elements;
   const Operation all{name + "(const Tensor&)",
                       [=](Draw& draw) {
-                        return Trial{
-                            .inputs = {draw.tensor(shape_for(draw))},
-                            .call = [=](const auto& in) { return r.all(in[0]); },
-                            .reference =
-                                [=](const Arrays& in) {
-                                  return reduce(in[0], all_dims(in[0].rank()), false, r.reference);
-                                },
-                            .dtype = r.needs_elements ? draw.dtype() : sum_dtype(draw.dtype())};
+                        return Trial{.inputs = {draw.tensor(shape_for(draw))},
+                                     .call = [=](const auto& in) { return r.all(in[0]); },
+                                     .reference =
+                                         [=](const Arrays& in) {
+                                           return reduce(in[0], all_dims(in[0].rank()), false,
+                                                         r.reference);
+                                         },
+                                     .dtype = r.result_of(draw.dtype())};
                       },
                       all_traits};
   return {all, some};
@@ -212,6 +224,33 @@ std::vector<Operation> spread(const std::string& name, Tensor (*all)(const Tenso
   return {of_all, of_some};
 }
 
+Operation running_sum() {
+  return {"cumsum(const Tensor&, std::int64_t)",
+          [](Draw& draw) {
+            const auto [shape, dim] = shape_and_dim(draw);
+            return Trial{.inputs = {draw.tensor(shape)},
+                         .call = [d = dim](const auto& in) { return cumsum(in[0], d); },
+                         .reference =
+                             [d = dim](const Arrays& in) {
+                               Array sums = in[0];
+                               const int along = static_cast<int>(d < 0 ? d + in[0].rank() : d);
+                               for_each_index(sums.shape, [&](const Dims& index) {
+                                 if (index.empty() || index[along] == 0) return;
+                                 Dims before = index;
+                                 --before[along];
+                                 sums.at(index) = sums.at(before) + in[0].at(index);
+                               });
+                               return sums;
+                             },
+                         .options = "dim " + std::to_string(dim),
+                         .dtype = sum_dtype(draw.dtype())};
+          },
+          {.dtypes = {float32, float64, bfloat16, int64, uint8, boolean},
+           .roundings = 4,
+           .gradient_roundings = 5,
+           .takes_infinite = false}};
+}
+
 Operation softmax_along(const std::string& name, Tensor (*call)(const Tensor&, std::int64_t),
                         bool log) {
   return {name + "(const Tensor&, std::int64_t)",
@@ -241,10 +280,14 @@ Family reductions() {
                        .gradient_roundings = 3};
   add(reduction("max", {max, max, max_of, true}, ordered));
   add(reduction("min", {min, min, min_of, true}, ordered));
+  Traits logic = ordered;
+  logic.is_differentiable = false;
+  add(reduction("any", {any, any, any_of, false, boolean}, logic));
+  add(reduction("all", {tutti::all, tutti::all, all_of, false, boolean}, logic));
   add(spread("var", var, var, variance_of));
   add(spread("std", tutti::std, tutti::std, deviation_of));
-  add({largest_index(), largest_index_of_all(), softmax_along("softmax", softmax, false),
-       softmax_along("log_softmax", log_softmax, true)});
+  add({largest_index(), largest_index_of_all(), running_sum(),
+       softmax_along("softmax", softmax, false), softmax_along("log_softmax", log_softmax, true)});
   return family;
 }
 

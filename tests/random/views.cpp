@@ -177,10 +177,12 @@ Operation squeeze() {
             Shape shape = draw.shape(0, 3);
             const Shape squeezed = shape;
             const auto d = static_cast<int>(draw.pick(0, shape.size()));
-            shape.insert(d, 1);
+            const std::int64_t size = draw.chance(0.8) ? 1 : 2;  // one that is not 1 stays
+            shape.insert(d, size);
+            const Shape result = size == 1 ? squeezed : shape;
             return Trial{.inputs = {draw.tensor(shape)},
                          .call = [=](const auto& in) { return in[0].squeeze(d - in[0].rank()); },
-                         .reference = [=](const Arrays& in) { return reshaped(in[0], squeezed); },
+                         .reference = [=](const Arrays& in) { return reshaped(in[0], result); },
                          .options = std::to_string(d)};
           },
           moving};
@@ -390,15 +392,18 @@ Operation selected() {
 }
 
 // The largest elements, or their indices. Both are compared with a sort of each slice.
-Operation largest(bool of_indices) {
+enum class Order { topk, descending, ascending };
+
+Operation ordered(Order kind, bool of_indices) {
   Traits traits{.dtypes = {float32, float64, bfloat16, int64, uint8}, .gradient_roundings = 0};
   traits.is_differentiable = !of_indices;
-  return {"topk(const Tensor&, std::int64_t, std::int64_t)",
+  return {kind == Order::topk ? "topk(const Tensor&, std::int64_t, std::int64_t)"
+                              : "sort(const Tensor&, std::int64_t, bool)",
           [=](Draw& draw) {
             const auto [shape, dim] = shape_and_dim(draw);
             const auto d = dim;  // lambdas capture it
-            const std::int64_t k = draw.pick(0, shape[d]);
-            const auto order_of = [d](const Array& x, const Dims& index) {
+            const std::int64_t k = kind == Order::topk ? draw.pick(0, shape[d]) : shape[d];
+            const auto order_of = [d, kind](const Array& x, const Dims& index) {
               std::vector<std::int64_t> order;
               for (std::int64_t i = 0; i < x.size(d); ++i) order.push_back(i);
               const auto key = [&](std::int64_t i) {
@@ -407,6 +412,7 @@ Operation largest(bool of_indices) {
                 return x.at(at).value();
               };
               std::stable_sort(order.begin(), order.end(), [&](std::int64_t i, std::int64_t j) {
+                if (kind == Order::ascending) std::swap(i, j);
                 return key(i) > key(j) || (std::isnan(key(i)) && !std::isnan(key(j)));
               });
               return order[static_cast<std::size_t>(index[d])];
@@ -414,7 +420,9 @@ Operation largest(bool of_indices) {
             return Trial{.inputs = {draw.tensor(shape, Values::steps)},
                          .call =
                              [=](const auto& in) {
-                               const auto [values, indices] = topk(in[0], k, d);
+                               const auto [values, indices] =
+                                   kind == Order::topk ? topk(in[0], k, d)
+                                                       : sort(in[0], d, kind == Order::descending);
                                return of_indices ? indices : values;
                              },
                          .reference =
@@ -543,8 +551,11 @@ Family views() {
            stack(),
            gathered(),
            selected(),
-           largest(false),
-           largest(true),
+           ordered(Order::topk, false),
+           ordered(Order::topk, true),
+           ordered(Order::descending, true),
+           ordered(Order::ascending, false),
+           ordered(Order::ascending, true),
            one_hot_vectors(),
            flipped(),
            padded(),
