@@ -252,11 +252,8 @@ TEST_F(Launchers, EachIsUnderstood) {
   EXPECT_EQ(find_launch({}).rendezvous, "node1:29401");
 
   // Explicit arguments override the variables.
-  launch = find_launch({.rank = 1,
-                        .world_size = 2,
-                        .local_rank = 0,
-                        .rendezvous = "node7:1234",
-                        .run_id = "mine"});
+  launch = find_launch(
+      {.rank = 1, .world_size = 2, .local_rank = 0, .rendezvous = "node7:1234", .run_id = "mine"});
   EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.local_rank), std::tuple(1, 2, 0));
   EXPECT_EQ(launch.rendezvous, "node7:1234");
   EXPECT_EQ(launch.run_id, "mine");

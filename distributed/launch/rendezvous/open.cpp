@@ -1,6 +1,5 @@
 // Opens the kind of store that an address asks for, a store in memory, or one over a process group.
 #include "../../broadcast_text.h"
-#include "crypto.h"
 #include "secret.h"
 #include "store.h"
 

@@ -1,9 +1,11 @@
 #include "secret.h"
 
 #include "../../../core/error.h"
-#include "crypto.h"
 
 #include <fcntl.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +17,14 @@
 
 namespace tutti::distributed::rendezvous {
 namespace {
+
+// Returns bytes that nobody can predict.
+std::string random_bytes(std::size_t count) {
+  std::string bytes(count, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) != 1)
+    fail<DistributedError>("rendezvous: OpenSSL has no random bytes for a secret");
+  return bytes;
+}
 
 // Returns whether only this user can look into the folder and change it.
 bool is_private_folder(const std::string& path) {
@@ -87,6 +97,21 @@ std::optional<std::string> read_private_file(const std::string& path, int flags,
 }  // namespace
 
 std::string random_secret() { return random_bytes(32); }
+
+std::string hmac_sha256(std::string_view key, std::string_view message) {
+  std::string code(32, '\0');
+  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+            reinterpret_cast<const unsigned char*>(message.data()), message.size(),
+            reinterpret_cast<unsigned char*>(code.data()), nullptr))
+    fail<DistributedError>("rendezvous: OpenSSL cannot compute an HMAC-SHA256 here");
+  return code;
+}
+
+std::string to_hex(std::string_view bytes) {
+  std::string digits;
+  for (const char byte : bytes) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return digits;
+}
 
 void check_secret(const std::string& secret, const std::string& source) {
   if (secret.size() < min_secret_bytes || secret.size() > max_secret_bytes)

@@ -1,7 +1,7 @@
 // Store: a small table of keys and values that all ranks of a run can see. It holds what the ranks
 // must know before there are collectives (who is there, where, the NCCL unique id) and after they
-// have broken (the first cause). Rank 0 serves it over TCP, or it is memory where ranks are threads.
-// The data of collectives never goes through it.
+// have broken (the first cause). Rank 0 serves it over TCP, or it is memory where ranks are
+// threads. The data of collectives never goes through it.
 #pragma once
 
 #include "../../../core/fork.h"

@@ -23,9 +23,11 @@ std::vector<Process> start(int ranks, bool share, const std::string& fault = {})
   std::vector<Process> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string r = std::to_string(rank);
-    std::vector<std::string> variables = {"RANK=" + r, "LOCAL_RANK=" + r,
+    std::vector<std::string> variables = {"RANK=" + r,
+                                          "LOCAL_RANK=" + r,
                                           "WORLD_SIZE=" + std::to_string(ranks),
-                                          "TORCHELASTIC_RUN_ID=test", "MASTER_ADDR=127.0.0.1",
+                                          "TORCHELASTIC_RUN_ID=test",
+                                          "MASTER_ADDR=127.0.0.1",
                                           "MASTER_PORT=" + port};
     if (share)
       for (const char* variable : {"TUTTI_NCCL_SHARE_GPU=1", "NCCL_SOCKET_IFNAME=lo",
