@@ -29,7 +29,7 @@ install(FILES ${PROJECT_BINARY_DIR}/tutti-config.cmake ${PROJECT_BINARY_DIR}/tut
 set(pc_requires "")
 set(pc_libraries "")
 if(TUTTI_IS_STATIC)
-  set(pc_requires libcrypto zlib)
+  set(pc_requires libssl zlib)
   if(TUTTI_HAS_IMAGES)
     list(APPEND pc_requires libjpeg libpng)
   endif()

@@ -2,7 +2,7 @@
 # CUDA, NCCL) is either its real sources or an *unavailable.cpp in their place; the choice is made here and in cuda.cmake.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto SSL)
 find_package(ZLIB REQUIRED)
 
 set(TUTTI_HAS_OPENMP OFF)
@@ -88,7 +88,7 @@ if(TUTTI_SANITIZE MATCHES fuzzer)
   # The kernels see no input of a fuzzer. Without optimisation and checks they compile in a quarter of the time.
   set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
 endif()
-target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenSSL::Crypto ZLIB::ZLIB
+target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenSSL::SSL ZLIB::ZLIB
                       $<BUILD_INTERFACE:tutti_dnnl> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 foreach(item ${TUTTI_ONEDNN_INSTALLED})  # CMake wraps each in $<LINK_ONLY:...>, which takes no list
   target_link_libraries(tutti PRIVATE $<INSTALL_INTERFACE:${item}>)

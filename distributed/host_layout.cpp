@@ -2,9 +2,12 @@
 
 #include "../core/error.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string_view>
 
@@ -14,6 +17,19 @@ namespace {
 bool has_fewer(const std::vector<int>& a, const std::vector<int>& b) { return a.size() < b.size(); }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+// The kernel draws a boot id at random; it stays empty where /proc does not say.
+std::string host_identity() {
+  std::string boot_id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
+  return host_name() + " " + boot_id;
+}
 
 int emulated_ranks_per_host() {
   const char* text = std::getenv("TUTTI_RANKS_PER_HOST");

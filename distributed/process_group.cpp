@@ -6,7 +6,6 @@
 #include "backend.h"
 #include "diagnostics/fault_injection.h"
 #include "host_layout.h"
-#include "launch/rendezvous/process_identity.h"
 #include "reduce.h"
 #include "submit.h"
 
@@ -120,7 +119,7 @@ std::int64_t host_number(const GroupInfo& info) {
   if (const int emulated = emulated_ranks_per_host(); emulated > 0)
     return info.world_ranks[rank] / emulated;
   if (!info.hosts.empty()) return info.hosts[rank];
-  return static_cast<std::int64_t>(Hash64().add(rendezvous::host_identity()).value());
+  return static_cast<std::int64_t>(Hash64().add(host_identity()).value());
 }
 
 void check_member(Backend& backend, Operation operation) {

@@ -32,8 +32,9 @@ struct WorldOptions {
   /// "mpi" or "nccl". If empty, it is MPI where an MPI launcher started this process, else NCCL.
   /// The group of one process does nothing, unless "nccl" asks for its collectives nevertheless.
   std::string backend = {};
-  /// Where NCCL ranks find each other: "HOST:PORT" of rank 0, or "file:PATH" of a file that all
-  /// hosts see. If empty, it is MASTER_ADDR and MASTER_PORT; without these, MPI broadcasts it.
+  /// Where NCCL ranks find each other: "HOST:PORT" of rank 0, which listens there (for IPv6,
+  /// "[::1]:29500"). If empty, it is MASTER_ADDR and MASTER_PORT; without these, MPI broadcasts
+  /// the addresses of rank 0's host and a port that the system has chosen.
   std::string rendezvous = {};
   /// Distinguishes the processes of this run from those of another; the same on every rank.
   std::string run_id = {};

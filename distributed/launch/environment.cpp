@@ -61,9 +61,8 @@ const BackendEntry* choose_backend(const WorldOptions& options, const Launch& la
 // must have been given a secret, because there is no way to give them a random one.
 std::shared_ptr<rendezvous::Store> open_at_address(const WorldOptions& options,
                                                    const Launch& launch) {
-  const bool is_file = launch.rendezvous.starts_with("file:");  // its mode protects it
-  std::string secret = is_file ? std::string() : find_secret(options);
-  if (secret.empty() && !is_file && launch.local_size > 0 && launch.local_size < launch.size)
+  std::string secret = find_secret(options);
+  if (secret.empty() && launch.local_size > 0 && launch.local_size < launch.size)
     rendezvous::throw_missing_secret(fmt::format(
         "from_environment: only {} of {} ranks are on this host, and ranks on several hosts need a "
         "secret",
@@ -84,8 +83,7 @@ std::shared_ptr<rendezvous::Store> open_rendezvous(const WorldOptions& options,
   if (!launch.by_mpi && !mpi::is_initialized())
     fail<DistributedError>(
         "from_environment: no address at which the ranks find each other; found {}. Set "
-        "MASTER_ADDR and MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\" or "
-        "\"file:PATH\"",
+        "MASTER_ADDR and MASTER_PORT (torchrun does), or pass rendezvous = \"HOST:PORT\"",
         launch.found);
   const auto over_mpi = mpi::make_world(
       {.rank = launch.rank, .expected_size = launch.size, .timeout = options.timeout});

@@ -166,8 +166,13 @@ Launch find_launch(const WorldOptions& options) {
 }
 
 std::string find_secret(const WorldOptions& options) {
-  const std::string text = text_of("TUTTI_RENDEZVOUS_SECRET"),
-                    file = text_of("TUTTI_RENDEZVOUS_SECRET_FILE");
+  // Neither children of this process nor a dump of its environment shall have the secret, so it is
+  // kept here for the next call.
+  static std::string taken;
+  const std::string file = text_of("TUTTI_RENDEZVOUS_SECRET_FILE"),
+                    text = text_of("TUTTI_RENDEZVOUS_SECRET");
+  if (!text.empty()) taken = text;
+  unsetenv("TUTTI_RENDEZVOUS_SECRET");
   if (!options.rendezvous_secret.empty()) {
     rendezvous::check_secret(options.rendezvous_secret, "WorldOptions::rendezvous_secret");
     return options.rendezvous_secret;
@@ -177,8 +182,8 @@ std::string find_secret(const WorldOptions& options) {
         "from_environment: TUTTI_RENDEZVOUS_SECRET and TUTTI_RENDEZVOUS_SECRET_FILE are both set; "
         "unset one of them");
   if (!file.empty()) return rendezvous::read_secret_file(file);
-  if (!text.empty()) rendezvous::check_secret(text, "TUTTI_RENDEZVOUS_SECRET");
-  return text;
+  if (!taken.empty()) rendezvous::check_secret(taken, "TUTTI_RENDEZVOUS_SECRET");
+  return taken;
 }
 
 }  // namespace tutti::distributed

@@ -25,7 +25,8 @@ struct Launch {
 Launch find_launch(const WorldOptions& options);
 
 /// Returns the secret that the options or the environment give, as WorldOptions describes it; empty
-/// where they give none. Throws a ValueError where it is too short or too long or given twice, and
+/// where they give none. Removes TUTTI_RENDEZVOUS_SECRET from the environment; later calls know it
+/// nevertheless. Throws a ValueError where it is too short or too long or given twice, and
 /// a DistributedError where its file is missing or others have rights to it.
 std::string find_secret(const WorldOptions& options);
 

@@ -46,12 +46,6 @@ struct TemporaryFile {
   std::string path;
 };
 
-inline bool has_begun(const std::string& path) {
-  std::error_code absent;
-  const auto size = std::filesystem::file_size(path, absent);
-  return !absent && size > 0;
-}
-
 inline sockaddr_in local_address(const std::string& port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;

@@ -1,6 +1,5 @@
-// How ranks find each other: processes over TCP and through a file; and how from_environment()
-// reads the launchers' variables. rendezvous_security_test.cpp has strangers, other runs and
-// limits, file_store_test.cpp has what only a file can suffer.
+// How ranks find each other: processes over TCP; and how from_environment() reads the launchers'
+// variables. rendezvous_security_test.cpp has strangers, other runs and limits.
 #include "messages.h"
 #include "rendezvous_case.h"
 
@@ -25,17 +24,11 @@ using test::free_port;
 using test::Listener;
 using test::Process;
 using test::Rank;
-using test::TemporaryFile;
 using ::testing::TestWithParam;
 
 class Rendezvous : public TestWithParam<const char*> {
  protected:
-  std::string address() {
-    const std::string kind = GetParam();
-    if (kind == "file") return "file:" + file_.path;
-    return kind + ":" + free_port();
-  }
-  const TemporaryFile file_{"meet"};
+  std::string address() { return GetParam() + (":" + free_port()); }
 };
 
 TEST_P(Rendezvous, AllArrive) {
@@ -72,10 +65,9 @@ TEST_P(Rendezvous, TwoOfTheSameRankAreNotTakenForOne) {
                   {"error: ", "another process has already come as rank 1"});
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Rendezvous, ::testing::Values("127.0.0.1", "localhost", "file"),
+INSTANTIATE_TEST_SUITE_P(Ways, Rendezvous, ::testing::Values("127.0.0.1", "localhost"),
                          [](const auto& each) {
-                           const std::string way = each.param;
-                           return way == "127.0.0.1" ? "Address" : way == "file" ? "File" : "Name";
+                           return each.param == std::string("localhost") ? "Name" : "Address";
                          });
 
 TEST(TcpRendezvous, AnotherWorldSizeIsTurnedAway) {
@@ -116,8 +108,9 @@ TEST(TcpRendezvous, NobodyThereIsSaidAtTheDeadline) {
                   {"timeout: ", late, "in which rank 0 leaves the secret of this run"});
   expect_contains(Rank{"no-such-host.invalid:29500", 1, 2, "run 1", 300ms}.start().line(),
                   {"timeout: ", "no-such-host"});
-  expect_contains(Rank{"29500", 1, 2}.start().line(),
-                  {"error: ", "HOST:PORT or file:PATH, got '29500'"});
+  for (const char* none : {"29500", "file:/shared/x"})
+    expect_contains(Rank{none, 1, 2}.start().line(),
+                    {"error: ", fmt::format("an address HOST:PORT, got '{}'", none)});
 }
 
 TEST(TcpRendezvous, AKilledRankFailsTheRunByName) {
@@ -259,13 +252,10 @@ TEST_F(Launchers, EachIsUnderstood) {
   EXPECT_EQ(find_launch({}).rendezvous, "node1:29401");
 
   // Explicit arguments override the variables.
-  launch = find_launch({.rank = 1,
-                        .world_size = 2,
-                        .local_rank = 0,
-                        .rendezvous = "file:/shared/x",
-                        .run_id = "mine"});
+  launch = find_launch(
+      {.rank = 1, .world_size = 2, .local_rank = 0, .rendezvous = "node7:1234", .run_id = "mine"});
   EXPECT_EQ(std::tuple(launch.rank, launch.size, launch.local_rank), std::tuple(1, 2, 0));
-  EXPECT_EQ(launch.rendezvous, "file:/shared/x");
+  EXPECT_EQ(launch.rendezvous, "node7:1234");
   EXPECT_EQ(launch.run_id, "mine");
 }
 

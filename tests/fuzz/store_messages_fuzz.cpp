@@ -1,10 +1,11 @@
 // Fuzzes what the two sides of a TCP store do with bytes that come over a connection, and what
 // ranks do with values that they read from a store. The first byte of the input chooses the reader,
-// the rest is what it reads. Where a reader comes after the greeting or behind a message
-// authentication code, the input is signed first: the fuzzer could not guess a code.
+// the rest is what it reads. What comes behind TLS is read as it is after decryption: the fuzzer
+// could not guess a key.
 #include <tutti/core/error.h>
 #include <tutti/distributed/backends/nccl/report.h>
-#include <tutti/distributed/launch/rendezvous/greeting.h>
+#include <tutti/distributed/launch/rendezvous/messages.h>
+#include <tutti/distributed/launch/rendezvous/tls.h>
 
 #include <cstdlib>
 
@@ -12,59 +13,42 @@ namespace {
 
 using namespace tutti::distributed;
 using namespace tutti::distributed::rendezvous;
-using Sender = AuthenticatedStream::Sender;
+using Side = TlsStream::Side;
 
-const std::string secret = "a secret that the fuzzer knows", run_id = "run", nonce(nonce_size, 'n');
+const std::string secret = "a secret that the fuzzer knows", run_id = "run";
 
 void expect(bool holds) {
   if (!holds) std::abort();
 }
 
-// Rank 0 reads a greeting, which arrives in two pieces.
-void greet_server(const std::string& bytes) {
-  ServerGreeting greeting(secret, run_id, nonce);
+// One side reads a handshake, which arrives in two pieces.
+void shake_hands(Side side, const std::string& bytes) {
+  static const TlsKey key(secret, run_id);
+  TlsStream tls(key, side);
+  std::string plain, output;
+  tls.take({}, plain, output);
   const std::size_t half = bytes.size() / 2;
-  std::string input = bytes.substr(0, half), output;
-  if (greeting.advance(input, output) == ServerGreeting::State::waiting) {
-    input += bytes.substr(half);
-    greeting.advance(input, output);
-  }
+  if (tls.take(bytes.substr(0, half), plain, output) == TlsStream::State::open)
+    tls.take(bytes.substr(half), plain, output);
+  expect(!tls.is_proved() && plain.empty());
   expect(output.find(secret) == std::string::npos && output.find(run_id) == std::string::npos);
 }
 
-// Rank 0 reads a claim that is proved, and decides about it.
-void decide(const std::string& bytes) {
-  MessageReader reader{bytes};
-  ClientGreeting client({.rank = static_cast<int>(reader.number()),
-                         .size = static_cast<int>(reader.number()),
-                         .run_id = run_id},
-                        secret, nonce);
-  ServerGreeting server(secret, run_id, nonce);
-  std::string input = client.hello(), output;
-  server.advance(input, output);
-  input = client.prove(output);
-  expect(server.advance(input, output) == ServerGreeting::State::proved);
-  const Member rank_0{.rank = 0, .size = 3};
-  const std::string refusal = refusal_of(server.transcript(), rank_0, {true, false, true});
-  expect(refusal.empty() == (server.transcript().rank == 1 && server.transcript().size == 3));
+void greet_server(const std::string& bytes) { shake_hands(Side::server, bytes); }
+void greet_client(const std::string& bytes) { shake_hands(Side::client, bytes); }
+
+void read_hello(const std::string& bytes) {
+  Hello hello, copy;
+  if (decode(bytes, hello))
+    expect(decode(encode(hello), copy) && copy.rank == hello.rank && copy.size == hello.size);
 }
 
-// Another rank reads rank 0's answer and proof.
-void greet_client(const std::string& bytes) {
-  ClientGreeting greeting({.rank = 1, .size = 2, .run_id = run_id}, secret, nonce);
-  const std::string claim = greeting.prove(bytes.substr(0, ClientGreeting::answer_size));
-  expect(claim.find(secret) == std::string::npos);
-  if (!claim.empty()) expect(!greeting.is_proof(bytes.substr(ClientGreeting::answer_size)));
-}
-
-// A frame of an authenticated connection, as it comes and with a right code.
 void take_frame(const std::string& bytes) {
-  AuthenticatedStream stranger(nonce, Sender::client), receiver(nonce, Sender::client),
-      sender(nonce, Sender::client);
-  std::string input = bytes, message;
-  expect(stranger.take(input, 1000, message) != ReadResult::complete);
-  input = sender.frame(bytes) + bytes;
-  expect(receiver.take(input, bytes.size(), message) == ReadResult::complete);
+  std::string input = bytes, frame, message;
+  if (take_message(input, 1000, message) == ReadResult::complete) expect(message.size() <= 1000);
+  write_text(frame, bytes);
+  input = frame + bytes;
+  expect(take_message(input, bytes.size(), message) == ReadResult::complete);
   expect(message == bytes && input == bytes);
 }
 
@@ -115,7 +99,7 @@ void read_values(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   if (size == 0) return 0;
   constexpr void (*readers[])(const std::string&) = {
-      greet_server, decide, greet_client, take_frame, serve, read_reply, read_values};
+      greet_server, read_hello, greet_client, take_frame, serve, read_reply, read_values};
   readers[data[0] % std::size(readers)](
       std::string(reinterpret_cast<const char*>(data) + 1, size - 1));
   return 0;

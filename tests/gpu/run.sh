@@ -71,6 +71,7 @@ if wanted build; then
   step build 280 bash -c 'cmake -S . -B "$0" -G "$(command -v ninja >/dev/null && echo Ninja || echo "Unix Makefiles")" \
       -DCMAKE_BUILD_TYPE=Release -DTUTTI_CUDA=ON -DTUTTI_CUDA_ARCHITECTURES=native -DTUTTI_CUDA_EMULATOR=OFF \
       -DTUTTI_MPI=OFF -DZLIB_LIBRARY="$1/libz.a" -DZLIB_INCLUDE_DIR="$2/usr/include" \
+      -DOPENSSL_SSL_LIBRARY="$1/libssl.a" \
       -DOPENSSL_CRYPTO_LIBRARY="$1/libcrypto.a" -DOPENSSL_INCLUDE_DIR="$2/usr/include" "${@:3}" &&
     cmake --build "$0" -j "$(nproc)" --target gpu_tests nccl_processes_tests train_resnet gpu_benchmark' \
     "$build" "$libraries" "$root" ${hints[@]+"${hints[@]}"} || { printf '%s\n' "${summary[@]}" | tee "$out/summary.txt"; exit 1; }

@@ -37,7 +37,8 @@ struct OwnHost {
 
 }  // namespace
 
-Communicator::Communicator(MPI_Comm parent, const std::vector<int>& members, int tag) {
+Communicator::Communicator(MPI_Comm parent, const std::vector<int>& members, int tag, World* world)
+    : world_(world) {
   MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
   check(MPI_Comm_group(parent, &all), "MPI_Comm_group");
   check(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some),
@@ -55,16 +56,13 @@ Communicator::Communicator(MPI_Comm parent, const std::vector<int>& members, int
 
 Communicator::~Communicator() {
   if (comm_ == MPI_COMM_NULL || !is_usable()) return;
+  try {
+    if (world_ && world_->poll()) return;
+  } catch (const std::exception&) {
+    return;  // an error of MPI counts as a failure
+  }
   const BlockingCall guard("MPI_Comm_free", "the other ranks of a group that ends");
   MPI_Comm_free(&comm_);
-}
-
-GroupCommunicator::~GroupCommunicator() {
-  try {
-    if (is_usable() && world().poll()) comm_.abandon();
-  } catch (const std::exception&) {
-    comm_.abandon();  // an error of MPI counts as a failure
-  }
 }
 
 Hosts find_hosts() {
@@ -84,15 +82,14 @@ Hosts find_hosts() {
 HostCommunicators::HostCommunicators(std::shared_ptr<World> world,
                                      const std::shared_ptr<const GroupInfo>& info, MPI_Comm parent,
                                      const std::vector<int>& members)
-    : group_(new SharedGroupData{std::move(world), info}), layout_(*info) {
-  all_ = std::make_unique<GroupCommunicator>(group_, parent, members, tag_of_all);
+    : world_(std::move(world)), info_(info), layout_(*info) {
+  all_.emplace(parent, members, tag_of_all, world_.get());
   if (layout_.is_one_host()) return;
-  host_ = std::make_unique<GroupCommunicator>(group_, all(), layout_.own_host(), tag_of_host);
+  host_.emplace(all(), layout_.own_host(), tag_of_host, world_.get());
   if (!is_owner()) return;
   std::vector<int> across_hosts;
   for (const std::vector<int>& host : layout_.hosts) across_hosts.push_back(host[layout_.index]);
-  across_hosts_ =
-      std::make_unique<GroupCommunicator>(group_, all(), across_hosts, tag_across_hosts);
+  across_hosts_.emplace(all(), across_hosts, tag_across_hosts, world_.get());
 }
 
 }  // namespace tutti::distributed::mpi

@@ -1,6 +1,5 @@
-// MPI communicators with an owner: Communicator alone; GroupCommunicator, which is shared by a
-// group and everything under way on it; and HostCommunicators, those of a group inside each host
-// and between hosts, with the question which ranks share a host.
+// MPI communicators with an owner: Communicator, and HostCommunicators, those of a group inside
+// each host and between hosts, with the question which ranks share a host.
 #pragma once
 
 #include "../../host_layout.h"
@@ -15,7 +14,8 @@ namespace tutti::distributed::mpi {
 class Communicator {
  public:
   /// Makes a communicator of the ranks `members` of `parent`, in this order. All of them call it.
-  Communicator(MPI_Comm parent, const std::vector<int>& members, int tag);
+  /// Where the `world`, if there is one, has failed, the communicator is never freed.
+  Communicator(MPI_Comm parent, const std::vector<int>& members, int tag, World* world = nullptr);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -25,37 +25,8 @@ class Communicator {
   void abandon() { comm_ = MPI_COMM_NULL; }
 
  private:
+  World* world_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-};
-
-/// The state that a group shares with all of its collectives, which may outlive it.
-struct SharedGroupData {
-  std::shared_ptr<World> world;
-  std::shared_ptr<const GroupInfo> info;
-  /// The number of the latest collective on which this rank has seen all ranks agree.
-  std::atomic<std::int64_t> last_agreed{0};
-};
-
-/// One communicator of a group. The group and all that is under way on it share it, and the last of
-/// them frees it.
-class GroupCommunicator {
- public:
-  GroupCommunicator(std::shared_ptr<SharedGroupData> group, MPI_Comm parent,
-                    const std::vector<int>& members, int tag)
-      : group_(std::move(group)), comm_(parent, members, tag) {}
-  /// Abandons the communicator where the world has failed.
-  ~GroupCommunicator();
-  GroupCommunicator(const GroupCommunicator&) = delete;
-  GroupCommunicator& operator=(const GroupCommunicator&) = delete;
-
-  MPI_Comm get() const { return comm_.get(); }
-  SharedGroupData& group() const { return *group_; }
-  World& world() const { return *group_->world; }
-  const GroupInfo& info() const { return *group_->info; }
-
- private:
-  std::shared_ptr<SharedGroupData> group_;
-  Communicator comm_;
 };
 
 /// Which processes of MPI_COMM_WORLD share a host.
@@ -67,7 +38,8 @@ struct Hosts {
 /// Finds the hosts, or those that emulated_ranks_per_host() makes. All processes call it.
 Hosts find_hosts();
 
-/// The communicators of a group. Where the group is on one host, there is only one.
+/// The communicators of a group. Where the group is on one host, there is only one. The group and
+/// all that is under way on it share them, and the last of them frees them.
 class HostCommunicators {
  public:
   /// Makes the communicators of the ranks `members` of `parent`. All of them call it.
@@ -75,13 +47,13 @@ class HostCommunicators {
                     MPI_Comm parent, const std::vector<int>& members);
 
   const HostLayout& layout() const { return layout_; }
-  const GroupInfo& info() const { return *group_->info; }
-  World& world() const { return *group_->world; }
+  const GroupInfo& info() const { return *info_; }
+  World& world() const { return *world_; }
   /// The number of the latest collective on which this rank has seen all ranks agree.
-  std::int64_t last_agreed() const { return group_->last_agreed; }
+  std::int64_t last_agreed() const { return last_agreed_; }
   /// Notes that this rank has seen all ranks agree on a call.
   void note_agreement(const Collective& call) const {
-    if (group_->last_agreed < call.sequence) group_->last_agreed = call.sequence;
+    if (last_agreed_ < call.sequence) last_agreed_ = call.sequence;
   }
   /// How many ranks of each host communicate with other hosts: as many as every host has.
   std::size_t owners() const { return layout_.fewest_ranks(); }
@@ -96,9 +68,11 @@ class HostCommunicators {
   MPI_Comm across_hosts() const { return across_hosts_ ? across_hosts_->get() : MPI_COMM_NULL; }
 
  private:
-  std::shared_ptr<SharedGroupData> group_;
+  std::shared_ptr<World> world_;
+  std::shared_ptr<const GroupInfo> info_;
+  mutable std::atomic<std::int64_t> last_agreed_{0};
   HostLayout layout_;
-  std::unique_ptr<GroupCommunicator> all_, host_, across_hosts_;
+  std::optional<Communicator> all_, host_, across_hosts_;
 };
 
 }  // namespace tutti::distributed::mpi

@@ -22,6 +22,30 @@ std::size_t bytes_to_each(const Collective& call, int size) {
 
 }  // namespace
 
+DataFlow::DataFlow(const Collective& call, int ranks)
+    : operation_(call.operation),
+      root_(call.root),
+      reduces_(call.operation == Operation::all_reduce ||
+               call.operation == Operation::reduce_scatter),
+      dtype_(reduces_ ? call.input.dtype() : uint8) {
+  if (operation_ == Operation::barrier) return;
+  const std::int64_t elements = reduces_ ? call.input.numel() : call.bytes();
+  count_ = operation_ == Operation::all_gather ? elements * ranks : elements;
+  slice_ = operation_ == Operation::all_gather ? elements : elements / ranks;
+}
+
+Elements DataFlow::gives(int rank) const {
+  if (operation_ == Operation::all_gather) return {rank * slice_, (rank + 1) * slice_};
+  if (operation_ == Operation::broadcast && rank != root_) return {};
+  return {0, count_};
+}
+
+Elements DataFlow::takes(int rank) const {
+  if (operation_ == Operation::reduce_scatter) return {rank * slice_, (rank + 1) * slice_};
+  if (operation_ == Operation::broadcast && rank == root_) return {};
+  return {0, count_};
+}
+
 Exchange::Exchange(std::shared_ptr<const HostCommunicators> comms, const Collective& call)
     : comms_(std::move(comms)),
       call_(call),

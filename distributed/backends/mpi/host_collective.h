@@ -10,7 +10,6 @@
 #pragma once
 
 #include "exchange.h"
-#include "transfers.h"
 
 namespace tutti::distributed::mpi {
 

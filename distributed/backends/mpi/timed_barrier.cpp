@@ -1,6 +1,6 @@
 #include "timed_barrier.h"
 
-#include "wait.h"
+#include "transfers.h"
 
 #include <algorithm>
 #include <cstring>

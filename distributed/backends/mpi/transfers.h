@@ -1,12 +1,35 @@
-// Transfers: messages and MPI collectives under way together, with the memory that they use and
-// the names of the ranks that a wait for them is waiting for.
+// Messages of MPI under way, and how a thread waits for them: it polls, keeps the deadline through
+// World, and gives the core away between two polls. Transfers are messages and MPI collectives
+// under way together, with the memory that they use and the ranks that a wait for them is waiting
+// for.
 #pragma once
 
-#include "wait.h"
+#include "communicator.h"
 
 #include <algorithm>
 
 namespace tutti::distributed::mpi {
+
+/// A collective, or a part of one, whose messages have been posted.
+class PendingMessages : public PendingCollective {
+ public:
+  /// Lets MPI make progress. Returns true when all messages have been sent and received. Never
+  /// blocks.
+  virtual bool poll() = 0;
+};
+
+/// Waits until `messages.poll()` returns true. Throws the failure of the world, which this call
+/// causes where the deadline passes or a rank departs. A patient wait soon sleeps between polls;
+/// any other does so after a while, because several ranks and their communication threads may share
+/// few cores.
+void wait(PendingMessages& messages, World& world, bool patient);
+
+/// Lets MPI make progress with the requests and returns whether all are done. Throws a
+/// DistributedError with the error of a request that has failed.
+bool all_done(std::vector<MPI_Request>& requests);
+
+/// Pauses between poll number `polls` of a wait and the next one.
+void pause(std::int64_t polls, bool patient);
 
 /// What MPI may read and write on behalf of a collective. It is never freed where a failure leaves
 /// messages under way.

@@ -1,7 +1,7 @@
 #include "watchdog.h"
 
 #include "../../collective.h"
-#include "../../launch/rendezvous/process_identity.h"
+#include "../../host_layout.h"
 #include "library.h"
 #include "mpi.h"
 
@@ -55,7 +55,7 @@ bool may_abort(const char* call) {
       "tutti: rank {} (process {} on {}) has waited {} in {} for {} and ends the job. A rank that "
       "prints no such line hangs elsewhere, is stopped or has ended before; where all are only "
       "slow, pass a longer timeout to from_environment()\n",
-      rank, getpid(), rendezvous::host_name(), distributed::to_string(timeout), call, whom);
+      rank, getpid(), host_name(), distributed::to_string(timeout), call, whom);
   std::fputs(text.c_str(), stderr);
   std::this_thread::sleep_for(1s);  // the launcher ends the others as soon as one has ended
   end_job(call);

@@ -10,7 +10,7 @@
 #include "../../../core/cuda/check.h"
 #include "../../../core/cuda/runtime.h"
 #include "../../diagnostics/fault_injection.h"
-#include "../../launch/rendezvous/process_identity.h"
+#include "../../host_layout.h"
 #include "group_registry.h"
 
 #include <algorithm>
@@ -237,7 +237,7 @@ class NcclBackend : public Backend {
 // Identifies this host. NCCL_HOSTID overrides it, as it does for NCCL.
 std::string host() {
   if (const char* id = std::getenv("NCCL_HOSTID"); id && *id) return id;
-  return rendezvous::host_identity();
+  return host_identity();
 }
 
 constexpr std::size_t identity_size = 32;

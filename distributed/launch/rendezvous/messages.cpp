@@ -1,15 +1,8 @@
 #include "messages.h"
 
-#include "crypto.h"
-
 #include <cstring>
 
 namespace tutti::distributed::rendezvous {
-namespace {
-
-constexpr std::size_t code_size = AuthenticatedStream::frame_overhead - sizeof(std::uint32_t);
-
-}  // namespace
 
 void write_number(std::string& message, std::uint32_t number) {
   message.append(reinterpret_cast<const char*>(&number), sizeof(number));
@@ -38,37 +31,21 @@ std::string MessageReader::text() {
   return value;
 }
 
-// The code covers the direction and the number, so that no message can stand for another one.
-std::string AuthenticatedStream::code(std::string_view message) const {
-  std::string text(1, static_cast<char>(sender_));
-  write_number(text, static_cast<std::uint32_t>(messages_));
-  write_number(text, static_cast<std::uint32_t>(messages_ >> 32));
-  write_text(text, message);
-  return hmac_sha256(key_, text).substr(0, code_size);
-}
-
-std::string AuthenticatedStream::frame(const std::string& message) {
-  std::string bytes;
-  write_text(bytes, message);
-  bytes += code(message);
-  ++messages_;
-  return bytes;
-}
-
-ReadResult AuthenticatedStream::take(std::string& input, std::size_t max_bytes,
-                                     std::string& message) {
-  std::uint32_t size = 0;
-  if (input.size() < sizeof(size)) return ReadResult::incomplete;
-  std::memcpy(&size, input.data(), sizeof(size));
-  if (size > max_bytes) return ReadResult::malformed;
-  if (input.size() - sizeof(size) < size + code_size) return ReadResult::incomplete;
-  const std::string_view all(input), content = all.substr(sizeof(size), size);
-  if (!is_equal_in_constant_time(code(content), all.substr(sizeof(size) + size, code_size)))
-    return ReadResult::malformed;
-  message = content;
-  input.erase(0, sizeof(size) + size + code_size);
-  ++messages_;
+ReadResult take_message(std::string& input, std::size_t max_bytes, std::string& message) {
+  MessageReader reader{input};
+  const std::uint32_t size = reader.number();
+  if (reader.good && size > max_bytes) return ReadResult::malformed;
+  if (!reader.good || reader.rest.size() < size) return ReadResult::incomplete;
+  message = reader.rest.substr(0, size);
+  input.erase(0, sizeof(size) + size);
   return ReadResult::complete;
+}
+
+std::string encode(const Hello& hello) {
+  std::string message;
+  write_number(message, hello.rank);
+  write_number(message, hello.size);
+  return message;
 }
 
 std::string encode(const Request& request) {
@@ -87,6 +64,13 @@ std::string encode(const Reply& reply) {
     write_text(message, value);
   }
   return message;
+}
+
+bool decode(const std::string& message, Hello& hello) {
+  MessageReader reader{message};
+  hello.rank = reader.number();
+  hello.size = reader.number();
+  return reader.is_complete();
 }
 
 bool decode(const std::string& message, Request& request) {

@@ -1,7 +1,6 @@
-// The messages of a TCP store as bytes: requests, replies, and the frames in which they travel. A
-// number is 32 bits in the byte order of the host; a text is its length and its bytes; a frame is a
-// message, with its length in front and a message authentication code behind. The first messages of
-// a connection are others: greeting.h.
+// The messages of a TCP store as bytes: a rank's hello, requests, replies. A number is 32 bits in
+// the byte order of the host; a text is its length and its bytes. A message travels as a text,
+// which TLS encrypts (tls.h).
 #pragma once
 
 #include "store.h"
@@ -33,31 +32,16 @@ struct MessageReader {
 
 enum class ReadResult { complete, incomplete, malformed };
 
-/// One direction of a connection after the greeting: it numbers and signs the messages that one
-/// side sends, and the other side checks them. A message that was changed, left out, repeated or
-/// sent by anybody else is malformed, and the connection must then end.
-class AuthenticatedStream {
- public:
-  enum class Sender : char { client = 'c', server = 's' };
+/// Takes the next message off the front of `input`, if all of it has arrived. It is malformed where
+/// it claims more than `max_bytes`.
+ReadResult take_message(std::string& input, std::size_t max_bytes, std::string& message);
 
-  /// `key` is the key that the greeting has agreed on.
-  AuthenticatedStream(std::string key, Sender sender) : key_(std::move(key)), sender_(sender) {}
+/// How long each side waits for the other's part of the greeting: TLS, hello and rank 0's answer.
+constexpr std::chrono::seconds greeting_timeout{5};
 
-  /// Returns the next message as a frame: its length, its bytes and its code.
-  std::string frame(const std::string& message);
-  /// Takes the next message off the front of `input`, if all of it has arrived. It is malformed
-  /// also where it claims more than `max_bytes`.
-  ReadResult take(std::string& input, std::size_t max_bytes, std::string& message);
-
-  /// How many bytes a frame has besides its message.
-  static constexpr std::size_t frame_overhead = 4 + 16;
-
- private:
-  std::string code(std::string_view message) const;
-
-  std::string key_;
-  Sender sender_;
-  std::uint64_t messages_ = 0;  // how many have been framed or taken
+/// What a rank first tells rank 0, which answers why it refuses that; nothing where it does not.
+struct Hello {
+  std::uint32_t rank = 0, size = 0;
 };
 
 /// What rank 0 answers to a request: the values, or why it could not be carried out.
@@ -66,9 +50,11 @@ struct Reply {
   std::string error = {};
 };
 
+std::string encode(const Hello& hello);
 std::string encode(const Request& request);
 std::string encode(const Reply& reply);
-/// Return false where the message is no request or no reply.
+/// Return false where the message is no hello, no request or no reply.
+bool decode(const std::string& message, Hello& hello);
 bool decode(const std::string& message, Request& request);
 bool decode(const std::string& message, Reply& reply);
 

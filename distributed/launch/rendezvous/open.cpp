@@ -1,6 +1,5 @@
 // Opens the kind of store that an address asks for, a store in memory, or one over a process group.
 #include "../../broadcast_text.h"
-#include "crypto.h"
 #include "secret.h"
 #include "store.h"
 
@@ -100,11 +99,10 @@ Invitation decode_invitation(const std::string& text) {
 }  // namespace
 
 std::shared_ptr<Store> open(const std::string& address, const Member& member) {
-  if (address.starts_with("file:")) return open_file(address.substr(5), member);
   const auto colon = address.rfind(':');
   const int port = colon == std::string::npos ? 0 : parse_port(address.substr(colon + 1));
   if (colon == 0 || port == 0)
-    fail<ValueError>("rendezvous: expected an address HOST:PORT or file:PATH, got '{}'", address);
+    fail<ValueError>("rendezvous: expected an address HOST:PORT, got '{}'", address);
   std::string host = address.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']'))
     host = host.substr(1, host.size() - 2);  // an IPv6 address: [::1]:29500

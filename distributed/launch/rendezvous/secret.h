@@ -7,14 +7,21 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tutti::distributed::rendezvous {
 
 /// A secret has at least 16 bytes and at most 4096.
 constexpr std::size_t min_secret_bytes = 16, max_secret_bytes = 4096;
 
-/// Returns a secret of 256 random bits.
+/// Returns a secret of 256 random bits. Throws a DistributedError where the system has none.
 std::string random_secret();
+
+/// Returns the HMAC-SHA256 of `message` under `key`, as 32 bytes.
+std::string hmac_sha256(std::string_view key, std::string_view message);
+
+/// Returns two lower-case hexadecimal digits for each byte.
+std::string to_hex(std::string_view bytes);
 
 /// Throws a ValueError where the secret is too short or too long; `source` names where it came
 /// from.

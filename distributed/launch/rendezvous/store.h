@@ -1,7 +1,7 @@
 // Store: a small table of keys and values that all ranks of a run can see. It holds what the ranks
 // must know before there are collectives (who is there, where, the NCCL unique id) and after they
-// have broken (the first cause). Rank 0 serves it over TCP, or it is a file that all ranks can
-// lock, or memory where ranks are threads. The data of collectives never goes through it.
+// have broken (the first cause). Rank 0 serves it over TCP, or it is memory where ranks are
+// threads. The data of collectives never goes through it.
 #pragma once
 
 #include "../../../core/fork.h"
@@ -117,10 +117,10 @@ class Store {
   ProcessMark process_;
 };
 
-/// Opens the store of this run at `address`: "HOST:PORT", where rank 0 listens and the others
-/// connect, or "file:PATH", a file that all hosts see. A TCP store serves only processes that prove
-/// that they know the run's secret and run id, and a rank whose connection breaks before it has
-/// left fails the run. Errors say what was tried and how long.
+/// Opens the store of this run at `address`, "HOST:PORT", where rank 0 listens and the others
+/// connect. It serves only processes that prove that they know the run's secret and run id, and a
+/// rank whose connection breaks before it has left fails the run. Errors say what was tried and how
+/// long.
 std::shared_ptr<Store> open(const std::string& address, const Member& member);
 
 /// The table of ranks that are threads of one process.
@@ -144,7 +144,5 @@ std::shared_ptr<Store> serve_tcp(const std::vector<std::string>& hosts, int port
 /// Opens a TCP store on another rank; rank 0 is at one of the hosts.
 std::shared_ptr<Store> connect_tcp(const std::vector<std::string>& hosts, int port,
                                    const Member& member);
-/// Opens a store in a file, which rank 0 makes and the others wait for.
-std::shared_ptr<Store> open_file(const std::string& path, const Member& member);
 
 }  // namespace tutti::distributed::rendezvous

@@ -1,10 +1,10 @@
 // The TCP store on every rank but rank 0: one connection to rank 0, over which it sends requests
 // and waits for the replies. It connects, and connects again, until rank 0 proves that it belongs
 // to this run and accepts this rank, or the deadline comes.
-#include "crypto.h"
-#include "greeting.h"
+#include "messages.h"
 #include "secret.h"
 #include "socket.h"
+#include "tls.h"
 
 #include <fmt/ranges.h>
 
@@ -74,7 +74,7 @@ class Client : public Store {
     if (!socket_.is_open()) fail_connection("the connection to rank 0 has failed before");
     std::string message;
     Reply reply;
-    if (!send_bytes(outgoing_->frame(encode(request)), deadline))
+    if (!send_message(encode(request), deadline))
       fail_connection("rank 0 does not answer; its process has ended or hangs");
     const ReadResult taken = receive_message(message, deadline);
     if (taken == ReadResult::incomplete)
@@ -157,64 +157,68 @@ class Client : public Store {
 
   // Greets rank 0. Returns also why it did not end well.
   std::pair<Outcome, std::string> greet(const std::string& secret, Clock::time_point deadline) {
-    ClientGreeting greeting(member(), secret);
-    std::string start(answer_magic.size(), '\0'), nonce(nonce_size, '\0');
-    std::string mark(1, '\0'), proof(hmac_size, '\0');
     const std::pair stranger(Outcome::failed, "what answers there is no rank 0 of tutti");
-    // What other servers send first may be short, and then nothing more comes.
-    if (!send_bytes(greeting.hello(), deadline) || !receive_bytes(start, deadline) ||
-        start != answer_magic || !receive_bytes(nonce, deadline)) {
-      const bool is_silent = start[0] == '\0' && Clock::now() >= deadline;
-      if (!is_silent) return stranger;
-      return {Outcome::failed, "what listens there does not answer; its process hangs or is busy"};
+    tls_.reset();
+    key_.emplace(secret, member().run_id);
+    tls_.emplace(*key_, TlsStream::Side::client);
+    input_.clear();
+    std::string received, output;
+    auto state = tls_->take({}, input_, output);
+    for (bool is_silent = true; !tls_->is_proved(); is_silent = false) {
+      if (!send_bytes(output, deadline) || !receive_bytes(received, deadline)) {
+        if (!is_silent || Clock::now() < deadline) return stranger;
+        return {Outcome::failed,
+                "what listens there does not answer; its process hangs or is busy"};
+      }
+      output.clear();
+      state = tls_->take(received, input_, output);
+      if (state == TlsStream::State::refused)
+        return {Outcome::refused,
+                fmt::format("rank 0 there belongs to another run: its secret or its run id is not "
+                            "that of this process (run id '{}')",
+                            member().run_id)};
+      // What other servers send first may be short, and then nothing more comes.
+      if (state == TlsStream::State::broken) return stranger;
     }
-    const std::string claim = greeting.prove(start + nonce);
-    if (claim.empty() || !send_bytes(claim, deadline) || !receive_bytes(mark, deadline))
-      return stranger;
-    if (mark[0] == refused_mark)
-      return {Outcome::refused,
-              fmt::format("rank 0 there belongs to another run: its secret or its run id is not "
-                          "that of this process (run id '{}')",
-                          member().run_id)};
-    if (!receive_bytes(proof, deadline)) return stranger;
-    if (!greeting.is_proof(proof))
-      return {Outcome::failed, "what answers there does not know the secret of this run"};
-    outgoing_.emplace(greeting.session_key(), AuthenticatedStream::Sender::client);
-    incoming_.emplace(greeting.session_key(), AuthenticatedStream::Sender::server);
+    const Hello hello{static_cast<std::uint32_t>(member().rank),
+                      static_cast<std::uint32_t>(member().size)};
     std::string refusal;
-    if (receive_message(refusal, deadline) != ReadResult::complete) return stranger;
+    if (!send_bytes(output, deadline) || !send_message(encode(hello), deadline) ||
+        receive_message(refusal, deadline) != ReadResult::complete)
+      return stranger;
     return {refusal.empty() ? Outcome::accepted : Outcome::refused, refusal};
   }
 
   // ---- sending and receiving. Each function returns false where the connection is broken, and at
   // the deadline.
 
-  // Returns `incomplete` where the rest does not come.
-  ReadResult receive_message(std::string& message, Clock::time_point deadline) {
-    // Rank 0 sends nothing that was not asked for, so each frame is received alone.
-    std::string frame(sizeof(std::uint32_t), '\0');
-    if (!receive_bytes(frame, deadline)) return ReadResult::incomplete;
-    const std::size_t size = MessageReader{frame}.number();
-    if (size > max_reply_bytes) return ReadResult::malformed;
-    // The length is not authenticated yet, so memory is taken as the bytes come.
-    const std::size_t total = size + AuthenticatedStream::frame_overhead;
-    while (frame.size() < total) {
-      std::string part(std::min<std::size_t>(total - frame.size(), 1 << 16), '\0');
-      if (!receive_bytes(part, deadline)) return ReadResult::incomplete;
-      frame += part;
-    }
-    return incoming_->take(frame, max_reply_bytes, message);
+  bool send_message(const std::string& message, Clock::time_point deadline) {
+    std::string frame, output;
+    write_text(frame, message);
+    tls_->put(frame, output);
+    return send_bytes(output, deadline);
   }
 
-  // Fills `bytes`.
-  bool receive_bytes(std::string& bytes, Clock::time_point deadline) {
-    for (std::size_t got = 0; got < bytes.size();) {
-      if (!socket_.is_open() || !wait_until_ready(POLLIN, deadline)) return false;
-      const ssize_t n = recv(socket_.get(), bytes.data() + got, bytes.size() - got, 0);
-      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
-      if (n > 0) got += static_cast<std::size_t>(n);
+  // Returns `incomplete` where the rest does not come.
+  ReadResult receive_message(std::string& message, Clock::time_point deadline) {
+    for (std::string received, output;;) {
+      const ReadResult taken = take_message(input_, max_reply_bytes, message);
+      if (taken != ReadResult::incomplete) return taken;
+      if (!receive_bytes(received, deadline)) return ReadResult::incomplete;
+      if (tls_->take(received, input_, output) != TlsStream::State::open)
+        return ReadResult::malformed;
     }
-    return true;
+  }
+
+  // Receives what has arrived, at least one byte.
+  bool receive_bytes(std::string& bytes, Clock::time_point deadline) {
+    bytes.resize(1 << 16);
+    while (socket_.is_open() && wait_until_ready(POLLIN, deadline)) {
+      const ssize_t n = recv(socket_.get(), bytes.data(), bytes.size(), 0);
+      if (n > 0) bytes.resize(static_cast<std::size_t>(n));
+      if (n >= 0 || (errno != EAGAIN && errno != EINTR)) return n > 0;
+    }
+    return false;
   }
 
   bool send_bytes(const std::string& bytes, Clock::time_point deadline) {
@@ -243,7 +247,9 @@ class Client : public Store {
   int port_;
   std::mutex mutex_;  // one request at a time
   FileDescriptor socket_;
-  std::optional<AuthenticatedStream> outgoing_, incoming_;
+  std::optional<TlsKey> key_;
+  std::optional<TlsStream> tls_;
+  std::string input_;  // received and decrypted
 };
 
 }  // namespace

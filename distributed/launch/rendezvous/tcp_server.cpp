@@ -1,15 +1,16 @@
 // The TCP store on rank 0: it keeps the table, and one thread serves the other ranks, each over a
-// connection that lives as long as that rank's store. A connection begins with a greeting
-// (greeting.h); whoever cannot prove to belong to this run is hung up on. A connection that breaks
+// connection that lives as long as that rank's store. A connection begins with the handshake of TLS
+// (tls.h); whoever cannot prove to belong to this run is hung up on. A connection that breaks
 // later, before its rank has said that it leaves, means that the rank's process has died: the run
 // then fails with that as its cause.
 //
 // Strangers can reach this thread, so what they may use is limited: the number of connections, the
 // bytes of a greeting and its time. What a rank may use is limited, too: the table (store.h), and
 // the replies that it has not received yet, beyond which its requests are not read.
-#include "greeting.h"
+#include "messages.h"
 #include "secret.h"
 #include "socket.h"
+#include "tls.h"
 
 #include <fmt/format.h>
 
@@ -38,6 +39,8 @@ constexpr auto crowded_timeout = 1s;
 // The pause after the system had no descriptor or memory for another connection.
 constexpr auto accept_pause = 100ms;
 constexpr std::size_t max_greeting_bytes = 4096;
+// Of the message in which a rank says who it is.
+constexpr std::size_t max_hello_bytes = 64;
 // Beyond so many bytes of replies that wait to be sent, a connection is not read.
 constexpr std::size_t max_pending_bytes = std::size_t{1} << 18;
 
@@ -45,10 +48,10 @@ constexpr std::size_t max_pending_bytes = std::size_t{1} << 18;
 struct Connection {
   FileDescriptor socket;
   std::string peer;  // the address of the other end
-  ServerGreeting greeting;
+  TlsStream tls;
   Clock::time_point since = Clock::now();
-  std::optional<AuthenticatedStream> incoming = {}, outgoing = {};
-  std::string input = {}, output = {};  // bytes received and to be sent
+  std::size_t received = 0;             // bytes of the greeting
+  std::string input = {}, output = {};  // received and decrypted; encrypted and to be sent
   std::size_t sent = 0;                 // how many bytes of `output` have been sent
   int rank = -1;                        // known once its greeting was accepted
   bool is_refused = false;              // is closed when `output` has been sent
@@ -68,16 +71,14 @@ class Server : public Store {
         listeners_(listen_on(hosts, port, !member.secret.empty())),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         present_(static_cast<std::size_t>(member.size), false),
-        ranks_to_come_(member.size - 1),
-        secret_(member.secret) {
+        ranks_to_come_(member.size - 1) {
     if (!wake_.is_open())
       tutti::fail<DistributedError>("rendezvous: rank 0 cannot make an eventfd: {}",
                                     std::strerror(errno));
-    if (secret_.empty()) {
-      // The address is ours already, so no other run writes this file.
+    // The address is ours already, so no other run writes this file.
+    if (member.secret.empty())
       host_secret_.emplace(path_of_host_secret(member.run_id, host_, listeners_.port));
-      secret_ = host_secret_->secret();
-    }
+    key_.emplace(host_secret_ ? host_secret_->secret() : member.secret, member.run_id);
     try {
       thread_ = std::thread([this] { serve(); });
     } catch (const std::system_error& error) {
@@ -177,7 +178,7 @@ class Server : public Store {
       std::string peer = peer_address(socket.get());
       connections_.push_back({.socket = std::move(socket),
                               .peer = std::move(peer),
-                              .greeting = ServerGreeting(secret_, member().run_id)});
+                              .tls = TlsStream(*key_, TlsStream::Side::server)});
     }
   }
 
@@ -202,27 +203,40 @@ class Server : public Store {
                                      : greeting_timeout);
   }
 
-  // Takes a part of the greeting, and decides once the other end has proved itself. Returns false
-  // where the connection is to be closed at once.
+  // Decides about a guest that has proved to belong to this run and has said who it is. Returns
+  // false where the connection is to be closed at once.
   bool greet(Connection& c) {
-    if (c.is_refused) return true;
-    switch (c.greeting.advance(c.input, c.output)) {
-      case ServerGreeting::State::waiting: return true;
-      case ServerGreeting::State::malformed: return false;
-      case ServerGreeting::State::refused: c.is_refused = true; return true;
-      case ServerGreeting::State::proved: break;
-    }
-    const std::string& key = c.greeting.session_key();
-    c.incoming.emplace(key, AuthenticatedStream::Sender::client);
-    c.outgoing.emplace(key, AuthenticatedStream::Sender::server);
-    const Transcript& client = c.greeting.transcript();
-    const std::string refusal = refusal_of(client, member(), present_);
+    if (c.is_refused || !c.tls.is_proved()) return true;
+    std::string message;
+    const ReadResult taken = take_message(c.input, max_hello_bytes, message);
+    if (taken == ReadResult::incomplete) return true;
+    Hello hello;
+    if (taken == ReadResult::malformed || !decode(message, hello)) return false;
+    const std::string refusal = refusal_of(hello);
+    send_message(c, refusal);
     c.is_refused = !refusal.empty();
-    c.output += c.outgoing->frame(refusal);
     if (c.is_refused) return true;
-    c.rank = static_cast<int>(client.rank);
-    present_[client.rank] = true;
+    c.rank = static_cast<int>(hello.rank);
+    present_[hello.rank] = true;
     return true;
+  }
+
+  // Returns why a rank is refused; empty where it is not.
+  std::string refusal_of(const Hello& hello) const {
+    const auto size = static_cast<std::uint32_t>(member().size);
+    if (hello.size != size)
+      return fmt::format("rank 0 was started for {} ranks, this one for {}", size, hello.size);
+    if (hello.rank < 1 || hello.rank >= size)
+      return fmt::format("rank {} is none of the ranks 1 to {}", hello.rank, size - 1);
+    if (present_[hello.rank])
+      return fmt::format("another process has already come as rank {}", hello.rank);
+    return {};
+  }
+
+  static void send_message(Connection& c, const std::string& message) {
+    std::string frame;
+    write_text(frame, message);
+    c.tls.put(frame, c.output);
   }
 
   // Answers requests and sends the replies, until there are no more or the other end does not
@@ -241,15 +255,14 @@ class Server : public Store {
   void answer_requests(Connection& c) {
     while (c.pending() < max_pending_bytes) {
       std::string message;
-      const ReadResult taken = c.incoming->take(c.input, max_request_bytes, message);
+      const ReadResult taken = take_message(c.input, max_request_bytes, message);
       if (taken == ReadResult::incomplete) return;
       Request request;
       if (taken == ReadResult::malformed || !decode(message, request))
-        tutti::fail<DistributedError>(
-            "a message from it was altered on its way, repeated, or is no request");
+        tutti::fail<DistributedError>("a message from it is no request");
       if (!std::exchange(c.has_asked, true)) count_arrival();
       if (request.operation == Request::Operation::leave) c.has_left = true;
-      c.output += c.outgoing->frame(encode(reply_to(request)));
+      send_message(c, encode(reply_to(request)));
     }
   }
 
@@ -294,17 +307,26 @@ class Server : public Store {
     // A connection that is not read reports only its end, again and again.
     if (!c.is_read()) return !(events & (POLLERR | POLLHUP | POLLNVAL));
     if (events == 0) return true;
-    const std::size_t limit =
-        c.is_guest() ? max_greeting_bytes : max_request_bytes + AuthenticatedStream::frame_overhead;
     char buffer[4096];
-    while (c.input.size() < limit) {
-      const std::size_t room = std::min(sizeof(buffer), limit - c.input.size());
+    while (c.input.size() < max_request_bytes + sizeof(std::uint32_t)) {
+      const std::size_t room =
+          c.is_guest() ? std::min(sizeof(buffer), max_greeting_bytes - c.received) : sizeof(buffer);
+      if (room == 0) return false;
       const ssize_t n = recv(c.socket.get(), buffer, room, 0);
-      if (n > 0) c.input.append(buffer, static_cast<std::size_t>(n));
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
       if (n < 0 && errno == EAGAIN) return true;
+      if (n > 0) decrypt(c, std::string_view(buffer, static_cast<std::size_t>(n)));
+      if (c.is_refused) return true;
     }
     return true;
+  }
+
+  static void decrypt(Connection& c, std::string_view received) {
+    if (c.is_guest()) c.received += received.size();
+    if (c.tls.take(received, c.input, c.output) == TlsStream::State::open) return;
+    if (!c.is_guest())
+      tutti::fail<DistributedError>("a message from it was altered on its way or repeated");
+    c.is_refused = true;  // it is told so, and no more
   }
 
   static bool send_output(Connection& c) {
@@ -326,12 +348,12 @@ class Server : public Store {
   std::mutex mutex_;     // of the table, which rank 0's own threads use, too
   Table table_;
   // What follows is used by the thread alone.
-  std::vector<Connection> connections_;
   std::vector<bool> present_;  // which ranks are connected
   int ranks_to_come_;          // how many have not asked yet
   Clock::time_point accept_from_ = {};
-  std::string secret_;
   std::optional<HostSecret> host_secret_;  // where the user has given none
+  std::optional<TlsKey> key_;
+  std::vector<Connection> connections_;
 
   std::atomic<bool> stopping_ = false;
   std::thread thread_;

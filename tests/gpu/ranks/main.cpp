@@ -72,7 +72,6 @@ int main(int argc, char** argv) {
     const bool shared = std::getenv("TUTTI_NCCL_SHARE_GPU") != nullptr;
     const ProcessGroup group =
         ProcessGroup::from_environment({.backend = backend,
-                                        .rendezvous = argc > 2 ? argv[2] : "",
                                         .device = backend == "nccl" && !shared ? -1 : 0,
                                         .timeout = std::chrono::seconds(60)});
     const int failed = RUN_ALL_TESTS();

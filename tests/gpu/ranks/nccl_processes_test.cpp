@@ -1,6 +1,6 @@
 // Tests of NCCL ranks that are processes. Each test starts gpu_ranks with the variables of
 // torchrun: ranks that share one GPU and pretend to be on hosts of their own (NCCL_HOSTID), one
-// rank for each GPU, and ranks of which one fails. The rendezvous uses TCP or a file.
+// rank for each GPU, and ranks of which one fails. The rendezvous uses TCP.
 #include "../../distributed/messages.h"
 #include "../../distributed/process.h"
 
@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 
 namespace tutti {
 namespace {
@@ -18,27 +17,26 @@ namespace {
 using test::expect_contains;
 using test::Process;
 
-// Starts the processes of a world. A `rendezvous`, if given, replaces the master's address.
-std::vector<Process> start(int ranks, bool share, const std::string& fault = {},
-                           const std::string& rendezvous = {}) {
+// Starts the processes of a world.
+std::vector<Process> start(int ranks, bool share, const std::string& fault = {}) {
   const std::string port = test::free_port();
   std::vector<Process> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string r = std::to_string(rank);
-    std::vector<std::string> variables = {"RANK=" + r, "LOCAL_RANK=" + r,
+    std::vector<std::string> variables = {"RANK=" + r,
+                                          "LOCAL_RANK=" + r,
                                           "WORLD_SIZE=" + std::to_string(ranks),
-                                          "TORCHELASTIC_RUN_ID=test"};
-    if (rendezvous.empty())
-      variables.insert(variables.end(), {"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port});
+                                          "TORCHELASTIC_RUN_ID=test",
+                                          "MASTER_ADDR=127.0.0.1",
+                                          "MASTER_PORT=" + port};
     if (share)
       for (const char* variable : {"TUTTI_NCCL_SHARE_GPU=1", "NCCL_SOCKET_IFNAME=lo",
                                    "NCCL_IB_DISABLE=1", "NCCL_MNNVL_ENABLE=0"})
         variables.emplace_back(variable);
     if (share) variables.push_back("NCCL_HOSTID=tutti-test-" + r);
     if (!fault.empty()) variables.push_back("TUTTI_FAULT=" + fault);
-    std::vector<std::string> command = {GPU_RANKS, "nccl", "--gtest_brief=1"};
-    if (!rendezvous.empty()) command.push_back(rendezvous);
-    processes.emplace_back(command, variables);
+    processes.emplace_back(std::vector<std::string>{GPU_RANKS, "nccl", "--gtest_brief=1"},
+                           variables);
   }
   return processes;
 }
@@ -51,12 +49,8 @@ class NcclProcesses : public ::testing::Test {
 };
 
 TEST_F(NcclProcesses, ShareOneGpu) {
-  const auto file = std::filesystem::temp_directory_path() /
-                    fmt::format("tutti_nccl_processes_{}", getpid());
-  std::filesystem::remove(file);
   for (const int ranks : {2, 3}) {
-    std::vector<Process> processes =
-        start(ranks, true, {}, ranks == 3 ? "file:" + file.string() : "");
+    std::vector<Process> processes = start(ranks, true);
     for (int rank = 0; rank < ranks; ++rank) {
       Process& process = processes[static_cast<std::size_t>(rank)];
       expect_contains(process.rest(),
@@ -64,7 +58,6 @@ TEST_F(NcclProcesses, ShareOneGpu) {
       EXPECT_EQ(process.exit_code(), 0) << "rank " << rank;
     }
   }
-  std::filesystem::remove(file);
 }
 
 TEST_F(NcclProcesses, OneGpuForEach) {
