@@ -35,18 +35,24 @@ std::string to_string(const Layout& layout) {
                      tutti::to_string(layout.shape), fmt::join(layout.strides, ", "));
 }
 
-// Throws `error` anew with the name of what was loaded in front. What the machine lacks, memory or
-// a file that the system cannot read now, is no fault of the data.
-[[noreturn]] void rethrow_with_name(const std::exception& error, const std::string& name) {
-  const std::string what = error.what();
-  const std::string text = what.find(name) == std::string::npos ? name + ": " + what : what;
-  if (dynamic_cast<const FileError*>(&error)) throw FileError(text);
-  if (dynamic_cast<const OutOfMemoryError*>(&error) || dynamic_cast<const std::bad_alloc*>(&error))
-    throw OutOfMemoryError(text);
-  throw DataError(text);
+// Calls `call`. What it throws is thrown anew with the name of what is loaded in front. What the
+// machine lacks, memory or a file that the system cannot read now, is no fault of the data.
+template <class Call>
+void with_name(const std::string& name, const Call& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    const std::string text = what.find(name) == std::string::npos ? name + ": " + what : what;
+    if (dynamic_cast<const FileError*>(&error)) throw FileError(text);
+    if (dynamic_cast<const OutOfMemoryError*>(&error) ||
+        dynamic_cast<const std::bad_alloc*>(&error))
+      throw OutOfMemoryError(text);
+    throw DataError(text);
+  } catch (...) {
+    fail<DataError>("{}: something that is no std::exception was thrown", name);
+  }
 }
-
-constexpr const char* no_exception = "something that is no std::exception was thrown";
 
 // What is known about a sample of a batch.
 struct Slot {
@@ -55,26 +61,28 @@ struct Slot {
   Layout layout;
 };
 
-std::shared_ptr<Storage> allocate(std::int64_t elements, DType dtype, bool pinned) {
+std::shared_ptr<Storage> allocate(std::int64_t elements, DType dtype, Device user) {
   const std::size_t bytes = static_cast<std::size_t>(elements) * size_of(dtype);
-  return pinned ? cuda::pinned_storage(bytes) : std::make_shared<Storage>(bytes, Device::cpu());
+  return user.is_cuda() ? cuda::pinned_storage(bytes, user.index())
+                        : std::make_shared<Storage>(bytes, Device::cpu());
 }
 
 // Returns an uninitialised batch of `count` images of this layout.
-Tensor empty_batch(const Layout& layout, std::int64_t count, bool pinned) {
+Tensor empty_batch(const Layout& layout, std::int64_t count, Device user) {
   Shape shape = layout.shape;
   Strides strides = layout.strides;
   const std::int64_t elements = numel(shape);
   shape.insert(0, count);
   strides.insert(0, elements);
-  return Tensor(allocate(count * elements, layout.dtype, pinned), shape, strides, 0, layout.dtype);
+  return Tensor(allocate(count * elements, layout.dtype, user), shape, strides, 0, layout.dtype);
 }
 
 }  // namespace
 
-// A batch under way. The mutex of the queue guards `claimed`, `finished`, `done` and the first
-// assignment of batch.images. A task has its slot, its label and its image for itself; the thread
-// that finishes the last task has the whole job.
+// A batch under way. The mutex of the queue guards `claimed`, `finished` and `done`; `allocation`
+// guards the first assignment of batch.images, since allocating pinned memory takes long. A task
+// has its slot, its label and its image for itself; the thread that finishes the last task has the
+// whole job.
 struct DataLoader::Job {
   Batch batch;
   // The samples to load. For an empty batch it is one that shows the shape of the images.
@@ -83,6 +91,7 @@ struct DataLoader::Job {
   std::size_t claimed = 0, finished = 0;
   bool done = false;
   std::exception_ptr error;  // why the batch cannot be used
+  std::mutex allocation;
 };
 
 struct DataLoader::Queue {
@@ -110,7 +119,7 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, Options options)
     fail<ValueError>(
         "DataLoader: expected at least 0 workers and a prefetch of at least 1, got {} and {}",
         options_.workers, options_.prefetch);
-  if (options_.pin_memory) allocate(1, uint8, true);  // throws where it cannot be done
+  allocate(1, uint8, options_.pin_memory_for);  // throws where it cannot be done
   for (int worker = 0; worker < options_.workers; ++worker)
     queue_->threads.emplace_back([this, worker](const std::stop_token& stop) {
       trace::name_thread(fmt::format("data worker {}", worker));
@@ -206,7 +215,7 @@ std::shared_ptr<DataLoader::Job> DataLoader::make_job(std::int64_t number) {
   auto job = std::make_shared<Job>();
   job->batch.indices.assign(order_.begin() + begin, order_.begin() + end);
   job->batch.labels =
-      Tensor(allocate(end - begin, int64, options_.pin_memory), {end - begin}, {1}, 0, int64);
+      Tensor(allocate(end - begin, int64, options_.pin_memory_for), {end - begin}, {1}, 0, int64);
   job->batch.epoch = state_.epoch;
   job->batch.number = number;
   job->batch.global_size = last - first;
@@ -245,7 +254,7 @@ void DataLoader::load(Job& job, std::size_t task) const {
   const std::int64_t index = job.tasks[task];
   Slot& slot = job.slots[task];
   Tensor image;
-  try {
+  with_name(slot.name, [&] {
     slot.name = dataset_->describe(index);
     Sample sample = dataset_->get(index);
     if (!sample.name.empty()) slot.name = sample.name;
@@ -255,23 +264,18 @@ void DataLoader::load(Job& job, std::size_t task) const {
         {.seed = options_.sampler.seed, .epoch = job.batch.epoch, .sample = index});
     if (!image.is_dense() || !image.device().is_cpu())
       fail<DataError>("expected a dense image on the CPU from the transforms");
-  } catch (const std::exception& error) {
-    rethrow_with_name(error, slot.name);
-  } catch (...) {
-    fail<DataError>("{}: {}", slot.name, no_exception);
-  }
+  });
   slot.layout = {image.shape(), image.strides(), image.dtype()};
   const auto count = static_cast<std::int64_t>(job.batch.indices.size());
   Tensor batch;
-  try {
-    const std::lock_guard lock(queue_->mutex);
+  const std::string what = fmt::format("batch {} of epoch {}, {} images such as {}",
+                                       job.batch.number, job.batch.epoch, count, slot.name);
+  with_name(what, [&] {
+    const std::lock_guard lock(job.allocation);
     if (!job.batch.images.defined())
-      job.batch.images = empty_batch(slot.layout, count, options_.pin_memory);
+      job.batch.images = empty_batch(slot.layout, count, options_.pin_memory_for);
     batch = job.batch.images;
-  } catch (const std::exception& error) {
-    rethrow_with_name(error, fmt::format("batch {} of epoch {}, {} images such as {}",
-                                         job.batch.number, job.batch.epoch, count, slot.name));
-  }
+  });
   // complete() finds images of another layout.
   const std::size_t bytes = static_cast<std::size_t>(image.numel()) * size_of(image.dtype());
   if (count > 0 && batch.dtype() == image.dtype() && batch.numel() == count * image.numel())
@@ -290,13 +294,7 @@ void DataLoader::complete(Job& job) const {
           "let the transforms make them equal (RandomResizedCrop, or Resize and CenterCrop)",
           first.name, to_string(first.layout), slot.name, to_string(slot.layout));
   const std::string name = fmt::format("batch {} of epoch {}", job.batch.number, job.batch.epoch);
-  try {
-    apply_batch_transforms(job.batch);
-  } catch (const std::exception& error) {
-    rethrow_with_name(error, name);
-  } catch (...) {
-    fail<DataError>("{}: {}", name, no_exception);
-  }
+  with_name(name, [&] { apply_batch_transforms(job.batch); });
 }
 
 void DataLoader::apply_batch_transforms(Batch& batch) const {

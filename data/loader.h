@@ -27,9 +27,10 @@ class DataLoader {
     /// How many batches are ready or under way at most, beside those that the caller holds. This
     /// bounds the memory.
     int prefetch = 2;
-    /// Whether images and labels are in page-locked memory, from which a GPU copies without making
-    /// the host wait. Such a batch must not change before the GPU has copied it.
-    bool pin_memory = false;
+    /// A GPU that copies the batches. Images and labels are then in page-locked memory, from which
+    /// it copies without making the host wait; such a batch must not change before the GPU has
+    /// copied it. For the CPU they are in plain memory.
+    Device pin_memory_for = Device::cpu();
   };
   /// The position in a run: the batch that next() returns next. Set in another loader of the same
   /// dataset and options, it gives the same batches from there on.

@@ -1,6 +1,7 @@
 #include "agreement.h"
 
 #include "../core/signal_stack.h"
+#include "backend.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -97,11 +98,12 @@ void StopAgreement::begin_step(bool can_go_on) {
 
 void StopAgreement::end_step() {
   if (!request_) return;
-  if (group_.capabilities().device_waits) {
-    if (steps_ % steps_between_waits != 0) return;
-    start(request_->load());
-  }
-  finish();
+  if (!group_.capabilities().device_waits) return finish();
+  if (steps_ % steps_between_waits != 0) return;
+  if (!stream_) stream_ = cuda::Stream::create(group_.implementation()->staging_device().index());
+  const cuda::StreamScope scope(*stream_);
+  if (largest_.defined()) finish();
+  start(request_->load());
 }
 
 void StopAgreement::start(int wish) {

@@ -2,10 +2,12 @@
 // all after the same step because a signal has asked one of them to stop.
 #pragma once
 
+#include "../core/cuda/stream.h"
 #include "process_group.h"
 
 #include <atomic>
 #include <functional>
+#include <optional>
 
 namespace tutti::distributed {
 
@@ -59,8 +61,9 @@ std::string signal_name(int signal);
 ///   }
 ///
 /// Where ranks are several, each step starts an all-reduce of 8 bytes, which travels while the step
-/// computes. Where waiting for a collective makes the device wait (NCCL), one step in ten does,
-/// after it has computed.
+/// computes. Where waiting for a collective makes the device wait (NCCL), one step in ten starts
+/// it, on a stream of its own, and the tenth step behind it reads the result: the host never waits
+/// for the steps that the device has still to compute.
 class StopAgreement {
  public:
   /// Never stops where `request` is null, which it must be on all ranks or on none.
@@ -89,6 +92,7 @@ class StopAgreement {
   std::int64_t steps_ = 0;
   Tensor largest_;  // int64: the largest number of a signal of all ranks
   Work work_;
+  std::optional<cuda::Stream> stream_;  // of the collective, where the device waits for it
   int agreed_ = 0;
 };
 

@@ -17,6 +17,10 @@ namespace rendezvous {
 class Store;
 }
 
+/// How the names of the groups for normalization end. Their collectives are small, so that a
+/// backend may give them less to work with.
+inline constexpr std::string_view normalization_suffix = "/normalization";
+
 /// One finished collective, as this rank saw it.
 struct Timing {
   const Collective& call;

@@ -151,7 +151,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Backend> backend) : backend_(std::mov
 
 void ProcessGroup::add_normalization(Backend& parent, const std::vector<int>& members) {
   normalization_ = std::make_shared<ProcessGroup>();
-  normalization_->backend_ = parent.subgroup(members, name() + "/normalization");
+  normalization_->backend_ = parent.subgroup(members, name() + std::string(normalization_suffix));
 }
 
 int ProcessGroup::rank() const { return backend_->info().rank; }

@@ -100,17 +100,12 @@ class Training final : public Job {
            DType precision, bool graph, std::optional<ProcessGroup> group)
       : Job(device), precision_(precision), net_(nn::resnet(model, {.classes = 1000})) {
     net_->to(device, float32, MemoryFormat::channels_last);
-    if (group) {
-      nn::convert_sync_batchnorm(*net_, *group);
-      ddp_ = std::make_unique<distributed::DataParallel>(net_->named_parameters(),
-                                                         net_->named_buffers(), *group);
-    }
+    if (group) nn::convert_sync_batchnorm(*net_, *group);
     sgd_ = std::make_unique<optim::SGD>(
         net_->parameters(), optim::SGD::Options{.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4});
     images_ = randn({batch, 3, size, size}).to(device).contiguous(MemoryFormat::channels_last);
     labels_ = randint(1000, {batch}).to(device);
-    for (int i = 0; i < 3; ++i)
-      step();  // buckets are reordered, plans made and memory pools filled
+    for (int i = 0; i < 3; ++i) step();  // plans are made and memory pools filled
     if (graph) graph_.emplace(device, [this] { step(); });
   }
   void once(std::int64_t) override { graph_ ? graph_->replay() : step(); }
@@ -126,7 +121,6 @@ class Training final : public Job {
 
   DType precision_;
   std::shared_ptr<nn::ResNet> net_;
-  std::unique_ptr<distributed::DataParallel> ddp_;
   std::unique_ptr<optim::SGD> sgd_;
   Tensor images_, labels_;
   std::optional<cuda::Graph> graph_;

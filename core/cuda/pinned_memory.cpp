@@ -19,15 +19,15 @@ struct ReturnedBlock {
   StreamUses uses;
 };
 
-// The pool allocates no further block beyond this size while one of the right size is still in use
-// by the device: the caller then waits for the oldest one.
-constexpr std::size_t max_pool_bytes = std::size_t{256} << 20;
+// The pool allocates no further block of a size while so many bytes in such blocks, and four
+// blocks, are still in use by the device: the caller then waits for the oldest one.
+constexpr std::size_t most_bytes = std::size_t{256} << 20;
+constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 struct Pool {
   std::mutex mutex;
   // The key is the size; blocks of one size stand in the order in which they were returned.
   std::map<std::size_t, std::vector<ReturnedBlock>> blocks;
-  std::size_t bytes = 0;
 };
 
 Pool& pool() {
@@ -36,10 +36,12 @@ Pool& pool() {
 }
 
 std::size_t size_class(std::size_t bytes) {
-  return std::bit_ceil(std::max<std::size_t>(bytes, 4096));
+  return bytes > huge_page ? (bytes + huge_page - 1) / huge_page * huge_page
+                           : std::bit_ceil(std::max<std::size_t>(bytes, 4096));
 }
 
-void* take(std::size_t size) {
+void* take(std::size_t size, int device) {
+  const DeviceScope scope(device);
   std::optional<StreamUses> oldest;
   {
     const std::lock_guard lock(pool().mutex);
@@ -49,14 +51,13 @@ void* take(std::size_t size) {
     if (idle != blocks.end()) {
       void* block = idle->block;
       blocks.erase(idle);
-      pool().bytes -= size;
       return block;
     }
-    if (pool().bytes + size > max_pool_bytes && !blocks.empty()) oldest = blocks.front().uses;
+    if (blocks.size() >= std::max<std::size_t>(4, most_bytes / size)) oldest = blocks.front().uses;
   }
   if (oldest) {
     oldest->synchronize("PinnedBuffer");
-    return take(size);
+    return take(size, device);
   }
   void* block = nullptr;
   check(cudaHostAlloc(&block, size, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc",
@@ -95,25 +96,18 @@ void StreamUses::synchronize(const char* op) const {
   for (const auto& [stream, event] : events_) event.synchronize(op);
 }
 
-PinnedBuffer::PinnedBuffer(std::size_t bytes) : bytes_(bytes), data_(take(size_class(bytes))) {}
-
-PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
-    : bytes_(other.bytes_),
-      data_(std::exchange(other.data_, nullptr)),
-      uses_(std::move(other.uses_)) {}
+PinnedBuffer::PinnedBuffer(std::size_t bytes, int device)
+    : bytes_(bytes), data_(take(size_class(bytes), device)) {}
 
 PinnedBuffer::~PinnedBuffer() {
-  if (!data_) return;
-  const std::size_t size = size_class(bytes_);
   const std::lock_guard lock(pool().mutex);
-  pool().blocks[size].push_back({data_, std::move(uses_)});
-  pool().bytes += size;
+  pool().blocks[size_class(bytes_)].push_back({data_, std::move(uses_)});
 }
 
-std::shared_ptr<Storage> pinned_storage(std::size_t bytes) {
+std::shared_ptr<Storage> pinned_storage(std::size_t bytes, int device) {
   if (device_count() == 0) fail<DeviceError>("pinned memory needs CUDA: {}", why_unavailable());
   if (bytes == 0) return std::make_shared<Storage>(0, Device::cpu());
-  const auto buffer = std::make_shared<PinnedBuffer>(bytes);
+  const auto buffer = std::make_shared<PinnedBuffer>(bytes, device);
   const auto* const begin = static_cast<const char*>(buffer->data());
   auto storage = std::make_shared<Storage>(buffer->data(), bytes, Device::cpu(), [buffer, begin] {
     const std::lock_guard lock(registry().mutex);
@@ -139,7 +133,7 @@ bool copy_from_pinned(void* to, const void* from, std::size_t bytes, const Strea
 
 struct Readback::State {
   State(int device, std::size_t size)
-      : stream(current_stream(device)), bytes(size), memory(bytes + sizeof(std::uint64_t)) {
+      : stream(current_stream(device)), bytes(size), memory(bytes + sizeof(std::uint64_t), device) {
     const DeviceScope scope(device);
     check(cudaHostGetDevicePointer(&device_data, memory.data(), 0), "cudaHostGetDevicePointer",
           "Readback");

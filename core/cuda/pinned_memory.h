@@ -27,21 +27,22 @@ class StreamUses {
 };
 
 /// Page-locked host memory, through which bytes move between host and device while both keep
-/// working; kernels can access it, too. Blocks come from a process-wide pool and go back to it; a
-/// block that a device may still use is handed out again only when the device has finished with it.
+/// working; kernels of every device can access it, too. Blocks come from a process-wide pool and go
+/// back to it; a block that a device may still use is handed out again only when the device has
+/// finished with it.
 class PinnedBuffer {
  public:
-  explicit PinnedBuffer(std::size_t bytes);
+  /// Takes a block of the pool, or allocates one in the context of `device`, which the caller uses.
+  PinnedBuffer(std::size_t bytes, int device);
   ~PinnedBuffer();
-  PinnedBuffer(PinnedBuffer&& other) noexcept;
-  PinnedBuffer& operator=(PinnedBuffer&&) = delete;
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
 
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   /// Says that the device reads or writes the block up to this point of the stream. The pool does
   /// not hand the block out before every stream has passed its last use.
   void record_use(const Stream& stream) { uses_.record(stream); }
-  const StreamUses& uses() const { return uses_; }
 
  private:
   std::size_t bytes_;
@@ -51,9 +52,10 @@ class PinnedBuffer {
 
 /// Returns uninitialised page-locked memory of the CPU. Copies from it to a device are asynchronous
 /// and read the memory itself: its content must not change before the device has passed the copy.
-/// Released memory is reused when the device has finished with it. Throws a DeviceError that says
-/// why where there is no CUDA.
-std::shared_ptr<Storage> pinned_storage(std::size_t bytes);
+/// Released memory is reused when the device has finished with it. `device` is one that the process
+/// uses, since allocating makes a context there. Throws a DeviceError that says why where there is
+/// no CUDA.
+std::shared_ptr<Storage> pinned_storage(std::size_t bytes, int device);
 
 /// Starts a copy to the device of `stream` if `from` lies in a pinned storage, else returns false.
 bool copy_from_pinned(void* to, const void* from, std::size_t bytes, const Stream& stream);

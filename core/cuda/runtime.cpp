@@ -25,8 +25,11 @@ std::string why_no_device(cudaError_t status) {
            "Device::cpu()";
   if (status == cudaErrorInsufficientDriver)
     return fmt::format(
-        "the NVIDIA driver supports CUDA {}.{}, tutti was built with {}.{}: update the driver",
-        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        "the NVIDIA driver found here supports CUDA {}.{}, but tutti was built with CUDA {}.{}, "
+        "which needs driver {} or later: update the driver, or build tutti with {}",
+        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+        CUDART_VERSION < 13000 ? 525 : 580,
+        driver < 12000 ? "TUTTI_CUDA=OFF" : "CUDA 12.4 to 12.9");
   if (status != cudaSuccess && status != cudaErrorNoDevice)
     return fmt::format("cudaGetDeviceCount failed: {} ({})", cudaGetErrorString(status),
                        cudaGetErrorName(status));
@@ -75,7 +78,7 @@ void to_device(void* to, int device, const void* from, std::size_t bytes) {
   if (copy_from_pinned(to, from, bytes, stream)) return;
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t count = std::min(piece_bytes, bytes - done);
-    PinnedBuffer staging(count);
+    PinnedBuffer staging(count, device);
     std::memcpy(staging.data(), static_cast<const char*>(from) + done, count);
     check(cudaMemcpyAsync(static_cast<char*>(to) + done, staging.data(), count,
                           cudaMemcpyHostToDevice, stream.get()),
@@ -88,19 +91,10 @@ void to_device(void* to, int device, const void* from, std::size_t bytes) {
 void to_host(void* to, const void* from, int device, std::size_t bytes) {
   const DeviceScope scope(device);
   const Stream& stream = current_stream(device);
-  if (bytes > piece_bytes) {  // the driver's own staging overlaps its two copies
-    if (!stream.is_capturing())
-      check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream.get()),
-            "cudaMemcpyAsync", "copy to the host");
-    return stream.synchronize("copy to the host");
-  }
-  if (stream.is_capturing())
-    return stream.synchronize("copy to the host");  // throws, before anything is captured
-  const PinnedBuffer staging(bytes);
-  check(cudaMemcpyAsync(staging.data(), from, bytes, cudaMemcpyDeviceToHost, stream.get()),
-        "cudaMemcpyAsync", "copy to the host");
-  stream.synchronize("copy to the host");
-  std::memcpy(to, staging.data(), bytes);
+  if (!stream.is_capturing())  // the driver stages the copy
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream.get()), "cudaMemcpyAsync",
+          "copy to the host");
+  stream.synchronize("copy to the host");  // throws in a capture
 }
 
 void between_devices(void* to, int to_device, const void* from, int from_device,

@@ -3,6 +3,8 @@
 #include "check.h"
 #include "runtime.h"
 
+#include <cuda.h>
+
 #include <atomic>
 #include <deque>
 #include <mutex>
@@ -24,6 +26,24 @@ int current_device() {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice", "cuda");
   return device;
+}
+
+// Returns whether the calling thread has a context. The first call that needs one makes it.
+bool has_context() {
+  static const auto get_current = [] {
+    void* function = nullptr;
+#if CUDART_VERSION >= 12050
+    const cudaError_t status =
+        cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &function, 12000, cudaEnableDefault);
+#else
+    const cudaError_t status =
+        cudaGetDriverEntryPoint("cuCtxGetCurrent", &function, cudaEnableDefault);
+#endif
+    check(status, "cudaGetDriverEntryPoint", "cuda");
+    return reinterpret_cast<CUresult (*)(CUcontext*)>(function);
+  }();
+  CUcontext context = nullptr;
+  return get_current(&context) == CUDA_SUCCESS && context;
 }
 
 // Returns the calling thread's stream on a device; empty for the device's default stream.
@@ -153,8 +173,10 @@ const Stream& current_stream() { return current_stream(current_device()); }
 
 DeviceScope::DeviceScope(int device) : previous_(device) {
   expect_device(device);
-  previous_ = current_device();
-  if (previous_ != device) check(cudaSetDevice(device), "cudaSetDevice", "DeviceScope");
+  const int before = current_device();
+  if (before == device) return;
+  if (has_context()) previous_ = before;
+  check(cudaSetDevice(device), "cudaSetDevice", "DeviceScope");
 }
 
 DeviceScope::~DeviceScope() {

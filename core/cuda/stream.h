@@ -71,7 +71,9 @@ const Stream& current_stream(int device);
 const Stream& current_stream();
 
 /// A DeviceScope makes a device the calling thread's current one, which launch() uses. Every
-/// function that launches kernels on tensors begins with one.
+/// function that launches kernels on tensors begins with one. The first scope of a thread that has
+/// not used CUDA leaves it on the device: going back to device 0 would make a context there, which
+/// takes half a gigabyte of that GPU for each process.
 class DeviceScope {
  public:
   [[nodiscard]] explicit DeviceScope(int device);

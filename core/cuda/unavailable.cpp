@@ -21,7 +21,7 @@ std::string why_unavailable() {
 }
 const Properties& properties(int) { refuse(); }
 Allocator& allocator(int) { refuse(); }
-std::shared_ptr<Storage> pinned_storage(std::size_t) {
+std::shared_ptr<Storage> pinned_storage(std::size_t, int) {
   fail<DeviceError>("pinned memory needs CUDA: {}", why_unavailable());
 }
 void copy_bytes(void*, Device, const void*, Device, std::size_t) { refuse(); }

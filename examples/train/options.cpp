@@ -434,10 +434,10 @@ std::vector<Option> device_options(TrainOptions& o) {
        is_unchecked, always,
        "cpu, cuda or cuda:INDEX; with cuda, rank r takes device r of its host, and ranks share "
        "devices where there are fewer of them"},
-      {"--cuda-graph", flag(o.cuda_graph), must_equal, training,
+      {"--cuda-graph,!--no-cuda-graph", flag(o.cuda_graph), must_equal, training,
        "With --device cuda, record a step, the optimizer included, once and replay it, which "
-       "costs the host one launch for each step; where that cannot be done it says why and goes "
-       "on without"},
+       "costs the host one launch for each step (the default but for --accumulate and --sharded); "
+       "where that cannot be done it says why and goes on without"},
       {"--allow-tf32", flag(o.allow_tf32), must_equal, always,
        "With --device cuda, let convolutions and matrix products in float32 round their inputs to "
        "TF32 (10 bits of mantissa), as PyTorch's convolutions do"},
@@ -670,6 +670,8 @@ void complete(TrainOptions& o, const FlagGiven& is_given) {
   set_optimizer_defaults(o, is_given);
   if (!o.recipe.empty()) apply_imagenet_recipe(o, is_given);
   check_rules(o, is_given);
+  if (!is_given("--cuda-graph"))
+    o.cuda_graph = o.device.is_cuda() && o.accumulate == 1 && !o.sharded;
   const bool is_folder = o.dataset == "folder";
   if (is_folder && o.image_size == 0) o.image_size = 224;
   if (is_folder && !is_given("--model") && o.recipe.empty()) o.model = "resnet18";

@@ -381,7 +381,7 @@ data::DataLoader::Options loader_options(const TrainOptions& o, const TrainingDa
   return {.transforms = std::move(transforms),
           .batch_transforms = std::move(batch_transforms),
           .workers = o.workers,
-          .pin_memory = device.is_cuda()};
+          .pin_memory_for = device};
 }
 
 // Returns the order of the training images, in global batches.
@@ -472,13 +472,36 @@ TrainingBatches::TrainingBatches(const TrainOptions& options, const TrainingData
 data::Batch TrainingBatches::load(Position position) {
   if (error_) std::rethrow_exception(error_);
   data::Batch batch = ahead_ ? std::move(*std::exchange(ahead_, {})) : next(position);
-  batch.images = batch.images.to(device_);
-  batch.labels = batch.labels.to(device_);
-  if (batch.soft_labels.defined()) batch.soft_labels = batch.soft_labels.to(device_);
+  if (device_.is_cuda()) copy_to_device(batch);
   if (!options_.sharded) return batch;  // every rank knows the size of the global batch
   if (!join_.step(batch.global_size)) fail<Error>("no rank has images for the next step");
   batch.global_size = join_.samples();
   return batch;
+}
+
+// Copies a batch on a stream of its own, beside the steps that the device has still to compute. Two
+// batches take turns, so that the copy waits for the step before the last one only.
+void TrainingBatches::copy_to_device(data::Batch& batch) {
+  const cuda::Stream& steps = cuda::current_stream(device_.index());
+  if (!copies_) copies_ = cuda::Stream::create(device_.index());
+  on_device_[0].used.record(steps);
+  std::swap(on_device_[0], on_device_[1]);
+  data::Batch& there = on_device_[0].batch;
+  copies_->wait(on_device_[0].used);
+  const auto copy = [&](Tensor& from, Tensor& to) {
+    if (!from.defined()) return;
+    if (to.defined() && to.shape() == from.shape()) {
+      const cuda::StreamScope scope(*copies_);
+      to.copy_(from);
+    } else {
+      to = from.to(device_);
+    }
+    from = to;
+  };
+  copy(batch.images, there.images);
+  copy(batch.labels, there.labels);
+  copy(batch.soft_labels, there.soft_labels);
+  steps.wait(*copies_);
 }
 
 bool TrainingBatches::look_ahead(Position position) {

@@ -7,6 +7,7 @@
 
 #include "options.h"
 
+#include <tutti/core/cuda/stream.h>
 #include <tutti/core/state_dict.h>
 #include <tutti/data/image_folder.h>
 #include <tutti/data/loader.h>
@@ -146,12 +147,20 @@ class TrainingBatches {
   std::chrono::duration<double> waited() const { return loader_.waited(); }
 
  private:
+  // The tensors of a batch on the GPU, and the end of the step that used them last.
+  struct BatchOnDevice {
+    data::Batch batch;
+    cuda::Event used;
+  };
   data::Batch next(Position position);
   data::Batch empty_batch() const;
+  void copy_to_device(data::Batch& batch);
 
   const TrainOptions& options_;
   const TrainingData& data_;
   const Device device_;
+  std::optional<cuda::Stream> copies_;      // the stream of the copies to a GPU
+  std::array<BatchOnDevice, 2> on_device_;  // that of the last step, and that before
   data::DataLoader loader_;
   distributed::Join join_;
   std::optional<data::Batch> ahead_;

@@ -6,7 +6,6 @@
 #include <future>
 #include <map>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 namespace tutti::kernels::cuda {
@@ -14,12 +13,12 @@ namespace {
 
 constexpr int streams_per_slab = 16;
 
-// One allocation of zeros serves many streams, so that only the first use on a device waits for it.
-struct Slab {
-  Tensor memory;
-  int used = streams_per_slab;
+struct Counters {
+  std::vector<Tensor> slabs;  // never freed: kernels may run until the process ends
+  std::map<CUstream_st*, unsigned*> of_stream;
 };
 
+// One allocation of zeros serves many streams, so that only the first use on a device waits for it.
 // Allocates and zeroes a slab on a new thread: the calling thread may be capturing a graph, which
 // must not contain this work.
 Tensor zeroed_slab(int device) {
@@ -40,20 +39,15 @@ Tensor zeroed_slab(int device) {
 
 unsigned* block_counters(int device) {
   static auto* mutex = new std::mutex;
-  static auto* slabs = new std::map<int, Slab>;
-  static auto* counters = new std::map<std::pair<int, CUstream_st*>, unsigned*>;
-  // Slabs are never freed: kernels may run until the process ends.
-  static auto* kept = new std::vector<Tensor>;
+  static auto* devices = new std::map<int, Counters>;
   const std::lock_guard lock(*mutex);
-  unsigned*& own = (*counters)[{device, tutti::cuda::current_stream(device).get()}];
-  if (own) return own;
-  Slab& slab = (*slabs)[device];
-  if (slab.used == streams_per_slab) {
-    slab = {zeroed_slab(device), 0};
-    kept->push_back(slab.memory);
-  }
-  own = static_cast<unsigned*>(slab.memory.raw()) + slab.used++ * counters_per_stream;
-  return own;
+  auto& [slabs, of_stream] = (*devices)[device];
+  CUstream_st* const stream = tutti::cuda::current_stream(device).get();
+  if (const auto known = of_stream.find(stream); known != of_stream.end()) return known->second;
+  const std::size_t next = of_stream.size() % streams_per_slab;
+  if (next == 0) slabs.push_back(zeroed_slab(device));
+  return of_stream[stream] = static_cast<unsigned*>(slabs.back().raw()) +
+                             next * counters_per_stream;
 }
 
 }  // namespace tutti::kernels::cuda

@@ -399,7 +399,9 @@ TEST(DataLoader, TheTimeOfWaitingIsCounted) {
 TEST(DataLoader, MemoryIsPinnedOnlyWhereThereIsCuda) {
   const auto images = std::make_shared<SyntheticDataset>(SyntheticDataset::Options{.count = 5});
   const auto load = [&] {
-    return DataLoader(images, {.transforms = {Normalize()}, .pin_memory = true}).next()->images;
+    return DataLoader(images, {.transforms = {Normalize()}, .pin_memory_for = Device::cuda()})
+        .next()
+        ->images;
   };
   if (cuda::device_count() == 0) {
     expect_error<DeviceError>([&] { load(); }, {"pinned memory needs CUDA"});

@@ -12,7 +12,8 @@
 // registers, and anything about the real cuBLASLt, cuDNN and NCCL.
 //
 // The environment variable TUTTI_EMULATOR_SEED (default 1) seeds the random orders. On the device
-// whose number TUTTI_EMULATOR_NO_PRIORITY is, no stream of a high priority can be made. The
+// whose number TUTTI_EMULATOR_NO_PRIORITY is, no stream of a high priority can be made.
+// TUTTI_EMULATOR_DRIVER=12040 is a driver that supports CUDA 12.4 at most. The
 // emulator prints every mistake that it finds and aborts the process.
 #pragma once
 
@@ -22,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <source_location>
 #include <string>
 #include <vector>
@@ -127,6 +129,17 @@ class DeviceAccess {
   DeviceAccess(const DeviceAccess&) = delete;
   DeviceAccess& operator=(const DeviceAccess&) = delete;
 };
+
+// ---- runtime.cpp
+
+/// Returns the devices whose contexts each thread has used so far, in the order of the threads'
+/// first uses.
+std::vector<std::set<int>> contexts();
+
+// ---- fake_nccl.cpp
+
+/// Returns the most channels that each communicator so far may have, as it was configured.
+std::vector<int> nccl_channels();
 
 // ---- streams.cpp runs what is enqueued
 

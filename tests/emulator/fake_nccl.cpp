@@ -19,6 +19,7 @@
 // "RANK.SPLIT:hang" is a fault in the SPLIT-th split, from 0, of a communicator on one rank; a
 // split that hangs does so until it is aborted, and the other ranks know nothing of it.
 // TUTTI_FAKE_NCCL_CONCURRENT=1 lets a device run any number of collectives at a time.
+// TUTTI_FAKE_NCCL_VERSION=22500 makes it NCCL 2.25.
 #include "census.h"
 #include "streams.h"
 
@@ -74,6 +75,10 @@ struct RankGroup {
 
 std::mutex mutex;  // guards all groups and devices
 std::condition_variable connected_or_aborted;
+std::vector<int>& channels() {
+  static auto* all = new std::vector<int>;
+  return *all;
+}
 std::map<std::string, std::shared_ptr<RankGroup>>& groups() {
   static auto* all = new std::map<std::string, std::shared_ptr<RankGroup>>;
   return *all;
@@ -113,6 +118,7 @@ struct ncclComm {
   std::int64_t splits = 0;
   ncclComm** child = nullptr;  // where a split in progress stores its result
   bool child_blocks = false;
+  int child_channels = 0;
   emulator::Random random{static_cast<std::uint64_t>(1000 + rank)};
   std::uint64_t polls_left = 1 + random.below(4);  // queries that are in progress in any case
   bool has_connected = false;
@@ -392,6 +398,7 @@ void finish_split(ncclComm* comm) {
     *comm->child = new ncclComm{
         .group = group, .rank = before, .device = comm->device, .blocks = comm->child_blocks};
   }
+  channels().push_back(comm->child_channels);
   comm->child = nullptr;
   ++comm->splits;
 }
@@ -399,6 +406,11 @@ void finish_split(ncclComm* comm) {
 }  // namespace
 
 std::string tutti::distributed::nccl::why_not_loaded() { return {}; }
+
+std::vector<int> emulator::nccl_channels() {
+  const std::lock_guard lock(mutex);
+  return channels();
+}
 
 extern "C" {
 
@@ -408,6 +420,11 @@ const char* ncclGetErrorString(ncclResult_t result) {
                                     : "an error of the fake NCCL";
 }
 const char* ncclGetLastError(ncclComm_t) { return ""; }
+
+ncclResult_t ncclGetVersion(int* version) {
+  const char* other = std::getenv("TUTTI_FAKE_NCCL_VERSION");
+  return *version = other ? std::atoi(other) : NCCL_VERSION_CODE, ncclSuccess;
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static std::atomic<int> number = 0;
@@ -424,6 +441,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (!group)
     group = std::make_shared<RankGroup>(RankGroup{.size = size, .pending = {}, .splits = {}});
   ++group->joined;
+  channels().push_back(config->maxCTAs);
   *comm = new ncclComm{.group = group, .rank = rank};
   cudaGetDevice(&(*comm)->device);
   if (group->joined == size) groups().erase(id.internal);
@@ -439,6 +457,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* chil
   comm->polls_left = 1 + comm->random.below(4);
   comm->child = child;
   comm->child_blocks = config->blocking != 0;
+  comm->child_channels = config->maxCTAs;
   if (fault_of_split(comm) != "fail")
     comm->group->splits[comm->splits].requests[comm->rank] = {color, key};
   return ncclInProgress;

@@ -1,6 +1,8 @@
-// Defines the functions of the CUDA runtime that the library calls, for four emulated devices.
+// Defines the functions of the CUDA runtime that the library calls, for eight emulated devices.
 #include "census.h"
 #include "streams.h"
+
+#include <cuda.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -29,7 +32,7 @@ namespace {
 
 // The emulated devices have the limits of an H200, but few multiprocessors and a small L2 cache, so
 // that small shapes take the code paths of large ones.
-constexpr int devices = 4, multiprocessors = 3;
+constexpr int devices = 8, multiprocessors = 3;
 constexpr std::size_t shared_per_block = 48 << 10;  // that a launch may use without a request
 constexpr int l2_bytes = 1 << 20;
 
@@ -42,6 +45,19 @@ int l2_size() { return census::device() ? census::device()->l2_bytes : l2_bytes;
 
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
+
+// The calling thread's context, as CUDA would have made it by now; null before.
+thread_local CUcontext context = nullptr;
+thread_local std::size_t thread_number = 0;  // from 1, in the order of their first contexts
+struct Contexts {
+  std::mutex mutex;
+  std::vector<std::set<int>> of_thread;
+};
+Contexts& all_contexts() {
+  static auto* all = new Contexts;
+  return *all;
+}
+CUresult current_context(CUcontext* current) { return *current = context, CUDA_SUCCESS; }
 
 cudaError_t result(cudaError_t status) {
   if (status != cudaSuccess) last_error = status;
@@ -129,6 +145,20 @@ int device_of_pool(cudaMemPool_t pool) {
 
 namespace emulator {
 
+void use_context() {
+  const auto own = reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(current_device) + 1);
+  if (std::exchange(context, own) == own) return;
+  Contexts& all = all_contexts();
+  const std::lock_guard lock(all.mutex);
+  if (thread_number == 0) all.of_thread.emplace_back(), thread_number = all.of_thread.size();
+  all.of_thread[thread_number - 1].insert(current_device);
+}
+
+std::vector<std::set<int>> contexts() {
+  const std::lock_guard lock(all_contexts().mutex);
+  return all_contexts().of_thread;
+}
+
 void register_kernel(const void* kernel, Binder binder) {
   const std::lock_guard lock(kernels().mutex);
   kernels().known[kernel] = binder;
@@ -140,19 +170,35 @@ extern "C" {
 
 // ---- devices
 
-cudaError_t cudaGetDeviceCount(int* count) { return *count = devices, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) {
+  const char* other = std::getenv("TUTTI_EMULATOR_DRIVER");
+  return *version = other ? std::atoi(other) : CUDART_VERSION, cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  if (driver < CUDART_VERSION / 1000 * 1000) return result(cudaErrorInsufficientDriver);
+  return *count = devices, cudaSuccess;
+}
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = current_device, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= devices) return result(cudaErrorInvalidDevice);
-  return current_device = device, cudaSuccess;
+  current_device = device;
+  return use_context(), cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long, cudaDriverEntryPointQueryResult*) {
+  if (std::strcmp(symbol, "cuCtxGetCurrent") != 0) return result(cudaErrorSymbolNotFound);
+  return *function = reinterpret_cast<void*>(&current_context), cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+  use_context();
   census::note_call("cudaDeviceSynchronize");
   return result(finish_device(current_device));
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  use_context();
   return *least = 0, *greatest = -5, cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
@@ -229,6 +275,7 @@ cudaError_t cudaFreeAsync(void* block, cudaStream_t handle) {
   return result(enqueue(stream, [=] { release(block); }));
 }
 cudaError_t cudaMalloc(void** block, std::size_t bytes) {
+  use_context();
   if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   *block = allocate(bytes, current_device);
   if (*block == nullptr) return result(cudaErrorMemoryAllocation);
@@ -238,6 +285,7 @@ cudaError_t cudaMalloc(void** block, std::size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* block) {
+  use_context();
   if (block == nullptr) return cudaSuccess;
   if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   for (int d = 0; d < devices; ++d) wait_until_idle(d);
@@ -245,6 +293,7 @@ cudaError_t cudaFree(void* block) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  use_context();
   census::note_call("cudaMemGetInfo");
   *total = memory_bytes();
   *free = *total - usage(current_device).live;
@@ -269,6 +318,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
 
 cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned flags) {
+  use_context();
   if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   *block = std::malloc(bytes);
   if (census::note_call("cudaHostAlloc")) std::memset(*block, 0, bytes);
@@ -277,6 +327,7 @@ cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaHostGetDevicePointer(void** on_device, void* block, unsigned) {
+  use_context();
   const std::lock_guard lock(pinned().mutex);
   const auto found = pinned().blocks.find(static_cast<const char*>(block));
   if (found == pinned().blocks.end() || !found->second.is_mapped)
@@ -284,6 +335,7 @@ cudaError_t cudaHostGetDevicePointer(void** on_device, void* block, unsigned) {
   return *on_device = block, cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* block) {
+  use_context();
   if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   for (int d = 0; d < devices; ++d) wait_until_idle(d);
   const std::lock_guard lock(pinned().mutex);
@@ -326,6 +378,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 // ---- streams and events
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  use_context();
   const char* const refused = std::getenv("TUTTI_EMULATOR_NO_PRIORITY");
   if (refused && priority != 0 && std::atoi(refused) == current_device)
     return result(cudaErrorMemoryAllocation);
@@ -355,11 +408,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return result(wait(stream_of(stream), event->signal));
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  use_context();
   census::note_call("cudaEventCreateWithFlags");
   return *event = new CUevent_st{current_device, nullptr}, cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  use_context();
   census::note_call("cudaEventDestroy");
   return delete event, cudaSuccess;
 }
@@ -370,10 +425,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return event->signal = record(on), cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  use_context();
   census::note_call("cudaEventSynchronize");
   return result(finish(event->signal));
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  use_context();
   if (event->signal && event->signal->capture) return result(finish(event->signal));
   if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   census::note_call("cudaEventQuery");
@@ -426,6 +483,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return result(status);
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  use_context();
   return *mode = exchange_capture_mode(*mode), cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {

@@ -189,6 +189,7 @@ cudaStream_t handle_of(const StreamPtr& stream) {
 }
 
 StreamPtr stream_of(cudaStream_t handle) {
+  use_context();
   Queues& q = queues();
   if (handle == nullptr || handle == cudaStreamLegacy) {
     int device = 0;

@@ -71,6 +71,9 @@ struct Capture {
 
 using StreamPtr = std::shared_ptr<Stream>;
 
+/// Makes the context of the current device that of the calling thread, as CUDA does in each call
+/// that needs memory, a stream or an event.
+void use_context();
 StreamPtr make_stream(int device, bool blocking);
 /// The stream of a handle; the current device's legacy stream for null.
 StreamPtr stream_of(cudaStream_t handle);

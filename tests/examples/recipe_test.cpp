@@ -522,6 +522,9 @@ TEST(OptionRules, FlagsThatGoTogetherAreAccepted) {
       parsed({"--schedule", "cosine", "--momentum", "0", "--no-nesterov"}).optimizer.nesterov);
   EXPECT_FALSE(parsed({"--no-norm-decay", "--optimizer", "lars"}).optimizer.norm_decay);
   EXPECT_EQ(parsed({"--schedule", "constant", "--warmup", "1"}).schedule.warmup, 1);
+  EXPECT_TRUE(parsed({"--device", "cuda"}).cuda_graph);
+  for (const char* without : {"--sharded", "--accumulate=2", "--no-cuda-graph", "--device=cpu"})
+    EXPECT_FALSE(parsed({"--device", "cuda", without}).cuda_graph) << without;
 }
 
 TEST(OptionRules, EveryOptimizerHasItsDefaults) {

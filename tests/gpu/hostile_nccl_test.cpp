@@ -5,6 +5,7 @@
 #include "../test_device.h"
 
 #include <tutti/core/create.h>
+#include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/stream.h>
 #include <tutti/core/memory.h>
@@ -130,6 +131,29 @@ TEST_F(HostileNccl, WithoutAnOrderOfLaunchesTwoGroupsMayWaitForEachOther) {
       },
       1s);
   EXPECT_EQ(late, ranks);
+}
+
+TEST_F(HostileNccl, AnOldNcclIsGivenNoGraphWithTwoCommunicators) {
+  const Variable version("TUTTI_FAKE_NCCL_VERSION", "22500");
+  run(
+      [](const ProcessGroup& group) {
+        const Tensor x = ones({10}, {.device = own(group)}), y = x.clone();
+        const auto reduce = [](const ProcessGroup& in, const Tensor& what) {
+          in.all_reduce(what).wait();
+        };
+        cuda::Graph one(own(group), [&] { reduce(group, x), reduce(group, x); });
+        const std::string text = message_of<DeviceError>([&] {
+          const cuda::Graph both(own(group), [&] {
+            reduce(group, x);
+            reduce(group.for_normalization(), y);
+          });
+        });
+        expect_contains(text, {"'world' and 'world/normalization'", "2.26 or later, found 2.25"});
+        one.replay();
+        EXPECT_EQ(to_vector(x), std::vector<double>(10, group.size() * group.size()));
+        group.barrier();
+      },
+      60s);
 }
 
 TEST_F(HostileNccl, OrdersThatDifferBetweenRanksAreFound) {

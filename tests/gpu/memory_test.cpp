@@ -42,26 +42,26 @@ TEST(Memory, CopiesFromPinnedMemoryNeedNoWait) {
   const std::int64_t waits = cuda::synchronizations();
   Tensor there, tail;
   {
-    const Tensor pinned(cuda::pinned_storage(static_cast<std::size_t>(n) * 4), {n}, {1}, 0,
+    const Tensor pinned(cuda::pinned_storage(static_cast<std::size_t>(n) * 4, 0), {n}, {1}, 0,
                         float32);
     pinned.copy_(x);
     there = pinned.to(test_device());
     tail = pinned.slice(0, n - 5, n).to(test_device());
   }
   // Released memory must not be handed out before the copies are done.
-  const Tensor next(cuda::pinned_storage(static_cast<std::size_t>(n) * 4), {n}, {1}, 0, float32);
+  const Tensor next(cuda::pinned_storage(static_cast<std::size_t>(n) * 4, 0), {n}, {1}, 0, float32);
   next.zero_();
   EXPECT_EQ(cuda::synchronizations(), waits);
   EXPECT_EQ(to_vector(there), to_vector(x));
   EXPECT_EQ(to_vector(tail), to_vector(x.slice(0, n - 5, n)));
-  EXPECT_EQ(cuda::pinned_storage(0)->bytes(), 0u);
+  EXPECT_EQ(cuda::pinned_storage(0, 0)->bytes(), 0u);
 }
 
 // Copies one pinned tensor on two streams, waits for the second one only, and releases the tensor.
 TEST(Memory, PinnedMemoryIsReusedOnlyWhenEveryStreamHasReadIt) {
   const std::int64_t n = 1 << 18;  // no other test has left blocks of this size in the pool
   const auto pin = [&] {
-    return Tensor(cuda::pinned_storage(static_cast<std::size_t>(n) * 4), {n}, {1}, 0, float32);
+    return Tensor(cuda::pinned_storage(static_cast<std::size_t>(n) * 4, 0), {n}, {1}, 0, float32);
   };
   const cuda::Stream first = cuda::Stream::create(test_device().index()),
                      second = cuda::Stream::create(test_device().index());
@@ -85,10 +85,17 @@ TEST(Memory, PinnedMemoryIsReusedOnlyWhenEveryStreamHasReadIt) {
   }
 }
 
+TEST(Memory, LargePinnedMemoryTakesItsSizeAndNotTheNextPowerOfTwo) {
+  const auto block = [](std::size_t mib) { return cuda::pinned_storage(mib << 20, 0)->data(); };
+  const void* first = block(37);
+  EXPECT_EQ(block(38), first);
+  EXPECT_NE(block(39), first);
+}
+
 TEST(Memory, PinnedMemoryIsCopiedToSeveralDevices) {
   if (cuda::device_count() < 2) GTEST_SKIP() << "there is one GPU only";
   const Tensor x = rand({10});
-  const Tensor pinned(cuda::pinned_storage(40), {10}, {1}, 0, float32);
+  const Tensor pinned(cuda::pinned_storage(40, 0), {10}, {1}, 0, float32);
   pinned.copy_(x);
   for (const int device : {0, 1, 0})
     EXPECT_EQ(to_vector(pinned.to(Device::cuda(device))), to_vector(x)) << device;

@@ -1,21 +1,44 @@
 #!/usr/bin/env bash
-# Downloads the Debian packages that tests/gpu/run.sh needs on a machine without a package registry to third_party/debs,
-# which git ignores: the libraries that we build with, and the images. Run it on a Debian machine with a registry. The
-# packages must be smaller than 40 MB together. The GPU machine itself has CUDA, cuDNN, NCCL, CMake, a C++ compiler and,
-# for comparisons, PyTorch.
+# Packs what tests/gpu/run.sh runs on a machine with a GPU and its driver, but without a compiler, packages and a network:
+# the test programs, train_resnet and the library of the benchmarks, for sm_90 and as PTX for later GPUs, without symbols,
+# with the libraries that they need and images to train on. Needs nvcc and no GPU. The result is build/gpu/carry.tar.xz.
+#   tests/gpu/prepare.sh          builds the programs in build/gpu/build, for every x86-64 processor, and packs them
+#   tests/gpu/prepare.sh BUILD    packs those of another build folder; of one without CUDA, the tests for the emulator
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 libfmt-dev libfmt9 nlohmann-json3-dev libssl-dev libcli11-dev
-          libgtest-dev zlib1g-dev libjpeg62-turbo-dev libjpeg62-turbo libpng-dev libpng16-16 dataset-fashion-mnist)
+build=${1:-build/gpu/build} carry=build/gpu/carry
+images=/usr/share/datasets/fashion-mnist
+if [ $# -eq 0 ]; then
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DTUTTI_CUDA=ON -DTUTTI_NATIVE=OFF \
+    -DTUTTI_CUDA_ARCHITECTURES=90 -DTUTTI_CUDA_EMULATOR=OFF -DTUTTI_MPI=OFF
+  cmake --build "$build" --target gpu_tests gpu_ranks nccl_processes_tests train_resnet gpu_benchmark
+fi
 
-mkdir -p third_party/debs
-cd third_party/debs
-for package in "${packages[@]}"; do
-  compgen -G "${package}_*.deb" >/dev/null || apt-get download -qq -o APT::Sandbox::User=root "$package"
-done
-bytes=$(cat ./*.deb | wc -c)
-echo "prepare: ${#packages[@]} packages, $((bytes / 1000000)) MB in third_party/debs"
-if [ "$bytes" -gt 40000000 ]; then
-  echo "prepare: expected at most 40 MB; remove older versions of the packages from third_party/debs" >&2
+rm -rf "$carry"
+mkdir -p "$carry/lib" "$carry/images"
+# pack FILE [NAME] copies a program without its symbols.
+pack() { strip -o "$carry/${2:-$(basename "$1")}" "$build/$1"; }
+pack examples/train_resnet
+if [ -e "$build/tests/gpu/gpu_tests" ]; then
+  for name in tests/gpu/{gpu_tests,gpu_ranks,nccl_processes_tests} benchmarks/gpu/libgpu_benchmark.so; do pack "$name"; done
+else
+  pack tests/gpu/gpu_tests_emulated gpu_tests
+  cp "$build"/tests/emulator/*.so "$carry/lib"
+fi
+# The C library is the machine's own; the other libraries of the compiler are used only where the machine has none.
+find "$carry" -maxdepth 1 -type f -exec ldd {} + | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+  grep -Ev '/(libc|libm|libdl|librt|libpthread)\.so|/build/' | while read -r library; do cp -L "$library" "$carry/lib"; done
+[ ! -d "$images" ] || cp "$images"/* "$carry/images"
+# Programs know the folders of the sources and of the build, where run.sh makes a link.
+printf '%s\n' "$PWD" "$(realpath "$build")" >"$carry/folders"
+git describe --always --dirty >"$carry/commit" 2>/dev/null || echo unknown >"$carry/commit"
+tar -C "$carry" -c . | xz -T1 --lzma2=preset=2,dict=64MiB >"$carry.tar.xz"
+rm -rf "$carry"
+
+# The sources travel, too.
+sources=$(git ls-files -z | xargs -0 cat | wc -c) bytes=$(stat -c %s "$carry.tar.xz")
+echo "prepare: $((bytes / 1000000)) MB in $carry.tar.xz, $((sources / 1000000)) MB of sources"
+if [ $((bytes + sources)) -gt $((60 << 20)) ]; then
+  echo "prepare: expected at most 60 MiB together" >&2
   exit 1
 fi

@@ -7,6 +7,7 @@
 #include <tutti/autograd/node.h>
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/graph.h>
+#include <tutti/core/cuda/settings.h>
 #include <tutti/kernels/rounded_weights.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/flatten.h>
@@ -170,6 +171,8 @@ struct SmallNet {
   DType dtype = bfloat16;
   nn::Sequential net;
   std::optional<optim::SGD> sgd;
+  // Tests compare the bits of two nets, which cuDNN may otherwise give anew in each run.
+  test::Switch deterministic{cuda::settings().deterministic};
 };
 
 Tensor images() {

@@ -1,102 +1,145 @@
 #!/usr/bin/env bash
-# Runs everything that needs a GPU, on a machine with CUDA and without a package registry: builds, runs every test of
-# label gpu, the small tests under compute-sanitizer, NCCL ranks as processes that share one GPU, train_resnet, and the
-# benchmarks. It prints a table of these steps and fails if one of them failed. It takes under 9 minutes on 16 cores.
-#   tests/gpu/prepare.sh     must have filled third_party/debs before, on a machine with a registry
-#   tests/gpu/run.sh         runs all steps, or those that are named: build tests sanitizer nccl train benchmarks
-# The results go to $OUT, or else to build/gpu/out: summary.txt, run.log, gpu.md, gpu.json.
+# Runs what needs a GPU, in three calls, on a machine with a driver and without a compiler, packages and a network. A call
+# unpacks build/gpu/carry.tar.xz, which tests/gpu/prepare.sh has made, goes on after a step that fails, and prints a summary.
+#   tests/gpu/run.sh 1       the tests: small kernels and models, graphs, then all of them, then memcheck on small kernels
+#   tests/gpu/run.sh 2       ranks with NCCL, and training in float32, bfloat16 and with graphs, whose results are compared
+#   tests/gpu/run.sh 3       the benchmarks beside PyTorch, ResNet-50 first
+#   tests/gpu/run.sh plan    prints what each call may take, and fails where that is too much
+# The results go to $OUT, or else to build/gpu/out: summary-CALL.txt, which can be committed, log-CALL.txt, gpu.md, gpu.json.
+# DEVICE=cpu and SLOWER=FACTOR are for a trial with the programs of the emulator.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
-root=$PWD/build/gpu/packages out=${OUT:-$PWD/build/gpu/out} build=$PWD/build/gpu/build logs=$PWD/build/gpu/logs
-only=" ${*:-build tests sanitizer nccl train benchmarks} "
-rm -rf "$logs"
-mkdir -p "$root" "$out" "$logs"
-: >"$out/run.log"
-summary=() failures=0 all_seconds=525
+self=$(realpath "$0")
+cd "$(dirname "$self")/../.."
+carry=$PWD/build/gpu/carry out=${OUT:-$PWD/build/gpu/out} logs=$PWD/build/gpu/logs device=${DEVICE:-cuda}
+failures=0 planned=0 call=${1:-}
 
-# step NAME SECONDS COMMAND... runs the command for at most SECONDS, or for the rest of all_seconds. Its output goes to
-# $logs/NAME.log and, after that of the other steps, to $out/run.log, because few files come back from a remote machine.
+# step NAME SECONDS COMMAND... runs a command for at most so long, and notes what became of it. A plan only adds up.
 step() {
-  local name=$1 limit=$2 begin=$SECONDS status
+  local name=$1 limit=$(($2 * ${SLOWER:-1})) begin=$SECONDS status verdict=passed
+  planned=$((planned + $2))
   shift 2
-  [ "$limit" -gt $((all_seconds - SECONDS)) ] && limit=$((all_seconds - SECONDS))
-  echo "== $name: $*"
-  if [ "$limit" -lt 5 ]; then
-    failures=$((failures + 1))
-    summary+=("$(printf '%-12s %5d s  %s' "$name" 0 "NOT RUN (no time left)")")
-    return 1
-  fi
+  [ "$call" != plan ] || return 0
+  echo "== $name"
   timeout --kill-after=5 "$limit" "$@" >"$logs/$name.log" 2>&1
   status=$?
-  { echo "== $name: $*"; cat "$logs/$name.log"; } >>"$out/run.log"
-  local verdict=passed
+  { echo "== $name: $*"; cat "$logs/$name.log"; } >>"$out/log-$call.txt"
   case $status in
     0) ;;
-    124 | 137) verdict="FAILED (over $limit s)" ;;
-    *) verdict="FAILED (exit code $status)" ;;
+    77) verdict="NOT RUN: $(tail -n 1 "$logs/$name.log")" ;;
+    124 | 137) verdict="FAILED: over $limit s" ;;
+    *) verdict="FAILED: exit code $status" ;;
   esac
-  if [ $status -ne 0 ]; then
-    failures=$((failures + 1))
-    tail -n 25 "$logs/$name.log"
-  fi
-  summary+=("$(printf '%-12s %5d s  %s' "$name" $((SECONDS - begin)) "$verdict")")
+  case $status in 0 | 77) ;; *) failures=$((failures + 1)) && tail -n 25 "$logs/$name.log" ;; esac
+  note "$(printf '%-14s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")"
+  grep -E '^\[  (PASSED|FAILED|SKIPPED \] [0-9])|test accuracy|training loss|^skipped:' "$logs/$name.log" | sort -u | head -n 30 |
+    tee -a "$out/summary-$call.txt"
+  return 0
+}
+note() { echo "$*" | tee -a "$out/summary-$call.txt"; }
+
+# Runs all tests in eight processes, and after them those that need most of the memory.
+all_tests() {
+  local i status=0 pids=()
+  for i in 0 1 2 3 4 5 6 7; do
+    GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=$i "$carry/gpu_tests" --gtest_brief=1 --gtest_filter='-*Large*' &
+    pids+=($!)
+  done
+  for i in "${pids[@]}"; do wait "$i" || status=$?; done
+  "$carry/gpu_tests" --gtest_brief=1 --gtest_filter='*Large*' || status=$?
   return $status
 }
-wanted() { [[ $only == *" $1 "* ]]; }
 
-command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,memory.total \
-  --format=csv,noheader | tee "$logs/machine.txt"
-nvcc --version | tail -n 2 | tee -a "$logs/machine.txt"
+memcheck() {
+  command -v compute-sanitizer >/dev/null || { echo "this machine has no compute-sanitizer"; return 77; }
+  compute-sanitizer --tool memcheck --error-exitcode 99 --print-limit 20 "$carry/gpu_tests" --gtest_brief=1 \
+    --gtest_filter='SmallKernels*'
+}
 
-compgen -G 'third_party/debs/*.deb' >/dev/null || { echo "run: third_party/debs is empty: run tests/gpu/prepare.sh" >&2; exit 2; }
-for package in third_party/debs/*.deb; do dpkg -x "$package" "$root"; done
-libraries=$root/usr/lib/x86_64-linux-gnu
-export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export CMAKE_PREFIX_PATH=$root/usr OMP_WAIT_POLICY=passive
-# OpenSSL's headers include one that Debian keeps in the folder of the architecture.
-export CPATH=$root/usr/include/x86_64-linux-gnu${CPATH:+:$CPATH}
-images=$root/usr/share/datasets/fashion-mnist
+ranks() {
+  [ -x "$carry/nccl_processes_tests" ] || { echo "the emulator has no NCCL for processes"; return 77; }
+  NCCL_DEBUG=WARN "$carry/nccl_processes_tests"
+}
 
-# cuDNN and NCCL are the system's or, if it has none, those of PyTorch's wheels.
-hints=()
-wheels=$(python3 -c 'import nvidia, os; print(list(nvidia.__path__)[0])' 2>/dev/null || true)
-for name in cudnn nccl; do
-  [ -n "$wheels" ] && ! ldconfig -p | grep "lib$name.so " >/dev/null || continue
-  library=$(ls "$wheels/$name/lib/lib$name.so"* 2>/dev/null | head -n 1)
-  [ -n "$library" ] && hints+=("-DTUTTI_${name}_LIBRARY=$library" "-DTUTTI_${name}_INCLUDE=$wheels/$name/include") &&
-    LD_LIBRARY_PATH=$wheels/$name/lib:$LD_LIBRARY_PATH
-done
+# train NAME FLAG... trains for an epoch.
+train() {
+  local name=$1
+  shift
+  "$carry/train_resnet" --device "$device" --data "$carry/images" --epochs 1 --max-steps "${STEPS:-400}" --overwrite \
+    --out "build/gpu/runs/$name" "$@"
+}
 
-if wanted build; then
-  step build 280 bash -c 'cmake -S . -B "$0" -G "$(command -v ninja >/dev/null && echo Ninja || echo "Unix Makefiles")" \
-      -DCMAKE_BUILD_TYPE=Release -DTUTTI_CUDA=ON -DTUTTI_CUDA_ARCHITECTURES=native -DTUTTI_CUDA_EMULATOR=OFF \
-      -DTUTTI_MPI=OFF -DZLIB_LIBRARY="$1/libz.a" -DZLIB_INCLUDE_DIR="$2/usr/include" \
-      -DOPENSSL_SSL_LIBRARY="$1/libssl.a" \
-      -DOPENSSL_CRYPTO_LIBRARY="$1/libcrypto.a" -DOPENSSL_INCLUDE_DIR="$2/usr/include" "${@:3}" &&
-    cmake --build "$0" -j "$(nproc)" --target gpu_tests nccl_processes_tests train_resnet gpu_benchmark' \
-    "$build" "$libraries" "$root" ${hints[@]+"${hints[@]}"} || { printf '%s\n' "${summary[@]}" | tee "$out/summary.txt"; exit 1; }
-fi
-
-wanted tests && step tests 120 ctest --test-dir "$build" -L '^gpu$' -E NcclProcesses -j 8 --no-tests=error --output-on-failure
-if wanted sanitizer; then
-  # These tools slow kernels down more than a hundredfold, so they run the suites Small*, which have few launches on a few
-  # hundred elements. All but memcheck run our own kernels only, not those of NVIDIA's libraries.
-  for tool in memcheck racecheck initcheck synccheck; do
-    filter='SmallKernels*'
-    [ "$tool" = memcheck ] && filter='Small*'
-    step "$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 99 --print-limit 20 "$build/tests/gpu/gpu_tests" \
-      --gtest_filter="$filter"
+# Compares the mean training loss of the last ten rows. Rounding changes it by less than the order of the images does.
+losses() {
+  local name first='' loss
+  for name in float32 bfloat16 graph; do
+    loss=$(grep -o '"train_loss": *[^,}]*' "build/gpu/runs/$name/metrics.jsonl" | tail -n 10 |
+      awk -F: '{ s += $2 } END { print s / NR }')
+    echo "$name: training loss $loss"
+    first=${first:-$loss}
+    awk -v a="$first" -v b="$loss" 'BEGIN { exit !(b > 0.9 * a && b < 1.1 * a) }' ||
+      { echo "$name: expected a loss within a tenth of that in float32, $first"; return 1; }
   done
-fi
-wanted nccl && step nccl 60 env NCCL_DEBUG=WARN ctest --test-dir "$build" -R NcclProcesses --no-tests=error --output-on-failure
-if wanted train; then
-  step train 60 "$build/examples/train_resnet" --device cuda --data "$images" --epochs 2 --sync-bn \
-    --overwrite --out build/gpu/runs/float32
-  grep -h 'test accuracy' "$logs/train.log" | tail -n 1
-fi
-wanted benchmarks && step benchmarks 400 python3 benchmarks/gpu/run.py --library "$build/benchmarks/gpu/libgpu_benchmark.so" \
-  --out "$out" --seconds $((all_seconds - SECONDS - 15))
+}
 
-echo
-{ cat "$logs/machine.txt"; printf '%s\n' "${summary[@]}"; } | tee "$out/summary.txt"
+benchmarks() {
+  python3 -c 'import torch' 2>/dev/null || { echo "this machine has no PyTorch to compare with"; return 77; }
+  python3 benchmarks/gpu/run.py --library "$carry/libgpu_benchmark.so" --out "$out" --seconds 200
+}
+
+call_1() {
+  step small 30 "$carry/gpu_tests" --gtest_brief=1 --gtest_filter='Small*'
+  step graphs 40 "$carry/gpu_tests" --gtest_brief=1 --gtest_filter='*Graph*'
+  step all 150 bash "$self" inside all_tests
+  step memcheck 50 bash "$self" inside memcheck
+}
+call_2() {
+  step ranks 60 bash "$self" inside ranks
+  step float32 30 bash "$self" inside train float32 --no-cuda-graph
+  step bfloat16 30 bash "$self" inside train bfloat16 --precision bf16 --no-cuda-graph
+  step graph 30 bash "$self" inside train graph --precision bf16
+  step losses 5 bash "$self" inside losses
+}
+call_3() { step benchmarks 240 bash "$self" inside benchmarks; }
+
+case $call in
+  plan)
+    all=0
+    for n in 1 2 3; do
+      planned=0
+      "call_$n"
+      echo "call $n: $planned s"
+      all=$((all + planned))
+      [ "$planned" -le 540 ] || { echo "expected at most 540 s of the 600 s of a command" >&2; exit 1; }
+    done
+    [ "$all" -le 720 ] || { echo "expected at most 720 s of the 900 s of all calls, which have to start machines" >&2; exit 1; }
+    exit 0 ;;
+  inside) shift && "$@"; exit ;;
+  [123]) ;;
+  *) sed -n '2,/^set/{/^#/p}' "$self" >&2; exit 2 ;;
+esac
+
+rm -rf "$carry"
+mkdir -p "$carry" "$out" "$logs"
+: >"$out/log-$call.txt" >"$out/summary-$call.txt"
+tar -C "$carry" -xJf "$carry.tar.xz" || { echo "run: no programs: run tests/gpu/prepare.sh first" >&2; exit 2; }
+{ read -r sources && read -r built; } <"$carry/folders"
+[ -e "$sources" ] || { mkdir -p "$(dirname "$sources")" && ln -s "$PWD" "$sources"; }
+[ -e "$built/tests/gpu/gpu_ranks" ] || { mkdir -p "$built/tests" && ln -sfn "$carry" "$built/tests/gpu"; }
+# Libraries that the machine has are its own: PyTorch, which the benchmarks load beside ours, needs its libstdc++.
+mkdir -p "$carry/used"
+for library in "$carry"/lib/*; do
+  name=$(basename "$library")
+  case $name in libstdc++* | libgcc_s* | libgomp*) ldconfig -p 2>/dev/null | grep -q "$name " && continue ;; esac
+  ln -sfn "$library" "$carry/used/$name"
+done
+# cuDNN, NCCL and cuBLASLt are the system's or, if it has none, those of PyTorch's wheels.
+wheels=$(python3 -c 'import nvidia, os; print(list(nvidia.__path__)[0])' 2>/dev/null || true)
+for folder in ${wheels:+"$wheels"/*/lib}; do LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder; done
+export LD_LIBRARY_PATH=$carry/used${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} OMP_WAIT_POLICY=passive
+
+note "commit $(cat "$carry/commit"), call $call"
+command -v nvidia-smi >/dev/null &&
+  note "$(nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,memory.total --format=csv,noheader)"
+"call_$call"
+note "call $call: $failures steps failed, $SECONDS s"
 [ "$failures" -eq 0 ]

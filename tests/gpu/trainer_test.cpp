@@ -89,6 +89,7 @@ TEST(Trainer, SetsAndStatesTf32AndAutotune) {
 }
 
 TEST(Trainer, GoesOnInFloat16WithItsLossScale) {
+  const test::Switch deterministic(cuda::settings().deterministic);  // compares bits
   namespace fs = std::filesystem;
   const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_scale_{}", getpid());
   TrainOptions options = options_on(test_device());

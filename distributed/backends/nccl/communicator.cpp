@@ -50,11 +50,12 @@ void Communicator::join(const ncclUniqueId& id, int rank, int size, const Poll& 
   finish(result, "ncclCommInitRankConfig", comm, poll);
 }
 
-void Communicator::split(Communicator& parent, int color, int key, const Poll& poll) {
+void Communicator::split(Communicator& parent, int color, int key, int channels, const Poll& poll) {
   const std::lock_guard lock(parent.polls_);
   const ncclComm_t setup = parent.setup_;
   if (!setup) fail<DistributedError>("ncclCommSplit: the communicator has been aborted");
   ncclConfig_t config = config_of(true);
+  config.maxCTAs = channels;
   // NCCL reports the progress of the split on the parent; the child exists only afterwards.
   finish(ncclCommSplit(setup, color, key, &parent.child_, &config), "ncclCommSplit", setup, poll);
   comm_ = std::exchange(parent.child_, nullptr);
@@ -85,10 +86,10 @@ void Communicator::start(std::jthread& thread, void (Communicator::*end)()) {
   ++threads_;
   try {
     thread = std::jthread([this, end] {
+      cudaSetDevice(device_);  // before any call that would make a context on device 0
       // Must not disturb a graph that another thread captures.
       cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
       cudaThreadExchangeStreamCaptureMode(&mode);
-      cudaSetDevice(device_);
       (this->*end)();
       --threads_;
     });

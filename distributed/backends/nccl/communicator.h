@@ -40,8 +40,9 @@ class Communicator {
   bool has_joined() const { return has_joined_; }
   /// Creates the communicator for collectives of the ranks of `parent` with the same color, ordered
   /// by key. All ranks of `parent`, which has joined, call it; with NCCL_SPLIT_NOCOLOR a rank gets
-  /// none. `parent` may be this object.
-  void split(Communicator& parent, int color, int key, const Poll& poll);
+  /// none. `parent` may be this object. The communicator has at most `channels` channels, each of
+  /// which takes buffers and a multiprocessor; with NCCL_CONFIG_UNDEF_INT, as many as NCCL chooses.
+  void split(Communicator& parent, int color, int key, int channels, const Poll& poll);
 
   /// Runs call(comm), a function of NCCL called `name` that enqueues a collective, and returns when
   /// the collective is on its stream. Waits for other ranks only where NCCL still has something to

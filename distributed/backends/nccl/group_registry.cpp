@@ -133,6 +133,25 @@ void GroupRegistry::add(std::shared_ptr<RegisteredGroup> group) {
   groups_.push_back(std::move(group));
 }
 
+void GroupRegistry::check_order_of_launches(const RegisteredGroup& group,
+                                            const std::shared_ptr<const void>& graph) {
+  int version = 0;
+  nccl::check(ncclGetVersion(&version), "ncclGetVersion");
+  if (version >= NCCL_VERSION(2, 26, 0)) return;
+  const std::lock_guard lock(mutex_);
+  for (const auto& other : groups_) {
+    const std::lock_guard other_lock(other->mutex);
+    if (other.get() != &group && other->captured_in.lock() == graph)
+      fail<DeviceError>(
+          "nccl: a CUDA graph with collectives of the groups '{}' and '{}' needs NCCL 2.26 or "
+          "later, "
+          "found {}.{}: earlier ones ignore NCCL_LAUNCH_ORDER_IMPLICIT, so that two GPUs may begin "
+          "them in different orders and wait for each other for ever. Install a later NCCL, or run "
+          "the step without a graph",
+          other->info.group, group.info.group, version / 10000, version / 100 % 100);
+  }
+}
+
 void GroupRegistry::release(RegisteredGroup& group) {
   const std::lock_guard lock(group.mutex);
   group.released = true;

@@ -49,7 +49,8 @@ struct RegisteredGroup {
   std::deque<std::shared_ptr<IssuedCall>> calls;
   std::int64_t last_issued = 0;
   CallRecord latest_call = {};
-  int graph_collectives = 0;  ///< How many collectives CUDA graphs hold.
+  int graph_collectives = 0;              ///< How many collectives CUDA graphs hold.
+  std::weak_ptr<const void> captured_in;  ///< The arena of the graph that took the latest of them.
   IssuedCalls replayed;   ///< Those of graphs that are gone; `done` comes after the last replay.
   bool released = false;  ///< No handle of the group is left on this rank.
 
@@ -73,6 +74,10 @@ class GroupRegistry {
   int device() const { return device_; }
   const std::shared_ptr<World>& world() const { return world_; }
   void add(std::shared_ptr<RegisteredGroup> group);
+  /// Throws a DeviceError where a graph that holds collectives of another group is to take one of
+  /// `group`, and NCCL is too old to let all devices run them in one order.
+  void check_order_of_launches(const RegisteredGroup& group,
+                               const std::shared_ptr<const void>& graph);
   /// Returns an id that rank 0 of the group makes and the other members read from the store, for
   /// Communicator::join(). Each group calls it at most once.
   ncclUniqueId shared_id(const RegisteredGroup& group, const Poll& poll);

@@ -20,6 +20,10 @@
 namespace tutti::distributed::nccl {
 namespace {
 
+// Statistics are tens of kilobytes, which more channels would not carry faster, but every channel
+// takes a multiprocessor from the kernels beside it and megabytes of buffers for each peer.
+constexpr int channels_for_normalization = 2;
+
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::float32: return ncclFloat32;
@@ -144,7 +148,9 @@ class NcclBackend : public Backend {
       Communicator& parent = group_->communicator;
       if (!parent.has_joined())
         parent.join(registry_->shared_id(*group_, poll), info().rank, info().size, poll);
-      child->communicator.split(parent, color, child->info.rank, poll);
+      const int channels = name.ends_with(normalization_suffix) ? channels_for_normalization
+                                                                : NCCL_CONFIG_UNDEF_INT;
+      child->communicator.split(parent, color, child->info.rank, channels, poll);
       if (members.empty()) return nullptr;
       return std::make_shared<NcclBackend>(registry_, child);
     } catch (const std::exception& error) {
@@ -173,9 +179,11 @@ class NcclBackend : public Backend {
   void hold_for_graph(const Collective& call) {
     const auto& graph = cuda::Arena::current(registry_->device());
     if (!graph) return;  // captured by other means than cuda::Graph
+    registry_->check_order_of_launches(*group_, graph);
     {
       const std::lock_guard lock(group_->mutex);
       ++group_->graph_collectives;
+      group_->captured_in = graph;
     }
     graph->when_graph_is_gone([group = group_, call](const cuda::Stream& last) {
       const auto replayed = std::make_shared<IssuedCall>();
@@ -325,7 +333,7 @@ std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
   const auto group = std::make_shared<RegisteredGroup>("world", info, cuda::Stream::create(device));
   const Poll poll = poll_step(*registry, "creating NCCL's communicator", info);
   group->communicator.join(id, member.rank, member.size, poll);
-  group->communicator.split(group->communicator, 0, member.rank, poll);
+  group->communicator.split(group->communicator, 0, member.rank, NCCL_CONFIG_UNDEF_INT, poll);
   close_at_exit(registry);
   return std::make_shared<NcclBackend>(registry, group);
 }

@@ -34,6 +34,9 @@ const char* ncclGetErrorString(ncclResult_t result) {
 const char* ncclGetLastError(ncclComm_t comm) {
   return library().call<ncclGetLastError>(__func__, comm);
 }
+ncclResult_t ncclGetVersion(int* version) {
+  return library().call<ncclGetVersion>(__func__, version);
+}
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return library().call<ncclGetUniqueId>(__func__, id);
 }
