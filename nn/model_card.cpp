@@ -125,24 +125,20 @@ Json array(const Metadata& metadata, const char* key, const char* elements, std:
   reject<CheckpointError>(key, elements, quoted(json));
 }
 
-std::vector<double> numbers(const Metadata& metadata, const char* key, std::int64_t most) {
-  std::vector<double> result;
-  for (const Json& value : array(metadata, key, "a JSON array of numbers", most)) {
-    if (!value.is_number())
-      reject<CheckpointError>(key, "a JSON array of numbers", std::string(value.type_name()));
-    result.push_back(value.get<double>());
+// Returns the elements of a JSON array, for each of which `is_kind` must be true.
+template <class T>
+std::vector<T> values(const Metadata& metadata, const char* key, const char* elements,
+                      bool (Json::*is_kind)() const noexcept, std::int64_t most) {
+  std::vector<T> result;
+  for (const Json& value : array(metadata, key, elements, most)) {
+    if (!(value.*is_kind)()) reject<CheckpointError>(key, elements, std::string(value.type_name()));
+    result.push_back(value.get<T>());
   }
   return result;
 }
 
-std::vector<std::string> strings(const Metadata& metadata, const char* key, std::int64_t most) {
-  std::vector<std::string> result;
-  for (const Json& value : array(metadata, key, "a JSON array of strings", most)) {
-    if (!value.is_string())
-      reject<CheckpointError>(key, "a JSON array of strings", std::string(value.type_name()));
-    result.push_back(value.get<std::string>());
-  }
-  return result;
+std::vector<double> numbers(const Metadata& metadata, const char* key, std::int64_t most) {
+  return values<double>(metadata, key, "a JSON array of numbers", &Json::is_number, most);
 }
 
 }  // namespace
@@ -166,7 +162,8 @@ ModelCard ModelCard::from_metadata(const Metadata& metadata) {
   card.channels = integer(metadata, "channels");
   expect_between<CheckpointError>("classes", card.classes, 1, any);
   expect_between<CheckpointError>("channels", card.channels, 1, most_channels);
-  card.class_names = strings(metadata, "class_names", card.classes);
+  card.class_names = values<std::string>(metadata, "class_names", "a JSON array of strings",
+                                         &Json::is_string, card.classes);
   card.mean = numbers(metadata, "mean", card.channels);
   card.std = numbers(metadata, "std", card.channels);
   card.resize_size = integer(metadata, "resize_size");

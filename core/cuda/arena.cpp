@@ -5,11 +5,6 @@
 namespace tutti::cuda {
 namespace {
 
-std::shared_ptr<Arena>& current_arena() {
-  thread_local std::shared_ptr<Arena> arena;
-  return arena;
-}
-
 // Lets the calling thread allocate during its capture, which CUDA would refuse otherwise. This is
 // safe because the memory comes from a stream that is not captured.
 class RelaxedCaptureMode {
@@ -67,12 +62,14 @@ void Arena::release(void* block, const Stream& stream) {
   free_[stream.get()].emplace(sizes_.at(block), block);
 }
 
-const std::shared_ptr<Arena>& Arena::current(int device) {
-  static const auto& none = *new std::shared_ptr<Arena>;  // threads may outlive static objects
-  return current_arena() && current_arena()->device() == device ? current_arena() : none;
+std::shared_ptr<Arena>& Arena::of_thread() {
+  thread_local std::shared_ptr<Arena> arena;
+  return arena;
 }
 
-ArenaScope::ArenaScope(std::shared_ptr<Arena> arena) { current_arena() = std::move(arena); }
-ArenaScope::~ArenaScope() { current_arena() = nullptr; }
+const std::shared_ptr<Arena>& Arena::current(int device) {
+  static const auto& none = *new std::shared_ptr<Arena>;  // threads may outlive static objects
+  return of_thread() && of_thread()->device() == device ? of_thread() : none;
+}
 
 }  // namespace tutti::cuda

@@ -41,6 +41,8 @@ class Arena {
   /// Makes the host wait (counted) until the allocations are done on the device.
   void wait_until_allocated() { memory_.synchronize("cuda::Graph"); }
 
+  /// The arena from which the calling thread allocates while it captures; null at other times.
+  static std::shared_ptr<Arena>& of_thread();
   /// Returns the arena of the calling thread's capture on a device, or null.
   static const std::shared_ptr<Arena>& current(int device);
 
@@ -49,15 +51,6 @@ class Arena {
   std::map<void*, std::size_t> sizes_;
   std::map<CUstream_st*, std::multimap<std::size_t, void*>> free_;
   std::vector<std::function<void(const Stream&)>> callbacks_;
-};
-
-/// ArenaScope makes the calling thread allocate from `arena` while it captures.
-class ArenaScope {
- public:
-  explicit ArenaScope(std::shared_ptr<Arena> arena);
-  ~ArenaScope();
-  ArenaScope(const ArenaScope&) = delete;
-  ArenaScope& operator=(const ArenaScope&) = delete;
 };
 
 }  // namespace tutti::cuda

@@ -1,5 +1,6 @@
 #include "graph.h"
 
+#include "../scoped_value.h"
 #include "arena.h"
 #include "check.h"
 #include "replay_calls.h"
@@ -56,7 +57,7 @@ void Graph::State::capture(const std::function<void()>& step) {
   cudaGraph_t graph = nullptr;
   cudaError_t status = cudaSuccess;
   {
-    const ArenaScope memory(arena);
+    const ScopedValue memory(Arena::of_thread(), arena);
     const ReplayCalls::CaptureScope calls(replay_calls);
     check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture", "cuda::Graph");

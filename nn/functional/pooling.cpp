@@ -58,6 +58,18 @@ struct TensorKind {
   Tensor make() const { return empty(shape, options, format); }
 };
 
+// Averages the windows of `options`, or without a kernel those that cover the input evenly.
+Tensor average(const char* op, const Tensor& x, const Dims& sizes, const PoolOptions& options) {
+  const auto& kernels = kernels::on(x.device()).pooling;
+  const Tensor y = empty_output(x, sizes, x.dtype());
+  kernels.average_forward(x.detach(), options, y);
+  return autograd::record(op, y, {x}, [&kernels, options, kind = TensorKind(x)](const Tensor& dy) {
+    const Tensor dx = kind.make();
+    kernels.average_backward(dy, options, dx);
+    return dx;
+  });
+}
+
 }  // namespace
 
 PoolOptions pool_options(const char* op, const PoolOptions& given, int rank) {
@@ -103,15 +115,7 @@ Tensor avg_pool(const Tensor& x, const PoolOptions& given) {
   }
   if (numel(options.kernel) > large_window && numel(rest.kernel) > 1 && numel(rows.kernel) > 1)
     return avg_pool(avg_pool(x.to(accumulate_dtype(x.dtype())), rows), rest).to(x.dtype());
-  const auto& kernels = kernels::on(x.device()).pooling;
-  const Tensor y = empty_output(x, sizes, x.dtype());
-  kernels.average_forward(x.detach(), options, y);
-  return autograd::record("avg_pool", y, {x},
-                          [&kernels, options, kind = TensorKind(x)](const Tensor& dy) {
-                            const Tensor dx = kind.make();
-                            kernels.average_backward(dy, options, dx);
-                            return dx;
-                          });
+  return average("avg_pool", x, sizes, options);
 }
 
 Tensor adaptive_avg_pool(const Tensor& x, const Dims& output) {
@@ -128,14 +132,7 @@ Tensor adaptive_avg_pool(const Tensor& x, const Dims& output) {
   if (numel(window) > std::max(large_window, window.back()) && rows.back() < x.shape().back())
     return adaptive_avg_pool(adaptive_avg_pool(x.to(accumulate_dtype(x.dtype())), rows), sizes)
         .to(x.dtype());
-  const auto& kernels = kernels::on(x.device()).pooling;
-  const Tensor y = empty_output(x, sizes, x.dtype());
-  kernels.average_forward(x.detach(), {}, y);
-  return autograd::record(op, y, {x}, [&kernels, kind = TensorKind(x)](const Tensor& dy) {
-    const Tensor dx = kind.make();
-    kernels.average_backward(dy, {}, dx);
-    return dx;
-  });
+  return average(op, x, sizes, {});
 }
 
 }  // namespace tutti::nn
