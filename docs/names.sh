@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 mapfile -t pages < <(git ls-files '*.md' | grep -v '^CHANGELOG.md$')
 
 # Names of other projects, which the pages compare with or say are missing here.
-others='CIFAR10 CIFAR100 FashionMNIST MPI_IN_PLACE ONEDNN_MAX_CPU_ISA argsort cumsum einsum linalg mkldnn nonzero
+others='CIFAR10 CIFAR100 FashionMNIST MPI_IN_PLACE NCCL_MAX_CTAS ONEDNN_MAX_CPU_ISA argsort cumsum einsum linalg mkldnn nonzero
 register_forward_hook set_epoch ucontext'
 git ls-files >"$work/files"
 {
