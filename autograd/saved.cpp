@@ -15,7 +15,7 @@ namespace {
 
 // The number of recipes that may read each other in a row. More of them hold less memory from
 // forward to backward, and more at once in backward (docs/benchmarks.md).
-constexpr int longest_chain = 3;
+constexpr int longest_chain = 4;
 
 // The name of the recipe whose inputs are read on this thread, for errors.
 thread_local const std::string* recipe_name = nullptr;
